@@ -14,7 +14,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 #: The most items of one batch: a few milliseconds in a transaction, in which others wait.
-_MOST: Final = 32
+_MAX_BATCH: Final = 32
 #: One iteration of gevent's loop, in which every greenlet that can run does; a thread only lets others run.
 _YIELD_S: Final = 0.000_001
 
@@ -58,14 +58,14 @@ class Batches(Generic[Item, Result]):
     def _gather(self, group: Hashable) -> None:
         """Yield to callers that can join at once, until none has joined."""
         waiting, before = self._waiting[group], -1
-        while before < len(waiting) < _MOST - 1:
+        while before < len(waiting) < _MAX_BATCH - 1:
             before = len(waiting)
             time.sleep(_YIELD_S)
 
     def _next_batch(self, group: Hashable, me: "_Caller[Item, Result]") -> "list[_Caller[Item, Result]]":
         with self._lock:
             waiting = self._waiting[group]
-            return [me, *(waiting.popleft() for _ in range(min(len(waiting), _MOST - 1)))]
+            return [me, *(waiting.popleft() for _ in range(min(len(waiting), _MAX_BATCH - 1)))]
 
     def _run_together(self, batch: "Sequence[_Caller[Item, Result]]") -> None:
         try:

@@ -117,7 +117,7 @@ _PLAIN: Final = vars(logging.makeLogRecord({"levelno": logging.INFO, "levelname"
 #: Logged instead of a line that cannot be formatted.
 _UNFORMED: Final = "a log line could not be formatted"
 #: Lines that may wait: more than a tick of the dispatcher has, some 80 KB.
-_MOST_WAITING: Final = 256
+_MAX_WAITING: Final = 256
 #: Most bytes of a character in UTF-8.
 _LONGEST_CHARACTER: Final = 4
 
@@ -136,7 +136,7 @@ class _StandardError(logging.StreamHandler[Any]):
             self._waiting.append(self.format(record) + self.terminator)
         except Exception:  # noqa: BLE001 - whatever it is, the error is logged and work goes on
             self.handleError(record)
-        if not (isinstance(record, _Event) and record.may_wait) or len(self._waiting) > _MOST_WAITING:
+        if not (isinstance(record, _Event) and record.may_wait) or len(self._waiting) > _MAX_WAITING:
             self.flush()
         return True
 

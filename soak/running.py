@@ -64,7 +64,7 @@ _NAME: Final = re.compile(r"soak-\d+")
 #: Above the numbers of all other scan runs.
 _FIRST_RUN: Final = 1_000_000_000
 #: The retry schedule plus the first attempt.
-MOST_ATTEMPTS: Final = len(SETTINGS["RETRY_SCHEDULE"].split(",")) + 1
+MAX_ATTEMPTS: Final = len(SETTINGS["RETRY_SCHEDULE"].split(",")) + 1
 _FACTS: Final = "facts.json"
 _EXPORTS: Final = (
     "SELECT e.id, e.source_id, e.ticket, e.status, e.status_reason, e.target_id, e.body, e.attempts, e.redacted_at, "
@@ -156,7 +156,7 @@ def _verified(folder: Path) -> Findings:
     with connection():
         recorded = {row[0]: Recorded(row[1], row[2] + row[3]) for row in rows(_ATTEMPTS)}
         honest = frozenset(facts["honest"])
-        return verify(read(folder / ACTS), arrivals, _rows(), recorded, MOST_ATTEMPTS, honest, tracked)
+        return verify(read(folder / ACTS), arrivals, _rows(), recorded, MAX_ATTEMPTS, honest, tracked)
 
 
 @contextmanager

@@ -43,7 +43,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 BEGAN: Final = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 BEGAN_MS: Final = to_ms(BEGAN)
 PLAN: Final = SoakPlan("postgresql", seed=7, duration_s=60, exports=600, kills=12, rate=10)
-MOST_ATTEMPTS: Final = 3
+MAX_ATTEMPTS: Final = 3
 
 _numbers: Final = itertools.count(1)
 
@@ -101,7 +101,7 @@ def verified(
     acts = [line for line in ACTS if line["what"] != without]
     came = [arrival()] if arrivals is None else arrivals
     honest = frozenset({"tgt_1"})
-    return verify([*acts, *more], came, [ROW] if rows is None else rows, recorded or {}, MOST_ATTEMPTS, honest, tracked)
+    return verify([*acts, *more], came, [ROW] if rows is None else rows, recorded or {}, MAX_ATTEMPTS, honest, tracked)
 
 
 # The same export, approved for a tracker.

@@ -29,7 +29,7 @@ from tests.support.servers.redis_and_postgres import RedisServer
 PROMISED: Final = ("submission_cpu_ms", "postgresql_submission_cpu_ms")
 _AIMS_MS: Final = {"sqlite": 1.6, "postgresql": 2.5}
 #: More than a service answers.
-_MOST_PER_S: Final = 3000
+_MAX_PER_S: Final = 3000
 _SECONDS: Final = {Extent.QUICK: 2, Extent.FULL: 5}
 _LOOK_S: Final = 0.2
 
@@ -57,7 +57,7 @@ def _submitted(database: str, seconds: int) -> tuple[float, float]:
         redis = stack.enter_context(RedisServer())
         postgres = stack.enter_context(DurablePostgres()) if database == "postgresql" else None
         seeded = seed(postgres.create_database() if postgres else f"sqlite:///{folder / 'riskrelay.db'}")
-        prepare_many(seeded, 1, _MOST_PER_S * seconds)
+        prepare_many(seeded, 1, _MAX_PER_S * seconds)
         there = stack.enter_context(receiver(0))
         open_database(seeded.url)
         stack.callback(close_database)

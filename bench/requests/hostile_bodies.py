@@ -29,7 +29,7 @@ from tests.support.http.storefront import ADA, CLOUD, EMAIL_SECRET, SHOP, WEBHOO
 CLIENTS: Final = 4
 _EVERY_S: Final = 0.5
 #: More than two processes answer before a sender gives up.
-_MOST_WAITING: Final = 40
+_MAX_WAITING: Final = 40
 _ASK_S: Final = 3.0
 #: Until hostile bodies wait.
 _SETTLE_S: Final = 1.0
@@ -141,7 +141,7 @@ def sending(port: int, hostile: ExpensiveRequest) -> Iterator[Counter[int]]:
 
     def keep_sending() -> None:
         # Ends when all are answered, so that the next body is measured alone.
-        with ThreadPoolExecutor(_MOST_WAITING) as threads:
+        with ThreadPoolExecutor(_MAX_WAITING) as threads:
             for number in count(1):
                 if over.wait(_EVERY_S):
                     return

@@ -47,7 +47,7 @@ _UNLIMITED: Final = "1000000"
 #: The same for what an account stores, beside the rows of the other measurements.
 _STORED_WITHOUT_LIMIT: Final = "100000000"
 #: More than either side can do: the commit alone takes a quarter of a millisecond, and an approval is ten times that.
-_MOST_APPROVALS_PER_S: Final = 3000
+_MAX_APPROVALS_PER_S: Final = 3000
 #: What is sent by hand to each side before anything is measured; no round has it.
 _ONCE: Final = 1
 
@@ -215,7 +215,7 @@ def _ask(side: BenchedApplication, kind: str, tool: str, seconds: int) -> Asked:
 
 def _approvable(side: BenchedApplication, seconds: int) -> Numbers:
     """Store as many prepared exports as can be approved in so many seconds, and return their numbers."""
-    first, count = side.next_export, _MOST_APPROVALS_PER_S * seconds
+    first, count = side.next_export, _MAX_APPROVALS_PER_S * seconds
     side.next_export += count
     if side.seeded is not None:
         prepare_many(side.seeded, first, count)

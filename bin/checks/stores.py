@@ -40,9 +40,9 @@ REDIS_WITHIN_S: Final = 2.0
 #: If an export is due for longer, probably no worker sends anything.
 MUCH_TOO_LATE_S: Final = 3600.0
 
-#: Accounts that use at least this share of a limit are named, at most MOST_NAMED of them.
+#: Accounts that use at least this share of a limit are named, at most MAX_NAMED of them.
 NEARLY_FULL: Final = 0.9
-MOST_NAMED: Final = 10
+MAX_NAMED: Final = 10
 
 _KEEPS_ALL: Final = "noeviction"
 _MIB: Final = 1024**2
@@ -211,7 +211,7 @@ def limits(settings: Settings, now: datetime) -> Iterator[CheckResult]:
     full = [
         (account_id, each) for account_id, used in usage.items() for each in used if each.used >= each.limit * NEARLY_FULL
     ]
-    for account_id, each in full[:MOST_NAMED]:
+    for account_id, each in full[:MAX_NAMED]:
         message = f"Account {account_id} uses {each.used} of {each.limit} ({each.limited}); beyond it, requests get 422."
         yield warning("limits", message, f"raise {each.limited}, or see: bin/riskrelay account list")
     if not full:

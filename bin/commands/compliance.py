@@ -29,7 +29,7 @@ REQUESTS: Final = RecordTable(
     "There are no compliance requests.",
 )
 #: Tickets at targets that `show` names.
-MOST_RECIPIENTS: Final = 1_000
+MAX_RECIPIENTS: Final = 1_000
 
 
 compliance: Final = click.Group("compliance")
@@ -80,7 +80,7 @@ def show(request_id: str, with_report: bool, as_json: bool) -> None:
     """
     with opened() as settings:
         record = dump_compliance_request(ledger.get(request_id), utc_now())
-        received = recipients.of_requests([request_id], MOST_RECIPIENTS).get(request_id, [])
+        received = recipients.of_requests([request_id], MAX_RECIPIENTS).get(request_id, [])
         record["recipients"] = [each.record() for each in received]
         if with_report:
             record["report"] = ledger.report_of(request_id, Vault(settings.encryption_keys))

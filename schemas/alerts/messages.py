@@ -17,7 +17,7 @@ from schemas.trackers.text.neutral import cut, harmless_title, one_line
 AlertBody: TypeAlias = dict[str, Any]
 
 #: Alerts that a message lists; the others are only counted.
-MOST_LISTED: Final = 10
+MAX_LISTED: Final = 10
 #: Discord takes 4,096 characters, Mattermost at least 4,000.
 _MAX_MARKDOWN: Final = 3_500
 _MAX_SUBJECT: Final = 150
@@ -32,8 +32,8 @@ def message_body(message_id: str, alerts: Sequence[Alert], console: str | None, 
         "type": "alert",
         "version": 1,
         "created_at": format_rfc3339(now),
-        "alerts": [_record(alert, console) for alert in alerts[:MOST_LISTED]],
-        "more": max(0, len(alerts) - MOST_LISTED),
+        "alerts": [_record(alert, console) for alert in alerts[:MAX_LISTED]],
+        "more": max(0, len(alerts) - MAX_LISTED),
         "url": f"{console}/alerts" if console else None,
     }
 

@@ -86,7 +86,7 @@ _OF_ACCOUNTS: Final = frozenset(
 
 
 #: Tokens share their lists of abilities; to intersect one anew costs a microsecond of each request.
-_MOST_COMBINATIONS: Final = 256
+_MAX_COMBINATIONS: Final = 256
 
 
 def least_role(ability: Ability) -> Role:
@@ -99,7 +99,7 @@ def role_abilities(role: Role | None, project_roles: Iterable[Role] = ()) -> fro
     return effective_abilities(frozenset(Ability), role, frozenset(project_roles))
 
 
-@lru_cache(maxsize=_MOST_COMBINATIONS)
+@lru_cache(maxsize=_MAX_COMBINATIONS)
 def effective_abilities(
     of_token: frozenset[str], role: Role | None, project_roles: frozenset[Role] = frozenset()
 ) -> frozenset[str]:

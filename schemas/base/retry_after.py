@@ -9,7 +9,7 @@ from schemas.base.timestamps import parse_http_date
 #: Receivers and proxies send fractions, too, although RFC 9110 allows only whole seconds.
 _SECONDS: Final = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 #: A response has 100 headers at most, and each of them may be a date with a comma; the rest would only cost time.
-_MOST_COMMAS: Final = 200
+_MAX_COMMAS: Final = 200
 
 
 class RetryAfter(NamedTuple):
@@ -30,7 +30,7 @@ def parse_retry_after(text: str | None) -> RetryAfter:
     Values that are neither do not count. A number that is too large for a float is infinite.
     """
     # The weekday of a date ends with a comma, too: without it the rest is still read as a date.
-    values = [each.strip() for each in (text or "").split(",", _MOST_COMMAS)]
+    values = [each.strip() for each in (text or "").split(",", _MAX_COMMAS)]
     seconds = [float(each) for each in values if _SECONDS.fullmatch(each)]
     moments = [moment for moment in map(parse_http_date, values) if moment is not None]
     return RetryAfter(max(seconds, default=None), max(moments, default=None))

@@ -18,7 +18,7 @@ from schemas.intake.scanner import SEVERITIES
 #: A naive datetime in UTC: `isoformat` takes 2 µs instead of 5.
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC).replace(tzinfo=None)
 #: Pollers repeat their request, and the instants of an export do not change: a cached one takes 0.2 µs and 100 bytes.
-_MOST_MOMENTS: Final = 4096
+_MAX_MOMENTS: Final = 4096
 
 #: Encodes text; json.dumps would create an encoder for each.
 _quoted: Final[Callable[[str], str]] = JSONEncoder(ensure_ascii=False).encode
@@ -205,7 +205,7 @@ def _boolean(value: bool) -> str:
     return "true" if value else "false"
 
 
-@lru_cache(maxsize=_MOST_MOMENTS)
+@lru_cache(maxsize=_MAX_MOMENTS)
 def _moment(ms: int | None) -> str:
     """Write an instant as `schemas.base.timestamps.format_rfc3339` does."""
     if ms is None:

@@ -20,7 +20,7 @@ MAX_ISSUES: Final = 500
 #: The rules of a scanner with all its templates; a beginning with `*` stands for many.
 MAX_RULES: Final = 20_000
 #: Help links of rules are few, and each postback has them again.
-_MOST_HELP_URLS: Final = 1024
+_MAX_HELP_URLS: Final = 1024
 #: Enough for a snippet, a selector and some measurements; a page dump does not fit.
 MAX_EVIDENCE_BYTES: Final = 8 * 1024
 
@@ -251,7 +251,7 @@ def _is_web_url(value: Any) -> bool:
     return isinstance(value, str) and len(value) <= MAX_URL and _is_web_address(value)
 
 
-@lru_cache(maxsize=_MOST_HELP_URLS)
+@lru_cache(maxsize=_MAX_HELP_URLS)
 def _is_web_address(text: str) -> bool:
     """Return whether a text is an http or https URL with a host, without a user and without white space."""
     try:

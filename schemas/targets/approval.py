@@ -43,8 +43,8 @@ class ApprovalState(NamedTuple):
 
 
 #: Exports are approved for the same targets again and again, and to check a URL takes 50 µs.
-_MOST_CHECKED: Final = 1024
-_checked: Final = lru_cache(maxsize=_MOST_CHECKED)(check_url)
+_MAX_CHECKED: Final = 1024
+_checked: Final = lru_cache(maxsize=_MAX_CHECKED)(check_url)
 
 
 class TargetUrlRefused(ValidationFailed):

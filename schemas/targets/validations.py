@@ -20,7 +20,7 @@ VALID_FOR: Final = timedelta(days=1)
 REVALIDATE_AFTER: Final = timedelta(seconds=30)
 REVALIDATE_AT_MOST: Final = timedelta(hours=1)
 #: More than reach the hour.
-_MOST_DOUBLINGS: Final = 7
+_MAX_DOUBLINGS: Final = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,4 +50,4 @@ def next_validation_in(failures: int) -> timedelta:
     """Return the time until a target is validated by itself, after `failures` failed validations in a row."""
     if failures == 0:
         return VALID_FOR
-    return min(REVALIDATE_AFTER * (1 << min(failures - 1, _MOST_DOUBLINGS)), REVALIDATE_AT_MOST)
+    return min(REVALIDATE_AFTER * (1 << min(failures - 1, _MAX_DOUBLINGS)), REVALIDATE_AT_MOST)

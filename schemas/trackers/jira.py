@@ -49,11 +49,11 @@ MAX_JIRA_LABEL: Final = 255
 DEFAULT_ISSUE_TYPE: Final = "Task"
 #: Entries of a page, the most that Cloud gives, and pages: 1,000 issue types, or fields of one.
 _PAGE: Final = 200
-_MOST_PAGES: Final = 5
+_MAX_PAGES: Final = 5
 #: An export has one issue; more only if a lookup ran before Jira had indexed the first.
-_MOST_FOUND: Final = 10
+_MAX_FOUND: Final = 10
 #: Comments that are newer than a lost one.
-_MOST_COMMENTS: Final = 100
+_MAX_COMMENTS: Final = 100
 #: The key of the category of statuses that people call done.
 _DONE: Final = "done"
 
@@ -144,7 +144,7 @@ class JiraTracker:
         label = marker_label(ticket.export_id)
         search = "/search" if _is_data_center(access.settings) else "/search/jql"
         jql = f'project = "{access.settings["project"]}" AND labels = "{label}" ORDER BY created ASC'
-        response = yield _api(access).post(search, {"jql": jql, "fields": ["labels"], "maxResults": _MOST_FOUND})
+        response = yield _api(access).post(search, {"jql": jql, "fields": ["labels"], "maxResults": _MAX_FOUND})
         refusal = _read_refusal_of(response)
         if refusal is not None:
             # The query is ours but for the project: it does not exist, or the token cannot see it.
@@ -176,7 +176,7 @@ class JiraTracker:
 
     def has_comment(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool | TrackerFailure]:
         """Look for the event's id in the newest comments."""
-        query = f"orderBy=-created&maxResults={_MOST_COMMENTS}"
+        query = f"orderBy=-created&maxResults={_MAX_COMMENTS}"
         request = _api(access).get(f"/issue/{event.issue_id}/comment?{query}")
         comments = yield from asked(request, _read_refusal_of, list, "comments")
         if isinstance(comments, TrackerFailure):
@@ -321,7 +321,7 @@ def _fields_failure(access: TrackerAccess, listed: list[Any]) -> TrackerFailure 
 def _listed(access: TrackerAccess, path: str) -> Steps[list[Any] | TrackerFailure]:
     """Return all entries of a list that Jira gives in pages; Cloud and Data Center name it differently."""
     entries: list[Any] = []
-    for _ in range(_MOST_PAGES):
+    for _ in range(_MAX_PAGES):
         response = yield _api(access).get(f"{path}?startAt={len(entries)}&maxResults={_PAGE}")
         refusal = _refusal_of(response)
         if refusal is not None:

@@ -46,7 +46,7 @@ MAX_DESCRIPTION: Final = 65_536
 #: Linear's priorities: 0 none, 1 urgent, 2 high, 3 medium, 4 low.
 PRIORITIES: Final[Mapping[str, int]] = {"critical": 1, "high": 2, "medium": 3, "low": 4}
 #: Two labels of one name may exist, one of the team and one of the workspace; teams have their own.
-_MOST_LABELS: Final = 250
+_MAX_LABELS: Final = 250
 
 _IDENTIFIER: Final = re.compile(r"[A-Za-z0-9]{1,20}-[0-9]{1,12}")
 
@@ -85,7 +85,7 @@ mutation Update($id: String!, $input: IssueUpdateInput!) {
 #: Types of states in which an issue is not open.
 _CLOSED: Final = frozenset({"completed", "canceled", "duplicate"})
 #: Comments of an issue that are compared.
-_MOST_COMMENTS: Final = 250
+_MAX_COMMENTS: Final = 250
 _VALIDATE: Final = """\
 query Validate($team: String!) {
   viewer { id }
@@ -144,7 +144,7 @@ class LinearTracker:
     def create(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | TrackerFailure | None]:
         """Create an issue under our id; returns None where a success names no issue."""
         names = labels_of(access, ticket)
-        variables = {"team": access.settings["team"], "labels": names, "most": _MOST_LABELS}
+        variables = {"team": access.settings["team"], "labels": names, "most": _MAX_LABELS}
         response = yield _request(access, _TEAM_AND_LABELS, variables)
         data = value_at(response.json(), "data")
         failure = _refusal_of(response) or _team_failure(data)
@@ -264,7 +264,7 @@ def own_id(our_id: str) -> str:
 def _issue_node(access: TrackerAccess, event: TrackerEvent) -> Steps[dict[str, Any] | TrackerFailure]:
     """Return what events need of their issue; a deleted one is not found."""
     wanted = own_id(event.export_id)
-    request = _request(access, _ISSUE, {"id": wanted, "comments": _MOST_COMMENTS})
+    request = _request(access, _ISSUE, {"id": wanted, "comments": _MAX_COMMENTS})
     nodes = yield from asked(request, _refusal_of, list, "data", "issues", "nodes")
     if isinstance(nodes, TrackerFailure):
         return nodes

@@ -31,7 +31,7 @@ MAX_TESTED: Final = 50_000
 MAX_EXAMPLES: Final = 20
 
 #: The texts of one export: its rule code and the paths of a group's pages.
-_MOST_TEXTS: Final = 64
+_MAX_TEXTS: Final = 64
 
 
 class RuleActionType(StrEnum):
@@ -306,7 +306,7 @@ def glob_matches(glob: str, text: str) -> bool:
     return bool(reached & end)
 
 
-@lru_cache(maxsize=_MOST_TEXTS)
+@lru_cache(maxsize=_MAX_TEXTS)
 def _places(text: str) -> Mapping[str, int]:
     """Return for each character of a text the bits of the places where it is."""
     places: dict[str, int] = {}

@@ -11,7 +11,7 @@ from schemas.triage.export_filter import PROJECT_ID, Hosts, OneOrMore, ProjectId
 from schemas.triage.search_words import lowered
 
 #: Each is looked for in all findings that the others leave: no index has their words.
-_MOST_WORDS: Final = 10
+_MAX_WORDS: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class FindingFilterForm(Form):
     rule = OneOrMore("rules", "Only exactly these rule codes; a comma in one is written `\\,`.")
     host = Hosts("hosts", "Only findings on one of these hosts.")
     # Databases lower the case of texts, and change no other character: a sharp s stays one.
-    q = SearchText("Only findings with all these words, at most 10.", lowered, most_words=_MOST_WORDS)
+    q = SearchText("Only findings with all these words, at most 10.", lowered, most_words=_MAX_WORDS)
 
 
 _FORM: Final = FindingFilterForm()

@@ -19,7 +19,7 @@ MAX_WORD: Final = 64
 #: Characters of one ticket's different words; the title's and the page's come first.
 MAX_WORDS: Final = 10_000
 #: Pages whose host is cached: all findings of a postback are on one.
-_MOST_URLS: Final = 1024
+_MAX_URLS: Final = 1024
 
 _WORD: Final = re.compile(r"[^\W_]+")
 
@@ -55,7 +55,7 @@ def hosts_of(ticket: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*filter(None, map(host_of, urls)), *_sites(ticket)]))
 
 
-@lru_cache(maxsize=_MOST_URLS)
+@lru_cache(maxsize=_MAX_URLS)
 def host_of(url: str) -> str | None:
     """Return the host of a URL, in lower case and without a port; None for a URL that has none."""
     try:

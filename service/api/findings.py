@@ -21,7 +21,7 @@ from service.http.request_pipeline import Operation
 from storage.intake import finding_history, finding_list
 
 #: Scan runs of a finding's history.
-MOST_RUNS: Final = 200
+MAX_RUNS: Final = 200
 _READING: Final = Operation(Bearer(TokenKind.API, Ability.READ_FINDINGS, allows_project_roles=True))
 
 
@@ -67,6 +67,6 @@ class FindingResource(ApiResource):
         finding = finding_list.get(finding_id, req.context.principal.account_id, utc_now())
         runs = [
             {"scan_run_id": each.scan_run_id, "at": each.seen_at, "outcome": each.outcome}
-            for each in finding_history.list_runs(finding_id, MOST_RUNS)
+            for each in finding_history.list_runs(finding_id, MAX_RUNS)
         ]
         send_record(resp, dump(FindingHistoryResponse, {**asdict(finding), "history": runs}))

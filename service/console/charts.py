@@ -28,7 +28,7 @@ _MAXIMA: Final = (1, 2, 4, 6, 8, 10)
 #: Only some columns have a label, so that labels do not overlap.
 _LABEL_EVERY_H: Final = 3
 _LABEL_EVERY_DAYS: Final = 5
-_MOST_DAY_LABELS: Final = 6
+_MAX_DAY_LABELS: Final = 6
 
 
 class Series(NamedTuple):
@@ -112,7 +112,7 @@ def hourly_chart(hours: Sequence[DeliveryHour]) -> ColumnChart:
 
 def daily_chart(days: Sequence[Stack], series: Sequence[Series]) -> ColumnChart:
     """Return the chart of days (UTC); today and every fifth day before it have a label, of many days every 15th."""
-    every = max(_LABEL_EVERY_DAYS, len(days) // _MOST_DAY_LABELS)
+    every = max(_LABEL_EVERY_DAYS, len(days) // _MAX_DAY_LABELS)
     return _chart(days, series, "%d %b", lambda number: (len(days) - 1 - number) % every == 0, is_hourly=False)
 
 

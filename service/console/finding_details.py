@@ -13,7 +13,7 @@ from storage.intake import finding_history
 from storage.intake.finding_history import PageFinding, ScanRunSighting
 
 #: Scan runs, and findings of the page, that are listed.
-MOST_LISTED: Final = 20
+MAX_LISTED: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +40,8 @@ def finding_details(export: Export, artifacts_base_url: str) -> FindingDetails |
     if export.finding is None:
         return None
     finding_id = export.finding.finding_id
-    sightings = finding_history.list_runs(finding_id, MOST_LISTED + 1)
-    others = finding_history.list_others_of_page(finding_id, MOST_LISTED + 1)
+    sightings = finding_history.list_runs(finding_id, MAX_LISTED + 1)
+    others = finding_history.list_others_of_page(finding_id, MAX_LISTED + 1)
     evidence = export.ticket.get("evidence")
     help_url, screenshot = _text(evidence, "help_url"), _text(evidence, "screenshot")
     return FindingDetails(
@@ -49,10 +49,10 @@ def finding_details(export: Export, artifacts_base_url: str) -> FindingDetails |
         safe_link(help_url),
         screenshot,
         _screenshot_link(screenshot, artifacts_base_url),
-        sightings[:MOST_LISTED],
-        len(sightings) > MOST_LISTED,
-        others[:MOST_LISTED],
-        len(others) > MOST_LISTED,
+        sightings[:MAX_LISTED],
+        len(sightings) > MAX_LISTED,
+        others[:MAX_LISTED],
+        len(others) > MAX_LISTED,
     )
 
 

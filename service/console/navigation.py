@@ -22,13 +22,13 @@ from service.http import conditional_requests
 from service.http.conditional_requests import tagged
 from storage.db.engine import OUTAGES
 from storage.reporting import menu_counts
-from storage.reporting.menu_counts import MOST_IN_MENU
+from storage.reporting.menu_counts import MAX_IN_MENU
 
 #: A decision changes a count at once for the user who made it; others see it this much later.
 COUNTS_S: Final = 3.0
 HEALTH_S: Final = 5.0
 #: Accounts whose counts are kept, a few hundred bytes each.
-_MOST_ACCOUNTS: Final = 1000
+_MAX_ACCOUNTS: Final = 1000
 
 
 class MenuItem(NamedTuple):
@@ -110,7 +110,7 @@ class Navigation:
         except OUTAGES:
             return {}
         self._counts[account_id] = (time.monotonic(), counts)
-        if len(self._counts) > _MOST_ACCOUNTS:
+        if len(self._counts) > _MAX_ACCOUNTS:
             self._counts.popitem(last=False)
         return counts
 
@@ -142,11 +142,11 @@ class LiveCounts:
         user = self._gate.authenticate(req, resp)
         counts = self._navigation.counts_for(user)
         health = self._navigation.health()
-        shown = {name: {"number": min(number, MOST_IN_MENU), "text": _shown(number)} for name, number in counts.items()}
+        shown = {name: {"number": min(number, MAX_IN_MENU), "text": _shown(number)} for name, number in counts.items()}
         body = {"counts": shown, "health": health._asdict() if health else None}
         conditional_requests.send_tagged(req, resp, tagged(json.dumps(body).encode()), falcon.MEDIA_JSON)
 
 
 def _shown(number: int | None) -> str:
     """Return a count of the menu as text; empty for zero, so that only entries with work have a number."""
-    return bounded(number, MOST_IN_MENU) if number else ""
+    return bounded(number, MAX_IN_MENU) if number else ""

@@ -102,7 +102,7 @@ NEEDS: Final[Mapping[str, Need]] = {
 
 
 #: Every page asks for the route of each form that it shows.
-_MOST_PATHS: Final = 1024
+_MAX_PATHS: Final = 1024
 
 
 def require_permission(path: str, principal: TokenPrincipal, ids: Mapping[str, str]) -> None:
@@ -131,7 +131,7 @@ def is_allowed_in(project_id: int | None, ability: Ability, principal: TokenPrin
     return ability in principal.role_abilities and (projects is None or project_id in projects)
 
 
-@lru_cache(maxsize=_MOST_PATHS)
+@lru_cache(maxsize=_MAX_PATHS)
 def route_of(path: str) -> str:
     """Return the route of a path below the console, as NEEDS has it."""
     plain = path.partition("?")[0]

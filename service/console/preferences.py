@@ -19,7 +19,7 @@ _COLON: Final = ":"
 _YEAR_S: Final = 365 * 24 * 3600
 #: Projects whose target is kept, those with the newest approvals: up to 3.9 KB of the 4 that a cookie may have, with ids of
 #: seven digits.
-_MOST_PROJECTS: Final = 100
+_MAX_PROJECTS: Final = 100
 
 
 def last_target_id(req: falcon.Request, project_ids: Collection[int | None]) -> str | None:
@@ -63,7 +63,7 @@ def _parts(req: falcon.Request) -> list[str]:
 
 
 def _keep(resp: falcon.Response, gate: SessionGate, targets: Mapping[str, str], *, are_on: bool) -> None:
-    pairs = [f"{key}{_COLON}{target}" for key, target in targets.items()][:_MOST_PROJECTS]
+    pairs = [f"{key}{_COLON}{target}" for key, target in targets.items()][:_MAX_PROJECTS]
     parts = [*pairs, *([] if are_on else [_NO_KEYS])]
     resp.set_cookie(
         _COOKIE,

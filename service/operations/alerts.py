@@ -9,10 +9,10 @@ from runtime.clock import utc_now
 from schemas.alerts.alert import Alert
 from schemas.base.principal import Actor
 from storage.reporting import alerts
-from storage.reporting.alerts import MOST_OPEN
+from storage.reporting.alerts import MAX_OPEN
 
 
-def list_open(actor: Actor, limit: int | None = MOST_OPEN, *, is_operator: bool) -> Sequence[Alert]:
+def list_open(actor: Actor, limit: int | None = MAX_OPEN, *, is_operator: bool) -> Sequence[Alert]:
     """Return up to `limit` open alerts, the latest first; all with None."""
     return alerts.list_open(_account(actor, is_operator), limit)
 

@@ -31,9 +31,9 @@ from storage.intake.finding_list import Finding
 #: Findings that are read at once.
 _BATCH: Final = 1_000
 #: Findings that a page lists; a browser shows more of them slowly, and nobody reads them.
-MOST_IN_HTML: Final = 5_000
+MAX_IN_HTML: Final = 5_000
 #: GitHub shows at most as many results of one run, and one run has one severity.
-MOST_IN_RUN: Final = 5_000
+MAX_IN_RUN: Final = 5_000
 _WORST_FIRST: Final = SEVERITIES[::-1]
 #: What is done about a finding that code scanning shall not show.
 _CLOSED: Final = frozenset({FindingState.FIXED, FindingState.DISMISSED})
@@ -86,8 +86,8 @@ def _html(project: Project, now: datetime) -> Iterator[str]:
         states=[state.value for state in FindingState],
         counts=counts,
         total=total,
-        left_out=max(0, total - MOST_IN_HTML),
-        findings=islice(_walk(project, now, _WORST_FIRST), MOST_IN_HTML),
+        left_out=max(0, total - MAX_IN_HTML),
+        findings=islice(_walk(project, now, _WORST_FIRST), MAX_IN_HTML),
     )
     # Without a buffer, every table cell would be yielded separately.
     stream.enable_buffering(_BATCH)
@@ -119,7 +119,7 @@ def _sarif(project: Project, now: datetime) -> Iterator[str]:
     between = "\n"
     for severity in _WORST_FIRST:
         shown = (each for each in _walk(project, now, (severity,)) if each.state not in _CLOSED)
-        yield head + between + json.dumps(_run(project, severity, islice(shown, MOST_IN_RUN)), ensure_ascii=False)
+        yield head + between + json.dumps(_run(project, severity, islice(shown, MAX_IN_RUN)), ensure_ascii=False)
         head, between = "", ",\n"
     yield f"\n]{tail}\n"
 

@@ -28,7 +28,7 @@ _LOOK_S: Final = 1.0
 _LOOKS: Final = 60
 #: 409: it is not failed any more.
 _RETRIED_OR_NOT: Final = frozenset({202, 409, 422})
-_MOST: Final = 200
+_MAX_PAGE: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class ScanClient(SoakClient):
     def tell(self) -> None:
         """Record what the product says of findings, tickets and their events at the end."""
         for project_id in self._runs:
-            listed = self.ask("GET", f"/api/findings?project_id={project_id}&limit={_MOST}")
+            listed = self.ask("GET", f"/api/findings?project_id={project_id}&limit={_MAX_PAGE}")
             self.events.note("shown findings", project=project_id, items=[] if listed is None else listed.body["items"])
         for export_id in self._tickets:
             record = self.ask("GET", f"{EXPORTS}/{export_id}")
@@ -148,7 +148,7 @@ class ScanClient(SoakClient):
         found: list[dict[str, Any]] = []
         cursor = ""
         while True:
-            listed = self.ask("GET", f"{EXPORTS}/{export_id}/events?limit={_MOST}{cursor}")
+            listed = self.ask("GET", f"{EXPORTS}/{export_id}/events?limit={_MAX_PAGE}{cursor}")
             if listed is None:
                 return found
             found[:0] = [

@@ -45,7 +45,7 @@ _REPEATED: Final = 0.1
 _POLLED_SHARE: Final = 0.5
 #: Relative frequency of each source.
 _SOURCES: Final = {"postback": 3, "manual": 6, "email": 1, "capture": 1, "cms": 1, "storefront": 1}
-_MOST_ISSUES: Final = 12
+_MAX_ISSUES: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +233,7 @@ class SoakClient(threading.Thread):
 
     def post_back(self, name: str, number: int, rule: str = "rule") -> list[str]:
         """Submit a page with issues, whose rule codes begin with `rule`; return the ids of their exports."""
-        issues: list[Mapping[str, Any]] = [issue(f"{rule}-{each}") for each in range(self.chance.randint(1, _MOST_ISSUES))]
+        issues: list[Mapping[str, Any]] = [issue(f"{rule}-{each}") for each in range(self.chance.randint(1, _MAX_ISSUES))]
         body = postback(number, issues, page={"url": f"https://shop.example/{name}/"})
         secret = {"X-Scanner-Secret": SCANNER_SECRET}
         answer = self.keyed_post(name, len(issues), "/api/scanner/results", secret, body, ACCEPTED)

@@ -18,7 +18,7 @@ _DECIDED_OR_REFUSED: Final = frozenset({200, 422})
 _BEGUN_OR_REFUSED: Final = frozenset({202, 409, 422})
 #: Mean seconds between decisions, and exports of each.
 _EVERY_S: Final = 2.0
-_MOST: Final = 6
+_MAX_TICKETS: Final = 6
 #: The rule codes that the approval rule matches begin with this.
 _BY_RULE: Final = "approved-by-rule"
 _FILTER: Final = {"status": "prepared", "source": "manual", "severity": "critical"}
@@ -45,7 +45,7 @@ class TriageClient(SoakClient):
         rule = {"name": "By rule", "match": {"rule": f"{_BY_RULE}-*"}, "action": action}
         has_rule = self.ask("POST", "/api/approval-rules", rule, CREATED) is not None
         while not self.shared.pace.stop.wait(self.chance.uniform(0.5, 1.5) * _EVERY_S):
-            ids = [each for _ in range(self.chance.randint(1, _MOST)) for each in self._prepare_critical()]
+            ids = [each for _ in range(self.chance.randint(1, _MAX_TICKETS)) for each in self._prepare_critical()]
             self.chance.choice(self._acts)(ids)
             if has_rule:
                 self._approve_by_rule()

@@ -25,7 +25,7 @@ RECOUNT_AFTER: Final = timedelta(seconds=10)
 #: not one to which rows were added.
 REFUSE_FOR: Final = timedelta(seconds=1)
 #: Cached counts, one for each account and limit. Beyond it, counts are evicted and taken again.
-_MOST_COUNTS: Final = 10_000
+_MAX_COUNTS: Final = 10_000
 _DAY: Final = timedelta(days=1)
 
 
@@ -97,7 +97,7 @@ class AccountLimits:
         if count is None or age >= RECOUNT_AFTER or (refuses and (count.is_estimate or age >= REFUSE_FOR)):
             count = _Count(_counted(limited, now, account_id) - added, now, is_estimate=False)
         used = count.used + added
-        if len(self._counts) >= _MOST_COUNTS:
+        if len(self._counts) >= _MAX_COUNTS:
             self._counts.clear()
         is_refused = used > limit
         self._counts[account_id, limited] = count if is_refused else _Count(used, count.at, is_estimate=True)

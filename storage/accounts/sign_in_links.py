@@ -22,7 +22,7 @@ from storage.db.queries import tuples
 #: A mail arrives within minutes, and is read soon by a person who waits for it.
 LASTS_FOR: Final = timedelta(minutes=15)
 #: Links of one user in that time; nobody fills another person's mailbox.
-MOST_OF_USER: Final = 3
+MAX_OF_USER: Final = 3
 #: 256 bits in URL-safe base64.
 _RANDOM_BYTES: Final = 32
 
@@ -82,7 +82,7 @@ def assign_recipient(due: SignInLinkJob, email: str, now: datetime) -> str | Non
             recent = k.select().where(
                 k.user == user.id, k.id >= identifiers.first_id(identifiers.SIGN_IN_LINK, now - LASTS_FOR)
             )
-            if recent.where(k.id != due.lease.id).count() < MOST_OF_USER:
+            if recent.where(k.id != due.lease.id).count() < MAX_OF_USER:
                 k.update(user=user.id).where(k.id == due.lease.id).execute()
                 return user.email
         discard(due)

@@ -32,7 +32,7 @@ IS_LIVE: Final = (
 _FIND: Final = f"SELECT {COLUMNS} FROM {HOLDERS} WHERE {IS_LIVE}"  # noqa: S608 - our own names
 _PROJECT_ROLES: Final = "SELECT project_id, role FROM grants WHERE user_id = ? AND role IS NOT NULL"
 #: Tokens share their lists of abilities; to parse one anew costs 3 µs of each request.
-_MOST_LISTS: Final = 256
+_MAX_LISTS: Final = 256
 
 
 def find_principal(token_sha256: str, now: datetime) -> TokenPrincipal | None:
@@ -58,6 +58,6 @@ def project_roles(user_id: int) -> dict[int, Role]:
     return {project_id: Role(role) for project_id, role in rows(_PROJECT_ROLES, (user_id,))}
 
 
-@lru_cache(maxsize=_MOST_LISTS)
+@lru_cache(maxsize=_MAX_LISTS)
 def _abilities(text: str) -> frozenset[str]:
     return frozenset(_json.python_value(text))

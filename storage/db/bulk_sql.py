@@ -22,7 +22,7 @@ from storage.db.engine import execute, is_sqlite, rows, values_list
 #: that any number of rows is a few statements, and all of them together fit into the 128 that a connection caches.
 _LONGEST: Final = 256
 #: A few dozen statements, each with the halves that are needed.
-_MOST_STATEMENTS: Final = 256
+_MAX_STATEMENTS: Final = 256
 
 Rows = Sequence[Sequence[Any]]
 
@@ -70,12 +70,12 @@ def rows_over(sql: str, types: Sequence[str], values: Rows, parameters: Sequence
     return [row for part in _parts(sql, tuple(types), values, parameters) for row in rows(*part)]
 
 
-@lru_cache(maxsize=_MOST_STATEMENTS)
+@lru_cache(maxsize=_MAX_STATEMENTS)
 def _insert(model: type[Model], names: tuple[str, ...]) -> tuple[str, list[str]]:
     return f"INSERT INTO {model._meta.table_name} ({', '.join(names)}) {{rows}}", column_types(model, names)
 
 
-@lru_cache(maxsize=_MOST_STATEMENTS)
+@lru_cache(maxsize=_MAX_STATEMENTS)
 def _as_one(statements: tuple[str, ...]) -> str:
     """Return one statement that runs all; PostgreSQL checks their foreign keys at its end."""
     first = ", ".join(f"part{number} AS ({text})" for number, text in enumerate(statements[:-1]))
@@ -97,12 +97,12 @@ def _parts(sql: str, types: tuple[str, ...], values: Rows, parameters: Sequence[
         first += count
 
 
-@lru_cache(maxsize=_MOST_STATEMENTS)
+@lru_cache(maxsize=_MAX_STATEMENTS)
 def _with_values(sql: str, columns: int, count: int) -> str:
     return sql.format(rows=f"VALUES {values_list(columns, count)}")
 
 
-@lru_cache(maxsize=_MOST_STATEMENTS)
+@lru_cache(maxsize=_MAX_STATEMENTS)
 def _with_arrays(sql: str, types: tuple[str, ...]) -> str:
     return sql.format(rows=f"SELECT * FROM unnest({', '.join(f'CAST(? AS {name}[])' for name in types)})")  # noqa: S608 - our own types
 

@@ -39,7 +39,7 @@ _RANDOM_BYTES: Final = 10
 _RANDOM_LETTERS: Final = 16
 #: The letters of a ULID for those of RFC 4648: both write five bits as a letter.
 _LETTERS: Final = bytes.maketrans(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567", b"0123456789ABCDEFGHJKMNPQRSTVWXYZ")
-_MOST_MOMENTS: Final = 64
+_MAX_MOMENTS: Final = 64
 
 
 def new_id(prefix: str, now: datetime) -> str:
@@ -58,7 +58,7 @@ def first_id(prefix: str, moment: datetime) -> str:
     return f"{prefix}_{ULID.from_bytes(made_at + bytes(_RANDOM_BYTES))}"
 
 
-@lru_cache(maxsize=_MOST_MOMENTS)
+@lru_cache(maxsize=_MAX_MOMENTS)
 def _moment(made_at: int) -> str:
     return str(ULID.from_bytes(made_at.to_bytes(_TIME_BYTES, "big") + bytes(_RANDOM_BYTES)))[:-_RANDOM_LETTERS]
 

@@ -27,7 +27,7 @@ _IS_RECOVERABLE: Final = SQL("status IN ('failed', 'blocked') AND redacted_at IS
 #: Waiting exports that are searched for an error; those on their first attempt have none.
 _LATEST: Final = 32
 #: Of one statement; PostgreSQL takes 65,535 parameters, SQLite 32,766.
-_MOST_IDS: Final = 10_000
+_MAX_IDS: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +59,8 @@ def projects_of(export_ids: Sequence[str]) -> dict[str, int | None]:
 
 def list_by_ids(ids: Any, order: str) -> list[Export]:
     """Return the exports with these ids, or those that a query finds; `order` is SQL over the columns of exports `e`."""
-    if not isinstance(ids, Query) and len(ids) > _MOST_IDS:
-        return [each for some in chunked(ids, _MOST_IDS) for each in list_by_ids(list(some), order)]
+    if not isinstance(ids, Query) and len(ids) > _MAX_IDS:
+        return [each for some in chunked(ids, _MAX_IDS) for each in list_by_ids(list(some), order)]
     is_listed = in_query(SQL("e.id"), ids) if isinstance(ids, Query) else SQL("e.id").in_(ids)
     page = ExportRow.select(SQL(EXPORT_COLUMNS)).from_(SQL(f"exports e {EXPORT_JOINS}")).where(is_listed)
     found = database.execute(page.order_by(SQL(order)))

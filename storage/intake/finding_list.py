@@ -26,7 +26,7 @@ _ASCII_LOWER: Final = str.maketrans(ascii_uppercase, ascii_lowercase)
 _FORMS: Final = ("NFC", "NFD", "NFKC")
 _UNFIXED: Final = frozenset(FindingState) - {FindingState.FIXED}
 #: Findings that are counted by state; a list of more says so.
-MOST_COUNTED: Final = 10_000
+MAX_COUNTED: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +127,9 @@ def totals(project_id: int, now: datetime) -> Mapping[tuple[str, FindingState], 
 
 @planned_for_values()
 def count_by_state(query: FindingQuery, now: datetime) -> Mapping[FindingState, int]:
-    """Return how many findings of a query have each state, none above MOST_COUNTED + 1; its own states have no effect."""
+    """Return how many findings of a query have each state, none above MAX_COUNTED + 1; its own states have no effect."""
     of_states = [(replace(query, states=(each,)), each is FindingState.FIXED) for each in FindingState]
-    parts = [_part(each, _AFTER_ALL, now, is_fixed=is_fixed).limit(MOST_COUNTED + 1) for each, is_fixed in of_states]
+    parts = [_part(each, _AFTER_ALL, now, is_fixed=is_fixed).limit(MAX_COUNTED + 1) for each, is_fixed in of_states]
     counts = [Select([part.alias("part")], [fn.COUNT(SQL("*"))]) for part in parts]
     [numbers] = Select(columns=counts).bind(database).tuples()
     return dict(zip(FindingState, map(int, numbers), strict=True))

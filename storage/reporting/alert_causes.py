@@ -34,10 +34,10 @@ FAILING_FOR: Final = timedelta(minutes=2)
 #: Only exports that failed within this time are reported.
 FAILED_WITHIN: Final = timedelta(days=1)
 #: Failed exports of all targets that are counted, the newest: no index has them by target.
-MOST_FAILED: Final = 10_000
+MAX_FAILED: Final = 10_000
 #: Before the legal deadline of a compliance request, which workers otherwise meet within seconds.
 DUE_WITHIN: Final = timedelta(days=7)
-MOST_DUE: Final = 100
+MAX_DUE: Final = 100
 #: An export waits so long only if no worker runs. Installations whose cron job delivers have none between two jobs.
 OVERDUE_S: Final = 300.0
 #: A worker that stops says so; after this, one that has not was killed.
@@ -92,7 +92,7 @@ def find(sources: AlertSources, known: Collection[str], now: datetime) -> list[A
 def unseen(known: Mapping[str, OpenAlert], causes: Iterable[AlertCause], now: datetime) -> set[str]:
     """Return the keys of open alerts whose causes may go on although they are not among `causes`.
 
-    These are the disks of other hosts, and the failed exports of targets beyond the newest MOST_FAILED.
+    These are the disks of other hosts, and the failed exports of targets beyond the newest MAX_FAILED.
     """
     own = _disk_key(socket.gethostname())
     is_cut = any(cause.kind is AlertKind.EXPORTS and cause.details["is_cut"] for cause in causes)
@@ -158,7 +158,7 @@ def _target_rows(now: datetime) -> list[Any]:
 def _exports(now: datetime) -> Iterator[AlertCause]:
     found = _failed_by_target(now)
     # Of any target, older ones may not be counted then.
-    is_cut = sum(row[2] for row in found) >= MOST_FAILED
+    is_cut = sum(row[2] for row in found) >= MAX_FAILED
     for target_id, newest, count, account_id, name in found:
         details = {"name": name, "count": count, "is_cut": is_cut}
         yield AlertCause(f"exports:{target_id}", AlertKind.EXPORTS, details, target_id, account_id, from_ms(newest))
@@ -168,7 +168,7 @@ def _failed_by_target(now: datetime) -> list[Any]:
     x = ExportRow.alias("x")
     # Word by word the condition of the index exports_failed: as a parameter, both databases would not read that index.
     newest = x.select(x.target, x.finished_at).where(SQL("status = 'failed'"), x.finished_at >= now - FAILED_WITHIN)
-    part = newest.order_by(x.finished_at.desc()).limit(MOST_FAILED).alias("part")
+    part = newest.order_by(x.finished_at.desc()).limit(MAX_FAILED).alias("part")
     t = TargetRow
     counted = t.select(t.id, fn.MAX(part.c.finished_at), fn.COUNT(SQL("*")), t.account, t.name)
     counted = counted.join(part, on=(part.c.target_id == t.id)).group_by(t.id, t.account, t.name)
@@ -183,7 +183,7 @@ def _rules() -> Iterator[AlertCause]:
 
 
 def _compliance(now: datetime) -> Iterator[AlertCause]:
-    for request in compliance_requests.list_due(now + DUE_WITHIN, MOST_DUE):
+    for request in compliance_requests.list_due(now + DUE_WITHIN, MAX_DUE):
         details = {"topic": request.topic.value, "due_on": request.due_at.date().isoformat()}
         yield AlertCause(f"compliance:{request.id}", AlertKind.COMPLIANCE, details, request.id)
 

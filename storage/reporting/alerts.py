@@ -25,9 +25,9 @@ from storage.reporting import alert_causes
 from storage.reporting.alert_causes import AlertSources, OpenAlert
 
 #: Open alerts that a page shows.
-MOST_OPEN: Final = 200
+MAX_OPEN: Final = 200
 #: Alerts of one message; it names a few and counts the others.
-MOST_AT_ONCE: Final = 1_000
+MAX_AT_ONCE: Final = 1_000
 #: A message that no channel took for so long is dropped.
 DROPPED_AFTER: Final = timedelta(hours=24)
 
@@ -123,7 +123,7 @@ def finish_message(held: ClaimedMessage, *, is_sent: bool, now: datetime) -> Non
             _jobs.finish(lease.id, lease.lease, due_at=now + timedelta(seconds=wait_s))
 
 
-def list_open(account_id: int | None = None, limit: int | None = MOST_OPEN) -> list[Alert]:
+def list_open(account_id: int | None = None, limit: int | None = MAX_OPEN) -> list[Alert]:
     """Return up to `limit` open alerts, the latest first, of one account where `account_id` is given; all with None."""
     return read(Alert, where_given(_open(), (AlertRow.account, account_id)).order_by(AlertRow.last_at.desc()).limit(limit))
 
@@ -221,7 +221,7 @@ def _queue(unsent: Any, channels: Sequence[AlertChannel], make_body: MakeBody, n
     a = AlertRow
     with transaction():
         # Locked: an acknowledgement waits, and comes too late for this message.
-        found = read(Alert, for_update(unsent.order_by(a.state, a.last_at.desc()).limit(MOST_AT_ONCE)))
+        found = read(Alert, for_update(unsent.order_by(a.state, a.last_at.desc()).limit(MAX_AT_ONCE)))
         if not found:
             return
         for part in chunked([alert.id for alert in found], _ROWS_AT_ONCE):

@@ -23,13 +23,13 @@ from storage.reporting import menu_counts
 from storage.targets import targets
 
 #: More is shown as `10 000+`: nobody goes through so many by hand.
-MOST_COUNTED: Final = 10_000
+MAX_COUNTED: Final = 10_000
 #: The same of one account and one status: PostgreSQL may look at the page of every row that it counts.
-MOST_OF_A_STATUS: Final = 1_000
+MAX_OF_A_STATUS: Final = 1_000
 #: Waiting exports whose severities are counted, as many as the menu counts.
-MOST_WAITING: Final = menu_counts.MOST_IN_MENU + 1
+MAX_WAITING: Final = menu_counts.MAX_IN_MENU + 1
 #: Running recoveries that a page shows; a target has one at a time.
-MOST_RECOVERIES: Final = 50
+MAX_RECOVERIES: Final = 50
 
 #: What needs a decision, waits or failed; exported and dismissed are final.
 _COUNTED: Final = (
@@ -44,7 +44,7 @@ _COUNTED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class AccountCounts:
-    """What an account has: exports by status, none counted further than MOST_OF_A_STATUS and one."""
+    """What an account has: exports by status, none counted further than MAX_OF_A_STATUS and one."""
 
     has_targets: bool
     has_exports: bool
@@ -126,8 +126,8 @@ def list_unavailable_targets(account_id: int, now: datetime, limit: int) -> list
 
 
 def waiting_by_severity(account_id: int, now: datetime) -> dict[str, int]:
-    """Return how many of the worst MOST_WAITING exports that wait for a decision have each severity, the worst first."""
-    part = menu_counts.waiting(account_id, now).select(ExportRow.severity_rank).limit(MOST_WAITING).alias("part")
+    """Return how many of the worst MAX_WAITING exports that wait for a decision have each severity, the worst first."""
+    part = menu_counts.waiting(account_id, now).select(ExportRow.severity_rank).limit(MAX_WAITING).alias("part")
     counted = Select([part], [part.c.severity_rank, fn.COUNT(part.c.severity_rank)]).group_by(part.c.severity_rank)
     found = {int(rank): int(number) for rank, number in counted.bind(database).tuples()}
     return {SEVERITIES[rank]: found[rank] for rank in sorted(found, reverse=True)}
@@ -141,7 +141,7 @@ def list_stopped_rules(account_id: int, limit: int) -> list[StoppedRule]:
 
 
 def count_due(now: datetime) -> DueCounts:
-    """Return how many exports of all accounts are due at `now`, neither number further than MOST_COUNTED and one."""
+    """Return how many exports of all accounts are due at `now`, neither number further than MAX_COUNTED and one."""
     return DueCounts(_count_due(is_open(now), now), _count_due(~is_open(now), now))
 
 
@@ -155,11 +155,11 @@ def count_leases() -> int:
 
 
 def list_running_recoveries() -> list[RunningRecovery]:
-    """Return up to MOST_RECOVERIES running recoveries of all accounts."""
+    """Return up to MAX_RECOVERIES running recoveries of all accounts."""
     of_target = {"target_name": TargetRow.name, "account_id": TargetRow.account}
     found = RecoveryRow.select(*columns(RunningRecovery, RecoveryRow, **of_target)).join(TargetRow)
     running = found.where(RecoveryRow.status == RecoveryStatus.RUNNING.value)
-    return read(RunningRecovery, running.order_by(RecoveryRow.target).limit(MOST_RECOVERIES))
+    return read(RunningRecovery, running.order_by(RecoveryRow.target).limit(MAX_RECOVERIES))
 
 
 def _count_status(account_id: int, status: str) -> Any:
@@ -169,12 +169,12 @@ def _count_status(account_id: int, status: str) -> Any:
         ExportRow.account == account_id, ExportRow.status >= status, ExportRow.status <= status
     )
     in_order = part.order_by(ExportRow.status, ExportRow.severity_rank, ExportRow.id)
-    return Select([in_order.limit(MOST_OF_A_STATUS + 1).alias("part")], [fn.COUNT(SQL("*"))])
+    return Select([in_order.limit(MAX_OF_A_STATUS + 1).alias("part")], [fn.COUNT(SQL("*"))])
 
 
 def _count_due(is_wanted: Any, now: datetime) -> int:
-    """Count the due exports of targets that match, from target to target and no further than MOST_COUNTED and one."""
-    most = MOST_COUNTED + 1
+    """Count the due exports of targets that match, from target to target and no further than MAX_COUNTED and one."""
+    most = MAX_COUNTED + 1
     if is_sqlite():
         # Only CROSS JOIN keeps SQLite to this order.
         due = TargetRow.select(SQL("1")).join(ExportRow, JOIN.CROSS)

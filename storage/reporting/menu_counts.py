@@ -10,11 +10,11 @@ from storage.db.engine import database
 from storage.db.models import ApprovalRuleRow, ExportRow, FindingRow, TargetRow
 
 #: More is shown as `999+`.
-MOST_IN_MENU: Final = 999
+MAX_IN_MENU: Final = 999
 
 
 class MenuCounts(NamedTuple):
-    """What waits for a decision, is on its way, was found, is automated and is connected; none above MOST_IN_MENU + 1."""
+    """What waits for a decision, is on its way, was found, is automated and is connected; none above MAX_IN_MENU + 1."""
 
     inbox: int
     deliveries: int
@@ -32,7 +32,7 @@ def count(account_id: int, now: datetime) -> MenuCounts:
         ApprovalRuleRow.select(SQL("1")).where(ApprovalRuleRow.account == account_id, ApprovalRuleRow.enabled),
         TargetRow.select(SQL("1")).where(TargetRow.account == account_id, TargetRow.deleted_at.is_null()),
     ]
-    counted = [Select([part.limit(MOST_IN_MENU + 1).alias("part")], [fn.COUNT(SQL("*"))]) for part in parts]
+    counted = [Select([part.limit(MAX_IN_MENU + 1).alias("part")], [fn.COUNT(SQL("*"))]) for part in parts]
     [(inbox, *on_their_way, findings, rules, targets)] = Select(columns=counted).bind(database).tuples()
     return MenuCounts(inbox, sum(on_their_way), findings, rules, targets)
 

@@ -35,7 +35,7 @@ from storage.secrets.shared_secrets_sql import find_sealed
 from storage.secrets.vault import Vault
 
 #: Live tokens are counted up to this many.
-MOST_TOKENS: Final = 1000
+MAX_TOKENS: Final = 1000
 
 
 class Integration(StrEnum):
@@ -89,14 +89,14 @@ def last_accepted() -> Mapping[InboundSource, datetime | None]:
 
 
 def live_platform_tokens(now: datetime) -> Mapping[str, int]:
-    """Return how many platform tokens with each ability are live at `now`, counting MOST_TOKENS tokens at most."""
+    """Return how many platform tokens with each ability are live at `now`, counting MAX_TOKENS tokens at most."""
     # No index holds revoked tokens, and expired ones are removed with time.
     live = TokenRow.select(TokenRow.abilities).where(
         TokenRow.kind == TokenKind.PLATFORM.value,
         TokenRow.revoked_at.is_null(),
         TokenRow.expires_at.is_null() | (TokenRow.expires_at > now),
     )
-    return Counter(ability for token in live.limit(MOST_TOKENS) for ability in token.abilities)
+    return Counter(ability for token in live.limit(MAX_TOKENS) for ability in token.abilities)
 
 
 def sample_ids(user_id: int, account_id: int) -> SampleIds:

@@ -36,7 +36,7 @@ OTHER_SERVER: Final = "other_server"
 #: The audit log's action for a target that got another address.
 MOVE_TARGET: Final = "move_target"
 #: Exports that a refused removal counts; more are shown as this many.
-MOST_COUNTED: Final = 10_000
+MAX_COUNTED: Final = 10_000
 
 #: What attempts and validations of another URL have shown.
 _SHOWN_BY_ATTEMPTS: Final = (
@@ -208,7 +208,7 @@ def _running(target_id: str) -> tuple[Any, Any]:
 
 def _count_waiting(target_id: str) -> dict[str, int]:
     waiting = ExportRow.select(ExportRow.status).where(ExportRow.target == target_id, ExportRow.due_at.is_null(False))
-    part = waiting.limit(MOST_COUNTED).alias("part")
+    part = waiting.limit(MAX_COUNTED).alias("part")
     found = ExportRow.select(part.c.status, fn.COUNT(part.c.status)).from_(part).group_by(part.c.status)
     counted: dict[str, int] = dict(tuples(found))
     events = TicketEventRow.select().where(TicketEventRow.target == target_id, TicketEventRow.due_at.is_null(False))

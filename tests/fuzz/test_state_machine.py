@@ -116,9 +116,9 @@ SCANS: Final = [("completed", 200)] * 5 + [("completed", None), ("completed", 50
 #: Exports that a bulk job decides in one transaction here, so that much comes between two.
 BATCH: Final = 2
 #: More rules would leave nothing to people.
-MOST_RULES: Final = 3
+MAX_RULES: Final = 3
 #: Running bulk jobs that an account may have.
-MOST_JOBS: Final = 20
+MAX_JOBS: Final = 20
 #: What a bulk decision may be for, by its action.
 STATUSES: Final[Mapping[str, list[str]]] = {
     "approve": ["prepared"],
@@ -709,7 +709,7 @@ class Machine(RuleBasedStateMachine):
     @rule(match=rule_matches, action=rule_actions, at=anything, death=deaths)
     def make_rule(self, match: str, action: str, at: int, death: str | int) -> None:
         """Store a rule; it decides nothing about what is there already."""
-        if len(self.approval_rules.rules) >= MOST_RULES:
+        if len(self.approval_rules.rules) >= MAX_RULES:
             self.delete_rule(0)
         requested = {**ACTIONS[action], **({"target_id": self.target(at)} if action == "approve" else {})}
         body = {"name": "A rule", "match": MATCHES[match].requested, "action": requested}
@@ -842,7 +842,7 @@ class Machine(RuleBasedStateMachine):
         found = matching(self.model.rows.values(), STATUSES[action])
         body = {"action": action, "filter": {"status": STATUSES[action]}, "expected_count": len(found) + (not is_right)}
         body |= {"target_id": target_id} if target_id else {}
-        expected = 202 if is_right and len(self.running_jobs()) < MOST_JOBS else 409
+        expected = 202 if is_right and len(self.running_jobs()) < MAX_JOBS else 409
         if target_id is not None and self.model.targets[target_id].status != "active":
             expected = 422
         answer = self.post(f"{EXPORTS}/bulk", body, self.customer.bearer, death=death)

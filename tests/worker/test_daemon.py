@@ -37,7 +37,7 @@ AT_ONCE_S: Final = 5.0
 #: What is started by a wake-up alone.
 NO_SWEEP: Final = {"SWEEP_SECONDS": "600"}
 #: Of a worker that holds one large payload from Redis at a time.
-MOST_MEMORY_KIB: Final = 600 * 1024
+MAX_MEMORY_KIB: Final = 600 * 1024
 NUMBERS: Final = count(1)
 
 
@@ -191,7 +191,7 @@ def test_hostile_content_of_redis_is_not_run_and_stops_no_delivery(
             assert not proof.exists(), name
             redis.flush()
         peak = Path(f"/proc/{worker.process.pid}/status").read_text().partition("VmHWM:")[2].split()[0]
-        assert int(peak) < MOST_MEMORY_KIB
+        assert int(peak) < MAX_MEMORY_KIB
     assert len(receiver.keys) == len(set(receiver.keys)) == len(HOSTILE_CONTENT)
 
 

@@ -38,7 +38,7 @@ from storage.accounts import accounts
 from storage.db.leases import BatchProgress
 from storage.exports import attempts, queries, recoveries
 from storage.exports.search import export_list
-from storage.exports.search.export_list import MOST_COUNTED
+from storage.exports.search.export_list import MAX_COUNTED
 from storage.targets import summaries
 from worker.background.batches.batch_task import recovery_task
 
@@ -132,7 +132,7 @@ def print_facets(found: Mapping[str, Mapping[str, int]], as_json: bool) -> None:
 def print_rest(total: int | None, shown: int) -> None:
     """Print how many exports there are beyond those shown, and the option that lists them; None is too many to count."""
     if total is None or total > shown:
-        number = f"more than {MOST_COUNTED:,}" if total is None else f"{total:,}"
+        number = f"more than {MAX_COUNTED:,}" if total is None else f"{total:,}"
         echo(f"Showing the first {shown:,} of {number}. To list more: --limit N or --all.")
 
 

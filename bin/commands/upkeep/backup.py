@@ -34,7 +34,7 @@ from storage.secrets.key_check import check_keys
 from storage.secrets.vault import Vault
 
 #: More than any installation keeps.
-_MOST_KEPT: Final = 100_000
+_MAX_KEPT: Final = 100_000
 
 _KEYS_ELSEWHERE: Final = (
     "The backup holds neither .env nor its keys. Keep ENCRYPTION_KEYS elsewhere: you cannot restore without them."
@@ -48,7 +48,7 @@ _KEYS_ELSEWHERE: Final = (
 @click.argument("file", type=click.Path())
 @click.option(
     "--keep",
-    type=click.IntRange(1, _MOST_KEPT),
+    type=click.IntRange(1, _MAX_KEPT),
     help="FILE is a folder: keep this many backups in it, and delete older ones.",
 )
 @click.option("--force", is_flag=True, help="Overwrite an existing file.")

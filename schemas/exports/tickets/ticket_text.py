@@ -21,7 +21,7 @@ from schemas.intake.evidence import Capture, CaptureForm, Heading, captured_fact
 from schemas.intake.scanner import Issue, ScannedPage
 
 #: Pages whose host and path are cached: all findings of a postback are on one.
-_MOST_PAGES: Final = 1024
+_MAX_PAGES: Final = 1024
 #: A path in a title leaves most of the title to the subject.
 MAX_PLACE: Final = 100
 #: The last part of a selector is shorter.
@@ -175,7 +175,7 @@ def preview_problems(
     return rules.find_each(tickets, _NAMES, checkpoint)
 
 
-@lru_cache(maxsize=_MOST_PAGES)
+@lru_cache(maxsize=_MAX_PAGES)
 def _host_and_path(url: str) -> str:
     parts = urlsplit(url)
     return f"{parts.hostname or ''}{parts.path or '/'}"

@@ -16,7 +16,7 @@ from storage.db import identifiers
 
 _FILTERS: Final = {"status": tuple(ComplianceStatus), "topic": tuple(Topic)}
 #: Recipients that the page names; `riskrelay compliance show` names more.
-MOST_RECIPIENTS: Final = 20
+MAX_RECIPIENTS: Final = 20
 
 
 class CompliancePage(ConsolePage):
@@ -33,5 +33,5 @@ class CompliancePage(ConsolePage):
         found = compliance_requests.list_page(
             page.fetch_limit, page.before, ComplianceStatus(status) if status else None, Topic(topic) if topic else None
         )
-        received = recipients.of_requests([request.id for request in found], MOST_RECIPIENTS)
+        received = recipients.of_requests([request.id for request in found], MAX_RECIPIENTS)
         return {**list_content(page, found), "choices": _FILTERS, "at": utc_now(), "recipients": received}

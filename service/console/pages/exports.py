@@ -23,7 +23,7 @@ from service.console.pages.audit import emails_by_actor
 from service.console.preferences import last_target_id
 from service.console.sessions import ConsoleUser
 from service.console.triage.attempts import shown_attempts
-from service.console.triage.ticket_view import MOST_TARGETS, ticket_content
+from service.console.triage.ticket_view import MAX_TARGETS, ticket_content
 from service.http.paging import Matching, PageRequest, next_page, read_page
 from storage.accounts import audit_log, projects
 from storage.accounts.audit_log import AuditEntry
@@ -38,9 +38,9 @@ EXPORTS: Final = f"{CONSOLE}/exports"
 #: The statuses that are listed for a single target.
 _UNSENT: Final = (ExportStatus.FAILED, ExportStatus.BLOCKED)
 #: Far more entries than an export gets from a full retry schedule and some manual retries.
-MOST_ENTRIES: Final = 200
+MAX_ENTRIES: Final = 200
 #: Each scan run makes one at most; the API lists all.
-MOST_EVENTS: Final = 20
+MAX_EVENTS: Final = 20
 #: The list that an export is in.
 _INBOX_STATUSES: Final = (ExportStatus.PREPARED, ExportStatus.DISMISSED)
 
@@ -74,7 +74,7 @@ class ExportsPage(ConsolePage):
         _require_indexed(page)
         now = utc_now()
         found = [as_shown(export, now) for export in _list(page, user.account_id)]
-        offered = summaries.list_page(user.account_id, MOST_TARGETS)
+        offered = summaries.list_page(user.account_id, MAX_TARGETS)
         named = {export.target_id for export in found[: page.limit]} | {page.filters.get("target")}
         known = {target.id: target for target in offered}
         other = summaries.by_id({each for each in named if each} - {*known}, user.account_id)
@@ -138,7 +138,7 @@ class ExportPage(ConsolePage):
         now = utc_now()
         export = as_shown(queries.get(ids["export_id"], user.account_id), now)
         found = shown_attempts(export.id, user, page.fetch_limit, page.before)
-        entries = audit_log.list_for_subject(export.id, MOST_ENTRIES + 1)
+        entries = audit_log.list_for_subject(export.id, MAX_ENTRIES + 1)
         return {
             **ticket_content(export, user, last_target_id(req, [export.project_id]), self._settings.artifacts_base_url, now),
             "in_list": False,
@@ -147,11 +147,11 @@ class ExportPage(ConsolePage):
             "then": "",
             "position": None,
             "project_name": _project_name(export),
-            "timeline": _timeline(entries[:MOST_ENTRIES], user),
-            "is_cut": len(entries) > MOST_ENTRIES,
-            "most_entries": MOST_ENTRIES,
+            "timeline": _timeline(entries[:MAX_ENTRIES], user),
+            "is_cut": len(entries) > MAX_ENTRIES,
+            "most_entries": MAX_ENTRIES,
             "attempts": found[: page.limit],
-            "events": events.list_page(export.id, None, MOST_EVENTS),
+            "events": events.list_page(export.id, None, MAX_EVENTS),
             "next": next_page(page, [details.attempt.id for details, _ in found]),
             "is_first": page.before is None,
         }

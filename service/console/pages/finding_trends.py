@@ -15,7 +15,7 @@ from service.console.charts import SEVERITY_PARTS, SEVERITY_SERIES, Series, Stac
 from service.console.layout import CONSOLE, ConsolePage
 from service.console.pages.findings import PROJECT_IDS
 from service.console.sessions import ConsoleUser
-from service.console.triage.ticket_list import MOST_PROJECTS
+from service.console.triage.ticket_list import MAX_PROJECTS
 from service.http.paging import read_page
 from storage.db import identifiers
 from storage.intake import findings
@@ -41,7 +41,7 @@ class FindingTrendsPage(ConsolePage):
         days = filters.get("days", _DEFAULT_DAYS)
         project_id = int(filters["project_id"]) if "project_id" in filters else None
         visible = user.principal.projects_with(Ability.READ_FINDINGS)
-        known = findings.scanned_projects(user.account_id, MOST_PROJECTS, visible)
+        known = findings.scanned_projects(user.account_id, MAX_PROJECTS, visible)
         if visible is not None and project_id is None:
             # The trends of the account are of all its projects.
             project_id = known[0].id

@@ -24,10 +24,10 @@ from schemas.intake.grouping import ProjectForm, TicketGrouping
 from schemas.intake.scanner import SEVERITIES
 from schemas.triage.export_filter import PROJECT_ID, join_values
 from schemas.triage.finding_filter import FINDING_FILTERS, FindingQuery, finding_query_from
-from service.api.findings import MOST_RUNS
+from service.api.findings import MAX_RUNS
 from service.console.layout import CONSOLE, Action, ConsolePage, PageLayout, Redirect, list_content
 from service.console.sessions import ConsoleUser
-from service.console.triage.ticket_list import MOST_PROJECTS
+from service.console.triage.ticket_list import MAX_PROJECTS
 from service.console.untrusted_text import safe_link
 from service.console.wording import bounded
 from service.http.limits.large_body_limiter import LARGE_BYTES, LargeBodyQueue
@@ -37,13 +37,13 @@ from service.operations.accounts import projects
 from service.operations.finding_reports import MEDIA_TYPES, ReportFormat
 from storage.db import engine, identifiers
 from storage.intake import finding_history, finding_list, findings
-from storage.intake.finding_list import MOST_COUNTED, Finding
+from storage.intake.finding_list import MAX_COUNTED, Finding
 from storage.intake.findings import ScannedProject
 
 #: Findings of a download that has all of them: a browser waits for it a few seconds.
-MOST_DOWNLOADED: Final = 25_000
+MAX_DOWNLOADED: Final = 25_000
 #: Bytes of a download beyond which it is written to a file.
-MOST_IN_MEMORY: Final = 1 << 20
+MAX_IN_MEMORY: Final = 1 << 20
 
 #: What tickets are, by the grouping of their project.
 GROUPINGS: Final[Mapping[str, str]] = {
@@ -70,7 +70,7 @@ class FindingsPage(ConsolePage):
         page, now = read_page(req, identifiers.FINDING, _FILTERS), utc_now()
         query = _query(page.filters, user)
         found = finding_list.list_page(query, now, page.fetch_limit, page.before)
-        known = findings.scanned_projects(user.account_id, MOST_PROJECTS, query.visible_projects)
+        known = findings.scanned_projects(user.account_id, MAX_PROJECTS, query.visible_projects)
         project = _chosen(query, known, user.account_id)
         of_page = page.filters.get("page")
         return {
@@ -100,13 +100,13 @@ class FindingPage(ConsolePage):
     def content(self, req: falcon.Request, user: ConsoleUser, **ids: str) -> Mapping[str, Any]:
         """Return the finding, its project and its history. Raises NotFound."""
         finding = finding_list.get(ids["finding_id"], user.account_id, utc_now())
-        runs = finding_history.list_runs(finding.id, MOST_RUNS + 1)
+        runs = finding_history.list_runs(finding.id, MAX_RUNS + 1)
         return {
             "finding": finding,
             "project": findings.scanned_project(finding.project_id, user.account_id),
             "link": safe_link(finding.url),
-            "runs": runs[:MOST_RUNS],
-            "most_runs": MOST_RUNS if len(runs) > MOST_RUNS else None,
+            "runs": runs[:MAX_RUNS],
+            "most_runs": MAX_RUNS if len(runs) > MAX_RUNS else None,
             "page_query": page_query,
             "rule_query": rule_query,
         }
@@ -131,7 +131,7 @@ class FindingReport(ConsolePage):
         # One at a time, which yields to other requests; while it waits, others may have the connection.
         engine.release()
         with self._queue.slot(str(user.account_id), LARGE_BYTES + 1) as yield_to_others:
-            file = _written(finding_reports.report(project, wanted, utc_now(), MOST_DOWNLOADED), yield_to_others)
+            file = _written(finding_reports.report(project, wanted, utc_now(), MAX_DOWNLOADED), yield_to_others)
         length = file.tell()
         file.seek(0)
         resp.content_type = MEDIA_TYPES[wanted]
@@ -155,7 +155,7 @@ class SetTicketGrouping(Action):
 def _written(parts: Iterable[str], checkpoint: Checkpoint) -> IO[bytes]:
     """Return a file with a text: written before the response begins, so that a failure is an error page, not half a file."""
     with ExitStack() as stack:
-        file = stack.enter_context(SpooledTemporaryFile(MOST_IN_MEMORY))
+        file = stack.enter_context(SpooledTemporaryFile(MAX_IN_MEMORY))
         for part in parts:
             file.write(part.encode())
             checkpoint()
@@ -183,7 +183,7 @@ def _query(filters: Mapping[str, str], user: ConsoleUser) -> FindingQuery:
 def _counts(query: FindingQuery, filters: Mapping[str, str]) -> list[tuple[str, str, str]]:
     """Return each state with the number of its findings and the query of their list."""
     counted = finding_list.count_by_state(query, utc_now())
-    return [(each.value, bounded(counted[each], MOST_COUNTED), urlencode({**filters, "state": each})) for each in counted]
+    return [(each.value, bounded(counted[each], MAX_COUNTED), urlencode({**filters, "state": each})) for each in counted]
 
 
 def _chosen(query: FindingQuery, known: list[ScannedProject], account_id: int) -> ScannedProject | None:

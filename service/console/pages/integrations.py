@@ -21,7 +21,7 @@ from service.console.samples import SampleValues
 from service.console.sessions import ConsoleUser
 from storage.intake import rejections
 from storage.secrets import integrations
-from storage.secrets.integrations import MOST_TOKENS, Integration, SampleIds, SecretState, SharedSecrets
+from storage.secrets.integrations import MAX_TOKENS, Integration, SampleIds, SecretState, SharedSecrets
 
 
 class _Source(NamedTuple):
@@ -106,7 +106,7 @@ class IntegrationsPage(ConsolePage):
         return {
             "integrations": [self._card(kind, found, values, user.session.email) for kind in _SOURCES],
             "problem_text": _problem_text,
-            "most_tokens": MOST_TOKENS,
+            "most_tokens": MAX_TOKENS,
             "has_project": values is not None,
         }
 

@@ -20,21 +20,21 @@ from service.console.charts import DELIVERIES, SEVERITY_PARTS, SEVERITY_SERIES, 
 from service.console.health_cards import HealthCard, health_cards
 from service.console.layout import CONSOLE, ConsolePage, PageLayout
 from service.console.sessions import ConsoleUser
-from service.console.triage.ticket_list import MOST_PROJECTS
+from service.console.triage.ticket_list import MAX_PROJECTS
 from service.console.wording import bounded, count, duration
 from storage.exports import delivery_hours
 from storage.exports.search import export_list
 from storage.intake import findings
 from storage.reporting import dashboard_queries, finding_trends, menu_counts, metrics_snapshot
-from storage.reporting.dashboard_queries import MOST_OF_A_STATUS, AccountCounts, UnavailableTarget
-from storage.reporting.menu_counts import MOST_IN_MENU
+from storage.reporting.dashboard_queries import MAX_OF_A_STATUS, AccountCounts, UnavailableTarget
+from storage.reporting.menu_counts import MAX_IN_MENU
 
 #: Targets, and rules, that are listed; their own lists have the others.
-MOST_ROWS: Final = 5
+MAX_ROWS: Final = 5
 #: Days of a trend, including today.
 TREND_DAYS: Final = 30
 #: Accounts whose trends are kept, some kilobytes each.
-_MOST_TRENDS: Final = 500
+_MAX_TRENDS: Final = 500
 #: Trends are shown for this many times as long as they took to read: reading them takes a fortieth of the time at most.
 _SHOWN_FOR: Final = 40
 
@@ -112,7 +112,7 @@ class OverviewPage(ConsolePage):
             return shown
         counts = dashboard_queries.count_account(user.account_id)
         is_new = not (counts.has_targets or counts.has_exports)
-        projects = findings.scanned_projects(user.account_id, MOST_PROJECTS) if user.may("/findings") else []
+        projects = findings.scanned_projects(user.account_id, MAX_PROJECTS) if user.may("/findings") else []
         figures = self._figures(user.account_id, counts, cards)
         return {**shown, "has_database": True, "is_new": is_new, "projects": projects, **figures}
 
@@ -120,16 +120,16 @@ class OverviewPage(ConsolePage):
         now = utc_now()
         trend = self._trends(account_id, now)
         due_age_s = metrics_snapshot.due_age_s(now, account_id)
-        targets = dashboard_queries.list_unavailable_targets(account_id, now, MOST_ROWS + 1)
+        targets = dashboard_queries.list_unavailable_targets(account_id, now, MAX_ROWS + 1)
         return {
             "numbers": [*_numbers(account_id, counts, trend, due_age_s, now)],
             "attention": [
                 *(_of_card(card) for card in cards if card.status != OK),
                 *_of_exports(account_id, counts, due_age_s),
-                *(_of_target(target) for target in targets[:MOST_ROWS]),
+                *(_of_target(target) for target in targets[:MAX_ROWS]),
                 *_of_rules(account_id),
             ],
-            "has_more_targets": len(targets) > MOST_ROWS,
+            "has_more_targets": len(targets) > MAX_ROWS,
             "deliveries": trend.deliveries,
             "deliveries_chart": charts.daily_chart(trend.deliveries, DELIVERIES),
             "deliveries_series": DELIVERIES,
@@ -144,7 +144,7 @@ class OverviewPage(ConsolePage):
         until, kept = self._kept.get(account_id, (0.0, None))
         began = time.monotonic()
         if kept is None or began >= until:
-            if len(self._kept) >= _MOST_TRENDS:
+            if len(self._kept) >= _MAX_TRENDS:
                 self._kept.clear()
             kept = _read_trends(account_id, now)
             ended = time.monotonic()
@@ -176,10 +176,10 @@ def _numbers(account_id: int, counts: AccountCounts, trend: Trends, due_age_s: f
     menu, by_status = menu_counts.count(account_id, now), counts.by_status
     severities = dashboard_queries.waiting_by_severity(account_id, now)
     yield Number(
-        bounded(menu.inbox, MOST_IN_MENU),
+        bounded(menu.inbox, MAX_IN_MENU),
         "waits for a decision" if menu.inbox == 1 else "wait for a decision",
         "/inbox",
-        tuple((f"sev {name}", f"{bounded(number, MOST_IN_MENU)} {name}") for name, number in severities.items()),
+        tuple((f"sev {name}", f"{bounded(number, MAX_IN_MENU)} {name}") for name, number in severities.items()),
     )
     unfixed = sum(trend.unfixed[-1].numbers)
     name = "finding not fixed" if unfixed == 1 else "findings not fixed"
@@ -188,14 +188,14 @@ def _numbers(account_id: int, counts: AccountCounts, trend: Trends, due_age_s: f
         yield Number(duration(trend.fix), "median time to fix", _TRENDS, tuple(_faster(trend.fix, trend.fix_before)))
     retries = by_status[ExportStatus.RETRY_SCHEDULED]
     late = (("status warn", f"oldest due {duration(due_age_s)} ago"),) if due_age_s > metrics_snapshot.LATE_S else ()
-    waits = (("status warn", f"{bounded(retries, MOST_OF_A_STATUS)} scheduled for retry"),) if retries else ()
+    waits = (("status warn", f"{bounded(retries, MAX_OF_A_STATUS)} scheduled for retry"),) if retries else ()
     open_ = sum(by_status[status] for status in IN_PROGRESS)
     name = "delivery on its way" if open_ == 1 else "deliveries on their way"
-    yield Number(bounded(open_, MOST_OF_A_STATUS), name, "/deliveries", (*late, *waits))
+    yield Number(bounded(open_, MAX_OF_A_STATUS), name, "/deliveries", (*late, *waits))
     failed, blocked = by_status[ExportStatus.FAILED], by_status[ExportStatus.BLOCKED]
-    tags = (("status bad", f"{bounded(blocked, MOST_OF_A_STATUS)} blocked"),) if blocked else ()
+    tags = (("status bad", f"{bounded(blocked, MAX_OF_A_STATUS)} blocked"),) if blocked else ()
     name = "delivery failed" if failed + blocked == 1 else "deliveries failed"
-    yield Number(bounded(failed + blocked, MOST_OF_A_STATUS), name, _FAILED, tags)
+    yield Number(bounded(failed + blocked, MAX_OF_A_STATUS), name, _FAILED, tags)
 
 
 def _fewer(before: int, now: int) -> Iterator[tuple[str, str]]:
@@ -239,7 +239,7 @@ def _of_failures(account_id: int, status: ExportStatus, number: int) -> Attentio
     why = f"The newest: {(reason or 'unknown').replace('_', ' ')}"
     if attempt and attempt.response_status:
         why += f" (HTTP {attempt.response_status})"
-    what = f"{bounded(number, MOST_OF_A_STATUS)} {'delivery' if number == 1 else 'deliveries'}"
+    what = f"{bounded(number, MAX_OF_A_STATUS)} {'delivery' if number == 1 else 'deliveries'}"
     to_do = help_for(code).fix if code else "Open the newest one to see the receiver's response, then retry."
     return Attention(what, "", status.value, "bad", f"{why}.", to_do, _FAILED)
 
@@ -263,7 +263,7 @@ def _of_target(target: UnavailableTarget) -> Attention:
 
 
 def _of_rules(account_id: int) -> Iterator[Attention]:
-    for rule in dashboard_queries.list_stopped_rules(account_id, MOST_ROWS):
+    for rule in dashboard_queries.list_stopped_rules(account_id, MAX_ROWS):
         why = rule.stopped_reason.replace("_", " ")
         yield Attention(
             rule.name, "Approval rule", "stopped", "bad", why, "Fix the reason, then enable the rule again.", "/rules"

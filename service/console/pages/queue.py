@@ -13,7 +13,7 @@ from service.console.wording import bounded
 from storage.compliance import requests as compliance_requests
 from storage.exports import worker_heartbeats
 from storage.reporting import dashboard_queries, metrics_snapshot
-from storage.reporting.dashboard_queries import MOST_COUNTED, MOST_RECOVERIES
+from storage.reporting.dashboard_queries import MAX_COUNTED, MAX_RECOVERIES
 
 
 class QueuePage(ConsolePage):
@@ -36,13 +36,13 @@ class QueuePage(ConsolePage):
             "alive": sum(worker.is_alive for worker in known),
             # The clocks of two hosts may differ slightly.
             "sweep_lag_s": max(0.0, (now - known[0].seen_at).total_seconds()) if known else None,
-            "could_be_sent": bounded(due.could_be_sent, MOST_COUNTED),
-            "held_back": bounded(due.held_back, MOST_COUNTED),
+            "could_be_sent": bounded(due.could_be_sent, MAX_COUNTED),
+            "held_back": bounded(due.held_back, MAX_COUNTED),
             "due_age_s": due_age_s,
             "is_late": due_age_s > metrics_snapshot.LATE_S,
             "leases": dashboard_queries.count_leases(),
             "recoveries": recoveries,
-            "has_more_recoveries": len(recoveries) == MOST_RECOVERIES,
+            "has_more_recoveries": len(recoveries) == MAX_RECOVERIES,
             "unfinished": compliance_requests.count_unfinished(),
             "overdue": compliance_requests.count_overdue(now),
             "pauses": {reason: count for reason, count in by_pause.items() if count},

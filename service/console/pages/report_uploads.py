@@ -11,7 +11,7 @@ from schemas.report_files.formats import FORMATS
 from schemas.triage.export_filter import PROJECT_ID
 from service.console.layout import CONSOLE, ConsolePage, PageLayout
 from service.console.sessions import ConsoleUser
-from service.console.triage.ticket_list import MOST_PROJECTS
+from service.console.triage.ticket_list import MAX_PROJECTS
 from service.http.limits.large_body_limiter import MAX_BUFFERED_BYTES, ByteBudget
 from storage.accounts import projects
 from storage.intake import report_uploads
@@ -82,7 +82,7 @@ class ReportUploadPage(ConsolePage):
 
 
 def _form(typed: Mapping[str, str], user: ConsoleUser, problems: Sequence[FieldProblem]) -> dict[str, Any]:
-    offered, chosen = projects.list_page(user.account_id, MOST_PROJECTS), typed.get("project", "")
+    offered, chosen = projects.list_page(user.account_id, MAX_PROJECTS), typed.get("project", "")
     if PROJECT_ID.fullmatch(chosen) and chosen not in {str(each.id) for each in offered}:
         offered += projects.list_page(user.account_id, 1, visible=[int(chosen)])
     return {

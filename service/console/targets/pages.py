@@ -19,7 +19,7 @@ from service.console.untrusted_text import safe_link
 from service.http.paging import read_page
 from storage.db import identifiers
 from storage.exports import delivery_hours, queries, recoveries
-from storage.reporting.dashboard_queries import MOST_COUNTED
+from storage.reporting.dashboard_queries import MAX_COUNTED
 from storage.targets import pings, targets
 
 TARGETS: Final = f"{CONSOLE}/targets"
@@ -96,8 +96,8 @@ class TargetPage(ConsolePage):
             "chart": charts.hourly_chart(day),
             "hours": day,
             "total": delivery_hours.total(day),
-            "waiting": queries.count_waiting(target.id, MOST_COUNTED + 1),
-            "most": MOST_COUNTED,
+            "waiting": queries.count_waiting(target.id, MAX_COUNTED + 1),
+            "most": MAX_COUNTED,
             **_offered_windows(target.id, req.get_param("since"), now),
             "recoveries": recoveries.list_page(limit=_RECENT, target_id=target.id),
             "ping": pings.latest(target.id),
@@ -129,7 +129,7 @@ def _windows(target_id: str, entered: str | None, now: datetime) -> list[Recover
     """Return the time windows of the recovery form, counted with one query."""
     offered = [*_WINDOWS, *([(entered, "")] if entered else [])]
     moments = [parse_past(since, now) for since, _ in offered]
-    counts = queries.count_recoverable_since(target_id, moments, MOST_COUNTED + 1)
+    counts = queries.count_recoverable_since(target_id, moments, MAX_COUNTED + 1)
     return [RecoveryWindow(since, name, count) for (since, name), count in zip(offered, counts, strict=True)]
 
 

@@ -36,7 +36,7 @@ from service.console.triage.deliveries import DELIVERIES, DELIVERY_VIEWS
 from service.console.triage.inbox import INBOX, INBOX_VIEWS
 from service.console.triage.list_address import ListAddress
 from service.console.triage.ticket_list import ListView, TicketList, page_of, read_list
-from service.console.triage.ticket_view import MOST_TARGETS, REASONS, chosen_target
+from service.console.triage.ticket_view import MAX_TARGETS, REASONS, chosen_target
 from service.console.wording import count, word
 from storage.db import identifiers
 from storage.exports import queries
@@ -143,13 +143,13 @@ class _BulkForm(ConsoleRoute):
         if is_all:
             number = export_list.count(listed.query)
             if number is None:
-                raise ValidationFailed(problem("/filter", "too_many_matches", f"{export_list.MOST_COUNTED:,}"))
+                raise ValidationFailed(problem("/filter", "too_many_matches", f"{export_list.MAX_COUNTED:,}"))
             by_severity = export_list.count_by_severity(listed.query)
             titles = export_list.list_page(listed.query, listed.sort, FEW_TITLES)
         else:
             titles = _decidable(action, picked, listed, user)
             number, by_severity = len(titles), Counter(each.severity for each in titles)
-        offered = summaries.list_approvable(user.account_id, MOST_TARGETS) if action == "approve" else []
+        offered = summaries.list_approvable(user.account_id, MAX_TARGETS) if action == "approve" else []
         last = form.get("target_id") or last_target_id(req, self.project_ids(listed, form, user))
         return {
             "action": action,

@@ -11,7 +11,7 @@ from storage.intake.finding_history import PlaceFinding
 #: Paths that one line of a row has room for.
 _FEW_PATHS: Final = 2
 #: Findings that are compared with the places of a ticket, of which there are fewer.
-_MOST_FINDINGS: Final = 500
+_MAX_FINDINGS: Final = 500
 
 
 class TicketPlace(NamedTuple):
@@ -40,7 +40,7 @@ def places_with_findings(export: Export) -> list[TicketPlace]:
     if export.findings is None or not places:
         return places
     urls = {place.url for place in places}
-    found = finding_history.list_of_exports(export.siblings or (export.id,), urls, _MOST_FINDINGS)
+    found = finding_history.list_of_exports(export.siblings or (export.id,), urls, _MAX_FINDINGS)
     # Of several at one place, the last one counts.
     by_place = {(each.page_url, each.location): each for each in sorted(found, key=lambda each: each.fixed_at is None)}
     return [_with_finding(place, by_place.get((place.url, place.location))) for place in places]

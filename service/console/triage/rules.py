@@ -36,8 +36,8 @@ from service.console.layout import (
     normalize_line_breaks,
 )
 from service.console.sessions import ConsoleUser
-from service.console.triage.ticket_list import MOST_PROJECTS
-from service.console.triage.ticket_view import MOST_TARGETS, REASONS, SOURCES
+from service.console.triage.ticket_list import MAX_PROJECTS
+from service.console.triage.ticket_view import MAX_TARGETS, REASONS, SOURCES
 from service.http.limits.large_body_limiter import LARGE_BYTES, LargeBodyQueue
 from storage.db import engine
 from storage.exports import queries
@@ -203,7 +203,7 @@ class RemoveRule(Action):
 
 def _in_words(rules: Sequence[ApprovalRule], user: ConsoleUser) -> list[RuleInWords]:
     """Return the rules with what they match and do in words."""
-    projects = {each.id: each.name for each in findings.scanned_projects(user.account_id, MOST_PROJECTS)}
+    projects = {each.id: each.name for each in findings.scanned_projects(user.account_id, MAX_PROJECTS)}
     named = {rule.action.target_id for rule in rules if rule.action.target_id is not None}
     targets = {each.id: f"{each.name} ({each.host})" for each in summaries.by_id(named, user.account_id).values()}
     return [RuleInWords(rule, [*_match_words(rule.match, projects)], _action_words(rule.action, targets)) for rule in rules]
@@ -301,7 +301,7 @@ def _form_content(
 
 def _projects(user: ConsoleUser, chosen: str) -> list[ScannedProject]:
     """Return the projects to choose from, with the chosen one: a form without it would be sent as a rule for any project."""
-    offered = findings.scanned_projects(user.account_id, MOST_PROJECTS)
+    offered = findings.scanned_projects(user.account_id, MAX_PROJECTS)
     if PROJECT_ID.fullmatch(chosen) is None or chosen in {str(each.id) for each in offered}:
         return offered
     return [*offered, *findings.scanned_projects(user.account_id, 1, [int(chosen)])]
@@ -309,6 +309,6 @@ def _projects(user: ConsoleUser, chosen: str) -> list[ScannedProject]:
 
 def _targets(user: ConsoleUser, chosen: str) -> list[TargetSummary]:
     """Return the targets to choose from, with the chosen one."""
-    offered = summaries.list_page(user.account_id, MOST_TARGETS)
+    offered = summaries.list_page(user.account_id, MAX_TARGETS)
     missing = [chosen] if chosen and chosen not in {each.id for each in offered} else []
     return [*offered, *(each for each in summaries.by_id(missing, user.account_id).values() if not each.is_removed)]

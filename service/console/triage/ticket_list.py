@@ -20,12 +20,12 @@ from service.console.preferences import last_target_id, uses_keys
 from service.console.sessions import ConsoleUser
 from service.console.triage.list_address import ListAddress
 from service.console.triage.places import row_line
-from service.console.triage.ticket_view import MOST_TARGETS, SOURCES, ticket_content
+from service.console.triage.ticket_view import MAX_TARGETS, SOURCES, ticket_content
 from service.console.wording import bounded, count
 from storage.db import identifiers
 from storage.exports import queries
 from storage.exports.search import export_list
-from storage.exports.search.export_list import MOST_COUNTED
+from storage.exports.search.export_list import MAX_COUNTED
 from storage.intake import findings
 from storage.intake.findings import ScannedProject
 from storage.targets import summaries
@@ -34,9 +34,9 @@ from storage.targets.summaries import TargetSummary
 #: Rows of one page: as many check boxes as a form may send.
 PAGE_ROWS: Final = 50
 #: Rules of their menu; the search finds the others. Menus of what has a name, such as projects, have all of it.
-MOST_OPTIONS: Final = 20
+MAX_OPTIONS: Final = 20
 #: Projects that are named, and entries of a drop-down of projects: any other is reachable by its number in the URL.
-MOST_PROJECTS: Final = 200
+MAX_PROJECTS: Final = 200
 
 #: The parameters of a list, in the order of its address.
 _PARAMETERS: Final = (
@@ -126,7 +126,7 @@ class TicketListPage(ConsolePage):
         shown = [as_shown(each, now) for each in page_of(found)]
         rows = self.rows(shown[:PAGE_ROWS], found.address, user)
         opened = _opened(req.params.get("export"), rows, user, now)
-        known = findings.scanned_projects(user.account_id, MOST_PROJECTS, found.query.visible_projects)
+        known = findings.scanned_projects(user.account_id, MAX_PROJECTS, found.query.visible_projects)
         names = {str(each.id): each.name for each in sorted(known, key=_by_name)}
         return {
             "page_title": self.page_title,
@@ -135,10 +135,10 @@ class TicketListPage(ConsolePage):
             "tabs": [_tab(found, view, self.views[0], total, now) for view in self.views],
             "menus": self._menus(found, names, user),
             "shown": rows,
-            "total": MOST_COUNTED + 1 if total is None else total,
-            "total_text": bounded(MOST_COUNTED + 1 if total is None else total, MOST_COUNTED),
+            "total": MAX_COUNTED + 1 if total is None else total,
+            "total_text": bounded(MAX_COUNTED + 1 if total is None else total, MAX_COUNTED),
             "bulk_actions": found.view.actions,
-            "most_at_once": MOST_COUNTED,
+            "most_at_once": MAX_COUNTED,
             "is_filtered": found.is_filtered,
             "clear_href": ListAddress(found.address.path, {"view": found.address.params.get("view", "")}).href(),
             "first_href": found.address.href(cursor=None, export=None) if "cursor" in found.address.params else None,
@@ -175,7 +175,7 @@ class TicketListPage(ConsolePage):
         facets = export_list.facets(found.query, [name for name, _, _ in counted])
         menus = [_menu(found.address, name, label, texts, facets[name]) for name, label, texts in counted]
         if any(view.key in {"moving", "failed", "delivered"} for view in self.views):
-            listed = sorted(summaries.list_page(user.account_id, MOST_TARGETS), key=_by_name)
+            listed = sorted(summaries.list_page(user.account_id, MAX_TARGETS), key=_by_name)
             targets = {each.id: f"{each.name} ({each.host})" for each in listed}
             menus.append(_menu(found.address, "target_id", "Target", targets, None))
         return [*menus, _sort_menu(found)]
@@ -286,7 +286,7 @@ def _menu(
     if not texts:
         # The chosen ones first: a link removes them.
         values = sorted({*values, *chosen}, key=lambda each: (each not in chosen, -(counts or {}).get(each, 0)))
-        values = values[:MOST_OPTIONS]
+        values = values[:MAX_OPTIONS]
     options = [
         FilterOption(
             texts.get(each, each),
@@ -312,7 +312,7 @@ def _sort_menu(found: TicketList) -> FilterMenu:
 
 
 def _counted(number: int | None) -> str:
-    return bounded(MOST_COUNTED + 1 if number is None else number, MOST_COUNTED)
+    return bounded(MAX_COUNTED + 1 if number is None else number, MAX_COUNTED)
 
 
 def waiting(query: ExportQuery, now: datetime) -> ExportQuery:

@@ -22,9 +22,9 @@ from storage.targets import summaries
 from storage.targets.summaries import TargetSummary
 
 #: Entries of a drop-down; nobody reads through a longer one.
-MOST_TARGETS: Final = 200
+MAX_TARGETS: Final = 200
 #: Targets that the page names with the reason why they are not offered.
-MOST_UNAVAILABLE: Final = 5
+MAX_UNAVAILABLE: Final = 5
 #: Places that are shown at once; the others are behind a fold.
 FEW_PLACES: Final = 3
 
@@ -121,8 +121,8 @@ def _decisions(
     is_prepared = allows(Transition.APPROVE, export.status)
     may_approve = may_decide and is_prepared and not export.preview_problems
     may_retry = may_decide and allows(Transition.RETRY, export.status) and frozen.redacted_at is None
-    offered = summaries.list_approvable(user.account_id, MOST_TARGETS + 1) if may_approve or may_retry else []
-    unavailable = summaries.list_unapprovable(user.account_id, MOST_UNAVAILABLE + 1) if may_approve else []
+    offered = summaries.list_approvable(user.account_id, MAX_TARGETS + 1) if may_approve or may_retry else []
+    unavailable = summaries.list_unapprovable(user.account_id, MAX_UNAVAILABLE + 1) if may_approve else []
     target = _target(export, offered, user)
     return {
         "target": target,
@@ -138,11 +138,11 @@ def _decisions(
         "reasons": REASONS,
         "snoozes": SNOOZES,
         "chosen_target_id": chosen_target(offered, last_target_id),
-        "offered": offered[:MOST_TARGETS],
-        "other_targets": [each for each in offered[:MOST_TARGETS] if each.id != export.target_id],
-        "has_more_targets": len(offered) > MOST_TARGETS,
-        "unavailable": unavailable[:MOST_UNAVAILABLE],
-        "has_more_unavailable": len(unavailable) > MOST_UNAVAILABLE,
+        "offered": offered[:MAX_TARGETS],
+        "other_targets": [each for each in offered[:MAX_TARGETS] if each.id != export.target_id],
+        "has_more_targets": len(offered) > MAX_TARGETS,
+        "unavailable": unavailable[:MAX_UNAVAILABLE],
+        "has_more_unavailable": len(unavailable) > MAX_UNAVAILABLE,
     }
 
 

@@ -1,7 +1,7 @@
 """The list of exports: a page in any order, how many match, how many with each value of a filter.
 
 Each filter is a set of exports that an index has in the order of time. A list reads the smallest of its sets and checks the
-other filters on each row. Where even that one has more than MOST_SORTED exports, an order that is not by time reads its own
+other filters on each row. Where even that one has more than MAX_SORTED exports, an order that is not by time reads its own
 index, which ends with the page.
 """
 
@@ -21,9 +21,9 @@ from storage.exports.queries import list_by_ids
 from storage.exports.search.export_sets import FINDINGS, IndexParts, count_rows, first_rows, ranked_parts, smallest
 
 #: Totals are counted up to here; a larger total is None.
-MOST_COUNTED: Final = 10_000
+MAX_COUNTED: Final = 10_000
 #: The counts beside filters are of so many exports: each is read.
-MOST_FACETED: Final = 5_000
+MAX_FACETED: Final = 5_000
 
 #: The counts beside filters: by the parameter, the member of the query and the column.
 _FACETS: Final = {
@@ -65,7 +65,7 @@ def position_of(export: Export, sort: ExportSort) -> ListPosition:
 
 
 @planned_for_values()
-def count(query: ExportQuery, limit: int = MOST_COUNTED) -> int | None:
+def count(query: ExportQuery, limit: int = MAX_COUNTED) -> int | None:
     """Return how many exports a query has; None where they are more than `limit`."""
     of, _ = smallest(query)
     parts = of.to_count
@@ -77,7 +77,7 @@ def count(query: ExportQuery, limit: int = MOST_COUNTED) -> int | None:
 def facets(query: ExportQuery, wanted: Sequence[str] = FACETS) -> dict[str, dict[str, int]]:
     """Return how many exports there are for each value of the facets, with all filters of the query but the facet's own.
 
-    Counts the newest MOST_FACETED exports.
+    Counts the newest MAX_FACETED exports.
     """
     counts: dict[str, dict[str, int]] = {}
     # Most facets have no filter of their own: they are counted at once.
@@ -92,7 +92,7 @@ def facets(query: ExportQuery, wanted: Sequence[str] = FACETS) -> dict[str, dict
 
 @planned_for_values()
 def count_by_severity(query: ExportQuery) -> dict[str, int]:
-    """Return how many exports a query has of each severity that it allows; counts the newest MOST_FACETED exports."""
+    """Return how many exports a query has of each severity that it allows; counts the newest MAX_FACETED exports."""
     return _count_values(query, [("severity", ExportRow.severity_rank)])["severity"]
 
 
@@ -114,7 +114,7 @@ def _count_values(query: ExportQuery, columns: Sequence[tuple[str, Any]]) -> dic
     counts: dict[str, dict[str, int]] = {name: {} for name, _ in columns}
     of, _ = smallest(query)
     select = _page_of(of.parts, SQL("0"), query, ExportSort.NEWEST, None, values)
-    newest = first_rows(of.parts, select, MOST_FACETED, _NEWEST_FIRST)
+    newest = first_rows(of.parts, select, MAX_FACETED, _NEWEST_FIRST)
     counted = [SQL(column.column_name) for column in values]
     combinations = Select([newest], [*counted, fn.COUNT(SQL("1"))]).group_by(*counted).bind(database)
     # Few combinations of values are left to add up.

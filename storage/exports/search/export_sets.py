@@ -24,9 +24,9 @@ from storage.exports.search.export_search import HOST, RULE, account_word
 
 #: A set of at most so many exports for each filter is read and sorted whole; of a larger one, a page is near the beginning
 #: of an index.
-MOST_SORTED: Final = 5_000
+MAX_SORTED: Final = 5_000
 #: More parts of one query cost more than a walk through all exports; SQLite takes 500.
-_MOST_PARTS: Final = 50
+_MAX_PARTS: Final = 50
 
 #: A word that PostgreSQL's statistics know so many times as frequent needs no count: its index returns nothing before it has
 #: read all exports with the word, 100 ms for one that half of a million have. The estimate takes 0.5 ms.
@@ -122,7 +122,7 @@ def smallest(query: ExportQuery, sort: ExportSort = ExportSort.NEWEST) -> tuple[
     if len(sets) == 1 and sets[0].has_order(sort):
         return sets[0], False
     # Where there are more filters, more rows of a walk are left out.
-    limit, found = MOST_SORTED * len(sets) + 1, None
+    limit, found = MAX_SORTED * len(sets) + 1, None
     for each in sets:
         # Most of the first ones are small; of the others, no more than that is counted.
         size = _size(query, each, limit) if limit else limit
@@ -190,7 +190,7 @@ def _sets(query: ExportQuery) -> Iterator[ExportSet]:
         yield ExportSet(_by_status(query), by_severity=_by_status(query) if _is_narrow(query) else _by_severity(query))
     if query.project_ids:
         yield ExportSet(_parts((ExportRow.project == _FIRST,), "project_ids", values=_one_each(query.project_ids)))
-    if query.visible_projects is not None and len(query.visible_projects) <= _MOST_PARTS:
+    if query.visible_projects is not None and len(query.visible_projects) <= _MAX_PARTS:
         visible = _one_each(query.visible_projects or _NO_PROJECT)
         yield ExportSet(_parts((ExportRow.project == _FIRST,), "visible_projects", values=visible))
     if query.account_id is not None and query.sources:

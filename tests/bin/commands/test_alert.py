@@ -11,7 +11,7 @@ from runtime.clock import utc_now
 from schemas.base.timestamps import from_ms
 from storage.db.engine import close_database, rows
 from storage.exports import worker_heartbeats
-from storage.reporting.alerts import MOST_OPEN
+from storage.reporting.alerts import MAX_OPEN
 from tests.support.factories import make_alert, make_customer
 from tests.support.fakes import LoopbackServer, Peer, ReceivedRequest
 from tests.support.processes.shell import Shell
@@ -97,7 +97,7 @@ def test_alerts_are_listed_and_acknowledged(shell: Shell) -> None:
 def test_every_open_alert_is_listed(shell: Shell) -> None:
     with shell.database():
         customer = make_customer()
-        ids = {make_alert(customer, number) for number in range(MOST_OPEN + 1)}
+        ids = {make_alert(customer, number) for number in range(MAX_OPEN + 1)}
     assert {each["id"] for each in shell.json("alert", "list")} == ids
 
 

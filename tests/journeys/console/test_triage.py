@@ -38,7 +38,7 @@ pytestmark = on_sqlite
 #: As in three real scans: findings, and the rules that group them.
 FINDINGS: Final = 392
 RULES: Final = 51
-MOST_INTERACTIONS: Final = 15
+MAX_INTERACTIONS: Final = 15
 SEVERITIES: Final = ("critical", "high", "medium", "low", "info")
 WITHIN_S: Final = 30.0
 PHONE: Final = {"width": 390, "height": 844}
@@ -149,7 +149,7 @@ def test_hundreds_of_findings_are_decided_in_a_few_interactions(
     hands.choose("reason", "Won't fix")
     hands.button("Dismiss 40 tickets")
     hands.wait_for_job()
-    assert hands.interactions <= MOST_INTERACTIONS
+    assert hands.interactions <= MAX_INTERACTIONS
     found = dict(rows("SELECT CASE WHEN target_id IS NULL THEN status ELSE 'sent' END, COUNT(*) FROM exports GROUP BY 1"))
     assert found == {"sent": 11, "dismissed": 40}
     assert {target_id for (target_id,) in rows("SELECT target_id FROM exports WHERE target_id IS NOT NULL")} == {target.id}

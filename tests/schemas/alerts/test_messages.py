@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 
 from schemas.alerts.alert import Alert, AlertState
-from schemas.alerts.messages import MOST_LISTED, discord, email, mattermost, message_body, slack, teams
+from schemas.alerts.messages import MAX_LISTED, discord, email, mattermost, message_body, slack, teams
 from schemas.settings.alert_channels import AlertKind
 from tests.support.factories import NOW
 
@@ -86,21 +86,21 @@ def test_an_alert_that_is_over_says_so() -> None:
 
 
 def test_many_alerts_are_counted() -> None:
-    body = body_of(*(alert(number=number) for number in range(MOST_LISTED + 5)))
-    assert (len(body["alerts"]), body["more"]) == (MOST_LISTED, 5)
+    body = body_of(*(alert(number=number) for number in range(MAX_LISTED + 5)))
+    assert (len(body["alerts"]), body["more"]) == (MAX_LISTED, 5)
     text = email(body, "relay@example.com", ["ops@example.com"], NOW).get_content()
-    assert text.count("Target fails") == MOST_LISTED
+    assert text.count("Target fails") == MAX_LISTED
     assert f"And 5 more: {CONSOLE}/alerts" in text
 
 
 def test_the_longest_names_fit_into_every_chat() -> None:
-    body = body_of(*(alert("@!#" * 200, number) for number in range(MOST_LISTED + 5)))
+    body = body_of(*(alert("@!#" * 200, number) for number in range(MAX_LISTED + 5)))
     [embed] = discord(body)["embeds"]
     assert len(embed["title"]) <= 256
     assert len(embed["description"]) <= 4096
     assert len(mattermost(body)["text"]) <= 4000
     listed = embed["description"].count("Target fails")
-    assert f"And {MOST_LISTED + 5 - listed} more" in embed["description"]
+    assert f"And {MAX_LISTED + 5 - listed} more" in embed["description"]
     assert all(len(block["text"]["text"]) <= 3000 for block in slack(body)["blocks"])
     assert len(json.dumps(teams(body))) <= 28_000
 

@@ -8,7 +8,7 @@ import pytest
 from falcon.testing import TestClient
 
 from service.app import create_app
-from service.console.finding_details import MOST_LISTED
+from service.console.finding_details import MAX_LISTED
 from storage.db.engine import rows
 from storage.intake import finding_history
 from tests.support.database.databases import on_sqlite
@@ -119,9 +119,9 @@ def test_the_inbox_shows_the_details_beside_the_list(customer: Customer, tmp_pat
 @on_sqlite
 def test_lists_are_bounded_and_read_from_an_index(customer: Customer, tmp_path: Path) -> None:
     client = make_client(customer, tmp_path, "")
-    exports = scan(client, 7, "x.png", *(issue(f"rule-{number}") for number in range(MOST_LISTED + 3)))
+    exports = scan(client, 7, "x.png", *(issue(f"rule-{number}") for number in range(MAX_LISTED + 3)))
     page = page_of(client, customer, exports[0])
-    assert f"More than {MOST_LISTED} other findings on this page" in page
+    assert f"More than {MAX_LISTED} other findings on this page" in page
     [(finding_id,)] = rows("SELECT source_id FROM exports WHERE id = ?", (exports[0],))
     with statements() as found:
         assert len(finding_history.list_others_of_page(finding_id, 5)) == 5

@@ -163,6 +163,6 @@ def test_the_counts_read_a_bounded_part_of_many_rows(customer: Customer) -> None
         # With one account, reading the table until enough rows are found seems as cheap to the planner.
         execute("SET enable_seqscan = off")
     with statements() as ran:
-        assert menu_counts.count(customer.account_id, now).deliveries == menu_counts.MOST_IN_MENU + 1
+        assert menu_counts.count(customer.account_id, now).deliveries == menu_counts.MAX_IN_MENU + 1
     assert len(ran) == 1
     assert {statement.sql: steps for statement in ran if (steps := read_whole(statement))} == {}

@@ -102,7 +102,7 @@ def test_a_page_shows_text_as_text_and_links_plain_addresses_alone(scanned: Cust
 
 @on_sqlite
 def test_a_long_page_says_what_it_leaves_out(scanned: Customer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(finding_reports, "MOST_IN_HTML", 3)
+    monkeypatch.setattr(finding_reports, "MAX_IN_HTML", 3)
     page = written(scanned, ReportFormat.HTML)
     assert "lists the first 3; 1 less severe or older ones are left out." in page
     assert page.count("<bdi>") == 1 + 3
@@ -141,7 +141,7 @@ def test_sarif_has_what_is_open_with_what_code_scanning_needs(scanned: Customer)
 
 @on_sqlite
 def test_a_run_is_bounded_and_each_rule_is_in_it_once(customer: Customer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(finding_reports, "MOST_IN_RUN", 3)
+    monkeypatch.setattr(finding_reports, "MAX_IN_RUN", 3)
     scan(customer, 1, *(issue(f"r{number % 2}", location=f"#{number}") for number in range(5)))
     run = json.loads(written(customer, ReportFormat.SARIF))["runs"][1]
     rules = [rule["id"] for rule in run["tool"]["driver"]["rules"]]

@@ -31,5 +31,5 @@ def test_of_more_waiting_exports_than_are_counted_the_worst_are(customer: Custom
     execute("UPDATE exports SET severity_rank = 1 WHERE id = ?", (low,))
     execute("UPDATE exports SET severity_rank = 4 WHERE id = ?", (high,))
     assert dashboard_queries.waiting_by_severity(customer.account_id, NOW) == {"critical": 1, "high": 2, "low": 1}
-    monkeypatch.setattr(dashboard_queries, "MOST_WAITING", 2)
+    monkeypatch.setattr(dashboard_queries, "MAX_WAITING", 2)
     assert dashboard_queries.waiting_by_severity(customer.account_id, NOW) == {"critical": 1, "high": 1}

@@ -8,7 +8,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 #: A test in one thread needs two; more would keep what a test with many threads opened.
-_MOST: Final = 4
+_MAX_KEPT: Final = 4
 
 _kept: list["KeptSession"] = []
 _numbers = count()
@@ -37,7 +37,7 @@ class KeptSession(psycopg.Connection[Any]):
         if self in _kept:
             return
         idle = not self.closed and self.info.transaction_status == TransactionStatus.IDLE
-        if idle and self.opened_with and len(_kept) < _MOST:
+        if idle and self.opened_with and len(_kept) < _MAX_KEPT:
             _kept.append(self)
         else:
             super().close()

@@ -309,7 +309,7 @@ def test_exports_that_fail_are_counted_and_new_failures_reported_after_an_hour(
 def test_an_alert_of_exports_stays_open_while_more_fail_than_are_counted(
     site: Site, customer: Customer, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(alert_causes, "MOST_FAILED", 5)
+    monkeypatch.setattr(alert_causes, "MAX_FAILED", 5)
     worker, busy = site.worker({AlertKind.EXPORTS}), make_target(customer)
     make_failed(customer, target.id, 2)
     assert site.run(worker) == ["2 exports failed in a day"]

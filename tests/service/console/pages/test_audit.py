@@ -26,7 +26,7 @@ CURSORS: Final = (
     ),
 )
 #: Far more than this page may ask, however many lines it shows.
-MOST_STATEMENTS: Final = 6
+MAX_STATEMENTS: Final = 6
 
 
 def line(actor: str = "operator", action: str = "test_it", subject: str = "scanner", **members: str) -> AuditEntry:
@@ -139,7 +139,7 @@ def test_a_page_asks_a_few_indexed_questions(person: ConsoleBrowser, customer: C
     for query in ("", "subject=nobody", f"subject={made[0]}"):
         with page_statements() as ran:
             assert person.get("/audit", query).status_code == 200
-        assert len(ran) <= MOST_STATEMENTS, [each.sql for each in ran]
+        assert len(ran) <= MAX_STATEMENTS, [each.sql for each in ran]
     asked = [each for each in ran if "audit_entries" in each.sql]
     assert len(asked) == 1
     assert len(rows("SELECT 1 FROM audit_entries")) > 100

@@ -21,9 +21,9 @@ from schemas.intake.scanner import PostbackForm
 from schemas.targets.target import TargetStatus
 from schemas.targets.validations import Validation
 from service.app import create_app
-from service.console.pages.exports import MOST_ENTRIES
+from service.console.pages.exports import MAX_ENTRIES
 from service.console.triage.attempts import AttemptPhase, phases_of
-from service.console.triage.ticket_view import MOST_TARGETS
+from service.console.triage.ticket_view import MAX_TARGETS
 from storage.accounts import audit_chain, audit_log, projects
 from storage.db.engine import execute, transaction
 from storage.exports import claims_sql, queries, receipts, recoveries, transitions
@@ -141,7 +141,7 @@ def test_the_list_tells_of_each_export_what_one_looks_for(person: ConsoleBrowser
 
 @on_sqlite
 def test_the_list_tells_of_a_target_that_is_too_old_to_be_offered(person: ConsoleBrowser, customer: Customer) -> None:
-    oldest, *_ = many_targets(customer, 0, MOST_TARGETS + 1, "https://old.example/hook")
+    oldest, *_ = many_targets(customer, 0, MAX_TARGETS + 1, "https://old.example/hook")
     make_failed(customer, oldest)
     page = person.get("/exports")
     assert f'<option value="{oldest}"' not in page.text
@@ -367,14 +367,14 @@ def test_who_reads_finds_their_own_name_in_the_timeline(person: ConsoleBrowser, 
 def test_a_long_timeline_is_cut_and_says_so(person: ConsoleBrowser, customer: Customer) -> None:
     [export_id] = make_exports(customer, 1)
     with transaction():
-        for number in range(1, MOST_ENTRIES):
+        for number in range(1, MAX_ENTRIES):
             audit_log.append(utc_now(), "operator", f"look_{number}", export_id)
     assert "newest 200 entries" not in person.get(f"/exports/{export_id}").text
     with transaction():
-        audit_log.append(utc_now(), "operator", f"look_{MOST_ENTRIES}", export_id)
+        audit_log.append(utc_now(), "operator", f"look_{MAX_ENTRIES}", export_id)
     page = person.get(f"/exports/{export_id}")
-    assert f"the newest {MOST_ENTRIES} entries" in page.text
-    assert f"look {MOST_ENTRIES}<" in page.text
+    assert f"the newest {MAX_ENTRIES} entries" in page.text
+    assert f"look {MAX_ENTRIES}<" in page.text
     assert ">Prepared<" not in page.text
 
 
@@ -539,12 +539,12 @@ def test_an_approval_for_a_url_that_is_refused_now_blocks_the_target(person: Con
 @on_sqlite
 def test_of_many_targets_the_newest_are_offered_and_the_page_says_so(person: ConsoleBrowser, customer: Customer) -> None:
     export_id = prepared(customer)
-    ids = many_targets(customer, 0, MOST_TARGETS, "https://tracker.example.com/hook")
+    ids = many_targets(customer, 0, MAX_TARGETS, "https://tracker.example.com/hook")
     page = person.get(f"/exports/{export_id}")
     assert ({*offered(page)}, "are offered" in page.text) == ({*ids}, False)
-    ids += many_targets(customer, MOST_TARGETS, 1, "https://tracker.example.com/hook")
+    ids += many_targets(customer, MAX_TARGETS, 1, "https://tracker.example.com/hook")
     page = person.get(f"/exports/{export_id}")
-    assert ({*offered(page)}, f"The newest {MOST_TARGETS} targets are offered" in page.text) == ({*ids[1:]}, True)
+    assert ({*offered(page)}, f"The newest {MAX_TARGETS} targets are offered" in page.text) == ({*ids[1:]}, True)
 
 
 @on_sqlite

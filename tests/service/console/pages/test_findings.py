@@ -12,7 +12,7 @@ from schemas.base.principal import Ability
 from schemas.intake.grouping import TicketGrouping
 from schemas.intake.scanner import SEVERITIES, PostbackForm
 from service.console.pages import findings as findings_page
-from service.console.triage.ticket_list import MOST_PROJECTS
+from service.console.triage.ticket_list import MAX_PROJECTS
 from service.operations.finding_reports import MEDIA_TYPES, ReportFormat
 from storage.accounts import projects
 from storage.db.engine import execute, rows
@@ -196,7 +196,7 @@ def test_another_accounts_project_is_not_there(person: ConsoleBrowser, customer:
 
 def test_a_project_that_is_not_offered_is_reached_by_its_number(person: ConsoleBrowser, customer: Customer) -> None:
     scanned(customer.project_id, 1, issue(title="Of the oldest"))
-    for _ in range(MOST_PROJECTS):
+    for _ in range(MAX_PROJECTS):
         make_project(customer, is_granted=False)
     assert f'<option value="{customer.project_id}"' not in person.get("/findings").text
     page = person.get("/findings", f"project_id={customer.project_id}")
@@ -240,7 +240,7 @@ def test_a_report_is_downloaded(person: ConsoleBrowser, customer: Customer, want
 def test_a_report_that_is_too_large_is_an_error_page(
     person: ConsoleBrowser, customer: Customer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(findings_page, "MOST_DOWNLOADED", 0)
+    monkeypatch.setattr(findings_page, "MAX_DOWNLOADED", 0)
     scanned(customer.project_id, 1, issue("img-alt"))
     answer = person.get(f"/projects/{customer.project_id}/report/csv")
     assert (answer.status_code, "riskrelay report" in answer.text) == (422, True)

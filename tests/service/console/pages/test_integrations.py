@@ -22,7 +22,7 @@ from storage.db.identifiers import CAPTURE, new_id
 from storage.db.models import ALL
 from storage.intake import rejections
 from storage.secrets import integrations
-from storage.secrets.integrations import MOST_TOKENS, Integration, SharedSecrets
+from storage.secrets.integrations import MAX_TOKENS, Integration, SharedSecrets
 from storage.secrets.vault import Vault
 from tests.docs.pasting import ROOT, link_all
 from tests.support.corpora import naughty_strings
@@ -132,12 +132,12 @@ def test_live_tokens_are_counted_and_without_one_the_commands_are_shown(customer
 def test_a_crowd_of_tokens_is_counted_up_to_a_bound(database: str, customer: Customer) -> None:
     columns = "user_id, kind, name, abilities, token_sha256, created_at"
     with transaction():
-        for number in range(MOST_TOKENS + 5):
+        for number in range(MAX_TOKENS + 5):
             values = (customer.user_id, "platform", "", '["browser-extension:evidence-upload"]', f"digest-{number}", 1)
             execute(f"INSERT INTO tokens ({columns}) VALUES (?, ?, ?, ?, ?, ?)", values)  # noqa: S608 - our own names
     with statements() as ran:
         counted = integrations.live_platform_tokens(utc_now())
-    assert counted == {"browser-extension:evidence-upload": MOST_TOKENS}
+    assert counted == {"browser-extension:evidence-upload": MAX_TOKENS}
     # PostgreSQL reads so small a table whole.
     assert indexes_read(ran[0]) == {"tokens_platform"} or not is_sqlite()
 

@@ -14,7 +14,7 @@ from freezegun import freeze_time
 from runtime.clock import utc_now
 from service.app import create_app
 from storage.accounts import accounts, users
-from storage.accounts.sign_in_links import LASTS_FOR, MOST_OF_USER
+from storage.accounts.sign_in_links import LASTS_FOR, MAX_OF_USER
 from storage.db.engine import connection, database, execute, release, rows
 from storage.secrets.vault import Vault
 from tests.service.conftest import LogLines
@@ -143,9 +143,9 @@ def test_a_user_gets_few_links_and_an_address_may_ask_for_few(
     app_with: Callable[..., LinkBrowser], postman: Postman, customer: Customer
 ) -> None:
     person = app_with(AUTH_FAILURES_PER_MINUTE="8")
-    for _ in range(MOST_OF_USER + 2):
+    for _ in range(MAX_OF_USER + 2):
         person.ask(customer.email)
-    assert len(postman.tokens()) == MOST_OF_USER
+    assert len(postman.tokens()) == MAX_OF_USER
     statuses = [person.post("/sign-in/link", email="nobody@example.com").status_code for _ in range(5)]
     assert (statuses[0], statuses[-1]) == (303, 429)
 

@@ -213,7 +213,7 @@ def test_more_than_one_job_decides_on_are_not_offered_together(
     person: ConsoleBrowser, prepare: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(export_list, "count", partial(export_list.count, limit=2))
-    monkeypatch.setattr(ticket_list, "MOST_COUNTED", 2)
+    monkeypatch.setattr(ticket_list, "MAX_COUNTED", 2)
     for number in range(2):
         prepare(f"Ticket {number}")
     assert 'name="all"' in person.get("/inbox").text

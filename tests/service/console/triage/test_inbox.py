@@ -13,7 +13,7 @@ from runtime.clock import utc_now
 from schemas.base.principal import Ability
 from schemas.base.timestamps import to_ms
 from schemas.intake.scanner import PostbackForm
-from service.console.triage.ticket_list import MOST_OPTIONS, PAGE_ROWS
+from service.console.triage.ticket_list import MAX_OPTIONS, PAGE_ROWS
 from storage.db.engine import execute
 from storage.exports import queries
 from tests.service.console.form_fields import in_words, shown_fields
@@ -143,12 +143,12 @@ def test_projects_and_rules_are_named_in_their_menus(person: ConsoleBrowser, cus
 def test_the_menu_of_projects_has_all_of_them_and_that_of_rules_the_chosen_ones(
     person: ConsoleBrowser, customer: Customer
 ) -> None:
-    rules = [f"rule-{number}" for number in range(MOST_OPTIONS + 2)]
+    rules = [f"rule-{number}" for number in range(MAX_OPTIONS + 2)]
     for number, rule in enumerate(rules, 1):
         project_id = make_project(customer)
         record_postback(PostbackForm().read(postback(number, [issue(rule)])), project_id)
     page = person.get("/inbox")
-    assert (len(menu(page, "Project")), len(menu(page, "Rule"))) == (len(rules), MOST_OPTIONS)
+    assert (len(menu(page, "Project")), len(menu(page, "Rule"))) == (len(rules), MAX_OPTIONS)
     for rule in rules:
         assert rule in menu(person.get("/inbox", f"rule={rule}"), "Rule")
 

@@ -118,7 +118,7 @@ def test_a_form_with_more_to_choose_from_than_it_shows_keeps_what_the_rule_has(
     fields = {"name": "Shop", "project_id": str(customer.project_id), "type": "approve", "target_id": target.id}
     assert decider.post("/rules/new", **fields).status_code == 303
     make_target(customer)
-    for most in ("MOST_PROJECTS", "MOST_TARGETS"):
+    for most in ("MAX_PROJECTS", "MAX_TARGETS"):
         monkeypatch.setattr(rules_page, most, 1)
     page = decider.get(f"/rules/{stored(customer)[0].id}").text
     assert f'<option value="{project}">' in page

@@ -23,7 +23,7 @@ from storage.exports import queries, transitions
 from storage.exports.rows import Draft
 from storage.exports.search import export_list, export_sets
 from storage.exports.search.export_list import position_of
-from storage.exports.search.export_sets import MOST_SORTED
+from storage.exports.search.export_sets import MAX_SORTED
 from tests.support.database.query_plans import indexes_read, plan_of, statements
 from tests.support.factories import NOW, Customer, make_customer, make_exports, make_project, make_target
 
@@ -41,11 +41,11 @@ class Stored:
     values: dict[str, list[Any]]
 
 
-@pytest.fixture(scope="module", params=[MOST_SORTED, 3], ids=["small sets", "large sets"])
+@pytest.fixture(scope="module", params=[MAX_SORTED, 3], ids=["small sets", "large sets"])
 def most_sorted(request: pytest.FixtureRequest) -> Iterator[None]:
     """Whether the sets of these exports are sorted whole, or count as so large that the list's indexes are read."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(export_sets, "MOST_SORTED", request.param)
+        patched.setattr(export_sets, "MAX_SORTED", request.param)
         yield
 
 
@@ -230,7 +230,7 @@ def test_facets_count_the_newest_of_more_than_they_count(
     ids = [make_exports(customer, 1, NOW + timedelta(minutes=minute))[0] for minute in range(6)]
     for rank, export_id in enumerate(ids[:5]):
         execute("UPDATE exports SET severity_rank = ? WHERE id = ?", (rank, export_id))
-    monkeypatch.setattr(export_list, "MOST_FACETED", 3)
+    monkeypatch.setattr(export_list, "MAX_FACETED", 3)
     query = ExportQuery(customer.account_id, statuses=("prepared",), **checks)
     assert export_list.facets(query)["severity"] == {"high": 2, "critical": 1}
     assert export_list.count_by_severity(query) == {"high": 2, "critical": 1}
@@ -320,7 +320,7 @@ def test_a_list_without_a_limit_is_read_in_several_statements(
 ) -> None:
     make_exports(customer, 11)
     whole = export_list.list_page(ExportQuery(customer.account_id), sort)
-    monkeypatch.setattr(queries, "_MOST_IDS", 4)
+    monkeypatch.setattr(queries, "_MAX_IDS", 4)
     assert export_list.list_page(ExportQuery(customer.account_id), sort) == whole
     assert len(whole) == 11
 

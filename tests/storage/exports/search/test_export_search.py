@@ -144,7 +144,7 @@ def test_a_page_of_a_frequent_word_does_not_count_all_that_have_it(
     customer: Customer, sort: ExportSort, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store_many(customer)
-    monkeypatch.setattr(export_sets, "MOST_SORTED", 10)
+    monkeypatch.setattr(export_sets, "MAX_SORTED", 10)
     query = ExportQuery(customer.account_id, words=("w1",))
     with statements() as ran:
         page = export_list.list_page(query, sort, 50)
