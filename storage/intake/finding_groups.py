@@ -134,15 +134,9 @@ class GroupedPostback:
         for rule, each in joining.items():
             opened = self.opened.get(rule)
             if opened is None:
-                export_id, source = (
-                    export_ids[each.fingerprints[0]],
-                    finding_source(self.postback, finding_ids[each.fingerprints[0]]),
-                )
-                drafts.append(
-                    Draft(
-                        run.account_id, run.project_id, source, tickets[rule], rule, len(each.fingerprints), rule, export_id
-                    )
-                )
+                first, total = each.fingerprints[0], len(each.fingerprints)
+                export_id, source = export_ids[first], finding_source(self.postback, finding_ids[first])
+                drafts.append(Draft(run.account_id, run.project_id, source, tickets[rule], rule, total, rule, export_id))
                 exports[rule] = [export_id]
             elif opened.group is None:
                 waiting.append((opened.row, each.fingerprints))

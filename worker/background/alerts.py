@@ -76,11 +76,13 @@ class AlertTask:
             held = alerts.claim_message(self.now(), SEND_LEASE_S)
         if held is None:
             return False
-        is_finished = self._is_sent(held) if held.channel in self.channels else True
-        if held.channel not in self.channels:
+        is_done = True
+        if held.channel in self.channels:
+            is_done = self._is_sent(held)
+        else:
             _log.info("alert dropped: the channel %s is not configured any more", held.channel)
         with connection():
-            alerts.finish_message(held, is_sent=is_finished, now=self.now())
+            alerts.finish_message(held, is_sent=is_done, now=self.now())
         return True
 
     def _is_sent(self, held: ClaimedMessage) -> bool:
