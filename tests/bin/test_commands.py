@@ -543,7 +543,7 @@ def test_a_prepared_ticket_is_edited(shell: Shell, export_id: str, tmp_path: Pat
     assert ticket["description"] == "Name the field.\nSee the guide."
     assert edited["edited"] is True
     assert "digest" in shell.refused("export", "edit", export_id, "--title", "Another", "--ticket-digest", digest)
-    assert "nothing to change" in shell.refused("export", "edit", export_id)
+    assert "no member to change" in shell.refused("export", "edit", export_id)
     file.write_bytes(b"\xff")
     assert "not UTF-8" in shell.refused("export", "edit", export_id, "--description-file", str(file))
 

@@ -101,7 +101,7 @@ def test_a_job_is_asked_about_first(shell: BulkShell) -> None:
 
 
 def test_an_id_and_filters_exclude_each_other_and_one_is_needed(shell: BulkShell) -> None:
-    assert "either an export's id or filters" in shell.refuses(2, "dismiss", shell.ids[0], "--source", "manual")
+    assert "an export's id or filters, not both" in shell.refuses(2, "dismiss", shell.ids[0], "--source", "manual")
     assert "an export's id, or filters" in shell.refuses(2, "dismiss")
     assert "an export's id, or filters" in shell.refuses(2, "retry", "--yes")
 

@@ -208,7 +208,7 @@ def test_gunicorn_by_hand_tells_wrong_settings_as_well(tmp_path: Path) -> None:
 @pytest.mark.parametrize("room", [200, 20_000, 300_000], ids=["for no settings", "for no log", "for half the schema"])
 def test_a_full_disk_leaves_no_half_made_installation(tmp_path: Path, room: int) -> None:
     given = settings(tmp_path, ENCRYPTION_KEYS="", WEBHOOK_SECRET="")
-    for verb, code, reported in (("init", 1, ("cannot be written", "room")), ("run", 2, ("ENCRYPTION_KEYS",))):
+    for verb, code, reported in (("init", 1, ("cannot be written", "free space")), ("run", 2, ("ENCRYPTION_KEYS",))):
         ended = typed(tmp_path, verb, given, room)
         assert ended.returncode == code
         assert len(ended.stderr.splitlines()) == code
