@@ -10,7 +10,7 @@ from schemas.base.principal import TokenPrincipal
 class SignInMethod(StrEnum):
     """How the user of a session signed in."""
 
-    TOKEN = "token"  # noqa: S105 - the word for it
+    TOKEN = "token"  # noqa: S105 - a kind of credential, not one
     OPENID_CONNECT = "openid_connect"
     EMAIL_LINK = "email_link"
 
@@ -27,7 +27,7 @@ class SessionEndReason(StrEnum):
     #: Its token, or its user by the same method, has the maximum number of newer sessions.
     REPLACED = "crowded_out"
     #: Its token was revoked, has expired or lost the ability.
-    TOKEN_INVALID = "token_over"  # noqa: S105 - the word for it
+    TOKEN_INVALID = "token_over"  # noqa: S105 - a kind of credential, not one
     #: The user, who signed in without a token, has no role with the console any more.
     USER_INVALID = "user_over"
     #: The cookie came from another browser.
