@@ -160,10 +160,6 @@ def _store(
         joining, written_before = grouped.joining(ticketed, raised), prepared.group_tickets
         changed = grouped.store(run, joining, written_before, ticketed, export_ids, now, actor, limits)
         reopen_groups(changes.reopened_groups)
-        # Those that were open before are raised already.
-        closed = {each.id for each in changes.reopened_groups} - {each.row.id for each in grouped.opened.values()}
-        if more_severe := closed & {export_id for export_id, _ in raised}:
-            changed += groups.raise_reopened(more_severe, now, actor)
     else:
         # A finding that was deleted since the postback was prepared is new, and has no ticket yet.
         missing = _tickets(postback, issues, [mark for mark in ticketed if mark not in prepared.tickets])
@@ -181,6 +177,10 @@ def _store(
             for mark, finding_id in ticketed.items()
         ]
         changed = prepare(drafts, now, actor, limits, None)
+    # Groups that were open before have grown already.
+    grown = {each.row.id for each in grouped.opened.values()} if grouped else set()
+    if more_severe := {export_id for export_id, _ in raised if export_id is not None} - grown:
+        changed += groups.raise_severities(more_severe, now, actor)
     if run.has_snoozed:
         woken = groups_sql.end_snoozes(list(issues), run.project_id)
         status = ExportStatus.PREPARED.value

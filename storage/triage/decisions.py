@@ -130,7 +130,7 @@ def restore_many(
         undone = ("finished_at", "status_reason", "dismissal_reason", "dismissal_note", "approved_by_rule_id")
         transition_many(dismissed, Transition.RESTORE, now, actor, reason, **dict.fromkeys(undone))
         reopen_groups(dismissed)
-        groups.update_restored_tickets(dismissed)
+        groups.update_tickets(dismissed)
         snoozed = [each for each in held if _is_snoozed(each)]
         transition_many(snoozed, Transition.RESTORE, now, actor, reason, **NOT_SNOOZED)
         # A snoozed export has counted as waiting all the time.

@@ -72,43 +72,53 @@ def open_groups(project_id: int, places: Iterable[tuple[str, str]], *, locks: bo
 
 def extended_ticket(opened: OpenGroup, group: Group) -> Ticket:
     """Return the ticket of an open group that has become `group`; a person's edits of it stay, and labels of rules."""
+    before = _json.python_value(opened.row.ticket)
     if opened.row.original_ticket is None:
-        ticket, before = group_ticket(group), _json.python_value(opened.row.ticket)
+        ticket = group_ticket(group)
         own = group_ticket(read_group(before, before["title"], None)).labels
         added = [label for label in before["labels"] if label not in {*own, *ticket.labels}]
-        return replace(ticket, labels=(*ticket.labels, *added))
-    original = _json.python_value(opened.row.original_ticket)
-    return grown_ticket(_json.python_value(opened.row.ticket), original["severity"], group)
+        ticket = replace(ticket, labels=(*ticket.labels, *added))
+    else:
+        ticket = grown_ticket(before, _json.python_value(opened.row.original_ticket)["severity"], group)
+    # The ticket of a single finding has no list of places.
+    return ticket if is_group(before) else replace(ticket, title=before["title"], evidence=before["evidence"])
 
 
-def update_restored_tickets(exports: Sequence[LockedExport]) -> None:
-    """Write the tickets of restored groups with what they gained while they were dismissed: findings, a higher severity.
+def update_tickets(exports: Sequence[LockedExport]) -> list[GroupRow]:
+    """Write tickets of findings with what these have gained: more places, a higher severity; return those changed.
 
-    The caller's transaction has locked the exports.
+    The caller's transaction has locked the exports. Tickets that are not prepared stay as they are.
     """
-    # Without a rule, a ticket by hand: its evidence may have any names.
-    groups = [each for each in exports if each.rule is not None and is_group(each.ticket)]
-    known = {each.id: each.ticket["evidence"]["findings"] for each in groups}
-    severities, grown = _severities(known), []
-    for row in groups_sql.groups(known):
+    # The evidence of others may have any names.
+    of_findings = [each for each in exports if each.source_type == "finding" and each.rule is not None]
+    listed = {
+        each.id: each.ticket["evidence"]["findings"] if is_group(each.ticket) else 1
+        for each in of_findings
+        if each.redacted_at is None
+    }
+    severities, grown = _severities(listed), []
+    for row in groups_sql.groups(listed):
         stored = SEVERITIES[row.severity_rank]
         severity = highest([stored, *severities[row.id]])
-        is_changed = row.findings_total != known[row.id] or severity != stored
+        is_changed = row.findings_total != listed[row.id] or severity != stored
         if is_changed and (group := _group(row)) is not None:
-            grown.append((row.id, extended_ticket(OpenGroup(row, frozenset(), group), replace(group, severity=severity))))
-    tickets = dict(zip([export_id for export_id, _ in grown], written([ticket for _, ticket in grown]), strict=True))
+            grown.append((row, extended_ticket(OpenGroup(row, frozenset(), group), replace(group, severity=severity))))
+    texts = written([ticket for _, ticket in grown])
+    # A person may have chosen a lower severity.
+    tickets = [(row, text) for (row, _), text in zip(grown, texts, strict=True) if text.text != row.ticket]
     records = [
         {
-            "id": export_id,
+            "id": row.id,
             "ticket": each.text,
             "ticket_digest": each.digest,
             "preview_problems": each.problems,
             "severity_rank": each.severity_rank,
         }
-        for export_id, each in tickets.items()
+        for row, each in tickets
     ]
     write_locked(records, {})
-    export_search.replace({export_id: (each.words, each.hosts) for export_id, each in tickets.items()})
+    export_search.replace({row.id: (each.words, each.hosts) for row, each in tickets})
+    return [row for row, _ in tickets]
 
 
 def extend(extensions: Sequence[Extension], now: datetime, actor: str) -> None:
@@ -124,22 +134,12 @@ def extend(extensions: Sequence[Extension], now: datetime, actor: str) -> None:
     _append("extend", [(each.row, each.added) for each in extensions], now, actor)
 
 
-def raise_reopened(export_ids: Iterable[str], now: datetime, actor: str) -> list[str]:
-    """Raise the tickets of prepared groups that are open again to the severity of their findings; return those changed.
-
-    The caller's transaction has locked the exports.
-    """
-    severities, extensions = _severities(export_ids), []
-    for row in groups_sql.groups(severities):
-        severity = highest([SEVERITIES[row.severity_rank], *severities[row.id]])
-        is_raised = row.open_group is not None and severity != SEVERITIES[row.severity_rank]
-        if is_raised and (group := _group(row)) is not None:
-            ticket = extended_ticket(OpenGroup(row, frozenset(), group), replace(group, severity=severity))
-            extensions.append(Extension(row, written([ticket])[0], 0))
-    # A person may have chosen a lower severity.
-    extensions = [each for each in extensions if each.ticket.text != each.row.ticket]
-    extend(extensions, now, actor)
-    return [each.row.id for each in extensions]
+def raise_severities(export_ids: Iterable[str], now: datetime, actor: str) -> list[str]:
+    """Raise the severity of prepared tickets to that of their findings; return the exports that changed."""
+    exports = lock_many([ExportReference(each) for each in export_ids], None)
+    changed = update_tickets([*exports.values()])
+    _append("extend", [(row, 0) for row in changed], now, actor)
+    return [row.id for row in changed]
 
 
 def join_frozen(joined: Sequence[tuple[GroupRow, int]], now: datetime, actor: str) -> dict[str, list[LockedExport]]:

@@ -360,15 +360,15 @@ def test_a_group_that_is_open_again_has_the_severity_of_a_place_that_became_more
     assert post(customer, 5, issue("csp", severity="critical")).ticket_exports == ()
 
 
-def test_a_group_that_stays_closed_beside_another_one_keeps_its_severity(customer: Customer) -> None:
+def test_a_group_that_stays_closed_beside_another_one_is_raised_and_stays_closed(customer: Customer) -> None:
     by_rule(customer)
     [first] = post(customer, 1, issue("csp", severity="low")).ticket_exports
     for run in (2, 3):
         post(customer, run)
     [second] = post(customer, 3, "csp", url="https://shop.example/other").ticket_exports
-    assert post(customer, 4, issue("csp", severity="critical")).ticket_exports == ()
+    assert post(customer, 4, issue("csp", severity="critical")).ticket_exports == (first,)
     assert rows("SELECT id FROM exports WHERE open_group = 'csp'") == [(second,)]
-    assert queries.get(first).severity == "low"
+    assert queries.get(first).severity == "critical"
 
 
 @pytest.mark.parametrize("is_closed", [True, False], ids=["all fixed", "one still open"])

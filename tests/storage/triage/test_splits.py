@@ -97,6 +97,8 @@ def test_later_findings_of_the_rule_begin_a_new_group(customer: Customer) -> Non
     [new] = post(customer, "d")
     assert new not in {each.id for each in parts}
     assert post(customer, "e") == (new,)
+    # It has become more severe.
+    assert post(customer, "a") == (parts[0].id,)
     assert post(customer, "a") == ()
 
 
