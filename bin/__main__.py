@@ -11,7 +11,6 @@ from bin.cli.lazy_group import LazyGroup
 from bin.cli.option_types import TEXT
 from bin.cli.output import echo, escape_unencodable
 from bin.cli.terminal import replace_closed_input
-from bin.command_table import COMMAND_TABLE
 from runtime import tls_key_log
 from schemas.base.errors import NoEncryptionKey, RiskRelayError
 from schemas.base.printable import printable
@@ -56,11 +55,7 @@ def _kind(error: BaseException) -> str:
     return name
 
 
-@click.group(
-    cls=RiskRelayGroup,
-    table=COMMAND_TABLE,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-)
+@click.group(cls=RiskRelayGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(VERSION, prog_name="riskrelay")
 @click.option(
     "--url",

@@ -14,7 +14,7 @@ import click
 
 from bin.__main__ import riskrelay
 from bin.cli.output import echo
-from bin.command_table import COMMAND_TABLE, summary_of
+from bin.command_table import COMMAND_TABLE, commands_of
 from schemas.base import fields
 from schemas.base.errors import RiskRelayError
 from schemas.content_policy import rules
@@ -151,13 +151,13 @@ def commands_page() -> str:
         ),
         *_wrapped("`bin/riskrelay --url URL COMMAND` runs a command [from another host](operating.md#from-another-host)."),
     ]
-    return "\n".join([*head, *(line for verb in COMMAND_TABLE for line in _section(verb))]).rstrip() + "\n"
+    return "\n".join([*head, *(line for verb in commands_of() for line in _section(verb))]).rstrip() + "\n"
 
 
 def leaves(verb: str | None = None) -> Iterator[Leaf]:
     """Yield every command that is not a group, of one verb or of all."""
     with riskrelay.make_context("riskrelay", [], resilient_parsing=True) as context:
-        for each in COMMAND_TABLE if verb is None else [verb]:
+        for each in commands_of() if verb is None else [verb]:
             command = riskrelay.get_command(context, each)
             if command is not None:
                 yield from _leaves((each,), command, context)
@@ -182,7 +182,7 @@ def _section(verb: str) -> Iterator[str]:
     found = list(leaves(verb))
     yield from [f"## {verb}", ""]
     if found[0].words != (verb,):
-        yield from _wrapped(summary_of(verb))
+        yield from _wrapped(COMMAND_TABLE[verb])
     for leaf in found:
         if leaf.words != (verb,):
             yield from [f"### {' '.join(leaf.words)}", ""]

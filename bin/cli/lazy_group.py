@@ -11,7 +11,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from bin.cli.option_types import TEXT
-from bin.command_table import Summary
+from bin.command_table import DEFAULTS, commands_of
 
 #: The module of commands against a remote installation. Imported by its name: it is above this one, and other commands are
 #: quick without it.
@@ -31,20 +31,13 @@ _SYNONYMS: Final = {"delete": ("remove", "revoke"), "create": ("add",), "add": (
 
 
 class LazyGroup(click.Group):
-    """Lists `table`; the commands of a group are imported from the module of the group, whose names are `within`."""
+    """Lists the commands of the group that the words `within` name; each is imported from the module of its first word."""
 
-    def __init__(
-        self,
-        *args: Any,
-        table: dict[str, Summary],
-        within: tuple[str, ...] = (),
-        default: str | None = None,
-        **attributes: Any,
-    ) -> None:
+    def __init__(self, *args: Any, within: tuple[str, ...] = (), **attributes: Any) -> None:
         super().__init__(*args, **attributes)
-        self._table = table
         self._within = within
-        self._default = default
+        self._table = commands_of(*within)
+        self._default = DEFAULTS.get(" ".join(within))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments; options that begin them, but for help, are those of the default command."""
@@ -69,12 +62,11 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return the command, or None for an unknown name; a group is not imported."""
-        summary = self._table.get(cmd_name)
-        if summary is None:
+        if cmd_name not in self._table:
             return None
         path = (*self._within, cmd_name)
-        if summary.commands is not None:
-            return LazyGroup(cmd_name, help=summary.text, table=summary.commands, within=path, default=summary.default)
+        if commands_of(*path):
+            return LazyGroup(cmd_name, help=self._table[cmd_name], within=path)
         url = ctx.find_root().params.get("url")
         with _uncollected():
             return load(path) if url is None else importlib.import_module(REMOTE).with_url(path, url)
@@ -82,7 +74,7 @@ class LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write each command with its whole summary; click would cut it at the end of the line."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, summary.text) for name, summary in self._table.items()])
+            formatter.write_dl([*self._table.items()])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Return the names of commands; their summaries would not fit beside them."""

@@ -9,7 +9,7 @@ from bin.cli.installation import opened
 from bin.cli.option_types import ROW_ID, require_one
 from bin.cli.records import Command, RecordTable, json_option, print_record
 from bin.cli.request_bodies import FieldText
-from bin.command_table import summary_of
+from bin.command_table import COMMAND_TABLE
 from runtime.clock import utc_now
 from schemas.accounts.forms import AccountForm
 from schemas.base.email_address import is_email_address
@@ -152,7 +152,7 @@ def list_users(as_json: bool) -> None:
 def _state_command(verb: str, change: Callable[[str, OperatorPrincipal], User]) -> None:
     @user.command(
         verb,
-        help=summary_of("user", verb),
+        help=COMMAND_TABLE[f"user {verb}"],
         epilog=f"Example: riskrelay user {verb} ada@example.com\n\nExit codes: 0 {verb}d, 1 no such user, 2 wrong usage.",
     )
     @click.argument("email")

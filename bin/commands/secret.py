@@ -11,7 +11,7 @@ from bin.cli.installation import opened
 from bin.cli.output import echo
 from bin.cli.records import RecordTable, json_option, print_record
 from bin.cli.secret_input import own_vault, read_certificate, read_line, read_secret
-from bin.command_table import summary_of
+from bin.command_table import COMMAND_TABLE
 from runtime.clock import utc_now
 from schemas.api.targets import dump_target
 from schemas.base.errors import ValidationFailed
@@ -130,7 +130,7 @@ def _set_certificate(target_id: str, settings: Settings, is_removed: bool) -> di
 def _integration_command(integration: Integration) -> None:
     example = f'Example: printf %s "$SECRET" | riskrelay secret set {integration.value}'
 
-    summary = summary_of("secret", "set", integration.value)
+    summary = COMMAND_TABLE[f"secret set {integration.value}"]
 
     @_set.command(integration.value, help=summary, epilog=f"{example}\n\nExit codes: 0 set, 1 refused, 2 wrong usage.")
     @json_option

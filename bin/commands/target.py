@@ -11,7 +11,7 @@ from bin.cli.output import echo
 from bin.cli.provider_options import settings_from, settings_options, webhook_members, webhook_options
 from bin.cli.records import Command, RecordTable, json_option, print_record
 from bin.cli.secret_input import own_vault, read_token
-from bin.command_table import summary_of
+from bin.command_table import COMMAND_TABLE
 from runtime.clock import utc_now
 from schemas.api.response_fields import dump
 from schemas.api.targets import PingOutcomeResponse, dump_target
@@ -165,7 +165,7 @@ def remove(target_id: str, as_json: bool) -> None:
 def _status_command(verb: str) -> None:
     @target.command(
         verb,
-        help=summary_of("target", verb),
+        help=COMMAND_TABLE[f"target {verb}"],
         epilog=f"Example: riskrelay target {verb} tgt_…\n\nExit codes: 0 done, 1 refused, 2 wrong usage.",
     )
     @click.argument("target_id")

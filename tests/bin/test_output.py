@@ -65,7 +65,7 @@ def test_an_error_message_holds_escapes(error: Exception) -> None:
         def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
             return click.Command(cmd_name, callback=fail)
 
-    group = Failing("riskrelay", table={})
+    group = Failing("riskrelay")
     result = CliRunner().invoke(group, ["fail"])
     assert result.exit_code != 0
     assert result.stderr.replace("\n", "").isprintable()

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import click
 
-from bin.command_table import COMMAND_TABLE
+from bin.command_table import DEFAULTS
 from tests.docs.snippets import Snippet
 from tools.reference import Leaf, leaves
 
@@ -43,7 +43,7 @@ def flags(leaf: Leaf) -> set[str]:
 
 def split_command(words: list[str]) -> tuple[tuple[str, ...], list[str]]:
     """Split `words` into the longest known command and the rest; options alone mean the default command of a group."""
-    default = COMMAND_TABLE[words[0]].default if words and words[0] in COMMAND_TABLE else None
+    default = DEFAULTS.get(words[0]) if words else None
     if default and len(words) > 1 and words[1].startswith("--"):
         words = [words[0], default, *words[1:]]
     length = max((len(path) for path in (*LEAVES, *GROUPS) if tuple(words[: len(path)]) == path), default=0)

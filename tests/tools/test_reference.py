@@ -1,7 +1,6 @@
 """The generated reference matches the code, and every command describes its use."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -11,7 +10,7 @@ from click.testing import CliRunner
 
 from bin.__main__ import riskrelay
 from bin.cli.lazy_group import load
-from bin.command_table import COMMAND_TABLE, Summary
+from bin.command_table import COMMAND_TABLE, commands_of
 from schemas.settings.definitions import SETTINGS
 from tests.docs.names import LEAVES, command_lines, error_in_command, flags, split_command
 from tools import reference
@@ -46,25 +45,16 @@ PROMISED: Final = """
 # --- the table of commands
 
 
-def listed(table: dict[str, Summary], *path: str) -> Iterator[tuple[tuple[str, ...], Summary]]:
-    for name, summary in table.items():
-        yield (*path, name), summary
-        yield from listed(summary.commands or {}, *path, name)
-
-
-@pytest.mark.parametrize(
-    ("path", "summary"), [*listed(COMMAND_TABLE)], ids=lambda each: " ".join(each) if type(each) is tuple else ""
-)
-def test_the_table_has_the_first_sentence_of_each_command_and_the_commands_of_each_group(
-    path: tuple[str, ...], summary: Summary
-) -> None:
-    command = load(path)
-    if summary.commands is None:
+@pytest.mark.parametrize("words", COMMAND_TABLE)
+def test_the_table_has_the_first_sentence_of_each_command_and_the_commands_of_each_group(words: str) -> None:
+    path = words.split()
+    command, commands = load((*path,)), commands_of(*path)
+    if not commands:
         assert not isinstance(command, click.Group)
-        assert command.get_short_help_str(limit=1000) == summary.text.removesuffix(".").split(". ")[0] + "."
+        assert command.get_short_help_str(limit=1000) == COMMAND_TABLE[words].removesuffix(".").split(". ")[0] + "."
     else:
         assert isinstance(command, click.Group)
-        assert {*summary.commands} == {name for name, each in command.commands.items() if not each.hidden}
+        assert {*commands} == {name for name, each in command.commands.items() if not each.hidden}
 
 
 # --- generated files
@@ -138,7 +128,7 @@ def test_an_option_has_a_help_text(words: tuple[str, ...]) -> None:
     assert [option.name for option in leaf.options if not (option.help or isinstance(option.type, click.Choice))] == []
 
 
-@pytest.mark.parametrize("verb", COMMAND_TABLE)
+@pytest.mark.parametrize("verb", commands_of())
 def test_a_verb_has_a_summary(verb: str) -> None:
     with riskrelay.make_context("riskrelay", [], resilient_parsing=True) as context:
         command = riskrelay.get_command(context, verb)
@@ -152,13 +142,13 @@ def test_a_public_command_exists(promised: str) -> None:
     assert error_in_command(promised.split()) is None
 
 
-GROUPS: Final = [((), COMMAND_TABLE), *((path, each.commands) for path, each in listed(COMMAND_TABLE) if each.commands)]
+GROUPS: Final = [(), *(path for words in COMMAND_TABLE if commands_of(*(path := tuple(words.split()))))]
 
 
-@pytest.mark.parametrize(("path", "table"), GROUPS, ids=lambda each: " ".join(each) if type(each) is tuple else "")
-def test_help_does_not_truncate_a_summary(path: tuple[str, ...], table: dict[str, Summary]) -> None:
+@pytest.mark.parametrize("path", GROUPS, ids=" ".join)
+def test_help_does_not_truncate_a_summary(path: tuple[str, ...]) -> None:
     # The width of help without a terminal.
     printed = CliRunner().invoke(riskrelay, [*path, "--help"], terminal_width=80).stdout
     shown = " ".join(printed.partition("Commands:")[2].split())
     assert "..." not in shown
-    assert shown == " ".join(f"{name} {summary.text}" for name, summary in table.items())
+    assert shown == " ".join(f"{name} {summary}" for name, summary in commands_of(*path).items())

@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from bin.command_table import COMMAND_TABLE
+from bin.command_table import commands_of
 from bin.commands.tools.completion import PROGRAM, script
 from schemas.base.principal import TokenKind
 
@@ -42,7 +42,7 @@ def offered(typed: str, program: Path = PROGRAM, source: Path | None = None) -> 
 @pytest.mark.parametrize(
     ("typed", "expected"),
     [
-        ("riskrelay ", {*COMMAND_TABLE}),
+        ("riskrelay ", {*commands_of()}),
         ("riskrelay exp", {"export"}),
         ("bin/riskrelay rot", {"rotate-keys"}),
         ("riskrelay token ", {"create", "list", "revoke"}),
