@@ -4,17 +4,17 @@ import json
 import os
 import ssl
 import stat
-import threading
 from collections.abc import Collection, Iterator
 from datetime import UTC, datetime, timedelta
 from http.client import HTTPException
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 
 from bin.checks.results import CheckResult, failure, ok, warning
+from bin.cli.deadline import within
 from bin.processes.local_service import DIRECTLY
 from schemas.settings.definitions import ENV_FILE_VARIABLE, Settings
 from schemas.settings.file_trust import trust_problem, trusted_users
@@ -154,25 +154,16 @@ def health_problem(url: str, within_s: float = ANSWER_WITHIN_S, ours: Collection
 
     ANOTHER_INSTALLATION if the response names an installation that is not one of `ours`.
     """
-    problems: list[str | None] = []
-    # A DNS lookup, or a header that arrives byte by byte, outlasts every socket timeout.
-    request = threading.Thread(target=lambda: problems.append(_request_health(url, within_s, ours)), daemon=True)
-    request.start()
-    request.join(within_s)
-    return problems[0] if problems else _late(within_s)
-
-
-def _request_health(url: str, within_s: float, ours: Collection[str]) -> str | None:
+    late = f"no response within {within_s:g} s"
     try:
-        with DIRECTLY.open(url, timeout=within_s) as response:
-            health = json.loads(response.read(1024))
+        health = within(within_s, lambda: _read_health(url, within_s))
     except HTTPError as error:
         with error:
             return f"it responds with {error.code}"
-    except URLError as failed:
-        return _late(within_s) if isinstance(failed.reason, TimeoutError) else _reason(failed)
     except TimeoutError:
-        return _late(within_s)
+        return late
+    except URLError as failed:
+        return late if isinstance(failed.reason, TimeoutError) else _reason(failed)
     except OSError as failed:
         return str(failed)
     except (ValueError, HTTPException):
@@ -184,8 +175,9 @@ def _request_health(url: str, within_s: float, ours: Collection[str]) -> str | N
     return None if installation is None or not ours or installation in ours else ANOTHER_INSTALLATION
 
 
-def _late(within_s: float) -> str:
-    return f"no response within {within_s:g} s"
+def _read_health(url: str, within_s: float) -> Any:
+    with DIRECTLY.open(url, timeout=within_s) as response:
+        return json.loads(response.read(1024))
 
 
 def _reason(failed: URLError) -> str:

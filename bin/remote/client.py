@@ -5,19 +5,19 @@ they would send the token to another host. Responses are read to a limit of byte
 """
 
 import json
-import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future
+from functools import partial
 from http import HTTPStatus
 from types import UnionType
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
 import requests
 from requests.exceptions import ChunkedEncodingError
 from urllib3.exceptions import HTTPError
 
+from bin.cli.deadline import within
 from bin.cli.installation import Refused
 from bin.scan_import.sender import (
     IDENTITY,
@@ -40,8 +40,6 @@ DEADLINE_S: Final = 60.0
 _PAGE: Final = 200
 #: A million records; a longer list is not a response of RiskRelay.
 _MAX_PAGES: Final = 5_000
-
-Result = TypeVar("Result")
 
 
 class ApiRefusal(Refused):
@@ -94,20 +92,20 @@ class ApiClient:
 
     def get(self, path: str, **query: Any) -> ApiRecord:
         """Return the record at a path. Raises ApiRefusal."""
-        return self._record("GET", path, query, None, {})
+        return self._record("GET", path, params=query)
 
     def post(self, path: str, body: Mapping[str, Any] | None = None) -> ApiRecord:
         """Send a POST, without a body by default, and return the record of the response. Raises ApiRefusal."""
-        return self._change("POST", path, body)
+        return self._record("POST", path, json=body, headers=_idempotency_key())
 
     def patch(self, path: str, body: Mapping[str, Any]) -> ApiRecord:
         """Change the record at a path, and return it. Raises ApiRefusal."""
-        return self._change("PATCH", path, body)
+        return self._record("PATCH", path, json=body, headers=_idempotency_key())
 
     def delete(self, path: str) -> None:
         """Delete the record at a path; one that a retry does not find was deleted before. Raises ApiRefusal."""
         try:
-            content = self._send("DELETE", path, {}, None, {})
+            content = self._send("DELETE", path)
         except ApiRefusal as refused:
             if refused.status == HTTPStatus.NOT_FOUND and self._retrying.statistics["attempt_number"] > 1:
                 return
@@ -132,36 +130,22 @@ class ApiClient:
                 return found
         raise self._not_riskrelay()
 
-    def _change(self, method: str, path: str, body: Mapping[str, Any] | None) -> ApiRecord:
-        content = None if body is None else json.dumps(body).encode()
-        headers = {"Idempotency-Key": str(uuid.uuid4()), **({} if body is None else {"Content-Type": "application/json"})}
-        return self._record(method, path, {}, content, headers)
-
-    def _record(
-        self, method: str, path: str, query: Mapping[str, Any], content: bytes | None, headers: Mapping[str, str]
-    ) -> ApiRecord:
-        record = _parsed(self._send(method, path, query, content, headers))
+    def _record(self, method: str, path: str, **options: Any) -> ApiRecord:
+        record = _parsed(self._send(method, path, **options))
         if not record:
             raise self._not_riskrelay()
         return record
 
-    def _send(
-        self, method: str, path: str, query: Mapping[str, Any], content: bytes | None, headers: Mapping[str, str]
-    ) -> bytes:
-        """Return the body of the 2xx response."""
-        given = {name: value for name, value in query.items() if value is not None}
-
-        def send() -> requests.Response:
-            return exchange(self._session, method, self._url + path, params=given, data=content, headers=headers)
-
+    def _send(self, method: str, path: str, **options: Any) -> bytes:
+        """Return the body of the 2xx response; the options are those of a session's request."""
         try:
-            return self._retrying(lambda: self._attempt(send))
+            return self._retrying(self._attempt, partial(exchange, self._session, method, self._url + path, **options))
         except TransientFailure as failure:
             raise ApiRefusal(f"{self._host} did not respond as it should, also not later: {failure}") from None
 
     def _attempt(self, send: Callable[[], requests.Response]) -> bytes:
         try:
-            response = _within(self._deadline_s, send)
+            response = within(self._deadline_s, send)
         except (requests.ReadTimeout, TimeoutError):
             # Not retried: each attempt would take as long.
             raise ApiRefusal(f"{self._host} sent no complete response in time; check there whether it was done.") from None
@@ -211,19 +195,8 @@ def path_to(template: str, **ids: Any) -> str:
     return template.format(**{name: quote(str(value), safe="") or "-" for name, value in ids.items()})
 
 
-def _within(deadline_s: float, call: Callable[[], Result]) -> Result:
-    """Return the result of a call. Raises TimeoutError after the deadline: timeouts of sockets limit each read alone."""
-    result: Future[Result] = Future()
-
-    def run() -> None:
-        try:
-            result.set_result(call())
-        except Exception as failed:  # noqa: BLE001 - raised again in the thread that waits
-            result.set_exception(failed)
-
-    # A daemon: a server that never ends its response does not keep the command from ending.
-    threading.Thread(target=run, daemon=True).start()
-    return result.result(deadline_s)
+def _idempotency_key() -> dict[str, str]:
+    return {"Idempotency-Key": str(uuid.uuid4())}
 
 
 def _parsed(content: bytes) -> ApiRecord:
