@@ -1,15 +1,13 @@
 """`rule`, `session` and `receipt` at a remote installation."""
 
-import json
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
 
 from bin.cli.option_types import require_one
-from bin.cli.output import echo
-from bin.cli.private_files import write_private
 from bin.cli.records import print_record
 from bin.cli.request_bodies import present
+from bin.commands.exports.receipt import print_receipt
 from bin.commands.exports.rule import RULES, match_and_action
 from bin.commands.tokens import NO_SESSIONS, SESSIONS
 from bin.remote.accounts import user_id
@@ -31,11 +29,7 @@ def _set_rule(api: ApiClient, rule_id: str, name: str | None, is_enabled: bool |
 
 
 def _show_receipt(api: ApiClient, *, export_id: str, file: Path | None) -> None:
-    text = json.dumps(api.get(path_to("/api/ticket-exports/{export_id}/receipt", export_id=export_id)), indent=2)
-    if file is None:
-        echo(text)
-    else:
-        write_private(file, [f"{text}\n"])
+    print_receipt(api.get(path_to("/api/ticket-exports/{export_id}/receipt", export_id=export_id)), file)
 
 
 def _list_sessions(api: ApiClient, *, email: str | None, as_json: bool) -> None:

@@ -11,7 +11,7 @@ import click
 from bin.cli.installation import Refused, opened
 from bin.cli.output import echo
 from bin.cli.private_files import write_private
-from bin.cli.records import json_option, print_record
+from bin.cli.records import Record, json_option, print_record
 from bin.cli.request_bodies import parse_lines, parse_strictly
 from bin.cli.terminal import secret_line
 from schemas.base.principal import OPERATOR
@@ -36,11 +36,16 @@ def show(export_id: str, file: Path | None) -> None:
     with opened() as settings:
         # No worker may be running.
         audit_chain.extend_to_end()
-        text = json.dumps(build_operations(settings).exports.receipt(export_id, OPERATOR), indent=2)
-        if file is None:
-            echo(text)
-        else:
-            write_private(file, [f"{text}\n"])
+        print_receipt(build_operations(settings).exports.receipt(export_id, OPERATOR), file)
+
+
+def print_receipt(found: Record, file: Path | None) -> None:
+    """Print a receipt, or write it to a file."""
+    text = json.dumps(found, indent=2)
+    if file is None:
+        echo(text)
+    else:
+        write_private(file, [f"{text}\n"])
 
 
 @receipt.command(
