@@ -23,6 +23,7 @@ import time
 from pathlib import Path
 
 from bin.processes import child_process
+from bin.processes.supervisor import remove
 from runtime.files import try_lock
 
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
@@ -181,11 +182,7 @@ class EmbeddedRedis:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        for path in self.temporary_paths:
-            if path.is_dir():
-                path.rmdir()
-            else:
-                path.unlink(missing_ok=True)
+        remove(self.temporary_paths)
 
     def _delete_data(self) -> bool:
         """Delete the append-only file; return whether there was one."""

@@ -192,7 +192,7 @@ def _supervise(stop_within_s: str, level: str, form: str, *words: str) -> int:
         return supervisor.run()
     finally:
         supervisor.stop()
-        _remove(words[end + 1 :])
+        remove(words[end + 1 :])
 
 
 def _configure_logs(level: str, form: str) -> None:
@@ -205,7 +205,8 @@ def _configure_logs(level: str, form: str) -> None:
     logs.configure(level, form)
 
 
-def _remove(paths: Sequence[str]) -> None:
+def remove(paths: Iterable[str | Path]) -> None:
+    """Remove files and empty folders."""
     from pathlib import Path  # noqa: PLC0415 - imported at the end alone
 
     for path in map(Path, paths):

@@ -355,14 +355,8 @@ def _record(url: str, key: str | None, at: datetime, sent: Outcome, verdict: Ver
         "outcome": verdict.outcome,
         "response_status": sent.status,
         "error_code": verdict.error_code,
-        "retry_in_s": _seconds_until_retry(at, verdict),
+        "retry_in_s": verdict.next_attempt_at and round((verdict.next_attempt_at - at).total_seconds()),
         "provider_ticket_id": verdict.provider_ticket_id,
         "duration_ms": sent.timings.total_ms,
         "answer": sent.kept,
     }
-
-
-def _seconds_until_retry(at: datetime, verdict: Verdict) -> int | None:
-    if verdict.next_attempt_at is None:
-        return None
-    return round((verdict.next_attempt_at - at).total_seconds())
