@@ -1,10 +1,12 @@
 """Types of options: text, numbers that the database can hold, so that a typing error is refused, and lists with commas."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import click
 from click.types import StringParamType
+
+from bin.cli.records import Command
 
 #: Auto-increment ids: four bytes in PostgreSQL, more than any installation needs.
 ROW_ID: Final = click.IntRange(1, 2**31 - 1)
@@ -53,6 +55,32 @@ def require_one(usage: str, *given: object) -> None:
     """Raise UsageError unless exactly one of these options was given: None and False are not."""
     if sum(each is not None and each is not False for each in given) != 1:
         raise click.UsageError(usage)
+
+
+class Parsed(click.ParamType[Any]):
+    """Text that a function reads; one for which it returns None is wrong usage, with the `fix` as the message."""
+
+    name = "text"
+
+    def __init__(self, read: Callable[[str], Any], fix: str) -> None:
+        self._read = read
+        self._fix = fix
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return what the function reads."""
+        found = self._read(TEXT.convert(value, param, ctx))
+        return self.fail(self._fix, param, ctx) if found is None else found
+
+
+def options(*each: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """Return the decorator that adds these options, in this order."""
+
+    def add(command: Command) -> Command:
+        for option in reversed(each):
+            command = option(command)
+        return command
+
+    return add
 
 
 def several_of(words: Iterable[str]) -> ValueList:

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import click
 
-from bin.cli.records import Command
+from bin.cli.option_types import options
 from schemas.base.ticket_event_types import ALL_EVENTS
 from schemas.targets.providers import provider, setting_from
 from schemas.targets.webhook_options import BodyFormat, Signature
@@ -14,42 +14,36 @@ from schemas.targets.webhook_options import BodyFormat, Signature
 NO_EVENTS: Final = "none"
 
 
-def settings_options(command: Command) -> Command:
-    """Add `--label` and `--setting`."""
-    label = click.option(
-        "--label", "labels", metavar="LABEL", multiple=True, help="A label of every issue; may be repeated."
-    )
-    setting = click.option(
+settings_options: Final = options(
+    click.option("--label", "labels", metavar="LABEL", multiple=True, help="A label of every issue; may be repeated."),
+    click.option(
         "--setting",
         "settings",
         metavar="NAME=VALUE",
         multiple=True,
         help="A setting of the tracker; may be repeated, also for each value of a list. NAME.PART=VALUE sets a part of one.",
-    )
-    return label(setting(command))
-
-
-def webhook_options(command: Command) -> Command:
-    """Add `--signature`, `--format` and `--event`."""
-    signature = click.option(
+    ),
+)
+webhook_options: Final = options(
+    click.option(
         "--signature",
         type=click.Choice([each.value for each in Signature]),
         help="What signs deliveries to a webhook; all but service need `secret set target ID --standard-webhooks`.",
-    )
-    body_format = click.option(
+    ),
+    click.option(
         "--format",
         "body_format",
         type=click.Choice([each.value for each in BodyFormat]),
         help="The form in which deliveries to a webhook carry the ticket.",
-    )
-    events = click.option(
+    ),
+    click.option(
         "--event",
         "events",
         multiple=True,
         type=click.Choice([*ALL_EVENTS, NO_EVENTS]),
         help="An event that the target gets about its tickets; may be repeated. A new webhook gets none, a tracker all.",
-    )
-    return signature(body_format(events(command)))
+    ),
+)
 
 
 def webhook_members(signature: str | None, body_format: str | None, events: Sequence[str]) -> dict[str, Any]:

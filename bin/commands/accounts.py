@@ -6,7 +6,7 @@ from typing import Any, Final
 import click
 
 from bin.cli.installation import opened
-from bin.cli.option_types import ROW_ID, require_one
+from bin.cli.option_types import ROW_ID, Parsed, require_one
 from bin.cli.records import Command, RecordTable, json_option, print_record
 from bin.cli.request_bodies import FieldText
 from bin.command_table import COMMAND_TABLE
@@ -106,17 +106,16 @@ def _role_option(**options: Any) -> Callable[[Command], Command]:
     )
 
 
-def _email(_context: click.Context, _argument: click.Parameter, text: str) -> str:
-    if not is_email_address(text):
-        raise click.BadParameter("not an email address; use the form ada@example.com.")
-    return text
+_EMAIL: Final = Parsed(
+    lambda text: text if is_email_address(text) else None, "not an email address; use the form ada@example.com."
+)
 
 
 @user.command(
     "add",
     epilog="Example: riskrelay user add ada@example.com --account 1\n\nExit codes: 0 created, 1 refused, 2 wrong usage.",
 )
-@click.argument("email", callback=_email)
+@click.argument("email", type=_EMAIL)
 @click.option("--account", "account_id", type=ROW_ID, required=True, help="The account's id.")
 @_role_option(default=Role.OWNER.value, show_default=True)
 @json_option

@@ -5,7 +5,8 @@ To verify an export takes no database and no settings: an auditor can do it else
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
 from itertools import islice
@@ -16,7 +17,7 @@ from typing import Any, BinaryIO, Final
 import click
 
 from bin.cli.installation import Refused, opened
-from bin.cli.option_types import LIMIT, ROW_ID
+from bin.cli.option_types import LIMIT, ROW_ID, Parsed
 from bin.cli.output import echo
 from bin.cli.private_files import write_private
 from bin.cli.records import Record, RecordTable, all_pages, json_option, print_record
@@ -32,6 +33,7 @@ from storage.accounts.audit_log_sql import AuditFilter
 ENTRIES: Final = RecordTable(("id", "at", "actor", "action", "object", "details"), "No entries match.")
 #: A screenful.
 SHOWN: Final = 50
+_MOMENT: Final = Parsed(parse_rfc3339, "Use an RFC 3339 time, such as 2026-01-31T12:00:00Z.")
 _ANCHOR: Final = re.compile(r"([1-9][0-9]{0,17}):([0-9a-f]{64})")
 
 
@@ -54,14 +56,6 @@ _anchor_option: Final = click.option(
 )
 
 
-def _moment(_context: click.Context, _option: click.Parameter, text: str | None) -> datetime | None:
-    """Read a time."""
-    moment = None if text is None else parse_rfc3339(text)
-    if text is not None and moment is None:
-        raise click.BadParameter("Use an RFC 3339 time, such as 2026-01-31T12:00:00Z.")
-    return moment
-
-
 audit: Final = click.Group("audit")
 
 
@@ -74,25 +68,18 @@ audit: Final = click.Group("audit")
 @click.option("--actor", help="Only what this actor did, such as operator or user:7.")
 @click.option("--action", help="Only entries with this action.")
 @click.option("--object", "subject_id", help="Only entries about the record with this id.")
-@click.option("--created-after", callback=_moment, help="Only entries of this time (RFC 3339) or later.")
-@click.option("--created-before", callback=_moment, help="Only entries before this time (RFC 3339).")
+@click.option("--created-after", type=_MOMENT, help="Only entries of this time (RFC 3339) or later.")
+@click.option("--created-before", type=_MOMENT, help="Only entries before this time (RFC 3339).")
 @click.option("--limit", type=LIMIT, help=f"Maximum number of entries; default: {SHOWN} in a table, all in JSON.")
 @json_option
 def list_entries(
-    account_id: int | None,
-    actor: str | None,
-    action: str | None,
-    subject_id: str | None,
-    created_after: datetime | None,
-    created_before: datetime | None,
-    limit: int | None,
-    as_json: bool,
+    created_after: datetime | None, created_before: datetime | None, limit: int | None, as_json: bool, **filters: Any
 ) -> None:
     """List entries of the audit log, newest first."""
-    times = (None if each is None else to_ms(each) for each in (created_after, created_before))
-    filters = AuditFilter(account_id, subject_id, actor, action, *times)
+    after_ms, before_ms = (None if each is None else to_ms(each) for each in (created_after, created_before))
+    wanted = AuditFilter(**filters, after_ms=after_ms, before_ms=before_ms)
     with opened():
-        entries = all_pages(partial(operations.list_page, filters), itemgetter("id"))
+        entries = all_pages(partial(operations.list_page, wanted), itemgetter("id"))
         found = [dump(AuditEntryResponse, each) for each in islice(entries, shown_of(limit, as_json))]
         show_entries(found, as_json, are_more=next(entries, None) is not None)
 
@@ -121,10 +108,10 @@ def export(file: Path | None, anchors: Mapping[int, str]) -> None:
     One entry per line, the oldest first, with its position and hash. Entries that no worker has chained yet are chained
     first. FILE is replaced atomically, with mode 0600; it stays as it was if the chain is broken.
     """
-    with opened():
+    with opened(), _whole_chain():
         unchained = audit_chain.extend_to_end()
         verification = ChainVerification(anchors)
-        texts = (f"{json.dumps(line)}\n" for line in _verified(audit_chain.lines(verification)))
+        texts = (f"{json.dumps(line)}\n" for line in audit_chain.lines(verification))
         if file is None:
             for text in texts:
                 echo(text, nl=False)
@@ -149,40 +136,25 @@ def verify(file: BinaryIO | None, anchors: Mapping[int, str], as_json: bool) -> 
     pass them as --anchor: only an anchor that is kept elsewhere proves that the log was not rewritten as a whole.
     """
     verification = ChainVerification(anchors)
+    unchained: dict[str, int] = {}
     if file is not None:
-        _count(_checked(parse_lines(file), verification))
-        verification_record = _record(verification)
+        with _whole_chain():
+            for line in parse_lines(file):
+                verification.add(line)
+            verification.finish()
     else:
-        with opened():
-            unchained = audit_chain.extend_to_end()
-            _count(_verified(audit_chain.lines(verification)))
-            verification_record = {**_record(verification), "not_chained_yet": unchained}
-    print_record(verification_record, as_json)
+        with opened(), _whole_chain():
+            unchained["not_chained_yet"] = audit_chain.extend_to_end()
+            for _ in audit_chain.lines(verification):
+                pass
+    position, hash_ = verification.head
+    print_record({"entries": verification.count, "head": f"{position}:{hash_}", **unchained}, as_json)
 
 
-def _checked(lines: Iterable[Any], verification: ChainVerification) -> Iterator[Any]:
-    def checked() -> Iterator[Any]:
-        for line in lines:
-            verification.add(line)
-            yield line
-        verification.finish()
-
-    return _verified(checked())
-
-
-def _verified(lines: Iterator[Any]) -> Iterator[Any]:
-    """Yield verified lines. Raises Refused where the chain is broken."""
+@contextmanager
+def _whole_chain() -> Iterator[None]:
+    """Raise Refused where the chain is broken."""
     try:
-        yield from lines
+        yield
     except BrokenChain as broken:
         raise Refused(f"The audit log is broken. {broken}") from None
-
-
-def _count(lines: Iterable[Any]) -> None:
-    for _ in lines:
-        pass
-
-
-def _record(verification: ChainVerification) -> dict[str, Any]:
-    position, hash_ = verification.head
-    return {"entries": verification.count, "head": f"{position}:{hash_}"}

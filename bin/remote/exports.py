@@ -94,11 +94,11 @@ def _attempts(api: ApiClient, *, export_id: str, as_json: bool) -> None:
 
 
 def _prepare(
-    api: ApiClient, file: BinaryIO | None, source_id: str | None, project_id: int | None, **given: Any
+    api: ApiClient, file: BinaryIO | None, source_id: str | None, project_id: int | None, **ticket: str | None
 ) -> ApiRecord:
-    written = require_ticket(**given, file=file)
-    ticket = written if file is None else parse_strictly(read_limited(file, _MAX_FILE_BYTES))
-    return api.post(_EXPORTS, preparation_body(ticket, source_id, project_id))
+    written = require_ticket(ticket, file)
+    content = written if file is None else parse_strictly(read_limited(file, _MAX_FILE_BYTES))
+    return api.post(_EXPORTS, preparation_body(content, source_id, project_id))
 
 
 def _approve(api: ApiClient, *, export_id: str | None, target_ids: tuple[str, ...], as_json: bool, **filters: Any) -> None:

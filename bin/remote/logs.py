@@ -1,13 +1,12 @@
 """`audit` and `compliance` at a remote installation; nothing that they read holds personal data."""
 
-from datetime import datetime
 from typing import Any, Final
 
 from bin.commands.audit import show_entries, shown_of
 from bin.commands.compliance import REQUESTS
 from bin.remote.client import ApiClient
 from bin.remote.remote_command import RemoteCommand, showing
-from schemas.base.timestamps import format_rfc3339
+from schemas.base.timestamps import format_rfc3339_or_none
 
 _REQUESTS: Final = "/api/compliance-requests"
 
@@ -18,26 +17,12 @@ def _list_requests(api: ApiClient, *, as_json: bool) -> None:
     REQUESTS.show([*waiting, *(each for each in found if each["status"] != "received")], as_json)
 
 
-def _list_audit(
-    api: ApiClient,
-    *,
-    subject_id: str | None,
-    created_after: datetime | None,
-    created_before: datetime | None,
-    limit: int | None,
-    as_json: bool,
-    **filters: Any,
-) -> None:
+def _list_audit(api: ApiClient, *, limit: int | None, as_json: bool, **filters: Any) -> None:
     shown = shown_of(limit, as_json)
-    found = api.items(
-        "/api/audit",
-        # One more tells whether there are more.
-        None if shown is None else shown + 1,
-        **filters,
-        object=subject_id,
-        created_after=None if created_after is None else format_rfc3339(created_after),
-        created_before=None if created_before is None else format_rfc3339(created_before),
-    )
+    filters["object"] = filters.pop("subject_id")
+    times = {name: format_rfc3339_or_none(filters[name]) for name in ("created_after", "created_before")}
+    # One more tells whether there are more.
+    found = api.items("/api/audit", None if shown is None else shown + 1, **{**filters, **times})
     show_entries(found[:shown], as_json, are_more=shown is not None and len(found) > shown)
 
 

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, Final
 import click
 
 from bin.cli.installation import Refused, opened
-from bin.cli.option_types import LIMIT, ROW_ID, TEXT, ValueList, require_one, several_of
+from bin.cli.option_types import LIMIT, ROW_ID, TEXT, Parsed, ValueList, require_one, several_of
 from bin.cli.output import echo
 from bin.cli.records import Record, RecordTable, json_option, print_record
 from bin.cli.request_bodies import given, parse_strictly, read_limited
@@ -208,23 +208,15 @@ def list_attempts(export_id: str, as_json: bool) -> None:
 @click.option("--project", "project_id", type=int, help="A project of the account.")
 @json_option
 def prepare(
-    account_id: int,
-    title: str | None,
-    description: str | None,
-    severity: str | None,
-    page_url: str | None,
-    file: BinaryIO | None,
-    source_id: str | None,
-    project_id: int | None,
-    as_json: bool,
+    account_id: int, file: BinaryIO | None, source_id: str | None, project_id: int | None, as_json: bool, **parts: str | None
 ) -> None:
     """Prepare a ticket by hand, from options or JSON, with the checks that the API makes."""
-    written = require_ticket(title, description, severity, page_url, file)
+    written = require_ticket(parts, file)
     with opened() as settings:
         if not accounts.exists(account_id):
             raise Refused(f"There is no account {account_id}; see `bin/riskrelay account list`.")
-        ticket = written if file is None else parse_strictly(read_limited(file, settings.max_body_bytes))
-        preparation = read_preparation(preparation_body(ticket, source_id, project_id))
+        content = written if file is None else parse_strictly(read_limited(file, settings.max_body_bytes))
+        preparation = read_preparation(preparation_body(content, source_id, project_id))
         record = build_operations(settings).exports.prepare(preparation, account_id, OPERATOR)
         print_record(export_record(record, utc_now()), as_json)
 
@@ -233,12 +225,10 @@ for _command in (approve, dismiss, restore, snooze, split, edit, retry, bulk):
     export.add_command(_command)
 
 
-def _moment(_context: click.Context, _option: click.Parameter, text: str | None) -> datetime | None:
+def _since(text: str) -> datetime | None:
     """Read `--since`."""
     now = utc_now()
-    moment = None if text is None else parse_since(text, now)
-    if text is not None and moment is None:
-        raise click.BadParameter("Use an RFC 3339 time, a date, or an age such as 7d, 12h or 30m.")
+    moment = parse_since(text, now)
     if moment is not None and moment > now:
         raise click.BadParameter("The time is in the future.")
     return moment
@@ -251,7 +241,7 @@ def _moment(_context: click.Context, _option: click.Parameter, text: str | None)
 @click.option("--target", "target_id", help="Redeliver the exports of this target.")
 @click.option(
     "--since",
-    callback=_moment,
+    type=Parsed(_since, "Use an RFC 3339 time, a date, or an age such as 7d, 12h or 30m."),
     help="Only exports that ended at this time or later: RFC 3339, a date (UTC), or an age such as 7d, 12h, 30m.",
 )
 @click.option("--show", "shown_id", metavar="ID", help="Show the progress of a recovery.")
@@ -289,12 +279,10 @@ def recover(
             _recover(target_id, since, settings, as_json)
 
 
-def require_ticket(
-    title: str | None, description: str | None, severity: str | None, page_url: str | None, file: BinaryIO | None
-) -> dict[str, Any]:
+def require_ticket(ticket: Mapping[str, str | None], file: BinaryIO | None) -> dict[str, Any]:
     """Return the ticket that the options name, which is empty with a file. Raises UsageError for both or neither."""
-    written = given({"title": title, "description": description, "severity": severity, "page_url": page_url})
-    if (file is None) == (title is None) or (file is not None and written):
+    written = given(ticket)
+    if (file is None) == (ticket["title"] is None) or (file is not None and written):
         raise click.UsageError("Give the ticket either as --title and other options, or as --ticket.")
     return written
 

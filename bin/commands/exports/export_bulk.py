@@ -13,9 +13,9 @@ import click
 
 from bin.cli.installation import Refused, opened
 from bin.cli.interruption import Interruption
-from bin.cli.option_types import ROW_ID, require_one
+from bin.cli.option_types import ROW_ID, options, require_one
 from bin.cli.output import echo
-from bin.cli.records import RecordTable, json_option, print_record
+from bin.cli.records import Command, RecordTable, json_option, print_record
 from bin.cli.request_bodies import checked
 from bin.cli.terminal import progress_bar
 from runtime.clock import utc_now
@@ -29,7 +29,7 @@ from schemas.settings.definitions import Settings
 from schemas.targets.approval import TargetUrlRefused
 from schemas.triage.bulk_decisions import BulkAction, BulkDecision
 from schemas.triage.bulk_jobs import BulkJobStatus
-from schemas.triage.export_filter import FILTERS, ExportFilterForm, ExportQuery
+from schemas.triage.export_filter import ExportFilterForm, ExportQuery
 from service.operations.wiring import build_operations
 from storage.accounts import accounts, projects
 from storage.accounts.account_limits import account_limits
@@ -40,8 +40,6 @@ from storage.targets import targets
 from storage.triage import bulk_jobs
 from storage.triage.bulk_jobs import MAX_MATCHES
 from worker.background.batches.batch_task import BatchTask, bulk_job_task
-
-Command = Callable[..., Any]
 
 BULK_JOBS: Final = RecordTable(
     ("id", "action", "status", "done", "total", "changed", "skipped", "created_at", "finished_at"), "There are no bulk jobs."
@@ -80,17 +78,12 @@ def read_filters(filters: Mapping[str, Any]) -> ExportQuery:
 
 def filter_options(*, has_targets: bool = False) -> Callable[[Command], Command]:
     """Add the options that filter exports, `has_targets` those that have a target."""
-    options = {**_OPTIONS, **(_OF_TARGET if has_targets else {})}
-
-    def add(command: Command) -> Command:
-        command = click.option("--yes", "is_confirmed", is_flag=True, help="With filters: do not ask.")(command)
-        command = click.option("--account", "account_id", type=ROW_ID, help="Decide on exports of this account.")(command)
-        for option, (name, text) in reversed(options.items()):
-            if name in FILTERS:
-                command = click.option(option, f"filter_{name}", help=text)(command)
-        return command
-
-    return add
+    filters = {**_OPTIONS, **(_OF_TARGET if has_targets else {})}
+    return options(
+        *(click.option(option, f"filter_{name}", help=text) for option, (name, text) in filters.items()),
+        click.option("--account", "account_id", type=ROW_ID, help="Decide on exports of this account."),
+        click.option("--yes", "is_confirmed", is_flag=True, help="With filters: do not ask."),
+    )
 
 
 def decides_on_many(export_id: str | None, given: Mapping[str, Any]) -> bool:

@@ -139,20 +139,11 @@ def split(export_id: str, as_json: bool) -> None:
 @click.option("--label", "labels", multiple=True, help="A label; repeat it for several. Replaces all labels.")
 @click.option("--ticket-digest", help="The digest of the ticket that you read; another ticket is not edited.")
 @json_option
-def edit(
-    export_id: str,
-    title: str | None,
-    file: BinaryIO | None,
-    severity: str | None,
-    labels: tuple[str, ...],
-    ticket_digest: str | None,
-    as_json: bool,
-) -> None:
+def edit(export_id: str, file: BinaryIO | None, labels: tuple[str, ...], as_json: bool, **parts: str | None) -> None:
     """Replace parts of a prepared ticket; the original is kept."""
     with opened() as settings:
         description = None if file is None else text_of(read_limited(file, settings.max_body_bytes))
-        parts = {"title": title, "description": description, "severity": severity, "labels": [*labels] or None}
-        edited: Edit = checked(EditForm(), {**parts, "ticket_digest": ticket_digest})
+        edited: Edit = checked(EditForm(), {**parts, "description": description, "labels": [*labels] or None})
         record = build_operations(settings).exports.edit(export_id, OPERATOR, edited)
         print_record(export_record(record, utc_now()), as_json)
 

@@ -6,8 +6,8 @@ from typing import Any, Final
 import click
 
 from bin.cli.installation import opened
-from bin.cli.option_types import LIMIT, ROW_ID, TEXT, ValueList, several_of
-from bin.cli.records import Command, RecordTable, json_option, print_record
+from bin.cli.option_types import LIMIT, ROW_ID, TEXT, ValueList, options, several_of
+from bin.cli.records import RecordTable, json_option, print_record
 from bin.cli.request_bodies import present
 from schemas.api.approval_rules import RuleTestResponse, dump_rule
 from schemas.api.response_fields import dump
@@ -35,7 +35,7 @@ _ACTIONS: Final[Mapping[str, tuple[str, str]]] = {
     "reason": ("dismiss", "reason"),
     "labels": ("label", "labels"),
 }
-_OPTIONS: Final = (
+_rule_options: Final = options(
     click.option("--project", "project_id", type=ROW_ID, help="Match exports of this project."),
     click.option("--severity", type=click.Choice(SEVERITIES), help="Match this severity or a higher one."),
     click.option("--source", "sources", type=several_of(SOURCE_TYPES), help="Match these sources, separated by commas."),
@@ -45,12 +45,6 @@ _OPTIONS: Final = (
     click.option("--dismiss", "reason", type=click.Choice([*map(str, DismissalReason)]), help="Dismiss with this reason."),
     click.option("--label", "labels", type=ValueList(TEXT), help="Add these labels, separated by commas."),
 )
-
-
-def _rule_options(command: Command) -> Command:
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
 
 
 rule: Final = click.Group("rule")
