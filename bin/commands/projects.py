@@ -1,7 +1,6 @@
 """`project`, `scan-run` and `report`: the websites of an account, what scanned them, and reports of their findings."""
 
 import sys
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -9,7 +8,7 @@ from typing import Final
 import click
 
 from bin.cli.installation import opened
-from bin.cli.option_types import ROW_ID
+from bin.cli.option_types import ROW_ID, Parsed
 from bin.cli.output import echo, write_file
 from bin.cli.private_files import write_private
 from bin.cli.records import RecordTable, json_option, print_record
@@ -17,33 +16,28 @@ from bin.cli.request_bodies import FieldText
 from bin.cli.terminal import is_terminal
 from runtime.clock import utc_now
 from schemas.accounts.forms import NewProjectForm
+from schemas.api.administration import ProjectResponse
+from schemas.api.response_fields import dump
 from schemas.base.principal import OPERATOR
 from schemas.base.shop_domain import normalized_shop_domain
-from schemas.base.timestamps import format_rfc3339
 from schemas.intake.grouping import TicketGrouping
 from service.operations import finding_reports
 from service.operations.accounts import projects as operations
 from service.operations.finding_reports import ReportFormat
 from storage.accounts import projects
-from storage.accounts.projects import Project
 
 PROJECTS: Final = RecordTable(
     ("id", "name", "account_id", "shop_domain", "ticket_grouping"), "There are no projects; create one with `project add`."
 )
 
 _NAME: Final = FieldText(NewProjectForm, "name")
+_SHOP_DOMAIN: Final = Parsed(
+    normalized_shop_domain, "not a valid shop domain; use the form shop.example, without scheme, port or path."
+)
 
 project: Final = click.Group("project")
 scan_run: Final = click.Group("scan-run")
 report: Final = click.Group("report")
-
-
-def _shop_domain(_context: click.Context, _option: click.Parameter, text: str | None) -> str | None:
-    """Normalise the domain; exit with code 2 if it is invalid."""
-    domain = None if text is None else normalized_shop_domain(text)
-    if domain is None and text is not None:
-        raise click.BadParameter("not a valid shop domain; use the form shop.example, without scheme, port or path.")
-    return domain
 
 
 @project.command(
@@ -51,7 +45,7 @@ def _shop_domain(_context: click.Context, _option: click.Parameter, text: str | 
 )
 @click.argument("name", type=_NAME)
 @click.option("--account", "account_id", type=ROW_ID, required=True, help="The account's id.")
-@click.option("--shop-domain", callback=_shop_domain, help="The storefront's domain, if the project is a storefront.")
+@click.option("--shop-domain", type=_SHOP_DOMAIN, help="The storefront's domain, if the project is a storefront.")
 @click.option(
     "--ticket-grouping",
     type=click.Choice([each.value for each in TicketGrouping]),
@@ -64,7 +58,8 @@ def add_project(name: str, account_id: int, shop_domain: str | None, ticket_grou
     """Create a project."""
     with opened():
         grouping = TicketGrouping(ticket_grouping)
-        print_record(_project_record(operations.add(name, account_id, shop_domain, grouping, OPERATOR)), as_json)
+        made = operations.add(name, account_id, shop_domain, grouping, OPERATOR)
+        print_record(dump(ProjectResponse, made), as_json)
 
 
 @project.command(
@@ -81,8 +76,8 @@ def add_project(name: str, account_id: int, shop_domain: str | None, ticket_grou
 def set_project(project_id: int, ticket_grouping: str, as_json: bool) -> None:
     """Set how new findings of a project become tickets."""
     with opened():
-        project_ = operations.set_ticket_grouping(project_id, TicketGrouping(ticket_grouping), OPERATOR)
-        print_record(_project_record(project_), as_json)
+        changed = operations.set_ticket_grouping(project_id, TicketGrouping(ticket_grouping), OPERATOR)
+        print_record(dump(ProjectResponse, changed), as_json)
 
 
 @project.command(
@@ -93,11 +88,7 @@ def set_project(project_id: int, ticket_grouping: str, as_json: bool) -> None:
 def list_projects(as_json: bool) -> None:
     """List projects."""
     with opened():
-        PROJECTS.show([_project_record(each) for each in projects.list_projects()], as_json)
-
-
-def _project_record(row: Project) -> dict[str, object]:
-    return {**asdict(row), "created_at": format_rfc3339(row.created_at)}
+        PROJECTS.show([dump(ProjectResponse, each) for each in projects.list_projects()], as_json)
 
 
 @scan_run.command(

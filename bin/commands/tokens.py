@@ -1,6 +1,5 @@
 """`token` and `session`: API and platform tokens, each printed only when it is created, and console sessions."""
 
-from dataclasses import asdict
 from datetime import timedelta
 from functools import partial
 from operator import attrgetter
@@ -15,15 +14,13 @@ from bin.cli.records import RecordTable, all_pages, json_option, print_record
 from bin.cli.request_bodies import FieldText
 from runtime.clock import utc_now
 from schemas.accounts.forms import TokenForm
-from schemas.api.administration import ConsoleSessionResponse
+from schemas.api.administration import ConsoleSessionResponse, TokenResponse
 from schemas.api.response_fields import dump
 from schemas.base.principal import OPERATOR, Ability, TokenKind, role_abilities
-from schemas.base.timestamps import format_rfc3339, format_rfc3339_or_none
 from service.operations.accounts import sessions as session_operations
 from service.operations.accounts import tokens as token_operations
 from storage.accounts import grants, sessions, tokens
 from storage.accounts.accounts import User, user_by_email
-from storage.accounts.tokens import Token
 
 TOKENS: Final = RecordTable(
     ("id", "kind", "name", "user", "created_at", "expires_at", "revoked_at"),
@@ -71,7 +68,7 @@ def create(email: str, kind: str, abilities: tuple[str, ...], name: str, expires
             effective = ", ".join(each for each in row.abilities if each in allowed) or "nothing"
             echo(f"The role of this user limits the token to: {effective}", err=True)
         if as_json:
-            print_record({**_record(row), "token": text}, as_json)
+            print_record({**dump(TokenResponse, row), "token": text}, as_json)
             return
         echo(f"Token {row.id} for {email}; it is not shown again.", err=True)
         echo(text)
@@ -89,7 +86,7 @@ def _allowed_by_role(user: User) -> frozenset[str]:
 def list_tokens(as_json: bool) -> None:
     """List tokens, without their values."""
     with opened():
-        TOKENS.show([_record(each) for each in tokens.list_tokens()], as_json)
+        TOKENS.show([dump(TokenResponse, each) for each in tokens.list_tokens()], as_json)
 
 
 @token.command(
@@ -110,19 +107,10 @@ def revoke_token(token_id: int | None, email: str | None, as_json: bool) -> None
     require_one("Use either a token id or --user.", token_id, email)
     with opened():
         if token_id is not None:
-            print_record(_record(token_operations.revoke(token_id, OPERATOR)), as_json)
+            print_record(dump(TokenResponse, token_operations.revoke(token_id, OPERATOR)), as_json)
         elif email is not None:
-            revoked = [_record(each) for each in token_operations.revoke_all(email, OPERATOR)]
+            revoked = [dump(TokenResponse, each) for each in token_operations.revoke_all(email, OPERATOR)]
             TOKENS.show(revoked, as_json, NO_VALID_TOKEN)
-
-
-def _record(token: Token) -> dict[str, object]:
-    return {
-        **asdict(token),
-        "created_at": format_rfc3339(token.created_at),
-        "expires_at": format_rfc3339_or_none(token.expires_at),
-        "revoked_at": format_rfc3339_or_none(token.revoked_at),
-    }
 
 
 @session.command(

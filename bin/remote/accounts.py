@@ -30,7 +30,6 @@ _TOKENS: Final = "/api/tokens"
 
 _user = only(*USERS.columns)
 _grant = only("id", "user", "project_id", "report_id", "role")
-_token = only("id", "kind", "name", "user_id", "user", "abilities", "created_at", "expires_at", "revoked_at")
 
 
 def _account(record: ApiRecord) -> dict[str, Any]:
@@ -99,7 +98,7 @@ def _create_token(
         # A replayed response: the first attempt created the token, and the stored response does not contain its text.
         raise Refused(f"Token {made['id']} was created, but the response with its text was lost; revoke it, create another.")
     if as_json:
-        print_record({**_token(made), "token": made["token"]}, as_json)
+        print_record(made, as_json)
         return
     echo(f"Token {made['id']} for {email}; it is not shown again.", err=True)
     echo(made["token"])
@@ -118,7 +117,7 @@ def _revoke_token(api: ApiClient, *, token_id: int | None, email: str | None, as
 def _revoked(api: ApiClient, token_id: Any) -> Record:
     path = f"{_TOKENS}/{token_id}"
     api.delete(path)
-    return _token(api.get(path))
+    return api.get(path)
 
 
 def user_id(api: ApiClient, email: str) -> Any:
@@ -163,6 +162,6 @@ REMOTE_COMMANDS: Final = {
     ("grant", "list"): RemoteCommand(_list_grants),
     ("grant", "remove"): printing(_remove_grant),
     ("token", "create"): RemoteCommand(_create_token),
-    ("token", "list"): listing(_TOKENS, TOKENS, _token),
+    ("token", "list"): listing(_TOKENS, TOKENS, lambda record: record),
     ("token", "revoke"): RemoteCommand(_revoke_token),
 }
