@@ -85,6 +85,10 @@ class SampleRequests:
         return self.signed(message, NO_SIGNATURE, secret=f"not {self.secret}")
 
 
+#: What makes the requests of a case; each is sent before the next is made.
+Requests = Callable[[SampleRequests], Iterator[CaseRequest]]
+
+
 @dataclass(frozen=True, slots=True)
 class ConformanceCase:
     """One requirement of a receiver: a description of what is sent, the requests, and the fix if the receiver fails.
@@ -94,7 +98,7 @@ class ConformanceCase:
 
     name: str
     sends: str
-    requests: Callable[[SampleRequests], Iterator[CaseRequest]]
+    requests: Requests
     fix: str
     compare: Callable[[Sequence[CaseResponse]], str | None] = lambda _: None
 
@@ -144,17 +148,6 @@ def _again(message: Message) -> Message:
     return message._replace(nonce=new_nonce(), id=identifiers.new_id(identifiers.ATTEMPT, message.at))
 
 
-def _repeat(sample: SampleRequests) -> Iterator[CaseRequest]:
-    message = sample.message()
-    yield sample.signed(message)
-    yield sample.signed(_again(message))
-
-
-def _two_tickets(sample: SampleRequests) -> Iterator[CaseRequest]:
-    yield sample.signed(sample.message())
-    yield sample.signed(sample.message())
-
-
 def _unusual_json(sample: SampleRequests) -> Iterator[CaseRequest]:
     message = sample.message()
     event = json.loads(message.body)
@@ -163,12 +156,6 @@ def _unusual_json(sample: SampleRequests) -> Iterator[CaseRequest]:
     # Whitespace, an escape, a number and an order of fields that no library writes.
     text = json.dumps(event, indent=1, ensure_ascii=False).replace("ö", "\\u00f6").replace("1.5,", "1.50,")
     yield sample.signed(message._replace(body=b" " + text.encode() + b"\r\n"))
-
-
-def _replayed(sample: SampleRequests) -> Iterator[CaseRequest]:
-    request = sample.signed(sample.message())
-    yield request
-    yield request._replace(right=NO_SIGNATURE)
 
 
 def _forged_first(sample: SampleRequests) -> Iterator[CaseRequest]:
@@ -182,27 +169,39 @@ def _tampered_body(sample: SampleRequests) -> Iterator[CaseRequest]:
     yield request._replace(body=request.body.removesuffix(b"}") + b',"tampered":true}')
 
 
-def _tampered(header: str, change: Callable[[str], str]) -> Callable[[SampleRequests], Iterator[CaseRequest]]:
+def _tampered(header: str, change: Callable[[str], str | None]) -> Requests:
+    """Return a ticket with a header changed after signing; None leaves it out."""
+
     def tampered(sample: SampleRequests) -> CaseRequest:
         request = sample.signed(sample.message(), NO_SIGNATURE)
-        return request._replace(headers={**request.headers, header: change(request.headers[header])})
+        others = {name: value for name, value in request.headers.items() if name != header}
+        changed = change(request.headers[header])
+        return request._replace(headers=others if changed is None else {**others, header: changed})
 
     return _one(tampered)
 
 
-def _without(header: str) -> Callable[[SampleRequests], Iterator[CaseRequest]]:
-    def without(sample: SampleRequests) -> CaseRequest:
-        request = sample.signed(sample.message(), NO_SIGNATURE)
-        return request._replace(headers={name: value for name, value in request.headers.items() if name != header})
-
-    return _one(without)
+def _without(header: str) -> Requests:
+    return _tampered(header, lambda _: None)
 
 
-def _one(make: Callable[[SampleRequests], CaseRequest]) -> Callable[[SampleRequests], Iterator[CaseRequest]]:
+def _one(make: Callable[[SampleRequests], CaseRequest]) -> Requests:
     return lambda sample: iter([make(sample)])
 
 
-def _body(body: bytes) -> Callable[[SampleRequests], Iterator[CaseRequest]]:
+def _ticket_then(*others: Callable[[SampleRequests, Message], CaseRequest]) -> Requests:
+    """Return a ticket, and the requests that follow it."""
+
+    def requests(sample: SampleRequests) -> Iterator[CaseRequest]:
+        ticket = sample.message()
+        yield sample.signed(ticket)
+        for make in others:
+            yield make(sample, ticket)
+
+    return requests
+
+
+def _body(body: bytes) -> Requests:
     return _one(lambda sample: sample.signed(sample.message()._replace(body=body), NO_TICKET))
 
 
@@ -212,14 +211,8 @@ def _unknown_type(sample: SampleRequests) -> Iterator[CaseRequest]:
     yield sample.signed(message._replace(body=canonical(event)), NO_TICKET)
 
 
-def _events(*kinds: TicketEventType) -> Callable[[SampleRequests], Iterator[CaseRequest]]:
-    def requests(sample: SampleRequests) -> Iterator[CaseRequest]:
-        ticket = sample.message()
-        yield sample.signed(ticket)
-        for kind in kinds:
-            yield sample.signed(sample_event(ticket, kind))
-
-    return requests
+def _event(kind: TicketEventType) -> Callable[[SampleRequests, Message], CaseRequest]:
+    return lambda sample, ticket: sample.signed(sample_event(ticket, kind))
 
 
 def _repeated_event(sample: SampleRequests) -> Iterator[CaseRequest]:
@@ -230,26 +223,13 @@ def _repeated_event(sample: SampleRequests) -> Iterator[CaseRequest]:
     yield sample.signed(_again(event))
 
 
-def _late_ticket(sample: SampleRequests) -> Iterator[CaseRequest]:
-    ticket = sample.message()
-    yield sample.signed(ticket)
-    yield sample.signed(sample_event(ticket, TicketEventType.REDACT))
-    yield sample.signed(_again(ticket))
-
-
-def _forged_event(sample: SampleRequests) -> Iterator[CaseRequest]:
-    ticket = sample.message()
-    yield sample.signed(ticket)
-    yield sample.forged(sample_event(ticket, TicketEventType.REDACT))
-
-
-def _incomplete_events(sample: SampleRequests) -> Iterator[CaseRequest]:
-    ticket = sample.message()
-    yield sample.signed(ticket)
-    for left_out in ("change", "export"):
+def _event_without(member: str) -> Callable[[SampleRequests, Message], CaseRequest]:
+    def incomplete(sample: SampleRequests, ticket: Message) -> CaseRequest:
         event = sample_event(ticket, TicketEventType.FIXED)
-        rest = {name: value for name, value in json.loads(event.body).items() if name != left_out}
-        yield sample.signed(event._replace(body=canonical(rest)), NO_TICKET)
+        rest = {name: value for name, value in json.loads(event.body).items() if name != member}
+        return sample.signed(event._replace(body=canonical(rest)), NO_TICKET)
+
+    return incomplete
 
 
 def _creates_no_ticket(responses: Sequence[CaseResponse]) -> str | None:
@@ -333,7 +313,7 @@ CASES: Final[tuple[ConformanceCase, ...]] = (
     ConformanceCase(
         "replayed-nonce",
         "the same request twice",
-        _replayed,
+        _ticket_then(lambda sample, ticket: sample.signed(ticket, NO_SIGNATURE)),
         f"store each nonce for {2 * DEFAULT_TOLERANCE_S} s, and reject one that is stored",
     ),
     ConformanceCase(
@@ -345,14 +325,14 @@ CASES: Final[tuple[ConformanceCase, ...]] = (
     ConformanceCase(
         "repeat",
         "a ticket again, with the same Idempotency-Key",
-        _repeat,
+        _ticket_then(lambda sample, ticket: sample.signed(_again(ticket))),
         "look up the Idempotency-Key, and respond to a known key with its existing ticket",
         _is_one_ticket,
     ),
     ConformanceCase(
         "two-tickets",
         "two tickets, each with its own Idempotency-Key",
-        _two_tickets,
+        _ticket_then(lambda sample, _: sample.signed(sample.message())),
         "identify a ticket by its Idempotency-Key, not by its content",
         _are_two_tickets,
     ),
@@ -379,28 +359,28 @@ EVENT_CASES: Final[tuple[ConformanceCase, ...]] = (
     ConformanceCase(
         "event-updated",
         "a ticket, then ticket.updated",
-        _events(TicketEventType.UPDATED),
+        _ticket_then(_event(TicketEventType.UPDATED)),
         "add a note to the ticket, and create no other",
         _is_no_other_ticket,
     ),
     ConformanceCase(
         "event-fixed",
         "a ticket, then ticket.fixed",
-        _events(TicketEventType.FIXED),
+        _ticket_then(_event(TicketEventType.FIXED)),
         "close the ticket, and create no other",
         _is_no_other_ticket,
     ),
     ConformanceCase(
         "event-reopened",
         "a ticket, then ticket.fixed and ticket.reopened",
-        _events(TicketEventType.FIXED, TicketEventType.REOPENED),
+        _ticket_then(_event(TicketEventType.FIXED), _event(TicketEventType.REOPENED)),
         "open the ticket again, and create no other",
         _is_no_other_ticket,
     ),
     ConformanceCase(
         "event-redact",
         "a ticket, then ticket.redact, then the ticket again",
-        _late_ticket,
+        _ticket_then(_event(TicketEventType.REDACT), lambda sample, ticket: sample.signed(_again(ticket))),
         "erase the content before the 2xx, accept the null title, and keep the Idempotency-Key with the ticket's id",
         lambda responses: _is_one_ticket((responses[0], responses[-1])),
     ),
@@ -421,13 +401,13 @@ EVENT_CASES: Final[tuple[ConformanceCase, ...]] = (
     ConformanceCase(
         "event-forged",
         "a ticket, then ticket.redact signed with another secret",
-        _forged_event,
+        _ticket_then(lambda sample, ticket: sample.forged(sample_event(ticket, TicketEventType.REDACT))),
         f"verify before reading the type: respond {NO_SIGNATURE}",
     ),
     ConformanceCase(
         "event-incomplete",
         "a ticket, then events without a change or an export",
-        _incomplete_events,
+        _ticket_then(_event_without("change"), _event_without("export")),
         f"respond {NO_TICKET} to an event that does not say what changed in which ticket",
     ),
 )
