@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Final
 
 from bin.checks.results import CheckResult, Level, failure, ok, warning
-from bin.cli.installation import empty_variable
+from bin.cli.installation import empty_variable, shared_secrets
 from runtime.redis_client import connect
 from schemas.settings.definitions import DeploymentMode, RouteFamily, Settings
 from schemas.settings.parsers import HOW_TO_GENERATE, RECOMMENDED_SECRET_BYTES
@@ -273,18 +273,12 @@ def secrets(settings: Settings) -> Iterator[CheckResult]:
 
 def _short_secrets(settings: Settings) -> list[CheckResult]:
     """Return a warning for each short secret of the environment; the others are encrypted, with their length."""
-    given = {
-        "SCANNER_SHARED_SECRET": settings.scanner_shared_secret,
-        "EMAIL_WEBHOOK_SECRET": settings.email_webhook_secret,
-        "STOREFRONT_WEBHOOK_SECRET": settings.storefront_webhook_secret,
-        "WEBHOOK_SECRET": settings.webhook_secret,
-    }
     return [
         warning(
             "secrets", f"{name} is shorter than {RECOMMENDED_SECRET_BYTES} bytes.", f"set a longer one; {HOW_TO_GENERATE}"
         )
-        for name, secret in given.items()
-        if secret is not None and len(secret.encode()) < RECOMMENDED_SECRET_BYTES
+        for name, secret in shared_secrets(settings).items()
+        if len(secret.encode()) < RECOMMENDED_SECRET_BYTES
     ]
 
 

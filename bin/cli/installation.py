@@ -8,6 +8,7 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 
 import click
@@ -32,6 +33,9 @@ from storage.db.schema_version import UnsuitableDatabase
 
 _log: Final = logging.getLogger(__name__)
 
+#: What RiskRelay and its senders or receivers both know.
+SHARED_SECRETS: Final = ("SCANNER_SHARED_SECRET", "EMAIL_WEBHOOK_SECRET", "STOREFRONT_WEBHOOK_SECRET", "WEBHOOK_SECRET")
+
 
 class WrongSettings(click.ClickException):
     """The settings are wrong; exit code 2."""
@@ -53,11 +57,11 @@ class Refused(click.ClickException):
         echo(f"riskrelay: {self.message}", err=True)
 
 
-def checked_settings() -> Settings:
+def checked_settings(env_file: Path | None = None) -> Settings:
     """Return the settings, before anything is logged. Raises WrongSettings with every mistake in one report."""
     logs.quote_nothing()
     try:
-        return load_settings()
+        return load_settings(env_file)
     except InvalidSettings as wrong:
         raise WrongSettings(wrong.report()) from None
 
@@ -72,10 +76,16 @@ def daemon_settings() -> Settings:
     return settings
 
 
+def shared_secrets(settings: Settings) -> dict[str, str]:
+    """Return the shared secrets that the environment or `.env` sets, by the names of their settings."""
+    secrets = {name: getattr(settings, name.lower()) for name in SHARED_SECRETS}
+    return {name: secret for name, secret in secrets.items() if secret}
+
+
 @contextmanager
-def opened(settings: Settings | None = None) -> Iterator[Settings]:
+def opened() -> Iterator[Settings]:
     """Open the migrated database for a command, yield the settings, and close the database."""
-    settings = settings or checked_settings()
+    settings = checked_settings()
     with database_at(settings.database_url):
         require_migrated()
         with connection():

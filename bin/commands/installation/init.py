@@ -15,21 +15,13 @@ from pathlib import Path
 import click
 
 from bin.cli.env_file import set_line
-from bin.cli.installation import Refused, WrongSettings, alone, checked_settings, database_at, empty_variable, make_data_dir
+from bin.cli.installation import SHARED_SECRETS, Refused, alone, checked_settings, database_at, empty_variable, make_data_dir
 from bin.cli.output import echo
 from bin.cli.terminal import is_terminal
 from runtime.clock import utc_now
 from runtime.files import sync
 from schemas.base.principal import ABILITIES, TokenKind
-from schemas.settings.definitions import (
-    ENV_FILE_VARIABLE,
-    FILE_SUFFIX,
-    SETTINGS,
-    InvalidSettings,
-    Settings,
-    find_env_file,
-    load_settings,
-)
+from schemas.settings.definitions import ENV_FILE_VARIABLE, FILE_SUFFIX, SETTINGS, Settings, find_env_file
 from storage.accounts import accounts, projects, tokens
 from storage.db import schema_version
 from storage.db.engine import connection, transaction
@@ -98,10 +90,7 @@ def _draft_of(env_file: Path) -> Iterator[Path]:
 
 def _generated() -> dict[str, str]:
     return {
-        "SCANNER_SHARED_SECRET": secrets.token_urlsafe(SECRET_BYTES),
-        "EMAIL_WEBHOOK_SECRET": secrets.token_urlsafe(SECRET_BYTES),
-        "STOREFRONT_WEBHOOK_SECRET": secrets.token_urlsafe(SECRET_BYTES),
-        "WEBHOOK_SECRET": secrets.token_urlsafe(SECRET_BYTES),
+        **{name: secrets.token_urlsafe(SECRET_BYTES) for name in SHARED_SECRETS},
         "ENCRYPTION_KEYS": base64.b64encode(secrets.token_bytes(SECRET_BYTES)).decode(),
     }
 
@@ -185,10 +174,7 @@ def _set_default_project(settings: Settings, project_id: int) -> Iterator[str]:
 
 def _make_first_records(draft: Path, env_file: Path) -> str:
     """Migrate, then create the first account, user, project, token and `.env`, all or none; return where the token is."""
-    try:
-        settings = load_settings(draft)
-    except InvalidSettings as wrong:
-        raise WrongSettings(wrong.report()) from None
+    settings = checked_settings(draft)
     make_data_dir(settings)
     with database_at(settings.database_url):
         schema_version.migrate()

@@ -11,12 +11,12 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import click
 
-from bin.cli.installation import checked_settings
+from bin.cli.installation import checked_settings, shared_secrets
 from bin.cli.output import echo, echo_styled
 from bin.cli.terminal import may_colour, secret_line
 from bin.receiver_kit import saved_requests
@@ -135,7 +135,8 @@ def _secrets(from_stdin: bool) -> tuple[bytes, dict[str, bytes]]:
         raise click.ClickException(
             "No secret to verify with; set WEBHOOK_SECRET, or pass the secret on standard input with --secret-stdin."
         )
-    return secret, {name: other for name, other in _named(settings).items() if other != secret}
+    others = {} if settings is None else shared_secrets(settings)
+    return secret, {name: other.encode() for name, other in others.items() if other.encode() != secret}
 
 
 def _valid_settings() -> Settings | None:
@@ -144,18 +145,6 @@ def _valid_settings() -> Settings | None:
         return load_settings()
     except InvalidSettings:
         return None
-
-
-def _named(settings: Settings | None) -> dict[str, bytes]:
-    if settings is None:
-        return {}
-    secrets: Mapping[str, str | None] = {
-        "WEBHOOK_SECRET": settings.webhook_secret,
-        "SCANNER_SHARED_SECRET": settings.scanner_shared_secret,
-        "EMAIL_WEBHOOK_SECRET": settings.email_webhook_secret,
-        "STOREFRONT_WEBHOOK_SECRET": settings.storefront_webhook_secret,
-    }
-    return {name: secret.encode() for name, secret in secrets.items() if secret}
 
 
 def _save(folder: Path, received: Received) -> Path | None:
