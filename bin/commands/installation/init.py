@@ -36,7 +36,6 @@ SECRET_BYTES = 32
 #: Creating the first records takes milliseconds.
 _OTHER_INIT_WITHIN_S = 10.0
 
-_WRITE_FIX = "create its folder, free space, or become the owner of the folder"
 _HEADER = """\
 # Settings of this installation; docs/settings.md lists all settings. The environment takes precedence over this file.
 # Keep a copy of ENCRYPTION_KEYS in a safe place: without it, stored secrets cannot be decrypted.
@@ -60,7 +59,11 @@ def init() -> None:
         if problem := empty_variable(name):
             raise Refused(problem)
     if env_file.exists():
-        if not _complete(checked_settings()):
+        settings = checked_settings()
+        make_data_dir(settings)
+        with database_at(settings.database_url):
+            schema_version.migrate()
+        if not create_missing_records(settings, adds_secrets=True):
             raise Refused(f"{env_file} already exists, and the database has accounts; nothing was changed.")
         return
     with _draft_of(env_file) as draft:
@@ -74,12 +77,11 @@ def init() -> None:
 def _draft_of(env_file: Path) -> Iterator[Path]:
     """Write a draft with generated secrets beside `.env`; if the block raises, neither file is left."""
     draft = env_file.with_name(".env.new")
-    try:
-        _write_private(draft, _HEADER + _lines(_generated()))
-    except FileExistsError:
-        raise Refused(f"{draft} exists: another init is running or was killed; delete it and try again.") from None
-    except OSError as failed:
-        raise Refused(f"{env_file} cannot be written: {failed.strerror}; {_WRITE_FIX}.") from None
+    with _writing(env_file):
+        try:
+            _write_private(draft, _HEADER + _lines(_generated()))
+        except FileExistsError:
+            raise Refused(f"{draft} exists: another init is running or was killed; delete it and try again.") from None
     try:
         yield draft
     except BaseException:
@@ -134,14 +136,6 @@ def create_missing_records(settings: Settings, *, adds_secrets: bool = False) ->
     return True
 
 
-def _complete(settings: Settings) -> bool:
-    """Complete the installation of an existing `.env`; False if its database has accounts."""
-    make_data_dir(settings)
-    with database_at(settings.database_url):
-        schema_version.migrate()
-    return create_missing_records(settings, adds_secrets=True)
-
-
 def _add_secrets(env_file: Path) -> tuple[Settings, list[str]]:
     """Add the secrets and keys that are not set; return the settings with them, and a line to print about each.
 
@@ -150,10 +144,8 @@ def _add_secrets(env_file: Path) -> tuple[Settings, list[str]]:
     settings, lines = checked_settings(), []
     for name, value in _generated().items():
         if not getattr(settings, name.lower()):
-            try:
+            with _writing(env_file):
                 set_line(env_file, name, value)
-            except OSError as failed:
-                raise Refused(f"{env_file} cannot be written: {failed.strerror}; {_WRITE_FIX}.") from None
             lines.append(f"Added {name} to {env_file}.")
     return checked_settings(), lines
 
@@ -202,15 +194,13 @@ def _add_first_records(settings: Settings) -> tuple[str, int]:
 
 def _finish(draft: Path, env_file: Path, project_id: int) -> None:
     """Complete the draft, sync it and rename it to `.env`."""
-    try:
+    with _writing(env_file):
         with draft.open("a", encoding="utf-8") as file:
             file.write(_lines({"DEFAULT_PROJECT_ID": str(project_id)}))
             file.flush()
             os.fsync(file.fileno())
         draft.rename(env_file)
         sync(env_file.parent)
-    except OSError as failed:
-        raise Refused(f"{env_file} cannot be written: {failed.strerror}; {_WRITE_FIX}.") from None
 
 
 def _keep_token(token: str, path: Path) -> str:
@@ -220,12 +210,20 @@ def _keep_token(token: str, path: Path) -> str:
     """
     if is_terminal(sys.stdout):
         return f"The first API token, shown only once: {token}"
-    try:
+    with _writing(path):
         path.unlink(missing_ok=True)
         _write_private(path, f"{token}\n")
-    except OSError as failed:
-        raise Refused(f"{path} cannot be written: {failed.strerror}; {_WRITE_FIX}.") from None
     return f"The first API token is in {path}; store it elsewhere and delete the file."
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Raise Refused with the fix if a file cannot be written."""
+    try:
+        yield
+    except OSError as failed:
+        fix = "create its folder, free space, or become the owner of the folder"
+        raise Refused(f"{path} cannot be written: {failed.strerror}; {fix}.") from None
 
 
 def _write_private(path: Path, text: str) -> None:
