@@ -9,7 +9,7 @@ from bin.cli.installation import Refused, opened
 from bin.cli.option_types import ROW_ID, require_one
 from bin.cli.output import echo
 from bin.cli.provider_options import settings_from, settings_options, webhook_members, webhook_options
-from bin.cli.records import Command, RecordTable, json_option, print_record
+from bin.cli.records import Command, Record, RecordTable, json_option, print_record
 from bin.cli.secret_input import own_vault, read_token
 from bin.command_table import COMMAND_TABLE
 from runtime.clock import utc_now
@@ -250,11 +250,8 @@ def validate(target_id: str, as_json: bool) -> None:
             found = compose_validation_task(settings, 1).inspect(validations.draft(target_id))
         by, status = "worker" if is_by_worker else "command", "passed" if found.has_passed else "failed"
         checked = {"by": by, "status": status, "reason": found.reason}
-        print_record({**dump_target(target, utc_now()), "checked": checked}, as_json)
-    if found.reason is not None and not as_json:
-        echo(" ".join(help_for(found.reason)))
-    if not found.has_passed:
-        raise SystemExit(1)
+        record = {**dump_target(target, utc_now()), "checked": checked}
+    print_result(record, found.reason, as_json, is_good=found.has_passed)
 
 
 @target.command(
@@ -278,10 +275,16 @@ def ping(target_id: str, as_json: bool) -> None:
             order = pings.draft(target_id, utc_now())
             _report_no_worker()
             result = compose_ping_task(settings, 1).send_unrecorded(order)
-        print_record(dump(PingOutcomeResponse, result), as_json)
-    if result.error_code is not None and not as_json:
-        echo(" ".join(help_for(result.error_code)))
-    if not result.delivered:
+        record = dump(PingOutcomeResponse, result)
+    print_result(record, result.error_code, as_json, is_good=result.delivered)
+
+
+def print_result(record: Record, error_code: str | None, as_json: bool, *, is_good: bool) -> None:
+    """Print the result of a validation or ping, with an explanation of its error; exit with code 1 unless it `is_good`."""
+    print_record(record, as_json)
+    if error_code is not None and not as_json:
+        echo(" ".join(help_for(error_code)))
+    if not is_good:
         raise SystemExit(1)
 
 

@@ -27,6 +27,7 @@ from bin.scan_import.sender import (
     TransientFailure,
     cause_of,
     exchange,
+    field_problems,
     is_outage,
     is_transient,
     parse_retry_after,
@@ -176,10 +177,7 @@ class ApiClient:
         error = body.get("error")
         if not isinstance(error, ApiRecord) or not isinstance(error.get("message"), str):
             return ApiRefusal(f"{self._host} responds {status}, and not as RiskRelay does; check --url.", status)
-        details = error.get("details")
-        fields = details.get("fields") if isinstance(details, ApiRecord) else None
-        named = [each for each in fields if isinstance(each, ApiRecord)] if isinstance(fields, list) else []
-        about = "; ".join(": ".join(str(each[name]) for name in ("path", "message") if each.get(name)) for each in named)
+        about = "; ".join(field_problems(body))
         # One line, whatever a server sends.
         text = " ".join((f"{error['message']}: {about}" if about else error["message"]).split())
         if status >= HTTPStatus.INTERNAL_SERVER_ERROR:

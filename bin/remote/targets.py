@@ -7,10 +7,9 @@ from bin.cli.option_types import require_one
 from bin.cli.output import echo
 from bin.cli.provider_options import settings_from
 from bin.cli.records import print_record
-from bin.commands.target import NONE_PAUSED, TARGETS, changed_members, new_members
+from bin.commands.target import NONE_PAUSED, TARGETS, changed_members, new_members, print_result
 from bin.remote.client import ApiClient, ApiRecord, ApiRefusal, path_to
 from bin.remote.remote_command import RemoteCommand, listing, posting, printing, removing, showing
-from schemas.targets.error_help import help_for
 from schemas.targets.target import ASKED_FOR
 from schemas.trackers.registry import GENERIC_WEBHOOK
 
@@ -62,23 +61,12 @@ def _validate(api: ApiClient, *, target_id: str, as_json: bool) -> None:
     target = api.post(path_to(f"{_TARGET}/validate", target_id=target_id))
     found = target["last_validation"] or ApiRecord(status="failed", reason=None)
     checked = {"by": "worker", "status": found["status"], "reason": found["reason"]}
-    print_record({**target, "checked": checked}, as_json)
-    _explain(found["reason"], as_json)
-    if found["status"] != "passed":
-        raise SystemExit(1)
+    print_result({**target, "checked": checked}, found["reason"], as_json, is_good=found["status"] == "passed")
 
 
 def _ping(api: ApiClient, *, target_id: str, as_json: bool) -> None:
     result = api.post(path_to(f"{_TARGET}/ping", target_id=target_id))
-    print_record(result, as_json)
-    _explain(result["error_code"], as_json)
-    if result["delivered"] is not True:
-        raise SystemExit(1)
-
-
-def _explain(code: str | None, as_json: bool) -> None:
-    if code is not None and not as_json:
-        echo(" ".join(help_for(code)))
+    print_result(result, result["error_code"], as_json, is_good=result["delivered"] is True)
 
 
 REMOTE_COMMANDS: Final = {

@@ -6,7 +6,7 @@ A failure that applies to every page stops the import. Redirects are not followe
 host.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -149,7 +149,7 @@ class PostbackSender:
         if response.status_code == self._accepts:
             wrong_service = ImportStopped(f"The response of {self._host} is not RiskRelay's; check --to.")
             return _accepted(response, body) or wrong_service
-        problems = _problems(body)
+        problems = field_problems(body)[:_MAX_PROBLEMS]
         is_of_page = not any(each.startswith("/scanRunId") for each in problems)
         if response.status_code == requests.codes.unprocessable and is_of_page:
             return RejectedPage(tuple(problems) or ("rejected without a reason",))
@@ -273,13 +273,12 @@ def _accepted(response: requests.Response, body: dict[str, Any]) -> AcceptedPage
             return None
 
 
-def _problems(body: dict[str, Any]) -> list[str]:
+def field_problems(body: Mapping[str, Any]) -> list[str]:
     """Return the path and message of each invalid field."""
     match body:
         case {"error": {"details": {"fields": list(fields)}}}:
             invalid = [each for each in fields if isinstance(each, dict)]
-            shown = invalid[:_MAX_PROBLEMS]
-            return [": ".join(str(each[name]) for name in ("path", "message") if each.get(name)) for each in shown]
+            return [": ".join(str(each[name]) for name in ("path", "message") if each.get(name)) for each in invalid]
         case _:
             return []
 
