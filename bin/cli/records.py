@@ -1,4 +1,4 @@
-"""Prints records: aligned text, or one JSON document with --json."""
+"""Prints records: aligned text, or one JSON document with --json. Also what commands that do so have in common."""
 
 import json
 import sys
@@ -46,6 +46,11 @@ def all_pages(read: Callable[[int, Any], Sequence[Entry]], id_of: Callable[[Entr
     while page := read(_PAGE, last_id):
         yield from page
         last_id = id_of(page[-1])
+
+
+def usage(example: str, exit_codes: str) -> str:
+    """Return the end of a command's help: an example, without the name of the program, and what its exit codes mean."""
+    return f"Example: riskrelay {example}\n\nExit codes: {exit_codes}."
 
 
 def json_option(command: Command) -> Command:

@@ -7,7 +7,7 @@ import click
 
 from bin.cli.installation import opened
 from bin.cli.option_types import ROW_ID, Parsed, require_one
-from bin.cli.records import Command, RecordTable, json_option, print_record
+from bin.cli.records import Command, RecordTable, json_option, print_record, usage
 from bin.cli.request_bodies import FieldText
 from bin.command_table import COMMAND_TABLE
 from runtime.clock import utc_now
@@ -37,9 +37,7 @@ user: Final = click.Group("user")
 grant: Final = click.Group("grant")
 
 
-@account.command(
-    "add", epilog="Example: riskrelay account add 'Example Ltd'\n\nExit codes: 0 created, 1 refused, 2 wrong usage."
-)
+@account.command("add", epilog=usage("account add 'Example Ltd'", "0 created, 1 refused, 2 wrong usage"))
 @click.argument("name", type=FieldText(AccountForm, "name"))
 @click.option("--no-webhooks", is_flag=True, help="Do not allow targets, neither webhooks nor trackers.")
 @json_option
@@ -49,10 +47,7 @@ def add_account(name: str, no_webhooks: bool, as_json: bool) -> None:
         print_record(_account_record(operations.add_account(name, OPERATOR, may_use_webhooks=not no_webhooks)), as_json)
 
 
-@account.command(
-    "list",
-    epilog="Example: riskrelay account list --json\n\nExit codes: 0 listed, 1 database unavailable, 2 wrong settings.",
-)
+@account.command("list", epilog=usage("account list --json", "0 listed, 1 database unavailable, 2 wrong settings"))
 @json_option
 def list_accounts(as_json: bool) -> None:
     """List accounts.
@@ -75,10 +70,7 @@ def _stored(usage: Sequence[Usage], as_json: bool) -> dict[str, object]:
     }
 
 
-@account.command(
-    "set",
-    epilog="Example: riskrelay account set 2 --webhooks off\n\nExit codes: 0 changed, 1 no such account, 2 wrong usage.",
-)
+@account.command("set", epilog=usage("account set 2 --webhooks off", "0 changed, 1 no such account, 2 wrong usage"))
 @click.argument("account_id", type=ROW_ID)
 @click.option(
     "--webhooks",
@@ -111,10 +103,7 @@ _EMAIL: Final = Parsed(
 )
 
 
-@user.command(
-    "add",
-    epilog="Example: riskrelay user add ada@example.com --account 1\n\nExit codes: 0 created, 1 refused, 2 wrong usage.",
-)
+@user.command("add", epilog=usage("user add ada@example.com --account 1", "0 created, 1 refused, 2 wrong usage"))
 @click.argument("email", type=_EMAIL)
 @click.option("--account", "account_id", type=ROW_ID, required=True, help="The account's id.")
 @_role_option(default=Role.OWNER.value, show_default=True)
@@ -125,10 +114,7 @@ def add_user(email: str, account_id: int, role: str, as_json: bool) -> None:
         print_record(_user_record(operations.add_user(email, account_id, _role(role), OPERATOR)), as_json)
 
 
-@user.command(
-    "set",
-    epilog="Example: riskrelay user set ada@example.com --role triager\n\nExit codes: 0 set, 1 no such user, 2 wrong usage.",
-)
+@user.command("set", epilog=usage("user set ada@example.com --role triager", "0 set, 1 no such user, 2 wrong usage"))
 @click.argument("email")
 @_role_option(required=True)
 @json_option
@@ -138,9 +124,7 @@ def set_user(email: str, role: str, as_json: bool) -> None:
         print_record(_user_record(operations.set_role(email, _role(role), OPERATOR)), as_json)
 
 
-@user.command(
-    "list", epilog="Example: riskrelay user list --json\n\nExit codes: 0 listed, 1 database unavailable, 2 wrong settings."
-)
+@user.command("list", epilog=usage("user list --json", "0 listed, 1 database unavailable, 2 wrong settings"))
 @json_option
 def list_users(as_json: bool) -> None:
     """List users."""
@@ -152,7 +136,7 @@ def _state_command(verb: str, change: Callable[[str, OperatorPrincipal], User]) 
     @user.command(
         verb,
         help=COMMAND_TABLE[f"user {verb}"],
-        epilog=f"Example: riskrelay user {verb} ada@example.com\n\nExit codes: 0 {verb}d, 1 no such user, 2 wrong usage.",
+        epilog=usage(f"user {verb} ada@example.com", f"0 {verb}d, 1 no such user, 2 wrong usage"),
     )
     @click.argument("email")
     @json_option
@@ -165,10 +149,7 @@ _state_command("disable", operations.disable_user)
 _state_command("enable", operations.enable_user)
 
 
-@user.command(
-    "remove",
-    epilog="Example: riskrelay user remove ada@example.com\n\nExit codes: 0 removed, 1 no such user, 2 wrong usage.",
-)
+@user.command("remove", epilog=usage("user remove ada@example.com", "0 removed, 1 no such user, 2 wrong usage"))
 @click.argument("email")
 @json_option
 def remove_user(email: str, as_json: bool) -> None:
@@ -189,11 +170,7 @@ def _role(name: str) -> Role | None:
     return None if name == _NONE else Role(name)
 
 
-@grant.command(
-    "add",
-    epilog="Example: riskrelay grant add --user ada@example.com --project 1\n\n"
-    "Exit codes: 0 created, 1 refused, 2 wrong usage.",
-)
+@grant.command("add", epilog=usage("grant add --user ada@example.com --project 1", "0 created, 1 refused, 2 wrong usage"))
 @click.option("--user", "email", required=True, help="The user's email.")
 @click.option("--project", "project_id", type=ROW_ID, help="The project's id.")
 @click.option("--report", "report_id", type=ROW_ID, help="The report's id.")
@@ -216,8 +193,10 @@ def add_grant(email: str, project_id: int | None, report_id: int | None, role: s
 
 @grant.command(
     "list",
-    epilog="Example: riskrelay grant list --user ada@example.com --json\n\n"
-    "Exit codes: 0 listed, 1 no such user or database unavailable, 2 wrong usage or settings.",
+    epilog=usage(
+        "grant list --user ada@example.com --json",
+        "0 listed, 1 no such user or database unavailable, 2 wrong usage or settings",
+    ),
 )
 @click.option("--user", "email", help="Only grants of this user.")
 @json_option

@@ -9,7 +9,7 @@ from typing import Any, Final
 import click
 
 from bin.cli.installation import Refused, checked_settings, opened
-from bin.cli.records import RecordTable, all_pages, json_option, print_record
+from bin.cli.records import RecordTable, all_pages, json_option, print_record, usage
 from runtime.clock import utc_now
 from schemas.alerts.alert import Alert, describe
 from schemas.alerts.messages import trial_body
@@ -31,8 +31,10 @@ alert: Final = click.Group("alert")
 
 
 @alert.command(
-    epilog="Example: riskrelay alert test --json\n\n"
-    "Exit codes: 0 every channel accepted it, 1 one did not, 2 no channel is configured, or wrong usage or settings."
+    epilog=usage(
+        "alert test --json",
+        "0 every channel accepted it, 1 one did not, 2 no channel is configured, or wrong usage or settings",
+    )
 )
 @json_option
 def test(as_json: bool) -> None:
@@ -50,9 +52,7 @@ def test(as_json: bool) -> None:
         raise Refused(f"Not sent: {', '.join(failed)}.")
 
 
-@alert.command(
-    epilog="Example: riskrelay alert acknowledge alr_…\n\nExit codes: 0 silent or over, 1 not found, 2 wrong settings."
-)
+@alert.command(epilog=usage("alert acknowledge alr_…", "0 silent or over, 1 not found, 2 wrong settings"))
 @click.argument("alert_id")
 @json_option
 def acknowledge(alert_id: str, as_json: bool) -> None:
@@ -62,9 +62,7 @@ def acknowledge(alert_id: str, as_json: bool) -> None:
         print_record({"id": alert_id, "is_silent": True}, as_json)
 
 
-@alert.command(
-    "list", epilog="Example: riskrelay alert list --json\n\nExit codes: 0 listed, 1 database unavailable, 2 wrong settings."
-)
+@alert.command("list", epilog=usage("alert list --json", "0 listed, 1 database unavailable, 2 wrong settings"))
 @json_option
 def list_alerts(as_json: bool) -> None:
     """List alerts: open ones, the latest first, then those that are over, newest first; a table shows 100."""

@@ -20,7 +20,7 @@ from bin.cli.installation import Refused, opened
 from bin.cli.option_types import LIMIT, ROW_ID, Parsed
 from bin.cli.output import echo
 from bin.cli.private_files import write_private
-from bin.cli.records import Record, RecordTable, all_pages, json_option, print_record
+from bin.cli.records import Record, RecordTable, all_pages, json_option, print_record, usage
 from bin.cli.request_bodies import parse_lines
 from schemas.api.administration import AuditEntryResponse
 from schemas.api.response_fields import dump
@@ -60,9 +60,7 @@ audit: Final = click.Group("audit")
 
 
 @audit.command(
-    "list",
-    epilog="Example: riskrelay audit list --object exp_… --json\n\n"
-    "Exit codes: 0 listed, 1 database unavailable, 2 wrong usage or settings.",
+    "list", epilog=usage("audit list --object exp_… --json", "0 listed, 1 database unavailable, 2 wrong usage or settings")
 )
 @click.option("--account", "account_id", type=ROW_ID, help="Only entries of this account.")
 @click.option("--actor", help="Only what this actor did, such as operator or user:7.")
@@ -97,8 +95,10 @@ def show_entries(entries: Sequence[Record], as_json: bool, *, are_more: bool) ->
 
 
 @audit.command(
-    epilog="Example: riskrelay audit export /mnt/elsewhere/audit.jsonl\n\n"
-    "Exit codes: 0 written, 1 the chain is broken, write failed or database unavailable, 2 wrong usage or settings."
+    epilog=usage(
+        "audit export /mnt/elsewhere/audit.jsonl",
+        "0 written, 1 the chain is broken, write failed or database unavailable, 2 wrong usage or settings",
+    )
 )
 @click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
 @_anchor_option
@@ -122,9 +122,10 @@ def export(file: Path | None, anchors: Mapping[int, str]) -> None:
 
 
 @audit.command(
-    epilog="Example: riskrelay audit verify audit.jsonl --anchor 4711:9f86d081…\n\n"
-    "Exit codes: 0 the chain is whole, 1 it is broken, FILE is not readable or database unavailable, "
-    "2 wrong usage or settings."
+    epilog=usage(
+        "audit verify audit.jsonl --anchor 4711:9f86d081…",
+        "0 the chain is whole, 1 it is broken, FILE is not readable or database unavailable, 2 wrong usage or settings",
+    )
 )
 @click.argument("file", required=False, type=click.File("rb"))
 @_anchor_option

@@ -12,7 +12,7 @@ import click
 from bin.cli.installation import Refused, alone, opened
 from bin.cli.option_types import LIMIT
 from bin.cli.output import echo
-from bin.cli.records import RecordTable, json_option, print_record
+from bin.cli.records import RecordTable, json_option, print_record, usage
 from bin.cli.terminal import progress_bar
 from runtime.clock import utc_now
 from schemas.api.administration import dump_compliance_request
@@ -36,9 +36,10 @@ compliance: Final = click.Group("compliance")
 
 
 @compliance.command(
-    epilog="Example: riskrelay compliance run --json\n\n"
-    "Exit codes: 0 done, 1 already running, a request failed, or database unavailable, "
-    "2 wrong usage or settings."
+    epilog=usage(
+        "compliance run --json",
+        "0 done, 1 already running, a request failed, or database unavailable, 2 wrong usage or settings",
+    )
 )
 @click.option("--dry-run", is_flag=True, help="Only count waiting requests.")
 @click.option("--limit", type=LIMIT, default=10_000, show_default=True, help="Maximum number of requests.")
@@ -55,10 +56,7 @@ def run(dry_run: bool, limit: int, as_json: bool) -> None:
         raise SystemExit(1)
 
 
-@compliance.command(
-    "list",
-    epilog="Example: riskrelay compliance list --json\n\nExit codes: 0 listed, 1 database unavailable, 2 wrong settings.",
-)
+@compliance.command("list", epilog=usage("compliance list --json", "0 listed, 1 database unavailable, 2 wrong settings"))
 @json_option
 def list_requests(as_json: bool) -> None:
     """List compliance requests: waiting ones by due date, then finished ones, newest first."""
@@ -67,8 +65,9 @@ def list_requests(as_json: bool) -> None:
 
 
 @compliance.command(
-    epilog="Example: riskrelay compliance show cpl_… --report --json\n\n"
-    "Exit codes: 0 shown, 1 not found or its report cannot be decrypted, 2 wrong usage."
+    epilog=usage(
+        "compliance show cpl_… --report --json", "0 shown, 1 not found or its report cannot be decrypted, 2 wrong usage"
+    )
 )
 @click.argument("request_id")
 @click.option("--report", "with_report", is_flag=True, help="Include the personal data that a data request found.")
@@ -88,8 +87,7 @@ def show(request_id: str, with_report: bool, as_json: bool) -> None:
 
 
 @compliance.command(
-    epilog="Example: riskrelay compliance repeat cpl_…\n\n"
-    "Exit codes: 0 waits for a worker, 1 not found, not done or about a person, 2 wrong usage."
+    epilog=usage("compliance repeat cpl_…", "0 waits for a worker, 1 not found, not done or about a person, 2 wrong usage")
 )
 @click.argument("request_id")
 @json_option
@@ -104,8 +102,10 @@ def repeat(request_id: str, as_json: bool) -> None:
 
 
 @compliance.command(
-    epilog="Example: riskrelay compliance export /mnt/elsewhere/riskrelay.redactions\n\n"
-    "Exit codes: 0 written, 1 write failed or database unavailable, 2 wrong usage or settings."
+    epilog=usage(
+        "compliance export /mnt/elsewhere/riskrelay.redactions",
+        "0 written, 1 write failed or database unavailable, 2 wrong usage or settings",
+    )
 )
 @click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
 def export(file: Path | None) -> None:

@@ -11,7 +11,7 @@ from bin.cli.installation import opened
 from bin.cli.option_types import ROW_ID, Parsed
 from bin.cli.output import echo, write_file
 from bin.cli.private_files import write_private
-from bin.cli.records import RecordTable, json_option, print_record
+from bin.cli.records import RecordTable, json_option, print_record, usage
 from bin.cli.request_bodies import FieldText
 from bin.cli.terminal import is_terminal
 from runtime.clock import utc_now
@@ -40,9 +40,7 @@ scan_run: Final = click.Group("scan-run")
 report: Final = click.Group("report")
 
 
-@project.command(
-    "add", epilog="Example: riskrelay project add 'Shop' --account 1\n\nExit codes: 0 created, 1 refused, 2 wrong usage."
-)
+@project.command("add", epilog=usage("project add 'Shop' --account 1", "0 created, 1 refused, 2 wrong usage"))
 @click.argument("name", type=_NAME)
 @click.option("--account", "account_id", type=ROW_ID, required=True, help="The account's id.")
 @click.option("--shop-domain", type=_SHOP_DOMAIN, help="The storefront's domain, if the project is a storefront.")
@@ -62,9 +60,7 @@ def add_project(name: str, account_id: int, shop_domain: str | None, ticket_grou
         print_record(dump(ProjectResponse, made), as_json)
 
 
-@project.command(
-    "set", epilog="Example: riskrelay project set 1 --ticket-grouping rule\n\nExit codes: 0 set, 1 refused, 2 wrong usage."
-)
+@project.command("set", epilog=usage("project set 1 --ticket-grouping rule", "0 set, 1 refused, 2 wrong usage"))
 @click.argument("project_id", type=ROW_ID)
 @click.option(
     "--ticket-grouping",
@@ -80,10 +76,7 @@ def set_project(project_id: int, ticket_grouping: str, as_json: bool) -> None:
         print_record(dump(ProjectResponse, changed), as_json)
 
 
-@project.command(
-    "list",
-    epilog="Example: riskrelay project list --json\n\nExit codes: 0 listed, 1 database unavailable, 2 wrong settings.",
-)
+@project.command("list", epilog=usage("project list --json", "0 listed, 1 database unavailable, 2 wrong settings"))
 @json_option
 def list_projects(as_json: bool) -> None:
     """List projects."""
@@ -91,9 +84,7 @@ def list_projects(as_json: bool) -> None:
         PROJECTS.show([dump(ProjectResponse, each) for each in projects.list_projects()], as_json)
 
 
-@scan_run.command(
-    "add", epilog="Example: riskrelay scan-run add --project 1 --id 42\n\nExit codes: 0 created, 1 refused, 2 wrong usage."
-)
+@scan_run.command("add", epilog=usage("scan-run add --project 1 --id 42", "0 created, 1 refused, 2 wrong usage"))
 @click.option("--project", "project_id", type=ROW_ID, required=True, help="The project's id.")
 @click.option("--id", "scan_run_id", type=click.IntRange(1, 2**63 - 1), help="The scanner's id; default: the next free one.")
 @json_option
@@ -105,8 +96,10 @@ def add_scan_run(project_id: int, scan_run_id: int | None, as_json: bool) -> Non
 
 
 @report.command(
-    epilog="Example: riskrelay report --project 1 --format html --output report.html\n\n"
-    "Exit codes: 0 written, 1 no such project or write failed, 2 wrong usage."
+    epilog=usage(
+        "report --project 1 --format html --output report.html",
+        "0 written, 1 no such project or write failed, 2 wrong usage",
+    )
 )
 @click.option("--project", "project_id", type=ROW_ID, required=True, help="The project's id.")
 @click.option(
@@ -134,10 +127,7 @@ def write(project_id: int, wanted: str, output: Path | None) -> None:
             write_out(part)
 
 
-@report.command(
-    "add",
-    epilog="Example: riskrelay report add 'Spring audit' --project 1\n\nExit codes: 0 created, 1 refused, 2 wrong usage.",
-)
+@report.command("add", epilog=usage("report add 'Spring audit' --project 1", "0 created, 1 refused, 2 wrong usage"))
 @click.argument("title", type=_NAME)
 @click.option("--project", "project_id", type=ROW_ID, required=True, help="The project's id.")
 @json_option

@@ -9,7 +9,7 @@ import click
 
 from bin.cli.installation import opened
 from bin.cli.output import echo
-from bin.cli.records import RecordTable, json_option, print_record
+from bin.cli.records import RecordTable, json_option, print_record, usage
 from bin.cli.secret_input import own_vault, read_certificate, read_line, read_secret
 from bin.command_table import COMMAND_TABLE
 from runtime.clock import utc_now
@@ -145,9 +145,7 @@ for each in Integration:
     _integration_command(each)
 
 
-@secret.command(
-    "list", epilog="Example: riskrelay secret list --json\n\nExit codes: 0 listed, 1 database unavailable, 2 wrong settings."
-)
+@secret.command("list", epilog=usage("secret list --json", "0 listed, 1 database unavailable, 2 wrong settings"))
 @json_option
 def list_secrets(as_json: bool) -> None:
     """List secrets as fingerprints, with connected status and last validation.

@@ -9,7 +9,7 @@ from bin.cli.installation import Refused, opened
 from bin.cli.option_types import ROW_ID, require_one
 from bin.cli.output import echo
 from bin.cli.provider_options import settings_from, settings_options, webhook_members, webhook_options
-from bin.cli.records import Command, Record, RecordTable, json_option, print_record
+from bin.cli.records import Command, Record, RecordTable, json_option, print_record, usage
 from bin.cli.secret_input import own_vault, read_token
 from bin.command_table import COMMAND_TABLE
 from runtime.clock import utc_now
@@ -53,9 +53,7 @@ def _limit_option(*, required: bool = False) -> Callable[[Command], Command]:
 target: Final = click.Group("target")
 
 
-@target.command(
-    "list", epilog="Example: riskrelay target list --json\n\nExit codes: 0 listed, 1 database unavailable, 2 wrong settings."
-)
+@target.command("list", epilog=usage("target list --json", "0 listed, 1 database unavailable, 2 wrong settings"))
 @json_option
 def list_targets(as_json: bool) -> None:
     """List targets, newest first."""
@@ -64,7 +62,7 @@ def list_targets(as_json: bool) -> None:
         TARGETS.show([dump_target(each, utc_now()) for each in targets.list_all(default_secret)], as_json)
 
 
-@target.command(epilog="Example: riskrelay target show tgt_… --json\n\nExit codes: 0 shown, 1 not found, 2 wrong usage.")
+@target.command(epilog=usage("target show tgt_… --json", "0 shown, 1 not found, 2 wrong usage"))
 @click.argument("target_id")
 @json_option
 def show(target_id: str, as_json: bool) -> None:
@@ -115,8 +113,10 @@ def add(account_id: int | None, as_json: bool, **given: Any) -> None:
 
 @target.command(
     "set",
-    epilog="Example: riskrelay target set tgt_… --url https://tracker.example.com/hook --name 'Our tracker'\n\n"
-    "Exit codes: 0 done, 1 refused or no such target, 2 wrong usage.",
+    epilog=usage(
+        "target set tgt_… --url https://tracker.example.com/hook --name 'Our tracker'",
+        "0 done, 1 refused or no such target, 2 wrong usage",
+    ),
 )
 @click.argument("target_id")
 @click.option("--name", help="The new name.")
@@ -146,10 +146,7 @@ def set_members(target_id: str, as_json: bool, **given: Any) -> None:
         _print(target_id, operations.targets, as_json)
 
 
-@target.command(
-    epilog="Example: riskrelay target remove tgt_…\n\n"
-    "Exit codes: 0 removed, 1 no such target, or exports wait for it, 2 wrong usage."
-)
+@target.command(epilog=usage("target remove tgt_…", "0 removed, 1 no such target, or exports wait for it, 2 wrong usage"))
 @click.argument("target_id")
 @json_option
 def remove(target_id: str, as_json: bool) -> None:
@@ -164,9 +161,7 @@ def remove(target_id: str, as_json: bool) -> None:
 
 def _status_command(verb: str) -> None:
     @target.command(
-        verb,
-        help=COMMAND_TABLE[f"target {verb}"],
-        epilog=f"Example: riskrelay target {verb} tgt_…\n\nExit codes: 0 done, 1 refused, 2 wrong usage.",
+        verb, help=COMMAND_TABLE[f"target {verb}"], epilog=usage(f"target {verb} tgt_…", "0 done, 1 refused, 2 wrong usage")
     )
     @click.argument("target_id")
     @json_option
@@ -209,10 +204,7 @@ def resume(target_id: str | None, is_all: bool, as_json: bool) -> None:
             _print(target_id, operations, as_json)
 
 
-@target.command(
-    epilog="Example: riskrelay target limit tgt_… --max-per-minute 30\n\n"
-    "Exit codes: 0 done, 1 no such target, 2 wrong usage."
-)
+@target.command(epilog=usage("target limit tgt_… --max-per-minute 30", "0 done, 1 no such target, 2 wrong usage"))
 @click.argument("target_id")
 @_limit_option(required=True)
 @json_option
@@ -224,10 +216,7 @@ def limit(target_id: str, limit_members: dict[str, int | None], as_json: bool) -
         _print(target_id, operations, as_json)
 
 
-@target.command(
-    epilog="Example: riskrelay target validate tgt_… --json\n\n"
-    "Exit codes: 0 passed, 1 failed or no such target, 2 wrong usage."
-)
+@target.command(epilog=usage("target validate tgt_… --json", "0 passed, 1 failed or no such target, 2 wrong usage"))
 @click.argument("target_id")
 @json_option
 def validate(target_id: str, as_json: bool) -> None:
@@ -255,8 +244,7 @@ def validate(target_id: str, as_json: bool) -> None:
 
 
 @target.command(
-    epilog="Example: riskrelay target ping tgt_… --json\n\n"
-    "Exit codes: 0 delivered, 1 not delivered, refused or no such target, 2 wrong usage."
+    epilog=usage("target ping tgt_… --json", "0 delivered, 1 not delivered, refused or no such target, 2 wrong usage")
 )
 @click.argument("target_id")
 @json_option

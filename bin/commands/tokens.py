@@ -10,7 +10,7 @@ import click
 from bin.cli.installation import opened
 from bin.cli.option_types import DAYS, ROW_ID, require_one
 from bin.cli.output import echo
-from bin.cli.records import RecordTable, all_pages, json_option, print_record
+from bin.cli.records import RecordTable, all_pages, json_option, print_record, usage
 from bin.cli.request_bodies import FieldText
 from runtime.clock import utc_now
 from schemas.accounts.forms import TokenForm
@@ -79,9 +79,7 @@ def _allowed_by_role(user: User) -> frozenset[str]:
     return role_abilities(user.role, [each.role for each in granted if each.role])
 
 
-@token.command(
-    "list", epilog="Example: riskrelay token list --json\n\nExit codes: 0 listed, 1 database unavailable, 2 wrong settings."
-)
+@token.command("list", epilog=usage("token list --json", "0 listed, 1 database unavailable, 2 wrong settings"))
 @json_option
 def list_tokens(as_json: bool) -> None:
     """List tokens, without their values."""
@@ -115,8 +113,10 @@ def revoke_token(token_id: int | None, email: str | None, as_json: bool) -> None
 
 @session.command(
     "list",
-    epilog="Example: riskrelay session list --user ada@example.com --json\n\n"
-    "Exit codes: 0 listed, 1 no such user or database unavailable, 2 wrong usage or settings.",
+    epilog=usage(
+        "session list --user ada@example.com --json",
+        "0 listed, 1 no such user or database unavailable, 2 wrong usage or settings",
+    ),
 )
 @click.option("--user", "email", help="Only sessions of this user.")
 @json_option

@@ -14,7 +14,7 @@ import click
 from bin.cli.installation import Refused, opened
 from bin.cli.option_types import LIMIT, ROW_ID, TEXT, Parsed, ValueList, require_one, several_of
 from bin.cli.output import echo
-from bin.cli.records import Record, RecordTable, json_option, print_record
+from bin.cli.records import Record, RecordTable, json_option, print_record, usage
 from bin.cli.request_bodies import given, parse_strictly, read_limited
 from bin.commands.exports.export_bulk import bulk, process, read_filters
 from bin.commands.exports.export_decisions import approve, dismiss, edit, restore, retry, snooze, split
@@ -69,8 +69,10 @@ export: Final = click.Group("export")
 
 @export.command(
     "list",
-    epilog="Example: riskrelay export list --status failed,blocked --severity high,critical\n\n"
-    "Exit codes: 0 listed, 1 database unavailable, 2 wrong usage or settings.",
+    epilog=usage(
+        "export list --status failed,blocked --severity high,critical",
+        "0 listed, 1 database unavailable, 2 wrong usage or settings",
+    ),
 )
 @click.option("--account", "account_id", type=ROW_ID, help="Only exports of this account.")
 @click.option("--status", "statuses", type=several_of(ExportStatus), default=(), help=f"Only {_either(ExportStatus)}.")
@@ -136,7 +138,7 @@ def print_rest(total: int | None, shown: int) -> None:
         echo(f"Showing the first {shown:,} of {number}. To list more: --limit N or --all.")
 
 
-@export.command(epilog="Example: riskrelay export show exp_… --json\n\nExit codes: 0 shown, 1 not found, 2 wrong usage.")
+@export.command(epilog=usage("export show exp_… --json", "0 shown, 1 not found, 2 wrong usage"))
 @click.argument("export_id")
 @json_option
 def show(export_id: str, as_json: bool) -> None:
@@ -175,9 +177,7 @@ def print_link(shown: Record, as_json: bool) -> None:
         echo(printable(ticket["url"]))
 
 
-@export.command(
-    "attempts", epilog="Example: riskrelay export attempts exp_… --json\n\nExit codes: 0 listed, 1 not found, 2 wrong usage."
-)
+@export.command("attempts", epilog=usage("export attempts exp_… --json", "0 listed, 1 not found, 2 wrong usage"))
 @click.argument("export_id")
 @json_option
 def list_attempts(export_id: str, as_json: bool) -> None:
@@ -190,8 +190,9 @@ def list_attempts(export_id: str, as_json: bool) -> None:
 
 
 @export.command(
-    epilog="Example: riskrelay export prepare --account 1 --title 'The total is wrong' --severity high\n\n"
-    "Exit codes: 0 prepared, 1 refused, 2 wrong usage."
+    epilog=usage(
+        "export prepare --account 1 --title 'The total is wrong' --severity high", "0 prepared, 1 refused, 2 wrong usage"
+    )
 )
 @click.option("--account", "account_id", required=True, type=ROW_ID, help="The account's id.")
 @click.option("--title", help="One line.")
@@ -235,8 +236,7 @@ def _since(text: str) -> datetime | None:
 
 
 @export.command(
-    epilog="Example: riskrelay export recover --target tgt_… --since 7d\n\n"
-    "Exit codes: 0 done, 1 refused or still running, 2 wrong usage."
+    epilog=usage("export recover --target tgt_… --since 7d", "0 done, 1 refused or still running, 2 wrong usage")
 )
 @click.option("--target", "target_id", help="Redeliver the exports of this target.")
 @click.option(

@@ -15,7 +15,7 @@ from bin.cli.installation import Refused, opened
 from bin.cli.interruption import Interruption
 from bin.cli.option_types import ROW_ID, options, require_one
 from bin.cli.output import echo
-from bin.cli.records import Command, RecordTable, json_option, print_record
+from bin.cli.records import Command, RecordTable, json_option, print_record, usage
 from bin.cli.request_bodies import checked
 from bin.cli.terminal import progress_bar
 from runtime.clock import utc_now
@@ -112,9 +112,7 @@ def decide_on_matching(decision: BulkDecision, given: Mapping[str, Any], as_json
         _process(held, settings, as_json)
 
 
-@click.command(
-    epilog="Example: riskrelay export bulk --show blk_…\n\nExit codes: 0 shown or cancelled, 1 not found, 2 wrong usage."
-)
+@click.command(epilog=usage("export bulk --show blk_…", "0 shown or cancelled, 1 not found, 2 wrong usage"))
 @click.option("--show", "shown_id", metavar="ID", help="Show the progress of a bulk job.")
 @click.option("--cancel", "cancelled_id", metavar="ID", help="Cancel a running bulk job; what it decided stays so.")
 @click.option("--list", "is_list", is_flag=True, help="List bulk jobs, newest first.")

@@ -9,7 +9,7 @@ import click
 
 from bin.cli.installation import Refused, opened
 from bin.cli.option_types import TEXT, ValueList
-from bin.cli.records import RecordTable, json_option, print_record
+from bin.cli.records import RecordTable, json_option, print_record, usage
 from bin.cli.request_bodies import checked, read_limited
 from bin.commands.exports.export_bulk import decide_on_matching, decides_on_many, filter_options
 from runtime.clock import utc_now
@@ -64,8 +64,10 @@ def approve(export_id: str | None, target_ids: tuple[str, ...], as_json: bool, *
 
 
 @click.command(
-    epilog="Example: riskrelay export dismiss exp_… --reason false_positive --note 'The picture is decoration.'\n\n"
-    "Exit codes: 0 dismissed, 1 refused or still running, 2 wrong usage."
+    epilog=usage(
+        "export dismiss exp_… --reason false_positive --note 'The picture is decoration.'",
+        "0 dismissed, 1 refused or still running, 2 wrong usage",
+    )
 )
 @click.argument("export_id", required=False)
 @click.option("--reason", type=click.Choice([*map(str, DismissalReason)]), help="Why it is dismissed.")
@@ -87,9 +89,7 @@ def dismiss(export_id: str | None, reason: str | None, note: str | None, as_json
         print_record(export_record(record, utc_now()), as_json)
 
 
-@click.command(
-    epilog="Example: riskrelay export restore exp_…\n\nExit codes: 0 prepared, 1 refused or still running, 2 wrong usage."
-)
+@click.command(epilog=usage("export restore exp_…", "0 prepared, 1 refused or still running, 2 wrong usage"))
 @click.argument("export_id", required=False)
 @filter_options()
 @json_option
@@ -103,9 +103,7 @@ def restore(export_id: str | None, as_json: bool, **filters: Any) -> None:
         print_record(export_record(record, utc_now()), as_json)
 
 
-@click.command(
-    epilog="Example: riskrelay export snooze exp_… --until 14d\n\nExit codes: 0 snoozed, 1 refused, 2 wrong usage."
-)
+@click.command(epilog=usage("export snooze exp_… --until 14d", "0 snoozed, 1 refused, 2 wrong usage"))
 @click.argument("export_id")
 @click.option("--until", metavar="TIME", help="RFC 3339, a date (UTC), or a time from now such as 14d, 12h, 30m.")
 @click.option("--until-seen", is_flag=True, help="Until one of its findings is seen again.")
@@ -118,7 +116,7 @@ def snooze(export_id: str, until: str | None, until_seen: bool, as_json: bool) -
         print_record(export_record(record, utc_now()), as_json)
 
 
-@click.command(epilog="Example: riskrelay export split exp_…\n\nExit codes: 0 split, 1 refused, 2 wrong usage.")
+@click.command(epilog=usage("export split exp_…", "0 split, 1 refused, 2 wrong usage"))
 @click.argument("export_id")
 @json_option
 def split(export_id: str, as_json: bool) -> None:
@@ -128,10 +126,7 @@ def split(export_id: str, as_json: bool) -> None:
         print_record({"ticket_exports": ids}, as_json)
 
 
-@click.command(
-    epilog="Example: riskrelay export edit exp_… --severity low --label accessibility\n\n"
-    "Exit codes: 0 edited, 1 refused, 2 wrong usage."
-)
+@click.command(epilog=usage("export edit exp_… --severity low --label accessibility", "0 edited, 1 refused, 2 wrong usage"))
 @click.argument("export_id")
 @click.option("--title", help="One line.")
 @click.option("--description-file", "file", type=click.File("rb"), help="The description; - reads standard input.")
@@ -148,9 +143,7 @@ def edit(export_id: str, file: BinaryIO | None, labels: tuple[str, ...], as_json
         print_record(export_record(record, utc_now()), as_json)
 
 
-@click.command(
-    epilog="Example: riskrelay export retry exp_…\n\nExit codes: 0 scheduled, 1 refused or still running, 2 wrong usage."
-)
+@click.command(epilog=usage("export retry exp_…", "0 scheduled, 1 refused or still running, 2 wrong usage"))
 @click.argument("export_id", required=False)
 @click.option("--target", "target_id", help="Another active target of the account; default: the export's own.")
 @filter_options(has_targets=True)

@@ -11,7 +11,7 @@ import click
 from bin.cli.installation import Refused, opened
 from bin.cli.output import echo
 from bin.cli.private_files import write_private
-from bin.cli.records import Record, json_option, print_record
+from bin.cli.records import Record, json_option, print_record, usage
 from bin.cli.request_bodies import parse_lines, parse_strictly
 from bin.cli.terminal import secret_line
 from schemas.base.principal import OPERATOR
@@ -26,8 +26,10 @@ receipt: Final = click.Group("receipt")
 
 
 @receipt.command(
-    epilog="Example: riskrelay receipt show exp_… --output receipt.json\n\n"
-    "Exit codes: 0 shown, 1 not found, not delivered or write failed, 2 wrong usage or settings."
+    epilog=usage(
+        "receipt show exp_… --output receipt.json",
+        "0 shown, 1 not found, not delivered or write failed, 2 wrong usage or settings",
+    )
 )
 @click.argument("export_id")
 @click.option("--output", "file", type=click.Path(dir_okay=False, path_type=Path), help="Write it to this file, mode 0600.")
@@ -49,8 +51,7 @@ def print_receipt(found: Record, file: Path | None) -> None:
 
 
 @receipt.command(
-    epilog="Example: riskrelay receipt verify receipt.json --audit audit.jsonl\n\n"
-    "Exit codes: 0 valid, 1 invalid or not readable, 2 wrong usage."
+    epilog=usage("receipt verify receipt.json --audit audit.jsonl", "0 valid, 1 invalid or not readable, 2 wrong usage")
 )
 @click.argument("file", type=click.File("rb"))
 @click.option("--audit", "log", type=click.File("rb"), help="Compare it with this export of the audit log, too.")

@@ -7,7 +7,7 @@ import click
 
 from bin.cli.installation import opened
 from bin.cli.option_types import LIMIT, ROW_ID, TEXT, ValueList, options, several_of
-from bin.cli.records import RecordTable, json_option, print_record
+from bin.cli.records import RecordTable, json_option, print_record, usage
 from bin.cli.request_bodies import present
 from schemas.api.approval_rules import RuleTestResponse, dump_rule
 from schemas.api.response_fields import dump
@@ -51,8 +51,10 @@ rule: Final = click.Group("rule")
 
 
 @rule.command(
-    epilog="Example: riskrelay rule add 'Severe findings' --user ada@example.com --severity high --approve-for tgt_…\n\n"
-    "Exit codes: 0 created, 1 refused, 2 wrong usage."
+    epilog=usage(
+        "rule add 'Severe findings' --user ada@example.com --severity high --approve-for tgt_…",
+        "0 created, 1 refused, 2 wrong usage",
+    )
 )
 @click.argument("name")
 @click.option(
@@ -70,10 +72,7 @@ def add(name: str, email: str, is_disabled: bool, as_json: bool, **given: Any) -
         print_record(dump_rule(made), as_json)
 
 
-@rule.command(
-    "list",
-    epilog="Example: riskrelay rule list --json\n\nExit codes: 0 listed, 1 database unavailable, 2 wrong usage or settings.",
-)
+@rule.command("list", epilog=usage("rule list --json", "0 listed, 1 database unavailable, 2 wrong usage or settings"))
 @click.option("--limit", type=LIMIT, help="Maximum number of rules; default: all.")
 @json_option
 def list_rules(limit: int | None, as_json: bool) -> None:
@@ -83,7 +82,7 @@ def list_rules(limit: int | None, as_json: bool) -> None:
         RULES.show([dump_rule(each) for each in found], as_json)
 
 
-@rule.command(epilog="Example: riskrelay rule show rul_… --json\n\nExit codes: 0 shown, 1 no such rule, 2 wrong usage.")
+@rule.command(epilog=usage("rule show rul_… --json", "0 shown, 1 no such rule, 2 wrong usage"))
 @click.argument("rule_id")
 @json_option
 def show(rule_id: str, as_json: bool) -> None:
@@ -94,8 +93,7 @@ def show(rule_id: str, as_json: bool) -> None:
 
 @rule.command(
     "set",
-    epilog="Example: riskrelay rule set rul_… --page-path '/checkout/*' --enable\n\n"
-    "Exit codes: 0 changed, 1 refused or no such rule, 2 wrong usage.",
+    epilog=usage("rule set rul_… --page-path '/checkout/*' --enable", "0 changed, 1 refused or no such rule, 2 wrong usage"),
 )
 @click.argument("rule_id")
 @click.option("--name", help="The new name.")
@@ -118,7 +116,7 @@ def set_members(
         print_record(dump_rule(changed), as_json)
 
 
-@rule.command(epilog="Example: riskrelay rule remove rul_…\n\nExit codes: 0 deleted, 1 no such rule, 2 wrong usage.")
+@rule.command(epilog=usage("rule remove rul_…", "0 deleted, 1 no such rule, 2 wrong usage"))
 @click.argument("rule_id")
 @json_option
 def remove(rule_id: str, as_json: bool) -> None:
@@ -128,7 +126,7 @@ def remove(rule_id: str, as_json: bool) -> None:
         print_record({"id": rule_id, "removed": True}, as_json)
 
 
-@rule.command(epilog="Example: riskrelay rule test rul_…\n\nExit codes: 0 tested, 1 no such rule, 2 wrong usage.")
+@rule.command(epilog=usage("rule test rul_…", "0 tested, 1 no such rule, 2 wrong usage"))
 @click.argument("rule_id")
 @json_option
 def test(rule_id: str, as_json: bool) -> None:

@@ -17,7 +17,7 @@ from bin.checks.egress import egress
 from bin.checks.results import CheckResult, Level, failure, ok, warning, worst
 from bin.cli import extras
 from bin.cli.output import counted, echo
-from bin.cli.records import json_option, print_record
+from bin.cli.records import json_option, print_record, usage
 from runtime.clock import utc_now
 from schemas.settings.definitions import InvalidSettings, Settings, find_env_file, load_settings, unknown_names
 from storage.db.engine import OUTAGES, close_database, connection, location_hint, open_database, outage_reason
@@ -54,10 +54,7 @@ DATABASE: Final[dict[str, Callable[[Settings, MetricsSnapshot, datetime], Checke
 }
 
 
-@click.command(
-    epilog="Example: riskrelay doctor --json\n\n"
-    "Exit codes: 0 no failures (warnings are possible), 1 failures, 2 wrong settings."
-)
+@click.command(epilog=usage("doctor --json", "0 no failures (warnings are possible), 1 failures, 2 wrong settings"))
 @json_option
 def doctor(as_json: bool) -> None:
     """Check this installation and print a fix for each problem."""

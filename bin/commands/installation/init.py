@@ -17,6 +17,7 @@ import click
 from bin.cli.env_file import set_line
 from bin.cli.installation import SHARED_SECRETS, Refused, alone, checked_settings, database_at, empty_variable, make_data_dir
 from bin.cli.output import echo
+from bin.cli.records import usage
 from bin.cli.terminal import is_terminal
 from runtime.clock import utc_now
 from runtime.files import sync
@@ -42,9 +43,7 @@ _HEADER = """\
 """
 
 
-@click.command(
-    epilog="Example: riskrelay init\n\nExit codes: 0 done, 1 the database has accounts or cannot be used, 2 wrong settings."
-)
+@click.command(epilog=usage("init", "0 done, 1 the database has accounts or cannot be used, 2 wrong settings"))
 def init() -> None:
     """Write .env with generated secrets, and create the first account, user, project and token.
 

@@ -4,14 +4,16 @@ import click
 
 from bin.cli.installation import checked_settings, database_at, make_data_dir, require_fit
 from bin.cli.output import echo
-from bin.cli.records import json_option, print_record
+from bin.cli.records import json_option, print_record, usage
 from storage.db import schema_version
 
 
 @click.command(
-    epilog="Example: riskrelay migrate --check --json\n\n"
-    "Exit codes: 0 up to date, 1 with --check: migrations are pending; otherwise: the database is unavailable, has a newer "
-    "schema or belongs to another application, 2 wrong usage or settings."
+    epilog=usage(
+        "migrate --check --json",
+        "0 up to date, 1 with --check: migrations are pending; otherwise: the database is unavailable, has a newer schema "
+        "or belongs to another application, 2 wrong usage or settings",
+    )
 )
 @click.option("--check", is_flag=True, help="List pending migrations and run none; exit with 1 if there are any.")
 @json_option

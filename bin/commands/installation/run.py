@@ -12,6 +12,7 @@ import click
 
 from bin.cli.installation import Refused, daemon_settings, database_at, make_data_dir, require_fit, warn_of_unknown_names
 from bin.cli.output import echo
+from bin.cli.records import usage
 from bin.commands.installation.init import FIRST_TOKEN, FIRST_USER, create_missing_records
 from bin.commands.installation.serve import (
     GUNICORN,
@@ -34,9 +35,7 @@ READY_WITHIN_S = 60
 REDIS_WITHIN_S = 20
 
 
-@click.command(
-    epilog="Example: riskrelay run\n\nExit codes: 0 stopped, 1 a process died or did not start, 2 wrong settings."
-)
+@click.command(epilog=usage("run", "0 stopped, 1 a process died or did not start, 2 wrong settings"))
 def run() -> None:
     """Run everything until Ctrl-C or SIGTERM: Redis, migrations, service and workers.
 

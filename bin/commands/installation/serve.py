@@ -18,6 +18,7 @@ from bin.cli.installation import (
     require_migrated,
     warn_of_unknown_names,
 )
+from bin.cli.records import usage
 from runtime.clock import utc_now
 from runtime.wake_up_queue import WakeUpQueue, connect
 from schemas.base.principal import OPERATOR
@@ -39,7 +40,7 @@ _OTHERS_START_WITHIN_S: Final = 5.0
 GUNICORN = ("-P", "-m", "service.server", "--config", "python:service.server.gunicorn_config", "service.wsgi:app")
 
 
-@click.command(epilog="Example: riskrelay serve\n\nExit codes: 0 stopped, 1 could not start, 2 wrong settings.")
+@click.command(epilog=usage("serve", "0 stopped, 1 could not start, 2 wrong settings"))
 def serve() -> None:
     """Run the HTTP service until SIGTERM; open requests are finished first."""
     settings = daemon_settings()

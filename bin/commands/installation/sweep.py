@@ -9,7 +9,7 @@ import click
 
 from bin.cli.installation import alone, database_at, opened
 from bin.cli.option_types import LIMIT
-from bin.cli.records import json_option, print_record
+from bin.cli.records import json_option, print_record, usage
 from runtime.clock import utc_now
 from runtime.wake_up_queue import WakeUpQueue, connect
 from schemas.settings.definitions import Settings
@@ -19,8 +19,7 @@ from worker.composition import compose_alert_task
 
 
 @click.command(
-    epilog="Example: riskrelay sweep --json\n\n"
-    "Exit codes: 0 done, 1 already running, or Redis or database unavailable, 2 wrong usage or settings."
+    epilog=usage("sweep --json", "0 done, 1 already running, or Redis or database unavailable, 2 wrong usage or settings")
 )
 @click.option("--dry-run", is_flag=True, help="Count due exports only.")
 @click.option("--limit", type=LIMIT, default=10_000, show_default=True, help="Stop counting at this number.")

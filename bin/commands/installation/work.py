@@ -6,12 +6,13 @@ import sys
 import click
 
 from bin.cli.installation import Refused, daemon_settings, warn_of_unknown_names
+from bin.cli.records import usage
 from bin.commands.installation.serve import require_startable, warn_if_redis_is_unavailable
 from bin.processes.supervisor import STOP_GRACE_S, Supervisor
 from schemas.settings.definitions import Settings
 
 
-@click.command(epilog="Example: riskrelay work\n\nExit codes: 0 stopped, 1 a process died, 2 wrong settings.")
+@click.command(epilog=usage("work", "0 stopped, 1 a process died, 2 wrong settings"))
 @click.option("--processes", type=click.IntRange(min=1), help="Number of processes, instead of WORKER_PROCESSES.")
 def work(processes: int | None) -> None:
     """Run the worker daemon until SIGTERM; running deliveries are finished first."""

@@ -17,7 +17,7 @@ from bin.cli.env_file import by_hand, put_in_front
 from bin.cli.installation import Refused, alone, checked_settings, empty_variable, opened
 from bin.cli.option_types import LIMIT
 from bin.cli.output import echo
-from bin.cli.records import json_option, print_record
+from bin.cli.records import json_option, print_record, usage
 from bin.cli.terminal import progress_bar
 from runtime.clock import utc_now
 from schemas.settings.definitions import Settings, find_env_file
@@ -36,8 +36,7 @@ _SETTING: Final = "ENCRYPTION_KEYS"
 
 @click.command(
     "rotate-keys",
-    epilog="Example: riskrelay rotate-keys --generate\n\n"
-    "Exit codes: 0 done, 1 refused or a value that no key decrypts, 2 wrong usage or settings.",
+    epilog=usage("rotate-keys --generate", "0 done, 1 refused or a value that no key decrypts, 2 wrong usage or settings"),
 )
 @click.option("--generate", is_flag=True, help="Only add a new first key to ENCRYPTION_KEYS in the .env in use.")
 @click.option("--dry-run", is_flag=True, help="Only count the values to encrypt again.")
