@@ -7,49 +7,12 @@ import falcon
 from runtime.dns_resolver import DnsResolver
 from runtime.wake_up_queue import BackgroundWakeUps, WakeUpQueue, connect
 from schemas.settings.definitions import RouteFamily, Settings
-from service.api.accounts.accounts import AccountResource, AccountsResource, OwnAccountResource
-from service.api.accounts.audit import AuditResource, ComplianceRequestResource, ComplianceRequestsResource
-from service.api.accounts.projects import ProjectResource, ProjectsResource, ScanRunResource, ScanRunsResource
-from service.api.accounts.tokens import TokenResource, TokensResource
-from service.api.accounts.users import GrantResource, GrantsResource, UserResource, UsersResource
-from service.api.approval_rules import ApprovalRuleResource, ApprovalRulesResource, ApprovalRuleTestResource
-from service.api.bulk import BulkDecisionsResource, BulkJobCancellationResource, BulkJobResource, BulkJobsResource
-from service.api.export_actions import (
-    TicketExportApprovalResource,
-    TicketExportDismissalResource,
-    TicketExportRestorationResource,
-    TicketExportRetryResource,
-    TicketExportSnoozeResource,
-    TicketExportSplitResource,
-)
-from service.api.exports import (
-    TicketExportAttemptsResource,
-    TicketExportEventsResource,
-    TicketExportReceiptResource,
-    TicketExportResource,
-    TicketExportsResource,
-)
-from service.api.findings import FindingResource, FindingsResource
+from service.api import approval_rules, bulk, export_actions, exports, findings, recoveries, sessions, target_actions
+from service.api.accounts import accounts, audit, projects, tokens, users
 from service.api.health import HealthResource, ReadinessChecks, ReadinessResource
-from service.api.intake.compliance import ComplianceWebhooksResource
-from service.api.intake.email import EmailWebhookResource
-from service.api.intake.scanner import ScannerResultsResource
-from service.api.intake.uploads import (
-    CmsDiagnosticsResource,
-    EvidenceCapturesResource,
-    HandoffResource,
-    StorefrontDiagnosticsResource,
-)
+from service.api.intake import compliance, email, scanner, uploads
 from service.api.metrics import MetricsResource
-from service.api.recoveries import RecoveriesResource, RecoveryCancellationResource, RecoveryResource
 from service.api.resources import ApiContext
-from service.api.sessions import ConsoleSessionRevocationResource, ConsoleSessionsResource
-from service.api.target_actions import (
-    TargetPingResource,
-    TargetResumptionResource,
-    TargetSwitchResource,
-    TargetValidationResource,
-)
 from service.api.targets import ProvidersResource, TargetResource, TargetsResource
 from service.console.routes import Console
 from service.http import error_responses
@@ -107,62 +70,62 @@ def api_resources(settings: Settings, wake_ups: WakeUpQueue, operations: Operati
     api = ApiContext.of(settings, operations)
 
     resources = (
-        ScannerResultsResource(api, secrets),
-        EmailWebhookResource(api, secrets, settings),
+        scanner.ScannerResultsResource(api, secrets),
+        email.EmailWebhookResource(api, secrets, settings),
         TargetsResource(api),
         TargetResource(api),
         ProvidersResource(api),
-        TargetValidationResource(api),
-        TargetPingResource(api),
-        TargetSwitchResource("pause", api),
-        TargetResumptionResource(api),
-        TargetSwitchResource("disable", api),
-        TicketExportsResource(api),
-        TicketExportResource(api),
-        TicketExportAttemptsResource(api),
-        TicketExportEventsResource(api),
-        TicketExportReceiptResource(api),
-        TicketExportApprovalResource(api),
-        TicketExportRetryResource(api),
-        TicketExportDismissalResource(api),
-        TicketExportRestorationResource(api),
-        TicketExportSnoozeResource(api),
-        TicketExportSplitResource(api),
-        BulkDecisionsResource(api),
-        BulkJobsResource(api),
-        BulkJobResource(api),
-        BulkJobCancellationResource(api),
-        FindingsResource(api),
-        FindingResource(api),
-        ProjectsResource(api),
-        ProjectResource(api),
-        OwnAccountResource(api),
-        AccountsResource(api),
-        AccountResource(api),
-        UsersResource(api),
-        UserResource(api),
-        GrantsResource(api),
-        GrantResource(api),
-        TokensResource(api),
-        TokenResource(api),
-        ScanRunsResource(api),
-        ScanRunResource(api),
-        AuditResource(api),
-        ComplianceRequestsResource(api),
-        ComplianceRequestResource(api),
-        RecoveriesResource(api),
-        RecoveryResource(api),
-        RecoveryCancellationResource(api),
-        ApprovalRulesResource(api),
-        ApprovalRuleResource(api),
-        ApprovalRuleTestResource(api),
-        EvidenceCapturesResource(api),
-        CmsDiagnosticsResource(api),
-        StorefrontDiagnosticsResource(api),
-        HandoffResource(api),
-        ComplianceWebhooksResource(secrets, operations),
-        ConsoleSessionsResource(api),
-        ConsoleSessionRevocationResource(api),
+        target_actions.TargetValidationResource(api),
+        target_actions.TargetPingResource(api),
+        target_actions.TargetSwitchResource("pause", api),
+        target_actions.TargetResumptionResource(api),
+        target_actions.TargetSwitchResource("disable", api),
+        exports.TicketExportsResource(api),
+        exports.TicketExportResource(api),
+        exports.TicketExportAttemptsResource(api),
+        exports.TicketExportEventsResource(api),
+        exports.TicketExportReceiptResource(api),
+        export_actions.TicketExportApprovalResource(api),
+        export_actions.TicketExportRetryResource(api),
+        export_actions.TicketExportDismissalResource(api),
+        export_actions.TicketExportRestorationResource(api),
+        export_actions.TicketExportSnoozeResource(api),
+        export_actions.TicketExportSplitResource(api),
+        bulk.BulkDecisionsResource(api),
+        bulk.BulkJobsResource(api),
+        bulk.BulkJobResource(api),
+        bulk.BulkJobCancellationResource(api),
+        findings.FindingsResource(api),
+        findings.FindingResource(api),
+        projects.ProjectsResource(api),
+        projects.ProjectResource(api),
+        accounts.OwnAccountResource(api),
+        accounts.AccountsResource(api),
+        accounts.AccountResource(api),
+        users.UsersResource(api),
+        users.UserResource(api),
+        users.GrantsResource(api),
+        users.GrantResource(api),
+        tokens.TokensResource(api),
+        tokens.TokenResource(api),
+        projects.ScanRunsResource(api),
+        projects.ScanRunResource(api),
+        audit.AuditResource(api),
+        audit.ComplianceRequestsResource(api),
+        audit.ComplianceRequestResource(api),
+        recoveries.RecoveriesResource(api),
+        recoveries.RecoveryResource(api),
+        recoveries.RecoveryCancellationResource(api),
+        approval_rules.ApprovalRulesResource(api),
+        approval_rules.ApprovalRuleResource(api),
+        approval_rules.ApprovalRuleTestResource(api),
+        uploads.EvidenceCapturesResource(api),
+        uploads.CmsDiagnosticsResource(api),
+        uploads.StorefrontDiagnosticsResource(api),
+        uploads.HandoffResource(api),
+        compliance.ComplianceWebhooksResource(secrets, operations),
+        sessions.ConsoleSessionsResource(api),
+        sessions.ConsoleSessionRevocationResource(api),
         HealthResource(settings),
         ReadinessResource(ReadinessChecks(wake_ups, vault, settings.data_dir)),
         MetricsResource(settings.data_dir, wake_ups),
