@@ -15,7 +15,8 @@ from runtime.wake_up_queue import WakeUpQueue, connect
 from schemas.settings.definitions import DeploymentMode, default_settings
 from service.app import api_resources
 from service.openapi.document import document as description
-from service.openapi.operations import BULK_JOB_ID, COMPLIANCE_ID, EXPORT_ID, FINDING_ID, RECOVERY_ID, RULE_ID, TARGET_ID
+from service.openapi.examples import example_id
+from service.openapi.operations import EXPORT_ID, TARGET_ID
 from service.openapi.subjects.exports import DIGEST
 from service.openapi.subjects.targets import TARGET_URL
 from service.operations.wiring import build_operations
@@ -65,9 +66,9 @@ _VARIABLES: Final[Mapping[str, str]] = {
     "grant_id": "",
     "token_id": "",
     "scan_run_id": "",
-    "compliance_id": COMPLIANCE_ID,
+    "compliance_id": example_id("cpl"),
     # A list names those of the installation.
-    "finding_id": FINDING_ID,
+    "finding_id": example_id("fnd"),
 }
 
 #: Every request, in the order of a run: its operation, and the name of the example that it sends.
@@ -215,11 +216,11 @@ _SIGN: Final = (
 _VARIABLE_OF: Final[Mapping[Any, str]] = {
     EXPORT_ID: "{{export_id}}",
     TARGET_ID: "{{target_id}}",
-    RECOVERY_ID: "{{recovery_id}}",
-    BULK_JOB_ID: "{{job_id}}",
-    RULE_ID: "{{rule_id}}",
-    FINDING_ID: "{{finding_id}}",
-    COMPLIANCE_ID: "{{compliance_id}}",
+    example_id("rec"): "{{recovery_id}}",
+    example_id("blk"): "{{job_id}}",
+    example_id("rul"): "{{rule_id}}",
+    example_id("fnd"): "{{finding_id}}",
+    example_id("cpl"): "{{compliance_id}}",
     DIGEST: "{{ticket_digest}}",
     TARGET_URL: "{{target_url}}",
     _EXAMPLE_SHOP: "{{shop_domain}}",

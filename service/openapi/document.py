@@ -3,7 +3,7 @@
 A route without a description fails here; a test finds it before an installation does.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from apispec import APISpec
@@ -35,17 +35,8 @@ from service.openapi.subjects import (
     uploads,
 )
 
-_OPERATIONS: Final = {
-    **exports.OPERATIONS,
-    **jobs.OPERATIONS,
-    **targets.OPERATIONS,
-    **approval_rules.OPERATIONS,
-    **findings.OPERATIONS,
-    **administration.OPERATIONS,
-    **intake.OPERATIONS,
-    **uploads.OPERATIONS,
-    **health.OPERATIONS,
-}
+_SUBJECTS: Final = (exports, jobs, targets, approval_rules, findings, administration, intake, uploads, health)
+_OPERATIONS: Final = {route: each for subject in _SUBJECTS for route, each in subject.OPERATIONS.items()}
 
 
 class _Tag(NamedTuple):
@@ -96,35 +87,6 @@ Served at `/openapi.json`, and as a page at [`/docs`]({page}).
 #: The parameters that describe the parts of paths that vary.
 _IN_PATHS: Final = {each["name"]: component for component, each in PARAMETERS.items() if each["in"] == "path"}
 _AS_IF: Final = "With `dry_run`: the response as if the request were stored. Its ids do not exist."
-
-_LIMIT: Final = {"type": "string", "pattern": '^"principal";r=[0-9]+;t=[0-9]+$'}
-_POLICY: Final = {"type": "string", "pattern": '^"principal";q=[0-9]+;w=[0-9]+$'}
-_HEADERS: Final[Mapping[str, tuple[str, bool, Mapping[str, Any]]]] = {
-    "RequestId": (
-        "Your `X-Request-Id`, or a generated one.",
-        True,
-        {"type": "string", "pattern": "^[A-Za-z0-9._-]{1,128}$"},
-    ),
-    "RateLimit": ("`r` requests may follow within `t` seconds.", True, _LIMIT),
-    "RateLimitPolicy": ("`q` requests may be made within any `w` seconds.", True, _POLICY),
-    "RateLimitOptional": (
-        "`r` requests may follow within `t` seconds; present once the caller is authenticated.",
-        False,
-        _LIMIT,
-    ),
-    "RateLimitPolicyOptional": (
-        "`q` requests may be made within any `w` seconds; present once the caller is authenticated.",
-        False,
-        _POLICY,
-    ),
-    "RetryAfter": ("Whole seconds to wait.", True, {"type": "integer", "minimum": 1}),
-    "RetryAfterOptional": ("Whole seconds to wait, if waiting helps.", False, {"type": "integer", "minimum": 1}),
-    "Challenge": ("The authentication scheme.", True, {"type": "string", "pattern": "^Bearer "}),
-    "Location": ("The URL of the record.", True, {"type": "string", "format": "uri"}),
-    "ETag": ("The version; send it as `If-None-Match`.", True, {"type": "string", "pattern": '^"[^"]+"$'}),
-    "Link": ('The next page, as `<…>; rel="next"`; absent on the last one.', False, {"type": "string"}),
-    "Replayed": ("`true` if this is the stored response of the first request.", False, {"type": "string", "enum": ["true"]}),
-}
 
 
 def document(resources: Iterable[Any], public_base_url: str) -> dict[str, Any]:
@@ -184,8 +146,10 @@ class _Writer:
             components.security_scheme(name, scheme)
         for name, parameter in PARAMETERS.items():
             components.parameter(name, parameter["in"], dict(parameter))
-        for name, (description, required, schema) in _HEADERS.items():
-            components.header(name, {"description": description, "required": required, "schema": dict(schema)})
+        for name, header in error_responses.HEADERS.items():
+            components.header(
+                name, {"description": header.description, "required": header.required, "schema": header.schema}
+            )
         for error in (ErrorResponse, ProblemResponse):
             self._resolve(error)
 
@@ -237,23 +201,12 @@ class _Writer:
     ) -> Iterator[tuple[str, Any]]:
         for good in described.responses:
             yield str(good.status), self._good(good, operation)
-        if operation is None:
-            yield from self._error_responses(described.error_codes, challenges=False)
-            return
-        if operation.has_dry_run:
+        if operation is not None and operation.has_dry_run:
             [first] = described.responses
-            yield (
-                "200",
-                self._good(
-                    described.dry_run_response or SuccessResponse(200, _AS_IF, first.schema, first.example), operation
-                ),
-            )
-        challenges = isinstance(operation.authenticate, Bearer)
-        yield from self._error_responses(
-            error_responses.codes(operation, resource.path, described.error_codes), challenges=challenges
-        )
-
-    def _error_responses(self, found: Iterable[str], *, challenges: bool) -> Iterator[tuple[str, Any]]:
+            as_if = described.dry_run_response or SuccessResponse(200, _AS_IF, first.schema, first.example)
+            yield "200", self._good(as_if, operation)
+        challenges = operation is not None and isinstance(operation.authenticate, Bearer)
+        found = error_responses.codes(operation, resource.path, described.error_codes)
         for status, codes in error_responses.by_status(found):
             name = error_responses.component_name(codes, challenges=challenges)
             if name not in self._responses:
@@ -328,27 +281,26 @@ def _security(operation: Operation | None) -> list[dict[str, list[str]]]:
     if isinstance(who, Bearer):
         abilities = [who.ability, *who.alternatives] if who.ability else [None]
         return [{f"{who.kind.value}Token": [] if each is None else [each.value]} for each in abilities]
-    return [{_SCHEME_OF_HEADER[who.header if isinstance(who, SharedSecret) else StorefrontSignature.HEADER]: []}]
+    scheme, _ = _SHARED_SECRETS[who.header if isinstance(who, SharedSecret) else StorefrontSignature.HEADER]
+    return [{scheme: []}]
 
 
-_SCHEME_OF_HEADER: Final[Mapping[str, str]] = {
-    "X-Scanner-Secret": "scannerSecret",
-    "X-Email-Webhook-Secret": "emailSecret",
-    StorefrontSignature.HEADER: "storefrontSignature",
-}
-_SCHEME_DESCRIPTIONS: Final[Mapping[str, str]] = {
-    "scannerSecret": "The shared secret of the scanner.",
-    "emailSecret": "The shared secret of the email provider.",
-    "storefrontSignature": "HMAC-SHA-256 of the raw body with the shared secret of the storefront platform, in base64 or as "
-    "64 hex digits.",
+#: The security schemes of the senders with a shared secret, and their descriptions, by header.
+_SHARED_SECRETS: Final = {
+    "X-Scanner-Secret": ("scannerSecret", "The shared secret of the scanner."),
+    "X-Email-Webhook-Secret": ("emailSecret", "The shared secret of the email provider."),
+    StorefrontSignature.HEADER: (
+        "storefrontSignature",
+        "HMAC-SHA-256 of the raw body with the shared secret of the storefront platform, in base64 or as 64 hex digits.",
+    ),
 }
 
 
 def _security_schemes() -> dict[str, dict[str, str]]:
     tokens = {f"{kind.value}Token": _token_scheme(kind) for kind in TokenKind}
     shared = {
-        name: {"type": "apiKey", "in": "header", "name": header, "description": _SCHEME_DESCRIPTIONS[name]}
-        for header, name in _SCHEME_OF_HEADER.items()
+        name: {"type": "apiKey", "in": "header", "name": header, "description": description}
+        for header, (name, description) in _SHARED_SECRETS.items()
     }
     return tokens | shared
 

@@ -3,8 +3,8 @@
 The codes of the request pipeline are derived from the `Operation`, so none can be left out.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
 
 from schemas.base import errors
 from service.http.auth import Bearer
@@ -37,8 +37,10 @@ _PROBLEM: Final = {"$ref": "#/components/schemas/Problem"}
 _EXAMPLE_FIELD: Final = errors.FieldProblem("/page/url", "invalid_url", "Not a valid URL.")
 
 
-def codes(operation: Operation, path: str, further: Iterable[str]) -> set[str]:
-    """Return every code that an operation at `path` can return."""
+def codes(operation: Operation | None, path: str, further: Iterable[str]) -> set[str]:
+    """Return every code that an operation at `path` can return; an open route has no `operation`."""
+    if operation is None:
+        return set(further)
     found = {"UNAUTHORIZED", "NOT_ACCEPTABLE", "PAYLOAD_TOO_LARGE", "VALIDATION_FAILED", "RATE_LIMITED", *further}
     found |= {"INTERNAL_ERROR", "SERVICE_UNAVAILABLE"}
     if isinstance(operation.authenticate, Bearer):
@@ -57,11 +59,10 @@ def has_key(operation: Operation) -> bool:
     return operation.form is not None and operation.body is not Body.SIGNED
 
 
-def by_status(found: Iterable[str]) -> Iterator[tuple[int, tuple[str, ...]]]:
+def by_status(found: Collection[str]) -> Iterator[tuple[int, tuple[str, ...]]]:
     """Yield each status with its codes, in order."""
-    known = set(found)
-    for status in sorted({STATUS[code] for code in known}):
-        yield status, tuple(sorted(code for code in known if STATUS[code] == status))
+    for status in sorted({STATUS[code] for code in found}):
+        yield status, tuple(sorted(code for code in found if STATUS[code] == status))
 
 
 def component_name(group: tuple[str, ...], *, challenges: bool) -> str:
@@ -95,21 +96,42 @@ def _headers(status: int, group: tuple[str, ...], *, challenges: bool) -> dict[s
     return references(names)
 
 
-#: The header of a component; "optional" ones are absent in some responses of that status.
-HEADER_NAMES: Final[Mapping[str, str]] = {
-    "RequestId": "X-Request-Id",
-    "Challenge": "WWW-Authenticate",
-    "RetryAfter": "Retry-After",
-    "RetryAfterOptional": "Retry-After",
-    "RateLimit": "RateLimit",
-    "RateLimitPolicy": "RateLimit-Policy",
-    "RateLimitOptional": "RateLimit",
-    "RateLimitPolicyOptional": "RateLimit-Policy",
-    "Location": "Location",
-    "ETag": "ETag",
-    "Link": "Link",
-    "Replayed": "Idempotency-Replayed",
+class _Header(NamedTuple):
+    name: str
+    description: str
+    schema: dict[str, Any]
+    required: bool = True
+
+
+_LIMIT: Final = {"type": "string", "pattern": '^"principal";r=[0-9]+;t=[0-9]+$'}
+_POLICY: Final = {"type": "string", "pattern": '^"principal";q=[0-9]+;w=[0-9]+$'}
+_REMAINING: Final = "`r` requests may follow within `t` seconds"
+_ALLOWED: Final = "`q` requests may be made within any `w` seconds"
+_AUTHENTICATED: Final = "present once the caller is authenticated."
+_WAIT: Final = {"type": "integer", "minimum": 1}
+#: The headers by component; "optional" ones are absent in some responses of a status.
+HEADERS: Final[Mapping[str, _Header]] = {
+    "RequestId": _Header(
+        "X-Request-Id", "Your `X-Request-Id`, or a generated one.", {"type": "string", "pattern": "^[A-Za-z0-9._-]{1,128}$"}
+    ),
+    "RateLimit": _Header("RateLimit", f"{_REMAINING}.", _LIMIT),
+    "RateLimitPolicy": _Header("RateLimit-Policy", f"{_ALLOWED}.", _POLICY),
+    "RateLimitOptional": _Header("RateLimit", f"{_REMAINING}; {_AUTHENTICATED}", _LIMIT, required=False),
+    "RateLimitPolicyOptional": _Header("RateLimit-Policy", f"{_ALLOWED}; {_AUTHENTICATED}", _POLICY, required=False),
+    "RetryAfter": _Header("Retry-After", "Whole seconds to wait.", _WAIT),
+    "RetryAfterOptional": _Header("Retry-After", "Whole seconds to wait, if waiting helps.", _WAIT, required=False),
+    "Challenge": _Header("WWW-Authenticate", "The authentication scheme.", {"type": "string", "pattern": "^Bearer "}),
+    "Location": _Header("Location", "The URL of the record.", {"type": "string", "format": "uri"}),
+    "ETag": _Header("ETag", "The version; send it as `If-None-Match`.", {"type": "string", "pattern": '^"[^"]+"$'}),
+    "Link": _Header("Link", 'The next page, as `<…>; rel="next"`; absent on the last one.', {"type": "string"}, False),
+    "Replayed": _Header(
+        "Idempotency-Replayed",
+        "`true` if this is the stored response of the first request.",
+        {"type": "string", "enum": ["true"]},
+        required=False,
+    ),
 }
+HEADER_NAMES: Final = {component: header.name for component, header in HEADERS.items()}
 
 
 def references(names: Iterable[str]) -> dict[str, Any]:

@@ -26,13 +26,6 @@ from service.openapi.examples import example_id, example_of
 #: Ids of the examples.
 EXPORT_ID: Final = example_id("exp")
 TARGET_ID: Final = example_id("tgt")
-RECOVERY_ID: Final = example_id("rec")
-BULK_JOB_ID: Final = example_id("blk")
-RULE_ID: Final = example_id("rul")
-HANDOFF_ID: Final = example_id("hof")
-FINDING_ID: Final = example_id("fnd")
-SESSION_ID: Final = example_id("ses")
-COMPLIANCE_ID: Final = example_id("cpl")
 REQUEST_ID: Final = "req_01KJM8B4C2D6E8F0G1H3J5K7M9"
 
 
@@ -161,14 +154,16 @@ def _id(prefix: str) -> dict[str, Any]:
     return {"type": "string", "pattern": f"^{prefix}_[0-9A-HJKMNP-TV-Z]{{26}}$"}
 
 
-def _path(name: str, prefix: str, description: str, example: str) -> dict[str, Any]:
-    schema = _id(prefix)
+def _in_path(name: str, description: str, schema: Mapping[str, Any], example: object) -> dict[str, Any]:
     return {"in": "path", "name": name, "description": description, "required": True, "schema": schema, "example": example}
+
+
+def _path(name: str, prefix: str, description: str) -> dict[str, Any]:
+    return _in_path(name, description, _id(prefix), example_id(prefix))
 
 
 def _row(name: str, description: str, maximum: int = MAX_ROW_ID, example: int = 7) -> dict[str, Any]:
-    schema = {"type": "integer", "minimum": 1, "maximum": maximum}
-    return {"in": "path", "name": name, "description": description, "required": True, "schema": schema, "example": example}
+    return _in_path(name, description, {"type": "integer", "minimum": 1, "maximum": maximum}, example)
 
 
 def _of(name: str, description: str) -> dict[str, Any]:
@@ -195,21 +190,21 @@ _TEXT: Final = {"type": "string"}
 
 #: Every parameter, by the name of its component.
 PARAMETERS: Final[Mapping[str, Mapping[str, Any]]] = {
-    "ExportId": _path("export_id", "exp", "The export. Another account's is a 404.", EXPORT_ID),
-    "TargetId": _path("target_id", "tgt", "The target. Another account's is a 404.", TARGET_ID),
-    "RecoveryId": _path("recovery_id", "rec", "The recovery. Another account's is a 404.", RECOVERY_ID),
-    "BulkJobId": _path("job_id", "blk", "The job. Another account's is a 404.", BULK_JOB_ID),
-    "RuleId": _path("rule_id", "rul", "The rule. Another account's is a 404.", RULE_ID),
-    "HandoffId": _path("handoff_id", "hof", "The handoff. Another user's is a 404.", HANDOFF_ID),
-    "FindingId": _path("finding_id", "fnd", "The finding. Another account's is a 404.", FINDING_ID),
-    "SessionId": _path("session_id", "ses", "The session. Another account's is a 404.", SESSION_ID),
+    "ExportId": _path("export_id", "exp", "The export. Another account's is a 404."),
+    "TargetId": _path("target_id", "tgt", "The target. Another account's is a 404."),
+    "RecoveryId": _path("recovery_id", "rec", "The recovery. Another account's is a 404."),
+    "BulkJobId": _path("job_id", "blk", "The job. Another account's is a 404."),
+    "RuleId": _path("rule_id", "rul", "The rule. Another account's is a 404."),
+    "HandoffId": _path("handoff_id", "hof", "The handoff. Another user's is a 404."),
+    "FindingId": _path("finding_id", "fnd", "The finding. Another account's is a 404."),
+    "SessionId": _path("session_id", "ses", "The session. Another account's is a 404."),
     "ProjectId": _row("project_id", "The project. Another account's is a 404.", example=1),
     "AccountId": _row("account_id", "The account."),
     "UserId": _row("user_id", "The user. Another account's is a 404."),
     "GrantId": _row("grant_id", "The grant. Another account's is a 404."),
     "TokenId": _row("token_id", "The token. Another account's is a 404."),
     "ScanRunId": _row("scan_run_id", "The scan run. Another account's is a 404.", MAX_ID),
-    "ComplianceRequestId": _path("compliance_id", "cpl", "The request.", COMPLIANCE_ID),
+    "ComplianceRequestId": _path("compliance_id", "cpl", "The request."),
     "AuditActor": _query("actor", "Only what this actor did: `user:7`, `operator`.", _WORD),
     "AuditAction": _query("action", "Only this action.", _WORD),
     "AuditObject": _query("object", "Only entries about the record with this id: `exp_…`, `user:7`.", _WORD),
@@ -234,14 +229,7 @@ PARAMETERS: Final[Mapping[str, Mapping[str, Any]]] = {
         "`true` or `1` runs every check and stores nothing; the response is 200 as if it were stored.",
         {"type": "string", "enum": ["true", "1", "false", "0"]},
     ),
-    "PageFile": {
-        "in": "path",
-        "name": "file",
-        "description": "The file name.",
-        "required": True,
-        "schema": {"type": "string", "enum": list(FILES)},
-        "example": "page.js",
-    },
+    "PageFile": _in_path("file", "The file name.", {"type": "string", "enum": list(FILES)}, "page.js"),
     "Limit": _query(
         "limit",
         "The maximum number of entries per page.",
