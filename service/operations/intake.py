@@ -1,24 +1,31 @@
-"""Use cases of intake: record a scanner's postback, accept an inbound email."""
+"""Use cases of intake: record a scanner's postback, an inbound email, a capture or diagnostics; follow an upload."""
 
 from dataclasses import dataclass, replace
 
 from runtime.clock import utc_now
 from schemas.base.checkpoint import Checkpoint
+from schemas.base.errors import Forbidden
+from schemas.base.principal import TokenPrincipal
+from schemas.exports.handoffs import Handoff, HandoffProgress
 from schemas.findings.life_cycle import FIXED_AFTER_RUNS
 from schemas.intake.artifacts import artifact_url
-from schemas.intake.email import EmailAccepted, InboundEmail
+from schemas.intake.diagnostics import Diagnostics
+from schemas.intake.email import EmailAccepted
+from schemas.intake.evidence import Capture
 from schemas.intake.fingerprint import PostbackResult
 from schemas.intake.scanner import ScanPostback
 from storage.accounts.account_limits import AccountLimits
+from storage.accounts.grants import manageable
 from storage.exports.rules.rule_evaluation import ApprovalRules
-from storage.intake import emails, findings
+from storage.intake import emails, findings, handoffs
 from storage.intake.emails import PreparedEmail
 from storage.intake.findings import PreparedPostback
+from storage.intake.handoffs import PreparedUpload
 
 
 @dataclass(frozen=True, slots=True)
 class IntakeOperations:
-    """Stores what scanners and email providers post, and prepares exports from it."""
+    """Stores what scanners, email providers, plugins and apps post, and prepares exports from it."""
 
     default_project_id: int | None
     limits: AccountLimits
@@ -38,10 +45,28 @@ class IntakeOperations:
             prepared, self.default_project_id, utc_now(), actor, self.limits, self.rules, self.fixed_after_runs
         )
 
-    def prepare_email(self, email: InboundEmail, checkpoint: Checkpoint) -> PreparedEmail:
-        """Write the ticket of an email, before the transaction that stores it."""
-        return emails.prepare_email(email, checkpoint)
-
     def accept_email(self, prepared: PreparedEmail, actor: str) -> EmailAccepted:
         """Store an email and prepare its export; a repeated message id returns the first email. Raises ValidationFailed."""
         return emails.accept(prepared, self.default_project_id, utc_now(), actor, self.limits, self.rules)
+
+    def record_upload(self, prepared: PreparedUpload, principal: TokenPrincipal) -> Handoff:
+        """Store an upload and prepare an export from it; checks the grant as well. Raises ValidationFailed at a limit."""
+        return handoffs.record_upload(prepared, principal, utc_now(), self.limits, self.rules)
+
+
+def require_grant(upload: Capture | Diagnostics, principal: TokenPrincipal) -> None:
+    """Raise Forbidden unless the user manages the project or report; ValidationFailed if the report is not the project's."""
+    manageable(principal, upload.project_id, upload.report_id)
+
+
+def get_handoff(handoff_id: str, principal: TokenPrincipal) -> HandoffProgress:
+    """Return what became of an upload of the caller's user.
+
+    Raises NotFound; Forbidden without the ability that the upload needed, or once the user no longer manages its project.
+    """
+    handoff = handoffs.get(handoff_id, principal.user_id)
+    if handoff.ability not in principal.abilities:
+        raise Forbidden(f"This token lacks the ability {handoff.ability.value}.")
+    # A handoff names the ticket: a user who no longer manages the project must not see it.
+    manageable(principal, handoff.project_id, handoff.report_id)
+    return handoff

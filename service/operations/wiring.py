@@ -13,7 +13,6 @@ from service.operations.exports import ExportOperations
 from service.operations.intake import IntakeOperations
 from service.operations.report_uploads import ReportUploadOperations
 from service.operations.targets import TargetOperations
-from service.operations.uploads import UploadOperations
 from storage.accounts.account_limits import account_limits
 from storage.exports.rules.rule_evaluation import ApprovalRules
 from storage.secrets.default_secret import DefaultSecret
@@ -30,7 +29,6 @@ class Operations:
     bulk: BulkOperations
     intake: IntakeOperations
     compliance: ComplianceOperations
-    uploads: UploadOperations
     report_uploads: ReportUploadOperations
     approval_rules: ApprovalRuleOperations
 
@@ -60,7 +58,6 @@ def build_operations(
             settings.default_project_id, limits, rules, settings.artifacts_base_url, settings.fixed_after_runs
         ),
         compliance=ComplianceOperations(vault),
-        uploads=UploadOperations(limits, rules),
         report_uploads=ReportUploadOperations(vault, limits),
         approval_rules=ApprovalRuleOperations(),
     )

@@ -11,6 +11,7 @@ from service.api.resources import ApiContext, ApiResource, once_per_key
 from service.http.auth import SharedSecret
 from service.http.idempotency import ApiResponse
 from service.http.request_pipeline import Operation
+from storage.intake.emails import prepare_email
 from storage.secrets.integrations import Integration, SharedSecrets
 
 
@@ -25,10 +26,8 @@ class EmailWebhookResource(ApiResource):
         self._intake = api.operations.intake
         networks, proxies = settings.email_allowed_networks, settings.trusted_proxies
         secret = SharedSecret("X-Email-Webhook-Secret", Integration.EMAIL, secrets, networks, proxies)
-        prepare = self._intake.prepare_email
-        super().__init__(
-            api, {"POST": Operation(secret, EmailForm(), has_dry_run=True, inspected=inspected, prepare=prepare)}
-        )
+        accepting = Operation(secret, EmailForm(), has_dry_run=True, inspected=inspected, prepare=prepare_email)
+        super().__init__(api, {"POST": accepting})
 
     @once_per_key
     def on_post(self, req: falcon.Request) -> ApiResponse:

@@ -28,7 +28,7 @@ from service.http import conditional_requests
 from service.http.auth import Bearer
 from service.http.idempotency import ApiResponse
 from service.http.request_pipeline import Operation
-from service.operations.uploads import get_handoff, require_grant
+from service.operations.intake import get_handoff, require_grant
 from storage.intake.handoffs import prepare_upload
 
 
@@ -48,7 +48,7 @@ class _UploadResource(ApiResource):
         """Store the upload and prepare an export from it."""
 
         def work() -> ApiResponse:
-            handoff = self._api.operations.uploads.record(req.context.payload, req.context.principal)
+            handoff = self._api.operations.intake.record_upload(req.context.payload, req.context.principal)
             content = dump_upload(self.response, req.context.payload.upload, handoff)
             return ApiResponse(201, content, log_fields={"export_id": handoff.ticket_export_id})
 
