@@ -19,13 +19,14 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Metric, generate_latest, values
+from prometheus_client import Metric, generate_latest, values
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.mmap_dict import MmapedDict, mmap_key
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_fixed
 
+from runtime.files import try_lock
 from schemas.version import VERSION
 
 #: The text format that every Prometheus reads.
@@ -87,9 +88,7 @@ def counted(data_dir: Path, roles: Iterable[ProcessKind]) -> list[Metric]:
 
 def exposition(metrics: Iterable[Metric]) -> bytes:
     """Return metrics in Prometheus' text format."""
-    registry = CollectorRegistry()
-    registry.register(_Collected(list(metrics)))
-    return generate_latest(registry)
+    return generate_latest(_Collected(metrics))
 
 
 def gauge(name: str, documentation: str, value: float) -> Metric:
@@ -113,7 +112,7 @@ def build_info() -> Metric:
 class _Collected(Collector):
     """Metrics that were collected already, as a collector of prometheus_client."""
 
-    def __init__(self, metrics: Sequence[Metric]) -> None:
+    def __init__(self, metrics: Iterable[Metric]) -> None:
         self._metrics = metrics
 
     def collect(self) -> Iterable[Metric]:
@@ -173,15 +172,8 @@ def _merge_ended(folder: Path) -> None:
 
 def _has_ended(file: Path) -> bool:
     """Return whether no process holds a file; the kernel releases it however the process ends."""
-    descriptor = os.open(file, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    else:
-        return True
-    finally:
-        os.close(descriptor)
+    with file.open("r+b") as opened:
+        return try_lock(opened)
 
 
 def _is_sum(file: Path) -> bool:
