@@ -8,8 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from enum import Enum, auto
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from runtime.clock import utc_now
 from runtime.wake_up_queue import WakeUpQueue
@@ -38,6 +37,9 @@ BY_CLIENT: Final = "client"
 _POLL_INTERVAL_S: Final = 0.05
 #: Time a worker may need beyond the deadline of its request: to write the result, to wait for another writer.
 _MARGIN_S: Final = 2.0
+
+#: What a worker does for a request that waits.
+_Job = TypeVar("_Job", Ping, RequestedValidation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +218,6 @@ class TargetOperations:
             cancelled.append(validations.cancel(target_id, requested_at))
 
         self._wait_for_validation(target_id, actor, cancel, cancel)
-        engine.release()
         return not any(cancelled)
 
     def has_worker(self) -> bool:
@@ -234,18 +235,13 @@ class TargetOperations:
         if account_id is None:
             account_id = self.get(target_id, actor).account_id
         ping_id = pings.request(target_id, account_id, utc_now(), actor.key, request_sha256)
-        engine.release()
-        self.wake_ups.notify()
-        _wait(
-            lambda: _stage(pings.get(ping_id)),
+        ended = self._wait(
+            lambda: pings.get(ping_id),
             lambda: pings.cancel_unstarted(ping_id, utc_now()),
             lambda: pings.stop_waiting(ping_id, utc_now()),
-            self.delivery_timeout_s + _MARGIN_S,
         )
-        result = pings.get(ping_id).result
-        engine.release()
-        assert result is not None  # noqa: S101 - a ping that is over has its result
-        return result
+        assert ended.result is not None  # noqa: S101 - a ping that is over has its result
+        return ended.result
 
     def _require_safe_api(self, settings: Mapping[str, Any], account_id: int) -> None:
         """Check the address of a tracker's API, where it is another one."""
@@ -261,50 +257,33 @@ class TargetOperations:
     ) -> None:
         """Request a validation and wait as `_wait` does; both functions get the time of the request."""
         requested_at = validations.request(target_id, actor.account_id, utc_now(), actor.key)
-        engine.release()
-        self.wake_ups.notify()
-        _wait(
-            lambda: _stage(validations.get(target_id, requested_at, utc_now())),
+        self._wait(
+            lambda: validations.get(target_id, requested_at, utc_now()),
             lambda: cancel_unstarted(requested_at),
             lambda: stop_waiting(requested_at),
-            self.delivery_timeout_s + _MARGIN_S,
         )
 
+    def _wait(
+        self, read: Callable[[], _Job], cancel_unstarted: Callable[[], object], stop_waiting: Callable[[], object]
+    ) -> _Job:
+        """Wake the workers and return the job once it is over.
 
-class _JobStage(Enum):
-    """The progress of a job that a worker does."""
-
-    WAITING = auto()
-    BEGUN = auto()
-    OVER = auto()
-
-
-def _stage(job: Ping | RequestedValidation) -> _JobStage:
-    if job.is_over:
-        return _JobStage.OVER
-    return _JobStage.BEGUN if job.has_begun else _JobStage.WAITING
-
-
-def _wait(
-    stage: Callable[[], _JobStage],
-    cancel_unstarted: Callable[[], object],
-    stop_waiting: Callable[[], object],
-    end_within_s: float,
-) -> None:
-    """Wait until the job is over; end it if no worker begins it in time, or the worker does not finish in time.
-
-    No connection is held meanwhile.
-    """
-    began_at = requested_at = time.monotonic()
-    while (reached := stage()) is not _JobStage.OVER:
+        Ends it if no worker begins it in time, or the worker does not finish in time. No connection is held meanwhile.
+        """
         engine.release()
-        now = time.monotonic()
-        if reached is _JobStage.WAITING:
-            began_at = now
-            if now - requested_at > BEGIN_WITHIN_S:
-                # A worker that begins at this very moment wins, and is waited for.
-                cancel_unstarted()
-        elif now - began_at > end_within_s:
-            stop_waiting()
+        self.wake_ups.notify()
+        began_at = requested_at = time.monotonic()
+        while not (job := read()).is_over:
+            engine.release()
+            now = time.monotonic()
+            if not job.has_begun:
+                began_at = now
+                if now - requested_at > BEGIN_WITHIN_S:
+                    # A worker that begins at this very moment wins, and is waited for.
+                    cancel_unstarted()
+            elif now - began_at > self.delivery_timeout_s + _MARGIN_S:
+                stop_waiting()
+            engine.release()
+            time.sleep(_POLL_INTERVAL_S)
         engine.release()
-        time.sleep(_POLL_INTERVAL_S)
+        return job
