@@ -29,7 +29,7 @@ def connect(url: str, timeout_s: float | None = TIMEOUT_S, most_connections: int
     Raises InvalidRedisUrl.
     """
     where = parse_redis_url(url)
-    limits: dict[str, Any] = {"max_connections": most_connections, "retry": _no_retry()}
+    limits: dict[str, Any] = {"max_connections": most_connections, "retry": Retry(NoBackoff(), 0)}
     if where.service is None:
         pool = ConnectionPool(**_server(where), **_timeouts(timeout_s, 1.0), **limits)
     else:
@@ -44,7 +44,7 @@ class _Sentinels:
     """
 
     def __init__(self, where: RedisUrl, timeout_s: float) -> None:
-        asking: dict[str, Any] = {**_tls(where), **_timeouts(timeout_s, 1.0), "retry": _no_retry()}
+        asking: dict[str, Any] = {**_tls(where), **_timeouts(timeout_s, 1.0), "retry": Retry(NoBackoff(), 0)}
         self._asked = [Sentinel(where.places, sentinel_kwargs={**asking, **_credentials(where)})]
         if where.password is not None:
             self._asked.append(Sentinel(where.places, sentinel_kwargs=asking))
@@ -97,7 +97,3 @@ def _credentials(where: RedisUrl) -> dict[str, Any]:
 def _timeouts(timeout_s: float | None, part: float) -> dict[str, Any]:
     """Return the timeouts: a `part` of the time for connecting, and the time for each response."""
     return {"socket_connect_timeout": part * (timeout_s or TIMEOUT_S), "socket_timeout": timeout_s}
-
-
-def _no_retry() -> Retry:
-    return Retry(NoBackoff(), 0)

@@ -13,7 +13,7 @@ import hmac
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import falcon
 
@@ -37,6 +37,8 @@ from storage.intake import finding_list
 from storage.secrets.integrations import Integration, SharedSecrets
 
 Principal = TokenPrincipal | SharedSecretPrincipal
+#: Returns the caller. Raises Unauthorized or Forbidden.
+Authenticate = Callable[[falcon.Request], Principal]
 
 _BEARER: Final = "bearer "
 _CHALLENGE: Final = 'Bearer realm="riskrelay"'
@@ -49,12 +51,6 @@ _PROJECT_OF: Final[Mapping[str, Callable[[str], int | None]]] = {
     "finding_id": finding_list.project_of,
     "project_id": lambda text: int(text) if text.isascii() and text.isdecimal() else None,
 }
-
-
-class Authenticate(Protocol):
-    """Returns the caller. Raises Unauthorized or Forbidden."""
-
-    def __call__(self, req: falcon.Request) -> Principal: ...
 
 
 class Bearer:

@@ -21,7 +21,9 @@ def counted_address(req: falcon.Request, trusted_proxies: tuple[Network, ...]) -
     address = client_address(req, trusted_proxies)
     if address is None:
         return _NO_ADDRESS
-    return _by_prefix(address) if isinstance(address, IPv6Address) else str(address)
+    if isinstance(address, IPv6Address):
+        return str(IPv6Network((int(address), _IPV6_PREFIX), strict=False))
+    return str(address)
 
 
 def client_address(req: falcon.Request, trusted_proxies: tuple[Network, ...]) -> Address | None:
@@ -59,8 +61,3 @@ def _parsed(entry: str) -> Address | None:
         return None
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     return mapped or address
-
-
-def _by_prefix(address: IPv6Address) -> str:
-    host_bits = address.max_prefixlen - _IPV6_PREFIX
-    return str(IPv6Network((int(address) >> host_bits << host_bits, _IPV6_PREFIX)))
