@@ -19,8 +19,10 @@ from schemas.settings.definitions import Settings
 from schemas.version import VERSION
 
 if TYPE_CHECKING:
-    from runtime.sentry import SentryClient
+    from sentry_sdk import Client
 
+#: How long a stopping process waits for its last reports.
+STOP_WITHIN_S: Final = 2.0
 #: An error in every request must not use up a month's quota of Sentry in an hour.
 PER_MINUTE: Final = 30
 #: A recursion has a thousand frames; its first and last ones are enough.
@@ -48,9 +50,9 @@ def configure(settings: Settings, role: str) -> None:
     global _reports  # noqa: PLW0603 - as logs: of one process, to one place
     if settings.sentry_dsn is None:
         return
-    from runtime.sentry import SentryClient  # noqa: PLC0415 - it needs a package that only the extra brings
+    from runtime.sentry import sentry_client  # noqa: PLC0415 - it needs a package that only the extra brings
 
-    _reports = _Reports(SentryClient(settings.sentry_dsn, f"riskrelay@{VERSION}", settings.deployment_mode.value), role)
+    _reports = _Reports(sentry_client(settings.sentry_dsn, f"riskrelay@{VERSION}", settings.deployment_mode.value), role)
     logging.getLogger().addHandler(_reports)
     # The error that ends a process matters most.
     atexit.register(close)
@@ -68,7 +70,7 @@ def close() -> None:
 class _Reports(logging.Handler):
     """Reports each record that is an error with a traceback."""
 
-    def __init__(self, sentry: "SentryClient", role: str) -> None:
+    def __init__(self, sentry: "Client", role: str) -> None:
         super().__init__(logging.ERROR)
         self._sentry = sentry
         self._role = role
@@ -81,13 +83,13 @@ class _Reports(logging.Handler):
         if error is None or record.name.partition(".")[0] in _EXCLUDED or not self._may_report():
             return
         try:
-            self._sentry.send(_report(record, error, self._role))
+            self._sentry.capture_event(_report(record, error, self._role))
         except Exception as broken:  # noqa: BLE001 - the error itself is logged, and work goes on
             _log.warning("an error could not be reported", extra={"error": type(broken).__name__})
 
     def close(self) -> None:
         """Wait briefly for reports that are being sent."""
-        self._sentry.close()
+        self._sentry.close(timeout=STOP_WITHIN_S)
         super().close()
 
     def _may_report(self) -> bool:
@@ -98,7 +100,7 @@ class _Reports(logging.Handler):
         return self._reported <= PER_MINUTE
 
 
-def _report(record: logging.LogRecord, error: BaseException, role: str) -> dict[str, Any]:
+def _report(record: logging.LogRecord, error: BaseException, role: str) -> Any:
     fields = logs.fields_of(record)
     return {
         "level": "fatal" if record.levelno >= logging.CRITICAL else "error",

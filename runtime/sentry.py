@@ -14,8 +14,6 @@ from runtime.outages import Outage
 
 #: Reports waiting to be sent; further ones are dropped.
 QUEUE: Final = 50
-#: How long a stopping process waits for its last reports.
-STOP_WITHIN_S: Final = 2.0
 
 #: Fields that are sent. The client would add the machine's name and its own.
 _ALLOWED: Final = ("event_id", "timestamp", "platform", "level", "logger", "release", "environment", "exception", "tags")
@@ -23,37 +21,30 @@ _ALLOWED: Final = ("event_id", "timestamp", "platform", "level", "logger", "rele
 _log: Final = logging.getLogger(__name__)
 
 
-class SentryClient:
-    """Sends reports to the project of a DSN, on a thread of its own."""
+def sentry_client(dsn: str, release: str, environment: str) -> Client:
+    """Return a client that sends reports to the project of a DSN, on a thread of its own.
 
-    def __init__(self, dsn: str, release: str, environment: str) -> None:
-        self._client = Client(
-            dsn=dsn,
-            release=release,
-            environment=environment,
-            server_name="",
-            transport=_LoggingTransport,
-            before_send=_allowed_fields,
-            default_integrations=False,
-            auto_enabling_integrations=False,
-            auto_session_tracking=False,
-            send_client_reports=False,
-            enable_backpressure_handling=False,
-            include_local_variables=False,
-            include_source_context=False,
-            max_breadcrumbs=0,
-            spotlight=False,
-            debug=False,
-            transport_queue_size=QUEUE,
-        )
-
-    def send(self, event: Any) -> None:
-        """Queue a report, or drop it if the queue is full; never waits for the network."""
-        self._client.capture_event(event)
-
-    def close(self) -> None:
-        """Wait briefly for reports that are being sent."""
-        self._client.close(timeout=STOP_WITHIN_S)
+    `capture_event` never waits for the network: it queues a report, or drops it if the queue is full.
+    """
+    return Client(
+        dsn=dsn,
+        release=release,
+        environment=environment,
+        server_name="",
+        transport=_LoggingTransport,
+        before_send=_allowed_fields,
+        default_integrations=False,
+        auto_enabling_integrations=False,
+        auto_session_tracking=False,
+        send_client_reports=False,
+        enable_backpressure_handling=False,
+        include_local_variables=False,
+        include_source_context=False,
+        max_breadcrumbs=0,
+        spotlight=False,
+        debug=False,
+        transport_queue_size=QUEUE,
+    )
 
 
 class _LoggingTransport(HttpTransport):
