@@ -209,10 +209,6 @@ class ConsoleRoute:
         self._layout.require_permission(self, user, ids)
         return user
 
-    def _finish(self, resp: falcon.Response, user: ConsoleUser, to: Redirect) -> None:
-        self._layout.navigation.forget(user.account_id)
-        self._layout.redirect(resp, to.path, done=to.done)
-
 
 class RedirectRoute(ConsoleRoute):
     """Redirects from one path to another, both relative to the console."""
@@ -264,11 +260,25 @@ class Action(ConsoleRoute):
     def on_post(self, req: falcon.Request, resp: falcon.Response, **ids: str) -> None:
         """Check and process the form."""
         user, form = self._submitted(req, resp, ids)
-        self._finish(resp, user, self.act(user, form, **ids))
+        try:
+            to = self.act(user, form, **ids)
+        except ValidationFailed as failed:
+            template, content = self.again(req, user, form, failed, **ids)
+            resp.status = falcon.HTTP_422
+            self._layout.render(req, resp, template, content, user)
+            return
+        self._layout.navigation.forget(user.account_id)
+        self._layout.redirect(resp, to.path, done=to.done)
 
     def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
-        """Process the form."""
+        """Process the form. Raises ValidationFailed."""
         raise NotImplementedError
+
+    def again(
+        self, req: falcon.Request, user: ConsoleUser, form: Mapping[str, str], failed: ValidationFailed, **ids: str
+    ) -> tuple[str, Mapping[str, Any]]:
+        """Return the template and the variables of a page that shows a refused form again; without one, raises `failed`."""
+        raise failed
 
 
 class PageAction(Action):
@@ -276,20 +286,14 @@ class PageAction(Action):
 
     page: type[ConsolePage]
     #: The fields that are shown again: all but secrets.
-    fields: ClassVar[tuple[str, ...]]
+    fields: ClassVar[tuple[str, ...]] = ()
 
-    def on_post(self, req: falcon.Request, resp: falcon.Response, **ids: str) -> None:
-        """Process the form, or show its page again with the reasons."""
-        user, form = self._submitted(req, resp, ids)
-        try:
-            to = self.act(user, form, **ids)
-        except ValidationFailed as failed:
-            resp.status = falcon.HTTP_422
-            page = self.page(self._layout)
-            content = {**page.content(req, user, **ids), **self.refused(form, failed.problems, **ids)}
-            self._layout.render(req, resp, page.template, content, user)
-            return
-        self._finish(resp, user, to)
+    def again(
+        self, req: falcon.Request, user: ConsoleUser, form: Mapping[str, str], failed: ValidationFailed, **ids: str
+    ) -> tuple[str, Mapping[str, Any]]:
+        """Return the page with what differs for the refused form."""
+        page = self.page(self._layout)
+        return page.template, {**page.content(req, user, **ids), **self.refused(form, failed.problems, **ids)}
 
     def refused(self, form: Mapping[str, str], problems: Sequence[FieldProblem], **_ids: str) -> Mapping[str, Any]:
         """Return what the page's variables are for a form with problems."""
@@ -297,23 +301,14 @@ class PageAction(Action):
         return {"refused": RefusedForm(self.path.rpartition("/")[2], typed, {each.path: each for each in problems})}
 
 
-class FormPage(ConsolePage):
+class FormPage(ConsolePage, Action):
     """A page with one form; a refused form keeps what was typed and shows the reasons."""
 
-    def on_post(self, req: falcon.Request, resp: falcon.Response, **ids: str) -> None:
-        """Process the form, or show it again with the reasons."""
-        user, form = self._submitted(req, resp, ids)
-        try:
-            to = self.act(user, form, **ids)
-        except ValidationFailed as failed:
-            resp.status = falcon.HTTP_422
-            self._layout.render(req, resp, self.template, self.refused(user, form, failed.problems, **ids), user)
-            return
-        self._finish(resp, user, to)
-
-    def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
-        """Process the form. Raises ValidationFailed."""
-        raise NotImplementedError
+    def again(
+        self, req: falcon.Request, user: ConsoleUser, form: Mapping[str, str], failed: ValidationFailed, **ids: str
+    ) -> tuple[str, Mapping[str, Any]]:
+        """Return the page with the refused form."""
+        return self.template, self.refused(user, form, failed.problems, **ids)
 
     def refused(
         self, user: ConsoleUser, form: Mapping[str, str], problems: Sequence[FieldProblem], **ids: str

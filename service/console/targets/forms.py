@@ -42,6 +42,26 @@ _SHOWN: Final = "shown."
 _log: Final = logging.getLogger(__name__)
 
 
+class TargetAction(Action):
+    """A form of the page of a target, of an account that may use webhook targets."""
+
+    def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
+        """Change the target, then show its page. Raises WebhooksForbidden, TargetNotFound, and what `change` raises."""
+        require_webhooks(user)
+        target = self._operations.targets.get(ids["target_id"], user.principal)
+        return Redirect(f"/targets/{target.id}", self.change(user, form, target))
+
+    def change(self, user: ConsoleUser, form: Mapping[str, str], target: Target) -> str:
+        """Change the target, and return the key of the notice."""
+        raise NotImplementedError
+
+
+class TargetPageAction(TargetAction, PageAction):
+    """One that the page of the target shows again if it is refused."""
+
+    page = TargetPage
+
+
 class StopTarget(Action):
     """Pauses or disables a target, which every account may do."""
 
@@ -55,83 +75,65 @@ class StopTarget(Action):
     def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
         """Pause or disable the target. Raises TargetNotFound, Conflict."""
         self._operations.targets.change_status(ids["target_id"], self._verb, user.principal)
-        return _to_page(ids["target_id"], self._DONE[self._verb])
+        return Redirect(f"/targets/{ids['target_id']}", self._DONE[self._verb])
 
 
-class ResumeTarget(PageAction):
+class ResumeTarget(TargetPageAction):
     """Resumes a target after its address passes the policy again."""
 
     path = f"{TARGET}/resume"
-    page = TargetPage
-    fields = ()
 
-    def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
-        """Validate the address, resume the target, notify the workers.
-
-        Raises TargetNotFound, Conflict, ValidationFailed, Forbidden.
-        """
-        require_webhooks(user)
-        validation = self._operations.targets.check_before_resuming(ids["target_id"], user.principal)
+    def change(self, user: ConsoleUser, form: Mapping[str, str], target: Target) -> str:
+        """Validate the address, resume the target, notify the workers. Raises Conflict, ValidationFailed."""
+        validation = self._operations.targets.check_before_resuming(target.id, user.principal)
         with engine.transaction():
-            self._operations.targets.resume(ids["target_id"], user.principal, validation)
+            self._operations.targets.resume(target.id, user.principal, validation)
         self._operations.wake_workers()
-        return _to_page(ids["target_id"], "resumed")
+        return "resumed"
 
 
-class ValidateTarget(Action):
+class ValidateTarget(TargetAction):
     """Validates a target's address and certificate."""
 
     path = f"{TARGET}/validate"
 
-    def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
-        """Wait for a worker's validation; the target's page shows the result. Raises TargetNotFound, Forbidden."""
-        require_webhooks(user)
-        self._operations.targets.validate(ids["target_id"], user.principal)
-        target = self._operations.targets.get(ids["target_id"], user.principal)
-        return _to_page(target.id, _validated(target, "validated"))
+    def change(self, user: ConsoleUser, form: Mapping[str, str], target: Target) -> str:
+        """Wait for a worker's validation; the page shows the result."""
+        self._operations.targets.validate(target.id, user.principal)
+        return _validated(self._operations.targets.get(target.id, user.principal), "validated")
 
 
-class PingTarget(Action):
+class PingTarget(TargetAction):
     """Sends a signed test event through a worker."""
 
     path = f"{TARGET}/ping"
 
-    def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
-        """Wait for the ping; the target's page shows the result. Raises TargetNotFound, Conflict, Forbidden."""
-        require_webhooks(user)
-        found = self._operations.targets.ping(ids["target_id"], user.principal)
-        return _to_page(ids["target_id"], "pinged" if found.delivered else "ping_failed")
+    def change(self, user: ConsoleUser, form: Mapping[str, str], target: Target) -> str:
+        """Wait for the ping; the page shows the result. Raises Conflict."""
+        return "pinged" if self._operations.targets.ping(target.id, user.principal).delivered else "ping_failed"
 
 
-class SetTargetSecret(PageAction):
+class SetTargetSecret(TargetPageAction):
     """Sets a target's own signing secret, or a tracker's token; no page or command shows it again."""
 
     path = f"{TARGET}/secret"
-    page = TargetPage
-    fields = ()
 
-    def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
-        """Encrypt and store the secret. Raises TargetNotFound, ValidationFailed, ServiceUnavailable, Forbidden."""
+    def change(self, user: ConsoleUser, form: Mapping[str, str], target: Target) -> str:
+        """Encrypt and store the secret. Raises ValidationFailed, ServiceUnavailable."""
         # The first secret activates an inactive target, which then connects.
-        require_webhooks(user)
-        target = self._operations.targets.get(ids["target_id"], user.principal)
-        secret = checked_secret(form, self._vault)
-        self._operations.targets.set_secret(target.id, secret, self._vault, user.principal)
-        return _to_page(target.id, tried(self._operations, target.id, user) if target.is_tracker else "secret_set")
+        self._operations.targets.set_secret(target.id, checked_secret(form, self._vault), self._vault, user.principal)
+        return tried(self._operations, target.id, user) if target.is_tracker else "secret_set"
 
 
-class EditTarget(PageAction):
+class EditTarget(TargetPageAction):
     """Changes a target's name, URL, settings and rate limit."""
 
     path = f"{TARGET}/edit"
-    page = TargetPage
     fields = ("name", "base_url", "max_per_minute")
     text_fields = target_texts()
 
-    def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
-        """Check a new URL and change the target. Raises TargetNotFound, ValidationFailed, Forbidden."""
-        require_webhooks(user)
-        target = self._operations.targets.get(ids["target_id"], user.principal)
+    def change(self, user: ConsoleUser, form: Mapping[str, str], target: Target) -> str:
+        """Check a new URL and change the target. Raises ValidationFailed."""
         form = _with_present(form, target)
         members: dict[str, Any] = {**text_members(form), "max_per_minute": None, **limit_member(form)}
         if members.get("base_url") == target.shown_url:
@@ -146,10 +148,10 @@ class EditTarget(PageAction):
         self._operations.wake_workers()
         changed = self._operations.targets.get(target.id, user.principal)
         if target.has_secret and not changed.has_secret:
-            return _to_page(target.id, "token_erased")
+            return "token_erased"
         if changed.is_tracker and changed.has_secret and (edit.base_url or edit.provider_settings is not None):
-            return _to_page(target.id, tried(self._operations, target.id, user))
-        return _to_page(target.id, "target_moved" if edit.base_url else "target_edited")
+            return tried(self._operations, target.id, user)
+        return "target_moved" if edit.base_url else "target_edited"
 
     def typed(self, form: Mapping[str, str]) -> dict[str, str]:
         """Return the texts of the form by their labels, without a credential in the URL."""
@@ -174,90 +176,72 @@ class RemoveTarget(Action):
         return Redirect("/targets", "target_removed")
 
 
-class SetWebhookOptions(PageAction):
+class SetWebhookOptions(TargetPageAction):
     """Changes the signature, the events and the format of a webhook's deliveries."""
 
     path = f"{TARGET}/webhook"
-    page = TargetPage
     fields = ("signature", "format", *(f"event_{each}" for each in ALL_EVENTS))
 
-    def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
-        """Change the target. Raises TargetNotFound, ValidationFailed, Forbidden."""
-        require_webhooks(user)
+    def change(self, user: ConsoleUser, form: Mapping[str, str], target: Target) -> str:
+        """Change the target. Raises ValidationFailed."""
         members: dict[str, Any] = {name: form[name] for name in ("signature", "format") if name in form}
         if "has_events" in form:
             members["events"] = [each for each in ALL_EVENTS if f"event_{each}" in form]
-        target = self._operations.targets.get(ids["target_id"], user.principal)
         # What was left as it was shown somebody else may have changed since.
         left = {name for name, value in members.items() if form.get(f"{_SHOWN}{name}") == _option_text(value)}
         if not left or left < members.keys():
             changed = {name: value for name, value in members.items() if name not in left}
             self._operations.targets.edit(target.id, read_checked(TargetEditForm(), changed), user.principal)
             self._operations.wake_workers()
-        return _to_page(target.id, "target_edited")
+        return "target_edited"
 
     def refused(self, form: Mapping[str, str], problems: Sequence[FieldProblem], **ids: str) -> Mapping[str, Any]:
         """Return the form as it was chosen, and what it showed at first."""
         return {**super().refused(form, problems, **ids), "shown_options": _shown(form)}
 
 
-class WebhookSecretAction(Action):
-    """A form with a value that is encrypted."""
-
-    def _checked_id(self, user: ConsoleUser, ids: Mapping[str, str]) -> str:
-        """Return the id of a target of the user's account. Raises TargetNotFound, Forbidden."""
-        require_webhooks(user)
-        return self._operations.targets.get(ids["target_id"], user.principal).id
-
-
-class SetHeader(WebhookSecretAction, PageAction):
+class SetHeader(TargetPageAction):
     """Sets a header of a webhook's deliveries; no page or command shows its value again."""
 
     path = f"{TARGET}/header"
-    page = TargetPage
     fields = ("name",)
 
-    def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
-        """Encrypt and store the value. Raises TargetNotFound, ValidationFailed, ServiceUnavailable, Forbidden, Conflict."""
-        target_id = self._checked_id(user, ids)
+    def change(self, user: ConsoleUser, form: Mapping[str, str], target: Target) -> str:
+        """Encrypt and store the value. Raises ValidationFailed, ServiceUnavailable, Conflict."""
         name, value = form.get("name", "").strip(), form.get("value", "").removesuffix("\n").removesuffix("\r")
         webhook_secrets.require_header(name, value)
         require_keys(self._vault)
-        webhook_secrets.set_header(target_id, name, value, self._vault, utc_now(), user.principal.key, user.account_id)
-        return _to_page(target_id, "header_set")
+        webhook_secrets.set_header(target.id, name, value, self._vault, utc_now(), user.principal.key, user.account_id)
+        return "header_set"
 
 
-class RemoveHeader(WebhookSecretAction):
+class RemoveHeader(TargetAction):
     """Removes a header of a webhook's deliveries."""
 
     path = f"{TARGET}/header/remove"
 
-    def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
-        """Erase the value. Raises TargetNotFound, ValidationFailed, ServiceUnavailable, Forbidden, Conflict."""
-        target_id = self._checked_id(user, ids)
+    def change(self, user: ConsoleUser, form: Mapping[str, str], target: Target) -> str:
+        """Erase the value. Raises ValidationFailed, ServiceUnavailable, Conflict."""
         require_keys(self._vault)
         name = form.get("name", "")
-        webhook_secrets.remove_header(target_id, name, self._vault, utc_now(), user.principal.key, user.account_id)
-        return _to_page(target_id, "header_removed")
+        webhook_secrets.remove_header(target.id, name, self._vault, utc_now(), user.principal.key, user.account_id)
+        return "header_removed"
 
 
-class SetStandardSecret(WebhookSecretAction, PageAction):
+class SetStandardSecret(TargetPageAction):
     """Sets the Standard Webhooks secret of a webhook; no page or command shows it again."""
 
     path = f"{TARGET}/standard-secret"
-    page = TargetPage
-    fields = ()
 
-    def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
-        """Encrypt and store the secret. Raises TargetNotFound, ValidationFailed, ServiceUnavailable, Forbidden, Conflict."""
-        target_id = self._checked_id(user, ids)
+    def change(self, user: ConsoleUser, form: Mapping[str, str], target: Target) -> str:
+        """Encrypt and store the secret. Raises ValidationFailed, ServiceUnavailable, Conflict."""
         require_keys(self._vault)
         secret, default = form.get("secret", "").strip(), self._operations.targets.default_secret
         webhook_secrets.set_standard_secret(
-            target_id, secret, self._vault, default, utc_now(), user.principal.key, user.account_id
+            target.id, secret, self._vault, default, utc_now(), user.principal.key, user.account_id
         )
         self._operations.wake_workers()
-        return _to_page(target_id, "standard_secret_set")
+        return "standard_secret_set"
 
 
 def _option_text(value: str | Sequence[str]) -> str:
@@ -278,10 +262,6 @@ def _with_present(form: Mapping[str, str], target: Target) -> dict[str, str]:
         **form,
         **{name: present[name] for name, text in shown.items() if normalize_line_breaks(form.get(name, "")) == text},
     }
-
-
-def _to_page(target_id: str, done: str) -> Redirect:
-    return Redirect(f"/targets/{target_id}", done)
 
 
 def _validated(target: Target, passed: str) -> str:
