@@ -17,7 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from runtime.wake_up_queue import WakeUpQueue
 from schemas.base.console_session import SessionEndReason
-from schemas.base.errors import FieldProblem, RiskRelayError, ValidationFailed
+from schemas.base.errors import FieldProblem, NotFound, RiskRelayError, ValidationFailed
 from schemas.settings.definitions import RouteFamily, Settings
 from schemas.version import VERSION
 from service.api.health import ReadinessChecks
@@ -25,7 +25,7 @@ from service.console import wording
 from service.console.navigation import Navigation
 from service.console.openid_connect import OpenIdConnect
 from service.console.permissions import require_permission
-from service.console.sessions import ConsoleUser, SessionGate, SignInRequired, require_operator
+from service.console.sessions import ConsoleUser, SessionGate, SignInRequired
 from service.http.limits.rate_limits import RateLimits
 from service.http.paging import PageRequest, next_page
 from service.operations.wiring import Operations
@@ -118,11 +118,6 @@ class PageLayout:
             .encode()
         )
 
-    @staticmethod
-    def require_permission(resource: Any, user: ConsoleUser, ids: Mapping[str, str]) -> None:
-        """Raise Forbidden or NotFound unless the user's role allows a page or form."""
-        require_permission(resource.path.removeprefix(CONSOLE), user.principal, ids)
-
     def redirect(self, resp: falcon.Response, path: str, **query: str) -> None:
         """Redirect with 303 to a page; `path` is relative to the console."""
         resp.status = falcon.HTTP_303
@@ -133,9 +128,12 @@ class PageLayout:
         """Return the address of a page, for the browser; `path` is relative to the console."""
         return self._base + path
 
-    def render_redirect_page(self, req: falcon.Request, resp: falcon.Response, address: str) -> None:
-        """Respond with a page that opens another address by itself."""
-        self.render(req, resp, "continue.html", _continued(f"0; url={address}", address, "You are being redirected."))
+    def render_redirect_page(
+        self, req: falcon.Request, resp: falcon.Response, address: str, reason: str = "You are being redirected."
+    ) -> None:
+        """Respond with a page that opens another address by itself, or itself again if there is none."""
+        refresh = f"0; url={address}" if address else "0"
+        self.render(req, resp, "continue.html", {"refresh": refresh, "address": address, "reason": reason})
 
     def render_error(self, req: falcon.Request, resp: falcon.Response, error: RiskRelayError) -> None:
         """Respond with an error page, or redirect a page view without a session to the sign-in; `resp` has the status."""
@@ -156,7 +154,7 @@ class PageLayout:
         if req.get_header("Sec-Fetch-Site") == _CROSS_SITE and not self.gate.has_cookie(req):
             # Browsers omit the SameSite cookie after a link on another site. This page reloads itself, which sends it.
             resp.status = falcon.HTTP_200
-            self.render(req, resp, "continue.html", _continued("0", "", "You followed a link from another site."))
+            self.render_redirect_page(req, resp, "", "You followed a link from another site.")
             return
         path = safe_next(req.path.removeprefix(CONSOLE) + (f"?{req.query_string}" if req.query_string else ""))
         self.redirect(resp, "/sign-in", **({"next": path} if path else {}), **({"why": ended.value} if ended else {}))
@@ -206,7 +204,7 @@ class ConsoleRoute:
         """Return the user who sent a form, as permitted now. Raises Forbidden, NotFound."""
         user: ConsoleUser = req.context.user
         self._layout.gate.require_one_account(req, user)
-        self._layout.require_permission(self, user, ids)
+        require_permission(self.path.removeprefix(CONSOLE), user.principal, ids)
         return user
 
 
@@ -248,9 +246,10 @@ class ConsolePage(ConsoleRoute):
     def _reader(self, req: falcon.Request, resp: falcon.Response, ids: Mapping[str, str]) -> ConsoleUser:
         """Return the user, who may see the page. Raises SignInRequired, Forbidden, NotFound."""
         user = self._layout.gate.authenticate(req, resp)
-        if self.is_for_operator:
-            require_operator(user)
-        self._layout.require_permission(self, user, ids)
+        if self.is_for_operator and not user.is_operator:
+            # As if the page did not exist.
+            raise NotFound
+        require_permission(self.path.removeprefix(CONSOLE), user.principal, ids)
         return user
 
 
@@ -355,10 +354,6 @@ def templates() -> Environment:
     )
     environment.filters.update(wording.FILTERS)
     return environment
-
-
-def _continued(refresh: str, address: str, reason: str) -> dict[str, str]:
-    return {"refresh": refresh, "address": address, "reason": reason}
 
 
 def _drop_empty_params(req: falcon.Request) -> None:

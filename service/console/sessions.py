@@ -25,15 +25,7 @@ import falcon
 
 from runtime.clock import utc_now
 from schemas.base.console_session import Session, SessionEndReason, SignInMethod
-from schemas.base.errors import (
-    Forbidden,
-    NotFound,
-    PayloadTooLarge,
-    RateLimited,
-    Unauthorized,
-    UnsupportedMediaType,
-    ValidationFailed,
-)
+from schemas.base.errors import Forbidden, PayloadTooLarge, RateLimited, Unauthorized, UnsupportedMediaType, ValidationFailed
 from schemas.base.fields import problem
 from schemas.base.principal import Ability, TokenPrincipal
 from schemas.settings.definitions import Settings
@@ -137,17 +129,6 @@ class SessionGate:
             self._spend(req, resp, session.principal)
         return user
 
-    def read_form(self, req: falcon.Request, user: ConsoleUser | None) -> Mapping[str, str]:
-        """Return the fields of a form from a console page; a signed-in user's form must carry their session's CSRF token.
-
-        Updates `req.context.user`, because permissions may change while the form is sent.
-        Raises SignInRequired, Forbidden, PayloadTooLarge, UnsupportedMediaType, ValidationFailed, RequestTimeout.
-        """
-        fields = self.read_fields(req)
-        if user is not None:
-            self.require_own_form(req, user, fields)
-        return fields
-
     def read_fields(self, req: falcon.Request) -> Mapping[str, str]:
         """Return the fields of a form from a console page, of a browser that may have no session.
 
@@ -159,14 +140,20 @@ class SessionGate:
         return _fields(req)
 
     def require_own_form(self, req: falcon.Request, user: ConsoleUser, fields: Mapping[str, str]) -> None:
-        """Raise SignInRequired or Forbidden unless the session goes on and the form carries its CSRF token."""
+        """Raise SignInRequired or Forbidden unless the session goes on and the form carries its CSRF token.
+
+        Updates `req.context.user`, because permissions may change while the form is sent.
+        """
         self._require_still_signed_in(req, user)
         self._require_own_csrf(req, user, fields.get(CSRF_FIELD, ""))
 
     def read_upload(
         self, req: falcon.Request, user: ConsoleUser, max_file_bytes: int, budget: ByteBudget
     ) -> MultipartFields:
-        """Read a form with a file, as `read_form` does one without. Raises LargeBodyOverload as well."""
+        """Read and check a form with a file.
+
+        Raises LargeBodyOverload, and what `read_fields` and `require_own_form` raise.
+        """
         self._require_own_origin(req)
         engine.release()
         form = read_multipart(req, max_file_bytes, budget)
@@ -334,12 +321,6 @@ class SessionGate:
 
     def _log_rejection(self, req: falcon.Request, reason: str) -> None:
         _log.warning("the console rejected a request", extra={"reason": reason, "request_id": req.context.request_id})
-
-
-def require_operator(user: ConsoleUser) -> None:
-    """Raises NotFound for users who are not the operator, so that they cannot see that the page exists."""
-    if not user.is_operator:
-        raise NotFound
 
 
 def origin_of(url: str) -> str:

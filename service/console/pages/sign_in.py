@@ -67,7 +67,7 @@ class SignIn(_SignInRoute):
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Sign in and redirect to the requested page, or show the form with the reason for the rejection."""
         self._layout.gate.require_unblocked(req)
-        form = self._layout.gate.read_form(req, None)
+        form = self._layout.gate.read_fields(req)
         next_path = safe_next(form.get("next", ""))
         try:
             self._layout.gate.sign_in(req, resp, form.get("token", ""))
@@ -90,7 +90,7 @@ class SignInLink(ConsoleRoute):
         """Store the request; the response is the same for every address."""
         gate = self._layout.gate
         gate.require_unblocked(req)
-        email = gate.read_form(req, None).get("email", "").strip()
+        email = gate.read_fields(req).get("email", "").strip()
         # Requests count as failed sign-ins, so that nobody sends them by the thousand.
         gate.count_failure(req, "link_requested")
         if is_email_address(email):
@@ -112,7 +112,7 @@ class SignInByLink(_SignInRoute):
         """Begin a session, or show the sign-in with the reason for the refusal."""
         gate = self._layout.gate
         gate.require_unblocked(req)
-        token = gate.read_form(req, None).get("token", "")
+        token = gate.read_fields(req).get("token", "")
         try:
             user_id = sign_in_links.consume(token, gate.kept_sign_in(req), utc_now())
             gate.begin_for_user(req, resp, user_id, SignInMethod.EMAIL_LINK, token)
@@ -196,7 +196,7 @@ class SignOut(ConsoleRoute):
         try:
             # Not counted: a user over the rate limit, perhaps because the cookie was stolen, must be able to sign out.
             user = gate.authenticate(req, resp, is_counted=False)
-            gate.read_form(req, user)
+            gate.require_own_form(req, user, gate.read_fields(req))
         except SignInRequired:
             pass
         else:
