@@ -64,42 +64,14 @@ NOTICES: Final[Mapping[str, str]] = {
 #: The notices that report a failure.
 FAILURE_NOTICES: Final = frozenset({"validation_failed", "ping_failed", "token_erased"})
 
-#: The color of each status: neutral, in progress, success, warning, failure.
-TONES: Final[Mapping[str, str]] = {
-    "prepared": "calm",
-    "approved": "busy",
-    "delivering": "busy",
-    "retry_scheduled": "warn",
-    "exported": "good",
-    "failed": "bad",
-    "blocked": "bad",
-    "dismissed": "calm",
-    "active": "good",
-    "inactive": "calm",
-    "paused": "warn",
-    "disabled": "bad",
-    "connected": "good",
-    "failing": "bad",
-    "unknown": "calm",
-    "passed": "good",
-    "waiting": "calm",
-    "running": "busy",
-    "done": "good",
-    "cancelled": "calm",
-    "ok": "good",
-    "unavailable": "bad",
-    "not_current": "bad",
-    "wrong": "bad",
-    "alive": "good",
-    "silent": "warn",
-    "degraded": "warn",
-    "delivered": "good",
-    "open": "bad",
-    "fixed": "good",
-    "missed": "calm",
-    "reopened": "bad",
-    "recovered": "good",
+#: The statuses of each color: in progress, success, warning, failure. The others are neutral.
+_STATUSES: Final = {
+    "busy": ("approved", "delivering", "running"),
+    "good": ("exported", "active", "connected", "passed", "done", "ok", "alive", "delivered", "fixed", "recovered"),
+    "warn": ("retry_scheduled", "paused", "silent", "degraded"),
+    "bad": ("failed", "blocked", "disabled", "failing", "unavailable", "not_current", "wrong", "open", "reopened"),
 }
+_TONES: Final = {value: tone for tone, values in _STATUSES.items() for value in values}
 
 #: Words for values of the API that say little to people; the others are shown as they are, with spaces.
 _WORDS: Final[Mapping[str, str]] = {
@@ -181,7 +153,7 @@ def status(value: str | None) -> Markup:
     """Return a status as a colored word, or nothing for None."""
     if value is None:
         return Markup()
-    return Markup('<span class="status {}">{}</span>').format(TONES.get(value, "calm"), word(value))
+    return Markup('<span class="status {}">{}</span>').format(_TONES.get(value, "calm"), word(value))
 
 
 def word(value: str) -> str:

@@ -13,9 +13,10 @@ from urllib.parse import urlsplit
 import falcon
 
 from schemas.settings import definitions as schema_settings
-from schemas.settings.alert_channels import AlertKind
+from schemas.settings.alert_channels import AlertKind, SmtpServer
 from schemas.settings.certificates import certificate_fingerprint, count_certificates
 from schemas.settings.definitions import FILE_SUFFIX, Setting, Settings
+from schemas.settings.egress import EgressProxy
 from schemas.settings.redis_url import RedisUrl, parse_redis_url
 from schemas.version import VERSION
 from service.console.layout import CONSOLE, ConsolePage
@@ -156,18 +157,11 @@ def _ports(settings: Settings) -> str:
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges) or NOT_SET
 
 
-def _egress_proxy(settings: Settings) -> str:
-    proxy = settings.egress_proxy
-    if proxy is None:
-        return NOT_SET
-    return f"host {proxy.host}, port {proxy.port}" + (", with a password" if proxy.authorization else "")
-
-
-def _smtp(settings: Settings) -> str:
-    server = settings.smtp_server
+def _server(server: EgressProxy | SmtpServer | None) -> str:
     if server is None:
         return NOT_SET
-    return f"host {server.host}, port {server.port}" + (", with a password" if server.password else "")
+    password = server.authorization if isinstance(server, EgressProxy) else server.password
+    return f"host {server.host}, port {server.port}" + (", with a password" if password else "")
 
 
 def _oidc_roles(settings: Settings) -> str:
@@ -189,8 +183,8 @@ _FORMATTERS: Final[Mapping[str, Callable[[Settings], str]]] = {
     "REDIS_URL": _redis,
     "SENTRY_DSN": _sentry,
     "ENCRYPTION_KEYS": _encryption_keys,
-    "EGRESS_PROXY_URL": _egress_proxy,
-    "SMTP_URL": _smtp,
+    "EGRESS_PROXY_URL": lambda settings: _server(settings.egress_proxy),
+    "SMTP_URL": lambda settings: _server(settings.smtp_server),
     "ALERTS": lambda settings: "all" if settings.alert_kinds == frozenset(AlertKind) else plain(settings.alert_kinds),
     "OIDC_ROLES": _oidc_roles,
     "TARGET_CA": _target_ca,
