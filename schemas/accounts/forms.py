@@ -3,24 +3,31 @@
 A form for a change returns what the body names, and requires one member.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from marshmallow import ValidationError, post_load, validates_schema
 
 from schemas.base.email_address import MAX_CHARACTERS, is_email_address
-from schemas.base.fields import MAX_ID, Array, Boolean, Form, Integer, Text, Timestamp, nullable, optional, required
+from schemas.base.fields import (
+    Array,
+    Boolean,
+    ChangeForm,
+    Form,
+    Integer,
+    Text,
+    Timestamp,
+    described,
+    nullable,
+    optional,
+    required,
+)
 from schemas.base.principal import ABILITIES, PROJECT_ROLES, Ability, Role, TokenKind
 from schemas.intake.grouping import TicketGrouping
 
 #: The largest id of an account, a user, a project or a report.
 MAX_ROW_ID: Final = 999_999_999
 MAX_NAME: Final = 200
-
-
-def _described(description: str, **more: Any) -> dict[str, Any]:
-    """Return the options of an optional field; if it is absent, the result has no such member."""
-    return {"metadata": {"description": description}, **more}
 
 
 def _name(**options: Any) -> Text:
@@ -31,26 +38,15 @@ def _row_id(**options: Any) -> Integer:
     return Integer(minimum=1, maximum=MAX_ROW_ID, **options)
 
 
-def _one_of(words: Iterable[str], **options: Any) -> Text:
-    return Text(allowed=[str(word) for word in words], **options)
-
-
 def _account_id() -> Integer:
     return _row_id(**optional("The account, with the ability `admin`; default: that of the token."))
-
-
-class _ChangeForm(Form):
-    @validates_schema
-    def _require_members(self, changes: Mapping[str, Any], **_: Any) -> None:
-        if not changes:
-            raise ValidationError("no_members")
 
 
 class AccountForm(Form):
     """The body of `POST /api/accounts`."""
 
     name = _name(**required("The name."))
-    may_use_webhooks = Boolean(**_described("Whether webhook and tracker targets are allowed.", load_default=True))
+    may_use_webhooks = Boolean(**described("Whether webhook and tracker targets are allowed.", load_default=True))
 
 
 class AccountNameForm(Form):
@@ -59,12 +55,12 @@ class AccountNameForm(Form):
     name = _name(**required("The name."))
 
 
-class AccountChangeForm(_ChangeForm):
+class AccountChangeForm(ChangeForm):
     """The body of `PATCH /api/accounts/<id>`."""
 
-    name = _name(**_described("The name."))
+    name = _name(**described("The name."))
     may_use_webhooks = Boolean(
-        **_described("`false` blocks the account's targets and what waits for them; after `true`, resume each target.")
+        **described("`false` blocks the account's targets and what waits for them; after `true`, resume each target.")
     )
 
 
@@ -73,22 +69,22 @@ class NewProjectForm(Form):
 
     name = _name(**required("The name."))
     shop_domain = Text(max_length=254, **nullable("The storefront's domain, if it is a storefront."))
-    ticket_grouping = _one_of(
-        TicketGrouping,
-        **_described(
+    ticket_grouping = Text(
+        allowed=TicketGrouping,
+        **described(
             "`rule`: one ticket for all findings of a rule; `finding`: one for each.", load_default=TicketGrouping.RULE.value
         ),
     )
     account_id = _account_id()
 
 
-class ProjectChangeForm(_ChangeForm):
+class ProjectChangeForm(ChangeForm):
     """The body of `PATCH /api/projects/<id>`."""
 
-    name = _name(**_described("The name."))
-    shop_domain = Text(max_length=254, **_described("The storefront's domain; null removes it.", allow_none=True))
-    ticket_grouping = _one_of(
-        TicketGrouping, **_described("`rule`: one ticket for all findings of a rule; `finding`: one for each.")
+    name = _name(**described("The name."))
+    shop_domain = Text(max_length=254, **described("The storefront's domain; null removes it.", allow_none=True))
+    ticket_grouping = Text(
+        allowed=TicketGrouping, **described("`rule`: one ticket for all findings of a rule; `finding`: one for each.")
     )
 
 
@@ -96,9 +92,9 @@ class UserForm(Form):
     """The body of `POST /api/users`."""
 
     email = Text(max_length=MAX_CHARACTERS, **required("The address, which names the user at the console."))
-    role = _one_of(
-        Role,
-        **_described(
+    role = Text(
+        allowed=Role,
+        **described(
             "What the user may do in the account; null: only the roles of grants count.",
             load_default=Role.OWNER.value,
             allow_none=True,
@@ -112,14 +108,15 @@ class UserForm(Form):
             raise ValidationError("invalid_email", "email")
 
 
-class UserChangeForm(_ChangeForm):
+class UserChangeForm(ChangeForm):
     """The body of `PATCH /api/users/<id>`."""
 
-    role = _one_of(
-        Role, **_described("What the user may do in the account; null: only the roles of grants count.", allow_none=True)
+    role = Text(
+        allowed=Role,
+        **described("What the user may do in the account; null: only the roles of grants count.", allow_none=True),
     )
-    state = _one_of(
-        ("active", "disabled"), **_described("`disabled` refuses the user's tokens and ends the user's sessions.")
+    state = Text(
+        allowed=("active", "disabled"), **described("`disabled` refuses the user's tokens and ends the user's sessions.")
     )
 
 
@@ -129,7 +126,7 @@ class GrantForm(Form):
     user_id = _row_id(**required("The user."))
     project_id = _row_id(**optional("The project that the user may manage."))
     report_id = _row_id(**optional("The report that the user may manage, in place of a project."))
-    role = _one_of(PROJECT_ROLES, **nullable("What a user without a role in the account may do in the project."))
+    role = Text(allowed=PROJECT_ROLES, **nullable("What a user without a role in the account may do in the project."))
 
     @validates_schema
     def _require_scope(self, grant: Mapping[str, Any], **_: Any) -> None:
@@ -141,14 +138,16 @@ class TokenForm(Form):
     """The body of `POST /api/tokens`."""
 
     user_id = _row_id(**optional("The user that the token acts for; default: that of the token of this request."))
-    kind = _one_of(TokenKind, **required("`api` for clients, `platform` for browser extension, plugin and storefront app."))
+    kind = Text(
+        allowed=TokenKind, **required("`api` for clients, `platform` for browser extension, plugin and storefront app.")
+    )
     abilities = Array(
-        _one_of(Ability),
+        Text(allowed=Ability),
         at_least=1,
         at_most=len(Ability),
         **optional("At most those of the token of this request; default: of these, all but console, account:manage, admin."),
     )
-    name = Text(max_length=MAX_NAME, **_described("The token's purpose.", load_default=""))
+    name = Text(max_length=MAX_NAME, **described("The token's purpose.", load_default=""))
     expires_at = Timestamp(**nullable("When it expires; null or absent: never."))
 
     @post_load
@@ -165,7 +164,5 @@ class ScanRunForm(Form):
 
     project_id = _row_id(**required("The project that its results belong to."))
     id = Integer(
-        minimum=1,
-        maximum=MAX_ID,
-        **optional("The scanner's id, with a token of the operator's account; default: the next free one."),
+        minimum=1, **optional("The scanner's id, with a token of the operator's account; default: the next free one.")
     )

@@ -13,7 +13,7 @@ from ipaddress import IPv4Address
 from typing import Any, ClassVar, Final, TypeAlias, cast
 from urllib.parse import urlsplit
 
-from marshmallow import EXCLUDE, RAISE, Schema, ValidationError, fields, post_load, validate
+from marshmallow import EXCLUDE, RAISE, Schema, ValidationError, fields, post_load, validate, validates_schema
 
 from schemas.base.checkpoint import Checkpoint, no_checkpoint
 from schemas.base.errors import FieldProblem, ValidationFailed
@@ -129,19 +129,24 @@ MESSAGES: Final[Mapping[str, str]] = {
 }
 
 
+def described(description: str, **more: Any) -> dict[str, Any]:
+    """Return the options of a field that may be absent, and is absent from the result then, unless `more` has a default."""
+    return {"metadata": {"description": description}, **more}
+
+
 def required(description: str) -> dict[str, Any]:
     """Return the options of a field that every body has."""
-    return {"required": True, "metadata": {"description": description}}
+    return described(description, required=True)
 
 
 def optional(description: str) -> dict[str, Any]:
     """Return the options of a field that may be absent, which reads as None."""
-    return {"load_default": None, "metadata": {"description": description}}
+    return described(description, load_default=None)
 
 
 def nullable(description: str) -> dict[str, Any]:
     """Return the options of a field that may be absent or null, which both read as None."""
-    return {**optional(description), "allow_none": True}
+    return described(description, load_default=None, allow_none=True)
 
 
 class Text(fields.String):
@@ -320,6 +325,15 @@ class RecordForm(Form):
     @post_load
     def _make(self, members: dict[str, Any], **_: Any) -> Any:
         return type(self).makes(**members)
+
+
+class ChangeForm(Form):
+    """A form whose value has the members that are to change, at least one."""
+
+    @validates_schema
+    def _require_members(self, changes: Mapping[str, Any], **_: Any) -> None:
+        if not changes:
+            raise ValidationError("no_members")
 
 
 class LenientForm(Form):

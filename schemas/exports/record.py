@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from marshmallow import ValidationError, fields, post_load
 
-from schemas.base.fields import AnyObject, Array, Boolean, Form, Integer, PageUrl, Text, optional, required
+from schemas.base.fields import AnyObject, Array, Boolean, Form, Integer, PageUrl, Text, described, optional, required
 from schemas.base.strict_json import canonical
 from schemas.base.timestamps import format_rfc3339, format_rfc3339_or_none, from_ms, to_ms
 from schemas.exports.decisions import ApprovedBy, Dismissal, Snooze
@@ -180,7 +180,7 @@ class _TicketForm(Form):
 
 
 class _SourceForm(Form):
-    type = Text(load_default=MANUAL, allowed=(MANUAL,), metadata={"description": "The kind of source; always `manual`."})
+    type = Text(allowed=(MANUAL,), **described("The kind of source; always `manual`.", load_default=MANUAL))
     id = Text(min_length=1, max_length=MAX_SOURCE_ID, **optional("The ticket's key in the system it was written in."))
 
 
@@ -200,21 +200,19 @@ class PreparationForm(Form):
 class ApprovalForm(Form):
     """The body of `POST /api/ticket-exports/<export_id>/approve`."""
 
-    target_id = Text(min_length=1, max_length=MAX_ID_LENGTH, metadata={"description": "An active target of the account."})
+    target_id = Text(min_length=1, max_length=MAX_ID_LENGTH, **described("An active target of the account."))
     target_ids = Array(
         Text(min_length=1, max_length=MAX_ID_LENGTH),
         at_least=2,
         at_most=MAX_TARGETS,
-        metadata={"description": "Different active targets of the account, in place of `target_id`: one export for each."},
+        **described("Different active targets of the account, in place of `target_id`: one export for each."),
     )
     ticket_digest = Text(
         max_length=MAX_DIGEST,
         **optional("The `ticket_digest` that was reviewed; if the ticket differs, the response is 409."),
     )
 
-    events = Boolean(
-        load_default=True, metadata={"description": "Whether the approval also covers the events that the target asks for."}
-    )
+    events = Boolean(load_default=True, **described("Whether the approval also covers the events that the target asks for."))
 
     @post_load
     def _make(self, approval: dict[str, Any], **_: Any) -> Approval | ApprovalForAll:

@@ -177,12 +177,10 @@ class _PageForm(LenientForm):
     rules = Array(
         Text(max_length=500),
         at_most=MAX_RULES,
-        load_default=None,
-        allow_none=True,
-        metadata={
-            "description": "The codes of the rules that were checked; one that ends in `*` stands for all codes with this "
+        **nullable(
+            "The codes of the rules that were checked; one that ends in `*` stands for all codes with this "
             "beginning. Findings of other rules are not fixed by this run. Default: every rule was checked."
-        },
+        ),
     )
 
     @post_load

@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 from typing import Any, Final
 
-from marshmallow import ValidationError, fields, post_load, pre_load, validates, validates_schema
+from marshmallow import ValidationError, fields, post_load, pre_load, validates
 
-from schemas.base.checkpoint import Checkpoint, no_checkpoint
-from schemas.base.fields import MAX_URL, AnyObject, Array, Form, Integer, MayName, NoMembers, Text, optional, required
+from schemas.base.fields import MAX_URL, AnyObject, Array, ChangeForm, Form, Integer, MayName, NoMembers, Text, optional
 from schemas.base.ticket_event_types import ALL_EVENTS
 from schemas.settings.definitions import DeploymentMode
 from schemas.targets.target import MAX_PER_MINUTE, TargetEdit, TargetRequest
@@ -106,16 +105,12 @@ class TargetForm(Form):
         form = self._by_provider.get(named) if isinstance(named, str) else None
         return (form or self._other).read_reduced(value, may_name)
 
-    def reduced(self, value: Any, _checkpoint: Checkpoint = no_checkpoint) -> Any:
-        """Return `value`: every form reads everything."""
-        return value
-
     def member_names(self) -> frozenset[str]:
         """Return the field names of every provider's form."""
         return frozenset[str]().union(*(form.member_names() for form in self.forms))
 
 
-class TargetEditForm(_FormWithUrl):
+class TargetEditForm(ChangeForm, _FormWithUrl):
     """The body of `PATCH /api/ticket-export-targets/{target_id}`: at least one member."""
 
     name = _name_field()
@@ -125,11 +120,6 @@ class TargetEditForm(_FormWithUrl):
     signature = _signature_field()
     format = _format_field()
     events = _events_field()
-
-    @validates_schema(skip_on_field_errors=True)
-    def _has_members(self, edited: dict[str, Any], **_: Any) -> None:
-        if not edited:
-            raise ValidationError("no_members")
 
     @post_load
     def _make(self, edited: dict[str, Any], **_: Any) -> TargetEdit:
@@ -161,6 +151,6 @@ def _settings_field(form: type[Form]) -> fields.Nested:
 
 def _form(name: str, keys: tuple[str, ...], settings: fields.Field[Any], **more: fields.Field[Any]) -> Form:
     """Return the form of a new target for the providers `keys`."""
-    provider = Text(allowed=keys, **required(_PROVIDER))
+    provider = Text(allowed=keys, required=True, metadata={"description": _PROVIDER})
     made: type[Form] = type(name, (_NewTargetForm,), {"provider_key": provider, "provider_settings": settings, **more})
     return made()

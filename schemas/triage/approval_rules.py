@@ -12,9 +12,9 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
-from marshmallow import ValidationError, fields, post_load, validates_schema
+from marshmallow import ValidationError, fields, post_load
 
-from schemas.base.fields import Array, Boolean, Form, Integer, RecordForm, Text, optional, required
+from schemas.base.fields import Array, Boolean, ChangeForm, Form, Integer, RecordForm, Text, described, optional, required
 from schemas.exports.decisions import DismissalReason
 from schemas.exports.record import MAX_ID_LENGTH, MAX_LABEL, MAX_LABELS
 from schemas.exports.tickets.ticket import SOURCE_TYPES
@@ -169,22 +169,15 @@ class RuleTestResult:
     examples: Sequence[str]
 
 
-class _Glob(Text):
-    """A pattern of at least one character."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(load_default=None, min_length=1, max_length=MAX_GLOB, **options)
-
-
 class _MatchForm(Form):
     project_id = Integer(minimum=1, **optional("A project of the account."))
     severity_at_least = Text(allowed=SEVERITIES, **optional("This severity or a higher one."))
     sources = Array(Text(allowed=SOURCE_TYPES), at_least=1, at_most=len(SOURCE_TYPES), **optional("Any of these sources."))
-    rule = _Glob(metadata={"description": "A glob for the rule code; `*` and `?` are special."})
-    page_path = _Glob(
-        metadata={
-            "description": "A glob for the path of the page's URL, such as `/checkout/*`; every page of a group matches."
-        }
+    rule = Text(min_length=1, max_length=MAX_GLOB, **optional("A glob for the rule code; `*` and `?` are special."))
+    page_path = Text(
+        min_length=1,
+        max_length=MAX_GLOB,
+        **optional("A glob for the path of the page's URL, such as `/checkout/*`; every page of a group matches."),
     )
 
     @post_load
@@ -201,14 +194,14 @@ class _MatchForm(Form):
 class _ActionForm(Form):
     type = Text(allowed=RuleActionType, **required("What is done."))
     target_id = Text(
-        min_length=1, max_length=MAX_ID_LENGTH, metadata={"description": "For `approve`, required: a target of the account."}
+        min_length=1, max_length=MAX_ID_LENGTH, **described("For `approve`, required: a target of the account.")
     )
-    reason = Text(allowed=DismissalReason, metadata={"description": "For `dismiss`, required: the reason."})
+    reason = Text(allowed=DismissalReason, **described("For `dismiss`, required: the reason."))
     labels = Array(
         Text(min_length=1, max_length=MAX_LABEL),
         at_least=1,
         at_most=MAX_LABELS,
-        metadata={"description": "For `label`, required: the labels that are added."},
+        **described("For `label`, required: the labels that are added."),
     )
 
     @post_load
@@ -227,37 +220,28 @@ class _ActionForm(Form):
         return RuleAction(kind, target_id=action[wanted])
 
 
-_NAME: Final[Mapping[str, str]] = {"description": "The name."}
-_ENABLED: Final[Mapping[str, str]] = {"description": "Whether it decides."}
-_MATCH: Final[Mapping[str, str]] = {"description": "What an export must match: every field that is present; at least one."}
-_ACTION: Final[Mapping[str, str]] = {"description": "What is done with an export that matches."}
+_MATCH: Final = "What an export must match: every field that is present; at least one."
+_ACTION: Final = "What is done with an export that matches."
 
 
 class RuleForm(RecordForm):
     """The body of `POST /api/approval-rules`."""
 
     makes = RuleRequest
-    name = Text(required=True, min_length=1, max_length=MAX_NAME, metadata=dict(_NAME))
-    enabled = Boolean(load_default=True, metadata=dict(_ENABLED))
-    match = fields.Nested(_MatchForm, required=True, metadata=dict(_MATCH))
-    action = fields.Nested(_ActionForm, required=True, metadata=dict(_ACTION))
+    name = Text(min_length=1, max_length=MAX_NAME, **required("The name."))
+    enabled = Boolean(**described("Whether it decides.", load_default=True))
+    match = fields.Nested(_MatchForm, **required(_MATCH))
+    action = fields.Nested(_ActionForm, **required(_ACTION))
 
 
-class RuleChangeForm(RecordForm):
+class RuleChangeForm(RecordForm, ChangeForm):
     """The body of `PATCH /api/approval-rules/<id>`; `match` and `action` are replaced as a whole."""
 
     makes = RuleChange
-    name = Text(min_length=1, max_length=MAX_NAME, metadata=dict(_NAME))
-    enabled = Boolean(
-        metadata={"description": "Whether it decides; true also for a rule that stopped, with you as its author."}
-    )
-    match = fields.Nested(_MatchForm, metadata=dict(_MATCH))
-    action = fields.Nested(_ActionForm, metadata=dict(_ACTION))
-
-    @validates_schema(skip_on_field_errors=True)
-    def _has_members(self, changed: dict[str, Any], **_: Any) -> None:
-        if not changed:
-            raise ValidationError("no_members")
+    name = Text(min_length=1, max_length=MAX_NAME, **described("The name."))
+    enabled = Boolean(**described("Whether it decides; true also for a rule that stopped, with you as its author."))
+    match = fields.Nested(_MatchForm, **described(_MATCH))
+    action = fields.Nested(_ActionForm, **described(_ACTION))
 
 
 def match_from(record: Mapping[str, Any]) -> RuleMatch:

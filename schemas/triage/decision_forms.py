@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from marshmallow import ValidationError, post_load
 
-from schemas.base.fields import Array, Form, RecordForm, Text, Timestamp, optional
+from schemas.base.fields import Array, Form, RecordForm, Text, Timestamp, described, optional
 from schemas.exports.decisions import DismissalReason
 from schemas.exports.record import MAX_DIGEST, MAX_ID_LENGTH, MAX_LABEL, MAX_LABELS, Severity, Title
 from schemas.exports.tickets.ticket import MAX_TITLE
@@ -94,15 +94,11 @@ class SnoozeForm(RecordForm):
 class EditForm(Form):
     """The body of `PATCH /api/ticket-exports/<export_id>`."""
 
-    title = Title(max_length=MAX_TITLE, metadata={"description": "The title, a single line."})
-    description = Text(min_length=1, metadata={"description": "The description."})
-    severity = Severity(
-        metadata={"description": "The severity; synonyms are mapped to `info`, `low`, `medium`, `high`, `critical`."}
-    )
+    title = Title(max_length=MAX_TITLE, **described("The title, a single line."))
+    description = Text(min_length=1, **described("The description."))
+    severity = Severity(**described("The severity; synonyms are mapped to `info`, `low`, `medium`, `high`, `critical`."))
     labels = Array(
-        Text(min_length=1, max_length=MAX_LABEL),
-        at_most=MAX_LABELS,
-        metadata={"description": "All labels; an empty list removes them."},
+        Text(min_length=1, max_length=MAX_LABEL), at_most=MAX_LABELS, **described("All labels; an empty list removes them.")
     )
     ticket_digest = Text(
         max_length=MAX_DIGEST, **optional("The `ticket_digest` that was read; if the ticket differs, the response is 409.")
