@@ -13,15 +13,6 @@ from schemas.base.timestamps import format_rfc3339, from_ms
 
 #: What the first entry has as the hash of the entry before.
 GENESIS: Final = "0" * 64
-#: What the hash covers, and what a line has beside it.
-HASHED: Final = frozenset(
-    {
-        *("position", "id", "at", "actor_sha256", "action", "subject_id", "status_before", "status_after"),
-        *("reason", "digest", "previous"),
-    }
-)
-MEMBERS: Final = HASHED | {"actor", "hash"}
-
 Line = Mapping[str, Any]
 
 
@@ -48,6 +39,11 @@ class ChainEntry(NamedTuple):
     status_after: str | None
     reason: str | None
     digest: bytes | None
+
+
+#: What a line has, and what of it the hash covers.
+MEMBERS: Final = frozenset({*ChainEntry._fields, "position", "actor_sha256", "previous", "hash"})
+HASHED: Final = MEMBERS - {"actor", "hash"}
 
 
 def line_of(entry: ChainEntry, position: int, previous: str) -> dict[str, Any]:

@@ -10,10 +10,10 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
 
-from marshmallow import EXCLUDE, ValidationError, fields, post_load
+from marshmallow import ValidationError, fields, post_load
 
 from schemas.base.errors import FieldProblem, ValidationFailed
-from schemas.base.fields import MAX_ID, AnyObject, Array, Form, Text, nullable, problem, required
+from schemas.base.fields import MAX_ID, AnyObject, Array, LenientForm, RecordForm, Text, nullable, problem, required
 from schemas.base.shop_domain import MAX_HOST, normalized_shop_domain
 from schemas.base.timestamps import format_rfc3339
 
@@ -95,8 +95,8 @@ class ComplianceBody:
 
     shop_domain: str
     customer: Subject | None
-    orders_requested: tuple[str, ...] | None
-    orders_to_redact: tuple[str, ...] | None
+    orders_requested: Sequence[str] | None
+    orders_to_redact: Sequence[str] | None
     data_request: Mapping[str, Any] | None
 
 
@@ -154,10 +154,7 @@ class Identifier(fields.Field[str]):
         return value.strip()
 
 
-class _CustomerForm(Form):
-    class Meta:
-        unknown = EXCLUDE
-
+class _CustomerForm(LenientForm):
     id = Identifier(**nullable("The platform's id of the person."))
     email = Text(max_length=MAX_ADDRESS, **nullable("The person's email address."))
     phone = Text(max_length=MAX_PHONE, **nullable("The person's phone number."))
@@ -171,27 +168,15 @@ def _orders(description: str) -> Array:
     return Array(Identifier(), at_most=MAX_ORDERS, **nullable(description))
 
 
-class ComplianceForm(Form):
+class ComplianceForm(LenientForm, RecordForm):
     """The body of `POST /api/storefront-app/webhooks/compliance`, whatever its topic."""
 
-    class Meta:
-        unknown = EXCLUDE
-
+    makes = ComplianceBody
     shop_domain = Text(max_length=MAX_HOST + 1, **required("The shop; equal to `X-Platform-Shop-Domain`."))
     customer = fields.Nested(_CustomerForm, **nullable("The person; absent with `shop/redact`."))
     orders_requested = _orders("The person's orders, with `customers/data_request`.")
     orders_to_redact = _orders("The person's orders, with `customers/redact`.")
     data_request = AnyObject(**nullable("The platform's own record of the request, with `customers/data_request`."))
-
-    @post_load
-    def _make(self, body: dict[str, Any], **_: Any) -> ComplianceBody:
-        return ComplianceBody(
-            shop_domain=body["shop_domain"],
-            customer=body["customer"],
-            orders_requested=_tuple_or_none(body["orders_requested"]),
-            orders_to_redact=_tuple_or_none(body["orders_to_redact"]),
-            data_request=body["data_request"],
-        )
 
 
 def read_headers(topic: str | None, shop_domain: str | None) -> ComplianceHeaders:
@@ -257,7 +242,3 @@ def _subject(body: ComplianceBody) -> Subject:
 
 def _stripped_or_none(text: str | None) -> str | None:
     return (text or "").strip() or None
-
-
-def _tuple_or_none(values: list[str] | None) -> tuple[str, ...] | None:
-    return None if values is None else tuple(values)
