@@ -9,10 +9,10 @@ neither a selector nor a path is compared as it is, and so is a location of more
 
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from schemas.intake.page_url import page_key
 from schemas.intake.stable_names import REACT_ID, stable_attribute, stable_classes, stable_name
@@ -87,13 +87,13 @@ _UNESCAPE: Final = re.compile(r"\\(?:([0-9a-fA-F]{1,6})\s?|(.))", re.DOTALL)
 
 def exact_selector(location: str) -> str:
     """Return the normal spelling of exactly this location."""
-    return _place(location, _ExactNames())
+    return _place(location, _EXACT)
 
 
 @lru_cache(maxsize=_KNOWN_PLACES)
 def stable_selector(location: str) -> str:
     """Return the part of a location that builds and visits do not change; two locations of a page may share it."""
-    return _place(location, _StableNames())
+    return _place(location, _STABLE)
 
 
 @dataclass(slots=True)
@@ -109,40 +109,39 @@ class _Compound:
     def is_empty(self) -> bool:
         return not (self.tag or self.ids or self.classes or self.rest)
 
-
-class _ExactNames:
-    """Leaves every name as it is."""
-
-    def address(self, text: str) -> str:
-        return text
-
-    def name(self, name: str) -> str:
-        return name
-
-    def classes(self, names: Sequence[str]) -> Sequence[str]:
-        return names
-
-    def attribute(self, name: str) -> str:
-        return name
-
-
-class _StableNames(_ExactNames):
-    """Keeps the part of each name that builds and visits do not change."""
-
-    def address(self, text: str) -> str:
-        return page_key(text)
-
-    def name(self, name: str) -> str:
-        return stable_name(name)
-
-    def classes(self, names: Sequence[str]) -> Sequence[str]:
-        return stable_classes(names)
-
-    def attribute(self, name: str) -> str:
-        return stable_attribute(name)
+    def take(self, kind: str, part: str, keep: "_Kept") -> bool:
+        """Add a part; returns False for one that no selector has here."""
+        match kind:
+            case "tag" if self.is_empty and (part == "*" or _is_tag(part)):
+                self.tag = part.lower()
+            case "id":
+                self.ids.append(_unescaped(part))
+            case "class":
+                self.classes.append(_unescaped(part))
+            case "attribute":
+                self.rest.append(f"[{_attribute(part, keep)}]")
+            case "pseudo":
+                self.rest.append(_pseudo(part))
+            case _:
+                return False
+        return True
 
 
-def _place(location: str, keep: _ExactNames) -> str:
+class _Kept(NamedTuple):
+    """Functions that return what is kept of a URL, a name, the classes of an element, and an attribute's name."""
+
+    address: Callable[[str], str]
+    name: Callable[[str], str]
+    classes: Callable[[Sequence[str]], Sequence[str]]
+    attribute: Callable[[str], str]
+
+
+#: Everything as it is, and the parts that builds and visits do not change.
+_EXACT: Final = _Kept(str, str, list, str)
+_STABLE: Final = _Kept(page_key, stable_name, stable_classes, stable_attribute)
+
+
+def _place(location: str, keep: _Kept) -> str:
     text = " ".join(location.split())
     if _ADDRESS.fullmatch(text):
         return keep.address(text)
@@ -153,7 +152,7 @@ def _place(location: str, keep: _ExactNames) -> str:
     return text if spelled is None else spelled
 
 
-def _selector(text: str, keep: _ExactNames) -> str | None:
+def _selector(text: str, keep: _Kept) -> str | None:
     """Normalize a CSS selector; None if it is not one."""
     spelled: list[str] = []
     compound = _Compound()
@@ -163,7 +162,7 @@ def _selector(text: str, keep: _ExactNames) -> str | None:
                 return None
             spelled += [_compound(compound, keep), f" {part.strip()} " if part.strip() else " "]
             compound = _Compound()
-        elif not _READERS[kind](compound, part, keep):
+        elif not compound.take(kind, part, keep):
             return None
     return None if compound.is_empty else "".join([*spelled, _compound(compound, keep)])
 
@@ -181,61 +180,28 @@ def _parts(text: str) -> Iterator[tuple[str, str]]:
         yield kind, found[0] if kind == "pseudo" else found[kind]
 
 
-def _read_tag(compound: _Compound, part: str, _keep: _ExactNames) -> bool:
-    if not compound.is_empty or not (part == "*" or _is_tag(part)):
-        return False
-    compound.tag = part.lower()
-    return True
-
-
-def _read_id(compound: _Compound, part: str, _keep: _ExactNames) -> bool:
-    compound.ids.append(_unescaped(part))
-    return True
-
-
-def _read_class(compound: _Compound, part: str, _keep: _ExactNames) -> bool:
-    compound.classes.append(_unescaped(part))
-    return True
-
-
-def _read_attribute(compound: _Compound, part: str, keep: _ExactNames) -> bool:
-    compound.rest.append(f"[{_attribute(part, keep)}]")
-    return True
-
-
-def _read_pseudo(compound: _Compound, part: str, _keep: _ExactNames) -> bool:
+def _pseudo(part: str) -> str:
     name, bracket, argument = part.partition("(")
     # 2n + 1 is 2n+1
     argument = "".join(argument.split()) if name.lower().startswith(":nth-") else " ".join(argument[:-1].split()) + ")"
-    compound.rest.append(name.lower() + (bracket + argument if bracket else ""))
-    return True
+    return name.lower() + (bracket + argument if bracket else "")
 
 
-_READERS: Final[Mapping[str, Callable[[_Compound, str, _ExactNames], bool]]] = {
-    "tag": _read_tag,
-    "id": _read_id,
-    "class": _read_class,
-    "attribute": _read_attribute,
-    "pseudo": _read_pseudo,
-    "other": lambda *_: False,
-}
-
-
-def _compound(compound: _Compound, keep: _ExactNames) -> str:
+def _compound(compound: _Compound, keep: _Kept) -> str:
     """Spell one element: tag, ids, sorted classes, then the rest in its order."""
     ids = [f"#{_escaped(keep.name(each))}" for each in compound.ids]
     qualifiers = "".join([*ids, *_classes(compound.classes, keep), *compound.rest])
     if compound.tag == "*":
         return qualifiers or "*"
     # A state class is kept if it is all that identifies the element.
-    return compound.tag + qualifiers or "".join(_classes(compound.classes, _ExactNames()))
+    return compound.tag + qualifiers or "".join(_classes(compound.classes, _EXACT))
 
 
-def _classes(names: Sequence[str], keep: _ExactNames) -> list[str]:
+def _classes(names: Sequence[str], keep: _Kept) -> list[str]:
     return [f".{_escaped(each)}" for each in sorted(set(keep.classes(names)))]
 
 
-def _xpath(text: str, keep: _ExactNames) -> str | None:
+def _xpath(text: str, keep: _Kept) -> str | None:
     """Normalize an XPath of elements; None if it is not one, such as a file path."""
     spelled: list[str] = []
     place = 0
@@ -258,7 +224,7 @@ def _is_tag(name: str) -> bool:
     return name.lower() in _TAGS or _OWN_TAG.fullmatch(name) is not None
 
 
-def _attribute(text: str, keep: _ExactNames) -> str:
+def _attribute(text: str, keep: _Kept) -> str:
     """Normalize the text between brackets: an attribute with or without a value, or another XPath predicate."""
     found = _ATTRIBUTE.fullmatch(text)
     if found is None:
@@ -273,7 +239,7 @@ def _attribute(text: str, keep: _ExactNames) -> str:
     return f"{shown}{found['operator']}{_quoted(value)}{(found['flag'] or '').lower()}"
 
 
-def _names(value: str, keep: _ExactNames, *, are_classes: bool) -> str:
+def _names(value: str, keep: _Kept, *, are_classes: bool) -> str:
     names = value.split()
     return " ".join(sorted(set(keep.classes(names) or names)) if are_classes else map(keep.name, names))
 
