@@ -1,6 +1,6 @@
 """The report formats, and the table of their severities in docs/scanners.md."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -35,39 +35,26 @@ class ScanReport:
     visited: VisitedPages
 
 
+def _named(name: str, severities: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple((f"{name} {value}", severity) for value, severity in severities.items())
+
+
+def _scored(scores: Iterable[tuple[str, float, str]]) -> tuple[tuple[str, str], ...]:
+    return tuple((label, severity) for label, _, severity in scores)
+
+
 FORMATS: Final = {
-    "zap": Format(
-        "ZAP",
-        zap.is_report,
-        zap.read_issues,
-        tuple((f"riskcode {code}", severity) for code, severity in zap.SEVERITIES.items()),
-    ),
+    "zap": Format("ZAP", zap.is_report, zap.read_issues, _named("riskcode", zap.SEVERITIES)),
     "lighthouse": Format(
         "Lighthouse",
         lighthouse.is_report,
         lighthouse.read_issues,
-        (
-            *((f"impact {impact}", severity) for impact, severity in lighthouse.SEVERITIES.items()),
-            *((label, severity) for label, _, severity in lighthouse.SCORES),
-        ),
+        _named("impact", lighthouse.SEVERITIES) + _scored(lighthouse.SCORES),
         visited=lighthouse.visited,
     ),
     "nuclei": Format("Nuclei", nuclei.is_report, nuclei.read_issues, tuple(nuclei.SEVERITIES.items()), may_be_lines=True),
-    "wapiti": Format(
-        "Wapiti",
-        wapiti.is_report,
-        wapiti.read_issues,
-        tuple((f"level {level}", severity) for level, severity in wapiti.SEVERITIES.items()),
-    ),
-    "sarif": Format(
-        "SARIF",
-        sarif.is_report,
-        sarif.read_issues,
-        (
-            *((label, severity) for label, _, severity in sarif.SCORES),
-            *((f"level {level}", severity) for level, severity in sarif.SEVERITIES.items()),
-        ),
-    ),
+    "wapiti": Format("Wapiti", wapiti.is_report, wapiti.read_issues, _named("level", wapiti.SEVERITIES)),
+    "sarif": Format("SARIF", sarif.is_report, sarif.read_issues, _scored(sarif.SCORES) + _named("level", sarif.SEVERITIES)),
 }
 
 
