@@ -12,6 +12,8 @@ from urllib.parse import unquote, urlsplit
 
 from marshmallow import ValidationError
 
+from schemas.settings.parsers import web_address
+
 
 class AlertKind(StrEnum):
     """What an alert is about."""
@@ -107,11 +109,8 @@ def parse_address(text: str) -> str:
 
 def parse_webhook(text: str) -> str:
     """Return the https URL of an incoming webhook, or an empty text. Raises ValidationError."""
-    try:
-        parts = urlsplit(text)
-        is_whole = parts.scheme == "https" and bool(parts.hostname) and parts.port != 0 and "@" not in parts.netloc
-    except ValueError:
-        is_whole = False
-    if text and not (is_whole and text.isascii() and text.isprintable() and not set(text) & set(" #")):
+    parts = web_address(text)
+    is_whole = parts is not None and parts.scheme == "https" and "@" not in parts.netloc
+    if text and not (is_whole and text.isascii() and text.isprintable() and "#" not in text):
         raise ValidationError("Use the https:// URL of the incoming webhook, without user, password and fragment.")
     return text

@@ -124,6 +124,14 @@ def setting(
     return field(repr=in_repr and not is_secret, metadata={"name": name, **documented})
 
 
+def _secret(meaning: str, shown: str = "generated") -> Any:
+    return setting(values.secret, None, meaning, shown=shown, is_secret=True)
+
+
+def _webhook(meaning: str) -> Any:
+    return setting(alert_channels.parse_webhook, "", meaning, shown="none", is_secret=True)
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """The valid settings of an installation, in the order of the documentation; `repr` omits secrets."""
@@ -166,21 +174,11 @@ class Settings:
         "URL below which the scanner's artifacts are served: screenshot paths become links in the console and in tickets",
         shown="none: paths are text",
     )
-    scanner_shared_secret: str | None = setting(
-        values.secret, None, "expected `X-Scanner-Secret` of scanner postbacks", shown="generated", is_secret=True
-    )
-    email_webhook_secret: str | None = setting(
-        values.secret, None, "expected `X-Email-Webhook-Secret` of inbound email", shown="generated", is_secret=True
-    )
-    storefront_webhook_secret: str | None = setting(
-        values.secret, None, "verifies the signature of storefront webhooks", shown="generated", is_secret=True
-    )
-    webhook_secret: str | None = setting(
-        values.secret,
-        None,
-        "signs deliveries to targets without their own secret; in `cloud` mode only those of `OPERATOR_ACCOUNT_ID`",
-        shown="generated",
-        is_secret=True,
+    scanner_shared_secret: str | None = _secret("expected `X-Scanner-Secret` of scanner postbacks")
+    email_webhook_secret: str | None = _secret("expected `X-Email-Webhook-Secret` of inbound email")
+    storefront_webhook_secret: str | None = _secret("verifies the signature of storefront webhooks")
+    webhook_secret: str | None = _secret(
+        "signs deliveries to targets without their own secret; in `cloud` mode only those of `OPERATOR_ACCOUNT_ID`"
     )
     encryption_keys: tuple[bytes, ...] = setting(
         values.encryption_keys,
@@ -386,30 +384,12 @@ class Settings:
         alert_channels.parse_addresses, "", "addresses that get alerts by email, comma-separated"
     )
     alert_email_from: str = setting(alert_channels.parse_address, "", "sender of alerts by email")
-    alert_slack_url: str = setting(
-        alert_channels.parse_webhook, "", "incoming webhook of a Slack channel, for alerts", shown="none", is_secret=True
-    )
-    alert_mattermost_url: str = setting(
-        alert_channels.parse_webhook,
-        "",
-        "incoming webhook of a Mattermost channel, for alerts",
-        shown="none",
-        is_secret=True,
-    )
-    alert_discord_url: str = setting(
-        alert_channels.parse_webhook, "", "webhook of a Discord channel, for alerts", shown="none", is_secret=True
-    )
-    alert_teams_url: str = setting(
-        alert_channels.parse_webhook,
-        "",
-        "webhook of a Microsoft Teams channel, made by Workflows, for alerts",
-        shown="none",
-        is_secret=True,
-    )
-    alert_webhook_url: str = setting(
-        alert_channels.parse_webhook, "", "https URL that gets alerts as signed JSON", shown="none", is_secret=True
-    )
-    alert_webhook_secret: str | None = setting(values.secret, None, "signs alerts for `ALERT_WEBHOOK_URL`", is_secret=True)
+    alert_slack_url: str = _webhook("incoming webhook of a Slack channel, for alerts")
+    alert_mattermost_url: str = _webhook("incoming webhook of a Mattermost channel, for alerts")
+    alert_discord_url: str = _webhook("webhook of a Discord channel, for alerts")
+    alert_teams_url: str = _webhook("webhook of a Microsoft Teams channel, made by Workflows, for alerts")
+    alert_webhook_url: str = _webhook("https URL that gets alerts as signed JSON")
+    alert_webhook_secret: str | None = _secret("signs alerts for `ALERT_WEBHOOK_URL`", shown="")
     backup_alert_days: int = setting(
         values.whole(1, 3_650), "7", "days without a backup by `riskrelay backup` after which an alert is sent"
     )

@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 from typing import Final
-from urllib.parse import urlsplit
 
 from marshmallow import ValidationError
 
 from schemas.base.principal import Role
+from schemas.settings.parsers import web_address
 
 _LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 
@@ -15,13 +15,10 @@ def issuer(value: str) -> str:
     """Return the issuer's URL unchanged, or an empty value: https, or http on this machine, without a query."""
     if not value:
         return value
-    try:
-        parts = urlsplit(value)
-        is_whole = bool(parts.hostname) and parts.port != 0 and "@" not in parts.netloc
-    except ValueError:
-        is_whole = False
-    is_plain = value.isascii() and value.isprintable() and not {*" ?#"} & {*value}
-    if not (is_whole and is_plain and _is_secure(value)):
+    parts = web_address(value)
+    is_plain = value.isascii() and value.isprintable() and not {*"?#"} & {*value}
+    is_secure = parts is not None and (parts.scheme == "https" or parts.hostname in _LOOPBACK) and "@" not in parts.netloc
+    if not (is_plain and is_secure):
         raise ValidationError(
             "Use the https URL of the issuer as its /.well-known/openid-configuration names it, without query and fragment; "
             "http only on this machine."
@@ -44,8 +41,3 @@ def roles(value: str) -> Mapping[str, Role]:
     if len({*names}) < len(names) or not all(names) or not all(role.strip() in {*Role} for _, _, role in pairs):
         raise ValidationError(f"Use GROUP=ROLE, comma-separated, each group once; roles are: {', '.join(Role)}.")
     return {name: Role(role.strip()) for name, (_, _, role) in zip(names, pairs, strict=True)}
-
-
-def _is_secure(value: str) -> bool:
-    parts = urlsplit(value)
-    return parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _LOOPBACK)

@@ -117,7 +117,7 @@ def public_url(value: str) -> str:
     """Return the base of all URLs in responses, or an empty value; credentials are rejected, since clients see it."""
     if not value:
         return value
-    parts = _address(value)
+    parts = web_address(value)
     is_valid = parts is not None and "@" not in parts.netloc and _PUBLIC_PATH.fullmatch(parts.path) is not None
     if not is_valid or "?" in value or "#" in value or not (value.isascii() and value.isprintable()):
         raise ValidationError(
@@ -131,7 +131,7 @@ def sentry_dsn(value: str) -> str:
     """Return a DSN of Sentry, or an empty value: a URL with a public key and a project's number."""
     if not value:
         return value
-    parts = _address(value)
+    parts = web_address(value)
     project = parts.path.rpartition("/")[2] if parts is not None else ""
     if parts is None or not (parts.username and project.isascii() and project.isdecimal()):
         raise ValidationError("Use the DSN as Sentry shows it: https://KEY@HOST/PROJECT.")
@@ -142,7 +142,7 @@ def otlp_endpoint(value: str) -> str:
     """Return the base URL of a collector, or an empty value; the path of each signal is added to it."""
     if not value:
         return value
-    parts = _address(value)
+    parts = web_address(value)
     if parts is not None and "@" in parts.netloc:
         raise ValidationError("Omit user and password; set a collector's token in OTEL_EXPORTER_OTLP_HEADERS.")
     if parts is None or parts.query or parts.fragment or parts.path.rstrip("/").endswith("/v1/traces"):
@@ -206,16 +206,7 @@ def encryption_keys(value: str) -> tuple[bytes, ...]:
     return tuple(_key(part.strip()) for part in value.split(",") if part.strip())
 
 
-def _is_host(host: str) -> bool:
-    try:
-        if host.startswith("[") and host.endswith("]"):
-            return bool(IPv6Address(host[1:-1]))
-        return bool(_HOST_NAME.fullmatch(host) or IPv4Address(host))
-    except ValueError:
-        return False
-
-
-def _address(value: str) -> SplitResult | None:
+def web_address(value: str) -> SplitResult | None:
     """Return the parts of an http or https URL; None for anything else."""
     try:
         parts = urlsplit(value)
@@ -224,6 +215,15 @@ def _address(value: str) -> SplitResult | None:
         # an invalid port, an unclosed bracket
         return None
     return parts if is_whole and not any(character.isspace() for character in value) else None
+
+
+def _is_host(host: str) -> bool:
+    try:
+        if host.startswith("[") and host.endswith("]"):
+            return bool(IPv6Address(host[1:-1]))
+        return bool(_HOST_NAME.fullmatch(host) or IPv4Address(host))
+    except ValueError:
+        return False
 
 
 def _key(encoded: str) -> bytes:
