@@ -195,7 +195,8 @@ def due_age_s(now: datetime, account_id: int | None = None) -> float:
         ExportRow.target == TargetRow.id, ExportRow.due_at.is_null(False)
     )
     t = TargetRow
-    free_at = Case(None, [(t.paced_until > fn.COALESCE(t.held_until, 0), t.paced_until)], t.held_until).alias("free_at")
+    paced_until = t.paced_until / 1000
+    free_at = Case(None, [(paced_until > fn.COALESCE(t.held_until, 0), paced_until)], t.held_until).alias("free_at")
     ready = t.select(free_at, oldest.alias("due_at")).where(*wanted).alias("ready")
     ready_at = Case(None, [(ready.c.free_at > ready.c.due_at, ready.c.free_at)], ready.c.due_at)
     ready_ms = Select([ready], [fn.MIN(ready_at)]).where(ready.c.due_at.is_null(False)).bind(database).scalar()

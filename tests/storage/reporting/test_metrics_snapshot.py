@@ -96,14 +96,14 @@ LATENESS: dict[str, tuple[dict[str, object], float]] = {
     # It could not be sent before the hold's end.
     "a target that was held": ({"held_until": to_ms(in_s(-60)), "held_reason": "rate_limited"}, 60.0),
     # Its limit of requests a minute is used up.
-    "a target of few requests": ({"paced_until": to_ms(in_s(60)), "max_per_minute": 1}, 0.0),
-    "a target whose limit allows more": ({"paced_until": to_ms(in_s(-30)), "max_per_minute": 1}, 30.0),
+    "a target of few requests": ({"paced_until": 1000 * to_ms(in_s(60)), "max_per_minute": 1}, 0.0),
+    "a target whose limit allows more": ({"paced_until": 1000 * to_ms(in_s(-30)), "max_per_minute": 1}, 30.0),
     "a target that was held before": (
-        {"held_until": to_ms(in_s(-90)), "held_reason": "rate_limited", "paced_until": to_ms(in_s(-30))},
+        {"held_until": to_ms(in_s(-90)), "held_reason": "rate_limited", "paced_until": 1000 * to_ms(in_s(-30))},
         30.0,
     ),
     "a target that was held after": (
-        {"held_until": to_ms(in_s(-30)), "held_reason": "rate_limited", "paced_until": to_ms(in_s(-90))},
+        {"held_until": to_ms(in_s(-30)), "held_reason": "rate_limited", "paced_until": 1000 * to_ms(in_s(-90))},
         30.0,
     ),
 }
