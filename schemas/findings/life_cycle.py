@@ -10,8 +10,6 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from schemas.exports.state_machine import ExportStatus
-
 #: The runs of which an unreported finding may be fixed; a partial run may have left out what it did not report.
 COMPLETED: Final = "completed"
 #: The default of the setting of this name.
@@ -21,7 +19,7 @@ ANY_END: Final = "*"
 
 
 class FindingState(StrEnum):
-    """The state of a finding."""
+    """The state of a finding; a fix comes before a decision on its ticket."""
 
     OPEN = "open"
     FIXED = "fixed"
@@ -98,12 +96,3 @@ def after_miss(before: LifeCycle, own: RunOutcome | None, fixed_after_runs: int)
     if missed < fixed_after_runs:
         return replace(before, missed_runs=missed), RunOutcome.MISSED
     return replace(before, missed_runs=missed, is_fixed=True), RunOutcome.FIXED
-
-
-def state_of(*, is_fixed: bool, ticket: ExportStatus | None, is_snoozed: bool) -> FindingState:
-    """Return the state of a finding; `ticket` is the status of its export, None if that was deleted."""
-    if is_fixed:
-        return FindingState.FIXED
-    if ticket is ExportStatus.DISMISSED:
-        return FindingState.DISMISSED
-    return FindingState.SNOOZED if is_snoozed and ticket is ExportStatus.PREPARED else FindingState.OPEN

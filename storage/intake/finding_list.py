@@ -13,10 +13,10 @@ from peewee import JOIN, SQL, Case, Select, fn
 from schemas.base.errors import NotFound
 from schemas.base.timestamps import to_ms
 from schemas.exports.state_machine import ExportStatus
-from schemas.findings.life_cycle import FindingState, state_of
+from schemas.findings.life_cycle import FindingState
 from schemas.triage.finding_filter import FindingQuery
 from storage.db import identifiers
-from storage.db.columns import LAST_ULID, columns, read, record_of
+from storage.db.columns import LAST_ULID, columns, read, read_first
 from storage.db.engine import database, is_sqlite, planned_for_values
 from storage.db.models import ExportRow, FindingRow
 
@@ -54,52 +54,13 @@ class Finding:
     fingerprint: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """A finding as its row and that of its export have it."""
-
-    id: str
-    project_id: int
-    code: str
-    title: str
-    severity: str
-    page_url: str
-    location: str
-    first_seen_at: datetime
-    last_seen_at: datetime
-    fixed_at: datetime | None
-    times_reopened: int
-    times_seen: int
-    page_digest: str
-    fingerprint: str
-    ticket_id: str | None
-    ticket_status: ExportStatus | None
-    snoozed_at: datetime | None
-    snoozed_until: datetime | None
-
-    def finding(self, now: datetime) -> Finding:
-        """Return the finding with its state at `now`."""
-        until = self.snoozed_until
-        is_snoozed = self.snoozed_at is not None and (until is None or until > now)
-        return record_of(
-            Finding,
-            self,
-            rule=self.code,
-            state=state_of(is_fixed=self.fixed_at is not None, ticket=self.ticket_status, is_snoozed=is_snoozed),
-            url=self.page_url,
-            scan_runs=self.times_seen,
-            ticket_export_id=self.ticket_id,
-        )
-
-
 @planned_for_values()
 def list_page(query: FindingQuery, now: datetime, limit: int, before: str | None = None) -> list[Finding]:
     """Return up to `limit` of the findings that a query has, the newest first, older than the finding `before`."""
     parts = [_part(query, before or _AFTER_ALL, now, is_fixed=is_fixed) for is_fixed in _wanted(query)]
     newest = [part.order_by(FindingRow.id.desc()).limit(limit) for part in parts]
     ids = newest[0] if len(newest) == 1 else _merged(parts if is_sqlite() else newest).limit(limit)
-    found = _findings().where(FindingRow.id.in_(ids))
-    return [each.finding(now) for each in read(_Row, found.order_by(FindingRow.id.desc()))]
+    return read(Finding, _findings(now).where(FindingRow.id.in_(ids)).order_by(FindingRow.id.desc()))
 
 
 def _merged(parts: Sequence[Any]) -> Any:
@@ -110,16 +71,14 @@ def _merged(parts: Sequence[Any]) -> Any:
 def list_severity(project_id: int, severity: str, now: datetime, limit: int, before: str | None = None) -> list[Finding]:
     """Return up to `limit` findings of a project with a severity, the newest first, older than the finding `before`."""
     f = FindingRow
-    found = _findings().where(f.project == project_id, f.severity == severity, f.id < (before or _AFTER_ALL))
-    return [each.finding(now) for each in read(_Row, found.order_by(f.id.desc()).limit(limit))]
+    found = _findings(now).where(f.project == project_id, f.severity == severity, f.id < (before or _AFTER_ALL))
+    return read(Finding, found.order_by(f.id.desc()).limit(limit))
 
 
 def totals(project_id: int, now: datetime) -> Mapping[tuple[str, FindingState], int]:
     """Return how many findings of a project have each severity and state; it reads all of them."""
     f, x = FindingRow, ExportRow
-    [is_snoozed], [is_dismissed] = (_of_states({each}, now) for each in (FindingState.SNOOZED, FindingState.DISMISSED))
-    cases = [(f.fixed_at.is_null(False), FindingState.FIXED), (is_dismissed, FindingState.DISMISSED)]
-    state = Case(None, [*cases, (is_snoozed, FindingState.SNOOZED)], FindingState.OPEN).alias("state")
+    state = _state(now).alias("state")
     found = f.select(f.severity, state, fn.COUNT(SQL("1"))).join(x, JOIN.LEFT_OUTER, on=f.export_id == x.id)
     counted: Any = found.where(f.project == project_id).group_by(f.severity, SQL("state")).tuples()
     return {(severity, FindingState(name)): int(number) for severity, name, number in counted}
@@ -137,11 +96,11 @@ def count_by_state(query: FindingQuery, now: datetime) -> Mapping[FindingState, 
 
 def get(finding_id: str, account_id: int, now: datetime) -> Finding:
     """Return a finding of an account. Raises NotFound."""
-    query = _findings().where(FindingRow.id == finding_id, FindingRow.account_id == account_id)
-    found = read(_Row, query) if identifiers.is_id(identifiers.FINDING, finding_id) else []
-    if not found:
+    query = _findings(now).where(FindingRow.id == finding_id, FindingRow.account_id == account_id)
+    found = read_first(Finding, query) if identifiers.is_id(identifiers.FINDING, finding_id) else None
+    if found is None:
         raise NotFound("There is no such finding.")
-    return found[0].finding(now)
+    return found
 
 
 def project_of(finding_id: str) -> int | None:
@@ -152,9 +111,11 @@ def project_of(finding_id: str) -> int | None:
     return found
 
 
-def _findings() -> Any:
+def _findings(now: datetime) -> Any:
+    """Return the query of findings, with their states at `now`."""
     f, x = FindingRow, ExportRow
-    shown = columns(_Row, f, ticket_id=x.id, ticket_status=x.status, snoozed_at=x.snoozed_at, snoozed_until=x.snoozed_until)
+    ticket = {"state": _state(now).converter(FindingState), "ticket_export_id": x.id, "ticket_status": x.status}
+    shown = columns(Finding, f, rule=f.code, url=f.page_url, scan_runs=f.times_seen, **ticket)
     return f.select(*shown).join(x, JOIN.LEFT_OUTER, on=f.export_id == x.id)
 
 
@@ -201,6 +162,13 @@ def _of_states(states: set[str], now: datetime) -> Iterator[Any]:
         yield is_dismissed
     if FindingState.SNOOZED in states:
         yield is_snoozed
+
+
+def _state(now: datetime) -> Any:
+    """Return the state of a finding whose export is joined; a fix comes before a decision on the ticket."""
+    [is_snoozed], [is_dismissed] = (_of_states({each}, now) for each in (FindingState.SNOOZED, FindingState.DISMISSED))
+    cases = [(FindingRow.fixed_at.is_null(False), FindingState.FIXED), (is_dismissed, FindingState.DISMISSED)]
+    return Case(None, [*cases, (is_snoozed, FindingState.SNOOZED)], FindingState.OPEN)
 
 
 def _any_of(conditions: Iterator[Any]) -> Any:

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.exports.state_machine import ExportStatus
 from schemas.findings.life_cycle import (
     CheckedRules,
     FindingState,
@@ -15,7 +14,6 @@ from schemas.findings.life_cycle import (
     after_miss,
     after_report,
     counts_as_visit,
-    state_of,
 )
 
 #: A postback: the run, and whether it reports the finding.
@@ -166,25 +164,6 @@ def test_the_rules_of_a_page_are_read_once_for_all_its_findings(end: str) -> Non
     checked = CheckedRules(f"rule-{number:05}{end}" for number in range(20_000))
     findings = [f"rule-{number:05}" for number in range(0, 40_000, 4)]
     assert [each for each in findings if each in checked] == findings[:5_000]
-
-
-@pytest.mark.parametrize(
-    ("is_fixed", "ticket", "is_snoozed", "state"),
-    [
-        (False, ExportStatus.PREPARED, False, FindingState.OPEN),
-        (False, ExportStatus.EXPORTED, False, FindingState.OPEN),
-        (False, None, False, FindingState.OPEN),
-        (False, ExportStatus.DISMISSED, False, FindingState.DISMISSED),
-        (False, ExportStatus.PREPARED, True, FindingState.SNOOZED),
-        # Approval ends a snooze.
-        (False, ExportStatus.APPROVED, True, FindingState.OPEN),
-        (True, ExportStatus.PREPARED, True, FindingState.FIXED),
-        (True, ExportStatus.DISMISSED, False, FindingState.FIXED),
-        (True, None, False, FindingState.FIXED),
-    ],
-)
-def test_the_state_of_a_finding(is_fixed: bool, ticket: ExportStatus | None, is_snoozed: bool, state: FindingState) -> None:
-    assert state_of(is_fixed=is_fixed, ticket=ticket, is_snoozed=is_snoozed) is state
 
 
 def test_states_and_outcomes_have_the_values_of_the_api() -> None:

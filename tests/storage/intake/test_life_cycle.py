@@ -13,15 +13,18 @@ import pytest
 from schemas.base.timestamps import to_ms
 from schemas.exports.decisions import DismissalReason
 from schemas.exports.record import Approval, ApprovalForAll
-from schemas.findings.life_cycle import LifeCycle, RunOutcome, after_miss, after_report
+from schemas.exports.state_machine import ExportStatus
+from schemas.findings.life_cycle import FindingState, LifeCycle, RunOutcome, after_miss, after_report
 from schemas.intake.fingerprint import PostbackResult
 from schemas.intake.grouping import TicketGrouping
 from schemas.intake.scanner import PostbackForm
 from schemas.triage.bulk_decisions import ExportReference
+from schemas.triage.finding_filter import FindingQuery
 from storage.accounts import projects
 from storage.db.engine import connection, execute, rows
+from storage.db.models import ExportRow, FindingRow
 from storage.exports import queries, transitions
-from storage.intake import finding_history, findings
+from storage.intake import finding_history, finding_list, findings
 from storage.reporting import finding_trends, menu_counts
 from storage.triage import decisions, targeting
 from tests.support.database.query_plans import statements
@@ -523,3 +526,38 @@ def test_the_other_findings_of_a_page_are_those_that_are_not_fixed(customer: Cus
     [(finding_id,)] = rows("SELECT id FROM findings WHERE code = 'a'")
     [(other_id,)] = rows("SELECT id FROM findings WHERE code = 'b'")
     assert [each.id for each in finding_history.list_others_of_page(finding_id, 10)] == [other_id]
+
+
+@pytest.mark.parametrize(
+    ("is_fixed", "ticket", "is_snoozed", "state"),
+    [
+        (False, ExportStatus.PREPARED, False, FindingState.OPEN),
+        (False, ExportStatus.EXPORTED, False, FindingState.OPEN),
+        (False, None, False, FindingState.OPEN),
+        (False, ExportStatus.DISMISSED, False, FindingState.DISMISSED),
+        (False, ExportStatus.PREPARED, True, FindingState.SNOOZED),
+        # Approval ends a snooze.
+        (False, ExportStatus.APPROVED, True, FindingState.OPEN),
+        (True, ExportStatus.PREPARED, True, FindingState.FIXED),
+        (True, ExportStatus.DISMISSED, False, FindingState.FIXED),
+        (True, None, False, FindingState.FIXED),
+    ],
+)
+def test_the_state_of_a_finding(
+    customer: Customer, is_fixed: bool, ticket: ExportStatus | None, is_snoozed: bool, state: FindingState
+) -> None:
+    [export_id] = post(customer, 1, "csp").ticket_exports
+    FindingRow.update(fixed_at=NOW if is_fixed else None).execute()
+    if ticket is None:
+        FindingRow.update(export_id=None).execute()
+    else:
+        frozen = {
+            "target": make_target(customer, "http://127.0.0.1:9/hook").id,
+            "body": b"{}",
+            "due_at": NOW if ticket is ExportStatus.APPROVED else None,
+        }
+        snoozed_at = NOW if is_snoozed else None
+        ExportRow.update(status=ticket, snoozed_at=snoozed_at, **frozen).where(ExportRow.id == export_id).execute()
+    [listed] = finding_list.list_page(FindingQuery(customer.account_id), NOW, 10)
+    assert listed == finding_list.get(listed.id, customer.account_id, NOW)
+    assert listed.state is state
