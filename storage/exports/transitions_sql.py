@@ -59,7 +59,12 @@ class LockedExport(NamedTuple):
     redacted_at: datetime | None
     #: The exports of the same ticket for several targets, this one included; None for a single one.
     siblings: Any
+    severity_rank: int
+    findings_total: int | None
     snoozed_at: datetime | None
+    snoozed_until: datetime | None
+    #: Of a prepared export: the rule for whose target it waits.
+    approved_by_rule_id: str | None
 
 
 class LockedTarget(NamedTuple):

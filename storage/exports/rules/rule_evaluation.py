@@ -9,7 +9,7 @@ accept approvals, the export stays prepared and waits for it; `ApprovalRules.res
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from schemas.base.errors import ValidationFailed
 from schemas.base.timestamps import to_ms
@@ -20,10 +20,10 @@ from schemas.targets.approval import TargetUrlRefused, require_approvable
 from schemas.triage.approval_rules import ApprovalRule, RuleActionType, RuleSubject
 from schemas.url_policy.policy import TargetPolicy
 from storage.accounts.audit_log import AuditEntry, append_all
-from storage.db.columns import columns
+from storage.db.columns import columns, read
 from storage.db.engine import after_commit, transaction
 from storage.db.models import ExportRow
-from storage.db.queries import for_update, tuples
+from storage.db.queries import for_update
 from storage.exports.rows import written_records
 from storage.exports.rules import approval_rules
 from storage.exports.rules.approval_rules import IS_WAITING, RuleTarget, RuleUsability
@@ -34,44 +34,12 @@ from storage.targets import targets
 RESUME_BATCH: Final = 200
 
 
-class _RuleColumns(NamedTuple):
-    """The columns of an export that only rules read."""
-
-    project_id: int | None
-    severity_rank: int
-    rule: str | None
-    findings_total: int | None
-    snoozed_at: datetime | None
-    snoozed_until: datetime | None
-    approved_by_rule_id: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Prepared:
-    """A prepared export, which nobody else changes until the transaction ends."""
-
-    locked: LockedExport
-    own: _RuleColumns
-
-    @property
-    def id(self) -> str:
-        return self.locked.id
-
-    @property
-    def is_group(self) -> bool:
-        return (self.own.findings_total or 0) > 1
-
-    def is_snoozed(self, now: datetime) -> bool:
-        until = self.own.snoozed_until
-        return self.own.snoozed_at is not None and (until is None or until > now)
-
-
 @dataclass(frozen=True, slots=True)
 class _Decision:
     """A rule and the exports that it decides."""
 
     rule: ApprovalRule
-    exports: Sequence[_Prepared]
+    exports: Sequence[LockedExport]
 
 
 class ApprovalRules:
@@ -92,7 +60,7 @@ class ApprovalRules:
         if not export_ids or not has_rules(account_id):
             return
         rules = approval_rules.enabled_rules(account_id)
-        exports = [each for each in _read_prepared(export_ids) if not each.is_snoozed(now)]
+        exports = [each for each in _read_prepared(export_ids) if not _is_snoozed(each, now)]
         while True:
             usability = approval_rules.usability(rules, now)
             usable = _usable(rules, usability, now)
@@ -101,7 +69,7 @@ class ApprovalRules:
                 break
             # A person changed or deleted one of them a moment ago.
             rules = approval_rules.enabled_rules(account_id)
-        waiting = [each.id for each in exports if each.own.approved_by_rule_id is not None]
+        waiting = [each.id for each in exports if each.approved_by_rule_id is not None]
         set_waiting(waiting, None)
         for decision in decisions:
             self._apply_decision(decision, usability.targets, now)
@@ -129,7 +97,7 @@ class ApprovalRules:
                 return False
             if rule.enabled:
                 _usable([rule], usability, now)
-            found = [each for each in waiting if not each.is_snoozed(now)] if is_usable else []
+            found = [each for each in waiting if not _is_snoozed(each, now)] if is_usable else []
             set_waiting([each.id for each in waiting], None)
             for decision in _decisions([rule] if is_usable else [], found):
                 self._apply_decision(decision, usability.targets, now)
@@ -143,7 +111,7 @@ class ApprovalRules:
             _dismiss(rule, exports, now)
         else:
             # A person reviews what the preview warns of.
-            safe = [each for each in exports if not each.locked.preview_problems]
+            safe = [each for each in exports if not each.preview_problems]
             if self._accepts(rule, known, now):
                 _approve(rule, safe, now)
                 after_commit(self._wake_workers)
@@ -182,33 +150,32 @@ def _usable(rules: Iterable[ApprovalRule], usability: RuleUsability, now: dateti
     return usable
 
 
-def _decisions(rules: Collection[ApprovalRule], exports: Sequence[_Prepared]) -> list[_Decision]:
+def _decisions(rules: Collection[ApprovalRule], exports: Sequence[LockedExport]) -> list[_Decision]:
     """Return for each rule the exports that it is the first to match; `rules` are in their order."""
     has_paths = any(rule.match.page_path is not None for rule in rules)
-    places = approval_rules.page_urls([each.id for each in exports if each.is_group] if has_paths else [])
-    decided: dict[str, list[_Prepared]] = {}
+    places = approval_rules.page_urls([each.id for each in exports if (each.findings_total or 0) > 1] if has_paths else [])
+    decided: dict[str, list[LockedExport]] = {}
     for export in exports:
-        locked, own = export.locked, export.own
-        urls = places.get(export.id) or {locked.ticket["page_url"]} - {None}
-        subject = RuleSubject(own.project_id, own.severity_rank, locked.source_type, own.rule, urls)
+        urls = places.get(export.id) or {export.ticket["page_url"]} - {None}
+        subject = RuleSubject(export.project_id, export.severity_rank, export.source_type, export.rule, urls)
         first = next((rule for rule in rules if rule.match.matches(subject)), None)
         if first is not None:
             decided.setdefault(first.id, []).append(export)
     return [_Decision(rule, decided[rule.id]) for rule in rules if rule.id in decided]
 
 
-def _approve(rule: ApprovalRule, exports: Sequence[_Prepared], now: datetime) -> None:
-    approve_locked([(each.locked, str(rule.action.target_id)) for each in exports], now, rule.actor)
+def _approve(rule: ApprovalRule, exports: Sequence[LockedExport], now: datetime) -> None:
+    approve_locked([(each, str(rule.action.target_id)) for each in exports], now, rule.actor)
     _append(rule, Transition.APPROVE.value, exports, TRANSITIONS[Transition.APPROVE].target, now)
 
 
-def _wait(rule: ApprovalRule, exports: Sequence[_Prepared], now: datetime) -> None:
+def _wait(rule: ApprovalRule, exports: Sequence[LockedExport], now: datetime) -> None:
     set_waiting([each.id for each in exports], rule.id)
-    new = [each for each in exports if each.own.approved_by_rule_id != rule.id]
+    new = [each for each in exports if each.approved_by_rule_id != rule.id]
     _append(rule, "wait_for_target", new, ExportStatus.PREPARED, now)
 
 
-def _dismiss(rule: ApprovalRule, exports: Sequence[_Prepared], now: datetime) -> None:
+def _dismiss(rule: ApprovalRule, exports: Sequence[LockedExport], now: datetime) -> None:
     reason, status = rule.action.reason, TRANSITIONS[Transition.DISMISS].target
     shared = {"status": status.value, "finished_at": to_ms(now), "dismissal_reason": reason}
     shared |= {"snoozed_at": None, "snoozed_until": None}
@@ -217,13 +184,11 @@ def _dismiss(rule: ApprovalRule, exports: Sequence[_Prepared], now: datetime) ->
     _append(rule, Transition.DISMISS.value, exports, status, now)
 
 
-def _label(rule: ApprovalRule, exports: Sequence[_Prepared], now: datetime) -> None:
+def _label(rule: ApprovalRule, exports: Sequence[LockedExport], now: datetime) -> None:
     """Add the labels that a ticket lacks, as far as it may have more; its preview is judged again."""
-    labels = [_labels(rule, each.locked.ticket["labels"]) for each in exports]
-    changed = [
-        (each, wanted) for each, wanted in zip(exports, labels, strict=True) if wanted != each.locked.ticket["labels"]
-    ]
-    tickets = written_records([{**each.locked.ticket, "labels": wanted} for each, wanted in changed])
+    labels = [_labels(rule, each.ticket["labels"]) for each in exports]
+    changed = [(each, wanted) for each, wanted in zip(exports, labels, strict=True) if wanted != each.ticket["labels"]]
+    tickets = written_records([{**each.ticket, "labels": wanted} for each, wanted in changed])
     records = [
         {"id": each.id, "ticket": ticket.text, "ticket_digest": ticket.digest, "preview_problems": ticket.problems}
         for (each, _), ticket in zip(changed, tickets, strict=True)
@@ -237,7 +202,7 @@ def _labels(rule: ApprovalRule, present: Sequence[str]) -> list[str]:
     return [*present, *added[: max(0, MAX_LABELS - len(present))]]
 
 
-def _append(rule: ApprovalRule, action: str, exports: Sequence[_Prepared], status: ExportStatus, now: datetime) -> None:
+def _append(rule: ApprovalRule, action: str, exports: Sequence[LockedExport], status: ExportStatus, now: datetime) -> None:
     """Append an entry for each export; the reason names the rule's author."""
     at, author, before = to_ms(now), f"user:{rule.author_id}", ExportStatus.PREPARED.value
     is_approval = action == Transition.APPROVE
@@ -245,30 +210,28 @@ def _append(rule: ApprovalRule, action: str, exports: Sequence[_Prepared], statu
         [
             AuditEntry(
                 *(at, rule.actor, action, each.id, before, status.value, author),
-                digest=each.locked.ticket_digest if is_approval else None,
+                digest=each.ticket_digest if is_approval else None,
             )
             for each in exports
         ]
     )
 
 
-def _read_prepared(export_ids: Sequence[str]) -> list[_Prepared]:
+def _read_prepared(export_ids: Sequence[str]) -> list[LockedExport]:
     is_prepared = ExportRow.status == ExportStatus.PREPARED.value
     wanted = ExportRow.id.in_(export_ids) & is_prepared & ExportRow.redacted_at.is_null()
-    return _read(_exports().where(wanted), "FOR UPDATE")
+    return read(LockedExport, for_update(_exports().where(wanted)))
 
 
-def _read_waiting(rule_id: str) -> list[_Prepared]:
+def _read_waiting(rule_id: str) -> list[LockedExport]:
     """Read a batch of what waits for the target of a rule, without what another process is changing."""
     wanted = _exports().where(IS_WAITING, ExportRow.approved_by_rule_id == rule_id)
-    return _read(wanted.limit(RESUME_BATCH), "FOR UPDATE SKIP LOCKED")
+    return read(LockedExport, for_update(wanted.limit(RESUME_BATCH), "FOR UPDATE SKIP LOCKED"))
 
 
 def _exports() -> Any:
-    return ExportRow.select(*columns(LockedExport, ExportRow), *columns(_RuleColumns, ExportRow)).order_by(ExportRow.id)
+    return ExportRow.select(*columns(LockedExport, ExportRow)).order_by(ExportRow.id)
 
 
-def _read(query: Any, lock: str) -> list[_Prepared]:
-    split = len(LockedExport._fields)
-    found = tuples(for_update(query, lock))
-    return [_Prepared(LockedExport._make(row[:split]), _RuleColumns._make(row[split:])) for row in found]
+def _is_snoozed(export: LockedExport, now: datetime) -> bool:
+    return export.snoozed_at is not None and (export.snoozed_until is None or export.snoozed_until > now)
