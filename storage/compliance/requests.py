@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from peewee import SQL, ModelSelect, fn
 
-from schemas.base.errors import Conflict, NotFound, ValidationFailed
+from schemas.base.errors import Conflict, ValidationFailed
 from schemas.base.fields import problem
 from schemas.compliance.requests import (
     TOPIC_HEADER,
@@ -31,7 +31,7 @@ from schemas.compliance.requests import (
 from storage.accounts.audit_log import append
 from storage.compliance import erasure_log
 from storage.db import identifiers
-from storage.db.columns import columns, read, read_first, record_of
+from storage.db.columns import columns, get_by_id, read, record_of
 from storage.db.engine import is_sqlite, transaction
 from storage.db.leases import LeasedJobs
 from storage.db.models import ComplianceRequestRow
@@ -276,12 +276,9 @@ def replace_report(request_id: str, report_sealed: bytes | None, now: datetime, 
 
 def get(request_id: str) -> ComplianceRequest:
     """Return one request. Raises NotFound."""
-    is_id = identifiers.is_id(identifiers.COMPLIANCE, request_id)
     query = _requests().where(ComplianceRequestRow.id == request_id)
-    request = read_first(ComplianceRequest, query) if is_id else None
-    if request is None:
-        raise NotFound("There is no such compliance request; see `bin/riskrelay compliance list`.")
-    return request
+    missing = "There is no such compliance request; see `bin/riskrelay compliance list`."
+    return get_by_id(ComplianceRequest, query, identifiers.COMPLIANCE, request_id, missing)
 
 
 def list_all() -> Sequence[ComplianceRequest]:

@@ -14,7 +14,9 @@ from typing import Any, Final, TypeVar
 
 from peewee import BigIntegerField, Field, ForeignKeyField, Model, TextField
 
+from schemas.base.errors import NotFound
 from schemas.base.timestamps import from_ms, to_ms
+from storage.db import identifiers
 
 #: The greatest ULID there is, after a prefix and an underscore: sorts behind every identifier in any collation.
 LAST_ULID: Final = f"7{'Z' * 25}"
@@ -95,6 +97,17 @@ def read(shape: Callable[..., Record], query: Any) -> list[Record]:
 def read_first(shape: Callable[..., Record], query: Any) -> Record | None:
     """Run a query of `columns` and return its first row as a record of `shape`; None where it finds none."""
     return next(iter(read(shape, query.limit(1))), None)
+
+
+def get_by_id(shape: Callable[..., Record], query: Any, prefix: str, row_id: str, missing: str) -> Record:
+    """Run a query of `columns` for the row with an id and return its record. Raises NotFound with the text `missing`.
+
+    A text that is no id of this prefix is unknown without a query.
+    """
+    found = read_first(shape, query) if identifiers.is_id(prefix, row_id) else None
+    if found is None:
+        raise NotFound(missing)
+    return found
 
 
 def record_of(shape: Callable[..., Record], row: Any, **others: Any) -> Record:

@@ -10,12 +10,12 @@ from typing import Any, Final
 
 from peewee import JOIN, SQL, Join
 
-from schemas.base.errors import Conflict, NotFound, TargetNotFound
+from schemas.base.errors import Conflict, TargetNotFound
 from schemas.exports.recoveries import Recovery, RecoveryStatus
 from schemas.targets.target import ENABLED, TargetStatus
 from storage.accounts.audit_log import append
 from storage.db import identifiers
-from storage.db.columns import LAST_ULID, columns, field_names, read, read_first
+from storage.db.columns import LAST_ULID, columns, field_names, get_by_id, read
 from storage.db.engine import is_sqlite, transacted, transaction
 from storage.db.leases import BatchProgress, JobBatch, JobLease, LeasedJobs, compare_and_swap
 from storage.db.models import RecoveryRow, TargetRow
@@ -116,13 +116,8 @@ def cancel(recovery_id: str, now: datetime, actor: str, account_id: int | None =
 
 def get(recovery_id: str, account_id: int | None = None) -> Recovery:
     """Return a recovery, of a target of one account where `account_id` is given. Raises NotFound."""
-    found = None
-    if identifiers.is_id(identifiers.RECOVERY, recovery_id):
-        query = _recoveries().join(TargetRow).where(RecoveryRow.id == recovery_id)
-        found = read_first(Recovery, query if account_id is None else query.where(TargetRow.account == account_id))
-    if found is None:
-        raise NotFound("There is no such recovery.")
-    return found
+    query = where_given(_recoveries().join(TargetRow), (RecoveryRow.id, recovery_id), (TargetRow.account, account_id))
+    return get_by_id(Recovery, query, identifiers.RECOVERY, recovery_id, "There is no such recovery.")
 
 
 def list_page(limit: int | None = None, target_id: str | None = None) -> list[Recovery]:

@@ -10,13 +10,12 @@ from typing import Any, Final
 
 from peewee import JOIN, SQL, Case, Select, fn
 
-from schemas.base.errors import NotFound
 from schemas.base.timestamps import to_ms
 from schemas.exports.state_machine import ExportStatus
 from schemas.findings.life_cycle import FindingState
 from schemas.triage.finding_filter import FindingQuery
 from storage.db import identifiers
-from storage.db.columns import LAST_ULID, columns, read, read_first
+from storage.db.columns import LAST_ULID, columns, get_by_id, read
 from storage.db.engine import database, is_sqlite, planned_for_values
 from storage.db.models import ExportRow, FindingRow
 
@@ -97,10 +96,7 @@ def count_by_state(query: FindingQuery, now: datetime) -> Mapping[FindingState, 
 def get(finding_id: str, account_id: int, now: datetime) -> Finding:
     """Return a finding of an account. Raises NotFound."""
     query = _findings(now).where(FindingRow.id == finding_id, FindingRow.account_id == account_id)
-    found = read_first(Finding, query) if identifiers.is_id(identifiers.FINDING, finding_id) else None
-    if found is None:
-        raise NotFound("There is no such finding.")
-    return found
+    return get_by_id(Finding, query, identifiers.FINDING, finding_id, "There is no such finding.")
 
 
 def project_of(finding_id: str) -> int | None:

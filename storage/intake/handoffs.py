@@ -9,7 +9,7 @@ from datetime import datetime
 from peewee import JOIN
 
 from schemas.base.checkpoint import Checkpoint, no_checkpoint
-from schemas.base.errors import NotFound, ValidationFailed
+from schemas.base.errors import ValidationFailed
 from schemas.base.fields import problem
 from schemas.base.principal import TokenPrincipal
 from schemas.base.shop_domain import normalized_shop_domain
@@ -24,7 +24,7 @@ from storage.accounts.audit_log import AuditEntry, append_all
 from storage.accounts.grants import hold_project, manageable
 from storage.db import identifiers
 from storage.db.bulk_sql import insert_records
-from storage.db.columns import columns, read_first, values_of
+from storage.db.columns import columns, get_by_id, values_of
 from storage.db.engine import transaction
 from storage.db.models import DiagnosticRow, EvidenceCaptureRow, ExportRow, HandoffRow
 from storage.exports.rows import Draft, WrittenTicket, written
@@ -86,10 +86,7 @@ def get(handoff_id: str, user_id: int) -> HandoffProgress:
         .join_from(HandoffRow, DiagnosticRow, JOIN.LEFT_OUTER, on=DiagnosticRow.id == HandoffRow.source_id)
         .where(HandoffRow.id == handoff_id, HandoffRow.user == user_id)
     )
-    found = read_first(HandoffProgress, query) if identifiers.is_id(identifiers.HANDOFF, handoff_id) else None
-    if found is None:
-        raise NotFound("There is no such handoff.")
-    return found
+    return get_by_id(HandoffProgress, query, identifiers.HANDOFF, handoff_id, "There is no such handoff.")
 
 
 def _require_shop(named: str | None, expected: str | None) -> None:

@@ -11,17 +11,18 @@ from typing import Any, Final
 
 from peewee import fn
 
-from schemas.base.errors import Conflict, FieldProblem, NotFound, ValidationFailed, WrongEncryptionKey
+from schemas.base.errors import Conflict, FieldProblem, ValidationFailed, WrongEncryptionKey
 from schemas.intake.fingerprint import PostbackResult
 from schemas.intake.report_uploads import ReportUpload, ReportUploadStatus, UploadError
 from storage.accounts import projects
 from storage.accounts.account_limits import AccountLimits, Limited
 from storage.accounts.audit_log import append
 from storage.db import identifiers
-from storage.db.columns import columns, read, read_first, values_of
+from storage.db.columns import columns, get_by_id, read, read_first, values_of
 from storage.db.engine import savepoint, transacted, transaction
 from storage.db.leases import JobLease, LeasedJobs, compare_and_swap
 from storage.db.models import ReportUploadRow, ScanRunRow, UserRow
+from storage.db.queries import newest_first
 from storage.exports.rules.rule_evaluation import ApprovalRules
 from storage.intake import findings
 from storage.intake.findings import PreparedPostback
@@ -120,19 +121,13 @@ def create(new: NewReportUpload, now: datetime, vault: Vault, limits: AccountLim
 
 def get(upload_id: str, account_id: int) -> ReportUpload:
     """Return an upload of an account. Raises NotFound."""
-    found = None
-    if identifiers.is_id(identifiers.REPORT_UPLOAD, upload_id):
-        query = ReportUploadRow.select(*columns(ReportUpload, ReportUploadRow))
-        found = read_first(ReportUpload, query.where(ReportUploadRow.id == upload_id, ReportUploadRow.account == account_id))
-    if found is None:
-        raise NotFound("There is no such uploaded report.")
-    return found
+    query = _uploads(account_id).where(ReportUploadRow.id == upload_id)
+    return get_by_id(ReportUpload, query, identifiers.REPORT_UPLOAD, upload_id, "There is no such uploaded report.")
 
 
 def list_newest(account_id: int, limit: int) -> list[ReportUpload]:
     """Return up to `limit` uploads of an account, the newest first."""
-    query = ReportUploadRow.select(*columns(ReportUpload, ReportUploadRow)).where(ReportUploadRow.account == account_id)
-    return read(ReportUpload, query.order_by(ReportUploadRow.id.desc()).limit(limit))
+    return read(ReportUpload, newest_first(_uploads(account_id), ReportUploadRow.id, limit))
 
 
 def claim_next(now: datetime) -> JobLease | None:
@@ -210,6 +205,10 @@ def fail(lease: JobLease, error: UploadError, reason: str, now: datetime) -> Non
     with transaction():
         if _jobs.renew(lease.id, lease.lease, now, LEASE_S, left_out=[["", reason]] if reason else []):
             _end(lease.id, ReportUploadStatus.FAILED, now, error)
+
+
+def _uploads(account_id: int) -> Any:
+    return ReportUploadRow.select(*columns(ReportUpload, ReportUploadRow)).where(ReportUploadRow.account == account_id)
 
 
 def _owns_run(project_id: int, scan_run_id: int) -> bool:

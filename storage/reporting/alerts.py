@@ -16,11 +16,11 @@ from schemas.base.errors import NotFound
 from schemas.settings.alert_channels import AlertChannel, AlertKind
 from storage.accounts.audit_log import append
 from storage.db import identifiers
-from storage.db.columns import LAST_ULID, columns, read
+from storage.db.columns import columns, read
 from storage.db.engine import transaction
 from storage.db.leases import JobLease, LeasedJobs, compare_and_swap
 from storage.db.models import AlertMessageRow, AlertRow
-from storage.db.queries import for_update, tuples, where_given
+from storage.db.queries import for_update, newest_first, tuples, where_given
 from storage.reporting import alert_causes
 from storage.reporting.alert_causes import AlertSources, OpenAlert
 
@@ -31,7 +31,6 @@ MAX_AT_ONCE: Final = 1_000
 #: A message that no channel took for so long is dropped.
 DROPPED_AFTER: Final = timedelta(hours=24)
 
-_AFTER_ALL: Final = f"{identifiers.ALERT}_{LAST_ULID}"
 #: Rows of one statement.
 _ROWS_AT_ONCE: Final = 500
 #: Seconds until the next attempt to send a message.
@@ -130,9 +129,9 @@ def list_open(account_id: int | None = None, limit: int | None = MAX_OPEN) -> li
 
 def list_recovered(limit: int, before: str | None = None, account_id: int | None = None) -> list[Alert]:
     """Return up to `limit` alerts that are over, the newest first, older than the one with the id `before`."""
-    found = _select().where(AlertRow.state == AlertState.RECOVERED.value, AlertRow.id < (before or _AFTER_ALL))
-    own = where_given(found, (AlertRow.account, account_id))
-    return read(Alert, own.order_by(AlertRow.id.desc()).limit(limit))
+    recovered = _select().where(AlertRow.state == AlertState.RECOVERED.value)
+    own = where_given(recovered, (AlertRow.account, account_id))
+    return read(Alert, newest_first(own, AlertRow.id, limit, before))
 
 
 def acknowledge(alert_id: str, account_id: int | None, now: datetime, actor: str) -> None:

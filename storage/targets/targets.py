@@ -17,11 +17,11 @@ from storage.accounts.accounts import require_webhooks
 from storage.accounts.audit_log import AuditEntry, append, append_all
 from storage.db import identifiers
 from storage.db.bulk_sql import lock_row
-from storage.db.columns import LAST_ULID, record_of, values_of
+from storage.db.columns import record_of, values_of
 from storage.db.engine import transaction
 from storage.db.leases import compare_and_swap
 from storage.db.models import TargetRow
-from storage.db.queries import for_update, tuples
+from storage.db.queries import for_update, newest_first, tuples
 from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.encrypted_columns import TARGET_SECRET
 from storage.secrets.vault import Vault
@@ -40,7 +40,6 @@ UNSIGNED: Final = "no_secret"
 NO_STANDARD_SECRET: Final = "no_standard_secret"  # noqa: S105 - an error code
 #: The condition of a target that was not removed.
 IS_PRESENT: Final = TargetRow.deleted_at.is_null()
-_AFTER_ALL: Final = f"{identifiers.TARGET}_{LAST_ULID}"
 
 
 def create(
@@ -76,8 +75,7 @@ def get(target_id: str, default: DefaultSecret | None, account_id: int | None = 
 
 def list_all(default: DefaultSecret | None) -> list[Target]:
     """Return every target, the newest first."""
-    found = TargetRow.select().where(IS_PRESENT).order_by(TargetRow.id.desc())
-    return [_target(row, default) for row in found]
+    return [_target(row, default) for row in newest_first(TargetRow.select().where(IS_PRESENT), TargetRow.id)]
 
 
 def list_page(
@@ -92,11 +90,10 @@ def list_page(
 
     `status` is the one that is shown at `now`.
     """
-    wanted = (TargetRow.account == account_id) & IS_PRESENT & (TargetRow.id < (before or _AFTER_ALL))
+    found = TargetRow.select().where(TargetRow.account == account_id, IS_PRESENT)
     if status is not None:
-        wanted &= _shows(status, now)
-    found = TargetRow.select().where(wanted).order_by(TargetRow.id.desc()).limit(limit)
-    return [_target(row, default) for row in found]
+        found = found.where(_shows(status, now))
+    return [_target(row, default) for row in newest_first(found, TargetRow.id, limit, before)]
 
 
 def set_secret(

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from peewee import IntegrityError, fn
 
-from schemas.base.errors import Conflict, NotFound, ValidationFailed
+from schemas.base.errors import Conflict, ValidationFailed
 from schemas.base.fields import problem
 from schemas.base.principal import Ability, role_abilities
 from schemas.exports.decisions import DismissalReason
@@ -33,11 +33,11 @@ from storage.accounts.account_limits import AccountLimits
 from storage.accounts.audit_log import append
 from storage.db import identifiers
 from storage.db.bulk_sql import insert_records
-from storage.db.columns import LAST_ULID, columns, read, read_first
+from storage.db.columns import columns, get_by_id, read
 from storage.db.engine import savepoint, transacted, transaction
 from storage.db.leases import BatchProgress, JobBatch, JobLease, LeasedJobs, compare_and_swap
 from storage.db.models import AccountRow, BulkJobItemRow, BulkJobRow, UserRow
-from storage.db.queries import tuples
+from storage.db.queries import newest_first, tuples, where_given
 from storage.exports import transitions
 from storage.exports.search import export_list
 from storage.triage.bulk_decisions import decide
@@ -51,7 +51,6 @@ LEASE_S: Final = 6.0
 #: Running jobs of an account: the tables hold no more than so many times MAX_MATCHES of its items.
 MAX_RUNNING: Final = 20
 
-_AFTER_ALL: Final = f"{identifiers.BULK_JOB}_{LAST_ULID}"
 _IS_RUNNING: Final = BulkJobRow.status == BulkJobStatus.RUNNING.value
 
 _jobs: Final = LeasedJobs(BulkJobRow)
@@ -163,20 +162,14 @@ def cancel(job_id: str, now: datetime, actor: str, account_id: int | None = None
 
 def get(job_id: str, account_id: int | None = None) -> BulkJob:
     """Return a job, of one account where `account_id` is given. Raises NotFound."""
-    found = None
-    if identifiers.is_id(identifiers.BULK_JOB, job_id):
-        query = _all_jobs().where(BulkJobRow.id == job_id)
-        found = read_first(BulkJob, query if account_id is None else query.where(BulkJobRow.account == account_id))
-    if found is None:
-        raise NotFound("There is no such bulk job.")
-    return found
+    query = where_given(_all_jobs(), (BulkJobRow.id, job_id), (BulkJobRow.account, account_id))
+    return get_by_id(BulkJob, query, identifiers.BULK_JOB, job_id, "There is no such bulk job.")
 
 
 def list_page(account_id: int | None = None, limit: int | None = None, before: str | None = None) -> list[BulkJob]:
     """Return up to `limit` jobs of one account or of all, the newest first, after the one with the id `before`."""
-    query = _all_jobs().where(BulkJobRow.id < (before or _AFTER_ALL))
-    own = query if account_id is None else query.where(BulkJobRow.account == account_id)
-    return read(BulkJob, own.order_by(BulkJobRow.id.desc()).limit(limit))
+    own = where_given(_all_jobs(), (BulkJobRow.account, account_id))
+    return read(BulkJob, newest_first(own, BulkJobRow.id, limit, before))
 
 
 def _create(new: NewBulkJob, now: datetime, policy: TargetPolicy, lease: str | None, due_at: datetime) -> str:

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from peewee import JOIN, SQL, fn
 
 from schemas.base.checkpoint import Checkpoint
-from schemas.base.errors import FieldProblem, NotFound, ValidationFailed
+from schemas.base.errors import FieldProblem, ValidationFailed
 from schemas.base.fields import problem
 from schemas.base.principal import Ability, Role, TokenKind, effective_abilities
 from schemas.targets.approval import ApprovalState
@@ -36,7 +36,7 @@ from schemas.triage.approval_rules import (
 )
 from storage.accounts.audit_log import append
 from storage.db import identifiers
-from storage.db.columns import LAST_ULID, columns, read, read_first, record_of
+from storage.db.columns import LAST_ULID, columns, get_by_id, read, record_of
 from storage.db.engine import is_sqlite, transaction
 from storage.db.leases import compare_and_swap
 from storage.db.models import (
@@ -50,14 +50,13 @@ from storage.db.models import (
     UserIdentityRow,
     UserRow,
 )
-from storage.db.queries import for_update, tuples
+from storage.db.queries import for_update, newest_first, tuples, where_given
 from storage.exports.transitions_sql import lock_targets
 
 #: Exports that the test of a rule reads at once: the most expensive pattern takes some 20 ms for them.
 _TEST_BATCH: Final = 200
 #: Findings of groups whose pages it reads at once; those of one group are read together.
 _TEST_FINDINGS: Final = 10_000
-_AFTER_ALL: Final = f"{identifiers.RULE}_{LAST_ULID}"
 #: An export waits for the target of a rule. Word by word the condition of the index exports_waiting_for_rule: as parameters,
 #: both databases would not read that index.
 IS_WAITING: Final = SQL("status = 'prepared' AND approved_by_rule_id IS NOT NULL")
@@ -164,10 +163,8 @@ def list_page(
     account_id: int | None, now: datetime, limit: int | None = None, before: str | None = None
 ) -> list[ApprovalRule]:
     """Return up to `limit` rules of one account or of all, the newest first, older than the one with the id `before`."""
-    query = _rules().where(ApprovalRuleRow.id < (before or _AFTER_ALL))
-    if account_id is not None:
-        query = query.where(ApprovalRuleRow.account == account_id)
-    return _shown(_read(query.order_by(ApprovalRuleRow.id.desc()).limit(limit)), now)
+    query = where_given(_rules(), (ApprovalRuleRow.account, account_id))
+    return _shown(_read(newest_first(query, ApprovalRuleRow.id, limit, before)), now)
 
 
 def change(
@@ -330,11 +327,8 @@ def _rule(stored: _StoredRule) -> ApprovalRule:
 
 
 def _get(rule_id: str, account_id: int | None) -> ApprovalRule:
-    is_id = identifiers.is_id(identifiers.RULE, rule_id)
-    found = read_first(_StoredRule, _rules().where(ApprovalRuleRow.id == rule_id)) if is_id else None
-    if found is None or account_id not in {None, found.account_id}:
-        raise NotFound("There is no such approval rule.")
-    return _rule(found)
+    query = where_given(_rules(), (ApprovalRuleRow.id, rule_id), (ApprovalRuleRow.account, account_id))
+    return _rule(get_by_id(_StoredRule, query, identifiers.RULE, rule_id, "There is no such approval rule."))
 
 
 def _locked(rule_id: str, account_id: int | None) -> ApprovalRule:
