@@ -19,8 +19,8 @@ from storage.targets import pings
 from worker.delivery.outcomes import ONE_RETRY_LEFT, decide_outcome
 from worker.delivery.throttle_writer import SentEffect, log_events, write_effects
 from worker.delivery.tracker_outcomes import decide_validation
-from worker.http.signed_request import Message, SignedPost, new_nonce
-from worker.trackers.runner import TrackerRunner, TrackerTarget
+from worker.http.signed_request import SignedPost, message_to, new_nonce
+from worker.trackers.runner import TrackerRunner
 
 #: Concurrent pings of one account alone, in one worker; beside it, other accounts have threads of their own. A receiver that
 #: hangs must not make other clients wait for its deadline.
@@ -60,26 +60,11 @@ class PingTask:
     def _send(self, order: PingJob) -> tuple[Verdict, PingResult]:
         at = self.now()
         if order.options.provider_key != GENERIC_WEBHOOK:
-            target = TrackerTarget(order.target_id, order.account_id, order.base_url, order.secret_sealed, order.options)
-            result = self.trackers.validate(target)
+            result = self.trackers.validate(order)
             outcome, verdict = result.outcome, decide_validation(result, self.now())
         else:
-            outcome = self.signed_post.send(_message(order, at))
+            message = message_to(order, order.id, order.id, ping_body(order), at, new_nonce())
+            outcome = self.signed_post.send(message)
             verdict = decide_outcome(outcome, 1, at, self.now(), 0.0, ONE_RETRY_LEFT)
         is_delivered = verdict.outcome == DELIVERED
         return verdict, PingResult(is_delivered, outcome.status, verdict.error_code, outcome.timings.total_ms)
-
-
-def _message(order: PingJob, at: datetime) -> Message:
-    return Message(
-        id=order.id,
-        key=order.id,
-        target_id=order.target_id,
-        url=order.base_url,
-        secret_sealed=order.secret_sealed,
-        body=ping_body(order),
-        at=at,
-        nonce=new_nonce(),
-        account_id=order.account_id,
-        options=order.options,
-    )

@@ -37,8 +37,8 @@ from worker.delivery.clock_guard import ClockGuard
 from worker.delivery.outcomes import Schedule, decide_outcome
 from worker.delivery.throttle_writer import SentEffect, log_events, write_effects
 from worker.delivery.tracker_outcomes import decide_tracker_outcome
-from worker.http.signed_request import Message, SignedPost, new_nonce
-from worker.trackers.runner import TrackerRunner, TrackerTarget
+from worker.http.signed_request import SignedPost, message_to, new_nonce
+from worker.trackers.runner import TrackerRunner
 from worker.trackers.session import TrackerResult
 
 #: Concurrent events of one account alone, in one worker; beside it, other accounts have threads of their own.
@@ -184,7 +184,7 @@ class EventTask:
         schedule, jitter = self.options.schedule, self.options.jitter()
         is_lost = schedule.is_exceeded(event.attempts)
         if event.options.provider_key == GENERIC_WEBHOOK:
-            message = _message(event, attempt_id, nonce, at)
+            message = message_to(event, attempt_id, event.id, event.body, at, nonce)
             outcome = Outcome(error="worker_lost") if is_lost else self.signed_post.send(message)
             verdict = decide_outcome(outcome, event.attempts, event.created_at, self.options.now(), jitter, schedule)
             return outcome, verdict, None
@@ -208,29 +208,13 @@ class EventTask:
             is_outcome_unknown=event.is_outcome_unknown,
             has_moved=has_moved,
         )
-        target = TrackerTarget(event.target_id, event.account_id, event.base_url, event.secret_sealed, event.options)
-        return self.trackers.apply_event(target, applied)
+        return self.trackers.apply_event(event, applied)
 
 
 def _writes(event: EventJob) -> int:
     """Return how many requests of an event change something: a comment, and the issue that is closed or reopened."""
     is_move = event.type in {TicketEventType.FIXED, TicketEventType.REOPENED}
     return 2 if is_move and json.loads(event.options.provider_settings).get("on_fixed") == "close" else 1
-
-
-def _message(event: EventJob, attempt_id: str, nonce: str, at: datetime) -> Message:
-    return Message(
-        id=attempt_id,
-        key=event.id,
-        target_id=event.target_id,
-        url=event.base_url,
-        secret_sealed=event.secret_sealed,
-        body=event.body,
-        at=at,
-        nonce=nonce,
-        account_id=event.account_id,
-        options=event.options,
-    )
 
 
 def _status_after(verdict: Verdict, now: datetime) -> tuple[TicketEventStatus, datetime | None]:

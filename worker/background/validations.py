@@ -26,7 +26,7 @@ from storage.targets import targets, validations
 from storage.targets.validations import ValidationJob
 from worker.delivery.throttle_writer import SentEffect, log_events, write_effects
 from worker.delivery.tracker_outcomes import decide_validation
-from worker.trackers.runner import TrackerRunner, TrackerTarget
+from worker.trackers.runner import TrackerRunner
 
 #: Concurrent validations of one account alone, in one worker; beside it, other accounts have threads of their own. A
 #: receiver that hangs must not make other clients wait for its deadline.
@@ -107,8 +107,7 @@ class ValidationTask:
         is_tracker = due.options.provider_key != GENERIC_WEBHOOK
         if not is_tracker or due.secret_sealed is None or not found.has_passed:
             return found, None
-        target = TrackerTarget(due.target_id, due.account_id, due.base_url, due.secret_sealed, due.options)
-        result = self.trackers.validate(target, time.monotonic() - began_at)
+        result = self.trackers.validate(due, time.monotonic() - began_at)
         reason = result.value.reason if isinstance(result.value, TrackerFailure) else result.outcome.error
         effect = decide_validation(result, self.now()).effect
         hold = TargetEffect(hold_s=effect.hold_s, hold_reason=effect.hold_reason) if effect.hold_s is not None else None

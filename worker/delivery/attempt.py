@@ -24,7 +24,7 @@ from storage.secrets.vault import Vault
 from worker import outages
 from worker.delivery.outcomes import Schedule, decide_outcome
 from worker.delivery.tracker_outcomes import decide_tracker_outcome
-from worker.http.signed_request import Message, Post, SignedPost, new_nonce
+from worker.http.signed_request import Post, SignedPost, message_to, new_nonce
 from worker.trackers.runner import TrackerRunner
 from worker.trackers.session import TrackerResult
 
@@ -97,20 +97,8 @@ class AttemptRunner:
         if schedule.is_exceeded(claim.try_number):
             outcome = Outcome(error="worker_lost")
         else:
-            outcome = self._signed_post.send(
-                Message(
-                    id=attempt_id,
-                    key=claim.export_id,
-                    target_id=claim.target_id,
-                    url=claim.base_url,
-                    secret_sealed=claim.secret_sealed,
-                    body=claim.body,
-                    at=started_at,
-                    nonce=nonce,
-                    account_id=claim.account_id,
-                    options=claim.options,
-                )
-            )
+            message = message_to(claim, attempt_id, claim.export_id, claim.body, started_at, nonce)
+            outcome = self._signed_post.send(message)
         now, jitter = self._options.now(), self._options.jitter()
         verdict = decide_outcome(outcome, claim.try_number, claim.schedule_began_at, now, jitter, schedule)
         return CompletedAttempt(claim, attempt_id, started_at, nonce, outcome, verdict)

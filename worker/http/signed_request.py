@@ -57,6 +57,25 @@ class Post(Protocol):
     ) -> Outcome: ...
 
 
+class ClaimedTarget(Protocol):
+    """The target of a claimed export, event, ping or validation, as the claim has it."""
+
+    @property
+    def target_id(self) -> str: ...
+
+    @property
+    def account_id(self) -> int: ...
+
+    @property
+    def base_url(self) -> str: ...
+
+    @property
+    def secret_sealed(self) -> bytes | None: ...
+
+    @property
+    def options(self) -> DeliveryOptions: ...
+
+
 class Message(NamedTuple):
     """One request to an account's target: `key` is the same for every attempt, `id` and `nonce` are unique to this one.
 
@@ -170,6 +189,12 @@ def open_certificate(open_sealed: Callable[[bytes, str], str], target_id: str, o
     """Return a target's own client certificate with its key; None if it has none. Raises WrongEncryptionKey."""
     sealed = options.certificate_sealed
     return None if sealed is None else open_sealed(sealed, TARGET_CERTIFICATE.context(target_id))
+
+
+def message_to(receiver: ClaimedTarget, message_id: str, key: str, body: bytes, at: datetime, nonce: str) -> Message:
+    """Return a message to the target of a claim."""
+    target = receiver.target_id, receiver.base_url, receiver.secret_sealed
+    return Message(message_id, key, *target, body, at, nonce, receiver.account_id, receiver.options)
 
 
 def new_nonce() -> str:

@@ -9,11 +9,9 @@ import logging
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from runtime.account_shares import AccountId
 from schemas.base.errors import RiskRelayError
 from schemas.exports.delivery import Claim, Outcome
 from schemas.exports.tickets.tracker_ticket import ticket_of
-from schemas.targets.delivery_options import DeliveryOptions
 from schemas.trackers.event_steps import apply_event
 from schemas.trackers.events import TrackerEvent, TrackerEventResult
 from schemas.trackers.exchange import FailureKind, Tracker, TrackerAccess, TrackerFailure, TrackerIssue
@@ -22,20 +20,10 @@ from schemas.trackers.registry import TRACKERS
 from storage.secrets.vault import Vault
 from storage.targets.targets import secret_context
 from worker.http.errors import TransportError
-from worker.http.signed_request import open_certificate
+from worker.http.signed_request import ClaimedTarget, open_certificate
 from worker.trackers.session import TrackerResult, TrackerSession, Transport
 
 _log: Final = logging.getLogger(__name__)
-
-
-class TrackerTarget(NamedTuple):
-    """A target of a tracker, as its row has it."""
-
-    target_id: str
-    account_id: AccountId
-    base_url: str
-    secret_sealed: bytes | None
-    options: DeliveryOptions
 
 
 class _Task(NamedTuple):
@@ -59,13 +47,12 @@ class TrackerRunner:
 
     def deliver(self, claim: Claim) -> TrackerResult:
         """Create the issue of a claimed export, unless an earlier attempt has created it; never raises."""
-        target = TrackerTarget(claim.target_id, claim.account_id, claim.base_url, claim.secret_sealed, claim.options)
-        task = self._begin(target)
+        task = self._begin(claim)
         if isinstance(task, Outcome):
             return TrackerResult(task, is_outcome_unknown=claim.is_outcome_unknown)
         return _create_once(task, claim, self._public_base_url)
 
-    def apply_event(self, target: TrackerTarget, event: TrackerEvent) -> TrackerResult:
+    def apply_event(self, target: ClaimedTarget, event: TrackerEvent) -> TrackerResult:
         """Apply an event to the issue that the target made of its ticket; never raises.
 
         The value of a success is a TrackerEventResult. After an attempt whose outcome is unknown, `event` says so, and the
@@ -76,7 +63,7 @@ class TrackerRunner:
             return TrackerResult(task, is_outcome_unknown=event.is_outcome_unknown)
         return _apply_event(task, event)
 
-    def validate(self, target: TrackerTarget, spent_s: float = 0.0) -> TrackerResult:
+    def validate(self, target: ClaimedTarget, spent_s: float = 0.0) -> TrackerResult:
         """Check a target's token, its rights and the settings, and change nothing; never raises.
 
         `spent_s` of the deadline have passed already.
@@ -84,7 +71,7 @@ class TrackerRunner:
         task = self._begin(target, spent_s)
         return TrackerResult(task) if isinstance(task, Outcome) else _validate(task)
 
-    def _begin(self, target: TrackerTarget, spent_s: float = 0.0) -> _Task | Outcome:
+    def _begin(self, target: ClaimedTarget, spent_s: float = 0.0) -> _Task | Outcome:
         try:
             tracker = self._trackers[target.options.provider_key]
             if target.secret_sealed is None:

@@ -20,11 +20,12 @@ from schemas.trackers.exchange import FailureKind, Steps, TrackerAccess, Tracker
 from schemas.trackers.gitea import GiteaTracker
 from storage.secrets.vault import Vault
 from storage.targets.targets import secret_context
+from storage.targets.validations import ValidationJob
 from tests.support.fakes import FakeResolver
 from tests.support.trackers.events import EVENT_ID, EXPORT_ID
 from tests.support.trackers.servers import REPOSITORY, TOKEN, FakeGitea, FakeGitHub, FakeGitLab, LostAnswer, Refusal
 from tests.support.worker.receivers import DEADLINE_S, NAME, made_client
-from worker.trackers.runner import TrackerRunner, TrackerTarget
+from worker.trackers.runner import TrackerRunner
 from worker.trackers.session import TrackerResult
 
 VAULT: Final = Vault([b"k" * 32])
@@ -64,7 +65,7 @@ def applied(
 ) -> TrackerResult:
     options = DeliveryOptions(server.provider_key, f'{{"on_fixed": "{on_fixed}"}}')
     sealed = VAULT.seal(token, secret_context("tgt_1"))
-    return runner.apply_event(TrackerTarget("tgt_1", 1, server.url(NAME, path=f"/{REPOSITORY}"), sealed, options), made)
+    return runner.apply_event(ValidationJob("tgt_1", 1, server.url(NAME, path=f"/{REPOSITORY}"), "", sealed, options), made)
 
 
 def test_an_event_without_an_issue_has_none() -> None:
@@ -189,7 +190,7 @@ def test_a_token_that_lost_its_access_is_the_target_s_failure(server: FakeGitea,
 
 
 def test_a_target_without_a_token_is_no_exception(server: FakeGitea, runner: TrackerRunner) -> None:
-    target = TrackerTarget("tgt_1", 1, server.url(NAME), None, DeliveryOptions(server.provider_key))
+    target = ValidationJob("tgt_1", 1, server.url(NAME), "", None, DeliveryOptions(server.provider_key))
     for is_unknown in (False, True):
         result = runner.apply_event(target, replace(event(), is_outcome_unknown=is_unknown))
         assert (result.outcome.error, result.is_outcome_unknown) == ("no_secret", is_unknown)
@@ -198,7 +199,7 @@ def test_a_target_without_a_token_is_no_exception(server: FakeGitea, runner: Tra
 def test_an_event_that_never_left_keeps_its_doubt(server: FakeGitea, runner: TrackerRunner) -> None:
     sealed = VAULT.seal(TOKEN, secret_context("tgt_1"))
     url = f"http://10.0.0.1/{REPOSITORY}"
-    target = TrackerTarget("tgt_1", 1, url, sealed, DeliveryOptions(server.provider_key))
+    target = ValidationJob("tgt_1", 1, url, "", sealed, DeliveryOptions(server.provider_key))
     for is_unknown in (False, True):
         result = runner.apply_event(target, event(is_outcome_unknown=is_unknown))
         assert (result.outcome.error, result.value, result.is_outcome_unknown) == ("address_private", None, is_unknown)

@@ -15,7 +15,7 @@ from tests.support.factories import NOW
 from tests.support.fakes import FakeResolver
 from tests.support.trackers.servers import REPOSITORY, TOKEN, FakeGitea, FakeGitHub, FakeGitLab, LostAnswer
 from tests.support.worker.receivers import DEADLINE_S, NAME, made_client
-from worker.trackers.runner import TrackerRunner, TrackerTarget
+from worker.trackers.runner import TrackerRunner
 
 VAULT: Final = Vault([b"k" * 32])
 MARKER: Final = "exp_01KG9YS7G061SQWPCHNYBQC8F2"
@@ -67,12 +67,11 @@ def test_a_lost_response_leads_to_one_issue(server: FakeGitea, runner: TrackerRu
 def test_a_wrong_token_is_a_failed_validation(server: FakeGitea, runner: TrackerRunner) -> None:
     claim = claim_at(server)
     sealed = VAULT.seal("another-token", secret_context("tgt_1"))
-    result = runner.validate(TrackerTarget("tgt_1", 1, claim.base_url, sealed, claim.options))
+    result = runner.validate(claim._replace(secret_sealed=sealed))
     assert getattr(result.value, "code", None) == "tracker_token_rejected"
 
 
 def test_a_validation_of_a_good_target_creates_nothing(server: FakeGitea, runner: TrackerRunner) -> None:
-    claim = claim_at(server)
-    result = runner.validate(TrackerTarget("tgt_1", 1, claim.base_url, claim.secret_sealed, claim.options))
+    result = runner.validate(claim_at(server))
     assert (result.value, result.outcome.error) == (None, None)
     assert server.issues == []

@@ -31,7 +31,7 @@ from tests.support.factories import NOW
 from tests.support.fakes import FakeResolver, LoopbackServer, Peer
 from tests.support.worker.receivers import DEADLINE_S, NAME, SLACK_S, made_client
 from worker.http.client import HttpClient
-from worker.trackers.runner import TrackerRunner, TrackerTarget
+from worker.trackers.runner import TrackerRunner
 from worker.trackers.session import TrackerResult
 
 KEY: Final = b"k" * 32
@@ -526,8 +526,7 @@ def test_a_bug_in_a_validation_is_an_internal_error(
     tracker.validate = fails  # type: ignore[method-assign]  # as a module with a bug
     runner = TrackerRunner(client, Vault([KEY]), "https://riskrelay.example.com", {"tiny": tracker})  # type: ignore[dict-item]  # as above
     with LoopbackServer(answering((200, b"{}"))) as server:
-        claim = claim_for(server.url(NAME))
-        result = runner.validate(TrackerTarget("tgt_1", 1, claim.base_url, claim.secret_sealed, OPTIONS))
+        result = runner.validate(claim_for(server.url(NAME)))
     assert (result.outcome.error, result.outcome.status, result.value) == ("internal_error", None, None)
     assert [record.message for record in caplog.records] == ["validating a target of a tracker failed"]
 
@@ -542,8 +541,7 @@ def test_a_validation_creates_nothing_and_names_what_is_wrong(client: HttpClient
             peer.answer(200 if len(lines) == 1 else 403)
 
     with LoopbackServer(behave) as server:
-        claim = claim_for(server.url(NAME))
-        target = TrackerTarget("tgt_1", 1, claim.base_url, claim.secret_sealed, OPTIONS)
+        target = claim_for(server.url(NAME))
         runner = TrackerRunner(client, Vault([KEY]), "https://riskrelay.example.com", {"tiny": tracker})  # type: ignore[dict-item]  # as above
         valid = runner.validate(target)
         assert (valid.value, valid.is_outcome_unknown, valid.outcome.error) == (None, False, None)
