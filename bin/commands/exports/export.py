@@ -17,7 +17,7 @@ from bin.cli.output import echo
 from bin.cli.records import Record, RecordTable, json_option, print_record, usage
 from bin.cli.request_bodies import given, parse_strictly, read_limited
 from bin.commands.exports.export_bulk import bulk, process, read_filters
-from bin.commands.exports.export_decisions import approve, dismiss, edit, restore, retry, snooze, split
+from bin.commands.exports.export_decisions import approve, dismiss, edit, print_export, restore, retry, snooze, split
 from runtime.clock import utc_now
 from runtime.wake_up_queue import WakeUpQueue, connect
 from schemas.api.deliveries import RecoveryResponse, dump_details
@@ -145,7 +145,7 @@ def show(export_id: str, as_json: bool) -> None:
     """Show one export, and whether its target was removed."""
     with opened():
         shown = queries.get(export_id)
-        print_record(export_record(shown, utc_now()), as_json)
+        print_export(shown, as_json)
         if shown.target_id is None or as_json:
             return
         if summaries.by_id([shown.target_id], shown.account_id)[shown.target_id].is_removed:
@@ -218,8 +218,7 @@ def prepare(
             raise Refused(f"There is no account {account_id}; see `bin/riskrelay account list`.")
         content = written if file is None else parse_strictly(read_limited(file, settings.max_body_bytes))
         preparation = read_preparation(preparation_body(content, source_id, project_id))
-        record = build_operations(settings).exports.prepare(preparation, account_id, OPERATOR)
-        print_record(export_record(record, utc_now()), as_json)
+        print_export(build_operations(settings).exports.prepare(preparation, account_id, OPERATOR), as_json)
 
 
 for _command in (approve, dismiss, restore, snooze, split, edit, retry, bulk):

@@ -15,7 +15,7 @@ from bin.commands.exports.export_bulk import decide_on_matching, decides_on_many
 from runtime.clock import utc_now
 from schemas.base.principal import OPERATOR
 from schemas.exports.decisions import DismissalReason
-from schemas.exports.record import Approval, ApprovalForAll, ApprovalForm, export_record
+from schemas.exports.record import Approval, ApprovalForAll, ApprovalForm, Export, export_record
 from schemas.exports.recoveries import parse_until
 from schemas.targets.approval import TargetUrlRefused
 from schemas.triage.bulk_decisions import BulkAction, BulkDecision
@@ -55,7 +55,7 @@ def approve(export_id: str | None, target_ids: tuple[str, ...], as_json: bool, *
         if len(target_ids) == 1:
             record = operations.exports.approve(export_id, OPERATOR, Approval(target_ids[0], None))
             operations.wake_workers()
-            print_record(export_record(record, utc_now()), as_json)
+            print_export(record, as_json)
             return
         approval: ApprovalForAll = checked(ApprovalForm(), {"target_ids": target_ids})
         approved = operations.exports.approve_for_all(export_id, OPERATOR, approval)
@@ -85,8 +85,7 @@ def dismiss(export_id: str | None, reason: str | None, note: str | None, as_json
         decide_on_matching(BulkDecision(BulkAction.DISMISS, None, wanted.reason, wanted.note), filters, as_json)
         return
     with opened() as settings:
-        record = build_operations(settings).exports.dismiss(export_id, OPERATOR, wanted.reason, wanted.note)
-        print_record(export_record(record, utc_now()), as_json)
+        print_export(build_operations(settings).exports.dismiss(export_id, OPERATOR, wanted.reason, wanted.note), as_json)
 
 
 @click.command(epilog=usage("export restore exp_…", "0 prepared, 1 refused or still running, 2 wrong usage"))
@@ -99,8 +98,7 @@ def restore(export_id: str | None, as_json: bool, **filters: Any) -> None:
         decide_on_matching(BulkDecision(BulkAction.RESTORE), filters, as_json)
         return
     with opened() as settings:
-        record = build_operations(settings).exports.restore(export_id, OPERATOR)
-        print_record(export_record(record, utc_now()), as_json)
+        print_export(build_operations(settings).exports.restore(export_id, OPERATOR), as_json)
 
 
 @click.command(epilog=usage("export snooze exp_… --until 14d", "0 snoozed, 1 refused, 2 wrong usage"))
@@ -112,8 +110,7 @@ def snooze(export_id: str, until: str | None, until_seen: bool, as_json: bool) -
     """Snooze a prepared export; it stays prepared, and an approval ends the snooze."""
     moment = snoozed_until(until, until_seen)
     with opened() as settings:
-        record = build_operations(settings).exports.snooze(export_id, OPERATOR, moment)
-        print_record(export_record(record, utc_now()), as_json)
+        print_export(build_operations(settings).exports.snooze(export_id, OPERATOR, moment), as_json)
 
 
 @click.command(epilog=usage("export split exp_…", "0 split, 1 refused, 2 wrong usage"))
@@ -139,8 +136,7 @@ def edit(export_id: str, file: BinaryIO | None, labels: tuple[str, ...], as_json
     with opened() as settings:
         description = None if file is None else text_of(read_limited(file, settings.max_body_bytes))
         edited: Edit = checked(EditForm(), {**parts, "description": description, "labels": [*labels] or None})
-        record = build_operations(settings).exports.edit(export_id, OPERATOR, edited)
-        print_record(export_record(record, utc_now()), as_json)
+        print_export(build_operations(settings).exports.edit(export_id, OPERATOR, edited), as_json)
 
 
 @click.command(epilog=usage("export retry exp_…", "0 scheduled, 1 refused or still running, 2 wrong usage"))
@@ -164,7 +160,12 @@ def retry(export_id: str | None, target_id: str | None, as_json: bool, **filters
         validation = operations.exports.check_blocked_target(export_id, OPERATOR, target_id)
         record = operations.exports.retry(export_id, OPERATOR, validation, target_id)
         operations.wake_workers()
-        print_record(export_record(record, utc_now()), as_json)
+        print_export(record, as_json)
+
+
+def print_export(record: Export, as_json: bool) -> None:
+    """Print an export as it is now."""
+    print_record(export_record(record, utc_now()), as_json)
 
 
 def snoozed_until(until: str | None, until_seen: bool) -> datetime | None:
