@@ -70,11 +70,6 @@ class ReceiverResponse:
     retry_after_s: int | None = None
     headers: tuple[tuple[str, str], ...] = ()
 
-    def header_lines(self) -> list[tuple[str, str]]:
-        """All headers except Content-Length."""
-        retry_after = [] if self.retry_after_s is None else [("Retry-After", str(self.retry_after_s))]
-        return [("Content-Type", "application/json"), *retry_after, *self.headers]
-
 
 @dataclass(frozen=True, slots=True)
 class Received:
@@ -358,7 +353,10 @@ class _ReceiverHandler(BaseHTTPRequestHandler):
         # A 304 has no body: further bytes would be read as the next response.
         body = b"" if response.status == HTTPStatus.NOT_MODIFIED else json.dumps(response.body).encode()
         self.send_response(response.status)
-        for name, value in response.header_lines():
+        self.send_header("Content-Type", "application/json")
+        if response.retry_after_s is not None:
+            self.send_header("Retry-After", str(response.retry_after_s))
+        for name, value in response.headers:
             self.send_header(name, value)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
