@@ -67,12 +67,13 @@ def checked_settings(env_file: Path | None = None) -> Settings:
 
 
 def daemon_settings() -> Settings:
-    """Return the settings of a daemon as `checked_settings` does, and configure its logs."""
+    """Return checked settings for a daemon, after configuring its logs and warning of unknown names in `.env`."""
     settings = checked_settings()
     lacking = extras.missing(settings)
     if lacking:
         raise WrongSettings(InvalidSettings(lacking).report())
     logs.configure(settings.log_level, settings.log_format)
+    _warn_of_unknown_names()
     return settings
 
 
@@ -157,7 +158,7 @@ def require_fit() -> tuple[str, ...]:
     return schema.pending
 
 
-def warn_of_unknown_names() -> None:
+def _warn_of_unknown_names() -> None:
     """Log a warning for each name in `.env` that is not a setting: a misspelled one has no other symptom."""
     env_file = find_env_file()
     for name, meant in unknown_names(env_file).items():

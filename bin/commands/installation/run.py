@@ -10,7 +10,7 @@ from urllib.error import URLError
 
 import click
 
-from bin.cli.installation import Refused, daemon_settings, database_at, make_data_dir, require_fit, warn_of_unknown_names
+from bin.cli.installation import Refused, daemon_settings, database_at, make_data_dir, require_fit
 from bin.cli.output import echo
 from bin.cli.records import usage
 from bin.commands.installation.init import FIRST_TOKEN, FIRST_USER, create_missing_records
@@ -42,7 +42,6 @@ def run() -> None:
     In a database without accounts, it creates the first account, user, project and token, as `init` does.
     """
     settings = daemon_settings()
-    warn_of_unknown_names()
     if sys.stdout is None:
         # Standard output is closed; only the greeting would be written to it.
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - open until the process ends

@@ -9,15 +9,7 @@ from typing import Final
 
 import click
 
-from bin.cli.installation import (
-    Refused,
-    WrongSettings,
-    alone,
-    daemon_settings,
-    empty_variable,
-    require_migrated,
-    warn_of_unknown_names,
-)
+from bin.cli.installation import Refused, WrongSettings, alone, daemon_settings, empty_variable, require_migrated
 from bin.cli.records import usage
 from runtime.clock import utc_now
 from runtime.wake_up_queue import WakeUpQueue, connect
@@ -44,7 +36,6 @@ GUNICORN = ("-P", "-m", "service.server", "--config", "python:service.server.gun
 def serve() -> None:
     """Run the HTTP service until SIGTERM; open requests are finished first."""
     settings = daemon_settings()
-    warn_of_unknown_names()
     require_startable(settings)
     require_free(settings.bind)
     warn_if_redis_is_unavailable(settings)

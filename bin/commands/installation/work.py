@@ -5,7 +5,7 @@ import sys
 
 import click
 
-from bin.cli.installation import Refused, daemon_settings, warn_of_unknown_names
+from bin.cli.installation import Refused, daemon_settings
 from bin.cli.records import usage
 from bin.commands.installation.serve import require_startable, warn_if_redis_is_unavailable
 from bin.processes.supervisor import STOP_GRACE_S, Supervisor
@@ -17,7 +17,6 @@ from schemas.settings.definitions import Settings
 def work(processes: int | None) -> None:
     """Run the worker daemon until SIGTERM; running deliveries are finished first."""
     settings = daemon_settings()
-    warn_of_unknown_names()
     require_startable(settings)
     warn_if_redis_is_unavailable(settings)
     count = processes or settings.worker_processes
