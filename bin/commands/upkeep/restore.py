@@ -121,17 +121,10 @@ def _alone() -> Iterator[None]:
 def _opened(settings: Settings) -> Iterator[None]:
     """Open the database in any state: it may be empty, old, damaged or missing."""
     with database_at(settings.database_url):
-        if is_sqlite():
-            _require_folder(Path(database.obj.database).parent)
+        if is_sqlite() and not (folder := Path(database.obj.database).parent).is_dir():
+            raise Refused(f"{folder} is not a folder; create it, or set DATABASE_URL to another file.")
+        with nullcontext() if is_sqlite() else connection():
             yield
-        else:
-            with connection():
-                yield
-
-
-def _require_folder(folder: Path) -> None:
-    if not folder.is_dir():
-        raise Refused(f"{folder} is not a folder; create it, or set DATABASE_URL to another file.")
 
 
 def _obstacles(settings: Settings, before: CurrentDatabase) -> list[str]:
