@@ -4,7 +4,7 @@ Path, security, body, dry run and common errors are read from the resources, so 
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from marshmallow import Schema
@@ -84,12 +84,16 @@ def operation(
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A kind of record: its name, its schema, and its name in ids of operations; `members` are those of its example."""
+    """A kind of record: its name, its schema, and its name in ids of operations; `members` are those of its example.
+
+    `title` is its name in summaries, if that is another one.
+    """
 
     name: str
     schema: type[ResponseSchema]
     id: str = ""
     members: Mapping[str, Any] = field(default_factory=dict)
+    title: str = ""
 
     @property
     def example(self) -> dict[str, Any]:
@@ -113,28 +117,36 @@ class Record:
         """Return the response with the new record and its URL; operations in `links` may follow."""
         return self.response(description, http_status=http_status, headers=("Location",), links=links)
 
+    def operation(self, verb: str, description: str, *responses: SuccessResponse, **more: Any) -> OperationDescription:
+        """Return the description of an operation that `verb` names, with one record; `more` as of `operation`."""
+        summary = f"{verb.capitalize()} {'an' if self._title[0] in 'aeio' else 'a'} {self._title}"
+        return operation(f"{verb}{self._id}", summary, description, *responses, **more)
+
     def read(self, description: str, response: str = "", summary: str = "", **new: Any) -> OperationDescription:
         """Return the operation that reads one record."""
-        article = "an" if self.name[0] in "aeio" else "a"
-        return operation(
-            f"read{self._id}", summary or f"Read {article} {self.name}", description, self.response(response, **new)
-        )
+        described = self.operation("read", description, self.response(response, **new))
+        return replace(described, summary=summary) if summary else described
 
     def listed(
         self, description: str, *parameters: str, summary: str = "", many: str = "", order: str = "newest first"
     ) -> OperationDescription:
         """Return the operation that lists the records, of which there are `many`."""
+        summary = summary or f"List {many or f'{self._title}s'}"
         many = many or f"{self.name}s"
         schema = page_schema(self.schema, f"The {many.removeprefix('bulk ')}, {order}.")
         page = SuccessResponse(
             200, f"A page of {many}, {order}.", schema, {"items": [self.example], "next_cursor": None}, ("Link",)
         )
         named = f"list{self._id}s" if not self._id.endswith("y") else f"list{self._id[:-1]}ies"
-        return operation(named, summary or f"List {many}", description, page, parameters=(*parameters, *PAGING))
+        return operation(named, summary, description, page, parameters=(*parameters, *PAGING))
 
     @property
     def _id(self) -> str:
         return self.id or self.name.title().replace(" ", "")
+
+    @property
+    def _title(self) -> str:
+        return self.title or self.name
 
 
 _LABEL: Final = "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"

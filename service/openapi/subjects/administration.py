@@ -23,13 +23,12 @@ _GRANT: Final = Record("grant", GrantResponse)
 _TOKEN: Final = Record("token", TokenResponse)
 _SCAN_RUN: Final = Record("scan run", ScanRunResponse)
 _AUDIT_ENTRY: Final = Record("entry", AuditEntryResponse, id="AuditEntry")
-_COMPLIANCE_REQUEST: Final = Record("request", ComplianceRequestResponse, id="ComplianceRequest")
-_SESSION: Final = Record("session", ConsoleSessionResponse, id="ConsoleSession")
+_COMPLIANCE_REQUEST: Final = Record("request", ComplianceRequestResponse, "ComplianceRequest", title="compliance request")
+_SESSION: Final = Record("session", ConsoleSessionResponse, "ConsoleSession", title="console session")
 
 OPERATIONS: Final[Operations] = {
-    "POST /api/projects": operation(
-        "createProject",
-        "Create a project",
+    "POST /api/projects": _PROJECT.operation(
+        "create",
         "Users get access to it by their role in the account or by grants.",
         _PROJECT.created("readProject", "changeProject"),
         examples={
@@ -42,9 +41,8 @@ OPERATIONS: Final[Operations] = {
         "OfAccount",
     ),
     "GET /api/projects/{project_id}": _PROJECT.read("Any API token of the account may read it."),
-    "PATCH /api/projects/{project_id}": operation(
-        "changeProject",
-        "Change a project",
+    "PATCH /api/projects/{project_id}": _PROJECT.operation(
+        "change",
         "Its name, its shop domain, and how findings become tickets: with `rule`, new findings of one rule "
         "share a prepared export; with `finding`, each prepares one. Exports that exist stay as they are.",
         _PROJECT.response(ticket_grouping="finding"),
@@ -63,26 +61,23 @@ OPERATIONS: Final[Operations] = {
         _ACCOUNT.response(),
         examples={"Rename": {"name": "Example Ltd"}},
     ),
-    "POST /api/accounts": operation(
-        "createAccount",
-        "Create an account",
+    "POST /api/accounts": _ACCOUNT.operation(
+        "create",
         "It has no users and no projects yet.",
         _ACCOUNT.created("readAccount", "changeAccount"),
         examples={"Create": {"name": "Example Ltd"}, "Without webhooks": {"name": "Trial", "may_use_webhooks": False}},
     ),
     "GET /api/accounts": _ACCOUNT.listed("All accounts of the installation, newest first."),
     "GET /api/accounts/{account_id}": _ACCOUNT.read("Includes how much it stores, and its limits."),
-    "PATCH /api/accounts/{account_id}": operation(
-        "changeAccount",
-        "Change an account",
+    "PATCH /api/accounts/{account_id}": _ACCOUNT.operation(
+        "change",
         "If `may_use_webhooks` is false, its targets are blocked, and exports that wait for them are not sent. After "
         "you allow webhooks again, each target stays blocked until it is resumed.",
         _ACCOUNT.response(may_use_webhooks=False),
         examples={"Rename": {"name": "Example Ltd"}, "Forbid webhooks": {"may_use_webhooks": False}},
     ),
-    "POST /api/users": operation(
-        "createUser",
-        "Create a user",
+    "POST /api/users": _USER.operation(
+        "create",
         "The role cannot be higher than the caller's. The address is unique in the installation.",
         _USER.created("readUser", "changeUser", "removeUser"),
         error_codes=("CONFLICT",),
@@ -127,9 +122,8 @@ OPERATIONS: Final[Operations] = {
     "DELETE /api/grants/{grant_id}": operation(
         "removeGrant", "Withdraw a grant", "Takes effect with the next request.", SuccessResponse(204, "It is withdrawn.")
     ),
-    "POST /api/tokens": operation(
-        "createToken",
-        "Create a token",
+    "POST /api/tokens": _TOKEN.operation(
+        "create",
         "For the caller or another user of the account whose role is not above the caller's. An API token gets "
         "no ability that the token of this request lacks. `token` is in this response only: it is not stored, and the "
         "response to a repeated request has `null`. If you lose a token, revoke it and create another one.",
@@ -144,8 +138,8 @@ OPERATIONS: Final[Operations] = {
         "Without their texts, newest first, including revoked and expired tokens.", "OfUser", "OfAccount"
     ),
     "GET /api/tokens/{token_id}": _TOKEN.read("Without its text."),
-    "DELETE /api/tokens/{token_id}": operation(
-        "revokeToken", "Revoke a token", "The next request with it gets 401.", SuccessResponse(204, "It is revoked.")
+    "DELETE /api/tokens/{token_id}": _TOKEN.operation(
+        "revoke", "The next request with it gets 401.", SuccessResponse(204, "It is revoked.")
     ),
     "POST /api/scan-runs": operation(
         "createScanRun",
@@ -167,15 +161,13 @@ OPERATIONS: Final[Operations] = {
         many="entries",
     ),
     "GET /api/compliance-requests": _COMPLIANCE_REQUEST.listed(
-        "The storefront platform's requests about personal data, newest first. The list contains no personal data.",
-        summary="List compliance requests",
+        "The storefront platform's requests about personal data, newest first. The list contains no personal data."
     ),
     "GET /api/compliance-requests/{compliance_id}": _COMPLIANCE_REQUEST.read(
-        "Its deadline and result; a person appears as a pseudonym.", summary="Read a compliance request"
+        "Its deadline and result; a person appears as a pseudonym."
     ),
     "GET /api/console-sessions": _SESSION.listed(
-        "The open console sessions of the token's user, newest first; for an owner, those of the account.",
-        summary="List console sessions",
+        "The open console sessions of the token's user, newest first; for an owner, those of the account."
     ),
     "POST /api/console-sessions/{session_id}/revoke": operation(
         "revokeConsoleSession",

@@ -4,16 +4,17 @@ from typing import Any, Final
 
 from schemas.api.approval_rules import ApprovalRuleResponse, RuleTestResponse
 from schemas.triage.approval_rules import MAX_RULES
-from service.openapi.operations import TARGET_ID, Operations, Record, SuccessResponse, operation
+from service.openapi.operations import TARGET_ID, Operations, Record, SuccessResponse
 
 _MATCH: Final[dict[str, Any]] = {"severity_at_least": "high", "sources": ["finding"], "page_path": "/checkout/*"}
 _ACTION: Final[dict[str, Any]] = {"type": "approve", "target_id": TARGET_ID}
-_RULE: Final = Record("rule", ApprovalRuleResponse, "ApprovalRule", {"match": _MATCH, "action": _ACTION})
+_RULE: Final = Record(
+    "rule", ApprovalRuleResponse, "ApprovalRule", {"match": _MATCH, "action": _ACTION}, title="approval rule"
+)
 
 OPERATIONS: Final[Operations] = {
-    "POST /api/approval-rules": operation(
-        "createApprovalRule",
-        "Create an approval rule",
+    "POST /api/approval-rules": _RULE.operation(
+        "create",
         "It decides on exports that are prepared or extended from now on, of every source. Of several rules "
         f"that match, the oldest decides. An account may have {MAX_RULES} rules. An action other than `label` also needs "
         "the ability `ticket-exports:approve`. The target may be inactive: exports wait for it.",
@@ -32,27 +33,24 @@ OPERATIONS: Final[Operations] = {
             },
         },
     ),
-    "GET /api/approval-rules": _RULE.listed("The rules of the account, newest first.", summary="List approval rules"),
+    "GET /api/approval-rules": _RULE.listed("The rules of the account, newest first."),
     "GET /api/approval-rules/{rule_id}": _RULE.read(
-        "`stopped_reason` says why the rule stopped automatically.", "The rule as it is now.", "Read an approval rule"
+        "`stopped_reason` says why the rule stopped automatically.", "The rule as it is now."
     ),
-    "PATCH /api/approval-rules/{rule_id}": operation(
-        "changeApprovalRule",
-        "Change an approval rule",
+    "PATCH /api/approval-rules/{rule_id}": _RULE.operation(
+        "change",
         "`match` and `action` are replaced as a whole. A caller who changes one of them, or enables the rule, "
         "becomes its author. It applies to exports that are prepared or extended from now on.",
         _RULE.response(enabled=False),
         examples={"Turn off": {"enabled": False}, "Another action": {"action": {"type": "dismiss", "reason": "wont_fix"}}},
     ),
-    "DELETE /api/approval-rules/{rule_id}": operation(
-        "deleteApprovalRule",
-        "Delete an approval rule",
+    "DELETE /api/approval-rules/{rule_id}": _RULE.operation(
+        "delete",
         "Its decisions stay in effect; exports that waited for its target stay prepared.",
         SuccessResponse(204, "It is deleted."),
     ),
-    "POST /api/approval-rules/{rule_id}/test": operation(
-        "testApprovalRule",
-        "Test an approval rule",
+    "POST /api/approval-rules/{rule_id}/test": _RULE.operation(
+        "test",
         "Compares the rule with the exports of the last 30 days, of any status, and changes nothing. Other "
         "rules are not considered.",
         SuccessResponse(200, "What it matches.", RuleTestResponse),

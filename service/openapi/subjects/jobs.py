@@ -16,7 +16,7 @@ _RESULTS: Final[dict[str, Any]] = {
     "changed": 1,
     "skipped": 0,
 }
-_JOB: Final = Record("job", BulkJobResponse, "BulkJob")
+_JOB: Final = Record("job", BulkJobResponse, "BulkJob", title="bulk job")
 _PROGRESS: Final[dict[str, Any]] = {"done": 200, "changed": 197, "skipped": 2, "errors": {"changed": 1}}
 _RECOVERY: Final = Record("recovery", RecoveryResponse, "TicketExportRecovery")
 
@@ -54,11 +54,10 @@ OPERATIONS: Final[Operations] = {
     ),
     "GET /api/bulk-jobs": _JOB.listed("The jobs of the account, newest first.", many="bulk jobs"),
     "GET /api/bulk-jobs/{job_id}": _JOB.read(
-        "How many exports are processed, and with which results.", "The job as it is now.", "Read a bulk job", **_PROGRESS
+        "How many exports are processed, and with which results.", "The job as it is now.", **_PROGRESS
     ),
-    "POST /api/bulk-jobs/{job_id}/cancel": operation(
-        "cancelBulkJob",
-        "Cancel a bulk job",
+    "POST /api/bulk-jobs/{job_id}/cancel": _JOB.operation(
+        "cancel",
         "Decisions already made stay in effect. A job that has ended is returned unchanged.",
         _JOB.response(**_PROGRESS, status="cancelled", finished_at=AT),
     ),
@@ -83,9 +82,8 @@ OPERATIONS: Final[Operations] = {
     "GET /api/ticket-export-recoveries/{recovery_id}": _RECOVERY.read(
         "How many exports were found, and how many of them are due again.", "The recovery as it is now.", done=17
     ),
-    "POST /api/ticket-export-recoveries/{recovery_id}/cancel": operation(
-        "cancelTicketExportRecovery",
-        "Cancel a recovery",
+    "POST /api/ticket-export-recoveries/{recovery_id}/cancel": _RECOVERY.operation(
+        "cancel",
         "Exports that are due again stay so. A recovery that has ended is a 409.",
         _RECOVERY.response(status="cancelled", done=17, finished_at=AT),
         error_codes=("CONFLICT",),

@@ -22,9 +22,8 @@ _NEXT: Final = (
 )
 
 OPERATIONS: Final[Operations] = {
-    "POST /api/ticket-export-targets": operation(
-        "createTicketExportTarget",
-        "Create a target",
+    "POST /api/ticket-export-targets": _TARGET.operation(
+        "create",
         "The address is checked at once: https, a public address, an allowed port. An address that is not "
         "allowed, does not resolve or has a parameter named like a credential is rejected on `/base_url` with the reason. "
         "The operator sets the signing secret; without one the target is `inactive`.",
@@ -51,9 +50,8 @@ OPERATIONS: Final[Operations] = {
     "GET /api/ticket-export-targets/{target_id}": _TARGET.read(
         "Its status, the results of its deliveries, and the fingerprint of its signing secret.", "The target as it is now."
     ),
-    "PATCH /api/ticket-export-targets/{target_id}": operation(
-        "editTicketExportTarget",
-        "Edit a target",
+    "PATCH /api/ticket-export-targets/{target_id}": _TARGET.operation(
+        "edit",
         "Changes the fields in the body. A new `base_url` is checked like a new target's, and the "
         "target starts as a new one: status, validation, holds and failures are those of a target that nothing was sent to. "
         "Exports that wait are sent to the new URL with unchanged bodies; an attempt under way ends at the old one.",
@@ -64,18 +62,16 @@ OPERATIONS: Final[Operations] = {
             "No rate limit": {"max_per_minute": None},
         },
     ),
-    "DELETE /api/ticket-export-targets/{target_id}": operation(
-        "removeTicketExportTarget",
-        "Remove a target",
+    "DELETE /api/ticket-export-targets/{target_id}": _TARGET.operation(
+        "remove",
         "Removes a target that no export waits for, and erases its secret. While exports wait it is a 409 whose "
         "`details` count them: `approved`, `delivering`, `retry_scheduled`, up to 10,000 together. Finished exports keep "
         "the target's id; a failed one can be retried at another target only.",
         SuccessResponse(204, "The target is removed; its id is a 404 from now on."),
         error_codes=("CONFLICT",),
     ),
-    "POST /api/ticket-export-targets/{target_id}/validate": operation(
-        "validateTicketExportTarget",
-        "Validate a target",
+    "POST /api/ticket-export-targets/{target_id}/validate": _TARGET.operation(
+        "validate",
         "Checks the URL and its addresses; a worker connects and checks the certificate. Nothing "
         "is sent. An address that the policy refuses blocks an active or paused target; anything else that fails "
         "does not change the status, but prevents approvals until a validation passes or a delivery succeeds. If no "
@@ -90,25 +86,22 @@ OPERATIONS: Final[Operations] = {
         SuccessResponse(200, "The result of the ping.", PingOutcomeResponse),
         error_codes=("CONFLICT",),
     ),
-    "POST /api/ticket-export-targets/{target_id}/pause": operation(
-        "pauseTicketExportTarget",
-        "Pause a target",
+    "POST /api/ticket-export-targets/{target_id}/pause": _TARGET.operation(
+        "pause",
         "Its exports wait. Pausing a paused target changes nothing; a target that is neither active nor paused is a 409.",
         _TARGET.response(status="paused", status_reason="client"),
         error_codes=("CONFLICT",),
     ),
-    "POST /api/ticket-export-targets/{target_id}/resume": operation(
-        "resumeTicketExportTarget",
-        "Resume a target",
+    "POST /api/ticket-export-targets/{target_id}/resume": _TARGET.operation(
+        "resume",
         "Reactivates a `paused`, `blocked` or `disabled` target, and ends a hold that the receiver asked for "
         "and an open breaker. The address is checked again: an unsafe one is refused on `/base_url`. Exports that a "
         "tracker's refusal blocked are `approved` again.",
         _TARGET.response("The target; its exports are delivered again.", last_validation=_VALIDATION),
         error_codes=("CONFLICT",),
     ),
-    "POST /api/ticket-export-targets/{target_id}/disable": operation(
-        "disableTicketExportTarget",
-        "Disable a target",
+    "POST /api/ticket-export-targets/{target_id}/disable": _TARGET.operation(
+        "disable",
         "The target accepts no approvals. Waiting exports become `failed` with the reason `target_disabled`.",
         _TARGET.response(status="disabled", status_reason="client"),
         error_codes=("CONFLICT",),
