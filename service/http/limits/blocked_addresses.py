@@ -28,13 +28,6 @@ _log: Final = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class _Block:
-    """The time until which an address is refused; afterwards it is admitted while its window has room."""
-
-    until: float = -math.inf
-
-
-@dataclass(slots=True)
 class _FailureCount:
     """Serializes the failures of one address; `users` counts the requests that hold or await the lock."""
 
@@ -49,8 +42,9 @@ class BlockedAddresses:
         self._limit = limit
         self._counters = counters
         self._clock = clock
-        #: The newest MAX_CACHED_KEYS blocks, oldest first: an attacker with many addresses must not fill the memory.
-        self._blocks: dict[str, _Block] = {}
+        #: The time until which each blocked address is refused; afterwards it is admitted while its window has room. The
+        #: newest MAX_CACHED_KEYS, oldest first: an attacker with many addresses must not fill the memory.
+        self._blocked_until: dict[str, float] = {}
         # One per address with a failing request in progress: no more than there are connections.
         self._failure_counts: dict[str, _FailureCount] = {}
         self._lock = Lock()
@@ -58,67 +52,58 @@ class BlockedAddresses:
     @property
     def is_empty(self) -> bool:
         """Whether no address is or was recently blocked, and no failure is being counted."""
-        return not (self._blocks or self._failure_counts)
+        return not (self._blocked_until or self._failure_counts)
 
     def require_unblocked(self, address: str) -> None:
         """Raise RateLimited for an address that failed too often, or whose window is full over all processes."""
-        block = self._blocks.get(address)
-        if block is None:
+        if address not in self._blocked_until:
             return
-        self._require_over(block)
+        self._require_over(address)
         with self._serialized(address):
             # The request before this one may have read the window.
-            self._require_over(block)
-            self._refresh_block(address, block)
-            self._require_over(block)
+            self._require_over(address)
+            self._refresh_block(address)
+            self._require_over(address)
 
     def require_still_unblocked(self, address: str) -> None:
         """The same for an authenticated request, after the failures that came before it. Raises RateLimited."""
         if address in self._failure_counts:
             with self._serialized(address):
                 pass
-        block = self._blocks.get(address)
-        if block is not None:
-            self._require_over(block)
+        self._require_over(address)
 
     def count(self, address: str) -> None:
         """Count a failure. Raises RateLimited beyond the limit."""
         with self._serialized(address):
-            was_blocked = self._blocks.get(address)
-            if was_blocked is not None:
-                self._require_over(was_blocked)
+            was_blocked = address in self._blocked_until
+            self._require_over(address)
             count, window = self._counters.take(self._limit, _KIND, address, 1)
             if not count:
                 # Other processes notice at the first failure of this address there.
-                block = self._block(address)
-                self._close(block, window)
+                self._block(address, window)
                 _log.warning("an address failed to authenticate too often")
-                self._require_over(block)
-            elif was_blocked is not None:
+                self._require_over(address)
+            elif was_blocked:
                 # Refresh now, so that the next request is refused without a check of its credential.
-                self._refresh_block(address, was_blocked)
+                self._refresh_block(address)
 
-    def _block(self, address: str) -> _Block:
+    def _block(self, address: str, window: RateLimitWindow) -> None:
         with self._lock:
-            block = self._blocks.setdefault(address, _Block())
-            if len(self._blocks) > MAX_CACHED_KEYS:
-                del self._blocks[next(iter(self._blocks))]
-        return block
+            self._blocked_until[address] = self._clock() + window.opens_in_s + CLOCK_RESOLUTION_S
+            if len(self._blocked_until) > MAX_CACHED_KEYS:
+                del self._blocked_until[next(iter(self._blocked_until))]
 
-    def _refresh_block(self, address: str, block: _Block) -> None:
+    def _refresh_block(self, address: str) -> None:
         """Read the window over all processes: forget the block if the window is empty, renew it if the window is full."""
         window = self._counters.look(self._limit, _KIND, address)
         if window.remaining == window.limit:
-            self._blocks.pop(address, None)
+            self._blocked_until.pop(address, None)
         elif not window.remaining:
-            self._close(block, window)
+            self._block(address, window)
 
-    def _close(self, block: _Block, window: RateLimitWindow) -> None:
-        block.until = self._clock() + window.opens_in_s + CLOCK_RESOLUTION_S
-
-    def _require_over(self, block: _Block) -> None:
-        wait_s = block.until - self._clock()
-        if wait_s > 0:
+    def _require_over(self, address: str) -> None:
+        until = self._blocked_until.get(address)
+        if until is not None and (wait_s := until - self._clock()) > 0:
             raise RateLimited(max(1, math.ceil(wait_s)), "AUTH_FAILURES_PER_MINUTE", self._limit.amount)
 
     @contextmanager
