@@ -61,11 +61,17 @@ _OF_THE_STOREFRONT: Final[dict[str, Any]] = {
 }
 
 
-def _stored(schema: type[ResponseSchema], name: str, source: str, sent: dict[str, Any]) -> dict[str, Any]:
+#: The upload's name in the response, the type of its source, and what the response says.
+_CAPTURE: Final = ("evidence_capture", "evidence_capture", "The capture is stored and its export prepared.")
+_DIAGNOSTICS: Final = ("diagnostic", "diagnostics", "The diagnostics are stored and their export prepared.")
+
+
+def _stored(schema: type[ResponseSchema], kind: tuple[str, str, str], sent: dict[str, Any]) -> SuccessResponse:
+    name, source, description = kind
     made = example_of(schema)
     made[name] |= sent
     made["handoff"]["source"] = {"type": source, "id": made[name]["id"]}
-    return made
+    return SuccessResponse(201, description, schema, made)
 
 
 OPERATIONS: Final[Operations] = {
@@ -73,24 +79,14 @@ OPERATIONS: Final[Operations] = {
         "browser-extension.evidence-captures.store",
         "Upload a capture of a page",
         "Stores a capture of the browser extension and prepares an export from it." + _WHOSE,
-        SuccessResponse(
-            201,
-            "The capture is stored and its export prepared.",
-            CaptureUploadResponse,
-            _stored(CaptureUploadResponse, "evidence_capture", "evidence_capture", _CAPTURED),
-        ),
+        _stored(CaptureUploadResponse, _CAPTURE, _CAPTURED),
         examples={"Complete": {"project_id": 1, **_CAPTURED}},
     ),
     "POST /api/cms-plugins/cms-commerce/diagnostics": operation(
         "cms-plugins.cms-commerce.diagnostics.store",
         "Upload a CMS plugin's diagnostics",
         "Stores the plugin's diagnostics and prepares an export from them." + _WHOSE,
-        SuccessResponse(
-            201,
-            "The diagnostics are stored and their export prepared.",
-            CmsUploadResponse,
-            _stored(CmsUploadResponse, "diagnostic", "diagnostics", _OF_THE_CMS),
-        ),
+        _stored(CmsUploadResponse, _DIAGNOSTICS, _OF_THE_CMS),
         examples={"Complete": {"project_id": 1, **_OF_THE_CMS}},
     ),
     "POST /api/storefront-app/diagnostics": operation(
@@ -98,12 +94,7 @@ OPERATIONS: Final[Operations] = {
         "Upload a storefront app's diagnostics",
         "Stores the app's diagnostics and prepares an export from them. A shop "
         "other than the project's is refused." + _WHOSE,
-        SuccessResponse(
-            201,
-            "The diagnostics are stored and their export prepared.",
-            StorefrontUploadResponse,
-            _stored(StorefrontUploadResponse, "diagnostic", "diagnostics", _OF_THE_STOREFRONT),
-        ),
+        _stored(StorefrontUploadResponse, _DIAGNOSTICS, _OF_THE_STOREFRONT),
         examples={"Complete": {"project_id": 1, **_OF_THE_STOREFRONT}},
     ),
     "GET /api/handoffs/{handoff_id}": operation(
