@@ -15,12 +15,13 @@ from schemas.base.errors import ExportNotFound
 from schemas.base.principal import Ability, TokenKind
 from schemas.base.timestamps import to_ms
 from schemas.exports.polled_record import PolledExport, entity_tag, next_attempt_of, record_json
-from schemas.exports.record import Export, PreparationForm, export_record
+from schemas.exports.record import Export, PreparationForm, export_record, listed_record
 from schemas.triage.decision_forms import EditForm
+from schemas.triage.export_filter import FILTERS, query_from
 from service.api.resources import ApiResource, by_method, once_per_key
 from service.http import conditional_requests
 from service.http.auth import Bearer, PollingBearer
-from service.http.export_paging import read_export_page, send_export_page
+from service.http.filtered_paging import read_filtered_page, send_filtered_page
 from service.http.idempotency import ApiResponse
 from service.http.paging import read_page, send_page, send_record
 from service.http.request_pipeline import Operation
@@ -30,6 +31,7 @@ from storage.exports.events import queries as events
 from storage.exports.search import export_list
 
 EXPORTS: Final = "/api/ticket-exports"
+_PARAMETERS: Final = (*FILTERS, "sort", "facets")
 _READING: Final = Operation(Bearer(TokenKind.API, Ability.READ_EXPORTS, allows_project_roles=True))
 
 
@@ -51,9 +53,14 @@ class TicketExportsResource(ApiResource):
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Return a page of the account's exports."""
-        page = read_export_page(req, req.context.principal)
+        page = read_filtered_page(req, req.context.principal, Ability.READ_EXPORTS, _PARAMETERS, query_from)
         found = export_list.list_page(page.query, page.sort, page.fetch_limit, page.after)
-        send_export_page(resp, self._url, page, found, utc_now())
+        shown, now = found[: page.limit], utc_now()
+        last = export_list.position_of(shown[-1], page.sort) if len(found) > page.limit else None
+        more: dict[str, Any] = {"total": export_list.count(page.query)}
+        if page.has_facets:
+            more["facets"] = export_list.facets(page.query)
+        send_filtered_page(resp, self._url, page, [listed_record(each, now) for each in shown], last, **more)
 
     @once_per_key
     def on_post(self, req: falcon.Request) -> ApiResponse:

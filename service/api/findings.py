@@ -1,22 +1,20 @@
 """`/api/findings`: what scan runs found on the account's pages, and whether it is fixed."""
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Final
-from urllib.parse import urlencode
 
 import falcon
 
 from runtime.clock import utc_now
 from schemas.api.findings import FindingHistoryResponse, FindingResponse
 from schemas.api.response_fields import dump
-from schemas.base.errors import FieldProblem, ValidationFailed
-from schemas.base.fields import problem
 from schemas.base.principal import Ability, TokenKind
-from schemas.triage.export_filter import ExportSort, ListPosition, decode_cursor, encode_cursor
-from schemas.triage.finding_filter import FINDING_FILTERS, FindingQuery, finding_query_from
+from schemas.triage.export_filter import ListPosition
+from schemas.triage.finding_filter import FINDING_FILTERS, finding_query_from
 from service.api.resources import ApiResource, by_method
 from service.http.auth import Bearer
-from service.http.paging import read_limit, read_text, send_record
+from service.http.filtered_paging import read_filtered_page, send_filtered_page
+from service.http.paging import send_record
 from service.http.request_pipeline import Operation
 from storage.intake import finding_history, finding_list
 
@@ -33,27 +31,13 @@ class FindingsResource(ApiResource):
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Return a page of the account's findings, newest first."""
-        problems: list[FieldProblem] = []
-        given = {name: read_text(req, name) or "" for name in FINDING_FILTERS if name in req.params}
-        caller, now, limit = req.context.principal, utc_now(), read_limit(req, problems)
-        query, visible = FindingQuery(caller.account_id), caller.projects_with(Ability.READ_FINDINGS)
-        try:
-            query = replace(finding_query_from(given, caller.account_id), visible_projects=visible)
-        except ValidationFailed as refused:
-            problems += refused.problems
-        cursor = read_text(req, "cursor")
-        after = None if cursor is None else decode_cursor(query, ExportSort.NEWEST, cursor)
-        if cursor is not None and after is None:
-            problems.append(problem("/cursor", "invalid_cursor"))
-        if problems:
-            raise ValidationFailed(*problems)
-        # One more than are shown, to find out whether there is a next page.
-        found = finding_list.list_page(query, now, limit + 1, None if after is None else after.id)
-        shown, following = found[:limit], None
-        if len(found) > limit:
-            following = encode_cursor(query, ExportSort.NEWEST, ListPosition(shown[-1].id))
-            resp.set_header("Link", f'<{self._url}?{urlencode({**given, "limit": limit, "cursor": following})}>; rel="next"')
-        send_record(resp, {"items": [dump(FindingResponse, each) for each in shown], "next_cursor": following})
+        page = read_filtered_page(req, req.context.principal, Ability.READ_FINDINGS, FINDING_FILTERS, finding_query_from)
+        found = finding_list.list_page(
+            page.query, utc_now(), page.fetch_limit, None if page.after is None else page.after.id
+        )
+        shown = found[: page.limit]
+        last = ListPosition(shown[-1].id) if len(found) > page.limit else None
+        send_filtered_page(resp, self._url, page, [dump(FindingResponse, each) for each in shown], last)
 
 
 class FindingResource(ApiResource):
