@@ -1,15 +1,15 @@
 """`POST /api/ticket-exports/{export_id}/…`: approve, retry, dismiss, restore, split or snooze an export."""
 
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 import falcon
 
 from runtime.clock import utc_now
 from schemas.base.fields import Form, NoMembers
-from schemas.base.principal import Ability, TokenKind, TokenPrincipal
+from schemas.base.principal import Ability, TokenKind
 from schemas.exports.record import ApprovalForAll, ApprovalForm, Export, export_record
-from schemas.triage.decision_forms import DismissalForm, DismissalRequest, RetryForm, RetryRequest, SnoozeForm, SnoozeRequest
+from schemas.triage.decision_forms import DismissalForm, RetryForm, RetryRequest, SnoozeForm
 from service.api.exports import EXPORTS, decided, export_url
 from service.api.resources import ApiContext, ApiResource, by_method, once_per_key
 from service.http.auth import Bearer
@@ -17,6 +17,13 @@ from service.http.idempotency import ApiResponse
 from service.http.idempotent_batches import IdempotentBatches
 from service.http.request_pipeline import Body, Operation
 
+#: The bodies of decisions that deliver nothing.
+_FORMS: Final[Mapping[str, type[Form]]] = {
+    "dismiss": DismissalForm,
+    "restore": NoMembers,
+    "snooze": SnoozeForm,
+    "split": NoMembers,
+}
 _DECIDER: Final = Bearer(TokenKind.API, Ability.APPROVE_EXPORTS, allows_project_roles=True)
 
 
@@ -83,68 +90,28 @@ class TicketExportRetryResource(ApiResource):
         return _due(export, self._api.public_base_url)
 
 
-class _DecisionResource(ApiResource):
-    """A POST to one export that delivers nothing; its body may be absent."""
+class TicketExportDecisionResource(ApiResource):
+    """Dismisses, restores, snoozes or splits an export, which delivers nothing; the body may be absent."""
 
-    form: type[Form]
-
-    def __init__(self, api: ApiContext) -> None:
-        super().__init__(api, {"POST": Operation(_DECIDER, self.form(), Body.OPTIONAL)})
-        self._exports = api.operations.exports
+    def __init__(self, verb: str, api: ApiContext) -> None:
+        self.path = f"{EXPORTS}/{{export_id}}/{verb}"
+        super().__init__(api, {"POST": Operation(_DECIDER, _FORMS[verb](), Body.OPTIONAL)})
+        self._verb = verb
 
     @once_per_key
     def on_post(self, req: falcon.Request, export_id: str) -> ApiResponse:
         """Decide on the export."""
-        return self.decide(export_id, req.context.principal, req.context.payload)
-
-    def decide(self, export_id: str, principal: TokenPrincipal, wanted: Any) -> ApiResponse:
-        """Return the response to the decision that the body asks for."""
-        raise NotImplementedError
-
-
-class TicketExportDismissalResource(_DecisionResource):
-    """Dismisses a prepared export."""
-
-    path = f"{EXPORTS}/{{export_id}}/dismiss"
-    form = DismissalForm
-
-    def decide(self, export_id: str, principal: TokenPrincipal, wanted: DismissalRequest) -> ApiResponse:
-        """Dismiss the export."""
-        return decided(self._exports.dismiss(export_id, principal, wanted.reason, wanted.note))
-
-
-class TicketExportRestorationResource(_DecisionResource):
-    """Makes a dismissed export prepared again, or ends a snooze."""
-
-    path = f"{EXPORTS}/{{export_id}}/restore"
-    form = NoMembers
-
-    def decide(self, export_id: str, principal: TokenPrincipal, _wanted: Any) -> ApiResponse:
-        """Restore the export."""
-        return decided(self._exports.restore(export_id, principal))
-
-
-class TicketExportSnoozeResource(_DecisionResource):
-    """Snoozes a prepared export."""
-
-    path = f"{EXPORTS}/{{export_id}}/snooze"
-    form = SnoozeForm
-
-    def decide(self, export_id: str, principal: TokenPrincipal, wanted: SnoozeRequest) -> ApiResponse:
-        """Snooze the export."""
-        return decided(self._exports.snooze(export_id, principal, wanted.until))
-
-
-class TicketExportSplitResource(_DecisionResource):
-    """Turns a prepared group into one export for each finding."""
-
-    path = f"{EXPORTS}/{{export_id}}/split"
-    form = NoMembers
-
-    def decide(self, export_id: str, principal: TokenPrincipal, _wanted: Any) -> ApiResponse:
-        """Split the group."""
-        ids = self._exports.split(export_id, principal)
-        return ApiResponse(200, {"ticket_exports": ids}, log_fields={"count": len(ids)})
+        exports, caller, wanted = self._api.operations.exports, req.context.principal, req.context.payload
+        match self._verb:
+            case "dismiss":
+                return decided(exports.dismiss(export_id, caller, wanted.reason, wanted.note))
+            case "restore":
+                return decided(exports.restore(export_id, caller))
+            case "snooze":
+                return decided(exports.snooze(export_id, caller, wanted.until))
+            case _:
+                ids = exports.split(export_id, caller)
+                return ApiResponse(200, {"ticket_exports": ids}, log_fields={"count": len(ids)})
 
 
 def _due(export: Export, public_base_url: str) -> ApiResponse:

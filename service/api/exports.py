@@ -3,8 +3,8 @@
 `service.api.export_actions` serves approval, retry and the other decisions.
 """
 
-from collections.abc import Sequence
-from typing import Any, ClassVar, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 import falcon
 
@@ -18,7 +18,7 @@ from schemas.exports.polled_record import PolledExport, entity_tag, next_attempt
 from schemas.exports.record import Export, PreparationForm, export_record, listed_record
 from schemas.triage.decision_forms import EditForm
 from schemas.triage.export_filter import FILTERS, query_from
-from service.api.resources import ApiResource, by_method, once_per_key
+from service.api.resources import ApiContext, ApiResource, by_method, once_per_key
 from service.http import conditional_requests
 from service.http.auth import Bearer, PollingBearer
 from service.http.filtered_paging import read_filtered_page, send_filtered_page
@@ -32,6 +32,11 @@ from storage.exports.search import export_list
 
 EXPORTS: Final = "/api/ticket-exports"
 _PARAMETERS: Final = (*FILTERS, "sort", "facets")
+#: What belongs to an export: the prefix of its ids, its schema, and what lists it.
+_PARTS: Final[Mapping[str, tuple[str, type[ResponseSchema], Callable[..., Sequence[object]]]]] = {
+    "attempts": (identifiers.ATTEMPT, AttemptResponse, attempts.list_page),
+    "events": (identifiers.EVENT, TicketEventResponse, events.list_page),
+}
 _READING: Final = Operation(Bearer(TokenKind.API, Ability.READ_EXPORTS, allows_project_roles=True))
 
 
@@ -102,47 +107,22 @@ class TicketExportResource(ApiResource):
         return decided(self._api.operations.exports.edit(export_id, req.context.principal, req.context.payload))
 
 
-class ExportPartsResource(ApiResource):
-    """Lists what belongs to one export, newest first; `prefix` is that of its ids."""
+class TicketExportPartsResource(ApiResource):
+    """Lists the attempts of one export, or its events, which its target gets after the ticket; newest first."""
 
-    prefix: ClassVar[str]
-    schema: ClassVar[type[ResponseSchema]]
     checks = by_method(GET=_READING)
 
-    def list_page(self, export_id: str, account_id: int, limit: int, before: str | None) -> Sequence[object]:
-        """Return up to `limit` of them, older than `before`. Raises ExportNotFound, ValidationFailed."""
-        raise NotImplementedError
+    def __init__(self, parts: str, api: ApiContext) -> None:
+        self.path = f"{EXPORTS}/{{export_id}}/{parts}"
+        super().__init__(api)
+        self._prefix, self._schema, self._list_page = _PARTS[parts]
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, export_id: str) -> None:
         """Return a page."""
-        page = read_page(req, self.prefix)
-        found = self.list_page(export_id, req.context.principal.account_id, page.fetch_limit, page.before)
-        records: list[dict[str, Any]] = [dump(self.schema, each) for each in found]
+        page = read_page(req, self._prefix)
+        found = self._list_page(export_id, req.context.principal.account_id, page.fetch_limit, page.before)
+        records = [dump(self._schema, each) for each in found]
         send_page(resp, self._api.public_base_url + self.path.format(export_id=export_id), page, records)
-
-
-class TicketExportAttemptsResource(ExportPartsResource):
-    """Lists the attempts of one export."""
-
-    path = f"{EXPORTS}/{{export_id}}/attempts"
-    prefix = identifiers.ATTEMPT
-    schema = AttemptResponse
-
-    def list_page(self, export_id: str, account_id: int, limit: int, before: str | None) -> Sequence[object]:
-        """Return attempts."""
-        return attempts.list_page(export_id, account_id, limit, before)
-
-
-class TicketExportEventsResource(ExportPartsResource):
-    """Lists the events of one export, which its target gets after the ticket."""
-
-    path = f"{EXPORTS}/{{export_id}}/events"
-    prefix = identifiers.EVENT
-    schema = TicketEventResponse
-
-    def list_page(self, export_id: str, account_id: int, limit: int, before: str | None) -> Sequence[object]:
-        """Return events."""
-        return events.list_page(export_id, account_id, limit, before)
 
 
 class TicketExportReceiptResource(ApiResource):
