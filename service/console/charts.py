@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from service.console.wording import count
 from storage.exports.delivery_hours import DeliveryHour
+from storage.reporting.finding_trends import FindingDay
 
 WIDTH: Final = 560
 HEIGHT: Final = 180
@@ -47,7 +48,7 @@ class Stack(NamedTuple):
 
 #: The parts of a column of findings, the lowest first, and the severities of each.
 SEVERITY_SERIES: Final = (Series("low", "medium and lower"), Series("high", "high"), Series("critical", "critical"))
-SEVERITY_PARTS: Final = (("info", "low", "medium"), ("high",), ("critical",))
+_PARTS: Final = (("info", "low", "medium"), ("high",), ("critical",))
 #: Failed attempts stand on the delivered ones.
 DELIVERIES: Final = (Series("good", "delivered"), Series("bad", "failed attempts"))
 
@@ -100,6 +101,30 @@ class ColumnChart:
     columns: tuple[ChartColumn, ...]
     ticks: tuple[AxisLabel, ...]
     labels: tuple[AxisLabel, ...]
+
+
+class DayTrend(NamedTuple):
+    """Numbers by day, the oldest first, with their chart."""
+
+    series: Sequence[Series]
+    days: Sequence[Stack]
+    chart: ColumnChart
+
+    @property
+    def totals(self) -> list[int]:
+        """The sum of each number over all days."""
+        return [sum(day.numbers[place] for day in self.days) for place in range(len(self.series))]
+
+
+def severity_trend(days: Sequence[FindingDay]) -> DayTrend:
+    """Return the findings that were not fixed at the end of each day, by severity."""
+    stacks = [Stack(day.at, tuple(sum(day.unfixed.get(each, 0) for each in part) for part in _PARTS)) for day in days]
+    return day_trend(stacks, SEVERITY_SERIES)
+
+
+def day_trend(days: Sequence[Stack], series: Sequence[Series]) -> DayTrend:
+    """Return the numbers of days with their chart."""
+    return DayTrend(series, days, daily_chart(days, series))
 
 
 def hourly_chart(hours: Sequence[DeliveryHour]) -> ColumnChart:

@@ -11,7 +11,7 @@ from schemas.base.errors import NotFound
 from schemas.base.principal import Ability
 from schemas.intake.scanner import SEVERITIES
 from service.console import charts
-from service.console.charts import SEVERITY_PARTS, SEVERITY_SERIES, Series, Stack
+from service.console.charts import Series, Stack
 from service.console.layout import CONSOLE, ConsolePage
 from service.console.pages.findings import PROJECT_IDS
 from service.console.sessions import ConsoleUser
@@ -52,24 +52,14 @@ class FindingTrendsPage(ConsolePage):
             known = [*known, findings.scanned_project(project_id, user.account_id)]
         today = utc_now().replace(hour=0, minute=0, second=0, microsecond=0)
         trend = finding_trends.read_trend(user.account_id, project_id, today - timedelta(days=int(days) - 1), int(days))
-        unfixed = [
-            Stack(day.at, tuple(sum(day.unfixed.get(each, 0) for each in part) for part in SEVERITY_PARTS))
-            for day in trend.days
-        ]
         changes = [Stack(day.at, tuple(day.changes.get(each, 0) for each in _OF_SERIES)) for day in trend.days]
         return {
             "filters": filters,
             "projects": known,
             "days": days,
             "all_days": DAYS,
-            "unfixed": unfixed,
-            "unfixed_series": SEVERITY_SERIES,
-            "unfixed_chart": charts.daily_chart(unfixed, SEVERITY_SERIES),
-            "unfixed_now": unfixed[-1].numbers,
+            "unfixed": charts.severity_trend(trend.days),
             "by_severity": [(each, trend.days[-1].unfixed.get(each, 0)) for each in reversed(SEVERITIES)],
-            "changes": changes,
-            "changes_series": _CHANGES,
-            "changes_chart": charts.daily_chart(changes, _CHANGES),
-            "changes_total": [sum(day.numbers[place] for day in changes) for place in range(len(_CHANGES))],
+            "changes": charts.day_trend(changes, _CHANGES),
             "median_fix": trend.median_fix,
         }

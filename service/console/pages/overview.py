@@ -16,7 +16,7 @@ from schemas.targets.validations import FAILED as VALIDATION_FAILED
 from schemas.triage.export_filter import ExportQuery
 from service.api.health import OK, VITAL
 from service.console import charts
-from service.console.charts import DELIVERIES, SEVERITY_PARTS, SEVERITY_SERIES, Stack
+from service.console.charts import DELIVERIES, DayTrend, Stack
 from service.console.health_cards import HealthCard, health_cards
 from service.console.layout import CONSOLE, ConsolePage, PageLayout
 from service.console.sessions import ConsoleUser
@@ -84,8 +84,8 @@ class Trends(NamedTuple):
     The median time to fix is of these days, and of as many days before.
     """
 
-    deliveries: tuple[Stack, ...]
-    unfixed: tuple[Stack, ...]
+    deliveries: DayTrend
+    unfixed: DayTrend
     fix: timedelta | None
     fix_before: timedelta | None
 
@@ -131,12 +131,7 @@ class OverviewPage(ConsolePage):
             ],
             "has_more_targets": len(targets) > MAX_ROWS,
             "deliveries": trend.deliveries,
-            "deliveries_chart": charts.daily_chart(trend.deliveries, DELIVERIES),
-            "deliveries_series": DELIVERIES,
-            "deliveries_total": _totals(trend.deliveries, len(DELIVERIES)),
             "unfixed": trend.unfixed,
-            "unfixed_chart": charts.daily_chart(trend.unfixed, SEVERITY_SERIES),
-            "unfixed_series": SEVERITY_SERIES,
         }
 
     def _trends(self, account_id: int, now: datetime) -> Trends:
@@ -157,19 +152,11 @@ def _read_trends(account_id: int, now: datetime) -> Trends:
     attempts = delivery_hours.days_of_account(account_id, first, now + timedelta(milliseconds=1))
     trend = finding_trends.read_trend(account_id, None, first, TREND_DAYS)
     return Trends(
-        tuple(Stack(day.at, (day.tally.delivered, day.tally.failed)) for day in attempts),
-        tuple(Stack(day.at, _by_part(day.unfixed)) for day in trend.days),
+        charts.day_trend([Stack(day.at, (day.tally.delivered, day.tally.failed)) for day in attempts], DELIVERIES),
+        charts.severity_trend(trend.days),
         trend.median_fix,
         finding_trends.median_fix(account_id, None, first - timedelta(days=TREND_DAYS), first),
     )
-
-
-def _by_part(by_severity: Mapping[str, int]) -> tuple[int, ...]:
-    return tuple(sum(by_severity.get(each, 0) for each in part) for part in SEVERITY_PARTS)
-
-
-def _totals(stacks: Sequence[Stack], size: int) -> list[int]:
-    return [sum(stack.numbers[number] for stack in stacks) for number in range(size)]
 
 
 def _numbers(account_id: int, counts: AccountCounts, trend: Trends, due_age_s: float, now: datetime) -> Iterator[Number]:
@@ -181,9 +168,9 @@ def _numbers(account_id: int, counts: AccountCounts, trend: Trends, due_age_s: f
         "/inbox",
         tuple((f"sev {name}", f"{bounded(number, MAX_IN_MENU)} {name}") for name, number in severities.items()),
     )
-    unfixed = sum(trend.unfixed[-1].numbers)
+    before, unfixed = (sum(trend.unfixed.days[place].numbers) for place in (0, -1))
     name = "finding not fixed" if unfixed == 1 else "findings not fixed"
-    yield Number(count(unfixed), name, _TRENDS, tuple(_fewer(sum(trend.unfixed[0].numbers), unfixed)))
+    yield Number(count(unfixed), name, _TRENDS, tuple(_fewer(before, unfixed)))
     if trend.fix is not None:
         yield Number(duration(trend.fix), "median time to fix", _TRENDS, tuple(_faster(trend.fix, trend.fix_before)))
     retries = by_status[ExportStatus.RETRY_SCHEDULED]

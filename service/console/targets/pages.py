@@ -137,12 +137,10 @@ def _may(target: Target, user: ConsoleUser, now: datetime) -> Mapping[str, bool]
     """Return which actions the page offers for the target in its current state."""
     may_connect = user.principal.may_use_webhooks
     return {
-        "validate": may_connect,
+        "connect": may_connect,
         "ping": may_connect and target.status in PINGABLE,
         "pause": target.status is TargetStatus.ACTIVE,
         "resume": may_connect and (target.status in RESUMABLE or target.is_held(now)),
         "disable": target.status is not TargetStatus.DISABLED,
-        "secret": may_connect,
-        "edit": may_connect,
         "recover": may_connect and target.status in ENABLED,
     }

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar, Final, NamedTuple
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
@@ -78,13 +78,6 @@ class LeftOut(NamedTuple):
     reason: str
 
 
-class PickedTicket(NamedTuple):
-    """A ticket whose box is checked, with the digest that the user saw."""
-
-    id: str
-    digest: str
-
-
 class _BulkForm(ConsoleRoute):
     """A form of a list's selection: signed in, checked, and rendered as a page of its own."""
 
@@ -156,7 +149,7 @@ class _BulkForm(ConsoleRoute):
             "is_all": is_all,
             "number": number,
             "number_text": count(number),
-            "picked": [each for each in picked if each.id in {known.id for known in titles}],
+            "picked": {name: digest for name, digest in picked.items() if name in {known.id for known in titles}},
             "gone": 0 if is_all else len(picked) - number,
             "by_severity": {name: by_severity[name] for name in reversed(SEVERITIES) if by_severity.get(name)},
             "titles": titles,
@@ -224,7 +217,7 @@ class DecideSelection(_BulkForm, ConsolePage):
         action = _action(form)
         listed = self.listed(form, user)
         is_all = form.get("all") == "yes"
-        ids = [_ALL] if is_all else [{"id": each.id, "ticket_digest": each.digest} for each in _picked(form)]
+        ids = [_ALL] if is_all else [{"id": name, "ticket_digest": digest} for name, digest in _picked(form).items()]
         request: BulkRequest = read_checked(BulkDecisionForm(), {**_decision(action, form), "ids": ids})
         with self._operations.exports.blocking_refused_target(user.principal):
             if is_all:
@@ -331,16 +324,16 @@ def _action(form: Mapping[str, Any]) -> str:
     return action
 
 
-def _picked(form: Mapping[str, str]) -> list[PickedTicket]:
-    return [PickedTicket(name, value) for name, value in form.items() if identifiers.is_id(identifiers.EXPORT, name)]
+def _picked(form: Mapping[str, str]) -> dict[str, str]:
+    """Return the digests that the user saw of the tickets whose boxes are checked."""
+    return {name: value for name, value in form.items() if identifiers.is_id(identifiers.EXPORT, name)}
 
 
-def _decidable(action: str, picked: Sequence[PickedTicket], listed: TicketList, user: ConsoleUser) -> list[Export]:
+def _decidable(action: str, picked: Collection[str], listed: TicketList, user: ConsoleUser) -> list[Export]:
     """Return the picked tickets that the decision is still possible on, in the order of the list; the others changed."""
-    ids = {each.id for each in picked}
-    shown = [each for each in page_of(listed) if each.id in ids]
+    shown = [each for each in page_of(listed) if each.id in picked]
     # New tickets may have moved others to the next page.
-    moved = queries.list_named([*(ids - {each.id for each in shown})], user.account_id)
+    moved = queries.list_named([*({*picked} - {each.id for each in shown})], user.account_id)
     visible = listed.query.visible_projects
     return [
         each

@@ -5,7 +5,7 @@ Each shows the page in its field `then` next, which is the next ticket of a list
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, time
+from datetime import UTC, datetime, time, timedelta
 from typing import Any, ClassVar, Final
 
 import falcon
@@ -32,7 +32,7 @@ from service.console.layout import (
 )
 from service.console.preferences import remember_keys, remember_target
 from service.console.sessions import ConsoleUser
-from service.console.triage.ticket_view import SNOOZES, snoozed_until
+from service.console.triage.ticket_view import SNOOZES
 from storage.accounts import audit_log
 from storage.exports import queries
 
@@ -134,7 +134,8 @@ class Dismiss(FormDecision):
 
     def decide(self, user: ConsoleUser, form: Mapping[str, str], export_id: str) -> Export:
         """Dismiss the export."""
-        wanted = read_dismissal(form)
+        given = {name: normalize_line_breaks(form[name]) for name in self.fields if form.get(name, "").strip()}
+        wanted: DismissalRequest = read_checked(DismissalForm(), given)
         return self._operations.exports.dismiss(export_id, user.principal, wanted.reason, wanted.note)
 
 
@@ -233,13 +234,6 @@ class Shortcuts(Action):
         return Redirect(safe_next(form.get("then", "")) or "/inbox", f"keys_{self._choice}")
 
 
-def read_dismissal(form: Mapping[str, str]) -> DismissalRequest:
-    """Return the reason and the note of a form. Raises ValidationFailed."""
-    given = {name: normalize_line_breaks(form[name]) for name in ("reason", "note") if form.get(name, "").strip()}
-    wanted: DismissalRequest = read_checked(DismissalForm(), given)
-    return wanted
-
-
 def _until(form: Mapping[str, str], now: datetime) -> datetime | None:
     if form.get("date"):
         try:
@@ -249,7 +243,7 @@ def _until(form: Mapping[str, str], now: datetime) -> datetime | None:
     days = form.get("days", "")
     if days not in SNOOZES:
         raise ValidationFailed(problem("/days", "not_allowed", ", ".join(filter(None, SNOOZES))))
-    return snoozed_until(days, now)
+    return now + timedelta(days=int(days)) if days else None
 
 
 def _prepared(export_id: str, user: ConsoleUser) -> Export:
@@ -292,7 +286,7 @@ def _edit_content(export: Export, parts: Mapping[str, Any], then: str, problems:
         "export": export,
         "parts": parts,
         "then": then,
-        "problems": {each.path.strip("/").partition("/")[0]: each for each in problems},
+        "problems": {f"/{each.path.strip('/').partition('/')[0]}": each for each in problems},
         "is_stale": is_stale,
         "original": export.ticket if is_stale else export.original_ticket or export.ticket,
         "severities": tuple(reversed(SEVERITIES)),

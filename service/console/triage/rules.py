@@ -52,13 +52,11 @@ _SAVED: Final = Redirect("/rules", "rule_saved")
 #: Check boxes of the form: this and the source.
 _SOURCE: Final = "source-"
 _TEXTS: Final = ("project_id", "severity_at_least", "rule", "page_path")
-#: Fields whose problem stands beside them.
-_SHOWN: Final = ("name", "project_id", "rule", "page_path", "match", "target_id", "labels", "type")
 #: What the form says instead of the API's messages, by field and code.
 _MESSAGES: Final[Mapping[tuple[str, str], str]] = {
-    ("match", "empty_match"): "Choose at least one condition.",
-    ("target_id", "too_short"): "Choose a target.",
-    ("labels", "too_short"): "Enter a label.",
+    ("/match", "empty_match"): "Choose at least one condition.",
+    ("/target_id", "too_short"): "Choose a target.",
+    ("/labels", "too_short"): "Enter a label.",
 }
 #: Why a rule stopped, and what to do.
 _STOPS: Final[Mapping[str, str]] = {
@@ -282,7 +280,7 @@ def _form_content(
     user: ConsoleUser, typed: Mapping[str, str], problems: Sequence[FieldProblem], rule_id: str | None
 ) -> dict[str, Any]:
     # A problem of one label is at its number.
-    by_field = {"labels" if "/labels" in each.path else each.path.rpartition("/")[2]: each for each in problems}
+    by_field = {"/labels" if "/labels" in each.path else f"/{each.path.rpartition('/')[2]}": each for each in problems}
     worded = {name: replace(each, message=_MESSAGES.get((name, each.code), each.message)) for name, each in by_field.items()}
     return {
         "rule_id": rule_id,
@@ -290,7 +288,6 @@ def _form_content(
         "present": None,
         "typed": typed,
         "problems": worded,
-        "shown_problems": _SHOWN,
         "projects": _projects(user, typed.get("project_id", "")),
         "severities": tuple(reversed(SEVERITIES)),
         "sources": SOURCES,

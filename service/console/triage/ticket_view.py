@@ -1,7 +1,7 @@
 """One ticket as people decide on it: why it has its status, its text as it is sent, and the decisions it allows."""
 
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final
 
 from schemas.base.principal import Ability
@@ -75,11 +75,6 @@ def ticket_content(
         **_ticket(export, frozen),
         **_decisions(export, frozen, user, last_target_id, now),
     }
-
-
-def snoozed_until(days: str, now: datetime) -> datetime | None:
-    """Return when a snooze of one of SNOOZES ends."""
-    return now + timedelta(days=int(days)) if days else None
 
 
 def _status_help(export: Export) -> dict[str, Any]:
