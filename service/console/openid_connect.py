@@ -161,9 +161,7 @@ class OpenIdConnect:
             claims = {**issuer.user_info(tokens, claims["sub"]), **claims}
         is_verified = claims.get("email_verified") is True or self._settings.oidc_trusts_email
         email = claims.get("email")
-        role = None
-        if roles:
-            role = _highest(roles, claims.get(groups_claim))
+        role = _highest(roles, claims.get(groups_claim)) if roles else None
         identity = Identity(issuer.url, claims["sub"], email if is_verified and isinstance(email, str) else None, role)
         return SignedInPerson(identity, kept["state"], kept["next"], tokens.id_token)
 

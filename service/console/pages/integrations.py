@@ -34,7 +34,7 @@ class _Source(NamedTuple):
     ability: Ability | None = None
 
 
-_SOURCES: Final = (
+SOURCES: Final = (
     _Source("Scanner", ScannerResultsResource, Integration.SCANNER, "SCANNER_SHARED_SECRET"),
     _Source("Email", EmailWebhookResource, Integration.EMAIL, "EMAIL_WEBHOOK_SECRET"),
     _Source("Browser extension", EvidenceCapturesResource, ability=Ability.UPLOAD_EVIDENCE),
@@ -62,12 +62,9 @@ _AUTHORIZATION: Final = "/Authorization"
 class IntegrationCard:
     """A source as the page shows it; `commands` create a token if there is none."""
 
-    name: str
-    source: InboundSource
-    path: str
+    kind: _Source
     enabling_setting: str | None
     secret: SecretState | None
-    ability: Ability | None
     tokens: int
     commands: Sequence[str]
     connected: str
@@ -104,7 +101,7 @@ class IntegrationsPage(ConsolePage):
         )
         values = self._sample_values(found.sample_ids)
         return {
-            "integrations": [self._card(kind, found, values, user.session.email) for kind in _SOURCES],
+            "integrations": [self._card(kind, found, values, user.session.email) for kind in SOURCES],
             "problem_text": _problem_text,
             "most_tokens": MAX_TOKENS,
             "has_project": values is not None,
@@ -119,12 +116,9 @@ class IntegrationsPage(ConsolePage):
         accepted_at, rejection = found.accepted[resource.source], found.refused.get(resource.source)
         can_be_tried = is_served and (secret is None or secret.configured)
         return IntegrationCard(
-            kind.name,
-            resource.source,
-            resource.path,
+            kind,
             None if is_served else _enabling_setting(resource.family),
             secret,
-            ability,
             tokens,
             commands,
             connected_status(accepted_at, rejection),

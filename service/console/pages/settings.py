@@ -20,6 +20,7 @@ from schemas.settings.egress import EgressProxy
 from schemas.settings.redis_url import RedisUrl, parse_redis_url
 from schemas.version import VERSION
 from service.console.layout import CONSOLE, ConsolePage
+from service.console.pages.integrations import SOURCES
 from service.console.sessions import ConsoleUser
 from storage.accounts import accounts
 from storage.db import engine, schema_version
@@ -29,11 +30,7 @@ from storage.secrets.vault import key_fingerprint
 NOT_SET: Final = "not set"
 CONFIGURED: Final = "configured"
 #: The integration of each secret setting; a secret in the database overrides the setting.
-_INTEGRATIONS: Final = {
-    "SCANNER_SHARED_SECRET": "scanner",
-    "EMAIL_WEBHOOK_SECRET": "email",
-    "STOREFRONT_WEBHOOK_SECRET": "storefront",
-}
+_INTEGRATIONS: Final = {each.variable: each.integration.value for each in SOURCES if each.integration}
 
 
 class SettingRow(NamedTuple):

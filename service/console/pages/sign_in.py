@@ -55,12 +55,8 @@ class SignIn(_SignInRoute):
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Show the form."""
         why = req.get_param("why") or ""
-        self._render(
-            req,
-            resp,
-            _ENDED.get(SessionEndReason(why)) if why in {*SessionEndReason} else None,
-            safe_next(req.get_param("next") or ""),
-        )
+        ended = _ENDED.get(SessionEndReason(why)) if why in {*SessionEndReason} else None
+        self._render(req, resp, ended, safe_next(req.get_param("next") or ""))
 
     on_head = on_get
 
