@@ -28,29 +28,30 @@ _DECIDE_IN_PROJECTS: Final = Need(Ability.APPROVE_EXPORTS, allows_project_roles=
 _FINDINGS: Final = Need(Ability.READ_FINDINGS, allows_project_roles=True)
 _TARGETS: Final = Need(Ability.MANAGE_TARGETS)
 _RULES: Final = Need(Ability.MANAGE_RULES)
+_CONSOLE: Final = Need(Ability.CONSOLE, allows_project_roles=True)
 
 _OF_TOKEN: Final = frozenset({Ability.MANAGE_RULES, Ability.MANAGE_ACCOUNT})
+
+
+def _below(page: str, need: Need, *verbs: str) -> dict[str, Need]:
+    """Return the need of the forms and pages below a page; the path of each ends with its verb."""
+    return {f"{page}/{verb}": need for verb in verbs}
+
 
 #: By the path below the console. Pages about the installation are for managers of the operator's account.
 NEEDS: Final[Mapping[str, Need]] = {
     "/inbox": _READ_IN_PROJECTS,
-    "/inbox/review": _DECIDE_IN_PROJECTS,
-    "/inbox/decide": _DECIDE_IN_PROJECTS,
+    **_below("/inbox", _DECIDE_IN_PROJECTS, "review", "decide"),
     "/deliveries": _READ_IN_PROJECTS,
-    "/deliveries/review": _DECIDE_IN_PROJECTS,
-    "/deliveries/decide": _DECIDE_IN_PROJECTS,
+    **_below("/deliveries", _DECIDE_IN_PROJECTS, "review", "decide"),
     "/bulk-jobs/{job_id}": _READ,
     "/bulk-jobs/{job_id}/cancel": _DECIDE,
     "/exports": _READ,
     "/exports/{export_id}": _READ_IN_PROJECTS,
     "/exports/{export_id}/receipt": _READ_IN_PROJECTS,
-    "/exports/{export_id}/approve": _DECIDE_IN_PROJECTS,
-    "/exports/{export_id}/retry": _DECIDE_IN_PROJECTS,
-    "/exports/{export_id}/dismiss": _DECIDE_IN_PROJECTS,
-    "/exports/{export_id}/restore": _DECIDE_IN_PROJECTS,
-    "/exports/{export_id}/snooze": _DECIDE_IN_PROJECTS,
-    "/exports/{export_id}/split": _DECIDE_IN_PROJECTS,
-    "/exports/{export_id}/edit": _DECIDE_IN_PROJECTS,
+    **_below(
+        "/exports/{export_id}", _DECIDE_IN_PROJECTS, "approve", "retry", "dismiss", "restore", "snooze", "split", "edit"
+    ),
     "/findings": _FINDINGS,
     "/findings/trends": _FINDINGS,
     "/findings/{finding_id}": _FINDINGS,
@@ -61,25 +62,12 @@ NEEDS: Final[Mapping[str, Need]] = {
     "/rules": _READ,
     "/rules/new": _RULES,
     "/rules/{rule_id}": _RULES,
-    "/rules/{rule_id}/test": _RULES,
-    "/rules/{rule_id}/enable": _RULES,
-    "/rules/{rule_id}/disable": _RULES,
-    "/rules/{rule_id}/remove": _RULES,
+    **_below("/rules/{rule_id}", _RULES, "test", "enable", "disable", "remove"),
     "/targets": _READ,
     "/targets/{target_id}": _READ,
     "/targets/add": _TARGETS,
-    "/targets/{target_id}/validate": _TARGETS,
-    "/targets/{target_id}/ping": _TARGETS,
-    "/targets/{target_id}/pause": _TARGETS,
-    "/targets/{target_id}/resume": _TARGETS,
-    "/targets/{target_id}/disable": _TARGETS,
-    "/targets/{target_id}/secret": _TARGETS,
-    "/targets/{target_id}/edit": _TARGETS,
-    "/targets/{target_id}/remove": _TARGETS,
-    "/targets/{target_id}/webhook": _TARGETS,
-    "/targets/{target_id}/header": _TARGETS,
-    "/targets/{target_id}/header/remove": _TARGETS,
-    "/targets/{target_id}/standard-secret": _TARGETS,
+    **_below("/targets/{target_id}", _TARGETS, "validate", "ping", "pause", "resume", "disable", "edit", "remove"),
+    **_below("/targets/{target_id}", _TARGETS, "secret", "webhook", "header", "header/remove", "standard-secret"),
     "/targets/{target_id}/recover": _DECIDE,
     "/recoveries": _READ,
     "/recoveries/{recovery_id}": _READ,
@@ -88,11 +76,11 @@ NEEDS: Final[Mapping[str, Need]] = {
     "/alerts": _READ,
     "/alerts/{alert_id}/acknowledge": _DECIDE,
     # One's own sessions; an owner also sees and revokes those of others.
-    "/sessions": Need(Ability.CONSOLE, allows_project_roles=True),
-    "/sessions/{session_id}/revoke": Need(Ability.CONSOLE, allows_project_roles=True),
-    "/shortcuts/on": Need(Ability.CONSOLE, allows_project_roles=True),
-    "/shortcuts/off": Need(Ability.CONSOLE, allows_project_roles=True),
-    "/counts": Need(Ability.CONSOLE, allows_project_roles=True),
+    "/sessions": _CONSOLE,
+    "/sessions/{session_id}/revoke": _CONSOLE,
+    "/shortcuts/on": _CONSOLE,
+    "/shortcuts/off": _CONSOLE,
+    "/counts": _CONSOLE,
     "/integrations": _TARGETS,
     "/compliance": _TARGETS,
     "/audit": _TARGETS,
