@@ -83,15 +83,12 @@ class Navigation:
         counts = self.counts_for(user, may_ask=may_ask)
         # Without the operator's entries there is no second group.
         split = _OVERVIEW if user.is_operator else len(MENU)
-        offered = [item for item in MENU if user.may(item.path)]
-        rest = [item for item in MENU[_IN_BAR:split] if item in offered and (user.is_operator or not item.is_for_operator)]
-        return Menu(
-            tuple(item for item in MENU[:_IN_BAR] if item in offered),
-            tuple(rest),
-            tuple(item for item in MENU[split:] if item in offered),
-            {item.icon: _shown(counts.get(item.icon)) for item in MENU if item.has_count},
-            self.health(may_ask=may_ask),
+        offered = {item for item in MENU if user.may(item.path) and (user.is_operator or not item.is_for_operator)}
+        first, rest, installation = (
+            tuple(item for item in part if item in offered) for part in (MENU[:_IN_BAR], MENU[_IN_BAR:split], MENU[split:])
         )
+        shown = {item.icon: _shown(counts.get(item.icon)) for item in MENU if item.has_count}
+        return Menu(first, rest, installation, shown, self.health(may_ask=may_ask))
 
     def counts_for(self, user: ConsoleUser, *, may_ask: bool = True) -> Mapping[str, int]:
         """Return the counts that a user sees: none for one whose roles are in single projects, as they are of all."""

@@ -93,6 +93,11 @@ class ConsoleUser:
         return is_offered(path, self.principal)
 
     @property
+    def may_add_targets(self) -> bool:
+        """Whether pages lead to the form of a new target."""
+        return self.principal.may_use_webhooks and self.may("/targets/add")
+
+    @property
     def account_id(self) -> int:
         """The account whose records the user sees."""
         return self.session.principal.account_id

@@ -32,7 +32,6 @@ from storage.exports import queries
 from storage.exports.events import queries as events
 from storage.exports.search import export_list
 from storage.targets import summaries
-from storage.targets.summaries import TargetSummary
 
 EXPORTS: Final = f"{CONSOLE}/exports"
 #: The statuses that are listed for a single target.
@@ -78,10 +77,12 @@ class ExportsPage(ConsolePage):
         named = {export.target_id for export in found[: page.limit]} | {page.filters.get("target")}
         known = {target.id: target for target in offered}
         other = summaries.by_id({each for each in named if each} - {*known}, user.account_id)
+        chosen = other.get(page.filters.get("target", ""))
         return {
             **list_content(page, found),
             "choices": _FILTERS,
-            "offered": _with_chosen(offered, other.get(page.filters.get("target", ""))),
+            # The chosen one may be too old to be offered.
+            "offered": [*offered, chosen] if chosen else offered,
             "targets": {**known, **other},
         }
 
@@ -110,11 +111,6 @@ def _list(page: PageRequest, account_id: int) -> list[Export]:
     query = ExportQuery(account_id, statuses=(status,) if status else (), sources=(source,) if source else ())
     after = None if page.before is None else ListPosition(page.before)
     return export_list.list_page(query, limit=page.fetch_limit, after=after)
-
-
-def _with_chosen(offered: list[TargetSummary], chosen: TargetSummary | None) -> list[TargetSummary]:
-    """Return the targets of the drop-down, including the selected one if it is too old to be offered."""
-    return offered if chosen is None else [*offered, chosen]
 
 
 class TimelineEntry(NamedTuple):

@@ -105,8 +105,7 @@ class OverviewPage(ConsolePage):
         """Return the health cards and, if the database is usable, the figures of the account."""
         found = self._layout.checks.found()
         cards = health_cards(found, is_operator=user.is_operator)
-        may_add = user.principal.may_use_webhooks and user.may("/targets/add")
-        shown: dict[str, Any] = {"health": cards, "has_database": False, "may_add_target": may_add}
+        shown: dict[str, Any] = {"health": cards, "has_database": False}
         # Wrong encryption keys do not affect the figures.
         if any(found[check] != OK for check in VITAL - {"keys", "disk"}):
             return shown

@@ -59,7 +59,6 @@ class TargetsPage(ConsolePage):
             "statuses": tuple(TargetStatus),
             "providers": provider_names(),
             "at": now,
-            "may_add": user.principal.may_use_webhooks and user.may("/targets/add"),
         }
 
 
