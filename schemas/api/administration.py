@@ -9,6 +9,7 @@ from marshmallow import fields
 from schemas.api.response_fields import (
     EXAMPLE,
     ResponseSchema,
+    counts,
     dump,
     free,
     identifier,
@@ -160,9 +161,7 @@ class ComplianceRequestResponse(ResponseSchema):
     subject = text("A pseudonym of the person; null for a shop.", nullable=True, attribute="subject_pseudonym")
     status = one_of(ComplianceStatus, "Whether it is done.")
     result = one_of(ComplianceResult, "What came of it.", nullable=True)
-    counts = fields.Dict(
-        keys=fields.String(), values=fields.Integer(), required=True, metadata={"description": "Number of rows by result."}
-    )
+    counts = counts("Number of rows by result.")
     has_report = truth("Whether it holds a report for the person.", example=False)
     attempts = number("How often a worker began it.")
     last_error = text("Why the last attempt failed.", nullable=True)

@@ -164,11 +164,11 @@ class ExportResponse(ResponseSchema):
 class ExportFacetsResponse(ResponseSchema):
     """How many exports there are with each value, by all filters but its own: of the newest 5,000 that match."""
 
-    status = counts("status")
-    severity = counts("severity")
-    project_id = counts("project")
-    source = counts("source")
-    rule = counts("rule code")
+    status = counts("How many exports each status has.")
+    severity = counts("How many exports each severity has.")
+    project_id = counts("How many exports each project has.")
+    source = counts("How many exports each source has.")
+    rule = counts("How many exports each rule code has.")
 
 
 class ExportListResponse(ResponseSchema):

@@ -187,9 +187,9 @@ def free(description: str, example: dict[str, Any] | None = None) -> fields.Dict
     return fields.Dict(**_options(description, False, example=example))
 
 
-def counts(of: str) -> fields.Dict:
-    """An object with the number of exports of each `of`."""
-    return fields.Dict(keys=fields.String(), values=fields.Integer(), **_options(f"How many exports each {of} has.", False))
+def counts(description: str) -> fields.Dict:
+    """An object with a number for each of its members."""
+    return fields.Dict(keys=fields.String(), values=fields.Integer(), **_options(description, False))
 
 
 def next_cursor_text() -> fields.String:

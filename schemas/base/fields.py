@@ -10,7 +10,7 @@ from datetime import datetime
 from functools import cache
 from heapq import nsmallest
 from ipaddress import IPv4Address
-from typing import Any, ClassVar, Final, TypeAlias, cast
+from typing import Any, ClassVar, Final, TypeAlias, TypeVar, cast
 from urllib.parse import urlsplit
 
 from marshmallow import EXCLUDE, RAISE, Schema, ValidationError, fields, post_load, validate, validates_schema
@@ -36,6 +36,8 @@ _MAX_NAMED: Final = 5
 _MASKED: Final = frozenset({"redacted", "masked", "hidden", "removed"})
 #: The scheme and authority of a URL.
 _AUTHORITY: Final = re.compile(r"\A[^:/]*+://[^/?#]*+")
+
+Value = TypeVar("Value")
 
 #: Whether a message may repeat the name of an unknown field.
 MayName: TypeAlias = Callable[[str], bool]
@@ -149,6 +151,13 @@ def nullable(description: str) -> dict[str, Any]:
     return described(description, load_default=None, allow_none=True)
 
 
+def typed(value: Any, kind: type[Value]) -> Value:
+    """Return a value of this type. Raises ValidationError for any other."""
+    if not isinstance(value, kind):
+        raise ValidationError("invalid_type")
+    return value
+
+
 class Text(fields.String):
     """A string of at most `max_length` characters, and one of `allowed` if that is given.
 
@@ -198,9 +207,7 @@ class Boolean(fields.Boolean):
     """A JSON true or false; neither 1 nor "yes"."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> bool:
-        if not isinstance(value, bool):
-            raise ValidationError("invalid_type")
-        return value
+        return typed(value, bool)
 
 
 class WebUrl(fields.Url):
@@ -214,9 +221,7 @@ class WebUrl(fields.Url):
         self.validators = [_fits_an_index, *self.validators, _splits]
 
     def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> str:
-        if not isinstance(value, str):
-            raise ValidationError("invalid_type")
-        return value
+        return typed(value, str)
 
 
 class PageUrl(WebUrl):
@@ -235,9 +240,7 @@ class Timestamp(fields.Field[datetime]):
     """An RFC 3339 timestamp with a time zone."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> datetime:
-        if not isinstance(value, str):
-            raise ValidationError("invalid_type")
-        moment = parse_rfc3339(value)
+        moment = parse_rfc3339(typed(value, str))
         if moment is None:
             raise ValidationError("invalid_timestamp")
         return moment
@@ -263,9 +266,7 @@ class AnyObject(fields.Field[dict[str, Any]]):
     """A JSON object with any fields, unchanged."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> dict[str, Any]:
-        if not isinstance(value, dict):
-            raise ValidationError("invalid_type")
-        return value
+        return typed(value, dict)
 
 
 class Form(Schema):

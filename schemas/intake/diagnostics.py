@@ -7,13 +7,13 @@ all of them for reading; an upload that names another one is refused.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from marshmallow import ValidationError, fields, post_load
 
-from schemas.base.fields import Array, Form, Integer, PageUrl, Text, optional, required
+from schemas.base.fields import Array, Form, Integer, PageUrl, Text, optional, required, typed
 from schemas.base.shop_domain import normalized_shop_domain
-from schemas.intake.evidence import MAX_LINE, MAX_VERSION
+from schemas.intake.evidence import MAX_LINE, MAX_VERSION, UploadForm
 
 SAFE_SCOPES: Final = ("read_content", "read_products", "read_themes")
 #: Duplicates count once; a longer list is invalid.
@@ -64,9 +64,7 @@ class ShopDomain(fields.Field[str]):
     """A shop domain, normalized for comparison."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> str:
-        if not isinstance(value, str):
-            raise ValidationError("invalid_type")
-        domain = normalized_shop_domain(value)
+        domain = normalized_shop_domain(typed(value, str))
         if domain is None:
             raise ValidationError("invalid_shop_domain")
         return domain
@@ -89,8 +87,12 @@ def _name(description: str) -> Text:
     return Text(max_length=MAX_NAME, **optional(description))
 
 
-def _version(description: str) -> Text:
-    return Text(max_length=MAX_VERSION, **optional(description))
+def _version(description: str, attribute: str | None = None) -> Text:
+    return Text(max_length=MAX_VERSION, attribute=attribute, **optional(description))
+
+
+def _report(form: type[Form]) -> fields.Nested:
+    return fields.Nested(form, attribute="reported", **required("The diagnostics."))
 
 
 class _CmsReportForm(Form):
@@ -113,56 +115,45 @@ class _StorefrontReportForm(Form):
     visible_storefront_symptoms = Symptoms("Problems that people saw in the storefront: a list of texts, or one text.")
 
 
-class CmsDiagnosticsForm(Form):
-    """The body of `POST /api/cms-plugins/cms-commerce/diagnostics`."""
+class _Scopes(Array):
+    """The scopes that a shop granted, each once."""
 
-    project_id = Integer(minimum=1, **required("The project."))
-    report_id = Integer(minimum=1, **optional("The report; it must belong to the project."))
-    platform = Text(allowed=(Platform.CMS_COMMERCE.value,), **required("The platform."))
-    site_url = PageUrl(**required("The URL of the site."))
-    plugin_version = _version("The version of the plugin.")
-    diagnostics = fields.Nested(_CmsReportForm, **required("The diagnostics."))
+    def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> Any:
+        return tuple(dict.fromkeys(super()._deserialize(value, attr, data, **kwargs)))
+
+
+class _DiagnosticsForm(UploadForm):
+    origin: ClassVar[Platform]
 
     @post_load
     def _make(self, sent: dict[str, Any], **_: Any) -> Diagnostics:
-        return Diagnostics(
-            platform=Platform.CMS_COMMERCE,
-            project_id=sent["project_id"],
-            report_id=sent["report_id"],
-            client_version=sent["plugin_version"],
-            reported=sent["diagnostics"],
-            site_url=sent["site_url"],
-        )
+        return Diagnostics(**{**sent, "platform": self.origin})
 
 
-class StorefrontDiagnosticsForm(Form):
+class CmsDiagnosticsForm(_DiagnosticsForm):
+    """The body of `POST /api/cms-plugins/cms-commerce/diagnostics`."""
+
+    origin = Platform.CMS_COMMERCE
+    platform = Text(allowed=(Platform.CMS_COMMERCE.value,), **required("The platform."))
+    site_url = PageUrl(**required("The URL of the site."))
+    plugin_version = _version("The version of the plugin.", "client_version")
+    diagnostics = _report(_CmsReportForm)
+
+
+class StorefrontDiagnosticsForm(_DiagnosticsForm):
     """The body of `POST /api/storefront-app/diagnostics`."""
 
-    project_id = Integer(minimum=1, **required("The project."))
-    report_id = Integer(minimum=1, **optional("The report; it must belong to the project."))
+    origin = Platform.STOREFRONT
     shop_domain = ShopDomain(**required("The shop; it must be the project's, if the project has one."))
     shop_name = Text(max_length=MAX_NAME, **optional("The name of the shop."))
-    granted_scopes = Array(
+    granted_scopes = _Scopes(
         Text(allowed=SAFE_SCOPES),
         at_least=1,
         at_most=MAX_SCOPES,
         **required("The scopes that the shop granted, read-only ones."),
     )
-    app_version = _version("The version of the app.")
-    diagnostics = fields.Nested(_StorefrontReportForm, **required("The diagnostics."))
-
-    @post_load
-    def _make(self, sent: dict[str, Any], **_: Any) -> Diagnostics:
-        return Diagnostics(
-            platform=Platform.STOREFRONT,
-            project_id=sent["project_id"],
-            report_id=sent["report_id"],
-            client_version=sent["app_version"],
-            reported=sent["diagnostics"],
-            shop_domain=sent["shop_domain"],
-            shop_name=sent["shop_name"],
-            granted_scopes=tuple(dict.fromkeys(sent["granted_scopes"])),
-        )
+    app_version = _version("The version of the app.", "client_version")
+    diagnostics = _report(_StorefrontReportForm)
 
 
 def submitted_facts(diagnostics: Diagnostics) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from marshmallow import ValidationError, fields, post_load
 
 from schemas.base.checkpoint import Checkpoint, no_checkpoint
-from schemas.base.fields import MAX_ID, MAX_TEXT, Array, Form, Integer, LenientForm, MayName, Text, nullable, required
+from schemas.base.fields import MAX_ID, MAX_TEXT, Array, Form, Integer, LenientForm, MayName, Text, nullable, required, typed
 from schemas.intake.email import Attachment, InboundEmail
 from schemas.intake.html_text import text_of
 from schemas.intake.mail_headers import Mailbox, date_from, decoded_words, is_empty_group, mailbox_of, mailboxes_in
@@ -95,9 +95,7 @@ class AnyText(fields.Field[str]):
     """A string of any length that is stored only in part."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> str:
-        if not isinstance(value, str):
-            raise ValidationError("invalid_type")
-        return value
+        return typed(value, str)
 
 
 class _ReceivedAt(AnyText):

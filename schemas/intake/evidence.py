@@ -4,7 +4,7 @@ The form is closed: a member that is not listed, at any depth, is refused and no
 (its HTML, its cookies, its storage) travels along unnoticed.
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Final
 
@@ -52,11 +52,16 @@ class _HeadingForm(RecordForm):
     text = Text(max_length=MAX_LINE, **required("The text."))
 
 
-class CaptureForm(Form):
-    """The body of `POST /api/browser-extension/evidence-captures`."""
+class UploadForm(Form):
+    """What every upload of the extension, the plugin and the app names."""
 
     project_id = Integer(minimum=1, **required("The project."))
     report_id = Integer(minimum=1, **optional("The report; it must belong to the project."))
+
+
+class CaptureForm(UploadForm):
+    """The body of `POST /api/browser-extension/evidence-captures`."""
+
     page_url = PageUrl(**required("The URL of the page."))
     page_title = Text(max_length=MAX_LINE, **optional("The title of the page."))
     selected_text = Text(**optional("The selected text."))
@@ -76,20 +81,13 @@ class CaptureForm(Form):
 
 def captured_facts(capture: Capture) -> dict[str, Any]:
     """Return the captured fields as JSON, without project and report; a field that was not sent is None."""
-    return {
-        "page_url": capture.page_url,
-        "page_title": capture.page_title,
-        "selected_text": capture.selected_text,
-        "meta_description": capture.meta_description,
-        "canonical_url": capture.canonical_url,
-        "heading_outline": outline_record(capture),
-        "captured_at": format_rfc3339_or_none(capture.captured_at),
-        "extension_version": capture.extension_version,
-    }
+    facts = asdict(capture)
+    del facts["project_id"], facts["report_id"]
+    facts["heading_outline"] = outline_record(capture)
+    facts["captured_at"] = format_rfc3339_or_none(capture.captured_at)
+    return facts
 
 
 def outline_record(capture: Capture) -> list[dict[str, str]] | None:
     """Return the headings as JSON; None if the capture has no outline."""
-    if capture.heading_outline is None:
-        return None
-    return [{"level": heading.level, "text": heading.text} for heading in capture.heading_outline]
+    return None if capture.heading_outline is None else [asdict(heading) for heading in capture.heading_outline]
