@@ -159,12 +159,27 @@ class _Evidence(AnyObject):
         return evidence
 
 
+def id_text(**options: Any) -> Text:
+    """Return the field of a record's id."""
+    return Text(min_length=1, max_length=MAX_ID_LENGTH, **options)
+
+
+def digest_text(description: str) -> Text:
+    """Return the field of the digest that a ticket must have."""
+    return Text(max_length=MAX_DIGEST, **optional(description))
+
+
+def label_list(**options: Any) -> Array:
+    """Return the field of a ticket's labels."""
+    return Array(Text(min_length=1, max_length=MAX_LABEL), at_most=MAX_LABELS, **options)
+
+
 class _TicketForm(Form):
     title = Title(max_length=MAX_TITLE, **required("The title, a single line."))
     description = Text(**optional("The description."))
     severity = Severity(**optional("The severity; synonyms are mapped to `info`, `low`, `medium`, `high`, `critical`."))
     page_url = PageUrl(**optional("The URL of the page."))
-    labels = Array(Text(min_length=1, max_length=MAX_LABEL), at_most=MAX_LABELS, **optional("Labels to sort tickets by."))
+    labels = label_list(**optional("Labels to sort tickets by."))
     evidence = _Evidence(**optional("Supporting data, up to 8 KiB of JSON."))
 
     @post_load
@@ -200,18 +215,14 @@ class PreparationForm(Form):
 class ApprovalForm(Form):
     """The body of `POST /api/ticket-exports/<export_id>/approve`."""
 
-    target_id = Text(min_length=1, max_length=MAX_ID_LENGTH, **described("An active target of the account."))
+    target_id = id_text(**described("An active target of the account."))
     target_ids = Array(
-        Text(min_length=1, max_length=MAX_ID_LENGTH),
+        id_text(),
         at_least=2,
         at_most=MAX_TARGETS,
         **described("Different active targets of the account, in place of `target_id`: one export for each."),
     )
-    ticket_digest = Text(
-        max_length=MAX_DIGEST,
-        **optional("The `ticket_digest` that was reviewed; if the ticket differs, the response is 409."),
-    )
-
+    ticket_digest = digest_text("The `ticket_digest` that was reviewed; if the ticket differs, the response is 409.")
     events = Boolean(load_default=True, **described("Whether the approval also covers the events that the target asks for."))
 
     @post_load

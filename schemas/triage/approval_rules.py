@@ -16,7 +16,7 @@ from marshmallow import ValidationError, fields, post_load
 
 from schemas.base.fields import Array, Boolean, ChangeForm, Form, Integer, RecordForm, Text, described, optional, required
 from schemas.exports.decisions import DismissalReason
-from schemas.exports.record import MAX_ID_LENGTH, MAX_LABEL, MAX_LABELS
+from schemas.exports.record import id_text, label_list
 from schemas.exports.tickets.ticket import SOURCE_TYPES
 from schemas.intake.scanner import SEVERITIES
 
@@ -193,16 +193,9 @@ class _MatchForm(Form):
 
 class _ActionForm(Form):
     type = Text(allowed=RuleActionType, **required("What is done."))
-    target_id = Text(
-        min_length=1, max_length=MAX_ID_LENGTH, **described("For `approve`, required: a target of the account.")
-    )
+    target_id = id_text(**described("For `approve`, required: a target of the account."))
     reason = Text(allowed=DismissalReason, **described("For `dismiss`, required: the reason."))
-    labels = Array(
-        Text(min_length=1, max_length=MAX_LABEL),
-        at_least=1,
-        at_most=MAX_LABELS,
-        **described("For `label`, required: the labels that are added."),
-    )
+    labels = label_list(at_least=1, **described("For `label`, required: the labels that are added."))
 
     @post_load
     def _make(self, action: dict[str, Any], **_: Any) -> RuleAction:

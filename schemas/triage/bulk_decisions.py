@@ -10,7 +10,7 @@ from marshmallow import ValidationError, fields, post_load
 from schemas.base.errors import RiskRelayError
 from schemas.base.fields import Array, Form, Integer, RecordForm, Text, optional, required
 from schemas.exports.decisions import DismissalReason
-from schemas.exports.record import MAX_DIGEST, MAX_ID_LENGTH
+from schemas.exports.record import digest_text, id_text
 from schemas.exports.state_machine import ExportStatus
 from schemas.triage.decision_forms import MAX_NOTE, written_note
 from schemas.triage.export_filter import ExportFilterForm, ExportQuery
@@ -108,18 +108,15 @@ class ExportReferenceForm(RecordForm):
     """An export of a bulk decision."""
 
     makes = ExportReference
-    id = Text(min_length=1, max_length=MAX_ID_LENGTH, **required("The export."))
-    ticket_digest = Text(
-        max_length=MAX_DIGEST,
-        **optional("The `ticket_digest` that was reviewed; if the ticket differs, the result is an error."),
-    )
+    id = id_text(**required("The export."))
+    ticket_digest = digest_text("The `ticket_digest` that was reviewed; if the ticket differs, the result is an error.")
 
 
 class BulkDecisionForm(Form):
     """The body of `POST /api/ticket-exports/bulk`."""
 
     action = Text(allowed=BulkAction, **required("The decision."))
-    target_id = Text(min_length=1, max_length=MAX_ID_LENGTH, **optional("With `approve`: an active target of the account."))
+    target_id = id_text(**optional("With `approve`: an active target of the account."))
     reason = Text(allowed=DismissalReason, **optional("With `dismiss`: why."))
     note = Text(max_length=MAX_NOTE, **optional("With `dismiss`: a note for others."))
     ids = Array(

@@ -6,9 +6,9 @@ from typing import Any, Final
 
 from marshmallow import ValidationError, post_load
 
-from schemas.base.fields import Array, Form, RecordForm, Text, Timestamp, described, optional
+from schemas.base.fields import Form, RecordForm, Text, Timestamp, described, optional
 from schemas.exports.decisions import DismissalReason
-from schemas.exports.record import MAX_DIGEST, MAX_ID_LENGTH, MAX_LABEL, MAX_LABELS, Severity, Title
+from schemas.exports.record import Severity, Title, digest_text, id_text, label_list
 from schemas.exports.tickets.ticket import MAX_TITLE
 
 #: Enough for a paragraph that explains a dismissal.
@@ -77,11 +77,7 @@ class RetryForm(RecordForm):
     """The body of `POST /api/ticket-exports/<export_id>/retry`."""
 
     makes = RetryRequest
-    target_id = Text(
-        min_length=1,
-        max_length=MAX_ID_LENGTH,
-        **optional("Another active target of the account; by default the export's own."),
-    )
+    target_id = id_text(**optional("Another active target of the account; by default the export's own."))
 
 
 class SnoozeForm(RecordForm):
@@ -97,12 +93,8 @@ class EditForm(Form):
     title = Title(max_length=MAX_TITLE, **described("The title, a single line."))
     description = Text(min_length=1, **described("The description."))
     severity = Severity(**described("The severity; synonyms are mapped to `info`, `low`, `medium`, `high`, `critical`."))
-    labels = Array(
-        Text(min_length=1, max_length=MAX_LABEL), at_most=MAX_LABELS, **described("All labels; an empty list removes them.")
-    )
-    ticket_digest = Text(
-        max_length=MAX_DIGEST, **optional("The `ticket_digest` that was read; if the ticket differs, the response is 409.")
-    )
+    labels = label_list(**described("All labels; an empty list removes them."))
+    ticket_digest = digest_text("The `ticket_digest` that was read; if the ticket differs, the response is 409.")
 
     @post_load
     def _make(self, given: dict[str, Any], **_: Any) -> Edit:
