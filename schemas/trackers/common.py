@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from marshmallow import ValidationError, validates
 
-from schemas.base.fields import Array, Form, Text, WebUrl
+from schemas.base.fields import Array, Form, Text, WebUrl, described
 from schemas.base.timestamps import from_ms
 from schemas.trackers.exchange import (
     MAX_LIST_BYTES,
@@ -28,6 +28,7 @@ from schemas.trackers.failures import UNAVAILABLE
 ON_FIXED: Final = ("comment", "close", "nothing")
 MAX_LABELS: Final = 20
 MAX_LABEL: Final = 100
+MAX_ASSIGNEES: Final = 10
 MAX_KEY: Final = 50
 #: The key of a project or a team, with which the names of its issues begin.
 _KEY: Final = re.compile(r"[A-Z][A-Z0-9_]*")
@@ -49,15 +50,12 @@ class TrackerSettingsForm(Form):
     labels = Array(
         Text(min_length=1, max_length=MAX_LABEL),
         at_most=MAX_LABELS,
-        metadata={"description": "Labels of every issue, in addition to those of its ticket."},
+        **described("Labels of every issue, in addition to those of its ticket."),
     )
     on_fixed = Text(
-        allowed=ON_FIXED,
-        metadata={"description": "What happens to the issue when its ticket is fixed; by default `comment`."},
+        allowed=ON_FIXED, **described("What happens to the issue when its ticket is fixed; by default `comment`.")
     )
-    api_base = WebUrl(
-        metadata={"description": "Where the API is, if it has another address than usual; without a trailing slash."}
-    )
+    api_base = WebUrl(**described("Where the API is, if it has another address than usual; without a trailing slash."))
 
     @validates("api_base")
     def _is_a_prefix(self, url: str, data_key: str) -> None:
@@ -66,9 +64,14 @@ class TrackerSettingsForm(Form):
             raise ValidationError("invalid_url")
 
 
+def assignees_field(description: str, max_length: int = 100) -> Array:
+    """Return the field of the users that issues are assigned to."""
+    return Array(Text(min_length=1, max_length=max_length), at_most=MAX_ASSIGNEES, **described(description))
+
+
 def _priority(severity: str) -> Text:
     description = f"The name of the priority of tickets with the severity `{severity}`."
-    return Text(min_length=1, max_length=MAX_LABEL, metadata={"description": description})
+    return Text(min_length=1, max_length=MAX_LABEL, **described(description))
 
 
 class PriorityBySeverityForm(Form):
@@ -157,6 +160,12 @@ def earliest_creation(own_id: str) -> str | None:
         return f"{from_ms(ms) - _CLOCK_DIFFERENCE:%Y-%m-%dT%H:%M:%SZ}"
     except OverflowError:  # ten letters reach the year 10889
         return None
+
+
+def since_creation(own_id: str) -> dict[str, str]:
+    """Return the parameter `since` of a list that has everything with the id of an export or event; none if unknown."""
+    earliest = earliest_creation(own_id)
+    return {} if earliest is None else {"since": earliest}
 
 
 def issue_of(number: Any, url: Any, place: str, own_url: str) -> TrackerIssue | None:

@@ -39,7 +39,7 @@ def apply_event(tracker: Tracker, access: TrackerAccess, event: TrackerEvent) ->
     if result.kind is not FailureKind.CONFIGURATION or result.code not in _OF_THE_ISSUE:
         return result
     failure = yield from tracker.validate(access)
-    if failure is not None and failure.kind is not FailureKind.PAYLOAD and failure.field not in _LEFT_OUT:
+    if failure is not None and not failure.refuses_ticket and failure.field not in _LEFT_OUT:
         return failure
     return replace(result, kind=FailureKind.PAYLOAD, code=_OF_THE_ISSUE[result.code])
 
@@ -63,51 +63,36 @@ def _apply(tracker: Tracker, access: TrackerAccess, event: TrackerEvent) -> Step
     if failure is not None:
         return failure
     if on_fixed == "close" and event.type is TicketEventType.FIXED:
-        action = yield from _close(tracker, access, event, was_commented=was_commented)
+        wanted = TrackerEventAction.CLOSED
     elif on_fixed == "close" and event.type is TicketEventType.REOPENED and event.has_closed:
-        action = yield from _reopen(tracker, access, event)
+        wanted = TrackerEventAction.REOPENED
     else:
-        action = TrackerEventAction.COMMENTED
+        return TrackerEventResult(TrackerEventAction.COMMENTED)
+    action = yield from _set_state(tracker, access, event, wanted, was_commented=was_commented)
     return action if isinstance(action, TrackerFailure) else TrackerEventResult(action)
 
 
-def _close(
-    tracker: Tracker, access: TrackerAccess, event: TrackerEvent, *, was_commented: bool
+def _set_state(
+    tracker: Tracker, access: TrackerAccess, event: TrackerEvent, wanted: TrackerEventAction, *, was_commented: bool
 ) -> Steps[TrackerEventAction | TrackerFailure]:
-    """Close the issue, unless a person has reopened it; what an earlier attempt has closed counts as closed."""
-    if event.is_left_alone:
-        return TrackerEventAction.LEFT_ALONE
-    is_open = yield from tracker.is_open(access, event)
-    if isinstance(is_open, TrackerFailure):
-        return is_open
-    if not is_open:
-        return TrackerEventAction.CLOSED if was_commented or event.has_closed else TrackerEventAction.COMMENTED
-    if event.has_closed:
-        return TrackerEventAction.LEFT_ALONE
-    return (yield from _set_open(tracker, access, event, TrackerEventAction.CLOSED))
+    """Close or reopen the issue, as `wanted`, unless a person has decided otherwise.
 
-
-def _reopen(tracker: Tracker, access: TrackerAccess, event: TrackerEvent) -> Steps[TrackerEventAction | TrackerFailure]:
-    """Reopen the issue that we closed, unless a person has.
-
-    If an earlier attempt may have reopened it, it counts as reopened by a person: then it is never closed again by mistake.
+    What an earlier attempt has closed counts as closed. If an earlier attempt may have reopened the issue, it counts as
+    reopened by a person: then it is never closed again by mistake. Where the tracker does not allow the change, the comment
+    is all.
     """
     if event.is_left_alone:
         return TrackerEventAction.LEFT_ALONE
+    closes = wanted is TrackerEventAction.CLOSED
     is_open = yield from tracker.is_open(access, event)
     if isinstance(is_open, TrackerFailure):
         return is_open
-    if is_open:
+    if closes and not is_open:
+        return TrackerEventAction.CLOSED if was_commented or event.has_closed else TrackerEventAction.COMMENTED
+    if is_open and (event.has_closed or not closes):
         return TrackerEventAction.LEFT_ALONE
-    return (yield from _set_open(tracker, access, event, TrackerEventAction.REOPENED))
-
-
-def _set_open(
-    tracker: Tracker, access: TrackerAccess, event: TrackerEvent, action: TrackerEventAction
-) -> Steps[TrackerEventAction | TrackerFailure]:
-    """Close or reopen the issue; where the tracker does not allow it, the comment is all."""
-    is_set = yield from tracker.set_open(access, event, is_open=action is TrackerEventAction.REOPENED)
+    is_set = yield from tracker.set_open(access, event, is_open=not closes)
     if isinstance(is_set, TrackerFailure):
-        is_refused = is_set.kind is FailureKind.PAYLOAD or is_set.code == FORBIDDEN
+        is_refused = is_set.refuses_ticket or is_set.code == FORBIDDEN
         return TrackerEventAction.COMMENTED if is_refused else is_set
-    return action if is_set else TrackerEventAction.COMMENTED
+    return wanted if is_set else TrackerEventAction.COMMENTED

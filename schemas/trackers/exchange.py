@@ -80,6 +80,11 @@ class TrackerFailure:
     field: str | None = None
 
     @property
+    def refuses_ticket(self) -> bool:
+        """Whether the tracker refuses this ticket, not every one."""
+        return self.kind is FailureKind.PAYLOAD
+
+    @property
     def reason(self) -> str:
         """The code with the field that it is about, as a failed validation names it: `tracker_not_found:project`."""
         return self.code if self.field is None else f"{self.code}:{self.field}"
@@ -153,44 +158,33 @@ class Tracker(Protocol):
 
     def problem_of(self, base_url: str, settings: Mapping[str, Any]) -> str | None:
         """Return why a URL is no page of this tracker as a message for people; None if it is one. The URL is valid."""
-        ...
 
     def create(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | TrackerFailure | None]:
         """Create an issue; returns None where a success names no issue, so that the outcome is unknown."""
-        ...
 
     def find(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | TrackerFailure | None]:
         """Find the issue that an earlier attempt created; returns None where there is none."""
-        ...
 
     def validate(self, access: TrackerAccess) -> Steps[TrackerFailure | None]:
         """Check the token, its rights and the settings, and change nothing; returns what is missing, or None."""
-        ...
 
     def comment(self, access: TrackerAccess, event: TrackerEvent) -> Steps[TrackerFailure | None]:
         """Comment an event on its issue, with the event's id in the text; returns None where the comment exists now."""
-        ...
 
     def has_comment(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool | TrackerFailure]:
         """Return whether an earlier attempt made the comment of an event."""
-        ...
 
     def is_ours(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool | TrackerFailure]:
         """Return whether the issue with the number of an event's issue is that of its export."""
-        ...
 
     def is_open(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool | TrackerFailure]:
         """Return whether the issue of an event is open."""
-        ...
 
     def set_open(self, access: TrackerAccess, event: TrackerEvent, *, is_open: bool) -> Steps[bool | TrackerFailure]:
         """Reopen or close the issue of an event; returns False where its workflow does not allow that."""
-        ...
 
     def redact(self, access: TrackerAccess, event: TrackerEvent) -> Steps[TrackerFailure | None]:
         """Overwrite title and description of the issue of an event; returns None once they are."""
-        ...
 
     def held_until_s(self, response: TrackerResponse) -> float | None:
         """Return until when the tracker wants no more requests, in seconds since 1970; None where it says nothing."""
-        ...

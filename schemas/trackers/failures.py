@@ -48,12 +48,27 @@ def failure_of(response: TrackerResponse) -> TrackerFailure | None:
     if 200 <= status < 300:
         return None
     if status in _CONFIGURATION:
-        return TrackerFailure(FailureKind.CONFIGURATION, _CONFIGURATION[status])
+        return misconfigured(_CONFIGURATION[status])
     if status == 429:
         return rate_limited(response)
     if status >= 500 or status in {408, 425}:
         return TrackerFailure(FailureKind.RETRY, UNAVAILABLE, *_named_wait(response))
-    return TrackerFailure(FailureKind.PAYLOAD, REJECTED)
+    return rejected()
+
+
+def misconfigured(code: str, field: str | None = None) -> TrackerFailure:
+    """Return a failure that a person has to fix, in the settings or at the tracker."""
+    return TrackerFailure(FailureKind.CONFIGURATION, code, field=field)
+
+
+def rejected(field: str | None = None) -> TrackerFailure:
+    """Return a refusal of this ticket, for the value of a field if the tracker names one."""
+    return TrackerFailure(FailureKind.PAYLOAD, REJECTED, field=field)
+
+
+def unless_hidden(failure: TrackerFailure) -> TrackerFailure | None:
+    """Return a failure; None for one that only means that the token may not see what it asked for."""
+    return failure if failure.kind is FailureKind.RETRY or failure.code == TOKEN_REJECTED else None
 
 
 def rate_limited(response: TrackerResponse, reset_at_s: float | None = None) -> TrackerFailure:

@@ -6,34 +6,26 @@ to the repository; Gitea drops them otherwise, and assignees too.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlsplit
 
-from schemas.base.fields import Array, Form, Text
+from schemas.base.fields import Form
 from schemas.trackers.common import (
     Api,
     TrackerSettingsForm,
     api_base_of,
-    earliest_creation,
+    assignees_field,
     is_number,
     labels_of,
-    oldest_with_marker,
+    since_creation,
     text_at,
     unreadable,
     value_at,
 )
 from schemas.trackers.events import TrackerEvent
-from schemas.trackers.exchange import (
-    FailureKind,
-    Steps,
-    TrackerAccess,
-    TrackerFailure,
-    TrackerIssue,
-    TrackerResponse,
-    TrackerTicket,
-)
-from schemas.trackers.failures import ARCHIVED, ISSUES_DISABLED, NOT_FOUND, failure_of, number
+from schemas.trackers.exchange import Steps, TrackerAccess, TrackerFailure, TrackerIssue, TrackerResponse, TrackerTicket
+from schemas.trackers.failures import ARCHIVED, ISSUES_DISABLED, NOT_FOUND, failure_of, misconfigured, number
 from schemas.trackers.issue_events import IssueEvents
 from schemas.trackers.text import markdown, titles
 
@@ -60,11 +52,7 @@ _FIELDS: Final[Mapping[str, str]] = {"assign": "assignees", "title": "title", "b
 class GiteaSettingsForm(TrackerSettingsForm):
     """`provider_settings` of a Gitea target."""
 
-    assignees = Array(
-        Text(min_length=1, max_length=100),
-        at_most=10,
-        metadata={"description": "Names of the users that get the issues; they must have access to the repository."},
-    )
+    assignees = assignees_field("Names of the users that get the issues; they must have access to the repository.")
 
 
 class GiteaTracker(IssueEvents):
@@ -81,7 +69,6 @@ class GiteaTracker(IssueEvents):
     settings_form: type[Form] = GiteaSettingsForm
     #: The list is consistent at once; a request that we gave up may still be at work.
     lookup_delay_s = 5
-    max_per_minute: int | None = None
     _max_comment = MAX_BODY_CHARS
     _states: ClassVar[Mapping[bool, Mapping[str, str]]] = {True: {"state": "open"}, False: {"state": "closed"}}
 
@@ -113,25 +100,13 @@ class GiteaTracker(IssueEvents):
             wanted["labels"] = ids
         response = yield _api(access).post("/issues", wanted, creates=True)
         failure = yield from _explained(access, response)
-        return failure or _issue(access, response.json())
+        return failure or self._issue(access, response.json())
 
     def find(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | TrackerFailure | None]:
         """Find the issue whose text has the export's id: among the newest 150, then by the search."""
         query: dict[str, Any] = {"state": "all", "type": "issues", "limit": PAGE_ENTRIES}
         pages = [query | {"page": page} for page in range(1, MAX_PAGES + 1)]
-        for asked in (*pages, query | {"q": ticket.export_id}):
-            response = yield _api(access).get(f"/issues?{urlencode(asked)}")
-            failure = failure_of(response)
-            if failure is not None:
-                return failure
-            issues = response.json()
-            if not isinstance(issues, list):
-                return unreadable()
-            listed = [each for each in issues if not value_at(each, "pull_request")]
-            found = oldest_with_marker(listed, "body", ticket.export_id, lambda each: _issue(access, each))
-            if found is not None or not _has_next(response):
-                return found
-        return None
+        return self._find(access, ticket, [*pages, query | {"q": ticket.export_id}])
 
     def validate(self, access: TrackerAccess) -> Steps[TrackerFailure | None]:
         """Check the token and its right to create issues, whether the repository takes them, and the assignees.
@@ -142,23 +117,22 @@ class GiteaTracker(IssueEvents):
         response = yield _api(access).post("/issues", {"title": ""})
         if response.status != 422 or response.json() is None:
             failure = yield from _explained(access, response)
-            return failure or TrackerFailure(FailureKind.CONFIGURATION, NOT_FOUND, field="base_url")
+            return failure or misconfigured(NOT_FOUND, "base_url")
         return (yield from _repository_failure(access)) or (yield from _assignee_failure(access))
-
-    def held_until_s(self, response: TrackerResponse) -> float | None:
-        """Return None: Gitea has no limit of requests."""
-        return None
 
     def _comment_queries(self, event: TrackerEvent) -> list[dict[str, Any]]:
         # This list has no pages.
-        since = earliest_creation(event.event_id)
-        return [{} if since is None else {"since": since}]
+        return [since_creation(event.event_id)]
 
     def _api(self, access: TrackerAccess) -> Api:
         return _api(access)
 
-    def _refusal_of(self, response: TrackerResponse) -> TrackerFailure | None:
-        return failure_of(response)
+    def _has_more(self, response: TrackerResponse, issues: Sequence[Any]) -> bool:
+        return _NEXT.search(response.headers.get("link") or "") is not None
+
+    def _issue(self, access: TrackerAccess, value: Any) -> TrackerIssue | None:
+        named = value_at(value, "number")
+        return TrackerIssue(str(named), f"{access.base_url}/issues/{named}") if is_number(named) else None
 
 
 def _label_ids(access: TrackerAccess, names: list[str]) -> Steps[list[int] | TrackerFailure]:
@@ -186,11 +160,6 @@ def _label_ids(access: TrackerAccess, names: list[str]) -> Steps[list[int] | Tra
     return [ids[name] for name in names if name in ids]
 
 
-def _issue(access: TrackerAccess, value: Any) -> TrackerIssue | None:
-    issue_number = value_at(value, "number")
-    return TrackerIssue(str(issue_number), f"{access.base_url}/issues/{issue_number}") if is_number(issue_number) else None
-
-
 def _explained(access: TrackerAccess, response: TrackerResponse) -> Steps[TrackerFailure | None]:
     """Return what the response to a create refuses; a 404 may be a repository without issues, so ask for the repository."""
     failure = failure_of(response)
@@ -198,7 +167,7 @@ def _explained(access: TrackerAccess, response: TrackerResponse) -> Steps[Tracke
         return None
     if failure.code == NOT_FOUND:
         return (yield from _repository_failure(access)) or failure
-    if failure.kind is FailureKind.PAYLOAD:
+    if failure.refuses_ticket:
         message = (text_at(response.json(), "message") or "").lower()
         field = next((field for word, field in _FIELDS.items() if word in message), None)
         return TrackerFailure(failure.kind, failure.code, field=field)
@@ -210,9 +179,9 @@ def _repository_failure(access: TrackerAccess) -> Steps[TrackerFailure | None]:
     response = yield _api(access).get()
     repository = response.json() if response.status == 200 else None
     if value_at(repository, "archived") is True:
-        return TrackerFailure(FailureKind.CONFIGURATION, ARCHIVED)
+        return misconfigured(ARCHIVED)
     if value_at(repository, "has_issues") is False:
-        return TrackerFailure(FailureKind.CONFIGURATION, ISSUES_DISABLED)
+        return misconfigured(ISSUES_DISABLED)
     return None
 
 
@@ -228,11 +197,7 @@ def _assignee_failure(access: TrackerAccess) -> Steps[TrackerFailure | None]:
     names = {(text_at(user, "login") or "").lower() for user in users}
     if all(name.lower() in names for name in wanted):
         return None
-    return TrackerFailure(FailureKind.CONFIGURATION, NOT_FOUND, field="assignees")
-
-
-def _has_next(response: TrackerResponse) -> bool:
-    return _NEXT.search(response.headers.get("link") or "") is not None
+    return misconfigured(NOT_FOUND, "assignees")
 
 
 def _api(access: TrackerAccess) -> Api:

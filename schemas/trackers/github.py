@@ -6,44 +6,36 @@ whole issue, which is then created without them.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Final
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlsplit
 
-from schemas.base.fields import Array, Form, Text
+from schemas.base.fields import Form
 from schemas.trackers.common import (
     Api,
     TrackerSettingsForm,
     api_base_of,
-    earliest_creation,
+    assignees_field,
     issue_of,
     labels_of,
-    oldest_with_marker,
+    since_creation,
     text_at,
     tidy_labels,
-    unreadable,
     value_at,
 )
 from schemas.trackers.events import TrackerEvent
-from schemas.trackers.exchange import (
-    FailureKind,
-    Steps,
-    TrackerAccess,
-    TrackerFailure,
-    TrackerIssue,
-    TrackerResponse,
-    TrackerTicket,
-)
+from schemas.trackers.exchange import Steps, TrackerAccess, TrackerFailure, TrackerIssue, TrackerResponse, TrackerTicket
 from schemas.trackers.failures import (
     ARCHIVED,
     FORBIDDEN,
     ISSUES_DISABLED,
     NOT_FOUND,
-    TOKEN_REJECTED,
     failure_of,
+    misconfigured,
     rate_limited,
     reset_of,
+    unless_hidden,
 )
 from schemas.trackers.issue_events import COMMENTS_PER_PAGE, MAX_COMMENT_PAGES, IssueEvents
 from schemas.trackers.text import markdown, titles
@@ -53,7 +45,6 @@ API_VERSION: Final = "2022-11-28"
 MAX_TITLE: Final = 256
 MAX_BODY: Final = 65_536
 MAX_GITHUB_LABEL: Final = 50
-MAX_ASSIGNEES: Final = 10
 #: So many of the longest issues fit into MAX_LIST_BYTES.
 PAGE_ENTRIES: Final = 50
 #: 500 issues: what GitHub lets one user create in an hour.
@@ -82,11 +73,7 @@ _TRIAGE: Final = ("triage", "push", "maintain", "admin")
 class GitHubSettingsForm(TrackerSettingsForm):
     """`provider_settings` of a GitHub target."""
 
-    assignees = Array(
-        Text(min_length=1, max_length=100),
-        at_most=MAX_ASSIGNEES,
-        metadata={"description": "User names that the issues are assigned to; they need access to the repository."},
-    )
+    assignees = assignees_field("User names that the issues are assigned to; they need access to the repository.")
 
 
 class GitHubTracker(IssueEvents):
@@ -129,12 +116,12 @@ class GitHubTracker(IssueEvents):
             "assignees": list(access.settings.get("assignees", ())),
         }
         given = {name: value for name, value in options.items() if value}
-        response = yield _repository(access).post("/issues", wanted | given, creates=True)
+        response = yield self._api(access).post("/issues", wanted | given, creates=True)
         failure = _failure_of(response)
         if failure is not None and failure.field in _OPTIONAL:
-            response = yield _repository(access).post("/issues", wanted, creates=True)
+            response = yield self._api(access).post("/issues", wanted, creates=True)
             failure = _failure_of(response)
-        return failure or _issue(access, response.json())
+        return failure or self._issue(access, response.json())
 
     def find(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | TrackerFailure | None]:
         """Find the issue whose text has the export's id, among the newest of the token's user since the export exists."""
@@ -144,24 +131,9 @@ class GitHubTracker(IssueEvents):
             return creator
         if creator is not None:
             query["creator"] = creator
-        since = earliest_creation(ticket.export_id)
-        if since is not None:
-            query["since"] = since
-        for page in range(1, MAX_PAGES + 1):
-            response = yield _repository(access).get(f"/issues?{urlencode(query | {'page': page})}")
-            failure = _failure_of(response)
-            if failure is not None:
-                return failure
-            issues = response.json()
-            if not isinstance(issues, list):
-                return unreadable()
-            # The list has pull requests too.
-            listed = [each for each in issues if value_at(each, "pull_request") is None]
-            found = oldest_with_marker(listed, "body", ticket.export_id, lambda each: _issue(access, each))
-            has_more = len(issues) >= PAGE_ENTRIES or 'rel="next"' in response.headers.get("link", "")
-            if found is not None or not has_more:
-                return found
-        return None
+        query |= since_creation(ticket.export_id)
+        pages = (query | {"page": page} for page in range(1, MAX_PAGES + 1))
+        return (yield from self._find(access, ticket, pages))
 
     def validate(self, access: TrackerAccess) -> Steps[TrackerFailure | None]:
         """Check the token, the repository, whether it takes issues, and the rights that GitHub shows.
@@ -169,15 +141,15 @@ class GitHubTracker(IssueEvents):
         GitHub shows the scopes of a classic token and the role of its user. It does not show whether a fine-grained token
         may write issues; the check reads them.
         """
-        response = yield _repository(access).get()
+        response = yield self._api(access).get()
         failure = _failure_of(response) or _repository_failure(access, response)
         if failure is not None:
             return failure
-        failure = _failure_of((yield _repository(access).get("/issues?per_page=1")))
+        failure = _failure_of((yield self._api(access).get("/issues?per_page=1")))
         if failure is not None:
             return failure
         for login in access.settings.get("assignees", ()):
-            failure = _failure_of((yield _repository(access).get(f"/assignees/{quote(login, safe='')}")))
+            failure = _failure_of((yield self._api(access).get(f"/assignees/{quote(login, safe='')}")))
             if failure is not None:
                 return replace(failure, field="assignees") if failure.code == NOT_FOUND else failure
         return None
@@ -187,12 +159,19 @@ class GitHubTracker(IssueEvents):
         return reset_of(response)
 
     def _comment_queries(self, event: TrackerEvent) -> list[dict[str, Any]]:
-        since = earliest_creation(event.event_id)
-        query = {"per_page": COMMENTS_PER_PAGE} | ({} if since is None else {"since": since})
+        query = {"per_page": COMMENTS_PER_PAGE, **since_creation(event.event_id)}
         return [query | {"page": page} for page in range(1, MAX_COMMENT_PAGES + 1)]
 
+    def _has_more(self, response: TrackerResponse, issues: Sequence[Any]) -> bool:
+        return len(issues) >= PAGE_ENTRIES or 'rel="next"' in response.headers.get("link", "")
+
+    def _issue(self, access: TrackerAccess, value: Any) -> TrackerIssue | None:
+        place = urlsplit(access.base_url).path.strip("/")
+        return issue_of(value_at(value, "number"), value_at(value, "html_url"), place, f"{access.base_url}/issues")
+
     def _api(self, access: TrackerAccess) -> Api:
-        return _repository(access)
+        url, headers = _api(access)
+        return Api(f"{url}/repos/{urlsplit(access.base_url).path.strip('/')}", headers)
 
     def _refusal_of(self, response: TrackerResponse) -> TrackerFailure | None:
         return _failure_of(response)
@@ -203,15 +182,9 @@ def _login(access: TrackerAccess) -> Steps[str | TrackerFailure | None]:
     response = yield _api(access).get("/user")
     failure = _failure_of(response)
     if failure is not None:
-        is_final = failure.kind is FailureKind.RETRY or failure.code == TOKEN_REJECTED
-        return failure if is_final else None
+        return unless_hidden(failure)
     login = text_at(response.json(), "login")
     return login if login and _LOGIN.fullmatch(login) else None
-
-
-def _issue(access: TrackerAccess, value: Any) -> TrackerIssue | None:
-    place = urlsplit(access.base_url).path.strip("/")
-    return issue_of(value_at(value, "number"), value_at(value, "html_url"), place, f"{access.base_url}/issues")
 
 
 def _failure_of(response: TrackerResponse) -> TrackerFailure | None:
@@ -254,27 +227,21 @@ def _repository_failure(access: TrackerAccess, response: TrackerResponse) -> Tra
     """Return why issues cannot be created in the repository of a response, as far as it says so."""
     repository = response.json()
     if not isinstance(repository, dict):
-        return TrackerFailure(FailureKind.CONFIGURATION, NOT_FOUND, field="base_url")
+        return misconfigured(NOT_FOUND, "base_url")
     if repository.get("archived") is True:
-        return TrackerFailure(FailureKind.CONFIGURATION, ARCHIVED)
+        return misconfigured(ARCHIVED)
     if repository.get("has_issues") is False:
-        return TrackerFailure(FailureKind.CONFIGURATION, ISSUES_DISABLED)
+        return misconfigured(ISSUES_DISABLED)
     # Only classic tokens have scopes; GitHub sends none, or an empty list, for others.
     scopes = {scope.strip() for scope in response.headers.get("x-oauth-scopes", "").split(",")} - {""}
     needed = {"repo"} if repository.get("private") is True else {"repo", "public_repo"}
     if scopes and scopes.isdisjoint(needed):
-        return TrackerFailure(FailureKind.CONFIGURATION, FORBIDDEN)
+        return misconfigured(FORBIDDEN)
     permissions = repository.get("permissions")
     wanted = next((name for name in ("labels", "assignees") if access.settings.get(name)), None)
     if wanted and isinstance(permissions, dict) and not any(permissions.get(role) is True for role in _TRIAGE):
-        return TrackerFailure(FailureKind.CONFIGURATION, FORBIDDEN, field=wanted)
+        return misconfigured(FORBIDDEN, wanted)
     return None
-
-
-def _repository(access: TrackerAccess) -> Api:
-    """Return the API at the repository."""
-    url, headers = _api(access)
-    return Api(f"{url}/repos/{urlsplit(access.base_url).path.strip('/')}", headers)
 
 
 def _api(access: TrackerAccess) -> Api:

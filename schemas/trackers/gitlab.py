@@ -11,40 +11,32 @@ from dataclasses import replace
 from typing import Any, ClassVar, Final
 from urllib.parse import quote, urlencode, urlsplit
 
-from schemas.base.fields import Array, Form, Text
+from schemas.base.fields import Form
 from schemas.trackers.common import (
     Api,
     TrackerSettingsForm,
     api_base_of,
-    asked,
+    assignees_field,
     is_number,
     issue_of,
     labels_of,
-    oldest_with_marker,
     text_at,
     tidy_labels,
     value_at,
 )
 from schemas.trackers.events import TrackerEvent
-from schemas.trackers.exchange import (
-    FailureKind,
-    Steps,
-    TrackerAccess,
-    TrackerFailure,
-    TrackerIssue,
-    TrackerResponse,
-    TrackerTicket,
-)
+from schemas.trackers.exchange import Steps, TrackerAccess, TrackerFailure, TrackerIssue, TrackerResponse, TrackerTicket
 from schemas.trackers.failures import (
     ARCHIVED,
     FORBIDDEN,
     ISSUES_DISABLED,
     MOVED,
     NOT_FOUND,
-    TOKEN_REJECTED,
     failure_of,
+    misconfigured,
     rate_limited,
     reset_of,
+    unless_hidden,
 )
 from schemas.trackers.issue_events import COMMENTS_PER_PAGE, MAX_COMMENT_PAGES, IssueEvents
 from schemas.trackers.text import markdown, titles
@@ -54,7 +46,6 @@ MAX_TITLE: Final = 255
 #: GitLab takes 1,048,576; so many of PAGE_ENTRIES issues fit into MAX_LIST_BYTES.
 MAX_DESCRIPTION: Final = 65_536
 MAX_GITLAB_LABEL: Final = 255
-MAX_ASSIGNEES: Final = 10
 PAGE_ENTRIES: Final = 50
 #: Planner: the least role that sets labels and assignees.
 PLANNER: Final = 15
@@ -76,11 +67,7 @@ _FIELDS: Final[Mapping[str, str]] = {
 class GitLabSettingsForm(TrackerSettingsForm):
     """`provider_settings` of a GitLab target."""
 
-    assignees = Array(
-        Text(min_length=1, max_length=255),
-        at_most=MAX_ASSIGNEES,
-        metadata={"description": "User names that the issues are assigned to; GitLab Free takes the first."},
-    )
+    assignees = assignees_field("User names that the issues are assigned to; GitLab Free takes the first.", max_length=255)
 
 
 class GitLabTracker(IssueEvents):
@@ -97,7 +84,6 @@ class GitLabTracker(IssueEvents):
     settings_form: type[Form] = GitLabSettingsForm
     #: A create that we gave up may be at work for as long as GitLab lets a request take: a minute.
     lookup_delay_s = 60
-    max_per_minute: int | None = None
     _comments = "notes"
     _description = "description"
     _update_method = "PUT"
@@ -130,22 +116,15 @@ class GitLabTracker(IssueEvents):
             users += [] if user is None else [user]
         if users:
             wanted["assignee_ids"] = users
-        response = yield _project_api(access).post("/issues", wanted, creates=True)
-        return _failure_of(response) or _issue(access, response.json())
+        response = yield self._api(access).post("/issues", wanted, creates=True)
+        return _failure_of(response) or self._issue(access, response.json())
 
     def find(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | TrackerFailure | None]:
         """Find the issue whose description has the export's id: by the search, then among the user's newest."""
         searched = {"search": ticket.export_id, "in": "description", "sort": "asc"}
         newest = {"scope": "created_by_me", "sort": "desc"}
-        for query in (searched, newest):
-            query |= {"state": "all", "order_by": "created_at", "per_page": str(PAGE_ENTRIES)}
-            issues = yield from asked(_project_api(access).get(f"/issues?{urlencode(query)}"), _failure_of, list)
-            if isinstance(issues, TrackerFailure):
-                return issues
-            found = oldest_with_marker(issues, "description", ticket.export_id, lambda each: _issue(access, each))
-            if found is not None:
-                return found
-        return None
+        both = {"state": "all", "order_by": "created_at", "per_page": PAGE_ENTRIES}
+        return self._find(access, ticket, [searched | both, newest | both])
 
     def validate(self, access: TrackerAccess) -> Steps[TrackerFailure | None]:
         """Check the token's scope, the project, whether it has issues, the role in it, and the assignees."""
@@ -155,7 +134,7 @@ class GitLabTracker(IssueEvents):
             failure = _failure_of(response) or _scope_failure(response)
             if failure is not None:
                 return failure
-        response = yield _project_api(access).get()
+        response = yield self._api(access).get()
         failure = _failure_of(response) or _project_failure(response)
         if failure is not None:
             return failure
@@ -164,7 +143,7 @@ class GitLabTracker(IssueEvents):
             if isinstance(user, TrackerFailure):
                 return user
             if user is None:
-                return TrackerFailure(FailureKind.CONFIGURATION, NOT_FOUND, field="assignees")
+                return misconfigured(NOT_FOUND, "assignees")
         return None
 
     def held_until_s(self, response: TrackerResponse) -> float | None:
@@ -175,8 +154,13 @@ class GitLabTracker(IssueEvents):
         query = {"order_by": "created_at", "sort": "desc", "per_page": COMMENTS_PER_PAGE}
         return [query | {"page": page} for page in range(1, MAX_COMMENT_PAGES + 1)]
 
+    def _issue(self, access: TrackerAccess, value: Any) -> TrackerIssue | None:
+        project = _project(access.base_url, access.settings)
+        return issue_of(value_at(value, "iid"), value_at(value, "web_url"), project, f"{access.base_url}/-/issues")
+
     def _api(self, access: TrackerAccess) -> Api:
-        return _project_api(access)
+        url, headers = _api(access)
+        return Api(f"{url}/projects/{quote(_project(access.base_url, access.settings), safe='')}", headers)
 
     def _refusal_of(self, response: TrackerResponse) -> TrackerFailure | None:
         return _failure_of(response)
@@ -187,8 +171,7 @@ def _user_id(access: TrackerAccess, name: str) -> Steps[int | TrackerFailure | N
     response = yield _api(access).get(f"/users?{urlencode({'username': name})}")
     failure = _failure_of(response)
     if failure is not None:
-        is_final = failure.kind is FailureKind.RETRY or failure.code == TOKEN_REJECTED
-        return failure if is_final else None
+        return unless_hidden(failure)
     users = response.json()
     for user in users if isinstance(users, list) else ():
         number, username = value_at(user, "id"), text_at(user, "username")
@@ -197,19 +180,14 @@ def _user_id(access: TrackerAccess, name: str) -> Steps[int | TrackerFailure | N
     return None
 
 
-def _issue(access: TrackerAccess, value: Any) -> TrackerIssue | None:
-    project = _project(access.base_url, access.settings)
-    return issue_of(value_at(value, "iid"), value_at(value, "web_url"), project, f"{access.base_url}/-/issues")
-
-
 def _failure_of(response: TrackerResponse) -> TrackerFailure | None:
     """Return what a response refuses; GitLab redirects reads of a moved project, and answers writes with 405."""
     failure = failure_of(response)
     if response.status == 405:
-        return TrackerFailure(FailureKind.CONFIGURATION, MOVED)
+        return misconfigured(MOVED)
     if response.status == 429:
         return rate_limited(response, reset_of(response, _REMAINING, _RESET))
-    if failure is not None and failure.kind is FailureKind.PAYLOAD:
+    if failure is not None and failure.refuses_ticket:
         return replace(failure, field=_refused_field(response.json()))
     return failure
 
@@ -224,31 +202,26 @@ def _refused_field(value: Any) -> str | None:
 def _scope_failure(response: TrackerResponse) -> TrackerFailure | None:
     token = response.json()
     if not isinstance(token, dict):
-        return TrackerFailure(FailureKind.CONFIGURATION, NOT_FOUND, field="base_url")
+        return misconfigured(NOT_FOUND, "base_url")
     scopes = token.get("scopes")
     # A fine-grained token has no scopes; its rights are not shown.
     lacks_scope = isinstance(scopes, list) and token.get("granular") is not True and "api" not in scopes
-    return TrackerFailure(FailureKind.CONFIGURATION, FORBIDDEN) if lacks_scope else None
+    return misconfigured(FORBIDDEN) if lacks_scope else None
 
 
 def _project_failure(response: TrackerResponse) -> TrackerFailure | None:
     """Return why issues cannot be created in the project of a response, as far as it says so."""
     project = response.json()
     if not isinstance(project, dict):
-        return TrackerFailure(FailureKind.CONFIGURATION, NOT_FOUND, field="base_url")
+        return misconfigured(NOT_FOUND, "base_url")
     if project.get("archived") is True:
-        return TrackerFailure(FailureKind.CONFIGURATION, ARCHIVED)
+        return misconfigured(ARCHIVED)
     if project.get("issues_enabled") is False or project.get("issues_access_level") == "disabled":
-        return TrackerFailure(FailureKind.CONFIGURATION, ISSUES_DISABLED)
+        return misconfigured(ISSUES_DISABLED)
     levels = [value_at(project, "permissions", each, "access_level") for each in ("project_access", "group_access")]
     known = [level for level in levels if type(level) is int]
     # No level is no refusal: members of a group that the project is shared with have none here.
-    return TrackerFailure(FailureKind.CONFIGURATION, FORBIDDEN) if known and max(known) < PLANNER else None
-
-
-def _project_api(access: TrackerAccess) -> Api:
-    url, headers = _api(access)
-    return Api(f"{url}/projects/{quote(_project(access.base_url, access.settings), safe='')}", headers)
+    return misconfigured(FORBIDDEN) if known and max(known) < PLANNER else None
 
 
 def _api(access: TrackerAccess) -> Api:

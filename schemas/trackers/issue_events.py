@@ -1,16 +1,25 @@
-"""What GitHub, GitLab and Gitea do alike for an event: one resource for an issue, and one below it for its comments."""
+"""What GitHub, GitLab and Gitea do alike: lists of issues, one resource for an issue, and one below it for its comments."""
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Final
 from urllib.parse import urlencode
 
-from schemas.trackers.common import Api, asked, is_number, text_at, unreadable, value_at
+from schemas.trackers.common import Api, asked, is_number, oldest_with_marker, text_at, unreadable, value_at
 from schemas.trackers.events import TrackerEvent
-from schemas.trackers.exchange import FailureKind, Steps, TrackerAccess, TrackerFailure, TrackerRequest, TrackerResponse
-from schemas.trackers.failures import FORBIDDEN, ISSUE_LOCKED
+from schemas.trackers.exchange import (
+    FailureKind,
+    Steps,
+    TrackerAccess,
+    TrackerFailure,
+    TrackerIssue,
+    TrackerRequest,
+    TrackerResponse,
+    TrackerTicket,
+)
+from schemas.trackers.failures import FORBIDDEN, ISSUE_LOCKED, failure_of, misconfigured
 from schemas.trackers.text import markdown
 from schemas.trackers.text.outline import erased_title
 
@@ -25,8 +34,9 @@ _LOCKED: Final = re.compile("(?<!b)locked", re.IGNORECASE)
 
 
 class IssueEvents(ABC):
-    """The part of a tracker that events use; `_comments` and `_description` are the tracker's names for them."""
+    """The part of a tracker for look-ups and events; `_comments` and `_description` are the tracker's names for them."""
 
+    max_per_minute: int | None = None
     _comments: ClassVar[str] = "comments"
     _description: ClassVar[str] = "body"
     _update_method: ClassVar[str] = "PATCH"
@@ -81,7 +91,30 @@ class IssueEvents(ABC):
         shown = yield from asked(update, self._refusal_of, str, "title")
         if isinstance(shown, TrackerFailure):
             return shown
-        return None if shown == title else TrackerFailure(FailureKind.CONFIGURATION, FORBIDDEN)
+        return None if shown == title else misconfigured(FORBIDDEN)
+
+    def held_until_s(self, response: TrackerResponse) -> float | None:
+        """Return None: the tracker has no limit of requests that it shows."""
+        return None
+
+    def _find(
+        self, access: TrackerAccess, ticket: TrackerTicket, queries: Iterable[Mapping[str, Any]]
+    ) -> Steps[TrackerIssue | TrackerFailure | None]:
+        """Find the issue whose text has the export's id in the lists that the queries give, one after the other."""
+        for query in queries:
+            response = yield self._api(access).get(f"/issues?{urlencode(query)}")
+            failure = self._refusal_of(response)
+            if failure is not None:
+                return failure
+            issues = response.json()
+            if not isinstance(issues, list):
+                return unreadable()
+            # The lists of GitHub and Gitea have pull requests too.
+            listed = [each for each in issues if not value_at(each, "pull_request")]
+            found = oldest_with_marker(listed, self._description, ticket.export_id, lambda each: self._issue(access, each))
+            if found is not None or not self._has_more(response, issues):
+                return found
+        return None
 
     def _update(self, access: TrackerAccess, event: TrackerEvent, changes: Mapping[str, str]) -> TrackerRequest:
         return self._api(access).send(self._update_method, f"/issues/{event.issue_id}", changes)
@@ -95,8 +128,16 @@ class IssueEvents(ABC):
         """Return the API at the repository or project."""
 
     @abstractmethod
+    def _issue(self, access: TrackerAccess, value: Any) -> TrackerIssue | None:
+        """Return the issue of a response; None where it names none of this repository or project."""
+
+    def _has_more(self, response: TrackerResponse, issues: Sequence[Any]) -> bool:
+        """Return whether the next query may list more issues than this response."""
+        return True
+
     def _refusal_of(self, response: TrackerResponse) -> TrackerFailure | None:
         """Return what a response refuses."""
+        return failure_of(response)
 
 
 def _is_open(response: TrackerResponse) -> bool | TrackerFailure:

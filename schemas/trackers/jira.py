@@ -15,7 +15,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from marshmallow import fields, validates
 
-from schemas.base.fields import Form, Integer, Text, required
+from schemas.base.fields import Form, Integer, Text, described, required
 from schemas.trackers.common import (
     MAX_KEY,
     Api,
@@ -30,16 +30,8 @@ from schemas.trackers.common import (
     value_at,
 )
 from schemas.trackers.events import TrackerEvent
-from schemas.trackers.exchange import (
-    FailureKind,
-    Steps,
-    TrackerAccess,
-    TrackerFailure,
-    TrackerIssue,
-    TrackerResponse,
-    TrackerTicket,
-)
-from schemas.trackers.failures import FORBIDDEN, NOT_FOUND, REJECTED, TOKEN_REJECTED, failure_of, rate_limited
+from schemas.trackers.exchange import Steps, TrackerAccess, TrackerFailure, TrackerIssue, TrackerResponse, TrackerTicket
+from schemas.trackers.failures import FORBIDDEN, NOT_FOUND, TOKEN_REJECTED, failure_of, misconfigured, rate_limited, rejected
 from schemas.trackers.text import adf, titles, wiki
 from schemas.trackers.text.outline import erased_title
 
@@ -79,27 +71,24 @@ _LOGIN_HEADER: Final = "x-seraph-loginreason"
 _LOGIN_FAILED: Final = ("AUTHENTICATED_FAILED", "AUTHENTICATION_DENIED")
 _RESET_TIME: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,6})?)?Z")
 _PERMISSIONS: Final = ("BROWSE_PROJECTS", "CREATE_ISSUES")
-_TOKEN_REJECTED: Final = TrackerFailure(FailureKind.CONFIGURATION, TOKEN_REJECTED)
+_TOKEN_REJECTED: Final = misconfigured(TOKEN_REJECTED)
 
 
 class JiraSettingsForm(TrackerSettingsForm):
     """`provider_settings` of a Jira target."""
 
     project = Text(max_length=MAX_KEY, **required("The key of the project, such as `SHOP`."))
-    issue_type = Text(
-        min_length=1, max_length=100, metadata={"description": "The name of the issue type; by default `Task`."}
-    )
+    issue_type = Text(min_length=1, max_length=100, **described("The name of the issue type; by default `Task`."))
     priority_by_severity = fields.Nested(
-        PriorityBySeverityForm,
-        metadata={"description": "The name of Jira's priority for each severity; without it, Jira's default."},
+        PriorityBySeverityForm, **described("The name of Jira's priority for each severity; without it, Jira's default.")
     )
     assignee = Text(
         min_length=1,
         max_length=200,
-        metadata={"description": "Who gets the issues: an account id of Jira Cloud, a user name of Jira Data Center."},
+        **described("Who gets the issues: an account id of Jira Cloud, a user name of Jira Data Center."),
     )
     api_version = Integer(
-        minimum=2, maximum=3, metadata={"description": "3 for Jira Cloud, which is the default; 2 for Jira Data Center."}
+        minimum=2, maximum=3, **described("3 for Jira Cloud, which is the default; 2 for Jira Data Center.")
     )
 
     @validates("project")
@@ -148,7 +137,7 @@ class JiraTracker:
         refusal = _read_refusal_of(response)
         if refusal is not None:
             # The query is ours but for the project: it does not exist, or the token cannot see it.
-            return _not_found("project") if refusal.kind is FailureKind.PAYLOAD else refusal
+            return misconfigured(NOT_FOUND, "project") if refusal.refuses_ticket else refusal
         issues = value_at(response.json(), "issues")
         if not isinstance(issues, list):
             return unreadable()
@@ -161,7 +150,7 @@ class JiraTracker:
         refusal = _read_refusal_of(response)
         if response.status == 404 or (refusal is None and not isinstance(response.json(), dict)):
             # No Jira answers so: the address is another server's, or this Jira has the other version of the API.
-            return _not_found("base_url")
+            return misconfigured(NOT_FOUND, "base_url")
         if response.status == 403:
             # Everybody may ask for their own name; Cloud answers a token without its email so.
             return _TOKEN_REJECTED
@@ -267,7 +256,7 @@ def _permission_failure(access: TrackerAccess) -> Steps[TrackerFailure | None]:
         wanted["permissions"] = ",".join(_PERMISSIONS)
     response = yield _api(access).get(f"/mypermissions?{urlencode(wanted)}")
     if response.status in {400, 404}:
-        return _not_found("project")
+        return misconfigured(NOT_FOUND, "project")
     refusal = _refusal_of(response)
     if refusal is not None:
         return refusal
@@ -276,7 +265,7 @@ def _permission_failure(access: TrackerAccess) -> Steps[TrackerFailure | None]:
         return unreadable()
     missing = (name for name in _PERMISSIONS if value_at(permissions, name, "havePermission") is not True)
     lacking = next(missing, None)
-    return None if lacking is None else TrackerFailure(FailureKind.CONFIGURATION, FORBIDDEN, field=lacking)
+    return None if lacking is None else misconfigured(FORBIDDEN, lacking)
 
 
 def _issue_type_failure(access: TrackerAccess) -> Steps[TrackerFailure | None]:
@@ -293,7 +282,7 @@ def _issue_type_failure(access: TrackerAccess) -> Steps[TrackerFailure | None]:
     )
     issue_type_id = next(filter(None, ids), None)
     if issue_type_id is None:
-        return _not_found("issue_type")
+        return misconfigured(NOT_FOUND, "issue_type")
     listed = yield from _listed(access, f"{path}/{quote(issue_type_id, safe='')}")
     return listed if isinstance(listed, TrackerFailure) else _fields_failure(access, listed)
 
@@ -309,13 +298,13 @@ def _fields_failure(access: TrackerAccess, listed: list[Any]) -> TrackerFailure 
     ]
     absent = next((name for name in ours if name not in by_id), None)
     if absent is not None:
-        return _rejected(absent)
+        return rejected(_name_of(absent))
     required = (
         name
         for name, each in by_id.items()
         if value_at(each, "required") is True and value_at(each, "hasDefaultValue") is not True
     )
-    return next((_rejected(name) for name in required if name not in ours and name not in _SET_BY_JIRA), None)
+    return next((rejected(_name_of(name)) for name in required if name not in ours and name not in _SET_BY_JIRA), None)
 
 
 def _listed(access: TrackerAccess, path: str) -> Steps[list[Any] | TrackerFailure]:
@@ -344,7 +333,7 @@ def _refusal_of(response: TrackerResponse) -> TrackerFailure | None:
         return None
     if response.status == 429:
         return rate_limited(response, _reset_at_s(response))
-    if failure.kind is FailureKind.PAYLOAD:
+    if failure.refuses_ticket:
         failure = replace(failure, field=_refused_field(response))
     return _login_failure(response) or failure
 
@@ -385,14 +374,6 @@ def _reset_at_s(response: TrackerResponse) -> float | None:
         return datetime.fromisoformat(text).astimezone(UTC).timestamp()
     except (ValueError, OverflowError):  # the 31st of February
         return None
-
-
-def _rejected(field_id: str) -> TrackerFailure:
-    return TrackerFailure(FailureKind.PAYLOAD, REJECTED, field=_name_of(field_id))
-
-
-def _not_found(field: str) -> TrackerFailure:
-    return TrackerFailure(FailureKind.CONFIGURATION, NOT_FOUND, field=field)
 
 
 def _is_data_center(settings: Mapping[str, Any]) -> bool:

@@ -26,16 +26,8 @@ from schemas.trackers.common import (
     value_at,
 )
 from schemas.trackers.events import TrackerEvent
-from schemas.trackers.exchange import (
-    FailureKind,
-    Steps,
-    TrackerAccess,
-    TrackerFailure,
-    TrackerIssue,
-    TrackerResponse,
-    TrackerTicket,
-)
-from schemas.trackers.failures import ARCHIVED, FORBIDDEN, ISSUES_DISABLED, NOT_FOUND, REJECTED, failure_of
+from schemas.trackers.exchange import Steps, TrackerAccess, TrackerFailure, TrackerIssue, TrackerResponse, TrackerTicket
+from schemas.trackers.failures import ARCHIVED, FORBIDDEN, ISSUES_DISABLED, NOT_FOUND, failure_of, misconfigured, rejected
 from schemas.trackers.text import textile, titles
 from schemas.trackers.text.outline import erased_title
 
@@ -106,7 +98,7 @@ class RedmineTracker:
         made = {"issue": {**ids, "subject": subject, "description": description}}
         response = yield _api(access).post("/issues.json", made, creates=True)
         failure = failure_of(response)
-        if failure is not None and failure.kind is FailureKind.PAYLOAD:
+        if failure is not None and failure.refuses_ticket:
             return (yield from _project_failure(access)) or failure
         return failure or _issue(access, value_at(response.json(), "issue"))
 
@@ -139,9 +131,9 @@ class RedmineTracker:
         response = yield _api(access).post("/issues.json", {"issue": {**ids, "subject": ""}})
         errors = value_at(response.json(), "errors")
         if response.status != 422 or not isinstance(errors, list):
-            return failure_of(response) or TrackerFailure(FailureKind.CONFIGURATION, NOT_FOUND, field="base_url")
+            return failure_of(response) or misconfigured(NOT_FOUND, "base_url")
         # One is the subject's. Another is a required field that we do not know, or an assignee who may get no issues.
-        return TrackerFailure(FailureKind.PAYLOAD, REJECTED) if len(errors) > 1 else None
+        return rejected() if len(errors) > 1 else None
 
     def comment(self, access: TrackerAccess, event: TrackerEvent) -> Steps[TrackerFailure | None]:
         """Add a note to the issue. Redmine answers 204 without adding it where the user may not: read it back."""
@@ -149,7 +141,7 @@ class RedmineTracker:
         found = failure or (yield from self.has_comment(access, event))
         if isinstance(found, TrackerFailure):
             return found
-        return None if found else TrackerFailure(FailureKind.CONFIGURATION, FORBIDDEN)
+        return None if found else misconfigured(FORBIDDEN)
 
     def has_comment(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool | TrackerFailure]:
         """Look for the event's id in the issue's notes."""
@@ -204,7 +196,7 @@ class RedmineTracker:
             [],
             erased["description"].split(),
         )
-        return None if is_erased else TrackerFailure(FailureKind.CONFIGURATION, FORBIDDEN)
+        return None if is_erased else misconfigured(FORBIDDEN)
 
     def held_until_s(self, response: TrackerResponse) -> float | None:
         """Return None: Redmine has no limit of requests."""
@@ -244,17 +236,12 @@ def _ids(access: TrackerAccess, priorities: tuple[str, ...]) -> Steps[dict[str, 
     """Return the members of an issue that the settings name, by id: the first of `priorities`, all of which must exist."""
     settings, project = access.settings, f"/projects/{_project(access)}"
     members: dict[str, Any] = {"project_id": _project(access)}
-    for member, setting, names, path, listed in (
-        (
-            "tracker_id",
-            "tracker",
-            _given(settings.get("tracker")),
-            f"{project}.json?include=trackers",
-            ("project", "trackers"),
-        ),
-        ("priority_id", "priority_by_severity", priorities, "/enumerations/issue_priorities.json", ("issue_priorities",)),
-        ("assigned_to_id", "assignee", _given(settings.get("assignee")), f"{project}/memberships.json", ("memberships",)),
+    for member, setting, path, listed in (
+        ("tracker_id", "tracker", f"{project}.json?include=trackers", ("project", "trackers")),
+        ("priority_id", "priority_by_severity", "/enumerations/issue_priorities.json", ("issue_priorities",)),
+        ("assigned_to_id", "assignee", f"{project}/memberships.json", ("memberships",)),
     ):
+        names = priorities if member == "priority_id" else [settings[setting]] if setting in settings else []
         ids: dict[str, int] | TrackerFailure = {}
         if not all(_is_id(name) for name in names):
             ids = yield from _listed(access, path, listed)
@@ -262,7 +249,7 @@ def _ids(access: TrackerAccess, priorities: tuple[str, ...]) -> Steps[dict[str, 
             return ids
         found = [name if _is_id(name) else ids.get(name.casefold()) for name in names]
         if None in found:
-            return TrackerFailure(FailureKind.CONFIGURATION, NOT_FOUND, field=setting)
+            return misconfigured(NOT_FOUND, setting)
         if found:
             members[member] = found[0]
     return members
@@ -291,10 +278,6 @@ def _listed(access: TrackerAccess, path: str, place: tuple[str, ...]) -> Steps[d
     return ids
 
 
-def _given(name: str | None) -> tuple[str, ...]:
-    return () if name is None else (name,)
-
-
 def _is_id(name: str) -> bool:
     """Return whether Redmine takes a value as it is: an id, or `me`, the user of the token."""
     return name == "me" or (name.isascii() and name.isdecimal())
@@ -312,10 +295,10 @@ def _project_failure(access: TrackerAccess) -> Steps[TrackerFailure | None]:
         return failure
     project = value_at(response.json(), "project")
     if value_at(project, "status") not in [None, _ACTIVE]:
-        return TrackerFailure(FailureKind.CONFIGURATION, ARCHIVED)
+        return misconfigured(ARCHIVED)
     modules = value_at(project, "enabled_modules")
     if isinstance(modules, list) and "issue_tracking" not in [value_at(module, "name") for module in modules]:
-        return TrackerFailure(FailureKind.CONFIGURATION, ISSUES_DISABLED)
+        return misconfigured(ISSUES_DISABLED)
     return None
 
 

@@ -58,11 +58,6 @@ class Outline:
     #: The last line: the marker by which the issue is found again.
     marker: str
 
-    @property
-    def more_places(self) -> str:
-        """Return how many places are not listed; "" if all are."""
-        return _more(self.places_total - len(self.places))
-
 
 class Flavor(ABC, Generic[Block, Text]):
     """The syntax of a tracker's text, which consists of blocks."""
@@ -104,7 +99,7 @@ class Flavor(ABC, Generic[Block, Text]):
             yield from self.description(parts.description)
         if parts.places_total:
             yield self.heading(f"Places ({parts.places_total})")
-            yield self.places(parts.places, parts.more_places)
+            yield self.places(parts.places, _more(parts.places_total - len(parts.places)))
         if parts.evidence:
             yield from self.evidence(parts.evidence)
         if parts.is_shortened:
@@ -195,6 +190,7 @@ def erased_title(event: TrackerEvent) -> str:
 
 
 def _more(count: int) -> str:
+    """Return how many places are not listed; "" if all are."""
     return f"… and {count} more" if count > 0 else ""
 
 
