@@ -117,16 +117,16 @@ class GitHubTracker(IssueEvents):
         }
         given = {name: value for name, value in options.items() if value}
         response = yield self._api(access).post("/issues", wanted | given, creates=True)
-        failure = _failure_of(response)
+        failure = self._refusal_of(response)
         if failure is not None and failure.field in _OPTIONAL:
             response = yield self._api(access).post("/issues", wanted, creates=True)
-            failure = _failure_of(response)
+            failure = self._refusal_of(response)
         return failure or self._issue(access, response.json())
 
     def find(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | TrackerFailure | None]:
         """Find the issue whose text has the export's id, among the newest of the token's user since the export exists."""
         query: dict[str, Any] = {"state": "all", "sort": "created", "direction": "desc", "per_page": PAGE_ENTRIES}
-        creator = yield from _login(access)
+        creator = yield from self._login(access)
         if isinstance(creator, TrackerFailure):
             return creator
         if creator is not None:
@@ -142,14 +142,14 @@ class GitHubTracker(IssueEvents):
         may write issues; the check reads them.
         """
         response = yield self._api(access).get()
-        failure = _failure_of(response) or _repository_failure(access, response)
+        failure = self._refusal_of(response) or _repository_failure(access, response)
         if failure is not None:
             return failure
-        failure = _failure_of((yield self._api(access).get("/issues?per_page=1")))
+        failure = self._refusal_of((yield self._api(access).get("/issues?per_page=1")))
         if failure is not None:
             return failure
         for login in access.settings.get("assignees", ()):
-            failure = _failure_of((yield self._api(access).get(f"/assignees/{quote(login, safe='')}")))
+            failure = self._refusal_of((yield self._api(access).get(f"/assignees/{quote(login, safe='')}")))
             if failure is not None:
                 return replace(failure, field="assignees") if failure.code == NOT_FOUND else failure
         return None
@@ -174,29 +174,24 @@ class GitHubTracker(IssueEvents):
         return Api(f"{url}/repos/{urlsplit(access.base_url).path.strip('/')}", headers)
 
     def _refusal_of(self, response: TrackerResponse) -> TrackerFailure | None:
-        return _failure_of(response)
+        """Return what a response refuses; a 403 may be a limit, an archived repository, or the labels alone."""
+        failure = failure_of(response)
+        if failure is None or response.status not in {403, 422, 429}:
+            return failure
+        if _is_limit(response):
+            return rate_limited(response, reset_of(response))
+        if response.status == 403 and _ARCHIVED_MESSAGE.search(_message(response)):
+            return replace(failure, code=ARCHIVED)
+        return replace(failure, field=_refused_field(response.json()))
 
-
-def _login(access: TrackerAccess) -> Steps[str | TrackerFailure | None]:
-    """Return the name of the token's user; None for a token of no user, such as a GitHub App's."""
-    response = yield _api(access).get("/user")
-    failure = _failure_of(response)
-    if failure is not None:
-        return unless_hidden(failure)
-    login = text_at(response.json(), "login")
-    return login if login and _LOGIN.fullmatch(login) else None
-
-
-def _failure_of(response: TrackerResponse) -> TrackerFailure | None:
-    """Return what a response refuses; a 403 may be a limit, an archived repository, or the labels alone."""
-    failure = failure_of(response)
-    if failure is None or response.status not in {403, 422, 429}:
-        return failure
-    if _is_limit(response):
-        return rate_limited(response, reset_of(response))
-    if response.status == 403 and _ARCHIVED_MESSAGE.search(_message(response)):
-        return replace(failure, code=ARCHIVED)
-    return replace(failure, field=_refused_field(response.json()))
+    def _login(self, access: TrackerAccess) -> Steps[str | TrackerFailure | None]:
+        """Return the name of the token's user; None for a token of no user, such as a GitHub App's."""
+        response = yield _api(access).get("/user")
+        failure = self._refusal_of(response)
+        if failure is not None:
+            return unless_hidden(failure)
+        login = text_at(response.json(), "login")
+        return login if login and _LOGIN.fullmatch(login) else None
 
 
 def _is_limit(response: TrackerResponse) -> bool:

@@ -110,14 +110,14 @@ class GitLabTracker(IssueEvents):
             wanted["labels"] = labels
         users = []
         for name in access.settings.get("assignees", ()):
-            user = yield from _user_id(access, name)
+            user = yield from self._user_id(access, name)
             if isinstance(user, TrackerFailure):
                 return user
             users += [] if user is None else [user]
         if users:
             wanted["assignee_ids"] = users
         response = yield self._api(access).post("/issues", wanted, creates=True)
-        return _failure_of(response) or self._issue(access, response.json())
+        return self._refusal_of(response) or self._issue(access, response.json())
 
     def find(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | TrackerFailure | None]:
         """Find the issue whose description has the export's id: by the search, then among the user's newest."""
@@ -131,15 +131,15 @@ class GitLabTracker(IssueEvents):
         response = yield _api(access).get("/personal_access_tokens/self")
         # Older versions do not know this path, and a fine-grained token may lack the right to read itself.
         if response.status not in {403, 404}:
-            failure = _failure_of(response) or _scope_failure(response)
+            failure = self._refusal_of(response) or _scope_failure(response)
             if failure is not None:
                 return failure
         response = yield self._api(access).get()
-        failure = _failure_of(response) or _project_failure(response)
+        failure = self._refusal_of(response) or _project_failure(response)
         if failure is not None:
             return failure
         for name in access.settings.get("assignees", ()):
-            user = yield from _user_id(access, name)
+            user = yield from self._user_id(access, name)
             if isinstance(user, TrackerFailure):
                 return user
             if user is None:
@@ -163,33 +163,28 @@ class GitLabTracker(IssueEvents):
         return Api(f"{url}/projects/{quote(_project(access.base_url, access.settings), safe='')}", headers)
 
     def _refusal_of(self, response: TrackerResponse) -> TrackerFailure | None:
-        return _failure_of(response)
+        """Return what a response refuses; GitLab redirects reads of a moved project, and answers writes with 405."""
+        failure = failure_of(response)
+        if response.status == 405:
+            return misconfigured(MOVED)
+        if response.status == 429:
+            return rate_limited(response, reset_of(response, _REMAINING, _RESET))
+        if failure is not None and failure.refuses_ticket:
+            return replace(failure, field=_refused_field(response.json()))
+        return failure
 
-
-def _user_id(access: TrackerAccess, name: str) -> Steps[int | TrackerFailure | None]:
-    """Return the id of a user; None if the token finds no user of this name."""
-    response = yield _api(access).get(f"/users?{urlencode({'username': name})}")
-    failure = _failure_of(response)
-    if failure is not None:
-        return unless_hidden(failure)
-    users = response.json()
-    for user in users if isinstance(users, list) else ():
-        number, username = value_at(user, "id"), text_at(user, "username")
-        if is_number(number) and username is not None and username.casefold() == name.casefold():
-            return int(number)
-    return None
-
-
-def _failure_of(response: TrackerResponse) -> TrackerFailure | None:
-    """Return what a response refuses; GitLab redirects reads of a moved project, and answers writes with 405."""
-    failure = failure_of(response)
-    if response.status == 405:
-        return misconfigured(MOVED)
-    if response.status == 429:
-        return rate_limited(response, reset_of(response, _REMAINING, _RESET))
-    if failure is not None and failure.refuses_ticket:
-        return replace(failure, field=_refused_field(response.json()))
-    return failure
+    def _user_id(self, access: TrackerAccess, name: str) -> Steps[int | TrackerFailure | None]:
+        """Return the id of a user; None if the token finds no user of this name."""
+        response = yield _api(access).get(f"/users?{urlencode({'username': name})}")
+        failure = self._refusal_of(response)
+        if failure is not None:
+            return unless_hidden(failure)
+        users = response.json()
+        for user in users if isinstance(users, list) else ():
+            number, username = value_at(user, "id"), text_at(user, "username")
+            if is_number(number) and username is not None and username.casefold() == name.casefold():
+                return int(number)
+        return None
 
 
 def _refused_field(value: Any) -> str | None:
