@@ -128,6 +128,10 @@ def _secret(meaning: str, shown: str = "generated") -> Any:
     return setting(values.secret, None, meaning, shown=shown, is_secret=True)
 
 
+def _serial(meaning: str, shown: str = "") -> Any:
+    return setting(values.whole(1, values.MAX_SERIAL), None, meaning, shown=shown)
+
+
 def _webhook(meaning: str) -> Any:
     return setting(alert_channels.parse_webhook, "", meaning, shown="none", is_secret=True)
 
@@ -187,11 +191,9 @@ class Settings:
         shown="generated",
         is_secret=True,
     )
-    default_project_id: int | None = setting(
-        values.whole(1, values.MAX_SERIAL),
-        None,
+    default_project_id: int | None = _serial(
         "id of the project of scan runs that are not registered, and of emails whose recipients name no project; "
-        "`bin/riskrelay init` writes the id of the first project to `.env`",
+        "`bin/riskrelay init` writes the id of the first project to `.env`"
     )
     allowed_networks: tuple[Network, ...] = setting(
         _NETWORKS,
@@ -300,9 +302,7 @@ class Settings:
         "how long finished and prepared exports, attempts, page results, uploads and emails are stored",
     )
     console_enabled: bool = setting(values.truth, "true", "serve the console at `/console`; never in webhook-only mode")
-    operator_account_id: int | None = setting(
-        values.whole(1, values.MAX_SERIAL),
-        None,
+    operator_account_id: int | None = _serial(
         "account whose console shows the pages of the installation: settings, integrations, compliance, audit, queue; in "
         "`cloud` mode the only one that `WEBHOOK_SECRET` serves",
         shown="the first account; none in `cloud` mode",
@@ -326,9 +326,7 @@ class Settings:
         "such a group cannot sign in",
         shown="none: roles stay as they are, and only existing users sign in",
     )
-    oidc_account_id: int | None = setting(
-        values.whole(1, values.MAX_SERIAL),
-        None,
+    oidc_account_id: int | None = _serial(
         "account of the users who sign in at the issuer",
         shown="`OPERATOR_ACCOUNT_ID`, or the first account unless DEPLOYMENT_MODE is `cloud`",
     )
