@@ -23,25 +23,24 @@ from schemas.intake.diagnostics import SAFE_SCOPES, Diagnostics, Platform
 from schemas.intake.evidence import HEADING_LEVELS, Capture
 
 
-class HandoffResponse(ResponseSchema):
-    """The link between an upload, its project, its report and its export."""
-
+class _HandoffSource(ResponseSchema):
     id = identifier("hof", "The handoff.")
     source = part(SourceResponse, "The capture or the diagnostics.")
     project_id = number("The project.", minimum=1)
     report_id = number("The report, if one was named.", nullable=True, minimum=1)
+
+
+class HandoffResponse(_HandoffSource):
+    """The link between an upload, its project, its report and its export."""
+
     ticket_export_id = identifier("exp", "The prepared export.")
     status = constant(RECEIVED, "It is stored.")
     created_at = moment("When the upload was received.")
 
 
-class HandoffProgressResponse(ResponseSchema):
+class HandoffProgressResponse(_HandoffSource):
     """A handoff and the state of its upload."""
 
-    id = identifier("hof", "The handoff.")
-    source = part(SourceResponse, "The capture or the diagnostics.")
-    project_id = number("The project.", minimum=1)
-    report_id = number("The report, if one was named.", nullable=True, minimum=1)
     created_at = moment("When the upload was received.")
     status = one_of(
         HandoffStatus,

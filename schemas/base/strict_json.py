@@ -158,7 +158,8 @@ def _read(text: str) -> JsonValue:
     raise MalformedJson(reason)
 
 
-def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the members of an object. Raises MalformedJson for a name that is there twice."""
     members = dict(pairs)
     if len(members) != len(pairs):
         raise MalformedJson(JsonFault.DUPLICATE_MEMBER)
@@ -183,7 +184,9 @@ def _constant(_name: str) -> NoReturn:
 
 
 # Strings and structure are read by the C scanner; it calls back for objects and numbers only.
-_DECODER = json.JSONDecoder(object_pairs_hook=_members, parse_int=_integer, parse_float=_real, parse_constant=_constant)
+_DECODER = json.JSONDecoder(
+    object_pairs_hook=unique_members, parse_int=_integer, parse_float=_real, parse_constant=_constant
+)
 
 
 def _refuse_characters(value: JsonValue) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from marshmallow import ValidationError, fields, post_load
 
 from schemas.base.errors import FieldProblem, ValidationFailed
-from schemas.base.fields import MAX_ID, AnyObject, Array, LenientForm, RecordForm, Text, nullable, problem, required
+from schemas.base.fields import MAX_ID, AnyObject, Array, LenientForm, RecordForm, Text, nullable, problem, required, typed
 from schemas.base.shop_domain import MAX_HOST, normalized_shop_domain
 from schemas.base.timestamps import format_rfc3339
 
@@ -145,13 +145,12 @@ class Identifier(fields.Field[str]):
             if not 0 <= value <= MAX_ID:
                 raise ValidationError("out_of_range")
             return str(value)
-        if not isinstance(value, str):
-            raise ValidationError("invalid_type")
-        if not value.strip():
+        text = typed(value, str)
+        if not text.strip():
             raise ValidationError("too_short")
-        if len(value) > MAX_IDENTIFIER:
+        if len(text) > MAX_IDENTIFIER:
             raise ValidationError("too_long")
-        return value.strip()
+        return text.strip()
 
 
 class _CustomerForm(LenientForm):

@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import quote, quote_plus
 
+from schemas.base.strict_json import unique_members
 from schemas.content_policy.detectors.order_values import is_order_record
 from schemas.content_policy.field_names import meaning
 from schemas.content_policy.rules import find
@@ -106,18 +107,11 @@ def _names_what_is_forbidden(text: str) -> bool:
 
 
 def _json_or_text(text: str) -> Any:
+    # Of a name that is there twice, the first value would be unchecked.
     try:
-        return json.loads(text, object_pairs_hook=_members) if text.startswith(("{", "[")) else text
+        return json.loads(text, object_pairs_hook=unique_members) if text.startswith(("{", "[")) else text
     except (ValueError, RecursionError):
         return text
-
-
-def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the fields of an object. Raises ValueError for a duplicate, whose first value would be unchecked."""
-    members = dict(pairs)
-    if len(members) < len(pairs):
-        raise ValueError("duplicate field")
-    return members
 
 
 def _printable(text: str) -> str:

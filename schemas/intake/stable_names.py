@@ -87,7 +87,7 @@ def stable_classes(names: Sequence[str]) -> list[str]:
     """Return the classes of one element without state classes."""
     lasting = [name for name in names if not _is_state(name)]
     is_styled = any(name.startswith(_STYLED) for name in lasting)
-    return ["*" if is_styled and _is_second_of_styled(name) else stable_name(name) for name in lasting]
+    return ["*" if is_styled and name.isalpha() and _may_be_generated(name) else stable_name(name) for name in lasting]
 
 
 def stable_attribute(name: str) -> str:
@@ -99,10 +99,6 @@ def _is_state(name: str) -> bool:
     """Return whether a class is a state: `active`, `is-active`, `tab--active`."""
     word = _STATE_PREFIX.sub("", name.rpartition("--")[2], count=1)
     return name in _OWN_STATES or word.lower() in _STATES
-
-
-def _is_second_of_styled(name: str) -> bool:
-    return name.isalpha() and _may_be_generated(name)
 
 
 def _may_be_generated(text: str | None) -> bool:
