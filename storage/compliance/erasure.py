@@ -434,9 +434,13 @@ def search(table: ErasableTable, shop_domain: str, mentions: Mentions) -> Iterat
 def ids_of_shop(table: ErasableTable, shop_domain: str) -> Iterator[list[Any]]:
     """Yield the ids of the rows of a table that hold text and are the shop's alone, slice by slice.
 
-    The next slice is read when it is asked for.
+    A slice is without rows that were erased with those of earlier ones, such as the other findings of a group.
     """
-    return _ids_with_text(replace(table, owner=table.owner_alone or table.owner), shop_domain)
+    key = table.model.id
+    for ids in _ids_with_text(replace(table, owner=table.owner_alone or table.owner), shop_domain):
+        rest = table.model.select(key).where(key.in_(ids)).order_by(key)
+        if left := list((rest if table.has_text is None else rest.where(table.has_text)).scalars()):
+            yield left
 
 
 def responses_with_erased_data(shop_domain: str, mentions: Mentions | None) -> Iterator[list[ClientKey]]:

@@ -49,6 +49,7 @@ from tests.support.factories import (
     capture,
     claim_due,
     completed_attempt,
+    issue,
     make_approved,
     make_customer,
     make_exports,
@@ -930,6 +931,19 @@ def test_more_rows_than_a_slice_are_all_found(shop: Customer, task: ComplianceTa
     carry_out(task)
     assert dict(compliance_requests.get(request_id).counts) == {"evidence_captures": 2 * erasure.SLICE + 7}
     assert rows("SELECT COUNT(*) FROM evidence_captures") == [(erasure.SLICE + 3,)]
+
+
+def test_the_findings_of_a_large_group_are_logged_once(shop: Customer, task: ComplianceTask, vault: Vault) -> None:
+    projects.set_ticket_grouping(shop.project_id, None, TicketGrouping.RULE, utc_now(), "test")
+    findings = 2 * erasure.SLICE + 7
+    record_postback(
+        PostbackForm().read(postback(1, [issue(location=f"#{number}") for number in range(findings)])), shop.project_id
+    )
+    request_id = receive(Topic.SHOP_REDACT, vault)
+    carry_out(task)
+    assert compliance_requests.get(request_id).counts["findings"] == findings
+    logged = "SELECT COUNT(*), COUNT(DISTINCT row_id) FROM redactions WHERE table_name IN ('findings', 'exports')"
+    assert rows(logged) == [(findings + 1, findings + 1)]
 
 
 @on_sqlite
