@@ -145,10 +145,11 @@ class Hosts(OneOrMore):
 class SearchText(Text):
     """A text whose words are searched for; one without a word would find everything."""
 
-    def __init__(self, description: str, fold: Callable[[str], str] = folded, most_words: int = MAX_VALUES) -> None:
+    def __init__(self, description: str, fold: Callable[[str], str] = folded, at_most: int = MAX_VALUES) -> None:
         super().__init__(max_length=MAX_SEARCH, attribute="words", metadata={"description": description})
         self._fold = fold
-        self._most_words = most_words
+        #: Refusals name it.
+        self.at_most = at_most
 
     def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> Any:
         text = super()._deserialize(value, attr, data, **kwargs)
@@ -157,7 +158,7 @@ class SearchText(Text):
         words = words_in(text, self._fold)
         if not words:
             raise ValidationError("no_word" if text else "too_short")
-        if len(words) > self._most_words:
+        if len(words) > self.at_most:
             raise ValidationError("too_many")
         return tuple(sorted(words))
 

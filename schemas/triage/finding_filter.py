@@ -40,7 +40,7 @@ class FindingFilterForm(Form):
     rule = OneOrMore("rules", "Only exactly these rule codes; a comma in one is written `\\,`.")
     host = Hosts("hosts", "Only findings on one of these hosts.")
     # Databases lower the case of texts, and change no other character: a sharp s stays one.
-    q = SearchText("Only findings with all these words, at most 10.", lowered, most_words=_MAX_WORDS)
+    q = SearchText("Only findings with all these words, at most 10.", lowered, at_most=_MAX_WORDS)
 
 
 _FORM: Final = FindingFilterForm()

@@ -1,5 +1,6 @@
 """Filters are read from a URL and from JSON alike; a cursor belongs to its filters and its order."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,6 +17,7 @@ from schemas.triage.export_filter import (
     encode_cursor,
     query_from,
 )
+from schemas.triage.finding_filter import finding_query_from
 from tests.support.http.raw_http import base64url
 
 TARGET = "tgt_01AAAAAAAAAAAAAAAAAAAAAAAA"
@@ -104,6 +106,16 @@ def test_a_refusal_names_the_allowed_values_and_the_limit() -> None:
     messages = " ".join(each.message for each in refused.value.problems)
     assert "info, low, medium, high, critical" in messages
     assert "20" in messages
+
+
+@pytest.mark.parametrize(("read", "limit"), [(query_from, 20), (finding_query_from, 10)])
+def test_a_refused_search_names_how_many_words_it_may_have(read: Callable[[dict[str, Any], int], Any], limit: int) -> None:
+    assert len(read({"q": " ".join(map(str, range(limit)))}, 1).words) == limit
+    with pytest.raises(ValidationFailed) as refused:
+        read({"q": " ".join(map(str, range(limit + 1)))}, 1)
+    [problem] = refused.value.problems
+    assert (problem.path, problem.code) == ("/q", "too_many")
+    assert problem.message.endswith(f": {limit}.")
 
 
 QUERY = ExportQuery(1, statuses=("failed",), rules=("csp",))
