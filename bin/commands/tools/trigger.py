@@ -6,6 +6,7 @@ allowed; elsewhere the target policy of deliveries applies. `--event` sends an e
 """
 
 import json
+import re
 from collections.abc import Sequence
 from datetime import datetime
 from http import HTTPStatus
@@ -58,6 +59,8 @@ from worker.http.signed_request import Message, SignedPost, new_nonce
 from worker.http.signing import NONCE_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
 
 _MAX_SHOWN_CHARS: Final = 200
+
+_LOCALHOST: Final = re.compile("^(https?://)localhost(?![^:/?#])", re.IGNORECASE)
 
 _EVENTS: Final = {kind.removeprefix("ticket."): kind for kind in TicketEventType}
 
@@ -148,7 +151,7 @@ def trigger(
     settings = checked_settings()
     if _is_local(url):
         # The policy of URLs refuses the name, which every host has.
-        url = url.replace("://localhost", "://127.0.0.1", 1)
+        url = _LOCALHOST.sub(r"\g<1>127.0.0.1", url)
     client = _ReceiverClient(settings, url)
     if chosen:
         sample = SampleRequests(lambda: _message(url), _secret(settings, secret_stdin))

@@ -73,11 +73,24 @@ def test_a_receiver_gets_a_ticket_that_verifies(start: Callable[..., Any], trigg
     assert SECRET not in result.output
 
 
-def test_a_receiver_on_this_host_may_be_named_localhost(start: Callable[..., Any], trigger: Callable[..., Result]) -> None:
+@pytest.mark.parametrize("name", ["localhost", "LOCALHOST"])
+def test_a_receiver_on_this_host_may_be_named_localhost(
+    name: str, start: Callable[..., Any], trigger: Callable[..., Result]
+) -> None:
     receiver, got = start()
-    result = trigger("--to", receiver.url.replace("127.0.0.1", "localhost"))
+    result = trigger("--to", receiver.url.replace("127.0.0.1", name))
     assert result.exit_code == 0, result.output
     assert [received.verdict for received in got] == [SignatureVerdict.OK]
+
+
+def test_only_the_host_of_a_url_is_another_name_of_this_host(
+    start: Callable[..., Any], trigger: Callable[..., Result]
+) -> None:
+    receiver, _ = start()
+    url = f"{receiver.url}?next=http://localhost/"
+    result = trigger("--to", url, "--json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.output)["url"] == url
 
 
 def test_overrides_set_fields_by_path(start: Callable[..., Any], trigger: Callable[..., Result]) -> None:
