@@ -141,12 +141,16 @@ function isInUse(part, since = -1) {
 
 /** Replaces `old` by `fresh`; keeps the focus and open details. */
 function replace(old, fresh) {
-  const focused = all(FOCUSABLE, old).indexOf(document.activeElement);
+  const focused = document.activeElement, place = all(FOCUSABLE, old).indexOf(focused);
   const open = all("details", old).map((details) => details.open);
   old.replaceWith(fresh);
   enhance(fresh);
   all("details", fresh).forEach((details, n) => { details.open ||= open[n] ?? false; });
-  if (focused >= 0) (all(FOCUSABLE, fresh)[focused] ?? document.querySelector("main")).focus({ preventScroll: true });
+  if (place < 0) return;
+  const found = all(FOCUSABLE, fresh);
+  // The row of a ticket may have moved.
+  const moved = focused.dataset.open && found.find((each) => each.dataset.open === focused.dataset.open);
+  (moved || found[place] || document.querySelector("main")).focus({ preventScroll: true });
 }
 
 // --- lists

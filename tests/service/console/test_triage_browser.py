@@ -431,3 +431,21 @@ def test_menus_stay_on_the_screen(width: int, running: Installed, person: Browse
                 heights = menu.locator("b").evaluate_all("(all) => all.map((each) => each.offsetHeight)")
                 assert max(heights, default=0) < 30
             assert_fits(page, {**DESKTOP, "width": width})
+
+
+def test_rows_that_move_down_when_deliveries_are_renewed_keep_the_focus(running: Installed, person: BrowserContext) -> None:
+    with visit(person, running.at("/deliveries")) as seen:
+        page = seen.page
+        shown = page.request.get(page.url).text()
+        new = re.search(r'<li class="row".*?</li>', shown, re.DOTALL)
+        assert new is not None
+        # Another delivery begins: its row is above all others.
+        row = re.sub(r'data-open="[^"]+"', 'data-open="another"', new[0].replace(' aria-current="true"', ""))
+        renewed = shown.replace(new[0], row + new[0])
+        page.route("**/deliveries*", lambda route: route.fulfill(body=renewed, content_type="text/html"))
+        title(page, 1).focus()
+        focused = title(page, 1).get_attribute("data-open")
+        page.evaluate("refresh()")
+        expect(title(page, 0)).to_have_attribute("data-open", "another")
+        expect(title(page, 2)).to_have_attribute("data-open", focused or "")
+        expect(title(page, 2)).to_be_focused()
