@@ -117,13 +117,18 @@ class _BulkForm(ConsoleRoute):
         counted = export_list.facets(listed.query, ["project_id"])["project_id"]
         return {*(listed.query.project_ids or map(int, counted))} or {None}
 
-    def span(self, listed: TicketList, user: ConsoleUser) -> str:
+    def span(self, listed: TicketList, number: int, user: ConsoleUser) -> str:
         """Return the projects of all that match: the name of one, or how many; nothing for tickets without a project."""
+        chosen = listed.query.project_ids
         counted = export_list.facets(listed.query, ["project_id"])["project_id"]
-        ids = [int(each) for each in counted if not listed.query.project_ids or int(each) in listed.query.project_ids]
+        ids = [int(each) for each in counted if not chosen or int(each) in chosen]
+        others = 0 if chosen else number - sum(counted.values())
+        if number > export_list.MAX_FACETED and len(chosen) != 1:
+            return f"Projects: at least {count(len(ids))}" if ids else ""
+        rest = f", and {count(others)} {'ticket' if others == 1 else 'tickets'} without a project" if others > 0 else ""
         if len(ids) > 1:
-            return f"Projects: {count(len(ids))}"
-        return "".join(f"Project: {each.name}" for each in findings.scanned_projects(user.account_id, 1, ids))
+            return f"Projects: {count(len(ids))}{rest}"
+        return "".join(f"Project: {each.name}{rest}" for each in findings.scanned_projects(user.account_id, 1, ids))
 
     def summary(self, req: falcon.Request, user: ConsoleUser, form: Mapping[str, str]) -> dict[str, Any]:
         """Return what a decision on the selection would do. Raises ValidationFailed, Forbidden."""
@@ -153,7 +158,7 @@ class _BulkForm(ConsoleRoute):
             "gone": 0 if is_all else len(picked) - number,
             "by_severity": {name: by_severity[name] for name in reversed(SEVERITIES) if by_severity.get(name)},
             "titles": titles,
-            "span": self.span(listed, user) if is_all else "",
+            "span": self.span(listed, number, user) if is_all else "",
             "meaning": _MEANINGS[action],
             "list_path": self._list_path,
             "then": self.then(form),

@@ -173,7 +173,7 @@ def test_all_that_match_become_a_job_with_progress_that_is_cancelled(
 
 @on_sqlite
 def test_a_summary_of_all_that_match_says_which_projects_they_are_of(
-    person: ConsoleBrowser, customer: Customer, prepare: Callable[..., str]
+    person: ConsoleBrowser, customer: Customer, prepare: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def span(then: str, **fields: str) -> list[str]:
         page = person.post("/inbox/review", action="dismiss", then=then, **fields)
@@ -183,11 +183,18 @@ def test_a_summary_of_all_that_match_says_which_projects_they_are_of(
     assert span("/inbox", all="yes") == []
     first, second = customer.project_id, make_project(customer)
     execute("UPDATE projects SET name = 'Shop' WHERE id = ?", (first,))
-    for run, project_id in enumerate((first, second), 1):
-        record_postback(PostbackForm().read(postback(run)), project_id)
-    assert span("/inbox", all="yes") == ["Projects: 2"]
+    record_postback(PostbackForm().read(postback(1)), first)
+    # One of two tickets is of no project.
+    assert span("/inbox", all="yes") == ["Project: Shop, and 1 ticket without a project"]
+    record_postback(PostbackForm().read(postback(2)), second)
+    prepare("Of no project, too")
+    assert span("/inbox", all="yes") == ["Projects: 2, and 2 tickets without a project"]
+    assert span(f"/inbox?project_id={first},{second}", all="yes") == ["Projects: 2"]
     assert span(f"/inbox?project_id={first}", all="yes") == ["Project: Shop"]
     assert span("/inbox", **picked(by_hand)) == []
+    # Of many tickets, the projects of the newest are counted.
+    monkeypatch.setattr(export_list, "MAX_FACETED", 3)
+    assert span("/inbox", all="yes") == ["Projects: at least 1"]
 
 
 @on_sqlite
