@@ -48,5 +48,5 @@ class InboxPage(TicketListPage):
             return row._replace(line=" · ".join(filter(None, (why, row.line))), at=dismissal.at)
         if view == "snoozed" and snooze is not None:
             until = Markup("until ") + moment(snooze.until) if snooze.until else Markup("until it is seen again")
-            return row._replace(line=until + " · " + visible(row.line), at=snooze.until)
+            return row._replace(line=Markup(" · ").join(filter(None, (until, visible(row.line)))), at=snooze.until)
         return row

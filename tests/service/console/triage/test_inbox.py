@@ -345,6 +345,7 @@ def test_rows_say_when_and_why_a_ticket_was_dismissed_and_until_when_it_is_snooz
     person: ConsoleBrowser, prepare: Callable[..., str]
 ) -> None:
     dismissed, dated, unseen = (prepare(each, page_url="https://shop.example/<b>") for each in ("one", "two", "three"))
+    bare = prepare("without a page")
     noon = "2026-03-01T12:00:00Z"
     at = to_ms(datetime.fromisoformat(noon))
     changes = "status = 'dismissed', finished_at = ?, dismissal_reason = 'wont_fix'"
@@ -356,6 +357,8 @@ def test_rows_say_when_and_why_a_ticket_was_dismissed_and_until_when_it_is_snooz
     assert f'<span class="row-age"><time class="ago" datetime="{noon}"' in row
     with_date, without_date = sorted(row_texts(person.get("/inbox", "view=snoozed")), key=lambda row: ">two<" not in row)
     assert "until it is seen again · shop.example · /&lt;b&gt;" in without_date
+    execute("UPDATE exports SET snoozed_at = 1 WHERE id = ?", (bare,))
+    assert any("<bdi>until it is seen again</bdi>" in row for row in row_texts(person.get("/inbox", "view=snoozed")))
     assert re.search(r"until <time datetime=[^>]+>[^<]+</time> · shop.example", with_date)
     assert re.search(r'<span class="row-age"><time class="ago" [^>]+>in 1 day</time>', with_date)
 
