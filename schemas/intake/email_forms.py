@@ -20,7 +20,7 @@ from schemas.intake.mail_headers import Mailbox, date_from, decoded_words, is_em
 
 #: The longest line that mail servers accept.
 MAX_MESSAGE_ID: Final = 998
-#: Array folded header lines, more than any subject needs.
+#: Several folded header lines, more than any subject needs.
 MAX_SUBJECT: Final = 2000
 #: A name, an address or its tag.
 MAX_NAME: Final = 1000

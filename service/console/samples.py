@@ -2,7 +2,7 @@
 
 No sample contains a secret: its first line reads one from the user's `.env` or prompts for it. All samples are dry runs, so
 that none creates a ticket. Prompts are in braces; otherwise a shell that runs pasted lines one by one would read the next
-line as the response.
+line as the answer.
 """
 
 import json

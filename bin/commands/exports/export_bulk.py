@@ -47,7 +47,7 @@ BULK_JOBS: Final = RecordTable(
 
 HOW_TO_USE_BULK: Final = "Use one of --show, --cancel and --list."
 
-#: The options that filter exports: the filter of the list and its help. Array values are separated by commas.
+#: The options that filter exports: the filter of the list and its help. Several values are separated by commas.
 _OPTIONS: Final[Mapping[str, tuple[str, str]]] = {
     "--status": ("status", "Decide on exports with these statuses; by default those that the decision can change."),
     "--severity": ("severity", "Decide on exports with these severities."),

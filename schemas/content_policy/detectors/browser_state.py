@@ -155,7 +155,7 @@ def _is_cookie_header(value: str, is_header: bool) -> bool:
 def _parts(value: str) -> Sequence[str]:
     """Split a header's value where cookies may begin; a value that begins with prose has no parts."""
     if (cookie := _COOKIE.match(value)) and not _URL_OR_SELECTOR.match(cookie[2]):
-        # Array headers of a response are joined with commas.
+        # Several headers of a response are joined with commas.
         return _SEPARATOR.split(value)
     parts = value.split(";")
     return parts if cookie or _ONE_WORD.match(value) or is_placeholder(parts[0].strip()) else ()

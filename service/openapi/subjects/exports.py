@@ -143,7 +143,7 @@ OPERATIONS: Final[Operations] = {
         error_codes=("CONFLICT",),
         examples={
             "A target": {"target_id": TARGET_ID},
-            "Array targets": {"target_ids": [TARGET_ID, "tgt_01KJM8A1Z8Q4R2S6T0V8W3X5Y8"]},
+            "Several targets": {"target_ids": [TARGET_ID, "tgt_01KJM8A1Z8Q4R2S6T0V8W3X5Y8"]},
             "With the reviewed digest": {"target_id": TARGET_ID, "ticket_digest": DIGEST},
         },
     ),

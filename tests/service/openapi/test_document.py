@@ -139,6 +139,12 @@ def test_the_examples_of_bodies_are_taken(database: str, tmp_path: Path) -> None
     assert tried > 10
 
 
+def test_the_examples_of_an_approval_have_names_that_say_what_they_are(tmp_path: Path) -> None:
+    body = described_in_cloud(tmp_path)["paths"]["/api/ticket-exports/{export_id}/approve"]["post"]["requestBody"]
+    named = body["content"]["application/json"]["examples"]
+    assert {name for name, each in named.items() if "target_ids" in each["value"]} == {"Several targets"}
+
+
 def resources_of(app: App) -> tuple[Any, ...]:
     found = app._router.find(OpenApiResource.path)
     assert found is not None
