@@ -6,7 +6,7 @@ A worker chains the entries afterwards, so that no writer waits for the entry be
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from schemas.audit.chain import GENESIS, Anchor, ChainEntry
 from storage.db.bulk_sql import execute_over
@@ -82,8 +82,6 @@ _PLACES: Final = column_types(AuditEntryRow, ("id", "at", "position", "hash"))
 _PAGE: Final = f"""
 SELECT e.position, e.hash, {_COLUMNS} FROM audit_entries e
 WHERE (e.position, e.id) > (?, ?) ORDER BY e.position, e.id LIMIT ?"""  # noqa: S608 - our own names
-#: What a list of entries shows, before the conditions that it names.
-_LISTED: Final = "SELECT e.id, e.at, e.actor, e.action, e.subject_id, e.status_before, e.status_after, e.reason, e.digest"
 _OF_SUBJECT: Final = f"""
 SELECT e.position, e.hash, b.hash, {_COLUMNS}
 FROM audit_entries e LEFT JOIN audit_entries b ON b.position = e.position - 1
@@ -109,7 +107,7 @@ def kind_of(subject_id: str) -> str:
 def head() -> Anchor:
     """Return the last entry of the chain; at position 0 before the first."""
     found = rows(_HEAD)
-    return Anchor(found[0][0], bytes(found[0][1]).hex()) if found else Anchor(0, GENESIS)
+    return Anchor(found[0][0], found[0][1].hex()) if found else Anchor(0, GENESIS)
 
 
 def unchained(limit: int) -> list[ChainEntry]:
@@ -130,38 +128,3 @@ def page_after(position: int, entry_id: int, limit: int) -> list[Row]:
 def of_subject(subject_id: str) -> list[Row]:
     """Return the entries about a record: position, hash, the hash of the entry before, and the columns of a ChainEntry."""
     return rows(_OF_SUBJECT, (subject_id,))
-
-
-def list_entries(filters: AuditFilter, limit: int, before: int | None) -> list[Row]:
-    """Return up to `limit` entries that match, the newest first, or those that follow the entry `before`.
-
-    Without an account they are those of all, in the order of their ids.
-    """
-    conditions, values = _conditions(filters)
-    order = "e.at DESC, e.id DESC"
-    if filters.account_id is None and filters.subject_id is None:
-        order = "e.id DESC"
-        if before is not None:
-            conditions.append("e.id < ?")
-            values.append(before)
-    elif before is not None:
-        conditions.append("(e.at, e.id) < ((SELECT at FROM audit_entries WHERE id = ?), ?)")
-        values += [before, before]
-    matching = f"WHERE {' AND '.join(conditions)} " if conditions else ""
-    statement = f"{_LISTED} FROM audit_entries e {matching}ORDER BY {order} LIMIT ?"
-    return rows(statement, (*values, limit))
-
-
-def _conditions(filters: AuditFilter) -> tuple[list[str], list[Any]]:
-    # A record has few entries, an account has many: the unary plus keeps SQLite from using the index of accounts.
-    account = "e.account_id = ?" if filters.subject_id is None else "+e.account_id = ?"
-    given = {
-        account: filters.account_id,
-        "e.subject_id = ?": filters.subject_id,
-        "e.actor = ?": filters.actor,
-        "e.action = ?": filters.action,
-        "e.at >= ?": filters.after_ms,
-        "e.at < ?": filters.before_ms,
-    }
-    found = {condition: value for condition, value in given.items() if value is not None}
-    return [*found], [*found.values()]
