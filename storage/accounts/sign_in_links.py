@@ -68,7 +68,7 @@ def claim(now: datetime, lease_s: float) -> SignInLinkJob | None:
         k.delete().where(k.next_run_at <= now, k.created_at <= now - LASTS_FOR).execute()
         lease = _jobs.claim_oldest(now, lease_s)
         found = tuples(k.select(k.mail_sealed).where(k.id == lease.id)) if lease else []
-    return SignInLinkJob(lease, bytes(found[0][0])) if lease and found else None
+    return SignInLinkJob(lease, found[0][0]) if lease and found else None
 
 
 def assign_recipient(due: SignInLinkJob, email: str, now: datetime) -> str | None:
@@ -97,8 +97,7 @@ def mark_sent(due: SignInLinkJob) -> None:
 
 def postpone(due: SignInLinkJob, at: datetime) -> None:
     """Send the mail of a link at `at` again: the mail server did not accept it."""
-    with transaction():
-        _jobs.finish(due.lease.id, due.lease.lease, due_at=at)
+    _jobs.release(due.lease, at)
 
 
 def discard(due: SignInLinkJob) -> None:

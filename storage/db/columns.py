@@ -8,14 +8,15 @@ into hand-written SQL, where the shape reads the row. A field that is no column 
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import Enum
+from functools import cache
 from typing import Any, Final, TypeVar
 
 from peewee import BigIntegerField, Field, ForeignKeyField, Model, TextField
 
 from schemas.base.errors import NotFound
-from schemas.base.timestamps import from_ms, to_ms
+from schemas.base.timestamps import from_ms
 from storage.db import identifiers
 
 #: The greatest ULID there is, after a prefix and an underscore: sorts behind every identifier in any collation.
@@ -32,6 +33,8 @@ _SQL_TYPES: Final = {
     "INT": "INTEGER",
     "TEXT": "TEXT",
 }
+_EPOCH: Final = from_ms(0)
+_MILLISECOND: Final = timedelta(milliseconds=1)
 #: json.dumps would build such an encoder anew for every value.
 _compact: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
@@ -40,17 +43,31 @@ Row = tuple[Any, ...]
 
 
 class TimestampField(BigIntegerField):
-    """An instant, in whole milliseconds since 1970: exact on both databases, comparable in SQL, readable by any client."""
+    """An instant, in whole milliseconds since 1970: exact on both databases, comparable in SQL, readable by any client.
+
+    Or in another `unit`.
+    """
+
+    def __init__(self, unit: timedelta = _MILLISECOND, **options: Any) -> None:
+        super().__init__(**options)
+        self._unit = unit
 
     def db_value(self, value: datetime | int | None) -> int | None:
-        return to_ms(value) if isinstance(value, datetime) else value
+        return (value - _EPOCH) // self._unit if isinstance(value, datetime) else value
 
     def python_value(self, value: int | None) -> datetime | None:
-        return from_ms(value)
+        return None if value is None else _EPOCH + value * self._unit
 
 
 class JsonField(TextField):
-    """A JSON value as text: stored and read back unchanged, and the same on both databases."""
+    """A JSON value as text: stored and read back unchanged, and the same on both databases.
+
+    `read` makes a record of it.
+    """
+
+    def __init__(self, read: Callable[[Any], Any] | None = None, **options: Any) -> None:
+        super().__init__(**options)
+        self._read = read
 
     def db_value(self, value: Any) -> str | None:
         return None if value is None else self.text(value)
@@ -61,7 +78,9 @@ class JsonField(TextField):
         return _compact(value)
 
     def python_value(self, value: str | None) -> Any:
-        return None if value is None else json.loads(value)
+        if value is None:
+            return None
+        return json.loads(value) if self._read is None else self._read(json.loads(value))
 
 
 class EnumField(TextField):
@@ -79,6 +98,7 @@ class EnumField(TextField):
 _CONVERTED: Final = (TimestampField, JsonField, EnumField)
 
 
+@cache
 def field_names(shape: Any) -> tuple[str, ...]:
     """Return the names of the fields of a dataclass or named tuple, in order."""
     return tuple(field.name for field in fields(shape)) if is_dataclass(shape) else shape._fields
@@ -115,9 +135,12 @@ def record_of(shape: Callable[..., Record], row: Any, **others: Any) -> Record:
     return shape(**{name: getattr(row, name) for name in field_names(shape) if name not in others}, **others)
 
 
-def reader(shape: Callable[..., Record], model: type[Model]) -> Callable[[Row], Record]:
-    """Return what makes a record of `shape` out of a row of `select_list`: JSON, instants and enumerations become values."""
-    fields_of_model = [_column(model, name) for name in field_names(shape)]
+def reader(shape: Callable[..., Record], model: type[Model], **others: Any) -> Callable[[Row], Record]:
+    """Return what makes a record of `shape` out of a row of `select_list`: JSON, instants and enumerations become values.
+
+    `others` are columns of `model` for fields with other names.
+    """
+    fields_of_model = [others.get(name) or _column(model, name) for name in field_names(shape)]
     converted = [(at, field) for at, field in enumerate(fields_of_model) if isinstance(field, _CONVERTED)]
 
     def read_row(row: Row) -> Record:
@@ -132,7 +155,7 @@ def reader(shape: Callable[..., Record], model: type[Model]) -> Callable[[Row], 
 def values_of(model: type[Model], record: Any, **others: Any) -> dict[str, Any]:
     """Return what to insert into `model`: the fields of a record that are columns, and `others`."""
     known = model._meta.columns
-    return {name: getattr(record, name) for name in field_names(record) if name in known} | others
+    return {name: getattr(record, name) for name in field_names(record.__class__) if name in known} | others
 
 
 def select_list(shape: type, tables: Mapping[str, type[Model]], **others: str) -> str:

@@ -104,6 +104,11 @@ class LeasedJobs:
         ended = {self._lease: None, self._due_at: due_at}
         return compare_and_swap(self._model, job_id, self._holds(lease), *expected, **ended, **changes)
 
+    def release(self, held: JobLease, due_at: datetime) -> None:
+        """Let another worker claim a job from `due_at` on; a stale lease changes nothing."""
+        with transaction():
+            self.finish(held.id, held.lease, due_at=due_at)
+
     def _waiting(self, now: datetime, *columns: Any) -> Any:
         return self._model.select(*columns).where(getattr(self._model, self._due_at) <= now)
 

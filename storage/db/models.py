@@ -4,6 +4,7 @@
 """
 
 import re
+from datetime import timedelta
 
 from peewee import (
     AutoField,
@@ -32,6 +33,7 @@ from schemas.intake.grouping import TicketGrouping
 from schemas.intake.report_uploads import ReportUploadStatus, UploadError
 from schemas.settings.alert_channels import AlertKind
 from schemas.targets.target import TargetStatus
+from schemas.triage.approval_rules import StoppedReason, action_from, match_from
 from schemas.triage.bulk_decisions import BulkAction
 from schemas.triage.bulk_jobs import BulkJobStatus
 from storage.db.columns import EnumField, JsonField, TimestampField
@@ -245,7 +247,7 @@ class TargetRow(BaseModel):
     #: A rate limit over all workers, and until when it is used up: in microseconds since 1970, because at a thousand
     #: attempts a second whole milliseconds would lose one in forty.
     max_per_minute = IntegerField(null=True)
-    paced_until = BigIntegerField(null=True)
+    paced_until = TimestampField(timedelta(microseconds=1), null=True)
     #: When a worker may next validate its address and certificate: 0 if requested, a day after its last success or
     #: validation, sooner after a failed one, or the end of the lease. NULL: never.
     validation_due_at = TimestampField(null=True)
@@ -600,12 +602,12 @@ class ApprovalRuleRow(BaseModel):
     account = ForeignKeyField(AccountRow)
     name = TextField()
     enabled = BooleanField()
-    #: What an export must match, as JSON.
-    conditions = JsonField()
-    action = JsonField()
+    #: What an export must match.
+    conditions = JsonField(match_from)
+    action = JsonField(action_from)
     author = ForeignKeyField(UserRow)
     #: Why it stopped by itself.
-    stopped_reason = TextField(null=True)
+    stopped_reason = EnumField(StoppedReason, null=True)
     created_at = TimestampField()
     updated_at = TimestampField()
 

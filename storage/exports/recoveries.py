@@ -39,6 +39,8 @@ _FROM_THE_FIRST: Final = ""
 _IS_RUNNING: Final = RecoveryRow.status == RecoveryStatus.RUNNING.value
 
 _jobs: Final = LeasedJobs(RecoveryRow)
+#: Lets another worker continue a job that this process holds.
+release: Final = _jobs.release
 
 
 class AlreadyRecovering(Conflict):
@@ -92,12 +94,6 @@ def advance(held: JobLease, now: datetime) -> JobBatch:
     compare_and_swap(RecoveryRow, held.id, after_id=last_id, done=done, total=max(total, done))
 
     return JobBatch(BatchProgress.MORE, processed=moved, due=moved)
-
-
-def release(held: JobLease, now: datetime) -> None:
-    """Let another worker claim a recovery at once; a stale lease changes nothing."""
-    with transaction():
-        _jobs.finish(held.id, held.lease, due_at=now)
 
 
 def cancel(recovery_id: str, now: datetime, actor: str, account_id: int | None = None) -> Recovery:

@@ -18,7 +18,7 @@ from schemas.intake.scanner import SEVERITIES
 from schemas.targets.delivery_options import DeliveryOptions
 from schemas.triage.search_words import hosts_of, words_of
 from schemas.url_policy.addresses import address_class
-from storage.db.columns import JsonField, select_list
+from storage.db.columns import JsonField, record_of, select_list
 from storage.db.models import ExportRow, FindingRow, TargetRow
 from storage.targets.delivery_options import options_from
 
@@ -90,6 +90,15 @@ class WrittenTicket:
     words: str
     hosts: tuple[str, ...]
 
+    def columns(self) -> dict[str, Any]:
+        """Return what an export's row holds of it."""
+        return {
+            "ticket": self.text,
+            "ticket_digest": self.digest,
+            "preview_problems": self.problems,
+            "severity_rank": self.severity_rank,
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class Draft:
@@ -129,28 +138,19 @@ def written_records(records: Sequence[dict[str, Any]], checkpoint: Checkpoint = 
 
 def export_from(row: PolledExport) -> Export:
     """Return the record of an export's row."""
-    return Export(
-        id=row.id,
-        account_id=row.account_id,
+    return record_of(
+        Export,
+        row,
         status=ExportStatus(row.status),
-        status_reason=row.status_reason,
-        target_id=row.target_id,
         source=Source(row.source_type, row.source_id, row.scan_run_id),
         ticket=_json.python_value(row.ticket),
-        ticket_digest=row.ticket_digest,
         preview_problems=tuple(_json.python_value(row.preview_problems)),
-        attempts=row.attempts,
         due_at=from_ms(row.due_at),
-        version=row.version,
         last_attempt=None if row.last_attempt_at is None else _last_attempt(row, row.last_attempt_at),
-        provider_ticket_id=row.provider_ticket_id,
-        provider_ticket_url=row.provider_ticket_url,
         created_at=from_ms(row.created_at),
         approved_at=from_ms(row.approved_at),
         finished_at=from_ms(row.finished_at),
         severity=SEVERITIES[row.severity_rank],
-        project_id=row.project_id,
-        rule=row.rule,
         findings=None if row.findings_total is None else (row.findings_total, row.findings_fixed or 0),
         original_ticket=_json.python_value(row.original_ticket),
         dismissal=_dismissal(row) if row.status == ExportStatus.DISMISSED else None,
@@ -158,8 +158,8 @@ def export_from(row: PolledExport) -> Export:
         approved_by=_approved_by(row),
         siblings=None if row.siblings is None else tuple(_json.python_value(row.siblings)),
         finding=None if row.finding_id is None else _sighting(row, row.finding_id),
-        target_status=row.target_status,
         held_until=from_ms(row.held_until),
+        retry_after_s=None,
     )
 
 
@@ -173,8 +173,8 @@ def claim_from(due: DueExport, lease: str, now: datetime) -> Claim:
         try_number=due.attempts + 1 - due.attempts_before,
         target_id=due.target_id,
         base_url=due.base_url,
-        secret_sealed=None if due.secret_sealed is None else bytes(due.secret_sealed),
-        body=bytes(due.body),
+        secret_sealed=due.secret_sealed,
+        body=due.body,
         schedule_began_at=from_ms(due.schedule_began_at),
         claimed_at=now,
         account_id=due.account_id,
@@ -195,14 +195,11 @@ def prepared_values(export_id: str, draft: Draft, ticket: WrittenTicket, now: da
         "source_id": draft.source.id or export_id,
         "scan_run_id": draft.source.scan_run_id,
         "status": ExportStatus.PREPARED.value,
-        "ticket": ticket.text,
-        "ticket_digest": ticket.digest,
-        "preview_problems": ticket.problems,
+        **ticket.columns(),
         "attempts": 0,
         "attempts_before": 0,
         "version": 1,
         "created_at": to_ms(now),
-        "severity_rank": ticket.severity_rank,
         "rule": draft.rule,
         "open_group": draft.open_group,
         "findings_total": draft.findings,

@@ -67,8 +67,8 @@ class LockedExport(NamedTuple):
     approved_by_rule_id: str | None
 
 
-class LockedTarget(NamedTuple):
-    """What an approval or a retry reads of a target, which is not removed until the transaction ends."""
+class ApprovalTarget(NamedTuple):
+    """What an approval, a retry or a rule reads of a target."""
 
     account_id: int
     base_url: str
@@ -85,7 +85,8 @@ class LockedTarget(NamedTuple):
 
 _TARGETS: Final = f"""
 WITH r (id) AS ({{rows}})
-SELECT t.id, {select_list(LockedTarget, {"t": TargetRow})} FROM r JOIN targets t ON t.id = r.id WHERE t.deleted_at IS NULL"""  # noqa: S608 - our own names
+SELECT t.id, {select_list(ApprovalTarget, {"t": TargetRow})}
+FROM r JOIN targets t ON t.id = r.id WHERE t.deleted_at IS NULL"""  # noqa: S608 - our own names
 
 
 _LOCK: Final = f"""
@@ -172,11 +173,11 @@ def set_waiting(export_ids: Sequence[str], rule_id: str | None) -> None:
     execute_over(_SET_WAITING, column_types(ExportRow, ("id",)), [(each,) for each in export_ids], (rule_id,))
 
 
-def lock_targets(target_ids: Collection[str]) -> dict[str, LockedTarget]:
+def lock_targets(target_ids: Collection[str]) -> dict[str, ApprovalTarget]:
     """Return the targets that exist, by id; none is removed before the transaction ends."""
     sql = _TARGETS if is_sqlite() else _TARGETS + _STAYS
     found = rows_over(sql, column_types(TargetRow, ("id",)), [(each,) for each in target_ids])
-    return {target_id: LockedTarget._make(target) for target_id, *target in found}
+    return {target_id: ApprovalTarget._make(target) for target_id, *target in found}
 
 
 def frozen_body(export: LockedExport, target_id: str, approved_at: datetime) -> bytes:

@@ -10,14 +10,18 @@ from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from schemas.base.timestamps import from_ms, to_ms
-from schemas.targets.target import BREAKER_OPEN, TargetStatus
+from schemas.targets.target import BREAKER_OPEN
 from schemas.targets.throttle_state import ThrottleState
 from storage.db.bulk_sql import execute_over, rows_over
-from storage.db.columns import column_types, select_list
+from storage.db.columns import column_types, field_names, reader, select_list
 from storage.db.engine import is_sqlite, rows, transaction
 from storage.db.models import TargetRow
 
+#: The columns of fields with other names.
+_RENAMED: Final = {"target_id": TargetRow.id, "connected": TargetRow.connected_status}
 _COLUMNS: Final = select_list(ThrottleState, {"t": TargetRow}, target_id="t.id", connected="t.connected_status")
+_STATE_COLUMNS: Final = len(field_names(ThrottleState))
+_read_state: Final = reader(ThrottleState, TargetRow, **_RENAMED)
 
 # From one target to the next that has something waiting: exports_waiting is sorted by them, so each step is one seek.
 _WAITING: Final = """
@@ -56,30 +60,28 @@ _NEXT: Final = f"""{_WAITING}, ready (at) AS (
 )
 SELECT MIN(at) FROM ready WHERE at > ?"""  # noqa: S608 - our own names
 
-#: The columns that attempts change, in the order of `_row`.
-_WRITTEN: Final = (
-    "id",
-    "connected_status",
-    "last_success_at",
-    "held_until",
-    "held_reason",
-    "concurrency",
-    "ramp",
-    "failures_in_row",
-    "failing_since",
-    "paced_until",
-    "undelivered_in_row",
-)
-_WRITTEN_TYPES: Final = column_types(TargetRow, _WRITTEN)
+#: What attempts change: the columns by the names in a throttle state.
+_WRITTEN: Final[Mapping[str, Any]] = {
+    **_RENAMED,
+    "last_success_at": TargetRow.last_success_at,
+    "held_until": TargetRow.held_until,
+    "held_reason": TargetRow.held_reason,
+    "concurrency": TargetRow.concurrency,
+    "ramp": TargetRow.ramp,
+    "failures_in_row": TargetRow.failures_in_row,
+    "failing_since": TargetRow.failing_since,
+    "paced_until": TargetRow.paced_until,
+    "undelivered_in_row": TargetRow.undelivered_in_row,
+}
+_WRITTEN_COLUMNS: Final = tuple(field.column_name for field in _WRITTEN.values())
+_WRITTEN_TYPES: Final = column_types(TargetRow, _WRITTEN_COLUMNS)
 _WRITE: Final = f"""
-WITH r ({", ".join(_WRITTEN)}) AS ({{rows}})
-UPDATE targets SET {", ".join(f"{column} = r.{column}" for column in _WRITTEN[1:])}
+WITH r ({", ".join(_WRITTEN_COLUMNS)}) AS ({{rows}})
+UPDATE targets SET {", ".join(f"{column} = r.{column}" for column in _WRITTEN_COLUMNS[1:])}
 FROM r WHERE targets.id = r.id"""  # noqa: S608 - our own names
 
 _HELD_BEYOND: Final = """
 SELECT t.id FROM targets t WHERE t.paced_until > ? OR (t.held_until > ? AND t.held_reason = 'breaker_open')"""
-
-_MICROSECOND: Final = timedelta(microseconds=1)
 
 
 class AddressedState(NamedTuple):
@@ -139,14 +141,18 @@ def lock(seen: Mapping[str, AddressedState]) -> dict[str, AddressedState]:
 
 def write(states: Iterable[ThrottleState]) -> None:
     """Write throttle states without their status; the caller holds the transaction and has read them locked."""
-    execute_over(_WRITE, _WRITTEN_TYPES, [_row(state) for state in states])
+    execute_over(
+        _WRITE,
+        _WRITTEN_TYPES,
+        [[field.db_value(getattr(state, name)) for name, field in _WRITTEN.items()] for state in states],
+    )
 
 
 def shorten_holds(now: datetime, longest_s: float) -> None:
     """Let no rate limit and no breaker hold a target for longer than `longest_s` seconds, as after a clock was set back."""
     until = now + timedelta(seconds=longest_s)
     with transaction():
-        held = [row[0] for row in rows(_HELD_BEYOND, (_us(until), to_ms(until)))]
+        held = [row[0] for row in rows(_HELD_BEYOND, (TargetRow.paced_until.db_value(until), to_ms(until)))]
         write(_shortened(state, until) for state in read(held, locked=True).values())
 
 
@@ -170,53 +176,9 @@ def _lock(*, waits: bool) -> str:
 
 
 def _state(row: tuple[Any, ...]) -> ThrottleState:
-    return ThrottleState(
-        target_id=row[0],
-        status=TargetStatus(row[1]),
-        connected=row[2],
-        last_success_at=from_ms(row[3]),
-        held_until=from_ms(row[4]),
-        held_reason=row[5],
-        concurrency=row[6],
-        ramp=row[7],
-        failures_in_row=row[8],
-        failing_since=from_ms(row[9]),
-        max_per_minute=row[10],
-        paced_until=_from_us(row[11]),
-        account_id=row[12],
-        validation_status=row[13],
-        undelivered_in_row=row[14],
-    )
+    return _read_state(row[:_STATE_COLUMNS])
 
 
 def _addressed(row: tuple[Any, ...]) -> AddressedState:
     *_, base_url, sealed, settings = row
-    return AddressedState(_state(row), base_url, None if sealed is None else bytes(sealed), settings)
-
-
-def _row(state: ThrottleState) -> tuple[Any, ...]:
-    return (
-        state.target_id,
-        state.connected,
-        _ms(state.last_success_at),
-        _ms(state.held_until),
-        state.held_reason,
-        state.concurrency,
-        state.ramp,
-        state.failures_in_row,
-        _ms(state.failing_since),
-        _us(state.paced_until),
-        state.undelivered_in_row,
-    )
-
-
-def _ms(moment: datetime | None) -> int | None:
-    return None if moment is None else to_ms(moment)
-
-
-def _us(moment: datetime | None) -> int | None:
-    return None if moment is None else (moment - from_ms(0)) // _MICROSECOND
-
-
-def _from_us(us: int | None) -> datetime | None:
-    return None if us is None else from_ms(0) + us * _MICROSECOND
+    return AddressedState(_state(row), base_url, sealed, settings)

@@ -54,6 +54,8 @@ MAX_RUNNING: Final = 20
 _IS_RUNNING: Final = BulkJobRow.status == BulkJobStatus.RUNNING.value
 
 _jobs: Final = LeasedJobs(BulkJobRow)
+#: Lets another worker continue a job that this process holds.
+release: Final = _jobs.release
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,12 +144,6 @@ def advance(held: JobLease, now: datetime, policy: TargetPolicy, limits: Account
         return JobBatch(BatchProgress.MORE, len(batch), due)
     _end(held.id, BulkJobStatus.DONE, now, job.actor)
     return JobBatch(BatchProgress.FINISHED, len(batch), due)
-
-
-def release(held: JobLease, now: datetime) -> None:
-    """Let another worker claim a job at once; a stale lease changes nothing."""
-    with transaction():
-        _jobs.finish(held.id, held.lease, due_at=now)
 
 
 def cancel(job_id: str, now: datetime, actor: str, account_id: int | None = None) -> BulkJob:

@@ -106,17 +106,7 @@ def update_tickets(exports: Sequence[LockedExport]) -> list[GroupRow]:
     texts = written([ticket for _, ticket in grown])
     # A person may have chosen a lower severity.
     tickets = [(row, text) for (row, _), text in zip(grown, texts, strict=True) if text.text != row.ticket]
-    records = [
-        {
-            "id": row.id,
-            "ticket": each.text,
-            "ticket_digest": each.digest,
-            "preview_problems": each.problems,
-            "severity_rank": each.severity_rank,
-        }
-        for row, each in tickets
-    ]
-    write_locked(records, {})
+    write_locked([{"id": row.id, **each.columns()} for row, each in tickets], {})
     export_search.replace({row.id: (each.words, each.hosts) for row, each in tickets})
     return [row for row, _ in tickets]
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import accumulate
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from peewee import JOIN, SQL, fn
 
@@ -16,7 +16,6 @@ from schemas.base.checkpoint import Checkpoint
 from schemas.base.errors import FieldProblem, ValidationFailed
 from schemas.base.fields import problem
 from schemas.base.principal import Ability, Role, TokenKind, effective_abilities
-from schemas.targets.approval import ApprovalState
 from schemas.triage.approval_rules import (
     MAX_EXAMPLES,
     MAX_RULES,
@@ -31,12 +30,10 @@ from schemas.triage.approval_rules import (
     RuleSubject,
     RuleTestResult,
     StoppedReason,
-    action_from,
-    match_from,
 )
 from storage.accounts.audit_log import append
 from storage.db import identifiers
-from storage.db.columns import LAST_ULID, columns, get_by_id, read, record_of
+from storage.db.columns import LAST_ULID, columns, get_by_id, read
 from storage.db.engine import is_sqlite, transaction
 from storage.db.leases import compare_and_swap
 from storage.db.models import (
@@ -51,7 +48,7 @@ from storage.db.models import (
     UserRow,
 )
 from storage.db.queries import for_update, newest_first, tuples, where_given
-from storage.exports.transitions_sql import lock_targets
+from storage.exports.transitions_sql import ApprovalTarget, lock_targets
 
 #: Exports that the test of a rule reads at once: the most expensive pattern takes some 20 ms for them.
 _TEST_BATCH: Final = 200
@@ -64,33 +61,12 @@ IS_WAITING: Final = SQL("status = 'prepared' AND approved_by_rule_id IS NOT NULL
 _TICK: Final = timedelta(milliseconds=1)
 
 
-class RuleTarget(NamedTuple):
-    """The target of a rule: its URL, and what an approval depends on."""
-
-    base_url: str
-    state: ApprovalState
-
-
 @dataclass(frozen=True, slots=True)
 class RuleUsability:
     """Reasons why rules can no longer decide, by rule id; and the targets of the other approving rules, by target id."""
 
     stopped: Mapping[str, StoppedReason]
-    targets: Mapping[str, RuleTarget]
-
-
-class _StoredRule(NamedTuple):
-    id: str
-    account_id: int
-    name: str
-    enabled: bool
-    conditions: dict[str, Any]
-    action: dict[str, Any]
-    author_id: int
-    author: str
-    stopped_reason: str | None
-    created_at: datetime
-    updated_at: datetime
+    targets: Mapping[str, ApprovalTarget]
 
 
 def needed_abilities(action: RuleAction) -> frozenset[Ability]:
@@ -164,7 +140,7 @@ def list_page(
 ) -> list[ApprovalRule]:
     """Return up to `limit` rules of one account or of all, the newest first, older than the one with the id `before`."""
     query = where_given(_rules(), (ApprovalRuleRow.account, account_id))
-    return _shown(_read(newest_first(query, ApprovalRuleRow.id, limit, before)), now)
+    return _shown(read(ApprovalRule, newest_first(query, ApprovalRuleRow.id, limit, before)), now)
 
 
 def change(
@@ -208,16 +184,16 @@ def delete(rule_id: str, account_id: int | None, now: datetime, actor: str) -> N
 def enabled_rules(account_id: int) -> list[ApprovalRule]:
     """Return the rules of an account that decide, the oldest first."""
     wanted = _rules().where(ApprovalRuleRow.account == account_id, ApprovalRuleRow.enabled)
-    return _read(wanted.order_by(ApprovalRuleRow.id))
+    return read(ApprovalRule, wanted.order_by(ApprovalRuleRow.id))
 
 
 def usability(rules: Collection[ApprovalRule], now: datetime) -> RuleUsability:
     """Return which rules cannot go on at `now`, and why, and the targets of the others."""
     held = abilities_of({rule.author_id for rule in rules}, now)
     wanted = [rule.action.target_id for rule in rules if rule.action.target_id is not None]
-    query = TargetRow.select(TargetRow.id, TargetRow.base_url, *columns(ApprovalState, TargetRow))
+    query = TargetRow.select(TargetRow.id, *columns(ApprovalTarget, TargetRow))
     found = tuples(query.where(TargetRow.id.in_(wanted), TargetRow.deleted_at.is_null())) if wanted else []
-    targets = {row[0]: RuleTarget(row[1], ApprovalState._make(row[2:])) for row in found}
+    targets = {target_id: ApprovalTarget._make(target) for target_id, *target in found}
     reasons = {rule.id: _stopped(rule, held, targets) for rule in rules}
     return RuleUsability({rule_id: reason for rule_id, reason in reasons.items() if reason is not None}, targets)
 
@@ -247,7 +223,7 @@ def hold(rules: Collection[ApprovalRule], *, targets: bool = True) -> bool:
 def rules_with_waiting() -> list[ApprovalRule]:
     """Return the rules, of all accounts, for whose targets prepared exports wait."""
     waiting = ExportRow.select().where(IS_WAITING, ExportRow.approved_by_rule_id == ApprovalRuleRow.id)
-    return _read(_rules().where(fn.EXISTS(waiting)).order_by(ApprovalRuleRow.id))
+    return read(ApprovalRule, _rules().where(fn.EXISTS(waiting)).order_by(ApprovalRuleRow.id))
 
 
 def page_urls(export_ids: Sequence[str]) -> dict[str, set[str]]:
@@ -306,29 +282,13 @@ def _test_batch(match: RuleMatch, wanted: Any) -> list[tuple[str, RuleSubject]]:
 
 
 def _rules() -> Any:
-    shown = columns(_StoredRule, ApprovalRuleRow, author=UserRow.email)
+    shown = columns(ApprovalRule, ApprovalRuleRow, author=UserRow.email, match=ApprovalRuleRow.conditions)
     return ApprovalRuleRow.select(*shown).join(UserRow)
-
-
-def _read(query: Any) -> list[ApprovalRule]:
-    return [_rule(stored) for stored in read(_StoredRule, query)]
-
-
-def _rule(stored: _StoredRule) -> ApprovalRule:
-    reason = None if stored.stopped_reason is None else StoppedReason(stored.stopped_reason)
-    return record_of(
-        ApprovalRule,
-        stored,
-        enabled=bool(stored.enabled),
-        match=match_from(stored.conditions),
-        action=action_from(stored.action),
-        stopped_reason=reason,
-    )
 
 
 def _get(rule_id: str, account_id: int | None) -> ApprovalRule:
     query = where_given(_rules(), (ApprovalRuleRow.id, rule_id), (ApprovalRuleRow.account, account_id))
-    return _rule(get_by_id(_StoredRule, query, identifiers.RULE, rule_id, "There is no such approval rule."))
+    return get_by_id(ApprovalRule, query, identifiers.RULE, rule_id, "There is no such approval rule.")
 
 
 def _locked(rule_id: str, account_id: int | None) -> ApprovalRule:
@@ -345,7 +305,9 @@ def _shown(rules: list[ApprovalRule], now: datetime) -> list[ApprovalRule]:
     return [replace(rule, enabled=False, stopped_reason=reasons[rule.id]) if rule.id in reasons else rule for rule in rules]
 
 
-def _stopped(rule: ApprovalRule, held: Mapping[int, set[str]], targets: Mapping[str, RuleTarget]) -> StoppedReason | None:
+def _stopped(
+    rule: ApprovalRule, held: Mapping[int, set[str]], targets: Mapping[str, ApprovalTarget]
+) -> StoppedReason | None:
     if rule.author_id not in held:
         return StoppedReason.AUTHOR_DISABLED
     if not held[rule.author_id].issuperset(needed_abilities(rule.action)):

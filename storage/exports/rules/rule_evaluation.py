@@ -26,8 +26,15 @@ from storage.db.models import ExportRow
 from storage.db.queries import for_update
 from storage.exports.rows import written_records
 from storage.exports.rules import approval_rules
-from storage.exports.rules.approval_rules import IS_WAITING, RuleTarget, RuleUsability
-from storage.exports.transitions_sql import LockedExport, approve_locked, has_rules, set_waiting, write_locked
+from storage.exports.rules.approval_rules import IS_WAITING, RuleUsability
+from storage.exports.transitions_sql import (
+    ApprovalTarget,
+    LockedExport,
+    approve_locked,
+    has_rules,
+    set_waiting,
+    write_locked,
+)
 from storage.targets import targets
 
 #: Exports that wait and are decided in one transaction: some 50 ms, in which no other writer of SQLite writes.
@@ -103,7 +110,7 @@ class ApprovalRules:
                 self._apply_decision(decision, usability.targets, now)
         return True
 
-    def _apply_decision(self, decision: _Decision, known: Mapping[str, RuleTarget], now: datetime) -> None:
+    def _apply_decision(self, decision: _Decision, known: Mapping[str, ApprovalTarget], now: datetime) -> None:
         rule, exports = decision.rule, decision.exports
         if rule.action.type is RuleActionType.LABEL:
             _label(rule, exports, now)
@@ -118,7 +125,7 @@ class ApprovalRules:
             else:
                 _wait(rule, safe, now)
 
-    def _accepts(self, rule: ApprovalRule, known: Mapping[str, RuleTarget], now: datetime) -> bool:
+    def _accepts(self, rule: ApprovalRule, known: Mapping[str, ApprovalTarget], now: datetime) -> bool:
         """Return whether the target of a rule accepts approvals; one whose URL the policy refuses is blocked."""
         target_id = str(rule.action.target_id)
         target = known[target_id]
@@ -189,11 +196,7 @@ def _label(rule: ApprovalRule, exports: Sequence[LockedExport], now: datetime) -
     labels = [_labels(rule, each.ticket["labels"]) for each in exports]
     changed = [(each, wanted) for each, wanted in zip(exports, labels, strict=True) if wanted != each.ticket["labels"]]
     tickets = written_records([{**each.ticket, "labels": wanted} for each, wanted in changed])
-    records = [
-        {"id": each.id, "ticket": ticket.text, "ticket_digest": ticket.digest, "preview_problems": ticket.problems}
-        for (each, _), ticket in zip(changed, tickets, strict=True)
-    ]
-    write_locked(records, {})
+    write_locked([{"id": each.id, **ticket.columns()} for (each, _), ticket in zip(changed, tickets, strict=True)], {})
     _append(rule, RuleActionType.LABEL.value, [each for each, _ in changed], ExportStatus.PREPARED, now)
 
 
