@@ -239,7 +239,7 @@ def _line(record: Mapping[str, Any]) -> str:
 def _stored(field: Any, value: Any) -> Any:
     """Return a value as the table stores it, bytes as base64."""
     if isinstance(field, BlobField):
-        return None if value is None else base64.b64encode(bytes(value)).decode()
+        return None if value is None else base64.b64encode(value).decode()
     return field.db_value(value)
 
 

@@ -185,9 +185,7 @@ def claim_next(now: datetime) -> ComplianceLease | None:
         if lease is None:
             return None
         _end_lapsed(row)
-    sealed = None if row.subject_sealed is None else bytes(row.subject_sealed)
-    changed = {"lease": lease, "subject_sealed": sealed, "attempt": row.attempts + 1, "received_at": row.created_at}
-    return record_of(ComplianceLease, row, **changed)
+    return record_of(ComplianceLease, row, lease=lease, attempt=row.attempts + 1, received_at=row.created_at)
 
 
 def subject_of(held: ComplianceLease, vault: Vault) -> Subject:
@@ -255,7 +253,7 @@ def report_of(request_id: str, vault: Vault) -> dict[str, Any] | None:
     sealed = row.select(row.report_sealed).where(row.id == request_id).scalar()
     if sealed is None:
         return None
-    report: dict[str, Any] = json.loads(vault.open(bytes(sealed), REPORT.context(request_id)))
+    report: dict[str, Any] = json.loads(vault.open(sealed, REPORT.context(request_id)))
     return report
 
 

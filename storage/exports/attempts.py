@@ -36,7 +36,7 @@ def list_details_page(export_id: str, account_id: int, limit: int, before: str |
 
 def _page(export_id: str, account_id: int, limit: int, before: str | None) -> Any:
     require_export(export_id, account_id)
-    return _attempts(export_id).where(AttemptRow.number < _number_before(before, export_id)).limit(limit)
+    return _attempts(export_id).where(AttemptRow.number < number_before(AttemptRow, before, export_id)).limit(limit)
 
 
 def _attempts(export_id: str) -> Any:
@@ -50,10 +50,11 @@ def require_export(export_id: str, account_id: int | None) -> None:
         raise ExportNotFound
 
 
-def _number_before(attempt_id: str | None, export_id: str) -> int:
-    if attempt_id is None:
+def number_before(model: Any, row_id: str | None, export_id: str) -> int:
+    """Return the number of an attempt or event of an export; None stands for one after all. Raises ValidationFailed."""
+    if row_id is None:
         return _AFTER_ALL
-    found = tuples(AttemptRow.select(AttemptRow.number).where(AttemptRow.id == attempt_id, AttemptRow.export == export_id))
+    found = tuples(model.select(model.number).where(model.id == row_id, model.export == export_id))
     if not found:
         raise ValidationFailed(problem("/cursor", "invalid_cursor"))
     return int(found[0][0])

@@ -116,8 +116,7 @@ def recheck(claim: Claim, now: datetime) -> Claim | None:
     if not found:
         return None
     [(base_url, sealed, *options)] = found
-    secret = None if sealed is None else bytes(sealed)
-    return claim._replace(base_url=base_url, secret_sealed=secret, options=options_from(options))
+    return claim._replace(base_url=base_url, secret_sealed=sealed, options=options_from(options))
 
 
 def renew(claims: Iterable[Claim], now: datetime, lease_s: float) -> int:

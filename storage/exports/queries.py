@@ -104,8 +104,7 @@ def get_frozen_body(export_id: str, account_id: int) -> FrozenBody:
     found = _find(ExportRow.select(ExportRow.body, ExportRow.redacted_at).where(ExportRow.account == account_id), export_id)
     if found is None:
         raise ExportNotFound
-    body, redacted_at = found
-    return FrozenBody(None if body is None else bytes(body), redacted_at)
+    return FrozenBody(*found)
 
 
 def blocked_url(export_id: str, account_id: int | None = None, target_id: str | None = None) -> str | None:

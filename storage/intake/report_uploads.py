@@ -147,7 +147,7 @@ def content(lease: JobLease, vault: Vault) -> bytes:
     sealed = query.scalar()
     if sealed is None:
         raise WrongEncryptionKey
-    return vault.open(bytes(sealed), UPLOADED_REPORT.context(lease.id)).encode("latin-1")
+    return vault.open(sealed, UPLOADED_REPORT.context(lease.id)).encode("latin-1")
 
 
 def begin(lease: JobLease, total: int, skipped: Sequence[str], now: datetime) -> bool:

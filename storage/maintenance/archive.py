@@ -86,4 +86,4 @@ def archived_fields(model: Any) -> list[Any]:
 def _readable(value: Any) -> Any:
     if isinstance(value, datetime):
         return format_rfc3339(value)
-    return bytes(value).decode() if isinstance(value, bytes | memoryview) else value
+    return value.decode() if isinstance(value, bytes) else value

@@ -186,9 +186,7 @@ def _slices(vault: Vault) -> Iterator[tuple[_NamedColumn, list[_Value]]]:
             yield column, [_read(vault, column, *row) for row in found]
 
 
-def _read(vault: Vault, column: _NamedColumn, row_id: str, stored: bytes, known: Any, shop: str) -> _Value:
-    # psycopg and sqlite3 differ in how they return bytes.
-    sealed = bytes(stored)
+def _read(vault: Vault, column: _NamedColumn, row_id: str, sealed: bytes, known: Any, shop: str) -> _Value:
     # A name is compared and written as it is stored.
     name: str | None = JsonField.text(known) if isinstance(known, list) else known
     context = column.encrypted.context(row_id)

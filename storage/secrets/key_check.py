@@ -42,8 +42,8 @@ def check_keys(vault: Vault, now: datetime) -> None:
 
 def canary() -> bytes | None:
     """Return the encrypted canary; None if this installation has never been started."""
-    found = InstallationRow.select(InstallationRow.key_canary).where(InstallationRow.id == 1).scalar()
-    return None if found is None else bytes(found)
+    found: bytes | None = InstallationRow.select(InstallationRow.key_canary).where(InstallationRow.id == 1).scalar()
+    return found
 
 
 def opens(canary: bytes, vault: Vault) -> bool:
@@ -89,7 +89,7 @@ def _samples() -> Iterator[tuple[bytes, str]]:
     for column in ENCRYPTED_COLUMNS:
         newest = column.field.model.select(column.key, column.field).where(column.field.is_null(False))
         for row_id, sealed in tuples(newest.order_by(column.key.desc()).limit(_SAMPLE)):
-            yield bytes(sealed), column.context(row_id)
+            yield sealed, column.context(row_id)
 
 
 def _opened(vault: Vault, sealed: bytes, context: str) -> str | None:

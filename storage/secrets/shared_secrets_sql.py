@@ -10,4 +10,4 @@ _SECRET: Final = "SELECT secret_sealed FROM integration_secrets WHERE name = ?" 
 def find_sealed(name: str) -> bytes | None:
     """Return the encrypted secret that an operator set for an integration; None if there is none."""
     found = first_row(_SECRET, (name,))
-    return None if found is None else bytes(found[0])
+    return None if found is None else found[0]

@@ -1,11 +1,15 @@
 """How requests to a target are made, as its row says."""
 
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
+
+from peewee import Model
 
 from schemas.targets.delivery_options import DEFAULT_OPTIONS, DeliveryOptions
 from storage.db.columns import columns, select_list
 from storage.db.models import TargetRow
+
+Job = TypeVar("Job")
 
 #: The DeliveryOptions of a target `t`, in hand-written SQL.
 OPTION_COLUMNS: Final = select_list(DeliveryOptions, {"t": TargetRow})
@@ -15,11 +19,19 @@ OPTION_FIELDS: Final = tuple(columns(DeliveryOptions, TargetRow))
 
 def options_from(values: Sequence[Any]) -> DeliveryOptions:
     """Return the delivery options of one row of these columns."""
-    if tuple(values) == DEFAULT_OPTIONS:
-        return DEFAULT_OPTIONS
-    *plain, headers, standard_secret, certificate = values
-    sealed = [None if each is None else bytes(each) for each in (headers, standard_secret, certificate)]
-    return DeliveryOptions(*plain, *sealed)
+    return DEFAULT_OPTIONS if tuple(values) == DEFAULT_OPTIONS else DeliveryOptions(*values)
+
+
+def job_columns(shape: type, model: type[Model], **others: Any) -> list[Any]:
+    """Return what to select for the fields of a job at a target, of which `options` is the last; `read_job` reads it."""
+    of_target = {"base_url": TargetRow.base_url, "secret_sealed": TargetRow.secret_sealed}
+    # The first column of the options, the others follow.
+    return [*columns(shape, model, **of_target, options=OPTION_FIELDS[0], **others), *OPTION_FIELDS[1:]]
+
+
+def read_job(shape: Callable[..., Job], row: Sequence[Any]) -> Job:
+    """Return the job of one row of `job_columns`."""
+    return shape(*row[: -len(OPTION_FIELDS)], options_from(row[-len(OPTION_FIELDS) :]))
 
 
 def options_of(row: TargetRow) -> DeliveryOptions:

@@ -14,13 +14,12 @@ from schemas.targets.pings import NO_WORKER, STALE_AFTER_S, WORKER_LOST, Ping, P
 from schemas.targets.target import PINGABLE, TargetStatus
 from storage.accounts.audit_log import append
 from storage.db import identifiers
-from storage.db.columns import columns
 from storage.db.engine import transaction
 from storage.db.leases import compare_and_swap
 from storage.db.models import PingRow, TargetRow
 from storage.db.queries import tuples
 from storage.targets import targets
-from storage.targets.delivery_options import OPTION_FIELDS, options_from, options_of
+from storage.targets.delivery_options import job_columns, options_of, read_job
 
 #: How long a repeat of a keyed request gets the same ping; its stored response serves it from then on.
 _SHARED_FOR: Final = timedelta(hours=1)
@@ -86,19 +85,7 @@ def claim_next(now: datetime, excluded: Collection[int | None] = ()) -> PingJob 
     """
     oldest = (
         PingRow.select(
-            *columns(
-                PingJob,
-                PingRow,
-                target_id=TargetRow.id,
-                account_id=TargetRow.account,
-                target_name=TargetRow.name,
-                base_url=TargetRow.base_url,
-                secret_sealed=TargetRow.secret_sealed,
-                # Its first column, the others follow.
-                options=OPTION_FIELDS[0],
-            ),
-            *OPTION_FIELDS[1:],
-            TargetRow.status,
+            TargetRow.status, *job_columns(PingJob, PingRow, account_id=TargetRow.account, target_name=TargetRow.name)
         )
         .join(TargetRow)
         .where(_IS_WAITING)
@@ -108,9 +95,8 @@ def claim_next(now: datetime, excluded: Collection[int | None] = ()) -> PingJob 
     if excluded:
         oldest = oldest.where(TargetRow.account.not_in(list(excluded)))
     while found := tuples(oldest.clone()):
-        [(*values, status)] = found
-        own, options = values[: -len(OPTION_FIELDS)], values[-len(OPTION_FIELDS) :]
-        order = PingJob(*[*own, options_from(options)])
+        [(status, *values)] = found
+        order = read_job(PingJob, values)
         obstacle = _obstacle(order, status, now)
         if obstacle is not None:
             _end(order.id, PingResult(False, error_code=obstacle), now, _IS_WAITING)

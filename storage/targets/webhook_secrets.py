@@ -108,7 +108,7 @@ def _locked_webhook(target_id: str, account_id: int | None) -> TargetRow:
 def _headers(row: TargetRow, vault: Vault) -> dict[str, str]:
     if row.headers_sealed is None:
         return {}
-    headers: dict[str, str] = json.loads(vault.open(bytes(row.headers_sealed), TARGET_HEADERS.context(row.id)))
+    headers: dict[str, str] = json.loads(vault.open(row.headers_sealed, TARGET_HEADERS.context(row.id)))
     return headers
 
 

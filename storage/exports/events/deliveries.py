@@ -22,7 +22,7 @@ from storage.db.leases import LeasedJobs, compare_and_swap
 from storage.db.models import AuditEntryRow, ExportRow, TargetRow, TicketEventRow
 from storage.db.queries import tuples
 from storage.targets.changes import MOVE_TARGET
-from storage.targets.delivery_options import OPTION_FIELDS, options_from
+from storage.targets.delivery_options import OPTION_FIELDS, job_columns, options_from, read_job
 
 #: Events that cannot be sent now, put off in one transaction.
 POSTPONED_AT_ONCE: Final = 500
@@ -82,25 +82,14 @@ class _Unsendable(NamedTuple):
 
 def next_due(now: datetime, excluded: Collection[int | None] = ()) -> EventJob | None:
     """Return the event that has been due longest and may be sent now; of any account but those `excluded`."""
-    own = columns(
-        EventJob,
-        TicketEventRow,
-        provider_ticket_id=ExportRow.provider_ticket_id,
-        base_url=TargetRow.base_url,
-        secret_sealed=TargetRow.secret_sealed,
-        # Its first column, the others follow.
-        options=OPTION_FIELDS[0],
-    )
-    found = _due(now, *own, *OPTION_FIELDS[1:]).where(_may_be_sent(now), _has_room(now), _is_first())
+    shown = job_columns(EventJob, TicketEventRow, provider_ticket_id=ExportRow.provider_ticket_id)
+    found = _due(now, *shown).where(_may_be_sent(now), _has_room(now), _is_first())
     if excluded:
         found = found.where(TicketEventRow.account.not_in(list(excluded)))
     for row in tuples(found.order_by(TicketEventRow.due_at).limit(1)):
-        values, options = row[: -len(OPTION_FIELDS)], row[-len(OPTION_FIELDS) :]
-        event = EventJob._make([*values, options_from(options)])
-        sealed = None if event.secret_sealed is None else bytes(event.secret_sealed)
+        event = read_job(EventJob, row)
         # Its last attempt ended with its lease, at an unknown moment.
-        is_unknown = event.is_outcome_unknown or event.lease is not None
-        return event._replace(body=bytes(event.body), secret_sealed=sealed, is_outcome_unknown=is_unknown)
+        return event._replace(is_outcome_unknown=event.is_outcome_unknown or event.lease is not None)
     return None
 
 
@@ -126,11 +115,7 @@ def claim(event: EventJob, now: datetime, lease_s: float) -> EventJob | None:
     target = TargetRow.select(TargetRow.base_url, TargetRow.secret_sealed, *OPTION_FIELDS)
     [(base_url, sealed, *options)] = tuples(target.where(TargetRow.id == event.target_id))
     return event._replace(
-        lease=lease,
-        attempts=event.attempts + 1,
-        base_url=base_url,
-        secret_sealed=None if sealed is None else bytes(sealed),
-        options=options_from(options),
+        lease=lease, attempts=event.attempts + 1, base_url=base_url, secret_sealed=sealed, options=options_from(options)
     )
 
 
@@ -254,7 +239,7 @@ def follow(export_id: str, target_id: str, wanted: Collection[str], now: datetim
     """
     pending = (TicketEventRow.export == export_id) & (TicketEventRow.status == TicketEventStatus.PENDING.value)
     found = tuples(TicketEventRow.select(TicketEventRow.id, TicketEventRow.type, TicketEventRow.body).where(pending))
-    bodies = [(event_id, body_for(bytes(body), target_id)) for event_id, kind, body in found if kind in wanted]
+    bodies = [(event_id, body_for(body, target_id)) for event_id, kind, body in found if kind in wanted]
     if bodies:
         moved = {"target": target_id, "body": Case(TicketEventRow.id, bodies)}
         TicketEventRow.update(**moved).where(TicketEventRow.id.in_([event_id for event_id, _ in bodies])).execute()

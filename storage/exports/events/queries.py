@@ -3,13 +3,10 @@
 from dataclasses import replace
 from datetime import datetime
 
-from schemas.base.errors import ValidationFailed
-from schemas.base.fields import problem
 from schemas.exports.tickets.ticket_events import TicketEvent
 from storage.db.columns import columns, read
 from storage.db.models import TicketEventRow
-from storage.db.queries import tuples
-from storage.exports.attempts import require_export
+from storage.exports.attempts import number_before, require_export
 
 
 def list_page(export_id: str, account_id: int | None, limit: int, before: str | None = None) -> list[TicketEvent]:
@@ -20,14 +17,9 @@ def list_page(export_id: str, account_id: int | None, limit: int, before: str | 
     """
     if account_id is not None:
         require_export(export_id, account_id)
-    of_export = TicketEventRow.export == export_id
     shown = columns(TicketEvent, TicketEventRow, deliveries=TicketEventRow.attempt_records)
-    found = TicketEventRow.select(*shown).where(of_export)
-    if before is not None:
-        last = tuples(TicketEventRow.select(TicketEventRow.number).where(of_export, TicketEventRow.id == before))
-        if not last:
-            raise ValidationFailed(problem("/cursor", "invalid_cursor"))
-        found = found.where(TicketEventRow.number < last[0][0])
+    is_before = TicketEventRow.number < number_before(TicketEventRow, before, export_id)
+    found = TicketEventRow.select(*shown).where(TicketEventRow.export == export_id, is_before)
     return [_read(each) for each in read(TicketEvent, found.order_by(TicketEventRow.number.desc()).limit(limit))]
 
 
