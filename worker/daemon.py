@@ -15,8 +15,6 @@ from contextlib import suppress
 from types import FrameType
 from typing import Final
 
-from tenacity import Retrying, retry_if_result, wait_fixed
-
 from runtime import error_reports, logs, metrics, tracing, wake_up_queue
 from runtime.files import raise_file_limit
 from schemas.settings.definitions import Settings
@@ -93,15 +91,9 @@ class _Daemon:
 
     def listen(self) -> None:
         """Take wake-ups until a signal comes; after an outage of Redis listen again."""
-
-        def is_running(_result: None) -> bool:
-            return not self._stop_signal.is_requested()
-
-        def wait(seconds: float) -> None:
-            self._stop_signal.wait(seconds)
-
-        again = Retrying(retry=retry_if_result(is_running), wait=wait_fixed(REDIS_RETRY_S), sleep=wait)
-        again(listen, self._settings.redis_url, self._stop_signal.is_requested)
+        while not self._stop_signal.is_requested():
+            listen(self._settings.redis_url, self._stop_signal.is_requested)
+            self._stop_signal.wait(REDIS_RETRY_S)
 
     def join(self) -> bool:
         """Wait for the threads after a signal; return whether the dispatcher ended."""

@@ -28,21 +28,6 @@ class Exchange:
     the receiver may have got bytes of the request; `max_response_bytes` is how much is read of its response.
     """
 
-    __slots__ = (
-        "_expired",
-        "_watched",
-        "account_id",
-        "address",
-        "began_at",
-        "certificate",
-        "connect_timeout_s",
-        "deadline",
-        "first_byte_at",
-        "has_sent",
-        "max_response_bytes",
-        "timings",
-    )
-
     def __init__(
         self,
         deadline_s: float,
