@@ -37,8 +37,8 @@ def _as_it_is(body: bytes) -> FormattedBody:
 
 def _structured(body: bytes) -> FormattedBody:
     event = json.loads(body)
-    read_headers = {**_attributes(event), "datacontenttype": "application/json", "data": event}
-    return FormattedBody(canonical(read_headers), {"Content-Type": "application/cloudevents+json"})
+    envelope = {**_attributes(event), "datacontenttype": "application/json", "data": event}
+    return FormattedBody(canonical(envelope), {"Content-Type": "application/cloudevents+json"})
 
 
 def _binary(body: bytes) -> FormattedBody:

@@ -31,7 +31,7 @@ UPDATE findings SET export_id =
 UPDATE exports SET findings_total = 1, findings_fixed = 0,
     rule = (SELECT code FROM findings WHERE findings.id = exports.source_id)
 WHERE source_type = 'finding';
--- Array exports may carry the ticket of one finding, one for each target.
+-- Several exports may carry the ticket of one finding, one for each target.
 DROP INDEX exports_finding;
 CREATE INDEX exports_finding ON exports (source_id) WHERE source_type = 'finding';
 CREATE UNIQUE INDEX exports_open_group ON exports (project_id, open_group) WHERE open_group IS NOT NULL;

@@ -90,11 +90,11 @@ def test_a_form_is_the_same_for_every_attempt(body: bytes, form: BodyFormat) -> 
 @pytest.mark.parametrize("body", BODIES.values(), ids=list(BODIES))
 def test_a_structured_event_holds_the_ticket_as_data(body: bytes) -> None:
     event, given = formatted(body, BodyFormat.CLOUDEVENTS), json.loads(body)
-    read_headers = json.loads(event.body)
+    envelope = json.loads(event.body)
     assert event.headers == {"Content-Type": "application/cloudevents+json"}
-    assert event.body == canonical(read_headers)
-    assert read_headers.pop("data") == given
-    assert read_headers == {
+    assert event.body == canonical(envelope)
+    assert envelope.pop("data") == given
+    assert envelope == {
         "specversion": "1.0",
         "id": given["id"],
         "source": "urn:riskrelay:target:tgt_1",
@@ -107,12 +107,12 @@ def test_a_structured_event_holds_the_ticket_as_data(body: bytes) -> None:
 
 @pytest.mark.parametrize("body", BODIES.values(), ids=list(BODIES))
 def test_a_binary_event_is_the_approved_bytes_with_headers(body: bytes) -> None:
-    event, read_headers = (
+    event, envelope = (
         formatted(body, BodyFormat.CLOUDEVENTS_BINARY),
         json.loads(formatted(body, BodyFormat.CLOUDEVENTS).body),
     )
     assert event.body == body
-    attributes = {name: value for name, value in read_headers.items() if name not in {"data", "datacontenttype"}}
+    attributes = {name: value for name, value in envelope.items() if name not in {"data", "datacontenttype"}}
     assert event.headers == {"Content-Type": "application/json", **{f"ce-{name}": text for name, text in attributes.items()}}
     assert all(value.isascii() and value.isprintable() for value in event.headers.values())
 
