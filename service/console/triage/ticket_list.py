@@ -193,8 +193,8 @@ class TicketList(NamedTuple):
 
     @property
     def is_filtered(self) -> bool:
-        """Whether anything but the view and the order narrows the list."""
-        return any(name not in {"view", "sort", "export"} for name in self.address.params)
+        """Whether anything but the view, the order and the page narrows the list."""
+        return any(name not in {"view", "sort", "export", "cursor"} for name in self.address.params)
 
 
 def read_list(

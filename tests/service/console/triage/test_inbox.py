@@ -13,6 +13,7 @@ from runtime.clock import utc_now
 from schemas.base.principal import Ability
 from schemas.base.timestamps import to_ms
 from schemas.intake.scanner import PostbackForm
+from service.console.triage import ticket_list
 from service.console.triage.ticket_list import MAX_OPTIONS, PAGE_ROWS
 from storage.db.engine import execute
 from storage.exports import queries
@@ -338,6 +339,18 @@ def test_a_filtered_list_names_no_new_tickets_because_the_count_is_of_all(
     prepare(severity="high")
     queries_with_count = ("", "sort=created_at", "severity=high", "q=total", "view=snoozed")
     assert ["data-new" in person.get("/inbox", each).text for each in queries_with_count] == [True, True, *[False] * 3]
+
+
+@on_sqlite
+def test_every_page_of_the_whole_list_names_new_tickets(
+    person: ConsoleBrowser, prepare: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ticket_list, "PAGE_ROWS", 1)
+    prepare("one")
+    prepare("two")
+    found = re.search(r'rel="next" href="/console/inbox\?([^"]+)"', person.get("/inbox").text)
+    assert found is not None
+    assert "data-new" in person.get("/inbox", unescape(found[1])).text
 
 
 @on_sqlite
