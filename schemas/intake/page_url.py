@@ -46,23 +46,10 @@ _TOKEN: Final = re.compile(r"(?=(?:[^0-9]*+[0-9]){4})(?=(?:[^A-Za-z]*+[A-Za-z]){
 _PASSING: Final[Mapping[str, re.Pattern[str]]] = {
     # jQuery's cache-buster is a number
     "_": _NUMBER,
-    "nocache": _ANYTHING,
-    "no_cache": _ANYTHING,
-    "cachebust": _ANYTHING,
-    "cachebuster": _ANYTHING,
-    "cache_buster": _ANYTHING,
-    "jsessionid": _ANYTHING,
-    "phpsessid": _ANYTHING,
-    "aspsessionid": _ANYTHING,
-    "asp.net_sessionid": _ANYTHING,
-    "cftoken": _ANYTHING,
-    "oscsid": _ANYTHING,
-    "zenid": _ANYTHING,
-    "xtcsid": _ANYTHING,
-    "sid": _TOKEN,
-    "sessid": _TOKEN,
-    "sessionid": _TOKEN,
-    "session_id": _TOKEN,
+    **dict.fromkeys(("nocache", "no_cache", "cachebust", "cachebuster", "cache_buster"), _ANYTHING),
+    **dict.fromkeys(("jsessionid", "phpsessid", "aspsessionid", "asp.net_sessionid", "cftoken"), _ANYTHING),
+    **dict.fromkeys(("oscsid", "zenid", "xtcsid"), _ANYTHING),
+    **dict.fromkeys(("sid", "sessid", "sessionid", "session_id"), _TOKEN),
 }
 
 #: Sessions in the path: Java's and PHP's parameter, and ASP.NET's segment.

@@ -29,25 +29,14 @@ RUN_STATUSES: Final = ("running", "completed", "partial", "failed", "cancelled")
 STATUSES_WITH_FINDINGS: Final = frozenset({"completed", "partial"})
 
 SEVERITIES: Final = ("info", "low", "medium", "high", "critical")
-#: Other names of severities in scanners.
+#: Our severities and other names of them in scanners.
 SEVERITY_SYNONYMS: Final[Mapping[str, str]] = {
     **{name: name for name in SEVERITIES},
-    "informational": "info",
-    "information": "info",
-    "notice": "info",
-    "note": "info",
-    "none": "info",
-    "minor": "low",
-    "trivial": "low",
-    "moderate": "medium",
-    "warning": "medium",
-    "warn": "medium",
-    "serious": "high",
-    "major": "high",
-    "error": "high",
-    "severe": "critical",
-    "blocker": "critical",
-    "fatal": "critical",
+    **dict.fromkeys(("informational", "information", "notice", "note", "none"), "info"),
+    **dict.fromkeys(("minor", "trivial"), "low"),
+    **dict.fromkeys(("moderate", "warning", "warn"), "medium"),
+    **dict.fromkeys(("serious", "major", "error"), "high"),
+    **dict.fromkeys(("severe", "blocker", "fatal"), "critical"),
 }
 
 #: Our name of an issue's field, and its aliases in order of preference.

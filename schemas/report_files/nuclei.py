@@ -7,18 +7,12 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from schemas.intake import scanner
 from schemas.report_files.document import Node
 from schemas.report_files.issues import MAX_LOCATION, MAX_TITLE, ScanIssue, evidence, one_line, paragraphs, references
 
 #: `info.severity`.
-SEVERITIES: Final[Mapping[str, str]] = {
-    "critical": "critical",
-    "high": "high",
-    "medium": "medium",
-    "low": "low",
-    "info": "info",
-    "unknown": "info",
-}
+SEVERITIES: Final[Mapping[str, str]] = {**{name: name for name in reversed(scanner.SEVERITIES)}, "unknown": "info"}
 
 #: A result about a host's certificate or DNS names becomes an issue of the website on that host.
 _OF_A_SITE: Final = frozenset({"ssl", "dns"})

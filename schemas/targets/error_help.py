@@ -21,7 +21,7 @@ from schemas.trackers.failures import (
     UNAVAILABLE,
     UNKNOWN_OUTCOME,
 )
-from schemas.url_policy.policy import NEVER_ALLOWED
+from schemas.url_policy.policy import NEVER_ALLOWED, RefusalReason
 
 
 class ErrorHelp(NamedTuple):
@@ -228,12 +228,8 @@ _HELP: Final[Mapping[str, ErrorHelp]] = {
     ),
     "failing_for_days": ErrorHelp("All attempts of the last five days failed.", "Fix the receiver, then resume the target."),
 }
-#: Prefixes of the address policy's codes.
-_ADDRESS_CODES: Final = (
-    *("too_long", "control_character", "whitespace", "zero_width", "backslash", "parsers_disagree"),
-    *("scheme_", "userinfo", "host_", "zone_id", "single_label", "local_suffix", "port_", "path_invalid", "fragment"),
-    *("name_not_found", "address_"),
-)
+#: The codes of the address policy, the last one without a specific reason.
+_ADDRESS_CODES: Final = frozenset({*RefusalReason, "address_refused"})
 _ADDRESS: Final = ErrorHelp(
     "The target's URL or its IP address is not allowed.",
     f"Correct the URL or its DNS record, or allow the network with TARGET_ALLOWED_NETWORKS. {_RESUME}",
@@ -244,5 +240,5 @@ _UNKNOWN: Final = ErrorHelp("This error code has no explanation here.", "See the
 def help_for(code: str) -> ErrorHelp:
     """Return the explanation of an error code, or of one with the field that it is about: `tracker_not_found:project`."""
     code, _, field = code.partition(":")
-    found = _HELP.get(code) or (_ADDRESS if code.startswith(_ADDRESS_CODES) else _UNKNOWN)
+    found = _HELP.get(code) or (_ADDRESS if code in _ADDRESS_CODES else _UNKNOWN)
     return found._replace(cause=f"{found.cause} It is about `{field}`.") if field else found

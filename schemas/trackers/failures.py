@@ -29,11 +29,7 @@ ISSUE_LOCKED: Final = "issue_locked"
 CONFIGURATION_CODES: Final = frozenset({TOKEN_REJECTED, FORBIDDEN, NOT_FOUND, ISSUES_DISABLED, ARCHIVED, MOVED})
 
 _CONFIGURATION: Final[Mapping[int, str]] = {
-    301: MOVED,
-    302: MOVED,
-    303: MOVED,
-    307: MOVED,
-    308: MOVED,
+    **dict.fromkeys((301, 302, 303, 307, 308), MOVED),
     401: TOKEN_REJECTED,
     403: FORBIDDEN,
     404: NOT_FOUND,
