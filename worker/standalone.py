@@ -4,8 +4,7 @@ It works in a forked child and in the worker's own process. Such a worker neithe
 tasks: `bin/riskrelay sweep` from cron queues the job for retries, and one `bin/riskrelay work` runs the tasks.
 """
 
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing
 from functools import cache
 from pathlib import Path
 
@@ -28,44 +27,28 @@ def deliver() -> None:
     wake_ups = wake_up_queue.WakeUpQueue(wake_up_queue.connect(settings.redis_url))
     # Before the first scan: what is committed from now on queues a job again.
     wake_ups.acknowledge()
-    with _reporting(settings), _database(settings), _dispatcher(settings) as dispatcher:
+    with ExitStack() as ends:
+        dispatcher = _started(settings, ends)
         is_idle = dispatcher.deliver_due()
     if not is_idle or dispatcher.has_work_for_other_workers:
         wake_ups.notify()
 
 
-@contextmanager
-def _reporting(settings: Settings) -> Iterator[None]:
+def _started(settings: Settings, ends: ExitStack) -> Dispatcher:
+    """Return a running dispatcher; at the end running attempts are finished, leases are returned and threads end."""
     error_reports.configure(settings, "worker")
+    # A forked child of RQ ends without its exit handlers.
+    ends.callback(error_reports.close)
     tracing.configure(settings, "worker")
-    try:
-        yield
-    finally:
-        # A forked child of RQ ends without its exit handlers.
-        tracing.close()
-        error_reports.close()
-
-
-@contextmanager
-def _database(settings: Settings) -> Iterator[None]:
+    ends.callback(tracing.close)
     open_database(settings.database_url, LOCK_WAIT_S)
-    try:
-        yield
-    finally:
-        close_database()
-
-
-@contextmanager
-def _dispatcher(settings: Settings) -> Iterator[Dispatcher]:
-    """Yield a running dispatcher; afterwards running attempts are finished, leases are returned and threads end."""
-    with closing(compose_client(settings, settings.worker_concurrency)) as client:
-        dispatcher = compose_dispatcher(settings, compared_clock(), client, _attempts(settings.data_dir))
-        dispatcher.start()
-        try:
-            yield dispatcher
-        finally:
-            dispatcher.stop()
-            dispatcher.join(settings.delivery_timeout_s + STOP_TIMEOUT_S)
+    ends.callback(close_database)
+    client = ends.enter_context(closing(compose_client(settings, settings.worker_concurrency)))
+    dispatcher = compose_dispatcher(settings, compared_clock(), client, _attempts(settings.data_dir))
+    dispatcher.start()
+    ends.callback(dispatcher.join, settings.delivery_timeout_s + STOP_TIMEOUT_S)
+    ends.callback(dispatcher.stop)
+    return dispatcher
 
 
 @cache
