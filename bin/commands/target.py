@@ -331,7 +331,7 @@ def changed_members(
 def _account(account_id: int | None) -> int:
     """Return an account's id, by default that of the only one. Raises NotFound, Refused."""
     if account_id is not None:
-        accounts.require_account(account_id)
+        accounts.get_account(account_id)
         return account_id
     found = accounts.list_accounts()
     if len(found) != 1:

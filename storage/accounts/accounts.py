@@ -123,7 +123,7 @@ def add_user(email: str, account_id: int, now: datetime, role: Role | None = Rol
     Raises NotFound for the account, Conflict for an email that is taken, however it is written.
     """
     with transaction():
-        require_account(account_id)
+        get_account(account_id)
         taken = Conflict("This email belongs to a user already.")
         if users_by_email(email):
             raise taken
@@ -140,12 +140,6 @@ def list_users(
     """Return up to `limit` users, of one account and with one email where they are given, the newest first."""
     query = where_given(_users(), (UserRow.account, account_id), (UserRow.email, email))
     return read(User, newest_first(query, UserRow.id, limit, before))
-
-
-def require_account(account_id: int) -> None:
-    """Raise NotFound unless the account exists."""
-    if not exists(account_id):
-        raise NotFound(f"There is no account {account_id}; see `bin/riskrelay account list`.")
 
 
 def exists(account_id: int) -> bool:

@@ -12,7 +12,7 @@ from schemas.base.errors import Conflict, NotFound, ValidationFailed
 from schemas.base.fields import MAX_ID, problem
 from schemas.base.shop_domain import normalized_shop_domain
 from schemas.intake.grouping import TicketGrouping
-from storage.accounts.accounts import require_account
+from storage.accounts.accounts import get_account
 from storage.accounts.audit_log import append
 from storage.db.columns import columns, read, read_first
 from storage.db.engine import transaction
@@ -68,7 +68,7 @@ def add_project(
     """
     shop = None if shop_domain is None else _normalized(shop_domain)
     with transaction():
-        require_account(account_id)
+        get_account(account_id)
         row = ProjectRow.create(
             name=name, account=account_id, shop_domain=shop, created_at=now, ticket_grouping=ticket_grouping.value
         )

@@ -18,7 +18,7 @@ from schemas.base.errors import Conflict, NotFound
 from schemas.base.principal import Ability, Role, TokenKind, TokenPrincipal, effective_abilities, role_abilities
 from schemas.base.timestamps import to_ms
 from storage.accounts.audit_log import AuditEntry, append, append_all
-from storage.accounts.tokens import has_ability, sha256_hex
+from storage.accounts.tokens import has_ability, is_live, sha256_hex
 from storage.accounts.tokens_sql import project_roles
 from storage.db import identifiers
 from storage.db.engine import DAMAGE, OUTAGES, transaction
@@ -264,12 +264,8 @@ def _is_live(now: datetime) -> Expression:
         & (ConsoleSessionRow.seen_at <= now + IDLE_FOR)
         & (ConsoleSessionRow.created_at > now - LASTS_FOR)
         & UserRow.disabled_at.is_null()
-        & (ConsoleSessionRow.token.is_null() | (_is_valid_token(now) & has_ability(Ability.CONSOLE)))
+        & (ConsoleSessionRow.token.is_null() | (is_live(now) & has_ability(Ability.CONSOLE)))
     )
-
-
-def _is_valid_token(now: datetime) -> Expression:
-    return TokenRow.revoked_at.is_null() & (TokenRow.expires_at.is_null() | (TokenRow.expires_at > now))
 
 
 def _listed(query: "ModelSelect[ConsoleSessionRow]") -> list[Session]:

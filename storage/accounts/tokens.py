@@ -125,6 +125,11 @@ def has_ability(ability: Ability) -> Expression:
     return TokenRow.abilities.cast("TEXT").contains(f'"{ability.value}"')
 
 
+def is_live(now: datetime) -> Expression:
+    """Return the condition that a token is neither revoked nor expired at `now`."""
+    return TokenRow.revoked_at.is_null() & (TokenRow.expires_at.is_null() | (TokenRow.expires_at > now))
+
+
 def principal_for(text: str, now: datetime) -> TokenPrincipal | None:
     """Return the holder of a token; None if it is unknown, revoked or expired."""
     digest = digest_of(text)

@@ -70,9 +70,6 @@ WITH r (id, more) AS ({rows})
 UPDATE exports SET findings_fixed = COALESCE(findings_fixed, 0) + r.more, version = version + 1,
     open_group = CASE WHEN COALESCE(findings_fixed, 0) + r.more >= findings_total THEN NULL ELSE open_group END
 FROM r WHERE exports.id = r.id"""
-_CLOSE_GROUPS: Final = (
-    "WITH r (id) AS ({rows}) UPDATE exports SET open_group = NULL, version = version + 1 FROM r WHERE exports.id = r.id"
-)
 _LOCK_PROJECT: Final = "SELECT 1 FROM projects WHERE id = ? FOR NO KEY UPDATE"
 _LOCK_PROJECTS: Final = """
 WITH r (id) AS ({rows})
@@ -139,11 +136,6 @@ def siblings(export_ids: Iterable[str]) -> list[tuple[str, str | None]]:
 def count_fixed(more: Mapping[str, int]) -> None:
     """Count fixed findings of locked exports, more or fewer; close the groups whose findings are all fixed."""
     execute_over(_COUNT_FIXED, ("TEXT", "INTEGER"), list(more.items()))
-
-
-def close_groups(export_ids: Iterable[str]) -> None:
-    """Let no finding join some groups any more."""
-    execute_over(_CLOSE_GROUPS, ("TEXT",), [(each,) for each in export_ids])
 
 
 def move_findings(moved: Sequence[tuple[str, str]]) -> None:

@@ -18,11 +18,11 @@ from schemas.intake.scanner import Issue, ScanPostback
 from schemas.triage.search_words import host_of
 from storage.accounts.account_limits import AccountLimits
 from storage.db import identifiers
-from storage.exports import groups_sql
 from storage.exports.events.changes_sql import NotedChange, note
 from storage.exports.rows import Draft, WrittenTicket, written
 from storage.exports.search import export_search
 from storage.exports.transitions import prepare
+from storage.exports.transitions_sql import write_locked
 from storage.intake.findings_sql import PostedRun
 from storage.triage import groups
 from storage.triage.groups import Extension, OpenGroup
@@ -79,7 +79,7 @@ class GroupedPostback:
             for rule, each in self.opened.items()
             if rule in rules and each.group is None and each.row.status != ExportStatus.DISMISSED.value
         }
-        groups_sql.close_groups(closed.values())
+        write_locked([{"id": each} for each in closed.values()], {"open_group": None})
         opened = {rule: each for rule, each in self.opened.items() if rule not in closed}
         again = replace(self, issues=issues, opened=opened)
         fresh = again.export_ids(now)

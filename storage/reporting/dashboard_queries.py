@@ -105,7 +105,8 @@ def count_account(account_id: int) -> AccountCounts:
     """Return what an account has, in one query."""
     has_targets = fn.EXISTS(TargetRow.select(SQL("1")).where(TargetRow.account == account_id, targets.IS_PRESENT))
     last_export = ExportRow.select(fn.MAX(ExportRow.id)).where(ExportRow.account == account_id)
-    counts = [_count_status(account_id, status.value) for status in _COUNTED]
+    parts = [menu_counts.of_status(account_id, status).limit(MAX_OF_A_STATUS + 1).alias("part") for status in _COUNTED]
+    counts = [Select([part], [fn.COUNT(SQL("*"))]) for part in parts]
     [(target, export, *found)] = Select(columns=[has_targets, last_export, *counts]).bind(database).tuples()
     return AccountCounts(bool(target), bool(export), dict(zip(_COUNTED, found, strict=True)))
 
@@ -160,16 +161,6 @@ def list_running_recoveries() -> list[RunningRecovery]:
     found = RecoveryRow.select(*columns(RunningRecovery, RecoveryRow, **of_target)).join(TargetRow)
     running = found.where(RecoveryRow.status == RecoveryStatus.RUNNING.value)
     return read(RunningRecovery, running.order_by(RecoveryRow.target).limit(MAX_RECOVERIES))
-
-
-def _count_status(account_id: int, status: str) -> Any:
-    # A status is bounded, not equalled, and ordered as the index has it: PostgreSQL would else read every export of every
-    # account, or go through the oldest of them until it has found enough of a status; both would sort all of the status.
-    part = ExportRow.select(SQL("1")).where(
-        ExportRow.account == account_id, ExportRow.status >= status, ExportRow.status <= status
-    )
-    in_order = part.order_by(ExportRow.status, ExportRow.severity_rank, ExportRow.id)
-    return Select([in_order.limit(MAX_OF_A_STATUS + 1).alias("part")], [fn.COUNT(SQL("*"))])
 
 
 def _count_due(is_wanted: Any, now: datetime) -> int:

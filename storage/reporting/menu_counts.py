@@ -27,7 +27,7 @@ def count(account_id: int, now: datetime) -> MenuCounts:
     """Return the counts of an account at `now`."""
     parts = [
         waiting(account_id, now),
-        *(_of_status(account_id, status) for status in IN_PROGRESS),
+        *(of_status(account_id, status) for status in IN_PROGRESS),
         FindingRow.select(SQL("1")).where(FindingRow.account_id == account_id),
         ApprovalRuleRow.select(SQL("1")).where(ApprovalRuleRow.account == account_id, ApprovalRuleRow.enabled),
         TargetRow.select(SQL("1")).where(TargetRow.account == account_id, TargetRow.deleted_at.is_null()),
@@ -42,11 +42,13 @@ def waiting(account_id: int, now: datetime) -> Any:
     x = ExportRow
     is_awake = x.snoozed_at.is_null() | (x.snoozed_until <= now)
     is_unfixed = x.findings_total.is_null() | (x.findings_fixed < x.findings_total)
-    return _of_status(account_id, ExportStatus.PREPARED).where(is_awake, is_unfixed)
+    return of_status(account_id, ExportStatus.PREPARED).where(is_awake, is_unfixed)
 
 
-def _of_status(account_id: int, status: ExportStatus) -> Any:
-    # Bounded, not equalled, in the order of the one index that has it (see dashboard_queries).
+def of_status(account_id: int, status: ExportStatus) -> Any:
+    """Return a query of the exports of a status, the worst first."""
+    # A status is bounded, not equalled, and ordered as the index has it: PostgreSQL would else read every export of every
+    # account, or go through the oldest of them until it has found enough of a status; both would sort all of the status.
     x = ExportRow
     found = x.select(SQL("1")).where(x.account == account_id, x.status >= status.value, x.status <= status.value)
     return found.order_by(x.status.desc(), x.severity_rank.desc(), x.id.desc())

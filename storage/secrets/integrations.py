@@ -17,6 +17,7 @@ from schemas.base.timestamps import from_ms
 from schemas.intake.sources import InboundSource
 from schemas.settings.definitions import Settings
 from storage.accounts.audit_log import append
+from storage.accounts.tokens import is_live
 from storage.db.engine import database, transaction
 from storage.db.models import (
     ComplianceRequestRow,
@@ -91,11 +92,7 @@ def last_accepted() -> Mapping[InboundSource, datetime | None]:
 def live_platform_tokens(now: datetime) -> Mapping[str, int]:
     """Return how many platform tokens with each ability are live at `now`, counting MAX_TOKENS tokens at most."""
     # No index holds revoked tokens, and expired ones are removed with time.
-    live = TokenRow.select(TokenRow.abilities).where(
-        TokenRow.kind == TokenKind.PLATFORM.value,
-        TokenRow.revoked_at.is_null(),
-        TokenRow.expires_at.is_null() | (TokenRow.expires_at > now),
-    )
+    live = TokenRow.select(TokenRow.abilities).where(TokenRow.kind == TokenKind.PLATFORM.value, is_live(now))
     return Counter(ability for token in live.limit(MAX_TOKENS) for ability in token.abilities)
 
 

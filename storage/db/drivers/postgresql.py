@@ -65,17 +65,16 @@ def open_postgresql(url: str, lock_wait_s: float, driver: Driver | None) -> Data
         max_connections=POOL_SIZE,
         connect_timeout=LOCK_WAIT_S,
         # The URL's own options come last and win; without them here, a search_path among them would be lost.
-        options=" ".join([*(f"-c {name}={value}" for name, value in of_the_session.items()), _options_of(url)]).strip(),
+        options=" ".join(
+            [*(f"-c {name}={value}" for name, value in of_the_session.items()), _parts_of(url).get("options") or ""]
+        ).strip(),
         **_LINK,
     )
 
 
 def describe(url: str) -> str:
     """Return the host, port and name of the database of a URL, and nothing else of the URL."""
-    try:
-        parts = conninfo_to_dict(url)
-    except psycopg.ProgrammingError:
-        return "PostgreSQL"
+    parts = _parts_of(url)
     known = {"host": parts.get("host"), "port": parts.get("port"), "database": parts.get("dbname")}
     return ", ".join(["PostgreSQL", *(f"{name} {value}" for name, value in known.items() if value)])
 
@@ -138,9 +137,9 @@ class _Adapter(peewee.Psycopg3Adapter):
         return connected
 
 
-def _options_of(url: str) -> str:
+def _parts_of(url: str) -> Mapping[str, Any]:
     try:
-        return str(conninfo_to_dict(url).get("options") or "")
+        return conninfo_to_dict(url)
     except psycopg.ProgrammingError:
         # Connecting reports the error.
-        return ""
+        return {}

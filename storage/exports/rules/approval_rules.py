@@ -32,6 +32,7 @@ from schemas.triage.approval_rules import (
     StoppedReason,
 )
 from storage.accounts.audit_log import append
+from storage.accounts.tokens import is_live
 from storage.db import identifiers
 from storage.db.columns import LAST_ULID, columns, get_by_id, read
 from storage.db.engine import is_sqlite, transaction
@@ -81,16 +82,11 @@ def abilities_of(user_ids: Collection[int], now: datetime) -> dict[int, set[str]
     Any token of a user counts. A user who can sign in without a token has all abilities that the role allows. A user with
     neither has none. Disabled users are left out.
     """
-    is_live = (
-        (TokenRow.user == UserRow.id)
-        & (TokenRow.kind == TokenKind.API.value)
-        & TokenRow.revoked_at.is_null()
-        & (TokenRow.expires_at.is_null() | (TokenRow.expires_at > now))
-    )
+    is_theirs = (TokenRow.user == UserRow.id) & (TokenRow.kind == TokenKind.API.value) & is_live(now)
     wanted = list(user_ids)
     has_identity = fn.EXISTS(UserIdentityRow.select(SQL("1")).where(UserIdentityRow.user == UserRow.id))
     query = UserRow.select(UserRow.id, UserRow.role, has_identity, TokenRow.abilities)
-    query = query.join(TokenRow, JOIN.LEFT_OUTER, on=is_live)
+    query = query.join(TokenRow, JOIN.LEFT_OUTER, on=is_theirs)
     found = tuples(query.where(UserRow.id.in_(wanted), UserRow.disabled_at.is_null()))
     in_projects: dict[int, set[Role]] = {}
     granted = GrantRow.select(GrantRow.user, GrantRow.role).where(GrantRow.user.in_(wanted), GrantRow.role.is_null(False))
