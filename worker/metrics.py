@@ -4,12 +4,13 @@
 page does.
 """
 
+import logging
 import time
 from bisect import bisect_left
 from collections import Counter as Tally
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, Metric, start_http_server
 from prometheus_client.registry import Collector
@@ -24,6 +25,11 @@ DELIVERY_BUCKETS_S: Final = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 15)
 LATE: Final = "late"
 #: The outcomes of an attempt (`worker.delivery.outcomes`).
 OUTCOMES: Final = (DELIVERED, "retryable", "rejected", "refused", "exhausted", LATE)
+
+#: A scrape sends one line and a few headers.
+_REQUEST_TIMEOUT_S: Final = 5
+
+_log: Final = logging.getLogger(__name__)
 
 
 class Attempts:
@@ -72,8 +78,18 @@ def serve(bind: str, data_dir: Path) -> int:
     host, _, port = bind.rpartition(":")
     registry = CollectorRegistry()
     registry.register(_WorkerCounts(data_dir))
-    server, _ = start_http_server(int(port), host.strip("[]"), registry)
-    return server.server_port
+    started: tuple[Any, Any] = start_http_server(int(port), host.strip("[]"), registry)
+    server, _ = started
+    # Each connection has a thread: without a limit, those of clients that are gone would stay for good.
+    limited = {"timeout": _REQUEST_TIMEOUT_S}
+    server.RequestHandlerClass = type("MetricsHandler", (server.RequestHandlerClass,), limited)
+    # Python's own prints a stack with the client's address.
+    server.handle_error = _note_interruption
+    return int(server.server_port)
+
+
+def _note_interruption(_request: Any, _client_address: Any) -> None:
+    _log.debug("scrape interrupted")
 
 
 class _WorkerCounts(Collector):

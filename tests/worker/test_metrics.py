@@ -1,7 +1,8 @@
-"""A worker counts each attempt that is written, and shows its counts to a few at a time, whatever clients do."""
+"""A worker counts each attempt that is written, and shows its counts, whatever clients do."""
 
 import re
 import socket
+import struct
 import time
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry, Histogram
 
+import worker.metrics
 from runtime import metrics
 from runtime.metrics import PAGE_FOR_S
 from schemas.exports.delivery import Claim, CompletedAttempt, Outcome, Timings, Verdict
@@ -128,6 +130,23 @@ def test_an_idle_connection_keeps_no_scrape_out(port: int) -> None:
     with socket.create_connection(("127.0.0.1", port), timeout=20) as idle:
         idle.sendall(b"GET /metr")
         assert asked(port).status == 200
+
+
+def test_a_connection_that_says_nothing_more_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker.metrics, "_REQUEST_TIMEOUT_S", 0.1)
+    with socket.create_connection(("127.0.0.1", serve("127.0.0.1:0", tmp_path)), timeout=20) as idle:
+        idle.sendall(b"GET /metr")
+        assert idle.recv(1) == b""
+
+
+def test_a_client_that_hangs_up_leaves_no_stack_in_the_log(port: int, capfd: pytest.CaptureFixture[str]) -> None:
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
+        client.sendall(b"GET /metrics HTTP/1.1\r\n")
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        time.sleep(0.1)
+    time.sleep(0.1)
+    assert asked(port).status == 200
+    assert capfd.readouterr().err == ""
 
 
 def test_an_address_that_is_taken_is_an_error(port: int, tmp_path: Path) -> None:
