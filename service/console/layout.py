@@ -10,7 +10,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, urlencode
 
 import falcon
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -29,6 +29,7 @@ from service.console.sessions import ConsoleUser, SessionGate, SignInRequired
 from service.http.limits.rate_limits import RateLimits
 from service.http.paging import PageRequest, next_page
 from service.operations.wiring import Operations
+from storage.db import identifiers
 from storage.secrets.vault import Vault
 
 CONSOLE: Final = "/console"
@@ -57,10 +58,21 @@ _TEMPLATES: Final = Path(__file__).parent / "templates"
 
 
 class Redirect(NamedTuple):
-    """The page to show after a form, relative to the console, and the key of its notice."""
+    """The page to show after a form, relative to the console, and the key of its notice.
+
+    The notice offers to undo the decision on the export `undo`.
+    """
 
     path: str
     done: str
+    undo: str | None = None
+
+
+class UndoForm(NamedTuple):
+    """The form that undoes a decision: its path, and the page to show next, which opens the ticket; both relative."""
+
+    path: str
+    then: str
 
 
 class RefusedForm(NamedTuple):
@@ -112,6 +124,7 @@ class PageLayout:
                 user=user,
                 notice=wording.NOTICES.get(done),
                 is_failure=done in wording.FAILURE_NOTICES,
+                undo=_undo(req, user) if done in wording.UNDOABLE else None,
                 version=VERSION,
                 **{"refused": None, **content},
             )
@@ -267,7 +280,7 @@ class Action(ConsoleRoute):
             self._layout.render(req, resp, template, content, user)
             return
         self._layout.navigation.forget(user.account_id)
-        self._layout.redirect(resp, to.path, done=to.done)
+        self._layout.redirect(resp, to.path, done=to.done, **({} if to.undo is None else {"undo": to.undo}))
 
     def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
         """Process the form. Raises ValidationFailed."""
@@ -354,6 +367,18 @@ def templates() -> Environment:
     )
     environment.filters.update(wording.FILTERS)
     return environment
+
+
+def _undo(req: falcon.Request, user: ConsoleUser | None) -> UndoForm | None:
+    """Return the form that restores the export of the parameter `undo`; None without one, or if the user may not."""
+    export_id, page = req.get_param("undo") or "", req.path.removeprefix(CONSOLE)
+    path = f"/exports/{export_id}/restore"
+    if user is None or not identifiers.is_id(identifiers.EXPORT, export_id) or not user.may(path):
+        return None
+    if page == f"/exports/{export_id}":
+        return UndoForm(path, page)
+    others = [(name, text) for name, text in parse_qsl(req.query_string) if name not in {"done", "undo", "export"}]
+    return UndoForm(path, f"{page}?{urlencode([*others, ('export', export_id)], safe=',')}")
 
 
 def _drop_empty_params(req: falcon.Request) -> None:

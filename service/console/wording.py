@@ -61,6 +61,8 @@ NOTICES: Final[Mapping[str, str]] = {
     "alert_acknowledged": "Alert acknowledged. It is silent until it occurs again.",
 }
 
+#: The notices of decisions that `restore` undoes.
+UNDOABLE: Final = frozenset({"dismissed", "snoozed"})
 #: The notices that report a failure.
 FAILURE_NOTICES: Final = frozenset({"validation_failed", "ping_failed", "token_erased"})
 

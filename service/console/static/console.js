@@ -101,6 +101,7 @@ function showNotice() {
   const url = new URL(location.href);
   if (!notice || !url.searchParams.has("done")) return;
   url.searchParams.delete("done");
+  url.searchParams.delete("undo");
   history.replaceState(null, "", url);
   shown = here();
   // Do not take the focus from a field.

@@ -46,6 +46,8 @@ class ExportAction(Action):
     """A decision on one export; `done` is the notice."""
 
     done: ClassVar[str]
+    #: Whether the notice offers to undo it.
+    can_be_undone: ClassVar[bool] = False
     #: The statuses that the decision leads to: sending its form twice is answered like sending it once.
     decided: ClassVar[frozenset[ExportStatus]] = frozenset()
 
@@ -57,7 +59,8 @@ class ExportAction(Action):
             export = queries.get(ids["export_id"], user.account_id)
             if not self.is_decided(export):
                 raise
-        return Redirect(safe_next(form.get("then", "")) or f"/exports/{export.id}", self.done)
+        then = safe_next(form.get("then", "")) or f"/exports/{export.id}"
+        return Redirect(then, self.done, export.id if self.can_be_undone else None)
 
     def decide(self, user: ConsoleUser, form: Mapping[str, str], export_id: str) -> Export:
         """Make the decision."""
@@ -129,6 +132,7 @@ class Dismiss(FormDecision):
 
     path = f"{EXPORT}/dismiss"
     done = "dismissed"
+    can_be_undone = True
     fields = ("reason", "note")
     text_fields: ClassVar = {"note": "Note"}
 
@@ -155,6 +159,7 @@ class SnoozeTicket(FormDecision):
 
     path = f"{EXPORT}/snooze"
     done = "snoozed"
+    can_be_undone = True
     fields = ("days", "date")
 
     def decide(self, user: ConsoleUser, form: Mapping[str, str], export_id: str) -> Export:

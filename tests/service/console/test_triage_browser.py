@@ -245,6 +245,10 @@ def test_after_a_decision_the_row_of_the_next_ticket_is_in_view(running: Install
         # The rows around it are, too.
         expect(page.locator('.row[aria-current="true"] + .row')).to_be_in_viewport(ratio=1)
         assert page.evaluate("scrollY") == 0
+        assert "undo=" not in page.url
+        page.get_by_role("button", name="Undo").click()
+        expect(page.get_by_role("status").filter(has_text="Ticket restored.")).to_be_visible()
+        expect_open(page, FAR)
 
 
 def test_a_row_that_is_in_view_stays_where_it_is_when_its_ticket_is_loaded(

@@ -30,6 +30,9 @@ from tests.support.factories import (
 )
 from tests.support.http.console_user import ConsoleBrowser
 
+#: The notice after a decision.
+NOTICE_OF = {"dismiss": "dismissed", "snooze": "snoozed"}
+
 
 def hidden(page: Result, name: str) -> str:
     """Return a hidden field of the ticket's forms."""
@@ -117,7 +120,7 @@ def test_the_last_target_of_a_project_is_not_preset_in_another(person: ConsoleBr
 def test_a_form_leads_to_no_page_elsewhere(then: str, person: ConsoleBrowser, prepare: Callable[..., str]) -> None:
     export_id = prepare()
     went = person.post(f"/exports/{export_id}/dismiss", then=then)
-    assert went.headers["location"] == f"/console/exports/{export_id}?done=dismissed"
+    assert went.headers["location"] == f"/console/exports/{export_id}?done=dismissed&undo={export_id}"
 
 
 def test_a_dismissal_has_a_reason_and_a_note_and_is_restored(person: ConsoleBrowser, prepare: Callable[..., str]) -> None:
@@ -139,6 +142,47 @@ def test_a_dismissal_has_a_reason_and_a_note_and_is_restored(person: ConsoleBrow
         assert person.post(f"/exports/{export_id}/restore").status_code == 303
     assert queries.get(export_id).status is ExportStatus.PREPARED
     assert [entry.action for entry in audit_log.list_for_subject(export_id, 9)] == ["restore", "dismiss", "prepare"]
+
+
+@on_sqlite
+@pytest.mark.parametrize("verb", ["dismiss", "snooze"])
+def test_the_notice_of_a_dismissal_or_a_snooze_undoes_it(
+    verb: str, person: ConsoleBrowser, prepare: Callable[..., str]
+) -> None:
+    first, second = prepare("first", severity="critical"), prepare("second", severity="high")
+    page = person.get("/inbox", "severity=critical,high")
+    fields = {"then": hidden(page, "then"), **({"reason": "wont_fix"} if verb == "dismiss" else {"days": "7"})}
+    address = person.post(f"/exports/{first}/{verb}", **fields).headers["location"]
+    following = f"/console/inbox?severity=critical,high&export={second}"
+    assert address == f"{following}&done={NOTICE_OF[verb]}&undo={first}"
+    shown = person.get("/inbox", address.partition("?")[2]).text.partition('class="notice"')[2].partition("</div>")[0]
+    assert f'action="/console/exports/{first}/restore"' in shown
+    then = re.search(r'name="then" value="([^"]*)"', shown)
+    assert then is not None
+    went = person.post(f"/exports/{first}/restore", then=unescape(then[1]))
+    export = queries.get(first)
+    assert (export.status, export.snooze) == (ExportStatus.PREPARED, None)
+    assert went.headers["location"] == f"/console/inbox?severity=critical,high&export={first}&done=restored"
+
+
+@on_sqlite
+def test_the_notice_of_a_tickets_own_page_undoes_a_dismissal_there(
+    person: ConsoleBrowser, prepare: Callable[..., str]
+) -> None:
+    export_id = prepare()
+    address = person.post(f"/exports/{export_id}/dismiss", reason="wont_fix").headers["location"]
+    page = person.get(f"/exports/{export_id}", address.partition("?")[2])
+    assert f'<input type="hidden" name="then" value="/exports/{export_id}">' in page.text.partition('class="notice"')[2]
+
+
+@on_sqlite
+@pytest.mark.parametrize(
+    "query", ["done=approved&undo={}", "done=dismissed&undo=exp_1", "done=dismissed&undo={}/../../x", "done=dismissed"]
+)
+def test_other_notices_undo_nothing(query: str, person: ConsoleBrowser, prepare: Callable[..., str]) -> None:
+    page = person.get("/inbox", query.format(prepare()))
+    assert 'class="notice"' in page.text
+    assert "Undo" not in page.text
 
 
 @on_sqlite
