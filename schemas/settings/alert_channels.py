@@ -8,11 +8,11 @@ import re
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from marshmallow import ValidationError
 
-from schemas.settings.parsers import web_address
+from schemas.settings.parsers import server_address, web_address
 
 
 class AlertKind(StrEnum):
@@ -76,19 +76,13 @@ def parse_smtp(text: str) -> SmtpServer | None:
     """Return the mail server of a URL, None for an empty text. Raises ValidationError."""
     if not text:
         return None
-    try:
-        parts = urlsplit(text)
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        raise ValidationError(_SMTP_FORM) from None
-    is_plain = text.isascii() and text.isprintable() and not set(text) & set(" ?#")
-    has_both = bool(parts.username) == bool(parts.password)
-    if not (is_plain and parts.scheme in _SMTP_PORTS and host and has_both and port != 0 and parts.path in {"", "/"}):
+    parts = server_address(text, _SMTP_PORTS)
+    if parts is None or not parts.hostname or bool(parts.username) != bool(parts.password):
         raise ValidationError(_SMTP_FORM)
     user, password = (unquote(parts.username), unquote(parts.password or "")) if parts.username else (None, None)
     if not f"{user}{password}".isascii():
         raise ValidationError(_SMTP_ASCII)
-    return SmtpServer(host, port or _SMTP_PORTS[parts.scheme], parts.scheme == "smtps", user, password)
+    return SmtpServer(parts.hostname, parts.port or _SMTP_PORTS[parts.scheme], parts.scheme == "smtps", user, password)
 
 
 def parse_addresses(text: str) -> tuple[str, ...]:

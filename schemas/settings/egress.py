@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Final, TypeAlias
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from marshmallow import ValidationError
 
+from schemas.settings.parsers import server_address
 from schemas.url_policy.policy import Address
 
 Sources: TypeAlias = tuple[Address, ...]
@@ -60,15 +61,10 @@ def parse_proxy(text: str) -> EgressProxy | None:
     """Return the proxy of a URL, None for an empty text. Raises ValidationError, which never quotes the URL."""
     if not text:
         return None
-    try:
-        parts = urlsplit(text)
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        raise ValidationError(_PROXY_FORM) from None
-    is_plain = text.isascii() and text.isprintable() and " " not in text
-    if not (is_plain and parts.scheme == "http" and host and port and parts.path in {"", "/"}) or "?" in text or "#" in text:
+    parts = server_address(text, {"http"})
+    if parts is None or not (parts.hostname and parts.port):
         raise ValidationError(_PROXY_FORM)
-    return EgressProxy(host, port, _authorization(parts.username, parts.password))
+    return EgressProxy(parts.hostname, parts.port, _authorization(parts.username, parts.password))
 
 
 def parse_sources(text: str) -> Sources:

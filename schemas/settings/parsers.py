@@ -6,7 +6,7 @@ given one, which may be a secret in the wrong place.
 
 import base64
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from enum import Enum
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any, Final
@@ -39,6 +39,7 @@ MAX_DELAY_S: Final = 365 * 86_400
 #: For one attempt, or between two polls: a day.
 MAX_WAIT_S: Final = 86_400
 
+_DATABASES: Final = ("postgresql://", "postgres://", "sqlite:///")
 #: Any number of hosts, each with an optional port; a host may be the percent-encoded folder of a socket.
 _POSTGRESQL_URL: Final = re.compile(
     r"postgres(?:ql)?://(?:{part}*(?::{part}*)?@)?(?:{host}(?:,{host})*)?(?:/{part}*)?(?:\?(?:{part}|[/?:@])*)?".format(
@@ -98,17 +99,6 @@ def some_of(kind: Callable[[str], Any], words: Iterable[str], refusal: str) -> P
     return parsed
 
 
-def url_of(*beginnings: str) -> Parse:
-    """Return a parser that accepts a URL with one of these prefixes, or an empty value."""
-
-    def parsed(value: str) -> str:
-        if value and not value.startswith(beginnings):
-            raise ValidationError(f"Use a URL that starts with one of: {', '.join(beginnings)}")
-        return value
-
-    return parsed
-
-
 #: Redirects and the cookie's path begin with it. No segment may be `.`, `..` or empty: browsers resolve those.
 _PUBLIC_PATH: Final = re.compile(r"(/(?!\.{1,2}(/|$))[A-Za-z0-9._~-]+)*/?")
 
@@ -152,7 +142,8 @@ def otlp_endpoint(value: str) -> str:
 
 def database_url(value: str) -> str:
     """Return the database's URL, or an empty value; refuses a form that PostgreSQL's library would reject and quote."""
-    url_of("postgresql://", "postgres://", "sqlite:///")(value)
+    if value and not value.startswith(_DATABASES):
+        raise ValidationError(f"Use a URL that starts with one of: {', '.join(_DATABASES)}")
     if value.startswith("postgres") and not _POSTGRESQL_URL.fullmatch(value):
         raise ValidationError(
             "Use postgresql://USER:PASSWORD@HOST:PORT/DATABASE. In a user or password, "
@@ -215,6 +206,16 @@ def web_address(value: str) -> SplitResult | None:
         # an invalid port, an unclosed bracket
         return None
     return parts if is_whole and not any(character.isspace() for character in value) else None
+
+
+def server_address(value: str, schemes: Collection[str]) -> SplitResult | None:
+    """Return the parts of a URL that names a server, perhaps with a user, and nothing on it; None for anything else."""
+    try:
+        parts = urlsplit(value)
+        is_whole = parts.scheme in schemes and parts.hostname and parts.port != 0 and parts.path in {"", "/"}
+    except ValueError:
+        return None
+    return parts if is_whole and value.isascii() and value.isprintable() and not {*" ?#"} & {*value} else None
 
 
 def _is_host(host: str) -> bool:
