@@ -187,8 +187,7 @@ class _MatchForm(Form):
         path = match["page_path"]
         if path is not None and path[0] not in "/*?":
             raise ValidationError({"page_path": ["not_a_path"]})
-        sources = match.pop("sources")
-        return RuleMatch(**match, sources=None if sources is None else tuple(dict.fromkeys(sources)))
+        return match_from(match)
 
 
 class _ActionForm(Form):
@@ -199,18 +198,13 @@ class _ActionForm(Form):
 
     @post_load
     def _make(self, action: dict[str, Any], **_: Any) -> RuleAction:
-        kind = RuleActionType(action.pop("type"))
-        wanted = _MEMBERS[kind]
-        problems = {name: ["not_of_this_action"] for name in action if name != wanted}
+        wanted = _MEMBERS[RuleActionType(action["type"])]
+        problems = {name: ["not_of_this_action"] for name in action if name not in {"type", wanted}}
         if wanted not in action:
             problems[wanted] = ["required"]
         if problems:
             raise ValidationError(problems)
-        if kind is RuleActionType.DISMISS:
-            return RuleAction(kind, reason=DismissalReason(action[wanted]))
-        if kind is RuleActionType.LABEL:
-            return RuleAction(kind, labels=tuple(dict.fromkeys(action[wanted])))
-        return RuleAction(kind, target_id=action[wanted])
+        return action_from(action)
 
 
 _MATCH: Final = "What an export must match: every field that is present; at least one."
@@ -238,17 +232,20 @@ class RuleChangeForm(RecordForm, ChangeForm):
 
 
 def match_from(record: Mapping[str, Any]) -> RuleMatch:
-    """Return what `RuleMatch.record` wrote."""
+    """Return what a body has, or what `RuleMatch.record` wrote; each source once."""
     sources = record.get("sources")
-    return RuleMatch(**{**record, "sources": None if sources is None else tuple(sources)})
+    return RuleMatch(**{**record, "sources": None if sources is None else tuple(dict.fromkeys(sources))})
 
 
 def action_from(record: Mapping[str, Any]) -> RuleAction:
-    """Return what `RuleAction.record` wrote."""
-    kind, value = RuleActionType(record["type"]), record[_MEMBERS[RuleActionType(record["type"])]]
+    """Return what a body has, or what `RuleAction.record` wrote; each label once."""
+    kind = RuleActionType(record["type"])
+    value = record[_MEMBERS[kind]]
     if kind is RuleActionType.DISMISS:
         return RuleAction(kind, reason=DismissalReason(value))
-    return RuleAction(kind, labels=tuple(value)) if kind is RuleActionType.LABEL else RuleAction(kind, target_id=value)
+    if kind is RuleActionType.LABEL:
+        return RuleAction(kind, labels=tuple(dict.fromkeys(value)))
+    return RuleAction(kind, target_id=value)
 
 
 def path_of(url: str) -> str:

@@ -5,6 +5,7 @@ may form together what none of them is alone; such a ticket cannot be approved.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import fields
 from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -16,7 +17,7 @@ from schemas.base.timestamps import format_rfc3339_or_none
 from schemas.content_policy import rules
 from schemas.exports.tickets.ticket import MAX_TITLE, Ticket
 from schemas.intake.diagnostics import CmsDiagnosticsForm, Diagnostics, Platform, StorefrontDiagnosticsForm, submitted_facts
-from schemas.intake.email import InboundEmail, attachment_records, first_web_address
+from schemas.intake.email import Attachment, InboundEmail, attachment_records, first_web_address
 from schemas.intake.evidence import Capture, CaptureForm, Heading, captured_facts
 from schemas.intake.scanner import Issue, ScannedPage
 
@@ -39,9 +40,9 @@ PRODUCT_LABEL: Final = "website-risk"
 RESERVED_EVIDENCE: Final = frozenset({"screenshot", "help_url", "places", "findings", "pages", "sites"})
 
 #: The field names of a ticket, which the paths of its problems consist of.
-_NAMES: Final = frozenset({"title", "description", "severity", "page_url", "labels", "evidence", "rule", "location"}).union(
-    {"screenshot", "help_url", "places", "url", "findings", "pages", "sites"},
-    {"sender", "recipients", "attachments", "name", "content_type", "size_bytes"},
+_NAMES: Final = RESERVED_EVIDENCE.union(
+    {"rule", "location", "url", "sender", "recipients", "attachments"},
+    (each.name for each in (*fields(Ticket), *fields(Attachment))),
     *(form().member_names() for form in (CaptureForm, CmsDiagnosticsForm, StorefrontDiagnosticsForm)),
 )
 
