@@ -123,9 +123,15 @@ def asked(
 ) -> Steps[Value | TrackerFailure]:
     """Send a request; returns the value of this kind at `path` of its response, or why there is none."""
     response = yield request
-    failure = refusal_of(response)
-    if failure is not None:
-        return failure
+    return value_of(response, refusal_of(response), kind, *path)
+
+
+def value_of(
+    response: TrackerResponse, refusal: TrackerFailure | None, kind: type[Value], *path: str | int
+) -> Value | TrackerFailure:
+    """Return the value of this kind at `path` of a response, or why there is none: the refusal, or it cannot be read."""
+    if refusal is not None:
+        return refusal
     found = value_at(response.json(), *path)
     return found if isinstance(found, kind) else unreadable()
 

@@ -20,8 +20,8 @@ from schemas.trackers.common import (
     labels_of,
     since_creation,
     text_at,
-    unreadable,
     value_at,
+    value_of,
 )
 from schemas.trackers.events import TrackerEvent
 from schemas.trackers.exchange import Steps, TrackerAccess, TrackerFailure, TrackerIssue, TrackerResponse, TrackerTicket
@@ -144,12 +144,9 @@ def _label_ids(access: TrackerAccess, names: list[str]) -> Steps[list[int] | Tra
     listed = 0
     for page in range(1, _MAX_LABEL_PAGES + 1):
         response = yield _api(access).get(f"/labels?limit={PAGE_ENTRIES}&page={page}")
-        failure = failure_of(response)
-        if failure is not None:
-            return failure
-        labels = response.json()
-        if not isinstance(labels, list):
-            return unreadable()
+        labels = value_of(response, failure_of(response), list)
+        if isinstance(labels, TrackerFailure):
+            return labels
         for label in labels:
             name, label_id = text_at(label, "name"), value_at(label, "id")
             if name is not None and is_number(label_id):

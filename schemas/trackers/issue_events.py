@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, Final
 from urllib.parse import urlencode
 
-from schemas.trackers.common import Api, asked, is_number, oldest_with_marker, text_at, unreadable, value_at
+from schemas.trackers.common import Api, asked, is_number, oldest_with_marker, text_at, unreadable, value_at, value_of
 from schemas.trackers.events import TrackerEvent
 from schemas.trackers.exchange import (
     FailureKind,
@@ -103,12 +103,9 @@ class IssueEvents(ABC):
         """Find the issue whose text has the export's id in the lists that the queries give, one after the other."""
         for query in queries:
             response = yield self._api(access).get(f"/issues?{urlencode(query)}")
-            failure = self._refusal_of(response)
-            if failure is not None:
-                return failure
-            issues = response.json()
-            if not isinstance(issues, list):
-                return unreadable()
+            issues = value_of(response, self._refusal_of(response), list)
+            if isinstance(issues, TrackerFailure):
+                return issues
             # The lists of GitHub and Gitea have pull requests too.
             listed = [each for each in issues if not value_at(each, "pull_request")]
             found = oldest_with_marker(listed, self._description, ticket.export_id, lambda each: self._issue(access, each))

@@ -28,6 +28,7 @@ from schemas.trackers.common import (
     text_at,
     unreadable,
     value_at,
+    value_of,
 )
 from schemas.trackers.events import TrackerEvent
 from schemas.trackers.exchange import Steps, TrackerAccess, TrackerFailure, TrackerIssue, TrackerResponse, TrackerTicket
@@ -257,12 +258,9 @@ def _permission_failure(access: TrackerAccess) -> Steps[TrackerFailure | None]:
     response = yield _api(access).get(f"/mypermissions?{urlencode(wanted)}")
     if response.status in {400, 404}:
         return misconfigured(NOT_FOUND, "project")
-    refusal = _refusal_of(response)
-    if refusal is not None:
-        return refusal
-    permissions = value_at(response.json(), "permissions")
-    if not isinstance(permissions, dict):
-        return unreadable()
+    permissions = value_of(response, _refusal_of(response), dict, "permissions")
+    if isinstance(permissions, TrackerFailure):
+        return permissions
     missing = (name for name in _PERMISSIONS if value_at(permissions, name, "havePermission") is not True)
     lacking = next(missing, None)
     return None if lacking is None else misconfigured(FORBIDDEN, lacking)

@@ -24,6 +24,7 @@ from schemas.trackers.common import (
     text_at,
     unreadable,
     value_at,
+    value_of,
 )
 from schemas.trackers.events import TrackerEvent
 from schemas.trackers.exchange import Steps, TrackerAccess, TrackerFailure, TrackerIssue, TrackerResponse, TrackerTicket
@@ -261,12 +262,9 @@ def _listed(access: TrackerAccess, path: str, place: tuple[str, ...]) -> Steps[d
     for page in range(MAX_PAGES):
         separator = "&" if "?" in path else "?"
         response = yield _api(access).get(f"{path}{separator}limit={PAGE_ENTRIES}&offset={page * PAGE_ENTRIES}")
-        failure = failure_of(response)
-        if failure is not None:
-            return failure
-        entries = value_at(response.json(), *place)
-        if not isinstance(entries, list):
-            return unreadable()
+        entries = value_of(response, failure_of(response), list, *place)
+        if isinstance(entries, TrackerFailure):
+            return entries
         for entry in entries:
             named = value_at(entry, "user") or value_at(entry, "group") or entry
             name, number = text_at(named, "name"), value_at(named, "id")
