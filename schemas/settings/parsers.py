@@ -199,23 +199,23 @@ def encryption_keys(value: str) -> tuple[bytes, ...]:
 
 def web_address(value: str) -> SplitResult | None:
     """Return the parts of an http or https URL; None for anything else."""
-    try:
-        parts = urlsplit(value)
-        is_whole = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
-    except ValueError:
-        # an invalid port, an unclosed bracket
-        return None
-    return parts if is_whole and not any(character.isspace() for character in value) else None
+    return None if any(map(str.isspace, value)) else _parts(value, ("http", "https"))
 
 
 def server_address(value: str, schemes: Collection[str]) -> SplitResult | None:
     """Return the parts of a URL that names a server, perhaps with a user, and nothing on it; None for anything else."""
+    parts = _parts(value, schemes)
+    is_plain = value.isascii() and value.isprintable() and not {*" ?#"} & {*value}
+    return parts if parts is not None and parts.path in {"", "/"} and is_plain else None
+
+
+def _parts(value: str, schemes: Collection[str]) -> SplitResult | None:
     try:
         parts = urlsplit(value)
-        is_whole = parts.scheme in schemes and parts.hostname and parts.port != 0 and parts.path in {"", "/"}
+        return parts if parts.scheme in schemes and parts.hostname and parts.port != 0 else None
     except ValueError:
+        # an invalid port, an unclosed bracket
         return None
-    return parts if is_whole and value.isascii() and value.isprintable() and not {*" ?#"} & {*value} else None
 
 
 def _is_host(host: str) -> bool:
