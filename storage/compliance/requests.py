@@ -150,12 +150,12 @@ def count_waiting(now: datetime) -> int:
 
 def count_unfinished() -> int:
     """Return how many requests are not done, whenever they are due."""
-    return _unfinished().count()
+    return _jobs.count_unfinished()
 
 
 def count_overdue(now: datetime) -> int:
     """Return how many requests are not done although the law wants them done by `now`."""
-    return _unfinished().where(ComplianceRequestRow.due_at < now).count()
+    return _jobs.count_unfinished(ComplianceRequestRow.due_at < now)
 
 
 def list_due(until: datetime, limit: int) -> list[ComplianceRequest]:
@@ -300,10 +300,6 @@ def _requests() -> "ModelSelect[ComplianceRequestRow]":
     row = ComplianceRequestRow
     has_report = row.report_sealed.is_null(False).converter(bool).alias("has_report")
     return row.select(*columns(ComplianceRequest, row, has_report=has_report, received_at=row.created_at))
-
-
-def _unfinished() -> "ModelSelect[ComplianceRequestRow]":
-    return ComplianceRequestRow.select().where(ComplianceRequestRow.next_run_at.is_null(False))
 
 
 def _replace_plain_digest(plain: str, digest: str) -> None:

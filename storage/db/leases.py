@@ -109,6 +109,16 @@ class LeasedJobs:
         with transaction():
             self.finish(held.id, held.lease, due_at=due_at)
 
+    def end(self, job_id: str, is_running: Any, status: str, now: datetime, **changes: Any) -> bool:
+        """End a job that is running, whoever holds it, with its last status; return whether it was running."""
+        ended = {self._lease: None, self._due_at: None, "status": status, "finished_at": now}
+        return compare_and_swap(self._model, job_id, is_running, **ended, **changes)
+
+    def count_unfinished(self, *conditions: Any) -> int:
+        """Return how many jobs have not ended; the index of those that may be claimed has no others."""
+        has_due_time = getattr(self._model, self._due_at).is_null(False)
+        return int(self._model.select().where(has_due_time, *conditions).count())
+
     def _waiting(self, now: datetime, *columns: Any) -> Any:
         return self._model.select(*columns).where(getattr(self._model, self._due_at) <= now)
 

@@ -192,9 +192,7 @@ def _target_status(target_id: str, account_id: int | None = None, *, stays: bool
 
 def _end(recovery_id: str, status: RecoveryStatus, now: datetime, actor: str) -> bool:
     """End a recovery that is running; return whether it was."""
-    ended = compare_and_swap(
-        RecoveryRow, recovery_id, _IS_RUNNING, status=status.value, lease=None, next_run_at=None, finished_at=now
-    )
+    ended = _jobs.end(recovery_id, _IS_RUNNING, status.value, now)
     if ended:
         append(now, actor, "finish_recovery" if status is RecoveryStatus.DONE else "cancel_recovery", recovery_id)
     return ended

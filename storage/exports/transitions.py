@@ -42,7 +42,7 @@ from storage.exports.rows import Draft, WrittenTicket, prepared_values, written
 from storage.exports.rules.rule_evaluation import LEFT_TO_WORKERS, ApprovalRules
 from storage.exports.search import export_search
 from storage.exports.search.export_search import SearchEntry
-from storage.exports.transitions_sql import LockedExport, approve_locked, lock_exports, lock_targets
+from storage.exports.transitions_sql import NOT_SNOOZED, LockedExport, approve_locked, lock_exports, lock_targets
 from storage.secrets.default_secret import DefaultSecret
 from storage.targets import targets, validations
 
@@ -55,8 +55,6 @@ _WHEN_OFF: Final = {TargetStatus.BLOCKED: Transition.BLOCK, TargetStatus.DISABLE
 REQUEUED_AT_ONCE: Final = 5000
 #: Why exports are due again that a tracker's configuration error had blocked: the reason of their audit entries.
 RESUMED: Final = "target_resumed"
-
-NOT_SNOOZED: Final[Mapping[str, None]] = {"snoozed_at": None, "snoozed_until": None}
 
 #: The statuses of an approved export that was delivered, or will be without a decision of a person.
 _ON_ITS_WAY: Final = frozenset({*IN_PROGRESS, ExportStatus.EXPORTED})

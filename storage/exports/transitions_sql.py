@@ -25,6 +25,7 @@ UPDATE exports SET {changes}, target_id = r.target_id, body = r.body, version = 
     events = CASE WHEN ? THEN (SELECT t.events FROM targets t WHERE t.id = r.target_id) ELSE '[]' END
 FROM r WHERE exports.id = r.id
 RETURNING exports.id, exports.events"""
+NOT_SNOOZED: Final[Mapping[str, None]] = {"snoozed_at": None, "snoozed_until": None}
 _NO_EVENTS: Final = "[]"
 _WRITE: Final = """
 WITH r ({names}) AS ({{rows}})
@@ -123,8 +124,7 @@ def approve_locked(
         "approved_at": at,
         "due_at": at,
         "schedule_began_at": at,
-        "snoozed_at": None,
-        "snoozed_until": None,
+        **NOT_SNOOZED,
         **approver_columns(actor),
     }
     sql = _APPROVE.format(changes=", ".join(f"{name} = ?" for name in changes))

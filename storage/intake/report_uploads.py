@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from peewee import fn
-
 from schemas.base.errors import Conflict, FieldProblem, ValidationFailed, WrongEncryptionKey
 from schemas.intake.fingerprint import PostbackResult
 from schemas.intake.report_uploads import ReportUpload, ReportUploadStatus, UploadError
@@ -216,11 +214,7 @@ def _owns_run(project_id: int, scan_run_id: int) -> bool:
 
 
 def _require_room(account_id: int) -> None:
-    # By the index of what may be claimed, which finished uploads have left.
-    waiting = ReportUploadRow.select(fn.COUNT(ReportUploadRow.id)).where(
-        ReportUploadRow.next_run_at.is_null(False), ReportUploadRow.account == account_id
-    )
-    if waiting.scalar() > MAX_WAITING:
+    if _jobs.count_unfinished(ReportUploadRow.account == account_id) > MAX_WAITING:
         raise Conflict(
             f"The account has {MAX_WAITING} uploaded reports that wait for their import; wait until one is imported."
         )
@@ -265,18 +259,7 @@ def _counts(upload: _Progress, result: Any, now: datetime) -> dict[str, Any]:
 
 def _end(upload_id: str, status: ReportUploadStatus, now: datetime, error: UploadError | None = None) -> None:
     """End an import that is under way, and erase the report."""
-    ended = compare_and_swap(
-        ReportUploadRow,
-        upload_id,
-        _UNDER_WAY,
-        status=status.value,
-        error=error,
-        content_sealed=None,
-        lease=None,
-        next_run_at=None,
-        finished_at=now,
-    )
-    if ended:
+    if _jobs.end(upload_id, _UNDER_WAY, status.value, now, error=error, content_sealed=None):
         actor = ReportUploadRow.select(ReportUploadRow.actor).where(ReportUploadRow.id == upload_id).scalar()
         action = "finish_report_import" if status is ReportUploadStatus.DONE else "fail_report_import"
         append(now, actor, action, upload_id, error)

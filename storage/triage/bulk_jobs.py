@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from peewee import IntegrityError, fn
+from peewee import IntegrityError
 
 from schemas.base.errors import Conflict, ValidationFailed
 from schemas.base.fields import problem
@@ -211,11 +211,7 @@ def _create(new: NewBulkJob, now: datetime, policy: TargetPolicy, lease: str | N
 
 
 def _require_room(account_id: int) -> None:
-    # By the index of jobs that may be claimed, which finished ones have left.
-    running = BulkJobRow.select(fn.COUNT(BulkJobRow.id)).where(
-        BulkJobRow.next_run_at.is_null(False), BulkJobRow.account == account_id
-    )
-    if running.scalar() >= MAX_RUNNING:
+    if _jobs.count_unfinished(BulkJobRow.account == account_id) >= MAX_RUNNING:
         raise Conflict(
             f"The account already has {MAX_RUNNING} running bulk jobs; wait until one has finished, or cancel one."
         )
@@ -262,9 +258,7 @@ def _all_jobs() -> Any:
 def _end(job_id: str, status: BulkJobStatus, now: datetime, actor: str, reason: str | None = None) -> bool:
     """End a job that is running, and delete what it leaves; return whether it was running."""
     # The note of a dismissal is on the exports; here it would survive their erasure.
-    ended = compare_and_swap(
-        BulkJobRow, job_id, _IS_RUNNING, status=status.value, lease=None, next_run_at=None, finished_at=now, options={}
-    )
+    ended = _jobs.end(job_id, _IS_RUNNING, status.value, now, options={})
     if ended:
         BulkJobItemRow.delete().where(BulkJobItemRow.job == job_id).execute()
         append(now, actor, "finish_bulk_job" if status is BulkJobStatus.DONE else "cancel_bulk_job", job_id, reason)

@@ -27,7 +27,6 @@ from storage.db.engine import transaction
 from storage.exports import groups_sql
 from storage.exports.queries import get
 from storage.exports.transitions import (
-    NOT_SNOOZED,
     change,
     check_transition,
     digest_error,
@@ -38,7 +37,7 @@ from storage.exports.transitions import (
     require_changed,
     transition_many,
 )
-from storage.exports.transitions_sql import LockedExport
+from storage.exports.transitions_sql import NOT_SNOOZED, LockedExport
 from storage.triage import groups
 
 #: The parts of a ticket that an edit can replace.

@@ -28,6 +28,7 @@ from storage.exports.rows import written_records
 from storage.exports.rules import approval_rules
 from storage.exports.rules.approval_rules import IS_WAITING, RuleUsability
 from storage.exports.transitions_sql import (
+    NOT_SNOOZED,
     ApprovalTarget,
     LockedExport,
     approve_locked,
@@ -184,8 +185,7 @@ def _wait(rule: ApprovalRule, exports: Sequence[LockedExport], now: datetime) ->
 
 def _dismiss(rule: ApprovalRule, exports: Sequence[LockedExport], now: datetime) -> None:
     reason, status = rule.action.reason, TRANSITIONS[Transition.DISMISS].target
-    shared = {"status": status.value, "finished_at": to_ms(now), "dismissal_reason": reason}
-    shared |= {"snoozed_at": None, "snoozed_until": None}
+    shared = {"status": status.value, "finished_at": to_ms(now), "dismissal_reason": reason, **NOT_SNOOZED}
     closed = {} if reason in REASONS_KEEPING_GROUP_OPEN else {"open_group": None}
     write_locked([{"id": each.id} for each in exports], {**shared, **closed})
     _append(rule, Transition.DISMISS.value, exports, status, now)
