@@ -28,6 +28,7 @@ from schemas.findings.life_cycle import RunOutcome
 from schemas.settings.alert_channels import AlertKind
 from storage.accounts.sessions import IDLE_FOR, LASTS_FOR
 from storage.db import identifiers
+from storage.db.columns import LAST_ULID
 from storage.db.engine import execute, is_sqlite, transaction
 from storage.db.models import (
     AlertMessageRow,
@@ -80,6 +81,8 @@ _LOCK_WAIT: Final = "SET LOCAL lock_timeout = '100ms'"
 #: PostgreSQL's SQLSTATEs for a lock that did not come in time, and for two that waited for each other.
 _BUSY: Final = frozenset({"55P03", "40P01"})
 _SKIP_LOCKED: Final = "FOR UPDATE SKIP LOCKED"
+#: Where the first id of the JSON array of siblings begins, and how long it is.
+_FIRST_SIBLING: Final = (len('["') + 1, len(f"{identifiers.EXPORT}_{LAST_ULID}"))
 
 #: The encrypted reports of compliance requests; the requests themselves stay.
 REPORTS: Final = "compliance_reports"
@@ -329,7 +332,7 @@ def _is_over(until: Cutoffs) -> Any:
     A prepared group that grew lately waits for a decision, and findings that joined a frozen one would be lost with it. What
     somebody restored, snoozed or edited lately waits as if it were new, and what is snoozed until a time waits longer. An
     export stays until its events are delivered or given up: one may ask the receiver to erase the ticket. While scan runs
-    report one of its findings, a dismissed export keeps that dismissed, and one with events has its fix to report.
+    report one of its findings, a dismissed export keeps that dismissed, and a delivered one with events reports its fix.
     """
     export = ExportRow
     item = BulkJobItemRow.select(BulkJobItemRow.export).where(BulkJobItemRow.export == export.id)
@@ -344,10 +347,13 @@ def _is_over(until: Cutoffs) -> Any:
     is_awake = export.snoozed_until.is_null() | (export.snoozed_until < until.over)
     is_old = is_prepared & is_awake & ~fn.EXISTS(decided)
     is_finished = export.status.in_(sorted(FINISHED)) & (export.finished_at < until.over)
-    finding = FindingRow.select(SQL("1")).where(FindingRow.export_id == export.id)
+    # Those of copies for several targets name the first export alone.
+    first = fn.COALESCE(fn.SUBSTR(export.siblings, *_FIRST_SIBLING), export.id)
+    finding = FindingRow.select(SQL("1")).where(FindingRow.export_id == first)
     joined = finding.where(FindingRow.first_seen_at >= until.over)
     # Without an event an export has null, or an empty list of those that its approval covers.
-    has_effect = (export.status == ExportStatus.DISMISSED) | fn.COALESCE(export.events != SQL("'[]'"), SQL("FALSE"))
+    has_events = (export.status == ExportStatus.EXPORTED) & fn.COALESCE(export.events != SQL("'[]'"), SQL("FALSE"))
+    has_effect = (export.status == ExportStatus.DISMISSED) | has_events
     is_reported = has_effect & fn.EXISTS(finding.where(FindingRow.fixed_at.is_null(), FindingRow.last_seen_at >= until.over))
     event = TicketEventRow.select(SQL("1")).where(
         TicketEventRow.export == export.id, TicketEventRow.status == TicketEventStatus.PENDING.value

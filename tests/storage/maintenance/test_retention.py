@@ -296,6 +296,8 @@ def test_a_group_stays_while_findings_join_it(customer: Customer) -> None:
         ("exported", "[]", False, False),
         ("exported", None, False, False),
         ("failed", None, False, False),
+        ("failed", '["ticket.fixed"]', False, False),
+        ("blocked", '["ticket.fixed"]', False, False),
     ],
 )
 def test_an_export_that_has_an_effect_stays_while_scan_runs_report_its_finding(
@@ -308,6 +310,19 @@ def test_an_export_that_has_an_effect_stays_while_scan_runs_report_its_finding(
     assert (planned().get("exports") is None, prune().get("exports") is None) == (stays, stays)
     execute("UPDATE findings SET last_seen_at = ?", (to_ms(NOW),))
     assert prune().get("exports", 0) == int(stays)
+
+
+def test_a_copy_that_has_an_effect_keeps_the_set_while_scan_runs_report_its_finding(customer: Customer) -> None:
+    [export_id] = scanned(customer).ticket_exports
+    both = ApprovalForAll((make_target(customer).id, make_target(customer).id), None)
+    copies = targeting.approve_for_all(export_id, customer.account_id, both, NOW, "user:1", LOOPBACK_POLICY)
+    execute("UPDATE exports SET status = 'exported', due_at = NULL, finished_at = ?, events = '[]'", (to_ms(NOW),))
+    # The finding names the other one.
+    execute("UPDATE exports SET events = ? WHERE id = ?", ('["ticket.fixed"]', copies[1].id))
+    execute("UPDATE findings SET last_seen_at = ?", (to_ms(LATER),))
+    assert (planned().get("exports"), prune().get("exports")) == (None, None)
+    execute("UPDATE findings SET last_seen_at = ?", (to_ms(NOW),))
+    assert prune()["exports"] == 2
 
 
 @pytest.mark.parametrize("decided", ["snoozed until a time", "snoozed lately", "restored lately", "edited lately"])
