@@ -4,7 +4,8 @@ When interrupted, the command finishes the current batch and leaves the rest to 
 once the lease expires.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
@@ -103,13 +104,22 @@ def decide_on_matching(decision: BulkDecision, given: Mapping[str, Any], as_json
         count = require_few(export_list.count(query))
         if count and not given["is_confirmed"]:
             confirm(decision.action, decision.target_id, count, export_list.count_by_severity(query))
-        try:
+        with refused_urls():
             held = build_operations(settings).bulk.begin_here(decision, query, count, query.account_id or 0)
-        except TargetUrlRefused as refused:
-            raise Refused(
-                f"The target policy of these settings refuses the target's URL ({refused.reason}); nothing was changed."
-            ) from None
         _process(held, settings, as_json)
+
+
+@contextmanager
+def refused_urls() -> Iterator[None]:
+    """Raise Refused with the fix where the policy refuses a target's URL."""
+    try:
+        yield
+    except TargetUrlRefused as refused:
+        # These settings may differ from those of the service and the workers: the target is not blocked by them.
+        raise Refused(
+            f"The target policy of these settings refuses the target's URL ({refused.reason}); nothing was changed. Use "
+            "the settings of the service, or correct TARGET_ALLOWED_PORTS, TARGET_ALLOWED_NETWORKS or TARGET_ALLOW_HTTP."
+        ) from None
 
 
 @click.command(epilog=usage("export bulk --show blk_…", "0 shown or cancelled, 1 not found, 2 wrong usage"))

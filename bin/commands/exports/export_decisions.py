@@ -1,7 +1,5 @@
 """The decisions of `export`: approve, dismiss, restore, snooze, split, edit, retry."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, BinaryIO, Final
 
@@ -11,13 +9,12 @@ from bin.cli.installation import Refused, opened
 from bin.cli.option_types import TEXT, ValueList
 from bin.cli.records import RecordTable, json_option, print_record, usage
 from bin.cli.request_bodies import checked, read_limited
-from bin.commands.exports.export_bulk import decide_on_matching, decides_on_many, filter_options
+from bin.commands.exports.export_bulk import decide_on_matching, decides_on_many, filter_options, refused_urls
 from runtime.clock import utc_now
 from schemas.base.principal import OPERATOR
 from schemas.exports.decisions import DismissalReason
 from schemas.exports.record import Approval, ApprovalForAll, ApprovalForm, Export, export_record
 from schemas.exports.recoveries import parse_until
-from schemas.targets.approval import TargetUrlRefused
 from schemas.triage.bulk_decisions import BulkAction, BulkDecision
 from schemas.triage.decision_forms import DismissalForm, DismissalRequest, Edit, EditForm
 from service.operations.wiring import build_operations
@@ -50,7 +47,7 @@ def approve(export_id: str | None, target_ids: tuple[str, ...], as_json: bool, *
             raise click.UsageError("With filters, give one target.")
         decide_on_matching(BulkDecision(BulkAction.APPROVE, target_ids[0]), filters, as_json)
         return
-    with opened() as settings, _refused_urls():
+    with opened() as settings, refused_urls():
         operations = build_operations(settings)
         if len(target_ids) == 1:
             record = operations.exports.approve(export_id, OPERATOR, Approval(target_ids[0], None))
@@ -155,7 +152,7 @@ def retry(export_id: str | None, target_id: str | None, as_json: bool, **filters
             raise click.UsageError("With filters, exports are retried at their own targets: use --of-target to filter.")
         decide_on_matching(BulkDecision(BulkAction.RETRY), filters, as_json)
         return
-    with opened() as settings, _refused_urls():
+    with opened() as settings, refused_urls():
         operations = build_operations(settings)
         validation = operations.exports.check_blocked_target(export_id, OPERATOR, target_id)
         record = operations.exports.retry(export_id, OPERATOR, validation, target_id)
@@ -176,19 +173,6 @@ def snoozed_until(until: str | None, until_seen: bool) -> datetime | None:
     if until is not None and moment is None:
         raise click.UsageError("Use an RFC 3339 time, a date, or a time from now such as 14d, 12h or 30m.")
     return moment
-
-
-@contextmanager
-def _refused_urls() -> Iterator[None]:
-    """Raise Refused with the fix where the policy refuses a target's URL."""
-    try:
-        yield
-    except TargetUrlRefused as refused:
-        # These settings may differ from those of the service and the workers: the target is not blocked by them.
-        raise Refused(
-            f"The target policy of these settings refuses the target's URL ({refused.reason}); nothing was changed. Use "
-            "the settings of the service, or correct TARGET_ALLOWED_PORTS, TARGET_ALLOWED_NETWORKS or TARGET_ALLOW_HTTP."
-        ) from None
 
 
 def text_of(content: bytes) -> str:
