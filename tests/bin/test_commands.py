@@ -458,6 +458,9 @@ def test_an_export_is_not_approved_for_a_target_that_is_paused_or_whose_url_is_r
     shell.environment["TARGET_ALLOWED_PORTS"] = "8443"
     refused = shell.refused("export", "approve", export_id, "--target", target_id)
     assert "(port_not_allowed); nothing was changed" in refused
+    of_all = shell.refused("export", "approve", "--target", target_id, "--status", "prepared", "--yes")
+    assert of_all == refused
+    assert "correct TARGET_ALLOWED_PORTS" in refused
     # The settings of this shell block no target of a service that allows it.
     assert shell.json("target", "show", target_id)["status"] == "active"
     assert shell.json("export", "show", export_id)["status"] == "prepared"
