@@ -42,6 +42,16 @@ def _account_id() -> Integer:
     return _row_id(**optional("The account, with the ability `admin`; default: that of the token."))
 
 
+def _grouping(**more: Any) -> Text:
+    description = "`rule`: one ticket for all findings of a rule; `finding`: one for each."
+    return Text(allowed=TicketGrouping, **described(description, **more))
+
+
+def _role(**more: Any) -> Text:
+    description = "What the user may do in the account; null: only the roles of grants count."
+    return Text(allowed=Role, allow_none=True, **described(description, **more))
+
+
 class AccountForm(Form):
     """The body of `POST /api/accounts`."""
 
@@ -69,12 +79,7 @@ class NewProjectForm(Form):
 
     name = _name(**required("The name."))
     shop_domain = Text(max_length=254, **nullable("The storefront's domain, if it is a storefront."))
-    ticket_grouping = Text(
-        allowed=TicketGrouping,
-        **described(
-            "`rule`: one ticket for all findings of a rule; `finding`: one for each.", load_default=TicketGrouping.RULE.value
-        ),
-    )
+    ticket_grouping = _grouping(load_default=TicketGrouping.RULE.value)
     account_id = _account_id()
 
 
@@ -83,23 +88,14 @@ class ProjectChangeForm(ChangeForm):
 
     name = _name(**described("The name."))
     shop_domain = Text(max_length=254, **described("The storefront's domain; null removes it.", allow_none=True))
-    ticket_grouping = Text(
-        allowed=TicketGrouping, **described("`rule`: one ticket for all findings of a rule; `finding`: one for each.")
-    )
+    ticket_grouping = _grouping()
 
 
 class UserForm(Form):
     """The body of `POST /api/users`."""
 
     email = Text(max_length=MAX_CHARACTERS, **required("The address, which names the user at the console."))
-    role = Text(
-        allowed=Role,
-        **described(
-            "What the user may do in the account; null: only the roles of grants count.",
-            load_default=Role.OWNER.value,
-            allow_none=True,
-        ),
-    )
+    role = _role(load_default=Role.OWNER.value)
     account_id = _account_id()
 
     @validates_schema
@@ -111,10 +107,7 @@ class UserForm(Form):
 class UserChangeForm(ChangeForm):
     """The body of `PATCH /api/users/<id>`."""
 
-    role = Text(
-        allowed=Role,
-        **described("What the user may do in the account; null: only the roles of grants count.", allow_none=True),
-    )
+    role = _role()
     state = Text(
         allowed=("active", "disabled"), **described("`disabled` refuses the user's tokens and ends the user's sessions.")
     )
