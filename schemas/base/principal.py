@@ -31,9 +31,21 @@ class Ability(StrEnum):
     UPLOAD_STOREFRONT_DIAGNOSTICS = "storefront-app:diagnostics-upload"
 
 
-_UPLOADS: Final = (Ability.UPLOAD_EVIDENCE, Ability.UPLOAD_CMS_DIAGNOSTICS, Ability.UPLOAD_STOREFRONT_DIAGNOSTICS)
-#: The abilities that a token of each kind may have: a platform token uploads, an API token does everything else.
-ABILITIES: Final = {TokenKind.API: tuple(each for each in Ability if each not in _UPLOADS), TokenKind.PLATFORM: _UPLOADS}
+#: The abilities that a token of each kind may have.
+ABILITIES: Final = {
+    TokenKind.API: (
+        Ability.MANAGE_TARGETS,
+        Ability.PREPARE_EXPORTS,
+        Ability.APPROVE_EXPORTS,
+        Ability.READ_EXPORTS,
+        Ability.MANAGE_RULES,
+        Ability.READ_FINDINGS,
+        Ability.CONSOLE,
+        Ability.MANAGE_ACCOUNT,
+        Ability.ADMIN,
+    ),
+    TokenKind.PLATFORM: (Ability.UPLOAD_EVIDENCE, Ability.UPLOAD_CMS_DIAGNOSTICS, Ability.UPLOAD_STOREFRONT_DIAGNOSTICS),
+}
 
 #: Abilities that must be named when a token is created.
 NAMED_ABILITIES: Final = frozenset({Ability.CONSOLE, Ability.MANAGE_ACCOUNT, Ability.ADMIN})
