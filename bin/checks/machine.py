@@ -166,7 +166,7 @@ def health_problem(url: str, within_s: float = ANSWER_WITHIN_S, ours: Collection
         return late if isinstance(failed.reason, TimeoutError) else _reason(failed)
     except OSError as failed:
         return str(failed)
-    except (ValueError, HTTPException):
+    except (ValueError, RecursionError, HTTPException):
         return "the response is not RiskRelay's"
     if not isinstance(health, dict) or health.get("status") != "ok":
         return "the response is not RiskRelay's"

@@ -602,6 +602,11 @@ def no_http(peer: Peer) -> None:
     peer.send(b"SSH-2.0-OpenSSH_9.2\r\n")
 
 
+def deep(peer: Peer) -> None:
+    peer.read()
+    peer.answer(200, b"[" * 1024)
+
+
 def missing(peer: Peer) -> None:
     peer.read()
     peer.answer(404, b"{}")
@@ -609,8 +614,15 @@ def missing(peer: Peer) -> None:
 
 @pytest.mark.parametrize(
     ("behave", "why"),
-    [(silent, "0.3 s"), (dripping, "0.3 s"), (another, "not RiskRelay"), (no_http, "not RiskRelay"), (missing, "404")],
-    ids=["silent", "dripping", "another", "no HTTP", "missing"],
+    [
+        (silent, "0.3 s"),
+        (dripping, "0.3 s"),
+        (another, "not RiskRelay"),
+        (deep, "not RiskRelay"),
+        (no_http, "not RiskRelay"),
+        (missing, "404"),
+    ],
+    ids=["silent", "dripping", "another", "deep", "no HTTP", "missing"],
 )
 def test_what_answers_in_place_of_the_service_is_reported(behave: Callable[[Peer], None], why: str) -> None:
     with LoopbackServer(behave) as server:
