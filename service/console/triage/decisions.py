@@ -39,6 +39,8 @@ from storage.exports import queries
 EXPORT: Final = f"{CONSOLE}/exports/{{export_id}}"
 #: The newest audit entries in which to look for a decision that a form, sent twice, has already made.
 _NEWEST_ENTRIES: Final = 20
+#: The field of a form whose page showed a snooze.
+_WAS_SNOOZED: Final = "was_snoozed"
 _SEVERITY_LABELS: Final = frozenset(f"severity:{each}" for each in SEVERITIES)
 
 
@@ -60,7 +62,9 @@ class ExportAction(Action):
             if not self.is_decided(export):
                 raise
         then = safe_next(form.get("then", "")) or f"/exports/{export.id}"
-        return Redirect(then, self.done, export.id if self.can_be_undone else None)
+        # Restoring would not bring a snooze back that the decision ended.
+        can_be_undone = self.can_be_undone and _WAS_SNOOZED not in form
+        return Redirect(then, self.done, export.id if can_be_undone else None)
 
     def decide(self, user: ConsoleUser, form: Mapping[str, str], export_id: str) -> Export:
         """Make the decision."""

@@ -176,6 +176,19 @@ def test_the_notice_of_a_tickets_own_page_undoes_a_dismissal_there(
 
 
 @on_sqlite
+def test_the_dismissal_of_a_snoozed_ticket_cannot_be_undone_because_the_snooze_is_gone(
+    person: ConsoleBrowser, prepare: Callable[..., str]
+) -> None:
+    export_id = prepare()
+    person.get(f"/exports/{export_id}")
+    person.post(f"/exports/{export_id}/snooze", days="7")
+    shown = shown_fields(person.get(f"/exports/{export_id}"), f"/exports/{export_id}/dismiss")
+    address = person.post(f"/exports/{export_id}/dismiss", **{**shown, "reason": "wont_fix"}).headers["location"]
+    assert queries.get(export_id).status is ExportStatus.DISMISSED
+    assert address == f"/console/exports/{export_id}?done=dismissed"
+
+
+@on_sqlite
 @pytest.mark.parametrize(
     "query", ["done=approved&undo={}", "done=dismissed&undo=exp_1", "done=dismissed&undo={}/../../x", "done=dismissed"]
 )
