@@ -285,7 +285,7 @@ def _menu(
         values = [each for each in values if each in counts or each in chosen]
     if not texts:
         # The chosen ones first: a link removes them.
-        values = sorted({*values, *chosen}, key=lambda each: (each not in chosen, -(counts or {}).get(each, 0)))
+        values = sorted({*values, *chosen}, key=lambda each: (each not in chosen, -(counts or {}).get(each, 0), each))
         values = values[:MAX_OPTIONS]
     options = [
         FilterOption(

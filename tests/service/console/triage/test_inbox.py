@@ -149,7 +149,9 @@ def test_the_menu_of_projects_has_all_of_them_and_that_of_rules_the_chosen_ones(
         project_id = make_project(customer)
         record_postback(PostbackForm().read(postback(number, [issue(rule)])), project_id)
     page = person.get("/inbox")
-    assert (len(menu(page, "Project")), len(menu(page, "Rule"))) == (len(rules), MAX_OPTIONS)
+    assert len(menu(page, "Project")) == len(rules)
+    # All have one ticket; every process shows the same ones.
+    assert [*menu(page, "Rule")] == sorted(rules)[:MAX_OPTIONS]
     for rule in rules:
         assert rule in menu(person.get("/inbox", f"rule={rule}"), "Rule")
 
