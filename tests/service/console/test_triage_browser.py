@@ -88,6 +88,8 @@ def test_shortcuts_that_are_off_are_turned_on_again_by_the_button_or_by_the_key(
             assert page.url == first
             dialog.get_by_role("button", name="Turn shortcuts on").click()
             expect(page.locator("#keys[data-keys=on]")).to_have_count(1)
+            # Keys have an effect once the script runs.
+            page.wait_for_load_state()
         page.keyboard.press("x")
         expect(page.locator(".row :checked")).to_have_count(1)
 
