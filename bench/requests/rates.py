@@ -103,7 +103,7 @@ class RequestPlan:
 
 #: Those with an aim, which is SQLite's, get more repetitions, since a ratio of two noisy figures is noisier than both.
 _FULL: Final = {"sqlite": {kind: 5 if kind in _AIMS else 3 for kind in KINDS}, "postgresql": dict.fromkeys(KINDS, 3)}
-_QUICK: Final = {kind: 3 for kind in _AIMS if kind != "postback_100"}
+_QUICK: Final = {kind: 2 for kind in _AIMS if kind != "postback_100"}
 
 Rounds = dict[str, list[Asked]]
 
