@@ -83,7 +83,7 @@ def serve(bind: str, data_dir: Path) -> int:
     # Each connection has a thread: without a limit, those of clients that are gone would stay for good.
     limited = {"timeout": _REQUEST_TIMEOUT_S}
     server.RequestHandlerClass = type("MetricsHandler", (server.RequestHandlerClass,), limited)
-    # Python's own prints a stack with the client's address.
+    # By default, Python prints a stack trace with the client's address.
     server.handle_error = _note_interruption
     return int(server.server_port)
 

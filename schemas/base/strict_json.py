@@ -159,7 +159,7 @@ def _read(text: str) -> JsonValue:
 
 
 def unique_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the members of an object. Raises MalformedJson for a name that is there twice."""
+    """Return the members of an object. Raises MalformedJson if a name occurs twice."""
     members = dict(pairs)
     if len(members) != len(pairs):
         raise MalformedJson(JsonFault.DUPLICATE_MEMBER)

@@ -107,7 +107,7 @@ def _names_what_is_forbidden(text: str) -> bool:
 
 
 def _json_or_text(text: str) -> Any:
-    # Of a name that is there twice, the first value would be unchecked.
+    # If a name occurs twice, its first value would not be checked.
     try:
         return json.loads(text, object_pairs_hook=unique_members) if text.startswith(("{", "[")) else text
     except (ValueError, RecursionError):

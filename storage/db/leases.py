@@ -110,7 +110,7 @@ class LeasedJobs:
             self.finish(held.id, held.lease, due_at=due_at)
 
     def end(self, job_id: str, is_running: Any, status: str, now: datetime, **changes: Any) -> bool:
-        """End a job that is running, whoever holds it, with its last status; return whether it was running."""
+        """End a running job with its last status, also a leased one; return whether it was running."""
         ended = {self._lease: None, self._due_at: None, "status": status, "finished_at": now}
         return compare_and_swap(self._model, job_id, is_running, **ended, **changes)
 

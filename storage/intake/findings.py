@@ -177,7 +177,7 @@ def _store(
             for mark, finding_id in ticketed.items()
         ]
         changed = prepare(drafts, now, actor, limits, None)
-    # Groups that were open before have grown already.
+    # The tickets of groups that were open before are written already.
     grown = {each.row.id for each in grouped.opened.values()} if grouped else set()
     if more_severe := {export_id for export_id, _ in raised if export_id is not None} - grown:
         changed += groups.raise_severities(more_severe, now, actor)

@@ -347,7 +347,7 @@ def _is_over(until: Cutoffs) -> Any:
     is_awake = export.snoozed_until.is_null() | (export.snoozed_until < until.over)
     is_old = is_prepared & is_awake & ~fn.EXISTS(decided)
     is_finished = export.status.in_(sorted(FINISHED)) & (export.finished_at < until.over)
-    # Those of copies for several targets name the first export alone.
+    # The findings of a ticket for several targets name only the first of its exports.
     first = fn.COALESCE(fn.SUBSTR(export.siblings, *_FIRST_SIBLING), export.id)
     finding = FindingRow.select(SQL("1")).where(FindingRow.export_id == first)
     joined = finding.where(FindingRow.first_seen_at >= until.over)

@@ -47,8 +47,8 @@ def waiting(account_id: int, now: datetime) -> Any:
 
 def of_status(account_id: int, status: ExportStatus) -> Any:
     """Return a query of the exports of a status, the worst first."""
-    # A status is bounded, not equalled, and ordered as the index has it: PostgreSQL would else read every export of every
-    # account, or go through the oldest of them until it has found enough of a status; both would sort all of the status.
+    # The status has two bounds in place of an equality, and the order is that of the index. Otherwise PostgreSQL reads every
+    # export of every account, or the oldest ones until it has found enough; both databases sort all exports of the status.
     x = ExportRow
     found = x.select(SQL("1")).where(x.account == account_id, x.status >= status.value, x.status <= status.value)
     return found.order_by(x.status.desc(), x.severity_rank.desc(), x.id.desc())

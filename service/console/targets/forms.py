@@ -57,7 +57,7 @@ class TargetAction(Action):
 
 
 class TargetPageAction(TargetAction, PageAction):
-    """One that the page of the target shows again if it is refused."""
+    """A form of a target that the page of the target shows again if it is refused."""
 
     page = TargetPage
 

@@ -62,7 +62,7 @@ class ExportAction(Action):
             if not self.is_decided(export):
                 raise
         then = safe_next(form.get("then", "")) or f"/exports/{export.id}"
-        # Restoring would not bring a snooze back that the decision ended.
+        # To restore a ticket does not bring back a snooze that its dismissal ended.
         can_be_undone = self.can_be_undone and _WAS_SNOOZED not in form
         return Redirect(then, self.done, export.id if can_be_undone else None)
 
