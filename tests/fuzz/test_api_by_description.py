@@ -108,9 +108,8 @@ MEANT_OF: Final = frozenset(
         ("/provider_settings", "unknown_member"),
         # Blank: the schema of a setting has its length alone.
         ("/provider_settings/*", "too_short"),
-        # A text without a word: only punctuation.
-        ("/q", "too_short"),
-        ("/filter/q", "too_short"),
+        # An empty text, one of punctuation alone, and one of too many words.
+        *((f"{parent}/q", code) for parent in ("", "/filter") for code in ("too_short", "no_word", "too_many")),
     }
 )
 ANSWERS_TO_WHAT_FITS: Final = ["2xx", "3xx", "401", "403", "404", "409", "422", "429"]
