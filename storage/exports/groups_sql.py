@@ -28,7 +28,8 @@ class GroupRow(NamedTuple):
 _GROUPS: Final = f"""
 WITH r (id) AS ({{rows}})
 SELECT {select_list(GroupRow, {"e": ExportRow}, title="f.title")} FROM r JOIN exports e ON e.id = r.id
-    LEFT JOIN findings f ON f.id = e.source_id AND f.project_id = e.project_id"""  # noqa: S608 - our own names
+    LEFT JOIN findings f ON f.id = e.source_id AND f.project_id = e.project_id
+WHERE e.source_type = 'finding' AND e.rule IS NOT NULL AND e.redacted_at IS NULL"""  # noqa: S608 - our own names
 _OPEN: Final = f"""
 WITH r (rule, url) AS ({{{{rows}}}})
 SELECT {select_list(GroupRow, {"e": ExportRow}, title="f.title")}, r.url,
@@ -105,7 +106,7 @@ def open_groups(project_id: int, places: Iterable[tuple[str, str]], *, locks: bo
 
 
 def groups(export_ids: Iterable[str]) -> list[GroupRow]:
-    """Return groups by the ids of their exports, open or not, which the caller's transaction has locked."""
+    """Return groups by the ids of their exports, open or not; exports that no finding made, or redacted ones, are none."""
     return [GroupRow._make(row) for row in rows_over(_GROUPS, ("TEXT",), [(each,) for each in export_ids])]
 
 

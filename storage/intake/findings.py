@@ -33,6 +33,7 @@ from storage.intake.finding_groups import GroupedPostback, GroupTicket, finding_
 from storage.intake.findings_sql import PostedRun, SeenFinding
 from storage.intake.life_cycle_sql import ReportedFinding
 from storage.triage import groups
+from storage.triage.groups import RaisedTicket
 
 #: Their tickets take 60 ms at most, with texts of the largest size.
 _FEW_ISSUES: Final = 5
@@ -49,15 +50,16 @@ class ScannedProject:
 
 @dataclass(frozen=True, slots=True)
 class PreparedPostback:
-    """A postback, its issues by fingerprint, and the tickets of those that were new when it was prepared.
+    """A postback, its issues by fingerprint, and the tickets of those that were new or more severe when it was prepared.
 
-    Tickets by fingerprint, or of groups by rule.
+    New tickets by fingerprint, those of groups by rule, raised ones by their exports.
     """
 
     postback: ScanPostback
     issues: Mapping[str, Issue]
     tickets: Mapping[str, WrittenTicket] = field(default_factory=dict)
     group_tickets: Mapping[str, GroupTicket] = field(default_factory=dict)
+    raised_tickets: Mapping[str, RaisedTicket] = field(default_factory=dict)
 
 
 def prepare_postback(
@@ -75,12 +77,22 @@ def prepare_postback(
     if not issues or (len(issues) <= _FEW_ISSUES and not is_sqlite()):
         return PreparedPostback(postback, issues)
     known = findings_sql.known_findings(postback.scan_run_id, default_project_id, list(issues))
-    new = {mark: issue for mark, issue in issues.items() if known and mark not in known.fingerprints}
-    if known and new and known.ticket_grouping == TicketGrouping.RULE:
+    if known is None:
+        return PreparedPostback(postback, issues)
+    new = {mark: issue for mark, issue in issues.items() if mark not in known.findings}
+    more_severe = {
+        mark: issues[mark] for mark, (severity, _) in known.findings.items() if _is_raised(issues[mark], severity)
+    }
+    raised = [(known.findings[mark][1], issue.severity) for mark, issue in more_severe.items()]
+    tickets, group_tickets, opened = {}, {}, set()
+    if known.ticket_grouping != TicketGrouping.RULE:
+        tickets = _tickets(postback, issues, list(new), checkpoint)
+    elif new or raised:
         with connection():
-            grouped = GroupedPostback.read(known.project_id, postback, new)
-        return PreparedPostback(postback, issues, group_tickets=grouped.tickets(grouped.joining(new), checkpoint))
-    return PreparedPostback(postback, issues, _tickets(postback, issues, list(new), checkpoint))
+            grouped = GroupedPostback.read(known.project_id, postback, {**new, **more_severe})
+        group_tickets, opened = grouped.tickets(grouped.joining(new, raised), checkpoint), grouped.opened_ids()
+    raised_tickets = groups.raised_tickets([each for each in raised if each[0] not in opened], checkpoint)
+    return PreparedPostback(postback, issues, tickets, group_tickets, raised_tickets)
 
 
 def record(
@@ -178,9 +190,9 @@ def _store(
         ]
         changed = prepare(drafts, now, actor, limits, None)
     # The tickets of groups that were open before are written already.
-    grown = {each.row.id for each in grouped.opened.values()} if grouped else set()
+    grown = grouped.opened_ids() if grouped else set()
     if more_severe := {export_id for export_id, _ in raised if export_id is not None} - grown:
-        changed += groups.raise_severities(more_severe, now, actor)
+        changed += groups.raise_severities(more_severe, prepared.raised_tickets, now, actor)
     if run.has_snoozed:
         woken = groups_sql.end_snoozes(list(issues), run.project_id)
         status = ExportStatus.PREPARED.value
@@ -201,7 +213,7 @@ def _mark_seen(
     raised, changed, fixed = [], [], {}
     for each in findings_sql.mark_seen(issues, run.project_id, postback, now):
         issue = issues[each.fingerprint]
-        is_raised = SEVERITIES.index(issue.severity) > SEVERITIES.index(each.severity)
+        is_raised = _is_raised(issue, each.severity)
         if is_raised:
             raised.append((each.export_id, issue.severity))
         if is_raised or (each.help_url is None and issue.help_url is not None):
@@ -211,6 +223,10 @@ def _mark_seen(
             fixed[each.fingerprint] = each
     findings_sql.upgrade(changed)
     return raised, fixed
+
+
+def _is_raised(issue: Issue, severity: str) -> bool:
+    return SEVERITIES.index(issue.severity) > SEVERITIES.index(severity)
 
 
 def _renewed(

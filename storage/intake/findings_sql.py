@@ -71,9 +71,12 @@ SELECT p.id, p.ticket_grouping, (
     SELECT {array} FROM findings WHERE project_id = p.id AND fingerprint IN (SELECT value FROM {values})
 )
 FROM projects p WHERE p.id = COALESCE((SELECT project_id FROM scan_runs WHERE id = ?), ?)"""
-_KNOWN_BY_SQLITE: Final = _KNOWN.format(array="json_group_array(fingerprint)", values="json_each(?)")
+_KNOWN_BY_SQLITE: Final = _KNOWN.format(
+    array="json_group_array(json_array(fingerprint, severity, export_id))", values="json_each(?)"
+)
 _KNOWN_BY_POSTGRESQL: Final = _KNOWN.format(
-    array="COALESCE(CAST(json_agg(fingerprint) AS TEXT), '[]')", values="json_array_elements_text(CAST(? AS JSON))"
+    array="COALESCE(CAST(json_agg(json_build_array(fingerprint, severity, export_id)) AS TEXT), '[]')",
+    values="json_array_elements_text(CAST(? AS JSON))",
 )
 
 _PAGE: Final = tuple(name for name in PageResultRow._meta.columns if name != "id")
@@ -106,11 +109,11 @@ class SeenFinding(NamedTuple):
 
 
 class KnownFindings(NamedTuple):
-    """The project of a postback, and the fingerprints that it has already."""
+    """The project of a postback, and the findings that it has already: severity and export by fingerprint."""
 
     project_id: int
     ticket_grouping: str
-    fingerprints: frozenset[str]
+    findings: Mapping[str, tuple[str, str | None]]
 
 
 _POSTED_RUN: Final = """
@@ -135,7 +138,9 @@ def known_findings(scan_run_id: int, default_project_id: int | None, fingerprint
     """Return those of `fingerprints` that the run's project has already; None without a project. Outside any transaction."""
     known = _KNOWN_BY_SQLITE if is_sqlite() else _KNOWN_BY_POSTGRESQL
     found = first_row(known, (_json.text(fingerprints), scan_run_id, default_project_id))
-    return None if found is None else KnownFindings(found[0], found[1], frozenset(_json.python_value(found[2])))
+    if found is None:
+        return None
+    return KnownFindings(found[0], found[1], {mark: (severity, id_) for mark, severity, id_ in _json.python_value(found[2])})
 
 
 def post_page(postback: ScanPostback, now: datetime) -> PostedRun | None:

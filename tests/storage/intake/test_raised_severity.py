@@ -1,5 +1,7 @@
 """The ticket of a single finding has the highest severity that was reported, while it is prepared."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from schemas.triage.decision_forms import Edit
 from storage.accounts import projects
 from storage.db.engine import rows
 from storage.exports import queries
+from storage.intake import findings
 from storage.triage import decisions, splits
 from tests.support.factories import NOW, Customer, issue, postback, record_postback
 
@@ -53,6 +56,33 @@ def test_the_ticket_becomes_the_one_of_the_higher_severity(
     assert (after.severity, after.ticket_digest, after.version) == ("critical", digest(wanted), before.version + 1)
     actions = [action for (action,) in rows("SELECT action FROM audit_entries WHERE subject_id = ?", (before.id,))]
     assert actions == ["prepare", "extend"]
+
+
+@pytest.mark.parametrize("grouping", [TicketGrouping.FINDING, TicketGrouping.RULE])
+def test_raised_tickets_are_written_before_the_transaction(customer: Customer, grouping: TicketGrouping) -> None:
+    projects.set_ticket_grouping(customer.project_id, None, grouping, NOW, "test")
+    issues = [issue(f"rule-{number}", severity="low") for number in range(10)]
+    ids = record_postback(PostbackForm().read(postback(1, issues)), customer.project_id).ticket_exports
+    raised = PostbackForm().read(postback(2, [{**each, "severity": "high"} for each in issues]))
+    early = findings.prepare_postback(raised, customer.project_id)
+    early = replace(early, raised_tickets=marked(early.raised_tickets), group_tickets=marked(early.group_tickets))
+    assert set(findings.record(early, customer.project_id, NOW, "scanner").ticket_exports) == set(ids)
+    for each in ids:
+        assert (queries.get(each).severity, queries.get(each).ticket_digest) == ("high", "written before")
+
+
+def marked(tickets: Mapping[str, Any]) -> dict[str, Any]:
+    """Return prepared tickets with a digest that no other way of writing them would store."""
+    return {key: replace(each, ticket=replace(each.ticket, digest="written before")) for key, each in tickets.items()}
+
+
+def test_a_ticket_that_a_person_edits_meanwhile_is_written_again(customer: Customer) -> None:
+    before = prepared(customer)
+    more_severe = PostbackForm().read(postback(2, [issue("csp", severity="critical"), *OTHERS]))
+    early = findings.prepare_postback(more_severe, customer.project_id)
+    decisions.edit(before.id, None, NOW, "user:1", Edit(title="Mine"))
+    assert before.id in findings.record(early, customer.project_id, NOW, "scanner").ticket_exports
+    assert (queries.get(before.id).severity, queries.get(before.id).ticket["title"]) == ("critical", "Mine")
 
 
 def test_a_lower_severity_changes_nothing(customer: Customer) -> None:
