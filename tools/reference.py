@@ -102,6 +102,11 @@ def settings_page() -> str:
             "secret that contains `${` in a file of its own."
         ),
         *_wrapped(
+            "An empty value counts as unset, in the environment, in `.env` and in a file: a variable that a compose file "
+            "passes on as `NAME: ${NAME:-}`, or `export NAME=`, does not hide the line of the same name in `.env`. To "
+            "return to a default, remove the line."
+        ),
+        *_wrapped(
             "RiskRelay refuses the `.env` if another user can change it: if the file, a folder above it or a symbolic link "
             "to it belongs to a user other than root, the current user and the owner of the checkout, or is writable by "
             "others (a sticky folder such as `/tmp` may be; so may the group, if it is the owner's own). The report "

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Final
 
 from bin.checks.results import CheckResult, Level, failure, ok, warning
-from bin.cli.installation import empty_variable, shared_secrets
+from bin.cli.installation import shared_secrets
 from runtime.redis_client import connect
 from schemas.settings.definitions import DeploymentMode, RouteFamily, Settings
 from schemas.settings.parsers import HOW_TO_GENERATE, RECOMMENDED_SECRET_BYTES
@@ -230,8 +230,6 @@ def keys(settings: Settings) -> CheckResult:
     """Check that the keys decrypt every secret, and whether older keys are still needed."""
     vault, count = Vault(settings.encryption_keys), len(settings.encryption_keys)
     if not count:
-        if problem := empty_variable("ENCRYPTION_KEYS"):
-            return failure("keys", *problem.split("; "))
         fix = "bin/riskrelay init" if key_check.canary() is None else "restore the .env or the keys of this database"
         return failure("keys", "ENCRYPTION_KEYS is not set.", fix)
     canary = key_check.canary()

@@ -127,11 +127,9 @@ def alone(lock: Lock, within_s: float = 0.0) -> Iterator[None]:
         raise Refused(f"Another {lock.name.lower().replace('_', '-')} is running; wait until it ends.") from None
 
 
-def empty_variable(name: str) -> str | None:
-    """Return the message about a setting that is set in the environment, but empty; it hides the line in `.env`."""
-    if os.environ.get(name) != "" or os.environ.get(name + FILE_SUFFIX):
-        return None
-    return f"{name} is set but empty in the environment, which hides its line in .env; unset it there."
+def is_in_environment(name: str) -> bool:
+    """Return whether the environment sets a setting or names its file; an empty variable counts as unset."""
+    return bool(os.environ.get(name) or os.environ.get(name + FILE_SUFFIX))
 
 
 def make_data_dir(settings: Settings) -> None:

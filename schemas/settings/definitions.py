@@ -1,8 +1,9 @@
 """Every setting with its default and its limits; all mistakes are reported at once.
 
 Values come from the process environment, then from a `.env` file; each can also come from the file named by `<NAME>_FILE`.
-Relative paths are relative to the folder of the `.env` in use. An empty value counts as unset. An invalid value is reported
-by the name of the setting, never quoted. A setting that has both a value and a file is a mistake.
+Relative paths are relative to the folder of the `.env` in use. An empty value counts as unset, so an empty variable does not
+hide a line of `.env`. An invalid value is reported by the name of the setting, never quoted. A setting that has both a value
+and a file is a mistake.
 """
 
 import hashlib
@@ -498,6 +499,12 @@ def unknown_names(env_file: Path | None = None) -> dict[str, str | None]:
     return {name if near or NAME.fullmatch(name) else f"{name[:2]}…": near for name, near in meant.items()}
 
 
+def empty_files(env_file: Path) -> list[str]:
+    """Return each `<NAME>_FILE` that names a file without a value; call this after `load_settings`, as above."""
+    env = _Environment(env_file)
+    return [each.name + FILE_SUFFIX for each in SETTINGS if env.has_empty_file(each.name)]
+
+
 def find_env_file() -> Path:
     """Return the file named by RISKRELAY_ENV_FILE, or `.env` of the installation; the current folder has no influence."""
     return INSTALLATION / (os.environ.get(ENV_FILE_VARIABLE) or ".env")
@@ -550,6 +557,10 @@ class _Environment(Env):
             return None
         return self.value(setting.name, setting.default or "", parse=setting.parse)
 
+    def has_empty_file(self, name: str) -> bool:
+        """Whether the file of a setting has no value."""
+        return bool(self._raw(name + FILE_SUFFIX)) and not self._get_value(name, "")
+
     def _get_value(self, env_key: str, default: Any) -> Any:
         # An exception here would end the report at the first mistake.
         value, path = self._raw(env_key), self._raw(env_key + FILE_SUFFIX)
@@ -559,7 +570,8 @@ class _Environment(Env):
         return self._content(env_key + FILE_SUFFIX, path, default) if path else _line(value) or default
 
     def _raw(self, name: str) -> str:
-        return os.environ.get(name, self._environ.get(name, ""))
+        # Compose files and CI jobs pass variables on that nobody set: such an empty one must not hide a line.
+        return os.environ.get(name) or self._environ.get(name, "")
 
     def _content(self, name: str, path: str, default: Any) -> Any:
         try:

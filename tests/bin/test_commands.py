@@ -805,22 +805,40 @@ def test_init_adds_the_secrets_that_an_env_file_lacks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["ENCRYPTION_KEYS", "WEBHOOK_SECRET"])
-def test_init_replaces_no_line_that_an_empty_variable_hides(tmp_path: Path, name: str) -> None:
+def test_init_keeps_a_line_whose_variable_is_empty(tmp_path: Path, name: str) -> None:
     shell = shell_in(tmp_path)
     env_file = tmp_path / ".env"
-    shell.environment[name] = ""
+    shell.environment |= {name: "", f"{name}_FILE": ""}
     env_file.write_text(f"{name}={ENCRYPTION_KEY}\n")
     env_file.chmod(0o600)
-    problem = f"{name} is set but empty in the environment, which hides its line in .env; unset it there."
-    assert problem in shell.refused("init")
-    assert env_file.read_text() == f"{name}={ENCRYPTION_KEY}\n"
+    assert shell.type("init").exit_code == 0
+    lines = env_file.read_text().splitlines()
+    assert [line for line in lines if line.startswith(f"{name}=")] == [f"{name}={ENCRYPTION_KEY}"]
 
 
-def test_init_writes_no_keys_that_an_empty_variable_would_hide(tmp_path: Path) -> None:
+def test_init_generates_the_value_of_an_empty_variable(tmp_path: Path) -> None:
     shell = shell_in(tmp_path)
-    shell.environment["ENCRYPTION_KEYS"] = ""
-    assert "ENCRYPTION_KEYS is set but empty in the environment" in shell.refused("init")
-    assert not (tmp_path / ".env").exists()
+    shell.environment |= {"ENCRYPTION_KEYS": "", "WEBHOOK_SECRET": "", "WEBHOOK_SECRET_FILE": ""}
+    assert shell.type("init").exit_code == 0
+    lines = dict(line.split("=", 1) for line in (tmp_path / ".env").read_text().splitlines() if line[0] != "#")
+    assert lines["ENCRYPTION_KEYS"]
+    assert lines["WEBHOOK_SECRET"]
+
+
+@pytest.mark.parametrize("in_env_file", [True, False])
+@pytest.mark.parametrize("name", ["ENCRYPTION_KEYS", "WEBHOOK_SECRET"])
+def test_init_names_an_empty_file_of_a_secret_and_writes_nothing(tmp_path: Path, name: str, in_env_file: bool) -> None:
+    shell = shell_in(tmp_path)
+    (tmp_path / "secret").write_text("\n")
+    shell.environment |= {name: "", f"{name}_FILE": "" if in_env_file else str(tmp_path / "secret")}
+    if in_env_file:
+        (tmp_path / ".env").write_text(f"{name}_FILE=secret\n")
+        (tmp_path / ".env").chmod(0o600)
+    before = sorted((path, path.read_text()) for path in tmp_path.iterdir())
+    refused = shell.type("init")
+    assert refused.exit_code == 2
+    assert f"{name}_FILE: Names an empty file." in refused.stderr
+    assert sorted((path, path.read_text()) for path in tmp_path.iterdir()) == before
 
 
 def test_init_replaces_no_device_by_a_file(tmp_path: Path) -> None:
@@ -848,15 +866,11 @@ def test_init_refuses_a_database_that_has_accounts_and_writes_nothing(shell: She
 
 
 def test_a_long_running_command_wants_its_keys(shell: Shell) -> None:
-    shell.environment["ENCRYPTION_KEYS"] = ""
-    for verb in ("serve", "work", "run"):
-        refused = shell.type(verb)
-        assert refused.exit_code == 2
-        assert "ENCRYPTION_KEYS: set but empty in the environment" in refused.stderr
-    shell.environment["ENCRYPTION_KEYS"] = None
-    refused = shell.type("serve")
-    assert refused.exit_code == 2
-    assert "ENCRYPTION_KEYS: set neither in the environment nor in" in refused.stderr
+    for shell.environment["ENCRYPTION_KEYS"] in ("", None):
+        for verb in ("serve", "work", "run"):
+            refused = shell.type(verb)
+            assert refused.exit_code == 2
+            assert "ENCRYPTION_KEYS: set neither in the environment nor in" in refused.stderr
 
 
 @pytest.mark.parametrize(

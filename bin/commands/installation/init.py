@@ -15,14 +15,31 @@ from pathlib import Path
 import click
 
 from bin.cli.env_file import set_line
-from bin.cli.installation import SHARED_SECRETS, Refused, alone, checked_settings, database_at, empty_variable, make_data_dir
+from bin.cli.installation import (
+    SHARED_SECRETS,
+    Refused,
+    WrongSettings,
+    alone,
+    checked_settings,
+    database_at,
+    is_in_environment,
+    make_data_dir,
+)
 from bin.cli.output import echo
 from bin.cli.records import usage
 from bin.cli.terminal import is_terminal
 from runtime.clock import utc_now
 from runtime.files import sync
 from schemas.base.principal import ABILITIES, TokenKind
-from schemas.settings.definitions import ENV_FILE_VARIABLE, FILE_SUFFIX, SETTINGS, Settings, find_env_file
+from schemas.settings.definitions import (
+    ENV_FILE_VARIABLE,
+    FILE_SUFFIX,
+    SETTINGS,
+    InvalidSettings,
+    Settings,
+    empty_files,
+    find_env_file,
+)
 from storage.accounts import accounts, projects, tokens
 from storage.db import schema_version
 from storage.db.engine import connection, transaction
@@ -53,12 +70,9 @@ def init() -> None:
     if env_file.exists() and not env_file.is_file():
         # A device such as /dev/null would be replaced by a file.
         raise Refused(f"{env_file} is not a file; set {ENV_FILE_VARIABLE} to another path.")
-    # Nothing works without keys; of a file that exists, no line may be replaced that is only hidden.
-    for name in _generated() if env_file.exists() else ["ENCRYPTION_KEYS"]:
-        if problem := empty_variable(name):
-            raise Refused(problem)
+    settings = checked_settings()
+    _require_files_with_values(env_file)
     if env_file.exists():
-        settings = checked_settings()
         make_data_dir(settings)
         with database_at(settings.database_url):
             schema_version.migrate()
@@ -70,6 +84,14 @@ def init() -> None:
     echo(f"Wrote {env_file} with generated secrets and keys.")
     _name_settings_of_the_environment()
     echo(kept)
+
+
+def _require_files_with_values(env_file: Path) -> None:
+    """Raise WrongSettings for an empty file of a secret: a generated one could not be added beside it."""
+    fix = "Names an empty file. Write the value into it, or remove this setting: init then generates a value."
+    empty = {name: [fix] for name in empty_files(env_file) if name.removesuffix(FILE_SUFFIX) in _generated()}
+    if empty:
+        raise WrongSettings(InvalidSettings(empty).report())
 
 
 @contextmanager
@@ -98,16 +120,12 @@ def _generated() -> dict[str, str]:
 
 def _lines(settings: dict[str, str]) -> str:
     """Return settings as lines of `.env`, without those that the environment sets."""
-    return "".join(f"{name}={value}\n" for name, value in settings.items() if not _is_in_environment(name))
-
-
-def _is_in_environment(name: str) -> bool:
-    return bool(os.environ.get(name) or os.environ.get(name + FILE_SUFFIX))
+    return "".join(f"{name}={value}\n" for name, value in settings.items() if not is_in_environment(name))
 
 
 def _name_settings_of_the_environment() -> None:
     """Print the settings that `.env` lacks: in another shell, a command would use other values or another database."""
-    names = [setting.name for setting in SETTINGS if _is_in_environment(setting.name)]
+    names = [setting.name for setting in SETTINGS if is_in_environment(setting.name)]
     if names:
         echo(f"Set in the environment and not in .env: {', '.join(names)}. Every command needs them.")
 
@@ -154,7 +172,7 @@ def _set_default_project(settings: Settings, project_id: int) -> Iterator[str]:
     name, env_file = "DEFAULT_PROJECT_ID", find_env_file()
     if settings.default_project_id == project_id:
         return
-    if _is_in_environment(name) or not env_file.is_file():
+    if is_in_environment(name) or not env_file.is_file():
         yield f"Set {name}={project_id} in the environment, and restart: scan runs that are not registered need it."
         return
     try:

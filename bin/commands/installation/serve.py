@@ -9,7 +9,7 @@ from typing import Final
 
 import click
 
-from bin.cli.installation import Refused, WrongSettings, alone, daemon_settings, empty_variable, require_migrated
+from bin.cli.installation import Refused, WrongSettings, alone, daemon_settings, require_migrated
 from bin.cli.records import usage
 from runtime.clock import utc_now
 from runtime.wake_up_queue import WakeUpQueue, connect
@@ -63,8 +63,7 @@ def require_keys(settings: Settings) -> None:
     if not settings.encryption_keys:
         where = f"set neither in the environment nor in {find_env_file()}"
         how = f"restore the .env of this database, run bin/riskrelay init for a new one, or set {ENV_FILE_VARIABLE}"
-        missing = (empty_variable("ENCRYPTION_KEYS") or "").removeprefix("ENCRYPTION_KEYS is ") or f"{where}; {how}."
-        raise WrongSettings(InvalidSettings({"ENCRYPTION_KEYS": [missing]}).report())
+        raise WrongSettings(InvalidSettings({"ENCRYPTION_KEYS": [f"{where}; {how}."]}).report())
 
 
 def warn_if_redis_is_unavailable(settings: Settings) -> None:

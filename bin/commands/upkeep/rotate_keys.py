@@ -14,7 +14,7 @@ import click
 from click.core import ParameterSource
 
 from bin.cli.env_file import by_hand, put_in_front
-from bin.cli.installation import Refused, alone, checked_settings, empty_variable, opened
+from bin.cli.installation import Refused, alone, is_in_environment, opened
 from bin.cli.option_types import LIMIT
 from bin.cli.output import echo
 from bin.cli.records import json_option, print_record, usage
@@ -44,14 +44,12 @@ _SETTING: Final = "ENCRYPTION_KEYS"
 @json_option
 def rotate_keys(generate: bool, dry_run: bool, limit: int, as_json: bool) -> None:
     """Encrypt secrets with the first of ENCRYPTION_KEYS, and report when the others can be removed."""
-    if (problem := empty_variable(_SETTING)) and not checked_settings().encryption_keys:
-        raise Refused(problem)
     if generate:
         if dry_run or _is_given("limit"):
             raise click.UsageError("--generate has neither --dry-run nor --limit: it changes one line of .env.")
         _generate(as_json)
         return
-    is_from_file = not _is_set()
+    is_from_file = not is_in_environment(_SETTING)
     with opened() as settings:
         vault = Vault(settings.encryption_keys)
         check_keys(vault, utc_now())
@@ -69,13 +67,8 @@ def _is_given(option: str) -> bool:
     return click.get_current_context().get_parameter_source(option) is ParameterSource.COMMANDLINE
 
 
-def _is_set() -> bool:
-    """Return whether the keys come from the environment; call it before `.env` is loaded into it."""
-    return bool({_SETTING, f"{_SETTING}_FILE"} & os.environ.keys())
-
-
 def _generate(as_json: bool) -> None:
-    if _is_set():
+    if is_in_environment(_SETTING):
         raise Refused(by_hand("comes from the environment"))
     env_file = find_env_file()
     with opened() as settings, alone(Lock.ROTATE_KEYS):

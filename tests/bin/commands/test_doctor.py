@@ -331,10 +331,6 @@ def no_key_is_set(patient: Patient) -> None:
     patient.environment["ENCRYPTION_KEYS"] = None
 
 
-def the_variable_of_keys_is_empty(patient: Patient) -> None:
-    patient.environment["ENCRYPTION_KEYS"] = ""
-
-
 def key_is_anothers(patient: Patient) -> None:
     patient.environment["ENCRYPTION_KEYS"] = OTHER_KEY
 
@@ -428,7 +424,6 @@ SYMPTOMS: Final[list[tuple[Callable[[Patient], None], str, str, str, str]]] = [
     (a_target_is_inactive_in_the_cloud, "targets", "warning", "1 inactive", "or set OPERATOR_ACCOUNT_ID"),
     (a_request_is_overdue, "compliance", "failure", "1 requests are overdue", "compliance run"),
     (no_key_is_set, "keys", "failure", "not set", "restore the .env"),
-    (the_variable_of_keys_is_empty, "keys", "failure", "set but empty in the environment", "unset it"),
     (key_is_anothers, "keys", "failure", "cannot decrypt", "restore the key"),
     (older_key_is_needed, "keys", "warning", "still needed", "bin/riskrelay rotate-keys"),
     (a_secret_opens_with_no_key, "keys", "failure", "No key decrypts 1 values", "rotate-keys --dry-run"),
