@@ -48,6 +48,8 @@ _CROSS_SITE: Final = "cross-site"
 _PAGE_PATH: Final = re.compile(r"(/[A-Za-z0-9_-]+)+(\?[!-\[\]-~]*)?")
 #: A path of fixed words and well-formed ids, which is safe to echo in a response.
 _SAFE_PATH: Final = re.compile(r"(/[a-z-]+|/[a-z]{3}_[0-9A-HJKMNP-TV-Z]{26})+")
+#: The version of an export: a larger number does not fit into the column.
+VERSION_NUMBER: Final = re.compile(r"[1-9][0-9]{0,8}")
 #: Longer than the address of a list with a search and filters in any script, shorter than servers' limits for a header line.
 _MAX_NEXT: Final = 7000
 
@@ -60,7 +62,7 @@ _TEMPLATES: Final = Path(__file__).parent / "templates"
 class Redirect(NamedTuple):
     """The page to show after a form, relative to the console, and the key of its notice.
 
-    The notice offers to undo the decision on the export `undo`.
+    The notice offers to undo a decision: `undo` is the id of its export, a dot and the version that the decision gave it.
     """
 
     path: str
@@ -69,10 +71,14 @@ class Redirect(NamedTuple):
 
 
 class UndoForm(NamedTuple):
-    """The form that undoes a decision: its path, and the page to show next, which opens the ticket; both relative."""
+    """The form that undoes a decision: its path, and the page to show next, which opens the ticket; both relative.
+
+    `version` is that of the export after the decision: once it has another one, nothing is undone.
+    """
 
     path: str
     then: str
+    version: str
 
 
 class RefusedForm(NamedTuple):
@@ -370,15 +376,16 @@ def templates() -> Environment:
 
 
 def _undo(req: falcon.Request, user: ConsoleUser | None) -> UndoForm | None:
-    """Return the form that restores the export of the parameter `undo`; None without one, or if the user may not."""
-    export_id, page = req.get_param("undo") or "", req.path.removeprefix(CONSOLE)
-    path = f"/exports/{export_id}/restore"
-    if user is None or not identifiers.is_id(identifiers.EXPORT, export_id) or not user.may(path):
+    """Return the form that undoes the decision of the parameter `undo`; None without one, or if the user may not."""
+    export_id, _, version = (req.get_param("undo") or "").partition(".")
+    path, page = f"/exports/{export_id}/restore", req.path.removeprefix(CONSOLE)
+    is_named = identifiers.is_id(identifiers.EXPORT, export_id) and VERSION_NUMBER.fullmatch(version)
+    if user is None or not is_named or not user.may(path):
         return None
     if page == f"/exports/{export_id}":
-        return UndoForm(path, page)
+        return UndoForm(path, page, version)
     others = [(name, text) for name, text in parse_qsl(req.query_string) if name not in {"done", "undo", "export"}]
-    return UndoForm(path, f"{page}?{urlencode([*others, ('export', export_id)], safe=',')}")
+    return UndoForm(path, f"{page}?{urlencode([*others, ('export', export_id)], safe=',')}", version)
 
 
 def _drop_empty_params(req: falcon.Request) -> None:

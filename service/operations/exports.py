@@ -133,12 +133,12 @@ class ExportOperations:
         """Prepare an export for each finding of a prepared group; return the ids, the group's own first."""
         return splits.split(export_id, actor.account_id, utc_now(), actor.key, self.limits, self.artifacts_base_url)
 
-    def restore(self, export_id: str, actor: Actor) -> Export:
+    def restore(self, export_id: str, actor: Actor, version: int | None = None) -> Export:
         """Make a dismissed export prepared again, or end the snooze of a prepared one.
 
-        Raises ValidationFailed at the account's limit.
+        Raises ValidationFailed at the account's limit, and for another `version` than the one given.
         """
-        return decisions.restore(export_id, actor.account_id, utc_now(), actor.key, self.limits)
+        return decisions.restore(export_id, actor.account_id, utc_now(), actor.key, self.limits, version)
 
     def snooze(self, export_id: str, actor: Actor, until: datetime | None) -> Export:
         """Snooze a prepared export until a time, or until it is seen again. Raises ValidationFailed for a past time."""

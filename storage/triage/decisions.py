@@ -93,13 +93,21 @@ def dismiss(
         return get(export_id)
 
 
-def restore(export_id: str, account_id: int | None, now: datetime, actor: str, limits: AccountLimits = UNLIMITED) -> Export:
+def restore(
+    export_id: str,
+    account_id: int | None,
+    now: datetime,
+    actor: str,
+    limits: AccountLimits = UNLIMITED,
+    version: int | None = None,
+) -> Export:
     """Make a dismissed export prepared again, or end a snooze; a prepared export that is not snoozed is returned unchanged.
 
-    Raises ExportNotFound, Conflict, also for an export that was redacted, ValidationFailed at the account's limit.
+    Raises ExportNotFound, Conflict, also for an export that was redacted, ValidationFailed at the account's limit and for
+    another `version` than the one given.
     """
     with transaction():
-        [result] = restore_many([ExportReference(export_id)], account_id, now, actor, limits=limits)
+        [result] = restore_many([ExportReference(export_id, version=version)], account_id, now, actor, limits=limits)
         if result.error is not None:
             raise result.error
         return get(export_id)

@@ -17,9 +17,11 @@ from schemas.content_policy.checked_form import read_checked
 from schemas.exports.record import ApprovalForm, Export, as_shown
 from schemas.exports.state_machine import IN_PROGRESS, ExportStatus
 from schemas.intake.scanner import SEVERITIES
+from schemas.triage.bulk_decisions import CHANGED
 from schemas.triage.decision_forms import DismissalForm, DismissalRequest, Edit, EditForm
 from service.console.layout import (
     CONSOLE,
+    VERSION_NUMBER,
     Action,
     ConsolePage,
     FormPage,
@@ -64,7 +66,7 @@ class ExportAction(Action):
         then = safe_next(form.get("then", "")) or f"/exports/{export.id}"
         # To restore a ticket does not bring back a snooze that its dismissal ended.
         can_be_undone = self.can_be_undone and _WAS_SNOOZED not in form
-        return Redirect(then, self.done, export.id if can_be_undone else None)
+        return Redirect(then, self.done, f"{export.id}.{export.version}" if can_be_undone else None)
 
     def decide(self, user: ConsoleUser, form: Mapping[str, str], export_id: str) -> Export:
         """Make the decision."""
@@ -148,14 +150,22 @@ class Dismiss(FormDecision):
 
 
 class Restore(ExportAction):
-    """Restores a dismissed export, or ends a snooze."""
+    """Restores a dismissed export, or ends a snooze; the form of an undo carries the version that its decision made."""
 
     path = f"{EXPORT}/restore"
     done = "restored"
 
     def decide(self, user: ConsoleUser, form: Mapping[str, str], export_id: str) -> Export:
-        """Restore the export."""
-        return self._operations.exports.restore(export_id, user.principal)
+        """Restore the export. Raises Conflict for an undo of a decision that is not the last one."""
+        version = form.get("version", "")
+        if version and not VERSION_NUMBER.fullmatch(version):
+            raise ValidationFailed(problem("/version", "invalid_type"))
+        try:
+            return self._operations.exports.restore(export_id, user.principal, int(version) if version else None)
+        except ValidationFailed as failed:
+            if CHANGED in {each.code for each in failed.problems}:
+                raise Conflict("The ticket changed after the decision that you want to undo; nothing was undone.") from None
+            raise
 
 
 class SnoozeTicket(FormDecision):

@@ -675,7 +675,7 @@ def test_what_is_prepared_is_put_aside_after_a_second_thought(
     page = person.get(f"/exports/{export_id}")
     assert re.search(r'<summary class="button">Dismiss….*?action="[^"]+/dismiss".*?</details>', page.text, re.DOTALL)
     went = person.post(f"/exports/{export_id}/dismiss")
-    shown = f"/console/exports/{export_id}?done=dismissed&undo={export_id}"
+    shown = f"/console/exports/{export_id}?done=dismissed&undo={export_id}.2"
     assert (went.status_code, went.headers["location"]) == (303, shown)
     assert (queries.get(export_id).status, wake_ups.notifications) == (ExportStatus.DISMISSED, 0)
 

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 from datetime import timedelta
-from html import unescape
+from html import escape, unescape
 
 import pytest
 from falcon.testing import Result
@@ -39,6 +39,13 @@ def hidden(page: Result, name: str) -> str:
     found = re.search(rf'name="{name}" value="([^"]*)"', page.text.partition('id="ticket"')[2])
     assert found is not None, name
     return unescape(found[1])
+
+
+def undo_fields(page: Result) -> dict[str, str]:
+    """Return the fields of the form in the notice."""
+    form = page.text.partition('class="notice"')[2].partition("</form>")[0]
+    fields = re.findall(r'name="(\w+)" value="([^"]*)"', form)
+    return {name: unescape(value) for name, value in fields}
 
 
 def chosen_target(page: Result) -> str | None:
@@ -120,7 +127,7 @@ def test_the_last_target_of_a_project_is_not_preset_in_another(person: ConsoleBr
 def test_a_form_leads_to_no_page_elsewhere(then: str, person: ConsoleBrowser, prepare: Callable[..., str]) -> None:
     export_id = prepare()
     went = person.post(f"/exports/{export_id}/dismiss", then=then)
-    assert went.headers["location"] == f"/console/exports/{export_id}?done=dismissed&undo={export_id}"
+    assert went.headers["location"] == f"/console/exports/{export_id}?done=dismissed&undo={export_id}.2"
 
 
 def test_a_dismissal_has_a_reason_and_a_note_and_is_restored(person: ConsoleBrowser, prepare: Callable[..., str]) -> None:
@@ -154,15 +161,35 @@ def test_the_notice_of_a_dismissal_or_a_snooze_undoes_it(
     fields = {"then": hidden(page, "then"), **({"reason": "wont_fix"} if verb == "dismiss" else {"days": "7"})}
     address = person.post(f"/exports/{first}/{verb}", **fields).headers["location"]
     following = f"/console/inbox?severity=critical,high&export={second}"
-    assert address == f"{following}&done={NOTICE_OF[verb]}&undo={first}"
+    assert address == f"{following}&done={NOTICE_OF[verb]}&undo={first}.2"
     shown = person.get("/inbox", address.partition("?")[2]).text.partition('class="notice"')[2].partition("</div>")[0]
     assert f'action="/console/exports/{first}/restore"' in shown
-    then = re.search(r'name="then" value="([^"]*)"', shown)
-    assert then is not None
-    went = person.post(f"/exports/{first}/restore", then=unescape(then[1]))
+    undo = undo_fields(person.get("/inbox", address.partition("?")[2]))
+    # A double click undoes it once.
+    went = [person.post(f"/exports/{first}/restore", **undo) for _ in range(2)][-1]
     export = queries.get(first)
     assert (export.status, export.snooze) == (ExportStatus.PREPARED, None)
     assert went.headers["location"] == f"/console/inbox?severity=critical,high&export={first}&done=restored"
+
+
+@pytest.mark.parametrize("verb", ["dismiss", "snooze"])
+def test_an_undo_ends_no_later_decision(verb: str, person: ConsoleBrowser, prepare: Callable[..., str]) -> None:
+    export_id, fields = prepare(), {"reason": "wont_fix"} if verb == "dismiss" else {"days": "7"}
+    address = person.post(f"/exports/{export_id}/{verb}", then="/inbox?q=x", **fields).headers["location"]
+    undo = undo_fields(person.get("/inbox", address.partition("?")[2]))
+    person.post(f"/exports/{export_id}/restore", **undo)
+    # As somebody else does, who has seen the ticket again.
+    person.post(f"/exports/{export_id}/{verb}", **fields)
+    decided = queries.get(export_id)
+    answer = person.post(f"/exports/{export_id}/restore", **undo)
+    assert (answer.status_code, queries.get(export_id)) == (409, decided)
+    assert "changed after the decision that you want to undo; nothing was undone." in answer.text
+    assert f'href="/console/exports/{export_id}"' in answer.text
+    assert f'href="/console{escape(undo["then"])}">Back to the list' in answer.text
+    assert person.post(f"/exports/{export_id}/restore", version="2nd").status_code == 422
+    # Its own button has no such condition.
+    assert person.post(f"/exports/{export_id}/restore").status_code == 303
+    assert (queries.get(export_id).status, queries.get(export_id).snooze) == (ExportStatus.PREPARED, None)
 
 
 @on_sqlite
@@ -190,7 +217,11 @@ def test_the_dismissal_of_a_snoozed_ticket_cannot_be_undone_because_the_snooze_i
 
 @on_sqlite
 @pytest.mark.parametrize(
-    "query", ["done=approved&undo={}", "done=dismissed&undo=exp_1", "done=dismissed&undo={}/../../x", "done=dismissed"]
+    "query",
+    [
+        *("done=approved&undo={}.1", "done=dismissed", "done=dismissed&undo={}", "done=dismissed&undo={}.x"),
+        *("done=dismissed&undo=exp_1.1", "done=dismissed&undo={}/../../x.1", "done=dismissed&undo={}.9999999999"),
+    ],
 )
 def test_other_notices_undo_nothing(query: str, person: ConsoleBrowser, prepare: Callable[..., str]) -> None:
     page = person.get("/inbox", query.format(prepare()))
