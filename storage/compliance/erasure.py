@@ -31,8 +31,8 @@ from schemas.intake.report_uploads import ReportUploadStatus, UploadError
 from storage.accounts.tokens import has_ability, revoke_where
 from storage.compliance import erasure_log
 from storage.compliance.erasure_log import CLIENT_KEYS
-from storage.db.drivers.shared import LOCK_WAIT_S
-from storage.db.engine import is_sqlite, rows
+from storage.db import write_ahead_log_sql
+from storage.db.engine import is_sqlite
 from storage.db.models import (
     AttemptRow,
     BulkJobRow,
@@ -65,9 +65,6 @@ ERASED_RESPONSE: Final = '{"redacted": true}'
 
 #: How far the clocks of two hosts may be apart before a row counts as younger than an erasure on another host.
 CLOCKS_APART: Final = timedelta(minutes=10)
-
-#: Writers wait as long as the log is being emptied.
-_LOG_WAIT_MS: Final = 250
 
 #: Every response that repeats submitted data names the export that was prepared; an email's names the email.
 _OURS: Final = re.compile(r"(?:exp|eml)_[0-9A-HJKMNP-TV-Z]{26}")
@@ -540,16 +537,10 @@ def forget_shop(shop_domain: str) -> Counter[str]:
 def overwrite_erased() -> None:
     """Remove erased data from SQLite's text index and its write-ahead log as well.
 
-    While others keep the log busy, the next one to empty it does so. Needs a connection without a transaction.
+    The next run of retention empties a log that others keep busy. Needs a connection without a transaction.
     """
-    if not is_sqlite():
-        return
     export_words_sql.overwrite_removed()
-    rows(f"PRAGMA busy_timeout = {_LOG_WAIT_MS}")
-    try:
-        rows("PRAGMA wal_checkpoint(TRUNCATE)")
-    finally:
-        rows(f"PRAGMA busy_timeout = {LOCK_WAIT_S * 1000}")
+    write_ahead_log_sql.empty()
 
 
 def _empty_responses(ids: Sequence[Any], now: datetime, actor: str) -> Counter[str]:

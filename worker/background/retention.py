@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
 
-from storage.db import locks
+from storage.db import locks, write_ahead_log_sql
 from storage.db.engine import connection
 from storage.db.locks import Lock
 from storage.maintenance import retention
@@ -83,6 +83,9 @@ class RetentionTask:
             _log.info("expired records deleted", extra={"worker": self.worker, "count": self._removed})
         self._removed = 0
         self._begin_pause(RUN_EVERY)
+        # Also where nothing was deleted: an erasure may have found it busy.
+        with connection():
+            write_ahead_log_sql.empty()
 
     def _begin_pause(self, pause: timedelta) -> None:
         self._due_at = self.monotonic() + pause.total_seconds()

@@ -21,6 +21,7 @@ from bin.cli.records import json_option, print_record, usage
 from bin.cli.terminal import is_terminal, progress_bar
 from runtime.clock import utc_now
 from schemas.settings.definitions import Settings
+from storage.db import write_ahead_log_sql
 from storage.db.locks import Lock
 from storage.db.shared_clock import SharedClock
 from storage.maintenance import retention
@@ -105,4 +106,5 @@ def _batches(until: Cutoffs, limit: int, archive: Archive | None) -> Counter[str
             counts += gone
             bar.update(gone.total())
             time.sleep(_PAUSE_S)
+    write_ahead_log_sql.empty()
     return counts

@@ -3,8 +3,10 @@
 import json
 import os
 import pty
+import sqlite3
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
@@ -58,6 +60,16 @@ def test_what_is_older_than_the_setting_goes_and_is_counted_by_table(shell: Keep
     assert shell.pruned() == {"exports": 2}
     assert shell.pruned() == {}
     assert shell.left() == 1
+
+
+def test_nothing_of_what_went_is_left_in_the_files_of_sqlite(shell: Keeper, sqlite_url: str) -> None:
+    shell.prepared(1, 91)
+    files = [Path(f"{sqlite_url.removeprefix('sqlite:///')}{end}") for end in ("", "-wal")]
+    with closing(sqlite3.connect(files[0])) as other:
+        # As a running service does, it keeps the log from being removed with the last connection.
+        other.execute("SELECT COUNT(*) FROM exports").fetchone()
+        assert shell.pruned() == {"exports": 1}
+        assert b"The field has no name." not in b"".join(file.read_bytes() for file in files)
 
 
 def test_another_age_and_a_limit_can_be_named(shell: Keeper) -> None:

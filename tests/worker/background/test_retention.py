@@ -1,27 +1,36 @@
 """A worker removes what is over by itself: hour by hour, one worker at a time, and not when it was just started."""
 
 import logging
+import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Final
 
 import pytest
 
+from runtime.clock import utc_now
+from schemas.compliance.requests import Topic
 from storage.db import locks
-from storage.db.engine import connection, execute, rows
+from storage.db.engine import connection, database, execute, rows
 from storage.db.locks import Lock
 from storage.maintenance import retention
 from storage.maintenance.retention import EXPORTS_AT_ONCE, Cutoffs
+from storage.secrets.vault import Vault
+from tests.support.database.databases import on_sqlite
 from tests.support.factories import NOW, Customer, make_exports
+from tests.support.http.storefront import give_shop, receive
 from tests.support.processes.workers import wait_until
 from tests.support.worker.dispatchers import FakeClock
+from worker.background.compliance import ComplianceTask
 from worker.background.retention import FIRST_RUN_AFTER, RUN_EVERY, RetentionTask
 from worker.background.tasks import BackgroundTask
 from worker.delivery.clock_guard import ClockGuard
 
 OLD: Final = NOW - timedelta(days=91)
+VAULT: Final = Vault([b"A" * 32])
 #: Long enough for a busy machine.
 AT_ONCE_S: Final = 5.0
 
@@ -100,6 +109,33 @@ def test_what_is_over_goes_in_small_parts(customer: Customer, task: RetentionTas
     assert left() == 1
     [line] = caplog.records
     assert vars(line)["count"] == EXPORTS_AT_ONCE + 1
+
+
+@on_sqlite
+def test_nothing_of_what_went_is_left_in_the_files_of_sqlite(customer: Customer, task: RetentionTask) -> None:
+    make_exports(customer, 1, OLD, labels=("of a customer",))
+    files = [Path(f"{database.database}{end}") for end in ("", "-wal")]
+    assert b"of a customer" in b"".join(file.read_bytes() for file in files)
+    work(task)
+    assert left() == 0
+    assert b"of a customer" not in b"".join(file.read_bytes() for file in files)
+
+
+@on_sqlite
+def test_a_log_that_was_busy_during_a_redaction_is_emptied_by_the_next_run(customer: Customer, task: RetentionTask) -> None:
+    make_exports(customer, 1, labels=("of a customer",))
+    give_shop(customer)
+    receive(Topic.SHOP_REDACT, VAULT)
+    log = Path(f"{database.database}-wal")
+    with closing(sqlite3.connect(database.database, isolation_level=None)) as reader:
+        # As a backup does, until it has copied everything.
+        reader.execute("BEGIN")
+        reader.execute("SELECT COUNT(*) FROM exports").fetchone()
+        assert ComplianceTask(VAULT, "worker:test", utc_now).run_once()
+    assert rows("SELECT status, result FROM compliance_requests") == [("done", "redacted")]
+    assert b"of a customer" in log.read_bytes()
+    work(task)
+    assert log.read_bytes() == b""
 
 
 def test_nothing_goes_before_a_machine_had_time_to_set_its_clock(customer: Customer, clock: SettableClock) -> None:
