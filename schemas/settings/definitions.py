@@ -258,11 +258,13 @@ class Settings:
         "would be due later than that, the export becomes `failed`",
     )
     worker_processes: int = setting(values.whole(1, 1_000), "1", "number of worker processes")
-    worker_concurrency: int = setting(values.whole(1, 100_000), "32", "concurrent deliveries of each worker process")
+    worker_concurrency: int = setting(
+        values.whole(1, values.MAX_THREADS), "32", "concurrent deliveries of each worker process"
+    )
     sweep_s: float = setting(
         values.seconds(), "1", "how often a worker polls for due exports without a wake-up", name="SWEEP_SECONDS"
     )
-    max_body_bytes: int = setting(values.whole(1024), "1048576", "maximum size of a request body")
+    max_body_bytes: int = setting(values.whole(1024, values.MAX_BODY_BYTES), "1048576", "maximum size of a request body")
     rate_limit_per_minute: int = setting(values.whole(1), "600", "requests per minute of one user or one inbound sender")
     auth_failures_per_minute: int = setting(values.whole(1), "20", "failed authentications per minute of one address")
     fixed_after_runs: int = setting(

@@ -36,8 +36,14 @@ MAX_DAYS: Final = 36_500
 MAX_HOURS: Final = MAX_DAYS * 24
 #: Between two attempts: a year.
 MAX_DELAY_S: Final = 365 * 86_400
-#: For one attempt, or between two polls: a day.
+#: For one attempt, or between two polls: a day. Polls that follow each other at once would keep a processor and the database
+#: busy, and no receiver responds within less than a hundredth of a second.
+MIN_WAIT_S: Final = 0.01
 MAX_WAIT_S: Final = 86_400
+#: Threads of one process, which all start: more would reach the limits of a usual machine, and several processes are faster.
+MAX_THREADS: Final = 10_000
+#: SQLite stores no longer value, and a body is in memory.
+MAX_BODY_BYTES: Final = 10**9
 
 _DATABASES: Final = ("postgresql://", "postgres://", "sqlite:///")
 #: Any number of hosts, each with an optional port; a host may be the percent-encoded folder of a socket.
@@ -67,8 +73,8 @@ def whole(minimum: int, maximum: int = MAX_COUNT) -> Parse:
 
 
 def seconds() -> Parse:
-    """Return a parser of numbers above 0 up to MAX_WAIT_S, fractions included."""
-    return fields.Float(validate=validate.Range(min=0, min_inclusive=False, max=MAX_WAIT_S)).deserialize
+    """Return a parser of numbers from MIN_WAIT_S to MAX_WAIT_S, fractions included."""
+    return fields.Float(validate=validate.Range(min=MIN_WAIT_S, max=MAX_WAIT_S)).deserialize
 
 
 def truth(value: str) -> Any:
