@@ -227,6 +227,13 @@ class SessionGate:
         self._log_rejection(req, reason)
         self._limits.count_failure(req)
 
+    def may_request_link(self, req: falcon.Request, email: str) -> bool:
+        """Count a request for a sign-in link; return whether the client's network may have one to this address."""
+        is_allowed = self._limits.may_request_link(req, email)
+        if not is_allowed:
+            self._log_rejection(req, "too_many_links")
+        return is_allowed
+
     def keep_sign_in(self, resp: falcon.Response, kept: str) -> None:
         """Set the cookie of a sign-in that goes on elsewhere, or delete it if `kept` is empty."""
         # Lax, because the browser returns from another site.

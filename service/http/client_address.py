@@ -3,7 +3,7 @@
 Only entries of `X-Forwarded-For` that a trusted proxy wrote are used.
 """
 
-from ipaddress import IPv6Address, IPv6Network, ip_address
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Final
 
 import falcon
@@ -12,6 +12,9 @@ from schemas.url_policy.policy import Address, Network
 
 #: The prefix of one subscriber, who can use every address within it.
 _IPV6_PREFIX: Final = 64
+#: The prefixes of one network, whose customer can use many addresses or many subnets.
+_IPV4_NETWORK: Final = 24
+_IPV6_NETWORK: Final = 48
 #: Peers of a unix socket have no address and count as one.
 _NO_ADDRESS: Final = "local"
 
@@ -24,6 +27,16 @@ def counted_address(req: falcon.Request, trusted_proxies: tuple[Network, ...]) -
     if isinstance(address, IPv6Address):
         return str(IPv6Network((int(address), _IPV6_PREFIX), strict=False))
     return str(address)
+
+
+def counted_network(req: falcon.Request, trusted_proxies: tuple[Network, ...]) -> str:
+    """Return the key of the network that a client's address is in: a /24 of IPv4, a /48 of IPv6, or one for unix sockets."""
+    address = client_address(req, trusted_proxies)
+    if address is None:
+        return _NO_ADDRESS
+    if isinstance(address, IPv6Address):
+        return str(IPv6Network((int(address), _IPV6_NETWORK), strict=False))
+    return str(IPv4Network((int(address), _IPV4_NETWORK), strict=False))
 
 
 def client_address(req: falcon.Request, trusted_proxies: tuple[Network, ...]) -> Address | None:

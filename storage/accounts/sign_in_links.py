@@ -21,8 +21,9 @@ from storage.db.queries import tuples
 
 #: A mail arrives within minutes, and is read soon by a person who waits for it.
 LASTS_FOR: Final = timedelta(minutes=15)
-#: Links of one user in that time; nobody fills another person's mailbox.
-MAX_OF_USER: Final = 3
+#: Links of one user in that time: nobody fills another person's mailbox. Several times what the service accepts from one
+#: network, so that a stranger does not use them up.
+MAX_OF_USER: Final = 10
 #: 256 bits in URL-safe base64.
 _RANDOM_BYTES: Final = 32
 

@@ -89,7 +89,8 @@ class SignInLink(ConsoleRoute):
         email = gate.read_fields(req).get("email", "").strip()
         # Requests count as failed sign-ins, so that nobody sends them by the thousand.
         gate.count_failure(req, "link_requested")
-        if is_email_address(email):
+        # Beyond the limit, the cookie stays that of the last link that was sent.
+        if is_email_address(email) and gate.may_request_link(req, email):
 
             def seal(link_id: str, token: str) -> bytes:
                 return self._vault.seal(json.dumps([email, token]), LINK_MAIL.context(link_id))

@@ -1,10 +1,11 @@
-"""Rate limits: requests a minute per principal, failed authentications a minute per address.
+"""Rate limits: requests a minute per principal, failed authentications a minute per address, sign-in links per network.
 
 A Redis round trip per request would cost as much as answering a poll. So a process reserves a share of the limit and spends
 it locally; an unspent share lapses with the period, and the limit holds over all processes. A refusal is remembered until
 the window has room again, so that a client over its limit costs least.
 """
 
+import hashlib
 import math
 import time
 from threading import Lock
@@ -15,15 +16,19 @@ from limits import RateLimitItemPerSecond
 
 from schemas.base.errors import RateLimited
 from schemas.settings.definitions import Settings
-from service.http.client_address import counted_address
+from service.http.client_address import counted_address, counted_network
 from service.http.limits.blocked_addresses import BlockedAddresses
 from service.http.limits.rate_counters import CLOCK_RESOLUTION_S, MAX_CACHED_KEYS, Clock, RateLimitCounters, RateLimitWindow
+from storage.accounts.sign_in_links import LASTS_FOR
 
 #: The period that the settings count by.
 WINDOW_S: Final = 60
 
 #: A reservation is this part of the limit: a second of a minute. Limits below twice this are counted one by one.
 _SHARES: Final = 60
+
+#: Links to one email address that are sent for one network, in the time that a link lasts.
+LINKS_OF_NETWORK: Final = 3
 
 
 class RateLimits:
@@ -39,6 +44,7 @@ class RateLimits:
         #: The newest MAX_CACHED_KEYS principals, oldest first; a forgotten one reserves again.
         self._reservations: dict[str, _Reservation] = {}
         self._lock = Lock()
+        self._links = RateLimitItemPerSecond(LINKS_OF_NETWORK, int(LASTS_FOR.total_seconds()))
         failures = RateLimitItemPerSecond(settings.auth_failures_per_minute, window_s)
         self._addresses = BlockedAddresses(failures, self._counters, clock)
 
@@ -55,6 +61,15 @@ class RateLimits:
     def count_failure(self, req: falcon.Request) -> None:
         """Count a failed authentication of the request's address. Raises RateLimited over the limit."""
         self._addresses.count(self._address(req))
+
+    def may_request_link(self, req: falcon.Request, email: str) -> bool:
+        """Count a request for a sign-in link to an email address, known or not; return whether its network may have one.
+
+        Without a limit for each network, one stranger could use up all links of a user.
+        """
+        digest = hashlib.sha256(email.lower().encode()).hexdigest()
+        count, _ = self._counters.take(self._links, "link", f"{counted_network(req, self._trusted_proxies)}:{digest}", 1)
+        return count > 0
 
     def _address(self, req: falcon.Request) -> str:
         return counted_address(req, self._trusted_proxies)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from email.message import EmailMessage
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from falcon.testing import TestClient
@@ -13,6 +13,7 @@ from freezegun import freeze_time
 
 from runtime.clock import utc_now
 from service.app import create_app
+from service.http.limits.rate_limits import LINKS_OF_NETWORK
 from storage.accounts import accounts, users
 from storage.accounts.sign_in_links import LASTS_FOR, MAX_OF_USER
 from storage.db.engine import connection, database, execute, release, rows
@@ -58,6 +59,15 @@ class Postman:
         return ChannelResponse(is_sent=not self.is_broken, text="")
 
 
+class AddressClient(TestClient):
+    """A client whose requests come from an address."""
+
+    address = "203.0.113.9"
+
+    def simulate_request(self, *args: Any, **options: Any) -> Any:
+        return super().simulate_request(*args, remote_addr=self.address, **options)
+
+
 class LinkBrowser(ConsoleBrowser):
     """A browser that asks for links; its cookie of the sign-in is in `preferences`."""
 
@@ -74,7 +84,7 @@ class LinkBrowser(ConsoleBrowser):
 def app_with(customer: Customer, tmp_path: Path) -> Callable[..., LinkBrowser]:
     def made(**changes: str) -> LinkBrowser:
         app = create_app(make_settings(tmp_path, {**MAIL, **changes}), FakeWakeUpQueue(), FakeResolver({}))
-        return LinkBrowser(TestClient(app))
+        return LinkBrowser(AddressClient(app))
 
     return made
 
@@ -143,11 +153,41 @@ def test_a_user_gets_few_links_and_an_address_may_ask_for_few(
     app_with: Callable[..., LinkBrowser], postman: Postman, customer: Customer
 ) -> None:
     person = app_with(AUTH_FAILURES_PER_MINUTE="8")
-    for _ in range(MAX_OF_USER + 2):
+    for _ in range(LINKS_OF_NETWORK + 2):
         person.ask(customer.email)
-    assert len(postman.tokens()) == MAX_OF_USER
+    assert len(postman.tokens()) == LINKS_OF_NETWORK
     statuses = [person.post("/sign-in/link", email="nobody@example.com").status_code for _ in range(5)]
     assert (statuses[0], statuses[-1]) == (303, 429)
+
+
+def test_a_stranger_uses_up_no_links_of_a_user(person: LinkBrowser, postman: Postman, customer: Customer) -> None:
+    client = AddressClient(person.client.app)
+    stranger = LinkBrowser(client)
+    # Other addresses and subnets of one network, and other letters of the address.
+    for number in range(MAX_OF_USER):
+        client.address = f"2001:db8:1:{number:x}::1"
+        stranger.ask(customer.email if number % 2 else customer.email.upper())
+    assert len(postman.tokens()) == LINKS_OF_NETWORK
+    person.ask(customer.email)
+    [token] = postman.tokens()
+    assert person.use(token) == 303
+
+
+def test_strangers_in_many_networks_do_not_fill_a_mailbox(person: LinkBrowser, postman: Postman, customer: Customer) -> None:
+    client = AddressClient(person.client.app)
+    stranger = LinkBrowser(client)
+    for number in range(MAX_OF_USER + 5):
+        client.address = f"198.51.{number}.1"
+        stranger.ask(customer.email)
+    assert len(postman.tokens()) == MAX_OF_USER
+
+
+def test_a_request_beyond_the_limit_leaves_the_last_link_usable(
+    person: LinkBrowser, postman: Postman, customer: Customer
+) -> None:
+    for _ in range(LINKS_OF_NETWORK + 2):
+        person.ask(customer.email)
+    assert person.use(postman.tokens()[-1]) == 303
 
 
 def test_a_mail_that_was_not_sent_is_sent_later_and_not_too_late(

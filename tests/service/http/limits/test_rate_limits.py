@@ -28,7 +28,7 @@ from schemas.base.principal import Ability, TokenKind
 from schemas.url_policy.policy import parse_networks
 from service.app import create_app
 from service.http.auth import Bearer
-from service.http.client_address import counted_address
+from service.http.client_address import counted_address, counted_network
 from service.http.limits.blocked_addresses import BlockedAddresses
 from service.http.limits.rate_counters import RateLimitCounters, RateLimitWindow
 from service.http.limits.rate_limits import RateLimits
@@ -518,6 +518,15 @@ def test_an_address_counts_as(peer: str, forwarded: str, trusted: str, expected:
     req = create_req(headers={"X-Forwarded-For": forwarded} if forwarded else None)
     req.env["REMOTE_ADDR"] = peer
     assert counted_address(req, parse_networks(trusted)) == expected
+
+
+@pytest.mark.parametrize(
+    ("peer", "expected"), [("203.0.113.9", "203.0.113.0/24"), ("2001:db8:1:2::3", "2001:db8:1::/48"), ("", "local")]
+)
+def test_a_network_counts_as(peer: str, expected: str) -> None:
+    req = create_req()
+    req.env["REMOTE_ADDR"] = peer
+    assert counted_network(req, ()) == expected
 
 
 def test_a_header_for_each_proxy_is_read_like_one_list() -> None:
