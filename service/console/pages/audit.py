@@ -1,29 +1,42 @@
-"""`/console/audit`: the audit log, newest first, optionally of one record."""
+"""`/console/audit`: the audit log, newest first, with the filters of `GET /api/audit` and of `audit list`."""
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, date, datetime, time
 from typing import Any, Final, NamedTuple
 
 import falcon
 
-from schemas.base.errors import ValidationFailed
-from schemas.base.fields import problem
-from schemas.base.timestamps import from_ms
+from schemas.base.timestamps import from_ms, to_ms
 from service.console.layout import CONSOLE, ConsolePage, list_content
 from service.console.sessions import ConsoleUser
-from service.http.paging import read_numbered_page
+from service.http.paging import NUMBERS, Matching, read_numbered_page
 from storage.accounts import accounts, audit_log
 from storage.accounts.audit_log import AuditEntry, StoredEntry
+from storage.accounts.audit_log_sql import AuditFilter
 from storage.db import identifiers
 
 #: Paths of records, by the prefix of their ids.
 _PATHS: Final = {identifiers.EXPORT: "/exports/", identifiers.TARGET: "/targets/", identifiers.RECOVERY: "/recoveries/"}
 #: The actor of a request with a token.
 _USER: Final = re.compile(r"user:([1-9][0-9]{0,8})")
-#: Longer than any record's id.
-_MAX_SUBJECT: Final = 200
+_DAY: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+
+
+def _day(text: str) -> date | None:
+    try:
+        return date.fromisoformat(text) if _DAY.fullmatch(text) else None
+    except ValueError:
+        return None
+
+
+#: Longer than any id, address or action; PostgreSQL rejects NUL characters.
+_WORD: Final = Matching(lambda text: 0 < len(text) <= 200 and text.isprintable())
+_FILTERS: Final = {
+    **dict.fromkeys(("subject", "actor", "action"), _WORD),
+    **dict.fromkeys(("first_day", "last_day"), Matching(_day)),
+    "account_id": NUMBERS,
+}
 
 
 class AuditRow(NamedTuple):
@@ -36,20 +49,40 @@ class AuditRow(NamedTuple):
 
 
 class AuditPage(ConsolePage):
-    """Lists the audit log of the installation, or of one record."""
+    """Lists the audit log of the installation."""
 
     path = f"{CONSOLE}/audit"
     template = "audit.html"
     is_for_operator = True
 
     def content(self, req: falcon.Request, user: ConsoleUser, **_ids: str) -> Mapping[str, Any]:
-        """Return one page of the log."""
-        page, subject = read_numbered_page(req), _subject(req)
-        if subject is not None:
-            page = replace(page, filters={"subject": subject})
-        found = audit_log.list_page(page.fetch_limit, None if page.before is None else int(page.before), subject)
+        """Return one page of the log. Raises ValidationFailed."""
+        page = read_numbered_page(req, _FILTERS)
+        before = None if page.before is None else int(page.before)
+        found = audit_log.list_matching(_filter(page.filters), page.fetch_limit, before)
         content = list_content(page, found, [str(line.id) for line in found])
         return {**content, "shown": _rows(found[: page.limit], user.account_id)}
+
+
+def _filter(given: Mapping[str, str]) -> AuditFilter:
+    """Return what the fields ask for: both days are whole ones of UTC."""
+    words = {name: given[name].strip() for name in ("subject", "actor", "action") if given.get(name, "").strip()}
+    first, last = (_day(given.get(name, "")) for name in ("first_day", "last_day"))
+    return AuditFilter(
+        int(given["account_id"]) if "account_id" in given else None,
+        words.get("subject"),
+        _actor(words["actor"]) if "actor" in words else None,
+        # As the page shows it, too.
+        words["action"].replace(" ", "_") if "action" in words else None,
+        to_ms(datetime.combine(first, time.min, UTC)) if first else None,
+        to_ms(datetime.combine(last, time.max, UTC)) + 1 if last else None,
+    )
+
+
+def _actor(text: str) -> str:
+    """Return the actor that is written as in the log, or as the address of a user."""
+    users = accounts.users_by_email(text) if "@" in text else ()
+    return f"user:{users[0].id}" if len(users) == 1 else text
 
 
 def _rows(lines: Iterable[StoredEntry], account_id: int) -> list[AuditRow]:
@@ -78,11 +111,3 @@ def _path_of(subject_id: str) -> str | None:
     prefix = subject_id.partition("_")[0]
     is_record = prefix in _PATHS and identifiers.is_id(prefix, subject_id)
     return f"{_PATHS[prefix]}{subject_id}" if is_record else None
-
-
-def _subject(req: falcon.Request) -> str | None:
-    """Return the requested subject. Raises ValidationFailed for text that is no id; PostgreSQL rejects NUL characters."""
-    subject = req.params.get("subject", "")
-    if not isinstance(subject, str) or len(subject) > _MAX_SUBJECT or not subject.isprintable():
-        raise ValidationFailed(problem("/subject", "not_allowed"))
-    return subject.strip() or None

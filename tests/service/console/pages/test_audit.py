@@ -1,9 +1,10 @@
 """The ledger's page: what is in it and in which order, whose lines, and nothing of it runs."""
 
 import base64
+from datetime import UTC, datetime
 from html import escape
 from typing import Final
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from falcon.testing import TestClient
 
@@ -96,6 +97,49 @@ def test_one_record_is_looked_for_and_the_filter_goes_along(person: ConsoleBrows
     assert 'value="a b&amp;c"' in text
     assert person.get("/audit", "subject=nothing").text.count('data-state="filtered"') == 1
     assert person.get("/audit", "subject=").text.count("<td>another</td>") == 1
+
+
+def test_entries_are_found_by_actor_action_period_and_account(person: ConsoleBrowser, customer: Customer) -> None:
+    other = make_customer()
+    own, theirs = (make_exports(each, 1)[0] for each in (customer, other))
+    late = AuditEntry(to_ms(datetime(2026, 2, 3, 23, 59, 59, 999_000, UTC)), "worker:host-1", "mark_late", own)
+    next_day = AuditEntry(to_ms(datetime(2026, 2, 4, tzinfo=UTC)), f"user:{other.user_id}", "mark_next", theirs)
+    append(late, next_day)
+    for query, shown in {
+        "actor=worker:host-1": {"late"},
+        f"actor=user:{other.user_id}": {"next"},
+        f"actor=+{quote(other.email.upper())}+": {"next"},
+        "actor=somebody@example.com": set(),
+        "action=mark_late": {"late"},
+        # As the page shows it.
+        "action=mark+next": {"next"},
+        "first_day=2026-02-03&last_day=2026-02-03": {"late"},
+        "first_day=2026-02-04&last_day=2026-02-04": {"next"},
+        "first_day=2026-02-03&last_day=9999-12-31&subject=": {"late", "next"},
+        f"account_id={other.account_id}": {"next"},
+        f"subject={own}&action=mark_next": set(),
+    }.items():
+        text = person.get("/audit", query).text
+        assert {name for name in ("late", "next") if f"<td>mark {name}</td>" in text} == shown, query
+    text = person.get("/audit", "first_day=2026-02-03&limit=1&action=mark+next&actor=").text
+    assert 'name="first_day" type="date" value="2026-02-03"' in text
+    text = person.get("/audit", f"first_day=2026-02-03&account_id={customer.account_id}&limit=1").text
+    assert f"/console/audit?first_day=2026-02-03&amp;account_id={customer.account_id}&amp;limit=1&amp;cursor=" in text
+
+
+@on_sqlite
+def test_a_filter_that_is_no_day_or_no_number_is_refused(person: ConsoleBrowser) -> None:
+    for query, name in {
+        "first_day=2026-02-30": "First day",
+        "last_day=20260203": "Last day",
+        "last_day=tomorrow": "Last day",
+        "account_id=one": "Account id",
+        "account_id=9999999999999999999": "Account id",
+        "actor=%00": "Actor",
+        "action=a&action=b": "Action",
+    }.items():
+        answer = person.get("/audit", query)
+        assert (answer.status_code, f"{name}: " in answer.text) == (422, True), query
 
 
 def test_an_empty_ledger_says_so(person: ConsoleBrowser) -> None:
