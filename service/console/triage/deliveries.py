@@ -57,18 +57,17 @@ class DeliveriesPage(TicketListPage):
         targets = summaries.by_id({each.target_id for each in exports if each.target_id}, user.account_id)
         return [
             row._replace(
-                line=delivery_line(row.export, targets.get(row.export.target_id or "")),
-                status=row.export.status.value,
-                at=_since(row.export),
+                line=delivery_line(row.export, targets.get(row.export.target_id or "")), status=row.export.status.value
             )
             for row in super().rows(exports, address, user)
         ]
 
 
 def delivery_line(export: Export, target: TargetSummary | None) -> Markup:
-    """Return where an export goes, what happened last to it and what happens next."""
+    """Return what happened last to an export and when, where it goes and what happens next."""
     last = export.last_attempt
     parts = [
+        ago(export.finished_at or (last.at if last else export.approved_at)),
         visible(target.name if target else ""),
         visible((export.status_reason or "").replace("_", " ")),
         f"HTTP {last.response_status}" if last and last.response_status else "",
@@ -76,7 +75,3 @@ def delivery_line(export: Export, target: TargetSummary | None) -> Markup:
         Markup("due ") + ago(export.due_at) if export.due_at and export.status is not ExportStatus.DELIVERING else "",
     ]
     return Markup(" · ").join(filter(None, parts))
-
-
-def _since(export: Export) -> datetime | None:
-    return export.finished_at or (export.last_attempt.at if export.last_attempt else export.approved_at)

@@ -13,7 +13,7 @@ from service.console.triage.list_address import ListAddress
 from service.console.triage.ticket_list import ListView, TicketListPage, TicketRow, snoozed, waiting
 from service.console.triage.ticket_view import REASONS
 from service.console.untrusted_text import visible
-from service.console.wording import moment
+from service.console.wording import ago, moment
 
 INBOX: Final = "/inbox"
 
@@ -44,8 +44,8 @@ class InboxPage(TicketListPage):
         row = super().row(export, address)
         view, dismissal, snooze = address.params.get("view"), export.dismissal, export.snooze
         if view == "dismissed" and dismissal is not None:
-            why = REASONS[dismissal.reason.value] if dismissal.reason else ""
-            return row._replace(line=" · ".join(filter(None, (why, row.line))), at=dismissal.at)
+            why = f"{REASONS[dismissal.reason.value]} " if dismissal.reason else ""
+            return row._replace(line=Markup(" · ").join(filter(None, (why + ago(dismissal.at), visible(row.line)))))
         if view == "snoozed" and snooze is not None:
             until = Markup("until ") + moment(snooze.until) if snooze.until else Markup("until it is seen again")
             return row._replace(line=Markup(" · ").join(filter(None, (until, visible(row.line)))), at=snooze.until)

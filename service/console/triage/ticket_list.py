@@ -93,7 +93,7 @@ class FilterMenu(NamedTuple):
 
 
 class TicketRow(NamedTuple):
-    """A ticket in a list; `at` is when it entered the view, or when its snooze ends."""
+    """A ticket in a list; `at` is when it was prepared, which the order is by, or when its snooze ends."""
 
     export: Export
     title: str
