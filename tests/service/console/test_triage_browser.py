@@ -439,6 +439,23 @@ def test_menus_stay_on_the_screen(width: int, running: Installed, person: Browse
             assert_fits(page, {**DESKTOP, "width": width})
 
 
+@pytest.mark.parametrize("width", [PHONE["width"], 800, 1280])
+def test_without_the_script_menus_stay_on_the_screen_and_no_key_is_named(
+    width: int, browser: Browser, running: Installed
+) -> None:
+    with signed_in(browser, running, java_script_enabled=False) as context:
+        page = context.new_page()
+        page.set_viewport_size({**DESKTOP, "width": width})
+        for path in ("/inbox", "/deliveries"):
+            page.goto(running.at(path))
+            expect(page.locator("kbd:visible")).to_have_count(0)
+            for menu in page.locator(".chips > .menu").all():
+                menu.locator("summary").click()
+                expect(menu.locator(".options")).to_be_in_viewport(ratio=1)
+                # One at a time.
+                expect(page.locator(".menu[open]")).to_have_count(1)
+
+
 def test_rows_that_move_down_when_deliveries_are_renewed_keep_the_focus(running: Installed, person: BrowserContext) -> None:
     with visit(person, running.at("/deliveries")) as seen:
         page = seen.page

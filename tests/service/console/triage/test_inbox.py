@@ -156,6 +156,13 @@ def test_the_menu_of_projects_has_all_of_them_and_that_of_rules_the_chosen_ones(
         assert rule in menu(person.get("/inbox", f"rule={rule}"), "Rule")
 
 
+@on_sqlite
+def test_a_menu_without_a_value_says_so(person: ConsoleBrowser, prepare: Callable[..., str]) -> None:
+    prepare()
+    rules = person.get("/inbox").text.partition(">Rule: ")[2].partition("</details>")[0]
+    assert '<li class="aside">Nothing to choose from</li>' in rules
+
+
 def test_words_and_a_host_find_tickets(person: ConsoleBrowser, prepare: Callable[..., str]) -> None:
     wanted = prepare("The checkout is slow", page_url="https://shop.example/checkout")
     prepare("The cart is empty", page_url="https://blog.example/")
