@@ -280,6 +280,12 @@ def glob_matches(glob: str, text: str) -> bool:
     return bool(reached & end)
 
 
+def glob_of(text: str) -> str:
+    """Return a glob that matches a text and few others: no character can be escaped, so `?` stands for a `*`."""
+    glob = text.replace("*", "?")
+    return glob if len(glob) <= MAX_GLOB else f"{glob[: MAX_GLOB - 1]}*"
+
+
 @lru_cache(maxsize=_MAX_TEXTS)
 def _places(text: str) -> Mapping[str, int]:
     """Return for each character of a text the bits of the places where it is."""

@@ -11,6 +11,7 @@ from schemas.exports.state_machine import ExportStatus, Transition, allows
 from schemas.exports.tickets.ticket import MANUAL, delivery_body
 from schemas.targets.error_help import help_for
 from schemas.targets.target import TargetStatus
+from schemas.triage.approval_rules import glob_of
 from service.console.finding_details import finding_details
 from service.console.permissions import is_allowed_in
 from service.console.sessions import ConsoleUser
@@ -70,6 +71,7 @@ def ticket_content(
         "details": finding_details(export, artifacts_base_url),
         "places": places_with_findings(export),
         "few_places": FEW_PLACES,
+        "rule_glob": glob_of(export.rule) if export.rule else None,
         "sources": SOURCES,
         **_status_help(export),
         **_ticket(export, frozen),

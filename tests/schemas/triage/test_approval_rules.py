@@ -16,6 +16,7 @@ from schemas.triage.approval_rules import (
     RuleSubject,
     action_from,
     glob_matches,
+    glob_of,
     match_from,
 )
 
@@ -93,6 +94,13 @@ def test_brackets_and_backslashes_are_ordinary_characters() -> None:
     matching = [("[ab]*", "[ab]c"), ("a\\*", "a\\b"), ("ü?*", "üñ…")]
     assert [pair for pair in matching if not glob_matches(*pair)] == []
     assert not glob_matches("[ab]*", "ac")
+
+
+def test_the_glob_of_a_text_matches_it_and_no_other_length() -> None:
+    for text, glob in {"zap:1": "zap:1", "a*": "a?", "**b?": "??b?", "[a]*": "[a]?", "x" * 200: "x" * 200}.items():
+        assert (glob_of(text), glob_matches(glob, text), glob_matches(glob, f"{text}b")) == (glob, True, False)
+    long = "y" * 500
+    assert (len(glob_of(long)), glob_matches(glob_of(long), long), glob_matches(glob_of(long), "y")) == (200, True, False)
 
 
 def test_a_hostile_glob_takes_no_longer_than_another() -> None:

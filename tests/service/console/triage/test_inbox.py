@@ -479,13 +479,13 @@ def test_after_the_last_row_comes_the_first_of_the_next_page(person: ConsoleBrow
 
 @on_sqlite
 def test_a_ticket_leads_to_a_rule_about_it(person: ConsoleBrowser, customer: Customer) -> None:
-    posted = PostbackForm().read(postback(1, [issue("zap:a&b")]))
+    posted = PostbackForm().read(postback(1, [issue("zap:a&b*c")]))
     [export_id] = record_postback(posted, customer.project_id).ticket_exports
     assert "/rules/new" not in person.get(f"/exports/{export_id}").text
     person.sign_in(make_console_token(customer, Ability.CONSOLE, Ability.MANAGE_RULES))
     [query] = re.findall(r'href="/console/rules/new\?([^"]*)">Make a rule', person.get("/inbox").text)
     form = shown_fields(person.get("/rules/new", unescape(query)), "/rules/new")
-    assert (form["rule"], form["project_id"]) == ("zap:a&b", str(customer.project_id))
+    assert (form["rule"], form["project_id"]) == ("zap:a&b?c", str(customer.project_id))
 
 
 @on_sqlite
