@@ -62,6 +62,14 @@ class TrackerResult(NamedTuple):
     lookup_delay_s: float = 0
 
 
+class _Shown(NamedTuple):
+    """What an attempt shows of a response: its status, the excerpt that is kept, the digest of its body."""
+
+    status: int | None = None
+    kept: str | None = None
+    sha256: str | None = None
+
+
 class TrackerSession:
     """The requests of one task; `spent_s` of its deadline have passed already.
 
@@ -85,9 +93,9 @@ class TrackerSession:
         self._exchange = transport.begin(account_id, certificate)
         self._exchange.deadline -= spent_s
         self._origin: tuple[str, str] | None = None
-        self._status: int | None = None
-        self._kept: str | None = None
-        self._response_sha256: str | None = None
+        self._shown = _Shown()
+        #: The last response to a request that may create something.
+        self._create_shown: _Shown | None = None
         self._held_until_s: float | None = None
         #: The last request that may create an issue or a comment, if its response does not refuse it.
         self._created: TrackerRequest | None = None
@@ -135,9 +143,9 @@ class TrackerSession:
         is_refused: bool = False,
     ) -> TrackerResult:
         """Return the result of the task, which has ended."""
-        status = None if error is not None else self._status
-        received = None if status is None else self._response_sha256
-        outcome = self._exchange.outcome(status, error, is_refused)._replace(kept=self._kept, response_sha256=received)
+        shown = self._shown_for(value) if error is None else self._shown._replace(status=None, sha256=None)
+        outcome = self._exchange.outcome(shown.status, error, is_refused)
+        outcome = outcome._replace(kept=shown.kept, response_sha256=shown.sha256)
         delay_s = self._tracker.lookup_delay_s
         return TrackerResult(outcome, value, is_outcome_unknown, self._held_until_s, delay_s)
 
@@ -146,12 +154,21 @@ class TrackerSession:
         is_refused = isinstance(failed, TargetRefused)
         return self.result(error=failed.error, is_outcome_unknown=is_outcome_unknown, is_refused=is_refused)
 
+    def _shown_for(self, value: object) -> _Shown:
+        """Return what to show for a result: a refused create, if the requests that followed only asked for the reason."""
+        last, create = self._shown, self._create_shown
+        is_refusal = isinstance(value, TrackerFailure) and value.kind is not FailureKind.RETRY
+        if create is None or not is_refusal:
+            return last
+        # A refusal may have a 2xx, as with GraphQL.
+        return create if _is_success(last.status) or not _is_success(create.status) else last
+
     def _send(self, request: TrackerRequest, *, is_lookup: bool) -> TrackerResponse:
         self._require_same_origin(request.url)
         if self._exchange.is_over():
             raise transport_error("deadline_exceeded")
         self._exchange.has_sent, self._exchange.max_response_bytes = False, request.max_response_bytes
-        self._status, self._kept, self._last = None, None, request
+        self._shown, self._last = _Shown(), request
         headers = {"User-Agent": USER_AGENT, **request.headers}
         try:
             parsed = self._transport.exchange(self._exchange, request.method, request.url, headers, request.body)
@@ -159,23 +176,24 @@ class TrackerSession:
             self._is_create_lost |= request.creates and self._exchange.has_sent
             raise
         body = parsed.body
-        self._response_sha256 = hashlib.sha256(body).hexdigest()
+        received = hashlib.sha256(body).hexdigest()
         for secret in self._secrets:
             body = without_secret(body, secret)
         response = TrackerResponse(parsed.status, headers_of(parsed), body)
-        self._note(request, response, is_lookup=is_lookup)
+        self._note(request, response, received, is_lookup=is_lookup)
         return response
 
-    def _note(self, request: TrackerRequest, response: TrackerResponse, *, is_lookup: bool) -> None:
-        self._status, is_success = response.status, 200 <= response.status < 300
+    def _note(self, request: TrackerRequest, response: TrackerResponse, received: str, *, is_lookup: bool) -> None:
+        is_success = _is_success(response.status)
+        # Other successes are lists of issues, which are none of ours.
+        kept = response_excerpt(response.body) if request.creates or not is_success else None
+        self._shown = _Shown(response.status, kept, received)
         if request.creates:
+            self._create_shown = self._shown
             self._is_create_lost |= response.status >= 500
             self._created = request if is_success else self._created
         if is_lookup and is_success and response.json() is None:
             self.has_unreadable = True
-        if request.creates or not is_success:
-            # Other successes are lists of issues, which are none of ours.
-            self._kept = response_excerpt(response.body)
         held_until_s = self._tracker.held_until_s(response)
         if held_until_s is not None:
             self._held_until_s = max(held_until_s, self._held_until_s or 0.0)
@@ -186,6 +204,10 @@ class TrackerSession:
         if self._origin not in {None, origin}:
             raise ValueError("A tracker's module has left the origin of its first request.")
         self._origin = origin
+
+
+def _is_success(status: int | None) -> bool:
+    return status is not None and 200 <= status < 300
 
 
 def _is_sendable(headers: Mapping[str, str]) -> bool:

@@ -447,6 +447,33 @@ def test_a_response_to_a_lookup_is_kept_unless_it_is_a_success(
     assert outcome.response_sha256 == hashlib.sha256(b"[]").hexdigest()
 
 
+# status of the create, status of the request that asks for the reason, kind of the failure, which of the two is shown
+EXPLAINED: Final = [
+    (422, 200, FailureKind.PAYLOAD, 422),
+    (404, 403, FailureKind.CONFIGURATION, 404),
+    (200, 200, FailureKind.PAYLOAD, 200),  # a refusal as GraphQL has it
+    (201, 404, FailureKind.CONFIGURATION, 404),
+    (422, 503, FailureKind.RETRY, 503),
+]
+
+
+@pytest.mark.parametrize(("created", "asked", "kind", "shown"), EXPLAINED)
+def test_a_refused_create_is_shown_although_a_request_for_the_reason_followed(
+    client: HttpClient, tracker: TinyTracker, created: int, asked: int, kind: FailureKind, shown: int
+) -> None:
+    def refused(access: TrackerAccess) -> Steps[Any]:
+        yield creating(access)
+        yield TrackerRequest("GET", f"{access.base_url}/project", authorized(access))
+        return TrackerFailure(kind, REJECTED)
+
+    tracker.create_steps = refused
+    with LoopbackServer(answering((created, b"the create"), (asked, b"the reason"))) as server:
+        outcome = delivered(client, tracker, claim_for(server.url(NAME))).outcome
+    text = "the create" if shown == created else "the reason"
+    assert (outcome.status, outcome.kept) == (shown, text)
+    assert outcome.response_sha256 == hashlib.sha256(text.encode()).hexdigest()
+
+
 def test_requests_name_us_unless_the_tracker_s_module_does(client: HttpClient, tracker: TinyTracker) -> None:
     names: list[str] = []
 
