@@ -176,7 +176,7 @@ def _failed(status: int, code: str | None) -> Verdict:
 def _delay_s(scheduled_s: float, retry_after_s: int | None, jitter: float) -> float:
     if retry_after_s is None:
         return scheduled_s * (1 + JITTER * jitter)
-    return retry_after_s + min(retry_after_s * JITTER, MAX_LATENESS_S) * abs(jitter)
+    return min(retry_after_s + min(retry_after_s * JITTER, MAX_LATENESS_S) * abs(jitter), MAX_RETRY_AFTER_S)
 
 
 def _retry_after_s(outcome: Outcome, error: str, now: datetime) -> int | None:

@@ -373,6 +373,11 @@ def test_jitter_makes_a_retry_after_later_only_and_by_ten_seconds_at_most(
     assert wait_s(judged(answer(429, retry_after="3600"), jitter=jitter)) == pytest.approx(after_an_hour, abs=1e-3)
 
 
+@pytest.mark.parametrize("text", ["86399", "86400", "9999999"])
+def test_no_retry_after_waits_for_more_than_a_day_with_its_jitter(text: str) -> None:
+    assert wait_s(judged(answer(429, retry_after=text), jitter=1.0, plan=LONG_PLAN)) == DAY_S
+
+
 def test_a_shorter_retry_after_wins_over_the_schedule_too() -> None:
     assert wait_s(judged(answer(429, retry_after="2"), try_number=3)) == 2
 
