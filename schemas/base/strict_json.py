@@ -79,7 +79,8 @@ def parse(body: bytes, max_depth: int = MAX_DEPTH) -> JsonValue:
     """
     text = _decode_utf8(body)
     _refuse_depth(body, max_depth)
-    _refuse_number(body)
+    if has_too_many_values(body):
+        raise MalformedJson(JsonFault.TOO_MANY_VALUES)
     value = _read(text)
     if _MAY_HIDE_A_CHARACTER.search(body):
         _refuse_characters(value)
@@ -138,12 +139,18 @@ def _refuse_depth(body: bytes, max_depth: int) -> None:
         raise MalformedJson(JsonFault.TOO_DEEP)
 
 
-def _refuse_number(body: bytes) -> None:
-    """Count the values before parsing: each follows a comma or a bracket, except a lone scalar."""
-    if sum(map(body.count, _BEFORE_A_VALUE)) > MAX_VALUES:
-        without_strings = _STRING.sub(b"", body)
-        if sum(map(without_strings.count, _BEFORE_A_VALUE)) > MAX_VALUES:
-            raise MalformedJson(JsonFault.TOO_MANY_VALUES)
+def has_too_many_values(body: bytes) -> bool:
+    """Count the values before parsing: each follows a comma or a bracket, except a lone scalar.
+
+    Values take the parser much longer than text, and meanwhile no other thread runs: 4 MiB of small arrays take 2 seconds.
+    """
+    if sum(map(body.count, _BEFORE_A_VALUE)) <= MAX_VALUES:
+        return False
+    # A value has two strings at most, its name and itself. To count the quotes spares the search of a million strings.
+    if body.count(b'"') - body.count(b'\\"') > 4 * MAX_VALUES:
+        return True
+    without_strings = _STRING.sub(b"", body)
+    return sum(map(without_strings.count, _BEFORE_A_VALUE)) > MAX_VALUES
 
 
 def _read(text: str) -> JsonValue:

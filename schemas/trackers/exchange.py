@@ -12,6 +12,7 @@ from enum import Enum, auto
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from schemas.base.fields import Form
+from schemas.base.strict_json import has_too_many_values
 from schemas.trackers.events import TrackerEvent
 
 #: What is read of an ordinary response; a longer one is cut. That to a create repeats the issue's text, escaped.
@@ -45,9 +46,9 @@ class TrackerResponse(NamedTuple):
     body: bytes
 
     def json(self) -> Any:
-        """Return the parsed body; None where it is no JSON, or was cut."""
+        """Return the parsed body; None where it is no JSON, was cut, or has too many values."""
         try:
-            return json.loads(self.body)
+            return None if has_too_many_values(self.body) else json.loads(self.body)
         except (ValueError, RecursionError):
             return None
 

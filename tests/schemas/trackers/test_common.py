@@ -1,5 +1,8 @@
 """What the modules of all trackers share."""
 
+import json
+import time
+
 import pytest
 from marshmallow import ValidationError
 
@@ -64,6 +67,18 @@ def test_the_settings_are_read_as_they_are() -> None:
 )
 def test_a_wrong_setting_is_named(settings: object, problem: tuple[str, str]) -> None:
     assert problems(settings) == [problem]
+
+
+def test_a_response_of_many_values_is_unreadable_and_costs_other_threads_no_time() -> None:
+    body = b"[" + b"[[[[[]]]]]," * (MAX_LIST_BYTES // 11) + b"0]"
+    started = time.process_time()
+    assert TrackerResponse(200, {}, body).json() is None
+    assert time.process_time() - started < 0.5  # measured: 30 ms; parsing takes 2 s, in which no other delivery goes on
+
+
+def test_a_long_response_is_read_whatever_its_texts_contain() -> None:
+    issues = [{"number": number, "body": "a, b, [c], {d}, " * 2_000} for number in range(100)]
+    assert TrackerResponse(200, {}, json.dumps(issues).encode()).json() == issues
 
 
 def test_the_api_base_replaces_the_usual_address() -> None:
