@@ -1,5 +1,6 @@
 """Use cases of uploaded reports: recognize and store one, follow its import."""
 
+import hashlib
 import logging
 from dataclasses import dataclass
 from typing import Final
@@ -56,8 +57,9 @@ class ReportUploadOperations:
             format_ = recognize(content)
         except UnreadableReport as unreadable:
             raise ValidationFailed(FieldProblem("/report", "invalid_report", str(unreadable))) from None
-        # Numbers of scan runs are those of all accounts: the same file in another project is another run.
-        own = run_number(b"%d|%b" % (project.id, content))
+        # Numbers of scan runs are those of all accounts: the same file in another project is another run. Keyed, because
+        # files could be tried until one has the number of a later run of the scanner, whose results would come to its project.
+        own = run_number(self.vault.pseudonym(f"{project.id}|{hashlib.sha256(content).hexdigest()}").encode())
         is_named = not rules.find([file_name], frozenset())
         new = NewReportUpload(
             account_id=principal.account_id,

@@ -21,9 +21,9 @@ from tests.support.scan_reports import FILES
 ZAP: Final = FILES["zap"].read_bytes()
 
 
-def upload(customer: Customer, scan_run_id: str) -> ReportUpload:
+def upload(customer: Customer, scan_run_id: str, *newer_keys: bytes) -> ReportUpload:
     principal = TokenPrincipal(1, customer.user_id, customer.account_id, TokenKind.API, frozenset(), may_use_webhooks=True)
-    operations = ReportUploadOperations(Vault([b64decode(ENCRYPTION_KEY)]), UNLIMITED)
+    operations = ReportUploadOperations(Vault([*newer_keys, b64decode(ENCRYPTION_KEY)]), UNLIMITED)
     return operations.upload(str(customer.project_id), scan_run_id, "zap.json", ZAP, principal)
 
 
@@ -46,3 +46,13 @@ def test_a_scan_run_may_be_named_with_zeros_and_spaces_before_it(customer: Custo
     record_postback(PostbackForm().read(postback(42)), customer.project_id)
     upload(customer, number)
     assert rows("SELECT scan_run_id FROM report_uploads") == [(42,)]
+
+
+@on_sqlite
+def test_a_file_has_one_scan_run_which_nobody_can_compute_without_the_first_key(customer: Customer) -> None:
+    # Otherwise a file could be made whose number is that of a later run of the scanner, whose results it would get.
+    upload(customer, "")
+    upload(customer, "")
+    [(number,)] = rows("SELECT DISTINCT scan_run_id FROM report_uploads")
+    upload(customer, "", bytes(32))
+    assert len({*rows("SELECT scan_run_id FROM report_uploads")} - {(number,)}) == 1
