@@ -58,7 +58,7 @@ class ReportUploadOperations:
         except UnreadableReport as unreadable:
             raise ValidationFailed(FieldProblem("/report", "invalid_report", str(unreadable))) from None
         # Numbers of scan runs are those of all accounts: the same file in another project is another run. Keyed, because
-        # files could be tried until one has the number of a later run of the scanner, whose results would come to its project.
+        # files could be tried until one has the number of a later run of the scanner, whose results its project would get.
         own = run_number(self.vault.pseudonym(f"{project.id}|{hashlib.sha256(content).hexdigest()}").encode())
         is_named = not rules.find([file_name], frozenset())
         new = NewReportUpload(
