@@ -16,7 +16,7 @@ from schemas.targets.pings import PingJob, PingResult, ping_body
 from schemas.trackers.registry import GENERIC_WEBHOOK
 from storage.db.engine import connection, transaction
 from storage.targets import pings
-from worker.delivery.outcomes import ONE_RETRY_LEFT, decide_outcome
+from worker.delivery.outcomes import ONE_RETRY_LEFT, Try, decide_outcome
 from worker.delivery.throttle_writer import SentEffect, log_events, write_effects
 from worker.delivery.tracker_outcomes import decide_validation
 from worker.http.signed_request import SignedPost, message_to, new_nonce
@@ -65,6 +65,6 @@ class PingTask:
         else:
             message = message_to(order, order.id, order.id, ping_body(order), at, new_nonce())
             outcome = self.signed_post.send(message)
-            verdict = decide_outcome(outcome, 1, at, self.now(), 0.0, ONE_RETRY_LEFT)
+            verdict = decide_outcome(outcome, Try(1, ONE_RETRY_LEFT, at, self.now(), 0.0))
         is_delivered = verdict.outcome == DELIVERED
         return verdict, PingResult(is_delivered, outcome.status, verdict.error_code, outcome.timings.total_ms)

@@ -34,7 +34,7 @@ from worker import outages
 from worker.delivery import throttle
 from worker.delivery.attempt import random_jitter
 from worker.delivery.clock_guard import ClockGuard
-from worker.delivery.outcomes import Schedule, decide_outcome
+from worker.delivery.outcomes import Schedule, Try, decide_outcome
 from worker.delivery.throttle_writer import SentEffect, log_events, write_effects
 from worker.delivery.tracker_outcomes import decide_tracker_outcome
 from worker.http.signed_request import SignedPost, message_to, new_nonce
@@ -181,18 +181,19 @@ class EventTask:
 
     def _attempt(self, event: EventJob, attempt_id: str, nonce: str, at: datetime) -> tuple[Outcome, Verdict, str | None]:
         """Return the outcome, what follows, and what was done at a tracker."""
-        schedule, jitter = self.options.schedule, self.options.jitter()
-        is_lost = schedule.is_exceeded(event.attempts)
+        is_lost = self.options.schedule.is_exceeded(event.attempts)
         if event.options.provider_key == GENERIC_WEBHOOK:
             message = message_to(event, attempt_id, event.id, event.body, at, nonce)
             outcome = Outcome(error="worker_lost") if is_lost else self.signed_post.send(message)
-            verdict = decide_outcome(outcome, event.attempts, event.created_at, self.options.now(), jitter, schedule)
-            return outcome, verdict, None
+            return outcome, decide_outcome(outcome, self._ended(event)), None
         result = TrackerResult(Outcome(error="worker_lost")) if is_lost else self._apply(event)
-        verdict = decide_tracker_outcome(result, event.attempts, event.created_at, self.options.now(), jitter, schedule)
         outcome = result.outcome._replace(body_sha256=hashlib.sha256(event.body).hexdigest())
         done = result.value.action.value if isinstance(result.value, TrackerEventResult) else None
-        return outcome, verdict, done
+        return outcome, decide_tracker_outcome(result, self._ended(event)), done
+
+    def _ended(self, event: EventJob) -> Try:
+        options = self.options
+        return Try(event.attempts, options.schedule, event.created_at, options.now(), options.jitter())
 
     def _apply(self, event: EventJob) -> TrackerResult:
         """Apply an event to the issue of its ticket."""

@@ -22,7 +22,7 @@ from storage.exports import claims_sql
 from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.vault import Vault
 from worker import outages
-from worker.delivery.outcomes import Schedule, decide_outcome
+from worker.delivery.outcomes import Schedule, Try, decide_outcome
 from worker.delivery.tracker_outcomes import decide_tracker_outcome
 from worker.http.signed_request import Post, SignedPost, message_to, new_nonce
 from worker.trackers.runner import TrackerRunner
@@ -93,23 +93,24 @@ class AttemptRunner:
     def _attempt(self, claim: Claim, attempt_id: str, started_at: datetime) -> CompletedAttempt:
         if claim.options is not DEFAULT_OPTIONS and claim.options.provider_key != GENERIC_WEBHOOK:
             return self._tracker_attempt(claim, attempt_id, started_at)
-        schedule, nonce = self._options.schedule, new_nonce()
-        if schedule.is_exceeded(claim.try_number):
+        nonce = new_nonce()
+        if self._options.schedule.is_exceeded(claim.try_number):
             outcome = Outcome(error="worker_lost")
         else:
             message = message_to(claim, attempt_id, claim.export_id, claim.body, started_at, nonce)
             outcome = self._signed_post.send(message)
-        now, jitter = self._options.now(), self._options.jitter()
-        verdict = decide_outcome(outcome, claim.try_number, claim.schedule_began_at, now, jitter, schedule)
+        verdict = decide_outcome(outcome, self._ended(claim))
         return CompletedAttempt(claim, attempt_id, started_at, nonce, outcome, verdict)
 
     def _tracker_attempt(self, claim: Claim, attempt_id: str, started_at: datetime) -> CompletedAttempt:
-        schedule = self._options.schedule
-        if schedule.is_exceeded(claim.try_number):
+        if self._options.schedule.is_exceeded(claim.try_number):
             result = TrackerResult(Outcome(error="worker_lost"), is_outcome_unknown=claim.is_outcome_unknown)
         else:
             result = self._trackers.deliver(claim)
-        now, jitter = self._options.now(), self._options.jitter()
-        verdict = decide_tracker_outcome(result, claim.try_number, claim.schedule_began_at, now, jitter, schedule)
+        verdict = decide_tracker_outcome(result, self._ended(claim))
         outcome = result.outcome._replace(body_sha256=hashlib.sha256(claim.body).hexdigest())
         return CompletedAttempt(claim, attempt_id, started_at, None, outcome, verdict)
+
+    def _ended(self, claim: Claim) -> Try:
+        options = self._options
+        return Try(claim.try_number, options.schedule, claim.schedule_began_at, options.now(), options.jitter())

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from schemas.base.retry_after import parse_retry_after
 from schemas.exports.delivery import DELIVERED, Outcome, TargetEffect, TargetHealth, Verdict
@@ -65,13 +65,18 @@ class Schedule:
 ONE_RETRY_LEFT: Final = Schedule((0.0,), timedelta.max)
 
 
-def decide_outcome(
-    outcome: Outcome, try_number: int, began_at: datetime, now: datetime, jitter: float, schedule: Schedule
-) -> Verdict:
-    """Return what follows from `outcome` of try `try_number` (1 is the first) of a schedule that began at `began_at`.
+class Try(NamedTuple):
+    """One try of a schedule that began at `began_at`: 1 is the first. It ended at `now`; `jitter` is between -1 and 1."""
 
-    `jitter` is between -1 and 1.
-    """
+    number: int
+    schedule: Schedule
+    began_at: datetime
+    now: datetime
+    jitter: float
+
+
+def decide_outcome(outcome: Outcome, ended: Try) -> Verdict:
+    """Return what follows from the outcome of a try that has ended."""
     if outcome.refused:
         reason = outcome.error or "address_refused"
         effect = TargetEffect("failing", TargetStatus.BLOCKED, reason, TargetHealth.UNHEALTHY)
@@ -79,7 +84,7 @@ def decide_outcome(
     if outcome.status is None:
         error = outcome.error or "no_answer"
         effect = replace(_FAILING, is_overloaded=error in TIMEOUTS)
-        return retry(error, None, effect, try_number, began_at, now, jitter, schedule)
+        return retry(error, None, effect, ended)
     response = _json_object(outcome.body)
     if 200 <= outcome.status < 300:
         return _delivered(response, is_clean=_is_clean(outcome))
@@ -89,22 +94,12 @@ def decide_outcome(
         return Verdict(Transition.FAIL, "rejected", code, code, effect=_FAILING)
     if _is_retryable(outcome.status, code):
         error = code or ("receiver_rate_limited" if outcome.status == 429 else "receiver_unavailable")
-        retry_after_s = _retry_after_s(outcome, error, now)
-        effect = _effect_of_retryable(outcome, error, now)
-        return retry(error, retry_after_s, effect, try_number, began_at, now, jitter, schedule)
+        retry_after_s = _retry_after_s(outcome, error, ended.now)
+        return retry(error, retry_after_s, _effect_of_retryable(outcome, error, ended.now), ended)
     return _failed(outcome.status, code)
 
 
-def retry(
-    error: str,
-    retry_after_s: int | None,
-    effect: TargetEffect,
-    try_number: int,
-    began_at: datetime,
-    now: datetime,
-    jitter: float,
-    schedule: Schedule,
-) -> Verdict:
+def retry(error: str, retry_after_s: int | None, effect: TargetEffect, ended: Try) -> Verdict:
     """Schedule the next attempt, or give up where the schedule is used up or the export is too old.
 
     `retry_after_s` are the seconds that the receiver asks to wait.
@@ -117,11 +112,12 @@ def retry(
         retry_after_s=retry_after_s,
         effect=replace(effect, connected="failing", health=TargetHealth.UNHEALTHY),
     )
-    if try_number > len(schedule.delays_s):
+    schedule = ended.schedule
+    if ended.number > len(schedule.delays_s):
         return given_up
-    delay_s = max(_delay_s(schedule.delays_s[try_number - 1], retry_after_s, jitter), effect.hold_s or 0)
-    next_at = now + timedelta(seconds=delay_s)
-    if next_at - began_at > schedule.max_age:
+    delay_s = max(_delay_s(schedule.delays_s[ended.number - 1], retry_after_s, ended.jitter), effect.hold_s or 0)
+    next_at = ended.now + timedelta(seconds=delay_s)
+    if next_at - ended.began_at > schedule.max_age:
         return given_up
     return Verdict(
         Transition.RESCHEDULE,

@@ -21,7 +21,7 @@ from worker.delivery.outcomes import (
     MAX_RETRY_AFTER_S,
     ONE_RETRY_LEFT,
     RETRY_AFTER,
-    Schedule,
+    Try,
     decide_outcome,
     retry,
 )
@@ -34,20 +34,18 @@ DEFAULT_HOLD_S: Final = 60
 _CONNECTED: Final = TargetEffect(connected="connected", health=TargetHealth.HEALTHY)
 
 
-def decide_tracker_outcome(
-    result: TrackerResult, try_number: int, began_at: datetime, now: datetime, jitter: float, schedule: Schedule
-) -> Verdict:
-    """Return what follows from a delivery of an export or an event; the arguments are those of `decide_outcome`.
+def decide_tracker_outcome(result: TrackerResult, ended: Try) -> Verdict:
+    """Return what follows from the delivery of an export or an event by a try that has ended.
 
     After an unknown outcome the next attempt begins once the issue or the comment can be found.
     """
-    verdict = _decide(result, try_number, began_at, now, jitter, schedule)
-    verdict = verdict._replace(effect=_held(verdict.effect, result.held_until_s, now))
+    verdict = _decide(result, ended)
+    verdict = verdict._replace(effect=_held(verdict.effect, result.held_until_s, ended.now))
     if not result.is_outcome_unknown:
         return verdict
     next_at = verdict.next_attempt_at
     if next_at is not None:
-        next_at = max(next_at, now + timedelta(seconds=result.lookup_delay_s))
+        next_at = max(next_at, ended.now + timedelta(seconds=result.lookup_delay_s))
     return verdict._replace(is_outcome_unknown=True, next_attempt_at=next_at)
 
 
@@ -55,15 +53,13 @@ def decide_validation(result: TrackerResult, now: datetime) -> Verdict:
     """Return what follows from a validation for its target, which it never blocks; DELIVERED says that it passed."""
     if result.value is None and result.outcome.error is None:
         return Verdict(Transition.DELIVER, DELIVERED, effect=_held(_CONNECTED, result.held_until_s, now))
-    verdict = decide_tracker_outcome(result, 1, now, now, 0.0, ONE_RETRY_LEFT)
+    verdict = decide_tracker_outcome(result, Try(1, ONE_RETRY_LEFT, now, now, 0.0))
     if isinstance(result.value, TrackerFailure) and result.value.kind is FailureKind.CONFIGURATION:
         return verdict._replace(effect=replace(verdict.effect, status=None, reason=None))
     return verdict
 
 
-def _decide(
-    result: TrackerResult, try_number: int, began_at: datetime, now: datetime, jitter: float, schedule: Schedule
-) -> Verdict:
+def _decide(result: TrackerResult, ended: Try) -> Verdict:
     value = result.value
     if isinstance(value, TrackerIssue):
         ticket_id, url = _storable(value.id), _storable(value.url)
@@ -77,20 +73,19 @@ def _decide(
         effect = TargetEffect() if value.action is TrackerEventAction.SKIPPED else _CONNECTED
         return Verdict(Transition.DELIVER, DELIVERED, effect=effect)
     if value is None and result.outcome.error is not None:
-        return decide_outcome(result.outcome, try_number, began_at, now, jitter, schedule)
+        return decide_outcome(result.outcome, ended)
     if value is not None and value.kind is FailureKind.CONFIGURATION:
         effect = TargetEffect("failing", TargetStatus.BLOCKED, value.code, TargetHealth.UNHEALTHY)
         return Verdict(Transition.BLOCK, "rejected", value.code, value.code, effect=effect)
     if value is not None and value.kind is FailureKind.PAYLOAD:
         return Verdict(Transition.FAIL, "rejected", value.code, value.code)
     error = UNKNOWN_OUTCOME if value is None or result.is_outcome_unknown else value.code
-    wait_s = None if value is None else _wait_s(value, now)
+    wait_s = None if value is None else _wait_s(value, ended.now)
     effect = _effect_of_retryable(value, wait_s, result.outcome.status)
-    if effect.hold_reason == RATE_LIMITED and try_number > 1:
+    if effect.hold_reason == RATE_LIMITED and ended.number > 1:
         # GitHub names a minute again and again while a limit of an hour lasts: then the named time is the least wait.
-        verdict = retry(error, None, effect, try_number, began_at, now, jitter, schedule)
-        return verdict._replace(retry_after_s=wait_s)
-    return retry(error, wait_s, effect, try_number, began_at, now, jitter, schedule)
+        return retry(error, None, effect, ended)._replace(retry_after_s=wait_s)
+    return retry(error, wait_s, effect, ended)
 
 
 def _effect_of_retryable(failure: TrackerFailure | None, wait_s: int | None, status: int | None) -> TargetEffect:

@@ -53,7 +53,7 @@ from storage.db import identifiers
 from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.vault import Vault
 from worker.composition import compose_client
-from worker.delivery.outcomes import Schedule, decide_outcome
+from worker.delivery.outcomes import Schedule, Try, decide_outcome
 from worker.http.client import HttpClient
 from worker.http.signed_request import Message, SignedPost, new_nonce
 from worker.http.signing import NONCE_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
@@ -181,7 +181,7 @@ class _ReceiverClient:
 
     def verdict(self, outcome: Outcome, at: datetime) -> Verdict:
         """Return a worker's verdict on a first attempt."""
-        return decide_outcome(outcome, 1, at, utc_now(), 0.0, self._schedule)
+        return decide_outcome(outcome, Try(1, self._schedule, at, utc_now(), 0.0))
 
     def send(self, request: CaseRequest) -> CaseResponse:
         """Send one request of a case."""

@@ -14,7 +14,7 @@ from schemas.exports.response_excerpt import response_excerpt
 from schemas.exports.state_machine import Transition
 from schemas.targets.target import TargetStatus
 from worker.delivery import outcomes
-from worker.delivery.outcomes import SIGNATURE_INVALID, Schedule, decide_outcome
+from worker.delivery.outcomes import SIGNATURE_INVALID, Schedule, Try, decide_outcome
 
 NOW: Final = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 DAY_S: Final = 24 * 3600
@@ -31,7 +31,7 @@ def judged(
     plan: Schedule = PLAN,
     now: datetime = NOW,
 ) -> Verdict:
-    return decide_outcome(outcome, try_number, began_at, now, jitter, plan)
+    return decide_outcome(outcome, Try(try_number, plan, began_at, now, jitter))
 
 
 def answer(status: int, body: object = None, retry_after: str | None = None) -> Outcome:

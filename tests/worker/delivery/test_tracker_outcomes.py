@@ -13,7 +13,7 @@ from schemas.targets.target import RATE_LIMITED, RECEIVER_UNAVAILABLE, TargetSta
 from schemas.trackers.events import TrackerEventAction, TrackerEventResult
 from schemas.trackers.exchange import FailureKind, TrackerFailure, TrackerIssue
 from schemas.trackers.failures import CONFIGURATION_CODES, REJECTED, UNAVAILABLE
-from worker.delivery.outcomes import MAX_RETRY_AFTER_S, Schedule
+from worker.delivery.outcomes import MAX_RETRY_AFTER_S, Schedule, Try
 from worker.delivery.tracker_outcomes import DEFAULT_HOLD_S, decide_tracker_outcome, decide_validation
 from worker.trackers.session import TrackerResult
 
@@ -24,7 +24,7 @@ LIMITED: Final = TrackerFailure(FailureKind.RETRY, "tracker_rate_limited", is_ra
 
 
 def judged(result: TrackerResult, try_number: int = 1) -> Verdict:
-    return decide_tracker_outcome(result, try_number, NOW, NOW, 0.0, PLAN)
+    return decide_tracker_outcome(result, Try(try_number, PLAN, NOW, NOW, 0.0))
 
 
 def refused(failure: TrackerFailure, status: int = 400, *, is_outcome_unknown: bool = False) -> TrackerResult:

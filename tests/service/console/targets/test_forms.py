@@ -31,7 +31,7 @@ from tests.support.factories import (
 from tests.support.fakes import FakeWakeUpQueue
 from tests.support.http.console_user import ConsoleBrowser
 from tests.support.http.raw_http import everything_stored
-from worker.delivery.outcomes import Schedule, decide_outcome
+from worker.delivery.outcomes import Schedule, Try, decide_outcome
 from worker.delivery.throttle_writer import effects_of, write_effects
 
 VAULT: Final = Vault([b64decode(ENCRYPTION_KEY)])
@@ -228,9 +228,8 @@ def test_a_target_whose_receiver_rejects_every_ticket_is_shown_as_failing_with_t
     for _ in range(5):
         make_approved(customer, target.id, now)
     claims = claim_due(5, now, 6, "worker")
-    verdict = decide_outcome(
-        Outcome(422, timings=Timings(total_ms=5)), 1, now, now, 0.0, Schedule((5.0,), timedelta(days=3))
-    )
+    ended = Try(1, Schedule((5.0,), timedelta(days=3)), now, now, 0.0)
+    verdict = decide_outcome(Outcome(422, timings=Timings(total_ms=5)), ended)
     done = [CompletedAttempt(each, f"att_{number}", now, None, Outcome(422), verdict) for number, each in enumerate(claims)]
     with transaction():
         moved = claims_sql.record_attempts(done, now, "worker")
