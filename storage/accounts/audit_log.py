@@ -11,7 +11,7 @@ from schemas.base.timestamps import to_ms
 from storage.accounts.audit_log_sql import AuditFilter, append_alike, kind_of
 from storage.db.columns import record_of
 from storage.db.models import AuditEntryRow, ExportRow, RecoveryRow, TargetRow
-from storage.db.queries import newest_first, tuples, where_given
+from storage.db.queries import newest_first, scalars, where_given
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def ids_of_account(account_id: int, subject_ids: Collection[str]) -> set[str]:
         .join(TargetRow)
         .where(TargetRow.account == account_id, RecoveryRow.id.in_(subject_ids))
     )
-    return {row[0] for row in tuples(exports + targets + recoveries)}
+    return {*scalars(exports + targets + recoveries)}
 
 
 def _stored(row: AuditEntryRow) -> StoredEntry:

@@ -23,7 +23,7 @@ from storage.accounts.tokens_sql import project_roles
 from storage.db import identifiers
 from storage.db.engine import DAMAGE, OUTAGES, transaction
 from storage.db.models import AccountRow, ConsoleSessionRow, TokenRow, UserRow
-from storage.db.queries import for_update, newest_first, tuples, where_given
+from storage.db.queries import for_update, newest_first, scalars, tuples, where_given
 
 #: An idle session ends after half a day.
 IDLE_FOR: Final = timedelta(hours=12)
@@ -123,7 +123,7 @@ def _begin(
         .order_by(ConsoleSessionRow.id.desc())
         .offset(MAX_LIVE - 1)
     )
-    end_where(ConsoleSessionRow.id.in_(list(surplus.scalars())), SessionEndReason.REPLACED, now, actor)
+    end_where(ConsoleSessionRow.id.in_(scalars(surplus)), SessionEndReason.REPLACED, now, actor)
 
 
 def authenticate_cookies(
@@ -203,7 +203,7 @@ def end_where(condition: Expression, reason: SessionEndReason, now: datetime, ac
         .where(condition, ConsoleSessionRow.ended_at.is_null())
         .returning(ConsoleSessionRow.id)
     )
-    ids = sorted(row[0] for row in tuples(ended))
+    ids = sorted(scalars(ended))
     append_all([AuditEntry(to_ms(now), actor, "end_session", session_id, reason=reason.value) for session_id in ids])
     return ids
 

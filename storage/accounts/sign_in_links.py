@@ -17,7 +17,7 @@ from storage.db import identifiers
 from storage.db.engine import transaction
 from storage.db.leases import JobLease, LeasedJobs
 from storage.db.models import SignInLinkRow
-from storage.db.queries import tuples
+from storage.db.queries import scalars, tuples
 
 #: A mail arrives within minutes, and is read soon by a person who waits for it.
 LASTS_FOR: Final = timedelta(minutes=15)
@@ -113,7 +113,7 @@ def consume(token: str, browser: str, now: datetime) -> int:
     is_theirs = (k.token_sha256 == sha256_hex(token)) & (k.browser_sha256 == sha256_hex(browser)) & k.user.is_null(False)
     with transaction():
         spent = k.delete().where(is_theirs, k.created_at > now - LASTS_FOR).returning(k.user)
-        for (user_id,) in tuples(spent):
+        for user_id in scalars(spent):
             identities.link_email(get_user(user_id), now)
             return int(user_id)
     raise Forbidden("This link was used, has expired or was requested in another browser. Request a new one here.")

@@ -20,7 +20,7 @@ from storage.accounts.tokens_sql import find_principal
 from storage.db.columns import columns, read, read_first
 from storage.db.engine import transaction
 from storage.db.models import TokenRow, UserRow
-from storage.db.queries import newest_first, tuples, where_given
+from storage.db.queries import newest_first, scalars, where_given
 
 PREFIX: Final = "rrt_"
 #: 27 base62 digits hold 160 bits: neither guessing nor a collision is feasible.
@@ -114,7 +114,7 @@ def revoke_all(email: str, now: datetime, actor: str = OPERATOR.key) -> list[Tok
 def revoke_where(condition: Expression, now: datetime, actor: str) -> list[int]:
     """Revoke the tokens that match and are not revoked, in the caller's transaction; return their ids in order."""
     revoked = TokenRow.update(revoked_at=now).where(condition, TokenRow.revoked_at.is_null()).returning(TokenRow.id)
-    ids = sorted(row[0] for row in tuples(revoked))
+    ids = sorted(scalars(revoked))
     append_all([AuditEntry(to_ms(now), actor, "revoke_token", f"token:{token_id}") for token_id in ids])
     return ids
 

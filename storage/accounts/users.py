@@ -27,7 +27,7 @@ from storage.db.models import (
     UserIdentityRow,
     UserRow,
 )
-from storage.db.queries import for_update, tuples
+from storage.db.queries import for_update, scalars, tuples
 
 #: Stored responses of one statement: a few milliseconds on either database.
 _SLICE: Final = 1000
@@ -63,7 +63,7 @@ def require_other_owner(user_id: int) -> None:
     active = UserRow.select(UserRow.id).where(
         UserRow.account == user.account_id, UserRow.role == Role.OWNER, UserRow.disabled_at.is_null()
     )
-    if [row[0] for row in tuples(active)] == [user_id]:
+    if scalars(active) == [user_id]:
         raise Conflict("This user is the account's last active owner; make another user an owner first.")
 
 
@@ -146,5 +146,5 @@ def _stop_rules(user: User, now: datetime, actor: str) -> None:
     reason = StoppedReason.AUTHOR_DISABLED.value
     is_enabled = (ApprovalRuleRow.author == user.id) & ApprovalRuleRow.enabled
     stopped = ApprovalRuleRow.update(enabled=False, stopped_reason=reason, updated_at=now).where(is_enabled)
-    ids = sorted(row[0] for row in tuples(stopped.returning(ApprovalRuleRow.id)))
+    ids = sorted(scalars(stopped.returning(ApprovalRuleRow.id)))
     append_all([AuditEntry(to_ms(now), actor, "stop_rule", rule_id, reason=reason) for rule_id in ids])

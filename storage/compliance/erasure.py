@@ -53,7 +53,7 @@ from storage.db.models import (
     TokenRow,
     UserRow,
 )
-from storage.db.queries import for_update, tuples
+from storage.db.queries import for_update, scalars, tuples
 from storage.exports import groups_sql, transitions
 from storage.exports.search import export_words_sql
 
@@ -160,21 +160,21 @@ class ClientKey:
 def _erase_uploads(model: Any, ids: Sequence[Any], now: datetime, actor: str) -> Counter[str]:
     table = str(model._meta.table_name)
     erasure_log.add(actor, table, ids, now)
-    handoffs = tuples(HandoffRow.delete().where(HandoffRow.source_id.in_(ids)).returning(HandoffRow.export))
+    handoffs = scalars(HandoffRow.delete().where(HandoffRow.source_id.in_(ids)).returning(HandoffRow.export))
     deleted = model.delete().where(model.id.in_(ids)).execute()
     counts = Counter({table: deleted, "handoffs": len(handoffs)})
-    return counts + _erase_exports(sorted(row[0] for row in handoffs), now, actor)
+    return counts + _erase_exports(sorted(handoffs), now, actor)
 
 
 def _erase_emails(ids: Sequence[Any], now: datetime, actor: str) -> Counter[str]:
     """Empty emails but keep their rows: the digest of the message id keeps a repeated message from coming back."""
     erasure_log.add(actor, "inbound_emails", ids, now)
-    emptied = tuples(
+    emptied = scalars(
         InboundEmailRow.update(sender="", recipients=[], subject="", text="", attachments=[])
         .where(InboundEmailRow.id.in_(ids))
         .returning(InboundEmailRow.export)
     )
-    return Counter({"inbound_emails": len(emptied)}) + _erase_exports(sorted(row[0] for row in emptied), now, actor)
+    return Counter({"inbound_emails": len(emptied)}) + _erase_exports(sorted(emptied), now, actor)
 
 
 def _erase_findings(ids: Sequence[Any], now: datetime, actor: str) -> Counter[str]:
@@ -187,11 +187,11 @@ def _erase_findings(ids: Sequence[Any], now: datetime, actor: str) -> Counter[st
     is_source = (ExportRow.source_type == "finding") & ExportRow.source_id.in_(ids)
     wanted = ExportRow.select(ExportRow.id, ExportRow.status).where(is_source | ExportRow.id.in_(belongs))
     # No postback adds a finding to a group that is emptied: it is stored already, or finds no group.
-    groups_sql.lock_projects_of(row[0] for row in tuples(wanted))
+    groups_sql.lock_projects_of(scalars(wanted))
     exports: dict[str, ExportStatus] = dict(tuples(wanted))
     unfinished = [export_id for export_id, status in exports.items() if status not in _FINAL]
     others = FindingRow.select(FindingRow.id).where(FindingRow.export_id.in_(unfinished)).order_by(FindingRow.id)
-    finding_ids = list(dict.fromkeys((*ids, *others.scalars())))
+    finding_ids = list(dict.fromkeys((*ids, *scalars(others))))
     deleted = 0
     for first in range(0, len(finding_ids), SLICE):
         slice_ = finding_ids[first : first + SLICE]
@@ -234,7 +234,7 @@ def erase_waiting_reports(shop_domain: str, now: datetime, actor: str) -> Counte
     """
     row = ReportUploadRow
     waiting = row.select(row.id).where(row.project.in_(_projects(shop_domain)), row.content_sealed.is_null(False))
-    ids = [each[0] for each in tuples(waiting)]
+    ids = scalars(waiting)
     return _erase_reports(ids, now, actor) if ids else Counter()
 
 
@@ -267,7 +267,7 @@ _NUMBERED_REPORTS: Final = ReportRow.update(title=_numbered("Redacted report ", 
 def _erase_exports(ids: Sequence[Any], now: datetime, actor: str) -> Counter[str]:
     """Empty exports, and their copies for further targets: events gave these the words of findings that came later."""
     has_copies = ExportRow.id.in_(ids) & ExportRow.siblings.is_null(False)
-    copies = [copy for (siblings,) in tuples(ExportRow.select(ExportRow.siblings).where(has_copies)) for copy in siblings]
+    copies = [copy for siblings in scalars(ExportRow.select(ExportRow.siblings).where(has_copies)) for copy in siblings]
     ids = sorted({*ids, *copies})
     erasure_log.add(actor, "exports", ids, now)
     return Counter({"exports": transitions.redact(ids, now, actor)})
@@ -436,7 +436,7 @@ def ids_of_shop(table: ErasableTable, shop_domain: str) -> Iterator[list[Any]]:
     key = table.model.id
     for ids in _ids_with_text(replace(table, owner=table.owner_alone or table.owner), shop_domain):
         rest = table.model.select(key).where(key.in_(ids)).order_by(key)
-        if left := list((rest if table.has_text is None else rest.where(table.has_text)).scalars()):
+        if left := scalars(rest if table.has_text is None else rest.where(table.has_text)):
             yield left
 
 
@@ -451,7 +451,7 @@ def responses_with_erased_data(shop_domain: str, mentions: Mentions | None) -> I
     is_theirs = row.principal.in_(users)
     may_mention = SQL("1 = 0") if mentions is None else _may_mention(_lowered(fn.COALESCE(row.response_body, "")), mentions)
     query = row.select(row.id, row.key, row.route, row.response_body, is_theirs, is_theirs & may_mention)
-    project_ids = set(_projects(shop_domain).scalars()) if mentions is None else set()
+    project_ids = {*scalars(_projects(shop_domain))} if mentions is None else set()
     while slice_ := tuples(query.where(row.id > after).order_by(row.id).limit(SLICE)):
         after = slice_[-1][0]
         named = {row_id: set(_OURS.findall(body or "")) for row_id, _, _, body, *_ in slice_}
@@ -498,7 +498,7 @@ def erase_again(name: str, ids: Sequence[str], now: datetime, actor: str) -> Cou
     if not isinstance(key, AutoField | BigAutoField):
         return erase(ids, now, actor)
     here = moment.model.select(key).where(key.in_([int(row_id) for row_id in ids]), moment <= now + CLOCKS_APART)
-    found = set(here.scalars())
+    found = {*scalars(here)}
     # A row that is not here may be in the next backup that is restored: it is logged all the same.
     erasure_log.add(actor, name, [row_id for row_id in ids if int(row_id) not in found], now)
     return erase(sorted(found), now, actor) if found else Counter()
@@ -512,7 +512,7 @@ def revoke_access(shop_domain: str, now: datetime, actor: str) -> Counter[str]:
     wait_for_writers(shop_domain)
     reports = ReportRow.select(ReportRow.id).where(ReportRow.project.in_(_projects(shop_domain)))
     of_shop = GrantRow.project.in_(_projects(shop_domain)) | GrantRow.report.in_(reports)
-    user_ids = [row[0] for row in tuples(GrantRow.delete().where(of_shop).returning(GrantRow.user))]
+    user_ids = scalars(GrantRow.delete().where(of_shop).returning(GrantRow.user))
     useless = (
         TokenRow.user.in_(sorted({*user_ids}))
         & (TokenRow.kind == TokenKind.PLATFORM.value)
@@ -574,10 +574,10 @@ def _ids_with_text(table: ErasableTable, shop_domain: str) -> Iterator[list[Any]
     if table.has_text is not None:
         query = query.where(table.has_text)
     query = query.order_by(key).limit(_IDS_AT_ONCE)
-    ids = list(query.scalars())
+    ids = scalars(query)
     while ids:
         yield from map(list, chunked(ids, SLICE))
-        ids = list(query.where(key > ids[-1]).scalars())
+        ids = scalars(query.where(key > ids[-1]))
 
 
 def _may_mention(said: Any, mentions: Mentions) -> Any:
@@ -618,4 +618,4 @@ def _erased_or_deleted(ids: Sequence[str]) -> set[str]:
     is_kept = ExportRow.redacted_at.is_null()
     exports = ExportRow.select(ExportRow.id).where(is_kept, ExportRow.id.in_(ids))
     emails = InboundEmailRow.select(InboundEmailRow.id).join(ExportRow).where(is_kept, InboundEmailRow.id.in_(ids))
-    return {*ids} - {row[0] for row in tuples(exports + emails)}
+    return {*ids} - {*scalars(exports + emails)}

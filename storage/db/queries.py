@@ -1,4 +1,4 @@
-"""Peewee queries: rows as tuples, and the row locks of PostgreSQL."""
+"""Peewee queries: rows as tuples or scalars, and the row locks of PostgreSQL."""
 
 from typing import Any, TypeVar
 
@@ -13,6 +13,11 @@ Selected = TypeVar("Selected", bound=Query)
 def tuples(query: Query) -> list[Row]:
     """Return the rows as tuples in the order of the query's columns."""
     return list(query.tuples())
+
+
+def scalars(query: Query) -> list[Any]:
+    """Return the first column of the rows."""
+    return [row[0] for row in query.tuples()]
 
 
 def where_given(query: Any, *pairs: tuple[Field, Any]) -> Any:

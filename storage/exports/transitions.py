@@ -34,7 +34,7 @@ from storage.db import identifiers
 from storage.db.bulk_sql import insert_together, lock_row
 from storage.db.engine import transaction
 from storage.db.models import AttemptRow, ExportRow, ProjectRow, TargetRow, TicketEventRow
-from storage.db.queries import for_update, tuples
+from storage.db.queries import for_update, scalars, tuples
 from storage.exports.events import deliveries
 from storage.exports.events.redaction import redact_events
 from storage.exports.queries import get, get_all, recoverable
@@ -273,7 +273,7 @@ def recover_batch(
     failed = recoverable(target_id, after_id=after_id).order_by(ExportRow.id)
     end = tuples(failed.offset(RECOVERY_EXAMINED - 1).limit(1))
     wanted = recoverable(target_id, since, after_id).where(ExportRow.id <= end[0][0] if end else True)
-    found = [row[0] for row in tuples(wanted.order_by(ExportRow.id).limit(limit))]
+    found = scalars(wanted.order_by(ExportRow.id).limit(limit))
     held = [
         (export_id, status)
         for export_id, status in _unredacted(found, ExportRow.target == target_id)

@@ -13,7 +13,7 @@ from peewee import fn
 from schemas.targets.throttle_state import WorkerShare
 from storage.db.engine import transaction
 from storage.db.models import WorkerRow
-from storage.db.queries import tuples
+from storage.db.queries import scalars
 
 #: As long as a lease: a worker without a heartbeat for so long has lost its claims.
 ALIVE_FOR: Final = timedelta(seconds=6)
@@ -61,7 +61,7 @@ def share(name: str, now: datetime) -> WorkerShare:
 
 def list_alive(now: datetime) -> list[str]:
     """Return the names of the workers with a recent heartbeat."""
-    return list(WorkerRow.select(WorkerRow.name).where(_is_alive(now)).order_by(WorkerRow.name).scalars())
+    return scalars(WorkerRow.select(WorkerRow.name).where(_is_alive(now)).order_by(WorkerRow.name))
 
 
 def count_alive(now: datetime) -> int:
@@ -86,7 +86,7 @@ def on_this_host_since_before(moment: datetime, now: datetime) -> list[str]:
     """Return the names of the living workers of this host that started before `moment`."""
     living = WorkerRow.select(WorkerRow.name).where(_is_alive(now), WorkerRow.started_at < moment)
     here = f"worker:{socket.gethostname()}:"
-    return sorted(name for (name,) in tuples(living) if name.startswith(here))
+    return sorted(name for name in scalars(living) if name.startswith(here))
 
 
 def remove(name: str) -> None:

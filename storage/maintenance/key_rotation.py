@@ -21,7 +21,7 @@ from storage.compliance.requests import pseudonym_of
 from storage.db.columns import JsonField
 from storage.db.engine import transaction
 from storage.db.models import ComplianceRequestRow, IntegrationSecretRow, TargetRow
-from storage.db.queries import for_update, tuples
+from storage.db.queries import for_update, scalars, tuples
 from storage.secrets import key_check
 from storage.secrets.encrypted_columns import (
     ID_TOKEN,
@@ -143,7 +143,7 @@ def count() -> int:
         column.encrypted.field.model.select(fn.COUNT(column.encrypted.key)).where(column.encrypted.field.is_null(False))
         for column in _COLUMNS
     ]
-    return sum(row[0] for row in tuples(reduce(add, counts)))
+    return sum(scalars(reduce(add, counts)))
 
 
 def survey(vault: Vault) -> Survey:

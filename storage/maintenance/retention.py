@@ -58,7 +58,7 @@ from storage.db.models import (
     TicketEventRow,
     TokenRow,
 )
-from storage.db.queries import for_update, tuples
+from storage.db.queries import for_update, scalars, tuples
 from storage.exports.idempotency import NATURAL_KEY_TTL
 from storage.exports.search import export_words_sql
 from storage.maintenance import partitions_sql
@@ -215,7 +215,7 @@ class PurgeRule:
     def purge(self, limit: int, archive: Archive | None) -> Iterator[Counter[str]]:
         """Remove up to `limit` of the rows that match, as the function `purge` does."""
         query = self.model.select(self.key).where(self.condition).order_by(self.order)
-        while found := list(query.limit(min(limit, ROWS_AT_ONCE)).scalars()):
+        while found := scalars(query.limit(min(limit, ROWS_AT_ONCE))):
             if archive is not None and self.empties is None:
                 _write(archive, self.model, self.key, found)
                 archive.settle()
@@ -228,7 +228,7 @@ class PurgeRule:
 
     def _take(self, ids: Sequence[Any]) -> Counter[str]:
         still = self.model.select(self.key).where(self.condition, self.key.in_(ids))
-        locked = [row[0] for row in tuples(for_update(still, _SKIP_LOCKED))]
+        locked = scalars(for_update(still, _SKIP_LOCKED))
         if not locked:
             return Counter()
         removal = self.model.delete() if self.empties is None else self.model.update({self.empties: None})
@@ -394,7 +394,7 @@ def _still_needed(export_ids: Collection[str], until: Cutoffs) -> set[str]:
     if not export_ids:
         return set()
     export = ExportRow
-    return {row[0] for row in tuples(export.select(export.id).where(export.id.in_(list(export_ids)), ~_is_over(until)))}
+    return {*scalars(export.select(export.id).where(export.id.in_(list(export_ids)), ~_is_over(until)))}
 
 
 def _expired_export(export_id: str, version: int, source_type: str, source_id: str, *of_export: int) -> _ExpiredExport:
@@ -460,8 +460,8 @@ def _unchanged(found: Sequence[_ExpiredExport], until: Cutoffs) -> list[_Expired
     others = sorted({each for siblings in copies.values() for each in siblings} - unchanged)
     if others:
         unlocked = for_update(over.where(export.id.in_(sorted({*others} - versions.keys()))), _SKIP_LOCKED)
-        may_go = {row[0] for row in tuples(unlocked)}
-        staying = {row[0] for row in tuples(export.select(export.id).where(export.id.in_(others)))} - may_go
+        may_go = {*scalars(unlocked)}
+        staying = {*scalars(export.select(export.id).where(export.id.in_(others)))} - may_go
         unchanged = {each for each in unchanged if staying.isdisjoint(copies[each])}
     return [each for each in found if each.id in unchanged]
 

@@ -21,7 +21,7 @@ from storage.db.columns import record_of, values_of
 from storage.db.engine import transaction
 from storage.db.leases import compare_and_swap
 from storage.db.models import TargetRow
-from storage.db.queries import for_update, newest_first, tuples
+from storage.db.queries import for_update, newest_first, scalars
 from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.encrypted_columns import TARGET_SECRET
 from storage.secrets.vault import Vault
@@ -242,7 +242,7 @@ def block_all(account_id: int, now: datetime, actor: str) -> None:
     is_on = TargetRow.status.in_([status.value for status in TargetStatus if status not in _OFF])
     on = TargetRow.select(TargetRow.id).where(TargetRow.account == account_id, is_on).order_by(TargetRow.id)
     # Locked in the order of workers, which write several targets at once.
-    ids = [row[0] for row in tuples(for_update(on, "FOR NO KEY UPDATE"))]
+    ids = scalars(for_update(on, "FOR NO KEY UPDATE"))
     blocked = TargetRow.update(status=TargetStatus.BLOCKED.value, status_reason=NO_WEBHOOKS, updated_at=now)
     blocked.where(TargetRow.id.in_(ids)).execute()
     append_all([AuditEntry(to_ms(now), actor, "target_blocked", target_id, reason=NO_WEBHOOKS) for target_id in ids])

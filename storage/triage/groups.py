@@ -34,7 +34,7 @@ from storage.accounts.audit_log import AuditEntry, append_all
 from storage.db.columns import JsonField
 from storage.db.engine import connection
 from storage.db.models import FindingRow
-from storage.db.queries import tuples
+from storage.db.queries import scalars, tuples
 from storage.exports import groups_sql
 from storage.exports.groups_sql import GroupRow
 from storage.exports.rows import WrittenTicket, written
@@ -188,8 +188,8 @@ def stored_group(group: Group, export_id: str) -> Group:
     places = [Place(*row) for row in tuples(query.limit(MAX_PLACES))]
     count, pages = fn.COUNT(FindingRow.id), fn.COUNT(FindingRow.page_url.distinct())
     [(total, on_pages)] = tuples(FindingRow.select(count, pages).where(of_export))
-    severities = tuples(FindingRow.select(FindingRow.severity).where(of_export).distinct())
-    severity = highest([group.severity, *(row[0] for row in severities)])
+    severities = scalars(FindingRow.select(FindingRow.severity).where(of_export).distinct())
+    severity = highest([group.severity, *severities])
     return with_stored(group, severity, places, total, on_pages)
 
 

@@ -17,7 +17,7 @@ from storage.accounts.audit_log import append
 from storage.db.columns import JsonField
 from storage.db.engine import transaction
 from storage.db.models import AuditEntryRow, TargetRow
-from storage.db.queries import tuples
+from storage.db.queries import scalars
 from storage.exports.events import deliveries
 from storage.exports.queries import get, list_by_ids
 from storage.exports.rows import Draft, WrittenTicket
@@ -133,7 +133,7 @@ def _was_at(export: Export, target_id: str) -> bool:
     """Return whether an export ended at a target before, or at another one with the same URL, which may be removed."""
     entry, base_url = AuditEntryRow, TargetRow.get_by_id(target_id).base_url
     own = TargetRow.select(TargetRow.id).where(TargetRow.account == export.account_id, TargetRow.base_url == base_url)
-    there = [row[0] for row in tuples(own)]
+    there = scalars(own)
     left = (entry.action == Transition.RETRY.value) & entry.reason.in_(there)
     return export.target_id in there or bool(entry.select().where(entry.subject_id == export.id, left).exists())
 

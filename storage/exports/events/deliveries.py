@@ -20,7 +20,7 @@ from storage.db.columns import columns, read
 from storage.db.engine import transaction
 from storage.db.leases import LeasedJobs, compare_and_swap
 from storage.db.models import AuditEntryRow, ExportRow, TargetRow, TicketEventRow
-from storage.db.queries import tuples
+from storage.db.queries import scalars, tuples
 from storage.targets.changes import MOVE_TARGET
 from storage.targets.delivery_options import OPTION_FIELDS, job_columns, options_from, read_job
 
@@ -100,7 +100,7 @@ def targets_to_spare(target_ids: Collection[str], now: datetime) -> set[str]:
         earlier.select(SQL("1")).where(earlier.target == TicketEventRow.target, earlier.due_at <= TicketEventRow.due_at)
     )
     waiting = _due(now, TicketEventRow.target).where(TicketEventRow.target.in_(list(target_ids)))
-    return {row[0] for row in tuples(waiting.where(_may_be_sent(now), _is_first(), ~is_behind))}
+    return {*scalars(waiting.where(_may_be_sent(now), _is_first(), ~is_behind))}
 
 
 def claim(event: EventJob, now: datetime, lease_s: float) -> EventJob | None:
@@ -148,7 +148,7 @@ def results_before(event: EventJob) -> list[str]:
     earlier = TicketEventRow.select(TicketEventRow.result).where(
         TicketEventRow.export == event.export_id, TicketEventRow.number < event.number, TicketEventRow.result.is_null(False)
     )
-    return [row[0] for row in tuples(earlier.order_by(TicketEventRow.number))]
+    return scalars(earlier.order_by(TicketEventRow.number))
 
 
 def has_moved(event: EventJob) -> bool:

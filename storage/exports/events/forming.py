@@ -28,7 +28,7 @@ from storage.db.bulk_sql import insert_records, lock_row
 from storage.db.columns import columns, read
 from storage.db.engine import transacted
 from storage.db.models import ExportRow, FindingRow, ScanRunRow, TargetRow, TicketChangeRow, TicketEventRow
-from storage.db.queries import for_update, tuples
+from storage.db.queries import for_update, scalars, tuples
 
 #: Tickets of a run in one transaction.
 BATCH: Final = 200
@@ -100,7 +100,7 @@ def form(scan_run_id: int, now: datetime) -> int:
     """Form the events of up to BATCH tickets that a scan run changed; return how many tickets these were, 0 at the end."""
     of_run = TicketChangeRow.scan_run == scan_run_id
     changed = TicketChangeRow.select(_EXPORT_ID).where(of_run).distinct().order_by(_EXPORT_ID).limit(BATCH)
-    ids = [row[0] for row in tuples(changed)]
+    ids = scalars(changed)
     if not ids:
         # A postback locks and marks the run last: with this lock, its changes are stored, or will be marked.
         lock_row(ScanRunRow, scan_run_id)

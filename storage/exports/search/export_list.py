@@ -16,7 +16,7 @@ from schemas.intake.scanner import SEVERITIES
 from schemas.triage.export_filter import ExportQuery, ExportSort, ListPosition
 from storage.db.engine import database, planned_for_values
 from storage.db.models import ExportRow
-from storage.db.queries import in_query, tuples
+from storage.db.queries import in_query, scalars, tuples
 from storage.exports.queries import list_by_ids
 from storage.exports.search.export_sets import FINDINGS, IndexParts, count_rows, first_rows, ranked_parts, smallest
 
@@ -149,7 +149,7 @@ def _ranked_ids(query: ExportQuery, sort: ExportSort, limit: int | None, after: 
         # With a constant in their order, SQLite would sort all of the parts.
         order = _NEWEST_FIRST if isinstance(rank, int) else _ORDERS[sort][0]
         rows = first_rows(parts, _page_of(parts, rank, query, sort, after), rest, order)
-        found += [export_id for (export_id,) in tuples(Select([rows], [SQL("id")]).bind(database))]
+        found += scalars(Select([rows], [SQL("id")]).bind(database))
     return found
 
 

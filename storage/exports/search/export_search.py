@@ -11,7 +11,7 @@ from peewee import Model, chunked
 
 from storage.db.bulk_sql import insert_records, insert_together
 from storage.db.models import ExportRow, ExportSearchRow, ExportTermRow
-from storage.db.queries import tuples
+from storage.db.queries import scalars, tuples
 
 HOST: Final = "host"
 RULE: Final = "rule"
@@ -75,7 +75,7 @@ def add_hosts(hosts: Iterable[tuple[int, str, str]]) -> None:
 def hosts_of_export(export_id: str) -> tuple[str, ...]:
     """Return the hosts by which an export is found."""
     term = ExportTermRow
-    return tuple(row[0] for row in tuples(term.select(term.value).where(term.export == export_id, term.kind == HOST)))
+    return tuple(scalars(term.select(term.value).where(term.export == export_id, term.kind == HOST)))
 
 
 def remove_hosts(export_id: str) -> None:
