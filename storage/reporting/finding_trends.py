@@ -48,19 +48,24 @@ class FindingTrend:
 def read_trend(account_id: int, project_id: int | None, first: datetime, days: int) -> FindingTrend:
     """Return `days` days from midnight `first` on, of an account's project or of all of them. Four queries."""
     first_day = to_ms(first) // _DAY_MS
-    changes = Counter[tuple[int, Change, str]]()
-    for day, change, severity, number in _changes(account_id, project_id):
-        # What was before is the level on which the first day begins.
-        changes[max(int(day), first_day - 1), Change(change), severity] += int(number)
-    unfixed, found = Counter[str](), []
-    for day in range(first_day - 1, first_day + days):
+    changes, unfixed, found = Counter[tuple[int, Change, str]](), Counter[str](), []
+    for day, change, severity, number in _present(account_id, project_id):
+        changes[int(day), Change(change), severity] += int(number)
+        unfixed[severity] += _more(Change(change), int(number))
+    for day, change, severity, number in _history(account_id, project_id):
+        changes[int(day), Change(change), severity] += int(number)
+    # From now back to the first day: retention may have deleted the fix of a finding that was reopened later.
+    for (day, change, severity), number in changes.items():
+        if day >= first_day:
+            unfixed[severity] -= _more(change, number)
+    for day in range(first_day, first_day + days):
         of_day = Counter[Change]()
         for (_, change, severity), number in ((key, number) for key, number in changes.items() if key[0] == day):
             of_day[change] += number
-            unfixed[severity] += -number if change is Change.FIXED else number
+            unfixed[severity] += _more(change, number)
         found.append(FindingDay(first + timedelta(days=day - first_day), of_day, Counter(unfixed)))
     fixes = sum(number for (day, change, _), number in changes.items() if change is Change.FIXED and day >= first_day)
-    return FindingTrend(tuple(found[1:]), median_fix(account_id, project_id, first) if fixes else None)
+    return FindingTrend(tuple(found), median_fix(account_id, project_id, first) if fixes else None)
 
 
 def median_fix(account_id: int, project_id: int | None, first: datetime, until: datetime | None = None) -> timedelta | None:
@@ -80,19 +85,30 @@ def median_fix(account_id: int, project_id: int | None, first: datetime, until: 
     return timedelta(milliseconds=sum(found) / len(found)) if found else None
 
 
-def _changes(account_id: int, project_id: int | None) -> Iterator[tuple[Any, ...]]:
-    """Yield the number of each day (of 1970), change and severity."""
-    f, s = FindingRow, FindingSightingRow
-    of = _of(account_id, project_id)
+def _present(account_id: int, project_id: int | None) -> Iterator[tuple[Any, ...]]:
+    """Yield for each day (of 1970) and severity how many findings are new, and how many are fixed since then."""
+    f, of = FindingRow, _of(account_id, project_id)
     for column, change in ((f.first_seen_at, Change.NEW), (f.fixed_at, Change.FIXED)):
         counted = _by_day(column, SQL(f"'{change}'")).where(*of, column.is_null(False))
         yield from counted.group_by(SQL("day"), f.severity).tuples()
+
+
+def _history(account_id: int, project_id: int | None) -> Iterator[tuple[Any, ...]]:
+    """Yield the number of earlier fixes, and of reopenings, of each day and severity."""
+    f, s = FindingRow, FindingSightingRow
     # In this order: SQLite could begin with the history of all accounts.
     found = _by_day(s.seen_at, s.outcome).join(s, JOIN.CROSS).where(s.finding == f.id)
     # Of one that is fixed now, the last fix is counted already. Word by word the conditions of the indexes.
     is_earlier = (s.outcome == RunOutcome.REOPENED.value) | f.fixed_at.is_null() | (s.seen_at != f.fixed_at)
-    found = found.where(*of, SQL("times_reopened > 0"), SQL("outcome IN ('fixed', 'reopened')"), is_earlier)
+    found = found.where(
+        *_of(account_id, project_id), SQL("times_reopened > 0"), SQL("outcome IN ('fixed', 'reopened')"), is_earlier
+    )
     yield from found.group_by(SQL("day"), s.outcome, f.severity).tuples()
+
+
+def _more(change: Change, number: int) -> int:
+    """Return how many findings more are unfixed after a change of some."""
+    return -number if change is Change.FIXED else number
 
 
 def _by_day(at: Any, change: Any) -> Any:

@@ -401,6 +401,21 @@ def test_a_finding_that_came_back_counts_once_however_old_its_fix_is(customer: C
     assert count("finding_sightings") == 0
 
 
+def test_a_finding_that_comes_back_after_its_fix_was_removed_counts_once(customer: Customer) -> None:
+    def run(number: int, issues: list[Mapping[str, Any]], at: datetime) -> None:
+        page = {"url": "https://shop.example/b"}
+        record_postback(PostbackForm().read(postback(number, issues, page=page)), customer.project_id, at)
+
+    for number, found in ((1, True), (2, False), (3, False)):
+        run(number, [issue()] if found else [], NOW + days(number))
+    prune(retention.cutoffs(NOW + days(4) + RETENTION, RETENTION, TTL))
+    assert count("finding_sightings") == 0
+    back = NOW + days(5) + RETENTION
+    run(4, [issue()], back)
+    trend = finding_trends.read_trend(customer.account_id, None, back - days(1), 3).days
+    assert [sum(day.unfixed.values()) for day in trend] == [0, 1, 1]
+
+
 def test_a_key_goes_when_its_time_is_over_and_not_by_retention(database: str) -> None:
     answer = idempotency.StoredResponse(200, {}, "{}")
     for number, at in enumerate([LATER - TTL - MINUTE, LATER - TTL + MINUTE]):
