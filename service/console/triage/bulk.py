@@ -114,13 +114,11 @@ class _BulkForm(ConsoleRoute):
             return set()
         if form.get("all") != "yes":
             return {each.project_id for each in _decidable("approve", _picked(form), listed, user)}
-        counted = export_list.facets(listed.query, ["project_id"])["project_id"]
-        return {*(listed.query.project_ids or map(int, counted))} or {None}
+        return _projects_of_all(listed, _count_by_project(listed))
 
-    def span(self, listed: TicketList, number: int, user: ConsoleUser) -> str:
+    def span(self, listed: TicketList, number: int, counted: Mapping[str, int], user: ConsoleUser) -> str:
         """Return the projects of all that match: the name of one, or how many; nothing for tickets without a project."""
         chosen = listed.query.project_ids
-        counted = export_list.facets(listed.query, ["project_id"])["project_id"]
         ids = [int(each) for each in counted if not chosen or int(each) in chosen]
         others = 0 if chosen else number - sum(counted.values())
         if number > export_list.MAX_FACETED and len(chosen) != 1:
@@ -135,7 +133,7 @@ class _BulkForm(ConsoleRoute):
         action = _action(form)
         listed = self.listed(form, user)
         is_all = form.get("all") == "yes"
-        picked = _picked(form)
+        picked, span = _picked(form), ""
         if is_all and user.principal.projects is not None:
             raise Forbidden("To decide on all that match, you need a role in the whole account. Select tickets instead.")
         if is_all:
@@ -144,11 +142,14 @@ class _BulkForm(ConsoleRoute):
                 raise ValidationFailed(problem("/filter", "too_many_matches", f"{export_list.MAX_COUNTED:,}"))
             by_severity = export_list.count_by_severity(listed.query)
             titles = export_list.list_page(listed.query, listed.sort, FEW_TITLES)
+            counted = _count_by_project(listed)
+            span, project_ids = self.span(listed, number, counted, user), _projects_of_all(listed, counted)
         else:
             titles = _decidable(action, picked, listed, user)
             number, by_severity = len(titles), Counter(each.severity for each in titles)
+            project_ids = {each.project_id for each in titles}
         offered = summaries.list_approvable(user.account_id, MAX_TARGETS) if action == "approve" else []
-        last = form.get("target_id") or last_target_id(req, self.project_ids(listed, form, user))
+        last = form.get("target_id") or last_target_id(req, project_ids)
         return {
             "action": action,
             "is_all": is_all,
@@ -158,7 +159,7 @@ class _BulkForm(ConsoleRoute):
             "gone": 0 if is_all else len(picked) - number,
             "by_severity": {name: by_severity[name] for name in reversed(SEVERITIES) if by_severity.get(name)},
             "titles": titles,
-            "span": self.span(listed, number, user) if is_all else "",
+            "span": span,
             "meaning": _MEANINGS[action],
             "list_path": self._list_path,
             "then": self.then(form),
@@ -256,6 +257,16 @@ class CancelBulkJob(Action):
         """Cancel the job. Raises NotFound."""
         job = self._operations.bulk.cancel(ids["job_id"], user.principal)
         return Redirect(_job_address(job.id, safe_next(form.get("then", ""))), "bulk_job_cancelled")
+
+
+def _count_by_project(listed: TicketList) -> Mapping[str, int]:
+    """Return how many of all that match each project has."""
+    return export_list.facets(listed.query, ["project_id"])["project_id"]
+
+
+def _projects_of_all(listed: TicketList, counted: Mapping[str, int]) -> set[int | None]:
+    """Return the projects of all that match; None stands for tickets without one."""
+    return {*(listed.query.project_ids or map(int, counted))} or {None}
 
 
 def _decision(action: str, form: Mapping[str, str]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Decisions on a selection: a summary first, then the result of each ticket, or the progress of a job."""
 
 import re
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from urllib.parse import urlencode
@@ -30,7 +31,7 @@ from tests.support.factories import (
     record_postback,
 )
 from tests.support.fakes import FakeWakeUpQueue
-from tests.support.http.console_user import ConsoleBrowser
+from tests.support.http.console_user import ConsoleBrowser, page_statements
 
 
 def picked(*ids: str) -> dict[str, str]:
@@ -58,6 +59,18 @@ def test_a_summary_is_shown_before_anything_happens(
     for export_id in ids:
         assert f'name="{export_id}" value="{queries.get(export_id).ticket_digest}"' in page.text
         assert queries.get(export_id).status is ExportStatus.PREPARED
+
+
+@on_sqlite
+@pytest.mark.parametrize("is_all", [False, True])
+def test_the_summary_of_an_approval_reads_the_selection_once(
+    person: ConsoleBrowser, prepare: Callable[..., str], is_all: bool
+) -> None:
+    fields = {"all": "yes"} if is_all else picked(prepare("One"), prepare("Two"))
+    with page_statements() as ran:
+        assert person.post("/inbox/review", action="approve", then="/inbox", **fields).status_code == 200
+    asked = Counter((each.sql, repr(each.parameters)) for each in ran)
+    assert [each for each, times in asked.items() if times > 1 and "exports" in each[0]] == []
 
 
 def test_a_selection_from_projects_with_different_last_targets_has_none_preset(
