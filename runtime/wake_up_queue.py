@@ -142,11 +142,17 @@ class BackgroundWakeUps(WakeUpQueue):
         self._start = threading.Lock()
 
     def notify(self) -> bool:
-        """Let the thread notify the workers, and return True; an outage is logged."""
+        """Let the thread notify the workers; return whether it runs. An outage is logged."""
         self._requested.set()
         # Not before the first notification: a process that forks keeps no thread.
         if self._start.acquire(blocking=False):
-            threading.Thread(target=self._run, name="wake-ups", daemon=True).start()
+            try:
+                threading.Thread(target=self._run, name="wake-ups", daemon=True).start()
+            except RuntimeError:
+                # The system has no thread left; the next notification tries again.
+                self._start.release()
+                _log.exception("notifying the workers failed, the sweep will find what is due")
+                return False
         return True
 
     def _run(self) -> None:

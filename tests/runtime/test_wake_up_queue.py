@@ -202,6 +202,18 @@ def test_in_the_background_every_notification_is_followed_by_one_to_the_workers(
     wait_until(lambda: waiting(client) == 1, 10)
 
 
+def test_a_thread_that_could_not_start_is_started_by_the_next_notification(client: Redis) -> None:
+    wake_ups = BackgroundWakeUps(client)
+    # No machine has so much memory for its stack.
+    before = threading.stack_size(1 << 50)
+    try:
+        assert not wake_ups.notify()
+    finally:
+        threading.stack_size(before)
+    assert wake_ups.notify()
+    wait_until(lambda: waiting(client) == 1, 10)
+
+
 def test_in_the_background_nobody_waits_for_redis_and_a_failure_ends_nothing(
     client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
