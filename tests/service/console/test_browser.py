@@ -583,6 +583,19 @@ def test_times_are_the_readers_and_utc_stands_on_hover(furnished: Installed, at_
         assert seen.page.locator("time").last.evaluate(here) == 330
 
 
+def test_the_findings_fit_a_small_laptop_with_their_filters_in_one_line(
+    furnished: Installed, at_furnished: BrowserContext
+) -> None:
+    with visit(at_furnished, furnished.at("/findings")) as seen:
+        seen.page.locator("tbody td:first-child code").first.evaluate("(code) => { code.textContent = 'x'.repeat(500); }")
+        over = "(table) => table.scrollWidth - table.clientWidth"
+        assert seen.page.locator(".scroll").first.evaluate(over) <= 0
+        for path in ("/findings", "/audit"):
+            seen.page.goto(furnished.at(path))
+            fields = seen.page.locator(".filters > :is(label, button)")
+            assert len(set(fields.evaluate_all("(all) => all.map((e) => e.getBoundingClientRect().bottom)"))) == 1
+
+
 #: Clicks with Ctrl, and tells whether the browser may do with it what it always does; then keeps it from that.
 _IS_LEFT_TO_THE_BROWSER: Final = """(link) => {
   let isLeft = null;
