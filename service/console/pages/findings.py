@@ -78,7 +78,7 @@ class FindingsPage(ConsolePage):
             "project": project,
             "projects": known if project is None or project in known else [*known, project],
             "project_names": {each.id: each.name for each in known},
-            "severities": SEVERITIES,
+            "severities": tuple(reversed(SEVERITIES)),
             "states": [each.value for each in FindingState],
             "formats": [each.value for each in ReportFormat],
             "groupings": GROUPINGS,
@@ -169,9 +169,10 @@ def page_query(finding: Finding) -> str:
     return urlencode({"project_id": finding.project_id, "page": finding.page_digest})
 
 
-def rule_query(finding: Finding) -> str | None:
-    """Return the query of the list of all findings of a rule; None for a finding without one."""
-    return urlencode({"rule": join_values([finding.rule])}) if finding.rule else None
+def rule_query(finding: Finding, project_ids: str | None = None) -> str | None:
+    """Return the query of the list of all findings of a rule, in chosen projects; None for a finding without one."""
+    chosen = {"project_id": project_ids} if project_ids else {}
+    return urlencode({**chosen, "rule": join_values([finding.rule])}) if finding.rule else None
 
 
 def _query(filters: Mapping[str, str], user: ConsoleUser) -> FindingQuery:

@@ -105,6 +105,17 @@ def test_a_rule_and_a_page_have_their_findings_by_state(person: ConsoleBrowser, 
     assert person.get("/findings", "page=CANARY").status_code == 422
 
 
+def test_the_findings_of_a_rule_are_those_of_the_chosen_projects(person: ConsoleBrowser, customer: Customer) -> None:
+    other = make_project(customer)
+    scanned(other, 1, issue("a", title="Of the other"))
+    scanned(customer.project_id, 2, issue("a", title="Of the first"), minutes=1)
+    for query, shown in {"": ["Of the first", "Of the other"], f"project_id={other}": ["Of the other"]}.items():
+        assert titles(person.get("/findings", linked(person.get("/findings", query), "<code>a</code>"))) == shown
+    offered = person.get("/findings").text.partition('name="severity"')[2].partition("</select>")[0]
+    # The most urgent first, as in the inbox.
+    assert re.findall(r'value="(\w+)"', offered) == ["critical", "high", "medium", "low", "info"]
+
+
 def test_a_finding_is_shown_with_its_history_and_its_ticket(person: ConsoleBrowser, customer: Customer) -> None:
     [export_id] = scanned(customer.project_id, 1, issue("a", title="Heading"))
     for run in (2, 3):
