@@ -52,6 +52,11 @@ class ServiceRequest(falcon.Request):
         if self.method not in _ROUTED_METHODS:
             self.method = "TRACE"
 
+    @property
+    def accept(self) -> str:
+        """The Accept header in lower case: Falcon compares media types by case, HTTP does not."""
+        return super().accept.lower()
+
 
 class RequestMetrics:
     """Counts responses, at a few microseconds each; a failure to count fails no request."""

@@ -198,6 +198,7 @@ def test_a_charset_parameter_is_fine(content_type: str, client: TestClient) -> N
         "application/*",
         "application/json",
         "application/json; charset=utf-8",
+        "Application/JSON",
         "text/html, application/json;q=0.1",
         "application/problem+json",
         "text/html, */*;q=0.1",
