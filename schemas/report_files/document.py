@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+from schemas.base.strict_json import has_too_many_values
+
 #: The largest report that is read. A report of a thousand pages has a few MiB, and takes ten times its size in memory.
 MAX_REPORT_BYTES: Final = 64 * 1024 * 1024
 #: Longer texts are shortened; no part of an issue is nearly as long. Thousands of results may share the texts of one rule,
@@ -81,10 +83,11 @@ class Node:
         return self.value
 
 
-def read(content: bytes, *, may_be_lines: bool = False) -> Node:
+def read(content: bytes, *, may_be_lines: bool = False, max_values: int | None = None) -> Node:
     """Parse a report in UTF-8 or UTF-16, with or without a byte order mark.
 
-    With `may_be_lines`, JSON lines are read as an array, and an empty file as an empty array. Raises UnreadableReport.
+    With `may_be_lines`, JSON lines are read as an array, and an empty file as an empty array. Raises UnreadableReport, also
+    for more than `max_values` values.
     """
     if len(content) > MAX_REPORT_BYTES:
         raise UnreadableReport(f"The report is larger than {MAX_REPORT_BYTES // _MIB} MiB; scan fewer pages at once.")
@@ -93,6 +96,8 @@ def read(content: bytes, *, may_be_lines: bool = False) -> Node:
         if may_be_lines:
             return Node([])
         raise UnreadableReport("The report is empty; check whether the scan succeeded.")
+    if max_values is not None and has_too_many_values(text.encode(), max_values):
+        raise UnreadableReport(f"The report has more than {max_values:,} values; scan fewer pages at once.")
     try:
         return Node(_value(text))
     except json.JSONDecodeError as error:

@@ -67,9 +67,9 @@ def read_report(content: bytes, name: str) -> ScanReport:
     return ScanReport(list(_limited(format_.read_issues(report))), format_.visited(report))
 
 
-def recognize(content: bytes) -> str:
-    """Return the name of a report's format. Raises UnreadableReport."""
-    report = read(content, may_be_lines=bool(content.strip()))
+def recognize(content: bytes, max_values: int | None = None) -> str:
+    """Return the name of a report's format. Raises UnreadableReport, also for more than `max_values` values."""
+    report = read(content, may_be_lines=bool(content.strip()), max_values=max_values)
     found = next((name for name, each in FORMATS.items() if each.is_report(report.value)), None)
     if found is None and report.value == []:
         found = next(name for name, each in FORMATS.items() if each.may_be_lines)

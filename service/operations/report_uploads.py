@@ -10,7 +10,7 @@ from schemas.base.errors import FieldProblem, NoEncryptionKey, ServiceUnavailabl
 from schemas.base.fields import MAX_ID
 from schemas.base.principal import Actor, TokenPrincipal
 from schemas.content_policy import rules
-from schemas.intake.report_uploads import MAX_FILE_NAME, ReportUpload
+from schemas.intake.report_uploads import MAX_FILE_NAME, MAX_FILE_VALUES, ReportUpload
 from schemas.report_files.document import UnreadableReport
 from schemas.report_files.formats import recognize
 from schemas.report_files.pages import run_number
@@ -54,7 +54,7 @@ class ReportUploadOperations:
         # Reading a large report takes a moment; no connection waits for it.
         engine.release()
         try:
-            format_ = recognize(content)
+            format_ = recognize(content, MAX_FILE_VALUES)
         except UnreadableReport as unreadable:
             raise ValidationFailed(FieldProblem("/report", "invalid_report", str(unreadable))) from None
         # Numbers of scan runs are those of all accounts: the same file in another project is another run. Keyed, because

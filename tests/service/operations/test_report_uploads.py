@@ -1,5 +1,7 @@
 """The number of a scan run that comes with an uploaded report is read as a whole, whatever its length."""
 
+import json
+import time
 from base64 import b64decode
 from typing import Final
 
@@ -8,7 +10,7 @@ import pytest
 from schemas.base.errors import ValidationFailed
 from schemas.base.fields import MAX_ID
 from schemas.base.principal import TokenKind, TokenPrincipal
-from schemas.intake.report_uploads import ReportUpload
+from schemas.intake.report_uploads import MAX_FILE_BYTES, ReportUpload
 from schemas.intake.scanner import PostbackForm
 from service.operations.report_uploads import ReportUploadOperations
 from storage.accounts.account_limits import UNLIMITED
@@ -21,10 +23,10 @@ from tests.support.scan_reports import FILES
 ZAP: Final = FILES["zap"].read_bytes()
 
 
-def upload(customer: Customer, scan_run_id: str, *newer_keys: bytes) -> ReportUpload:
+def upload(customer: Customer, scan_run_id: str, *newer_keys: bytes, content: bytes = ZAP) -> ReportUpload:
     principal = TokenPrincipal(1, customer.user_id, customer.account_id, TokenKind.API, frozenset(), may_use_webhooks=True)
     operations = ReportUploadOperations(Vault([*newer_keys, b64decode(ENCRYPTION_KEY)]), UNLIMITED)
-    return operations.upload(str(customer.project_id), scan_run_id, "zap.json", ZAP, principal)
+    return operations.upload(str(customer.project_id), scan_run_id, "report.json", content, principal)
 
 
 @on_sqlite
@@ -56,3 +58,23 @@ def test_a_file_has_one_scan_run_which_nobody_can_compute_without_the_first_key(
     [(number,)] = rows("SELECT DISTINCT scan_run_id FROM report_uploads")
     upload(customer, "", bytes(32))
     assert len({*rows("SELECT scan_run_id FROM report_uploads")} - {(number,)}) == 1
+
+
+@on_sqlite
+def test_a_file_of_empty_arrays_is_refused_before_it_stops_the_service(customer: Customer) -> None:
+    content = b'{"version":"2.1.0","runs":[' + b"[[[[[]]]]]," * (MAX_FILE_BYTES // 11 - 10) + b"0]}"
+    started = time.process_time()
+    with pytest.raises(ValidationFailed) as refused:
+        upload(customer, "", content=content)
+    assert time.process_time() - started < 1  # measured: 60 ms; parsing takes 2.5 s, in which no request is served
+    assert [(each.path, each.code) for each in refused.value.problems] == [("/report", "invalid_report")]
+    assert "400,000 values" in refused.value.problems[0].message
+
+
+@on_sqlite
+def test_a_report_of_the_largest_size_is_accepted(customer: Customer) -> None:
+    result = {"ruleId": "a", "level": "note", "message": {"text": "A title"}, "locations": []}
+    report = {"version": "2.1.0", "runs": [{"tool": {"driver": {"name": "Tool"}}, "results": [result] * 60_000}]}
+    content = json.dumps(report).encode()
+    assert MAX_FILE_BYTES * 0.9 < len(content) < MAX_FILE_BYTES
+    assert upload(customer, "", content=content).format == "sarif"
