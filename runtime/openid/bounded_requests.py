@@ -7,8 +7,8 @@ import socket
 import ssl
 import time
 from collections.abc import Mapping
-from contextlib import suppress
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from contextlib import closing, suppress
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from threading import Event, Timer
 from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
@@ -33,41 +33,19 @@ def fetch_json(
     url: str, tls: ssl.SSLContext, form: Mapping[str, str] | None = None, authorization: str | None = None
 ) -> dict[str, Any]:
     """Return the JSON object that a GET returns, or a POST of `form`. Raises IssuerUnavailable."""
-    parts = urlsplit(url)
     headers = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": USER_AGENT}
     if authorization is not None:
         headers["Authorization"] = authorization
     if form is not None:
         headers["Content-Type"] = "application/x-www-form-urlencoded"
-    path = f"{parts.path or '/'}{f'?{parts.query}' if parts.query else ''}"
-    until = time.monotonic() + DEADLINE_S
-    is_https, host = parts.scheme == "https", parts.hostname or ""
-    connection = HTTPSConnection(host, parts.port, context=tls) if is_https else HTTPConnection(host, parts.port)
     is_late = Event()
     try:
-        connected = _connected(connection.host, connection.port, until)
-        # The handshake follows below, where the deadline ends it too.
-        secured = tls.wrap_socket(connected, server_hostname=host, do_handshake_on_connect=False) if is_https else connected
-        connection.sock = secured
-        timer = Timer(max(0.0, until - time.monotonic()), _cut, (secured, is_late))
-        timer.daemon = True
-        timer.start()
-        try:
-            if isinstance(secured, ssl.SSLSocket):
-                secured.do_handshake()
-            connection.request("GET" if form is None else "POST", path, urlencode(form) if form else None, headers)
-            # A response without a length holds the socket; closing the connection alone would leave it open.
-            with connection.getresponse() as response:
-                body = response.read(MAX_BODY_BYTES + 1)
-        finally:
-            timer.cancel()
+        response, body = _exchange(url, tls, headers, None if form is None else urlencode(form), is_late)
     except DnsError as failed:
         raise IssuerUnavailable(_LATE if failed.reason is DnsFailure.TIMEOUT else failed.reason) from None
     except (OSError, HTTPException, ValueError) as failed:
         is_over = is_late.is_set() or isinstance(failed, TimeoutError)
         raise IssuerUnavailable(_LATE if is_over else type(failed).__name__) from None
-    finally:
-        connection.close()
     # A body without a length ends where the connection was cut.
     if is_late.is_set():
         raise IssuerUnavailable(_LATE)
@@ -78,6 +56,35 @@ def fetch_json(
     if response.length:
         raise IssuerUnavailable("cut_off")
     return _object(body)
+
+
+def _exchange(
+    url: str, tls: ssl.SSLContext, headers: dict[str, str], form: str | None, is_late: Event
+) -> tuple[HTTPResponse, bytes]:
+    """Send one request; return the response and what was read of its body. The deadline cuts it off and sets `is_late`.
+
+    Raises DnsError, OSError, HTTPException, ValueError.
+    """
+    parts, until = urlsplit(url), time.monotonic() + DEADLINE_S
+    is_https, host = parts.scheme == "https", parts.hostname or ""
+    path = f"{parts.path or '/'}{f'?{parts.query}' if parts.query else ''}"
+    with closing(HTTPSConnection(host, parts.port, context=tls) if is_https else HTTPConnection(host, parts.port)) as http:
+        connected = _connected(http.host, http.port, until)
+        # The handshake follows below, where the deadline ends it too.
+        secured = tls.wrap_socket(connected, server_hostname=host, do_handshake_on_connect=False) if is_https else connected
+        http.sock = secured
+        timer = Timer(max(0.0, until - time.monotonic()), _cut, (secured, is_late))
+        timer.daemon = True
+        timer.start()
+        try:
+            if isinstance(secured, ssl.SSLSocket):
+                secured.do_handshake()
+            http.request("GET" if form is None else "POST", path, form, headers)
+            # A response without a length holds the socket; closing the connection alone would leave it open.
+            with http.getresponse() as response:
+                return response, response.read(MAX_BODY_BYTES + 1)
+        finally:
+            timer.cancel()
 
 
 def _connected(host: str, port: int, until: float) -> socket.socket:
