@@ -20,7 +20,7 @@ from storage.db.columns import columns, read
 from storage.db.engine import transaction
 from storage.db.models import FindingRow, PageResultRow
 from storage.exports import groups_sql
-from storage.exports.rows import Draft, written
+from storage.exports.rows import Draft, WrittenTicket, written
 from storage.exports.search import export_search
 from storage.exports.transitions import lock, prepare, update
 from storage.exports.transitions_sql import set_waiting
@@ -66,30 +66,13 @@ def split(
         kept, *tickets = written(
             [_kept_ticket(export, group, first), *(_ticket(group, each, artifacts_base_url) for each in others)]
         )
-        drafts = [
-            Draft(
-                export.account_id,
-                export.project_id,
-                Source("finding", each.id, each.first_scan_run_id),
-                ticket,
-                rule=each.code.strip(),
-                findings=1,
-                export_id=identifiers.new_id(identifiers.EXPORT, now),
-            )
-            for each, ticket in zip(others, tickets, strict=True)
-        ]
+        drafts = [_draft(export, each, ticket, now) for each, ticket in zip(others, tickets, strict=True)]
         # A person split the group to decide on each finding, so no approval rule is applied.
         new_ids = prepare(drafts, now, actor, limits, None)
         groups_sql.move_findings(list(zip([each.id for each in others], new_ids, strict=True)))
-        reduced = (export.id, kept.text, kept.digest, kept.problems, kept.severity_rank, 1 - total)
-        groups_sql.reduce(reduced, source_id=first.id)
-        export_search.remove_hosts(export.id)
-        export_search.replace({export.id: (kept.words, kept.hosts)})
-        # What waited for the target of a rule is left to the person, too.
-        set_waiting([export.id], None)
-        update([export.id], findings_fixed=int(first.fixed_at is not None))
         fixed = [new_id for each, new_id in zip(others, new_ids, strict=True) if each.fixed_at is not None]
         update(fixed, findings_fixed=1)
+        _reduce(export.id, first, kept, 1 - total)
         status, reason = export.status.value, f"{1 + len(others)} findings"
         append_all([AuditEntry(to_ms(now), actor, "split", export.id, status, status, reason)])
         return [export.id, *new_ids]
@@ -108,6 +91,29 @@ def _findings_of_group(export: Export, total: int) -> list[_Finding]:
     if len(found) <= 1:
         raise Conflict(f"Export {export.id} is the ticket of one finding or of none; split needs a group.")
     return sorted(found, key=lambda each: each.id != export.source.id)
+
+
+def _draft(export: Export, finding: _Finding, ticket: WrittenTicket, now: datetime) -> Draft:
+    """Return the draft of one finding's own export."""
+    return Draft(
+        export.account_id,
+        export.project_id,
+        Source("finding", finding.id, finding.first_scan_run_id),
+        ticket,
+        rule=finding.code.strip(),
+        findings=1,
+        export_id=identifiers.new_id(identifiers.EXPORT, now),
+    )
+
+
+def _reduce(export_id: str, first: _Finding, kept: WrittenTicket, added: int) -> None:
+    """Leave the group's export with its first finding; `added` is the change of their number, below 0."""
+    groups_sql.reduce((export_id, kept.text, kept.digest, kept.problems, kept.severity_rank, added), source_id=first.id)
+    export_search.remove_hosts(export_id)
+    export_search.replace({export_id: (kept.words, kept.hosts)})
+    # What waited for the target of a rule is left to the person, too.
+    set_waiting([export_id], None)
+    update([export_id], findings_fixed=int(first.fixed_at is not None))
 
 
 def _ticket(group: Group, finding: _Finding, artifacts_base_url: str = "") -> Ticket:
