@@ -83,23 +83,9 @@ def edit(
             # Before the target: `account set --webhooks off` locks in this order, and another one could deadlock.
             require_webhooks(targets.account_of(targets.find_row(target_id, account_id)))
         row = targets.locked_row(target_id, account_id)
-        changes: dict[str, Any] = {}
-        entries: list[tuple[str, str | None]] = []
-        if wanted.name not in {None, row.name}:
-            changes["name"] = wanted.name
-            entries.append(("rename_target", None))
-        if wanted.sets_limit and wanted.max_per_minute != row.max_per_minute:
-            changes |= {"max_per_minute": wanted.max_per_minute, "paced_until": None}
-            entries.append(("limit_target", None if wanted.max_per_minute is None else f"{wanted.max_per_minute}/min"))
+        changes, entries = _changed_members(row, wanted, default)
         base_url, before = wanted.base_url or row.base_url, json.loads(row.provider_settings)
         settings = before if wanted.provider_settings is None else wanted.provider_settings
-        if settings != before:
-            # The result of a validation under way is that of the former settings.
-            changes |= {"provider_settings": json.dumps(settings, ensure_ascii=False), "validation_lease": None}
-            entries.append(("configure_target", None))
-        for member, value in {**_webhook_options(row, wanted, default), **_events(row, wanted)}.items():
-            changes[member] = value
-            entries.append((f"set_{member}", value if isinstance(value, str) else " ".join(value)))
         has_left = _server(base_url, settings) != _server(row.base_url, before)
         is_moved = base_url != row.base_url or (has_left and row.provider_key != GENERIC_WEBHOOK)
         if has_left:
@@ -160,6 +146,32 @@ def remove(target_id: str, now: datetime, actor: str, account_id: int | None = N
             validation_lease=None,
         )
         append(now, actor, "remove_target", target_id)
+
+
+def _changed_members(
+    row: TargetRow, wanted: TargetEdit, default: DefaultSecret
+) -> tuple[dict[str, Any], list[tuple[str, str | None]]]:
+    """Return the columns that change besides the URL, and the actions and reasons of the audit entries.
+
+    Raises ValidationFailed.
+    """
+    changes: dict[str, Any] = {}
+    entries: list[tuple[str, str | None]] = []
+    if wanted.name not in {None, row.name}:
+        changes["name"] = wanted.name
+        entries.append(("rename_target", None))
+    if wanted.sets_limit and wanted.max_per_minute != row.max_per_minute:
+        changes |= {"max_per_minute": wanted.max_per_minute, "paced_until": None}
+        entries.append(("limit_target", None if wanted.max_per_minute is None else f"{wanted.max_per_minute}/min"))
+    settings = wanted.provider_settings
+    if settings not in (None, json.loads(row.provider_settings)):
+        # The result of a validation under way is that of the former settings.
+        changes |= {"provider_settings": json.dumps(settings, ensure_ascii=False), "validation_lease": None}
+        entries.append(("configure_target", None))
+    for member, value in {**_webhook_options(row, wanted, default), **_events(row, wanted)}.items():
+        changes[member] = value
+        entries.append((f"set_{member}", value if isinstance(value, str) else " ".join(value)))
+    return changes, entries
 
 
 def _webhook_options(row: TargetRow, wanted: TargetEdit, default: DefaultSecret) -> dict[str, str]:
