@@ -14,7 +14,6 @@ from peewee import SQL, Case, fn
 from schemas.base.errors import Conflict, ExportNotFound, RiskRelayError, ValidationFailed
 from schemas.base.fields import problem
 from schemas.base.timestamps import to_ms
-from schemas.exports.decisions import REASONS_KEEPING_GROUP_OPEN, DismissalReason
 from schemas.exports.record import Approval, Export, Preparation
 from schemas.exports.state_machine import IN_PROGRESS, TRANSITIONS, ExportStatus, Transition, allows
 from schemas.exports.tickets.group_ticket import is_group
@@ -25,6 +24,7 @@ from schemas.targets.validations import Validation
 from schemas.trackers.failures import CONFIGURATION_CODES
 from schemas.trackers.registry import GENERIC_WEBHOOK, LONGEST_LOOKUP_S
 from schemas.triage.bulk_decisions import CHANGED, DecisionResult, ExportReference
+from schemas.triage.decision_forms import DismissalRequest
 from schemas.triage.search_words import hosts_of, words_of
 from schemas.url_policy.policy import TargetPolicy
 from storage.accounts.account_limits import UNLIMITED, AccountLimits, Limited
@@ -42,7 +42,14 @@ from storage.exports.rows import Draft, WrittenTicket, prepared_values, written
 from storage.exports.rules.rule_evaluation import LEFT_TO_WORKERS, ApprovalRules
 from storage.exports.search import export_search
 from storage.exports.search.export_search import SearchEntry
-from storage.exports.transitions_sql import NOT_SNOOZED, LockedExport, approve_locked, lock_exports, lock_targets
+from storage.exports.transitions_sql import (
+    NOT_SNOOZED,
+    LockedExport,
+    approve_locked,
+    dismissal_columns,
+    lock_exports,
+    lock_targets,
+)
 from storage.secrets.default_secret import DefaultSecret
 from storage.targets import targets, validations
 
@@ -241,22 +248,17 @@ def dismiss_many(
     account_id: int | None,
     now: datetime,
     actor: str,
-    dismissal: tuple[DismissalReason | None, str | None] = (None, None),
+    dismissal: DismissalRequest,
     reason: str | None = None,
 ) -> list[DecisionResult]:
-    """Dismiss prepared exports with a reason and a note; the results are in the order of `wanted`.
+    """Dismiss prepared exports; the results are in the order of `wanted`.
 
-    New places join a group that is dismissed with a reason of REASONS_KEEPING_GROUP_OPEN; with another one they make a
-    new group. `reason` is for the audit log, by default the one of the dismissal.
+    `reason` is for the audit log, by default the one of the dismissal.
     """
-    why, note = dismissal
-    named = None if why is None else why.value
-    changes: dict[str, Any] = {"finished_at": now, "dismissal_reason": named, "dismissal_note": note, **NOT_SNOOZED}
-    if why not in REASONS_KEEPING_GROUP_OPEN:
-        changes["open_group"] = None
+    changes = dismissal_columns(dismissal.reason, dismissal.note, now)
     with transaction():
         results, held = check_transition(wanted, account_id, Transition.DISMISS)
-        transition_many(held, Transition.DISMISS, now, actor, reason or named, **changes)
+        transition_many(held, Transition.DISMISS, now, actor, reason or changes["dismissal_reason"], **changes)
         return results
 
 

@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from schemas.base.timestamps import format_rfc3339, to_ms
+from schemas.exports.decisions import REASONS_KEEPING_GROUP_OPEN, DismissalReason
 from schemas.exports.state_machine import TRANSITIONS, ExportStatus, Transition
 from schemas.exports.tickets.ticket import Source, delivery_body
 from schemas.targets.approval import ApprovalState
@@ -147,6 +148,16 @@ def approver_columns(actor: str) -> dict[str, Any]:
         "approved_by_user_id": int(actor_id) if kind == "user" and actor_id.isdecimal() else None,
         "approved_by_rule_id": actor_id if kind == "rule" else None,
     }
+
+
+def dismissal_columns(reason: DismissalReason | None, note: str | None, now: datetime) -> dict[str, Any]:
+    """Return the columns of an export that is dismissed, but its status.
+
+    New places join its group if the reason is one of REASONS_KEEPING_GROUP_OPEN; otherwise they make a new group.
+    """
+    named = None if reason is None else reason.value
+    columns = {"finished_at": to_ms(now), "dismissal_reason": named, "dismissal_note": note, **NOT_SNOOZED}
+    return columns if reason in REASONS_KEEPING_GROUP_OPEN else {**columns, "open_group": None}
 
 
 def has_rules(account_id: int) -> bool:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from schemas.triage.bulk_decisions import BulkAction, BulkDecision, DecisionResult, ExportReference
+from schemas.triage.decision_forms import DismissalRequest
 from schemas.url_policy.policy import TargetPolicy
 from storage.accounts.account_limits import AccountLimits
 from storage.db.engine import transaction
@@ -30,7 +31,7 @@ def decide(
             target_id = str(decision.target_id)
             return transitions.approve_many(wanted, account_id, target_id, now, actor, policy, reason)
         if decision.action is BulkAction.DISMISS:
-            dismissal = (decision.reason, decision.note)
+            dismissal = DismissalRequest(decision.reason, decision.note)
             return transitions.dismiss_many(wanted, account_id, now, actor, dismissal, reason)
         if decision.action is BulkAction.RETRY:
             return transitions.retry_many(wanted, account_id, now, actor, reason)

@@ -20,7 +20,7 @@ from schemas.exports.tickets.ticket import digest
 from schemas.exports.tickets.ticket_text import preview_problems
 from schemas.intake.scanner import SEVERITIES
 from schemas.triage.bulk_decisions import DecisionResult, ExportReference
-from schemas.triage.decision_forms import Edit
+from schemas.triage.decision_forms import DismissalRequest, Edit
 from storage.accounts.account_limits import UNLIMITED, AccountLimits, Limited
 from storage.db import identifiers
 from storage.db.engine import transaction
@@ -88,7 +88,7 @@ def dismiss(
         dismissal = export.dismissal
         if dismissal is None or (dismissal.reason, dismissal.note) != (reason, note):
             wanted = [ExportReference(export_id)]
-            results = dismiss_many(wanted, account_id, now, actor, (reason, note))
+            results = dismiss_many(wanted, account_id, now, actor, DismissalRequest(reason, note))
             require_changed(results, Transition.DISMISS)
         return get(export_id)
 

@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from schemas.base.errors import ValidationFailed
 from schemas.base.timestamps import to_ms
-from schemas.exports.decisions import REASONS_KEEPING_GROUP_OPEN
 from schemas.exports.record import MAX_LABELS
 from schemas.exports.state_machine import TRANSITIONS, ExportStatus, Transition
 from schemas.targets.approval import TargetUrlRefused, require_approvable
@@ -28,10 +27,10 @@ from storage.exports.rows import written_records
 from storage.exports.rules import approval_rules
 from storage.exports.rules.approval_rules import IS_WAITING, RuleUsability
 from storage.exports.transitions_sql import (
-    NOT_SNOOZED,
     ApprovalTarget,
     LockedExport,
     approve_locked,
+    dismissal_columns,
     has_rules,
     set_waiting,
     write_locked,
@@ -184,10 +183,9 @@ def _wait(rule: ApprovalRule, exports: Sequence[LockedExport], now: datetime) ->
 
 
 def _dismiss(rule: ApprovalRule, exports: Sequence[LockedExport], now: datetime) -> None:
-    reason, status = rule.action.reason, TRANSITIONS[Transition.DISMISS].target
-    shared = {"status": status.value, "finished_at": to_ms(now), "dismissal_reason": reason, **NOT_SNOOZED}
-    closed = {} if reason in REASONS_KEEPING_GROUP_OPEN else {"open_group": None}
-    write_locked([{"id": each.id} for each in exports], {**shared, **closed})
+    status = TRANSITIONS[Transition.DISMISS].target
+    shared = {"status": status.value, **dismissal_columns(rule.action.reason, None, now)}
+    write_locked([{"id": each.id} for each in exports], shared)
     _append(rule, Transition.DISMISS.value, exports, status, now)
 
 

@@ -11,6 +11,7 @@ from schemas.base.errors import Conflict, ValidationFailed
 from schemas.exports.record import Approval
 from schemas.exports.state_machine import ExportStatus
 from schemas.triage.bulk_decisions import DecisionResult, ExportReference
+from schemas.triage.decision_forms import DismissalRequest
 from storage.db.engine import execute, rows
 from storage.exports import queries, transitions
 from storage.triage import decisions
@@ -121,7 +122,9 @@ def test_many_are_dismissed_restored_and_dismissed_already(customer: Customer) -
     first, second = make_exports(customer, 2)
     approved = make_approved(customer, target)
     decisions.dismiss(first, None, NOW, "user:1")
-    dismissed = transitions.dismiss_many(refs(second, first, approved), customer.account_id, NOW, "user:2", reason="blk_1")
+    dismissed = transitions.dismiss_many(
+        refs(second, first, approved), customer.account_id, NOW, "user:2", DismissalRequest(), "blk_1"
+    )
     assert outcomes(dismissed) == ["dismissed", "still dismissed", "CONFLICT"]
     assert audit("dismiss") == [(first, "user:1", None), (second, "user:2", "blk_1")]
     execute("UPDATE exports SET redacted_at = 1 WHERE id = ?", (first,))

@@ -19,6 +19,7 @@ from schemas.intake.fingerprint import PostbackResult
 from schemas.intake.grouping import TicketGrouping
 from schemas.intake.scanner import PostbackForm
 from schemas.triage.bulk_decisions import ExportReference
+from schemas.triage.decision_forms import DismissalRequest
 from schemas.triage.finding_filter import FindingQuery
 from storage.accounts import projects
 from storage.db.engine import connection, execute, rows
@@ -346,7 +347,7 @@ def test_of_groups_of_a_rule_that_are_restored_together_the_newest_is_open(custo
     for run, page in enumerate("ab", 1):
         [export_id] = post(customer, run, "csp", url=f"https://shop.example/{page}").ticket_exports
         groups.append(ExportReference(export_id))
-        transitions.dismiss_many(groups[-1:], customer.account_id, NOW, "user:1", (DismissalReason.OTHER, None))
+        transitions.dismiss_many(groups[-1:], customer.account_id, NOW, "user:1", DismissalRequest(DismissalReason.OTHER))
     decisions.restore_many(groups[::-1], customer.account_id, NOW, "user:1")
     assert rows("SELECT id FROM exports WHERE open_group = 'csp'") == [(groups[1].id,)]
 
