@@ -28,7 +28,7 @@ from schemas.url_policy.addresses import address_class
 from storage.db import identifiers
 from storage.db.engine import connection, transaction
 from storage.exports.events import deliveries, forming
-from storage.exports.events.deliveries import EventJob
+from storage.exports.events.deliveries import EventJob, EventResult
 from storage.targets import throttle_state_sql
 from worker import outages
 from worker.delivery import throttle
@@ -122,11 +122,11 @@ class EventTask:
         """Send an event that was claimed, and store the result with its effect on the target."""
         started_at, nonce = self.options.now(), new_nonce()
         attempt_id = identifiers.new_id(identifiers.ATTEMPT, started_at)
-        outcome, verdict, result = self._attempt(event, attempt_id, nonce, started_at)
+        outcome, verdict, done = self._attempt(event, attempt_id, nonce, started_at)
         record = _record(event, attempt_id, nonce, started_at, outcome, verdict)
         gives_up_at = time.monotonic() + LEASE_MARGIN_S
         # Retried, because the response is stored nowhere else.
-        outages.retry_database(partial(self._store, event, record, verdict, result), lambda: time.monotonic() > gives_up_at)
+        outages.retry_database(partial(self._store, event, record, verdict, done), lambda: time.monotonic() > gives_up_at)
         fields = {"export_id": event.export_id, "event_id": event.id, "target_id": event.target_id}
         _log.info("%s %s", event.type.value, verdict.outcome, extra={**fields, "error": verdict.error_code})
 
@@ -141,26 +141,16 @@ class EventTask:
             deliveries.shorten_leases(self.options.now(), self.options.lease_s)
             self._has_long_leases = False
 
-    def _store(self, event: EventJob, record: Mapping[str, Any], verdict: Verdict, result: str | None) -> None:
+    def _store(self, event: EventJob, record: Mapping[str, Any], verdict: Verdict, done: str | None) -> None:
         """Store the result of an attempt with its effect on the target."""
         now = self.options.now()
-        status, next_at = _status_after(verdict, now)
+        result = EventResult(record, *_status_after(verdict, now), verdict.error_code, done, verdict.is_outcome_unknown)
         with connection(), transaction():
-            is_recorded = deliveries.record_attempt(
-                event,
-                record,
-                status,
-                next_at,
-                now,
-                self.options.worker,
-                error_code=verdict.error_code,
-                result=result,
-                is_outcome_unknown=verdict.is_outcome_unknown,
-            )
+            is_recorded = deliveries.record_attempt(event, result, now, self.options.worker)
             settings = event.options.provider_settings
             sent = SentEffect(verdict.effect, event.base_url, event.secret_sealed, settings)
             # An event that the tracker skipped sent nothing, so it must not count as an attempt without a delivery.
-            is_silent = result == TrackerEventAction.SKIPPED.value and verdict.effect == TargetEffect()
+            is_silent = done == TrackerEventAction.SKIPPED.value and verdict.effect == TargetEffect()
             effects = {event.target_id: [sent]} if is_recorded and not is_silent else {}
             written = write_effects(effects, now, self.options.worker)
         log_events(written.events)

@@ -66,6 +66,17 @@ class EventJob(NamedTuple):
     options: DeliveryOptions
 
 
+class EventResult(NamedTuple):
+    """What follows from an attempt of an event; `done` is what was done at a tracker."""
+
+    record: Mapping[str, Any]
+    status: TicketEventStatus
+    next_at: datetime | None
+    error_code: str | None
+    done: str | None
+    is_outcome_unknown: bool
+
+
 class _Unsendable(NamedTuple):
     id: str
     export_id: str
@@ -164,36 +175,26 @@ def has_moved(event: EventJob) -> bool:
     return bool(move.select().where(is_move).exists())
 
 
-def record_attempt(
-    event: EventJob,
-    record: Mapping[str, Any],
-    status: TicketEventStatus,
-    next_at: datetime | None,
-    now: datetime,
-    actor: str,
-    *,
-    error_code: str | None = None,
-    result: str | None = None,
-    is_outcome_unknown: bool = False,
-) -> bool:
+def record_attempt(event: EventJob, result: EventResult, now: datetime, actor: str) -> bool:
     """Write an attempt of a claimed event and what follows; return whether its lease still held.
 
     The body of an event that has ended is erased; its attempts have the hash. The caller holds the transaction.
     """
     changes: dict[str, Any] = {
-        "status": status.value,
-        "attempt_records": [*event.attempt_records, dict(record)],
-        "error_code": error_code,
-        "result": result,
-        "is_outcome_unknown": is_outcome_unknown,
+        "status": result.status.value,
+        "attempt_records": [*event.attempt_records, dict(result.record)],
+        "error_code": result.error_code,
+        "result": result.done,
+        "is_outcome_unknown": result.is_outcome_unknown,
     }
-    if status is not TicketEventStatus.PENDING:
+    has_ended = result.status is not TicketEventStatus.PENDING
+    if has_ended:
         changes |= {"body": None, "finished_at": now}
-    if not _JOBS.finish(event.id, str(event.lease), due_at=next_at, **changes):
+    if not _JOBS.finish(event.id, str(event.lease), due_at=result.next_at, **changes):
         return False
-    if status is not TicketEventStatus.PENDING:
-        action = f"{event.type.value}_{status.value}"
-        append_all([AuditEntry(to_ms(now), actor, action, event.export_id, None, None, event.id, record["body_sha256"])])
+    if has_ended:
+        action, sha256 = f"{event.type.value}_{result.status.value}", result.record["body_sha256"]
+        append_all([AuditEntry(to_ms(now), actor, action, event.export_id, None, None, event.id, sha256)])
     return True
 
 
