@@ -234,9 +234,9 @@ class ClaimPlanner:
         their target do not count against other targets: if one hangs suddenly, the others must still get free threads.
         """
         self.ready_at, self.has_work_for_other_workers = None, False
-        (shares, satisfied), plan = self._shares(held, returned, waiting), ClaimPlan()
+        shares, satisfied = self._shares(held, returned, waiting)
         if shares.total >= shares.limit:
-            return plan
+            return ClaimPlan()
         cached = self._scanner.cached()
         found = cached or self._scanner.scan(now)
         quota = partial(self._quota, held=held, returned=returned, now=now, shares=shares)
@@ -244,16 +244,14 @@ class ClaimPlanner:
         # If only reserved threads are free, the scan is enough: it returns targets of every account.
         read = [] if shares.is_reserve else self._add_pages(wanted, now)
         wanted.add(sorted(found, key=self._after_served))
-        plan.off.extend(sorted(wanted.off))
-        plan.quotas.update(self._allot(wanted.quotas, shares))
-        plan.rate_limited.extend(sorted(wanted.rate_limited & plan.quotas.keys()))
+        quotas = self._allot(wanted.quotas, shares)
         if cached:
             self._note(now + timedelta(seconds=SCAN_REUSED_FOR_S), now)
-        elif not plan.quotas:
+        elif not quotas:
             self._note(self._scanner.next_scan_at(now), now)
         if read:
-            self._scanner.end_page(_last_served(read, plan.quotas))
-        return plan
+            self._scanner.end_page(_last_served(read, quotas))
+        return ClaimPlan(quotas, sorted(wanted.rate_limited & quotas.keys()), sorted(wanted.off))
 
     def record_claims(self, plan: ClaimPlan, claimed: Counter[str]) -> None:
         """Record what was claimed for a plan: where all it asked for was due, the scan serves the next plan too."""
