@@ -54,19 +54,15 @@ def exclusive_within(lock: Lock, within_s: float) -> Iterator[None]:
     """Take the lock like `exclusive`, but wait up to `within_s` seconds for its holder. Raises LockBusy."""
     gives_up_at = time.monotonic() + within_s
     with ExitStack() as held:
-        while not _is_taken(lock, held, is_last=time.monotonic() >= gives_up_at):
+        while True:
+            try:
+                held.enter_context(exclusive(lock))
+                break
+            except LockBusy:
+                if time.monotonic() >= gives_up_at:
+                    raise
             time.sleep(_TRY_AGAIN_S)
         yield
-
-
-def _is_taken(lock: Lock, held: ExitStack, *, is_last: bool) -> bool:
-    try:
-        held.enter_context(exclusive(lock))
-    except LockBusy:
-        if is_last:
-            raise
-        return False
-    return True
 
 
 @contextmanager
