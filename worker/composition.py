@@ -18,7 +18,7 @@ from storage.db.engine import DAMAGE, OUTAGES, connection
 from storage.db.shared_clock import SharedClock
 from storage.exports import worker_heartbeats
 from storage.exports.rules.rule_evaluation import ApprovalRules
-from storage.maintenance.retention import Cutoffs, cutoffs
+from storage.maintenance.retention import cutoffs
 from storage.reporting.alert_causes import AlertSources
 from storage.secrets.default_secret import DefaultSecret, served_accounts
 from storage.secrets.vault import Vault
@@ -109,8 +109,8 @@ def compose_background_tasks(settings: Settings, clock: SharedClock) -> list[Bac
     validation = compose_validation_task(settings, validations.VALIDATIONS_AT_ONCE, now)
     event_options = compose_event_options(settings, now)
     forming = ticket_events.EventFormingTask(event_options)
-    guard = ClockGuard(now, clock.compare)
-    events = compose_event_task(settings, ticket_events.EVENTS_AT_ONCE, event_options, guard)
+    senders = _senders(settings, ticket_events.EVENTS_AT_ONCE)
+    events = ticket_events.EventTask(*senders, event_options, ClockGuard(now, clock.compare))
     compliance_task = compliance.ComplianceTask(vault, worker_name(), now)
     wake_ups = WakeUpQueue(connect(settings.redis_url))
     recovery = batch_task.recovery_task(wake_ups, now)
@@ -118,16 +118,14 @@ def compose_background_tasks(settings: Settings, clock: SharedClock) -> list[Bac
     rules = approval_rules.ApprovalRuleTask(applied_rules, now)
     bulk_job = batch_task.bulk_job_task(wake_ups, settings.target_policy, limits, now)
     report_upload = report_uploads.ReportUploadTask(vault, limits, applied_rules, now, settings.fixed_after_runs)
-
-    def retention_cutoffs(moment: datetime) -> Cutoffs:
-        return cutoffs(moment, settings.retention, settings.idempotency_ttl)
-
-    deletion = retention.RetentionTask(retention_cutoffs, worker_name(), now, ClockGuard(now, clock.compare))
+    expired = partial(cutoffs, retention=settings.retention, idempotency_ttl=settings.idempotency_ttl)
+    deletion = retention.RetentionTask(expired, worker_name(), now, ClockGuard(now, clock.compare))
     optional: list[BackgroundTask] = []
     if (alert := compose_alert_task(settings, now)) is not None:
         optional.append(BackgroundTask("alerts", alert.run_once, alerts.POLL_S))
     if settings.console_sign_in_links:
-        links = compose_link_task(settings, now)
+        page, send = f"{settings.public_base_url}/console/sign-in/link", partial(send_email, settings)
+        links = sign_in_links.SignInLinkTask(vault, send, settings.alert_email_from, page, now)
         optional.append(BackgroundTask("sign-in-links", links.run_once, sign_in_links.POLL_S))
     return [
         *optional,
@@ -160,24 +158,9 @@ def compose_alert_task(settings: Settings, now: Now = utc_now) -> alerts.AlertTa
     return alerts.AlertTask(sources, channels, sender.send, console, now)
 
 
-def _console_base(settings: Settings) -> str | None:
-    """Return where the console is reachable; None if the installation serves none."""
-    return settings.public_base_url if RouteFamily.CONSOLE in settings.route_families else None
-
-
-def compose_link_task(settings: Settings, now: Now = utc_now) -> sign_in_links.SignInLinkTask:
-    """Return the task that sends one-time links for the console."""
-    page = f"{settings.public_base_url}/console/sign-in/link"
-    vault, sender = Vault(settings.encryption_keys), settings.alert_email_from
-    return sign_in_links.SignInLinkTask(vault, partial(send_email, settings), sender, page, now)
-
-
 def compose_ping_task(settings: Settings, at_once: int, now: Now = utc_now) -> pings.PingTask:
     """Return the task that sends pings, for `at_once` threads."""
-    client = compose_client(settings, at_once)
-    vault = Vault(settings.encryption_keys)
-    signed_post = SignedPost(client.post, vault, DefaultSecret.of(settings, vault))
-    trackers = TrackerRunner(client, vault, _console_base(settings))
+    signed_post, trackers = _senders(settings, at_once)
     return pings.PingTask(signed_post, worker_name(), now, trackers)
 
 
@@ -191,16 +174,6 @@ def compose_event_options(settings: Settings, now: Now = utc_now) -> ticket_even
         now,
         _console_base(settings),
     )
-
-
-def compose_event_task(
-    settings: Settings, at_once: int, options: ticket_events.EventOptions, clock: ClockGuard
-) -> ticket_events.EventTask:
-    """Return the task that sends events, for `at_once` threads."""
-    client = compose_client(settings, at_once)
-    vault = Vault(settings.encryption_keys)
-    signed_post = SignedPost(client.post, vault, DefaultSecret.of(settings, vault))
-    return ticket_events.EventTask(signed_post, TrackerRunner(client, vault, _console_base(settings)), options, clock)
 
 
 def compose_validation_task(settings: Settings, at_once: int, now: Now = utc_now) -> validations.ValidationTask:
@@ -222,3 +195,15 @@ def compose_validation_task(settings: Settings, at_once: int, now: Now = utc_now
 def worker_name() -> str:
     """Return the name of this worker process, unique among all hosts."""
     return worker_heartbeats.process_name("worker")
+
+
+def _senders(settings: Settings, at_once: int) -> tuple[SignedPost, TrackerRunner]:
+    """Return what sends to webhooks, and to trackers, from `at_once` threads."""
+    client, vault = compose_client(settings, at_once), Vault(settings.encryption_keys)
+    signed_post = SignedPost(client.post, vault, DefaultSecret.of(settings, vault))
+    return signed_post, TrackerRunner(client, vault, _console_base(settings))
+
+
+def _console_base(settings: Settings) -> str | None:
+    """Return where the console is reachable; None if the installation serves none."""
+    return settings.public_base_url if RouteFamily.CONSOLE in settings.route_families else None
