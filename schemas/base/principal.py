@@ -100,9 +100,7 @@ def role_abilities(role: Role | None, project_roles: Iterable[Role] = ()) -> fro
 
 
 @lru_cache(maxsize=_MAX_COMBINATIONS)
-def effective_abilities(
-    of_token: frozenset[str], role: Role | None, project_roles: frozenset[Role] = frozenset()
-) -> frozenset[str]:
+def effective_abilities(of_token: frozenset[str], role: Role | None, project_roles: frozenset[Role]) -> frozenset[str]:
     """Return the abilities of a token that its user's role allows: in the account, or else in some project."""
     if role is not None:
         return of_token & ROLE_ABILITIES[role]

@@ -10,7 +10,7 @@ from schemas.triage.bulk_decisions import BulkDecision, DecisionResult, ExportRe
 from schemas.triage.bulk_jobs import BulkJob
 from schemas.triage.export_filter import ExportQuery
 from schemas.url_policy.policy import TargetPolicy
-from storage.accounts.account_limits import UNLIMITED, AccountLimits
+from storage.accounts.account_limits import AccountLimits
 from storage.db.leases import JobLease
 from storage.exports import queries
 from storage.triage import bulk_decisions, bulk_jobs
@@ -22,7 +22,7 @@ class BulkOperations:
     """Decides on many exports of the caller's account."""
 
     policy: TargetPolicy
-    limits: AccountLimits = UNLIMITED
+    limits: AccountLimits
 
     def decide(
         self, decision: BulkDecision, exports: Sequence[ExportReference], principal: TokenPrincipal

@@ -21,10 +21,10 @@ from schemas.targets.validations import Validation
 from schemas.triage.decision_forms import Edit
 from schemas.url_policy.policy import TargetPolicy
 from service.operations.address_check import AddressCheck
-from storage.accounts.account_limits import UNLIMITED, AccountLimits
+from storage.accounts.account_limits import AccountLimits
 from storage.db import engine
 from storage.exports import queries, receipts, transitions
-from storage.exports.rules.rule_evaluation import LEFT_TO_WORKERS, ApprovalRules
+from storage.exports.rules.rule_evaluation import ApprovalRules
 from storage.secrets.default_secret import DefaultSecret
 from storage.targets import targets
 from storage.triage import decisions, splits, targeting
@@ -37,9 +37,9 @@ class ExportOperations:
     check: AddressCheck
     policy: TargetPolicy
     default_secret: DefaultSecret
-    limits: AccountLimits = UNLIMITED
-    rules: ApprovalRules = LEFT_TO_WORKERS
-    artifacts_base_url: str = ""
+    limits: AccountLimits
+    rules: ApprovalRules
+    artifacts_base_url: str
 
     def prepare(self, preparation: Preparation, account_id: int, actor: Actor) -> Export:
         """Store a ticket as a prepared export of the account.

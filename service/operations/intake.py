@@ -7,7 +7,6 @@ from schemas.base.checkpoint import Checkpoint
 from schemas.base.errors import Forbidden
 from schemas.base.principal import TokenPrincipal
 from schemas.exports.handoffs import Handoff, HandoffProgress
-from schemas.findings.life_cycle import FIXED_AFTER_RUNS
 from schemas.intake.artifacts import artifact_url
 from schemas.intake.diagnostics import Diagnostics
 from schemas.intake.email import EmailAccepted
@@ -30,8 +29,8 @@ class IntakeOperations:
     default_project_id: int | None
     limits: AccountLimits
     rules: ApprovalRules
-    artifacts_base_url: str = ""
-    fixed_after_runs: int = FIXED_AFTER_RUNS
+    artifacts_base_url: str
+    fixed_after_runs: int
 
     def prepare_postback(self, postback: ScanPostback, checkpoint: Checkpoint) -> PreparedPostback:
         """Compare a postback with the findings already known, before the transaction that records it."""

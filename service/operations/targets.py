@@ -20,7 +20,7 @@ from schemas.targets.validations import Validation
 from schemas.trackers.registry import GENERIC_WEBHOOK
 from service.operations.address_check import AddressCheck
 from service.operations.provider_checks import checked_edit, require_page
-from storage.accounts.account_limits import UNLIMITED, AccountLimits, Limited
+from storage.accounts.account_limits import AccountLimits, Limited
 from storage.accounts.accounts import require_webhooks
 from storage.db import engine
 from storage.exports import transitions, worker_heartbeats
@@ -51,7 +51,7 @@ class TargetOperations:
     default_secret: DefaultSecret
     deployment_mode: str
     delivery_timeout_s: float
-    limits: AccountLimits = UNLIMITED
+    limits: AccountLimits
 
     def get(self, target_id: str, actor: Actor) -> Target:
         """Return the target as it is now."""

@@ -82,8 +82,8 @@ class TrackerSession:
         tracker: Tracker,
         token: str,
         account_id: AccountId,
-        spent_s: float = 0.0,
-        certificate: str | None = None,
+        spent_s: float,
+        certificate: str | None,
     ) -> None:
         self._transport = transport
         self._tracker = tracker

@@ -27,7 +27,7 @@ ACCOUNT: Final = "account_id"
 class AccountBearer(Bearer):
     """Requires an API token with one ability, or with `admin` while its user belongs to the operator's account."""
 
-    def __init__(self, operator_account: OperatorAccount, ability: Ability | None = None) -> None:
+    def __init__(self, operator_account: OperatorAccount, ability: Ability | None) -> None:
         # What every API token may read has a responder that limits it to the projects of its user.
         super().__init__(TokenKind.API, ability, allows_project_roles=ability is None)
         self.alternatives = (Ability.ADMIN,) if ability not in {None, Ability.ADMIN} else ()

@@ -20,6 +20,7 @@ from schemas.intake.scanner import PostbackForm
 from schemas.targets.target import FAILING_AFTER, TargetEdit
 from service.operations.targets import TargetOperations
 from storage.accounts import projects
+from storage.accounts.account_limits import UNLIMITED
 from storage.db.engine import connection, database, execute, release, rows, transaction
 from storage.exports import queries, transitions
 from storage.exports.events import deliveries, forming
@@ -557,7 +558,7 @@ def test_events_wait_for_a_paused_target_and_end_with_a_disabled_one(
     assert refused.value.details["pending_events"] == 1
     monkeypatch.setattr("service.operations.targets.utc_now", lambda: worker.now)
     nobody_asks = cast("Any", None)
-    operations = TargetOperations(nobody_asks, nobody_asks, DEFAULT_SECRET, "self-hosted", 1.0)
+    operations = TargetOperations(nobody_asks, nobody_asks, DEFAULT_SECRET, "self-hosted", 1.0, UNLIMITED)
     operations.change_status(target_id, verb, OperatorPrincipal())
     # At once, although events that have waited long are looked at every few minutes.
     assert bool(worker.run()) is is_sent
