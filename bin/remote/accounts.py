@@ -114,7 +114,7 @@ def _revoke_token(api: ApiClient, *, token_id: int | None, email: str | None, as
     TOKENS.show(revoked, as_json, NO_VALID_TOKEN)
 
 
-def _revoked(api: ApiClient, token_id: Any) -> Record:
+def _revoked(api: ApiClient, token_id: int | str | None) -> Record:
     path = f"{_TOKENS}/{token_id}"
     api.delete(path)
     return api.get(path)

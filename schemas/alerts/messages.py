@@ -4,7 +4,7 @@ Untrusted text can neither ping a channel, load an image or link anything, nor a
 zero-width space follows each `@`, `#` and `!` in chats, and control characters are removed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from email.message import EmailMessage
 from email.utils import format_datetime
@@ -128,13 +128,13 @@ def _record(alert: Alert, console: str | None) -> AlertBody:
     }
 
 
-def _summary(body: AlertBody, quote: Any) -> str:
+def _summary(body: AlertBody, quote: Callable[[str], str]) -> str:
     number = len(body["alerts"]) + body["more"]
     first = _title(body["alerts"][0], quote)
     return first if number == 1 else f"{number} alerts. {first}"
 
 
-def _title(alert: AlertBody, quote: Any) -> str:
+def _title(alert: AlertBody, quote: Callable[[str], str]) -> str:
     return f"{alert['headline']}: {quote(alert['subject'])}" if alert["subject"] else str(alert["headline"])
 
 

@@ -243,7 +243,7 @@ def _recorded(
         return RefusedPostback(postback.postback.page.url, failed.problems[0].message)
 
 
-def _counts(upload: _Progress, result: Any, now: datetime) -> dict[str, Any]:
+def _counts(upload: _Progress, result: PostbackResult | RefusedPostback, now: datetime) -> dict[str, Any]:
     if isinstance(result, RefusedPostback):
         left_out = upload.left_out
         added = [[result.url, result.reason]] if len(left_out) < MAX_LEFT_OUT else []

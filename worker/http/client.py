@@ -3,6 +3,7 @@
 The hot path calls the adapter without a session (`worker.http.adapter`).
 """
 
+import socket
 import ssl
 from contextlib import closing
 from typing import Any, Final
@@ -48,7 +49,7 @@ class HttpClient(GuardedAdapter):
             return Validation(_reason(failed), isinstance(failed, TargetRefused))
 
 
-def _check_expiry(connected: Any) -> Validation:
+def _check_expiry(connected: socket.socket) -> Validation:
     """Return whether the certificate, which has been verified, expires soon; plain http has none."""
     if not isinstance(connected, ssl.SSLSocket):
         return Validation()

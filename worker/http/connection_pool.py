@@ -10,13 +10,14 @@ http.client took 360, and half of it is the kernel's.
 
 import math
 import select
+import socket
 import ssl
 import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Final, Literal, cast
+from typing import Final, Literal, cast
 from weakref import WeakValueDictionary
 
 from runtime.account_shares import AccountId
@@ -42,7 +43,7 @@ _CONTEXTS: Final = 128
 class GuardedConnection(WatchedSocket):
     """A connection to an address that the policy allowed; one exchange at a time uses it."""
 
-    def __init__(self, connected: Any, address: str, confirmed_at: float) -> None:
+    def __init__(self, connected: socket.socket, address: str, confirmed_at: float) -> None:
         super().__init__(connected)
         self.address = address
         #: When the name was last known to resolve to the address; monotonic.

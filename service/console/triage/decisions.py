@@ -295,7 +295,9 @@ def _of_severity(label: str, severity: str) -> str:
     return f"severity:{severity}" if label in _SEVERITY_LABELS else label
 
 
-def _edit_content(export: Export, parts: Mapping[str, Any], then: str, problems: Any, digest: str) -> dict[str, Any]:
+def _edit_content(
+    export: Export, parts: Mapping[str, Any], then: str, problems: Sequence[FieldProblem], digest: str
+) -> dict[str, Any]:
     """Return the variables of the form; `digest` is that of the ticket which the user saw."""
     # What somebody else saved meanwhile is what the text that was typed would replace.
     is_stale = any(each.code == "ticket_changed" for each in problems)

@@ -1,5 +1,6 @@
 """Documents the outbound webhooks: deliveries and test events, and the meaning of each response."""
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from schemas.api.deliveries import TargetPingEvent, TicketEventBody, TicketExportEvent
@@ -77,7 +78,7 @@ _MEANINGS: Final = {
 }
 
 
-def webhooks(reference: Any) -> dict[str, Any]:
+def webhooks(reference: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
     """Return the section `webhooks`; `reference` adds a schema to the components and returns its reference."""
     delivery = _outbound(
         "deliverTicketExport",
@@ -112,7 +113,12 @@ def _example(event: TicketEventType) -> dict[str, Any]:
 
 
 def _outbound(
-    operation_id: str, summary: str, description: str, schema: Any, example: dict[str, Any], meanings: dict[str, str]
+    operation_id: str,
+    summary: str,
+    description: str,
+    schema: dict[str, Any],
+    example: dict[str, Any],
+    meanings: dict[str, str],
 ) -> dict[str, Any]:
     return {
         "operationId": operation_id,
