@@ -7,23 +7,30 @@ tasks: `bin/riskrelay sweep` from cron queues the job for retries, and one `bin/
 from contextlib import ExitStack, closing
 from functools import cache
 from pathlib import Path
+from typing import Final
 
 from runtime import error_reports, metrics, tls_key_log, tracing, wake_up_queue
-from schemas.settings.definitions import Settings, load_settings
+from schemas.settings.definitions import InvalidSettings, Settings, load_settings
 from storage.db.engine import close_database, open_database
 from worker.composition import LOCK_WAIT_S, compared_clock, compose_client, compose_dispatcher
-from worker.delivery.dispatcher import Dispatcher
+from worker.delivery.dispatcher import SLICE_S, Dispatcher
 from worker.delivery.options import STOP_TIMEOUT_S
 from worker.metrics import Attempts
+
+#: RQ ends a job after its time limit. A request that is open then would be sent again, and again ended before its response.
+MAX_DEADLINE_S: Final = wake_up_queue.JOB_TIMEOUT_S - SLICE_S - STOP_TIMEOUT_S
 
 
 def deliver() -> None:
     """Deliver until nothing is due, for one time slice at most; queue the next job for what is left then.
 
-    Raises InvalidSettings.
+    Raises InvalidSettings, also for a deadline of requests that RQ would not wait for.
     """
     tls_key_log.disable()
     settings = load_settings()
+    if settings.delivery_timeout_s > MAX_DEADLINE_S:
+        too_long = f"A plain RQ worker supports at most {MAX_DEADLINE_S:.0f} seconds. Run `bin/riskrelay work` instead."
+        raise InvalidSettings({"DELIVERY_TIMEOUT_S": [too_long]})
     wake_ups = wake_up_queue.WakeUpQueue(wake_up_queue.connect(settings.redis_url))
     # Before the first scan: what is committed from now on queues a job again.
     wake_ups.acknowledge()

@@ -43,8 +43,8 @@ def start_rq(database: str, redis: RedisServer, tmp_path: Path) -> Iterator[Star
     """Start a plain `rq worker` on the queue."""
     started = []
 
-    def start(*options: str) -> "subprocess.Popen[bytes]":
-        settings = {"DATABASE_URL": database, "REDIS_URL": redis.url, **LOOPBACK}
+    def start(*options: str, **changes: str) -> "subprocess.Popen[bytes]":
+        settings = {"DATABASE_URL": database, "REDIS_URL": redis.url, **LOOPBACK, **changes}
         command = [RQ, "worker", "--serializer", "json", "--path", str(ROOT), "--url", redis.url, *options]
         started.append(
             subprocess.Popen([*command, wake_up_queue.QUEUE], cwd=tmp_path, env=environment(tmp_path, **settings))
@@ -86,6 +86,23 @@ def test_a_plain_rq_worker_creates_issues_in_a_tracker(start_rq: StartRq, redis:
         assert start_rq("--burst").wait(PATIENCE_S) == 0
         assert [len(gitea.issues_of(each)) for each in ids] == [1, 1, 1]
     assert all_are("exported")()
+
+
+def test_a_deadline_that_is_longer_than_a_job_fails_before_anything_is_sent(
+    start_rq: StartRq, redis: RedisServer, receiver: CountingReceiver
+) -> None:
+    [export_id] = approved(receiver.url(), 1)
+    assert notify_workers(redis)
+    assert start_rq("--burst", DELIVERY_TIMEOUT_S="146").wait(PATIENCE_S) == 0
+    assert rows("SELECT id, status FROM exports") == [(export_id, "approved")]
+    with Redis.from_url(redis.url) as client:
+        queue = wake_up_queue.queue(client)
+        [job_id] = queue.failed_job_registry.get_job_ids()
+        failed = queue.fetch_job(job_id)
+        assert failed is not None
+        result = failed.latest_result()
+        assert result is not None
+        assert "DELIVERY_TIMEOUT_S: A plain RQ worker supports at most 145 seconds." in str(result.exc_string)
 
 
 def test_one_process_takes_one_job_after_another_and_ends_at_a_signal(
