@@ -27,6 +27,12 @@ class RiskRelayGroup(LazyGroup):
         except RiskRelayError as refused:
             echo(f"riskrelay: {_describe(refused)}", err=True)
             ctx.exit(2 if isinstance(refused, NoEncryptionKey) else 1)
+        except PermissionError as refused:
+            if not refused.filename:
+                raise
+            fix = "run this as the owner of the installation, or of that file"
+            echo(f"riskrelay: {os.fsdecode(refused.filename)}: {refused.strerror}; {fix}.", err=True)
+            ctx.exit(1)
         except click.ClickException as refused:
             refused.message = printable(refused.message, keep="\n")  # type: ignore[misc]  # final for subclasses only
             raise

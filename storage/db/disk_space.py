@@ -5,6 +5,7 @@ PostgreSQL shows only in the writes of this process that fail.
 """
 
 import errno
+import os
 import shutil
 import sqlite3
 import time
@@ -71,8 +72,12 @@ def is_full_error(error: BaseException | None) -> bool:
 
 def free_bytes(folders: Iterable[Path]) -> int:
     """Return the free space of the fullest disk that has one of the folders; a missing folder counts as its parent."""
-    existing = [next(each for each in (folder, *folder.parents) if each.is_dir()) for folder in folders]
+    existing = [next(each for each in (folder, *folder.parents) if _is_folder(each)) for folder in folders]
     return min(shutil.disk_usage(each).free for each in existing)
+
+
+def _is_folder(path: Path) -> bool:
+    return os.path.isdir(path)  # noqa: PTH112 - Path.is_dir raises where this user may not enter the folder above
 
 
 def state_of(free: int) -> DiskState:

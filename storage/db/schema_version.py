@@ -104,8 +104,8 @@ def inspect() -> SchemaState:
     """Inspect the open database; changes nothing, and does not create a SQLite file."""
     try:
         tables, applied = _inspect_sqlite() if is_sqlite() else _inspect_postgresql()
-    except sqlite3.OperationalError as error:
-        raise OperationalError(str(error)) from error
+    except (sqlite3.OperationalError, PermissionError) as error:
+        raise OperationalError(getattr(error, "strerror", None) or str(error)) from error
     except sqlite3.DatabaseError as damaged:
         return SchemaState(damage=str(damaged))
     ours = known()

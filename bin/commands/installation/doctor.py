@@ -77,7 +77,7 @@ def run_checks() -> Iterator[CheckResult]:
     """Run every check; yields each result as soon as it is known."""
     env_file = find_env_file()
     yield machine.python(sys.version_info[:3], platform.python_version())
-    yield machine.env_file(env_file)
+    yield from _run("env file", partial(machine.env_file, env_file))
     try:
         settings = load_settings(env_file)
     except InvalidSettings as wrong:
@@ -131,6 +131,8 @@ def _run(name: str, check: Callable[[], Checked]) -> list[CheckResult]:
         return [found] if isinstance(found, CheckResult) else list(found)
     except OUTAGES:
         raise
+    except PermissionError as refused:
+        return [failure(name, f"This user may not access {refused.filename}.", "run this as the owner of the installation")]
     except Exception as broken:  # noqa: BLE001 - a bug in one check must not hide the results of the others
         fix = "see the other checks; if they are ok, this is a bug"
         return [failure(name, f"The check failed ({type(broken).__name__}).", fix)]
