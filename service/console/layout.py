@@ -54,6 +54,7 @@ VERSION_NUMBER: Final = re.compile(r"[1-9][0-9]{0,8}")
 _MAX_NEXT: Final = 7000
 
 _METHOD_NOT_ALLOWED: Final = 405
+_UNPROCESSABLE: Final = 422
 _SERVER_ERROR: Final = 500
 
 _TEMPLATES: Final = Path(__file__).parent / "templates"
@@ -398,8 +399,12 @@ def _drop_empty_params(req: falcon.Request) -> None:
 def _parent(req: falcon.Request, resp: falcon.Response) -> str:
     """Return the page of a rejected form, relative to the console; a form's path is its page's plus a verb.
 
-    Browsers open the form's path without the form, for example in a duplicated tab.
+    Browsers open the form's path without the form, for example in a duplicated tab. For a page with a bad filter, return
+    the page without filters.
     """
-    parent = req.path.removeprefix(CONSOLE).rpartition("/")[0]
+    page = req.path.removeprefix(CONSOLE)
+    if req.query_string and resp.status_code == _UNPROCESSABLE:
+        return page if _SAFE_PATH.fullmatch(page) else ""
+    parent = page.rpartition("/")[0]
     is_form = req.method == "POST" or resp.status_code == _METHOD_NOT_ALLOWED
     return parent if is_form and _SAFE_PATH.fullmatch(parent) else ""

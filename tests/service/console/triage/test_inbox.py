@@ -217,9 +217,15 @@ def test_only_what_can_be_decided_together_can_be_selected(person: ConsoleBrowse
 )
 def test_a_bad_filter_is_refused_by_its_name(query: str, person: ConsoleBrowser) -> None:
     page = person.get("/inbox", query)
-    name = in_words(query.partition("=")[0])
+    name = in_words(query.partition("=")[0]).replace("Q", "Search")
     assert (page.status_code, f">{name}: " in page.text) == (422, True)
     assert "<b>" not in page.text.partition("<main")[2]
+
+
+@on_sqlite
+def test_a_bad_filter_leads_back_to_the_page_without_it(person: ConsoleBrowser) -> None:
+    for path, query in (("/deliveries", "q=>>"), ("/findings", "project_id=x"), ("/audit", "first_day=1")):
+        assert f'<a href="/console{path}">Back</a>' in person.get(path, query).text
 
 
 @on_sqlite
