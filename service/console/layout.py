@@ -403,7 +403,7 @@ def _parent(req: falcon.Request, resp: falcon.Response) -> str:
     the page without filters.
     """
     page = req.path.removeprefix(CONSOLE)
-    if req.query_string and resp.status_code == _UNPROCESSABLE:
+    if req.method == "GET" and req.query_string and resp.status_code == _UNPROCESSABLE:
         return page if _SAFE_PATH.fullmatch(page) else ""
     parent = page.rpartition("/")[0]
     is_form = req.method == "POST" or resp.status_code == _METHOD_NOT_ALLOWED

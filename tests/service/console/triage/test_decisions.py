@@ -472,20 +472,22 @@ def test_a_decision_that_came_too_late_leads_back_to_the_list(person: ConsoleBro
     execute("UPDATE exports SET status = 'dismissed', finished_at = 1")
     page = person.post(f"/exports/{export_id}/snooze", days="7", then="/inbox?severity=high&export=x")
     assert page.status_code == 409
-    assert f'<a href="/console/exports/{export_id}">Back</a>' in page.text
+    assert f'<a href="/console/exports/{export_id}">Open the ticket</a>' in page.text
     assert '<a href="/console/inbox?severity=high&amp;export=x">Back to the list</a>' in page.text
     assert "Open the ticket to see who decided or edited." in page.text
 
 
 @on_sqlite
-@pytest.mark.parametrize("path", ["/inbox/review", "/exports/{export_id}/dismiss"])
+@pytest.mark.parametrize(
+    ("path", "link"), [("/inbox/review", "Back"), ("/exports/{export_id}/dismiss", "Open the ticket")]
+)
 def test_the_address_of_a_form_leads_back_to_its_page(
-    path: str, person: ConsoleBrowser, prepare: Callable[..., str]
+    path: str, link: str, person: ConsoleBrowser, prepare: Callable[..., str]
 ) -> None:
     address = path.format(export_id=prepare())
     page = person.get(address)
     assert (page.status_code, "There is no page at the address of a form" in page.text) == (405, True)
-    assert f'<a href="/console{address.rpartition("/")[0]}">Back</a>' in page.text
+    assert f'<a href="/console{address.rpartition("/")[0]}">{link}</a>' in page.text
 
 
 @on_sqlite
