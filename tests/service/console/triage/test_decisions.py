@@ -478,9 +478,7 @@ def test_a_decision_that_came_too_late_leads_back_to_the_list(person: ConsoleBro
 
 
 @on_sqlite
-@pytest.mark.parametrize(
-    ("path", "link"), [("/inbox/review", "Back"), ("/exports/{export_id}/dismiss", "Open the ticket")]
-)
+@pytest.mark.parametrize(("path", "link"), [("/inbox/review", "Back"), ("/exports/{export_id}/dismiss", "Open the ticket")])
 def test_the_address_of_a_form_leads_back_to_its_page(
     path: str, link: str, person: ConsoleBrowser, prepare: Callable[..., str]
 ) -> None:
