@@ -35,6 +35,8 @@ class Matching:
     """Contains every text that meets a condition: the values of a filter that are too many to name."""
 
     condition: Callable[[str], object]
+    #: What is wrong with any other text.
+    code: str = "not_allowed"
 
     def __contains__(self, text: object) -> bool:
         return isinstance(text, str) and bool(self.condition(text))
@@ -134,9 +136,10 @@ def _before(req: falcon.Request, is_id: Callable[[str], bool], problems: list[Fi
 def _choice(req: falcon.Request, name: str, allowed: Container[str], problems: list[FieldProblem]) -> str | None:
     text = read_text(req, name)
     if text is not None and text not in allowed:
-        # Patterns of ids have no values to name.
+        code = allowed.code if isinstance(allowed, Matching) else "not_allowed"
+        # Conditions have no values to name.
         words = ", ".join(sorted(allowed)) if isinstance(allowed, Iterable) else ""
-        problems.append(problem(f"/{name}", "not_allowed", words))
+        problems.append(problem(f"/{name}", code, words))
     return text
 
 

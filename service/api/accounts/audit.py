@@ -19,7 +19,7 @@ from storage.db import identifiers
 
 #: Longer than any actor, action or id.
 _WORD: Final = Matching(lambda text: 0 < len(text) <= 200 and text.isprintable())
-_MOMENT: Final = Matching(parse_rfc3339)
+_MOMENT: Final = Matching(parse_rfc3339, "invalid_timestamp")
 
 
 class AuditResource(ManagedList):

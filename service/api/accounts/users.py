@@ -26,7 +26,7 @@ class UsersResource(ManagedCollection):
     path = "/api/users"
     response = UserResponse
     form = UserForm
-    filters = {ACCOUNT: NUMBERS, "email": Matching(is_email_address)}  # noqa: RUF012 - never changed
+    filters = {ACCOUNT: NUMBERS, "email": Matching(is_email_address, "invalid_email")}  # noqa: RUF012 - never changed
 
     def found(self, page: PageRequest, account_id: int | None, before: int | None) -> list[User]:
         """Return a page of users."""

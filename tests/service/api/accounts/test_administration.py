@@ -159,6 +159,8 @@ def test_an_administrator_lists_every_account_or_one(admin: Send, customer: Cust
     assert (grant["user_id"], grant["project_id"]) == (other.user_id, other.project_id)
     assert [grant] == admin("GET", f"{GRANTS}?user_id={other.user_id}&project_id={other.project_id}").json["items"]
     assert admin("GET", f"{USERS}?email={other.email}").json["items"][0]["id"] == other.user_id
+    refused = FieldRefusal("/email", "invalid_email")
+    assert_is_error(admin("GET", f"{USERS}?email=ada"), 422, "VALIDATION_FAILED", (refused,))
     [token] = admin("GET", f"{TOKENS}?user_id={other.user_id}").json["items"]
     assert token["user"] == other.email
 
