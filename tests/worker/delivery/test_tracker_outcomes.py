@@ -46,7 +46,14 @@ def test_an_issue_is_a_delivery() -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["javascript:alert(1)", "https://tracker.example.com/" + "x" * 500, "https://tracker.example.com/\n", ""]
+    "url",
+    [
+        "javascript:alert(1)",
+        "https://tracker.example.com/" + "x" * 500,
+        "https://tracker.example.com/\n",
+        "https://tracker.example.com/ghp_" + "a1B2" * 9,
+        "",
+    ],
 )
 def test_a_link_that_must_not_be_shown_is_left_out(url: str) -> None:
     verdict = judged(TrackerResult(Outcome(201), TrackerIssue("7", url)))
@@ -132,11 +139,12 @@ def test_a_rate_limit_that_names_no_time_to_come_waits_a_minute_and_grows_with_t
     assert {each.retry_after_s for each in verdicts} == {None}
 
 
-def test_a_rate_limit_that_names_the_same_time_again_grows_with_the_schedule() -> None:
-    limited = replace(LIMITED, retry_after_s=60.0)
+@pytest.mark.parametrize(("named_s", "waits"), [(60, [60, 60, 120]), (10, [10, 30, 120])])
+def test_a_rate_limit_that_names_the_same_time_again_grows_with_the_schedule(named_s: int, waits: list[float]) -> None:
+    limited = replace(LIMITED, retry_after_s=float(named_s))
     verdicts = [judged(refused(limited, 429), try_number) for try_number in (1, 2, 3)]
-    assert [wait_s(verdict) for verdict in verdicts] == [60, 60, 120]
-    assert {(each.effect.hold_s, each.retry_after_s) for each in verdicts} == {(60, 60)}
+    assert [wait_s(verdict) for verdict in verdicts] == waits
+    assert {(each.effect.hold_s, each.retry_after_s) for each in verdicts} == {(named_s, named_s)}
 
 
 def test_the_last_attempt_of_the_schedule_ends_the_export() -> None:
@@ -163,6 +171,7 @@ def test_after_an_unknown_outcome_the_next_attempt_waits_until_the_issue_can_be_
     verdict = judged(result)
     assert (verdict.transition, verdict.error_code, verdict.is_outcome_unknown) == (Transition.RESCHEDULE, code, True)
     assert wait_s(verdict) == 40
+    assert wait_s(judged(result, try_number=3)) == 120
     exhausted = judged(result, try_number=4)
     assert (exhausted.transition, exhausted.reason, exhausted.is_outcome_unknown) == (
         Transition.FAIL,
