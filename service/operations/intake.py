@@ -13,12 +13,10 @@ from schemas.intake.email import EmailAccepted
 from schemas.intake.evidence import Capture
 from schemas.intake.fingerprint import PostbackResult
 from schemas.intake.scanner import ScanPostback
-from storage.accounts.account_limits import AccountLimits
 from storage.accounts.grants import manageable
-from storage.exports.rules.rule_evaluation import ApprovalRules
 from storage.intake import emails, findings, handoffs
 from storage.intake.emails import PreparedEmail
-from storage.intake.findings import PreparedPostback
+from storage.intake.findings import PostbackOptions, PreparedPostback
 from storage.intake.handoffs import PreparedUpload
 
 
@@ -27,10 +25,8 @@ class IntakeOperations:
     """Stores what scanners, email providers, plugins and apps post, and prepares exports from it."""
 
     default_project_id: int | None
-    limits: AccountLimits
-    rules: ApprovalRules
+    options: PostbackOptions
     artifacts_base_url: str
-    fixed_after_runs: int
 
     def prepare_postback(self, postback: ScanPostback, checkpoint: Checkpoint) -> PreparedPostback:
         """Compare a postback with the findings already known, before the transaction that records it."""
@@ -40,17 +36,16 @@ class IntakeOperations:
 
     def record_postback(self, prepared: PreparedPostback, actor: str) -> PostbackResult:
         """Store the page and its findings, and prepare or extend exports. Raises ValidationFailed."""
-        return findings.record(
-            prepared, self.default_project_id, utc_now(), actor, self.limits, self.rules, self.fixed_after_runs
-        )
+        return findings.record(prepared, self.default_project_id, utc_now(), actor, self.options)
 
     def accept_email(self, prepared: PreparedEmail, actor: str) -> EmailAccepted:
         """Store an email and prepare its export; a repeated message id returns the first email. Raises ValidationFailed."""
-        return emails.accept(prepared, self.default_project_id, utc_now(), actor, self.limits, self.rules)
+        limits, rules = self.options.limits, self.options.rules
+        return emails.accept(prepared, self.default_project_id, utc_now(), actor, limits, rules)
 
     def record_upload(self, prepared: PreparedUpload, principal: TokenPrincipal) -> Handoff:
         """Store an upload and prepare an export from it; checks the grant as well. Raises ValidationFailed at a limit."""
-        return handoffs.record_upload(prepared, principal, utc_now(), self.limits, self.rules)
+        return handoffs.record_upload(prepared, principal, utc_now(), self.options.limits, self.options.rules)
 
 
 def require_grant(upload: Capture | Diagnostics, principal: TokenPrincipal) -> None:

@@ -40,6 +40,19 @@ _FEW_ISSUES: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
+class PostbackOptions:
+    """How postbacks are stored: the accounts' limits, their approval rules, and how many runs without it fix a finding."""
+
+    limits: AccountLimits = UNLIMITED
+    rules: ApprovalRules = LEFT_TO_WORKERS
+    fixed_after_runs: int = FIXED_AFTER_RUNS
+
+
+#: Without limits; approvals are left to workers.
+DEFAULT_OPTIONS: Final = PostbackOptions()
+
+
+@dataclass(frozen=True, slots=True)
 class ScannedProject:
     """A project, and how its new findings become tickets."""
 
@@ -100,21 +113,18 @@ def record(
     default_project_id: int | None,
     now: datetime,
     actor: str,
-    limits: AccountLimits = UNLIMITED,
-    rules: ApprovalRules = LEFT_TO_WORKERS,
-    fixed_after_runs: int = FIXED_AFTER_RUNS,
+    options: PostbackOptions = DEFAULT_OPTIONS,
 ) -> PostbackResult:
     """Store a page of a scan run with its findings, and prepare or extend exports for those that are new.
 
     One export for each finding or each rule, as the project groups them; also for findings that are open again after their
-    ticket was delivered. Findings of the page that `fixed_after_runs` runs have not reported are fixed. A run that is not
-    registered belongs to `default_project_id`. Raises ValidationFailed on `/scanRunId` without one, or at an account's
-    limit.
+    ticket was delivered. Findings of the page that enough runs have not reported are fixed. A run that is not registered
+    belongs to `default_project_id`. Raises ValidationFailed on `/scanRunId` without one, or at an account's limit.
     """
     postback = prepared.postback
     with transaction():
         run = _post_page(postback, default_project_id, now)
-        result = _store(prepared, run, now, actor, limits, rules, fixed_after_runs)
+        result = _store(prepared, run, now, actor, options)
         findings_sql.update_scan_run(postback, now)
         return result
 
@@ -138,16 +148,10 @@ def _projects(account_id: int) -> Any:
 
 
 def _store(
-    prepared: PreparedPostback,
-    run: PostedRun,
-    now: datetime,
-    actor: str,
-    limits: AccountLimits,
-    rules: ApprovalRules,
-    fixed_after_runs: int,
+    prepared: PreparedPostback, run: PostedRun, now: datetime, actor: str, options: PostbackOptions
 ) -> PostbackResult:
     """Store the findings of a page, with their exports; the caller holds the transaction and the lock of the page."""
-    postback, issues = prepared.postback, prepared.issues
+    postback, issues, limits = prepared.postback, prepared.issues, options.limits
     grouped = None
     if run.ticket_grouping == TicketGrouping.RULE:
         groups_sql.lock_project(run.project_id)
@@ -159,7 +163,7 @@ def _store(
     limits.require_room(run.account_id, Limited.FINDINGS, len(new), now)
     known = {mark: issue for mark, issue in issues.items() if mark not in new}
     raised, fixed = _mark_seen(known, run, postback, now)
-    changes = life_cycle.advance(run, postback, [each.id for each in fixed.values()], now, fixed_after_runs)
+    changes = life_cycle.advance(run, postback, [each.id for each in fixed.values()], now, options.fixed_after_runs)
     if not issues:
         return PostbackResult(postback.scan_run_id, 0, 0, (), changes.fixed)
     ticketed = new
@@ -197,7 +201,7 @@ def _store(
         woken = groups_sql.end_snoozes(list(issues), run.project_id)
         status = ExportStatus.PREPARED.value
         append_all([AuditEntry(to_ms(now), actor, "seen_again", each, status, status) for each in woken])
-    rules.apply(run.account_id, changed, now)
+    options.rules.apply(run.account_id, changed, now)
     seen = len(issues) - len(new) - changes.reopened
     return PostbackResult(postback.scan_run_id, len(new), seen, tuple(changed), changes.fixed, changes.reopened)
 

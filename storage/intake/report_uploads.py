@@ -21,9 +21,8 @@ from storage.db.engine import savepoint, transacted, transaction
 from storage.db.leases import JobLease, LeasedJobs, compare_and_swap
 from storage.db.models import ReportUploadRow, ScanRunRow, UserRow
 from storage.db.queries import newest_first
-from storage.exports.rules.rule_evaluation import ApprovalRules
 from storage.intake import findings
-from storage.intake.findings import PreparedPostback
+from storage.intake.findings import PostbackOptions, PreparedPostback
 from storage.secrets.encrypted_columns import UPLOADED_REPORT
 from storage.secrets.vault import Vault
 
@@ -170,9 +169,7 @@ def record(
     total: int,
     postback: PreparedPostback | RefusedPostback,
     now: datetime,
-    limits: AccountLimits,
-    rules: ApprovalRules,
-    fixed_after_runs: int,
+    options: PostbackOptions,
 ) -> bool:
     """Store postback `number` of `total`, counted from 0, with its progress, and end the import after the last one.
 
@@ -186,11 +183,7 @@ def record(
     if stopped is not None:
         _end(lease.id, ReportUploadStatus.FAILED, now, stopped)
         return False
-    result = (
-        postback
-        if isinstance(postback, RefusedPostback)
-        else _recorded(postback, upload, now, limits, rules, fixed_after_runs)
-    )
+    result = postback if isinstance(postback, RefusedPostback) else _recorded(postback, upload, now, options)
     compare_and_swap(ReportUploadRow, lease.id, done=number + 1, **_counts(upload, result, now))
     if number + 1 < total:
         return True
@@ -229,16 +222,11 @@ def _stop_reason(upload: _Progress) -> UploadError | None:
 
 
 def _recorded(
-    postback: PreparedPostback,
-    upload: _Progress,
-    now: datetime,
-    limits: AccountLimits,
-    rules: ApprovalRules,
-    fixed_after_runs: int,
+    postback: PreparedPostback, upload: _Progress, now: datetime, options: PostbackOptions
 ) -> PostbackResult | RefusedPostback:
     try:
         with savepoint():
-            return findings.record(postback, upload.project_id, now, upload.actor, limits, rules, fixed_after_runs)
+            return findings.record(postback, upload.project_id, now, upload.actor, options)
     except ValidationFailed as failed:
         return RefusedPostback(postback.postback.page.url, failed.problems[0].message)
 

@@ -97,7 +97,8 @@ def post(customer: Customer, run: int, *issues: Any, url: str = PAGE, at: dateti
     found = [issue(each) if isinstance(each, str) else each for each in issues]
     body = postback(run, found, page={"url": url}, status="completed")
     prepared = findings.prepare_postback(PostbackForm().read(body), customer.project_id)
-    return findings.record(prepared, customer.project_id, at or NOW + timedelta(minutes=run), "scanner", fixed_after_runs=2)
+    options = findings.PostbackOptions(fixed_after_runs=2)
+    return findings.record(prepared, customer.project_id, at or NOW + timedelta(minutes=run), "scanner", options)
 
 
 def asking_target(customer: Customer) -> str:

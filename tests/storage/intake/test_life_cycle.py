@@ -47,7 +47,8 @@ def post(
     body = postback(run, given, page={"url": url, **page}, status=status)
     prepared = findings.prepare_postback(PostbackForm().read(body), customer.project_id)
     at = NOW + timedelta(minutes=run)
-    return findings.record(prepared, customer.project_id, at, "scanner", fixed_after_runs=fixed_after_runs)
+    options = findings.PostbackOptions(fixed_after_runs=fixed_after_runs)
+    return findings.record(prepared, customer.project_id, at, "scanner", options)
 
 
 def counts(result: PostbackResult) -> tuple[int, int, int, int]:

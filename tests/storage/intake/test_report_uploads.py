@@ -17,7 +17,6 @@ from storage.compliance.erasure import ERASABLE_TABLES
 from storage.db.engine import execute, rows, transaction
 from storage.db.leases import JobLease, LeasedJobs
 from storage.db.models import ReportUploadRow
-from storage.exports.rules.rule_evaluation import LEFT_TO_WORKERS
 from storage.intake import findings, report_uploads
 from storage.intake.report_uploads import LEASE_S, MAX_WAITING, NewReportUpload, RefusedPostback
 from storage.secrets.vault import Vault
@@ -55,7 +54,7 @@ def posted(customer: Customer, upload: ReportUpload, *codes: str) -> findings.Pr
 
 
 def record(lease: JobLease, number: int, total: int, page: Any, now: datetime = NOW, limits: Any = UNLIMITED) -> bool:
-    return report_uploads.record(lease, number, total, page, now, limits, LEFT_TO_WORKERS, 2)
+    return report_uploads.record(lease, number, total, page, now, findings.PostbackOptions(limits))
 
 
 def counts(upload_id: str, customer: Customer) -> tuple[Any, ...]:

@@ -12,18 +12,15 @@ from typing import Any, Final
 from schemas.base.errors import NoEncryptionKey, ValidationFailed, WrongEncryptionKey
 from schemas.content_policy.checked_form import read_checked
 from schemas.content_policy.rules import find
-from schemas.findings.life_cycle import FIXED_AFTER_RUNS
 from schemas.intake.report_uploads import UploadError
 from schemas.intake.scanner import PostbackForm
 from schemas.report_files.document import UnreadableReport
 from schemas.report_files.formats import read_report
 from schemas.report_files.pages import PagePostback, PreparedImport, prepare
-from storage.accounts.account_limits import AccountLimits
 from storage.db.engine import OUTAGES, connection
 from storage.db.leases import JobLease
-from storage.exports.rules.rule_evaluation import ApprovalRules
 from storage.intake import findings, report_uploads
-from storage.intake.findings import PreparedPostback
+from storage.intake.findings import PostbackOptions, PreparedPostback
 from storage.intake.report_uploads import HeldUpload, RefusedPostback
 from storage.secrets.vault import Vault
 
@@ -53,10 +50,8 @@ class ReportUploadTask:
     """Imports uploaded reports, one after the other."""
 
     vault: Vault
-    limits: AccountLimits
-    rules: ApprovalRules
+    options: PostbackOptions
     now: Callable[[], datetime]
-    fixed_after_runs: int = FIXED_AFTER_RUNS
     _current: _Import | None = field(default=None, init=False)
 
     def run_once(self) -> bool:
@@ -104,16 +99,7 @@ class ReportUploadTask:
         postbacks = current.prepared.postbacks
         checked = _checked(postbacks[current.done], current.project_id)
         with connection():
-            goes_on = report_uploads.record(
-                current.lease,
-                current.done,
-                len(postbacks),
-                checked,
-                self.now(),
-                self.limits,
-                self.rules,
-                self.fixed_after_runs,
-            )
+            goes_on = report_uploads.record(current.lease, current.done, len(postbacks), checked, self.now(), self.options)
         current.done += 1
         if not goes_on:
             self._current = None

@@ -8,10 +8,9 @@ from falcon.testing import Result
 from runtime.clock import utc_now
 from schemas.intake.report_uploads import MAX_FILE_BYTES
 from service.console.pages import report_uploads as upload_pages
-from storage.accounts.account_limits import UNLIMITED
 from storage.db.engine import rows
-from storage.exports.rules.rule_evaluation import LEFT_TO_WORKERS
 from storage.intake import report_uploads
+from storage.intake.findings import DEFAULT_OPTIONS
 from storage.secrets import key_check
 from storage.secrets.vault import Vault
 from tests.support.database.databases import on_sqlite
@@ -27,7 +26,7 @@ NAME = "zap <b>\u202egpj.json"
 
 def import_waiting() -> None:
     """Do what a worker does."""
-    task = ReportUploadTask(Vault([b"A" * 32]), UNLIMITED, LEFT_TO_WORKERS, utc_now)
+    task = ReportUploadTask(Vault([b"A" * 32]), DEFAULT_OPTIONS, utc_now)
     while task.run_once():
         pass
 
