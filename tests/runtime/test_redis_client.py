@@ -177,8 +177,8 @@ def test_a_master_that_stands_still_is_left_for_the_new_one() -> None:
         wake_ups = WakeUpQueue(client)
         assert wake_ups.notify()
         first = all_of_it.master()
-        first.stand_still()
+        first.suspend()
         assert wake_ups.notify() is False
         wait_until(wake_ups.notify, 20)
         assert all_of_it.master() is not first
-        first.go_on()
+        first.resume()

@@ -1,7 +1,7 @@
-"""Canaries, words that nothing else contains, and the search for them in whatever is left behind, however it spells them.
+"""Canaries, words that nothing else contains, and the search for them in everything that is stored, in any encoding.
 
-A search that overlooks a place proves nothing: `tests/test_canaries.py` plants a word in each of these places, in each
-spelling, and wants it found.
+A search that overlooks a place proves nothing: `tests/test_canaries.py` puts a word into each of these places, in each
+encoding, and checks that it is found.
 """
 
 import html
@@ -23,24 +23,24 @@ from storage.db.engine import rows
 from storage.db.models import ALL
 from tests.support.servers.redis_and_postgres import PostgresServer
 
-#: A place's name and what stands there.
+#: The content of each place, by its name.
 Places = Mapping[str, bytes]
 
 _NUMBERED: Final = re.compile(rb"cnry(\d{5})yrnc", re.IGNORECASE)
 
 
 def numbered(number: int) -> str:
-    """Return the word of one place among many; letters and digits alone, so that names and hosts can hold it."""
+    """Return the canary with a number: letters and digits alone, which names and hosts accept."""
     return f"cnry{number:05}yrnc"
 
 
 def numbers_in(data: bytes) -> set[int]:
-    """Return which numbered words stand in clear in `data`."""
+    """Return the numbers of the canaries that `data` contains unencoded."""
     return {int(digits) for digits in _NUMBERED.findall(data)}
 
 
 def spellings(word: str) -> frozenset[bytes]:
-    """Return how a word may stand somewhere, in small letters: in clear and as the usual encodings write it."""
+    """Return a word as it is and in the usual encodings, all in lower case."""
     raw = word.encode()
     reported = {
         raw,
@@ -61,13 +61,13 @@ def spellings(word: str) -> frozenset[bytes]:
 
 
 def is_in(data: bytes, word: str) -> bool:
-    """Return whether `data` holds the word in any spelling."""
+    """Return whether `data` contains the word in any encoding."""
     lowered = data.lower()
     return any(each in lowered for each in spellings(word))
 
 
 def traces(places: Places, words: Iterable[str]) -> list[str]:
-    """Return `word in place` for each word that a place holds in any spelling."""
+    """Return `word in place` for each word that a place contains in any encoding."""
     spelled = {word: spellings(word) for word in words}
     lowered = {name: data.lower() for name, data in places.items()}
     return sorted(
@@ -100,7 +100,7 @@ def columns() -> dict[str, bytes]:
 
 
 def postgres(server: PostgresServer, dump: Path | None = None) -> dict[str, bytes]:
-    """Return what a PostgreSQL wrote to its own log, and what stands in a dump of it, which is packed."""
+    """Return the log of a PostgreSQL, and a dump of it, uncompressed."""
     found = {"PostgreSQL's log": (server.folder / "log").read_bytes()}
     if dump is not None:
         command = [str(server.binaries / "pg_restore"), "--file=-", str(dump)]
@@ -109,13 +109,13 @@ def postgres(server: PostgresServer, dump: Path | None = None) -> dict[str, byte
 
 
 def redis(url: str) -> dict[str, bytes]:
-    """Return every key of a Redis with what it holds."""
+    """Return every key of a Redis with its value."""
     with Redis.from_url(url) as client:
         return {f"Redis key {key!r}": key + b"\n" + _held(client, key) for key in client.scan_iter()}
 
 
 def processes(pids: Iterable[int]) -> dict[str, bytes]:
-    """Return what every user of the machine can read of processes and all that they started: how they were called."""
+    """Return what every user of the machine can read of processes and their children: names and arguments."""
     found = {}
     for pid in pids:
         with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
@@ -125,7 +125,7 @@ def processes(pids: Iterable[int]) -> dict[str, bytes]:
 
 
 class Monitor:
-    """Takes down every command that a Redis is given, as its MONITOR tells them."""
+    """Records every command that a Redis gets, by its MONITOR."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -136,7 +136,7 @@ class Monitor:
 
     @property
     def places(self) -> dict[str, bytes]:
-        """What was taken down."""
+        """The recorded commands."""
         return {"Redis commands": b"\n".join(self._reported)}
 
     def __enter__(self) -> Self:
@@ -162,7 +162,7 @@ class Monitor:
 
 
 def _base64(raw: bytes) -> Iterator[bytes]:
-    """Yield the digits of a word wherever it begins in what is encoded, but those that depend on what is around it."""
+    """Yield the base64 of a word at each offset, without the digits that depend on its neighbors."""
     for before, spoiled in ((0, 0), (1, 2), (2, 3)):
         digits = b64encode(bytes(before) + raw).rstrip(b"=")
         whole = digits[spoiled : -1 if (before + len(raw)) % 3 else None]
@@ -183,7 +183,7 @@ def _held(client: Redis, key: bytes) -> bytes:
         b"stream": client.xrange,
     }
     kind: Any = client.type(key)
-    # One that has just run out holds nothing.
+    # One that has just expired has no value.
     return b"" if kind == b"none" else _flat(read[kind](key))  # type: ignore[operator]  # redis annotates for both its clients
 
 

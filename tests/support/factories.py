@@ -1,4 +1,4 @@
-"""Made-up things that tests act on, each with sensible values and any of them replaceable."""
+"""Records, settings and request bodies for tests, with defaults that a test can replace."""
 
 import itertools
 import os
@@ -53,10 +53,10 @@ NOW: Final = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 ENCRYPTION_KEY: Final = "QUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUE="
 SCANNER_SECRET: Final = "scanner-secret-for-tests"
 WEBHOOK_SECRET: Final = "webhook-secret-for-tests"
-#: What signs for the targets of `make_target`.
+#: The secret that signs deliveries to the targets of `make_target`.
 DEFAULT_SECRET: Final = DefaultSecret(WEBHOOK_SECRET, "fp:000000000000")
 
-#: What an installation that delivers to loopback is run with.
+#: The settings of an installation that delivers to loopback.
 LOOPBACK: Final = {"TARGET_ALLOW_HTTP": "true", "TARGET_ALLOWED_PORTS": "1-65535", "TARGET_ALLOWED_NETWORKS": "127.0.0.0/8"}
 
 #: The target policy of such an installation.
@@ -89,10 +89,10 @@ def in_s(seconds: float) -> datetime:
 def make_customer(
     *, may_use_webhooks: bool = True, abilities: tuple[Ability, ...] = (), grouping: TicketGrouping = TicketGrouping.FINDING
 ) -> Customer:
-    """Store a customer in the open database, whose project groups its findings as named."""
+    """Store a customer whose project groups its findings by `grouping`."""
     number = next(_numbers)
     email = f"user{number}@example.com"
-    # Thousands of tests have one: by the functions of storage, which check what they are given, it takes twice as long.
+    # Thousands of tests have one: by the functions of storage, which check their arguments, it takes twice as long.
     with transaction():
         account_id = _insert("accounts", name=f"Account {number}", may_use_webhooks=may_use_webhooks, created_at=to_ms(NOW))
         user_id = _insert("users", account_id=account_id, email=email, created_at=to_ms(NOW), role=Role.OWNER.value)
@@ -122,7 +122,7 @@ def forbid_webhooks(customer: Customer) -> None:
 
 
 def make_colleague(customer: Customer) -> Customer:
-    """Store another user of the customer's account, who was granted nothing yet, with an API token."""
+    """Store another user of the customer's account, without a grant, and an API token."""
     email = f"user{next(_numbers)}@example.com"
     user = accounts.add_user(email, customer.account_id, NOW)
     return replace(customer, user_id=user.id, email=email, token=tokens.create(email, TokenKind.API, NOW)[1])
@@ -160,12 +160,12 @@ def make_report(project_id: int, granted_to: Customer | None = None) -> int:
 
 
 def make_target(customer: Customer, base_url: str = "https://tracker.example.com/hook", name: str = "Tracker") -> Target:
-    """Store an active target that the default secret signs for, and that no worker looks at by itself.
+    """Store an active target that the default secret signs for, and that no worker validates.
 
-    It was made long ago, so a worker that goes by the real clock would count among the connections of a test's receiver.
+    It is old by the real clock, so a worker would validate it, and a test's receiver would count that connection.
     """
     request = TargetRequest("generic_webhook", base_url, None, name, None)
-    # At once, because a worker that is there already would take it in between.
+    # In one transaction: a running worker would claim the validation in between.
     with transaction():
         target = targets.create(request, customer.account_id, "self-hosted", DEFAULT_SECRET, NOW, "user:test")
         execute("UPDATE targets SET validation_due_at = NULL WHERE id = ?", (target.id,))
@@ -173,9 +173,9 @@ def make_target(customer: Customer, base_url: str = "https://tracker.example.com
 
 
 def make_tracker(customer: Customer, base_url: str, vault: Vault | None = None, token: str = TOKEN) -> str:
-    """Store an active target of a Gitea with its token, which no worker validates by itself; return its id.
+    """Store an active target of a Gitea with its token, which no worker validates; return its id.
 
-    `vault` seals the token; without one, that of `environment`.
+    `vault` encrypts the token, by default with the key of `environment`.
     """
     request = TargetRequest("gitea", base_url, None, "Tracker", None)
     with transaction():
@@ -193,7 +193,7 @@ def limit_target(target_id: str, max_per_minute: int | None, now: datetime = NOW
 def make_rule(
     customer: Customer, action: RuleAction, match: RuleMatch | None = None, now: datetime = NOW, name: str = "A rule"
 ) -> ApprovalRule:
-    """Store an enabled approval rule of the customer's user, which matches every export unless `match` says less."""
+    """Store an enabled approval rule of the customer's user, which matches every export, or those of `match`."""
     request = RuleRequest(name, True, match or RuleMatch(severity_at_least="info"), action)
     return approval_rules.create(customer.account_id, request, customer.user_id, now, f"user:{customer.user_id}")
 
@@ -215,7 +215,7 @@ def make_approved(customer: Customer, target_id: str, now: datetime = NOW, label
 
 
 def make_bulk_job(customer: Customer) -> str:
-    """Begin a bulk job of a customer that has nothing to do yet; return its id."""
+    """Begin a bulk job of a customer, on dismissed exports; return its id."""
     decision, query = BulkDecision(BulkAction.RESTORE), ExportQuery(customer.account_id, ("dismissed",))
     count = len(export_list.ids_matching(query))
     new = NewBulkJob(decision, query, count, customer.account_id, customer.user_id, f"user:{customer.user_id}")
@@ -260,7 +260,7 @@ def make_alert(customer: Customer, number: int = 1, state: str = "open", name: s
 
 
 def claim_due(limit: int, now: datetime, lease_s: float, worker: str) -> list[Claim]:
-    """Claim up to `limit` due exports of every target, whatever their turns would allow."""
+    """Claim up to `limit` due exports of every target, whatever its throttle allows."""
     quotas = {row[0]: limit for row in rows("SELECT DISTINCT target_id FROM exports WHERE due_at IS NOT NULL")}
     return claims_sql.claim_due(quotas, now, lease_s, worker)
 
@@ -299,14 +299,14 @@ def make_failed(
 def completed_attempt(
     claim: Claim, transition: Transition = Transition.DELIVER, at: datetime = NOW, **verdict: Any
 ) -> CompletedAttempt:
-    """Return an attempt that was sent for `claim` and judged to be `move`; `verdict` says more of the judgement."""
+    """Return an attempt of a claim that led to `transition`; `verdict` has further members of the verdict."""
     status, outcome = {Transition.DELIVER: (202, "delivered"), Transition.FAIL: (404, "rejected")}.get(
         transition, (503, "retryable")
     )
-    judged = Verdict(transition, outcome, **verdict)
     timings = Timings(dns_ms=1, connect_ms=2, tls_ms=3, first_byte_ms=4, total_ms=5)
-    met = Outcome(status=status, address="192.0.2.1", timings=timings)
-    return CompletedAttempt(claim, identifiers.new_id(identifiers.ATTEMPT, at), at, "ab" * 16, met, judged)
+    sent = Outcome(status=status, address="192.0.2.1", timings=timings)
+    attempt_id = identifiers.new_id(identifiers.ATTEMPT, at)
+    return CompletedAttempt(claim, attempt_id, at, "ab" * 16, sent, Verdict(transition, outcome, **verdict))
 
 
 def postback(scan_run_id: int = 42, issues: Sequence[Mapping[str, Any]] | None = None, **changes: Any) -> dict[str, Any]:
@@ -467,7 +467,7 @@ def make_settings(data_dir: Path, changes: Mapping[str, str] | None = None, **fi
 
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Let this process have exactly `variables` as its environment for a moment."""
+    """Give this process exactly these environment variables during the block."""
     before = dict(os.environ)
     os.environ.clear()
     os.environ.update(variables)

@@ -1,7 +1,4 @@
-"""Small stand-ins for what the tests do not want to be real: a wake-up queue that remembers, a resolver with given answers.
-
-And servers that are real but misbehave.
-"""
+"""Fakes: a wake-up queue that records notifications, resolvers with given answers; and real servers that misbehave."""
 
 import socket
 import ssl
@@ -21,12 +18,12 @@ from schemas.base.errors import RateLimited
 from service.http.limits.rate_limits import RateLimits
 from worker.trackers.runner import TrackerRunner
 
-#: For tests of webhooks, which need none: a task of a tracker breaks.
+#: For tests of webhooks, which use no tracker: a task of a tracker raises.
 NO_TRACKERS: Final = cast("TrackerRunner", None)
 
 
 class FakeWakeUpQueue(WakeUpQueue):
-    """Counts notifications, and calls `look` at each."""
+    """Counts notifications, and records what `look` returns at each."""
 
     def __init__(self, look: Callable[[], object] = lambda: None) -> None:
         self.look = look
@@ -43,7 +40,7 @@ class FakeWakeUpQueue(WakeUpQueue):
         return self.is_connected
 
     def acknowledge(self) -> None:
-        """Nobody waits at this one."""
+        """Do nothing: it has no jobs."""
 
     def is_reachable(self) -> bool:
         return self.is_connected
@@ -53,7 +50,7 @@ class FakeWakeUpQueue(WakeUpQueue):
 
 
 class FakeResolver(DnsResolver):
-    """Answers with the addresses, or fails with the reason, that `table` holds for a name; literals stand for themselves."""
+    """Resolves a name to its addresses in `table`, or fails with its reason there; an address resolves to itself."""
 
     def __init__(self, table: Mapping[str, Sequence[str] | DnsFailure]) -> None:
         super().__init__()
@@ -69,7 +66,7 @@ class FakeResolver(DnsResolver):
 
 
 class SlowResolver(FakeResolver):
-    """Answers each name after `delay_s`."""
+    """Resolves each name after `delay_s` seconds."""
 
     def __init__(self, table: Mapping[str, Sequence[str] | DnsFailure], delay_s: float) -> None:
         super().__init__(table)
@@ -94,7 +91,7 @@ class Rollback(Exception):
 
 
 class OvertakenLimits(RateLimits):
-    """Has others of an address guess wrongly, once too often, while somebody's token is looked up."""
+    """Blocks the address of a request, by the failures of other clients, while its token is looked up."""
 
     def require_unblocked(self, req: falcon.Request) -> None:
         super().require_unblocked(req)
@@ -121,7 +118,7 @@ class ReceivedRequest:
 
 
 class Peer:
-    """One connection, from the side of a server that may misbehave."""
+    """One connection, seen from a server that may misbehave."""
 
     def __init__(self, connection: socket.socket, number: int, stopping: threading.Event) -> None:
         self.connection = connection
@@ -130,7 +127,7 @@ class Peer:
         self._stream = connection.makefile("rb")
 
     def read(self) -> ReceivedRequest | None:
-        """Read one request; None when the client hung up."""
+        """Read one request; None if the client has closed the connection."""
         line = self._stream.readline().decode("latin-1").strip()
         if not line:
             return None
@@ -145,8 +142,8 @@ class Peer:
         self.connection.sendall(data)
 
     def answer(self, status: int = 200, body: bytes = b"{}", **headers: str) -> None:
-        """Send a whole answer; underscores in names of headers become hyphens."""
-        lines = [f"HTTP/1.1 {status} Told", f"Content-Length: {len(body)}"]
+        """Send a whole response; underscores in names of headers become hyphens."""
+        lines = [f"HTTP/1.1 {status} Status", f"Content-Length: {len(body)}"]
         lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
         self.send("\r\n".join([*lines, "", ""]).encode() + body)
 
@@ -158,26 +155,26 @@ class Peer:
                 return
 
     def wait(self) -> None:
-        """Say nothing until the server stops."""
+        """Send nothing until the server stops."""
         self._stopping.wait()
 
     def has_hung_up(self) -> bool:
-        """Say whether the client ended the connection, or the server stops."""
+        """Return whether the client has closed the connection, or the server stops."""
         try:
             return self._stopping.is_set() or self.connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
         except BlockingIOError:
             return False
 
     def close(self) -> None:
-        """Hang up, as the end of a connection."""
+        """Close the connection."""
         self._stream.close()
         self.connection.close()
 
 
 class LoopbackServer:
-    """Accepts connections on loopback and does to each, on a thread of its own, what `behave` says; counts them.
+    """Accepts connections on loopback, counts them, and calls `behave` for each on a thread of its own.
 
-    `tls` wraps them first. A client that hangs up ends its thread quietly.
+    With `tls`, after the handshake. The thread ends without an error if the client closes the connection.
     """
 
     def __init__(
@@ -208,7 +205,7 @@ class LoopbackServer:
         self._listener.close()
         for connection in list(self._open):
             with suppress(OSError):  # the client was faster
-                # That of the plain socket: TLS would forget its session under the thread that reads.
+                # The plain socket's method: that of TLS would drop its session under the thread that reads.
                 socket.socket.shutdown(connection, socket.SHUT_RDWR)
         for thread in self._threads:
             thread.join()
@@ -229,7 +226,7 @@ class LoopbackServer:
             connection = self._tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
         self._open.add(connection)
         peer = Peer(connection, number, self._stopping)
-        with suppress(OSError):  # among them everything that TLS says: the client refused us, or hung up
+        with suppress(OSError):  # errors of TLS included: the client refused our certificate, or closed the connection
             if isinstance(connection, ssl.SSLSocket):
                 connection.do_handshake()
             self._behave(peer)
@@ -238,7 +235,7 @@ class LoopbackServer:
 
 
 class HangingNames:
-    """Stands in for getaddrinfo: names with `hanging` in them get no answer before `let_go`, all others are on loopback."""
+    """Replaces getaddrinfo: names that contain `hanging` get no answer before `let_go`, all others resolve to loopback."""
 
     def __init__(self) -> None:
         self.hanging: list[str] = []

@@ -524,11 +524,11 @@ def test_a_secret_that_no_route_asks_for_is_not_missed(patient: Patient) -> None
 
 
 def test_a_redis_that_drops_what_it_is_given_is_reported(patient: Patient) -> None:
-    patient.redis.order("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+    patient.redis.execute("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
     try:
         [found] = [check for check in patient.reported()["checks"] if check["fix"]]
     finally:
-        patient.redis.order("CONFIG", "SET", "maxmemory-policy", "noeviction")
+        patient.redis.execute("CONFIG", "SET", "maxmemory-policy", "noeviction")
     assert (found["name"], found["status"]) == ("Redis", "warning")
     assert "allkeys-lru" in found["message"]
     assert "noeviction" in found["fix"]

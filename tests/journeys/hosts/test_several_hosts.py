@@ -107,7 +107,7 @@ def test_a_host_that_is_cut_off_is_replaced_and_writes_nothing_late(host: NewHos
     assert_each_is_delivered_by_one(ids)
     written = delivered_by()
     assert written[late] < held
-    hosts[0].mend()
+    hosts[0].reconnect()
     wait_until(lambda: workers[0].has_logged("lease expired before the result was written"), 20)
     assert delivered_by() == written
     # It goes on with the others; after so long a silence it lets them show first that they live.

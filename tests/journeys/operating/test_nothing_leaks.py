@@ -119,7 +119,7 @@ def folder(tmp_path: Path) -> Path:
 def written_redis() -> Iterator[RedisServer]:
     """A Redis of the test's own, which keeps its commands on disk and wants a password."""
     with RedisServer(persistent=True) as server:
-        server.order("ACL", "SETUSER", "riskrelay", "on", f">{PASSWORD}", "~*", "&*", "+@all")
+        server.execute("ACL", "SETUSER", "riskrelay", "on", f">{PASSWORD}", "~*", "&*", "+@all")
         yield server
 
 

@@ -339,8 +339,6 @@ def assert_is_accessible(page: Page) -> None:
 # --- every page
 
 
-#: Elements without an end, and those that html.parser is to see begin and end.
-_VOID: Final = {"meta", "link", "input", "br", "img", "hr", "col", "wbr"}
 _HANDLER: Final = re.compile(r"<[^>]*\s(on[a-z]+|style|srcdoc)\s*=", re.IGNORECASE)
 _START: Final = re.compile(r"<([a-z][a-z0-9]*)[\s>/]", re.IGNORECASE)
 

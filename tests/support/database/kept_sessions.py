@@ -21,7 +21,7 @@ class KeptSession(psycopg.Connection[Any]):
 
     @classmethod
     def connect(cls, conninfo: str = "", **parameters: Any) -> Self:
-        """Return a waiting session with the same parameters as if it were new, or else a new one."""
+        """Return a kept session with the same parameters, reset as if it were new, or a new one."""
         opened_with = (conninfo, sorted((name, str(value)) for name, value in parameters.items()))
         for session in [each for each in _kept if each.opened_with == opened_with]:
             _kept.remove(session)
@@ -33,7 +33,7 @@ class KeptSession(psycopg.Connection[Any]):
         return session
 
     def close(self) -> None:
-        """Let the session wait, or end it: in a transaction, opened by another thread, or one too many."""
+        """Keep the session; end it if it is in a transaction, another thread opened it, or enough are kept."""
         if self in _kept:
             return
         idle = not self.closed and self.info.transaction_status == TransactionStatus.IDLE

@@ -67,12 +67,12 @@ def export_id(number: int) -> str:
 
 
 def settle() -> None:
-    """Let the database finish what writing so much has left to be done, so that nobody else pays for it."""
+    """Write the log of so many rows to the database now, so that no measured statement has to."""
     database.execute_sql("PRAGMA wal_checkpoint(TRUNCATE)" if is_sqlite() else "CHECKPOINT")
 
 
 def learn() -> None:
-    """Let the database learn what stands in its tables, as PostgreSQL does by itself after a while."""
+    """Update the statistics of the planner, as PostgreSQL does by itself after a while."""
     for table in ("targets", "exports"):
         database.execute_sql(f"ANALYZE {table}")
 

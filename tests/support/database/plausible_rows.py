@@ -1,4 +1,4 @@
-"""Rows for every table of a database, whatever its schema's version: made from what the database says of its own columns.
+"""Rows for every table of a database of any schema version: made from the columns and CHECKs that it has.
 
 Nothing here names a table that could be forgotten. Foreign keys lead to rows that are there; what a CHECK allows is found by
 trying, from a seed, so that the rows are the same in every run. Every word that a CHECK lists stands in some row.
@@ -26,7 +26,7 @@ ONE_ROW: Final = {"installation"}
 
 _TICKET: Final = '{"title":"T","description":"","severity":"high","page_url":null,"labels":[],"evidence":{}}'
 
-#: What code reads again, and so needs a form; % is the row's number.
+#: Values that code parses, by column; % is the row's number.
 FORMS: Final[dict[tuple[str, str], str]] = {
     ("alerts", "details"): '{"name":"T","host":"tracker.example","status":"failing","reason":"connect_refused"}',
     ("alerts", "id"): f"alr_01J{'0' * 19}%",
@@ -205,7 +205,7 @@ class _Filler:
 
 
 def _checks(table: str) -> str:
-    """Return what the database says of a table's CHECKs."""
+    """Return the CHECKs of a table."""
     if is_sqlite():
         [(made,)] = rows("SELECT sql FROM sqlite_master WHERE type = 'table' AND name = ?", (table,))
         return "\n".join(re.findall(r"CHECK.*", made, re.DOTALL))

@@ -1,6 +1,6 @@
-"""Holds answers against what `/openapi.json` tells of them: status, media type, headers and every member of the body.
+"""Compares responses with `/openapi.json`: status, media type, headers and every member of the body.
 
-Every call of the service's tests passes here, so that no test meets an answer that nobody has described.
+Every request of the service's tests passes here, so that every response that they get must be described.
 """
 
 from functools import lru_cache
@@ -13,9 +13,9 @@ from service.openapi.document import document
 from service.openapi.error_responses import HEADER_NAMES
 from service.openapi.resource import OpenApiResource
 
-#: Headers of ours that some answers have and others have not.
+#: Our headers that only some responses have.
 _HEADERS: Final = frozenset(HEADER_NAMES.values())
-#: What every route may say without being described: what it takes, and that it takes no other method.
+#: The status that every route may have without a description: its method is not allowed.
 _OF_ANY_ROUTE: Final = frozenset({405})
 
 

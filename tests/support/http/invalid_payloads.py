@@ -62,7 +62,7 @@ from tests.support.trackers.settings import every_setting
 
 Pointer = tuple[str | int, ...]
 
-#: Headers that something reads somewhere: here, in the framework, in the server, in a proxy, in what traces requests.
+#: Headers that something may read: this code, the framework, the server, a proxy, a tracer.
 HEADERS: Final = (
     *("User-Agent", "Referer", "Cookie", "Origin", "From", "Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Host"),
     *("X-Forwarded-Proto", "X-Real-IP", "X-Anything", "Accept-Language", "Accept-Charset", "Range", "If-Match", "If-Range"),
@@ -72,7 +72,7 @@ HEADERS: Final = (
     *("X-Scanner-Secret", "X-Email-Webhook-Secret", "X-Platform-Topic", "X-Platform-Shop-Domain", "X-Service-Signature"),
     *("X-Api-Key", "X-Csrf-Token", "Last-Event-Id", "Prefer", "Want-Digest", "Webhook-Id", "Webhook-Signature"),
 )
-#: Answers about them are refusals; each is tried by itself.
+#: Headers whose values lead to a refusal; each is sent by itself.
 DECIDING: Final = ("Accept", "Content-Type", "Content-Encoding", "Authorization", "X-Platform-Hmac-Sha256")
 
 _WITH_BODY: Final = frozenset({"POST", "PATCH"})
@@ -122,7 +122,7 @@ _REACHED: Final = re.compile(r"[a-z0-9-]+(\.[a-z0-9-]+)+")
 
 @dataclass(frozen=True, slots=True)
 class Spoiled:
-    """A request with the word of `number` in one place; `place` names route and member, list indices as `*`."""
+    """A request with the canary of `number` in one place; `place` names route and member, list indices as `*`."""
 
     place: str
     number: int
@@ -130,7 +130,7 @@ class Spoiled:
 
 
 def unnamed_members(app: App, world: CloudInstallation) -> dict[str, set[str]]:
-    """Return by route which members of forms no request of this module names."""
+    """Return by route the members of forms that no request of this module has."""
     lacking: dict[str, set[str]] = {}
     for method, route, operation in _operations(app, world):
         reported = {name for call in _calls(world, method, route) for name in _names(call.body)}
@@ -140,7 +140,7 @@ def unnamed_members(app: App, world: CloudInstallation) -> dict[str, set[str]]:
 
 
 def requests(app: App, world: CloudInstallation) -> Iterator[Spoiled]:
-    """Yield every request with one place spoiled; the numbers of their words are their own."""
+    """Yield every request with a canary in one place, each with a number of its own."""
     numbers = iter(range(1, 100_000))
     for method, route, operation in _operations(app, world):
         for which, base in enumerate(_calls(world, method, route)):
@@ -171,7 +171,7 @@ def _new_rule(world: CloudInstallation) -> str:
     return make_rule(world.customer, RuleAction(RuleActionType.LABEL, labels=("later",)), RuleMatch(rule="none")).id
 
 
-#: By route, the id in its path and what makes another row for it.
+#: By route, the id in its path and the function that stores another row for it.
 _NEW_ROWS: Final[Mapping[str, tuple[str, Callable[[CloudInstallation], str]]]] = {
     f"PATCH {EXPORTS}/{{export_id}}": ("export_id", _new_export),
     f"POST {EXPORTS}/{{export_id}}/dismiss": ("export_id", _new_export),
@@ -186,7 +186,7 @@ _NEW_ROWS: Final[Mapping[str, tuple[str, Callable[[CloudInstallation], str]]]] =
 
 
 def _of_a_new_row(name: str, call: Call, world: CloudInstallation) -> Call:
-    """Return the request about a row that no request has changed yet, where one changes or ends what it is about."""
+    """Return the request for a new row, if its route changes or deletes the row."""
     if name not in _NEW_ROWS:
         return call
     id_name, make = _NEW_ROWS[name]
@@ -195,14 +195,14 @@ def _of_a_new_row(name: str, call: Call, world: CloudInstallation) -> Call:
 
 
 def base_calls(app: App, world: CloudInstallation) -> Iterator[tuple[str, Call]]:
-    """Yield every request as it should be, by its route."""
+    """Yield every valid request, by its route."""
     for method, route, _ in _operations(app, world):
         for call in _calls(world, method, route):
             yield route, call
 
 
 def leaves(value: Any, pointer: Pointer = ()) -> Iterator[tuple[Pointer, Any]]:
-    """Yield what stands at the ends of a JSON value, with its pointer."""
+    """Yield the values in a JSON value that contain no others, each with its pointer."""
     if isinstance(value, dict | list) and value:
         for key in value if isinstance(value, dict) else range(len(value)):
             yield from leaves(value[key], (*pointer, key))
@@ -211,7 +211,7 @@ def leaves(value: Any, pointer: Pointer = ()) -> Iterator[tuple[Pointer, Any]]:
 
 
 def changed(value: Any, pointer: Pointer, to: Any) -> Any:
-    """Return a copy of a JSON value with something else at a pointer."""
+    """Return a copy of a JSON value with another value at a pointer."""
     if not pointer:
         return to
     copy = deepcopy(value)
@@ -224,7 +224,7 @@ def changed(value: Any, pointer: Pointer, to: Any) -> Any:
 
 
 def _around(name: str, base: Call, numbers: Iterator[int]) -> Iterator[Spoiled]:
-    """Spoil what is around a body: headers all at once, since none decides; what decides, the query and ids one by one."""
+    """Yield requests with canaries outside the body: most headers at once; deciding ones, the query and ids one by one."""
     number = next(numbers)
     word = numbered(number)
     taken = {header.lower() for header, _ in base.headers}
@@ -239,7 +239,7 @@ def _around(name: str, base: Call, numbers: Iterator[int]) -> Iterator[Spoiled]:
         number = next(numbers)
         yield Spoiled(f"{name} header {header}", number, base.plus((header, numbered(number))))
         number = next(numbers)
-        # In a form that is refused, or replaced.
+        # In a form that is refused or replaced.
         yield Spoiled(f"{name} header {header}, unfit", number, base.plus((header, f"{numbered(number)} \xe9")))
     for parameters in (("cursor", "limit", "status", "source"), ("dry_run",)):
         number = next(numbers)
@@ -251,14 +251,14 @@ def _around(name: str, base: Call, numbers: Iterator[int]) -> Iterator[Spoiled]:
             path = base.path.replace(step, f"{known}{numbered(number)}")
             yield Spoiled(f"{name} id in the path", number, replace(base, path=path))
     if base.method in _WITH_BODY:
-        # Every kind has its turn within a few routes.
+        # A few of the bodies for each route, all of them over a few routes.
         for kind, form in islice(cycle(_BODIES.items()), number % len(_BODIES), number % len(_BODIES) + _BODIES_EACH):
             number = next(numbers)
             yield Spoiled(f"{name} body {kind}", number, replace(base, body=form.replace("{}", numbered(number)).encode()))
 
 
 _BODIES_EACH: Final = 4
-#: Bodies of which nothing can be read.
+#: Bodies that are refused before their members are read.
 _BODIES: Final = {
     "text": "{}",
     "cut": '{"{}": "{}',
@@ -275,27 +275,23 @@ _BODIES: Final = {
 
 
 def _within(route: str, base: Call, numbers: Iterator[int]) -> Iterator[tuple[str, Call, int]]:
-    """Spoil each member's value, and add to each object a member of an unknown name."""
+    """Yield requests with a canary as the value of each member, and as an unknown member of each object."""
     if not base.body:
         return
     sample = json.loads(base.body)
     for pointer, old in leaves(sample):
         number = next(numbers)
-        body = _fresh(route, sample, number)
+        body = fresh(route, sample, number)
         yield _written(pointer), base.with_json(changed(body, pointer, _shaped(old, numbered(number)))), number
     for pointer, _ in _objects(sample):
         number = next(numbers)
-        body = _fresh(route, sample, number)
+        body = fresh(route, sample, number)
         more = {**_at(body, pointer), numbered(number): {numbered(number): [numbered(number)]}}
         yield f"{_written(pointer)}/?", base.with_json(changed(body, pointer, more)), number
 
 
 def fresh(route: str, body: Any, number: int) -> Any:
-    """Return a body that says what none before it has said: of what is known already nothing would be stored."""
-    return _fresh(route, body, number)
-
-
-def _fresh(route: str, body: Any, number: int) -> Any:
+    """Return a body that differs from all before it: a repeated finding, email or upload would not be stored."""
     if route == RESULTS:
         known = {"code": f"rule-{number}"}
         issues = [{**each, **known} for each in body["issues"]]
@@ -314,7 +310,7 @@ def _fresh(route: str, body: Any, number: int) -> Any:
 
 
 def _shaped(old: Any, word: str) -> Any:
-    """Return the word in the form of what it replaces, so that it may be taken."""
+    """Return the canary in the form of the value that it replaces, so that it may be accepted."""
     if not isinstance(old, str):
         return word
     if old.startswith("http"):
@@ -362,7 +358,7 @@ def _names(body: bytes) -> Iterator[str]:
 
 
 def _operations(app: App, world: CloudInstallation) -> Iterator[tuple[str, str, Any]]:
-    """Yield method, route and what stands before it; routes without such are open, and have no body."""
+    """Yield method, route and its operation; routes without one are open, and have no body."""
     for route in inspect_routes(app):
         if is_of_the_console(route.path):
             continue
@@ -374,7 +370,7 @@ def _operations(app: App, world: CloudInstallation) -> Iterator[tuple[str, str, 
 
 @dataclass(frozen=True, slots=True)
 class _Open:
-    """What stands before a route that is open to everybody: nothing."""
+    """The operation of a route without checks."""
 
     known_names: frozenset[str] = frozenset()
     has_dry_run: bool = False
@@ -390,7 +386,7 @@ def _reached(route: str, world: CloudInstallation) -> str:
 
 
 def _calls(world: CloudInstallation, method: str, route: str) -> list[Call]:
-    """Return the requests to a route as they should be, one for each form that it takes; `{}` where none is known."""
+    """Return valid requests to a route, one for each form that it accepts; `{}` if none is known."""
     path, tokens = _reached(route, world), (world.customer.token, world.platform_token)
     headers = {**_credentials(route, *tokens), **(JSON if method in _WITH_BODY else {}), "Accept": "application/json"}
     bodies = _bodies(world).get(route, [{}]) if method in _WITH_BODY else []

@@ -1,4 +1,4 @@
-"""Requests as the tests send them, and what every answer of the service must have."""
+"""Requests to the API, and what every response must have."""
 
 import base64
 import json
@@ -21,7 +21,7 @@ from tests.support.http.described_responses import require_described
 JSON: Final = {"Content-Type": "application/json"}
 SCANNER: Final = {"X-Scanner-Secret": SCANNER_SECRET}
 RESULTS: Final = "/api/scanner/results"
-#: PUBLIC_BASE_URL unless it is set.
+#: The default of PUBLIC_BASE_URL.
 BASE = "http://127.0.0.1:8000"
 TARGETS: Final = "/api/ticket-export-targets"
 EXPORTS: Final = "/api/ticket-exports"
@@ -36,7 +36,7 @@ SAFE_HEADERS: Final = {
     "content-security-policy": "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
 }
 
-#: Stands in requests wherever nothing of them may come back.
+#: A value in requests that no response may contain.
 CANARY: Final = "cAnArY-4f1d9b"
 
 _TABLES: Final = [model._meta.table_name for model in ALL]
@@ -50,7 +50,7 @@ def is_of_the_console(path: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request; a header may come twice."""
+    """One request; a header may be repeated."""
 
     method: str
     path: str
@@ -76,7 +76,7 @@ class Call:
         return json.loads(self.body)
 
     def send(self, client: TestClient) -> Result:
-        """Send it to the application, whose description has to know of the answer."""
+        """Send it to the application; the response must be one that the OpenAPI description has."""
         answer = client.simulate_request(
             self.method, self.path, headers=list(self.headers), body=self.body or None, query_string=self.query
         )
@@ -85,7 +85,7 @@ class Call:
 
 
 class SlowBody(BytesIO):
-    """A body, as `wsgi.input`, that is on its way while something happens."""
+    """A body, as `wsgi.input`; `meanwhile` is called while it arrives."""
 
     def __init__(self, body: bytes, meanwhile: Callable[[], object]) -> None:
         super().__init__(body)
@@ -98,7 +98,7 @@ class SlowBody(BytesIO):
 
 @dataclass(frozen=True, slots=True)
 class FieldRefusal:
-    """What a 422 says of one member."""
+    """The path and the code of one field in a 422."""
 
     path: str
     code: str
@@ -120,28 +120,28 @@ class HttpScene:
 
     @property
     def results(self) -> Call:
-        """A postback as it should be."""
+        """A valid postback."""
         return Call("POST", RESULTS, (*SCANNER.items(), *JSON.items())).with_json(postback(99))
 
     @property
     def register(self) -> Call:
-        """A registration of a target as it should be."""
+        """A valid request for a new target."""
         return Call("POST", TARGETS, (*self.customer.bearer.items(), *JSON.items())).with_json(target_request())
 
     @property
     def approve(self) -> Call:
-        """An approval as it should be."""
+        """A valid approval."""
         path = f"{EXPORTS}/{self.export_id}/approve"
         return Call("POST", path, (*self.customer.bearer.items(), *JSON.items())).with_json({"target_id": self.target_id})
 
     @property
     def read(self) -> Call:
-        """A poll as it should be."""
+        """A valid poll."""
         return Call("GET", f"{EXPORTS}/{self.export_id}", tuple(self.customer.bearer.items()))
 
 
 def target_request(base_url: str = "https://tracker.example.com/hook", **changes: Any) -> dict[str, Any]:
-    """Return the body of a registration; `changes` replace members."""
+    """Return the body of a request for a new target; `changes` replace members."""
     body = {"provider_key": "generic_webhook", "base_url": base_url, "deployment_mode": "self-hosted", "name": "Tracker"}
     return {**body, **changes}
 
@@ -164,7 +164,7 @@ def approved(client: TestClient, customer: Customer) -> tuple[str, str]:
 
 
 def schedule_retry(export_id: str, seconds: float) -> None:
-    """Let an approved export wait for its next attempt, as a failed one does."""
+    """Set an approved export to `retry_scheduled`, due in `seconds`."""
     due_ms = to_ms(utc_now()) + round(seconds * 1000)
     assert execute("UPDATE exports SET status = 'retry_scheduled', due_at = ? WHERE id = ?", (due_ms, export_id)) == 1
     assert queries.get(export_id).status == "retry_scheduled"
@@ -176,13 +176,13 @@ def everything_stored() -> dict[str, list[tuple[Any, ...]]]:
 
 
 def assert_is_polite(answer: Result) -> None:
-    """Every answer has a request id and the safe headers."""
+    """Check the request id and the safe headers of a response."""
     assert {name: answer.headers.get(name) for name in SAFE_HEADERS} == SAFE_HEADERS
     assert answer.headers["x-request-id"]
 
 
 def assert_is_error(answer: Result, status: int, code: str, fields: tuple[FieldRefusal, ...] = ()) -> None:
-    """Check the whole body of an error, member by member, and the headers that belong to it."""
+    """Check the whole body of an error, and its headers."""
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == "application/json"
     assert_is_polite(answer)
@@ -198,7 +198,7 @@ def assert_is_error(answer: Result, status: int, code: str, fields: tuple[FieldR
 
 
 def field_message(answer: Result) -> str:
-    """Return the sentence about the one member that a 422 names."""
+    """Return the message about the only field that a 422 names."""
     [reported] = answer.json["error"]["details"]["fields"]
     message: str = reported["message"]
     return message
@@ -210,7 +210,7 @@ def was_made(request_id: str) -> bool:
 
 
 def only_member(body: Mapping[str, Any], name: str) -> Any:
-    """Return the one member there is."""
+    """Return the only member of a body, which is called `name`."""
     assert list(body) == [name]
     return body[name]
 

@@ -49,12 +49,12 @@ class Script:
         return httpx.Response(response.status_code, headers=response.headers, content=response.content)
 
     def pause(self, seconds: float) -> None:
-        """Let the time pass."""
+        """Set the clock ahead, and record the pause."""
         self.pauses.append(seconds)
         self.now += seconds
 
     async def pause_async(self, seconds: float) -> None:
-        """Let the time pass."""
+        """Set the clock ahead, and record the pause."""
         self.pause(seconds)
 
     @property

@@ -1,4 +1,4 @@
-"""The nine endpoints as the specification's table of statements calls them: one request each that is as it should be."""
+"""The nine endpoints of the specification: a valid request to each."""
 
 import base64
 import hashlib
@@ -6,7 +6,7 @@ import hmac
 import json
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
@@ -47,7 +47,7 @@ CMS: Final = "/api/cms-plugins/cms-commerce/diagnostics"
 STOREFRONT: Final = "/api/storefront-app/diagnostics"
 COMPLIANCE: Final = "/api/storefront-app/webhooks/compliance"
 
-#: Takes a member away.
+#: Removes a member.
 ABSENT: Final = object()
 
 
@@ -77,7 +77,7 @@ class CloudInstallation:
 
     @cached_property
     def job_id(self) -> str:
-        """A bulk job that has nothing to do yet."""
+        """A bulk job."""
         return make_bulk_job(self.customer)
 
     @cached_property
@@ -133,11 +133,11 @@ class CloudInstallation:
 
     @cached_property
     def compliance_id(self) -> str:
-        """The id of a compliance request that is not there."""
+        """The id of a compliance request that does not exist."""
         return identifiers.new_id(identifiers.COMPLIANCE, NOW)
 
     def call(self, endpoint: int) -> Call:
-        """Return a request to one of the nine endpoints as it should be."""
+        """Return a valid request to one of the nine endpoints."""
         return _CALLS[endpoint](self)
 
     def send(self, endpoint: int, /, **members: Any) -> Result:
@@ -322,8 +322,3 @@ _CALLS: Final[dict[int, Callable[[CloudInstallation], Call]]] = {
     8: _storefront,
     9: _compliance,
 }
-
-
-def without_body(call: Call) -> Call:
-    """Return a call that says nothing."""
-    return replace(call, body=b"")

@@ -1,4 +1,4 @@
-"""A storefront's compliance webhooks, and persons whose traces stand wherever outside input is kept."""
+"""A storefront's compliance webhooks, and customers whose personal data is wherever input is stored."""
 
 import base64
 import hashlib
@@ -44,7 +44,7 @@ SECRET: Final = "storefront-secret-for-tests"
 EMAIL_SECRET: Final = "email-secret-for-tests"
 SHOP: Final = "snow.shops.example"
 WEBHOOKS: Final = "/api/storefront-app/webhooks/compliance"
-#: What an installation that takes these webhooks is run with; the first account of a test is the operator's.
+#: The settings of an installation with these webhooks; the first account of a test is the operator's.
 CLOUD: Final = {
     "DEPLOYMENT_MODE": "cloud",
     "OPERATOR_ACCOUNT_ID": "1",
@@ -58,7 +58,7 @@ _JSON: Final = {"Content-Type": "application/json"}
 
 @dataclass(frozen=True, slots=True)
 class ShopCustomer:
-    """A customer of a shop; every member is found nowhere else in a test."""
+    """A customer of a shop; no other text of a test contains its members."""
 
     id: int
     email: str
@@ -67,7 +67,7 @@ class ShopCustomer:
 
     @property
     def subject(self) -> Subject:
-        """The person as a request names them."""
+        """The person, as compliance requests have it."""
         return Subject(str(self.id), self.email, self.phone, tuple(map(str, self.orders)))
 
     @property
@@ -77,7 +77,7 @@ class ShopCustomer:
 
     @property
     def traces(self) -> tuple[str, ...]:
-        """What no text may hold when the person is forgotten, in lower case."""
+        """What no text may contain once the person is erased, in lower case."""
         name = self.email.partition("@")[0].lower()
         line = self.phone.split()[-2:]
         return (name, str(self.id), " ".join(line), "-".join(line), *map(str, self.orders))
@@ -117,7 +117,7 @@ def send_webhook(client: TestClient, topic: str, body: Any, shop: str = SHOP, qu
 
 
 def order(topic: Topic, person: ShopCustomer | None = None, shop: str = SHOP) -> tuple[ComplianceWebhook, bytes, bytes]:
-    """Return what a webhook comes to, its bytes, and their signature."""
+    """Return a webhook, its bytes, and their signature."""
     bodies = {Topic.DATA_REQUEST: data_request_body, Topic.CUSTOMER_REDACT: redact_body}
     body = json.dumps(shop_body(shop) if person is None else bodies[topic](person, shop)).encode()
     signed = hmac.digest(SECRET.encode(), body, "sha256")
@@ -125,7 +125,7 @@ def order(topic: Topic, person: ShopCustomer | None = None, shop: str = SHOP) ->
 
 
 def receive(topic: Topic, vault: Vault, person: ShopCustomer | None = None, shop: str = SHOP) -> str:
-    """Store an order as the service does, and return its id."""
+    """Store a compliance request as the service does, and return its id."""
     request_id = compliance_requests.receive(*order(topic, person, shop), vault, utc_now(), "storefront")
     assert request_id is not None
     return request_id
@@ -137,7 +137,7 @@ def cloud_client(folder: Path, **changes: str) -> TestClient:
 
 
 def give_shop(customer: Customer, shop: str = SHOP) -> Customer:
-    """Make a customer's project the one of a shop."""
+    """Give a customer's project the domain of a shop."""
     assert execute("UPDATE projects SET shop_domain = ? WHERE id = ?", (shop, customer.project_id)) == 1
     return customer
 
@@ -161,12 +161,12 @@ def stored(only: Ids | None = None, without: Ids | None = None) -> str:
 
 
 def traces_of(person: ShopCustomer, text: str) -> list[str]:
-    """Return what of a person stands in a text."""
+    """Return the data of a person that a text contains."""
     return [trace for trace in person.traces if trace in text]
 
 
 def plant_captures(customer: Customer, person: ShopCustomer, count: int) -> None:
-    """Store many captures that speak of a person, without an export each."""
+    """Store many captures that mention a person, without exports."""
     now_ms = to_ms(utc_now())
     columns = "id, project_id, page_url, selected_text, created_at"
     for first in range(0, count, 500):
@@ -178,7 +178,7 @@ def plant_captures(customer: Customer, person: ShopCustomer, count: int) -> None
 
 
 class PersonDataSeeder:
-    """Leaves a person's traces with one customer, through the routes that take them in, each request with a key."""
+    """Stores personal data with one customer, by the routes that accept it, each request with an idempotency key."""
 
     def __init__(self, client: TestClient, customer: Customer) -> None:
         self.client = client
@@ -187,7 +187,7 @@ class PersonDataSeeder:
         self._target = make_target(customer)
 
     def plant(self, person: ShopCustomer, shop: str | None = SHOP) -> dict[str, str]:
-        """Leave traces of every kind; return the export of each kind of trace."""
+        """Store data of every kind; return the export of each kind."""
         made = {
             "capture": self._capture(person),
             "diagnostics": self._diagnostics(person, shop),
@@ -266,7 +266,7 @@ class PersonDataSeeder:
         return str(made["id"])
 
     def _on_their_way(self, person: ShopCustomer) -> dict[str, str]:
-        """Leave exports in every status an approval leads to; those that were tried have an attempt."""
+        """Store exports in every status after an approval; those that were tried have an attempt."""
         made = {name: self._approved(person, name) for name in ("exported", "failed", "retry_scheduled", "delivering")}
         now = utc_now()
         claims = {claim.export_id: claim for claim in claim_due(100, now, 3600, "worker:test")}
@@ -279,7 +279,7 @@ class PersonDataSeeder:
         }
         delivered = completed_attempt(claims[made["exported"]], Transition.DELIVER, now, **reported)
         failed = completed_attempt(claims[made["failed"]], Transition.FAIL, now, reason="receiver_rejected")
-        # Receivers answer with what they like.
+        # Receivers may respond with any text.
         failed = failed._replace(outcome=failed.outcome._replace(kept=f"No customer {person.email} here."))
         assert claims_sql.record_attempts([delivered, failed, due], now, "worker:test") == {
             made["exported"],

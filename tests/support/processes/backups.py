@@ -86,7 +86,7 @@ class CommandRunner:
 
     @contextmanager
     def database(self) -> Iterator[None]:
-        """Have the installation's database open in this process for a moment."""
+        """Open the installation's database in this process during the block."""
         with opened(self.url):
             yield
 
@@ -98,7 +98,7 @@ class CommandRunner:
 
 @contextmanager
 def opened(url: str) -> Iterator[None]:
-    """Have a database open in this process for a moment."""
+    """Open a database in this process during the block."""
     open_database(url)
     try:
         with connection():
@@ -115,7 +115,7 @@ def contents() -> Contents:
 
 
 def begin() -> None:
-    """Let the open database know its keys, as the first start does."""
+    """Store the key check in the open database, as the first start does."""
     check_keys(VAULT, utc_now())
 
 

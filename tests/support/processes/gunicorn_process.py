@@ -1,4 +1,4 @@
-"""The service as it is run: gunicorn with its own configuration, over real sockets."""
+"""The service as a process: gunicorn with its own configuration, over real sockets."""
 
 import http.client
 import json
@@ -87,7 +87,7 @@ class Service:
         return self._process.wait(STOP_TIMEOUT_S)
 
     def kill(self) -> None:
-        """End it and its workers; harmless when it has ended."""
+        """Kill it and its workers; does nothing if it has ended."""
         if self._process is None or self._process.poll() is not None:
             return
         workers = self.workers

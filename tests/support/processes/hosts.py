@@ -1,4 +1,4 @@
-"""Hosts of one installation: each has a folder and lines of its own to the one PostgreSQL and the one Redis."""
+"""Hosts of one installation: each has its own folder, and its own connections to the shared PostgreSQL and Redis."""
 
 from collections import Counter
 from contextlib import ExitStack
@@ -18,7 +18,7 @@ from tests.support.servers.relays import CuttableRelay
 
 
 class Host:
-    """One machine: a folder that no other one sees, and two lines that can be cut."""
+    """One host: a folder of its own, and relays to PostgreSQL and Redis that can be cut."""
 
     def __init__(self, folder: Path, database_url: str, redis: RedisServer) -> None:
         self.folder = folder
@@ -39,18 +39,18 @@ class Host:
         self._stack.close()
 
     def cut_off(self) -> None:
-        """Let nothing come or go any more."""
+        """Cut the host off from PostgreSQL and Redis."""
         self._to_postgres.cut()
         self._to_redis.cut()
 
-    def mend(self) -> None:
-        """Let everything pass again."""
-        self._to_postgres.mend()
-        self._to_redis.mend()
+    def reconnect(self) -> None:
+        """Connect the host again."""
+        self._to_postgres.restore()
+        self._to_redis.restore()
 
     def work(self, **changes: str) -> WorkerProcess:
         """Start a worker here; it ends with the host."""
-        # Before the lines go down: what waits on a line that was cut would keep it up.
+        # Ends before the relays: a connection that waits on a relay that was cut would keep it open.
         return self._stack.enter_context(WorkerProcess(self.folder, self.database_url, self.redis_url, **changes))
 
     def serve(self, **changes: str) -> Service:
@@ -60,7 +60,7 @@ class Host:
 
 
 def name_of(worker: WorkerProcess) -> str:
-    """What a worker calls itself: in its log, and in the rows that it writes."""
+    """Return the name of a worker, which is in its log and in the rows that it writes."""
     [name] = {line["worker"] for line in worker.log_lines if line["message"] == "worker started"}
     return str(name)
 
@@ -68,7 +68,7 @@ def name_of(worker: WorkerProcess) -> str:
 def approved_over(url: str, targets: int, each: int) -> list[str]:
     """Store exports that are approved and due, `each` for so many targets at `url`, which have answered before."""
     customer = make_customer()
-    # All at once: due one by one, they would be sent as they come, by whoever looks first.
+    # In one transaction: due one by one, each would be sent by the first worker that scans.
     with transaction():
         made = [make_target(customer, url).id for _ in range(targets)]
         ids = [make_approved(customer, target_id, utc_now()) for target_id in made for _ in range(each)]

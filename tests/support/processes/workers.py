@@ -1,4 +1,4 @@
-"""Real worker daemons as processes, what they deliver to, and a stopwatch for what they are to bring about."""
+"""Real worker daemons as processes, the receivers that they deliver to, and waits for their effects."""
 
 import json
 import signal
@@ -24,14 +24,14 @@ from tests.support.servers.redis_and_postgres import RedisServer
 ROOT: Final = Path(__file__).resolve().parents[3]
 RISKRELAY: Final = str(ROOT / "bin" / "riskrelay")
 
-#: A start takes about a second; a machine that runs everything at once gets its time.
+#: A start takes about a second, and longer on a machine that runs all tests at once.
 START_WITHIN_S: Final = 30.0
-#: A sweep a second finds what no wake-up announced; the rest is a busy machine's.
+#: A sweep a second finds what had no wake-up; the rest is for a busy machine.
 BY_A_SWEEP_S: Final = 5.0
 
 
 def wait_until(is_so: Callable[[], object], timeout_s: float = 30.0, every_s: float = 0.01) -> float:
-    """Wait until `is_so()`, at most `timeout_s` seconds; return how long it took."""
+    """Wait until `is_so()` is true, at most `timeout_s` seconds; return how long it took."""
     began = time.monotonic()
     while not is_so():
         assert time.monotonic() - began < timeout_s, f"The condition did not become true within {timeout_s:g} s."
@@ -47,41 +47,41 @@ def approved(url: str, count: int = 1, at: datetime | None = None) -> list[str]:
 
 
 def approved_each(url: str, count: int, at: datetime | None = None) -> list[str]:
-    """The same, each for a target of its own: a new one is sent a few at a time until it has answered."""
+    """The same, each for a target of its own: a new target gets few requests at once until it has responded."""
     return [export_id for _ in range(count) for export_id in approved(url, at=at)]
 
 
 def forget_workers() -> None:
-    """Let the next worker take its share as if those that died here had been dead for long."""
+    """Delete the heartbeats of workers that died here, so that the next one shares targets with none of them."""
     execute("DELETE FROM workers")
 
 
 def is_exported(export_id: str) -> Callable[[], bool]:
-    """Return what tells whether an export has arrived."""
+    """Return a function that returns whether an export is exported."""
     return lambda: queries.get(export_id).status == "exported"
 
 
 def all_are(status: str) -> Callable[[], bool]:
-    """Return what tells whether every export is in this status."""
+    """Return a function that returns whether every export has this status."""
     return lambda: rows("SELECT DISTINCT status FROM exports") == [(status,)]
 
 
 def notify_workers(redis: RedisServer) -> bool:
-    """Notify the workers as the service does; return whether Redis took part."""
+    """Notify the workers as the service does; return whether Redis was available."""
     return WakeUpQueue(wake_up_queue.connect(redis.url)).notify()
 
 
 class WorkerProcess:
-    """The process that `bin/riskrelay work` becomes; it is killed at the end, if it has not ended before.
+    """A worker process as `bin/riskrelay work` starts it, killed at the end of the block unless it has ended.
 
-    It is forked from one that has imported the same modules.
+    It is forked from a process that has imported the same modules.
     """
 
     #: The module whose imports it shares; None for one that is started.
     imported: str | None = "tests.support.processes.imported_worker"
     # As `run` starts it: the command's own checks take as long as the start of the worker.
     command: tuple[str, ...] = (sys.executable, *WORK_ALONE)
-    #: What its log says when it is where a test can go on.
+    #: The message in its log after which a test continues.
     first_words = "worker started"
 
     def __init__(self, folder: Path, database_url: str, redis_url: str, **changes: str) -> None:
@@ -98,7 +98,7 @@ class WorkerProcess:
         return [json.loads(line) for line in self.log.read_text().splitlines()]
 
     def has_logged(self, message: str) -> bool:
-        """Say whether its log holds a line with exactly this message."""
+        """Return whether its log has a line with exactly this message."""
         return any(line["message"] == message for line in self.log_lines)
 
     def __enter__(self) -> Self:
@@ -114,7 +114,7 @@ class WorkerProcess:
         self.kill()
 
     def kill(self) -> None:
-        """End it as a crash does; harmless when it has ended."""
+        """Kill it as a crash does; does nothing if it has ended."""
         self.process.kill()
         self.process.wait()
 
@@ -127,7 +127,7 @@ class WorkerProcess:
         return self.process.wait(timeout_s)
 
     def cpu_s(self) -> float:
-        """The processor time it has taken so far."""
+        """Return the processor time that it has used."""
         fields = self._stat()
         ticks_per_s = 100  # USER_HZ, the same on every Linux
         return (int(fields[11]) + int(fields[12])) / ticks_per_s
@@ -137,7 +137,7 @@ class WorkerProcess:
         return self._stat()[0] == "T"
 
     def _stat(self) -> list[str]:
-        """What the kernel says about it, from its state on."""
+        """Return the fields of the kernel's `stat`, from its state on."""
         return Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
 
 
@@ -148,13 +148,13 @@ class StartedWorker(WorkerProcess):
 
 
 class WorkCommand(StartedWorker):
-    """`bin/riskrelay work`, which has parts of its own with several processes or with WORKER_METRICS_BIND."""
+    """`bin/riskrelay work` itself, for tests of several processes or of WORKER_METRICS_BIND."""
 
     command = (RISKRELAY, "work")
 
 
 class UnluckyWorker(WorkerProcess):
-    """A worker that begins at `go()` and meets with what `tests/journeys/failures/crashing_worker.py` takes as options."""
+    """A worker that begins at `go()` and fails as the options of `tests/journeys/failures/crashing_worker.py` say."""
 
     first_words = "waiting for its cue"
 
@@ -163,14 +163,14 @@ class UnluckyWorker(WorkerProcess):
         super().__init__(folder, database_url, redis_url, **changes)
 
     def go(self) -> None:
-        """Let it begin."""
+        """Let the worker begin."""
         assert self.process.stdin is not None
         self.process.stdin.write(b"\n")
         self.process.stdin.flush()
 
 
 class SteppingClock:
-    """A clock beside the real one, for workers that are given its file: it differs by what it was stepped last."""
+    """A clock that differs from the real one by `offset_s`; workers read that from its file."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "clock"
@@ -178,19 +178,19 @@ class SteppingClock:
         self.step_to(0.0)
 
     def step_to(self, offset_s: float) -> None:
-        """Let it differ from the real one by `offset_s` seconds from now on."""
+        """Set the difference from the real clock."""
         self.offset_s = offset_s
         beside = self.path.with_suffix(".new")
         beside.write_text(str(offset_s))
         beside.replace(self.path)
 
     def now(self) -> datetime:
-        """What it shows."""
+        """Return its time."""
         return utc_now() + timedelta(seconds=self.offset_s)
 
 
 class CountingReceiver(LoopbackServer):
-    """Keeps every request and answers 202 to each, or to none before `gate` is open; it thinks for `pause_s` seconds."""
+    """Records every request, and responds 202 after `pause_s` seconds, once `gate` is open."""
 
     def __init__(self, port: int = 0, pause_s: float = 0.0, host: str = "127.0.0.1") -> None:
         self.requests: list[ReceivedRequest] = []

@@ -34,26 +34,26 @@ def chromium() -> Iterator[Browser]:
 
 @dataclass
 class Watch:
-    """What went on in the pages of one context: everything that one is not to see is among its complaints."""
+    """What happened in the pages of one context; `complaints` has what must not happen."""
 
-    #: What was logged, what broke, and what the policy of a page forbade.
+    #: Messages of the console, errors, and violations of a page's content security policy.
     console: list[str] = field(default_factory=list)
     dialogs: list[str] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
-    #: What never came, or came with an error.
+    #: Requests without a response, or with an error.
     failed: list[str] = field(default_factory=list)
 
     def outside(self, home: str) -> list[str]:
-        """Return what was asked for that is neither beneath `home` nor in the page itself."""
+        """Return the requests to URLs that are neither below `home` nor data of the page itself."""
         return [asked for asked in self.asked if not asked.startswith((f"{home}/", "data:"))]
 
     def complaints(self, home: str) -> list[str]:
-        """Return everything that is not as it should be; nothing but what is beneath `home` may be asked for."""
+        """Return everything that must not happen, requests to URLs that are not below `home` included."""
         return [*self.console, *self.dialogs, *self.failed, *self.outside(home)]
 
 
 def watch(context: BrowserContext) -> Watch:
-    """Note what goes on in every page of a context from now on."""
+    """Record what happens in every page of a context from now on."""
     seen = Watch()
 
     def dismiss(dialog: Dialog) -> None:

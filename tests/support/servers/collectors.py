@@ -1,4 +1,4 @@
-"""What an installation may tell others of itself, taken in over a real socket: a Sentry and a collector of traces."""
+"""Servers that receive error reports and traces of an installation: a Sentry and an OTLP collector."""
 
 import gzip
 import json
@@ -14,7 +14,7 @@ from tests.support.fakes import LoopbackServer, Peer, ReceivedRequest
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One span as it arrived, with what its process says of itself."""
+    """One span as it arrived, with the attributes of its process."""
 
     name: str
     kind: int
@@ -69,7 +69,7 @@ class SentryCollector(Collector):
 
     @property
     def dsn(self) -> str:
-        """What SENTRY_DSN is set to."""
+        """The value of SENTRY_DSN."""
         return f"http://public-key@127.0.0.1:{self.port}/42"
 
     @property

@@ -31,12 +31,12 @@ Change = Callable[[dict[str, Any]], Any]
 
 @cache
 def make_key(kid: str, name: str = "", use: str = "sig") -> RSAKey:
-    """Return a key that `name` tells from others with the same `kid`; each is generated once."""
+    """Return the key with a `kid`; a `name` makes another one with the same `kid`. Each is generated once."""
     return RSAKey.generate_key(2048, {"kid": kid, "use": use})
 
 
 class FakeIssuer:
-    """What it answers, and what it was asked; a test changes its attributes."""
+    """An issuer: its responses, which a test changes by its attributes, and the requests that it got."""
 
     def __init__(self, url: str) -> None:
         self.url = url

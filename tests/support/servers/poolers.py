@@ -29,7 +29,7 @@ class PgBouncer(Server):
 
     @property
     def url(self) -> str:
-        """Say where clients find the database."""
+        """The URL of the database for clients."""
         behind = urlsplit(self._behind)
         return self._behind.replace(f"{behind.hostname}:{behind.port}/", f"{self._address}:{self._port}/")
 

@@ -1,11 +1,10 @@
 """Real servers for the tests: a Redis and a PostgreSQL, each in a short temporary folder of its own.
 
-The machine's binaries serve where there are any, else those that `bin/setup --test` put into .venv.
-REDIS_URL and DATABASE_URL of the environment are never used: tests empty and kill what they are given.
+Uses the machine's binaries if there are any, otherwise those that `bin/setup --test` installed into .venv. REDIS_URL and
+DATABASE_URL of the environment are never used: tests empty and kill their servers.
 
-The servers end with the process that started them, whatever ends it. Start them on the main thread, because
-the kernel takes the end of the starting thread for the end of the parent. They trust every local user and
-sync nothing to disk, so they are of no use for anything but tests.
+The servers end with the process that started them, however it ends. Start them on the main thread, because the kernel sends
+their death signal when the starting thread ends. They trust every local user and sync nothing to disk.
 """
 
 from __future__ import annotations
@@ -44,8 +43,8 @@ POLL_INTERVAL_S = 0.02
 # sun_path holds 108 bytes on Linux; this leaves room for the socket's name.
 LONGEST_FOLDER_BYTES = 80
 
-# Becomes the server after asking the kernel for a signal when the parent dies. It drops root itself: a change
-# of user later would cancel that wish, and one made earlier could put the interpreter out of reach.
+# Asks the kernel for a signal when the parent dies, then executes the server. It changes the user itself: a later change
+# would cancel the signal, and after an earlier one the interpreter may be unreadable.
 LAUNCHER = """
 import ctypes, os, sys
 parent, death_signal, uid, gid = map(int, sys.argv[1:5])
@@ -62,9 +61,9 @@ class ServerError(Exception):
 
 
 class Server:
-    """What both servers share: a folder, a process, and the moves tests make with them."""
+    """What both servers share: a folder, a process, and how tests start, stop and kill it."""
 
-    stop_signal: signal.Signals  # ends it in order
+    stop_signal: signal.Signals  # for an orderly end
     death_signal: signal.Signals  # sent when the test run itself dies
     ready_errors: tuple[type[Exception], ...]  # what its client raises while it cannot serve yet
     start_timeout_s = START_TIMEOUT_S
@@ -76,13 +75,13 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Say where clients find it; the same after every restart."""
+        """The URL for clients; the same after every restart."""
         raise NotImplementedError
 
     def start(self) -> None:
-        """Start it (again) with the data it has, and return once it answers.
+        """Start the server with the data it has, and return once it answers.
 
-        Raises ServerError with its log if it does not within `start_timeout_s`.
+        Raises ServerError with its log if it does not answer within `start_timeout_s`.
         """
         if threading.current_thread() is not threading.main_thread():
             raise ServerError("Start test servers on the main thread: they end with the thread that starts them.")
@@ -96,16 +95,16 @@ class Server:
             time.sleep(POLL_INTERVAL_S)
 
     def stop(self) -> None:
-        """End it in order, keeping its data; harmless when it is not running."""
+        """Stop the server and keep its data; does nothing if it is not running."""
         self._end_with(self.stop_signal)
 
     def kill(self) -> None:
-        """End it as a crash does; harmless when it is not running."""
+        """End the server as a crash does; does nothing if it is not running."""
         self._end_with(signal.SIGKILL)
 
     @property
     def is_running(self) -> bool:
-        """Say whether its main process is alive."""
+        """Whether its main process is alive."""
         return self._process is not None and self._process.poll() is None
 
     def __enter__(self) -> Self:
@@ -169,7 +168,7 @@ class Server:
 class RedisServer(Server):
     """A Redis on a unix socket.
 
-    Its data end with it unless `persistent`: then every write is on disk before it is answered.
+    It loses its data when it ends, unless it is `persistent`: then every write is on disk before the response.
     """
 
     stop_signal = signal.SIGTERM
@@ -182,30 +181,30 @@ class RedisServer(Server):
 
     @property
     def url(self) -> str:
-        """Say where clients find it, in the form REDIS_URL takes."""
+        """The URL for clients, in the form of REDIS_URL."""
         return f"unix://{quote(str(self.folder / 'redis.sock'))}"
 
     def flush(self) -> None:
         """Empty it, as an operator's FLUSHALL would."""
-        self.order("FLUSHALL")
+        self.execute("FLUSHALL")
 
-    def order(self, *words: str) -> None:
-        """Give it a command, as an operator would; for a configuration that it is to serve under from now on."""
+    def execute(self, *words: str) -> None:
+        """Execute a command, as an operator would."""
         with redis.Redis.from_url(self.url) as client:
             client.execute_command(*words)
 
-    def stand_still(self) -> None:
-        """Let it take calls and answer none, as a machine that hangs."""
+    def suspend(self) -> None:
+        """Suspend the process: connections are accepted, and nothing is answered, as by a machine that hangs."""
         self._send(signal.SIGSTOP)
 
-    def go_on(self) -> None:
-        """Let it go on."""
+    def resume(self) -> None:
+        """Resume the suspended process."""
         self._send(signal.SIGCONT)
 
     def stop(self) -> None:
-        """Stop the server; a stopped process continues first, since it would not handle SIGTERM."""
+        """Stop the server; a suspended process is resumed first, since it would not handle SIGTERM."""
         if self.is_running:
-            self.go_on()
+            self.resume()
         super().stop()
 
     def _send(self, number: signal.Signals) -> None:
@@ -235,27 +234,27 @@ def _restart(redis: RedisServer) -> None:
 
 
 def _nothing(_: RedisServer) -> None:
-    """What is restarted or emptied needs no mending."""
+    """Nothing to repair: Redis works again by itself."""
 
 
-def _order(*words: str) -> Callable[[RedisServer], None]:
-    return lambda redis: redis.order(*words)
+def _executing(*words: str) -> Callable[[RedisServer], None]:
+    return lambda redis: redis.execute(*words)
 
 
-# what happens to Redis, and what mends it
+#: How Redis fails, and how it is repaired.
 REDIS_FAILURES: Final[dict[str, tuple[Callable[[RedisServer], None], Callable[[RedisServer], None]]]] = {
     "emptied": (RedisServer.flush, _nothing),
     "stopped": (RedisServer.stop, RedisServer.start),
     "restarted": (_restart, _nothing),
-    "hung": (RedisServer.stand_still, RedisServer.go_on),
-    # A replica whose master is nowhere: it answers what is read and refuses what is written.
-    "read-only": (_order("REPLICAOF", "127.0.0.1", "1"), _order("REPLICAOF", "NO", "ONE")),
-    # A master that writes only with a replica at hand.
+    "hung": (RedisServer.suspend, RedisServer.resume),
+    # A replica whose master is unreachable: it serves reads and refuses writes.
+    "read-only": (_executing("REPLICAOF", "127.0.0.1", "1"), _executing("REPLICAOF", "NO", "ONE")),
+    # A master that accepts writes only while a replica is connected.
     "refusing writes": (
-        _order("CONFIG", "SET", "min-replicas-to-write", "1"),
-        _order("CONFIG", "SET", "min-replicas-to-write", "0"),
+        _executing("CONFIG", "SET", "min-replicas-to-write", "1"),
+        _executing("CONFIG", "SET", "min-replicas-to-write", "0"),
     ),
-    "full": (_order("CONFIG", "SET", "maxmemory", "1"), _order("CONFIG", "SET", "maxmemory", "0")),
+    "full": (_executing("CONFIG", "SET", "maxmemory", "1"), _executing("CONFIG", "SET", "maxmemory", "0")),
 }
 
 
@@ -263,7 +262,7 @@ class PostgresServer(Server):
     """A PostgreSQL on a loopback port, with one superuser named as the product."""
 
     stop_signal = signal.SIGINT  # "fast": does not wait for clients
-    death_signal = signal.SIGQUIT  # "immediate": nobody is left to read the data
+    death_signal = signal.SIGQUIT  # "immediate": the data is not needed any more
     ready_errors = (psycopg.OperationalError,)
     user = "riskrelay"
 
@@ -276,11 +275,11 @@ class PostgresServer(Server):
 
     @property
     def url(self) -> str:
-        """Say where clients find its first database; create_database() gives more."""
+        """The URL of its first database; `create_database` creates others."""
         return self._url_of("postgres")
 
     def create_database(self, template: str = "template1") -> str:
-        """Make a database, empty or a copy of the one named `template`, and return its URL."""
+        """Create a database, empty or a copy of `template`, and return its URL."""
         self._databases += 1
         name = f"test_{self._databases}"
         statement = psycopg.sql.SQL("CREATE DATABASE {} TEMPLATE {}")
@@ -289,13 +288,13 @@ class PostgresServer(Server):
         return self._url_of(name)
 
     def start(self) -> None:
-        """Start it (again), and return once it answers; the first start makes the data folder."""
+        """Start the server, and return once it answers; the first start creates the data folder."""
         if not self._data.exists():
             self._initialise()
         super().start()
 
     def stop_at_once(self) -> None:
-        """End it without the order of a shutdown ("immediate"): its next start recovers from the log."""
+        """Stop the server without a shutdown ("immediate"): the next start recovers from the log."""
         self._end_with(signal.SIGQUIT)
 
     @property
@@ -332,7 +331,7 @@ class PostgresServer(Server):
 
 
 def find_postgres() -> Path:
-    """Name a folder that has both initdb and postgres: the machine's newest, else the one in .venv.
+    """Return a folder with both initdb and postgres: the machine's newest, otherwise that of .venv.
 
     Raises ServerError if there is none.
     """
@@ -343,11 +342,11 @@ def find_postgres() -> Path:
 
 
 def processes_in(folder: Path) -> Iterator[int]:
-    """Yield the ids of the processes that work in `folder` or below it, as both servers' processes do."""
+    """Yield the ids of the processes whose current folder is `folder` or below it, as those of both servers are."""
     for link in Path("/proc").glob("[0-9]*/cwd"):
         try:
             where = link.readlink()
-        except OSError:  # it has just ended, or is none of our business
+        except OSError:  # it has just ended, or belongs to another user
             continue
         if where.is_relative_to(folder):
             yield int(link.parent.name)
@@ -373,7 +372,7 @@ def _version_of_debian_folder(folder: Path) -> float:
 
 
 def unprivileged_owner() -> tuple[int, int]:
-    """Name a user and group that PostgreSQL accepts: ourselves, or nobody where we are root."""
+    """Return a user and group that PostgreSQL accepts: our own, or those of nobody if we are root."""
     if os.geteuid() != 0:
         return os.geteuid(), os.getegid()
     others = [entry for entry in pwd.getpwall() if entry.pw_uid != 0]
@@ -382,7 +381,7 @@ def unprivileged_owner() -> tuple[int, int]:
 
 
 def _short_folder(owner: tuple[int, int]) -> Path:
-    """Make a folder whose path leaves room for a socket's name and which `owner` can reach."""
+    """Create a folder that `owner` can enter, with a path that leaves room for the name of a socket."""
     for parent in (Path(tempfile.gettempdir()), Path("/tmp")):  # noqa: S108 - mkdtemp makes the name safe
         folder = Path(tempfile.mkdtemp(prefix="rr-", dir=parent)).resolve()
         os.chown(folder, *owner)
@@ -397,19 +396,19 @@ def _can_reach(owner: tuple[int, int], folder: Path) -> bool:
 
 
 def _reachable(binaries: Path, folder: Path, owner: tuple[int, int]) -> Path:
-    """Return `binaries` if `owner` can run them, else a copy of the wheel's: the checkout may be root's alone."""
+    """Return `binaries` if `owner` can run them, otherwise a copy of the wheel's: only root may be able to read ours."""
     tried = _run_as(owner, [str(binaries / "postgres"), "--version"], folder)
     if tried.returncode == 0:
         return binaries
     if not binaries.is_relative_to(POSTGRES_WHEEL):
         raise ServerError(f"User {owner[0]} cannot run {binaries / 'postgres'}: {tried.stdout}")
-    # The whole tree, as its programs look for their libraries beside them; the second version in it is not used.
+    # The whole tree, because the programs load libraries beside them, without the second version, which is not used.
     shutil.copytree(POSTGRES_WHEEL, folder / "wheel", symlinks=True, ignore=shutil.ignore_patterns("pginstall18"))
     return folder / "wheel" / BINARIES_IN_WHEEL
 
 
 def _run_as(owner: tuple[int, int], words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run `words` as `owner` in `folder`; what cannot be started counts as failed."""
+    """Run a command as `owner` in `folder`; one that cannot be started counts as failed."""
     uid, gid = owner
     is_change = uid != os.geteuid()
     environment = {"PATH": os.defpath, "LC_ALL": "C", "HOME": str(folder)}

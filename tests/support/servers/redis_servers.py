@@ -1,4 +1,4 @@
-"""Redis as others run it: on a port, with passwords, with a replica, and with Sentinels that make it the master."""
+"""Redis in other installations: on a port, with passwords, with a replica, and with Sentinels."""
 
 import os
 import signal
@@ -15,16 +15,16 @@ from redis.retry import Retry
 from bin.processes.embedded_redis import find_server
 from tests.support.servers.redis_and_postgres import RedisServer, Server, free_port
 
-#: Characters that a URL has another use for.
+#: Characters that are reserved in URLs.
 PASSWORD: Final = "p@ss:w/rd?#%"
 ENCODED: Final = "p%40ss%3Aw%2Frd%3F%23%25"
-#: What docs/scaling.md tells to give a user of Redis's own.
+#: The rights that docs/scaling.md gives to a Redis user.
 RIGHTS: Final = ("~rq:*", "~riskrelay:*", "resetchannels", "+@all", "-@dangerous", "+info")
 SERVICE: Final = "riskrelay"
 
 
 class PortRedis(RedisServer):
-    """A Redis on a port of loopback beside its socket; it wants PASSWORD, of the user `riskrelay` or of the usual one."""
+    """A Redis on a port of loopback beside its socket; PASSWORD is that of the users `riskrelay` and `default`."""
 
     def __init__(self, replica_of: "PortRedis | None" = None, also_at: str | None = None) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class PortRedis(RedisServer):
 
     @property
     def url(self) -> str:
-        """Say where clients find it."""
+        """The URL for clients."""
         return f"redis://:{ENCODED}@127.0.0.1:{self.port}/0"
 
     def role(self) -> str:
@@ -64,7 +64,7 @@ class PortRedis(RedisServer):
 
 
 class SentinelServer(Server):
-    """A Sentinel that watches one master; without `password` it answers everybody."""
+    """A Sentinel that monitors one master; without `password` it accepts every client."""
 
     stop_signal = signal.SIGTERM
     death_signal = signal.SIGKILL
@@ -85,11 +85,11 @@ class SentinelServer(Server):
 
     @property
     def url(self) -> str:
-        """Say where it answers, without its password."""
+        """Its URL, without its password."""
         return f"redis://127.0.0.1:{self.port}"
 
     def state(self) -> dict[str, str]:
-        """Tell what it knows of the master."""
+        """Return its state of the master."""
         with self._client() as client:
             found: dict[str, str] = client.sentinel_master(SERVICE)
             return found
@@ -118,7 +118,7 @@ class Watched:
 
     @property
     def url(self) -> str:
-        """Say where clients find whichever is the master."""
+        """The URL for clients, which names the Sentinels."""
         places = ",".join(f"127.0.0.1:{each.port}" for each in self.sentinels)
         return f"redis+sentinel://:{ENCODED}@{places}/{SERVICE}"
 

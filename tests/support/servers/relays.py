@@ -1,4 +1,4 @@
-"""A relay between clients and a server: the line of one host, which a test can cut and mend, or over which TLS is spoken."""
+"""A relay between clients and a server, which a test can cut and restore, or which accepts TLS."""
 
 import select
 import socket
@@ -8,9 +8,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, Self
 
-#: A piece of what passes.
+#: Bytes of one read.
 _PIECE_BYTES: Final = 65_536
-#: How soon a line that was cut or mended notices.
+#: How soon a relay notices that it was cut or restored.
 _LOOK_S: Final = 0.05
 
 #: Where a server listens: host and port, or the path of its socket.
@@ -18,10 +18,10 @@ Place = tuple[str, int] | str
 
 
 class CuttableRelay:
-    """Listens on loopback and passes everything on to `server`, until `cut`: then it passes nothing and closes nothing.
+    """Listens on loopback and forwards everything to `server`, until `cut`: then it forwards and closes nothing.
 
-    Who is cut off sees what a broken line shows: connections stand, new ones are never answered. With `tls` it takes TLS
-    from clients that speak it, and passes on what was in it.
+    A client that is cut off meets what a broken network shows: its connections stay open, new ones get no response. With
+    `tls`, clients connect with TLS, and the decrypted bytes are forwarded.
     """
 
     def __init__(self, server: Place, tls: ssl.SSLContext | None = None) -> None:
@@ -47,11 +47,11 @@ class CuttableRelay:
         self._listener.close()
 
     def cut(self) -> None:
-        """Pass nothing on from now on."""
+        """Forward nothing from now on."""
         self._is_whole.clear()
 
-    def mend(self) -> None:
-        """Pass on what waits, and all that follows."""
+    def restore(self) -> None:
+        """Forward what waits, and everything after it."""
         self._is_whole.set()
 
     def _begin(self, work: Callable[..., None], *args: object) -> None:

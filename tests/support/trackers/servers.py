@@ -16,7 +16,7 @@ REPOSITORY: Final = "acme/shop"
 
 
 class LostAnswer(Enum):
-    """What happens to a create whose response never arrives: the connection ends."""
+    """When the connection of a create ends without a response."""
 
     BEFORE_CREATING = auto()
     AFTER_CREATING = auto()

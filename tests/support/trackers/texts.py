@@ -1,4 +1,4 @@
-"""Tickets with strangers' text, and small models of what trackers find in a text outside of code."""
+"""Tickets with untrusted text, and small models of what trackers find in a text outside of code."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from markdown_it.token import Token
 from schemas.trackers.exchange import TrackerPlace, TrackerTicket
 from tests.support.corpora import tracker_file
 
-#: A ticket without strangers' text that could have an effect.
+#: A ticket whose untrusted text has no effect.
 PLAIN: Final = TrackerTicket(
     export_id="exp_01JD0000000000000000000000",
     title="A title",
@@ -76,7 +76,7 @@ def tickets(texts: st.SearchStrategy[str] = HOSTILE) -> st.SearchStrategy[Tracke
 
 
 def everywhere(text: str) -> TrackerTicket:
-    """Return a ticket with one text in every part that strangers write."""
+    """Return a ticket with one text in every untrusted part."""
     return replace(
         PLAIN,
         title=text,

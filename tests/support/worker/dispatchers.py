@@ -25,16 +25,16 @@ from worker.http.signed_request import Post
 
 #: Each dispatcher has a name of its own, as each worker process has.
 NUMBERS: Final = itertools.count()
-#: Long enough for a busy machine; whatever waits this long has failed.
+#: Long enough for a busy machine; a longer wait is a failure.
 PATIENCE_S: Final = 10.0
-#: A sweep that does not come within a test: what happens was started by a wake-up.
+#: No sweep within a test: everything that happens was started by a wake-up.
 NO_SWEEP_S: Final = 600.0
-#: Retries that do not come within a test.
+#: No retry within a test.
 MUCH_LATER: Final = Schedule((3600, 3600), timedelta(hours=72))
 
 
 class FakeClock:
-    """Stands still until it is set, and counts how often it was read."""
+    """A clock that stands still until it is set, and counts how often it was read."""
 
     def __init__(self) -> None:
         self.at = NOW
@@ -45,7 +45,7 @@ class FakeClock:
         return self.at
 
     def advance(self, seconds: float) -> None:
-        """Let so much time pass at once."""
+        """Set the clock ahead."""
         self.at += timedelta(seconds=seconds)
 
     def wait_for_scans(self, looks: int = 40) -> None:
@@ -55,9 +55,9 @@ class FakeClock:
 
 
 class FakePost:
-    """Answers 202, after `delay_s`, or when `gate` is open; counts what is sent and how much of it at once.
+    """Responds 202 once `gate` is open, after `delay_s` seconds; counts requests by key, and the most at once.
 
-    With the gate closed, `let_through` lets some answers pass. `calls` tells when and where each was sent.
+    While the gate is closed, `let_through` lets some responses pass. `calls` has the time and the URL of each request.
     """
 
     def __init__(
@@ -89,11 +89,11 @@ class FakePost:
         return self.answer(url)
 
     def let_through(self, count: int) -> None:
-        """Let so many of those that wait at the gate be answered."""
+        """Let this many of the requests that wait at the gate have their response."""
         self._let_through.release(count)
 
     def to(self, url: str) -> list[datetime]:
-        """Return when something was sent to an address."""
+        """Return when requests were sent to a URL."""
         return [at for at, where in self.calls if where == url]
 
     def _wait(self) -> None:
@@ -154,7 +154,7 @@ def name() -> str:
 def approved(
     customer: Customer, count: int = 1, url: str = "https://tracker.example.com/hook", now: datetime | None = None
 ) -> list[str]:
-    """Approve exports for a target that has done well for a while, so that it is not on its ramp."""
+    """Approve exports for a target whose ramp is over, as after many deliveries; return their ids."""
     target = make_target(customer, url)
     execute("UPDATE targets SET ramp = 16")
     return [make_approved(customer, target.id, now or utc_now()) for _ in range(count)]
@@ -166,5 +166,5 @@ def statuses() -> Counter[str]:
 
 
 def all_exported(count: int) -> Callable[[], bool]:
-    """Return what tells whether there are `count` exports and all are exported."""
+    """Return a function that returns whether there are `count` exports, all exported."""
     return lambda: statuses() == {"exported": count}

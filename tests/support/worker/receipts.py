@@ -41,7 +41,6 @@ class _Post:
 
 def attempt_once(status: int, at: datetime) -> None:
     """Make an attempt for the export that is due, and record it."""
-
     options = AttemptOptions(DefaultSecret(WEBHOOK_SECRET), Schedule((5,) * 9, timedelta(days=9)), lambda: at)
     [claim] = claim_due(1, at, 6.0, WORKER)
     made = AttemptRunner(_Post(status), Vault([KEY]), options, NO_TRACKERS).run(claim)

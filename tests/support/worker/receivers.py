@@ -1,4 +1,4 @@
-"""A client as the tests make it, what they post with it, and the receivers and name servers that it meets."""
+"""HTTP clients for tests, what they post, and the receivers and name servers that they connect to."""
 
 import socket
 import ssl
@@ -31,11 +31,11 @@ OPEN: Final = TargetPolicy(
     allow_http=True, allowed_ports=((1, 65535),), allowed_networks=(ip_network("127.0.0.0/8"), ip_network("::1"))
 )
 
-#: The deadline of tests that reach it, and how much later a post may come back on a busy machine; peers go on for longer.
+#: The deadline of tests that reach it, and how much later a post may return on a busy machine; receivers take longer.
 DEADLINE_S: Final = 0.4
 SLACK_S: Final = 4.0
 
-#: What waits for a peer gives up after this; a healthy one needs milliseconds.
+#: How long tests wait for a receiver, which needs milliseconds.
 PATIENCE_S: Final = 10
 
 
@@ -70,7 +70,7 @@ def timed(client: HttpClient, url: str, body: bytes = BODY) -> tuple[Outcome, fl
 
 @contextmanager
 def silent_port(host: str) -> Iterator[int]:
-    """Yield a port whose queue is full, so that the kernel lets further connections wait."""
+    """Yield a port whose backlog is full, so that the kernel lets further connections wait."""
     with ExitStack() as stack:
         listener = stack.enter_context(socket.socket())
         listener.bind((host, 0))
@@ -85,7 +85,7 @@ def silent_port(host: str) -> Iterator[int]:
 
 
 def always(status: int = 200, body: bytes = b"{}", **headers: str) -> Callable[[Peer], None]:
-    """Addresses every request of a connection the same way."""
+    """Return a behavior that sends every request of a connection the same response."""
 
     def behave(peer: Peer) -> None:
         while peer.read():
@@ -95,7 +95,7 @@ def always(status: int = 200, body: bytes = b"{}", **headers: str) -> Callable[[
 
 
 def once(*pieces: bytes) -> Callable[[Peer], None]:
-    """Read one request, send `pieces`, hang up."""
+    """Return a behavior that reads one request, sends `pieces`, and closes the connection."""
 
     def behave(peer: Peer) -> None:
         peer.read()
@@ -106,7 +106,7 @@ def once(*pieces: bytes) -> Callable[[Peer], None]:
 
 
 def until(is_so: Callable[[], bool]) -> bool:
-    """Wait for what is about to be so; False if it does not come."""
+    """Wait until `is_so()` is true; return False if it does not become true in time."""
     deadline = time.monotonic() + PATIENCE_S
     while not is_so() and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -143,7 +143,7 @@ def say_nothing(peer: Peer) -> None:
 
 
 class RebindingResolver(DnsResolver):
-    """Answers with what comes next each time it is asked, and with the last for ever after."""
+    """Resolves each time to the next of its answers, and then always to the last."""
 
     def __init__(self, *answers: list[str] | DnsFailure) -> None:
         super().__init__()
@@ -169,7 +169,7 @@ def make_certificate(
 ) -> tuple[ssl.SSLContext, str]:
     """Return a server's context with a self-signed certificate for `name`, and the path of that certificate.
 
-    `alternative` is the name where it counts; without it `name` stands there too, and with an empty one nothing does.
+    `alternative` is its subject alternative name, by default `name`; an empty one leaves that out.
     """
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
@@ -202,7 +202,7 @@ def make_certificate(
 
 
 def alternative_name(name: str) -> x509.GeneralName:
-    """Return a name or an address as a certificate states it."""
+    """Return a subject alternative name: an address or a DNS name."""
     try:
         return x509.IPAddress(ip_address(name))
     except ValueError:
