@@ -203,7 +203,8 @@ def _create(new: NewBulkJob, now: datetime, policy: TargetPolicy, lease: str | N
             for position, (export_id, version) in enumerate(found)
         ]
         try:
-            insert_records(BulkJobItemRow, items)
+            # In the order of ids, in which others lock the exports: the foreign key locks each as well.
+            insert_records(BulkJobItemRow, sorted(items, key=lambda item: str(item["export_id"])))
         except IntegrityError:
             raise Conflict("Some of these exports were deleted meanwhile; send the request again.") from None
         append(now, new.actor, f"begin_bulk_{decision.action.value}", job_id)

@@ -1,10 +1,13 @@
 """A bulk job decides once on each export that matched, also if workers compete, are killed, or write with an old lease."""
 
+import threading
+import time
 from collections import Counter
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
 
+import psycopg
 import pytest
 
 from schemas.base.errors import Conflict, NotFound, ValidationFailed
@@ -17,7 +20,7 @@ from schemas.triage.bulk_jobs import BulkJob, CountDiffers
 from schemas.triage.export_filter import ExportQuery
 from storage.accounts import accounts, users
 from storage.accounts.account_limits import UNLIMITED, AccountLimits, Limited
-from storage.db.engine import execute, rows, transaction
+from storage.db.engine import close_database, connection, execute, open_database, rows, transaction
 from storage.db.leases import BatchProgress, JobBatch, JobLease, LeasedJobs
 from storage.db.models import BulkJobRow
 from storage.exports import queries
@@ -261,3 +264,30 @@ def test_a_released_job_is_claimed_at_once(customer: Customer) -> None:
     again = bulk_jobs.claim_next(NOW)
     assert again is not None
     assert (again.id, advance(held).progress) == (held.id, BatchProgress.LEASE_LOST)
+
+
+def test_a_new_job_locks_exports_in_the_order_of_their_ids(postgres_url: str) -> None:
+    """As decisions do: who waits for the first of them holds none of the others, so nothing deadlocks."""
+    open_database(postgres_url)
+    with connection():
+        customer = make_customer()
+        ids = make_exports(customer, 3)
+
+    def create() -> None:
+        with connection():
+            begin(customer, DISMISS, 3, "prepared")
+
+    waiting = b"SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    with psycopg.connect(postgres_url) as deciding, psycopg.connect(postgres_url, autocommit=True) as watcher:
+        deciding.execute("SELECT 1 FROM exports WHERE id = %s FOR UPDATE", (ids[0],))
+        creator = threading.Thread(target=create)
+        creator.start()
+        while watcher.execute(waiting).fetchone() != (1,):
+            assert creator.is_alive()
+            time.sleep(0.005)
+        deciding.execute("SELECT 1 FROM exports WHERE id = ANY(%s) FOR UPDATE NOWAIT", (ids[1:],))
+        deciding.rollback()
+        creator.join(10)
+    with connection():
+        assert items() == 3
+    close_database()
