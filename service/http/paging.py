@@ -32,11 +32,12 @@ _MAX_DIGITS: Final = 9
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """Contains every text that meets a condition: the values of a filter that are too many to name."""
+    """Contains every text that meets a condition: the values of a filter that are too many to name; `words` describe it."""
 
     condition: Callable[[str], object]
     #: What is wrong with any other text.
     code: str = "not_allowed"
+    words: str = ""
 
     def __contains__(self, text: object) -> bool:
         return isinstance(text, str) and bool(self.condition(text))
@@ -136,9 +137,10 @@ def _before(req: falcon.Request, is_id: Callable[[str], bool], problems: list[Fi
 def _choice(req: falcon.Request, name: str, allowed: Container[str], problems: list[FieldProblem]) -> str | None:
     text = read_text(req, name)
     if text is not None and text not in allowed:
-        code = allowed.code if isinstance(allowed, Matching) else "not_allowed"
-        # Conditions have no values to name.
-        words = ", ".join(sorted(allowed)) if isinstance(allowed, Iterable) else ""
+        if isinstance(allowed, Matching):
+            code, words = allowed.code, allowed.words
+        else:
+            code, words = "not_allowed", ", ".join(sorted(allowed)) if isinstance(allowed, Iterable) else ""
         problems.append(problem(f"/{name}", code, words))
     return text
 

@@ -34,7 +34,7 @@ def _day(text: str) -> date | None:
 _WORD: Final = Matching(lambda text: 0 < len(text) <= 200 and text.isprintable())
 _FILTERS: Final = {
     **dict.fromkeys(("subject", "actor", "action"), _WORD),
-    **dict.fromkeys(("first_day", "last_day"), Matching(_day)),
+    **dict.fromkeys(("first_day", "last_day"), Matching(_day, words="a day, such as 2026-03-01")),
     "account_id": NUMBERS,
 }
 

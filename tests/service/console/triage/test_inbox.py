@@ -223,6 +223,18 @@ def test_a_bad_filter_is_refused_by_its_name(query: str, person: ConsoleBrowser)
 
 
 @on_sqlite
+def test_a_period_of_the_address_is_named_and_removed(person: ConsoleBrowser, prepare: Callable[..., str]) -> None:
+    found = prepare(severity="high")
+    query = "severity=high&created_after=2026-01-01T00:00:00Z&created_before=2026-01-02T00:00:00Z"
+    page = person.get("/inbox", query)
+    assert listed(page) == []
+    more = page.text.partition("chip\" aria-current=\"true\">More<")[2].partition("</details>")[0]
+    removing = dict(re.findall(r'<p>(.+?) <a href="/console/inbox\?([^"]+)">Remove', more))
+    assert [*removing] == ["Prepared since 2026-01-01T00:00:00Z", "Prepared before 2026-01-02T00:00:00Z"]
+    assert listed(person.get("/inbox", unescape([*removing.values()][1]))) == [found]
+
+
+@on_sqlite
 def test_a_bad_filter_leads_back_to_the_page_without_it(person: ConsoleBrowser) -> None:
     for path, query in (("/deliveries", "q=>>"), ("/findings", "project_id=x"), ("/audit", "first_day=1")):
         assert f'<a href="/console{path}">Back</a>' in person.get(path, query).text
