@@ -228,7 +228,7 @@ def test_a_period_of_the_address_is_named_and_removed(person: ConsoleBrowser, pr
     query = "severity=high&created_after=2026-01-01T00:00:00Z&created_before=2026-01-02T00:00:00Z"
     page = person.get("/inbox", query)
     assert listed(page) == []
-    more = page.text.partition("chip\" aria-current=\"true\">More<")[2].partition("</details>")[0]
+    more = page.text.partition('chip" aria-current="true">More<')[2].partition("</details>")[0]
     removing = dict(re.findall(r'<p>(.+?) <a href="/console/inbox\?([^"]+)">Remove', more))
     assert [*removing] == ["Prepared since 2026-01-01T00:00:00Z", "Prepared before 2026-01-02T00:00:00Z"]
     assert listed(person.get("/inbox", unescape([*removing.values()][1]))) == [found]
