@@ -284,6 +284,7 @@ def _form_content(
     worded = {name: replace(each, message=_MESSAGES.get((name, each.code), each.message)) for name, each in by_field.items()}
     return {
         "rule_id": rule_id,
+        "lacks_approval": Ability.APPROVE_EXPORTS not in user.principal.abilities,
         "digest": typed.get("digest", ""),
         "present": None,
         "typed": typed,

@@ -214,6 +214,19 @@ def test_a_token_without_the_ability_makes_no_rule(
 
 
 @on_sqlite
+def test_the_form_says_if_the_token_may_only_label(decider: ConsoleBrowser, customer: Customer) -> None:
+    assert "ticket-exports:approve" not in decider.get("/rules/new").text
+    labeler = ConsoleBrowser(decider.client)
+    labeler.sign_in(make_console_token(customer, Ability.CONSOLE, Ability.MANAGE_RULES))
+    assert "also has the ability <code>ticket-exports:approve</code>" in labeler.get("/rules/new").text
+    assert labeler.post("/rules/new", **LABELS).status_code == 303
+    [rule] = stored(customer)
+    assert "also has the ability <code>ticket-exports:approve</code>" in labeler.get(f"/rules/{rule.id}").text
+    page = labeler.post("/rules/new", **{**LABELS, "type": "dismiss", "reason": "wont_fix"})
+    assert (page.status_code, "ticket-exports:approve" in page.text) == (403, True)
+
+
+@on_sqlite
 def test_a_token_without_the_ability_removes_no_rule(
     decider: ConsoleBrowser, person: ConsoleBrowser, customer: Customer
 ) -> None:
