@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -166,6 +166,15 @@ def test_a_claim_that_waited_while_the_secret_was_rotated_is_signed_with_the_new
         targets.set_secret(target.id, after, vault, NOW)
         carrier.run(claim)
         assert signature(post, after) is SignatureVerdict.OK
+
+
+@pytest.mark.parametrize("since", [timedelta(hours=-1), timedelta(hours=1)], ids=["waited", "clock set back"])
+def test_a_claim_that_waited_or_that_a_clock_set_back_is_checked_again(since: timedelta) -> None:
+    post = RecordingPost()
+    options = AttemptOptions(DefaultSecret(WEBHOOK_SECRET), Schedule((5,), timedelta(hours=1)), lambda: NOW)
+    gone = AttemptRunner(post, Vault([KEY]), replace(options, recheck=lambda _claim, _now: None), NO_TRACKERS)
+    assert gone.run(CLAIM._replace(claimed_at=NOW + since)) is None
+    assert post.sent == []
 
 
 def test_an_older_key_still_opens_a_secret() -> None:

@@ -5,6 +5,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from typing import Any, Final
 
 import pytest
@@ -179,6 +180,23 @@ def test_a_create_that_never_left_leaves_nothing_unknown(client: HttpClient, tra
         result = delivered(client, tracker, claim_for(url))
         assert (result.outcome.error, result.is_outcome_unknown) == (error, False)
         assert delivered(client, tracker, claim_for(url, is_outcome_unknown=True)).is_outcome_unknown
+
+
+def test_a_create_that_never_left_after_another_request_leaves_nothing_unknown(
+    client: HttpClient, tracker: TinyTracker
+) -> None:
+    stack = ExitStack()
+
+    def reads_then_creates(access: TrackerAccess) -> Steps[Any]:
+        yield TrackerRequest("GET", f"{access.base_url}/labels", authorized(access))
+        stack.close()
+        yield creating(access)
+
+    tracker.create_steps = reads_then_creates
+    with stack:
+        server = stack.enter_context(LoopbackServer(answering((200, b"[]"))))
+        result = delivered(client, tracker, claim_for(server.url(NAME)))
+    assert (result.outcome.error, result.is_outcome_unknown) == ("connect_refused", False)
 
 
 def test_a_request_after_the_create_that_fails_leaves_the_outcome_unknown(client: HttpClient, tracker: TinyTracker) -> None:
