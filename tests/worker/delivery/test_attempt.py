@@ -10,6 +10,7 @@ import pytest
 
 from schemas.exports.delivery import Claim, CompletedAttempt, Outcome
 from schemas.exports.state_machine import Transition
+from schemas.targets.delivery_options import DeliveryOptions
 from schemas.version import VERSION
 from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.vault import Vault
@@ -277,6 +278,14 @@ def test_a_claim_beyond_its_tries_is_not_sent(try_number: int, is_sent: bool) ->
             "attempts_exhausted",
             "worker_lost",
         )
+
+
+@pytest.mark.parametrize("is_unknown", [False, True])
+def test_a_claim_for_a_tracker_beyond_its_tries_is_not_sent_and_keeps_its_doubt(is_unknown: bool) -> None:
+    at_a_tracker = CLAIM._replace(try_number=4, options=DeliveryOptions(provider_key="gitea"), is_outcome_unknown=is_unknown)
+    verdict = delivered(runner(RecordingPost(), retries=2), at_a_tracker).verdict
+    assert (verdict.reason, verdict.error_code) == ("attempts_exhausted", "worker_lost")
+    assert verdict.is_outcome_unknown == is_unknown
 
 
 def test_the_next_attempt_counts_from_the_end_of_this_one() -> None:
