@@ -30,6 +30,7 @@ from storage.targets import pings, targets, validations
 
 TARGETS: Final = RecordTable(("id", "name", "provider_key", "status", "status_reason", "base_url"), "There are no targets.")
 NONE_PAUSED: Final = "No target is paused."
+NONE_RESUMED: Final = "No target was resumed."
 
 
 def _limit_members(context: click.Context, option: click.Parameter, typed: str | None) -> dict[str, int | None]:
@@ -346,7 +347,11 @@ def _report_no_worker() -> None:
 def _resume_all(operations: TargetOperations, as_json: bool) -> None:
     """Resume every paused target; print the resumed ones, and raise Refused with the reasons for the others."""
     resumed, refusals = operations.resume_all_paused(OPERATOR)
-    TARGETS.show([dump_target(operations.get(each, OPERATOR), utc_now()) for each in resumed], as_json, NONE_PAUSED)
+    TARGETS.show(
+        [dump_target(operations.get(each, OPERATOR), utc_now()) for each in resumed],
+        as_json,
+        NONE_RESUMED if refusals else NONE_PAUSED,
+    )
     if refusals:
         raise Refused(" ".join(map(str, refusals)))
 

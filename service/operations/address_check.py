@@ -36,9 +36,13 @@ class AddressCheck:
 
     def require_safe(self, url: str, account_id: AccountId, path: str = "/base_url") -> None:
         """Raise ValidationFailed on `path` for a URL that is not allowed, ServiceUnavailable as `validate` does."""
-        reason = self.validate(url, account_id).reason
-        if reason is not None:
-            raise ValidationFailed(FieldProblem(path, reason, refusal_text(reason, self._policy)))
+        found = self.validate(url, account_id)
+        if found.reason is not None:
+            raise ValidationFailed(FieldProblem(path, found.reason, self.explain(found)))
+
+    def explain(self, failed: Validation) -> str:
+        """Return why a check failed, with the setting that would allow it."""
+        return refusal_text(failed.reason or "", self._policy)
 
     def validate(self, url: str, account_id: AccountId) -> Validation:
         """Check `url`. Raises ServiceUnavailable if our resolver is overloaded, which says nothing about the target."""

@@ -148,7 +148,7 @@ class TargetOperations:
             return Validation(is_partial=True)
         found = self.check.check(target.base_url, actor.account_id)
         if found.is_refused or (target.status is TargetStatus.BLOCKED and not found.has_passed):
-            raise Conflict(f"Target {target_id} stays {target.status}: {found.reason}; its address is not allowed.")
+            raise Conflict(f"Target {target_id} stays {target.status}: {found.reason}. {self.check.explain(found)}")
         return found
 
     def resume(self, target_id: str, actor: Actor, validation: Validation | None) -> None:

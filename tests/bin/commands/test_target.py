@@ -218,9 +218,9 @@ PRIVATE = "http://10.20.30.40/hook"
 
 # the state it is resumed from; its address; what is said and what it is afterwards
 RESUMED = [
-    ("blocked", PRIVATE, "stays blocked: address_private;"),
-    ("paused", PRIVATE, "stays paused: address_private;"),
-    ("disabled", PRIVATE, "stays disabled: address_private;"),
+    ("blocked", PRIVATE, "stays blocked: address_private. The host has an address that is not public;"),
+    ("paused", PRIVATE, "stays paused: address_private. The host has an address that is not public;"),
+    ("disabled", PRIVATE, "stays disabled: address_private. The host has an address that is not public;"),
     ("blocked", "http://127.0.0.1:9/hook", "active"),  # this network was allowed meanwhile
     ("blocked", "http://nobody.example.com/hook", "stays blocked: dns_"),  # nobody can say what it leads to
     # Neither was turned off for its address, and a delivery looks at it anew.
@@ -261,6 +261,9 @@ def test_resuming_all_leaves_out_what_may_not_be_used_any_more(shell: TargetShel
     reported = shell.type("resume", "--all", "--json")
     assert (reported.exit_code, [record["id"] for record in json.loads(reported.stdout)]) == (1, [fine])
     assert f"Target {unsafe} stays paused: address_private" in reported.stderr
+    assert "(TARGET_ALLOWED_NETWORKS)" in reported.stderr
+    reported = shell.type("resume", "--all")
+    assert (reported.exit_code, reported.stdout) == (1, "No target was resumed.\n")
 
 
 # ---- resume --all
