@@ -29,7 +29,8 @@ def token_for(url: str) -> str:
 
 
 def _path() -> Path:
-    return Path(os.environ.get(FILE_VARIABLE) or "~/.config/riskrelay/credentials").expanduser()
+    named = os.environ.get(FILE_VARIABLE) or "~/.config/riskrelay/credentials"
+    return Path(os.path.expanduser(named))  # noqa: PTH111 - Path.expanduser raises for a user without a home, as in a container
 
 
 def _normal(url: str) -> str:

@@ -113,6 +113,13 @@ def test_the_arguments_of_the_process_have_no_token(tmp_path: Path) -> None:
 # --- the file of credentials
 
 
+def test_a_home_that_is_unknown_has_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container that runs with any user id."""
+    monkeypatch.setenv("RISKRELAY_CREDENTIALS", "~no-such-user/credentials")
+    reported = refused(tmp_path, "http://127.0.0.1:1", token="", exit_code=2)
+    assert "set RISKRELAY_TOKEN, or add a line `URL TOKEN` to ~no-such-user/credentials" in reported
+
+
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     path = tmp_path / "credentials"
