@@ -588,6 +588,9 @@ def test_the_findings_fit_a_small_laptop_with_their_filters_in_one_line(
         seen.page.locator("tbody td:first-child code").first.evaluate("(code) => { code.textContent = 'x'.repeat(500); }")
         over = "(table) => table.scrollWidth - table.clientWidth"
         assert seen.page.locator(".scroll").first.evaluate(over) <= 0
+        seen.page.locator("tbody a").first.click()
+        # No frame within a frame.
+        assert seen.page.locator(".card > dl.facts").evaluate("(facts) => getComputedStyle(facts).borderTopWidth") == "0px"
         for path in ("/findings", "/audit"):
             seen.page.goto(furnished.at(path))
             fields = seen.page.locator(".filters > :is(label, button)")
