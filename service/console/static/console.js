@@ -114,6 +114,12 @@ function removeNotice() {
   document.querySelector(".notice")?.remove();
 }
 
+/** Gives the page that a form led to the address that it came from: browsers cannot go back to such a page, or reload it. */
+function replaceAddress() {
+  const { instead } = document.querySelector("[data-instead]")?.dataset ?? {};
+  if (instead) history.replaceState(null, "", instead);
+}
+
 // --- loading pages
 
 /** Returns the page, or an error message. */
@@ -375,4 +381,5 @@ setInterval(renewCounts, COUNTS_EVERY_MS);
 scheduleRefresh();
 enhance(document);
 showNotice();
+replaceAddress();
 nameZone();

@@ -253,6 +253,18 @@ def test_after_a_decision_the_row_of_the_next_ticket_is_in_view(running: Install
         expect_open(page, FAR)
 
 
+def test_the_way_back_from_a_decision_on_a_selection_is_the_list(running: Installed, person: BrowserContext) -> None:
+    with visit(person, running.at("/inbox?severity=high")) as seen:
+        page = seen.page
+        page.locator(".row input").first.check()
+        page.locator("#selection").get_by_role("button", name="Dismiss").click()
+        page.get_by_role("button", name="Dismiss 1 ticket").click()
+        expect(page.get_by_role("link", name="Back to the list")).to_be_visible()
+        page.go_back()
+        expect(page.locator(".row").first).to_be_visible()
+        assert page.url == running.at("/inbox?severity=high")
+
+
 def test_a_row_that_is_in_view_stays_where_it_is_when_its_ticket_is_loaded(
     running: Installed, person: BrowserContext
 ) -> None:
