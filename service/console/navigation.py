@@ -81,9 +81,9 @@ class Navigation:
     def menu(self, user: ConsoleUser, *, may_ask: bool = True) -> Menu:
         """Return the user's menu; unless it `may_ask` the database, from what is cached."""
         counts = self.counts_for(user, may_ask=may_ask)
-        # Without the operator's entries there is no second group.
-        split = _OVERVIEW if user.is_operator else len(MENU)
         offered = {item for item in MENU if user.may(item.path) and (user.is_operator or not item.is_for_operator)}
+        # Without the operator's entries there is no second group.
+        split = _OVERVIEW if any(item.is_for_operator for item in offered) else len(MENU)
         first, rest, installation = (
             tuple(item for item in part if item in offered) for part in (MENU[:_IN_BAR], MENU[_IN_BAR:split], MENU[split:])
         )

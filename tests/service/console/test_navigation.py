@@ -147,6 +147,15 @@ def test_every_entry_of_the_menu_leads_to_a_page(person: ConsoleBrowser) -> None
         assert answer.status_code == 200, item
 
 
+@on_sqlite
+def test_the_group_of_the_installation_is_for_those_who_run_it(person: ConsoleBrowser, customer: Customer) -> None:
+    """A triager of the operator's account sees none of its pages."""
+    assert '<p class="group">Installation</p>' in person.get("/inbox").text
+    execute("UPDATE users SET role = 'triager' WHERE id = ?", (customer.user_id,))
+    menu = person.get("/inbox").text
+    assert ('href="/console/overview"' in menu, "Installation" in menu) == (True, False)
+
+
 def test_old_addresses_lead_to_the_inbox(person: ConsoleBrowser) -> None:
     for path in ("", "/"):
         answer = person.get(path)
