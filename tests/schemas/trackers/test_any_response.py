@@ -92,7 +92,7 @@ GOOD: Final = {
 @settings(max_examples=75, deadline=None)
 def test_any_responses_have_a_result(key: str, given_answers: list[TrackerResponse]) -> None:
     tracker = TRACKERS[key]
-    access = TrackerAccess("https://tracker.example.com/acme/shop", SETTINGS[key], "token")
+    access = TrackerAccess(tracker.base_url_example, SETTINGS[key], "token")
     for steps in (tracker.create(access, TICKET), tracker.find(access, TICKET)):
         result = play(steps, _endless(given_answers))[0]
         assert result is None or isinstance(result, TrackerIssue | TrackerFailure)
