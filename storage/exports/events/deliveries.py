@@ -32,8 +32,6 @@ _SHORTEST_WAIT_S: Final = 5
 
 #: How long before an attempt its target may have been read, with room for clocks of hosts that differ.
 _READ_BEFORE_ATTEMPT_MS: Final = 60_000
-#: A redaction that is older waits for no request any more: that is longer than the lease of an attempt.
-_NEW_REDACTION: Final = timedelta(minutes=1)
 
 #: A limit of so many a minute allows one request at a time, a higher one those of a second.
 _PER_MINUTE_OF_BURST: Final = 60
@@ -223,14 +221,14 @@ def postpone_unsendable(now: datetime, max_age: timedelta, actor: str) -> int:
 
 
 def make_due(target_id: str, now: datetime) -> None:
-    """Make the events due that wait for a target, to be sent or to end, unless they are being sent.
+    """Make the events due that wait for a target, unless they are being sent; redactions only after their first attempt.
 
     The caller holds the transaction.
     """
     waiting = (TicketEventRow.target == target_id) & (TicketEventRow.due_at > now) & TicketEventRow.lease.is_null()
-    # It may wait for the end of a request that it cancelled, and is due soon by itself.
-    is_new = (TicketEventRow.type == TicketEventType.REDACT.value) & (TicketEventRow.created_at > now - _NEW_REDACTION)
-    TicketEventRow.update(due_at=now).where(waiting, ~is_new).execute()
+    # It may wait for the end of a request that it cancelled; if it waits for the target, it is due within minutes by itself.
+    is_unsent_redaction = (TicketEventRow.type == TicketEventType.REDACT.value) & (TicketEventRow.attempts == 0)
+    TicketEventRow.update(due_at=now).where(waiting, ~is_unsent_redaction).execute()
 
 
 def follow(export_id: str, target_id: str, wanted: Collection[str], now: datetime) -> None:

@@ -64,12 +64,14 @@ ACCEPTED: Final = Outcome(status=202, timings=TOOK)
 class EventWorker:
     """Forms and sends events at `now`; each request gets the next of `outcomes`, or the last one again."""
 
-    def __init__(self, *outcomes: Outcome, settle_s: float = 60, trackers: TrackerRunner = NO_TRACKERS) -> None:
+    def __init__(
+        self, *outcomes: Outcome, settle_s: float = 60, trackers: TrackerRunner = NO_TRACKERS, lease_s: float = 30.0
+    ) -> None:
         self.now = NOW + timedelta(hours=1)
         self.outcomes = list(outcomes or [ACCEPTED])
         self.sent: list[tuple[dict[str, str], dict[str, Any]]] = []
         schedule = Schedule((5.0, 30.0), timedelta(hours=72))
-        options = EventOptions(schedule, settle_s, 30.0, "worker", lambda: self.now, jitter=lambda: 0.0)
+        options = EventOptions(schedule, settle_s, lease_s, "worker", lambda: self.now, jitter=lambda: 0.0)
         self.forming = EventFormingTask(options)
         #: By how much the clock was set ahead; `now` is later by that.
         self.set_ahead = timedelta()
@@ -740,20 +742,22 @@ def test_a_redaction_ends_what_waits_and_sends_an_event(grouped: Customer) -> No
     assert rows("SELECT * FROM ticket_changes") == []
 
 
-def test_a_redaction_waits_for_an_event_that_is_being_sent(grouped: Customer) -> None:
+@pytest.mark.parametrize("lease_s", [30, 300])
+def test_a_redaction_waits_for_an_event_that_is_being_sent(grouped: Customer, lease_s: int) -> None:
     [export_id] = post(grouped, 1, "csp")
     delivered(grouped, export_id, *ALL_EVENTS)
     post(grouped, 2, "csp", url=OTHER)
-    worker = EventWorker()
+    worker = EventWorker(lease_s=lease_s)
     worker.forming.run_once()
     being_sent = worker.events.claim()
     assert being_sent is not None
     worker.now += timedelta(seconds=10)
     with transaction():
         transitions.redact([export_id], worker.now, "compliance")
+    assert worker.run(timedelta(seconds=lease_s - 12)) == []
     # Not even after a resume.
     deliveries.make_due(being_sent.target_id, worker.now)
-    assert worker.run(timedelta(seconds=19)) == []
+    assert worker.run(timedelta(seconds=1)) == []
     worker.events.send(being_sent)
     assert stored() == [("ticket.updated", "cancelled", "redacted"), ("ticket.redact", "pending", None)]
     assert worker.run(timedelta(seconds=1))[-1:] == [("ticket.redact", counts())]
