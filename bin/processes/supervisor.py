@@ -61,7 +61,9 @@ class Supervisor:
             signal.signal(number, self._on_signal)
 
     def start(self, name: str, command: list[str], env: Mapping[str, str]) -> None:
-        """Start a child; it is stopped when this process dies for any reason."""
+        """Start a child; it is stopped when this process dies for any reason. After a signal, none is started."""
+        if self._stopping:
+            return
         from bin.processes import child_process  # noqa: PLC0415 - see above
 
         self.adopt(name, child_process.start(command, env=env))

@@ -170,7 +170,7 @@ class Settings:
         is_secret=True,
     )
     bind: str = setting(values.bind, "127.0.0.1:8000", "address and port of the service")
-    web_processes: int = setting(values.whole(1, 1_000), "2", "number of service processes")
+    web_processes: int = setting(values.whole(1, values.MAX_PROCESSES), "2", "number of service processes")
     web_threads: int = setting(values.whole(1, 100_000), "1000", "concurrent connections of each service process")
     public_base_url: str = setting(values.public_url, "", "base URL of the service for clients", shown="`http://<BIND>`")
     artifacts_base_url: str = setting(
@@ -257,7 +257,7 @@ class Settings:
         "hours since the approval of an export, or since a person last retried it; if an attempt fails and the next one "
         "would be due later than that, the export becomes `failed`",
     )
-    worker_processes: int = setting(values.whole(1, 1_000), "1", "number of worker processes")
+    worker_processes: int = setting(values.whole(1, values.MAX_PROCESSES), "1", "number of worker processes")
     worker_concurrency: int = setting(
         values.whole(1, values.MAX_THREADS), "32", "concurrent deliveries of each worker process"
     )

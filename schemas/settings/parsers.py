@@ -40,6 +40,8 @@ MAX_DELAY_S: Final = 365 * 86_400
 #: busy, and no receiver responds within less than a hundredth of a second.
 MIN_WAIT_S: Final = 0.01
 MAX_WAIT_S: Final = 86_400
+#: Processes of one role: more than the cores of any machine.
+MAX_PROCESSES: Final = 1_000
 #: Threads of one process, which all start: more would reach the limits of a usual machine, and several processes are faster.
 MAX_THREADS: Final = 10_000
 #: SQLite stores no longer value, and a body is in memory.

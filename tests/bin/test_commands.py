@@ -865,6 +865,12 @@ def test_init_refuses_a_database_that_has_accounts_and_writes_nothing(shell: She
     assert not Path(".env.new").exists()
 
 
+def test_work_starts_no_more_processes_than_the_setting_allows(shell: Shell) -> None:
+    refused = shell.type("work", "--processes", "1001")
+    assert refused.exit_code == 2
+    assert "1001 is not in the range 1<=x<=1000" in refused.stderr
+
+
 def test_a_long_running_command_wants_its_keys(shell: Shell) -> None:
     for shell.environment["ENCRYPTION_KEYS"] in ("", None):
         for verb in ("serve", "work", "run"):

@@ -10,10 +10,11 @@ from bin.cli.records import usage
 from bin.commands.installation.serve import require_startable, warn_if_redis_is_unavailable
 from bin.processes.supervisor import STOP_GRACE_S, Supervisor
 from schemas.settings.definitions import Settings
+from schemas.settings.parsers import MAX_PROCESSES
 
 
 @click.command(epilog=usage("work", "0 stopped, 1 a process died, 2 wrong settings"))
-@click.option("--processes", type=click.IntRange(min=1), help="Number of processes, instead of WORKER_PROCESSES.")
+@click.option("--processes", type=click.IntRange(1, MAX_PROCESSES), help="Number of processes, instead of WORKER_PROCESSES.")
 def work(processes: int | None) -> None:
     """Run the worker daemon until SIGTERM; running deliveries are finished first."""
     settings = daemon_settings()

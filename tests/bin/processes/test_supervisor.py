@@ -106,6 +106,16 @@ def test_later_signals_are_passed_on_to_children_that_are_still_stopping(tmp_pat
     assert exit_codes(children) == {"one": 5}
 
 
+def test_no_child_is_started_after_a_signal() -> None:
+    supervisor = Supervisor(30)
+    os.kill(os.getpid(), signal.SIGTERM)
+    supervisor.start("one", ["/bin/true"], os.environ)
+    # It would exit within milliseconds.
+    time.sleep(1)
+    assert supervisor.exited() is None
+    assert supervisor.run() == 0
+
+
 def test_a_child_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     supervisor, children = started(tmp_path, 0.5, ("one", IGNORES_SIGTERM, ""), ("two", IGNORES_SIGTERM, ""))
     supervisor.stop()
