@@ -588,13 +588,18 @@ def test_the_findings_fit_a_small_laptop_with_their_filters_in_one_line(
         seen.page.locator("tbody td:first-child code").first.evaluate("(code) => { code.textContent = 'x'.repeat(500); }")
         over = "(table) => table.scrollWidth - table.clientWidth"
         assert seen.page.locator(".scroll").first.evaluate(over) <= 0
-        seen.page.locator("tbody a").first.click()
-        # No frame within a frame.
-        assert seen.page.locator(".card > dl.facts").evaluate("(facts) => getComputedStyle(facts).borderTopWidth") == "0px"
         for path in ("/findings", "/audit"):
             seen.page.goto(furnished.at(path))
             fields = seen.page.locator(".filters > :is(label, button)")
             assert len(set(fields.evaluate_all("(all) => all.map((e) => e.getBoundingClientRect().bottom)"))) == 1
+
+
+def test_no_facts_have_a_frame_within_another(furnished: Installed, at_furnished: BrowserContext) -> None:
+    for path in ("/findings/{finding_id}", "/report-uploads/{upload_id}", "/inbox", "/exports/{export_id}"):
+        with visit(at_furnished, furnished.at(path)) as seen:
+            facts = seen.page.locator(":is(.card, .pane-detail) dl.facts")
+            widths = facts.evaluate_all("(all) => all.map((each) => getComputedStyle(each).borderTopWidth)")
+            assert {*widths} == {"0px"}, path
 
 
 #: Clicks with Ctrl, and tells whether the browser may do with it what it always does; then keeps it from that.
