@@ -1,10 +1,17 @@
 """What the settings make of the parts of a worker."""
 
+from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from runtime.clock import utc_now
+from storage.db.engine import rows
+from tests.support.database.databases import on_sqlite
 from tests.support.factories import make_settings
+from tests.support.processes.gunicorn_process import free_port
+from tests.support.processes.workers import WorkerProcess, all_are, approved, wait_until
 from worker import composition
 
 
@@ -13,3 +20,11 @@ def test_no_ticket_links_to_a_console_that_is_not_served(tmp_path: Path, changes
     base = {"PUBLIC_BASE_URL": "https://relay.example.com"}
     assert composition.compose_event_options(make_settings(tmp_path, base)).public_base_url == base["PUBLIC_BASE_URL"]
     assert composition.compose_event_options(make_settings(tmp_path, base | changes)).public_base_url is None
+
+
+@on_sqlite
+def test_an_export_older_than_the_setting_allows_is_not_retried(start: Callable[..., WorkerProcess]) -> None:
+    approved(f"http://127.0.0.1:{free_port()}/", at=utc_now() - timedelta(hours=2))
+    with start(MAX_AGE_HOURS="1"):
+        wait_until(all_are("failed"))
+    assert rows("SELECT status_reason, attempts FROM exports") == [("attempts_exhausted", 1)]

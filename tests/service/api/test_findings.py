@@ -1,6 +1,7 @@
 """Findings are listed by filters, page by page, and one is read with its history; another account's are not there."""
 
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -11,13 +12,24 @@ from runtime.clock import utc_now
 from schemas.exports.decisions import DismissalReason
 from schemas.intake.scanner import PostbackForm
 from schemas.triage.finding_filter import FindingQuery
+from service.app import create_app
 from storage.db.engine import execute, rows
 from storage.intake import finding_list
 from storage.triage import decisions
 from tests.support.database.databases import on_sqlite
 from tests.support.database.query_plans import indexes_read, read_whole, statements
-from tests.support.factories import NOW, Customer, issue, make_customer, make_project, postback, record_postback
-from tests.support.http.raw_http import Call, assert_is_error
+from tests.support.factories import (
+    NOW,
+    Customer,
+    issue,
+    make_customer,
+    make_project,
+    make_settings,
+    postback,
+    record_postback,
+)
+from tests.support.fakes import FakeResolver, FakeWakeUpQueue
+from tests.support.http.raw_http import RESULTS, SCANNER, Call, assert_is_error
 
 FINDINGS = "/api/findings"
 
@@ -49,6 +61,17 @@ def test_a_rule_that_was_posted_with_white_space_is_found_without(
         ("csp", "csp"),
         ("img-alt", "img-alt"),
     ]
+
+
+@on_sqlite
+@pytest.mark.parametrize(("runs", "fixed"), [("1", 1), ("3", 0)])
+def test_a_finding_is_fixed_after_as_many_runs_as_the_setting_says(
+    customer: Customer, tmp_path: Path, runs: str, fixed: int
+) -> None:
+    changes = {"DEFAULT_PROJECT_ID": str(customer.project_id), "FIXED_AFTER_RUNS": runs}
+    client = TestClient(create_app(make_settings(tmp_path, changes), FakeWakeUpQueue(), FakeResolver({})))
+    posts = [client.simulate_post(RESULTS, json=body, headers=SCANNER) for body in (postback(1), postback(2, []))]
+    assert posts[1].json["findings"]["fixed"] == fixed
 
 
 @pytest.fixture
