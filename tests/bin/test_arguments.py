@@ -51,6 +51,15 @@ def test_an_argument_that_is_not_utf_8_is_wrong_usage(shell: Shell, words: tuple
     assert result.stderr.endswith(": This value is not UTF-8 text.\n")
 
 
+@pytest.mark.parametrize(
+    "words", [("listen", "--port", "1", "--delay", "inf"), ("listen", "--port", "1", "--delay", "1e300")]
+)
+def test_a_number_that_no_clock_can_wait_for_is_wrong_usage(shell: Shell, words: tuple[str, ...]) -> None:
+    result = shell.type(*words)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "is not in the range 0<=x<=86400" in result.stderr
+
+
 def test_the_path_of_a_file_may_be_any_bytes(shell: Shell, tmp_path: Path) -> None:
     path = tmp_path / BYTES
     for words in (

@@ -73,7 +73,7 @@ Exit codes:
     "--times", type=click.IntRange(1), default=1, show_default=True, help="Number of requests that each --fail applies to."
 )
 @click.option("--retry-after", type=click.IntRange(0), help="Retry-After of a 429 or 503, in seconds.")
-@click.option("--delay", type=click.FloatRange(0), default=0.0, help="Seconds to wait before each response.")
+@click.option("--delay", type=click.FloatRange(0, 86_400), default=0.0, help="Seconds to wait before each response.")
 @click.option(
     "--drop", type=click.IntRange(0), default=0, help="Process this many requests after the failures without responding."
 )
