@@ -301,7 +301,12 @@ def second_connection() -> Iterator[Callable[..., Any]]:
 
 def is_deadlock(failed: peewee.OperationalError) -> bool:
     """Return whether PostgreSQL ended a transaction because of a deadlock."""
-    return getattr(failed.__cause__ or failed.__context__, "sqlstate", None) == _DEADLOCK
+    return sqlstate_of(failed) == _DEADLOCK
+
+
+def sqlstate_of(failed: peewee.OperationalError) -> str | None:
+    """Return PostgreSQL's code of an error; None on SQLite."""
+    return getattr(failed.__cause__ or failed.__context__, "sqlstate", None)
 
 
 def _run(sql: str, parameters: Sequence[Any]) -> Any:

@@ -10,6 +10,7 @@ from peewee import OperationalError
 from schemas.base.errors import IdempotencyConflict, IdempotencyInProgress
 from schemas.base.timestamps import to_ms
 from storage.db.columns import JsonField
+from storage.db.engine import sqlstate_of
 from storage.db.models import IdempotencyKeyRow
 from storage.exports import idempotency_sql
 
@@ -68,7 +69,7 @@ def claim_all(requests: Sequence[KeyedRequest], now: datetime, ttl: timedelta) -
     try:
         claimed = idempotency_sql.claim(_of(requests[0]), keys, to_ms(now), to_ms(now - ttl))
     except OperationalError as failed:
-        if getattr(failed.__cause__ or failed.__context__, "sqlstate", None) == _LOCK_NOT_AVAILABLE:
+        if sqlstate_of(failed) == _LOCK_NOT_AVAILABLE:
             raise IdempotencyInProgress from None
         raise
     return {each for each in requests if each.key in claimed}

@@ -29,7 +29,7 @@ from schemas.settings.alert_channels import AlertKind
 from storage.accounts.sessions import IDLE_FOR, LASTS_FOR
 from storage.db import identifiers
 from storage.db.columns import LAST_ULID
-from storage.db.engine import execute, is_sqlite, transaction
+from storage.db.engine import execute, is_sqlite, sqlstate_of, transaction
 from storage.db.models import (
     AlertMessageRow,
     AlertRow,
@@ -482,6 +482,6 @@ def _unless_busy(take: Callable[[], Counter[str]]) -> Counter[str]:
                 execute(_LOCK_WAIT)
             return take()
     except OperationalError as failed:
-        if getattr(failed.__cause__ or failed.__context__, "sqlstate", None) in _BUSY:
+        if sqlstate_of(failed) in _BUSY:
             return Counter()
         raise

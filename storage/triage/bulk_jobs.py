@@ -7,7 +7,7 @@ once the account may not use webhooks.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -176,11 +176,7 @@ def _create(new: NewBulkJob, now: datetime, policy: TargetPolicy, lease: str | N
         if decision.target_id is not None:
             transitions.require_approvable_target(decision.target_id, new.account_id, policy)
         _require_room(new.account_id)
-        found = export_list.ids_matching(new.query, MAX_MATCHES + 1)
-        if len(found) > MAX_MATCHES:
-            raise ValidationFailed(problem("/filter", "too_many_matches", f"{MAX_MATCHES:,}"))
-        if len(found) != new.expected_count:
-            raise CountDiffers(len(found), new.expected_count)
+        found = _expected_matches(new)
         BulkJobRow.insert(
             id=job_id,
             account=new.account_id,
@@ -198,17 +194,31 @@ def _create(new: NewBulkJob, now: datetime, policy: TargetPolicy, lease: str | N
             next_run_at=due_at,
             created_at=now,
         ).execute()
-        items = [
-            {"job_id": job_id, "position": position, "export_id": export_id, "version": version}
-            for position, (export_id, version) in enumerate(found)
-        ]
-        try:
-            # In the order of ids, in which others lock the exports: the foreign key locks each as well.
-            insert_records(BulkJobItemRow, sorted(items, key=lambda item: str(item["export_id"])))
-        except IntegrityError:
-            raise Conflict("Some of these exports were deleted meanwhile; send the request again.") from None
+        _insert_items(job_id, found)
         append(now, new.actor, f"begin_bulk_{decision.action.value}", job_id)
     return job_id
+
+
+def _expected_matches(new: NewBulkJob) -> Sequence[tuple[str, int]]:
+    """Return the matches of the filter. Raises ValidationFailed for too many, CountDiffers for others than were expected."""
+    found = export_list.ids_matching(new.query, MAX_MATCHES + 1)
+    if len(found) > MAX_MATCHES:
+        raise ValidationFailed(problem("/filter", "too_many_matches", f"{MAX_MATCHES:,}"))
+    if len(found) != new.expected_count:
+        raise CountDiffers(len(found), new.expected_count)
+    return found
+
+
+def _insert_items(job_id: str, exports: Sequence[tuple[str, int]]) -> None:
+    items = [
+        {"job_id": job_id, "position": position, "export_id": export_id, "version": version}
+        for position, (export_id, version) in enumerate(exports)
+    ]
+    try:
+        # In the order of ids, in which others lock the exports: the foreign key locks each as well.
+        insert_records(BulkJobItemRow, sorted(items, key=lambda item: str(item["export_id"])))
+    except IntegrityError:
+        raise Conflict("Some of these exports were deleted meanwhile; send the request again.") from None
 
 
 def _require_room(account_id: int) -> None:
