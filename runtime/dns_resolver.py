@@ -165,6 +165,7 @@ class _LookupQueue:
         return None
 
     def _next_of(self, account_id: AccountId) -> _Lookup | None:
+        """Return the next lookup of an account that somebody still waits for; the others time out."""
         waiting, found = self._waiting[account_id], None
         while waiting and found is None:
             lookup = waiting.popleft()

@@ -83,7 +83,7 @@ def open_files(data_dir: Path, role: ProcessKind) -> bool:
 
 def counted(data_dir: Path, roles: Iterable[ProcessKind]) -> list[Metric]:
     """Return the sums of all processes of these roles, as far as they can be read."""
-    return [metric for role in roles for metric in _counted(data_dir / "metrics" / role)]
+    return [metric for role in roles for metric in _read_counters(data_dir / "metrics" / role)]
 
 
 def exposition(metrics: Iterable[Metric]) -> bytes:
@@ -119,7 +119,7 @@ class _Collected(Collector):
         return self._metrics
 
 
-def _counted(folder: Path) -> list[Metric]:
+def _read_counters(folder: Path) -> list[Metric]:
     if not folder.is_dir():
         return []
     try:
@@ -164,7 +164,7 @@ def _merge_ended(folder: Path) -> None:
     gone = [file for file in folder.glob("*.db") if _has_ended(file)]
     if len(gone) < len(list(folder.glob("*.db"))):
         for kind in RESERVED_BYTES:
-            _fold(folder, kind, [file for file in gone if file.name.startswith(kind)])
+            _merge_files(folder, kind, [file for file in gone if file.name.startswith(kind)])
         gone = [file for file in gone if not _is_sum(file)]
     for file in gone:
         file.unlink()
@@ -180,7 +180,8 @@ def _is_sum(file: Path) -> bool:
     return file.stem.partition("_")[2] == _ENDED
 
 
-def _fold(folder: Path, kind: str, files: Sequence[Path]) -> None:
+def _merge_files(folder: Path, kind: str, files: Sequence[Path]) -> None:
+    """Merge the files of ended processes into one, unless that is all there is."""
     if all(_is_sum(file) for file in files):
         return
     merged = _merged(files, accumulate=False)
@@ -225,6 +226,7 @@ def _reserved(folder: Path, kind: str, name: str) -> int:
 
 
 def _allocate(path: Path, size_bytes: int) -> None:
+    """Create a file whose disk space is allocated. Raises OSError."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         os.posix_fallocate(descriptor, 0, size_bytes)

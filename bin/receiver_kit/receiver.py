@@ -194,6 +194,7 @@ class LocalReceiver:
         return None if is_dropped else received.response
 
     def _process(self, path: str, headers: Message, body: bytes) -> Received:
+        """Verify a request, decide the response, and return both."""
         at = self._now()
         verdict = verify(self._secrets, headers, body, int(at.timestamp()), self._nonces.seen)
         event = _event_in(_read_object(body))

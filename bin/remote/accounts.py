@@ -107,14 +107,14 @@ def _create_token(
 def _revoke_token(api: ApiClient, *, token_id: int | None, email: str | None, as_json: bool) -> None:
     require_one("Use either a token id or --user.", token_id, email)
     if email is None:
-        print_record(_revoked(api, token_id), as_json)
+        print_record(_revoke(api, token_id), as_json)
         return
     valid = [each for each in api.items(_TOKENS, user_id=user_id(api, email)) if each["revoked_at"] is None]
-    revoked = [_revoked(api, each["id"]) for each in reversed(valid)]
+    revoked = [_revoke(api, each["id"]) for each in reversed(valid)]
     TOKENS.show(revoked, as_json, NO_VALID_TOKEN)
 
 
-def _revoked(api: ApiClient, token_id: int | str | None) -> Record:
+def _revoke(api: ApiClient, token_id: int | str | None) -> Record:
     path = f"{_TOKENS}/{token_id}"
     api.delete(path)
     return api.get(path)

@@ -145,6 +145,7 @@ class ApiClient:
             raise ApiRefusal(f"{self._host} did not respond as it should, also not later: {failure}") from None
 
     def _attempt(self, send: Callable[[], requests.Response]) -> bytes:
+        """Send once and return the body of a success. Raises TransientFailure where a retry may help, else ApiRefusal."""
         try:
             response = within(self._deadline_s, send)
         except (requests.ReadTimeout, TimeoutError):

@@ -190,6 +190,7 @@ def _decide(
 def _decide_on_matching(
     api: ApiClient, action: BulkAction, members: dict[str, Any], filters: Mapping[str, Any], as_json: bool
 ) -> None:
+    """Begin a job for the matching exports and wait for it, after a confirmation."""
     wanted = filters_of(action, filters)
     allowed = read_filters(wanted).severities
     page = api.get(_EXPORTS, **wanted, limit=1, facets="true")

@@ -39,9 +39,9 @@ def _list_sessions(api: ApiClient, *, email: str | None, as_json: bool) -> None:
 def _revoke_session(api: ApiClient, *, session_id: str | None, email: str | None, as_json: bool) -> None:
     require_one("Use either a session id or --user.", session_id, email)
     if session_id is not None:
-        print_record(_ended(api, session_id), as_json)
+        print_record(_end_session(api, session_id), as_json)
         return
-    ended = [_ended(api, each["id"]) for each in _sessions(api, email)]
+    ended = [_end_session(api, each["id"]) for each in _sessions(api, email)]
     SESSIONS.show(ended, as_json, NO_SESSIONS)
 
 
@@ -58,7 +58,7 @@ def _sessions(api: ApiClient, email: str | None) -> list[ApiRecord]:
     return found
 
 
-def _ended(api: ApiClient, session_id: str) -> ApiRecord:
+def _end_session(api: ApiClient, session_id: str) -> ApiRecord:
     return api.post(path_to(f"{_SESSIONS}/{{session_id}}/revoke", session_id=session_id))
 
 

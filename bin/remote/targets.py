@@ -38,14 +38,14 @@ def _set(api: ApiClient, target_id: str, settings: tuple[str, ...], labels: tupl
 def _resume(api: ApiClient, *, target_id: str | None, is_all: bool, as_json: bool) -> None:
     require_one("Use either a target id or --all.", target_id, is_all)
     if target_id is not None:
-        print_record(_resumed(api, target_id), as_json)
+        print_record(_resume_target(api, target_id), as_json)
         return
     resumed, refusals = list[ApiRecord](), list[str]()
     for each in api.items(_TARGETS, status="paused"):
         if each.get("status_reason") in ASKED_FOR:
             continue
         try:
-            resumed.append(_resumed(api, each["id"]))
+            resumed.append(_resume_target(api, each["id"]))
         except ApiRefusal as refused:
             refusals.append(refused.message)
     TARGETS.show(resumed, as_json, NONE_RESUMED if refusals else NONE_PAUSED)
@@ -53,7 +53,7 @@ def _resume(api: ApiClient, *, target_id: str | None, is_all: bool, as_json: boo
         raise Refused(" ".join(refusals))
 
 
-def _resumed(api: ApiClient, target_id: str) -> ApiRecord:
+def _resume_target(api: ApiClient, target_id: str) -> ApiRecord:
     return api.post(path_to(f"{_TARGET}/resume", target_id=target_id))
 
 

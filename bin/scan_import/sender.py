@@ -155,7 +155,7 @@ class PostbackSender:
             return RejectedPage(tuple(problems) or ("rejected without a reason",))
         if response.status_code == requests.codes.request_entity_too_large:
             return RejectedPage(("larger than the service's MAX_BODY_BYTES",))
-        return ImportStopped(f"{self._host} responds {response.status_code}: {_fix(response.status_code)}")
+        return ImportStopped(f"{self._host} responds {response.status_code}: {_meaning_and_fix(response.status_code)}")
 
 
 def send_all(
@@ -283,7 +283,8 @@ def field_problems(body: Mapping[str, Any]) -> list[str]:
             return []
 
 
-def _fix(status: int) -> str:
+def _meaning_and_fix(status: int) -> str:
+    """Return what an unexpected status means, and the fix."""
     match status:
         case 401:
             return (

@@ -54,6 +54,7 @@ def _parts(page: ScannedPage, issue: Issue) -> tuple[str, str, str]:
 
 
 def _one_of_each_place(issues: list[Issue], checkpoint: Checkpoint) -> Collection[Issue]:
+    """Return one issue of each location, the most severe one."""
     if len(issues) == 1:
         return issues
     by_place: dict[str, Issue] = {}

@@ -115,6 +115,7 @@ class _IssueForm(Form):
 
     @pre_load
     def _fold_aliases(self, entry: Any, **_: Any) -> Any:
+        """Rename aliases of members to the names of the schema."""
         if not isinstance(entry, dict):
             return entry
         folded = dict(entry)

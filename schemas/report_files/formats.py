@@ -35,26 +35,31 @@ class ScanReport:
     visited: VisitedPages
 
 
-def _named(name: str, severities: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+def _named_severities(name: str, severities: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     return tuple((f"{name} {value}", severity) for value, severity in severities.items())
 
 
-def _scored(scores: Iterable[tuple[str, float, str]]) -> tuple[tuple[str, str], ...]:
+def _severities_by_score(scores: Iterable[tuple[str, float, str]]) -> tuple[tuple[str, str], ...]:
     return tuple((label, severity) for label, _, severity in scores)
 
 
 FORMATS: Final = {
-    "zap": Format("ZAP", zap.is_report, zap.read_issues, _named("riskcode", zap.SEVERITIES)),
+    "zap": Format("ZAP", zap.is_report, zap.read_issues, _named_severities("riskcode", zap.SEVERITIES)),
     "lighthouse": Format(
         "Lighthouse",
         lighthouse.is_report,
         lighthouse.read_issues,
-        _named("impact", lighthouse.SEVERITIES) + _scored(lighthouse.SCORES),
+        _named_severities("impact", lighthouse.SEVERITIES) + _severities_by_score(lighthouse.SCORES),
         visited=lighthouse.visited,
     ),
     "nuclei": Format("Nuclei", nuclei.is_report, nuclei.read_issues, tuple(nuclei.SEVERITIES.items()), may_be_lines=True),
-    "wapiti": Format("Wapiti", wapiti.is_report, wapiti.read_issues, _named("level", wapiti.SEVERITIES)),
-    "sarif": Format("SARIF", sarif.is_report, sarif.read_issues, _scored(sarif.SCORES) + _named("level", sarif.SEVERITIES)),
+    "wapiti": Format("Wapiti", wapiti.is_report, wapiti.read_issues, _named_severities("level", wapiti.SEVERITIES)),
+    "sarif": Format(
+        "SARIF",
+        sarif.is_report,
+        sarif.read_issues,
+        _severities_by_score(sarif.SCORES) + _named_severities("level", sarif.SEVERITIES),
+    ),
 }
 
 

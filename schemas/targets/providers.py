@@ -71,24 +71,29 @@ def _object(form: Schema) -> dict[str, Any]:
     required = [name for name, field in form.fields.items() if field.required]
     return {
         "type": "object",
-        "properties": {name: _described(field) for name, field in form.fields.items()},
+        "properties": {name: _property_schema(field) for name, field in form.fields.items()},
         **({"required": required} if required else {}),
         "additionalProperties": False,
     }
 
 
-def _described(field: fields.Field[Any]) -> dict[str, Any]:
+def _property_schema(field: fields.Field[Any]) -> dict[str, Any]:
     description: Mapping[str, Any] = {name: text for name, text in field.metadata.items() if name == "description"}
     return {**_type(field), **description}
 
 
 def _type(field: fields.Field[Any]) -> dict[str, Any]:
-    """Return what a field takes. Raises TypeError for a kind of field that no settings have had yet."""
+    """Return the JSON Schema of a field. Raises TypeError for a kind of field that no settings have had yet."""
     match field:
         case fields.Nested():
             return _object(field.schema)
         case Array():
-            return {"type": "array", "items": _described(field.inner), "minItems": field.at_least, "maxItems": field.at_most}
+            return {
+                "type": "array",
+                "items": _property_schema(field.inner),
+                "minItems": field.at_least,
+                "maxItems": field.at_most,
+            }
         case Integer():
             return {"type": "integer", "minimum": field.minimum, "maximum": field.maximum}
         case WebUrl():

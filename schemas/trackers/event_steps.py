@@ -45,6 +45,7 @@ def apply_event(tracker: Tracker, access: TrackerAccess, event: TrackerEvent) ->
 
 
 def _apply(tracker: Tracker, access: TrackerAccess, event: TrackerEvent) -> Steps[TrackerEventResult | TrackerFailure]:
+    """Comment on the issue and change its state, as far as the settings ask for it and no earlier attempt did."""
     if event.has_moved:
         is_ours = yield from tracker.is_ours(access, event)
         if isinstance(is_ours, TrackerFailure):

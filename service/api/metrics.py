@@ -41,14 +41,15 @@ class MetricsResource:
         """Return 200 even if the database or Redis is down, without the figures that need it."""
         # No lock: a request that waits for a database that does not answer must not delay the others.
         if time.monotonic() >= self._good_until:
-            self._page = metrics.exposition(self._everything())
+            self._page = metrics.exposition(self._metrics())
             self._good_until = time.monotonic() + PAGE_FOR_S
         resp.content_type = metrics.CONTENT_TYPE
         resp.data = self._page
 
     on_head = on_get
 
-    def _everything(self) -> Iterator[Metric]:
+    def _metrics(self) -> Iterator[Metric]:
+        """Yield the metrics of this moment, those of processes last."""
         now = utc_now()
         yield metrics.build_info()
         yield gauge("redis_up", "Whether Redis answers.", self._wake_ups.is_reachable())
@@ -59,12 +60,12 @@ class MetricsResource:
         if figures is not None:
             yield gauge("database_up", "Whether the database responds and can be used.", figures.is_up)
             if figures.is_up:
-                yield from _found(figures, now)
+                yield from _snapshot_metrics(figures, now)
         # Last, so that a response that had to wait includes what was counted meanwhile.
         yield from metrics.counted(self._data_dir, ProcessKind)
 
 
-def _found(figures: MetricsSnapshot, now: datetime) -> Iterator[Metric]:
+def _snapshot_metrics(figures: MetricsSnapshot, now: datetime) -> Iterator[Metric]:
     """Return the figures from the database."""
     if figures.exports is not None and figures.exports_at is not None:
         by_status = {status.value: figures.exports.get(status, 0) for status in ExportStatus}

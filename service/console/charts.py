@@ -144,6 +144,7 @@ def daily_chart(days: Sequence[Stack], series: Sequence[Series]) -> ColumnChart:
 def _chart(
     stacks: Sequence[Stack], series: Sequence[Series], time: str, has_label: Callable[[int], bool], *, is_hourly: bool
 ) -> ColumnChart:
+    """Return stacked columns with their axes; `has_label` selects the columns with a label below."""
     end = axis_end(max((sum(stack.numbers) for stack in stacks), default=0))
     step = (WIDTH - _LEFT - _RIGHT) / max(1, len(stacks))
     labels = [
@@ -180,6 +181,7 @@ def _marks(end: int) -> tuple[int, ...]:
 
 
 def _column(stack: Stack, series: Sequence[Series], time: str, x: float, step: float, end: int) -> ChartColumn:
+    """Return the column that begins at `x`; `end` is the greatest number of the axis."""
     left, width = round(x + step * (1 - _FILL) / 2, 1), round(step * _FILL, 1)
     ground = floor = _y(0, end)
     bars: list[ChartBar] = []

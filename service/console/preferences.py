@@ -40,12 +40,12 @@ def remember_target(
     """Keep the target of an approval in these projects."""
     newest = {_key(each): target_id for each in project_ids}
     others = {key: target for key, target in _targets(req).items() if key not in newest}
-    _keep(resp, gate, newest | others, are_on=uses_keys(req))
+    _set_cookie(resp, gate, newest | others, are_on=uses_keys(req))
 
 
 def remember_keys(req: falcon.Request, resp: falcon.Response, gate: SessionGate, *, are_on: bool) -> None:
     """Keep whether shortcuts are on."""
-    _keep(resp, gate, _targets(req), are_on=are_on)
+    _set_cookie(resp, gate, _targets(req), are_on=are_on)
 
 
 def _key(project_id: int | None) -> str:
@@ -62,7 +62,8 @@ def _parts(req: falcon.Request) -> list[str]:
     return (req.get_cookie_values(_COOKIE) or [""])[0].split(_DOT)
 
 
-def _keep(resp: falcon.Response, gate: SessionGate, targets: Mapping[str, str], *, are_on: bool) -> None:
+def _set_cookie(resp: falcon.Response, gate: SessionGate, targets: Mapping[str, str], *, are_on: bool) -> None:
+    """Store the target last chosen in each project, and whether keyboard shortcuts are on."""
     pairs = [f"{key}{_COLON}{target}" for key, target in targets.items()][:_MAX_PROJECTS]
     parts = [*pairs, *([] if are_on else [_NO_KEYS])]
     resp.set_cookie(

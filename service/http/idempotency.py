@@ -100,6 +100,8 @@ class IdempotentExecutor:
     def _run_once(
         resp: falcon.Response, request: idempotency.KeyedRequest, ttl: timedelta, work: Callable[[], ApiResponse]
     ) -> None:
+        """Run the work unless its key is known, and send its response or the stored one."""
+
         def once() -> tuple[ApiResponse | None, idempotency.StoredResponse]:
             before = idempotency.begin(request, utc_now(), ttl)
             if before is not None:

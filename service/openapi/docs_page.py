@@ -52,7 +52,7 @@ class DocsPageResource:
     family = RouteFamily.HEALTH
 
     def __init__(self, folder: Path | None = None) -> None:
-        self.files = DocsFilesResource(folder or _installed())
+        self.files = DocsFilesResource(folder or _assets_folder())
         self._page = tagged((_STATIC / "docs.html").read_bytes())
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
@@ -103,7 +103,7 @@ class DocsFilesResource:
         return self._kept[name]
 
 
-def _installed() -> Path | None:
+def _assets_folder() -> Path | None:
     package = find_spec(_PACKAGE)
     if package is None or not package.submodule_search_locations:
         return None

@@ -138,7 +138,7 @@ class _Writer:
                 if its_path == path
             }
             self._spec.path(path=path, operations=operations)
-        return self._finished({_tag_of(path) for _, path in described_by})
+        return self._complete({_tag_of(path) for _, path in described_by})
 
     def _write_components(self) -> None:
         components = self._spec.components
@@ -153,7 +153,8 @@ class _Writer:
         for error in (ErrorResponse, ProblemResponse):
             self._resolve(error)
 
-    def _finished(self, tags: set[str]) -> dict[str, Any]:
+    def _complete(self, tags: set[str]) -> dict[str, Any]:
+        """Return the document with webhooks and tags, completed schemas, and without components that nothing refers to."""
         webhooks = deliveries.webhooks(self._resolve)
         whole = self._spec.to_dict()
         schemas = whole["components"]["schemas"]
@@ -200,11 +201,11 @@ class _Writer:
         self, resource: Any, operation: Operation | None, described: OperationDescription
     ) -> Iterator[tuple[str, Any]]:
         for good in described.responses:
-            yield str(good.status), self._good(good, operation)
+            yield str(good.status), self._success_response(good, operation)
         if operation is not None and operation.has_dry_run:
             [first] = described.responses
             as_if = described.dry_run_response or SuccessResponse(200, _AS_IF, first.schema, first.example)
-            yield "200", self._good(as_if, operation)
+            yield "200", self._success_response(as_if, operation)
         challenges = operation is not None and isinstance(operation.authenticate, Bearer)
         found = error_responses.codes(operation, resource.path, described.error_codes)
         for status, codes in error_responses.by_status(found):
@@ -214,7 +215,8 @@ class _Writer:
                 self._spec.components.response(name, error_responses.response(status, codes, challenges=challenges))
             yield str(status), {"$ref": f"#/components/responses/{name}"}
 
-    def _good(self, good: SuccessResponse, operation: Operation | None) -> dict[str, Any]:
+    def _success_response(self, good: SuccessResponse, operation: Operation | None) -> dict[str, Any]:
+        """Return the Response Object of a success."""
         object_: dict[str, Any] = {
             "description": good.description,
             "headers": error_responses.references(_headers(good, operation)),

@@ -45,7 +45,7 @@ def own_schema(_converter: Any, field: fields.Field[Any], ret: dict[str, Any]) -
     # A field that is not required is omitted from `required`; a default of null would be invalid.
     if ret.get("default", ...) is None:
         del ret["default"]
-    schema = _own(field)
+    schema = _own_class_schema(field)
     if "enum" in {*ret, *schema}:
         ret.pop("maxLength", None)
     if not field.allow_none:
@@ -65,7 +65,8 @@ def _without_type(schema: dict[str, Any], ret: dict[str, Any]) -> dict[str, Any]
     return schema
 
 
-def _own(field: fields.Field[Any]) -> dict[str, Any]:
+def _own_class_schema(field: fields.Field[Any]) -> dict[str, Any]:
+    """Return what the class of a field adds to its schema, if it is one of ours."""
     if isinstance(field, email_forms.Mailboxes):
         several = {"type": "array", "maxItems": MAX_RECIPIENTS, "items": _HEADER}
         return {"anyOf": [_HEADER, several]} if field.may_be_array else dict(_HEADER)

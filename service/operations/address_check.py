@@ -26,13 +26,13 @@ class AddressCheck:
         """
         address = check_url(url, self._policy)
         if isinstance(address, UrlRefusal):
-            return _refused(address)
+            return _refused_validation(address)
         try:
             addresses = self._resolver.resolve(address.host, address.port, self._timeout_s, account_id)
         except DnsError as failed:
             return Validation(failed.reason.value)
         refusal = check_addresses(addresses, self._policy)
-        return _refused(refusal) if refusal else Validation(is_partial=True)
+        return _refused_validation(refusal) if refusal else Validation(is_partial=True)
 
     def require_safe(self, url: str, account_id: AccountId, path: str = "/base_url") -> None:
         """Raise ValidationFailed on `path` for a URL that is not allowed, ServiceUnavailable as `validate` does."""
@@ -52,5 +52,5 @@ class AddressCheck:
         return validation
 
 
-def _refused(refusal: UrlRefusal) -> Validation:
+def _refused_validation(refusal: UrlRefusal) -> Validation:
     return Validation(refusal.reason.value, is_refused=True)

@@ -95,7 +95,7 @@ class AccountLimits:
         age = RECOUNT_AFTER if count is None else abs(now - count.at)
         refuses = count is not None and count.used + added > limit
         if count is None or age >= RECOUNT_AFTER or (refuses and (count.is_estimate or age >= REFUSE_FOR)):
-            count = _Count(_counted(limited, now, account_id) - added, now, is_estimate=False)
+            count = _Count(_read_count(limited, now, account_id) - added, now, is_estimate=False)
         used = count.used + added
         if len(self._counts) >= _MAX_COUNTS:
             self._counts.clear()
@@ -138,7 +138,7 @@ def _problem(limited: Limited, limit: int) -> FieldProblem:
     return FieldProblem("", "limit_reached", message)
 
 
-def _counted(limited: Limited, now: datetime, account_id: int) -> int:
+def _read_count(limited: Limited, now: datetime, account_id: int) -> int:
     found = tuples(_counts(limited, now, account_id))
     return int(found[0][1]) if found else 0
 

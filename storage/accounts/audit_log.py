@@ -66,7 +66,7 @@ def list_page(limit: int, before: int | None, subject_id: str | None) -> list[St
     """Return up to `limit` entries, the newest first: older than the entry `before`, about one record if one is named."""
     newest = newest_first(AuditEntryRow.select(), AuditEntryRow.id, limit, before)
     query = where_given(newest, (AuditEntryRow.subject_id, subject_id))
-    return [_stored(row) for row in query]
+    return [_stored_entry(row) for row in query]
 
 
 def list_matching(filters: AuditFilter, limit: int, before: int | None) -> list[StoredEntry]:
@@ -84,11 +84,11 @@ def list_matching(filters: AuditFilter, limit: int, before: int | None) -> list[
     if filters.before_ms is not None:
         query = query.where(e.at < filters.before_ms)
     if filters.account_id is None and filters.subject_id is None:
-        return [_stored(row) for row in newest_first(query, e.id, limit, before)]
+        return [_stored_entry(row) for row in newest_first(query, e.id, limit, before)]
     if before is not None:
         last = e.alias("last")
         query = query.where(Tuple(e.at, e.id) < Tuple(last.select(last.at).where(last.id == before), before))
-    return [_stored(row) for row in query.order_by(e.at.desc(), e.id.desc()).limit(limit)]
+    return [_stored_entry(row) for row in query.order_by(e.at.desc(), e.id.desc()).limit(limit)]
 
 
 def ids_of_account(account_id: int, subject_ids: Collection[str]) -> set[str]:
@@ -106,6 +106,6 @@ def ids_of_account(account_id: int, subject_ids: Collection[str]) -> set[str]:
     return {*scalars(exports + targets + recoveries)}
 
 
-def _stored(row: AuditEntryRow) -> StoredEntry:
+def _stored_entry(row: AuditEntryRow) -> StoredEntry:
     digest = None if row.digest is None else f"sha256:{row.digest.hex()}"
     return StoredEntry(row.id, record_of(AuditEntry, row, at_ms=to_ms(row.at), digest=digest))

@@ -41,7 +41,7 @@ def sign_in(identity: Identity, account_id: int, now: datetime) -> User:
     """
     try:
         with transaction():
-            user = _linked(identity) or _link(identity, account_id, now)
+            user = _linked(identity) or _link_by_email(identity, account_id, now)
             if user.account_id != account_id:
                 raise Forbidden("The user with your email address belongs to an account that does not use this sign-in.")
             if user.disabled_at is not None:
@@ -66,7 +66,8 @@ def _linked(identity: Identity) -> User | None:
     return get_user(found[0][0]) if found else None
 
 
-def _link(identity: Identity, account_id: int, now: datetime) -> User:
+def _link_by_email(identity: Identity, account_id: int, now: datetime) -> User:
+    """Link an identity to the user with its verified email address, or to a new user. Raises Forbidden."""
     email = identity.email
     if email is None or not is_email_address(email):
         raise Forbidden(

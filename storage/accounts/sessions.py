@@ -135,7 +135,7 @@ def authenticate_cookies(
     """
     digests = {sha256_hex(secret): secret for secret in cookies if _SECRET.fullmatch(secret)}
     found = list(_sessions().where(ConsoleSessionRow.secret_sha256.in_(list(digests)))) if digests else []
-    known = {digests[row.secret_sha256]: _used(row, browser, now) for row in found}
+    known = {digests[row.secret_sha256]: _use(row, browser, now) for row in found}
     return [(secret, known.get(secret, SessionEndReason.UNKNOWN)) for secret in cookies]
 
 
@@ -208,7 +208,8 @@ def end_where(condition: Expression, reason: SessionEndReason, now: datetime, ac
     return ids
 
 
-def _used(row: ConsoleSessionRow, browser: str, now: datetime) -> Session | SessionEndReason:
+def _use(row: ConsoleSessionRow, browser: str, now: datetime) -> Session | SessionEndReason:
+    """Return the session of a cookie and note its use, or return why it is over."""
     session, over = _session(row), _why_over(row, browser, now)
     if over is SessionEndReason.ANOTHER_BROWSER:
         with transaction():
@@ -274,6 +275,7 @@ def _listed(query: "ModelSelect[ConsoleSessionRow]") -> list[Session]:
 
 
 def _session(row: ConsoleSessionRow, in_projects: Mapping[int, Role] | None = None) -> Session:
+    """Return the session of a row; `in_projects` are the holder's roles in projects, where they have been read."""
     token, user = row.token, _holder(row)
     account = user.account
     projects = None

@@ -256,12 +256,12 @@ def _erase_rows(erasing: Any, ids: Sequence[Any], now: datetime, actor: str) -> 
     return Counter({table: erasing.where(erasing.model.id.in_(ids)).execute()})
 
 
-def _numbered(text: str, key: Any) -> Any:
+def _text_with_key(text: str, key: Any) -> Any:
     return Value(text).cast("TEXT").concat(key.cast("TEXT"))
 
 
-_NUMBERED_PROJECTS: Final = ProjectRow.update(name=_numbered("Redacted project ", ProjectRow.id))
-_NUMBERED_REPORTS: Final = ReportRow.update(title=_numbered("Redacted report ", ReportRow.id))
+_NUMBERED_PROJECTS: Final = ProjectRow.update(name=_text_with_key("Redacted project ", ProjectRow.id))
+_NUMBERED_REPORTS: Final = ReportRow.update(title=_text_with_key("Redacted report ", ReportRow.id))
 
 
 def _erase_exports(ids: Sequence[Any], now: datetime, actor: str) -> Counter[str]:
@@ -447,7 +447,7 @@ def responses_with_erased_data(shop_domain: str, mentions: Mentions | None) -> I
     shop's domain or one of its projects. Yields the matches of each slice, which may be none.
     """
     row, after = IdempotencyKeyRow, 0
-    users = UserRow.select(_numbered("user:", UserRow.id)).where(UserRow.account.in_(_accounts(shop_domain)))
+    users = UserRow.select(_text_with_key("user:", UserRow.id)).where(UserRow.account.in_(_accounts(shop_domain)))
     is_theirs = row.principal.in_(users)
     may_mention = SQL("1 = 0") if mentions is None else _may_mention(_lowered(fn.COALESCE(row.response_body, "")), mentions)
     query = row.select(row.id, row.key, row.route, row.response_body, is_theirs, is_theirs & may_mention)
@@ -551,7 +551,7 @@ def _empty_responses(ids: Sequence[Any], now: datetime, actor: str) -> Counter[s
 
 def _erase_keys(ids: Sequence[Any], now: datetime, actor: str) -> Counter[str]:
     erasure_log.add(actor, CLIENT_KEYS, ids, now)
-    erased = IdempotencyKeyRow.update(key=_numbered("redacted:", IdempotencyKeyRow.id))
+    erased = IdempotencyKeyRow.update(key=_text_with_key("redacted:", IdempotencyKeyRow.id))
     erased.where(IdempotencyKeyRow.id.in_(ids)).execute()
     return Counter()
 

@@ -200,7 +200,7 @@ def renew(held: ComplianceLease, counts: Mapping[str, int], now: datetime) -> No
 
     On PostgreSQL this locks the row, so that no worker claims the request before the work is committed.
     """
-    if not _jobs.renew(held.id, held.lease, now, LEASE_S, counts=_sorted(counts)):
+    if not _jobs.renew(held.id, held.lease, now, LEASE_S, counts=_nonzero(counts)):
         raise LeaseLost
 
 
@@ -218,7 +218,7 @@ def finish(
         held.lease,
         status=ComplianceStatus.DONE.value,
         result=result.value,
-        counts=_sorted(counts),
+        counts=_nonzero(counts),
         report_sealed=report_sealed,
         subject_sealed=None,
         last_error=None,
@@ -226,7 +226,7 @@ def finish(
     )
     if not is_finished:
         raise LeaseLost
-    summary = " ".join([result.value, *(f"{name}={count}" for name, count in _sorted(counts).items())])
+    summary = " ".join([result.value, *(f"{name}={count}" for name, count in _nonzero(counts).items())])
     append(now, actor, "finish_compliance_request", held.id, summary)
 
 
@@ -372,5 +372,5 @@ def _lock_shop(shop_domain: str) -> None:
         tuples(for_update(waiting.order_by(row.id)))
 
 
-def _sorted(counts: Mapping[str, int]) -> dict[str, int]:
+def _nonzero(counts: Mapping[str, int]) -> dict[str, int]:
     return {name: counts[name] for name in sorted(Counter(counts)) if counts[name]}

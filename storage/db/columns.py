@@ -164,7 +164,7 @@ def select_list(shape: type, tables: Mapping[str, type[Model]], **others: str) -
     `tables` are models by their alias in the statement: the first one with such a column gives it. `others` are expressions
     for fields that are no columns.
     """
-    return ", ".join(others.get(name) or _qualified(name, tables) for name in field_names(shape))
+    return ", ".join(others.get(name) or _qualified_name(name, tables) for name in field_names(shape))
 
 
 def column_types(model: type[Model], names: Iterable[str]) -> list[str]:
@@ -172,7 +172,7 @@ def column_types(model: type[Model], names: Iterable[str]) -> list[str]:
     return [_sql_type(_column(model, name)) for name in names]
 
 
-def _qualified(name: str, tables: Mapping[str, type[Model]]) -> str:
+def _qualified_name(name: str, tables: Mapping[str, type[Model]]) -> str:
     for alias, model in tables.items():
         if name in model._meta.columns:
             return f"{alias}.{name}"

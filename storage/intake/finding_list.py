@@ -122,6 +122,7 @@ def _wanted(query: FindingQuery) -> list[bool]:
 
 
 def _part(query: FindingQuery, before: str, now: datetime, *, is_fixed: bool) -> Any:
+    """Select the ids of the fixed findings of a query, or of those that are not fixed, older than the id `before`."""
     f, x = FindingRow, ExportRow
     # Of a page, its own index has the few findings; without statistics SQLite would read all of the account.
     account_id = f.account_id + 0 if query.pages else f.account_id

@@ -67,10 +67,10 @@ class Archive:
 
     def _file(self, table: str) -> BinaryIO:
         if table not in self._files:
-            self._files[table] = self._created(table)
+            self._files[table] = self._create_file(table)
         return self._files[table]
 
-    def _created(self, table: str) -> BinaryIO:
+    def _create_file(self, table: str) -> BinaryIO:
         path = self._folder / f"{self._run}-{table}.jsonl"
         made = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, _FILE_MODE)
         # The folder too: without its name on the disk the file is lost.

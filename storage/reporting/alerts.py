@@ -124,7 +124,9 @@ def finish_message(held: ClaimedMessage, *, is_sent: bool, now: datetime) -> Non
 
 def list_open(account_id: int | None = None, limit: int | None = MAX_OPEN) -> list[Alert]:
     """Return up to `limit` open alerts, the latest first, of one account where `account_id` is given; all with None."""
-    return read(Alert, where_given(_open(), (AlertRow.account, account_id)).order_by(AlertRow.last_at.desc()).limit(limit))
+    return read(
+        Alert, where_given(_open_alerts(), (AlertRow.account, account_id)).order_by(AlertRow.last_at.desc()).limit(limit)
+    )
 
 
 def list_recovered(limit: int, before: str | None = None, account_id: int | None = None) -> list[Alert]:
@@ -150,13 +152,13 @@ def _select() -> Any:
     return AlertRow.select(*columns(Alert, AlertRow, account_id=AlertRow.account))
 
 
-def _open() -> Any:
+def _open_alerts() -> Any:
     return _select().where(AlertRow.state == AlertState.OPEN.value)
 
 
 def _known(kinds: Collection[AlertKind]) -> dict[str, OpenAlert]:
     """Return the open alerts of the kinds that are looked for, by their causes; the state of other kinds is unknown."""
-    shown = _open().select(AlertRow.cause, AlertRow.kind, AlertRow.last_at, AlertRow.details)
+    shown = _open_alerts().select(AlertRow.cause, AlertRow.kind, AlertRow.last_at, AlertRow.details)
     return {cause: OpenAlert(*row) for cause, *row in tuples(shown.where(_is_of(kinds)))}
 
 

@@ -152,7 +152,7 @@ def take_snapshot(now: datetime, last: MetricsSnapshot | None, count_until_s: fl
     began = time.monotonic()
     try:
         with connection():
-            found = _found(now, last, began + count_until_s)
+            found = _read_values(now, last, began + count_until_s)
     except (*OUTAGES, DatabaseError):
         away = MetricsSnapshot(to_ms(now), is_up=False, took_s=time.monotonic() - began)
         # The count continues when it is back.
@@ -160,7 +160,8 @@ def take_snapshot(now: datetime, last: MetricsSnapshot | None, count_until_s: fl
     return MetricsSnapshot(to_ms(now), is_up=True, took_s=time.monotonic() - began, **found)
 
 
-def _found(now: datetime, last: MetricsSnapshot | None, count_until: float) -> dict[str, Any]:
+def _read_values(now: datetime, last: MetricsSnapshot | None, count_until: float) -> dict[str, Any]:
+    """Return the fields of a snapshot of a database that responds."""
     targets, paused = targets_by_state(now)
     seen_at = worker_heartbeats.last_seen()
     found = {

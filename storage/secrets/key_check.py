@@ -48,7 +48,7 @@ def canary() -> bytes | None:
 
 def opens(canary: bytes, vault: Vault) -> bool:
     """Return whether the keys open a canary, of this database or from a backup. Raises NoEncryptionKey without any key."""
-    return _opened(vault, canary, _CONTEXT) == _TEXT
+    return _open_or_none(vault, canary, _CONTEXT) == _TEXT
 
 
 def is_current(canary: bytes, vault: Vault) -> bool:
@@ -80,7 +80,7 @@ def _add_canary(vault: Vault, now: datetime) -> bytes:
 
 def _require_that_something_opens(vault: Vault) -> None:
     samples = list(_samples())
-    if samples and all(_opened(vault, *each) is None for each in samples):
+    if samples and all(_open_or_none(vault, *each) is None for each in samples):
         raise WrongEncryptionKey(_WRONG)
 
 
@@ -92,7 +92,7 @@ def _samples() -> Iterator[tuple[bytes, str]]:
             yield sealed, column.context(row_id)
 
 
-def _opened(vault: Vault, sealed: bytes, context: str) -> str | None:
+def _open_or_none(vault: Vault, sealed: bytes, context: str) -> str | None:
     with suppress(WrongEncryptionKey):
         return vault.open(sealed, context)
     return None

@@ -128,7 +128,7 @@ def read(target_ids: Collection[str], *, locked: bool = False, waits: bool = Tru
 
 def read_addressed(target_ids: Collection[str]) -> dict[str, AddressedState]:
     """Return the throttle states of these targets with their URLs, secrets and settings."""
-    return {row[0]: _addressed(row) for row in _rows(target_ids)}
+    return {row[0]: _addressed_state(row) for row in _rows(target_ids)}
 
 
 def lock(seen: Mapping[str, AddressedState]) -> dict[str, AddressedState]:
@@ -136,7 +136,7 @@ def lock(seen: Mapping[str, AddressedState]) -> dict[str, AddressedState]:
 
     SQLite's transaction is the only writer from its beginning: there the states are still those that were seen.
     """
-    return dict(seen) if is_sqlite() else {row[0]: _addressed(row) for row in _rows(seen, locked=True)}
+    return dict(seen) if is_sqlite() else {row[0]: _addressed_state(row) for row in _rows(seen, locked=True)}
 
 
 def write(states: Iterable[ThrottleState]) -> None:
@@ -153,10 +153,10 @@ def shorten_holds(now: datetime, longest_s: float) -> None:
     until = now + timedelta(seconds=longest_s)
     with transaction():
         held = [row[0] for row in rows(_HELD_BEYOND, (TargetRow.paced_until.db_value(until), to_ms(until)))]
-        write(_shortened(state, until) for state in read(held, locked=True).values())
+        write(_limit_waits(state, until) for state in read(held, locked=True).values())
 
 
-def _shortened(state: ThrottleState, until: datetime) -> ThrottleState:
+def _limit_waits(state: ThrottleState, until: datetime) -> ThrottleState:
     paced_until, held_until = state.paced_until, state.held_until
     if paced_until is not None:
         paced_until = min(paced_until, until)
@@ -179,6 +179,6 @@ def _state(row: tuple[Any, ...]) -> ThrottleState:
     return _read_state(row[:_STATE_COLUMNS])
 
 
-def _addressed(row: tuple[Any, ...]) -> AddressedState:
+def _addressed_state(row: tuple[Any, ...]) -> AddressedState:
     *_, base_url, sealed, settings = row
     return AddressedState(_state(row), base_url, sealed, settings)

@@ -175,13 +175,13 @@ class EventTask:
         if event.options.provider_key == GENERIC_WEBHOOK:
             message = message_to(event, attempt_id, event.id, event.body, at, nonce)
             outcome = Outcome(error="worker_lost") if is_lost else self.signed_post.send(message)
-            return outcome, decide_outcome(outcome, self._ended(event)), None
+            return outcome, decide_outcome(outcome, self._ended_try(event)), None
         result = TrackerResult(Outcome(error="worker_lost")) if is_lost else self._apply(event)
         outcome = result.outcome._replace(body_sha256=hashlib.sha256(event.body).hexdigest())
         done = result.value.action.value if isinstance(result.value, TrackerEventResult) else None
-        return outcome, decide_tracker_outcome(result, self._ended(event)), done
+        return outcome, decide_tracker_outcome(result, self._ended_try(event)), done
 
-    def _ended(self, event: EventJob) -> Try:
+    def _ended_try(self, event: EventJob) -> Try:
         options = self.options
         return Try(event.attempts, options.schedule, event.created_at, options.now(), options.jitter())
 

@@ -99,7 +99,7 @@ class AttemptRunner:
         else:
             message = message_to(claim, attempt_id, claim.export_id, claim.body, started_at, nonce)
             outcome = self._signed_post.send(message)
-        verdict = decide_outcome(outcome, self._ended(claim))
+        verdict = decide_outcome(outcome, self._ended_try(claim))
         return CompletedAttempt(claim, attempt_id, started_at, nonce, outcome, verdict)
 
     def _tracker_attempt(self, claim: Claim, attempt_id: str, started_at: datetime) -> CompletedAttempt:
@@ -107,10 +107,10 @@ class AttemptRunner:
             result = TrackerResult(Outcome(error="worker_lost"), is_outcome_unknown=claim.is_outcome_unknown)
         else:
             result = self._trackers.deliver(claim)
-        verdict = decide_tracker_outcome(result, self._ended(claim))
+        verdict = decide_tracker_outcome(result, self._ended_try(claim))
         outcome = result.outcome._replace(body_sha256=hashlib.sha256(claim.body).hexdigest())
         return CompletedAttempt(claim, attempt_id, started_at, None, outcome, verdict)
 
-    def _ended(self, claim: Claim) -> Try:
+    def _ended_try(self, claim: Claim) -> Try:
         options = self._options
         return Try(claim.try_number, options.schedule, claim.schedule_began_at, options.now(), options.jitter())

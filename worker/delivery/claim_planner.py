@@ -246,9 +246,9 @@ class ClaimPlanner:
         wanted.add(sorted(found, key=self._after_served))
         quotas = self._allot(wanted.quotas, shares)
         if cached:
-            self._note(now + timedelta(seconds=SCAN_REUSED_FOR_S), now)
+            self._plan_again_by(now + timedelta(seconds=SCAN_REUSED_FOR_S), now)
         elif not quotas:
-            self._note(self._scanner.next_scan_at(now), now)
+            self._plan_again_by(self._scanner.next_scan_at(now), now)
         if read:
             self._scanner.end_page(_last_served(read, quotas))
         return ClaimPlan(quotas, sorted(wanted.rate_limited & quotas.keys()), sorted(wanted.off))
@@ -339,11 +339,12 @@ class ClaimPlanner:
             slots = min(slots, shares.half_reserved)
         if state.max_per_minute is None:
             return _room(slots, round(self._ahead * returned.get(state.key, 0)), held_here) if slots else 0
-        self._note(throttle.rate_allows_from(state), now)
+        self._plan_again_by(throttle.rate_allows_from(state), now)
         # With a rate limit, claim only for free slots: claims that wait for one would later be sent faster than the limit.
         return min(_room(slots, 0, held_here), throttle.rate_allowance(state, now))
 
-    def _note(self, ready_at: datetime | None, now: datetime) -> None:
+    def _plan_again_by(self, ready_at: datetime | None, now: datetime) -> None:
+        """Move `ready_at` forward to this moment if it is earlier, and not over yet."""
         if ready_at is not None and ready_at > now and (self.ready_at is None or ready_at < self.ready_at):
             self.ready_at = ready_at
 

@@ -129,6 +129,7 @@ class Dispatcher:
                 return
 
     def _finish_sending(self) -> None:
+        """Write the results of open requests until there is none; those that cannot be written in time are lost."""
         while self._leases:
             try:
                 self._tick(claiming=False)
@@ -142,6 +143,7 @@ class Dispatcher:
                 _log.exception("dispatcher failed, finishing its attempts")
 
     def _tick(self, *, claiming: bool) -> list[Claim]:
+        """Write the results that came back, claim, and return the new claims."""
         results = self._collect()
         try:
             tick = self._writer.write(results, claiming=claiming)

@@ -179,6 +179,7 @@ class TargetQueues:
         return None
 
     def _next_of(self, listed: deque[_TargetQueue]) -> Claim | None:
+        """Return the next claim of an account, whose targets take turns; None if no target may send one."""
         most = self._shares.half_reserved if self._shares.is_reserve else self._shares.shared
         for _ in range(len(listed)):
             target = listed.popleft()

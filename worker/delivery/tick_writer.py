@@ -86,6 +86,7 @@ class TickWriter:
         return outages.retry_database(work, partial(self.gives_up, time.monotonic()))
 
     def _write(self, results: Sequence[SendResult], *, claiming: bool) -> Tick:
+        """Write the results and their effects, and claim, all in one transaction."""
         worker = self.options.worker
         attempts = [each.attempt for each in results if each.attempt is not None]
         # Once a tick, and before the database is waited for.

@@ -60,6 +60,7 @@ def decide_validation(result: TrackerResult, now: datetime) -> Verdict:
 
 
 def _decide(result: TrackerResult, ended: Try) -> Verdict:
+    """Return the verdict on the result of a try at a tracker, which ended with an issue, an event's action, or a failure."""
     value = result.value
     if isinstance(value, TrackerIssue):
         ticket_id, url = _storable(value.id), _storable(value.url)

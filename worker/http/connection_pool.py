@@ -160,6 +160,7 @@ class Origin:
             raise
 
     def _take_kept(self, exchange: Exchange) -> GuardedConnection | None:
+        """Return a kept connection that still works; None if there is none."""
         while self._kept:
             try:
                 connection = self._kept.pop()

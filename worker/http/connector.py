@@ -94,6 +94,7 @@ def _with_source(addresses: Sequence[Address], sources: Sources) -> Sequence[Add
 
 
 def _open(address: Address, port: int, until: float, sources: Sources) -> socket.socket:
+    """Return a socket that is connected to an address by the time `until`. Raises OSError."""
     connected = socket.socket(socket.AF_INET if address.version == 4 else socket.AF_INET6, socket.SOCK_STREAM)
     try:
         if sources:

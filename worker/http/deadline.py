@@ -183,6 +183,7 @@ class Watchdog:
                 tidy_at = time.monotonic() + self._tidy_every_s
 
     def _expire_overdue(self) -> None:
+        """Expire the exchanges whose deadline is over."""
         now = time.monotonic()
         # A copy is made in one step; other threads come and go meanwhile.
         for exchange in self._exchanges.copy().values():

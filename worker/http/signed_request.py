@@ -131,18 +131,18 @@ class SignedPost:
         except _MissingSecret as missing:
             return Outcome(error=str(missing))
         except RiskRelayError as broken:
-            _log.error("message cannot be signed", extra={**_named(message), "error": type(broken).__name__})
+            _log.error("message cannot be signed", extra={**_log_fields(message), "error": type(broken).__name__})
             return Outcome(error="secret_unreadable")
         except Exception:  # noqa: BLE001 - a bug of ours must not lose the message: it counts as a missing response
-            _log.exception("sending failed", extra=_named(message))
+            _log.exception("sending failed", extra=_log_fields(message))
             return Outcome(error="internal_error")
         received = None if outcome.status is None else hashlib.sha256(outcome.body).hexdigest()
-        body = _without(outcome.body, [secret for secret in request.secrets if not _is_short(secret)])
+        body = _without_secrets(outcome.body, [secret for secret in request.secrets if not _is_short(secret)])
         # A secret of a few letters occurs in any response by chance; removing it must not damage the ticket fields.
-        clean = _without(body, [secret for secret in request.secrets if _is_short(secret)])
+        clean = _without_secrets(body, [secret for secret in request.secrets if _is_short(secret)])
         return outcome._replace(
             body=body,
-            kept=_kept(clean, message),
+            kept=_excerpt(clean, message),
             signature=" ".join(request.headers[name] for name in _SIGNATURES if name in request.headers),
             body_sha256=hashlib.sha256(request.body).hexdigest(),
             response_sha256=received,
@@ -243,19 +243,19 @@ def _is_short(secret: str) -> bool:
     return len(secret.encode()) < MIN_SECRET_BYTES
 
 
-def _without(body: bytes, repeated: list[str]) -> bytes:
+def _without_secrets(body: bytes, repeated: list[str]) -> bytes:
     for secret in repeated:
         body = without_secret(body, secret)
     return body
 
 
-def _kept(body: bytes, message: Message) -> str | None:
+def _excerpt(body: bytes, message: Message) -> str | None:
     try:
         return response_excerpt(body)
     except Exception:  # noqa: BLE001 - a bug of ours in reading a response must not count as a missing response
-        _log.exception("response excerpt failed", extra=_named(message))
+        _log.exception("response excerpt failed", extra=_log_fields(message))
         return None
 
 
-def _named(message: Message) -> dict[str, str]:
+def _log_fields(message: Message) -> dict[str, str]:
     return {"attempt_id": message.id, "target_id": message.target_id}

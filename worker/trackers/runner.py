@@ -72,6 +72,7 @@ class TrackerRunner:
         return TrackerResult(task) if isinstance(task, Outcome) else _validate(task)
 
     def _begin(self, target: ClaimedTarget, spent_s: float = 0.0) -> _Task | Outcome:
+        """Return a session with the target's token and settings, or the outcome of an attempt that cannot begin."""
         try:
             tracker = self._trackers[target.options.provider_key]
             if target.secret_sealed is None:
@@ -91,6 +92,7 @@ class TrackerRunner:
 
 
 def _create_once(task: _Task, claim: Claim, public_base_url: str | None) -> TrackerResult:
+    """Create the issue of an export; if an earlier attempt may have created it, look for that one first."""
     session, tracker, access = task
     is_looking = claim.is_outcome_unknown
     try:

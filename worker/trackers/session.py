@@ -180,10 +180,11 @@ class TrackerSession:
         for secret in self._secrets:
             body = without_secret(body, secret)
         response = TrackerResponse(parsed.status, headers_of(parsed), body)
-        self._note(request, response, received, is_lookup=is_lookup)
+        self._record(request, response, received, is_lookup=is_lookup)
         return response
 
-    def _note(self, request: TrackerRequest, response: TrackerResponse, received: str, *, is_lookup: bool) -> None:
+    def _record(self, request: TrackerRequest, response: TrackerResponse, received: str, *, is_lookup: bool) -> None:
+        """Record what a response, with the digest of its body, says about the result of the task."""
         is_success = _is_success(response.status)
         # Other successes are lists of issues, which are none of ours.
         kept = response_excerpt(response.body) if request.creates or not is_success else None

@@ -196,13 +196,13 @@ def _edited_severity(edited: str, original: str, new: str) -> str:
 def _title(group: Group) -> str:
     site = shortened(group.sites[0], MAX_PLACE)
     more = len(group.sites) - 1
-    of = f"of {site}" + (f" and {more} more {_counted('site', more)}" if more else "")
-    pages = f"{group.pages} {_counted('page', group.pages)} {of}"
+    of = f"of {site}" + (f" and {more} more {_plural('site', more)}" if more else "")
+    pages = f"{group.pages} {_plural('page', group.pages)} {of}"
     count = pages if group.pages == group.findings else f"{group.findings} places on {pages}"
     return f"{shortened(group.title, MAX_TITLE - len(count) - 2)}: {count}"
 
 
-def _counted(noun: str, count: int) -> str:
+def _plural(noun: str, count: int) -> str:
     return noun if count == 1 else f"{noun}s"
 
 

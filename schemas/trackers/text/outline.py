@@ -82,10 +82,10 @@ class Flavor(ABC, Generic[Block, Text]):
     def comment_of(self, event: TrackerEvent, max_chars: int) -> Text:
         """Return the comment of an event, with as many places as fit into `max_chars` by `size`."""
         places = event.places[:MAX_PLACES]
-        text = self.write(self._news(event, places))
+        text = self.write(self._comment_blocks(event, places))
         while places and self.size(text) > max_chars:
             places = places[:-1]
-            text = self.write(self._news(event, places))
+            text = self.write(self._comment_blocks(event, places))
         return text
 
     def erased_of(self, event: TrackerEvent) -> Text:
@@ -108,7 +108,8 @@ class Flavor(ABC, Generic[Block, Text]):
             yield self.link(_OPEN, parts.console_url)
         yield self.line(parts.marker)
 
-    def _news(self, event: TrackerEvent, places: Sequence[TrackerEventPlace]) -> Iterator[Block]:
+    def _comment_blocks(self, event: TrackerEvent, places: Sequence[TrackerEventPlace]) -> Iterator[Block]:
+        """Yield the blocks of a comment: what happened, counts, the places, links."""
         yield self.line(_NEWS[event.type])
         counts = _counts(event)
         if counts:

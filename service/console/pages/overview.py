@@ -159,6 +159,7 @@ def _read_trends(account_id: int, now: datetime) -> Trends:
 
 
 def _numbers(account_id: int, counts: AccountCounts, trend: Trends, due_age_s: float, now: datetime) -> Iterator[Number]:
+    """Yield the numbers at the top: decisions, findings, deliveries under way and failed ones."""
     menu, by_status = menu_counts.count(account_id, now), counts.by_status
     severities = dashboard_queries.waiting_by_severity(account_id, now)
     yield Number(

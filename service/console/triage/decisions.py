@@ -178,7 +178,7 @@ class SnoozeTicket(FormDecision):
 
     def decide(self, user: ConsoleUser, form: Mapping[str, str], export_id: str) -> Export:
         """Snooze the export."""
-        return self._operations.exports.snooze(export_id, user.principal, _until(form, utc_now()))
+        return self._operations.exports.snooze(export_id, user.principal, _snoozed_until(form, utc_now()))
 
     def refused(self, form: Mapping[str, str], problems: Sequence[FieldProblem], **ids: str) -> Mapping[str, Any]:
         """Return the form as it was typed, with the problem of a time at the field of its date."""
@@ -253,7 +253,8 @@ class Shortcuts(Action):
         return Redirect(safe_next(form.get("then", "")) or "/inbox", f"keys_{self._choice}")
 
 
-def _until(form: Mapping[str, str], now: datetime) -> datetime | None:
+def _snoozed_until(form: Mapping[str, str], now: datetime) -> datetime | None:
+    """Return the end of a snooze, the last moment of its day; None for one without. Raises ValidationFailed."""
     if form.get("date"):
         try:
             return datetime.combine(datetime.fromisoformat(form["date"]), time.max, UTC)

@@ -279,6 +279,7 @@ def _tab(found: TicketList, view: ListView, first: ListView, total: int | None, 
 def _menu(
     address: ListAddress, name: str, label: str, texts: Mapping[str, str], counts: Mapping[str, int] | None
 ) -> FilterMenu:
+    """Return the menu of a filter; without `texts` its options are the values that were counted."""
     chosen = address.values(name)
     values = [*texts, *(each for each in counts or {} if each not in texts)]
     if counts is not None:

@@ -79,13 +79,14 @@ class RateLimitCounters:
 
     def take(self, item: RateLimitItemPerSecond, kind: str, key: str, share: int) -> tuple[int, RateLimitWindow]:
         """Count up to `share` requests and return how many, with the window before; 0 and the window if it is full."""
-        return self._counted(lambda storage: _take(storage, item, (kind, key), share))
+        return self._ask_redis_or_memory(lambda storage: _reserve(storage, item, (kind, key), share))
 
     def look(self, item: RateLimitItemPerSecond, kind: str, key: str) -> RateLimitWindow:
         """Return the window without counting."""
-        return self._counted(lambda storage: _window(storage, item, (kind, key)))
+        return self._ask_redis_or_memory(lambda storage: _window(storage, item, (kind, key)))
 
-    def _counted(self, ask: Callable[["RedisStorage | MemoryStorage"], Result]) -> Result:
+    def _ask_redis_or_memory(self, ask: Callable[["RedisStorage | MemoryStorage"], Result]) -> Result:
+        """Return the reply of Redis; while it is down, that of the counters in this process."""
         if self._may_use_redis():
             try:
                 result = ask(self._redis)
@@ -132,9 +133,10 @@ class RateLimitCounters:
             return self._memory
 
 
-def _take(
+def _reserve(
     storage: RedisStorage | MemoryStorage, item: RateLimitItemPerSecond, who: tuple[str, str], share: int
 ) -> tuple[int, RateLimitWindow]:
+    """Return how many requests were reserved, up to `share` or none, and the window that they count in."""
     limiter = SlidingWindowCounterRateLimiter(storage)
     # The window is read first: if the period ends before the hit, the reservation ends with the period that was read.
     window = _window(storage, item, who)

@@ -66,7 +66,7 @@ _CAPTURE: Final = ("evidence_capture", "evidence_capture", "The capture is store
 _DIAGNOSTICS: Final = ("diagnostic", "diagnostics", "The diagnostics are stored and their export prepared.")
 
 
-def _stored(schema: type[ResponseSchema], kind: tuple[str, str, str], sent: dict[str, Any]) -> SuccessResponse:
+def _created_response(schema: type[ResponseSchema], kind: tuple[str, str, str], sent: dict[str, Any]) -> SuccessResponse:
     name, source, description = kind
     made = example_of(schema)
     made[name] |= sent
@@ -79,14 +79,14 @@ OPERATIONS: Final[Operations] = {
         "browser-extension.evidence-captures.store",
         "Upload a capture of a page",
         "Stores a capture of the browser extension and prepares an export from it." + _WHOSE,
-        _stored(CaptureUploadResponse, _CAPTURE, _CAPTURED),
+        _created_response(CaptureUploadResponse, _CAPTURE, _CAPTURED),
         examples={"Complete": {"project_id": 1, **_CAPTURED}},
     ),
     "POST /api/cms-plugins/cms-commerce/diagnostics": operation(
         "cms-plugins.cms-commerce.diagnostics.store",
         "Upload a CMS plugin's diagnostics",
         "Stores the plugin's diagnostics and prepares an export from them." + _WHOSE,
-        _stored(CmsUploadResponse, _DIAGNOSTICS, _OF_THE_CMS),
+        _created_response(CmsUploadResponse, _DIAGNOSTICS, _OF_THE_CMS),
         examples={"Complete": {"project_id": 1, **_OF_THE_CMS}},
     ),
     "POST /api/storefront-app/diagnostics": operation(
@@ -94,7 +94,7 @@ OPERATIONS: Final[Operations] = {
         "Upload a storefront app's diagnostics",
         "Stores the app's diagnostics and prepares an export from them. A shop "
         "other than the project's is refused." + _WHOSE,
-        _stored(StorefrontUploadResponse, _DIAGNOSTICS, _OF_THE_STOREFRONT),
+        _created_response(StorefrontUploadResponse, _DIAGNOSTICS, _OF_THE_STOREFRONT),
         examples={"Complete": {"project_id": 1, **_OF_THE_STOREFRONT}},
     ),
     "GET /api/handoffs/{handoff_id}": operation(

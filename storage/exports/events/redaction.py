@@ -60,13 +60,13 @@ def _redactions(export_ids: Sequence[str]) -> list[NewEvent]:
     exports = ExportRow.select(*columns(_Delivered, ExportRow, wanted=TargetRow.events)).join(TargetRow)
     found = read(_Delivered, exports.where(ExportRow.id.in_(export_ids), is_delivered).order_by(ExportRow.id))
     return [
-        NewEvent(TicketEventType.REDACT, _emptied(each), TicketChange(), each.account_id)
+        NewEvent(TicketEventType.REDACT, _emptied_ticket(each), TicketChange(), each.account_id)
         for each in found
         if TicketEventType.REDACT.value in each.wanted
     ]
 
 
-def _emptied(export: _Delivered) -> EventTicket:
+def _emptied_ticket(export: _Delivered) -> EventTicket:
     # A person who wrote the ticket may have named themselves in its source.
     source_id = "redacted" if export.source_type == MANUAL else export.source_id
     return EventTicket(

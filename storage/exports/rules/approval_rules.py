@@ -190,7 +190,7 @@ def usability(rules: Collection[ApprovalRule], now: datetime) -> RuleUsability:
     query = TargetRow.select(TargetRow.id, *columns(ApprovalTarget, TargetRow))
     found = tuples(query.where(TargetRow.id.in_(wanted), TargetRow.deleted_at.is_null())) if wanted else []
     targets = {target_id: ApprovalTarget._make(target) for target_id, *target in found}
-    reasons = {rule.id: _stopped(rule, held, targets) for rule in rules}
+    reasons = {rule.id: _stop_reason(rule, held, targets) for rule in rules}
     return RuleUsability({rule_id: reason for rule_id, reason in reasons.items() if reason is not None}, targets)
 
 
@@ -261,6 +261,7 @@ def test(rule: ApprovalRule, now: datetime, checkpoint: Checkpoint) -> RuleTestR
 
 
 def _test_batch(match: RuleMatch, wanted: Any) -> list[tuple[str, RuleSubject]]:
+    """Return the next exports of a test, with the members that a rule compares."""
     e = ExportRow
     page_url: Any = fn.json_extract(e.ticket, "$.page_url")
     if not is_sqlite():
@@ -301,9 +302,10 @@ def _shown(rules: list[ApprovalRule], now: datetime) -> list[ApprovalRule]:
     return [replace(rule, enabled=False, stopped_reason=reasons[rule.id]) if rule.id in reasons else rule for rule in rules]
 
 
-def _stopped(
+def _stop_reason(
     rule: ApprovalRule, held: Mapping[int, set[str]], targets: Mapping[str, ApprovalTarget]
 ) -> StoppedReason | None:
+    """Return why a rule does not go on; None if it does. `held` has the abilities of authors."""
     if rule.author_id not in held:
         return StoppedReason.AUTHOR_DISABLED
     if not held[rule.author_id].issuperset(needed_abilities(rule.action)):

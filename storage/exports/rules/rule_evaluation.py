@@ -111,6 +111,7 @@ class ApprovalRules:
         return True
 
     def _apply_decision(self, decision: _Decision, known: Mapping[str, ApprovalTarget], now: datetime) -> None:
+        """Label, dismiss or approve the exports of a decision; approvals wait while the target accepts none."""
         rule, exports = decision.rule, decision.exports
         if rule.action.type is RuleActionType.LABEL:
             _label(rule, exports, now)

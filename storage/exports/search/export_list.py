@@ -84,7 +84,7 @@ def facets(query: ExportQuery, wanted: Sequence[str] = FACETS) -> dict[str, dict
     by_query: dict[ExportQuery, list[tuple[str, Any]]] = {}
     for name in wanted:
         member, column = _FACETS[name]
-        by_query.setdefault(_without(query, member), []).append((name, column))
+        by_query.setdefault(_without_filter(query, member), []).append((name, column))
     for others, columns in by_query.items():
         counts |= _count_values(others, columns)
     return {name: counts[name] for name in wanted}
@@ -104,7 +104,7 @@ def ids_matching(query: ExportQuery, limit: int | None = None) -> list[tuple[str
     return [(export_id, version) for export_id, version in tuples(found.order_by(ExportRow.id.desc()))]
 
 
-def _without(query: ExportQuery, member: str) -> ExportQuery:
+def _without_filter(query: ExportQuery, member: str) -> ExportQuery:
     without: dict[str, Any] = {member: ()}
     return replace(query, **without)
 
