@@ -1,4 +1,4 @@
-"""What gunicorn loads once, before it forks the processes that serve: settings, the database, the application.
+"""Loaded once by gunicorn, before it forks the processes that serve: settings, the database, the application.
 
 Nothing connects, starts a thread or opens a file here; the processes do so when they first need to.
 """

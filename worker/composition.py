@@ -200,7 +200,7 @@ def worker_name() -> str:
 
 
 def _senders(settings: Settings, at_once: int) -> tuple[SignedPost, TrackerRunner]:
-    """Return what sends to webhooks, and to trackers, from `at_once` threads."""
+    """Return the senders to webhooks and to trackers, for `at_once` threads."""
     client, vault = compose_client(settings, at_once), Vault(settings.encryption_keys)
     signed_post = SignedPost(client.post, vault, DefaultSecret.of(settings, vault))
     return signed_post, TrackerRunner(client, vault, _console_base(settings))

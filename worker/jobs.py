@@ -9,13 +9,13 @@ _on_wake_up: Callable[[], None] | None = None
 
 
 def install(on_wake_up: Callable[[], None]) -> None:
-    """Set what the job does in this process."""
+    """Set the function that the job runs in this process."""
     global _on_wake_up  # noqa: PLW0603 - RQ finds a job by its module and name, so the module must know
     _on_wake_up = on_wake_up
 
 
 def deliver_due() -> None:
-    """Deliver what is due, until nothing is or a time slice is over; the next job continues."""
+    """Deliver due exports until none is left or a time slice is over; the next job continues."""
     if _on_wake_up is not None:
         _on_wake_up()
         return

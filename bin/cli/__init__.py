@@ -1,1 +1,1 @@
-"""What commands share: settings and database, options, output, terminal."""
+"""Code that commands share: settings and database, options, output, terminal."""

@@ -67,7 +67,7 @@ class Parsed(click.ParamType[Any]):
         self._fix = fix
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return what the function reads."""
+        """Return the value that the function reads."""
         found = self._read(TEXT.convert(value, param, ctx))
         return self.fail(self._fix, param, ctx) if found is None else found
 

@@ -47,7 +47,7 @@ webhook_options: Final = options(
 
 
 def webhook_members(signature: str | None, body_format: str | None, events: Sequence[str]) -> dict[str, Any]:
-    """Return what these options name as members of a form."""
+    """Return these options as members of a form."""
     members: dict[str, Any] = {"events": [each for each in events if each != NO_EVENTS]} if events else {}
     named = (("signature", signature), ("format", body_format))
     return members | {name: value for name, value in named if value is not None}

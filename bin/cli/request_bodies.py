@@ -1,4 +1,4 @@
-"""Reads what a command sends to an operation as strictly as the service reads a request body."""
+"""Reads a command's options as strictly as the service reads a request body."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -75,5 +75,5 @@ def given(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def checked(form: Form, options: Mapping[str, Any]) -> Any:
-    """Return what `form` makes of the given options. Raises ValidationFailed, also for forbidden content; Refused."""
+    """Return the value of `form` for the given options. Raises ValidationFailed, also for forbidden content; Refused."""
     return read_checked(form, given(options))

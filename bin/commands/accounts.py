@@ -63,7 +63,7 @@ def list_accounts(as_json: bool) -> None:
 
 
 def _stored(usage: Sequence[Usage], as_json: bool) -> dict[str, object]:
-    """Return what an account uses of each limit: numbers in JSON, `3 of 1000` in a table."""
+    """Return the usage of each limit by an account: numbers in JSON, `3 of 1000` in a table."""
     return {
         STORED[each.limited]: {"used": each.used, "limit": each.limit} if as_json else f"{each.used} of {each.limit}"
         for each in usage

@@ -289,7 +289,7 @@ def new_members(
     limit_members: dict[str, int | None],
     url: str | None,
 ) -> dict[str, Any]:
-    """Return what the options of `add` name as members of a form. Raises UsageError."""
+    """Return the options of `add` as members of a form. Raises UsageError."""
     if url is not None:
         if base_url is not None or name is not None or provider_key in provider_keys():
             raise click.UsageError("Use PROVIDER URL and --name, or the name of a webhook and --url.")
@@ -318,7 +318,7 @@ def changed_members(
     *,
     has_settings: bool,
 ) -> dict[str, Any]:
-    """Return what the options of `set` name as members of a form, but for settings. Raises UsageError without any."""
+    """Return the options of `set`, except settings, as members of a form. Raises UsageError without any."""
     members: dict[str, Any] = {
         **{key: value for key, value in (("name", name), ("base_url", url)) if value is not None},
         **limit_members,

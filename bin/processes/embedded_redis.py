@@ -117,7 +117,7 @@ class EmbeddedRedis:
 
     @property
     def temporary_paths(self) -> list[Path]:
-        """What to remove after the stop, in order: the socket of a long DATA_DIR and its temporary folder."""
+        """The paths to remove after the stop, in order: the socket of a long DATA_DIR and its temporary folder."""
         folder = self.socket_path.parent
         return [] if folder == self.data_dir.absolute() / "redis" else [self.socket_path, folder]
 

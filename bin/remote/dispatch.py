@@ -52,7 +52,7 @@ def with_url(path: tuple[str, ...], url: str) -> click.Command:
 
 
 def remote_command_of(path: tuple[str, ...]) -> RemoteCommand | None:
-    """Return what a command does with `--url`, or None for one that runs on the server only."""
+    """Return the remote form of a command, or None for one that runs on the server only."""
     module = _MODULES.get(path[0])
     if module is None:
         return None

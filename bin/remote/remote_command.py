@@ -1,4 +1,4 @@
-"""What remote commands share: requests whose responses are printed as the commands on the server print theirs."""
+"""The base of remote commands: requests whose responses are printed as the commands on the server print theirs."""
 
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
@@ -11,7 +11,7 @@ TOKEN_DECIDES: Final = "the token decides"  # noqa: S105 - a sentence
 
 
 class RemoteCommand(NamedTuple):
-    """What a command does with `--url`; `run` gets the client and the command's parameters.
+    """The remote form of a command; `run` gets the client and the command's parameters.
 
     Those in `without` are refused, and `why`; those in `optional` are required only on the server.
     """
@@ -23,7 +23,7 @@ class RemoteCommand(NamedTuple):
 
 
 def only(*names: str) -> Callable[[ApiRecord], Record]:
-    """Return what picks the members that the command on the server prints."""
+    """Return a function that picks the members that the command on the server prints."""
     return lambda record: {name: record[name] for name in names}
 
 

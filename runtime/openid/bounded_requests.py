@@ -61,7 +61,7 @@ def fetch_json(
 def _exchange(
     url: str, tls: ssl.SSLContext, headers: dict[str, str], form: str | None, is_late: Event
 ) -> tuple[HTTPResponse, bytes]:
-    """Send one request; return the response and what was read of its body. The deadline cuts it off and sets `is_late`.
+    """Send one request; return the response and its body as far as read. The deadline cuts it off and sets `is_late`.
 
     Raises DnsError, OSError, HTTPException, ValueError.
     """

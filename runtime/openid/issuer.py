@@ -43,7 +43,7 @@ _ENDPOINTS: Final = ("authorization_endpoint", "token_endpoint", "jwks_uri")
 
 @dataclass(frozen=True, slots=True)
 class IssuerDescription:
-    """What the issuer publishes about itself."""
+    """The issuer's own description of its endpoints and methods."""
 
     authorization_endpoint: str
     token_endpoint: str
@@ -75,7 +75,7 @@ class Issuer:
         self._keys = _Cached(self._fetch_keys)
 
     def describe(self) -> IssuerDescription:
-        """Return what the issuer publishes about itself. Raises IssuerUnavailable."""
+        """Return the issuer's description. Raises IssuerUnavailable."""
         return self._description.get(CACHED_S)
 
     def exchange(self, code: str, verifier: str, redirect_uri: str) -> IssuedTokens:

@@ -1,1 +1,1 @@
-"""What every other schema builds on: errors, fields, strict JSON, timestamps, principals."""
+"""The base of all other schemas: errors, fields, strict JSON, timestamps, principals."""

@@ -417,7 +417,7 @@ def _walk(
 
 
 def _within(declared: Schema | fields.Field[Any] | None, name: Any) -> fields.Field[Any] | None:
-    """Return what a form, or one of its fields, declares for a member's name or an entry's index."""
+    """Return the field that a form, or one of its fields, declares for a member's name or an entry's index."""
     if isinstance(declared, fields.Nested):
         declared = declared.schema
     if isinstance(declared, Schema):

@@ -95,7 +95,7 @@ def least_role(ability: Ability) -> Role:
 
 
 def role_abilities(role: Role | None, project_roles: Iterable[Role] = ()) -> frozenset[str]:
-    """Return what a role allows, in the account or else in some projects, to a user who signed in without a token."""
+    """Return the abilities of a role, in the account or else in some projects, for a user who signed in without a token."""
     return effective_abilities(frozenset(Ability), role, frozenset(project_roles))
 
 
@@ -132,7 +132,7 @@ class TokenPrincipal:
 
     @property
     def role_abilities(self) -> frozenset[str]:
-        """What the caller's role allows, whatever the token names; for a caller with roles in projects, in any of them."""
+        """The abilities of the caller's role, whatever the token names; for roles in projects, of any of them."""
         return role_abilities(self.role, (self.projects or {}).values())
 
     def projects_with(self, ability: Ability) -> tuple[int, ...] | None:

@@ -13,7 +13,7 @@ _MAX_COMMAS: Final = 200
 
 
 class RetryAfter(NamedTuple):
-    """What a response asks for: to wait for `seconds`, and until `moment`; both are None where it asks for nothing."""
+    """The wait that a response asks for: `seconds`, or until `moment`; both are None if it asks for none."""
 
     seconds: float | None
     moment: datetime | None

@@ -30,7 +30,7 @@ class Recipient:
 
     @property
     def task(self) -> str | None:
-        """What the operator has to do; None if nothing, or nothing yet."""
+        """The operator's next step; None if there is none, or none yet."""
         if self.status is TicketEventStatus.PENDING:
             return None
         if self.status is not TicketEventStatus.DELIVERED:

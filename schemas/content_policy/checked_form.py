@@ -16,7 +16,7 @@ def read_checked(
     known_names: frozenset[str] | None = None,
     checkpoint: Checkpoint = no_checkpoint,
 ) -> Any:
-    """Return what `form` makes of `value`. Raises ValidationFailed with every problem.
+    """Return the value of `form` for a body. Raises ValidationFailed with every problem.
 
     `inspected` picks the part of the reduced value to search for forbidden content; `known_names` are the form's member
     names, where the caller has them already; `checkpoint` is called between parts of the work.

@@ -54,7 +54,7 @@ class Timings:
 
 
 class Outcome(NamedTuple):
-    """What happened in one attempt.
+    """The outcome of one attempt.
 
     `error` names why there is no response (`connect_refused`, `deadline_exceeded`, …) and is None if there is one.
     `refused` means that our own address policy refused the address. `body` is the part of the response that was read, and
@@ -76,7 +76,7 @@ class Outcome(NamedTuple):
 
 
 class TargetHealth(Enum):
-    """What an attempt shows about its target: UNKNOWN where the receiver rejected the ticket for its content."""
+    """The health of a target by one attempt: UNKNOWN where the receiver rejected the ticket for its content."""
 
     HEALTHY = auto()
     UNHEALTHY = auto()
@@ -85,7 +85,7 @@ class TargetHealth(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TargetEffect:
-    """What an attempt changes in its target.
+    """The effect of an attempt on its target.
 
     `connected` and `status` are the new values, `reason` is why. `is_overloaded` lowers the concurrency. For `hold_s`
     seconds nothing is sent, for `hold_reason`.
@@ -106,7 +106,7 @@ class TargetEffect:
 
 
 class Verdict(NamedTuple):
-    """What follows from an outcome: the export's transition, its reason, the next attempt, the effect on the target.
+    """The consequences of an outcome: the export's transition, its reason, the next attempt, the effect on the target.
 
     `is_outcome_unknown` says that a tracker may have the ticket although no response said so.
     """

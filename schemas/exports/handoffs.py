@@ -17,7 +17,7 @@ from schemas.intake.page_url import page_key
 
 
 class HandoffStatus(StrEnum):
-    """What became of an upload, as its app sees it: `received` in the response to the upload, then that of its export."""
+    """The state of an upload, as its app sees it: `received` in the response to the upload, then that of its export."""
 
     RECEIVED = "received"
     PREPARED = "prepared"

@@ -53,7 +53,7 @@ class _HeadingForm(RecordForm):
 
 
 class UploadForm(Form):
-    """What every upload of the extension, the plugin and the app names."""
+    """The common fields of uploads of the extension, the plugin and the app."""
 
     project_id = Integer(minimum=1, **required("The project."))
     report_id = Integer(minimum=1, **optional("The report; it must belong to the project."))

@@ -29,7 +29,7 @@ class Format:
 
 @dataclass(frozen=True, slots=True)
 class ScanReport:
-    """What a report has: issues, and the visited pages that it names."""
+    """The content of a report: issues, and the visited pages that it names."""
 
     issues: list[ScanIssue]
     visited: VisitedPages
@@ -64,7 +64,7 @@ FORMATS: Final = {
 
 
 def read_report(content: bytes, name: str) -> ScanReport:
-    """Return what a report in the format `name` has, after checking the whole report. Raises UnreadableReport."""
+    """Return the content of a report in the format `name`, after checking all of it. Raises UnreadableReport."""
     format_ = FORMATS[name]
     report = read(content, may_be_lines=format_.may_be_lines)
     if not (format_.is_report(report.value) or (format_.may_be_lines and report.value == [])):

@@ -16,7 +16,7 @@ from schemas.settings.parsers import server_address, web_address
 
 
 class AlertKind(StrEnum):
-    """What an alert is about."""
+    """The kinds of alerts."""
 
     TARGET = "target"
     EXPORTS = "exports"

@@ -48,7 +48,7 @@ class Egress:
     sources: Sources = ()
 
     def certificate_for(self, account_id: int | None) -> str | None:
-        """Return what is presented to an account's targets that have no certificate of their own."""
+        """Return the client certificate for an account's targets that have none of their own."""
         is_served = self.certificate_accounts is None or account_id in self.certificate_accounts
         return self.certificate if is_served else None
 

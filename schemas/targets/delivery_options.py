@@ -6,7 +6,7 @@ from schemas.trackers.registry import GENERIC_WEBHOOK
 
 
 class DeliveryOptions(NamedTuple):
-    """What the row of a target says of its requests: `provider_settings` is JSON, sealed values are opened by the vault."""
+    """Options of requests to a target as its row has them: `provider_settings` is JSON, the vault opens sealed values."""
 
     provider_key: str = GENERIC_WEBHOOK
     provider_settings: str = "{}"

@@ -25,7 +25,7 @@ from schemas.url_policy.policy import NEVER_ALLOWED, RefusalReason
 
 
 class ErrorHelp(NamedTuple):
-    """What a code means, and what to do about it."""
+    """The meaning of a code, and the fix."""
 
     cause: str
     fix: str

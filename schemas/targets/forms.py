@@ -66,7 +66,7 @@ class _FormWithUrl(Form):
 
 
 class _NewTargetForm(_FormWithUrl):
-    """What a new target of every provider has."""
+    """The fields of a new target of any provider."""
 
     base_url = _url_field(required=True)
     deployment_mode = Text(

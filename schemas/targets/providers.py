@@ -1,4 +1,4 @@
-"""What a client can know of each provider: its settings as JSON Schema, its secret, an example of its URL."""
+"""The providers as clients see them: settings as JSON Schema, the secret, an example of the URL."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -31,7 +31,7 @@ class Provider(NamedTuple):
 
     @property
     def secret(self) -> str:
-        """What the secret is, and where it is created."""
+        """The kind of secret, and where it is created."""
         return self.credential_help if self.credential_url is None else f"{self.credential_help} See {self.credential_url}"
 
     @property

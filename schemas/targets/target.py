@@ -52,7 +52,7 @@ MAX_PER_MINUTE: Final = 60_000
 
 @dataclass(frozen=True, slots=True)
 class TargetRequest:
-    """What a client asks for."""
+    """A client's request for a new target."""
 
     provider_key: str
     base_url: str
@@ -67,7 +67,7 @@ class TargetRequest:
 
 @dataclass(frozen=True, slots=True)
 class TargetEdit:
-    """What a client changes in a target: None leaves a member as it is; the limit changes where `sets_limit`.
+    """A client's changes of a target: None leaves a member as it is; the limit changes where `sets_limit`.
 
     `provider_settings` replace all settings; `service.operations.provider_checks` validates them.
     """

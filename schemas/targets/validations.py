@@ -42,7 +42,7 @@ class Validation:
 
 
 def is_about_address(reason: str | None) -> bool:
-    """Return whether a partial validation covers what failed for `reason`: the URL, its name, its addresses."""
+    """Return whether a partial validation covers the failure `reason`: the URL, its name, its addresses."""
     return reason is not None and (reason.startswith("dns_") or reason in set(RefusalReason))
 
 

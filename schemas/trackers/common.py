@@ -1,4 +1,4 @@
-"""What the modules of all trackers share: common settings, requests with JSON, labels, and how issues are recognized."""
+"""Code that all trackers share: common settings, requests with JSON, labels, and how issues are recognized."""
 
 import json
 import re
@@ -226,7 +226,7 @@ def text_at(value: Any, *path: str | int) -> str | None:
 
 
 def value_at(value: Any, *path: str | int) -> Any:
-    """Return what is at `path` in a parsed response; None where there is nothing, whatever the response is."""
+    """Return the value at `path` in a parsed response; None where there is none, whatever the response is."""
     for step in path:
         if isinstance(step, str) and isinstance(value, dict):
             value = value.get(step)

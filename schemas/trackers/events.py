@@ -7,7 +7,7 @@ from schemas.base.ticket_event_types import TicketEventType
 
 
 class TrackerEventAction(StrEnum):
-    """What was done with the issue; a comment comes before it is closed, reopened or left alone."""
+    """The action on the issue; a comment comes before it is closed, reopened or left alone."""
 
     #: A comment was made, and the issue's state is as it was.
     COMMENTED = "commented"
@@ -23,7 +23,7 @@ class TrackerEventAction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TrackerEventResult:
-    """What a tracker did for an event."""
+    """The result of an event at a tracker."""
 
     action: TrackerEventAction
 

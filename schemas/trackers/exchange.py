@@ -1,4 +1,4 @@
-"""What passes between a tracker's module and the worker that sends its requests.
+"""The values between a tracker's module and the worker that sends its requests.
 
 A module describes each task as a generator: it yields requests, is sent the response to each, and returns the result. It
 performs no I/O and reads no clock; the worker sends every request of one attempt under one deadline, and ends the generator
@@ -54,7 +54,7 @@ class TrackerResponse(NamedTuple):
 
 
 class FailureKind(Enum):
-    """What follows from a failure."""
+    """The consequence of a failure."""
 
     #: The token, the repository or the settings are wrong: export and target are blocked until a person fixes it.
     CONFIGURATION = auto()

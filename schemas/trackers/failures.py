@@ -1,4 +1,4 @@
-"""What a tracker's refusal means for the export and the target.
+"""The meaning of a tracker's refusal for the export and the target.
 
 The table is the same for every tracker; a module adds what is its own (GitHub's 403 that is a rate limit, GraphQL errors).
 """
@@ -39,7 +39,7 @@ _CONFIGURATION: Final[Mapping[int, str]] = {
 
 
 def failure_of(response: TrackerResponse) -> TrackerFailure | None:
-    """Return what a response refuses by its status; None for a 2xx."""
+    """Return the failure that a status means; None for a 2xx."""
     status = response.status
     if 200 <= status < 300:
         return None
@@ -63,7 +63,7 @@ def rejected(field: str | None = None) -> TrackerFailure:
 
 
 def unless_hidden(failure: TrackerFailure) -> TrackerFailure | None:
-    """Return a failure; None for one that only means that the token may not see what it asked for."""
+    """Return a failure; None for one that only means that the token may not see the resource."""
     return failure if failure.kind is FailureKind.RETRY or failure.code == TOKEN_REJECTED else None
 
 

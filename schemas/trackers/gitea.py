@@ -158,7 +158,7 @@ def _label_ids(access: TrackerAccess, names: list[str]) -> Steps[list[int] | Tra
 
 
 def _explained(access: TrackerAccess, response: TrackerResponse) -> Steps[TrackerFailure | None]:
-    """Return what the response to a create refuses; a 404 may be a repository without issues, so ask for the repository."""
+    """Return the failure of a create; a 404 may be a repository without issues, so ask for the repository."""
     failure = failure_of(response)
     if failure is None:
         return None

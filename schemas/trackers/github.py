@@ -174,7 +174,7 @@ class GitHubTracker(IssueEvents):
         return Api(f"{url}/repos/{urlsplit(access.base_url).path.strip('/')}", headers)
 
     def _refusal_of(self, response: TrackerResponse) -> TrackerFailure | None:
-        """Return what a response refuses; a 403 may be a limit, an archived repository, or the labels alone."""
+        """Return the failure that a response means; a 403 may be a limit, an archived repository, or the labels alone."""
         failure = failure_of(response)
         if failure is None or response.status not in {403, 422, 429}:
             return failure

@@ -163,7 +163,7 @@ class GitLabTracker(IssueEvents):
         return Api(f"{url}/projects/{quote(_project(access.base_url, access.settings), safe='')}", headers)
 
     def _refusal_of(self, response: TrackerResponse) -> TrackerFailure | None:
-        """Return what a response refuses; GitLab redirects reads of a moved project, and answers writes with 405."""
+        """Return the failure of a response; GitLab redirects reads of a moved project, and answers writes with 405."""
         failure = failure_of(response)
         if response.status == 405:
             return misconfigured(MOVED)

@@ -1,4 +1,4 @@
-"""What GitHub, GitLab and Gitea do alike: lists of issues, one resource for an issue, and one below it for its comments."""
+"""The requests that GitHub, GitLab and Gitea have in common: lists of issues, an issue, and its comments."""
 
 import re
 from abc import ABC, abstractmethod
@@ -133,7 +133,7 @@ class IssueEvents(ABC):
         return True
 
     def _refusal_of(self, response: TrackerResponse) -> TrackerFailure | None:
-        """Return what a response refuses."""
+        """Return the failure that a response means."""
         return failure_of(response)
 
 

@@ -342,7 +342,7 @@ def _changed(response: TrackerResponse) -> TrackerFailure | None:
 
 
 def _read_refusal_of(response: TrackerResponse) -> TrackerFailure | None:
-    """Return what a response refuses, including a 200 that Jira sent to an anonymous user."""
+    """Return the failure that a response means, including a 200 that Jira sent to an anonymous user."""
     return _login_failure(response) or _refusal_of(response)
 
 

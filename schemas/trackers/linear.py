@@ -262,7 +262,7 @@ def own_id(our_id: str) -> str:
 
 
 def _issue_node(access: TrackerAccess, event: TrackerEvent) -> Steps[dict[str, Any] | TrackerFailure]:
-    """Return what events need of their issue; a deleted one is not found."""
+    """Return the issue of an event; a deleted one is not found."""
     wanted = own_id(event.export_id)
     request = _request(access, _ISSUE, {"id": wanted, "comments": _MAX_COMMENTS})
     nodes = yield from asked(request, _refusal_of, list, "data", "issues", "nodes")
@@ -275,7 +275,7 @@ def _issue_node(access: TrackerAccess, event: TrackerEvent) -> Steps[dict[str, A
 def _updated(
     access: TrackerAccess, event: TrackerEvent, changes: Mapping[str, Any]
 ) -> Steps[dict[str, Any] | TrackerFailure]:
-    """Change the issue of an event; returns what it is now."""
+    """Change the issue of an event; returns the changed issue."""
     request = _request(access, _UPDATE, {"id": own_id(event.export_id), "input": changes})
     return (yield from asked(request, _refusal_of, dict, "data", "issueUpdate", "issue"))
 
@@ -319,7 +319,7 @@ def _issue(access: TrackerAccess, node: Any) -> TrackerIssue | None:
 
 
 def _refusal_of(response: TrackerResponse) -> TrackerFailure | None:
-    """Return what the errors of a response refuse; without errors, what its status refuses."""
+    """Return the failure that the errors of a response mean, or without errors its status."""
     errors = value_at(response.json(), "errors")
     errors = errors if isinstance(errors, list) else []
     types = [_lowered(error, "type") for error in errors]

@@ -70,7 +70,7 @@ NEVER_ALLOWED: Final = frozenset(
 
 @dataclass(frozen=True)
 class TargetPolicy:
-    """What the operator allows beyond https to public addresses on ports 443 and 8443.
+    """The operator's exceptions from https to public addresses on ports 443 and 8443.
 
     `allowed_ports` holds inclusive ranges. `allowed_networks` allows addresses that `schemas.url_policy.addresses` would
     refuse, except metadata services and addresses that belong to no single host.

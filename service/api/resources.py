@@ -1,4 +1,4 @@
-"""What API resources share: the dependencies of their responders, and the checks before them."""
+"""The base of API resources: the dependencies of their responders, and the checks before them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from storage.accounts.account_limits import AccountLimits, account_limits
 
 @dataclass(frozen=True, slots=True)
 class ApiContext:
-    """What responders use."""
+    """The dependencies of responders."""
 
     executor: IdempotentExecutor
     operations: Operations

@@ -1,4 +1,4 @@
-"""What the console shows about the finding of an export: its help link, screenshot, history and neighbors on the page."""
+"""Details of the finding of an export: its help link, screenshot, history and neighbors on the page."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -74,7 +74,7 @@ def health_cards(checks: Mapping[str, str], *, is_operator: bool) -> list[Health
 
 
 def health_line(checks: Mapping[str, str]) -> HealthLine:
-    """Return what is wrong, or that nothing is."""
+    """Return the problems, or a text that there are none."""
     failures = [(check, _FAILURES[check, status]) for check, status in checks.items() if (check, status) in _FAILURES]
     if not failures:
         return HealthLine("All systems ok", "good")

@@ -315,7 +315,7 @@ class PageAction(Action):
         return page.template, {**page.content(req, user, **ids), **self.refused(form, failed.problems, **ids)}
 
     def refused(self, form: Mapping[str, str], problems: Sequence[FieldProblem], **_ids: str) -> Mapping[str, Any]:
-        """Return what the page's variables are for a form with problems."""
+        """Return the page's variables for a form with problems."""
         typed = {name: form[name] for name in self.fields if name in form}
         return {"refused": RefusedForm(self.path.rpartition("/")[2], typed, {each.path: each for each in problems})}
 

@@ -116,7 +116,7 @@ class OpenIdConnect:
             raise _unavailable(failed) from None
 
     def sealer(self, person: SignedInPerson) -> Callable[[str], bytes]:
-        """Return what encrypts the ID token for the session with a given id."""
+        """Return a function that encrypts the ID token for the session with a given id."""
         return lambda session_id: self._vault.seal(person.id_token, ID_TOKEN.context(session_id))
 
     def sign_out_url(self, session_id: str, sealed_id_token: bytes | None) -> str | None:

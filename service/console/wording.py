@@ -164,7 +164,7 @@ def word(value: str) -> str:
 
 
 def event(action: str) -> str:
-    """Return what happened to an export, such as `Attempt started` for its audit entry `claim`."""
+    """Return an event of an export in words, such as `Attempt started` for its audit entry `claim`."""
     ticket_event, _, outcome = action.partition("_")
     if ticket_event in _TICKET_EVENTS:
         return f"Event “{_TICKET_EVENTS[ticket_event]}” {outcome or 'prepared'}"

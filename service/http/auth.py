@@ -217,7 +217,7 @@ def is_signed(body: bytes, signature: str, secret: bytes) -> bool:
 
 
 def _fault(submitted: str | None) -> CredentialFault:
-    """Return what is wrong with a rejected credential, judged by its form alone."""
+    """Return the fault of a rejected credential, judged by its form alone."""
     if not submitted:
         return CredentialFault.MISSING
     return CredentialFault.TWICE if _TWICE in submitted else CredentialFault.WRONG

@@ -125,7 +125,7 @@ class _RollBack(Exception):
 
 
 def run_and_roll_back(work: Callable[[], _Result]) -> _Result:
-    """Return what `work` returns, and store nothing of it: a dry run. Raises what `work` raises.
+    """Return the result of `work`, and roll back its transaction: a dry run. Raises what `work` raises.
 
     `work` must not do what no transaction undoes, such as network requests or wake-ups.
     """

@@ -17,7 +17,7 @@ from storage.exports import idempotency
 
 
 class _KeyedWork(NamedTuple):
-    """A request, its key, and what it is about."""
+    """A request, its key, and its subject."""
 
     req: falcon.Request
     key: idempotency.KeyedRequest | None

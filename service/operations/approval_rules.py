@@ -74,7 +74,7 @@ class ApprovalRuleOperations:
         approval_rules.delete(rule_id, actor.account_id, utc_now(), actor.key)
 
     def test(self, rule_id: str, actor: Actor, checkpoint: Checkpoint = no_checkpoint) -> RuleTestResult:
-        """Return what the rule matches among the exports of the last 30 days; changes nothing. Holds no transaction.
+        """Return the matches of a rule among the exports of the last 30 days; changes nothing. Holds no transaction.
 
         `checkpoint` is called between parts of the work.
         """

@@ -54,7 +54,7 @@ def require_grant(upload: Capture | Diagnostics, principal: TokenPrincipal) -> N
 
 
 def get_handoff(handoff_id: str, principal: TokenPrincipal) -> HandoffProgress:
-    """Return what became of an upload of the caller's user.
+    """Return the progress of an upload of the caller's user.
 
     Raises NotFound; Forbidden without the ability that the upload needed, or once the user no longer manages its project.
     """

@@ -1,4 +1,4 @@
-"""Use cases of recoveries: redeliver what failed or was blocked at a target since a moment.
+"""Use cases of recoveries: redeliver exports that failed or were blocked at a target since a moment.
 
 A target has one recovery at a time, and only an active or paused target gets a new one.
 """

@@ -43,7 +43,7 @@ class ConnectionTimeouts:
 
 
 class Awaits(Enum):
-    """What the service waits for; the earlier in this list, the less is lost with the connection."""
+    """The part of a request that the service waits for; the earlier in this list, the less is lost with the connection."""
 
     REQUEST = auto()
     REST = auto()
@@ -115,7 +115,7 @@ class ClientConnection:
             self._sends_since = None
 
     def send(self, data: bytes) -> int:
-        """Send what gunicorn sends before a response, with the same limits."""
+        """Send gunicorn's bytes before a response, with the same limits."""
         self.sendall(data)
         return len(data)
 

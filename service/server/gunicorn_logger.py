@@ -6,7 +6,7 @@ from gunicorn.glogging import Logger
 
 
 class RootLogger(Logger):  # type: ignore[misc]  # gunicorn has no annotations
-    """Hands what gunicorn logs on to the root logger, which `runtime.logs` configures."""
+    """Passes gunicorn's records to the root logger, which `runtime.logs` configures."""
 
     def setup(self, cfg: Any) -> None:
         """Set up as gunicorn does, and take its handlers off again."""

@@ -1,4 +1,4 @@
-"""Limits what an account may store: findings, waiting exports, targets, uploads of a day.
+"""Limits the rows of an account: findings, waiting exports, targets, uploads of a day.
 
 Counting a million rows takes a tenth of a second, and every delivery would have to write a stored count. So each process
 counts an account's rows every RECOUNT_AFTER and adds only its own rows in between. A process does not see what other
@@ -30,7 +30,7 @@ _DAY: Final = timedelta(days=1)
 
 
 class Limited(StrEnum):
-    """What is limited, by the name of its setting."""
+    """The limits, by the names of their settings."""
 
     FINDINGS = "MAX_FINDINGS_PER_ACCOUNT"
     WAITING_EXPORTS = "MAX_WAITING_EXPORTS_PER_ACCOUNT"
@@ -77,7 +77,7 @@ class _Count:
 
 
 class AccountLimits:
-    """Refuses what would exceed an account's limits; one for each process."""
+    """Refuses requests that would exceed an account's limits; one for each process."""
 
     def __init__(self, limits: Mapping[Limited, int]) -> None:
         self._limits = dict(limits)

@@ -27,7 +27,7 @@ FROM projects p WHERE p.id = ? AND p.account_id = ?"""  # noqa: S608 - our own n
 
 
 def find(principal: TokenPrincipal, project_id: int, report_id: int | None) -> GrantsInProject | None:
-    """Return what the caller may submit data for in a project of the account; None if there is no such project."""
+    """Return the caller's grants in a project of the account; None if there is no such project."""
     user_id = principal.user_id
     parameters = (user_id, user_id, report_id, report_id, user_id, project_id, principal.account_id)
     found = rows(_FIND, parameters)

@@ -105,7 +105,7 @@ def field_names(shape: Any) -> tuple[str, ...]:
 
 
 def columns(shape: type, model: Any, **others: Any) -> list[Any]:
-    """Return what to select for the fields of `shape`, in order: columns of `model`, or of an alias of it, and `others`."""
+    """Return the selection for the fields of `shape`, in order: columns of `model`, or of an alias of it, and `others`."""
     return [others[name] if name in others else getattr(model, _column(model, name).name) for name in field_names(shape)]
 
 
@@ -136,7 +136,7 @@ def record_of(shape: Callable[..., Record], row: Any, **others: Any) -> Record:
 
 
 def reader(shape: Callable[..., Record], model: type[Model], **others: Any) -> Callable[[Row], Record]:
-    """Return what makes a record of `shape` out of a row of `select_list`: JSON, instants and enumerations become values.
+    """Return a function from a row of `select_list` to a record of `shape`: JSON, instants and enumerations become values.
 
     `others` are columns of `model` for fields with other names.
     """
@@ -153,13 +153,13 @@ def reader(shape: Callable[..., Record], model: type[Model], **others: Any) -> C
 
 
 def values_of(model: type[Model], record: Any, **others: Any) -> dict[str, Any]:
-    """Return what to insert into `model`: the fields of a record that are columns, and `others`."""
+    """Return the values of a new row of `model`: the fields of a record that are columns, and `others`."""
     known = model._meta.columns
     return {name: getattr(record, name) for name in field_names(record.__class__) if name in known} | others
 
 
 def select_list(shape: type, tables: Mapping[str, type[Model]], **others: str) -> str:
-    """Return what hand-written SQL selects for the fields of `shape`, in order.
+    """Return the select list of hand-written SQL for the fields of `shape`, in order.
 
     `tables` are models by their alias in the statement: the first one with such a column gives it. `others` are expressions
     for fields that are no columns.

@@ -123,7 +123,7 @@ def transaction() -> Iterator[None]:
 
 
 def transact(work: Callable[[], _Result]) -> _Result:
-    """Return what `work` returns, run in a transaction; once more if PostgreSQL ends that because of a deadlock.
+    """Return the result of `work`, run in a transaction; once more if PostgreSQL ends that because of a deadlock.
 
     A statement locks rows in the order of their ids. Two statements of a transaction cannot always: a postback learns from
     the first which exports the second concerns.
@@ -284,7 +284,7 @@ def is_pooled() -> bool:
 
 @contextmanager
 def second_connection() -> Iterator[Callable[..., Any]]:
-    """Hold another connection to PostgreSQL beside the caller's; yields what runs a statement on it."""
+    """Hold another connection to PostgreSQL beside the caller's; yields a function that runs a statement on it."""
     opened = database.obj
     with translated:
         driver = opened._connect()

@@ -180,7 +180,7 @@ def _make_private(path: Path) -> None:
 
 
 def _require_fit() -> list[str]:
-    """Return what is pending."""
+    """Return the pending migrations."""
     found = inspect()
     if found.problem:
         raise UnsuitableDatabase(found.problem)

@@ -32,7 +32,7 @@ _ID: Final = column_types(ExportRow, ("id",))
 
 
 def poll(text: str, export_id: str, now: datetime) -> tuple[TokenPrincipal, PolledExport | None] | None:
-    """Return who holds the token and that account's export, if there is one; None if nobody holds the token."""
+    """Return the holder of a token and the export of that account, if there is one; None for a token without a holder."""
     digest = tokens.digest_of(text)
     if digest is None:
         return None

@@ -100,7 +100,7 @@ def list_undelivered(
 
 
 def get_frozen_body(export_id: str, account_id: int) -> FrozenBody:
-    """Return what was frozen of an account's export. Raises ExportNotFound."""
+    """Return the frozen body of an account's export. Raises ExportNotFound."""
     found = _find(ExportRow.select(ExportRow.body, ExportRow.redacted_at).where(ExportRow.account == account_id), export_id)
     if found is None:
         raise ExportNotFound

@@ -27,7 +27,7 @@ _NO_PROBLEMS: Final = "[]"
 
 
 class DueExport(NamedTuple):
-    """What a claim is made from: an export and its target, as the tables have them."""
+    """A due export and its target, as the tables have them; a claim is made from it."""
 
     id: str
     status: str
@@ -91,7 +91,7 @@ class WrittenTicket:
     hosts: tuple[str, ...]
 
     def columns(self) -> dict[str, Any]:
-        """Return what an export's row holds of it."""
+        """Return its columns in an export's row."""
         return {
             "ticket": self.text,
             "ticket_digest": self.digest,
@@ -118,7 +118,7 @@ class Draft:
 
 
 def written(tickets: Iterable[Ticket], checkpoint: Checkpoint = no_checkpoint) -> list[WrittenTicket]:
-    """Write tickets, and search each for what may not be delivered: most of what it costs to prepare one.
+    """Write tickets, and search each for forbidden content: most of the cost of preparing one.
 
     `checkpoint` is called between parts of the work; a caller in a transaction has none.
     """
@@ -208,7 +208,7 @@ def prepared_values(export_id: str, draft: Draft, ticket: WrittenTicket, now: da
 
 
 def recorded_values(attempted: CompletedAttempt, now: datetime) -> dict[str, Any]:
-    """Return what an attempt that was judged at `now` leaves on its export, with the claim that it was made under."""
+    """Return the columns of an export after an attempt that was decided at `now`, with those of its claim."""
     verdict = attempted.verdict
     status = TRANSITIONS[verdict.transition].target
     return {

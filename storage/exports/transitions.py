@@ -564,7 +564,7 @@ def due_again(now: datetime) -> Any:
 
 
 def _restart(now: datetime) -> dict[str, Any]:
-    """Return what makes an export that ended due again, with its whole schedule."""
+    """Return the columns that make an ended export due again, with its whole schedule."""
     restarted = {"due_at": due_again(now), "schedule_began_at": now, "attempts_before": ExportRow.attempts}
     return {**restarted, "finished_at": None, "status_reason": None}
 

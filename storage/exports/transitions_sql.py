@@ -40,7 +40,7 @@ _ANY_RULE: Final = "SELECT 1 FROM approval_rules WHERE account_id = ? AND enable
 
 
 class LockedExport(NamedTuple):
-    """What a decision reads of an export; nobody else changes it until the transaction ends."""
+    """An export as a decision reads it; nobody else changes it until the transaction ends."""
 
     id: str
     account_id: int
@@ -70,7 +70,7 @@ class LockedExport(NamedTuple):
 
 
 class ApprovalTarget(NamedTuple):
-    """What an approval, a retry or a rule reads of a target."""
+    """A target as an approval, a retry or a rule reads it."""
 
     account_id: int
     base_url: str
@@ -81,7 +81,7 @@ class ApprovalTarget(NamedTuple):
 
     @property
     def state(self) -> ApprovalState:
-        """Return what decides whether an export may be approved for it."""
+        """Return the columns of a target that decide whether an export may be approved for it."""
         return ApprovalState(*self[2:])
 
 

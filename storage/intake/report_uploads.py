@@ -55,7 +55,7 @@ class NewReportUpload:
 
 @dataclass(frozen=True, slots=True)
 class HeldUpload:
-    """What its holder needs of an upload."""
+    """An upload as its holder imports it."""
 
     project_id: int
     format: str
@@ -133,7 +133,7 @@ def claim_next(now: datetime) -> JobLease | None:
 
 
 def held(lease: JobLease) -> HeldUpload | None:
-    """Return what the holder of a lease needs; None for a stale lease."""
+    """Return the upload of a lease; None for a stale lease."""
     query = ReportUploadRow.select(*columns(HeldUpload, ReportUploadRow))
     return read_first(HeldUpload, query.where(ReportUploadRow.id == lease.id, ReportUploadRow.lease == lease.lease))
 

@@ -204,7 +204,7 @@ def _unreadable(column: _NamedColumn, values: Sequence[_Value]) -> list[Unreadab
 
 
 def _replace(column: _NamedColumn, values: Sequence[_Value], vault: Vault) -> int:
-    """Encrypt values anew where they still are what was read; return how many were."""
+    """Encrypt values anew unless they have changed since they were read; return their number."""
     key, sealed = column.encrypted.key, column.encrypted.field
     new = [
         (value.row_id, vault.seal(value.text or "", column.encrypted.context(value.row_id)), value.new_name, value.sealed)

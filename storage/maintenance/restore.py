@@ -93,7 +93,7 @@ def inspect(now: datetime) -> CurrentDatabase:
 
 
 def contents() -> Contents:
-    """Count what a restore would replace."""
+    """Count the rows that a restore would replace."""
     return Contents(AccountRow.select().count(), ExportRow.select().count())
 
 

@@ -146,7 +146,7 @@ def cutoffs(now: datetime, retention: timedelta, idempotency_ttl: timedelta) -> 
 
 
 def count_expired(until: Cutoffs, limit: int = ALL) -> Counter[str]:
-    """Count what `purge` would remove now, by table."""
+    """Count the rows that `purge` would remove now, by table."""
     counts = Counter[str]()
     for part in _expired_exports(until):
         for each in _within(part, limit - counts.total()):

@@ -63,7 +63,7 @@ class AlertSources:
 
 
 class OpenAlert(NamedTuple):
-    """What is stored of an open alert, as far as causes are compared with it."""
+    """The part of an open alert that causes are compared with."""
 
     kind: AlertKind
     last_at: datetime

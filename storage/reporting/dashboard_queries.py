@@ -44,7 +44,7 @@ _COUNTED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class AccountCounts:
-    """What an account has: exports by status, none counted further than MAX_OF_A_STATUS and one."""
+    """The counts of an account: exports by status, none counted further than MAX_OF_A_STATUS and one."""
 
     has_targets: bool
     has_exports: bool
@@ -102,7 +102,7 @@ class RunningRecovery:
 
 
 def count_account(account_id: int) -> AccountCounts:
-    """Return what an account has, in one query."""
+    """Return the counts of an account, by one query."""
     has_targets = fn.EXISTS(TargetRow.select(SQL("1")).where(TargetRow.account == account_id, targets.IS_PRESENT))
     last_export = ExportRow.select(fn.MAX(ExportRow.id)).where(ExportRow.account == account_id)
     parts = [menu_counts.of_status(account_id, status).limit(MAX_OF_A_STATUS + 1).alias("part") for status in _COUNTED]

@@ -21,7 +21,7 @@ _DAY_MS: Final = 86_400_000
 
 
 class Change(StrEnum):
-    """What happens to a finding on a day."""
+    """The changes of a finding that trends count by day."""
 
     NEW = "new"
     FIXED = "fixed"

@@ -185,7 +185,7 @@ def _read_values(now: datetime, last: MetricsSnapshot | None, count_until: float
 def due_age_s(now: datetime, account_id: int | None = None) -> float:
     """Return for how many seconds the oldest export could have been sent, of targets that are not paused or held.
 
-    What waits for `max_per_minute` of its target is not late.
+    Exports that wait for `max_per_minute` of their target are not late.
 
     Of the targets of one account where `account_id` is given; 0 where nothing is late.
     """

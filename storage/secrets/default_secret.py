@@ -28,7 +28,7 @@ class DefaultSecret:
         return cls(text, vault.fingerprint(text) if settings.encryption_keys else None, served_accounts(settings))
 
     def text_for(self, account_id: int | None) -> str | None:
-        """Return what signs for an account's targets that have no secret of their own; None if nothing does."""
+        """Return the secret of an account's targets that have none of their own; None if it serves no such account."""
         return self.text if self.serves(account_id) else None
 
     def fingerprint_for(self, account_id: int) -> str | None:

@@ -44,7 +44,7 @@ class Vault:
         return _FORMAT + nonce + self._ciphers[0].encrypt(nonce, secret.encode(), context.encode())
 
     def open(self, sealed: bytes, context: str) -> str:
-        """Decrypt what `seal` returned for the same `context`. Raises WrongEncryptionKey."""
+        """Decrypt a value that `seal` returned for the same `context`. Raises WrongEncryptionKey."""
         opened = _first_opened(self._ciphers, sealed, context)
         if opened is None:
             raise WrongEncryptionKey if self._ciphers else NoEncryptionKey

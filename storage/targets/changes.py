@@ -203,7 +203,7 @@ def _sent_as_it_is(row: TargetRow) -> tuple[dict[str, Any], str]:
 
 
 def _server(base_url: str, settings: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return what decides which server gets a token or headers, which are sent as they are."""
+    """Return the parts that identify the server that gets a token or headers, which are sent as they are."""
     parts = urlsplit(base_url.lower())
     return parts.scheme, parts.netloc, settings.get("api_base")
 

@@ -23,7 +23,7 @@ def options_from(values: Sequence[Any]) -> DeliveryOptions:
 
 
 def job_columns(shape: type, model: type[Model], **others: Any) -> list[Any]:
-    """Return what to select for the fields of a job at a target, of which `options` is the last; `read_job` reads it."""
+    """Return the columns for the fields of a job at a target, of which `options` is the last; `read_job` reads them."""
     of_target = {"base_url": TargetRow.base_url, "secret_sealed": TargetRow.secret_sealed}
     # The first column of the options, the others follow.
     return [*columns(shape, model, **of_target, options=OPTION_FIELDS[0], **others), *OPTION_FIELDS[1:]]

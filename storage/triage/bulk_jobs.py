@@ -72,7 +72,7 @@ class NewBulkJob:
 
 @dataclass(frozen=True, slots=True)
 class _JobState:
-    """What a batch reads of its job."""
+    """A job as a batch reads it."""
 
     account_id: int
     user_id: int | None

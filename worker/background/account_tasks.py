@@ -30,7 +30,7 @@ JobT = TypeVar("JobT", bound=Job)
 
 
 class AccountTask(BackgroundTask, Generic[JobT]):
-    """Runs what `claim` returns, `at_once` jobs of one account alone.
+    """Runs claimed jobs, `at_once` of one account alone.
 
     `claim` takes the accounts that may start no job now, and returns None where no other account has one.
     """

@@ -122,7 +122,7 @@ def _connected(server: SmtpServer, authorities: str, timeout_s: float) -> smtpli
 
 
 def _smtp_failure(failed: Exception) -> str:
-    """Return what happened without the server's words, which could repeat what we sent."""
+    """Return the error without the server's text, which could repeat the message."""
     if isinstance(failed, ssl.SSLCertVerificationError):
         return "tls_certificate"
     if isinstance(failed, TimeoutError):

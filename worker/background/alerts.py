@@ -1,4 +1,4 @@
-"""Finds what is wrong, opens and closes alerts, and sends the messages about them.
+"""Finds problems, opens and closes alerts, and sends the messages about them.
 
 One worker at a time compares the causes that hold now with the open alerts. Any worker sends a message, under a lease and
 without a database connection. A channel that fails is retried later and delays no other channel.

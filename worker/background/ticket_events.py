@@ -170,7 +170,7 @@ class EventTask:
             return claimed
 
     def _attempt(self, event: EventJob, attempt_id: str, nonce: str, at: datetime) -> tuple[Outcome, Verdict, str | None]:
-        """Return the outcome, what follows, and what was done at a tracker."""
+        """Return the outcome, its consequences, and the action at a tracker."""
         is_lost = self.options.schedule.is_exceeded(event.attempts)
         if event.options.provider_key == GENERIC_WEBHOOK:
             message = message_to(event, attempt_id, event.id, event.body, at, nonce)

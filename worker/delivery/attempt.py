@@ -68,7 +68,7 @@ class AttemptRunner:
         self._trackers = trackers
 
     def run(self, claim: Claim) -> CompletedAttempt | None:
-        """Make one attempt and decide what follows; None if it must not start: nothing was sent."""
+        """Make one attempt and decide its consequences; None if it must not start: nothing was sent."""
         started_at = self._options.now()
         # abs(): after the clock was set back, an old claim seems to be from the future.
         is_fresh = abs(started_at - claim.claimed_at) <= FRESH

@@ -60,7 +60,7 @@ _AT_ONCE_S: Final = 0.001
 
 @dataclass(frozen=True, slots=True)
 class ClaimPlan:
-    """What to claim.
+    """The claims to make.
 
     `quotas` maps targets to numbers of exports, `rate_limited` are those of them with a rate limit, `off` are targets that
     are blocked or disabled.
@@ -184,7 +184,7 @@ class _QuotaCollector:
         self._shared_room = shares.shared - shares.total
 
     def add(self, states: Iterable[ThrottleState]) -> None:
-        """Add what there is room for of these targets."""
+        """Add claims of these targets as far as there is room."""
         for state in states:
             if state.status in _TURNED_OFF:
                 self.off.add(state.target_id)
@@ -288,7 +288,7 @@ class ClaimPlanner:
         return AccountShares(self._threads, held=in_use), satisfied
 
     def _add_pages(self, wanted: _QuotaCollector, now: datetime) -> list[ThrottleState]:
-        """Add targets beyond those that scans find until all shared threads have one; return what was read."""
+        """Add targets beyond those that scans find until all shared threads have one; return the targets that were read."""
         read: list[ThrottleState] = []
         with closing(self._scanner.pages(now)) as pages:
             for page in pages:
@@ -303,7 +303,7 @@ class ClaimPlanner:
         return state.target_id <= self._served_last.get(state.account_id, ""), state.target_id
 
     def _allot(self, wanted: Mapping[AccountId, Mapping[str, int]], shares: AccountShares) -> dict[str, int]:
-        """Divide the room among accounts, then what each gets among its targets."""
+        """Divide the room among accounts, then each account's share among its targets."""
         wanted_of = {account_id: sum(quotas.values()) for account_id, quotas in wanted.items() if quotas}
         given = Counter[AccountId]()
         most = shares.total + MAX_BATCH
@@ -377,5 +377,5 @@ def _last_served(read: Sequence[ThrottleState], quotas: Collection[str]) -> str:
 
 
 def _room(at_once: int, ahead: int, held: int) -> int:
-    """Return how many more to hold: what is sent at once, and what is to wait for a slot."""
+    """Return how many more claims to hold: those to send at once, and those to wait for a slot."""
     return min(max(0, at_once + ahead - held), MAX_BATCH)

@@ -39,7 +39,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 class Dispatcher:
-    """Delivers what is due when it is woken, and every `sweep_s` seconds without a wake-up."""
+    """Delivers due exports when it is woken, and every `sweep_s` seconds without a wake-up."""
 
     def __init__(self, runner: AttemptRunner, options: DispatcherOptions) -> None:
         self._options = options
@@ -160,7 +160,7 @@ class Dispatcher:
         return tick.claims
 
     def _collect(self) -> list[SendResult]:
-        """Wait for the first result, let a tick pass if more are expected, and take what is there."""
+        """Wait for the first result, let a tick pass if more are expected, and take all that have arrived."""
         first = self._inbox.take(min(IDLE_SCAN_S, self._wait_s())) if self._leases else None
         if first is None:
             return []

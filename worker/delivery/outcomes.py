@@ -1,4 +1,4 @@
-"""Decides what follows from an outcome for the export and its target.
+"""Decides the consequences of an outcome for the export and its target.
 
 Pure: time and jitter are arguments. A receiver's codes are read from `{"code": …}` or `{"error": {"code": …}}`; only those
 of the contract are kept, any other text of the response is ignored.
@@ -76,7 +76,7 @@ class Try(NamedTuple):
 
 
 def decide_outcome(outcome: Outcome, ended: Try) -> Verdict:
-    """Return what follows from the outcome of a try that has ended."""
+    """Return the verdict on the outcome of a try that has ended."""
     if outcome.refused:
         reason = outcome.error or "address_refused"
         effect = TargetEffect("failing", TargetStatus.BLOCKED, reason, TargetHealth.UNHEALTHY)

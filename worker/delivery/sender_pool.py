@@ -15,7 +15,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 class SenderPool:
-    """Sends what `queues` hands out, on as many threads as that asks for."""
+    """Sends the claims that `queues` hands out, on as many threads as that asks for."""
 
     def __init__(self, runner: AttemptRunner, queues: TargetQueues, inbox: Inbox) -> None:
         self._runner = runner

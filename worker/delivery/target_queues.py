@@ -75,7 +75,7 @@ class TargetQueues:
             return {target_id for target_id, target in self._queues.items() if target.waiting}
 
     def count_waiting(self) -> WaitingClaims:
-        """Return by account how many claims wait, and for what."""
+        """Return by account how many claims wait, and the reasons."""
         counts = WaitingClaims(Counter(), Counter())
         with self._lock:
             for each in self._queues.values():

@@ -53,7 +53,7 @@ class TargetEvent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ThrottleUpdate:
-    """What one tick changes in a target: its next state, whether the row must be written, and what to log.
+    """The changes of a target by one tick: its next state, whether the row must be written, and what to log.
 
     `deactivated` is set when the tick blocks or disables the target; `reason` is why. `passes_validation` means that a
     success follows a failed validation.
@@ -68,7 +68,7 @@ class ThrottleUpdate:
 
 
 def update(before: ThrottleState, effects: Sequence[TargetEffect], now: datetime) -> ThrottleUpdate:
-    """Return what attempts that came back together change in their target."""
+    """Return the changes of a target by attempts that came back together."""
     if is_at_rest(before, effects, now):
         return ThrottleUpdate(before)
     after = next_state(before, effects, now)

@@ -1,4 +1,4 @@
-"""Writes what attempts show about their targets: throttle states, and targets that are blocked or disabled by them.
+"""Writes the effects of attempts on their targets: throttle states, and targets that are blocked or disabled by them.
 
 Part of the transaction that writes the attempts. Rows are locked only where something is to be written: a healthy target has
 the same row for a second at a time, and two workers that deliver to it do not wait for each other.
@@ -24,7 +24,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 class SentEffect(NamedTuple):
-    """What an attempt shows about its target, with the URL, the sealed secret and the settings that it used.
+    """The effect of an attempt on its target, with the URL, the sealed secret and the settings that it used.
 
     Without `secret_sealed`, it counts whatever the target's secret and settings are now.
     """
@@ -35,7 +35,7 @@ class SentEffect(NamedTuple):
     provider_settings: str = "{}"
 
 
-#: What attempts show about their targets, by target, in the order in which they came back.
+#: The effects of attempts, by target, in the order in which they came back.
 Effects = Mapping[str, Sequence[SentEffect]]
 
 
@@ -59,7 +59,7 @@ def effects_of(attempts: Iterable[CompletedAttempt], moved: Collection[str]) -> 
 
 
 def write_effects(effects: Effects, now: datetime, actor: str, others: Collection[str] = ()) -> WrittenStates:
-    """Apply effects to their targets and write what changed; also return the states of `others`, unchanged.
+    """Apply effects to their targets and write the changes; also return the states of `others`, unchanged.
 
     Effects of another URL, token or settings than the target's change nothing. The caller holds the transaction.
     """

@@ -34,7 +34,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 class Tick(NamedTuple):
-    """What a tick claimed, and the throttle states that it has read or written, by target."""
+    """The claims of a tick, and the throttle states that it has read or written, by target."""
 
     claims: list[Claim]
     states: dict[str, ThrottleState]
@@ -124,7 +124,7 @@ class TickWriter:
         return self.planner.plan(held, returned, now, self.queues.count_waiting())
 
     def _claim(self, plan: ClaimPlan, now: datetime) -> list[Claim]:
-        """Claim what the plan allows, and end what waits for targets that were turned off."""
+        """Claim the exports that the plan allows, and end those of targets that were turned off."""
         transitions.end_waiting(plan.off, now, self.options.worker, MAX_BATCH)
         # Another worker may have used the rate limit since the plan; the row lock stops it from here on. Targets that
         # another worker has locked are skipped: two workers that wait for each other's targets would deadlock.

@@ -1,4 +1,4 @@
-"""Decides what follows from a tracker's response for the export and its target.
+"""Decides the consequences of a tracker's response for the export and its target.
 
 Pure: time and jitter are arguments. The table is the same for all trackers; their modules name the kind of each refusal
 (`schemas.trackers.failures`).
@@ -35,7 +35,7 @@ _CONNECTED: Final = TargetEffect(connected="connected", health=TargetHealth.HEAL
 
 
 def decide_tracker_outcome(result: TrackerResult, ended: Try) -> Verdict:
-    """Return what follows from the delivery of an export or an event by a try that has ended.
+    """Return the verdict on the delivery of an export or an event, by a try that has ended.
 
     After an unknown outcome the next attempt begins once the issue or the comment can be found.
     """
@@ -50,7 +50,7 @@ def decide_tracker_outcome(result: TrackerResult, ended: Try) -> Verdict:
 
 
 def decide_validation(result: TrackerResult, now: datetime) -> Verdict:
-    """Return what follows from a validation for its target, which it never blocks; DELIVERED says that it passed."""
+    """Return the verdict on a validation, which never blocks its target; DELIVERED means that it passed."""
     if result.value is None and result.outcome.error is None:
         return Verdict(Transition.DELIVER, DELIVERED, effect=_held(_CONNECTED, result.held_until_s, now))
     verdict = decide_tracker_outcome(result, Try(1, ONE_RETRY_LEFT, now, now, 0.0))

@@ -197,7 +197,7 @@ def _message(method: str, start: str, headers: dict[str, str], body: bytes) -> b
 
 
 def _named(failed: InvalidResponse | OSError, exchange: Exchange) -> TransportError:
-    """Return what went wrong between connecting and the end of the headers, under its error code."""
+    """Return the error between connecting and the end of the headers, with its code."""
     if exchange.is_over():
         return transport_error("deadline_exceeded")
     if isinstance(failed, InvalidResponse):

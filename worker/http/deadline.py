@@ -117,7 +117,7 @@ class WatchedSocket:
         return time.monotonic() < exchange.deadline
 
     def replace(self, wrap: Callable[[socket.socket], socket.socket]) -> None:
-        """Replace the socket by what `wrap` makes of it; that one takes over the descriptor."""
+        """Replace the socket by the one that `wrap` returns, which takes over the descriptor."""
         with self._lock:
             self.socket = wrap(self.socket)
 

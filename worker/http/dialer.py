@@ -25,7 +25,7 @@ _CONFIRM_WAIT_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Confirmation:
-    """What a name resolved to at `at` (monotonic); `addresses` is None if the name servers did not answer."""
+    """The resolution of a name at `at` (monotonic); `addresses` is None if the name servers did not answer."""
 
     at: float
     addresses: frozenset[str] | None

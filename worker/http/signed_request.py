@@ -95,7 +95,7 @@ class Message(NamedTuple):
 
 
 class _Request(NamedTuple):
-    """What is sent, and every secret that a response could repeat."""
+    """A signed request, and every secret that a response could repeat."""
 
     headers: dict[str, str]
     body: bytes
@@ -104,7 +104,7 @@ class _Request(NamedTuple):
 
 
 class _OwnHeaders(NamedTuple):
-    """The headers that a target adds, and what is secret in them."""
+    """The headers that a target adds, and the secrets in them."""
 
     headers: dict[str, str]
     secrets: tuple[str, ...]

@@ -1,1 +1,1 @@
-"""Commands that copy, restore, prune and encrypt what is stored."""
+"""Commands that copy, restore, prune and encrypt the database."""

@@ -95,7 +95,7 @@ def restore(file: Path, replace: bool, redactions: Path | None, dry_run: bool, a
 
 @contextmanager
 def _refusals() -> Iterator[None]:
-    """Turn what any step refuses into one line."""
+    """Turn the error of any step into one line."""
     try:
         yield
     except BackupRefused as refused:
@@ -128,7 +128,7 @@ def _opened(settings: Settings) -> Iterator[None]:
 
 
 def _obstacles(settings: Settings, before: CurrentDatabase) -> list[str]:
-    """Return what prevents a restore now, each with its fix."""
+    """Return the reasons that prevent a restore now, each with its fix."""
     found = [f"{each} refers to RiskRelay's tables; drop it first." for each in restoring.dependents()]
     if before.workers:
         found.append(f"A worker is running ({before.workers[0]}); stop it and wait a few seconds.")
@@ -190,7 +190,7 @@ def _plan(
     redactions: Path | None,
     obstacles: Sequence[str],
 ) -> dict[str, Any]:
-    """Return what a restore would do."""
+    """Return the plan of a restore."""
     there = {line for source in _sources(settings, redactions) for line in erasure_replay.erasures_in(source)}
     if before.has_erasure_log:
         with connection():

@@ -34,7 +34,7 @@ COOKIE_FIELDS: Final = frozenset({"domain", "httponly", "hostonly", "expirationd
 
 @dataclass(slots=True)
 class _Object:
-    """What is read of one object so far."""
+    """The part of an object that has been read."""
 
     parts: set[str] = field(default_factory=set)
     names: set[str] = field(default_factory=set)

@@ -59,7 +59,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """What the ticket of a group is written from."""
+    """A group of findings, from which its ticket is written."""
 
     #: The title and the reported text of its first finding.
     title: str

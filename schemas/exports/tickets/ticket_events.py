@@ -40,7 +40,7 @@ class TicketEvent:
 
 
 class PlaceChange(StrEnum):
-    """What a scan run changed in a finding of a ticket."""
+    """The change of a finding of a ticket in a scan run."""
 
     ADDED = "added"
     FIXED = "fixed"
@@ -62,7 +62,7 @@ class ChangedPlace:
 
 @dataclass(frozen=True, slots=True)
 class TicketChange:
-    """What a scan run changed in a ticket; `places` are some of those that changed, `places_open` is the number of now."""
+    """The changes of a ticket in a scan run; `places` are some of those that changed, `places_open` is the number of now."""
 
     places_added: int = 0
     places_fixed: int = 0

@@ -150,7 +150,7 @@ class Flavor(ABC, Generic[Block, Text]):
 
     @abstractmethod
     def description(self, text: str) -> Iterable[Block]:
-        """Return what was found."""
+        """Return the blocks of the reported text."""
 
     @abstractmethod
     def places(self, places: Iterable[Iterable[str]], more: str) -> Block:

@@ -1,1 +1,1 @@
-"""What other systems send: scanners, mail servers, browser extensions, plugins, storefronts."""
+"""Resources for other systems: scanners, mail servers, browser extensions, plugins, storefronts."""

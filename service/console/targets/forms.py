@@ -196,7 +196,7 @@ class SetWebhookOptions(TargetPageAction):
         return "target_edited"
 
     def refused(self, form: Mapping[str, str], problems: Sequence[FieldProblem], **ids: str) -> Mapping[str, Any]:
-        """Return the form as it was chosen, and what it showed at first."""
+        """Return the form as it was chosen, and as it was shown at first."""
         return {**super().refused(form, problems, **ids), "shown_options": _shown(form)}
 
 
@@ -250,7 +250,7 @@ def _option_text(value: str | Sequence[str]) -> str:
 
 
 def _shown(form: Mapping[str, str]) -> dict[str, str]:
-    """Return what the fields of a form were when it was shown."""
+    """Return the fields of a form as they were when it was shown."""
     return {name.removeprefix(_SHOWN): text for name, text in form.items() if name.startswith(_SHOWN)}
 
 

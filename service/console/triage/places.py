@@ -47,7 +47,7 @@ def places_with_findings(export: Export) -> list[TicketPlace]:
 
 
 def row_line(export: Export) -> str:
-    """Return what a row says beneath its title: site, pages, rule, and what changed."""
+    """Return the line below the title of a row: site, pages, rule, and changes."""
     places = places_of(export)
     hosts = list(dict.fromkeys(filter(None, (_host(place.url) for place in places))))
     pages = list(dict.fromkeys(place.page for place in places))

@@ -67,7 +67,7 @@ _STOPS: Final[Mapping[str, str]] = {
 
 
 class RuleInWords(NamedTuple):
-    """A rule with what it matches, in parts, and what it does."""
+    """A rule with its conditions, in parts, and its action."""
 
     rule: ApprovalRule
     matches: Sequence[str]
@@ -200,7 +200,7 @@ class RemoveRule(Action):
 
 
 def _in_words(rules: Sequence[ApprovalRule], user: ConsoleUser) -> list[RuleInWords]:
-    """Return the rules with what they match and do in words."""
+    """Return the rules in words: their conditions and actions."""
     projects = {each.id: each.name for each in findings.scanned_projects(user.account_id, MAX_PROJECTS)}
     named = {rule.action.target_id for rule in rules if rule.action.target_id is not None}
     targets = {each.id: f"{each.name} ({each.host})" for each in summaries.by_id(named, user.account_id).values()}
@@ -272,7 +272,7 @@ def _typed(rule: ApprovalRule) -> dict[str, str]:
 
 
 def _digest(rule: ApprovalRule) -> str:
-    """Return a digest of what the form shows of a rule."""
+    """Return a digest of the fields of a rule that its form shows."""
     return hashlib.sha256(canonical({**_typed(rule)})).hexdigest()
 
 

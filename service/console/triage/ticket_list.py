@@ -182,7 +182,7 @@ class TicketListPage(ConsolePage):
 
 
 class TicketList(NamedTuple):
-    """What the address of a list asks for."""
+    """A list, as its address asks for it."""
 
     address: ListAddress
     view: ListView
@@ -200,7 +200,7 @@ class TicketList(NamedTuple):
 def read_list(
     params: Mapping[str, Any], path: str, views: Sequence[ListView], user: ConsoleUser, now: datetime
 ) -> TicketList:
-    """Return what the parameters of a list ask of what a user may see. Raises ValidationFailed."""
+    """Return the list that parameters ask for, limited to the exports that the user may see. Raises ValidationFailed."""
     # A filter that is given twice has both values.
     texts = {name: ",".join(value) if isinstance(value, list) else str(value) for name, value in params.items()}
     given = {name: texts[name] for name in _PARAMETERS if texts.get(name)}
@@ -317,10 +317,10 @@ def _counted(number: int | None) -> str:
 
 
 def waiting(query: ExportQuery, now: datetime) -> ExportQuery:
-    """Return the query of what waits for a decision."""
+    """Return the query of exports that wait for a decision."""
     return query.waiting_for_decision(now)
 
 
 def snoozed(query: ExportQuery, now: datetime) -> ExportQuery:
-    """Return the query of what is snoozed."""
+    """Return the query of snoozed exports."""
     return replace(query.waiting_for_decision(now), is_snoozed=True, is_fixed=None)

@@ -192,7 +192,7 @@ class GroupCommit:
                 self._commit(self._driver, batch)
 
     def _await_commit(self, batch: "_Batch") -> None:
-        """Wait for the commit. Raises what it failed with."""
+        """Wait for the commit. Raises its error."""
         while not batch.has_ended.wait(_COMMIT_CHECK_S):
             self._commit_batch(batch)
         if batch.failed is not None:

@@ -1,4 +1,4 @@
-"""What both kinds of database share: how long they wait, their errors in Peewee's terms, the log of statements."""
+"""Code that both kinds of database share: timeouts, their errors in Peewee's terms, the log of statements."""
 
 import logging
 from collections.abc import Sequence

@@ -65,7 +65,7 @@ class EventJob(NamedTuple):
 
 
 class EventResult(NamedTuple):
-    """What follows from an attempt of an event; `done` is what was done at a tracker."""
+    """The result of an attempt of an event; `done` is the action at a tracker."""
 
     record: Mapping[str, Any]
     status: TicketEventStatus
@@ -153,7 +153,7 @@ def postpone(event: EventJob, until: datetime) -> None:
 
 
 def results_before(event: EventJob) -> list[str]:
-    """Return what earlier events of the same ticket have done at its tracker, in order."""
+    """Return the actions of earlier events of the same ticket at its tracker, in order."""
     earlier = TicketEventRow.select(TicketEventRow.result).where(
         TicketEventRow.export == event.export_id, TicketEventRow.number < event.number, TicketEventRow.result.is_null(False)
     )

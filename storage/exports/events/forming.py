@@ -49,7 +49,7 @@ class NewEvent(NamedTuple):
 
 
 class _Ticket(NamedTuple):
-    """An approved export, and what its target asks for."""
+    """An approved export, and its target's options of events."""
 
     id: str
     account_id: int

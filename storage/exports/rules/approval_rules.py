@@ -234,7 +234,7 @@ def page_urls(export_ids: Sequence[str]) -> dict[str, set[str]]:
 
 
 def test(rule: ApprovalRule, now: datetime, checkpoint: Checkpoint) -> RuleTestResult:
-    """Return what a rule matches among the exports of the last TESTED_AGE, of any status; it changes nothing.
+    """Return the matches of a rule among the exports of the last TESTED_AGE, of any status; it changes nothing.
 
     Reads the newest MAX_TESTED of them at most, in batches, and calls `checkpoint` between them; call it outside any
     transaction.

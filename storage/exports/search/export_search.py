@@ -21,7 +21,7 @@ _TOGETHER: Final = 1000
 
 
 class SearchEntry(NamedTuple):
-    """What one export is found by."""
+    """The words, hosts and rule that one export is found by."""
 
     export_id: str
     account_id: int
@@ -36,12 +36,12 @@ def account_word(account_id: int) -> str:
 
 
 def add(entries: Sequence[SearchEntry]) -> None:
-    """Write what exports are found by; the caller holds the transaction."""
+    """Write the search records of exports; the caller holds the transaction."""
     insert_together(*records_of(entries))
 
 
 def records_of(entries: Sequence[SearchEntry]) -> tuple[tuple[type[Model], list[dict[str, Any]]], ...]:
-    """Return the records of what new exports are found by, for the caller to insert with them."""
+    """Return the search records of new exports, for the caller to insert with them."""
     terms = [(entry, HOST, host) for entry in entries for host in entry.hosts]
     terms += [(entry, RULE, entry.rule) for entry in entries if entry.rule is not None]
     names = ("account_id", "kind", "value", "export_id")
