@@ -75,15 +75,6 @@ def replacing(path: Path) -> Iterator[TextIO]:
         draft.unlink(missing_ok=True)
 
 
-def _delete_left_drafts(path: Path, before: float) -> None:
-    """Delete drafts of a file that nothing has written to since `before`: their processes were killed."""
-    for draft in path.parent.glob(f".{glob.escape(path.name)}.????????{_DRAFT}"):
-        # Another process deletes it, too, or it is another user's.
-        with suppress(OSError):
-            if draft.lstat().st_mtime < before:
-                draft.unlink()
-
-
 def sync(path: Path) -> None:
     """Write a file, or the names in a folder, to the disk: after a power cut each needs its own sync. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -91,3 +82,12 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _delete_left_drafts(path: Path, before: float) -> None:
+    """Delete drafts of a file that nothing has written to since `before`: their processes were killed."""
+    for draft in path.parent.glob(f".{glob.escape(path.name)}.????????{_DRAFT}"):
+        # Another process deletes it, too, or it is another user's.
+        with suppress(OSError):
+            if draft.lstat().st_mtime < before:
+                draft.unlink()

@@ -163,19 +163,6 @@ class _StandardError(logging.StreamHandler[Any]):
         self.handle(logging.makeLogRecord(plain))
 
 
-def _chunks(lines: Sequence[str]) -> Iterator[str]:
-    """Join lines up to the size that a pipe with several writers keeps in one piece."""
-    chunk, size = "", 0
-    for line in lines:
-        length = len(line) * (1 if line.isascii() else _LONGEST_CHARACTER)
-        if chunk and size + length > PIPE_BUF:
-            yield chunk
-            chunk, size = "", 0
-        chunk, size = chunk + line, size + length
-    if chunk:
-        yield chunk
-
-
 def configure(level: str, form: str) -> None:
     """Send this process's logs to standard error; `form` is `json`, `text`, or `auto`: text on a terminal."""
     as_text = form == "text" or (form == "auto" and sys.stderr.isatty())
@@ -193,21 +180,11 @@ def configure(level: str, form: str) -> None:
     _log_uncaught_errors()
 
 
-def _is_no_outage(record: logging.LogRecord) -> bool:
-    return "could not connect to Redis" not in str(record.msg)
-
-
 def quote_nothing() -> None:
     """Keep data out of what a command, which does not `configure` its logs, writes to standard error: cron mails it."""
     _silence_quoting_loggers()
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(_FormatterWithoutMessages())
-
-
-def _silence_quoting_loggers() -> None:
-    # urllib3 warns with the address and with response headers; the others quote their servers.
-    for quoting in ("urllib3", "sentry_sdk", "opentelemetry", "psycopg"):
-        logging.getLogger(quoting).setLevel(logging.CRITICAL)
 
 
 def set_context(**fields: object) -> None:
@@ -273,6 +250,29 @@ def write_waiting() -> None:
 def log_crash(error: BaseException | None, trace: TracebackType | None) -> None:
     """Log that an error ended a thread, a greenlet or the process."""
     _log.critical("ended by an error", exc_info=None if error is None else (type(error), error, trace))
+
+
+def _chunks(lines: Sequence[str]) -> Iterator[str]:
+    """Join lines up to the size that a pipe with several writers keeps in one piece."""
+    chunk, size = "", 0
+    for line in lines:
+        length = len(line) * (1 if line.isascii() else _LONGEST_CHARACTER)
+        if chunk and size + length > PIPE_BUF:
+            yield chunk
+            chunk, size = "", 0
+        chunk, size = chunk + line, size + length
+    if chunk:
+        yield chunk
+
+
+def _is_no_outage(record: logging.LogRecord) -> bool:
+    return "could not connect to Redis" not in str(record.msg)
+
+
+def _silence_quoting_loggers() -> None:
+    # urllib3 warns with the address and with response headers; the others quote their servers.
+    for quoting in ("urllib3", "sentry_sdk", "opentelemetry", "psycopg"):
+        logging.getLogger(quoting).setLevel(logging.CRITICAL)
 
 
 def _log_uncaught_errors() -> None:

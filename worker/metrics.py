@@ -66,10 +66,6 @@ class _Seconds(Histogram):
             self._buckets[place].inc(count)
 
 
-def _nothing(_count: float) -> None:
-    """Count nothing."""
-
-
 def serve(bind: str, data_dir: Path) -> int:
     """Serve the counts of all workers with this DATA_DIR at `bind` (HOST:PORT), on threads; return the port.
 
@@ -86,6 +82,10 @@ def serve(bind: str, data_dir: Path) -> int:
     # By default, Python prints a stack trace with the client's address.
     server.handle_error = _note_interruption
     return int(server.server_port)
+
+
+def _nothing(_count: float) -> None:
+    """Count nothing."""
 
 
 def _note_interruption(_request: Any, _client_address: Any) -> None:

@@ -348,6 +348,12 @@ class NoMembers(Form):
     """The body of a POST that needs none: empty, or an empty object."""
 
 
+def problem(path: str, code: str, limit: str = "") -> FieldProblem:
+    """Return the problem of the field at `path` (a JSON Pointer) with the message of `code`, and the `limit` if given."""
+    message = MESSAGES.get(code, "This value is refused.")
+    return FieldProblem(path, code, f"{message.removesuffix('.')}: {limit}." if limit else message)
+
+
 def _at_least(min_length: int) -> Callable[[str], None]:
     def check(text: str) -> None:
         if len(text.strip()) < min_length:
@@ -386,12 +392,6 @@ def _splits(url: str) -> None:
         is_valid = False
     if not is_valid:
         raise ValidationError("invalid_url")
-
-
-def problem(path: str, code: str, limit: str = "") -> FieldProblem:
-    """Return the problem of the field at `path` (a JSON Pointer) with the message of `code`, and the `limit` if given."""
-    message = MESSAGES.get(code, "This value is refused.")
-    return FieldProblem(path, code, f"{message.removesuffix('.')}: {limit}." if limit else message)
 
 
 def _normalized(refused: ValidationError) -> Mapping[Any, Any]:

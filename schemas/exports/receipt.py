@@ -95,6 +95,12 @@ def verify_receipt(
     return report
 
 
+def signed_at(attempt: Mapping[str, Any]) -> int:
+    """Return the timestamp that an attempt signed, in seconds since 1970; -1 for a time that is none."""
+    moment = parse_rfc3339(str(attempt["started_at"]))
+    return -1 if moment is None else int(moment.timestamp())
+
+
 def _is_receipt(receipt: Any) -> bool:
     if not isinstance(receipt, dict) or receipt.keys() != _MEMBERS or not isinstance(receipt["body"], str | None):
         return False
@@ -236,9 +242,3 @@ def _verify_against(log: Iterable[Any], receipt: Mapping[str, Any], report: Rece
         return
     if found != entries:
         report.problems.append("The audit log has other entries about this export.")
-
-
-def signed_at(attempt: Mapping[str, Any]) -> int:
-    """Return the timestamp that an attempt signed, in seconds since 1970; -1 for a time that is none."""
-    moment = parse_rfc3339(str(attempt["started_at"]))
-    return -1 if moment is None else int(moment.timestamp())

@@ -109,11 +109,6 @@ def prepare(
     return PreparedImport(scan_run_id, len(urls), included, postbacks, _skipped(without_page, too_many))
 
 
-def _more_severe(first: ScanIssue, again: ScanIssue) -> ScanIssue:
-    """Return the first of two issues with the same code and location, with the higher severity."""
-    return replace(first, severity=max(first.severity, again.severity, key=SEVERITIES.index))
-
-
 def clean_url(url: str, parameter: str = "") -> str | None:
     """Return a URL without secrets and personal data; None if it is not the URL of a page."""
     try:
@@ -129,6 +124,11 @@ def clean_url(url: str, parameter: str = "") -> str | None:
     path = _path(parts.path)
     address = f"{parts.scheme.lower()}://{authority}{path}{'?' + query if query else ''}{'#' + route if route else ''}"
     return address if _is_valid(address) else None
+
+
+def _more_severe(first: ScanIssue, again: ScanIssue) -> ScanIssue:
+    """Return the first of two issues with the same code and location, with the higher severity."""
+    return replace(first, severity=max(first.severity, again.severity, key=SEVERITIES.index))
 
 
 def _path(path: str) -> str:

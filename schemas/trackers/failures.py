@@ -75,12 +75,6 @@ def rate_limited(response: TrackerResponse, reset_at_s: float | None = None) -> 
     return TrackerFailure(FailureKind.RETRY, RATE_LIMITED, wait_s, retry_at_s, is_rate_limit=True)
 
 
-def _named_wait(response: TrackerResponse) -> tuple[float | None, float | None]:
-    """Return the seconds that Retry-After names, and the moment, in seconds since 1970; both may be None."""
-    asked = parse_retry_after(response.headers.get("retry-after"))
-    return asked.seconds, None if asked.moment is None else asked.moment.timestamp()
-
-
 def number(text: str | None) -> float | None:
     """Return a header's number; None for anything that is no plain decimal of at most 15 digits."""
     text = (text or "").strip()
@@ -94,3 +88,9 @@ def reset_of(
     if (response.headers.get(remaining) or "").strip() != "0":
         return None
     return number(response.headers.get(reset))
+
+
+def _named_wait(response: TrackerResponse) -> tuple[float | None, float | None]:
+    """Return the seconds that Retry-After names, and the moment, in seconds since 1970; both may be None."""
+    asked = parse_retry_after(response.headers.get("retry-after"))
+    return asked.seconds, None if asked.moment is None else asked.moment.timestamp()

@@ -76,16 +76,6 @@ def read_numbered_page(req: falcon.Request, filters: Mapping[str, Container[str]
     return _page(req, lambda last_id: last_id in NUMBERS, filters)
 
 
-def _page(req: falcon.Request, is_id: Callable[[str], bool], filters: Mapping[str, Container[str]] | None) -> PageRequest:
-    problems: list[FieldProblem] = []
-    limit = read_limit(req, problems)
-    before = _before(req, is_id, problems)
-    chosen = {name: _choice(req, name, allowed, problems) for name, allowed in (filters or {}).items()}
-    if problems:
-        raise ValidationFailed(*problems)
-    return PageRequest(limit, before, {name: value for name, value in chosen.items() if value is not None})
-
-
 def send_page(resp: falcon.Response, url: str, page: PageRequest, records: Sequence[Mapping[str, Any]]) -> None:
     """Send a page of the list at `url`; `records` are up to `page.fetch_limit` of them, each with its `id`."""
     ids = [record["id"] for record in records]
@@ -123,6 +113,22 @@ def read_limit(req: falcon.Request, problems: list[FieldProblem]) -> int:
     return DEFAULT_LIMIT
 
 
+def read_text(req: falcon.Request, name: str) -> str | None:
+    """Return a parameter's value; a repeated parameter has no allowed value."""
+    value = req.params.get(name)
+    return "" if isinstance(value, list) else value
+
+
+def _page(req: falcon.Request, is_id: Callable[[str], bool], filters: Mapping[str, Container[str]] | None) -> PageRequest:
+    problems: list[FieldProblem] = []
+    limit = read_limit(req, problems)
+    before = _before(req, is_id, problems)
+    chosen = {name: _choice(req, name, allowed, problems) for name, allowed in (filters or {}).items()}
+    if problems:
+        raise ValidationFailed(*problems)
+    return PageRequest(limit, before, {name: value for name, value in chosen.items() if value is not None})
+
+
 def _before(req: falcon.Request, is_id: Callable[[str], bool], problems: list[FieldProblem]) -> str | None:
     text = read_text(req, "cursor")
     if text is None:
@@ -143,12 +149,6 @@ def _choice(req: falcon.Request, name: str, allowed: Container[str], problems: l
             code, words = "not_allowed", ", ".join(sorted(allowed)) if isinstance(allowed, Iterable) else ""
         problems.append(problem(f"/{name}", code, words))
     return text
-
-
-def read_text(req: falcon.Request, name: str) -> str | None:
-    """Return a parameter's value; a repeated parameter has no allowed value."""
-    value = req.params.get(name)
-    return "" if isinstance(value, list) else value
 
 
 def _cursor(last_id: str) -> str:

@@ -50,6 +50,19 @@ class Body(Enum):
     SIGNED = auto()
 
 
+def read_chunk(stream: Any, size: int) -> bytes:
+    """Read from a body that may break off or be chunked wrongly, which is the sender's error.
+
+    Raises RequestTimeout, ValidationFailed.
+    """
+    try:
+        return bytes(stream.read(size))
+    except TimeoutError:
+        raise RequestTimeout from None
+    except Exception:  # noqa: BLE001 - every server has its own errors for it, and some quote the body
+        raise ValidationFailed(problem("", "malformed_json")) from None
+
+
 def _as_it_is(value: Any, _checkpoint: Checkpoint = no_checkpoint) -> Any:
     return value
 
@@ -204,19 +217,6 @@ def _is_dry_run(req: falcon.Request, operation: Operation) -> bool:
         # A request for a dry run must never do the work, so an unclear value is an error.
         raise ValidationFailed(problem("/dry_run", "not_allowed", ", ".join(_DRY_RUN)))
     return _DRY_RUN[asked]
-
-
-def read_chunk(stream: Any, size: int) -> bytes:
-    """Read from a body that may break off or be chunked wrongly, which is the sender's error.
-
-    Raises RequestTimeout, ValidationFailed.
-    """
-    try:
-        return bytes(stream.read(size))
-    except TimeoutError:
-        raise RequestTimeout from None
-    except Exception:  # noqa: BLE001 - every server has its own errors for it, and some quote the body
-        raise ValidationFailed(problem("", "malformed_json")) from None
 
 
 def _check_accept(req: falcon.Request) -> None:

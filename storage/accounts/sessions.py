@@ -86,46 +86,6 @@ def begin_for_user(
     return secret
 
 
-def _lock_user(user_id: int) -> None:
-    """Lock a user until the transaction ends: to disable a user ends the sessions that are committed by then.
-
-    Raises Conflict for a disabled user.
-    """
-    wanted = UserRow.select(UserRow.id).where(UserRow.id == user_id, UserRow.disabled_at.is_null())
-    if not tuples(for_update(wanted, "FOR NO KEY UPDATE")):
-        raise Conflict("This user is disabled. An owner of the account can enable it.")
-
-
-def _begin(
-    same_origin: Expression,
-    secret: str,
-    browser: str,
-    now: datetime,
-    actor: str,
-    seal_id_token: Callable[[str], bytes] | None = None,
-    **columns: object,
-) -> None:
-    """Store a session, and end the oldest that match `same_origin` beyond MAX_LIVE, in the caller's transaction."""
-    session_id = identifiers.new_id(identifiers.SESSION, now)
-    ConsoleSessionRow.insert(
-        id=session_id,
-        secret_sha256=sha256_hex(secret),
-        browser_sha256=sha256_hex(browser),
-        created_at=now,
-        seen_at=now,
-        id_token_sealed=None if seal_id_token is None else seal_id_token(session_id),
-        **columns,
-    ).execute()
-    append(now, actor, "sign_in", session_id)
-    surplus = (
-        ConsoleSessionRow.select(ConsoleSessionRow.id)
-        .where(same_origin, ConsoleSessionRow.ended_at.is_null(), ConsoleSessionRow.id != session_id)
-        .order_by(ConsoleSessionRow.id.desc())
-        .offset(MAX_LIVE - 1)
-    )
-    end_where(ConsoleSessionRow.id.in_(scalars(surplus)), SessionEndReason.REPLACED, now, actor)
-
-
 def authenticate_cookies(
     cookies: Sequence[str], browser: str, now: datetime
 ) -> list[tuple[str, Session | SessionEndReason]]:
@@ -206,6 +166,46 @@ def end_where(condition: Expression, reason: SessionEndReason, now: datetime, ac
     ids = sorted(scalars(ended))
     append_all([AuditEntry(to_ms(now), actor, "end_session", session_id, reason=reason.value) for session_id in ids])
     return ids
+
+
+def _lock_user(user_id: int) -> None:
+    """Lock a user until the transaction ends: to disable a user ends the sessions that are committed by then.
+
+    Raises Conflict for a disabled user.
+    """
+    wanted = UserRow.select(UserRow.id).where(UserRow.id == user_id, UserRow.disabled_at.is_null())
+    if not tuples(for_update(wanted, "FOR NO KEY UPDATE")):
+        raise Conflict("This user is disabled. An owner of the account can enable it.")
+
+
+def _begin(
+    same_origin: Expression,
+    secret: str,
+    browser: str,
+    now: datetime,
+    actor: str,
+    seal_id_token: Callable[[str], bytes] | None = None,
+    **columns: object,
+) -> None:
+    """Store a session, and end the oldest that match `same_origin` beyond MAX_LIVE, in the caller's transaction."""
+    session_id = identifiers.new_id(identifiers.SESSION, now)
+    ConsoleSessionRow.insert(
+        id=session_id,
+        secret_sha256=sha256_hex(secret),
+        browser_sha256=sha256_hex(browser),
+        created_at=now,
+        seen_at=now,
+        id_token_sealed=None if seal_id_token is None else seal_id_token(session_id),
+        **columns,
+    ).execute()
+    append(now, actor, "sign_in", session_id)
+    surplus = (
+        ConsoleSessionRow.select(ConsoleSessionRow.id)
+        .where(same_origin, ConsoleSessionRow.ended_at.is_null(), ConsoleSessionRow.id != session_id)
+        .order_by(ConsoleSessionRow.id.desc())
+        .offset(MAX_LIVE - 1)
+    )
+    end_where(ConsoleSessionRow.id.in_(scalars(surplus)), SessionEndReason.REPLACED, now, actor)
 
 
 def _use(row: ConsoleSessionRow, browser: str, now: datetime) -> Session | SessionEndReason:

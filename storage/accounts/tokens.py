@@ -141,6 +141,11 @@ def digest_of(text: str) -> str | None:
     return sha256_hex(text) if _is_well_formed(text) else None
 
 
+def sha256_hex(text: str) -> str:
+    """Return the digest that a secret is stored by; a header that is not UTF-8 has surrogates."""
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+
+
 def _tokens() -> "ModelSelect[TokenRow]":
     return TokenRow.select(*columns(Token, TokenRow, user=UserRow.email)).join(UserRow)
 
@@ -173,8 +178,3 @@ def _base62(number: int, digits: int) -> str:
         number, rest = divmod(number, len(_BASE62))
         text = _BASE62[rest] + text
     return text
-
-
-def sha256_hex(text: str) -> str:
-    """Return the digest that a secret is stored by; a header that is not UTF-8 has surrogates."""
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()

@@ -465,10 +465,6 @@ def responses_with_erased_data(shop_domain: str, mentions: Mentions | None) -> I
         ]
 
 
-def _is_about_shop(route: str, body: str, shop_domain: str, project_ids: set[int]) -> bool:
-    return f'"{shop_domain}"' in body or (route.startswith(_PROJECTS) and json.loads(body or "{}").get("id") in project_ids)
-
-
 def erase_responses(responses: Sequence[ClientKey], mentions: Mentions | None, now: datetime, actor: str) -> Counter[str]:
     """Empty stored responses, and erase the idempotency keys that mention the subject; without `mentions`, erase all keys.
 
@@ -541,6 +537,10 @@ def overwrite_erased() -> None:
     """
     export_words_sql.overwrite_removed()
     write_ahead_log_sql.empty()
+
+
+def _is_about_shop(route: str, body: str, shop_domain: str, project_ids: set[int]) -> bool:
+    return f'"{shop_domain}"' in body or (route.startswith(_PROJECTS) and json.loads(body or "{}").get("id") in project_ids)
 
 
 def _empty_responses(ids: Sequence[Any], now: datetime, actor: str) -> Counter[str]:

@@ -58,14 +58,14 @@ def first_id(prefix: str, moment: datetime) -> str:
     return f"{prefix}_{ULID.from_bytes(made_at + bytes(_RANDOM_BYTES))}"
 
 
-@lru_cache(maxsize=_MAX_MOMENTS)
-def _moment(made_at: int) -> str:
-    return str(ULID.from_bytes(made_at.to_bytes(_TIME_BYTES, "big") + bytes(_RANDOM_BYTES)))[:-_RANDOM_LETTERS]
-
-
 def is_id(prefix: str, text: str) -> bool:
     """Return whether `text` has the form of such an identifier; other texts are unknown without a query.
 
     PostgreSQL's text refuses some characters that a URL may hold.
     """
     return text.startswith(f"{prefix}_") and _ULID.fullmatch(text, len(prefix) + 1) is not None
+
+
+@lru_cache(maxsize=_MAX_MOMENTS)
+def _moment(made_at: int) -> str:
+    return str(ULID.from_bytes(made_at.to_bytes(_TIME_BYTES, "big") + bytes(_RANDOM_BYTES)))[:-_RANDOM_LETTERS]

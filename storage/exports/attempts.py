@@ -34,15 +34,6 @@ def list_details_page(export_id: str, account_id: int, limit: int, before: str |
     return [_details(row) for row in _page(export_id, account_id, limit, before)]
 
 
-def _page(export_id: str, account_id: int, limit: int, before: str | None) -> Any:
-    require_export(export_id, account_id)
-    return _attempts(export_id).where(AttemptRow.number < number_before(AttemptRow, before, export_id)).limit(limit)
-
-
-def _attempts(export_id: str) -> Any:
-    return AttemptRow.select().where(AttemptRow.export == export_id).order_by(AttemptRow.number.desc())
-
-
 def require_export(export_id: str, account_id: int | None) -> None:
     """Raise ExportNotFound unless there is an export, of one account where `account_id` is given."""
     found = where_given(ExportRow.select(ExportRow.id), (ExportRow.id, export_id), (ExportRow.account, account_id))
@@ -58,6 +49,15 @@ def number_before(model: Any, row_id: str | None, export_id: str) -> int:
     if not found:
         raise ValidationFailed(problem("/cursor", "invalid_cursor"))
     return int(found[0][0])
+
+
+def _page(export_id: str, account_id: int, limit: int, before: str | None) -> Any:
+    require_export(export_id, account_id)
+    return _attempts(export_id).where(AttemptRow.number < number_before(AttemptRow, before, export_id)).limit(limit)
+
+
+def _attempts(export_id: str) -> Any:
+    return AttemptRow.select().where(AttemptRow.export == export_id).order_by(AttemptRow.number.desc())
 
 
 def _details(row: AttemptRow) -> AttemptDetails:

@@ -148,11 +148,6 @@ def postpone(claims: Sequence[Claim], now: datetime, worker: str) -> int:
     return len(given_back)
 
 
-def _due_again(claim: Claim, now: datetime) -> int:
-    is_unsure = claim.has_lapsed and claim.options.provider_key != GENERIC_WEBHOOK
-    return to_ms(now) + (LONGEST_LOOKUP_S * 1000 if is_unsure else 0)
-
-
 def record_attempts(attempts: Sequence[CompletedAttempt], now: datetime, worker: str) -> set[str]:
     """Write attempts and move their exports, all or nothing; return the ids of the exports that moved.
 
@@ -171,6 +166,11 @@ def record_attempts(attempts: Sequence[CompletedAttempt], now: datetime, worker:
         delivery_hours.count_attempts(held, worker)
         append_all([_result_entry(now, worker, *each) for each in zip(held, records, strict=True)])
     return moved
+
+
+def _due_again(claim: Claim, now: datetime) -> int:
+    is_unsure = claim.has_lapsed and claim.options.provider_key != GENERIC_WEBHOOK
+    return to_ms(now) + (LONGEST_LOOKUP_S * 1000 if is_unsure else 0)
 
 
 def _due(quotas: Mapping[str, int], now_ms: int) -> list[DueExport]:

@@ -512,6 +512,40 @@ def digest_error(ticket_digest: str | None, export: Export | LockedExport) -> Co
     return Conflict(f"The ticket of export {export.id} is not the one with this digest; read it again.")
 
 
+def mark_outcomes_unknown() -> None:
+    """Have workers look for the issue of every export that is not exported before they create one: a backup was restored.
+
+    A tracker may have got it since, by an approval of before the backup or after it.
+    """
+    has_tracker = TargetRow.select(TargetRow.account).where(TargetRow.provider_key != GENERIC_WEBHOOK)
+    is_unsure = (ExportRow.status != ExportStatus.EXPORTED.value) & ExportRow.account.in_(has_tracker)
+    ExportRow.update(is_outcome_unknown=True).where(is_unsure).execute()
+    # Likewise the comments of events.
+    TicketEventRow.update(is_outcome_unknown=True).where(TicketEventRow.due_at.is_null(False)).execute()
+
+
+def due_again(now: datetime) -> Any:
+    """Return when an export that ended is due again: now; if its issue may exist, once every tracker would find it."""
+    found_from = ExportRow.finished_at + LONGEST_LOOKUP_S * 1000
+    is_early = ExportRow.is_outcome_unknown & (found_from > to_ms(now))
+    return Case(None, [(is_early, found_from)], to_ms(now))
+
+
+def update(export_ids: Sequence[str], **changes: Any) -> None:
+    """Write columns of exports that the caller has locked."""
+    if export_ids:
+        ExportRow.update(**changes).where(ExportRow.id.in_(export_ids)).execute()
+
+
+def transition_many(
+    exports: Sequence[LockedExport], transition: Transition, now: datetime, actor: str, reason: str | None, **changes: Any
+) -> None:
+    """Make a transition of exports that the caller has locked."""
+    status = TRANSITIONS[transition].target.value
+    update([each.id for each in exports], status=status, version=ExportRow.version + 1, **changes)
+    append_transitions(exports, transition, now, actor, reason)
+
+
 def _end_waiting(
     off: TargetStatus, transition: Transition, target_ids: Sequence[str], now: datetime, worker: str, limit: int
 ) -> int:
@@ -544,35 +578,10 @@ def _end(export_ids: Sequence[str], transition: Transition, reason: str, now: da
     update(export_ids, version=version, status=status, status_reason=reason, lease=None, due_at=None, finished_at=now)
 
 
-def mark_outcomes_unknown() -> None:
-    """Have workers look for the issue of every export that is not exported before they create one: a backup was restored.
-
-    A tracker may have got it since, by an approval of before the backup or after it.
-    """
-    has_tracker = TargetRow.select(TargetRow.account).where(TargetRow.provider_key != GENERIC_WEBHOOK)
-    is_unsure = (ExportRow.status != ExportStatus.EXPORTED.value) & ExportRow.account.in_(has_tracker)
-    ExportRow.update(is_outcome_unknown=True).where(is_unsure).execute()
-    # Likewise the comments of events.
-    TicketEventRow.update(is_outcome_unknown=True).where(TicketEventRow.due_at.is_null(False)).execute()
-
-
-def due_again(now: datetime) -> Any:
-    """Return when an export that ended is due again: now; if its issue may exist, once every tracker would find it."""
-    found_from = ExportRow.finished_at + LONGEST_LOOKUP_S * 1000
-    is_early = ExportRow.is_outcome_unknown & (found_from > to_ms(now))
-    return Case(None, [(is_early, found_from)], to_ms(now))
-
-
 def _restart(now: datetime) -> dict[str, Any]:
     """Return the columns that make an ended export due again, with its whole schedule."""
     restarted = {"due_at": due_again(now), "schedule_began_at": now, "attempts_before": ExportRow.attempts}
     return {**restarted, "finished_at": None, "status_reason": None}
-
-
-def update(export_ids: Sequence[str], **changes: Any) -> None:
-    """Write columns of exports that the caller has locked."""
-    if export_ids:
-        ExportRow.update(**changes).where(ExportRow.id.in_(export_ids)).execute()
 
 
 def _unredacted(export_ids: Sequence[str], condition: Any = True) -> list[tuple[str, ExportStatus]]:
@@ -611,15 +620,6 @@ def _unblock(
         targets.change_status(target_id, "resume", now, actor, Transition.RETRY, default=default)
         requeue_blocked(target_id, now, actor, export.id)
         deliveries.make_due(target_id, now)
-
-
-def transition_many(
-    exports: Sequence[LockedExport], transition: Transition, now: datetime, actor: str, reason: str | None, **changes: Any
-) -> None:
-    """Make a transition of exports that the caller has locked."""
-    status = TRANSITIONS[transition].target.value
-    update([each.id for each in exports], status=status, version=ExportRow.version + 1, **changes)
-    append_transitions(exports, transition, now, actor, reason)
 
 
 def _entry(

@@ -105,14 +105,6 @@ def dependents() -> list[str]:
     return [] if is_sqlite() else dependents_of([str(model._meta.table_name) for model in ALL])
 
 
-def _read(pending: Sequence[str], now: datetime) -> CurrentDatabase:
-    # The clock that the workers use: by a wrong clock of this host, a worker that is alive was seen long ago.
-    clock = SharedClock(lambda: now)
-    clock.compare()
-    workers = worker_heartbeats.list_alive(clock.now()) if _WORKERS_SINCE not in pending else []
-    return CurrentDatabase(contents(), workers, has_erasure_log=_ERASURE_LOG_SINCE not in pending)
-
-
 def is_unfinished() -> bool:
     """Return whether a restore was cut off after its backup had become the database: erased data is in it again."""
     entry = AuditEntryRow
@@ -178,6 +170,14 @@ def prepare(file: Path, sources: Sequence[Path], now: datetime) -> Counter[str]:
         append(now, "operator", _DONE, INSTALLATION, f"sha256:{backup_files.sha256_of(file)}")
     paused = TargetRow.select().where(TargetRow.status == TargetStatus.PAUSED, TargetRow.status_reason == RESTORED).count()
     return counts + Counter(paused=paused, exports=ExportRow.select().count())
+
+
+def _read(pending: Sequence[str], now: datetime) -> CurrentDatabase:
+    # The clock that the workers use: by a wrong clock of this host, a worker that is alive was seen long ago.
+    clock = SharedClock(lambda: now)
+    clock.compare()
+    workers = worker_heartbeats.list_alive(clock.now()) if _WORKERS_SINCE not in pending else []
+    return CurrentDatabase(contents(), workers, has_erasure_log=_ERASURE_LOG_SINCE not in pending)
 
 
 def _set_aside(path: Path, now: datetime) -> Path:

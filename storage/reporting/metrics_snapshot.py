@@ -160,28 +160,6 @@ def take_snapshot(now: datetime, last: MetricsSnapshot | None, count_until_s: fl
     return MetricsSnapshot(to_ms(now), is_up=True, took_s=time.monotonic() - began, **found)
 
 
-def _read_values(now: datetime, last: MetricsSnapshot | None, count_until: float) -> dict[str, Any]:
-    """Return the fields of a snapshot of a database that responds."""
-    targets, paused = targets_by_state(now)
-    seen_at = worker_heartbeats.last_seen()
-    found = {
-        "due_age_s": due_age_s(now),
-        "targets": targets,
-        "paused": paused,
-        "workers": worker_heartbeats.count_alive(now),
-        "sweep_lag_s": None if seen_at is None else max(0.0, (now - seen_at).total_seconds()),
-        "compliance_overdue": compliance_requests.count_overdue(now),
-        "events_waiting": count_up_to(
-            TicketEventRow.select(SQL("1")).where(TicketEventRow.due_at.is_null(False)), MAX_COUNTED_WAITING
-        ),
-        "waiting": count_up_to(ExportRow.select(SQL("1")).where(ExportRow.due_at.is_null(False)), MAX_COUNTED_WAITING),
-        **_exports(now, last, count_until),
-    }
-    if found["waiting"] == MAX_COUNTED_WAITING and found["exports"]:
-        found["waiting"] = max(MAX_COUNTED_WAITING, sum(found["exports"].get(status, 0) for status in IN_PROGRESS))
-    return found
-
-
 def due_age_s(now: datetime, account_id: int | None = None) -> float:
     """Return for how many seconds the oldest export could have been sent, of targets that are not paused or held.
 
@@ -219,6 +197,28 @@ def targets_by_state(now: datetime) -> tuple[dict[str, int], dict[str, int]]:
         elif status == TargetStatus.ACTIVE and held_reason in by_pause:
             by_pause[held_reason] += count
     return by_status, by_pause
+
+
+def _read_values(now: datetime, last: MetricsSnapshot | None, count_until: float) -> dict[str, Any]:
+    """Return the fields of a snapshot of a database that responds."""
+    targets, paused = targets_by_state(now)
+    seen_at = worker_heartbeats.last_seen()
+    found = {
+        "due_age_s": due_age_s(now),
+        "targets": targets,
+        "paused": paused,
+        "workers": worker_heartbeats.count_alive(now),
+        "sweep_lag_s": None if seen_at is None else max(0.0, (now - seen_at).total_seconds()),
+        "compliance_overdue": compliance_requests.count_overdue(now),
+        "events_waiting": count_up_to(
+            TicketEventRow.select(SQL("1")).where(TicketEventRow.due_at.is_null(False)), MAX_COUNTED_WAITING
+        ),
+        "waiting": count_up_to(ExportRow.select(SQL("1")).where(ExportRow.due_at.is_null(False)), MAX_COUNTED_WAITING),
+        **_exports(now, last, count_until),
+    }
+    if found["waiting"] == MAX_COUNTED_WAITING and found["exports"]:
+        found["waiting"] = max(MAX_COUNTED_WAITING, sum(found["exports"].get(status, 0) for status in IN_PROGRESS))
+    return found
 
 
 def _exports(now: datetime, last: MetricsSnapshot | None, until: float) -> dict[str, Any]:

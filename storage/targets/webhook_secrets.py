@@ -95,6 +95,11 @@ def remove_standard_secret(target_id: str, now: datetime, actor: str, account_id
         append(now, actor, "remove_standard_secret", target_id)
 
 
+def header_fingerprints(vault: Vault, text: str) -> list[dict[str, str]]:
+    """Return the names of opened headers with the fingerprints of their values."""
+    return [{"name": name, "fingerprint": vault.fingerprint(value)} for name, value in json.loads(text).items()]
+
+
 def _locked_webhook(target_id: str, account_id: int | None) -> TargetRow:
     row = targets.locked_row(target_id, account_id)
     if row.provider_key != GENERIC_WEBHOOK:
@@ -116,11 +121,6 @@ def _store(row: TargetRow, headers: dict[str, str], vault: Vault, now: datetime)
     text = json.dumps(headers)
     sealed = vault.seal(text, TARGET_HEADERS.context(row.id)) if headers else None
     _write(row, now, headers_sealed=sealed, header_fingerprints=header_fingerprints(vault, text))
-
-
-def header_fingerprints(vault: Vault, text: str) -> list[dict[str, str]]:
-    """Return the names of opened headers with the fingerprints of their values."""
-    return [{"name": name, "fingerprint": vault.fingerprint(value)} for name, value in json.loads(text).items()]
 
 
 def _write(row: TargetRow, now: datetime, **columns: object) -> None:

@@ -185,6 +185,15 @@ class GuardedAdapter(BaseAdapter):
         return response
 
 
+def headers_of(parsed: ParsedResponse) -> CaseInsensitiveDict[str]:
+    """Return the headers as requests has them: found by names in any case, values of one name joined by commas."""
+    headers: CaseInsensitiveDict[str] = CaseInsensitiveDict()
+    for name, value in parsed.headers:
+        key, text = name.decode("latin-1"), value.decode("latin-1").strip()
+        headers[key] = f"{headers[key]}, {text}" if key in headers else text
+    return headers
+
+
 def _message(method: str, start: str, headers: dict[str, str], body: bytes) -> bytes:
     """Return the whole request as it goes over the wire. Raises InvalidHeader."""
     lines = [f"{name}: {value}\r\n" for name, value in headers.items()]
@@ -222,12 +231,3 @@ def _body_of(request: requests.PreparedRequest) -> bytes:
     if isinstance(body, str):
         return body.encode()
     return bytes(body.read() if hasattr(body, "read") else b"".join(body))
-
-
-def headers_of(parsed: ParsedResponse) -> CaseInsensitiveDict[str]:
-    """Return the headers as requests has them: found by names in any case, values of one name joined by commas."""
-    headers: CaseInsensitiveDict[str] = CaseInsensitiveDict()
-    for name, value in parsed.headers:
-        key, text = name.decode("latin-1"), value.decode("latin-1").strip()
-        headers[key] = f"{headers[key]}, {text}" if key in headers else text
-    return headers

@@ -21,11 +21,11 @@ def revoke(session_id: str, actor: Actor) -> Session:
     return sessions.end(session_id, SessionEndReason.REVOKED, utc_now(), actor.key, actor.account_id, user_id)
 
 
-def _only(caller: TokenPrincipal) -> int | None:
-    return None if caller.role is Role.OWNER else caller.user_id
-
-
 def revoke_of_user(email: str, actor: OperatorPrincipal) -> list[Session]:
     """End every live session of a user, and return them, the newest first. Raises NotFound for an unknown user."""
     user_by_email(email)
     return sessions.end_of_user(email, SessionEndReason.REVOKED, utc_now(), actor.key)
+
+
+def _only(caller: TokenPrincipal) -> int | None:
+    return None if caller.role is Role.OWNER else caller.user_id

@@ -45,6 +45,16 @@ def create(
     return tokens.create(user.email, kind, now, abilities, name, expires, actor.key)
 
 
+def revoke(token_id: int, actor: Manager) -> Token:
+    """Revoke a token from the next request on. Raises NotFound."""
+    return tokens.revoke(token_id, utc_now(), actor.key)
+
+
+def revoke_all(email: str, actor: OperatorPrincipal) -> list[Token]:
+    """Revoke every token of a user; return those that were not revoked before. Raises NotFound for the user."""
+    return tokens.revoke_all(email, utc_now(), actor.key)
+
+
 def _within(expires: timedelta | None, maker: TokenPrincipal, now: datetime) -> timedelta | None:
     """Return the time until a new token expires: that of the token that creates it, unless `expires` is shorter."""
     own = tokens.find(maker.token_id, None) if maker.token_id is not None else None
@@ -54,13 +64,3 @@ def _within(expires: timedelta | None, maker: TokenPrincipal, now: datetime) -> 
     if expires is not None and expires > left:
         raise ValidationFailed(problem("/expires_at", "after_own_expiry"))
     return expires or left
-
-
-def revoke(token_id: int, actor: Manager) -> Token:
-    """Revoke a token from the next request on. Raises NotFound."""
-    return tokens.revoke(token_id, utc_now(), actor.key)
-
-
-def revoke_all(email: str, actor: OperatorPrincipal) -> list[Token]:
-    """Revoke every token of a user; return those that were not revoked before. Raises NotFound for the user."""
-    return tokens.revoke_all(email, utc_now(), actor.key)
