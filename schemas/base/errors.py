@@ -116,6 +116,10 @@ class Conflict(RiskRelayError):
     code = "CONFLICT"
 
 
+class WrongStatus(Conflict):
+    """The status of the record does not allow this action."""
+
+
 class IdempotencyConflict(RiskRelayError):
     """This Idempotency-Key was used with a different payload; use a new key for a new request."""
 

@@ -10,6 +10,7 @@ from markupsafe import Markup, escape
 
 from runtime.clock import utc_now
 from schemas.base.ticket_event_types import TicketEventType
+from schemas.exports.state_machine import ExportStatus
 from schemas.targets.error_help import help_for
 from service.console.untrusted_text import visible
 
@@ -65,6 +66,17 @@ NOTICES: Final[Mapping[str, str]] = {
 UNDOABLE: Final = frozenset({"dismissed", "snoozed"})
 #: The notices that report a failure.
 FAILURE_NOTICES: Final = frozenset({"validation_failed", "ping_failed", "token_erased"})
+
+#: Why a decision on a ticket comes too late, by the status of its export.
+TOO_LATE: Final[Mapping[ExportStatus, str]] = {
+    ExportStatus.APPROVED: "This ticket is approved already and waits for its delivery.",
+    ExportStatus.DELIVERING: "This ticket is approved already and is being delivered.",
+    ExportStatus.RETRY_SCHEDULED: "This ticket is approved already; its delivery is going to be tried again.",
+    ExportStatus.EXPORTED: "This ticket is delivered already.",
+    ExportStatus.FAILED: "This ticket was approved, and its delivery failed.",
+    ExportStatus.BLOCKED: "This ticket was approved, and its delivery is blocked.",
+    ExportStatus.DISMISSED: "This ticket is dismissed.",
+}
 
 #: The statuses of each color: in progress, success, warning, failure. The others are neutral.
 _STATUSES: Final = {

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from peewee import SQL, Case, fn
 
-from schemas.base.errors import Conflict, ExportNotFound, RiskRelayError, ValidationFailed
+from schemas.base.errors import Conflict, ExportNotFound, RiskRelayError, ValidationFailed, WrongStatus
 from schemas.base.fields import problem
 from schemas.base.timestamps import to_ms
 from schemas.exports.record import Approval, Export, Preparation
@@ -596,7 +596,7 @@ def _unredacted(export_ids: Sequence[str], condition: Any = True) -> list[tuple[
 
 def _conflict(transition: Transition, export_id: str, status: ExportStatus) -> Conflict:
     sources = " or ".join(sorted(TRANSITIONS[transition].sources))
-    return Conflict(f"Export {export_id} is {status.value}; {transition.value} needs the status {sources}.")
+    return WrongStatus(f"Export {export_id} is {status.value}; {transition.value} needs the status {sources}.")
 
 
 def _unblock(

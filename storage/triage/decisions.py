@@ -10,7 +10,7 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any, Final
 
-from schemas.base.errors import Conflict, ValidationFailed
+from schemas.base.errors import ValidationFailed, WrongStatus
 from schemas.base.fields import problem
 from schemas.base.timestamps import format_rfc3339_or_none, from_ms, to_ms
 from schemas.exports.decisions import DismissalReason, Snooze
@@ -176,7 +176,7 @@ def _edited(ticket: dict[str, Any], edited: Edit) -> dict[str, Any]:
 
 def _require_prepared(action: str, export: Export) -> None:
     if export.status is not ExportStatus.PREPARED:
-        raise Conflict(f"Export {export.id} is {export.status.value}; {action} needs the status prepared.")
+        raise WrongStatus(f"Export {export.id} is {export.status.value}; {action} needs the status prepared.")
 
 
 def _is_waiting(export: LockedExport) -> bool:

@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 
 from peewee import JOIN
 
-from schemas.base.errors import Conflict
+from schemas.base.errors import Conflict, WrongStatus
 from schemas.base.timestamps import to_ms
 from schemas.exports.record import Export
 from schemas.exports.state_machine import ExportStatus
@@ -81,7 +81,7 @@ def split(
 def _findings_of_group(export: Export, total: int) -> list[_Finding]:
     """Return the findings of a group, its source first. Raises Conflict if it cannot be split."""
     if export.status is not ExportStatus.PREPARED:
-        raise Conflict(f"Export {export.id} is {export.status.value}; split needs the status prepared.")
+        raise WrongStatus(f"Export {export.id} is {export.status.value}; split needs the status prepared.")
     if total > MAX_SPLIT:
         raise Conflict(f"Export {export.id} has {total} findings; split takes groups of up to {MAX_SPLIT}.")
     of_page = (PageResultRow.scan_run == FindingRow.first_scan_run) & (PageResultRow.url == FindingRow.page_url)

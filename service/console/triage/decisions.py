@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final
 import falcon
 
 from runtime.clock import utc_now
-from schemas.base.errors import Conflict, FieldProblem, ValidationFailed
+from schemas.base.errors import Conflict, FieldProblem, ValidationFailed, WrongStatus
 from schemas.base.fields import problem
 from schemas.content_policy.checked_form import read_checked
 from schemas.exports.record import ApprovalForm, Export, as_shown
@@ -35,6 +35,7 @@ from service.console.layout import (
 from service.console.preferences import remember_keys, remember_target
 from service.console.sessions import ConsoleUser
 from service.console.triage.ticket_view import SNOOZES
+from service.console.wording import TOO_LATE
 from storage.accounts import audit_log
 from storage.exports import queries
 
@@ -59,10 +60,10 @@ class ExportAction(Action):
         """Decide, then show the requested page, or the export. Raises ExportNotFound, Conflict, ValidationFailed."""
         try:
             export = self.decide(user, form, ids["export_id"])
-        except Conflict:
+        except Conflict as conflict:
             export = queries.get(ids["export_id"], user.account_id)
             if not self.is_decided(export):
-                raise
+                raise _too_late(export, conflict) from None
         then = safe_next(form.get("then", "")) or f"/exports/{export.id}"
         # To restore a ticket does not bring back a snooze that its dismissal ended.
         can_be_undone = self.can_be_undone and _WAS_SNOOZED not in form
@@ -269,8 +270,14 @@ def _snoozed_until(form: Mapping[str, str], now: datetime) -> datetime | None:
 def _prepared(export_id: str, user: ConsoleUser) -> Export:
     export = as_shown(queries.get(export_id, user.account_id), utc_now())
     if export.status is not ExportStatus.PREPARED:
-        raise Conflict(f"Export {export.id} is {export.status.value}; only a prepared one can be edited.")
+        raise _too_late(export, WrongStatus())
     return export
+
+
+def _too_late(export: Export, conflict: Conflict) -> Conflict:
+    """Return `conflict` in the words of the console if it is about the export's status."""
+    reason = TOO_LATE.get(export.status) if isinstance(conflict, WrongStatus) else None
+    return conflict if reason is None else WrongStatus(f"{reason} Nothing was changed.")
 
 
 def _parts(form: Mapping[str, str]) -> dict[str, Any]:

@@ -475,6 +475,8 @@ def test_a_decision_that_came_too_late_leads_back_to_the_list(person: ConsoleBro
     assert f'<a href="/console/exports/{export_id}">Open the ticket</a>' in page.text
     assert '<a href="/console/inbox?severity=high&amp;export=x">Back to the list</a>' in page.text
     assert "Open the ticket to see who decided or edited." in page.text
+    assert "This ticket is dismissed. Nothing was changed." in page.text
+    assert f"Export {export_id} is" not in page.text
 
 
 @on_sqlite
