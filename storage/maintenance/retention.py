@@ -332,7 +332,7 @@ def _is_over(until: Cutoffs) -> Any:
     A prepared group that grew lately waits for a decision, and findings that joined a frozen one would be lost with it. What
     somebody restored, snoozed or edited lately waits as if it were new, and what is snoozed until a time waits longer. An
     export stays until its events are delivered or given up: one may ask the receiver to erase the ticket. While scan runs
-    report one of its findings, a dismissed export keeps that dismissed, and a delivered one with events reports its fix.
+    report one of its findings, an export stays, because the finding would get no other; a delivered one only for its events.
     """
     export = ExportRow
     item = BulkJobItemRow.select(BulkJobItemRow.export).where(BulkJobItemRow.export == export.id)
@@ -352,8 +352,7 @@ def _is_over(until: Cutoffs) -> Any:
     finding = FindingRow.select(SQL("1")).where(FindingRow.export_id == first)
     joined = finding.where(FindingRow.first_seen_at >= until.over)
     # Without an event an export has null, or an empty list of those that its approval covers.
-    has_events = (export.status == ExportStatus.EXPORTED) & fn.COALESCE(export.events != SQL("'[]'"), SQL("FALSE"))
-    has_effect = (export.status == ExportStatus.DISMISSED) | has_events
+    has_effect = (export.status != ExportStatus.EXPORTED) | fn.COALESCE(export.events != SQL("'[]'"), SQL("FALSE"))
     is_reported = has_effect & fn.EXISTS(finding.where(FindingRow.fixed_at.is_null(), FindingRow.last_seen_at >= until.over))
     event = TicketEventRow.select(SQL("1")).where(
         TicketEventRow.export == export.id, TicketEventRow.status == TicketEventStatus.PENDING.value

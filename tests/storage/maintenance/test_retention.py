@@ -269,7 +269,7 @@ def test_page_results_go_by_when_they_came_last(customer: Customer) -> None:
     scanned(customer, scan_run_id=1)
     scanned(customer, scan_run_id=2)
     scanned(customer, NOW + days(1), scan_run_id=2)
-    assert planned() == prune() == {"page_results": 1, "exports": 1, "finding_sightings": 1}
+    assert planned() == prune() == {"page_results": 1, "finding_sightings": 1}
     assert rows("SELECT scan_run_id FROM page_results") == rows("SELECT scan_run_id FROM finding_sightings") == [(2,)]
 
 
@@ -289,22 +289,24 @@ def test_a_group_stays_while_findings_join_it(customer: Customer) -> None:
 @pytest.mark.parametrize(
     ("status", "events", "is_fixed", "stays"),
     [
+        ("prepared", None, False, True),
+        ("prepared", None, True, False),
         ("dismissed", None, False, True),
         ("dismissed", None, True, False),
         ("exported", '["ticket.fixed"]', False, True),
         ("exported", '["ticket.fixed"]', True, False),
         ("exported", "[]", False, False),
         ("exported", None, False, False),
-        ("failed", None, False, False),
-        ("failed", '["ticket.fixed"]', False, False),
-        ("blocked", '["ticket.fixed"]', False, False),
+        ("failed", None, False, True),
+        ("failed", '["ticket.fixed"]', True, False),
+        ("blocked", None, False, True),
     ],
 )
 def test_an_export_that_has_an_effect_stays_while_scan_runs_report_its_finding(
     status: str, events: str | None, is_fixed: bool, stays: bool, customer: Customer
 ) -> None:
     [export_id] = scanned(customer).ticket_exports
-    turn_to(export_id, make_target(customer), status, NOW)
+    turn_to(export_id, make_target(customer), status, None if status == "prepared" else NOW)
     execute("UPDATE exports SET events = ?", (events,))
     execute("UPDATE findings SET last_seen_at = ?, fixed_at = ?", (to_ms(LATER), to_ms(LATER) if is_fixed else None))
     assert (planned().get("exports") is None, prune().get("exports") is None) == (stays, stays)
