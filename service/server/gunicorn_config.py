@@ -5,6 +5,7 @@ waits for a slow client costs a few kilobytes. docs/performance.md has the figur
 """
 
 import gc
+import os
 import signal
 import sys
 from types import TracebackType
@@ -32,6 +33,7 @@ logs.configure(_settings.log_level, _settings.log_format)
 bind = [_settings.bind]
 workers = _settings.web_processes
 worker_class = "service.server.gunicorn_worker.ServiceWorker"
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 #: Files that a process opens besides clients' connections: databases, Redis, metrics, logs. Without this reserve, many idle
 #: clients would leave no file for a database connection, and every request would fail.
 _FILES_BESIDE = 200
@@ -70,13 +72,24 @@ def when_ready(server: Any) -> None:
     # What is collected now leaves no holes, and what is frozen is not written to by later collections.
     gc.collect()
     gc.freeze()
+    # A process that it forks now could not handle the signal yet.
+    _stop_if_asked(server)
+
+
+def post_fork(server: Any, _worker: Any) -> None:
+    """End a new process that is asked to stop before it has handlers of its own; it has begun nothing.
+
+    Those that it inherits only queue a signal. The parent sends it once, and would wait for `graceful_timeout`.
+    """
+    for number in _STOP_SIGNALS:
+        signal.signal(number, lambda *_: os._exit(0))
     _stop_if_asked(server)
 
 
 def _stop_if_asked(server: Any) -> None:
-    """End the parent if it was asked to stop meanwhile: it would pass the signal to a process that cannot handle it yet."""
+    """End this process if it was asked to stop meanwhile."""
     while not server.SIG_QUEUE.empty():
-        if server.SIG_QUEUE.get_nowait() in {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT}:
+        if server.SIG_QUEUE.get_nowait() in _STOP_SIGNALS:
             raise SystemExit(0)
 
 

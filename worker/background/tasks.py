@@ -50,10 +50,10 @@ class BackgroundTask:
 
     def _run(self) -> None:
         while not self._is_stopping:
-            # Before the run: what is requested after this wakes it again.
-            self._woken.clear()
             self._until_nothing_is_left()
             self._woken.wait(self._sweep_s)
+            # Before the next run and the check for a stop: what is requested after this wakes it again.
+            self._woken.clear()
 
     def _until_nothing_is_left(self) -> None:
         try:

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -380,9 +380,7 @@ def test_a_request_in_flight_is_finished_at_sigterm(sqlite_url: str, tmp_path: P
 
 
 def test_a_client_that_keeps_its_connection_does_not_hold_up_the_stop(sqlite_url: str, tmp_path: Path) -> None:
-    # One process, which runs once it answers: gunicorn waits for one that still starts as long as for a request.
-    alone = {**settings(tmp_path, sqlite_url, customer_in(sqlite_url)), "WEB_PROCESSES": "1"}
-    with Service(alone) as service, service.connect() as connection_:
+    with Service(settings(tmp_path, sqlite_url, customer_in(sqlite_url))) as service, service.connect() as connection_:
         connection_.sendall(raw(b"GET", b"/healthz"))
         assert read_answer(connection_).status == 200
         asked_at = time.monotonic()
@@ -485,3 +483,54 @@ def test_a_signal_that_arrives_while_the_application_loads_ends_the_service_at_o
     began = time.monotonic()
     ended = subprocess.run([*command, "--bind", "127.0.0.1:0", "stopping:app"], env=own, check=False, timeout=60)
     assert (ended.returncode, time.monotonic() - began < 15) == (0, True)
+
+
+#: The configuration of a service whose processes take a minute to start. In one of them a signal arrives at its very start.
+SLOW_TO_START = """
+import os, signal, time
+from pathlib import Path
+from service.server import gunicorn_config
+from service.server.gunicorn_config import *
+
+def post_fork(server, worker):
+    {at_first}
+    gunicorn_config.post_fork(server, worker)
+    Path("{folder}", f"{{os.getpid()}}.starting").touch()
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("asked", [signal.SIGTERM, signal.SIGINT])
+def test_processes_that_are_still_starting_do_not_hold_up_the_stop(
+    asked: signal.Signals, tmp_path: Path, sqlite_url: str
+) -> None:
+    with slow_to_start(tmp_path, sqlite_url, "pass") as service:
+        wait_until(lambda: len([*tmp_path.glob("*.starting")]) == 2)
+        began = time.monotonic()
+        service.send_signal(asked)
+        # gunicorn would wait for the graceful timeout of 15 s.
+        assert (service.wait(60), time.monotonic() - began < 10) == (0, True)
+
+
+def test_a_signal_at_the_very_start_of_a_process_ends_it(tmp_path: Path, sqlite_url: str) -> None:
+    (tmp_path / "asked").mkdir()
+    at_first = f'Path("{tmp_path}/asked", str(os.getpid())).touch(); os.kill(os.getpid(), signal.SIGTERM)'
+    with slow_to_start(tmp_path, sqlite_url, at_first) as service:
+        # Each is replaced by another.
+        wait_until(lambda: len([*(tmp_path / "asked").iterdir()]) > 2)
+        service.terminate()
+        assert service.wait(60) == 0
+    assert [*tmp_path.glob("*.starting")] == []
+
+
+@contextmanager
+def slow_to_start(folder: Path, database_url: str, at_first: str) -> Iterator[subprocess.Popen[bytes]]:
+    config = folder / "slow_to_start.py"
+    config.write_text(SLOW_TO_START.format(folder=folder, at_first=at_first))
+    command = [sys.executable, "-P", "-m", "service.server", "--config", str(config), "--bind", "127.0.0.1:0"]
+    own = environment(folder, DATABASE_URL=database_url, WEB_PROCESSES="2", PYTHONPATH=str(Path.cwd()))
+    with subprocess.Popen([*command, "service.wsgi:app"], env=own) as service:
+        try:
+            yield service
+        finally:
+            service.kill()
