@@ -15,6 +15,7 @@ from typing import Final
 
 from schemas.exports.delivery import Claim
 from schemas.targets.throttle_state import ThrottleState
+from storage.db.engine import OUTAGES
 from worker.delivery.attempt import AttemptRunner
 from worker.delivery.claim_planner import MAX_BATCH, ClaimPlanner, DueTargetScanner
 from worker.delivery.clock_guard import ClockGuard
@@ -119,8 +120,8 @@ class Dispatcher:
         """Keep the thread alive after an unexpected error; running attempts stay held and are written later."""
         try:
             work()
-        except Exception:  # noqa: BLE001 - the next scan starts again, and nothing is lost: the table is the truth
-            _log.exception("dispatcher failed, starting again")
+        except Exception as error:  # noqa: BLE001 - the next scan starts again, and nothing is lost: the table is the truth
+            _log_failure("dispatcher failed, starting again", error)
 
     def _deliver_until_idle(self) -> None:
         while not self._is_stopping():
@@ -136,11 +137,11 @@ class Dispatcher:
                 # Claims that threads put back into a paused queue were not sent either.
                 self._return_unsent()
                 self._inbox.release_callers()
-            except Exception:
+            except Exception as error:
                 if time.monotonic() > self._ends_at:
                     raise
                 # Other requests may still be open, and their results are nowhere else.
-                _log.exception("dispatcher failed, finishing its attempts")
+                _log_failure("dispatcher failed, finishing its attempts", error)
 
     def _tick(self, *, claiming: bool) -> list[Claim]:
         """Write the results that came back, claim, and return the new claims."""
@@ -201,3 +202,8 @@ class Dispatcher:
         if ready_at is None or self._is_stopping():
             return wait_s
         return min(wait_s, max(MIN_SLEEP_S, (ready_at - self._options.now()).total_seconds()))
+
+
+def _log_failure(message: str, error: Exception) -> None:
+    """Log an error with its trace; an outage, whose retries have ended, needs none."""
+    _log.error(message, extra={"error": type(error).__name__}, exc_info=not isinstance(error, OUTAGES))
