@@ -56,7 +56,12 @@ class RejectionRecorder:
             starts, self._starts = self._starts, False
         self._noted.set()
         if starts:
-            threading.Thread(target=self._write_forever, name="rejections", daemon=True).start()
+            try:
+                threading.Thread(target=self._write_forever, name="rejections", daemon=True).start()
+            except RuntimeError:
+                # The system has no thread left; the next rejection tries again.
+                self._starts = True
+                _log.exception("rejections are not written")
 
     def start(self) -> None:
         """Write from now on, for the life of the process and of those that it forks before the first rejection."""

@@ -70,9 +70,14 @@ class AccountTask(BackgroundTask, Generic[JobT]):
             return False
         thread = threading.Thread(target=self._run_and_release, args=(job,), name=self._name, daemon=True)
         with self._lock:
-            thread.start()
             self._shares.take(job.account_id)
             self._jobs.add(thread)
+        try:
+            thread.start()
+        except RuntimeError:
+            # The system has no thread left, and a claimed job that is not run has lost an attempt.
+            self._jobs.discard(thread)
+            self._run_and_release(job)
         return True
 
     def _run_and_release(self, job: JobT) -> None:

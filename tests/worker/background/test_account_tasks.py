@@ -85,6 +85,24 @@ def test_a_stop_begins_nothing_more_and_waits_for_what_runs() -> None:
         assert (len(jobs.begun), len(jobs.ended)) == (4, 4)
 
 
+def test_a_claimed_job_runs_although_the_system_has_no_thread_for_it() -> None:
+    jobs, before = JobList(FakeJob(2, 1), FakeJob(2, 2)), threading.stack_size()
+
+    def claim(excluded: Collection[int | None]) -> FakeJob | None:
+        # No machine has so much memory for its stack.
+        threading.stack_size(1 << 50)
+        return jobs.claim(excluded)
+
+    task = AccountTask("jobs", claim, jobs.run, 4, NO_SWEEP_S)
+    task.start()
+    try:
+        wait_until(lambda: len(jobs.ended) == 2)
+    finally:
+        threading.stack_size(before)
+        task.stop()
+        task.join(10)
+
+
 def test_a_job_that_fails_is_logged_and_releases_its_thread(caplog: pytest.LogCaptureFixture) -> None:
     jobs = JobList(*(FakeJob(2, number) for number in range(10)))
 
