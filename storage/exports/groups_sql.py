@@ -58,11 +58,18 @@ WITH r (id, added, open_group) AS ({rows})
 UPDATE exports SET findings_total = exports.findings_total + r.added, open_group = r.open_group, version = version + 1
 FROM r WHERE exports.id = r.id"""
 _END_SNOOZES: Final = """
-WITH r (fingerprint) AS ({rows})
+WITH r (fingerprint) AS ({{rows}}), waiting AS (
+    SELECT id FROM exports
+    WHERE project_id = ? AND snoozed_at IS NOT NULL AND snoozed_until IS NULL AND id IN (
+        SELECT f.export_id FROM r JOIN findings f ON f.project_id = ? AND f.fingerprint = r.fingerprint
+    )
+    ORDER BY id {lock}
+)
 UPDATE exports SET snoozed_at = NULL, version = version + 1
-WHERE project_id = ? AND snoozed_at IS NOT NULL AND snoozed_until IS NULL AND id IN (
-    SELECT f.export_id FROM r JOIN findings f ON f.project_id = ? AND f.fingerprint = r.fingerprint
-) RETURNING id"""
+FROM waiting WHERE exports.id = waiting.id RETURNING exports.id"""
+_END_SNOOZES_BY_SQLITE: Final = _END_SNOOZES.format(lock="")
+# In the order in which decisions lock several exports.
+_END_SNOOZES_BY_POSTGRESQL: Final = _END_SNOOZES.format(lock="FOR UPDATE")
 _NAME_SOURCE: Final = "UPDATE exports SET source_id = ? WHERE id = ?"
 _SIBLINGS: Final = "WITH r (id) AS ({rows}) SELECT e.id, e.siblings FROM r JOIN exports e ON e.id = r.id"
 #: A group is open until all its findings are fixed.
@@ -146,5 +153,5 @@ def move_findings(moved: Sequence[tuple[str, str]]) -> None:
 
 def end_snoozes(fingerprints: Sequence[str], project_id: int) -> list[str]:
     """End the snoozes of exports that wait until one of these findings is seen again; return the exports' ids."""
-    marks = [(mark,) for mark in fingerprints]
-    return [row[0] for row in rows_over(_END_SNOOZES, ("TEXT",), marks, (project_id, project_id))]
+    sql = _END_SNOOZES_BY_SQLITE if is_sqlite() else _END_SNOOZES_BY_POSTGRESQL
+    return [row[0] for row in rows_over(sql, ("TEXT",), [(mark,) for mark in fingerprints], (project_id, project_id))]

@@ -344,7 +344,7 @@ def requeue_blocked(target_id: str, now: datetime, actor: str, except_id: str | 
     caller holds the transaction.
     """
     wanted = recoverable(target_id).where(ExportRow.status_reason.in_(sorted(CONFIGURATION_CODES)))
-    wanted = wanted.order_by(ExportRow.id).limit(REQUEUED_AT_ONCE)
+    wanted = for_update(wanted.order_by(ExportRow.id).limit(REQUEUED_AT_ONCE))
     # Another request may retry one meanwhile.
     is_blocked = (ExportRow.status == ExportStatus.BLOCKED.value) & (ExportRow.id != (except_id or ""))
     status = TRANSITIONS[Transition.RETRY].target.value

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -16,6 +17,7 @@ from schemas.base.errors import Conflict, ValidationFailed
 from schemas.base.timestamps import to_ms
 from schemas.exports.record import Approval
 from schemas.exports.state_machine import ExportStatus
+from schemas.intake.scanner import PostbackForm
 from schemas.targets.validations import Validation
 from storage.db.engine import close_database, connection, execute, open_database, rows, transaction
 from storage.exports import claims_sql, queries, transitions
@@ -27,10 +29,14 @@ from tests.support.factories import (
     Customer,
     claim_due,
     completed_attempt,
+    issue,
     make_approved,
     make_customer,
     make_exports,
+    make_failed,
     make_target,
+    postback,
+    record_postback,
 )
 
 ROOT: Final = Path(__file__).parents[3]
@@ -252,20 +258,58 @@ def test_results_lock_exports_in_the_order_of_their_ids(postgres_url: str) -> No
         make_exports(customer, 500)
         execute("ANALYZE exports")
         claims = sorted(claim_due(3, LATER, 600, "worker:1"), key=lambda claim: claim.export_id, reverse=True)
+    attempts = [completed_attempt(claim) for claim in claims]
+    require_locks_in_order(postgres_url, ids, lambda: claims_sql.record_attempts(attempts, LATER, "worker:1"))
+    close_database()
 
-    def write() -> None:
-        with connection():
-            claims_sql.record_attempts([completed_attempt(claim) for claim in claims], LATER, "worker:1")
+
+def test_a_postback_that_ends_snoozes_locks_exports_in_the_order_of_their_ids(postgres_url: str) -> None:
+    """As decisions on several exports do."""
+    open_database(postgres_url)
+    seen = PostbackForm().read(postback(1, [issue(code) for code in "abc"]))
+    with connection():
+        customer = make_customer()
+        ids = sorted(record_postback(seen, customer.project_id).ticket_exports)
+        change_backwards(ids, "snoozed_at = 1")
+    require_locks_in_order(postgres_url, ids, lambda: record_postback(seen, customer.project_id))
+    with connection():
+        assert [queries.get(each).snooze for each in ids] == [None] * 3
+    close_database()
+
+
+def test_a_resumption_locks_exports_in_the_order_of_their_ids(postgres_url: str) -> None:
+    """As retries of several exports do."""
+    open_database(postgres_url)
+    with connection():
+        customer = make_customer()
+        target_id = make_target(customer).id
+        ids = sorted(make_failed(customer, target_id, status="blocked")[0] for _ in range(3))
+        change_backwards(ids, "status_reason = 'tracker_forbidden'")
+    require_locks_in_order(postgres_url, ids, lambda: transitions.requeue_blocked(target_id, LATER, "user:1"))
+    close_database()
+
+
+def change_backwards(export_ids: Sequence[str], change: str) -> None:
+    """Change exports, the last first: PostgreSQL then stores them in that order."""
+    for each in reversed(export_ids):
+        execute(f"UPDATE exports SET {change} WHERE id = ?", (each,))  # noqa: S608 - our own names
+
+
+def require_locks_in_order(postgres_url: str, export_ids: Sequence[str], write: Callable[[], object]) -> None:
+    """Require that `write`, while it waits for the first of these exports, holds none of the others."""
+
+    def run() -> None:
+        with connection(), transaction():
+            write()
 
     waiting = b"SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-    with psycopg.connect(postgres_url) as redacting, psycopg.connect(postgres_url, autocommit=True) as watcher:
-        redacting.execute("SELECT 1 FROM exports WHERE id = %s FOR UPDATE", (ids[0],))
-        writer = threading.Thread(target=write)
+    with psycopg.connect(postgres_url) as other, psycopg.connect(postgres_url, autocommit=True) as watcher:
+        other.execute("SELECT 1 FROM exports WHERE id = %s FOR UPDATE", (export_ids[0],))
+        writer = threading.Thread(target=run)
         writer.start()
         while watcher.execute(waiting).fetchone() != (1,):
             assert writer.is_alive()
             time.sleep(0.005)
-        redacting.execute("SELECT 1 FROM exports WHERE id = ANY(%s) FOR UPDATE NOWAIT", (ids[1:],))
-        redacting.rollback()
+        other.execute("SELECT 1 FROM exports WHERE id = ANY(%s) FOR UPDATE NOWAIT", (export_ids[1:],))
+        other.rollback()
         writer.join(10)
-    close_database()
