@@ -31,7 +31,6 @@ from schemas.intake.report_uploads import ReportUploadStatus, UploadError
 from storage.accounts.tokens import has_ability, revoke_where
 from storage.compliance import erasure_log
 from storage.compliance.erasure_log import CLIENT_KEYS
-from storage.db import write_ahead_log_sql
 from storage.db.engine import is_sqlite
 from storage.db.models import (
     AttemptRow,
@@ -55,7 +54,6 @@ from storage.db.models import (
 )
 from storage.db.queries import for_update, scalars, tuples
 from storage.exports import groups_sql, transitions
-from storage.exports.search import export_words_sql
 
 #: Rows of one slice: a fraction of a second to search and to erase, on either database.
 SLICE: Final = 200
@@ -528,15 +526,6 @@ def forget_shop(shop_domain: str) -> Counter[str]:
     projects = _NUMBERED_PROJECTS.where(ProjectRow.shop_domain == shop_domain).execute()
     ProjectRow.update(shop_domain=None).where(ProjectRow.shop_domain == shop_domain).execute()
     return Counter({"reports": reports, "projects": projects})
-
-
-def overwrite_erased() -> None:
-    """Remove erased data from SQLite's text index and its write-ahead log as well.
-
-    The next run of retention empties a log that others keep busy. Needs a connection without a transaction.
-    """
-    export_words_sql.overwrite_removed()
-    write_ahead_log_sql.empty()
 
 
 def _is_about_shop(route: str, body: str, shop_domain: str, project_ids: set[int]) -> bool:

@@ -19,7 +19,9 @@ from storage.compliance import erasure
 from storage.compliance import requests as compliance_requests
 from storage.compliance.erasure import ERASABLE_TABLES, NAMES, UNASSIGNED, SubjectMatch
 from storage.compliance.requests import ComplianceLease, LeaseLost
+from storage.db import write_ahead_log_sql
 from storage.db.engine import OUTAGES, connection, transact, transaction
+from storage.exports.search import export_words_sql
 from storage.secrets.vault import Vault
 
 #: A request is due within a month and may wait this long; a wake-up makes it sooner.
@@ -51,7 +53,8 @@ class ComplianceTask:
         _log.info("compliance request %s claimed", lease.id, extra={"worker": self._worker})
         try:
             if _ComplianceRun(lease, self._vault, self._worker, self._now).run():
-                erasure.overwrite_erased()
+                # The next run of retention empties a log that others keep busy.
+                write_ahead_log_sql.empty()
             self.done += 1
         except OUTAGES:
             # Nothing can be written now, not even the failure: the lease expires.
@@ -112,6 +115,7 @@ class _ComplianceRun:
         for request_id, pseudonym in compliance_requests.reported(self._lease.shop_domain):
             is_theirs = pseudonym is not None and pseudonym == self._lease.subject_pseudonym
             self._step(partial(self._redact_report, request_id, None if is_theirs else mentions))
+        self._overwrite_words()
         self._finish(ComplianceResult.REDACTED)
 
     def _redact_shop(self) -> None:
@@ -127,6 +131,7 @@ class _ComplianceRun:
         self._redact_responses(None)
         for request_id, _ in compliance_requests.reported(shop):
             self._step(partial(self._redact_report, request_id, None))
+        self._overwrite_words()
         self._finish(ComplianceResult.REDACTED, before=partial(erasure.forget_shop, shop))
 
     def _erase_waiting_reports(self) -> None:
@@ -159,6 +164,11 @@ class _ComplianceRun:
             return compliance_requests.report_of(request_id, self._vault)
         except WrongEncryptionKey:
             return None
+
+    def _overwrite_words(self) -> None:
+        """Remove erased words from SQLite's text index: before the end, because nothing would repeat that after a kill."""
+        if self._counts.total():
+            export_words_sql.overwrite_removed(partial(self._step, Counter))
 
     def _step(self, work: Callable[[], Counter[str]]) -> None:
         """Run one step, add its counts and renew the lease, all in one transaction. Raises LeaseLost."""

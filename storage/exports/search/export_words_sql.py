@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from schemas.base.checkpoint import Checkpoint, no_checkpoint
 from storage.db.engine import execute, is_sqlite, rows, transaction
 
 #: Pages that one transaction rewrites: some 10 ms of SQLite's one writer.
@@ -10,11 +11,11 @@ _PAGES_AT_ONCE: Final = 200
 _LEAST_CHANGES: Final = 2
 
 
-def overwrite_removed() -> None:
+def overwrite_removed(checkpoint: Checkpoint = no_checkpoint) -> None:
     """Rewrite the text index without the words that were removed, so that nothing of them stays in the file.
 
-    In short transactions, between which others write. Needs a connection without a transaction. PostgreSQL's vacuum does
-    this by itself.
+    In short transactions, between which others write, and `checkpoint` is called. Needs a connection without a transaction.
+    PostgreSQL's vacuum does this by itself.
     """
     if not is_sqlite():
         return
@@ -22,6 +23,7 @@ def overwrite_removed() -> None:
     pages = -_PAGES_AT_ONCE
     while _merge(pages) >= _LEAST_CHANGES:
         pages = _PAGES_AT_ONCE
+        checkpoint()
 
 
 def _merge(pages: int) -> int:

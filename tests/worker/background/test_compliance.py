@@ -969,6 +969,33 @@ def test_nothing_of_a_person_is_left_in_the_files_of_sqlite(
     assert all(trace.encode() in held for trace in BOB.traces)
 
 
+@on_sqlite
+@pytest.mark.parametrize("topic", [Topic.CUSTOMER_REDACT, Topic.SHOP_REDACT])
+def test_no_erased_word_is_left_in_the_text_index_when_a_request_is_done(
+    topic: Topic, client: TestClient, shop: Customer, vault: Vault
+) -> None:
+    PersonDataSeeder(client, shop).plant(ADA)
+    request_id = receive(topic, vault, None if topic is Topic.SHOP_REDACT else ADA)
+    word = str(ADA.orders[0]).encode()
+
+    class Watcher:
+        """A clock that notes before each step whether the index has a word of the person."""
+
+        has_word = False
+
+        def __call__(self) -> datetime:
+            self.has_word = any(word in block for (block,) in rows("SELECT block FROM export_words_data"))
+            return utc_now()
+
+    watcher = Watcher()
+    watcher()
+    assert watcher.has_word
+    # The last step ends the request: a worker that is killed after it repeats nothing.
+    assert ComplianceTask(vault, "worker:test", watcher).run_once()
+    assert compliance_requests.get(request_id).status == "done"
+    assert not watcher.has_word
+
+
 @on_postgresql
 @pytest.mark.parametrize("topic", [Topic.CUSTOMER_REDACT, Topic.SHOP_REDACT])
 def test_a_redaction_waits_for_an_upload_that_is_being_stored(topic: Topic, postgres_url: str) -> None:
