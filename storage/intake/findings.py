@@ -1,6 +1,6 @@
 """Findings: what scan runs report, deduplicated by fingerprint; new ones prepare exports, or extend those of their rule."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final
@@ -63,14 +63,15 @@ class ScannedProject:
 
 @dataclass(frozen=True, slots=True)
 class PreparedPostback:
-    """A postback, its issues by fingerprint, and the tickets of those that were new or more severe when it was prepared.
+    """A postback, its issues by fingerprint, and the tickets of those that were new, reopened or more severe by then.
 
-    New tickets by fingerprint, those of groups by rule, raised ones by their exports.
+    New tickets by fingerprint, each with the issue that it was written from, those of groups by rule, raised ones by their
+    exports.
     """
 
     postback: ScanPostback
     issues: Mapping[str, Issue]
-    tickets: Mapping[str, WrittenTicket] = field(default_factory=dict)
+    tickets: Mapping[str, tuple[Issue, WrittenTicket]] = field(default_factory=dict)
     group_tickets: Mapping[str, GroupTicket] = field(default_factory=dict)
     raised_tickets: Mapping[str, RaisedTicket] = field(default_factory=dict)
 
@@ -93,13 +94,16 @@ def prepare_postback(
     if known is None:
         return PreparedPostback(postback, issues)
     new = {mark: issue for mark, issue in issues.items() if mark not in known.findings}
-    more_severe = {
-        mark: issues[mark] for mark, (severity, _) in known.findings.items() if _is_raised(issues[mark], severity)
-    }
-    raised = [(known.findings[mark][1], issue.severity) for mark, issue in more_severe.items()]
+    more_severe = {mark: issues[mark] for mark, each in known.findings.items() if _is_raised(issues[mark], each.severity)}
+    raised = [(known.findings[mark].export_id, issue.severity) for mark, issue in more_severe.items()]
     tickets, group_tickets, opened = {}, {}, set()
     if known.ticket_grouping != TicketGrouping.RULE:
-        tickets = _tickets(postback, issues, list(new), checkpoint)
+        renewed = {
+            mark: _renewed_issue(issues[mark], each.export_id, each.severity)
+            for mark, each in known.findings.items()
+            if each.is_renewed
+        }
+        tickets = _tickets(postback, {**new, **renewed}, checkpoint)
     elif new or raised:
         with connection():
             grouped = GroupedPostback.read(known.project_id, postback, {**new, **more_severe})
@@ -177,15 +181,16 @@ def _store(
         changed = grouped.store(run, joining, written_before, ticketed, export_ids, now, actor, limits)
         reopen_groups(changes.reopened_groups)
     else:
-        # A finding that was deleted since the postback was prepared is new, and has no ticket yet.
-        missing = _tickets(postback, issues, [mark for mark in ticketed if mark not in prepared.tickets])
-        tickets = {**prepared.tickets, **missing}
+        # Those of findings that were deleted, fixed or delivered since the postback was prepared are missing.
+        early = {mark: ticket for mark, ticket in prepared.tickets.items() if ticket[0] == issues[mark]}
+        missing = _tickets(postback, {mark: issues[mark] for mark in ticketed if mark not in early})
+        tickets = {**early, **missing}
         drafts = [
             Draft(
                 run.account_id,
                 run.project_id,
                 finding_source(postback, finding_id),
-                tickets[mark],
+                tickets[mark][1],
                 rule=rule_of(issues[mark]),
                 findings=1,
                 export_id=export_ids[mark],
@@ -244,23 +249,23 @@ def _renewed(
     Reopened issues name their earlier export, and have the highest severity that was reported. They come first, so that a
     group begins with their text.
     """
-    naming = {
-        mark: replace(
-            issues[mark],
-            description=reopened_text(issues[mark].description or issues[mark].title, each.export_id),
-            severity=highest([issues[mark].severity, fixed[mark].severity]),
-        )
-        for mark, each in renewed.items()
-    }
+    naming = {mark: _renewed_issue(issues[mark], each.export_id, fixed[mark].severity) for mark, each in renewed.items()}
     return {**issues, **naming}, {**{mark: each.id for mark, each in renewed.items()}, **new}
 
 
+def _renewed_issue(issue: Issue, export_id: str | None, severity: str) -> Issue:
+    """Return an issue that is open again: it names its earlier export, and has the highest severity that was reported."""
+    text = reopened_text(issue.description or issue.title, export_id)
+    return replace(issue, description=text, severity=highest([issue.severity, severity]))
+
+
 def _tickets(
-    postback: ScanPostback, issues: Mapping[str, Issue], marks: Sequence[str], checkpoint: Checkpoint = no_checkpoint
-) -> dict[str, WrittenTicket]:
+    postback: ScanPostback, issues: Mapping[str, Issue], checkpoint: Checkpoint = no_checkpoint
+) -> dict[str, tuple[Issue, WrittenTicket]]:
     page, screenshot = postback.page, postback.screenshot
-    tickets = [ticket_for_finding(page, issues[mark], postback.scan_run_id, screenshot) for mark in marks]
-    return dict(zip(marks, written(tickets, checkpoint), strict=True)) if marks else {}
+    tickets = [ticket_for_finding(page, each, postback.scan_run_id, screenshot) for each in issues.values()]
+    texts = written(tickets, checkpoint) if tickets else []
+    return {mark: (issue, text) for (mark, issue), text in zip(issues.items(), texts, strict=True)}
 
 
 def _post_page(postback: ScanPostback, default_project_id: int | None, now: datetime) -> PostedRun:

@@ -65,6 +65,12 @@ WHERE seen.severity <> r.severity OR (seen.help_url IS NULL AND r.help_url IS NO
 _UPGRADE: Final = """
 WITH r (id, severity, help_url) AS ({rows})
 UPDATE findings SET severity = r.severity, help_url = r.help_url FROM r WHERE findings.id = r.id"""
+#: Whether a known finding gets a new ticket once it is reported: it is fixed, and its ticket is deleted, or was delivered
+#: without an event of its reopening.
+_IS_RENEWED: Final = """fixed_at IS NOT NULL AND COALESCE((
+    SELECT e.status = 'exported' AND REPLACE(COALESCE(e.events, ''), '"ticket.reopened"', '') = COALESCE(e.events, '')
+    FROM exports e WHERE e.id = findings.export_id
+), TRUE)"""
 #: A project, how it groups findings, and those of some fingerprints that it has already, as one JSON array.
 _KNOWN: Final = """
 SELECT p.id, p.ticket_grouping, (
@@ -72,10 +78,10 @@ SELECT p.id, p.ticket_grouping, (
 )
 FROM projects p WHERE p.id = COALESCE((SELECT project_id FROM scan_runs WHERE id = ?), ?)"""
 _KNOWN_BY_SQLITE: Final = _KNOWN.format(
-    array="json_group_array(json_array(fingerprint, severity, export_id))", values="json_each(?)"
+    array=f"json_group_array(json_array(fingerprint, severity, export_id, {_IS_RENEWED}))", values="json_each(?)"
 )
 _KNOWN_BY_POSTGRESQL: Final = _KNOWN.format(
-    array="COALESCE(CAST(json_agg(json_build_array(fingerprint, severity, export_id)) AS TEXT), '[]')",
+    array=f"COALESCE(CAST(json_agg(json_build_array(fingerprint, severity, export_id, {_IS_RENEWED})) AS TEXT), '[]')",
     values="json_array_elements_text(CAST(? AS JSON))",
 )
 
@@ -108,12 +114,20 @@ class SeenFinding(NamedTuple):
     fixed_at: int | None
 
 
+class KnownFinding(NamedTuple):
+    """A finding that a project has already; `is_renewed`: it is fixed, and gets a new ticket if it is reported."""
+
+    severity: str
+    export_id: str | None
+    is_renewed: bool
+
+
 class KnownFindings(NamedTuple):
-    """The project of a postback, and the findings that it has already: severity and export by fingerprint."""
+    """The project of a postback, and the findings that it has already, by fingerprint."""
 
     project_id: int
     ticket_grouping: str
-    findings: Mapping[str, tuple[str, str | None]]
+    findings: Mapping[str, KnownFinding]
 
 
 _POSTED_RUN: Final = """
@@ -140,7 +154,7 @@ def known_findings(scan_run_id: int, default_project_id: int | None, fingerprint
     found = first_row(known, (_json.text(fingerprints), scan_run_id, default_project_id))
     if found is None:
         return None
-    return KnownFindings(found[0], found[1], {mark: (severity, id_) for mark, severity, id_ in _json.python_value(found[2])})
+    return KnownFindings(found[0], found[1], {mark: KnownFinding(*each) for mark, *each in _json.python_value(found[2])})
 
 
 def post_page(postback: ScanPostback, now: datetime) -> PostedRun | None:

@@ -5,6 +5,7 @@ import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -175,6 +176,29 @@ def test_a_fix_that_another_run_took_back_stays_in_history_and_trends(customer: 
     assert history("csp") == [(1, "seen"), (2, "missed"), (3, "fixed"), (4, "reopened")]
     [day] = finding_trends.read_trend(customer.account_id, None, NOW.replace(hour=0), 1).days
     assert (day.changes, day.unfixed) == ({"new": 1, "fixed": 1, "reopened": 1}, {"high": 1})
+
+
+def test_tickets_of_reopened_findings_are_written_before_the_transaction(customer: Customer) -> None:
+    # One of them gets an event, the rest a new ticket.
+    first, *others = post(customer, 1, *map(str, range(8))).ticket_exports
+    for each in (first, *others):
+        deliver(customer, each)
+    execute("UPDATE exports SET events = '[\"ticket.reopened\"]' WHERE id = ?", (first,))
+    execute("UPDATE targets SET events = '[\"ticket.reopened\"]'")
+    for run in (2, 3):
+        post(customer, run)
+    again = PostbackForm().read(postback(4, [issue(str(each)) for each in range(8)], page={"url": PAGE}))
+    early = findings.prepare_postback(again, customer.project_id)
+    assert len(early.tickets) == len(others)
+    marked = {mark: (made, replace(text, digest="written before")) for mark, (made, text) in early.tickets.items()}
+    # Meanwhile, one of the findings has become part of another ticket.
+    execute("UPDATE findings SET export_id = ? WHERE export_id = ?", (others[0], others[1]))
+    result = findings.record(replace(early, tickets=marked), customer.project_id, NOW, "scanner")
+    assert counts(result) == (0, 0, 0, 8)
+    renewed = [queries.get(each) for each in result.ticket_exports]
+    assert Counter(each.ticket_digest == "written before" for each in renewed) == {True: 6, False: 1}
+    earlier = Counter(each.ticket["description"].partition("Its earlier ticket: ")[2][:30] for each in renewed)
+    assert earlier == {others[0]: 2} | dict.fromkeys(others[2:], 1)
 
 
 def test_after_its_ticket_was_delivered_a_new_export_names_the_earlier_one(customer: Customer) -> None:
