@@ -178,8 +178,11 @@ class SnoozeTicket(FormDecision):
     fields = ("days", "date")
 
     def decide(self, user: ConsoleUser, form: Mapping[str, str], export_id: str) -> Export:
-        """Snooze the export."""
-        return self._operations.exports.snooze(export_id, user.principal, _snoozed_until(form, utc_now()))
+        """Snooze the export. Raises ValidationFailed for one without findings until it is seen again: it never is."""
+        until = _snoozed_until(form, utc_now())
+        if until is None and queries.get(export_id, user.account_id).findings is None:
+            raise ValidationFailed(FieldProblem("/days", "not_allowed", "No scan reports this ticket again. Choose a time."))
+        return self._operations.exports.snooze(export_id, user.principal, until)
 
     def refused(self, form: Mapping[str, str], problems: Sequence[FieldProblem], **ids: str) -> Mapping[str, Any]:
         """Return the form as it was typed, with the problem of a time at the field of its date."""

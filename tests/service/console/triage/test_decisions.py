@@ -10,7 +10,7 @@ from falcon.testing import Result
 
 from runtime.clock import utc_now
 from schemas.base.fields import MAX_TEXT
-from schemas.exports.decisions import DismissalReason
+from schemas.exports.decisions import DismissalReason, Snooze
 from schemas.exports.state_machine import ExportStatus
 from schemas.intake.scanner import PostbackForm
 from storage.accounts import audit_log
@@ -260,10 +260,6 @@ def test_a_ticket_is_snoozed_and_the_snooze_is_ended(person: ConsoleBrowser, pre
     assert snooze.until is not None
     assert abs(snooze.until - utc_now() - timedelta(days=7)) < timedelta(minutes=5)
     assert ">snoozed</span> until" in person.get("/inbox", "view=snoozed").text
-    assert person.post(f"/exports/{export_id}/snooze", days="").status_code == 303
-    snooze = queries.get(export_id).snooze
-    assert snooze is not None
-    assert snooze.until is None
     assert person.post(f"/exports/{export_id}/restore").status_code == 303
     assert queries.get(export_id).snooze is None
 
@@ -295,6 +291,21 @@ def test_a_ticket_is_edited_with_its_original_beside_it(person: ConsoleBrowser, 
         "then": "/inbox?severity=low",
     }
     went = person.post(f"/exports/{export_id}/edit", **fields)
+
+@on_sqlite
+def test_only_a_ticket_with_findings_is_snoozed_until_it_is_seen_again(
+    person: ConsoleBrowser, customer: Customer, prepare: Callable[..., str]
+) -> None:
+    """Nothing reports a ticket again that somebody wrote: it would be hidden until retention deletes it."""
+    [of_finding] = record_postback(PostbackForm().read(postback()), customer.project_id).ticket_exports
+    for export_id, is_offered in ((prepare(), False), (of_finding, True)):
+        page = person.get(f"/exports/{export_id}").text
+        assert ('<option value="">until it is seen again</option>' in page) is is_offered
+        answer = person.post(f"/exports/{export_id}/snooze", days="")
+        assert answer.status_code == (303 if is_offered else 422)
+        assert ("Choose a time." in answer.text.partition('id="problem-days">')[2]) is not is_offered
+        assert queries.get(export_id).snooze == (Snooze(None) if is_offered else None)
+
     assert (went.status_code, went.headers["location"]) == (303, "/console/inbox?severity=low&done=edited")
     export = queries.get(export_id)
     assert export.ticket["title"] == "New title"
