@@ -120,6 +120,10 @@ class WrongStatus(Conflict):
     """The status of the record does not allow this action."""
 
 
+class OtherDigest(Conflict):
+    """The ticket is not the one with the digest of the request."""
+
+
 class IdempotencyConflict(RiskRelayError):
     """This Idempotency-Key was used with a different payload; use a new key for a new request."""
 

@@ -124,10 +124,15 @@ class ExportOperations:
         return decisions.edit(export_id, actor.account_id, utc_now(), actor.key, edit)
 
     def dismiss(
-        self, export_id: str, actor: Actor, reason: DismissalReason | None = None, note: str | None = None
+        self,
+        export_id: str,
+        actor: Actor,
+        reason: DismissalReason | None = None,
+        note: str | None = None,
+        ticket_digest: str | None = None,
     ) -> Export:
         """Dismiss a prepared export; the caller has searched the note for forbidden content."""
-        return decisions.dismiss(export_id, actor.account_id, utc_now(), actor.key, reason, note)
+        return decisions.dismiss(export_id, actor.account_id, utc_now(), actor.key, reason, note, ticket_digest)
 
     def split(self, export_id: str, actor: Actor) -> list[str]:
         """Prepare an export for each finding of a prepared group; return the ids, the group's own first."""

@@ -78,16 +78,17 @@ def dismiss(
     actor: str,
     reason: DismissalReason | None = None,
     note: str | None = None,
+    ticket_digest: str | None = None,
 ) -> Export:
     """Dismiss a prepared export; one that was dismissed with the same reason and note is returned unchanged.
 
-    Raises ExportNotFound, Conflict.
+    Raises ExportNotFound, Conflict, OtherDigest for another `ticket_digest` than the one given.
     """
     with transaction():
         export = lock(export_id, account_id)
         dismissal = export.dismissal
         if dismissal is None or (dismissal.reason, dismissal.note) != (reason, note):
-            wanted = [ExportReference(export_id)]
+            wanted = [ExportReference(export_id, ticket_digest)]
             results = dismiss_many(wanted, account_id, now, actor, DismissalRequest(reason, note))
             require_changed(results, Transition.DISMISS)
         return get(export_id)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final
 import falcon
 
 from runtime.clock import utc_now
-from schemas.base.errors import Conflict, FieldProblem, ValidationFailed, WrongStatus
+from schemas.base.errors import Conflict, FieldProblem, OtherDigest, ValidationFailed, WrongStatus
 from schemas.base.fields import problem
 from schemas.content_policy.checked_form import read_checked
 from schemas.exports.record import ApprovalForm, Export, as_shown
@@ -35,7 +35,7 @@ from service.console.layout import (
 from service.console.preferences import remember_keys, remember_target
 from service.console.sessions import ConsoleUser
 from service.console.triage.ticket_view import SNOOZES
-from service.console.wording import TOO_LATE
+from service.console.wording import OTHER_DIGEST, TOO_LATE
 from storage.accounts import audit_log
 from storage.exports import queries
 
@@ -147,7 +147,9 @@ class Dismiss(FormDecision):
         """Dismiss the export."""
         given = {name: normalize_line_breaks(form[name]) for name in self.fields if form.get(name, "").strip()}
         wanted: DismissalRequest = read_checked(DismissalForm(), given)
-        return self._operations.exports.dismiss(export_id, user.principal, wanted.reason, wanted.note)
+        # Places that somebody has not seen are not dismissed with the others.
+        digest = form.get("ticket_digest") or None
+        return self._operations.exports.dismiss(export_id, user.principal, wanted.reason, wanted.note, digest)
 
 
 class Restore(ExportAction):
@@ -278,8 +280,10 @@ def _prepared(export_id: str, user: ConsoleUser) -> Export:
 
 
 def _too_late(export: Export, conflict: Conflict) -> Conflict:
-    """Return `conflict` in the words of the console if it is about the export's status."""
-    reason = TOO_LATE.get(export.status) if isinstance(conflict, WrongStatus) else None
+    """Return `conflict` in the words of the console if it is about the export's status or its ticket."""
+    if not isinstance(conflict, WrongStatus | OtherDigest):
+        return conflict
+    reason = TOO_LATE.get(export.status, OTHER_DIGEST if isinstance(conflict, OtherDigest) else None)
     return conflict if reason is None else WrongStatus(f"{reason} Nothing was changed.")
 
 

@@ -596,7 +596,7 @@ def test_a_ticket_is_approved_as_it_was_seen(person: ConsoleBrowser, customer: C
 @pytest.mark.parametrize(
     ("changes", "status", "expected"),
     [
-        ({"ticket_digest": "sha256:" + "0" * 64}, 409, "is not the one with this digest"),
+        ({"ticket_digest": "sha256:" + "0" * 64}, 409, "This ticket changed after you opened it"),
         ({"ticket_digest": ""}, 422, "Ticket digest: "),
         ({"ticket_digest": "x" * 5000}, 422, "Ticket digest: "),
         ({"target_id": ""}, 422, "Target id: "),

@@ -151,6 +151,33 @@ def test_a_dismissal_has_a_reason_and_a_note_and_is_restored(person: ConsoleBrow
     assert [entry.action for entry in audit_log.list_for_subject(export_id, 9)] == ["restore", "dismiss", "prepare"]
 
 
+
+def test_places_that_were_added_meanwhile_are_not_dismissed_with_the_others(
+    person: ConsoleBrowser, customer: Customer, prepare: Callable[..., str]
+) -> None:
+    execute("UPDATE projects SET ticket_grouping = 'rule'")
+
+    def scan(run: int, place: str) -> tuple[str, ...]:
+        body = postback(run, issues=[issue(location=place)])
+        return tuple(record_postback(PostbackForm().read(body), customer.project_id).ticket_exports)
+
+    [export_id] = scan(1, "#a")
+    path = f"/exports/{export_id}"
+    # What the reasons mean for later scans is beside them, of a ticket that others join.
+    explained = "it also keeps what later scans find of its rule"
+    assert (explained in person.get(path).text, explained in person.get(f"/exports/{prepare()}").text) == (True, False)
+    typed = {"reason": "false_positive", "note": "Decoration."}
+    seen = {**shown_fields(person.get(path), f"{path}/dismiss"), **typed}
+    assert scan(2, "#b") == (export_id,)
+    late = person.post(f"{path}/dismiss", **seen)
+    assert (late.status_code, "This ticket changed after you opened it" in late.text) == (409, True)
+    assert "Decoration." in late.text
+    assert queries.get(export_id).status is ExportStatus.PREPARED
+    for _ in range(2):
+        again = {**seen, "ticket_digest": queries.get(export_id).ticket_digest}
+        assert person.post(f"{path}/dismiss", **again).status_code == 303
+    assert queries.get(export_id).status is ExportStatus.DISMISSED
+
 @on_sqlite
 @pytest.mark.parametrize("verb", ["dismiss", "snooze"])
 def test_the_notice_of_a_dismissal_or_a_snooze_undoes_it(
@@ -264,6 +291,21 @@ def test_a_ticket_is_snoozed_and_the_snooze_is_ended(person: ConsoleBrowser, pre
     assert queries.get(export_id).snooze is None
 
 
+
+@on_sqlite
+def test_only_a_ticket_with_findings_is_snoozed_until_it_is_seen_again(
+    person: ConsoleBrowser, customer: Customer, prepare: Callable[..., str]
+) -> None:
+    """Nothing reports a ticket again that somebody wrote: it would be hidden until retention deletes it."""
+    [of_finding] = record_postback(PostbackForm().read(postback()), customer.project_id).ticket_exports
+    for export_id, is_offered in ((prepare(), False), (of_finding, True)):
+        page = person.get(f"/exports/{export_id}").text
+        assert ('<option value="">until it is seen again</option>' in page) is is_offered
+        answer = person.post(f"/exports/{export_id}/snooze", days="")
+        assert answer.status_code == (303 if is_offered else 422)
+        assert ("Choose a time." in answer.text.partition('id="problem-days">')[2]) is not is_offered
+        assert queries.get(export_id).snooze == (Snooze(None) if is_offered else None)
+
 @on_sqlite
 def test_a_snooze_until_a_date_lasts_to_its_end(person: ConsoleBrowser, prepare: Callable[..., str]) -> None:
     export_id = prepare()
@@ -291,21 +333,6 @@ def test_a_ticket_is_edited_with_its_original_beside_it(person: ConsoleBrowser, 
         "then": "/inbox?severity=low",
     }
     went = person.post(f"/exports/{export_id}/edit", **fields)
-
-@on_sqlite
-def test_only_a_ticket_with_findings_is_snoozed_until_it_is_seen_again(
-    person: ConsoleBrowser, customer: Customer, prepare: Callable[..., str]
-) -> None:
-    """Nothing reports a ticket again that somebody wrote: it would be hidden until retention deletes it."""
-    [of_finding] = record_postback(PostbackForm().read(postback()), customer.project_id).ticket_exports
-    for export_id, is_offered in ((prepare(), False), (of_finding, True)):
-        page = person.get(f"/exports/{export_id}").text
-        assert ('<option value="">until it is seen again</option>' in page) is is_offered
-        answer = person.post(f"/exports/{export_id}/snooze", days="")
-        assert answer.status_code == (303 if is_offered else 422)
-        assert ("Choose a time." in answer.text.partition('id="problem-days">')[2]) is not is_offered
-        assert queries.get(export_id).snooze == (Snooze(None) if is_offered else None)
-
     assert (went.status_code, went.headers["location"]) == (303, "/console/inbox?severity=low&done=edited")
     export = queries.get(export_id)
     assert export.ticket["title"] == "New title"
