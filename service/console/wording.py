@@ -20,7 +20,7 @@ NOTICES: Final[Mapping[str, str]] = {
     "approved": "Ticket approved. A worker delivers it.",
     "retried": "Export queued for retry, with a new schedule of attempts.",
     "dismissed": "Ticket dismissed. Find it under Dismissed to restore it.",
-    "restored": "Ticket restored. It waits for a decision.",
+    "restored": "Ticket restored. It waits for a decision, unless all its places are fixed.",
     "snoozed": "Ticket snoozed.",
     "split": "Split into one ticket for each place.",
     "edited": "Ticket changed. Check it and approve it.",
@@ -77,9 +77,9 @@ TOO_LATE: Final[Mapping[ExportStatus, str]] = {
     ExportStatus.BLOCKED: "This ticket was approved, and its delivery is blocked.",
     ExportStatus.DISMISSED: "This ticket is dismissed.",
 }
-
 #: Why a decision on a ticket is refused that is not the one on the page.
 OTHER_DIGEST: Final = "This ticket changed after you opened it: scans added places, or somebody edited it."
+
 #: The statuses of each color: in progress, success, warning, failure. The others are neutral.
 _STATUSES: Final = {
     "busy": ("approved", "delivering", "running"),

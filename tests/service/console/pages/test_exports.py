@@ -146,7 +146,7 @@ def test_the_list_tells_of_a_target_that_is_too_old_to_be_offered(person: Consol
     make_failed(customer, oldest)
     page = person.get("/exports")
     assert f'<option value="{oldest}"' not in page.text
-    assert f'<td><a href="/console/targets/{oldest}">old.example</a></td>' in page.text
+    assert f'<a href="/console/targets/{oldest}">old.example</a>' in page.text
 
 
 @pytest.mark.parametrize(
@@ -867,7 +867,7 @@ def test_a_finding_tells_how_often_it_was_seen(person: ConsoleBrowser, client: T
     answer = client.simulate_post("/api/scanner/results", json=postback(), headers=headers)
     [export_id] = answer.json["ticket_exports"]
     page = person.get(f"/exports/{export_id}")
-    assert "<dt>Seen</dt><dd>in 1 scan run, first" in page.text
+    assert "<dt>Seen</dt><dd>in 1 scan run, <time" in page.text
     assert "<summary>Reported by 1 scan run</summary>" in page.text
 
 
@@ -1002,5 +1002,31 @@ def test_what_is_known_of_the_first_place_of_a_group_is_not_said_of_all(person: 
     body = postback(1, [issue("a", location="h1"), issue("a", location="h2")])
     [export_id] = record_postback(PostbackForm().read(body), customer.project_id).ticket_exports
     page = person.get(f"/exports/{export_id}").text
-    assert "<dt>First place seen</dt><dd>in 1 scan run, first" in page
+    assert "<dt>First place seen</dt><dd>in 1 scan run, <time" in page
     assert "<summary>First place reported by 1 scan run</summary>" in page
+
+
+@on_sqlite
+def test_a_ticket_whose_places_are_all_fixed_says_why_it_does_not_wait(person: ConsoleBrowser, customer: Customer) -> None:
+    [export_id] = record_postback(PostbackForm().read(postback()), customer.project_id).ticket_exports
+    explained = "All places are fixed. It waits for a decision again if a scan reports one."
+    assert explained not in person.get(f"/exports/{export_id}").text
+    execute("UPDATE exports SET findings_fixed = findings_total WHERE id = ?", (export_id,))
+    assert explained in person.get(f"/exports/{export_id}").text
+
+
+@on_sqlite
+@pytest.mark.parametrize(
+    ("decision", "text"), [("approve", "approval, and the ticket"), ("dismiss", "dismissal, and Restore")]
+)
+def test_places_that_joined_after_a_decision_are_said_to_be_missing_in_the_ticket(
+    decision: str, text: str, person: ConsoleBrowser, customer: Customer
+) -> None:
+    projects.set_ticket_grouping(customer.project_id, None, TicketGrouping.RULE, utc_now(), "test")
+    first, second = (PostbackForm().read(postback(run, [issue("a", location=f"h{run}")])) for run in (1, 2))
+    [export_id] = record_postback(first, customer.project_id).ticket_exports
+    fields = {"target_id": make_target(customer).id, "ticket_digest": queries.get(export_id).ticket_digest}
+    assert person.post(f"/exports/{export_id}/{decision}", reason="wont_fix", **fields).status_code == 303
+    assert "of them joined after" not in person.get(f"/exports/{export_id}").text
+    record_postback(second, customer.project_id)
+    assert f"1 of them joined after the {text}" in person.get(f"/exports/{export_id}").text
