@@ -29,6 +29,7 @@ NOTICES: Final[Mapping[str, str]] = {
     "bulk_job_begun": "Job started. A worker decides on the tickets.",
     "bulk_job_cancelled": "Job cancelled. What it has decided stays decided.",
     "rule_saved": "Rule saved. It decides on new tickets from now on.",
+    "rule_saved_off": "Rule saved. It is off, and decides nothing until you turn it on.",
     "rule_on": "Rule turned on.",
     "rule_off": "Rule turned off.",
     "rule_removed": "Rule removed.",

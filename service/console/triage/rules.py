@@ -62,7 +62,7 @@ _MESSAGES: Final[Mapping[tuple[str, str], str]] = {
 _STOPS: Final[Mapping[str, str]] = {
     StoppedReason.AUTHOR_LOST_ABILITY.value: "Its author may no longer do this. Turn it on to become its author.",
     StoppedReason.AUTHOR_DISABLED.value: "Its author is disabled. Turn it on to become its author.",
-    StoppedReason.TARGET_REMOVED.value: "Its target was removed. Edit it and choose another target.",
+    StoppedReason.TARGET_REMOVED.value: "Its target was removed. Edit it to choose another target, then turn it on.",
 }
 
 
@@ -160,8 +160,8 @@ class RulePage(_RuleFormPage):
         is_stale = form.get("digest", "") not in {"", _digest(rule)}
         if is_stale and (change.name, change.match, change.action) != (rule.name, rule.match, rule.action):
             raise ValidationFailed(problem("/digest", "rule_changed"))
-        self._operations.approval_rules.change(ids["rule_id"], change, user.principal)
-        return _SAVED
+        saved = self._operations.approval_rules.change(ids["rule_id"], change, user.principal)
+        return _SAVED if saved.enabled else Redirect("/rules", "rule_saved_off")
 
     def refused(
         self, user: ConsoleUser, form: Mapping[str, str], problems: Sequence[FieldProblem], **ids: str

@@ -135,6 +135,22 @@ def test_a_rule_whose_target_was_removed_chooses_no_other_by_itself(decider: Con
     assert target.id not in page
     assert f'<option value="">Target…</option>\n<option value="{other.id}">' in page
 
+@on_sqlite
+def test_a_stopped_rule_that_is_edited_says_that_it_is_still_off(decider: ConsoleBrowser, customer: Customer) -> None:
+    removed, other = make_target(customer), make_target(customer)
+    fields = {"name": "Shop", "rule": "x", "type": "approve"}
+    assert decider.post("/rules/new", target_id=removed.id, **fields).headers["location"].endswith("?done=rule_saved")
+    changes.remove(removed.id, utc_now(), "operator")
+    execute("UPDATE approval_rules SET enabled = FALSE, stopped_reason = 'target_removed'")
+    assert "choose another target, then turn it on." in decider.get("/rules").text
+    path = f"/rules/{stored(customer)[0].id}"
+    assert decider.post(path, target_id=other.id, **fields).headers["location"].endswith("?done=rule_saved_off")
+    assert "It is off, and decides nothing" in decider.get("/rules", "done=rule_saved_off").text
+    assert not stored(customer)[0].enabled
+    assert decider.post(f"{path}/enable").status_code == 303
+    assert decider.post(path, target_id=other.id, **fields).headers["location"].endswith("?done=rule_saved")
+
+
 
 @on_sqlite
 @pytest.mark.parametrize(
