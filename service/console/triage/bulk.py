@@ -160,6 +160,8 @@ class _BulkForm(ConsoleRoute):
             "number_text": count(number),
             "picked": {name: digest for name, digest in picked.items() if name in {known.id for known in titles}},
             "gone": 0 if is_all else len(picked) - number,
+            # Of more, only the newest are counted.
+            "most_counted": export_list.MAX_FACETED,
             "by_severity": {name: by_severity[name] for name in reversed(SEVERITIES) if by_severity.get(name)},
             "titles": titles,
             "span": span,

@@ -25,7 +25,7 @@ from service.console.wording import bounded, count
 from storage.db import identifiers
 from storage.exports import queries
 from storage.exports.search import export_list
-from storage.exports.search.export_list import MAX_COUNTED
+from storage.exports.search.export_list import MAX_COUNTED, MAX_FACETED
 from storage.intake import findings
 from storage.intake.findings import ScannedProject
 from storage.targets import summaries
@@ -173,7 +173,8 @@ class TicketListPage(ConsolePage):
             ("rule", "Rule", {}),
         )
         facets = export_list.facets(found.query, [name for name, _, _ in counted])
-        menus = [_menu(found.address, name, label, texts, facets[name]) for name, label, texts in counted]
+        is_cut = any(sum(each.values()) >= MAX_FACETED for each in facets.values())
+        menus = [_menu(found.address, name, label, texts, facets[name], is_cut=is_cut) for name, label, texts in counted]
         if any(view.key in {"moving", "failed", "delivered"} for view in self.views):
             listed = sorted(summaries.list_page(user.account_id, MAX_TARGETS), key=_by_name)
             targets = {each.id: f"{each.name} ({each.host})" for each in listed}
@@ -277,24 +278,30 @@ def _tab(found: TicketList, view: ListView, first: ListView, total: int | None, 
 
 
 def _menu(
-    address: ListAddress, name: str, label: str, texts: Mapping[str, str], counts: Mapping[str, int] | None
+    address: ListAddress,
+    name: str,
+    label: str,
+    texts: Mapping[str, str],
+    counts: Mapping[str, int] | None,
+    *,
+    is_cut: bool = False,
 ) -> FilterMenu:
-    """Return the menu of a filter; without `texts` its options are the values that were counted."""
+    """Return the menu of a filter; without `texts` its options are the values that were counted.
+
+    With `is_cut`, only the newest tickets were counted: a value that only others have is offered without a number.
+    """
     chosen = address.values(name)
     values = [*texts, *(each for each in counts or {} if each not in texts)]
-    if counts is not None:
+    if counts is not None and not is_cut:
         values = [each for each in values if each in counts or each in chosen]
     if not texts:
         # The chosen ones first: a link removes them.
         values = sorted({*values, *chosen}, key=lambda each: (each not in chosen, -(counts or {}).get(each, 0), each))
         values = values[:MAX_OPTIONS]
+    numbers = {each: count(number) + ("+" if is_cut else "") for each, number in (counts or {}).items()}
+    zero = None if counts is None or is_cut else count(0)
     options = [
-        FilterOption(
-            texts.get(each, each),
-            address.toggled(name, each),
-            None if counts is None else count(counts.get(each, 0)),
-            each in chosen,
-        )
+        FilterOption(texts.get(each, each), address.toggled(name, each), numbers.get(each, zero), each in chosen)
         for each in values
     ]
     named = [texts.get(each, each) for each in chosen]

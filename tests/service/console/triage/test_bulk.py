@@ -208,6 +208,8 @@ def test_a_summary_of_all_that_match_says_which_projects_they_are_of(
     # Of many tickets, the projects of the newest are counted.
     monkeypatch.setattr(export_list, "MAX_FACETED", 3)
     assert span("/inbox", all="yes") == ["Projects: at least 1"]
+    summary = person.post("/inbox/review", action="dismiss", then="/inbox", all="yes").text
+    assert "Severities of the newest 3 of them." in summary
 
 
 @on_sqlite

@@ -17,6 +17,7 @@ from service.console.triage import ticket_list
 from service.console.triage.ticket_list import MAX_OPTIONS, PAGE_ROWS
 from storage.db.engine import execute
 from storage.exports import queries
+from storage.exports.search import export_list
 from tests.service.console.form_fields import in_words, shown_fields
 from tests.support.database.databases import on_sqlite
 from tests.support.factories import (
@@ -161,6 +162,21 @@ def test_a_menu_without_a_value_says_so(person: ConsoleBrowser, prepare: Callabl
     prepare()
     rules = person.get("/inbox").text.partition(">Rule: ")[2].partition("</details>")[0]
     assert '<li class="aside">Nothing to choose from</li>' in rules
+
+
+@on_sqlite
+def test_of_many_tickets_every_severity_is_offered_and_numbers_say_that_they_are_not_all(
+    person: ConsoleBrowser, prepare: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the newest are counted: a menu without what only older ones have would hide these."""
+    oldest = prepare("oldest", severity="critical")
+    for title in ("two", "three"):
+        prepare(title, severity="low")
+    for module in (export_list, ticket_list):
+        monkeypatch.setattr(module, "MAX_FACETED", 2)
+    page = person.get("/inbox")
+    assert menu(page, "Severity") == {"Low": "2+"}
+    assert listed(person.get("/inbox", link(page, "Critical"))) == [oldest]
 
 
 def test_words_and_a_host_find_tickets(person: ConsoleBrowser, prepare: Callable[..., str]) -> None:
