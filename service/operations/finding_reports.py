@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -80,6 +80,7 @@ def _html(project: Project, now: datetime) -> Iterator[str]:
     totals = finding_list.totals(project.id, now)
     counts = {severity: [totals.get((severity, state), 0) for state in FindingState] for severity in _WORST_FIRST}
     total = sum(totals.values())
+    # A page that leaves some out has what is left to do, not what was fixed long ago.
     stream = _template().stream(
         project=project,
         at=now,
@@ -87,7 +88,7 @@ def _html(project: Project, now: datetime) -> Iterator[str]:
         counts=counts,
         total=total,
         left_out=max(0, total - MAX_IN_HTML),
-        findings=islice(_walk(project, now, _WORST_FIRST), MAX_IN_HTML),
+        findings=islice(chain(*(_walk(project, now, _WORST_FIRST, is_fixed=each) for each in (False, True))), MAX_IN_HTML),
     )
     # Without a buffer, every table cell would be yielded separately.
     stream.enable_buffering(_BATCH)
@@ -159,10 +160,12 @@ def _result(finding: Finding, rule_index: int) -> dict[str, Any]:
     }
 
 
-def _walk(project: Project, now: datetime, severities: Sequence[str]) -> Iterator[Finding]:
+def _walk(
+    project: Project, now: datetime, severities: Sequence[str], *, is_fixed: bool | None = None
+) -> Iterator[Finding]:
     for severity in severities:
         last: str | None = None
-        while found := finding_list.list_severity(project.id, severity, now, _BATCH, last):
+        while found := finding_list.list_severity(project.id, severity, now, _BATCH, last, is_fixed=is_fixed):
             yield from found
             if len(found) < _BATCH:
                 break

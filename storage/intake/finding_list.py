@@ -67,10 +67,16 @@ def _merged(parts: Sequence[Any]) -> Any:
     return reduce(lambda one, other: one.union_all(other), parts).order_by(SQL("id DESC"))
 
 
-def list_severity(project_id: int, severity: str, now: datetime, limit: int, before: str | None = None) -> list[Finding]:
-    """Return up to `limit` findings of a project with a severity, the newest first, older than the finding `before`."""
+def list_severity(
+    project_id: int, severity: str, now: datetime, limit: int, before: str | None = None, *, is_fixed: bool | None = None
+) -> list[Finding]:
+    """Return up to `limit` findings of a project with a severity, the newest first, older than the finding `before`.
+
+    With `is_fixed`, those that are fixed, or those that are not.
+    """
     f = FindingRow
     found = _findings(now).where(f.project == project_id, f.severity == severity, f.id < (before or _AFTER_ALL))
+    found = found if is_fixed is None else found.where(f.fixed_at.is_null(not is_fixed))
     return read(Finding, found.order_by(f.id.desc()).limit(limit))
 
 

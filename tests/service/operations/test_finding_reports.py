@@ -96,7 +96,7 @@ def test_a_page_shows_text_as_text_and_links_plain_addresses_alone(scanned: Cust
     assert not re.search("<script|<link|<img|\u202e| on[a-z]+=", page)
     assert re.findall(r'href="([^"]*)"', page) == ["https://shop.example/", "https://shop.example/?a=1&amp;b=2"]
     assert '<th scope="row" class="high">High</th><td class="number">0</td><td class="number">1</td>' in page
-    assert "4 findings, the most severe first" in page
+    assert "4 findings, fixed ones last, the most severe first" in page
     assert "left out" not in page
 
 
@@ -104,7 +104,9 @@ def test_a_page_shows_text_as_text_and_links_plain_addresses_alone(scanned: Cust
 def test_a_long_page_says_what_it_leaves_out(scanned: Customer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(finding_reports, "MAX_IN_HTML", 3)
     page = written(scanned, ReportFormat.HTML)
-    assert "lists the first 3; 1 less severe or older ones are left out." in page
+    assert "lists the first 3; 1 that are fixed, less severe or older are left out." in page
+    # What is fixed makes room for what is not, whatever its severity.
+    assert re.findall('</bdi><br><code class="soft">([^<]*)', page) == ["critical", "dismissed", "low"]
     assert page.count("<bdi>") == 1 + 3
 
 
