@@ -14,7 +14,7 @@ MAX_IN_MENU: Final = 999
 
 
 class MenuCounts(NamedTuple):
-    """What waits for a decision, is on its way, was found, is automated and is connected; none above MAX_IN_MENU + 1."""
+    """What waits for a decision, is on its way, is not fixed, is automated and is connected; none above MAX_IN_MENU + 1."""
 
     inbox: int
     deliveries: int
@@ -28,7 +28,7 @@ def count(account_id: int, now: datetime) -> MenuCounts:
     parts = [
         waiting(account_id, now),
         *(of_status(account_id, status) for status in IN_PROGRESS),
-        FindingRow.select(SQL("1")).where(FindingRow.account_id == account_id),
+        FindingRow.select(SQL("1")).where(FindingRow.account_id == account_id, FindingRow.fixed_at.is_null()),
         ApprovalRuleRow.select(SQL("1")).where(ApprovalRuleRow.account == account_id, ApprovalRuleRow.enabled),
         TargetRow.select(SQL("1")).where(TargetRow.account == account_id, TargetRow.deleted_at.is_null()),
     ]

@@ -66,6 +66,9 @@ def test_the_menu_counts_what_waits_is_on_its_way_and_is_there(person: ConsoleBr
     projects.add_scan_run(customer.project_id, utc_now(), 42)
     record_postback(PostbackForm().read(postback(42)), customer.project_id, utc_now())
     assert menu_counts.count(customer.account_id, utc_now()).findings == 1
+    # Fixed ones stay for good, and their number would only grow.
+    execute("UPDATE findings SET fixed_at = 1")
+    assert menu_counts.count(customer.account_id, utc_now()).findings == 0
 
 
 def test_zero_is_empty_and_many_are_bounded(person: ConsoleBrowser, customer: Customer, tmp_path: Path) -> None:
