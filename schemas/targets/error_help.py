@@ -153,7 +153,8 @@ _HELP: Final[Mapping[str, ErrorHelp]] = {
     ),
     REJECTED: ErrorHelp(
         "The tracker refuses this ticket.",
-        "Check the response of the last attempt, fix the cause or the ticket, then retry.",
+        "Check the response of the last attempt and fix the cause at the tracker, then retry. "
+        "An approved ticket cannot be edited.",
     ),
     RATE_LIMITED: ErrorHelp("The tracker's rate limit is used up.", _LIMIT_RATE),
     UNAVAILABLE: ErrorHelp("The tracker is temporarily unavailable.", "Nothing to do: RiskRelay tries again."),
@@ -187,7 +188,8 @@ _HELP: Final[Mapping[str, ErrorHelp]] = {
     ),
     "no_worker": ErrorHelp("No worker accepted the job.", "Start a worker: bin/riskrelay work."),
     "attempts_exhausted": ErrorHelp(
-        "All scheduled delivery attempts failed.", "Fix the cause of the last failure, then retry."
+        "All scheduled attempts failed, or the export is too old for another one (MAX_AGE_HOURS).",
+        "Fix the cause of the last failure, then retry.",
     ),
     "target_blocked": ErrorHelp(
         "The target is blocked: its address or the account's webhooks are not allowed.",

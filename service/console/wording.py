@@ -125,7 +125,7 @@ _EVENTS: Final[Mapping[str, str]] = {
 _TICKET_EVENTS: Final[Mapping[str, str]] = {
     TicketEventType.FIXED: "all places fixed",
     TicketEventType.REOPENED: "open again",
-    TicketEventType.UPDATED: "places added",
+    TicketEventType.UPDATED: "places added or fixed",
     TicketEventType.REDACT: "ticket redacted",
 }
 

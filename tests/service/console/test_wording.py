@@ -26,3 +26,7 @@ def test_events_after_the_delivery_are_named(event: str) -> None:
     for status in TicketEventStatus:
         assert wording.event(f"{event}_{status}").endswith(f"” {status}")
     assert "ticket." not in wording.event(event)
+
+
+def test_an_event_about_fixed_places_alone_is_not_said_to_add_some() -> None:
+    assert wording.event("ticket.updated_delivered") == "Event “places added or fixed” delivered"
