@@ -151,6 +151,8 @@ class _BulkForm(ConsoleRoute):
             titles = _decidable(action, picked, listed, user)
             number, by_severity = len(titles), Counter(each.severity for each in titles)
             project_ids = {each.project_id for each in titles}
+            named = len(project_ids - {None})
+            span = f"Projects: {count(named)}" if named > 1 else ""
         offered = summaries.list_approvable(user.account_id, MAX_TARGETS) if action == "approve" else []
         last = form.get("target_id") or last_target_id(req, project_ids)
         return {

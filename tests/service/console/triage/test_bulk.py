@@ -205,6 +205,9 @@ def test_a_summary_of_all_that_match_says_which_projects_they_are_of(
     assert span(f"/inbox?project_id={first},{second}", all="yes") == ["Projects: 2"]
     assert span(f"/inbox?project_id={first}", all="yes") == ["Project: Shop"]
     assert span("/inbox", **picked(by_hand)) == []
+    # Tickets of two clients, which one target is about to get.
+    selected = [export_id for (export_id,) in rows("SELECT id FROM exports")]
+    assert span("/inbox", **picked(*selected)) == ["Projects: 2"]
     # Of many tickets, the projects of the newest are counted.
     monkeypatch.setattr(export_list, "MAX_FACETED", 3)
     assert span("/inbox", all="yes") == ["Projects: at least 1"]
