@@ -48,9 +48,15 @@ class Finding:
     #: None if the export was deleted.
     ticket_export_id: str | None
     ticket_status: ExportStatus | None
+    ticket_approved_at: datetime | None
     #: The page, as `schemas.intake.page_url` identifies it.
     page_digest: str
     fingerprint: str
+
+    @property
+    def joined_later(self) -> bool:
+        """Whether it joined its ticket after the approval, which fixed what the ticket says."""
+        return self.ticket_approved_at is not None and self.first_seen_at > self.ticket_approved_at
 
 
 @planned_for_values()
@@ -116,7 +122,8 @@ def project_of(finding_id: str) -> int | None:
 def _findings(now: datetime) -> Any:
     """Return the query of findings, with their states at `now`."""
     f, x = FindingRow, ExportRow
-    ticket = {"state": _state(now).converter(FindingState), "ticket_export_id": x.id, "ticket_status": x.status}
+    ticket = {"ticket_export_id": x.id, "ticket_status": x.status, "ticket_approved_at": x.approved_at}
+    ticket["state"] = _state(now).converter(FindingState)
     shown = columns(Finding, f, rule=f.code, url=f.page_url, scan_runs=f.times_seen, **ticket)
     return f.select(*shown).join(x, JOIN.LEFT_OUTER, on=f.export_id == x.id)
 

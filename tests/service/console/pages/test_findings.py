@@ -9,6 +9,7 @@ import pytest
 from falcon.testing import Result
 
 from schemas.base.principal import Ability
+from schemas.exports.record import Approval
 from schemas.intake.grouping import TicketGrouping
 from schemas.intake.scanner import SEVERITIES, PostbackForm
 from service.console.pages import findings as findings_page
@@ -16,9 +17,20 @@ from service.console.triage.ticket_list import MAX_PROJECTS
 from service.operations.finding_reports import MEDIA_TYPES, ReportFormat
 from storage.accounts import projects
 from storage.db.engine import execute, rows
+from storage.exports import transitions
 from tests.service.console.form_fields import in_words
 from tests.support.database.databases import on_sqlite
-from tests.support.factories import NOW, Customer, issue, make_customer, make_project, postback, record_postback
+from tests.support.factories import (
+    LOOPBACK_POLICY,
+    NOW,
+    Customer,
+    issue,
+    make_customer,
+    make_project,
+    make_target,
+    postback,
+    record_postback,
+)
 from tests.support.http.console_user import ConsoleBrowser, make_console_token, page_statements
 
 MARKUP = "<script>alert(1)</script><img src=x onerror=alert(1)>"
@@ -58,6 +70,21 @@ def test_a_finding_is_listed_with_its_export(person: ConsoleBrowser, customer: C
     execute("DELETE FROM audit_entries")
     execute("DELETE FROM exports")
     assert "<td></td>" in person.get("/findings").text
+
+
+@on_sqlite
+def test_a_finding_that_joined_its_ticket_after_the_approval_is_said_to_be_missing_in_it(
+    person: ConsoleBrowser, customer: Customer
+) -> None:
+    projects.set_ticket_grouping(customer.project_id, None, TicketGrouping.RULE, NOW, "test")
+    [export_id] = scanned(customer.project_id, 1, issue("a", location="h1"))
+    approval = Approval(make_target(customer).id, None)
+    transitions.approve(export_id, customer.account_id, approval, NOW + timedelta(minutes=1), "user:1", LOOPBACK_POLICY)
+    assert scanned(customer.project_id, 2, issue("a", location="h1"), issue("a", location="h2"), minutes=2) == []
+    later, first = re.findall(r"<tr>\n<td><a href=.*?</tr>", person.get("/findings").text, re.DOTALL)
+    assert ("joined later" in later, "joined later" in first) == (True, False)
+    shown = [person.get(f"/findings/{finding_id}").text for (finding_id,) in rows("SELECT id FROM findings ORDER BY id")]
+    assert ["the ticket that is sent lacks it" in page for page in shown] == [False, True]
 
 
 def test_findings_of_all_projects_are_shown_unless_one_is_chosen(person: ConsoleBrowser, customer: Customer) -> None:
