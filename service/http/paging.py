@@ -44,7 +44,7 @@ class Matching:
 
 
 #: Contains the ids of rows; a larger number does not fit into the database's integer.
-NUMBERS: Final = Matching(lambda text: _NUMBER.fullmatch(text) and int(text) <= MAX_ID)
+NUMBERS: Final = Matching(lambda text: _NUMBER.fullmatch(text) and int(text) <= MAX_ID, words="a number, such as 7")
 
 
 @dataclass(frozen=True, slots=True)

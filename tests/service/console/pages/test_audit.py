@@ -141,6 +141,7 @@ def test_a_filter_that_is_no_day_or_no_number_is_refused(person: ConsoleBrowser)
         answer = person.get("/audit", query)
         assert (answer.status_code, f"{name}: " in answer.text) == (422, True), query
         assert ("such as 2026-03-01" in answer.text) == ("_day" in query)
+        assert ("the allowed values: a number, such as 7." in answer.text) == ("account_id" in query)
 
 
 def test_an_empty_ledger_says_so(person: ConsoleBrowser) -> None:
