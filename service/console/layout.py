@@ -53,6 +53,7 @@ VERSION_NUMBER: Final = re.compile(r"[1-9][0-9]{0,8}")
 #: Longer than the address of a list with a search and filters in any script, shorter than servers' limits for a header line.
 _MAX_NEXT: Final = 7000
 
+_NOT_FOUND: Final = 404
 _METHOD_NOT_ALLOWED: Final = 405
 _UNPROCESSABLE: Final = 422
 _SERVER_ERROR: Final = 500
@@ -400,11 +401,11 @@ def _parent(req: falcon.Request, resp: falcon.Response) -> str:
     """Return the page of a rejected form, relative to the console; a form's path is its page's plus a verb.
 
     Browsers open the form's path without the form, for example in a duplicated tab. For a page with a bad filter, return
-    the page without filters.
+    the page without filters; for a form of a record that was not found, "".
     """
     page = req.path.removeprefix(CONSOLE)
     if req.method == "GET" and req.query_string and resp.status_code == _UNPROCESSABLE:
         return page if _SAFE_PATH.fullmatch(page) else ""
     parent = page.rpartition("/")[0]
-    is_form = req.method == "POST" or resp.status_code == _METHOD_NOT_ALLOWED
+    is_form = resp.status_code == _METHOD_NOT_ALLOWED or (req.method == "POST" and resp.status_code != _NOT_FOUND)
     return parent if is_form and _SAFE_PATH.fullmatch(parent) else ""

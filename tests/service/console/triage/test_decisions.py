@@ -518,6 +518,30 @@ def test_a_decision_that_came_too_late_leads_back_to_the_list(person: ConsoleBro
 
 
 @on_sqlite
+def test_an_approval_of_another_text_says_what_became_of_the_ticket(
+    person: ConsoleBrowser, customer: Customer, prepare: Callable[..., str]
+) -> None:
+    export_id, target_id = prepare(), make_target(customer).id
+    seen = {"target_id": target_id, "ticket_digest": queries.get(export_id).ticket_digest}
+    edited = {"title": "Another title", "description": "New", "severity": "low", "labels": ""}
+    assert person.post(f"/exports/{export_id}/edit", ticket_digest=seen["ticket_digest"], **edited).status_code == 303
+    page = person.post(f"/exports/{export_id}/approve", **seen)
+    assert page.status_code == 409
+    assert "This ticket changed after you opened it" in page.text
+    person.post(f"/exports/{export_id}/dismiss", reason="wont_fix")
+    page = person.post(f"/exports/{export_id}/approve", **seen)
+    assert (page.status_code, "This ticket is dismissed. Nothing was changed." in page.text) == (409, True)
+    assert "with this digest" not in page.text
+
+
+@on_sqlite
+def test_a_decision_on_a_ticket_that_is_gone_does_not_offer_to_open_it(person: ConsoleBrowser) -> None:
+    page = person.post("/exports/exp_01AAAAAAAAAAAAAAAAAAAAAAAA/dismiss", then="/inbox?severity=high")
+    assert (page.status_code, "Open the ticket" in page.text) == (404, False)
+    assert '<a href="/console/inbox">Go to the inbox</a> · <a href="/console/inbox?severity=high">Back to' in page.text
+
+
+@on_sqlite
 @pytest.mark.parametrize(("path", "link"), [("/inbox/review", "Back"), ("/exports/{export_id}/dismiss", "Open the ticket")])
 def test_the_address_of_a_form_leads_back_to_its_page(
     path: str, link: str, person: ConsoleBrowser, prepare: Callable[..., str]
