@@ -133,7 +133,8 @@ class NewRulePage(_RuleFormPage):
     def content(self, req: falcon.Request, user: ConsoleUser, **_ids: str) -> Mapping[str, Any]:
         """Return an empty form."""
         typed = {name: str(req.params[name]) for name in _TEXTS if isinstance(req.params.get(name), str)}
-        return _form_content(user, {**typed, "type": "approve"}, (), None)
+        kind = "approve" if Ability.APPROVE_EXPORTS in user.principal.abilities else "label"
+        return _form_content(user, {**typed, "type": kind}, (), None)
 
     def act(self, user: ConsoleUser, form: Mapping[str, str], **_ids: str) -> Redirect:
         """Add the rule. Raises ValidationFailed."""

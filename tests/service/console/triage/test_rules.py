@@ -1,5 +1,6 @@
 """Approval rules at the console: made, changed, tested, turned off, removed, and why one stopped."""
 
+import re
 from collections.abc import Callable
 from html import unescape
 from typing import Any
@@ -234,7 +235,9 @@ def test_the_form_says_if_the_token_may_only_label(decider: ConsoleBrowser, cust
     assert "ticket-exports:approve" not in decider.get("/rules/new").text
     labeler = ConsoleBrowser(decider.client)
     labeler.sign_in(make_console_token(customer, Ability.CONSOLE, Ability.MANAGE_RULES))
-    assert "also has the ability <code>ticket-exports:approve</code>" in labeler.get("/rules/new").text
+    form = labeler.get("/rules/new").text
+    assert "also has the ability <code>ticket-exports:approve</code>" in form
+    assert re.findall(r'name="type" value="(\w+)"[^>]* checked', form) == ["label"]
     assert labeler.post("/rules/new", **LABELS).status_code == 303
     [rule] = stored(customer)
     assert "also has the ability <code>ticket-exports:approve</code>" in labeler.get(f"/rules/{rule.id}").text
