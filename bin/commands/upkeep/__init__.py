@@ -1,1 +1,1 @@
-"""Commands that copy, restore, prune and encrypt the database."""
+"""Commands that copy, restore and prune the database, and encrypt its secrets with a new key."""
