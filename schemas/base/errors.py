@@ -120,7 +120,7 @@ class WrongStatus(Conflict):
     """The status of the record does not allow this action."""
 
 
-class OtherDigest(Conflict):
+class TicketChanged(Conflict):
     """The ticket is not the one with the digest of the request."""
 
 

@@ -79,7 +79,7 @@ TOO_LATE: Final[Mapping[ExportStatus, str]] = {
     ExportStatus.DISMISSED: "This ticket is dismissed.",
 }
 #: Why a decision on a ticket is refused that is not the one on the page.
-OTHER_DIGEST: Final = "This ticket changed after you opened it: scans added places, or somebody edited it."
+TICKET_CHANGED: Final = "This ticket changed after you opened it: scans added places, or somebody edited it."
 
 #: The statuses of each color: in progress, success, warning, failure. The others are neutral.
 _STATUSES: Final = {

@@ -160,9 +160,7 @@ def _result(finding: Finding, rule_index: int) -> dict[str, Any]:
     }
 
 
-def _walk(
-    project: Project, now: datetime, severities: Sequence[str], *, is_fixed: bool | None = None
-) -> Iterator[Finding]:
+def _walk(project: Project, now: datetime, severities: Sequence[str], *, is_fixed: bool | None = None) -> Iterator[Finding]:
     for severity in severities:
         last: str | None = None
         while found := finding_list.list_severity(project.id, severity, now, _BATCH, last, is_fixed=is_fixed):

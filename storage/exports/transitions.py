@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from peewee import SQL, Case, fn
 
-from schemas.base.errors import Conflict, ExportNotFound, OtherDigest, RiskRelayError, ValidationFailed, WrongStatus
+from schemas.base.errors import Conflict, ExportNotFound, RiskRelayError, TicketChanged, ValidationFailed, WrongStatus
 from schemas.base.fields import problem
 from schemas.base.timestamps import to_ms
 from schemas.exports.record import Approval, Export, Preparation
@@ -505,11 +505,11 @@ def require_approvable_target(target_id: str, account_id: int, policy: TargetPol
         raise refused
 
 
-def digest_error(ticket_digest: str | None, export: Export | LockedExport) -> OtherDigest | None:
+def digest_error(ticket_digest: str | None, export: Export | LockedExport) -> TicketChanged | None:
     """Return the error of a digest that is not the ticket's; None if it is, or if none is given."""
     if ticket_digest in {None, export.ticket_digest}:
         return None
-    return OtherDigest(f"The ticket of export {export.id} is not the one with this digest; read it again.")
+    return TicketChanged(f"The ticket of export {export.id} is not the one with this digest; read it again.")
 
 
 def mark_outcomes_unknown() -> None:

@@ -82,7 +82,7 @@ def dismiss(
 ) -> Export:
     """Dismiss a prepared export; one that was dismissed with the same reason and note is returned unchanged.
 
-    Raises ExportNotFound, Conflict, OtherDigest for another `ticket_digest` than the one given.
+    Raises ExportNotFound, Conflict, TicketChanged for another `ticket_digest` than the one given.
     """
     with transaction():
         export = lock(export_id, account_id)

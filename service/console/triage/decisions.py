@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final
 import falcon
 
 from runtime.clock import utc_now
-from schemas.base.errors import Conflict, FieldProblem, OtherDigest, ValidationFailed, WrongStatus
+from schemas.base.errors import Conflict, FieldProblem, TicketChanged, ValidationFailed, WrongStatus
 from schemas.base.fields import problem
 from schemas.content_policy.checked_form import read_checked
 from schemas.exports.record import ApprovalForm, Export, as_shown
@@ -35,7 +35,7 @@ from service.console.layout import (
 from service.console.preferences import remember_keys, remember_target
 from service.console.sessions import ConsoleUser
 from service.console.triage.ticket_view import SNOOZES
-from service.console.wording import OTHER_DIGEST, TOO_LATE
+from service.console.wording import TICKET_CHANGED, TOO_LATE
 from storage.accounts import audit_log
 from storage.exports import queries
 
@@ -281,9 +281,9 @@ def _prepared(export_id: str, user: ConsoleUser) -> Export:
 
 def _too_late(export: Export, conflict: Conflict) -> Conflict:
     """Return `conflict` in the words of the console if it is about the export's status or its ticket."""
-    if not isinstance(conflict, WrongStatus | OtherDigest):
+    if not isinstance(conflict, WrongStatus | TicketChanged):
         return conflict
-    reason = TOO_LATE.get(export.status, OTHER_DIGEST if isinstance(conflict, OtherDigest) else None)
+    reason = TOO_LATE.get(export.status, TICKET_CHANGED if isinstance(conflict, TicketChanged) else None)
     return conflict if reason is None else WrongStatus(f"{reason} Nothing was changed.")
 
 

@@ -151,7 +151,6 @@ def test_a_dismissal_has_a_reason_and_a_note_and_is_restored(person: ConsoleBrow
     assert [entry.action for entry in audit_log.list_for_subject(export_id, 9)] == ["restore", "dismiss", "prepare"]
 
 
-
 def test_places_that_were_added_meanwhile_are_not_dismissed_with_the_others(
     person: ConsoleBrowser, customer: Customer, prepare: Callable[..., str]
 ) -> None:
@@ -177,6 +176,7 @@ def test_places_that_were_added_meanwhile_are_not_dismissed_with_the_others(
         again = {**seen, "ticket_digest": queries.get(export_id).ticket_digest}
         assert person.post(f"{path}/dismiss", **again).status_code == 303
     assert queries.get(export_id).status is ExportStatus.DISMISSED
+
 
 @on_sqlite
 @pytest.mark.parametrize("verb", ["dismiss", "snooze"])
@@ -291,7 +291,6 @@ def test_a_ticket_is_snoozed_and_the_snooze_is_ended(person: ConsoleBrowser, pre
     assert queries.get(export_id).snooze is None
 
 
-
 @on_sqlite
 def test_only_a_ticket_with_findings_is_snoozed_until_it_is_seen_again(
     person: ConsoleBrowser, customer: Customer, prepare: Callable[..., str]
@@ -305,6 +304,7 @@ def test_only_a_ticket_with_findings_is_snoozed_until_it_is_seen_again(
         assert answer.status_code == (303 if is_offered else 422)
         assert ("Choose a time." in answer.text.partition('id="problem-days">')[2]) is not is_offered
         assert queries.get(export_id).snooze == (Snooze(None) if is_offered else None)
+
 
 @on_sqlite
 def test_a_snooze_until_a_date_lasts_to_its_end(person: ConsoleBrowser, prepare: Callable[..., str]) -> None:

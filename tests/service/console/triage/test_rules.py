@@ -136,6 +136,7 @@ def test_a_rule_whose_target_was_removed_chooses_no_other_by_itself(decider: Con
     assert target.id not in page
     assert f'<option value="">Target…</option>\n<option value="{other.id}">' in page
 
+
 @on_sqlite
 def test_a_stopped_rule_that_is_edited_says_that_it_is_still_off(decider: ConsoleBrowser, customer: Customer) -> None:
     removed, other = make_target(customer), make_target(customer)
@@ -150,7 +151,6 @@ def test_a_stopped_rule_that_is_edited_says_that_it_is_still_off(decider: Consol
     assert not stored(customer)[0].enabled
     assert decider.post(f"{path}/enable").status_code == 303
     assert decider.post(path, target_id=other.id, **fields).headers["location"].endswith("?done=rule_saved")
-
 
 
 @on_sqlite
