@@ -203,9 +203,8 @@ def add_grant(email: str, project_id: int | None, report_id: int | None, role: s
 def list_grants(email: str | None, as_json: bool) -> None:
     """List grants."""
     with opened():
-        if email is not None:
-            accounts.user_by_email(email)
-        GRANTS.show([_grant_record(each) for each in grants.list_all(email)], as_json)
+        wanted = None if email is None else accounts.user_by_email(email).email
+        GRANTS.show([_grant_record(each) for each in grants.list_all(wanted)], as_json)
 
 
 @grant.command(
@@ -235,8 +234,7 @@ def remove_grant(
 
 
 def _find(email: str, scope: tuple[int | None, int | None]) -> int:
-    accounts.user_by_email(email)
-    for each in grants.list_all(email):
+    for each in grants.list_all(accounts.user_by_email(email).email):
         if (each.project_id, each.report_id) == scope:
             return each.id
     raise NotFound("This user has no such grant; see `bin/riskrelay grant list`.")

@@ -123,9 +123,8 @@ def revoke_token(token_id: int | None, email: str | None, as_json: bool) -> None
 def list_sessions(email: str | None, as_json: bool) -> None:
     """List open console sessions, newest first."""
     with opened():
-        if email is not None:
-            user_by_email(email)
-        found = all_pages(partial(sessions.list_live, utc_now(), email=email), attrgetter("id"))
+        wanted = None if email is None else user_by_email(email).email
+        found = all_pages(partial(sessions.list_live, utc_now(), email=wanted), attrgetter("id"))
         SESSIONS.show([dump(ConsoleSessionResponse, each) for each in found], as_json)
 
 

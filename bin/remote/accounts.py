@@ -121,10 +121,14 @@ def _revoke(api: ApiClient, token_id: int | str | None) -> Record:
 
 
 def user_id(api: ApiClient, email: str) -> Any:
-    """Return the id of a user. Raises Refused if there is none with this email."""
-    found = api.items(_USERS, 1, email=email)
+    """Return the id of a user. Raises Refused if there is none with this email, in upper or lower case, or several."""
+    found = api.items(_USERS, email=email)
     if not found:
         raise Refused("There is no user with this email; see `bin/riskrelay user list`.")
+    if len(found) > 1:
+        found = [each for each in found if each["email"] == email]
+    if not found:
+        raise Refused("Several users have this email; write it as `bin/riskrelay user list` does.")
     return found[0]["id"]
 
 

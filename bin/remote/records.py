@@ -47,7 +47,7 @@ def _revoke_session(api: ApiClient, *, session_id: str | None, email: str | None
 
 def _sessions(api: ApiClient, email: str | None) -> list[ApiRecord]:
     """Return the open sessions, of one user if an email is given. Raises Refused for a user that does not exist."""
-    found = [each for each in api.items(_SESSIONS) if email is None or each["user"] == email]
+    found = [each for each in api.items(_SESSIONS) if email is None or str(each["user"]).lower() == email.lower()]
     if email is not None and not found:
         try:
             user_id(api, email)

@@ -137,8 +137,13 @@ def add_user(email: str, account_id: int, now: datetime, role: Role | None = Rol
 def list_users(
     account_id: int | None = None, email: str | None = None, limit: int | None = None, before: int | None = None
 ) -> list[User]:
-    """Return up to `limit` users, of one account and with one email where they are given, the newest first."""
-    query = where_given(_users(), (UserRow.account, account_id), (UserRow.email, email))
+    """Return up to `limit` users, of one account and with one email where they are given, the newest first.
+
+    The case of an email does not matter.
+    """
+    query = where_given(_users(), (UserRow.account, account_id))
+    if email is not None:
+        query = query.where(UserRow.id.in_([each.id for each in users_by_email(email)]))
     return read(User, newest_first(query, UserRow.id, limit, before))
 
 
@@ -167,12 +172,14 @@ def emails_of(user_ids: Collection[int]) -> Mapping[int, str]:
 
 
 def user_by_email(email: str) -> User:
-    """Return the user with this email. Raises NotFound."""
-    is_theirs = (UserRow.email == email) & UserRow.removed_at.is_null()
-    user = read_first(User, _users().where(is_theirs))
-    if user is None:
+    """Return the user with this email, in upper or lower case. Raises NotFound, Conflict if several differ only in that."""
+    named = [each for each in users_by_email(email) if each.removed_at is None]
+    named = [each for each in named if each.email == email] or named
+    if not named:
         raise NotFound("There is no user with this email; see `bin/riskrelay user list`.")
-    return user
+    if len(named) > 1:
+        raise Conflict("Several users have this email; write it as `bin/riskrelay user list` does.")
+    return named[0]
 
 
 def users_by_email(email: str) -> list[User]:

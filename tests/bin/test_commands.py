@@ -149,6 +149,16 @@ def test_a_user_is_disabled_enabled_and_removed(shell: Shell, customer_id: Custo
         assert email not in refused
 
 
+def test_the_case_of_an_email_does_not_matter(shell: Shell, customer_id: Customer) -> None:
+    email, typed = customer_id.email, customer_id.email.upper()
+    assert [each["user"] for each in shell.json("grant", "list", "--user", typed)] == [email]
+    assert shell.json("grant", "remove", "--user", typed, "--project", str(customer_id.project_id))["user"] == email
+    assert shell.json("session", "list", "--user", typed) == shell.json("session", "revoke", "--user", typed) == []
+    assert [each["user"] for each in shell.json("token", "revoke", "--user", typed)] == [email]
+    assert shell.json("user", "disable", typed)["email"] == email
+    assert shell.json("user", "remove", typed)["state"] == "removed"
+
+
 def test_grants_are_listed_and_withdrawn(shell: Shell, customer_id: Customer) -> None:
     email, project = customer_id.email, str(customer_id.project_id)
     shell.json("report", "add", "Spring", "--project", project)

@@ -88,6 +88,8 @@ def remove_user(email: str, actor: Manager) -> User:
     """
     with transaction():
         _require_may_withdraw(email, actor)
+        # As it is stored: responses have that one.
+        email = accounts.user_by_email(email).email
     naming = users.responses_that_name(email, utc_now())
     with transaction():
         _require_may_withdraw(email, actor)

@@ -23,8 +23,7 @@ def revoke(session_id: str, actor: Actor) -> Session:
 
 def revoke_of_user(email: str, actor: OperatorPrincipal) -> list[Session]:
     """End every live session of a user, and return them, the newest first. Raises NotFound for an unknown user."""
-    user_by_email(email)
-    return sessions.end_of_user(email, SessionEndReason.REVOKED, utc_now(), actor.key)
+    return sessions.end_of_user(user_by_email(email).email, SessionEndReason.REVOKED, utc_now(), actor.key)
 
 
 def _only(caller: TokenPrincipal) -> int | None:

@@ -8,7 +8,7 @@ from peewee import IntegrityError
 
 from schemas.base.errors import Conflict, NotFound
 from schemas.base.fields import MAX_ID
-from storage.accounts import accounts, projects
+from storage.accounts import accounts, projects, users
 from storage.db.engine import connection, execute, rows
 from tests.support.factories import NOW, Customer, make_customer
 
@@ -32,6 +32,24 @@ def test_an_unknown_email_is_not_found_and_not_repeated(database: str) -> None:
     with pytest.raises(NotFound) as missing:
         accounts.user_by_email("somebody@example.com")
     assert "somebody" not in missing.value.message
+
+
+def test_a_user_is_found_in_upper_and_lower_case(database: str) -> None:
+    account = accounts.add_account("One", NOW)
+    ada = accounts.add_user("Ada@Example.com", account.id, NOW)
+    for email in ("ada@example.com", "ADA@EXAMPLE.COM", "Ada@Example.com"):
+        assert accounts.user_by_email(email) == ada
+        assert accounts.list_users(email=email) == [ada]
+    # Added before that was refused.
+    execute("INSERT INTO users (email, account_id, created_at) VALUES ('ada@example.com', ?, 1)", (account.id,))
+    assert accounts.user_by_email("Ada@Example.com") == ada
+    assert accounts.user_by_email("ada@example.com").id != ada.id
+    with pytest.raises(Conflict, match="Several users"):
+        accounts.user_by_email("ADA@example.com")
+    users.remove("Ada@Example.com", NOW, "operator")
+    assert accounts.user_by_email("ADA@example.com").email == "ada@example.com"
+    with pytest.raises(NotFound):
+        accounts.user_by_email(f"removed:{ada.id}")
 
 
 def test_an_account_may_use_webhooks_unless_it_was_made_without(database: str) -> None:
