@@ -126,19 +126,34 @@ def base_url(settings: Settings) -> Iterator[CheckResult]:
         yield warning("base URL", f"No healthy response from {url}/healthz: {why}.", fix)
 
 
-def backups(settings: Settings, now: datetime) -> CheckResult:
-    """Check the age of the newest backup in DATA_DIR/backups; backups in other folders are not found."""
-    folder = settings.data_dir / "backups"
-    fix = f"bin/riskrelay backup '{folder}/'; docs/backup.md has a line for cron"
-    if not folder.is_dir():
-        return ok("backups", f"No backups in {folder}; `bin/riskrelay backup FILE` creates one anywhere.")
-    files = (path for path in folder.iterdir() if path.is_file() and path.suffix not in _NO_BACKUPS)
-    newest = max((path.stat().st_mtime for path in files), default=None)
-    if newest is None:
-        return warning("backups", f"No backups in {folder}.", fix)
-    made_at = datetime.fromtimestamp(newest, UTC)
-    message = f"The newest backup in {folder} is from {made_at:%Y-%m-%d %H:%M} UTC."
-    return warning("backups", message, fix) if now - made_at > BACKUP_WITHIN else ok("backups", message)
+def backups(settings: Settings, now: datetime) -> Iterator[CheckResult]:
+    """Check the age of the newest backup in DATA_DIR/backups, if there is one; the database knows of others."""
+    made_at = newest_backup(settings)
+    if made_at is not None:
+        yield check_backup(settings, made_at, f"The newest backup in {_backup_folder(settings)} is from", now)
+
+
+def newest_backup(settings: Settings) -> datetime | None:
+    """Return the time of the newest backup in DATA_DIR/backups; None without any."""
+    folder = _backup_folder(settings)
+    files = folder.iterdir() if folder.is_dir() else ()
+    times = [path.stat().st_mtime for path in files if path.is_file() and path.suffix not in _NO_BACKUPS]
+    return datetime.fromtimestamp(max(times), UTC) if times else None
+
+
+def check_backup(settings: Settings, made_at: datetime, where: str, now: datetime) -> CheckResult:
+    """Return whether a backup is young enough; `where` begins the message."""
+    message = f"{where} {made_at:%Y-%m-%d %H:%M} UTC."
+    return warning("backups", message, back_up(settings)) if now - made_at > BACKUP_WITHIN else ok("backups", message)
+
+
+def back_up(settings: Settings) -> str:
+    """Return the fix for a missing backup."""
+    return f"bin/riskrelay backup '{_backup_folder(settings)}/'; docs/backup.md has a line for cron"
+
+
+def _backup_folder(settings: Settings) -> Path:
+    return settings.data_dir / "backups"
 
 
 def is_loopback(host: str) -> bool:

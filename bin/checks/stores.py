@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Final
 
+from bin.checks import machine
 from bin.checks.results import CheckResult, Level, failure, ok, warning
 from bin.cli.installation import shared_secrets
 from runtime.redis_client import connect
+from schemas.settings.alert_channels import AlertKind
 from schemas.settings.definitions import DeploymentMode, RouteFamily, Settings
 from schemas.settings.parsers import HOW_TO_GENERATE, RECOMMENDED_SECRET_BYTES
 from schemas.targets.target import RESTORED, TargetStatus
@@ -18,6 +20,7 @@ from storage.accounts.account_limits import account_limits
 from storage.db import schema_version
 from storage.db.engine import is_sqlite, missing_folder
 from storage.exports import worker_heartbeats
+from storage.maintenance import backup as backup_files
 from storage.maintenance import key_rotation, store_health
 from storage.maintenance import restore as restoring
 from storage.maintenance.store_health import Integrity
@@ -25,6 +28,7 @@ from storage.reporting.metrics_snapshot import LATE_S, PAUSED_BY_HAND, MetricsSn
 from storage.secrets import key_check
 from storage.secrets.integrations import SharedSecrets
 from storage.secrets.vault import Vault
+from storage.targets import targets as target_rows
 
 #: Enough to check a file of some gigabytes; a larger one is checked in part.
 INTEGRITY_CHECK_S: Final = 5.0
@@ -174,8 +178,24 @@ def targets(settings: Settings, figures: MetricsSnapshot) -> Iterator[CheckResul
     if disabled:
         fix = "bin/riskrelay target resume ID once the receiver works, or bin/riskrelay target remove ID"
         yield warning("targets", f"{disabled} disabled: their approved exports fail.", fix)
-    if not (restored or by_hand or blocked or inactive or disabled):
+    if failing := target_rows.count_failing():
+        fix = "bin/riskrelay target list names them; bin/riskrelay target ping ID says why"
+        yield warning("targets", f"{failing} failing: their last attempts delivered nothing.", fix)
+    if not (restored or by_hand or blocked or inactive or disabled or failing):
         yield ok("targets", f"{figures.targets.get(TargetStatus.ACTIVE, 0)} active")
+
+
+def backups(settings: Settings, now: datetime) -> Iterator[CheckResult]:
+    """Check when `backup` made the last backup, unless DATA_DIR/backups has one or ALERTS leaves backups to another tool."""
+    if machine.newest_backup(settings) is not None or AlertKind.BACKUP not in settings.alert_kinds:
+        return
+    made_at, started_at = backup_files.last_recorded()
+    if made_at is not None:
+        yield machine.check_backup(settings, made_at, "The last backup was made at", now)
+    elif started_at is not None and now - started_at > machine.BACKUP_WITHIN:
+        yield warning("backups", "No backups: `bin/riskrelay backup` was never run.", machine.back_up(settings))
+    else:
+        yield ok("backups", "No backups yet; `bin/riskrelay backup FILE` creates one anywhere.")
 
 
 def first_records(settings: Settings) -> CheckResult:
@@ -294,6 +314,10 @@ def _unsendable_secrets(settings: Settings) -> list[CheckResult]:
 
 
 def _no_redis(settings: Settings, why: str) -> CheckResult:
+    if why == "ResponseError":
+        # It runs, and refuses every write, mostly because it cannot write its file.
+        level = Level.WARNING if settings.redis_embedded else Level.FAILURE
+        return CheckResult("Redis", level, "Redis refuses commands.", "free space on its disk; its log says why")
     if settings.redis_embedded:
         return warning("Redis", "The embedded Redis is not running; `make run` starts it.", "make run")
     message = f"Redis does not respond ({why}); deliveries start with the next sweep."

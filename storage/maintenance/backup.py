@@ -21,6 +21,7 @@ from storage.compliance.erasure_log import ErasedRow
 from storage.db import schema_version as schema
 from storage.db.engine import database, is_sqlite, transaction
 from storage.db.models import InstallationRow
+from storage.db.queries import tuples
 from storage.maintenance import postgres_dumps, sqlite_copies
 from storage.maintenance.postgres_dumps import DumpFailed
 from storage.maintenance.restore_sql import PAUSED_BY_RESTORE
@@ -84,6 +85,12 @@ def record(taken_at: datetime) -> None:
     """Store when the last backup was made, for the alert about old ones."""
     with transaction():
         InstallationRow.update(backup_at=taken_at).execute()
+
+
+def last_recorded() -> tuple[datetime | None, datetime | None]:
+    """Return when `record` was last called, and when the installation was first started; None before that."""
+    found = tuples(InstallationRow.select(InstallationRow.backup_at, InstallationRow.created_at))
+    return found[0] if found else (None, None)
 
 
 def examine(file: Path, vault: Vault) -> Backup:

@@ -73,6 +73,12 @@ def get(target_id: str, default: DefaultSecret | None, account_id: int | None = 
     return _target(find_row(target_id, account_id), default)
 
 
+def count_failing() -> int:
+    """Count the targets whose last deliveries failed, although they are to get more."""
+    is_failing = (TargetRow.status == TargetStatus.ACTIVE.value) & (TargetRow.connected_status == FAILING)
+    return int(TargetRow.select().where(IS_PRESENT, is_failing).count())
+
+
 def list_all(default: DefaultSecret | None) -> list[Target]:
     """Return every target, the newest first."""
     return [_target(row, default) for row in newest_first(TargetRow.select().where(IS_PRESENT), TargetRow.id)]

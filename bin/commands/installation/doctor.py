@@ -45,6 +45,7 @@ DATABASE: Final[dict[str, Callable[[Settings, MetricsSnapshot, datetime], Checke
     "accounts": lambda settings, *_: stores.first_records(settings),
     "keys": lambda settings, *_: stores.keys(settings),
     "secrets": lambda settings, *_: stores.secrets(settings),
+    "backups": lambda settings, _, now: stores.backups(settings, now),
     "workers": lambda _, figures, now: stores.heartbeat(figures, now),
     "deliveries": lambda _, figures, __: stores.deliveries(figures),
     "targets": lambda settings, figures, _: stores.targets(settings, figures),

@@ -6,7 +6,7 @@ import os
 import re
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,7 @@ from schemas.compliance.requests import Topic
 from schemas.targets.target import RESTORED, TargetStatus
 from storage.db.engine import close_database, connection, execute, open_database
 from storage.exports import worker_heartbeats
+from storage.maintenance import backup
 from storage.secrets.encrypted_columns import SUBJECT
 from storage.secrets.key_check import check_keys
 from storage.secrets.vault import Vault, installation_ids
@@ -55,6 +56,7 @@ class Patient:
     def __init__(self, folder: Path, url: str, redis: RedisServer, service: LoopbackServer) -> None:
         self.folder = folder
         self.reader: sqlite3.Connection | None = None
+        self.stack = ExitStack()
         self.url = url
         self.redis = redis
         self.env_file = folder / ".env"
@@ -70,6 +72,7 @@ class Patient:
             check_keys(Vault([OLD]), NOW)
             make_customer()
             worker_heartbeats.beat("worker:here:1:0", utc_now() + timedelta(seconds=5))
+            backup.record(utc_now())
 
     def asked(self, *words: str) -> Result:
         return CliRunner().invoke(riskrelay, ["doctor", *words], env=self.environment)
@@ -110,6 +113,7 @@ def patient(
     made = Patient(tmp_path, sqlite_url, redis, service)
     yield made
     close_database()
+    made.stack.close()
     if made.reader is not None:
         made.reader.close()
 
@@ -217,7 +221,18 @@ def backup_is_old_and_redactions_are_new(patient: Patient) -> None:
     (patient.data_dir / "backups" / "riskrelay.redactions").write_text("")
 
 
+def no_backup_was_made(patient: Patient) -> None:
+    with patient.database():
+        execute("UPDATE installation SET backup_at = NULL")
+
+
+def backup_elsewhere_is_old(patient: Patient) -> None:
+    with patient.database():
+        backup.record(utc_now() - timedelta(days=3))
+
+
 def backup_folder_is_empty(patient: Patient) -> None:
+    no_backup_was_made(patient)
     (patient.data_dir / "backups").mkdir()
 
 
@@ -231,6 +246,15 @@ def backup_folder_has_redactions_only(patient: Patient) -> None:
 
 def redis_is_stopped(patient: Patient) -> None:
     patient.redis.stop()
+
+
+def redis_cannot_write(patient: Patient) -> None:
+    def refuse(peer: Peer) -> None:
+        while commands := peer.connection.recv(65536).count(b"*"):
+            peer.send(b"-MISCONF Errors writing to the AOF file: No space left on device\r\n" * commands)
+
+    patient.stack.enter_context(full := LoopbackServer(refuse))
+    patient.environment["REDIS_URL"] = f"redis://127.0.0.1:{full.port}/0"
 
 
 def embedded_redis_is_stopped(patient: Patient) -> None:
@@ -311,6 +335,11 @@ def a_target_is(status: TargetStatus, reason: str | None) -> Callable[[Patient],
             execute("UPDATE targets SET status = ?, status_reason = ? WHERE id = ?", (status.value, reason, target_id))
 
     return turn
+
+
+def a_target_is_failing(patient: Patient) -> None:
+    with patient.database():
+        execute("UPDATE targets SET connected_status = 'failing' WHERE id = ?", (make_target(make_customer()).id,))
 
 
 def a_target_is_inactive_in_the_cloud(patient: Patient) -> None:
@@ -400,9 +429,12 @@ SYMPTOMS: Final[list[tuple[Callable[[Patient], None], str, str, str, str]]] = [
     (service_is_down, "base URL", "warning", "refused", "bin/riskrelay serve"),
     (backup_is_old, "backups", "warning", "The newest", "/backups/'; "),
     (backup_is_old_and_redactions_are_new, "backups", "warning", "The newest", "/backups/'; "),
+    (no_backup_was_made, "backups", "warning", "was never run", "bin/riskrelay backup '/"),
+    (backup_elsewhere_is_old, "backups", "warning", "The last backup", "bin/riskrelay backup '/"),
     (backup_folder_is_empty, "backups", "warning", "No backups", "bin/riskrelay backup '/"),
     (backup_folder_has_redactions_only, "backups", "warning", "No backups", "bin/riskrelay backup '/"),
     (redis_is_stopped, "Redis", "failure", "does not respond", "REDIS_URL"),
+    (redis_cannot_write, "Redis", "failure", "refuses commands", "free space"),
     (embedded_redis_is_stopped, "Redis", "warning", "not running", "make run"),
     (database_is_away, "database", "failure", "refused", "DATABASE_URL"),
     (database_is_not_migrated, "database", "failure", "0001_initial_tables", "bin/riskrelay migrate"),
@@ -421,6 +453,7 @@ SYMPTOMS: Final[list[tuple[Callable[[Patient], None], str, str, str, str]]] = [
     (a_target_is(TargetStatus.BLOCKED, "tracker_token_rejected"), "targets", "warning", "1 blocked", "status_reason"),
     (a_target_is(TargetStatus.DISABLED, "failing_for_days"), "targets", "warning", "1 disabled", "target resume ID"),
     (a_target_is(TargetStatus.INACTIVE, "no_secret"), "targets", "warning", "1 inactive", "secret set target"),
+    (a_target_is_failing, "targets", "warning", "1 failing", "target ping ID"),
     (a_target_is_inactive_in_the_cloud, "targets", "warning", "1 inactive", "or set OPERATOR_ACCOUNT_ID"),
     (a_request_is_overdue, "compliance", "failure", "1 requests are overdue", "compliance run"),
     (no_key_is_set, "keys", "failure", "not set", "restore the .env"),
