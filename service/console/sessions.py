@@ -223,8 +223,12 @@ class SessionGate:
         self._set_cookie(resp, secret)
 
     def count_failure(self, req: falcon.Request, reason: str) -> None:
-        """Count a failed sign-in of the request's address. Raises RateLimited over the limit."""
+        """Count and log a failed sign-in of the request's address. Raises RateLimited over the limit."""
         self._log_rejection(req, reason)
+        self._limits.count_failure(req)
+
+    def count_link_request(self, req: falcon.Request) -> None:
+        """Count a request for a link as a failed sign-in, which nobody sends by the thousand. Raises RateLimited."""
         self._limits.count_failure(req)
 
     def may_request_link(self, req: falcon.Request, email: str) -> bool:

@@ -87,8 +87,7 @@ class SignInLink(ConsoleRoute):
         gate = self._layout.gate
         gate.require_unblocked(req)
         email = gate.read_fields(req).get("email", "").strip()
-        # Requests count as failed sign-ins, so that nobody sends them by the thousand.
-        gate.count_failure(req, "link_requested")
+        gate.count_link_request(req)
         # Beyond the limit, the cookie stays that of the last link that was sent.
         if is_email_address(email) and gate.may_request_link(req, email):
 

@@ -99,6 +99,15 @@ def postman(tmp_path: Path) -> Postman:
     return Postman(tmp_path)
 
 
+def test_a_request_for_a_link_is_logged_as_no_rejection(
+    person: LinkBrowser, customer: Customer, caplog: pytest.LogCaptureFixture
+) -> None:
+    person.ask(customer.email)
+    assert "rejected" not in caplog.text
+    person.use("guessed")
+    assert "the console rejected a request" in caplog.text
+
+
 def test_a_link_signs_in_once(person: LinkBrowser, postman: Postman, customer: Customer) -> None:
     assert "Send a link" in person.get("/sign-in").text
     person.ask(customer.email)
