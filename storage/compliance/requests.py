@@ -8,10 +8,12 @@ lapsed is stale as soon as a worker claims a request of the shop: until then its
 
 import hashlib
 import json
+import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final
 
 from peewee import SQL, ModelSelect, fn
@@ -30,9 +32,10 @@ from schemas.compliance.requests import (
 )
 from storage.accounts.audit_log import append
 from storage.compliance import erasure_log
+from storage.compliance.erasure import is_known
 from storage.db import identifiers
 from storage.db.columns import columns, get_by_id, read, record_of
-from storage.db.engine import is_sqlite, transaction
+from storage.db.engine import after_commit, is_sqlite, transaction
 from storage.db.leases import LeasedJobs
 from storage.db.models import ComplianceRequestRow
 from storage.db.queries import for_update, newest_first, tuples, where_given
@@ -53,6 +56,7 @@ RETRY_S: Final = 60.0
 MAX_RETRY_S: Final = 3600.0
 
 _jobs: Final = LeasedJobs(ComplianceRequestRow)
+_log: Final = logging.getLogger(__name__)
 
 
 class LeaseLost(Exception):
@@ -103,6 +107,8 @@ def receive(order: ComplianceWebhook, body: bytes, signature: bytes, vault: Vaul
         )
         if not stored.on_conflict_ignore().as_rowcount().execute():
             _require_topic(order.topic, digest)
+            if order.topic is Topic.SHOP_REDACT:
+                _report_ignored(digest, order.shop_domain, now, actor)
             return None
         append(now, actor, "receive_compliance_request", request_id, order.topic.value)
     return request_id
@@ -327,6 +333,20 @@ def _require_topic(topic: Topic, digest: str) -> None:
     row = ComplianceRequestRow
     if row.select(row.topic).where(row.body_sha256 == digest).scalar() != topic.value:
         raise ValidationFailed(problem(f"/{TOPIC_HEADER}", "body_of_other_topic"))
+
+
+def _report_ignored(digest: str, shop_domain: str, now: datetime, actor: str) -> None:
+    """Log that a finished erasure was asked for again although there is data of the shop: an operator has to decide.
+
+    Either the shop was installed and removed again, or somebody sends an old webhook.
+    """
+    row = ComplianceRequestRow
+    found = tuples(row.select(row.id).where(row.body_sha256 == digest, row.finished_at < now - REPEATED_WITHIN))
+    if found and is_known(shop_domain):
+        [(request_id,)] = found
+        append(now, actor, "ignore_compliance_request", request_id)
+        message = "the erasure of a shop was requested again; if the shop was removed again, run: compliance repeat %s"
+        after_commit(partial(_log.warning, message, request_id))
 
 
 def _sealed_subject(

@@ -185,6 +185,26 @@ def test_a_replayed_erasure_of_a_shop_does_nothing_however_late(
     assert ([line.status for line in compliance_requests.list_all()], wake_ups.notifications) == (["done"], 1)
 
 
+@pytest.mark.parametrize(
+    ("days", "is_back", "query"), [(1, True, ""), (3, False, ""), (3, True, "dry_run=true"), (3, True, "")]
+)
+def test_an_ignored_erasure_of_a_shop_that_has_data_again_is_logged(
+    client: TestClient, customer: Customer, caplog: pytest.LogCaptureFixture, days: int, is_back: bool, query: str
+) -> None:
+    with freeze_time(NOW):
+        assert send_webhook(client, Topic.SHOP_REDACT, shop_body()).status_code == 204
+    execute(FINISH, (to_ms(NOW),))
+    if is_back:
+        execute("UPDATE projects SET shop_domain = ? WHERE id = ?", (SHOP, customer.project_id))
+    with freeze_time(NOW + timedelta(days=days)):
+        assert send_webhook(client, Topic.SHOP_REDACT, shop_body(), query=query).status_code in {200, 204}
+    is_reported = is_back and days > 2 and not query
+    [request] = compliance_requests.list_all()
+    entries = rows("SELECT subject_id FROM audit_entries WHERE action = 'ignore_compliance_request'")
+    assert (request.status, entries) == ("done", [(request.id,)] if is_reported else [])
+    assert (f"run: compliance repeat {request.id}" in caplog.text) is is_reported
+
+
 @pytest.mark.parametrize("query", ["", "dry_run=true"])
 @pytest.mark.parametrize("days", [0, 400])
 @pytest.mark.parametrize("first", [Topic.DATA_REQUEST, Topic.CUSTOMER_REDACT])
