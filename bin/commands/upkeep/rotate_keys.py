@@ -32,6 +32,12 @@ from storage.secrets.key_check import check_keys, renew_canary
 from storage.secrets.vault import Vault
 
 _SETTING: Final = "ENCRYPTION_KEYS"
+#: What to do about an unreadable value, by its table. ID tokens, uploads and mails of links are deleted by themselves.
+_FIXES: Final = {
+    "targets": "set it again",
+    "integration_secrets": "set it again",
+    "compliance_requests": "restore the key that encrypted it",
+}
 
 
 @click.command(
@@ -126,7 +132,7 @@ def _print(reencrypted: int, found: Survey, settings: Settings, vault: Vault, as
 
 
 def _problem(each: UnreadableValue) -> str:
-    fix = "set it again" if each.table != "compliance_requests" else "restore the key that encrypted it"
+    fix = _FIXES.get(each.table, "it is deleted within a week")
     return f"{each.table} {each.id}: no key decrypts {each.column}; {fix}."
 
 

@@ -172,7 +172,20 @@ def test_what_opens_with_no_key_is_reported_by_its_place_with_exit_code_1(shell:
     assert (record["reencrypted"], record["unreadable"], record["older_keys_needed"]) == (2, [place], False)
     reported = shell.type()
     assert reported.exit_code == 1
-    assert f"targets {target_id}: no key decrypts secret_sealed" in reported.stderr
+    assert f"targets {target_id}: no key decrypts secret_sealed; set it again." in reported.stderr
+
+
+def test_what_nobody_can_set_again_and_opens_with_no_key_is_left_to_its_end(shell: KeyShell) -> None:
+    with shell.database():
+        execute(
+            "INSERT INTO console_sessions (id, user_id, secret_sha256, browser_sha256, method, created_at, seen_at, "
+            "id_token_sealed) SELECT 'ses_1', MIN(id), 'a', 'b', 'openid_connect', 1, 1, ? FROM users",
+            (b"gone",),
+        )
+    reported = shell.type()
+    assert reported.exit_code == 1
+    place = "console_sessions ses_1: no key decrypts id_token_sealed"
+    assert f"{place}; it is deleted within a week." in reported.stderr
 
 
 def test_a_worker_of_this_host_that_was_not_restarted_is_waited_for(shell: KeyShell) -> None:
