@@ -159,13 +159,13 @@ def targets(settings: Settings, figures: MetricsSnapshot) -> Iterator[CheckResul
     blocked, inactive, disabled = (
         figures.targets.get(status, 0) for status in (TargetStatus.BLOCKED, TargetStatus.INACTIVE, TargetStatus.DISABLED)
     )
-    all_of_them = "bin/riskrelay target resume --all"
+    one = "bin/riskrelay target resume ID"
     if restored:
-        yield warning(
-            "targets", f"{restored} paused since a backup was restored.", f"see docs/backup.md, then: {all_of_them}"
-        )
+        # Of targets that a person has paused, nobody may resume all for the sake of the others.
+        fix = f"{one} for each: --all would resume those paused manually" if by_hand else f"{one}, or --all"
+        yield warning("targets", f"{restored} paused since a backup was restored.", f"see docs/backup.md, then: {fix}")
     if by_hand:
-        yield warning("targets", f"{by_hand} paused manually.", f"bin/riskrelay target resume ID, or: {all_of_them}")
+        yield warning("targets", f"{by_hand} paused manually.", f"{one}, if nothing speaks against it any more")
     if blocked:
         fix = "fix the status_reason of bin/riskrelay target list, then: bin/riskrelay target resume ID"
         yield warning("targets", f"{blocked} blocked: the address policy, the tracker or the account forbids them.", fix)

@@ -449,7 +449,7 @@ SYMPTOMS: Final[list[tuple[Callable[[Patient], None], str, str, str, str]]] = [
     (an_export_is(timedelta(minutes=20)), "deliveries", "warning", "20 min late", "bin/riskrelay work"),
     (an_export_is(timedelta(hours=5)), "deliveries", "failure", "5 h late", "bin/riskrelay work"),
     (a_target_is(TargetStatus.PAUSED, "operator"), "targets", "warning", "1 paused manually", "target resume"),
-    (a_target_is(TargetStatus.PAUSED, RESTORED), "targets", "warning", "restored", "target resume --all"),
+    (a_target_is(TargetStatus.PAUSED, RESTORED), "targets", "warning", "restored", "target resume ID, or --all"),
     (a_target_is(TargetStatus.BLOCKED, "tracker_token_rejected"), "targets", "warning", "1 blocked", "status_reason"),
     (a_target_is(TargetStatus.DISABLED, "failing_for_days"), "targets", "warning", "1 disabled", "target resume ID"),
     (a_target_is(TargetStatus.INACTIVE, "no_secret"), "targets", "warning", "1 inactive", "secret set target"),
@@ -522,6 +522,14 @@ def test_a_problem_is_reported_with_its_fix(
     lines = patient.asked().stdout.splitlines()
     assert any(line.startswith(f"{level:8} {name:11} ") and f"Fix: {found['fix']}" in line for line in lines)
     assert re.fullmatch(r"\d failures?, \d warnings?\.", lines[-1])
+
+
+def test_what_a_person_paused_is_not_to_be_resumed_with_what_a_restore_paused(patient: Patient) -> None:
+    a_target_is(TargetStatus.PAUSED, RESTORED)(patient)
+    a_target_is(TargetStatus.PAUSED, "operator")(patient)
+    fixes = [check["fix"] for check in patient.reported()["checks"] if check["fix"]]
+    assert ["for each: --all would resume those paused manually" in fix for fix in fixes] == [True, False]
+    assert all("target resume ID" in fix for fix in fixes)
 
 
 def test_wrong_settings_are_all_reported_with_what_needs_none_and_exit_code_2(patient: Patient) -> None:
