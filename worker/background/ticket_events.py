@@ -182,8 +182,8 @@ class EventTask:
         return outcome, decide_tracker_outcome(result, self._ended_try(event)), done
 
     def _ended_try(self, event: EventJob) -> Try:
-        options = self.options
-        return Try(event.attempts, options.schedule, event.created_at, options.now(), options.jitter())
+        options, now = self.options, self.options.now()
+        return Try(event.attempts, options.schedule, _schedule_began_at(event, now), now, options.jitter())
 
     def _apply(self, event: EventJob) -> TrackerResult:
         """Apply an event to the issue of its ticket."""
@@ -200,6 +200,12 @@ class EventTask:
             has_moved=has_moved,
         )
         return self.trackers.apply_event(event, applied)
+
+
+def _schedule_began_at(event: EventJob, now: datetime) -> datetime:
+    """Return when the first attempt of an event began that was to be retried: it may have waited for its target before."""
+    retried = [each["started_at"] for each in event.attempt_records if each["outcome"] == "retryable"]
+    return datetime.fromisoformat(retried[0]) if retried else now
 
 
 def _writes(event: EventJob) -> int:

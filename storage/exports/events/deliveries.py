@@ -88,6 +88,14 @@ class _Unsendable(NamedTuple):
         """Return whether its target takes nothing any more."""
         return self.removed_at is not None or self.target_status is TargetStatus.DISABLED
 
+    @property
+    def waits_for_person(self) -> bool:
+        """Return whether its target is turned off until a person acts, who expects it to learn what became of its ticket.
+
+        A redaction does not wait so long: it has a deadline by law, and when it ends a person is asked to erase the ticket.
+        """
+        return self.target_status is not TargetStatus.ACTIVE and self.type is not TicketEventType.REDACT
+
 
 def next_due(now: datetime, excluded: Collection[int | None] = ()) -> EventJob | None:
     """Return the event that has been due longest and may be sent now; of any account but those `excluded`."""
@@ -207,8 +215,9 @@ def postpone_unsendable(now: datetime, max_age: timedelta, actor: str) -> int:
     if not found:
         return 0
     gone = [each for each in found if each.is_gone]
-    late = [each for each in found if not each.is_gone and each.created_at <= now - max_age]
-    waiting = [each.id for each in found if not each.is_gone and each.created_at > now - max_age]
+    late = [each for each in found if not (each.is_gone or each.waits_for_person) and each.created_at <= now - max_age]
+    ended = {each.id for each in [*gone, *late]}
+    waiting = [each.id for each in found if each.id not in ended]
     with transaction():
         _end(gone, "target_disabled", now, actor)
         _end(late, "attempts_exhausted", now, actor)

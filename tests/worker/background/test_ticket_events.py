@@ -567,15 +567,55 @@ def test_events_wait_for_a_paused_target_and_end_with_a_disabled_one(
     assert stored() == [("ticket.updated", "delivered" if is_sent else "failed", None if is_sent else "target_disabled")]
 
 
-def test_an_event_of_days_ago_ends(grouped: Customer) -> None:
+@pytest.mark.parametrize("status", ["paused", "blocked", "inactive"])
+def test_events_wait_for_a_target_that_is_off_however_long_that_takes(grouped: Customer, status: str) -> None:
+    """A fixed ticket has no later event: without this one its issue would stay open for good."""
+    [export_id] = post(grouped, 1, "csp")
+    target_id = delivered(grouped, export_id, *ALL_EVENTS)
+    execute("UPDATE targets SET status = ? WHERE id = ?", (status, target_id))
+    for run in (2, 3):
+        post(grouped, run)
+    worker = EventWorker(Outcome(status=503, timings=TOOK), ACCEPTED)
+    worker.run()
+    assert worker.run(timedelta(days=30)) == []
+    execute("UPDATE targets SET status = 'active' WHERE id = ?", (target_id,))
+    # Its schedule begins with its first attempt, so that one failure does not end it.
+    assert len(worker.run(timedelta(minutes=10))) == 1
+    assert worker.run(timedelta(seconds=5)) == [("ticket.fixed", counts(fixed=1))]
+    assert stored() == [("ticket.fixed", "delivered", None)]
+
+
+def test_a_redaction_that_waits_for_days_ends_so_that_a_person_erases_the_ticket(grouped: Customer) -> None:
     [export_id] = post(grouped, 1, "csp")
     target_id = delivered(grouped, export_id, *ALL_EVENTS)
     targets.change_status(target_id, "pause", NOW, "user:1")
+    with transaction():
+        transitions.redact([export_id], NOW, "test")
+    worker = EventWorker()
+    worker.run()
+    worker.run(timedelta(hours=73))
+    assert stored() == [("ticket.redact", "failed", "attempts_exhausted")]
+
+
+def test_an_event_whose_ticket_is_not_delivered_for_days_ends(grouped: Customer) -> None:
+    [export_id] = post(grouped, 1, "csp")
+    delivered(grouped, export_id, *ALL_EVENTS)
+    execute("UPDATE exports SET status = 'failed'")
     post(grouped, 2, "csp", url=OTHER)
     worker = EventWorker()
     worker.run()
     worker.run(timedelta(hours=73))
     assert stored() == [("ticket.updated", "failed", "attempts_exhausted")]
+
+
+def test_an_event_that_fails_for_days_ends(grouped: Customer) -> None:
+    [export_id] = post(grouped, 1, "csp")
+    delivered(grouped, export_id, *ALL_EVENTS)
+    post(grouped, 2, "csp", url=OTHER)
+    worker = EventWorker(Outcome(status=503, timings=TOOK))
+    worker.run()
+    worker.run(timedelta(hours=73))
+    assert stored() == [("ticket.updated", "failed", "receiver_unavailable")]
 
 
 def test_a_dead_worker_s_event_is_sent_again_once_its_lease_has_lapsed(grouped: Customer) -> None:
