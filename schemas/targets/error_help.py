@@ -164,10 +164,11 @@ _HELP: Final[Mapping[str, ErrorHelp]] = {
     ),
     ISSUE_NOT_FOUND: ErrorHelp(
         "The issue of the ticket does not exist any more, or the token cannot see it.",
-        "Nothing to do if somebody deleted it: no later event reaches it.",
+        "Findings shows what is still open. A place that is fixed and found again gets a new ticket.",
     ),
     ISSUE_MOVED: ErrorHelp(
-        "The issue of the ticket was moved to another project.", "Nothing to do: no later event reaches it."
+        "The issue of the ticket was moved to another project.",
+        "Findings shows what is still open. A place that is fixed and found again gets a new ticket.",
     ),
     ISSUE_LOCKED: ErrorHelp(
         "The issue of the ticket is locked and takes no comments.", "Unlock it at the tracker for the next event."

@@ -7,6 +7,8 @@ from typing import Final, NamedTuple
 from schemas.base.ticket_event_types import TicketEventType
 from schemas.base.timestamps import to_ms
 from schemas.exports.tickets.ticket_events import PlaceChange
+from schemas.trackers.events import TrackerEventAction
+from schemas.trackers.failures import ISSUE_MOVED, ISSUE_NOT_FOUND
 from storage.db.bulk_sql import execute_over, rows_over
 from storage.db.columns import column_types
 from storage.db.models import TicketChangeRow
@@ -24,10 +26,17 @@ ON CONFLICT (scan_run_id, export_id, finding_id) DO {{on_conflict}}"""  # noqa: 
 _REPLACE: Final = "UPDATE SET change = excluded.change, changed_at = excluded.changed_at"
 _ADD_OR_REPLACE: Final = _ADD.format(rows="{rows}", on_conflict=_REPLACE)
 _ADD_NEW: Final = _ADD.format(rows="{rows}", on_conflict="NOTHING")
-#: Events to a disabled target fail, and a removed one is disabled.
-_SUBSCRIBED: Final = """
-WITH r (id, target_id) AS ({rows})
-SELECT r.id FROM r JOIN targets t ON t.id = r.target_id WHERE t.events LIKE ? AND t.status <> 'disabled'"""
+#: Events to a disabled target fail, and a removed one is disabled. Nor does an event reach an issue that was deleted or
+#: moved: the last one that was sent to the tracker failed with that.
+_SUBSCRIBED: Final = f"""
+WITH r (id, target_id) AS ({{rows}})
+SELECT r.id FROM r JOIN targets t ON t.id = r.target_id WHERE t.events LIKE ? AND t.status <> 'disabled'
+    AND COALESCE((
+        SELECT v.error_code FROM ticket_events v
+        WHERE v.export_id = r.id AND v.finished_at IS NOT NULL
+            AND COALESCE(v.result, '') <> '{TrackerEventAction.SKIPPED.value}'
+        ORDER BY v.number DESC LIMIT 1
+    ), '') NOT IN ('{ISSUE_NOT_FOUND}', '{ISSUE_MOVED}')"""  # noqa: S608 - our own names
 
 
 class NotedChange(NamedTuple):
@@ -39,7 +48,7 @@ class NotedChange(NamedTuple):
 
 
 def asking_for(event_type: TicketEventType, exports: Iterable[LockedExport]) -> set[str]:
-    """Return those of the exports whose approval covers an event for which their targets ask now, without disabled ones."""
+    """Return those of the exports whose approval covers an event for which their targets ask now, and that it can reach."""
     covered = [(each.id, each.target_id) for each in exports if event_type.value in (each.events or ())]
     return {row[0] for row in rows_over(_SUBSCRIBED, ("TEXT", "TEXT"), covered, (f'%"{event_type.value}"%',))}
 

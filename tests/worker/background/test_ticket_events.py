@@ -284,6 +284,34 @@ def test_a_reopened_finding_gets_a_new_ticket_if_the_target_of_the_earlier_one_i
     assert len(post(grouped, 4, "csp")) == (verb == "disable")
 
 
+# how the events ended; whether the issue of the ticket is known to be gone
+ENDS: Final = [
+    ([("failed", "issue_not_found", None)], True),
+    ([("failed", "issue_moved", None)], True),
+    ([("failed", "issue_not_found", None), ("delivered", None, "skipped")], True),
+    ([("failed", "issue_not_found", None), ("delivered", None, "commented")], False),
+    ([("failed", "issue_locked", None)], False),
+]
+
+
+@pytest.mark.parametrize(("ends", "is_gone"), ENDS)
+def test_a_reopened_finding_gets_a_new_ticket_if_the_issue_of_the_earlier_one_is_gone(
+    grouped: Customer, ends: list[tuple[str, str | None, str | None]], is_gone: bool
+) -> None:
+    [export_id] = post(grouped, 1, "csp")
+    delivered(grouped, export_id, *ALL_EVENTS)
+    worker = EventWorker()
+    for run in range(2, 2 + len(ends)):
+        post(grouped, run, "csp", url=f"https://shop.example/{run}")
+        worker.run()
+    for run in (8, 9):
+        for page in (PAGE, *(f"https://shop.example/{each}" for each in range(2, 2 + len(ends)))):
+            post(grouped, run, url=page)
+    for number, end in enumerate(ends, 1):
+        execute("UPDATE ticket_events SET status = ?, error_code = ?, result = ? WHERE number = ?", (*end, number))
+    assert len(post(grouped, 10, "csp")) == is_gone
+
+
 def test_events_that_were_asked_for_later_are_not_covered(grouped: Customer) -> None:
     [export_id] = post(grouped, 1, "csp")
     target_id = delivered(grouped, export_id)
