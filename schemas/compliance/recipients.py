@@ -7,6 +7,7 @@ from typing import Any
 
 from schemas.base.timestamps import format_rfc3339_or_none
 from schemas.exports.tickets.ticket_events import TicketEventStatus
+from schemas.trackers.failures import ISSUE_NOT_FOUND
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,8 @@ class Recipient:
         """The operator's next step; None if there is none, or none yet."""
         if self.status is TicketEventStatus.PENDING:
             return None
+        if self.error_code == ISSUE_NOT_FOUND:
+            return "Check that the issue was deleted: the tracker does not find it, so nothing was erased there."
         if self.status is not TicketEventStatus.DELIVERED:
             return "Ask the recipient to erase the ticket: it did not accept a redaction."
         if self.is_tracker:

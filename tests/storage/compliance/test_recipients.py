@@ -84,6 +84,13 @@ def test_the_ledger_names_who_accepted_a_redaction(customer: Customer, is_accept
     assert "Ask the recipient" in str(found()[silent].task)
 
 
+def test_an_issue_that_the_tracker_does_not_find_is_to_be_checked(customer: Customer) -> None:
+    export_id = delivered(customer, *ALL_EVENTS)
+    redact(export_id)
+    execute("UPDATE ticket_events SET status = 'failed', error_code = 'issue_not_found'")
+    assert "Check that the issue was deleted" in str(found()[export_id].task)
+
+
 def test_a_ticket_that_was_never_sent_has_no_recipient_and_a_failed_one_may_have(customer: Customer) -> None:
     unsent = delivered(customer, *ALL_EVENTS, status="failed", attempts=0)
     failed = delivered(customer, *ALL_EVENTS, status="failed")
