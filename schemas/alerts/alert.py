@@ -13,9 +13,14 @@ from typing import Any, Final, NamedTuple
 
 from schemas.settings.alert_channels import AlertKind
 from schemas.targets.error_help import help_for
+from schemas.targets.target import FAILING, TargetStatus
 
 #: Within this time, at most one message reports the same cause.
 QUIET_FOR: Final = timedelta(hours=1)
+#: Statuses that may become worse: deliveries are retried, the disk has some room.
+_WARNINGS: Final = frozenset({FAILING, "low"})
+#: Statuses of a target that end its exports.
+_ENDS_EXPORTS: Final = frozenset({TargetStatus.BLOCKED.value, TargetStatus.DISABLED.value})
 
 
 class AlertState(StrEnum):
@@ -45,6 +50,10 @@ class AlertCause:
         if self.happened_at is not None:
             return self.happened_at > last_at
         return self.details.get("status") != details.get("status")
+
+    def is_worse(self, details: Mapping[str, Any]) -> bool:
+        """Return whether an open alert, with these details, got worse, so that its acknowledgement does not cover it."""
+        return details.get("status") in _WARNINGS and self.details.get("status") not in _WARNINGS
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,6 +68,7 @@ class OpenAlert(NamedTuple):
     kind: AlertKind
     last_at: datetime
     details: Mapping[str, Any]
+    acknowledged_at: datetime | None = None
 
     def is_confirmed(self, within: timedelta, now: datetime) -> bool:
         """Return whether the host of a disk confirmed the alert lately; a clock that was ahead confirms nothing."""

@@ -1,7 +1,8 @@
 """Alerts and their messages: one row for each cause, one row for each channel until its message is sent.
 
 An alert opens, recovers and opens again; each message about it is queued by a compare-and-swap of when the last one was,
-so that all workers together queue at most one in QUIET_FOR. An acknowledged alert is silent until it opens again.
+so that all workers together queue at most one in QUIET_FOR. An acknowledged alert is silent until it opens again or gets
+worse.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -30,6 +31,8 @@ MAX_OPEN: Final = 200
 MAX_AT_ONCE: Final = 1_000
 #: A message that no channel took for so long is dropped.
 DROPPED_AFTER: Final = timedelta(hours=24)
+#: How long an acknowledgement covers further failed exports of a target.
+ACKNOWLEDGED_FOR: Final = timedelta(days=1)
 
 #: Rows of one statement.
 _ROWS_AT_ONCE: Final = 500
@@ -42,14 +45,10 @@ _LONGEST_WAIT: Final = timedelta(seconds=_RETRY_S[-1]) + _SKEW
 
 _jobs: Final = LeasedJobs(AlertMessageRow)
 
+#: What an alert has that nobody has acknowledged.
+_UNANSWERED: Final = {"acknowledged_at": None, "acknowledged_by": None}
 #: What changes, beside details and time, in an alert that opens again.
-_OPENED: Final = {
-    "state": EXCLUDED.state,
-    "first_at": EXCLUDED.first_at,
-    "count": AlertRow.count + 1,
-    "acknowledged_at": None,
-    "acknowledged_by": None,
-}
+_OPENED: Final = {"state": EXCLUDED.state, "first_at": EXCLUDED.first_at, "count": AlertRow.count + 1, **_UNANSWERED}
 
 #: Makes the body of a message with an id from the alerts that it is about.
 MakeBody = Callable[[str, Sequence[Alert]], Mapping[str, Any]]
@@ -75,7 +74,9 @@ def update(sources: AlertSources, channels: Sequence[AlertChannel], make_body: M
     causes = {cause.key: cause for cause in alert_causes.find(sources, known, now)}
     opened = [cause for key, cause in causes.items() if key not in known]
     pairs = [(cause, known[key]) for key, cause in causes.items() if key in known]
-    again = [cause for cause, alert in pairs if cause.is_news(alert.last_at, alert.details)]
+    news = [(cause, alert) for cause, alert in pairs if cause.is_news(alert.last_at, alert.details)]
+    again = [cause for cause, _ in news]
+    unanswered = [cause for cause, alert in news if _is_beyond_acknowledgement(cause, alert, now)]
     confirmed = [cause for cause, alert in pairs if alert_causes.needs_confirmation(cause, alert, now)]
     over = known.keys() - causes.keys() - alert_causes.unseen(known, causes.values(), now)
     summaries = (
@@ -87,6 +88,7 @@ def update(sources: AlertSources, channels: Sequence[AlertChannel], make_body: M
             # Not news: no message follows.
             _store(confirmed, now, last_at=AlertRow.last_at)
             _store(again, now)
+            _store(unanswered, now, **_UNANSWERED)
             _close(sorted(over), now)
             _insert_summary(summaries, now)
     unsent = _unsent(sources.kinds, now)
@@ -158,8 +160,16 @@ def _open_alerts() -> Any:
 
 def _known(kinds: Collection[AlertKind]) -> dict[str, OpenAlert]:
     """Return the open alerts of the kinds that are looked for, by their causes; the state of other kinds is unknown."""
-    shown = _open_alerts().select(AlertRow.cause, AlertRow.kind, AlertRow.last_at, AlertRow.details)
+    shown = _open_alerts().select(
+        AlertRow.cause, AlertRow.kind, AlertRow.last_at, AlertRow.details, AlertRow.acknowledged_at
+    )
     return {cause: OpenAlert(*row) for cause, *row in tuples(shown.where(_is_of(kinds)))}
+
+
+def _is_beyond_acknowledgement(cause: AlertCause, alert: OpenAlert, now: datetime) -> bool:
+    """Return whether an acknowledgement does not cover what happened since: it got worse, or happens still a day later."""
+    is_old = alert.acknowledged_at is not None and alert.acknowledged_at <= now - ACKNOWLEDGED_FOR
+    return cause.is_worse(alert.details) or (is_old and cause.happened_at is not None)
 
 
 def _is_of(kinds: Collection[AlertKind]) -> Any:

@@ -282,6 +282,38 @@ def test_an_acknowledged_alert_is_silent_until_it_comes_back(site: Site, target:
     assert (again.id, again.count, again.acknowledged_at) == (alert.id, 2, None)
 
 
+# the target before and after the acknowledgement
+WORSE: Final = [("blocked", "address_private"), ("disabled", "failing_for_days")]
+
+
+@pytest.mark.parametrize(("status", "reason"), WORSE)
+def test_an_acknowledged_alert_that_gets_worse_is_sent(site: Site, target: Target, status: str, reason: str) -> None:
+    worker = site.worker()
+    set_target(target, connected="failing")
+    site.run(worker)
+    [alert] = alerts.list_open()
+    alerts.acknowledge(alert.id, None, site.now, "user:test")
+    set_target(target, status, reason)
+    assert site.run(worker, 2 * HOUR) == [f"Target {status}"]
+    [worse] = alerts.list_open()
+    assert (worse.id, worse.acknowledged_at, worse.acknowledged_by) == (alert.id, None, None)
+    alerts.acknowledge(alert.id, None, site.now, "user:test")
+    set_target(target, connected="failing")
+    assert site.run(worker, 2 * HOUR) == []
+
+
+def test_an_acknowledgement_covers_further_failed_exports_for_a_day(site: Site, customer: Customer, target: Target) -> None:
+    worker = site.worker({AlertKind.EXPORTS})
+    make_failed(customer, target.id, 2)
+    site.run(worker)
+    [alert] = alerts.list_open()
+    alerts.acknowledge(alert.id, None, site.now, "user:test")
+    for hours in (6, 12, 18, 24):
+        make_failed(customer, target.id, 1, NOW + hours * HOUR)
+        assert site.run(worker, 6 * HOUR) == (["6 exports failed in a day"] if hours == 24 else [])
+    assert alerts.list_open()[0].acknowledged_by is None
+
+
 def test_an_account_acknowledges_its_own_alerts_alone(site: Site, target: Target) -> None:
     set_target(target, connected="failing")
     site.run(site.worker())
