@@ -88,17 +88,28 @@ def describe(alert: Alert) -> AlertText:
     text = _DESCRIBE[alert.kind](alert.details, alert.subject_id)
     if alert.state is AlertState.OPEN or alert.kind is AlertKind.WEEKLY:
         return text
-    return text._replace(headline=f"Over: {text.headline[:1].lower()}{text.headline[1:]}", advice="Nothing is left to do.")
+    return text._replace(headline=f"Over: {text.headline[:1].lower()}{text.headline[1:]}", advice=_what_is_left(alert))
+
+
+def _what_is_left(alert: Alert) -> str:
+    """Return what is to be done after an alert is over: exports that failed stay so until they are retried."""
+    has_ended_exports = alert.kind is AlertKind.TARGET and alert.details["status"] in _ENDS_EXPORTS
+    if has_ended_exports or alert.kind is AlertKind.EXPORTS:
+        return "Retry its exports that are still failed or blocked, if there are any."
+    return "Nothing is left to do."
 
 
 def _target(details: Mapping[str, Any], target_id: str | None) -> AlertText:
     status, reason = details["status"], details["reason"]
     path, subject = f"/targets/{target_id}", f"{details['name']} ({details['host']})"
-    if status == "failing":
-        advice = f"{help_for(reason).fix} Deliveries are retried." if reason else "See the last attempts on its page."
-        return AlertText("Target fails", subject, advice, path)
-    advice = f"{help_for(reason).fix if reason else 'See its page.'} Then resume the target: until then it gets nothing."
-    return AlertText(f"Target {status}", subject, advice, path)
+    fix = help_for(reason).fix if reason else ""
+    if status == FAILING:
+        # An error that ends an export at once names the retry as a part of its fix.
+        advice = fix if "retry" in fix else f"{fix} Deliveries are retried."
+        return AlertText("Target fails", subject, advice if fix else "See the last attempts on its page.", path)
+    needs_resume = status in _ENDS_EXPORTS and "resume the target" not in fix.lower()
+    then = "Then resume the target: until then it gets nothing." if needs_resume else "Until then it gets nothing."
+    return AlertText(f"Target {status}", subject, f"{fix or 'See its page.'} {then}", path)
 
 
 def _exports(details: Mapping[str, Any], target_id: str | None) -> AlertText:
@@ -140,7 +151,7 @@ def _weekly(details: Mapping[str, Any], _subject: str | None) -> AlertText:
     advice = (
         f"Attempts in 7 days: {details['delivered']} delivered, {details['failed']} failed. "
         f"Open alerts: {details['open_alerts']}. Targets that get nothing or fail: {details['targets']}. "
-        f"Exports that failed in a day: {details['exports']}."
+        f"Exports that failed in 7 days and were not retried: {details['exports']}."
     )
     if details["anchor"] is not None:
         advice += f" Anchor of the audit log, for audit verify --anchor: {details['anchor']}"

@@ -112,7 +112,7 @@ _HELP: Final[Mapping[str, ErrorHelp]] = {
     ),
     "redirect_refused": ErrorHelp(
         "The receiver responded with a redirect, which RiskRelay does not follow.",
-        "Change the target's URL to the one that the receiver redirects to.",
+        "Change the target's URL to the one that the receiver redirects to, then retry.",
     ),
     "receiver_gone": ErrorHelp(
         "The receiver responded with 410 Gone.",

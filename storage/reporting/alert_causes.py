@@ -122,7 +122,7 @@ def weekly_summary(open_alerts: int, now: datetime) -> AlertCause:
         "failed": int(failed),
         "open_alerts": open_alerts,
         "targets": len(_target_rows(now)),
-        "exports": int(sum(row[2] for row in _failed_by_target(now))),
+        "exports": sum(row[2] for row in _failed_by_target(now - _WEEK)),
     }
     return AlertCause(weekly_key(now), AlertKind.WEEKLY, details)
 
@@ -157,7 +157,7 @@ def _target_rows(now: datetime) -> list[Any]:
 
 
 def _exports(now: datetime) -> Iterator[AlertCause]:
-    found = _failed_by_target(now)
+    found = _failed_by_target(now - FAILED_WITHIN)
     # Of any target, older ones may not be counted then.
     is_cut = sum(row[2] for row in found) >= MAX_FAILED
     for target_id, newest, count, account_id, name in found:
@@ -165,10 +165,10 @@ def _exports(now: datetime) -> Iterator[AlertCause]:
         yield AlertCause(f"exports:{target_id}", AlertKind.EXPORTS, details, target_id, account_id, from_ms(newest))
 
 
-def _failed_by_target(now: datetime) -> list[Any]:
+def _failed_by_target(since: datetime) -> list[Any]:
     x = ExportRow.alias("x")
     # Word by word the condition of the index exports_failed: as a parameter, both databases would not read that index.
-    newest = x.select(x.target, x.finished_at).where(SQL("status = 'failed'"), x.finished_at >= now - FAILED_WITHIN)
+    newest = x.select(x.target, x.finished_at).where(SQL("status = 'failed'"), x.finished_at >= since)
     part = newest.order_by(x.finished_at.desc()).limit(MAX_FAILED).alias("part")
     t = TargetRow
     counted = t.select(t.id, fn.MAX(part.c.finished_at), fn.COUNT(SQL("*")), t.account, t.name)

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from email import message_from_bytes, policy
 from typing import Any, Final
 
@@ -83,6 +84,39 @@ def test_without_a_console_there_is_no_link() -> None:
 def test_an_alert_that_is_over_says_so() -> None:
     [only] = body_of(alert(state=AlertState.RECOVERED))["alerts"]
     assert (only["headline"], only["what_to_do"]) == ("Over: target fails", "Nothing is left to do.")
+
+
+@pytest.mark.parametrize(
+    ("kind", "details"),
+    [
+        (AlertKind.TARGET, {"status": "blocked", "reason": "address_private"}),
+        (AlertKind.TARGET, {"status": "disabled", "reason": "receiver_gone"}),
+        (AlertKind.EXPORTS, {"count": 3, "is_cut": False}),
+    ],
+)
+def test_an_alert_that_is_over_names_the_exports_that_it_ended(kind: AlertKind, details: dict[str, Any]) -> None:
+    over = alert(kind=kind, state=AlertState.RECOVERED)
+    [only] = body_of(replace(over, details={**over.details, **details}))["alerts"]
+    assert only["what_to_do"] == "Retry its exports that are still failed or blocked, if there are any."
+
+
+# status and reason of a target, what to do
+ADVICE: Final = [
+    ("failing", None, "See the last attempts on its page."),
+    ("failing", "receiver_unauthorized", "Check the access rules of the receiver and the proxy, then retry."),
+    ("failing", "certificate_expired", "Renew the certificate. Deliveries are retried."),
+    ("disabled", "failing_for_days", "Fix the receiver, then resume the target. Until then it gets nothing."),
+    ("blocked", "tracker_moved", "as the browser shows it. Then resume the target: until then it gets nothing."),
+    ("inactive", "no_secret", "or with `secret set target`. Until then it gets nothing."),
+    ("paused", "restored", "then resume the target. Until then it gets nothing."),
+]
+
+
+@pytest.mark.parametrize(("status", "reason", "advice"), ADVICE)
+def test_a_target_s_alert_says_what_happens_to_its_exports(status: str, reason: str | None, advice: str) -> None:
+    made = alert()
+    [only] = body_of(replace(made, details={**made.details, "status": status, "reason": reason}))["alerts"]
+    assert only["what_to_do"].endswith(advice)
 
 
 def test_many_alerts_are_counted() -> None:

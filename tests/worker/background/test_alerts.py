@@ -160,7 +160,7 @@ def test_a_target_that_is_turned_off_is_reported(
     [alert] = body["alerts"]
     assert (alert["headline"], alert["subject"]) == (headline, "Tracker (tracker.example.com)")
     assert alert["url"] == f"https://relay.example.com/console/targets/{target.id}"
-    assert "resume" in alert["what_to_do"]
+    assert "resume" in alert["what_to_do"].lower()
 
 
 def test_a_target_that_fails_and_is_then_blocked_is_reported_again_after_an_hour(site: Site, target: Target) -> None:
@@ -553,3 +553,18 @@ def test_the_summary_has_an_anchor_of_the_audit_log(site: Site, customer: Custom
     [(_channel, body)] = site.channels.sent
     head = audit_chain.head()
     assert f"--anchor: {head.position}:{head.hash}" in body["alerts"][0]["what_to_do"]
+
+
+def test_the_summary_counts_what_failed_in_the_week_and_was_not_retried(
+    site: Site, customer: Customer, target: Target
+) -> None:
+    make_failed(customer, target.id, 2, NOW - 6 * DAY)
+    make_failed(customer, target.id, 3, NOW - 8 * DAY)
+    [retried] = make_failed(customer, target.id, 1, NOW - DAY)
+    begun = "UPDATE exports SET status = 'approved', due_at = 0, finished_at = NULL, status_reason = NULL WHERE id = ?"
+    execute(begun, (retried,))
+    worker = site.worker({AlertKind.WEEKLY})
+    while worker.run_once():
+        pass
+    [(_channel, body)] = site.channels.sent
+    assert "Exports that failed in 7 days and were not retried: 2." in body["alerts"][0]["what_to_do"]
