@@ -31,6 +31,8 @@ from storage.targets import targets
 
 #: An active target is reported once its attempts have failed for this long: a retry within seconds often succeeds.
 FAILING_FOR: Final = timedelta(minutes=2)
+#: A paused target is reported once an export has waited for this long: somebody, or a restore, paused it and forgot it.
+PAUSED_FOR: Final = timedelta(days=1)
 #: Only exports that failed within this time are reported.
 FAILED_WITHIN: Final = timedelta(days=1)
 #: Failed exports of all targets that are counted, the newest: no index has them by target.
@@ -135,7 +137,7 @@ def weekly_key(now: datetime) -> str:
 
 def _targets(now: datetime) -> Iterator[AlertCause]:
     for target_id, account_id, name, base_url, status, reason, validation, validation_reason, code in _target_rows(now):
-        is_off = status in _OFF
+        is_off = status != TargetStatus.ACTIVE.value
         # A validation that passed has a reason, too: the certificate expires soon.
         failed_by = validation_reason if validation == FAILED else None
         details = {
@@ -152,8 +154,13 @@ def _target_rows(now: datetime) -> list[Any]:
     is_failing = (t.status == TargetStatus.ACTIVE.value) & (t.connected_status == FAILING)
     is_long = t.failing_since.is_null() | (t.failing_since <= now - FAILING_FOR)
     shown = (t.id, t.account, t.name, t.base_url, t.status, t.status_reason, t.validation_status, t.validation_reason)
+    waiting = ExportRow.select(SQL("1")).where(ExportRow.target == t.id)
+    # It lost its secret, by other settings or a move to another server: nothing is approved for a target that never had one.
+    is_unsigned = (t.status == TargetStatus.INACTIVE.value) & fn.EXISTS(waiting.where(ExportRow.due_at.is_null(False)))
+    is_forgotten = (t.status == TargetStatus.PAUSED.value) & fn.EXISTS(waiting.where(ExportRow.due_at <= now - PAUSED_FOR))
     # Targets are read whole: there are thousands at most, and each of these columns may change with every attempt.
-    return tuples(t.select(*shown, last_error(t.id)).where(targets.IS_PRESENT, t.status.in_(_OFF) | (is_failing & is_long)))
+    is_wrong = t.status.in_(_OFF) | (is_failing & is_long) | is_unsigned | is_forgotten
+    return tuples(t.select(*shown, last_error(t.id)).where(targets.IS_PRESENT, is_wrong))
 
 
 def _exports(now: datetime) -> Iterator[AlertCause]:

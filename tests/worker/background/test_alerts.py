@@ -163,6 +163,32 @@ def test_a_target_that_is_turned_off_is_reported(
     assert "resume" in alert["what_to_do"].lower()
 
 
+def test_a_target_that_lost_its_secret_is_reported_while_exports_wait_for_it(
+    site: Site, target: Target, customer: Customer
+) -> None:
+    worker = site.worker()
+    set_target(target, "inactive", "no_secret")
+    assert site.run(worker) == []
+    set_target(target)
+    waiting = make_approved(customer, target.id)
+    set_target(target, "inactive", "no_secret")
+    assert site.run(worker, MINUTE) == ["Target inactive"]
+    execute("UPDATE exports SET status = 'exported', due_at = NULL, finished_at = 0 WHERE id = ?", (waiting,))
+    assert site.run(worker, HOUR) == ["Over: target inactive"]
+
+
+def test_a_paused_target_is_reported_once_an_export_has_waited_for_a_day(
+    site: Site, target: Target, customer: Customer
+) -> None:
+    worker = site.worker()
+    make_approved(customer, target.id)
+    set_target(target, "paused", "restored")
+    assert site.run(worker, 23 * HOUR) == []
+    assert site.run(worker, HOUR) == ["Target paused"]
+    set_target(target)
+    assert site.run(worker, HOUR) == ["Over: target paused"]
+
+
 def test_a_target_that_fails_and_is_then_blocked_is_reported_again_after_an_hour(site: Site, target: Target) -> None:
     worker = site.worker()
     set_target(target, connected="failing")
