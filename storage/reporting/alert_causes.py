@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from peewee import SQL, fn
+from peewee import OP, SQL, Expression, fn
 
 from schemas.alerts.alert import AlertCause
 from schemas.base.timestamps import from_ms, to_ms
@@ -154,10 +154,12 @@ def _target_rows(now: datetime) -> list[Any]:
     is_failing = (t.status == TargetStatus.ACTIVE.value) & (t.connected_status == FAILING)
     is_long = t.failing_since.is_null() | (t.failing_since <= now - FAILING_FOR)
     shown = (t.id, t.account, t.name, t.base_url, t.status, t.status_reason, t.validation_status, t.validation_reason)
-    waiting = ExportRow.select(SQL("1")).where(ExportRow.target == t.id)
+    # Not EXISTS, for which PostgreSQL reads all exports.
+    waiting = ExportRow.select(ExportRow.due_at).where(ExportRow.target == t.id, ExportRow.due_at.is_null(False))
+    first_due = waiting.order_by(ExportRow.due_at).limit(1)
     # It lost its secret, by other settings or a move to another server: nothing is approved for a target that never had one.
-    is_unsigned = (t.status == TargetStatus.INACTIVE.value) & fn.EXISTS(waiting.where(ExportRow.due_at.is_null(False)))
-    is_forgotten = (t.status == TargetStatus.PAUSED.value) & fn.EXISTS(waiting.where(ExportRow.due_at <= now - PAUSED_FOR))
+    is_unsigned = (t.status == TargetStatus.INACTIVE.value) & Expression(first_due, OP.IS_NOT, None)
+    is_forgotten = (t.status == TargetStatus.PAUSED.value) & Expression(first_due, OP.LTE, to_ms(now - PAUSED_FOR))
     # Targets are read whole: there are thousands at most, and each of these columns may change with every attempt.
     is_wrong = t.status.in_(_OFF) | (is_failing & is_long) | is_unsigned | is_forgotten
     return tuples(t.select(*shown, last_error(t.id)).where(targets.IS_PRESENT, is_wrong))
