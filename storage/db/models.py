@@ -5,6 +5,7 @@
 
 import re
 from datetime import timedelta
+from typing import Final
 
 from peewee import (
     AutoField,
@@ -38,6 +39,10 @@ from schemas.triage.bulk_decisions import BulkAction
 from schemas.triage.bulk_jobs import BulkJobStatus
 from storage.db.columns import EnumField, JsonField, TimestampField
 from storage.db.engine import database
+
+#: In place of the export of a finding whose ticket retention deleted before anybody got it. Not null: findings whose exports
+#: were deleted before migration 0013 have that, also where these were delivered.
+NO_EXPORT: Final = ""
 
 
 def _table_name(model: type[Model]) -> str:
@@ -166,7 +171,7 @@ class FindingRow(BaseModel):
     first_seen_at = TimestampField()
     last_seen_at = TimestampField()
     times_seen = IntegerField()
-    #: The export whose ticket it belongs to; retention may have deleted it.
+    #: The export whose ticket it belongs to; retention may have deleted it, and leaves NO_EXPORT if nobody got the ticket.
     export_id = TextField(null=True)
     #: The scanner's page about the rule.
     help_url = TextField(null=True)

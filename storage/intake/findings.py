@@ -23,7 +23,7 @@ from storage.accounts.audit_log import AuditEntry, append_all
 from storage.db import identifiers
 from storage.db.columns import columns, read, read_first
 from storage.db.engine import connection, is_sqlite, transaction
-from storage.db.models import ProjectRow, ScanRunRow
+from storage.db.models import NO_EXPORT, ProjectRow, ScanRunRow
 from storage.exports import groups_sql
 from storage.exports.rows import Draft, WrittenTicket, written
 from storage.exports.rules.rule_evaluation import LEFT_TO_WORKERS, ApprovalRules
@@ -166,13 +166,13 @@ def _store(
     new = _insert_new(postback, issues, export_ids, run, now)
     limits.require_room(run.account_id, Limited.FINDINGS, len(new), now)
     known = {mark: issue for mark, issue in issues.items() if mark not in new}
-    raised, fixed = _mark_seen(known, run, postback, now)
+    raised, fixed, unticketed = _mark_seen(known, run, postback, now)
     changes = life_cycle.advance(run, postback, [each.id for each in fixed.values()], now, options.fixed_after_runs)
     if not issues:
         return PostbackResult(postback.scan_run_id, 0, 0, (), changes.fixed)
     ticketed = new
-    if changes.renewed:
-        issues, ticketed = _renewed(issues, changes.renewed, fixed, new)
+    if changes.renewed or unticketed:
+        issues, ticketed = _renewed(issues, changes.renewed, fixed, unticketed, new)
         if grouped is not None:
             grouped, export_ids = grouped.renewed(issues, changes.renewed, export_ids, now)
         groups_sql.move_findings([(finding_id, export_ids[mark]) for mark, finding_id in ticketed.items()])
@@ -213,13 +213,13 @@ def _store(
 
 def _mark_seen(
     issues: Mapping[str, Issue], run: PostedRun, postback: ScanPostback, now: datetime
-) -> tuple[list[tuple[str | None, str]], dict[str, SeenFinding]]:
+) -> tuple[list[tuple[str | None, str]], dict[str, SeenFinding], dict[str, SeenFinding]]:
     """Store that findings were seen again.
 
-    Return the export and the severity of each that has become more severe, and those that were fixed, by fingerprint. A
-    finding keeps its highest severity, and the first help link.
+    Return the export and the severity of each that has become more severe; and by fingerprint those that were fixed, and
+    those whose ticket was deleted before anybody got it. A finding keeps its highest severity, and the first help link.
     """
-    raised, changed, fixed = [], [], {}
+    raised, changed, fixed, unticketed = [], [], {}, {}
     for each in findings_sql.mark_seen(issues, run.project_id, postback, now):
         issue = issues[each.fingerprint]
         is_raised = _is_raised(issue, each.severity)
@@ -230,8 +230,10 @@ def _mark_seen(
             changed.append(each._replace(severity=severity, help_url=each.help_url or issue.help_url))
         if each.fixed_at is not None:
             fixed[each.fingerprint] = each
+        elif each.export_id == NO_EXPORT:
+            unticketed[each.fingerprint] = each
     findings_sql.upgrade(changed)
-    return raised, fixed
+    return raised, fixed, unticketed
 
 
 def _is_raised(issue: Issue, severity: str) -> bool:
@@ -242,20 +244,26 @@ def _renewed(
     issues: Mapping[str, Issue],
     renewed: Mapping[str, ReportedFinding],
     fixed: Mapping[str, SeenFinding],
+    unticketed: Mapping[str, SeenFinding],
     new: Mapping[str, str],
 ) -> tuple[dict[str, Issue], dict[str, str]]:
     """Return the issues by fingerprint, and the ids of the findings that need a ticket, by fingerprint.
 
-    Reopened issues name their earlier export, and have the highest severity that was reported. They come first, so that a
-    group begins with their text.
+    Reopened issues name their earlier export. All have the highest severity that was reported. Reopened ones come first, so
+    that a group begins with their text.
     """
     naming = {mark: _renewed_issue(issues[mark], each.export_id, fixed[mark].severity) for mark, each in renewed.items()}
-    return {**issues, **naming}, {**{mark: each.id for mark, each in renewed.items()}, **new}
+    again = {
+        mark: replace(issues[mark], severity=highest([issues[mark].severity, each.severity]))
+        for mark, each in unticketed.items()
+    }
+    ids = {mark: each.id for mark, each in renewed.items()} | {mark: each.id for mark, each in unticketed.items()}
+    return {**issues, **naming, **again}, {**ids, **new}
 
 
 def _renewed_issue(issue: Issue, export_id: str | None, severity: str) -> Issue:
     """Return an issue that is open again: it names its earlier export, and has the highest severity that was reported."""
-    text = reopened_text(issue.description or issue.title, export_id)
+    text = reopened_text(issue.description or issue.title, export_id or None)
     return replace(issue, description=text, severity=highest([issue.severity, severity]))
 
 

@@ -10,7 +10,7 @@ from schemas.intake.scanner import Issue, ScanPostback
 from storage.db.bulk_sql import execute_over, rows_over
 from storage.db.columns import JsonField, column_types
 from storage.db.engine import execute, first_row, is_sqlite, rows
-from storage.db.models import FindingRow, FindingSightingRow, PageResultRow
+from storage.db.models import NO_EXPORT, FindingRow, FindingSightingRow, PageResultRow
 
 _FINDING: Final = tuple(FindingRow._meta.columns)
 _FINDING_TYPES: Final = column_types(FindingRow, _FINDING)
@@ -61,7 +61,8 @@ WITH r (fingerprint, severity, help_url) AS ({{rows}}), locked AS ({_LOCKED}), s
     {_INSERT_SIGHTINGS} SELECT id, ?, ? FROM seen {_NOT_MISSED}
 )
 SELECT seen.* FROM seen JOIN r ON r.fingerprint = seen.fingerprint
-WHERE seen.severity <> r.severity OR (seen.help_url IS NULL AND r.help_url IS NOT NULL) OR seen.fixed_at IS NOT NULL"""  # noqa: S608 - our own names
+WHERE seen.severity <> r.severity OR (seen.help_url IS NULL AND r.help_url IS NOT NULL) OR seen.fixed_at IS NOT NULL
+    OR seen.export_id = '{NO_EXPORT}'"""  # noqa: S608 - our own names
 _UPGRADE: Final = """
 WITH r (id, severity, help_url) AS ({rows})
 UPDATE findings SET severity = r.severity, help_url = r.help_url FROM r WHERE findings.id = r.id"""

@@ -31,6 +31,7 @@ from storage.db import identifiers
 from storage.db.columns import LAST_ULID
 from storage.db.engine import execute, is_sqlite, sqlstate_of, transaction
 from storage.db.models import (
+    NO_EXPORT,
     AlertMessageRow,
     AlertRow,
     AttemptRow,
@@ -440,8 +441,20 @@ def _take(found: Sequence[_ExpiredExport], until: Cutoffs) -> Counter[str]:
     counts = Counter({_name(model): _delete(model, model.export, ids) for model in _OF_EXPORT})
     for source_type, model in _SOURCES.items():
         counts[_name(model)] = _delete(model, model.id, _source_ids(locked, source_type))
+    _forget_undelivered(ids)
     counts["exports"] = _delete(ExportRow, ExportRow.id, ids)
     return counts
+
+
+def _forget_undelivered(export_ids: Sequence[str]) -> None:
+    """Let findings get another ticket once they are reported again, if theirs was neither delivered nor dismissed.
+
+    Else they would be open for good without a ticket: they are not new.
+    """
+    is_undelivered = ExportRow.status.in_([ExportStatus.PREPARED, ExportStatus.FAILED, ExportStatus.BLOCKED])
+    undelivered = ExportRow.select(ExportRow.id).where(ExportRow.id.in_(export_ids), is_undelivered)
+    is_open = FindingRow.fixed_at.is_null()
+    FindingRow.update(export_id=NO_EXPORT).where(FindingRow.export_id.in_(undelivered), is_open).execute()
 
 
 def _unchanged(found: Sequence[_ExpiredExport], until: Cutoffs) -> list[_ExpiredExport]:

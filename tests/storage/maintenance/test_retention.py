@@ -777,12 +777,34 @@ def test_an_export_that_is_gone_is_not_found(customer: Customer, target: Target)
         transitions.retry(export_id, None, LATER, "user:1")
 
 
-def test_a_finding_whose_export_is_gone_prepares_none_when_it_is_seen_again(customer: Customer) -> None:
-    scanned(customer)
+@pytest.mark.parametrize("grouping", TicketGrouping)
+@pytest.mark.parametrize(
+    ("status", "is_delivered"),
+    [("prepared", False), ("failed", False), ("blocked", False), ("exported", True), ("dismissed", True)],
+)
+def test_a_finding_gets_a_new_ticket_if_its_own_was_deleted_before_anybody_got_it(
+    customer: Customer, target: Target, grouping: TicketGrouping, status: str, is_delivered: bool
+) -> None:
+    projects.set_ticket_grouping(customer.project_id, None, grouping, NOW, "test")
+    [export_id] = scanned(customer).ticket_exports
+    turn_to(export_id, target, status, None if status == "prepared" else NOW)
     assert prune()["exports"] == 1
     again = scanned(customer, LATER, scan_run_id=43)
-    assert (again.new, again.seen, again.ticket_exports) == (0, 1, ())
-    assert count("exports") == 0
+    assert (again.new, again.seen, len(again.ticket_exports)) == (0, 1, 0 if is_delivered else 1)
+    assert scanned(customer, LATER, scan_run_id=44).ticket_exports == ()
+    assert {queries.get(each).findings for each in again.ticket_exports} <= {(1, 0)}
+
+
+def test_a_finding_that_is_fixed_after_its_ticket_was_deleted_names_no_earlier_one_when_it_is_back(
+    customer: Customer,
+) -> None:
+    scanned(customer)
+    assert prune()["exports"] == 1
+    for run in (43, 44):
+        clean: ScanPostback = PostbackForm().read(postback(run, []))
+        record_postback(clean, customer.project_id, LATER)
+    [export_id] = scanned(customer, LATER, scan_run_id=45).ticket_exports
+    assert queries.get(export_id).ticket["description"].count("Its earlier ticket") == 0
 
 
 def test_an_email_whose_row_is_gone_is_new(customer: Customer) -> None:
