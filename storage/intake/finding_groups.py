@@ -18,6 +18,7 @@ from schemas.intake.scanner import Issue, ScanPostback
 from schemas.triage.search_words import host_of
 from storage.accounts.account_limits import AccountLimits
 from storage.db import identifiers
+from storage.exports import groups_sql
 from storage.exports.events.changes_sql import NotedChange, note
 from storage.exports.rows import Draft, WrittenTicket, written
 from storage.exports.search import export_search
@@ -68,6 +69,14 @@ class GroupedPostback:
         rules = dict.fromkeys(map(rule_of, self.issues.values()))
         ids = {rule: self._id_of(rule) or identifiers.new_id(identifiers.EXPORT, now) for rule in rules}
         return {fingerprint: ids[rule_of(issue)] for fingerprint, issue in self.issues.items()}
+
+    def at_disabled_targets(self, fingerprints: Iterable[str]) -> list[str]:
+        """Return those that would join a ticket at a target that is disabled now, where nobody would learn of them."""
+        groups_of = {each: self.opened[rule] for each in fingerprints if (rule := rule_of(self.issues[each])) in self.opened}
+        exported = ExportStatus.EXPORTED.value
+        delivered = {each: opened.row.id for each, opened in groups_of.items() if opened.row.status == exported}
+        disabled = groups_sql.at_disabled_targets({*delivered.values()}) if delivered else ()
+        return [each for each, export_id in delivered.items() if export_id in disabled]
 
     def renewed(
         self, issues: Mapping[str, Issue], fingerprints: Iterable[str], export_ids: Mapping[str, str], now: datetime

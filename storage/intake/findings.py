@@ -173,8 +173,10 @@ def _store(
     ticketed = new
     if changes.renewed or unticketed:
         issues, ticketed = _renewed(issues, changes.renewed, fixed, unticketed, new)
+    apart = [] if grouped is None else [*changes.renewed, *grouped.at_disabled_targets(ticketed)]
+    if apart or len(ticketed) > len(new):
         if grouped is not None:
-            grouped, export_ids = grouped.renewed(issues, changes.renewed, export_ids, now)
+            grouped, export_ids = grouped.renewed(issues, apart, export_ids, now)
         groups_sql.move_findings([(finding_id, export_ids[mark]) for mark, finding_id in ticketed.items()])
     if grouped is not None:
         joining, written_before = grouped.joining(ticketed, raised), prepared.group_tickets

@@ -28,6 +28,7 @@ from storage.db.models import ExportRow, FindingRow
 from storage.exports import queries, transitions
 from storage.intake import finding_history, finding_list, findings
 from storage.reporting import finding_trends, menu_counts
+from storage.targets import changes, targets
 from storage.triage import decisions, targeting
 from tests.support.database.query_plans import statements
 from tests.support.factories import LOOPBACK_POLICY, NOW, Customer, issue, make_target, postback
@@ -420,6 +421,25 @@ def test_places_of_a_delivered_group_that_come_back_share_a_new_export(customer:
     assert f"Its earlier ticket: {first}." in again.ticket["description"]
     assert len(again.ticket["evidence"]["places"]) == 3
     assert rows("SELECT COUNT(*) FROM findings WHERE export_id = ?", (second,)) == [(3,)]
+
+
+@pytest.mark.parametrize("is_removed", [False, True])
+def test_new_places_of_a_rule_whose_target_is_gone_begin_a_new_group(customer: Customer, is_removed: bool) -> None:
+    by_rule(customer)
+    [delivered] = post(customer, 1, "csp").ticket_exports
+    deliver(customer, delivered)
+    home = "https://shop.example/home"
+    assert post(customer, 2, "csp", url=home).ticket_exports == ()
+    target_id = str(queries.get(delivered).target_id)
+    if is_removed:
+        changes.remove(target_id, NOW, "user:1")
+    else:
+        targets.change_status(target_id, "disable", NOW, "user:1")
+    [begun] = post(
+        customer, 3, "csp", {**issue("csp"), "location": "footer"}, {**issue("csp"), "location": "nav"}
+    ).ticket_exports
+    assert (queries.get(delivered).findings, queries.get(begun).findings) == ((2, 0), (2, 0))
+    assert post(customer, 4, "csp", url=f"{home}/2").ticket_exports == (begun,)
 
 
 def test_an_approved_group_that_was_not_delivered_yet_keeps_its_findings(customer: Customer) -> None:
