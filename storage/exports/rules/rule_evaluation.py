@@ -6,7 +6,7 @@ target whose last validation passed, a URL that the policy allows, a preview wit
 accept approvals, the export stays prepared and waits for it; `ApprovalRules.resume` approves it once the target does.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -43,10 +43,11 @@ RESUME_BATCH: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class _Decision:
-    """A rule and the exports that it decides."""
+    """A rule and the exports that it decides; `is_of_groups`: it decides later places of their groups, too."""
 
     rule: ApprovalRule
     exports: Sequence[LockedExport]
+    is_of_groups: bool
 
 
 class ApprovalRules:
@@ -116,7 +117,7 @@ class ApprovalRules:
         if rule.action.type is RuleActionType.LABEL:
             _label(rule, exports, now)
         elif rule.action.type is RuleActionType.DISMISS:
-            _dismiss(rule, exports, now)
+            _dismiss(decision, now)
         else:
             # A person reviews what the preview warns of.
             safe = [each for each in exports if not each.preview_problems]
@@ -158,7 +159,7 @@ def _usable(rules: Iterable[ApprovalRule], usability: RuleUsability, now: dateti
     return usable
 
 
-def _decisions(rules: Collection[ApprovalRule], exports: Sequence[LockedExport]) -> list[_Decision]:
+def _decisions(rules: Sequence[ApprovalRule], exports: Sequence[LockedExport]) -> list[_Decision]:
     """Return for each rule the exports that it is the first to match; `rules` are in their order."""
     has_paths = any(rule.match.page_path is not None for rule in rules)
     places = approval_rules.page_urls([each.id for each in exports if (each.findings_total or 0) > 1] if has_paths else [])
@@ -169,7 +170,20 @@ def _decisions(rules: Collection[ApprovalRule], exports: Sequence[LockedExport])
         first = next((rule for rule in rules if rule.match.matches(subject)), None)
         if first is not None:
             decided.setdefault(first.id, []).append(export)
-    return [_Decision(rule, decided[rule.id]) for rule in rules if rule.id in decided]
+    return [
+        _Decision(rule, decided[rule.id], _decides_groups(rule, rules[:index]))
+        for index, rule in enumerate(rules)
+        if rule.id in decided
+    ]
+
+
+def _decides_groups(rule: ApprovalRule, older: Iterable[ApprovalRule]) -> bool:
+    """Return whether a rule that decides a group decides later places of it, too: on any page, of any severity.
+
+    A group is never less severe than it was, so the rule itself matches by severity for good.
+    """
+    differs = any(each.match.page_path is not None or each.match.severity_at_least is not None for each in older)
+    return rule.match.page_path is None and not differs
 
 
 def _approve(rule: ApprovalRule, exports: Sequence[LockedExport], now: datetime) -> None:
@@ -183,9 +197,13 @@ def _wait(rule: ApprovalRule, exports: Sequence[LockedExport], now: datetime) ->
     _append(rule, "wait_for_target", new, ExportStatus.PREPARED, now)
 
 
-def _dismiss(rule: ApprovalRule, exports: Sequence[LockedExport], now: datetime) -> None:
+def _dismiss(decision: _Decision, now: datetime) -> None:
+    rule, exports = decision.rule, decision.exports
     status = TRANSITIONS[Transition.DISMISS].target
     shared = {"status": status.value, **dismissal_columns(rule.action.reason, None, now)}
+    if not decision.is_of_groups:
+        # What joins the group would be dismissed with it, although rules may decide otherwise on it.
+        shared["open_group"] = None
     write_locked([{"id": each.id} for each in exports], shared)
     _append(rule, Transition.DISMISS.value, exports, status, now)
 

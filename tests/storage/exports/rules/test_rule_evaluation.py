@@ -155,6 +155,26 @@ def test_a_dismissed_group_stays_open_for_two_reasons(customer: Customer, reason
     assert rows("SELECT open_group FROM exports WHERE id = ?", (export.id,)) == [("csp-missing" if is_open else None,)]
 
 
+@pytest.mark.parametrize(
+    ("older", "own", "is_open"),
+    [
+        (RuleMatch(severity_at_least="critical"), RuleMatch(rule="csp-*"), False),
+        (RuleMatch(page_path="/shop/*"), RuleMatch(rule="csp-*"), False),
+        (RuleMatch(rule="hsts"), RuleMatch(page_path="/staging/*"), False),
+        (RuleMatch(rule="hsts"), RuleMatch(rule="csp-*"), True),
+    ],
+)
+def test_what_rules_may_decide_otherwise_joins_no_group_that_a_rule_dismissed(
+    customer: Customer, target: Target, older: RuleMatch, own: RuleMatch, is_open: bool
+) -> None:
+    make_rule(customer, approving(target), older)
+    make_rule(customer, RuleAction(RuleActionType.DISMISS, reason=DismissalReason.WONT_FIX), own, now=in_s(1))
+    make_rule(customer, approving(target), RuleMatch(page_path="/later/*"), now=in_s(2))
+    [export] = prepare([draft(customer, open_group="csp-missing", findings=1, page_url="https://shop.example/staging/1")])
+    assert export.status is ExportStatus.DISMISSED
+    assert rows("SELECT open_group FROM exports") == [("csp-missing" if is_open else None,)]
+
+
 def test_rules_of_another_account_decide_nothing(customer: Customer) -> None:
     other = make_customer()
     make_rule(other, approving(make_target(other)))
