@@ -7,6 +7,7 @@ from storage.db.bulk_sql import execute_over, rows_over
 from storage.db.columns import column_types, select_list
 from storage.db.engine import execute, is_sqlite
 from storage.db.models import ExportRow, FindingRow
+from storage.exports.transitions_sql import NOT_SNOOZED
 
 
 class GroupRow(NamedTuple):
@@ -43,9 +44,12 @@ _OPEN_LOCKED: Final = _OPEN.format(lock="FOR UPDATE OF e")
 _OPEN_TYPES: Final = ("TEXT", "TEXT")
 
 _EXTENSION: Final = ("id", "ticket", "ticket_digest", "preview_problems", "severity_rank")
+#: A person who snoozed it decided on the lower severity.
+_WAKES: Final = "CASE WHEN r.severity_rank > exports.severity_rank THEN NULL ELSE exports.{} END"
 _REWRITE: Final = f"""
 WITH r ({", ".join(_EXTENSION)}, added) AS ({{{{rows}}}})
 UPDATE exports SET {", ".join(f"{name} = r.{name}" for name in _EXTENSION[1:])},
+    {", ".join(f"{name} = {_WAKES.format(name)}" for name in NOT_SNOOZED)},
     findings_total = exports.findings_total + r.added, open_group = {{open_group}}, version = version + 1
 FROM r WHERE exports.id = r.id"""  # noqa: S608 - our own names
 #: Their last open findings may have been fixed by the same postback: what joins is open.

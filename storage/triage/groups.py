@@ -40,7 +40,7 @@ from storage.exports.groups_sql import GroupRow
 from storage.exports.rows import WrittenTicket, written
 from storage.exports.search import export_search
 from storage.exports.transitions import lock_many
-from storage.exports.transitions_sql import LockedExport, write_locked
+from storage.exports.transitions_sql import NOT_SNOOZED, LockedExport, write_locked
 
 _json: Final = JsonField()
 
@@ -138,7 +138,8 @@ def update_tickets(exports: Sequence[LockedExport], before: Mapping[str, RaisedT
             grown.append((row, severity, group))
     # A person may have chosen a lower severity.
     tickets = [each for each in (current | _written(grown)).values() if each.ticket.text != each.row.ticket]
-    write_locked([{"id": each.row.id, **each.ticket.columns()} for each in tickets], {})
+    # A restored ticket is not snoozed; one that became more severe is no longer.
+    write_locked([{"id": each.row.id, **each.ticket.columns()} for each in tickets], NOT_SNOOZED)
     export_search.replace({each.row.id: (each.ticket.words, each.ticket.hosts) for each in tickets})
     return [each.row for each in tickets]
 

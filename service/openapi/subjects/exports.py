@@ -222,7 +222,7 @@ OPERATIONS: Final[Operations] = {
         "snoozeTicketExport",
         "Snooze a prepared export",
         "Until a time in the future, or, with `until` null or missing, until one of its findings is seen again. "
-        "The status stays `prepared`; an approval, a dismissal or `restore` ends the snooze earlier.",
+        "The status stays `prepared`; an approval, a dismissal, `restore` or a higher severity ends it earlier.",
         _EXPORT.response("The export is snoozed.", snoozed_until="2026-03-15T08:00:00.000Z"),
         error_codes=("CONFLICT",),
         examples={"A time": {"until": "2126-03-15T08:00:00Z"}, "Until it is seen again": {"until": None}},

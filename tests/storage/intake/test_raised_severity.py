@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -56,6 +57,19 @@ def test_the_ticket_becomes_the_one_of_the_higher_severity(
     assert (after.severity, after.ticket_digest, after.version) == ("critical", digest(wanted), before.version + 1)
     actions = [action for (action,) in rows("SELECT action FROM audit_entries WHERE subject_id = ?", (before.id,))]
     assert actions == ["prepare", "extend"]
+
+
+@pytest.mark.parametrize("grouping", [TicketGrouping.FINDING, TicketGrouping.RULE])
+def test_a_snoozed_ticket_waits_for_a_decision_again_once_it_is_more_severe(
+    customer: Customer, grouping: TicketGrouping
+) -> None:
+    projects.set_ticket_grouping(customer.project_id, None, grouping, NOW, "test")
+    before = prepared(customer)
+    decisions.snooze(before.id, None, NOW, "user:1", NOW + timedelta(days=90))
+    post(customer, "low", 2)
+    assert queries.get(before.id).snooze is not None
+    assert post(customer, "critical", 3).ticket_exports == (before.id,)
+    assert queries.get(before.id).snooze is None
 
 
 @pytest.mark.parametrize("grouping", [TicketGrouping.FINDING, TicketGrouping.RULE])
