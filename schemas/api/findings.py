@@ -41,4 +41,4 @@ class FindingRunResponse(ResponseSchema):
 class FindingHistoryResponse(FindingResponse):
     """A finding with its history."""
 
-    history = several(fields.Nested(FindingRunResponse), "The scan runs, those with the highest ids first; up to 200.")
+    history = several(fields.Nested(FindingRunResponse), "The scan runs, the latest first; up to 200.")

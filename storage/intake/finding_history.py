@@ -45,10 +45,13 @@ class PlaceFinding:
 
 
 def list_runs(finding_id: str, limit: int) -> list[ScanRunSighting]:
-    """Return up to `limit` scan runs that have looked at the page of a finding, those with the highest ids first."""
+    """Return up to `limit` scan runs that have looked at the page of a finding, the latest first.
+
+    By their times: the numbers of runs are in no order where they are derived from reports, or where several scanners count.
+    """
     s = FindingSightingRow
     found = s.select(*columns(ScanRunSighting, s, scan_run_id=s.scan_run)).where(s.finding == finding_id)
-    return read(ScanRunSighting, found.order_by(s.scan_run.desc()).limit(limit))
+    return read(ScanRunSighting, found.order_by(s.seen_at.desc(), s.scan_run.desc()).limit(limit))
 
 
 def list_others_of_page(finding_id: str, limit: int) -> list[PageFinding]:

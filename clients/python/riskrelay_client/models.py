@@ -962,7 +962,7 @@ class FindingRun(TypedDict):
 
 class FindingHistory(Finding):
     history: list[FindingRun]
-    """The scan runs, those with the highest ids first; up to 200."""
+    """The scan runs, the latest first; up to 200."""
 
 
 class Project(TypedDict):

@@ -248,6 +248,16 @@ def test_a_run_that_opens_a_finding_again_is_in_its_history_when_it_did(customer
     assert again == (to_ms(NOW + timedelta(days=5)),)
 
 
+def test_the_history_of_a_finding_begins_with_the_latest_run_whatever_its_number(customer: Customer) -> None:
+    for minute, run in enumerate((900, 7, 500)):
+        body = PostbackForm().read(postback(run, [issue("csp")] if run == 900 else [], page={"url": PAGE}))
+        findings.record(
+            findings.prepare_postback(body, None), customer.project_id, NOW + timedelta(minutes=minute), "scanner"
+        )
+    [(finding_id,)] = rows("SELECT id FROM findings")
+    assert [each.scan_run_id for each in finding_history.list_runs(finding_id, 2)] == [500, 7]
+
+
 def test_a_finding_whose_export_was_deleted_gets_a_new_one(customer: Customer) -> None:
     post(customer, 1, "csp")
     execute("DELETE FROM exports")
