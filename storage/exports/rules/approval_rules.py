@@ -55,9 +55,12 @@ from storage.exports.transitions_sql import ApprovalTarget, lock_targets
 _TEST_BATCH: Final = 200
 #: Findings of groups whose pages it reads at once; those of one group are read together.
 _TEST_FINDINGS: Final = 10_000
-#: An export waits for the target of a rule. Word by word the condition of the index exports_waiting_for_rule: as parameters,
-#: both databases would not read that index.
-IS_WAITING: Final = SQL("status = 'prepared' AND approved_by_rule_id IS NOT NULL")
+#: An export waits for the target of a rule; while all its findings are fixed, there is nothing to approve. The beginning is
+#: word by word the condition of the index exports_waiting_for_rule: as parameters, both databases would not read that index.
+IS_WAITING: Final = SQL(
+    "status = 'prepared' AND approved_by_rule_id IS NOT NULL "
+    "AND (findings_total IS NULL OR COALESCE(findings_fixed, 0) < findings_total)"
+)
 #: A later change has a later instant, so that a rule that changed is recognized.
 _TICK: Final = timedelta(milliseconds=1)
 

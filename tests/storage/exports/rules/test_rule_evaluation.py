@@ -213,6 +213,18 @@ def test_an_export_waits_for_a_paused_target_and_is_approved_when_it_is_resumed(
     assert actions(export)[-1] == (f"rule:{rule.id}", "approve", f"user:{customer.user_id}")
 
 
+def test_what_is_fixed_while_it_waits_is_approved_only_once_it_is_open_again(customer: Customer, target: Target) -> None:
+    make_rule(customer, approving(target))
+    pause(target)
+    [export] = prepare([draft(customer, findings=2)])
+    resume(target)
+    rules = ApprovalRules(POLICY)
+    for fixed, status in ((2, ExportStatus.PREPARED), (1, ExportStatus.APPROVED)):
+        execute("UPDATE exports SET findings_fixed = ?", (fixed,))
+        assert rules.resume(in_s(40)) is (fixed < 2)
+        assert queries.get(export.id).status is status
+
+
 def test_more_exports_than_a_batch_wait_and_are_each_approved_once(customer: Customer, target: Target) -> None:
     make_rule(customer, approving(target))
     pause(target)
