@@ -75,10 +75,6 @@ _END_SNOOZES_BY_SQLITE: Final = _END_SNOOZES.format(lock="")
 # In the order in which decisions lock several exports.
 _END_SNOOZES_BY_POSTGRESQL: Final = _END_SNOOZES.format(lock="FOR UPDATE")
 _NAME_SOURCE: Final = "UPDATE exports SET source_id = ? WHERE id = ?"
-#: A removed target is disabled, too.
-_AT_DISABLED: Final = """
-WITH r (id) AS ({rows})
-SELECT e.id FROM r JOIN exports e ON e.id = r.id JOIN targets t ON t.id = e.target_id WHERE t.status = 'disabled'"""
 _SIBLINGS: Final = "WITH r (id) AS ({rows}) SELECT e.id, e.siblings FROM r JOIN exports e ON e.id = r.id"
 #: A group is open until all its findings are fixed.
 _COUNT_FIXED: Final = """
@@ -147,11 +143,6 @@ def reduce(reduced: tuple[Any, ...], source_id: str) -> None:
 def siblings(export_ids: Iterable[str]) -> list[tuple[str, str | None]]:
     """Return those of the exports that exist, each with its siblings as JSON."""
     return [(row[0], row[1]) for row in rows_over(_SIBLINGS, ("TEXT",), [(each,) for each in export_ids])]
-
-
-def at_disabled_targets(export_ids: Iterable[str]) -> set[str]:
-    """Return those of the exports whose target is disabled or removed."""
-    return {row[0] for row in rows_over(_AT_DISABLED, ("TEXT",), [(each,) for each in export_ids])}
 
 
 def count_fixed(more: Mapping[str, int]) -> None:

@@ -18,7 +18,7 @@ from schemas.intake.scanner import Issue, ScanPostback
 from schemas.triage.search_words import host_of
 from storage.accounts.account_limits import AccountLimits
 from storage.db import identifiers
-from storage.exports import groups_sql
+from storage.exports.events import changes_sql
 from storage.exports.events.changes_sql import NotedChange, note
 from storage.exports.rows import Draft, WrittenTicket, written
 from storage.exports.search import export_search
@@ -75,7 +75,7 @@ class GroupedPostback:
         groups_of = {each: self.opened[rule] for each in fingerprints if (rule := rule_of(self.issues[each])) in self.opened}
         exported = ExportStatus.EXPORTED.value
         delivered = {each: opened.row.id for each, opened in groups_of.items() if opened.row.status == exported}
-        disabled = groups_sql.at_disabled_targets({*delivered.values()}) if delivered else ()
+        disabled = changes_sql.at_disabled_targets({*delivered.values()}) if delivered else ()
         return [each for each, export_id in delivered.items() if export_id in disabled]
 
     def renewed(

@@ -37,6 +37,9 @@ SELECT r.id FROM r JOIN targets t ON t.id = r.target_id WHERE t.events LIKE ? AN
             AND COALESCE(v.result, '') <> '{TrackerEventAction.SKIPPED.value}'
         ORDER BY v.number DESC LIMIT 1
     ), '') NOT IN ('{ISSUE_NOT_FOUND}', '{ISSUE_MOVED}')"""  # noqa: S608 - our own names
+_AT_DISABLED: Final = """
+WITH r (id) AS ({rows})
+SELECT e.id FROM r JOIN exports e ON e.id = r.id JOIN targets t ON t.id = e.target_id WHERE t.status = 'disabled'"""
 
 
 class NotedChange(NamedTuple):
@@ -51,6 +54,11 @@ def asking_for(event_type: TicketEventType, exports: Iterable[LockedExport]) -> 
     """Return those of the exports whose approval covers an event for which their targets ask now, and that it can reach."""
     covered = [(each.id, each.target_id) for each in exports if event_type.value in (each.events or ())]
     return {row[0] for row in rows_over(_SUBSCRIBED, ("TEXT", "TEXT"), covered, (f'%"{event_type.value}"%',))}
+
+
+def at_disabled_targets(export_ids: Iterable[str]) -> set[str]:
+    """Return those of the exports whose target is disabled or removed."""
+    return {row[0] for row in rows_over(_AT_DISABLED, ("TEXT",), [(each,) for each in export_ids])}
 
 
 def note(changes: Sequence[NotedChange], scan_run_id: int, now: datetime, *, replaces: bool = True) -> None:
