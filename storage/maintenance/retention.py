@@ -333,7 +333,7 @@ def _is_over(until: Cutoffs) -> Any:
     A prepared group that grew lately waits for a decision, and findings that joined a frozen one would be lost with it. What
     somebody restored, snoozed or edited lately waits as if it were new, and what is snoozed until a time waits longer. An
     export stays until its events are delivered or given up: one may ask the receiver to erase the ticket. While scan runs
-    report one of its findings, an export stays, because the finding would get no other; a delivered one only for its events.
+    report one of its findings, an export stays: it is not over for people, except a delivered one without events.
     """
     export = ExportRow
     item = BulkJobItemRow.select(BulkJobItemRow.export).where(BulkJobItemRow.export == export.id)
@@ -449,10 +449,12 @@ def _take(found: Sequence[_ExpiredExport], until: Cutoffs) -> Counter[str]:
 def _forget_undelivered(export_ids: Sequence[str]) -> None:
     """Let findings get another ticket once they are reported again, if theirs was neither delivered nor dismissed.
 
-    Else they would be open for good without a ticket: they are not new.
+    Otherwise they would be open for good without a ticket: they are not new. Of a ticket for several targets, one may have
+    delivered it.
     """
     is_undelivered = ExportRow.status.in_([ExportStatus.PREPARED, ExportStatus.FAILED, ExportStatus.BLOCKED])
-    undelivered = ExportRow.select(ExportRow.id).where(ExportRow.id.in_(export_ids), is_undelivered)
+    is_single = ExportRow.siblings.is_null()
+    undelivered = ExportRow.select(ExportRow.id).where(ExportRow.id.in_(export_ids), is_undelivered, is_single)
     is_open = FindingRow.fixed_at.is_null()
     FindingRow.update(export_id=NO_EXPORT).where(FindingRow.export_id.in_(undelivered), is_open).execute()
 
