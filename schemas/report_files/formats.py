@@ -16,15 +16,15 @@ _MAX_SIZE: Final = 150_000_000
 class Format:
     """One format: its title, how to detect and read it, and its severities with ours.
 
-    `visited` returns the pages of a report that names them, also without issues.
+    `visited` returns the rules of its scanner, and the pages of a report that also names those without issues.
     """
 
     title: str
     is_report: Callable[[Any], bool]
     read_issues: Callable[[Node], Iterable[ScanIssue]]
+    visited: Callable[[Node], VisitedPages]
     severities: tuple[tuple[str, str], ...]
     may_be_lines: bool = False
-    visited: Callable[[Node], VisitedPages] = lambda _: VisitedPages()
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,11 @@ class ScanReport:
 
     issues: list[ScanIssue]
     visited: VisitedPages
+
+
+def _all_rules_of(scanner: str) -> Callable[[Node], VisitedPages]:
+    rules = VisitedPages(rules=(f"{scanner}:*",))
+    return lambda _: rules
 
 
 def _named_severities(name: str, severities: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
@@ -44,20 +49,36 @@ def _severities_by_score(scores: Iterable[tuple[str, float, str]]) -> tuple[tupl
 
 
 FORMATS: Final = {
-    "zap": Format("ZAP", zap.is_report, zap.read_issues, _named_severities("riskcode", zap.SEVERITIES)),
+    "zap": Format(
+        "ZAP", zap.is_report, zap.read_issues, _all_rules_of("zap"), _named_severities("riskcode", zap.SEVERITIES)
+    ),
     "lighthouse": Format(
         "Lighthouse",
         lighthouse.is_report,
         lighthouse.read_issues,
+        lighthouse.visited,
         _named_severities("impact", lighthouse.SEVERITIES) + _severities_by_score(lighthouse.SCORES),
-        visited=lighthouse.visited,
     ),
-    "nuclei": Format("Nuclei", nuclei.is_report, nuclei.read_issues, tuple(nuclei.SEVERITIES.items()), may_be_lines=True),
-    "wapiti": Format("Wapiti", wapiti.is_report, wapiti.read_issues, _named_severities("level", wapiti.SEVERITIES)),
+    "nuclei": Format(
+        "Nuclei",
+        nuclei.is_report,
+        nuclei.read_issues,
+        _all_rules_of("nuclei"),
+        tuple(nuclei.SEVERITIES.items()),
+        may_be_lines=True,
+    ),
+    "wapiti": Format(
+        "Wapiti",
+        wapiti.is_report,
+        wapiti.read_issues,
+        _all_rules_of("wapiti"),
+        _named_severities("level", wapiti.SEVERITIES),
+    ),
     "sarif": Format(
         "SARIF",
         sarif.is_report,
         sarif.read_issues,
+        sarif.visited,
         _severities_by_score(sarif.SCORES) + _named_severities("level", sarif.SEVERITIES),
     ),
 }

@@ -56,10 +56,12 @@ class ScanIssue:
 
 @dataclass(frozen=True, slots=True)
 class VisitedPages:
-    """Pages that a scanner says it visited, also those without issues, and the rules that it says it checked."""
+    """Pages that a scanner visited, also those without issues, and the rules that it checked.
+
+    `rules` are as in a postback. Other scanners' findings are not fixed by its reports.
+    """
 
     urls: tuple[str, ...] = ()
-    #: As in a postback; empty if a report does not say.
     rules: tuple[str, ...] = ()
 
 

@@ -43,8 +43,6 @@ _PARAMETERS: Final = re.compile(r";[^/]*")
 #: A fragment that identifies a page of a single-page application.
 _ROUTE: Final = re.compile(r"!?/[\w/.-]{0,200}", re.ASCII)
 
-_NO_PAGES: Final = VisitedPages()
-
 _web_url: Final = PageUrl()
 
 
@@ -78,9 +76,7 @@ def run_number(content: bytes) -> int:
     return _FIRST_RUN + int(hashlib.sha256(content).hexdigest(), 16) % (9 * _FIRST_RUN)
 
 
-def prepare(
-    issues: Iterable[ScanIssue], scan_run_id: int, report: bytes = b"", visited: VisitedPages = _NO_PAGES
-) -> PreparedImport:
+def prepare(issues: Iterable[ScanIssue], scan_run_id: int, report: bytes, visited: VisitedPages) -> PreparedImport:
     """Return the postbacks of a report's issues, in the order of the report.
 
     `visited` pages without issues have a postback, too, so that their findings can be fixed.
@@ -195,20 +191,15 @@ def _size_bytes(issues: Iterable[ScanIssue]) -> int:
 def _postback(
     url: str, issues: Sequence[ScanIssue], scan_run_id: int, digest: bytes, checked: Sequence[str]
 ) -> PagePostback:
-    """Return the postback of some issues of a page, of which the rules `checked` were checked, if the report says so."""
+    """Return the postback of some issues of a page, of which the rules `checked` were checked."""
     is_home = urlsplit(url).path == "/" and "?" not in url and "#" not in url
     body = {
         "scanRunId": scan_run_id,
         "status": "completed",
-        "page": {"url": url, "pageType": "home" if is_home else "page", "rules": [*checked] or _all_of_scanners(issues)},
+        "page": {"url": url, "pageType": "home" if is_home else "page", "rules": [*checked]},
         "issues": _allowed_entries(issues),
     }
     return PagePostback(url, body, hashlib.sha256(digest + _json(body)).hexdigest())
-
-
-def _all_of_scanners(issues: Sequence[ScanIssue]) -> list[str]:
-    """Return all rules of the scanners of a page: another scanner's findings are not fixed by their reports."""
-    return sorted({f"{_code(issue).partition(':')[0]}:*" for issue in issues})
 
 
 def _allowed_entries(issues: Sequence[ScanIssue]) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ from schemas.report_files.document import Node, UnreadableReport, shortened
 from schemas.report_files.issues import (
     MAX_LOCATION,
     ScanIssue,
+    VisitedPages,
     evidence,
     one_line,
     paragraphs,
@@ -39,6 +40,8 @@ _NO_NAME: Final = re.compile(r"[^a-z0-9]+")
 _PLACEHOLDER: Final = re.compile(r"\{([0-9]{1,3})\}")
 #: Of a message; more, each with a long argument, would fill the memory.
 _MAX_PLACEHOLDERS: Final = 50
+#: Characters of a tool's name, which begins its codes; MAX_CODE has room for the rule's name, too.
+_MAX_TOOL: Final = 100
 #: Bases may be relative to one another; the limit ends a cycle.
 _MAX_BASES: Final = 8
 
@@ -57,6 +60,12 @@ def read_issues(report: Node) -> Iterator[ScanIssue]:
         rules, by_id = _rules(run)
         for result in filter(_counts, results):
             yield _issue(run, result, _rule(result, rules, by_id))
+
+
+def visited(report: Node) -> VisitedPages:
+    """Return all rules of the report's tools; which pages they visited is not known."""
+    tools = {_tool(run) for run in report.member("runs").entries()}
+    return VisitedPages(rules=tuple(f"{tool}:*" for tool in sorted(tools)))
 
 
 def _require_success(run: Node) -> None:
@@ -95,13 +104,12 @@ def _rule(result: Node, rules: list[Node], by_id: Mapping[str, Node]) -> Node:
 
 
 def _issue(run: Node, result: Node, rule: Node) -> ScanIssue:
-    tool = run.member("tool").member("driver").member("name").text()
     name = result.member("ruleId").text() or result.member("rule").member("id").text() or rule.member("id").text()
     message = _message(result.member("message"), rule)
     title = rule.member("shortDescription").member("text").text() or rule.member("name").text()
     return ScanIssue(
         url=_url(run, result),
-        code=f"{_NO_NAME.sub('-', tool.lower()).strip('-') or 'sarif'}:{name or title or message}",
+        code=f"{_tool(run)}:{name or title or message}",
         title=title or message or name or "A result without a name",
         severity=_severity(result, rule),
         description=paragraphs(
@@ -110,6 +118,12 @@ def _issue(run: Node, result: Node, rule: Node) -> ScanIssue:
         location=_location(result),
         evidence=evidence(references=references(rule.member("helpUri").text())),
     )
+
+
+def _tool(run: Node) -> str:
+    """Return the beginning of the codes of a tool's rules."""
+    name = run.member("tool").member("driver").member("name").text()
+    return _NO_NAME.sub("-", name.lower()[:_MAX_TOOL]).strip("-") or "sarif"
 
 
 def _severity(result: Node, rule: Node) -> str:

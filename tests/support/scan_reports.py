@@ -1,10 +1,11 @@
 """The reports in `tests/schemas/report_files/reports`, whose README names the tool of each, and their postbacks."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
 from schemas.report_files.formats import read_report
-from schemas.report_files.issues import ScanIssue
+from schemas.report_files.issues import ScanIssue, VisitedPages
 from schemas.report_files.pages import PreparedImport, prepare
 
 REPORTS: Final = Path(__file__).resolve().parents[1] / "schemas" / "report_files" / "reports"
@@ -21,6 +22,11 @@ SHOP: Final = "https://shop.example/"
 def read_issues(content: bytes, name: str) -> list[ScanIssue]:
     """Return the issues of a report. Raises UnreadableReport."""
     return read_report(content, name).issues
+
+
+def prepared(issues: Iterable[ScanIssue], scan_run_id: int, report: bytes = b"") -> PreparedImport:
+    """Return the postbacks of issues of a report whose rules and other pages are unknown."""
+    return prepare(issues, scan_run_id, report, VisitedPages())
 
 
 def imported(name: str, content: bytes | None = None) -> PreparedImport:

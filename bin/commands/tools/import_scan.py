@@ -5,6 +5,8 @@ read and checked before anything is sent; running the same command again sends t
 twice.
 """
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -17,10 +19,12 @@ from bin.cli.output import counted, echo
 from bin.cli.records import json_option, print_record
 from bin.cli.terminal import progress_bar, secret_line
 from bin.scan_import.sender import ImportSummary, PostbackSender, send_all
+from runtime.files import replacing, require_replaceable
 from schemas.base.fields import MAX_ID
+from schemas.intake.page_url import page_key
 from schemas.report_files.document import MAX_REPORT_BYTES, UnreadableReport
 from schemas.report_files.formats import FORMATS, read_report
-from schemas.report_files.pages import PreparedImport, prepare, run_number
+from schemas.report_files.pages import PreparedImport, clean_url, prepare, run_number
 
 #: Rejected pages printed without --json.
 _MAX_SHOWN: Final = 20
@@ -32,6 +36,7 @@ _MAX_SHOWN: Final = 20
 Examples:
   riskrelay import-scan --format zap zap.json --dry-run
   riskrelay import-scan --format nuclei results.jsonl --scan-run 42 --to https://relay.example.com
+  riskrelay import-scan --format wapiti wapiti.json --pages pages.txt
   printf %s "$SECRET" | riskrelay import-scan --format sarif results.sarif --secret-stdin --json
 
 \b
@@ -47,6 +52,13 @@ Exit codes:
     type=click.IntRange(1, MAX_ID),
     help="Number of the scan run; default: derived from the file, so that the same file is the same run.",
 )
+@click.option(
+    "--pages",
+    "pages_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="File with the pages that every scan visits, one URL per line: those without issues are sent, too, so that their "
+    "findings can be fixed. Pages of the report are added to the file. Not for Lighthouse.",
+)
 @click.option("--to", "url", help="URL of RiskRelay, with https unless on this machine; default: PUBLIC_BASE_URL.")
 @click.option(
     "--secret-stdin", is_flag=True, help="Read the secret from one line of standard input, not SCANNER_SHARED_SECRET."
@@ -55,7 +67,14 @@ Exit codes:
 @json_option
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 def import_scan(
-    format_: str, scan_run_id: int | None, url: str | None, secret_stdin: bool, dry_run: bool, as_json: bool, file: Path
+    format_: str,
+    scan_run_id: int | None,
+    pages_file: Path | None,
+    url: str | None,
+    secret_stdin: bool,
+    dry_run: bool,
+    as_json: bool,
+    file: Path,
 ) -> None:
     """Import a scanner's report as tickets, one postback per page, through the public API."""
     settings = checked_settings()
@@ -63,10 +82,15 @@ def import_scan(
     secret = secret_line() if secret_stdin else (settings.scanner_shared_secret or "").encode()
     if not secret:
         raise Refused("No scanner secret; set SCANNER_SHARED_SECRET, or pass it on standard input with --secret-stdin.")
+    if pages_file and format_ == "lighthouse":
+        raise click.UsageError("A Lighthouse report is of one page, which it names; leave out --pages.")
     content = _read(file)
-    prepared = _prepared(content, format_, file, scan_run_id or run_number(content))
+    pages = _pages(pages_file) if pages_file else ()
+    prepared = _prepared(content, format_, file, scan_run_id or run_number(content), pages)
     with progress_bar(len(prepared.postbacks), "Pages") as bar:
         summary = send_all(prepared.postbacks, PostbackSender(to, secret, is_dry_run=dry_run), lambda _: bar.update(1))
+    if pages_file and not dry_run:
+        _add_pages(pages_file, pages, prepared, summary)
     if as_json:
         print_record(_record(format_, prepared, summary, dry_run), as_json=True)
     else:
@@ -98,12 +122,40 @@ def _read(file: Path) -> bytes:
         raise Refused(f"Cannot read {file}: {failed.strerror}.") from None
 
 
-def _prepared(content: bytes, format_: str, file: Path, scan_run_id: int) -> PreparedImport:
+def _pages(file: Path) -> tuple[str, ...]:
+    """Return the URLs in a file of pages, none if it does not exist yet."""
+    try:
+        content = _read(file) if require_replaceable(file) else b""
+    except OSError as failed:
+        raise Refused(f"Cannot write {file}: {failed.strerror}. Nothing was sent.") from None
+    lines = [line.strip() for line in content.decode(errors="replace").splitlines()]
+    for number, line in enumerate(lines, 1):
+        if line and clean_url(line) is None:
+            raise Refused(f"{file}: line {number} is not the http or https URL of a page. Nothing was sent.")
+    return tuple(filter(None, lines))
+
+
+def _add_pages(file: Path, known: Sequence[str], prepared: PreparedImport, summary: ImportSummary) -> None:
+    """Add the accepted pages of a report to the file of pages."""
+    keys = {page_key(clean_url(url) or url) for url in known}
+    keys.update(page_key(url) for url, _ in summary.rejected)
+    added = dict.fromkeys(each.url for each in prepared.postbacks if page_key(each.url) not in keys)
+    if not added:
+        return
+    try:
+        with replacing(file) as pages:
+            pages.writelines(f"{url}\n" for url in [*known, *added])
+    except OSError as failed:
+        raise Refused(f"Cannot write {file}: {failed.strerror}. The report was sent; run the same command again.") from None
+
+
+def _prepared(content: bytes, format_: str, file: Path, scan_run_id: int, pages: tuple[str, ...]) -> PreparedImport:
     try:
         report = read_report(content, format_)
     except UnreadableReport as unreadable:
         raise Refused(f"{file}: {unreadable} Nothing was sent.") from None
-    return prepare(report.issues, scan_run_id, content, report.visited)
+    visited = replace(report.visited, urls=report.visited.urls + pages)
+    return prepare(report.issues, scan_run_id, content, visited)
 
 
 def _record(format_: str, prepared: PreparedImport, summary: ImportSummary, is_dry_run: bool) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import resource
 import threading
 import time
@@ -210,6 +211,69 @@ def test_a_report_without_issues_sends_nothing(service: FakeService, run: Callab
     assert record(files)["skipped"][0].startswith("2 issues without")
 
 
+def nuclei_report(folder: Path, *paths: str) -> Path:
+    matches = [{"template-id": "open", "type": "http", "matched-at": f"{SHOP}{path}"} for path in paths]
+    file = folder / "nuclei.jsonl"
+    file.write_text("\n".join(map(json.dumps, matches)))
+    return file
+
+
+def test_pages_of_earlier_reports_are_sent_without_issues(
+    service: FakeService, run: Callable[..., Result], tmp_path: Path
+) -> None:
+    pages = tmp_path / "pages.txt"
+    pages.write_text(f"{SHOP}visited?session=1\n\n{SHOP}a")
+    for paths in (("a", "b", "b"), ("a",), ()):
+        assert run("nuclei", "--pages", str(pages), file=nuclei_report(tmp_path, *paths)).exit_code == 0
+    sent = [(body["page"]["url"].removeprefix(SHOP), len(body["issues"])) for _, _, body in service.asked]
+    first, second, third = sent[:3], sent[3:6], sent[6:]
+    assert first == [("a", 1), ("b", 1), ("visited?session=", 0)]
+    assert second == [("a", 1), ("visited?session=", 0), ("b", 0)]
+    assert third == [("visited?session=", 0), ("a", 0), ("b", 0)]
+    assert {tuple(body["page"]["rules"]) for _, _, body in service.asked} == {("nuclei:*",)}
+    assert pages.read_text() == f"{SHOP}visited?session=1\n{SHOP}a\n{SHOP}b\n"
+
+
+def test_the_file_of_pages_is_made_by_the_first_import_and_left_by_a_dry_run(
+    service: FakeService, run: Callable[..., Result], tmp_path: Path
+) -> None:
+    pages = tmp_path / "pages.txt"
+    assert run("sarif", "--pages", str(pages), "--dry-run").exit_code == 0
+    assert not pages.exists()
+    assert run("sarif", "--pages", str(pages)).exit_code == 0
+    assert pages.read_text().splitlines() == [body["page"]["url"] for path, _, body in service.asked if "dry" not in path]
+
+
+def test_a_rejected_page_is_not_added_to_the_file_of_pages(
+    service: FakeService, run: Callable[..., Result], tmp_path: Path
+) -> None:
+    service.first = [(422, {}, {"details": {"fields": []}}), accepted()]
+    assert run("nuclei", "--pages", "pages.txt", file=nuclei_report(tmp_path, "a", "b")).exit_code == 1
+    assert (tmp_path / "pages.txt").read_text() == f"{SHOP}b\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("nuclei", "https://shop.example/\nshop.example/cart\n", "line 2 is not the http or https URL of a page"),
+        ("nuclei", None, "it is not a regular file"),
+        ("lighthouse", "", "leave out --pages"),
+    ],
+)
+def test_a_file_of_pages_that_cannot_be_used_sends_nothing(
+    name: str, content: str | None, says: str, service: FakeService, run: Callable[..., Result], tmp_path: Path
+) -> None:
+    pages = tmp_path / "pages.txt"
+    if content is None:
+        os.mkfifo(pages)
+    else:
+        pages.write_text(content)
+    result = run(name, "--pages", str(pages))
+    assert result.exit_code in {1, 2}
+    assert says in result.stderr
+    assert service.asked == []
+
+
 def test_skipped_issues_are_printed_where_cron_mails_nothing(run: Callable[..., Result]) -> None:
     result = run("sarif", file=REPORTS / "files.sarif")
     assert (result.exit_code, result.stderr) == (0, "")
@@ -379,9 +443,7 @@ def shop(sqlite_url: str) -> Iterator[Customer]:
 def import_rejected(folder: Path, env: dict[str, str]) -> tuple[dict[str, Any], list[str]]:
     """Import a report with one page that the service rejects; return the rejection, and the exports of the other page."""
     token = "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9.eyJzdWIiOiIxMjM0NTY3ODkwIiwibmFtZSI6Ik4ifQ.c2lnbmF0dXJl"
-    matches = [{"template-id": "open", "type": "http", "matched-at": f"{SHOP}{path}"} for path in (f"reset/{token}", "fine")]
-    file = folder / "rejected.jsonl"
-    file.write_text("\n".join(json.dumps(match) for match in matches))
+    file = nuclei_report(folder, f"reset/{token}", "fine")
     result = CliRunner().invoke(riskrelay, ["import-scan", "--format", "nuclei", str(file), "--json"], env=env)
     assert result.exit_code == 1, result.output
     done = record(result)
@@ -431,3 +493,20 @@ def test_reports_end_in_delivered_tickets_and_the_next_scan_prepares_none(
     assert "Cross Site Scripting (Reflected)" in {
         each.title.partition(" on ")[0] for each in receiver.received if each.title
     }
+
+
+def test_the_last_finding_of_a_page_is_fixed_if_the_page_is_in_the_file_of_pages(
+    shop: Customer, sqlite_url: str, redis: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    env = environment(
+        tmp_path, DATABASE_URL=sqlite_url, REDIS_URL=redis.url, WEB_PROCESSES="1", DEFAULT_PROJECT_ID=str(shop.project_id)
+    )
+    with Service(env) as service:
+        to = {"SCANNER_SHARED_SECRET": SCANNER_SECRET, "PUBLIC_BASE_URL": f"http://127.0.0.1:{service.port}"}
+        for run_id, paths in enumerate((("a", "b"), ("a",), ("a",)), 1):
+            report = str(nuclei_report(tmp_path, *paths))
+            words = ["import-scan", "--format", "nuclei", report, "--pages", "pages.txt", "--scan-run", str(run_id)]
+            assert CliRunner().invoke(riskrelay, words, env=to).exit_code == 0
+        found = service.request("GET", "/api/findings", shop.bearer).json["items"]
+    assert {each["url"].removeprefix(SHOP): each["state"] for each in found} == {"a": "open", "b": "fixed"}

@@ -188,7 +188,7 @@ def settled(pids: list[int]) -> Counter[str]:
 
 
 def assert_given_back(before: Counter[str], pids: list[int], bad_moments: int) -> None:
-    """Wait until fewer descriptors are open than if each bad moment had left one, and no more Redis connections than clients."""
+    """Wait until fewer descriptors are open than if each bad moment had left one, but for a Redis connection per client."""
     deadline = time.monotonic() + GIVEN_BACK_S
     pooled = Counter({"unix socket": CLIENTS})
     while (left := descriptors(pids) - before - pooled).total() >= bad_moments:

@@ -20,8 +20,8 @@ from schemas.intake.scanner import MAX_ISSUES, PostbackForm
 from schemas.report_files.document import MAX_REPORT_BYTES, UnreadableReport
 from schemas.report_files.formats import FORMATS, read_report, recognize
 from schemas.report_files.issues import ScanIssue
-from schemas.report_files.pages import MAX_POSTBACK_BYTES, PreparedImport, clean_url, prepare, run_number
-from tests.support.scan_reports import FILES, REPORTS, SHOP, imported, read_issues
+from schemas.report_files.pages import MAX_POSTBACK_BYTES, PreparedImport, clean_url, run_number
+from tests.support.scan_reports import FILES, REPORTS, SHOP, imported, prepared, read_issues
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 #: Each report as JSON.
@@ -129,11 +129,11 @@ def test_issues_without_a_page_are_reported_as_skipped() -> None:
     assert imported("nuclei").skipped == (
         "1 issue without a valid http or https URL; the first has the code nuclei:open-port",
     )
-    files = prepare(read_issues((REPORTS / "files.sarif").read_bytes(), "sarif"), 7)
+    files = prepared(read_issues((REPORTS / "files.sarif").read_bytes(), "sarif"), 7)
     assert files.postbacks == ()
     assert "2 issues without" in files.skipped[0]
     # Nuclei's own SARIF has no URLs.
-    without_urls = prepare(read_issues((REPORTS / "nuclei.sarif").read_bytes(), "sarif"), 7)
+    without_urls = prepared(read_issues((REPORTS / "nuclei.sarif").read_bytes(), "sarif"), 7)
     assert (without_urls.postbacks, without_urls.skipped[0].partition(" ")[0]) == ((), "5")
 
 
@@ -455,14 +455,14 @@ def test_the_same_file_is_the_same_run_and_the_same_keys() -> None:
     assert run_number(content) == run_number(content) != run_number(content + b" ")
     assert len(str(run_number(content))) == 12
     assert [each.key for each in imported("zap").postbacks] == [each.key for each in imported("zap").postbacks]
-    other_run = prepare(read_issues(content, "zap"), 8)
+    other_run = prepared(read_issues(content, "zap"), 8)
     assert {each.key for each in other_run.postbacks}.isdisjoint(each.key for each in imported("zap").postbacks)
 
 
 def test_another_report_with_the_same_issues_in_the_same_run_is_not_a_repeat() -> None:
     """Otherwise its findings would not count as seen again."""
     content = FILES["zap"].read_bytes()
-    first, second = (prepare(read_issues(each, "zap"), 8, each) for each in (content, content + b"\n"))
+    first, second = (prepared(read_issues(each, "zap"), 8, each) for each in (content, content + b"\n"))
     assert [each.body for each in first.postbacks] == [each.body for each in second.postbacks]
     assert {each.key for each in first.postbacks}.isdisjoint(each.key for each in second.postbacks)
 
@@ -474,13 +474,13 @@ def issue(code: str, location: str, description: str = "") -> ScanIssue:
 @pytest.mark.parametrize("severities", [("low", "high"), ("high", "low")])
 def test_an_issue_that_is_reported_twice_has_the_higher_severity(severities: tuple[str, str]) -> None:
     found = [ScanIssue(SHOP, "rule", each, each, location="page") for each in severities]
-    [postback] = prepare(found, 7).postbacks
+    [postback] = prepared(found, 7).postbacks
     assert [(each["title"], each["severity"]) for each in postback.body["issues"]] == [(severities[0], "high")]
 
 
 def test_a_page_with_more_issues_than_fit_into_a_postback_loses_none() -> None:
     issues = [issue(f"rule-{number}", "page") for number in range(2 * MAX_ISSUES + 200)]
-    found = prepare(issues, 7)
+    found = prepared(issues, 7)
     assert [len(each.body["issues"]) for each in found.postbacks] == [MAX_ISSUES, MAX_ISSUES, 200]
     assert (found.pages, found.issues, found.skipped, len(fingerprints(found))) == (1, len(issues), (), len(issues))
 
@@ -489,22 +489,22 @@ def test_issues_that_differ_only_in_order_share_a_postback() -> None:
     """The service numbers issues with similar locations, such as generated names, within a postback."""
     others = [issue(f"rule-{number}", "page") for number in range(MAX_ISSUES - 5)]
     similar = [issue("contrast", f"#ember{number}") for number in range(1000, 1010)]
-    found = prepare([similar[0], *others, *similar[1:]], 7)
+    found = prepared([similar[0], *others, *similar[1:]], 7)
     assert len(fingerprints(found)) == found.issues == len(others) + len(similar)
-    too_many = prepare([issue("contrast", f"#ember{number}") for number in range(1000, 1000 + MAX_ISSUES + 3)], 7)
+    too_many = prepared([issue("contrast", f"#ember{number}") for number in range(1000, 1000 + MAX_ISSUES + 3)], 7)
     assert (too_many.issues, len(fingerprints(too_many))) == (MAX_ISSUES, MAX_ISSUES)
     assert too_many.skipped[0].startswith("3 issues that differ from others on their page only in order")
 
 
 def test_the_size_of_a_postback_is_limited() -> None:
-    found = prepare([issue(f"rule-{number}", "page", f"{number}" + "é" * 1900) for number in range(400)], 7)
+    found = prepared([issue(f"rule-{number}", "page", f"{number}" + "é" * 1900) for number in range(400)], 7)
     assert len(found.postbacks) > 1
     assert max(len(each.content) for each in found.postbacks) < MAX_POSTBACK_BYTES + 1000
 
 
 def test_forbidden_content_is_removed_and_the_issue_is_imported() -> None:
     leaky = issue("leak", "page", "Seen: Authorization: Bearer 8c1f0b6e4d2a4f7c9b3e5a7d1c0f2e4b")
-    [postback] = prepare([leaky, issue("other", "page", "Harmless.")], 7).postbacks
+    [postback] = prepared([leaky, issue("other", "page", "Harmless.")], 7).postbacks
     assert [each.get("description") for each in postback.body["issues"]] == [None, "Harmless."]
     assert find(postback.body, frozenset()) == ()
 
@@ -697,7 +697,8 @@ def test_an_audit_of_lighthouse_that_failed_has_not_checked_the_page() -> None:
 
 
 def test_a_visited_page_with_issues_has_no_second_postback() -> None:
-    assert imported("lighthouse") == prepare(read_issues(FILES["lighthouse"].read_bytes(), "lighthouse"), 7)
+    [postback] = imported("lighthouse").postbacks
+    assert len(postback.body["issues"]) == imported("lighthouse").issues > 0
 
 
 #: Unexpected values.
