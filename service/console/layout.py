@@ -22,6 +22,7 @@ from schemas.settings.definitions import RouteFamily, Settings
 from schemas.version import VERSION
 from service.api.health import ReadinessChecks
 from service.console import wording
+from service.console.form_fields import VERSION_NUMBER, Fields, Problems, by_path, safe_next
 from service.console.navigation import Navigation
 from service.console.openid_connect import OpenIdConnect
 from service.console.permissions import require_permission
@@ -44,14 +45,8 @@ REFERRER_POLICY: Final = "same-origin"
 
 #: The Sec-Fetch-Site value of a link on another site.
 _CROSS_SITE: Final = "cross-site"
-#: A path below the console as our links have it, with an optional query.
-_PAGE_PATH: Final = re.compile(r"(/[A-Za-z0-9_-]+)+(\?[!-\[\]-~]*)?")
 #: A path of fixed words and well-formed ids, which is safe to echo in a response.
 _SAFE_PATH: Final = re.compile(r"(/[a-z-]+|/[a-z]{3}_[0-9A-HJKMNP-TV-Z]{26})+")
-#: The version of an export: a larger number does not fit into the column.
-VERSION_NUMBER: Final = re.compile(r"[1-9][0-9]{0,8}")
-#: Longer than the address of a list with a search and filters in any script, shorter than servers' limits for a header line.
-_MAX_NEXT: Final = 7000
 
 _NOT_FOUND: Final = 404
 _METHOD_NOT_ALLOWED: Final = 405
@@ -89,6 +84,10 @@ class RefusedForm(NamedTuple):
     verb: str
     typed: Mapping[str, str]
     problems: Mapping[str, FieldProblem]
+
+
+#: A template and its variables.
+Shown = tuple[str, Mapping[str, Any]]
 
 
 class PageLayout:
@@ -195,9 +194,7 @@ class ConsoleRoute:
         self._vault = layout.vault
         self._operations = layout.operations
 
-    def _submitted(
-        self, req: falcon.Request, resp: falcon.Response, ids: Mapping[str, str]
-    ) -> tuple[ConsoleUser, Mapping[str, str]]:
+    def _submitted(self, req: falcon.Request, resp: falcon.Response, ids: Mapping[str, str]) -> tuple[ConsoleUser, Fields]:
         """Return the user who sent a form, and its fields, after every check."""
         gate = self._layout.gate
         try:
@@ -212,12 +209,12 @@ class ConsoleRoute:
         gate.require_own_form(req, user, form)
         return self._permitted(req, ids), form
 
-    def _keep_for_error(self, req: falcon.Request, form: Mapping[str, str]) -> None:
+    def _keep_for_error(self, req: falcon.Request, form: Fields) -> None:
         """Keep for the page of an error what was typed, and the list that it leads back to."""
         req.context.typed = self.typed(form)
         req.context.then = safe_next(form.get("then", ""))
 
-    def typed(self, form: Mapping[str, str]) -> dict[str, str]:
+    def typed(self, form: Fields) -> dict[str, str]:
         """Return the texts of a form by their labels, for the page of an error, which may be the only one to have them."""
         return {label: form[name] for name, label in self.text_fields.items() if form.get(name, "").strip()}
 
@@ -290,13 +287,11 @@ class Action(ConsoleRoute):
         self._layout.navigation.forget(user.account_id)
         self._layout.redirect(resp, to.path, done=to.done, **({} if to.undo is None else {"undo": to.undo}))
 
-    def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
+    def act(self, user: ConsoleUser, form: Fields, **ids: str) -> Redirect:
         """Process the form. Raises ValidationFailed."""
         raise NotImplementedError
 
-    def again(
-        self, req: falcon.Request, user: ConsoleUser, form: Mapping[str, str], failed: ValidationFailed, **ids: str
-    ) -> tuple[str, Mapping[str, Any]]:
+    def again(self, req: falcon.Request, user: ConsoleUser, form: Fields, failed: ValidationFailed, **ids: str) -> Shown:
         """Return the template and the variables of a page that shows a refused form again; without one, raises `failed`."""
         raise failed
 
@@ -308,31 +303,25 @@ class PageAction(Action):
     #: The fields that are shown again: all but secrets.
     fields: ClassVar[tuple[str, ...]] = ()
 
-    def again(
-        self, req: falcon.Request, user: ConsoleUser, form: Mapping[str, str], failed: ValidationFailed, **ids: str
-    ) -> tuple[str, Mapping[str, Any]]:
+    def again(self, req: falcon.Request, user: ConsoleUser, form: Fields, failed: ValidationFailed, **ids: str) -> Shown:
         """Return the page with what differs for the refused form."""
         page = self.page(self._layout)
         return page.template, {**page.content(req, user, **ids), **self.refused(form, failed.problems, **ids)}
 
-    def refused(self, form: Mapping[str, str], problems: Sequence[FieldProblem], **_ids: str) -> Mapping[str, Any]:
+    def refused(self, form: Fields, problems: Problems, **_ids: str) -> Mapping[str, Any]:
         """Return the page's variables for a form with problems."""
         typed = {name: form[name] for name in self.fields if name in form}
-        return {"refused": RefusedForm(self.path.rpartition("/")[2], typed, {each.path: each for each in problems})}
+        return {"refused": RefusedForm(self.path.rpartition("/")[2], typed, by_path(problems))}
 
 
 class FormPage(ConsolePage, Action):
     """A page with one form; a refused form keeps what was typed and shows the reasons."""
 
-    def again(
-        self, req: falcon.Request, user: ConsoleUser, form: Mapping[str, str], failed: ValidationFailed, **ids: str
-    ) -> tuple[str, Mapping[str, Any]]:
+    def again(self, req: falcon.Request, user: ConsoleUser, form: Fields, failed: ValidationFailed, **ids: str) -> Shown:
         """Return the page with the refused form."""
         return self.template, self.refused(user, form, failed.problems, **ids)
 
-    def refused(
-        self, user: ConsoleUser, form: Mapping[str, str], problems: Sequence[FieldProblem], **ids: str
-    ) -> Mapping[str, Any]:
+    def refused(self, user: ConsoleUser, form: Fields, problems: Problems, **ids: str) -> Mapping[str, Any]:
         """Return the template's variables for a form with problems."""
         raise NotImplementedError
 
@@ -345,21 +334,6 @@ def list_content(page: PageRequest, found: Sequence[Any], ids: Sequence[str] | N
         "next": next_page(page, [record.id for record in found] if ids is None else ids),
         "is_first": page.before is None,
     }
-
-
-def normalize_line_breaks(text: str) -> str:
-    """Return a text as its field sends it back, with line feeds: browsers send every line break as CR LF."""
-    return text.replace("\r\n", "\n").replace("\r", "\n")
-
-
-def entries_of(text: str) -> list[str]:
-    """Return the entries of a field that has one a line."""
-    return [each.strip() for each in normalize_line_breaks(text).split("\n") if each.strip()]
-
-
-def safe_next(path: str) -> str:
-    """Return a path below the console if it is safe to redirect to after sign-in, else "", the inbox."""
-    return path if len(path) <= _MAX_NEXT and _PAGE_PATH.fullmatch(path) else ""
 
 
 @cache

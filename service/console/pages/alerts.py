@@ -6,6 +6,7 @@ from typing import Any
 import falcon
 
 from schemas.alerts.alert import Alert, AlertText, describe
+from service.console.form_fields import Fields
 from service.console.layout import CONSOLE, Action, ConsolePage, Redirect, list_content
 from service.console.sessions import ConsoleUser
 from service.http.paging import read_page
@@ -40,7 +41,7 @@ class AcknowledgeAlert(Action):
 
     path = f"{AlertsPage.path}/{{alert_id}}/acknowledge"
 
-    def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
+    def act(self, user: ConsoleUser, form: Fields, **ids: str) -> Redirect:
         """Acknowledge the alert. Raises NotFound."""
         alerts.acknowledge(ids["alert_id"], user.principal, is_operator=user.is_operator)
         return Redirect("/alerts", "alert_acknowledged")

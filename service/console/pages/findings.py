@@ -25,6 +25,7 @@ from schemas.intake.scanner import SEVERITIES
 from schemas.triage.export_filter import PROJECT_ID, join_values
 from schemas.triage.finding_filter import FINDING_FILTERS, FindingQuery, finding_query_from
 from service.api.findings import MAX_RUNS
+from service.console.form_fields import Fields
 from service.console.layout import CONSOLE, Action, ConsolePage, PageLayout, Redirect, list_content
 from service.console.sessions import ConsoleUser
 from service.console.triage.ticket_list import MAX_PROJECTS
@@ -144,7 +145,7 @@ class SetTicketGrouping(Action):
 
     path = f"{CONSOLE}/projects/{{project_id}}/grouping"
 
-    def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
+    def act(self, user: ConsoleUser, form: Fields, **ids: str) -> Redirect:
         """Set the grouping. Raises NotFound, ValidationFailed."""
         project = projects.get(ids["project_id"], user.principal)
         grouping = read_checked(ProjectForm(), {"ticket_grouping": form.get("ticket_grouping", "")})

@@ -7,6 +7,7 @@ import falcon
 
 from schemas.exports.recoveries import RecoveryStatus
 from schemas.targets.target import ENABLED
+from service.console.form_fields import Fields
 from service.console.layout import CONSOLE, Action, ConsolePage, Redirect, list_content
 from service.console.sessions import ConsoleUser
 from service.console.targets.forms import require_webhooks
@@ -60,7 +61,7 @@ class Recover(Action):
 
     path = f"{TARGET}/recover"
 
-    def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
+    def act(self, user: ConsoleUser, form: Fields, **ids: str) -> Redirect:
         """Start the recovery, then notify the workers. Raises TargetNotFound, Conflict, ValidationFailed, Forbidden."""
         require_webhooks(user)
         recovery = operations.begin(ids["target_id"], form.get("since", ""), user.principal)
@@ -73,7 +74,7 @@ class CancelRecovery(Action):
 
     path = f"{RECOVERY}/cancel"
 
-    def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
+    def act(self, user: ConsoleUser, form: Fields, **ids: str) -> Redirect:
         """Cancel the recovery. Raises NotFound, Conflict, Forbidden."""
         require_webhooks(user)
         cancelled = operations.cancel(ids["recovery_id"], user.principal)

@@ -1,6 +1,6 @@
 """`/console/report-uploads`: a form for a scanner's report, then the progress and the result of its import."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 import falcon
@@ -9,6 +9,7 @@ from schemas.base.errors import FieldProblem, ValidationFailed
 from schemas.intake.report_uploads import MAX_FILE_BYTES, ReportUploadStatus, UploadError
 from schemas.report_files.formats import FORMATS
 from schemas.triage.export_filter import PROJECT_ID
+from service.console.form_fields import Problems, by_path
 from service.console.layout import CONSOLE, ConsolePage, PageLayout
 from service.console.sessions import ConsoleUser
 from service.console.triage.ticket_list import MAX_PROJECTS
@@ -81,7 +82,7 @@ class ReportUploadPage(ConsolePage):
         }
 
 
-def _form(typed: Mapping[str, str], user: ConsoleUser, problems: Sequence[FieldProblem]) -> dict[str, Any]:
+def _form(typed: Mapping[str, str], user: ConsoleUser, problems: Problems) -> dict[str, Any]:
     offered, chosen = projects.list_page(user.account_id, MAX_PROJECTS), typed.get("project", "")
     if PROJECT_ID.fullmatch(chosen) and chosen not in {str(each.id) for each in offered}:
         offered += projects.list_page(user.account_id, 1, visible=[int(chosen)])
@@ -92,5 +93,5 @@ def _form(typed: Mapping[str, str], user: ConsoleUser, problems: Sequence[FieldP
         "formats": [each.title for each in FORMATS.values()],
         "max_mib": MAX_FILE_BYTES // 1024**2,
         "uploads": report_uploads.list_newest(user.account_id, _FEW),
-        "problems": {each.path: each for each in problems},
+        "problems": by_path(problems),
     }

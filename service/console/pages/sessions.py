@@ -5,6 +5,7 @@ from typing import Any
 
 import falcon
 
+from service.console.form_fields import Fields
 from service.console.layout import CONSOLE, Action, ConsolePage, Redirect, list_content
 from service.console.sessions import ConsoleUser
 from service.http.paging import read_page
@@ -29,7 +30,7 @@ class SessionRevocation(Action):
 
     path = f"{SessionsPage.path}/{{session_id}}/revoke"
 
-    def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
+    def act(self, user: ConsoleUser, form: Fields, **ids: str) -> Redirect:
         """End the session; its next request is redirected to the sign-in. Raises NotFound."""
         sessions.revoke(ids["session_id"], user.principal)
         return Redirect("/sessions", "session_revoked")

@@ -9,7 +9,8 @@ from runtime.clock import utc_now
 from schemas.base.console_session import SessionEndReason, SignInMethod
 from schemas.base.email_address import is_email_address
 from schemas.base.errors import Conflict, Forbidden, RiskRelayError, ServiceUnavailable
-from service.console.layout import CONSOLE, SIGN_IN, ConsoleRoute, PageLayout, safe_next
+from service.console.form_fields import safe_next
+from service.console.layout import CONSOLE, SIGN_IN, ConsoleRoute, PageLayout
 from service.console.openid_connect import CALLBACK, OpenIdConnect, SignInFailed
 from service.console.sessions import SignInRequired, TokenRejected
 from service.http.error_responses import STATUS

@@ -3,17 +3,17 @@
 A token is stored in the vault and in no page; a worker tries it at once, so that the next page shows what is missing.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import falcon
 
-from schemas.base.errors import FieldProblem
 from schemas.content_policy.checked_form import read_checked
 from schemas.targets.forms import TargetForm
 from schemas.targets.providers import provider, providers
 from schemas.targets.target import TargetRequest
 from schemas.trackers.registry import GENERIC_WEBHOOK, TRACKERS
+from service.console.form_fields import Fields, Problems
 from service.console.layout import FormPage, Redirect
 from service.console.sessions import ConsoleUser
 from service.console.targets.forms import (
@@ -41,17 +41,15 @@ class AddTargetPage(FormPage):
         require_webhooks(user)
         return _content(req.get_param("provider"), {}, ())
 
-    def typed(self, form: Mapping[str, str]) -> dict[str, str]:
+    def typed(self, form: Fields) -> dict[str, str]:
         """Return the texts of the form by their labels, without a credential in the URL."""
         return super().typed(without_credential(form))
 
-    def refused(
-        self, user: ConsoleUser, form: Mapping[str, str], problems: Sequence[FieldProblem], **_ids: str
-    ) -> Mapping[str, Any]:
+    def refused(self, user: ConsoleUser, form: Fields, problems: Problems, **_ids: str) -> Mapping[str, Any]:
         """Return the form as it was typed, without its secret, with its problems."""
         return _content(_key(form), form, problems)
 
-    def act(self, user: ConsoleUser, form: Mapping[str, str], **_ids: str) -> Redirect:
+    def act(self, user: ConsoleUser, form: Fields, **_ids: str) -> Redirect:
         """Check the URL, create the target, and have a worker try a tracker's token.
 
         Raises ValidationFailed, ServiceUnavailable, WebhooksForbidden.
@@ -80,11 +78,11 @@ class AddTargetPage(FormPage):
         return tried(self._operations, target_id, user)
 
 
-def _key(form: Mapping[str, str]) -> str:
+def _key(form: Fields) -> str:
     return form.get("provider", GENERIC_WEBHOOK)
 
 
-def _content(key: str | None, typed: Mapping[str, str], problems: Sequence[FieldProblem]) -> dict[str, Any]:
+def _content(key: str | None, typed: Mapping[str, str], problems: Problems) -> dict[str, Any]:
     found = None if key is None else provider(key)
     inputs = setting_inputs(found, typed) if found else []
     return {

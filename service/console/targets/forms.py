@@ -9,14 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from runtime.clock import utc_now
-from schemas.base.errors import (
-    FieldProblem,
-    NoEncryptionKey,
-    ServiceUnavailable,
-    ValidationFailed,
-    WebhooksForbidden,
-    WrongEncryptionKey,
-)
+from schemas.base.errors import NoEncryptionKey, ServiceUnavailable, ValidationFailed, WebhooksForbidden, WrongEncryptionKey
 from schemas.base.fields import problem
 from schemas.base.ticket_event_types import ALL_EVENTS
 from schemas.content_policy.checked_form import read_checked
@@ -26,7 +19,8 @@ from schemas.targets.providers import provider_of
 from schemas.targets.target import MAX_PER_MINUTE, RESUMABLE, Target, TargetEdit
 from schemas.targets.validations import PASSED
 from schemas.url_policy.credentials import masked
-from service.console.layout import Action, PageAction, PageLayout, Redirect, normalize_line_breaks
+from service.console.form_fields import Fields, Problems, normalize_line_breaks
+from service.console.layout import Action, PageAction, PageLayout, Redirect
 from service.console.sessions import ConsoleUser
 from service.console.targets.pages import TARGET, TargetPage, shown_fields
 from service.console.targets.provider_settings import by_setting, setting_inputs, settings_in, target_texts
@@ -45,13 +39,13 @@ _log: Final = logging.getLogger(__name__)
 class TargetAction(Action):
     """A form of the page of a target, of an account that may use webhook targets."""
 
-    def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
+    def act(self, user: ConsoleUser, form: Fields, **ids: str) -> Redirect:
         """Change the target, then show its page. Raises WebhooksForbidden, TargetNotFound, and what `change` raises."""
         require_webhooks(user)
         target = self._operations.targets.get(ids["target_id"], user.principal)
         return Redirect(f"/targets/{target.id}", self.change(user, form, target))
 
-    def change(self, user: ConsoleUser, form: Mapping[str, str], target: Target) -> str:
+    def change(self, user: ConsoleUser, form: Fields, target: Target) -> str:
         """Change the target, and return the key of the notice."""
         raise NotImplementedError
 
@@ -72,7 +66,7 @@ class StopTarget(Action):
         self.path = f"{TARGET}/{verb}"
         self._verb = verb
 
-    def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
+    def act(self, user: ConsoleUser, form: Fields, **ids: str) -> Redirect:
         """Pause or disable the target. Raises TargetNotFound, Conflict."""
         self._operations.targets.change_status(ids["target_id"], self._verb, user.principal)
         return Redirect(f"/targets/{ids['target_id']}", self._DONE[self._verb])
@@ -83,7 +77,7 @@ class ResumeTarget(TargetPageAction):
 
     path = f"{TARGET}/resume"
 
-    def change(self, user: ConsoleUser, form: Mapping[str, str], target: Target) -> str:
+    def change(self, user: ConsoleUser, form: Fields, target: Target) -> str:
         """Validate the address, resume the target, notify the workers. Raises Conflict, ValidationFailed."""
         validation = self._operations.targets.check_before_resuming(target.id, user.principal)
         with engine.transaction():
@@ -97,7 +91,7 @@ class ValidateTarget(TargetAction):
 
     path = f"{TARGET}/validate"
 
-    def change(self, user: ConsoleUser, form: Mapping[str, str], target: Target) -> str:
+    def change(self, user: ConsoleUser, form: Fields, target: Target) -> str:
         """Wait for a worker's validation; the page shows the result."""
         self._operations.targets.validate(target.id, user.principal)
         return _validated(self._operations.targets.get(target.id, user.principal), "validated")
@@ -108,7 +102,7 @@ class PingTarget(TargetAction):
 
     path = f"{TARGET}/ping"
 
-    def change(self, user: ConsoleUser, form: Mapping[str, str], target: Target) -> str:
+    def change(self, user: ConsoleUser, form: Fields, target: Target) -> str:
         """Wait for the ping; the page shows the result. Raises Conflict."""
         return "pinged" if self._operations.targets.ping(target.id, user.principal).delivered else "ping_failed"
 
@@ -118,7 +112,7 @@ class SetTargetSecret(TargetPageAction):
 
     path = f"{TARGET}/secret"
 
-    def change(self, user: ConsoleUser, form: Mapping[str, str], target: Target) -> str:
+    def change(self, user: ConsoleUser, form: Fields, target: Target) -> str:
         """Encrypt and store the secret. Raises ValidationFailed, ServiceUnavailable."""
         # The first secret activates an inactive target, which then connects.
         self._operations.targets.set_secret(target.id, checked_secret(form, self._vault), self._vault, user.principal)
@@ -132,7 +126,7 @@ class EditTarget(TargetPageAction):
     fields = ("name", "base_url", "max_per_minute")
     text_fields = target_texts()
 
-    def change(self, user: ConsoleUser, form: Mapping[str, str], target: Target) -> str:
+    def change(self, user: ConsoleUser, form: Fields, target: Target) -> str:
         """Check a new URL and change the target. Raises ValidationFailed."""
         form = _with_present(form, target)
         members: dict[str, Any] = {**text_members(form), "max_per_minute": None, **limit_member(form)}
@@ -153,11 +147,11 @@ class EditTarget(TargetPageAction):
             return tried(self._operations, target.id, user)
         return "target_moved" if edit.base_url else "target_edited"
 
-    def typed(self, form: Mapping[str, str]) -> dict[str, str]:
+    def typed(self, form: Fields) -> dict[str, str]:
         """Return the texts of the form by their labels, without a credential in the URL."""
         return super().typed(without_credential(form))
 
-    def refused(self, form: Mapping[str, str], problems: Sequence[FieldProblem], **ids: str) -> Mapping[str, Any]:
+    def refused(self, form: Fields, problems: Problems, **ids: str) -> Mapping[str, Any]:
         """Return the form as it was typed, without a credential in the URL. Raises TargetNotFound."""
         content = super().refused(without_credential(form), by_setting(problems), **ids)
         # Whose target it is has been checked by the page.
@@ -170,7 +164,7 @@ class RemoveTarget(Action):
 
     path = f"{TARGET}/remove"
 
-    def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
+    def act(self, user: ConsoleUser, form: Fields, **ids: str) -> Redirect:
         """Remove the target and erase its secret. Raises TargetNotFound, TargetInUse."""
         self._operations.targets.remove(ids["target_id"], user.principal)
         return Redirect("/targets", "target_removed")
@@ -182,7 +176,7 @@ class SetWebhookOptions(TargetPageAction):
     path = f"{TARGET}/webhook"
     fields = ("signature", "format", *(f"event_{each}" for each in ALL_EVENTS))
 
-    def change(self, user: ConsoleUser, form: Mapping[str, str], target: Target) -> str:
+    def change(self, user: ConsoleUser, form: Fields, target: Target) -> str:
         """Change the target. Raises ValidationFailed."""
         members: dict[str, Any] = {name: form[name] for name in ("signature", "format") if name in form}
         if "has_events" in form:
@@ -195,7 +189,7 @@ class SetWebhookOptions(TargetPageAction):
             self._operations.wake_workers()
         return "target_edited"
 
-    def refused(self, form: Mapping[str, str], problems: Sequence[FieldProblem], **ids: str) -> Mapping[str, Any]:
+    def refused(self, form: Fields, problems: Problems, **ids: str) -> Mapping[str, Any]:
         """Return the form as it was chosen, and as it was shown at first."""
         return {**super().refused(form, problems, **ids), "shown_options": _shown(form)}
 
@@ -206,7 +200,7 @@ class SetHeader(TargetPageAction):
     path = f"{TARGET}/header"
     fields = ("name",)
 
-    def change(self, user: ConsoleUser, form: Mapping[str, str], target: Target) -> str:
+    def change(self, user: ConsoleUser, form: Fields, target: Target) -> str:
         """Encrypt and store the value. Raises ValidationFailed, ServiceUnavailable, Conflict."""
         name, value = form.get("name", "").strip(), form.get("value", "").removesuffix("\n").removesuffix("\r")
         webhook_secrets.require_header(name, value)
@@ -220,7 +214,7 @@ class RemoveHeader(TargetAction):
 
     path = f"{TARGET}/header/remove"
 
-    def change(self, user: ConsoleUser, form: Mapping[str, str], target: Target) -> str:
+    def change(self, user: ConsoleUser, form: Fields, target: Target) -> str:
         """Erase the value. Raises ValidationFailed, ServiceUnavailable, Conflict."""
         require_keys(self._vault)
         name = form.get("name", "")
@@ -233,7 +227,7 @@ class SetStandardSecret(TargetPageAction):
 
     path = f"{TARGET}/standard-secret"
 
-    def change(self, user: ConsoleUser, form: Mapping[str, str], target: Target) -> str:
+    def change(self, user: ConsoleUser, form: Fields, target: Target) -> str:
         """Encrypt and store the secret. Raises ValidationFailed, ServiceUnavailable, Conflict."""
         require_keys(self._vault)
         secret, default = form.get("secret", "").strip(), self._operations.targets.default_secret
@@ -249,12 +243,12 @@ def _option_text(value: str | Sequence[str]) -> str:
     return value if isinstance(value, str) else " ".join(value)
 
 
-def _shown(form: Mapping[str, str]) -> dict[str, str]:
+def _shown(form: Fields) -> dict[str, str]:
     """Return the fields of a form as they were when it was shown."""
     return {name.removeprefix(_SHOWN): text for name, text in form.items() if name.startswith(_SHOWN)}
 
 
-def _with_present(form: Mapping[str, str], target: Target) -> dict[str, str]:
+def _with_present(form: Fields, target: Target) -> dict[str, str]:
     """Return the form of a target; a field that was left as it was shown has what somebody else may have saved since."""
     present = shown_fields(target)
     shown = {name: normalize_line_breaks(form[f"{_SHOWN}{name}"]) for name in present if f"{_SHOWN}{name}" in form}
@@ -285,17 +279,17 @@ def tried(operations: Operations, target_id: str, user: ConsoleUser) -> str:
     return _validated(operations.targets.get(target_id, user.principal), "token_works")
 
 
-def without_credential(form: Mapping[str, str]) -> dict[str, str]:
+def without_credential(form: Fields) -> dict[str, str]:
     """Return a form with a mask in place of a credential in its URL."""
     return {**form, "base_url": masked(form.get("base_url", ""))}
 
 
-def text_members(form: Mapping[str, str]) -> dict[str, str]:
+def text_members(form: Fields) -> dict[str, str]:
     """Return the name and the URL as members of a form."""
     return {name: form[name].strip() for name in ("name", "base_url") if name in form}
 
 
-def limit_member(form: Mapping[str, str]) -> dict[str, Any]:
+def limit_member(form: Fields) -> dict[str, Any]:
     """Return the rate limit as a member of a form; none if its field is empty."""
     entered = form.get("max_per_minute", "").strip()
     if not entered:
@@ -305,7 +299,7 @@ def limit_member(form: Mapping[str, str]) -> dict[str, Any]:
     return {"max_per_minute": int(entered) if is_number else entered}
 
 
-def checked_secret(form: Mapping[str, str], vault: Vault) -> str:
+def checked_secret(form: Fields, vault: Vault) -> str:
     """Return the submitted secret.
 
     Raises ValidationFailed, and ServiceUnavailable if ENCRYPTION_KEYS are not the keys of this installation.

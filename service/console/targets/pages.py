@@ -12,6 +12,7 @@ from schemas.exports.recoveries import parse_past
 from schemas.targets.providers import provider_names, provider_of
 from schemas.targets.target import BREAKER_OPEN, ENABLED, PINGABLE, RESUMABLE, Target, TargetStatus, place_of
 from service.console import charts
+from service.console.form_fields import by_path
 from service.console.layout import CONSOLE, ConsolePage, list_content
 from service.console.sessions import ConsoleUser
 from service.console.targets.provider_settings import setting_inputs, shown_settings, typed_settings
@@ -120,7 +121,7 @@ def _offered_windows(target_id: str, entered: str | None, now: datetime) -> dict
     try:
         return {"windows": _windows(target_id, entered, now), "entered_since": "", "since_problems": {}}
     except ValidationFailed as failed:
-        problems = {each.path: each for each in failed.problems}
+        problems = by_path(failed.problems)
         return {"windows": _windows(target_id, None, now), "entered_since": entered, "since_problems": problems}
 
 

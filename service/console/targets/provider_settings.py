@@ -1,14 +1,14 @@
 """The settings of a provider as fields of a form: one for each, or for each part of an object."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from schemas.base.errors import FieldProblem
 from schemas.targets.providers import Provider, providers, setting_from
-from service.console.layout import entries_of, normalize_line_breaks
+from service.console.form_fields import Fields, Problems, entries_of, normalize_line_breaks
 
 _PREFIX: Final = "setting."
 #: The place of a value in a list.
@@ -51,7 +51,7 @@ def target_texts() -> dict[str, str]:
     return {"name": "Name", "base_url": "URL", **settings, "max_per_minute": "Deliveries per minute"}
 
 
-def settings_in(provider: Provider, form: Mapping[str, str], stored: Mapping[str, Any] = _NONE) -> dict[str, Any]:
+def settings_in(provider: Provider, form: Fields, stored: Mapping[str, Any] = _NONE) -> dict[str, Any]:
     """Return the settings of a form as the API takes them; empty fields are none.
 
     A text that is sent back as it was shown leaves its `stored` value as it is, whatever characters that has.
@@ -67,7 +67,7 @@ def settings_in(provider: Provider, form: Mapping[str, str], stored: Mapping[str
     return found
 
 
-def by_setting(problems: Sequence[FieldProblem]) -> list[FieldProblem]:
+def by_setting(problems: Problems) -> list[FieldProblem]:
     """Return the problems of a form, with one of an entry of a list at the field of the list."""
     return [replace(each, path=_ENTRY.sub("", each.path)) for each in problems]
 

@@ -18,17 +18,8 @@ from schemas.exports.state_machine import Transition, allows
 from schemas.intake.scanner import SEVERITIES
 from schemas.triage.bulk_decisions import MAX_REFERENCES, BulkDecision, BulkDecisionForm, BulkRequest, DecisionResult
 from schemas.triage.bulk_jobs import BulkJobStatus, CountDiffers
-from service.console.layout import (
-    CONSOLE,
-    Action,
-    ConsolePage,
-    ConsoleRoute,
-    PageLayout,
-    Redirect,
-    RefusedForm,
-    normalize_line_breaks,
-    safe_next,
-)
+from service.console.form_fields import Fields, by_path, normalize_line_breaks, safe_next
+from service.console.layout import CONSOLE, Action, ConsolePage, ConsoleRoute, PageLayout, Redirect, RefusedForm
 from service.console.permissions import is_allowed_in
 from service.console.preferences import last_target_id, remember_target
 from service.console.sessions import ConsoleUser
@@ -95,23 +86,23 @@ class _BulkForm(ConsoleRoute):
         """Check and process the form."""
         self.respond(req, resp, *self._submitted(req, resp, {}))
 
-    def respond(self, req: falcon.Request, resp: falcon.Response, user: ConsoleUser, form: Mapping[str, str]) -> None:
+    def respond(self, req: falcon.Request, resp: falcon.Response, user: ConsoleUser, form: Fields) -> None:
         """Process the form."""
         raise NotImplementedError
 
-    def listed(self, form: Mapping[str, str], user: ConsoleUser) -> TicketList:
+    def listed(self, form: Fields, user: ConsoleUser) -> TicketList:
         """Return the list that the selection was made in."""
         params = dict(parse_qsl(urlsplit(self.then(form)).query))
         return read_list(params, self._list_path.strip("/"), _VIEWS[self._list_path], user, utc_now())
 
-    def then(self, form: Mapping[str, str]) -> str:
+    def then(self, form: Fields) -> str:
         """Return the list's address. Raises ValidationFailed for another: without its filters, all that match are more."""
         path = safe_next(form.get("then", self._list_path))
         if urlsplit(path).path != self._list_path:
             raise ValidationFailed(problem("/then", "not_allowed", self._list_path))
         return path
 
-    def project_ids(self, listed: TicketList, form: Mapping[str, str], user: ConsoleUser) -> set[int | None]:
+    def project_ids(self, listed: TicketList, form: Fields, user: ConsoleUser) -> set[int | None]:
         """Return the projects of the selected tickets, of which approvals remember the target; none for other decisions."""
         if _action(form) != "approve":
             return set()
@@ -131,7 +122,7 @@ class _BulkForm(ConsoleRoute):
             return f"Projects: {count(len(ids))}{rest}"
         return "".join(f"Project: {each.name}{rest}" for each in findings.scanned_projects(user.account_id, 1, ids))
 
-    def summary(self, req: falcon.Request, user: ConsoleUser, form: Mapping[str, str]) -> dict[str, Any]:
+    def summary(self, req: falcon.Request, user: ConsoleUser, form: Fields) -> dict[str, Any]:
         """Return what a decision on the selection would do. Raises ValidationFailed, Forbidden."""
         action = _action(form)
         listed = self.listed(form, user)
@@ -181,7 +172,7 @@ class ReviewSelection(_BulkForm):
 
     verb = "review"
 
-    def respond(self, req: falcon.Request, resp: falcon.Response, user: ConsoleUser, form: Mapping[str, str]) -> None:
+    def respond(self, req: falcon.Request, resp: falcon.Response, user: ConsoleUser, form: Fields) -> None:
         """Show the summary."""
         self._layout.render(req, resp, "review.html", self.summary(req, user, form), user)
 
@@ -205,7 +196,7 @@ class DecideSelection(_BulkForm, ConsolePage):
             "then": listed.address.href(),
         }
 
-    def respond(self, req: falcon.Request, resp: falcon.Response, user: ConsoleUser, form: Mapping[str, str]) -> None:
+    def respond(self, req: falcon.Request, resp: falcon.Response, user: ConsoleUser, form: Fields) -> None:
         """Decide, or show the summary again with the reasons."""
         # Afterwards the list no longer has the tickets.
         project_ids = self.project_ids(self.listed(form, user), form, user)
@@ -217,7 +208,7 @@ class DecideSelection(_BulkForm, ConsolePage):
             if isinstance(failed, CountDiffers):
                 differs = f"{content['number_text']} match now: check them, then decide again."
                 problems, resp.status = (FieldProblem("/expected_count", failed.code, differs),), falcon.HTTP_409
-            again = RefusedForm(self.verb, form, {each.path: each for each in problems})
+            again = RefusedForm(self.verb, form, by_path(problems))
             self._layout.render(req, resp, "review.html", {**content, "refused": again}, user)
             return
         self._operations.wake_workers()
@@ -225,7 +216,7 @@ class DecideSelection(_BulkForm, ConsolePage):
         if decision.target_id is not None:
             remember_target(req, resp, self._layout.gate, decision.target_id, project_ids)
 
-    def _decide(self, resp: falcon.Response, user: ConsoleUser, form: Mapping[str, str]) -> BulkDecision:
+    def _decide(self, resp: falcon.Response, user: ConsoleUser, form: Fields) -> BulkDecision:
         """Decide, and redirect to the result of each ticket, or to the job. Raises ValidationFailed, CountDiffers."""
         action = _action(form)
         listed = self.listed(form, user)
@@ -260,7 +251,7 @@ class CancelBulkJob(Action):
 
     path = f"{JOB}/cancel"
 
-    def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
+    def act(self, user: ConsoleUser, form: Fields, **ids: str) -> Redirect:
         """Cancel the job. Raises NotFound."""
         job = self._operations.bulk.cancel(ids["job_id"], user.principal)
         return Redirect(_job_address(job.id, safe_next(form.get("then", ""))), "bulk_job_cancelled")
@@ -276,13 +267,13 @@ def _projects_of_all(listed: TicketList, counted: Mapping[str, int]) -> set[int 
     return {*(listed.query.project_ids or map(int, counted))} or {None}
 
 
-def _decision(action: str, form: Mapping[str, str]) -> dict[str, Any]:
+def _decision(action: str, form: Fields) -> dict[str, Any]:
     """Return the decision of a form as the API's body has it; a field of another action has no effect."""
     names = {"approve": ("target_id",), "dismiss": ("reason", "note")}.get(action, ())
     return {"action": action, **{name: normalize_line_breaks(form[name]) for name in names if form.get(name, "").strip()}}
 
 
-def _expected(form: Mapping[str, str]) -> int:
+def _expected(form: Fields) -> int:
     text = form.get("expected_count", "")
     if not text.isascii() or not text.isdecimal():
         raise ValidationFailed(problem("/expected_count", "invalid_type"))
@@ -347,7 +338,7 @@ def _action(form: Mapping[str, Any]) -> str:
     return action
 
 
-def _picked(form: Mapping[str, str]) -> dict[str, str]:
+def _picked(form: Fields) -> dict[str, str]:
     """Return the digests that the user saw of the tickets whose boxes are checked."""
     return {name: value for name, value in form.items() if identifiers.is_id(identifiers.EXPORT, name)}
 

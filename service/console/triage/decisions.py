@@ -3,7 +3,7 @@
 Each shows the page in its field `then` next, which is the next ticket of a list. Sending a form twice changes nothing more.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, time, timedelta
 from typing import Any, ClassVar, Final
@@ -19,19 +19,8 @@ from schemas.exports.state_machine import IN_PROGRESS, ExportStatus
 from schemas.intake.scanner import SEVERITIES
 from schemas.triage.bulk_decisions import CHANGED
 from schemas.triage.decision_forms import DismissalForm, DismissalRequest, Edit, EditForm
-from service.console.layout import (
-    CONSOLE,
-    VERSION_NUMBER,
-    Action,
-    ConsolePage,
-    FormPage,
-    PageAction,
-    PageLayout,
-    Redirect,
-    entries_of,
-    normalize_line_breaks,
-    safe_next,
-)
+from service.console.form_fields import VERSION_NUMBER, Fields, Problems, entries_of, normalize_line_breaks, safe_next
+from service.console.layout import CONSOLE, Action, ConsolePage, FormPage, PageAction, PageLayout, Redirect
 from service.console.preferences import remember_keys, remember_target
 from service.console.sessions import ConsoleUser
 from service.console.triage.ticket_view import SNOOZES
@@ -56,7 +45,7 @@ class ExportAction(Action):
     #: The statuses that the decision leads to: sending its form twice is answered like sending it once.
     decided: ClassVar[frozenset[ExportStatus]] = frozenset()
 
-    def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
+    def act(self, user: ConsoleUser, form: Fields, **ids: str) -> Redirect:
         """Decide, then show the requested page, or the export. Raises ExportNotFound, Conflict, ValidationFailed."""
         try:
             export = self.decide(user, form, ids["export_id"])
@@ -69,7 +58,7 @@ class ExportAction(Action):
         can_be_undone = self.can_be_undone and _WAS_SNOOZED not in form
         return Redirect(then, self.done, f"{export.id}.{export.version}" if can_be_undone else None)
 
-    def decide(self, user: ConsoleUser, form: Mapping[str, str], export_id: str) -> Export:
+    def decide(self, user: ConsoleUser, form: Fields, export_id: str) -> Export:
         """Make the decision."""
         raise NotImplementedError
 
@@ -91,7 +80,7 @@ class Approve(ExportAction):
         if export.target_id is not None:
             remember_target(req, resp, self._layout.gate, export.target_id, [export.project_id])
 
-    def decide(self, user: ConsoleUser, form: Mapping[str, str], export_id: str) -> Export:
+    def decide(self, user: ConsoleUser, form: Fields, export_id: str) -> Export:
         """Approve the export, then notify the workers."""
         if not form.get("ticket_digest"):
             raise ValidationFailed(problem("/ticket_digest", "required"))
@@ -112,7 +101,7 @@ class Retry(ExportAction):
     done = "retried"
     decided = frozenset(IN_PROGRESS)
 
-    def decide(self, user: ConsoleUser, form: Mapping[str, str], export_id: str) -> Export:
+    def decide(self, user: ConsoleUser, form: Fields, export_id: str) -> Export:
         """Queue the export, then notify the workers."""
         target_id = form.get("target_id") or None
         validation = self._operations.exports.check_blocked_target(export_id, user.principal, target_id)
@@ -129,7 +118,7 @@ class FormDecision(ExportAction, PageAction):
         super().__init__(layout)
         self.page = page
 
-    def refused(self, form: Mapping[str, str], problems: Sequence[FieldProblem], **ids: str) -> Mapping[str, Any]:
+    def refused(self, form: Fields, problems: Problems, **ids: str) -> Mapping[str, Any]:
         """Return the form as it was typed; sent again, it leads to the next ticket of the list that it came from."""
         return {**super().refused(form, problems, **ids), "then": safe_next(form.get("then", ""))}
 
@@ -143,7 +132,7 @@ class Dismiss(FormDecision):
     fields = ("reason", "note")
     text_fields: ClassVar = {"note": "Note"}
 
-    def decide(self, user: ConsoleUser, form: Mapping[str, str], export_id: str) -> Export:
+    def decide(self, user: ConsoleUser, form: Fields, export_id: str) -> Export:
         """Dismiss the export."""
         given = {name: normalize_line_breaks(form[name]) for name in self.fields if form.get(name, "").strip()}
         wanted: DismissalRequest = read_checked(DismissalForm(), given)
@@ -158,7 +147,7 @@ class Restore(ExportAction):
     path = f"{EXPORT}/restore"
     done = "restored"
 
-    def decide(self, user: ConsoleUser, form: Mapping[str, str], export_id: str) -> Export:
+    def decide(self, user: ConsoleUser, form: Fields, export_id: str) -> Export:
         """Restore the export. Raises Conflict for an undo of a decision that is not the last one."""
         version = form.get("version", "")
         if version and not VERSION_NUMBER.fullmatch(version):
@@ -179,14 +168,14 @@ class SnoozeTicket(FormDecision):
     can_be_undone = True
     fields = ("days", "date")
 
-    def decide(self, user: ConsoleUser, form: Mapping[str, str], export_id: str) -> Export:
+    def decide(self, user: ConsoleUser, form: Fields, export_id: str) -> Export:
         """Snooze the export. Raises ValidationFailed for one without findings until it is seen again: it never is."""
         until = _snoozed_until(form, utc_now())
         if until is None and queries.get(export_id, user.account_id).findings is None:
             raise ValidationFailed(FieldProblem("/days", "not_allowed", "No scan reports this ticket again. Choose a time."))
         return self._operations.exports.snooze(export_id, user.principal, until)
 
-    def refused(self, form: Mapping[str, str], problems: Sequence[FieldProblem], **ids: str) -> Mapping[str, Any]:
+    def refused(self, form: Fields, problems: Problems, **ids: str) -> Mapping[str, Any]:
         """Return the form as it was typed, with the problem of a time at the field of its date."""
         at_fields = [replace(each, path="/date") if each.path == "/until" else each for each in problems]
         return super().refused(form, at_fields, **ids)
@@ -198,7 +187,7 @@ class Split(ExportAction):
     path = f"{EXPORT}/split"
     done = "split"
 
-    def decide(self, user: ConsoleUser, form: Mapping[str, str], export_id: str) -> Export:
+    def decide(self, user: ConsoleUser, form: Fields, export_id: str) -> Export:
         """Split the export."""
         ids = self._operations.exports.split(export_id, user.principal)
         return queries.get(ids[0], user.account_id)
@@ -220,7 +209,7 @@ class EditPage(FormPage):
         export = _prepared(ids["export_id"], user)
         return _edit_content(export, dict(export.ticket), safe_next(req.get_param("then") or ""), (), export.ticket_digest)
 
-    def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
+    def act(self, user: ConsoleUser, form: Fields, **ids: str) -> Redirect:
         """Change the ticket. Raises ExportNotFound, Conflict for one that is not prepared, ValidationFailed."""
         export = _prepared(ids["export_id"], user)
         digest = form.get("ticket_digest") or None
@@ -233,9 +222,7 @@ class EditPage(FormPage):
             self._operations.exports.edit(export.id, user.principal, edit)
         return Redirect(safe_next(form.get("then", "")) or f"/exports/{export.id}", "edited")
 
-    def refused(
-        self, user: ConsoleUser, form: Mapping[str, str], problems: Sequence[FieldProblem], **ids: str
-    ) -> Mapping[str, Any]:
+    def refused(self, user: ConsoleUser, form: Fields, problems: Problems, **ids: str) -> Mapping[str, Any]:
         """Return the ticket as it was typed, with its problems. Raises ExportNotFound, Conflict."""
         export = _prepared(ids["export_id"], user)
         return _edit_content(export, _parts(form), safe_next(form.get("then", "")), problems, form.get("ticket_digest", ""))
@@ -254,12 +241,12 @@ class Shortcuts(Action):
         super().on_post(req, resp, **ids)
         remember_keys(req, resp, self._layout.gate, are_on=self._choice == "on")
 
-    def act(self, user: ConsoleUser, form: Mapping[str, str], **_ids: str) -> Redirect:
+    def act(self, user: ConsoleUser, form: Fields, **_ids: str) -> Redirect:
         """Return the page that the form was on."""
         return Redirect(safe_next(form.get("then", "")) or "/inbox", f"keys_{self._choice}")
 
 
-def _snoozed_until(form: Mapping[str, str], now: datetime) -> datetime | None:
+def _snoozed_until(form: Fields, now: datetime) -> datetime | None:
     """Return the end of a snooze, the last moment of its day; None for one without. Raises ValidationFailed."""
     if form.get("date"):
         try:
@@ -287,7 +274,7 @@ def _too_late(export: Export, conflict: Conflict) -> Conflict:
     return conflict if reason is None else WrongStatus(f"{reason} Nothing was changed.")
 
 
-def _parts(form: Mapping[str, str]) -> dict[str, Any]:
+def _parts(form: Fields) -> dict[str, Any]:
     """Return the parts of a ticket from a form: browsers send line breaks as CR LF, and labels stand one a line."""
     lines = {name: normalize_line_breaks(form.get(name, "")) for name in ("title", "description", "severity", "labels")}
     return {**lines, "labels": entries_of(lines["labels"])}
@@ -310,9 +297,7 @@ def _of_severity(label: str, severity: str) -> str:
     return f"severity:{severity}" if label in _SEVERITY_LABELS else label
 
 
-def _edit_content(
-    export: Export, parts: Mapping[str, Any], then: str, problems: Sequence[FieldProblem], digest: str
-) -> dict[str, Any]:
+def _edit_content(export: Export, parts: Mapping[str, Any], then: str, problems: Problems, digest: str) -> dict[str, Any]:
     """Return the variables of the form; `digest` is that of the ticket which the user saw."""
     # What somebody else saved meanwhile is what the text that was typed would replace.
     is_stale = any(each.code == "ticket_changed" for each in problems)

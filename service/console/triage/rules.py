@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 import falcon
 
-from schemas.base.errors import FieldProblem, ValidationFailed
+from schemas.base.errors import ValidationFailed
 from schemas.base.fields import problem
 from schemas.base.principal import Ability
 from schemas.base.strict_json import canonical
@@ -25,16 +25,8 @@ from schemas.triage.approval_rules import (
     StoppedReason,
 )
 from schemas.triage.export_filter import PROJECT_ID
-from service.console.layout import (
-    CONSOLE,
-    Action,
-    ConsolePage,
-    FormPage,
-    PageLayout,
-    Redirect,
-    entries_of,
-    normalize_line_breaks,
-)
+from service.console.form_fields import Fields, Problems, entries_of, normalize_line_breaks
+from service.console.layout import CONSOLE, Action, ConsolePage, FormPage, PageLayout, Redirect
 from service.console.sessions import ConsoleUser
 from service.console.triage.ticket_list import MAX_PROJECTS
 from service.console.triage.ticket_view import MAX_TARGETS, REASONS, SOURCES
@@ -118,9 +110,7 @@ class _RuleFormPage(FormPage):
     template = "rule.html"
     text_fields: ClassVar = {"name": "Name", "rule": "Rule code", "page_path": "Path of the page", "labels": "Labels"}
 
-    def refused(
-        self, user: ConsoleUser, form: Mapping[str, str], problems: Sequence[FieldProblem], **ids: str
-    ) -> Mapping[str, Any]:
+    def refused(self, user: ConsoleUser, form: Fields, problems: Problems, **ids: str) -> Mapping[str, Any]:
         """Return the form as it was typed, with its problems."""
         return _form_content(user, form, problems, ids.get("rule_id"))
 
@@ -136,7 +126,7 @@ class NewRulePage(_RuleFormPage):
         kind = "approve" if Ability.APPROVE_EXPORTS in user.principal.abilities else "label"
         return _form_content(user, {**typed, "type": kind}, (), None)
 
-    def act(self, user: ConsoleUser, form: Mapping[str, str], **_ids: str) -> Redirect:
+    def act(self, user: ConsoleUser, form: Fields, **_ids: str) -> Redirect:
         """Add the rule. Raises ValidationFailed."""
         request: RuleRequest = read_checked(RuleForm(), _body(form, None))
         self._operations.approval_rules.create(request, user.principal)
@@ -153,7 +143,7 @@ class RulePage(_RuleFormPage):
         rule = self._operations.approval_rules.get(ids["rule_id"], user.principal)
         return {**_form_content(user, _typed(rule), (), rule.id), "digest": _digest(rule)}
 
-    def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
+    def act(self, user: ConsoleUser, form: Fields, **ids: str) -> Redirect:
         """Change the rule. Raises NotFound, ValidationFailed."""
         rule = self._operations.approval_rules.get(ids["rule_id"], user.principal)
         change: RuleChange = read_checked(RuleChangeForm(), _body(form, rule))
@@ -164,9 +154,7 @@ class RulePage(_RuleFormPage):
         saved = self._operations.approval_rules.change(ids["rule_id"], change, user.principal)
         return _SAVED if saved.enabled else Redirect("/rules", "rule_saved_off")
 
-    def refused(
-        self, user: ConsoleUser, form: Mapping[str, str], problems: Sequence[FieldProblem], **ids: str
-    ) -> Mapping[str, Any]:
+    def refused(self, user: ConsoleUser, form: Fields, problems: Problems, **ids: str) -> Mapping[str, Any]:
         """Return the form as it was typed; only beside the rule as it is now, it may replace that rule. Raises NotFound."""
         content = super().refused(user, form, problems, **ids)
         if not any(each.code == "rule_changed" for each in problems):
@@ -183,7 +171,7 @@ class SwitchRule(Action):
         self.path = f"{RULE}/{verb}"
         self._is_on = verb == "enable"
 
-    def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
+    def act(self, user: ConsoleUser, form: Fields, **ids: str) -> Redirect:
         """Change the rule. Raises NotFound, Forbidden."""
         self._operations.approval_rules.change(ids["rule_id"], RuleChange(enabled=self._is_on), user.principal)
         return Redirect("/rules", "rule_on" if self._is_on else "rule_off")
@@ -194,7 +182,7 @@ class RemoveRule(Action):
 
     path = f"{RULE}/remove"
 
-    def act(self, user: ConsoleUser, form: Mapping[str, str], **ids: str) -> Redirect:
+    def act(self, user: ConsoleUser, form: Fields, **ids: str) -> Redirect:
         """Remove the rule. Raises NotFound."""
         self._operations.approval_rules.delete(ids["rule_id"], user.principal)
         return Redirect("/rules", "rule_removed")
@@ -230,7 +218,7 @@ def _action_words(action: RuleAction, targets: Mapping[str, str]) -> str:
     return f"Label {', '.join(action.labels or ())}"
 
 
-def _body(form: Mapping[str, str], rule: ApprovalRule | None) -> dict[str, Any]:
+def _body(form: Fields, rule: ApprovalRule | None) -> dict[str, Any]:
     """Return a form of a rule, or of a new one, as the body of the API; an account without targets sends no target id."""
     match: dict[str, Any] = {name: form[name].strip() for name in _TEXTS if form.get(name, "").strip()}
     # Other texts, such as more digits than Python converts, are refused by the form.
@@ -250,7 +238,7 @@ def _body(form: Mapping[str, str], rule: ApprovalRule | None) -> dict[str, Any]:
     }
 
 
-def _labels(form: Mapping[str, str], rule: ApprovalRule | None) -> list[str]:
+def _labels(form: Fields, rule: ApprovalRule | None) -> list[str]:
     """Return the labels of a form; those that are sent back as shown stay as they are, whatever characters they have."""
     text = normalize_line_breaks(form.get("labels", ""))
     if rule is not None and rule.action.labels and text == normalize_line_breaks(_typed(rule)["labels"]):
@@ -277,9 +265,7 @@ def _digest(rule: ApprovalRule) -> str:
     return hashlib.sha256(canonical({**_typed(rule)})).hexdigest()
 
 
-def _form_content(
-    user: ConsoleUser, typed: Mapping[str, str], problems: Sequence[FieldProblem], rule_id: str | None
-) -> dict[str, Any]:
+def _form_content(user: ConsoleUser, typed: Mapping[str, str], problems: Problems, rule_id: str | None) -> dict[str, Any]:
     # A problem of one label is at its number.
     by_field = {"/labels" if "/labels" in each.path else f"/{each.path.rpartition('/')[2]}": each for each in problems}
     worded = {name: replace(each, message=_MESSAGES.get((name, each.code), each.message)) for name, each in by_field.items()}
