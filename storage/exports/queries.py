@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from peewee import JOIN, SQL, Case, Query, Select, Tuple, chunked, fn
+from peewee import JOIN, SQL, Case, Query, Select, chunked, fn
 
 from schemas.base.errors import ExportNotFound
 from schemas.base.timestamps import to_ms
@@ -14,14 +14,12 @@ from schemas.exports.record import Export
 from schemas.exports.state_machine import ExportStatus
 from schemas.targets.target import TargetStatus
 from storage.db import identifiers
-from storage.db.columns import LAST_ULID
 from storage.db.engine import database
 from storage.db.models import ExportRow, TargetRow
-from storage.db.queries import in_query, tuples, where_given
+from storage.db.queries import in_query, tuples
 from storage.exports.poll_sql import read_exports
 from storage.exports.rows import EXPORT_COLUMNS, EXPORT_JOINS, export_from
 
-_AFTER_ALL: Final = f"{identifiers.EXPORT}_{LAST_ULID}"
 # Word by word the condition of the index exports_recoverable: as parameters, both databases would not read that index.
 _IS_RECOVERABLE: Final = SQL("status IN ('failed', 'blocked') AND redacted_at IS NULL")
 #: Waiting exports that are searched for an error; those on their first attempt have none.
@@ -71,32 +69,6 @@ def list_named(ids: Sequence[str], account_id: int) -> list[Export]:
     """Return the exports of an account among these ids, the newest first."""
     found = list_by_ids(list(ids), "e.id DESC") if ids else []
     return [export for export in found if export.account_id == account_id]
-
-
-def list_undelivered(
-    target_id: str,
-    account_id: int,
-    limit: int,
-    before: str | None = None,
-    status: str | None = None,
-    source_type: str | None = None,
-) -> list[Export]:
-    """Return up to `limit` exports that failed or were blocked at an account's target, the newest first.
-
-    Those that follow the one with the id `before`, in one `status` of both, from one type of source or from all. Redacted
-    ones are left out.
-    """
-    # The target is bounded, not equalled: only this index has that order, and PostgreSQL does not go through the newest
-    # exports of all targets, where it may find none.
-    wanted = [
-        ExportRow.target >= target_id,
-        Tuple(ExportRow.target, ExportRow.id) < Tuple(target_id, before or _AFTER_ALL),
-        _IS_RECOVERABLE,
-        fn.EXISTS(TargetRow.select(SQL("1")).where(TargetRow.id == target_id, TargetRow.account == account_id)),
-    ]
-    found = ExportRow.select(ExportRow.id).where(*wanted)
-    found = where_given(found, (ExportRow.status, status), (ExportRow.source_type, source_type))
-    return list_by_ids(found.order_by(ExportRow.target.desc(), ExportRow.id.desc()).limit(limit), "e.id DESC")
 
 
 def get_frozen_body(export_id: str, account_id: int) -> FrozenBody:
@@ -151,7 +123,8 @@ def last_error(target_id: Any) -> Any:
     waiting = e.select(e.last_error_code, e.due_at).where(e.target == target_id, e.due_at.is_null(False))
     latest = waiting.order_by(e.due_at.desc()).limit(_LATEST).alias("latest")
     of_waiting = Select([latest], [latest.c.last_error_code]).where(latest.c.last_error_code.is_null(False))
-    # Bounded, not equalled, as in `list_undelivered`.
+    # Bounded, not equalled: only this index has that order, and PostgreSQL does not go through the newest exports of all
+    # targets, where it may find none.
     of_target = (e.target >= target_id) & (e.target <= target_id)
     newest = e.select(fn.COALESCE(e.last_error_code, e.status_reason)).where(of_target, _IS_RECOVERABLE)
     return fn.COALESCE(

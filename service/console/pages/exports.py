@@ -1,7 +1,6 @@
 """`/console/exports`: every export of the account in one table, and the page of one, with ticket, attempts and timeline.
 
-For a single target, only its failed and blocked exports are listed, because only those have an index. Only the operator sees
-the address, the worker and the response of an attempt; other users see what the API returns.
+Only the operator sees the address, the worker and the response of an attempt; other users see what the API returns.
 """
 
 import json
@@ -12,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import falcon
 
 from runtime.clock import utc_now
-from schemas.base.errors import ExportNotFound, FieldProblem, ValidationFailed
+from schemas.base.errors import ExportNotFound
 from schemas.base.timestamps import from_ms
 from schemas.exports.record import Export, as_shown
 from schemas.exports.state_machine import ExportStatus
@@ -34,8 +33,6 @@ from storage.exports.search import export_list
 from storage.targets import summaries
 
 EXPORTS: Final = f"{CONSOLE}/exports"
-#: The statuses that are listed for a single target.
-_UNSENT: Final = (ExportStatus.FAILED, ExportStatus.BLOCKED)
 #: Far more entries than an export gets from a full retry schedule and some manual retries.
 MAX_ENTRIES: Final = 200
 #: Each scan run makes one at most; the API lists all.
@@ -70,7 +67,6 @@ class ExportsPage(ConsolePage):
     def content(self, req: falcon.Request, user: ConsoleUser, **_ids: str) -> Mapping[str, Any]:
         """Return one page of the exports with their targets."""
         page = read_page(req, identifiers.EXPORT, _FILTERS)
-        _require_indexed(page)
         now = utc_now()
         found = [as_shown(export, now) for export in _list(page, user.account_id)]
         offered = summaries.list_page(user.account_id, MAX_TARGETS)
@@ -97,18 +93,12 @@ def _find(entered_id: str, user: ConsoleUser) -> Export:
         ) from None
 
 
-def _require_indexed(page: PageRequest) -> None:
-    if "target" in page.filters and page.filters.get("status", _UNSENT[0]) not in _UNSENT:
-        message = "For a single target, only failed and blocked exports are listed. Select one of these statuses, or all."
-        raise ValidationFailed(FieldProblem("/target", "not_allowed", message))
-
-
 def _list(page: PageRequest, account_id: int) -> list[Export]:
     """Return up to `page.fetch_limit` exports."""
-    status, source, target_id = (page.filters.get(name) for name in ("status", "source", "target"))
-    if target_id is not None:
-        return queries.list_undelivered(target_id, account_id, page.fetch_limit, page.before, status, source)
-    query = ExportQuery(account_id, statuses=(status,) if status else (), sources=(source,) if source else ())
+    statuses, sources, target_ids = (
+        (page.filters[name],) if name in page.filters else () for name in ("status", "source", "target")
+    )
+    query = ExportQuery(account_id, statuses=statuses, sources=sources, target_ids=target_ids)
     after = None if page.before is None else ListPosition(page.before)
     return export_list.list_page(query, limit=page.fetch_limit, after=after)
 

@@ -23,7 +23,6 @@ from tests.support.factories import (
     make_approved,
     make_customer,
     make_exports,
-    make_failed,
     make_project,
     make_target,
 )
@@ -33,27 +32,6 @@ FINISHED = 20_000
 TARGETS = 10
 FINDINGS = 20_000
 GROWING = frozenset({"exports", "attempts", "audit_entries", "findings"})
-
-
-def test_what_failed_or_was_blocked_at_a_target_is_listed_newest_first(customer: Customer) -> None:
-    here, there = make_target(customer), make_target(customer)
-    failed, blocked = make_failed(customer, here.id, 2), make_failed(customer, here.id, 1, status="blocked")
-    make_failed(customer, there.id, 1)
-    make_approved(customer, here.id)
-
-    def listed(*asked: object, target_id: str = here.id, account_id: int = customer.account_id) -> list[str]:
-        return [export.id for export in queries.list_undelivered(target_id, account_id, 10, *asked)]  # type: ignore[arg-type]  # in their order
-
-    assert listed() == [blocked[0], failed[1], failed[0]]
-    assert listed(blocked[0]) == [failed[1], failed[0]]
-    assert listed(None, "blocked") == blocked
-    assert listed(failed[1], "failed", "manual") == failed[:1]
-    assert listed(None, None, "finding") == []
-    assert listed(account_id=make_customer().account_id) == []
-    assert listed(target_id="tgt_01AAAAAAAAAAAAAAAAAAAAAAAA") == []
-    with transaction():
-        transitions.redact(failed, NOW, "worker")
-    assert listed() == blocked
 
 
 def test_what_was_frozen_is_read_by_its_account(customer: Customer) -> None:
@@ -108,16 +86,6 @@ def asked(verb: Callable[..., object], *arguments: object) -> SqlStatement:
 
 def require_no_scan(statement: SqlStatement) -> None:
     assert not read_whole(statement, GROWING), "\n".join([statement.sql, *plan_of(statement)])
-
-
-@pytest.mark.parametrize("rest", [(), (None, "failed"), (None, "failed", "manual"), ("exp_00000001000000000000001500",)])
-def test_what_failed_at_a_target_is_read_from_its_own_index(
-    rest: tuple[str | None, ...], crowded: tuple[Customer, str]
-) -> None:
-    customer, target_id = crowded
-    statement = asked(queries.list_undelivered, target_id, customer.account_id, 51, *rest)
-    assert "exports_recoverable" in indexes_read(statement)
-    require_no_scan(statement)
 
 
 @pytest.mark.parametrize("before", [None, "exp_00000001000000000000001500"])

@@ -12,11 +12,13 @@ from schemas.exports.record import Approval
 from schemas.exports.recoveries import RecoveryStatus
 from schemas.targets.target import TargetEdit, TargetStatus
 from schemas.targets.validations import Validation
+from schemas.triage.export_filter import ExportQuery
 from storage.accounts import accounts
 from storage.accounts.account_limits import AccountLimits, Limited
 from storage.accounts.audit_log import ids_of_account
 from storage.db.engine import connection, execute, is_sqlite, rows, transaction
 from storage.exports import claims_sql, queries, recoveries, transitions
+from storage.exports.search import export_list
 from storage.reporting import dashboard_queries, metrics_snapshot
 from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.vault import Vault
@@ -207,7 +209,8 @@ def test_exports_keep_the_id_of_a_removed_target_and_are_retried_elsewhere_only(
     [failed] = make_failed(customer, target.id)
     changes.remove(target.id, LATER, "user:1")
     assert queries.get(failed).target_id == target.id
-    assert [each.id for each in queries.list_undelivered(target.id, customer.account_id, 9)] == [failed]
+    listed = export_list.list_page(ExportQuery(customer.account_id, target_ids=(target.id,)))
+    assert [each.id for each in listed] == [failed]
     shown = summaries.by_id([target.id], customer.account_id)[target.id]
     assert (shown.name, shown.is_removed) == (target.name, True)
     with pytest.raises(ValidationFailed) as refused:
