@@ -4,8 +4,7 @@ The template sets classes, the style sheet colors. Every non-zero value is visib
 is still a line of its own.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Final, NamedTuple
 
@@ -53,8 +52,7 @@ _PARTS: Final = (("info", "low", "medium"), ("high",), ("critical",))
 DELIVERIES: Final = (Series("good", "delivered"), Series("bad", "failed attempts"))
 
 
-@dataclass(frozen=True, slots=True)
-class Box:
+class Box(NamedTuple):
     """A rectangle; y increases downwards."""
 
     x: float
@@ -63,16 +61,14 @@ class Box:
     height: float
 
 
-@dataclass(frozen=True, slots=True)
-class ChartBar:
+class ChartBar(NamedTuple):
     """A number of a column that is not zero."""
 
     kind: str
     box: Box
 
 
-@dataclass(frozen=True, slots=True)
-class ChartColumn:
+class ChartColumn(NamedTuple):
     """One hour or day with its numbers in words; the bars stand on each other, and `slot` spans the whole height."""
 
     text: str
@@ -80,8 +76,7 @@ class ChartColumn:
     bars: tuple[ChartBar, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class AxisLabel:
+class AxisLabel(NamedTuple):
     """A label of an axis; that of an hour has its time `at`, so that the script can convert it to the reader's time zone."""
 
     text: str
@@ -90,8 +85,7 @@ class AxisLabel:
     at: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnChart:
+class ColumnChart(NamedTuple):
     """Columns in time, the oldest on the left; each of the `ticks` has a line from `left` to `right`."""
 
     width: int
@@ -103,48 +97,52 @@ class ColumnChart:
     labels: tuple[AxisLabel, ...]
 
 
-class DayTrend(NamedTuple):
-    """Numbers by day, the oldest first, with their chart."""
+class ChartedTrend(NamedTuple):
+    """Numbers by hour or day, the oldest first, with their chart."""
 
     series: Sequence[Series]
-    days: Sequence[Stack]
+    stacks: Sequence[Stack]
     chart: ColumnChart
 
     @property
     def totals(self) -> list[int]:
-        """The sum of each number over all days."""
-        return [sum(day.numbers[place] for day in self.days) for place in range(len(self.series))]
+        """The sum of each number over all hours or days."""
+        return [sum(stack.numbers[place] for stack in self.stacks) for place in range(len(self.series))]
 
 
-def severity_trend(days: Sequence[FindingDay]) -> DayTrend:
+def severity_trend(days: Sequence[FindingDay]) -> ChartedTrend:
     """Return the findings that were not fixed at the end of each day, by severity."""
     stacks = [Stack(day.at, tuple(sum(day.unfixed.get(each, 0) for each in part) for part in _PARTS)) for day in days]
     return day_trend(stacks, SEVERITY_SERIES)
 
 
-def day_trend(days: Sequence[Stack], series: Sequence[Series]) -> DayTrend:
-    """Return the numbers of days with their chart."""
-    return DayTrend(series, days, daily_chart(days, series))
-
-
-def hourly_chart(hours: Sequence[DeliveryHour]) -> ColumnChart:
-    """Return the chart of attempts per hour (UTC)."""
-    stacks = [Stack(hour.at, (hour.tally.delivered, hour.tally.failed)) for hour in hours]
-    return _chart(
-        stacks, DELIVERIES, "%H:%M UTC", lambda number: stacks[number].at.hour % _LABEL_EVERY_H == 0, is_hourly=True
-    )
-
-
-def daily_chart(days: Sequence[Stack], series: Sequence[Series]) -> ColumnChart:
-    """Return the chart of days (UTC); today and every fifth day before it have a label, of many days every 15th."""
+def day_trend(days: Sequence[Stack], series: Sequence[Series]) -> ChartedTrend:
+    """Return the numbers of days (UTC): today and every fifth day before it have a label, of many days every 15th."""
     every = max(_LABEL_EVERY_DAYS, len(days) // _MAX_DAY_LABELS)
-    return _chart(days, series, "%d %b", lambda number: (len(days) - 1 - number) % every == 0, is_hourly=False)
+    labelled = [(len(days) - 1 - number) % every == 0 for number in range(len(days))]
+    return ChartedTrend(series, days, _chart(days, series, "%d %b", labelled, is_hourly=False))
+
+
+def hourly_attempts(hours: Sequence[DeliveryHour]) -> ChartedTrend:
+    """Return the attempts of hours (UTC)."""
+    stacks = _attempts(hours)
+    labelled = [stack.at.hour % _LABEL_EVERY_H == 0 for stack in stacks]
+    return ChartedTrend(DELIVERIES, stacks, _chart(stacks, DELIVERIES, "%H:%M UTC", labelled, is_hourly=True))
+
+
+def daily_attempts(days: Sequence[DeliveryHour]) -> ChartedTrend:
+    """Return the attempts of days (UTC)."""
+    return day_trend(_attempts(days), DELIVERIES)
+
+
+def _attempts(counted: Sequence[DeliveryHour]) -> list[Stack]:
+    return [Stack(each.at, (each.tally.delivered, each.tally.failed)) for each in counted]
 
 
 def _chart(
-    stacks: Sequence[Stack], series: Sequence[Series], time: str, has_label: Callable[[int], bool], *, is_hourly: bool
+    stacks: Sequence[Stack], series: Sequence[Series], time: str, labelled: Sequence[bool], *, is_hourly: bool
 ) -> ColumnChart:
-    """Return stacked columns with their axes; `has_label` selects the columns with a label below."""
+    """Return stacked columns with their axes; those that are `labelled` have a label below."""
     end = axis_end(max((sum(stack.numbers) for stack in stacks), default=0))
     step = (WIDTH - _LEFT - _RIGHT) / max(1, len(stacks))
     labels = [
@@ -155,7 +153,7 @@ def _chart(
             f"{stack.at:%Y-%m-%dT%H:%MZ}" if is_hourly else "",
         )
         for number, stack in enumerate(stacks)
-        if has_label(number)
+        if labelled[number]
     ]
     return ColumnChart(
         width=WIDTH,

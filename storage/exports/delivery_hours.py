@@ -89,12 +89,6 @@ def days_of_account(account_id: int, first: datetime, until: datetime) -> list[D
     return _filled([(from_ms(number * _DAY_MS), *counted) for number, *counted in found], days)
 
 
-def total(shown: Iterable[DeliveryHour]) -> AttemptCounts:
-    """Return the sum of hours."""
-    tallies = [hour.tally for hour in shown]
-    return AttemptCounts(sum(tally.delivered for tally in tallies), sum(tally.failed for tally in tallies))
-
-
 def _place(attempt: CompletedAttempt) -> tuple[str, int, bool]:
     at = to_ms(attempt.started_at)
     return attempt.claim.target_id, at - at % _HOUR_MS, attempt.verdict.outcome == DELIVERED

@@ -16,7 +16,7 @@ from schemas.targets.validations import FAILED as VALIDATION_FAILED
 from schemas.triage.export_filter import ExportQuery
 from service.api.health import OK, VITAL
 from service.console import charts
-from service.console.charts import DELIVERIES, DayTrend, Stack
+from service.console.charts import ChartedTrend
 from service.console.health_cards import HealthCard, health_cards
 from service.console.layout import CONSOLE, ConsolePage, PageLayout
 from service.console.sessions import ConsoleUser
@@ -84,8 +84,8 @@ class Trends(NamedTuple):
     The median time to fix is of these days, and of as many days before.
     """
 
-    deliveries: DayTrend
-    unfixed: DayTrend
+    deliveries: ChartedTrend
+    unfixed: ChartedTrend
     fix: timedelta | None
     fix_before: timedelta | None
 
@@ -151,7 +151,7 @@ def _read_trends(account_id: int, now: datetime) -> Trends:
     attempts = delivery_hours.days_of_account(account_id, first, now + timedelta(milliseconds=1))
     trend = finding_trends.read_trend(account_id, None, first, TREND_DAYS)
     return Trends(
-        charts.day_trend([Stack(day.at, (day.tally.delivered, day.tally.failed)) for day in attempts], DELIVERIES),
+        charts.daily_attempts(attempts),
         charts.severity_trend(trend.days),
         trend.median_fix,
         finding_trends.median_fix(account_id, None, first - timedelta(days=TREND_DAYS), first),
@@ -168,7 +168,7 @@ def _numbers(account_id: int, counts: AccountCounts, trend: Trends, due_age_s: f
         "/inbox",
         tuple((f"sev {name}", f"{bounded(number, MAX_IN_MENU)} {name}") for name, number in severities.items()),
     )
-    before, unfixed = (sum(trend.unfixed.days[place].numbers) for place in (0, -1))
+    before, unfixed = (sum(trend.unfixed.stacks[place].numbers) for place in (0, -1))
     name = "finding not fixed" if unfixed == 1 else "findings not fixed"
     yield Number(count(unfixed), name, _TRENDS, tuple(_fewer(before, unfixed)))
     if trend.fix is not None:

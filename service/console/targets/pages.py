@@ -82,7 +82,6 @@ class TargetPage(ConsolePage):
         """Return the target with its statistics and possible actions. Raises TargetNotFound."""
         target, now = self._operations.targets.get(ids["target_id"], user.principal), utc_now()
         found = provider_of(target)
-        day = delivery_hours.hours(target.id, now)
         return {
             "target": target,
             "place": place_of(target.shown_url),
@@ -93,9 +92,7 @@ class TargetPage(ConsolePage):
             "shown_options": {"signature": target.signature, "format": target.format, "events": " ".join(target.events)},
             "settings": list(shown_settings(target.provider_settings)),
             "at": now,
-            "chart": charts.hourly_chart(day),
-            "hours": day,
-            "total": delivery_hours.total(day),
+            "attempts": charts.hourly_attempts(delivery_hours.hours(target.id, now)),
             "waiting": queries.count_waiting(target.id, MAX_COUNTED + 1),
             "most": MAX_COUNTED,
             **_offered_windows(target.id, req.get_param("since"), now),

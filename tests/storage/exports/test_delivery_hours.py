@@ -1,5 +1,6 @@
 """Hours of delivery count each attempt that changed its export once, also after retries and late results."""
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from typing import Final
@@ -11,7 +12,7 @@ from schemas.exports.state_machine import Transition
 from schemas.targets.target import Target
 from storage.db.engine import connection, rows, transaction
 from storage.exports import claims_sql, delivery_hours
-from storage.exports.delivery_hours import DAY_HOURS, AttemptCounts
+from storage.exports.delivery_hours import DAY_HOURS, AttemptCounts, DeliveryHour
 from tests.support.database.query_plans import statements
 from tests.support.factories import NOW, Customer, claim_due, completed_attempt, make_approved, make_customer, make_target
 
@@ -36,6 +37,10 @@ def counted() -> list[tuple[str, int, int]]:
 
 #: An attempt's move, whether it arrived. The last: tried again later, and it counts all the same.
 MOVES = [(Transition.DELIVER, True), (Transition.FAIL, False), (Transition.BLOCK, False), (Transition.RESCHEDULE, False)]
+
+
+def sum_of(shown: Sequence[DeliveryHour]) -> AttemptCounts:
+    return AttemptCounts(sum(hour.tally.delivered for hour in shown), sum(hour.tally.failed for hour in shown))
 
 
 @pytest.mark.parametrize(("transition", "has_arrived"), MOVES)
@@ -114,7 +119,7 @@ def test_an_attempt_belongs_to_the_hour_in_which_it_began(
     assert [number for number, hour in enumerate(day) if hour.tally.attempts] == ([] if place is None else [place])
     assert (len(day), day[-1].at, day[0].at) == (DAY_HOURS, NOW, NOW - (DAY_HOURS - 1) * HOUR)
     expected = AttemptCounts() if place is None else AttemptCounts(failed=1)
-    assert delivery_hours.total(day) == expected
+    assert sum_of(day) == expected
     assert delivery_hours.count_last_day([target.id], NOW) == {target.id: expected}
 
 
@@ -136,7 +141,7 @@ def test_a_day_of_many_targets_is_one_question_and_an_accounts_day_is_its_own(cu
             (today, total),
         ]
     # The end of the time is not in it.
-    assert delivery_hours.total(delivery_hours.days_of_account(customer.account_id, today, NOW)) == AttemptCounts(0, 1)
+    assert sum_of(delivery_hours.days_of_account(customer.account_id, today, NOW)) == AttemptCounts(0, 1)
 
 
 def test_workers_that_write_at_once_lose_no_attempt(customer: Customer, target: Target) -> None:
