@@ -2,13 +2,14 @@
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import falcon
 
 from runtime.wake_up_queue import WakeUpQueue
 from schemas.base.errors import RiskRelayError
-from schemas.settings.definitions import Settings
+from schemas.settings.definitions import RouteFamily, Settings
 from service.console.layout import CONSOLE, ConsoleRoute, PageLayout, RedirectRoute
 from service.console.navigation import LiveCounts
 from service.console.pages import (
@@ -27,14 +28,17 @@ from service.console.pages import (
     sign_in,
 )
 from service.console.pages import settings as settings_page
-from service.console.static_files import StaticFiles
 from service.console.targets import add, forms
 from service.console.targets import pages as targets
 from service.console.triage import bulk, decisions, deliveries, inbox, rules
 from service.http.limits.rate_limits import RateLimits
+from service.http.static_files import StaticFiles
 from service.operations.wiring import Operations
 from storage.secrets.vault import Vault
 
+#: The style sheets and the scripts.
+_STATIC: Final = Path(__file__).parent / "static"
+_STATIC_FILES: Final = {name: _STATIC / name for name in ("console.css", "console.js", "triage.css", "triage.js")}
 #: The pages and forms of every installation, in rows of what they are about.
 _ROUTES: Final[tuple[tuple[Callable[[PageLayout], ConsoleRoute], ...], ...]] = (
     (partial(RedirectRoute, "", "/inbox"), partial(RedirectRoute, "/", "/inbox")),
@@ -74,7 +78,7 @@ class Console:
     ) -> None:
         self._layout = layout = PageLayout(settings, limits, vault, wake_ups, operations)
         self.resources: tuple[Any, ...] = (
-            StaticFiles(),
+            StaticFiles(f"{CONSOLE}/static/{{file}}", RouteFamily.CONSOLE, _STATIC_FILES),
             LiveCounts(layout.gate, layout.navigation),
             *(route(layout, layout.openid) for route in _OPENID_ROUTES if layout.openid),
             *(route(layout) for route in _LINK_ROUTES if settings.console_sign_in_links),

@@ -44,11 +44,9 @@ OPERATIONS: Final[Operations] = {
     "GET /docs": operation(
         "readPage",
         "This description as a page",
-        "Swagger UI shows the description and sends test requests. The token that you enter is not stored. "
-        "Without Swagger UI's files, the response is a 404.",
+        "Swagger UI shows the description and sends test requests. The token that you enter is not stored.",
         SuccessResponse(200, "The page.", example="<!doctype html>\n", headers=("ETag",), media_type="text/html"),
         NOT_MODIFIED,
-        error_codes=("NOT_FOUND",),
     ),
     "GET /docs/{file}": operation(
         "readPageFile",

@@ -5,17 +5,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import falcon
 import pytest
 from falcon.testing import TestClient
 from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 from service.app import create_app
-from service.http import error_responses
-from service.http.request_context import RequestContext, RequestMetrics
-from service.openapi.docs_page import CONTENT_SECURITY_POLICY, FILES, DocsPageResource
+from service.openapi.docs_page import CONTENT_SECURITY_POLICY, FILES
 from storage.db.engine import close_database, connection, open_database
 from tests.support.database.databases import on_sqlite
 from tests.support.factories import Customer, environment, make_customer, make_settings
@@ -35,16 +32,6 @@ HOSTILE: Final = "<img src=/docs/nothing onerror=alert(1)><script>alert(2)</scri
 @pytest.fixture
 def client(database: str, tmp_path: Path) -> TestClient:
     return TestClient(create_app(make_settings(tmp_path), FakeWakeUpQueue(), FakeResolver({})))
-
-
-def page_of(folder: Path) -> TestClient:
-    """Serve the page of an installation whose Swagger UI is in `folder`."""
-    app: Any = falcon.App(middleware=[RequestContext(RequestMetrics())])
-    error_responses.install(app)
-    page = DocsPageResource(folder)
-    app.add_route(page.path, page)
-    app.add_route(page.files.path, page.files)
-    return TestClient(app)
 
 
 # --- what is served
@@ -125,28 +112,6 @@ def test_no_other_file_is_served_below_docs(name: str, client: TestClient) -> No
     assert answer.status_code in {404, 422}, answer.text
     assert answer.json["error"]["code"] in {"NOT_FOUND", "VALIDATION_FAILED"}
     assert_is_error(Call("GET", "/docs/nothing").send(client), 404, "NOT_FOUND")
-
-
-def test_without_swagger_ui_there_is_no_page_and_everything_else(
-    database: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    client = page_of(tmp_path / "nowhere")
-    assert "bin/setup" in caplog.text
-    for path in ("/docs", "/docs/page.js", "/docs/swagger-ui.css"):
-        answer = client.simulate_get(path)
-        assert_is_error(answer, 404, "NOT_FOUND")
-        assert answer.json["error"]["message"].startswith("Swagger UI's files are not installed here"), path
-
-
-def test_a_file_that_is_taken_away_is_missed_once_somebody_asks_for_it(database: str, tmp_path: Path) -> None:
-    for name in FILES:
-        (tmp_path / name).write_text(f"/* {name} */")
-    client = page_of(tmp_path)
-    assert client.simulate_get("/docs/index.css").text == "/* index.css */"
-    for name in FILES:
-        (tmp_path / name).unlink()
-    assert client.simulate_get("/docs/index.css").text == "/* index.css */", "what was read is kept"
-    assert_is_error(client.simulate_get("/docs/swagger-ui.css"), 404, "NOT_FOUND")
 
 
 # --- a browser
