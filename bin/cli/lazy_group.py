@@ -2,6 +2,7 @@
 
 import gc
 import importlib
+import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -94,7 +95,17 @@ def load(path: tuple[str, ...]) -> click.Command:
     for parameter in command.params:
         if parameter.type is click.STRING:
             parameter.type = TEXT
+    _move_below_options(command)
     return command
+
+
+def _move_below_options(command: click.Command) -> None:
+    """Show the examples and the exit codes at the end of a docstring below the options; their lists keep their lines."""
+    paragraphs = inspect.cleandoc(command.help or "").split("\n\n")
+    below = [each for each in paragraphs if each.startswith(("Example", "Exit codes:"))]
+    if below:
+        command.help = "\n\n".join(each for each in paragraphs if each not in below)
+        command.epilog = "\n\n".join(f"\b\n{each}" if ":\n" in each else " ".join(each.split()) for each in below)
 
 
 @contextmanager

@@ -48,11 +48,6 @@ def all_pages(read: Callable[[int, Any], Sequence[Entry]], id_of: Callable[[Entr
         last_id = id_of(page[-1])
 
 
-def usage(example: str, exit_codes: str) -> str:
-    """Return the end of a command's help: an example, without the name of the program, and what its exit codes mean."""
-    return f"Example: riskrelay {example}\n\nExit codes: {exit_codes}."
-
-
 def json_option(command: Command) -> Command:
     """Add `--json` to a command."""
     return click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")(command)

@@ -7,14 +7,13 @@ import click
 
 from bin.cli.installation import opened
 from bin.cli.option_types import ROW_ID, Parsed, require_one
-from bin.cli.records import Command, RecordTable, json_option, print_record, usage
+from bin.cli.records import Command, RecordTable, json_option, print_record
 from bin.cli.request_bodies import FieldText
-from bin.command_table import COMMAND_TABLE
 from runtime.clock import utc_now
 from schemas.accounts.forms import AccountForm
 from schemas.base.email_address import is_email_address
 from schemas.base.errors import NotFound
-from schemas.base.principal import OPERATOR, PROJECT_ROLES, OperatorPrincipal, Role
+from schemas.base.principal import OPERATOR, PROJECT_ROLES, Role
 from service.operations.accounts import accounts as operations
 from storage.accounts import accounts, grants
 from storage.accounts.account_limits import STORED, Usage, account_limits
@@ -37,23 +36,32 @@ user: Final = click.Group("user")
 grant: Final = click.Group("grant")
 
 
-@account.command("add", epilog=usage("account add 'Example Ltd'", "0 created, 1 refused, 2 wrong usage"))
+@account.command("add")
 @click.argument("name", type=FieldText(AccountForm, "name"))
 @click.option("--no-webhooks", is_flag=True, help="Do not allow targets, neither webhooks nor trackers.")
 @json_option
 def add_account(name: str, no_webhooks: bool, as_json: bool) -> None:
-    """Create an account."""
+    """Create an account.
+
+    Example: riskrelay account add 'Example Ltd'
+
+    Exit codes: 0 created, 1 refused, 2 wrong usage.
+    """
     with opened():
         print_record(_account_record(operations.add_account(name, OPERATOR, may_use_webhooks=not no_webhooks)), as_json)
 
 
-@account.command("list", epilog=usage("account list --json", "0 listed, 1 database unavailable, 2 wrong settings"))
+@account.command("list")
 @json_option
 def list_accounts(as_json: bool) -> None:
     """List accounts.
 
     Shows how much each has stored, and the limits of MAX_FINDINGS_PER_ACCOUNT, MAX_WAITING_EXPORTS_PER_ACCOUNT,
     MAX_TARGETS_PER_ACCOUNT and MAX_UPLOADS_PER_DAY.
+
+    Example: riskrelay account list --json
+
+    Exit codes: 0 listed, 1 database unavailable, 2 wrong settings.
     """
     with opened() as settings:
         found = accounts.list_accounts()
@@ -70,7 +78,7 @@ def _stored(usage: Sequence[Usage], as_json: bool) -> dict[str, object]:
     }
 
 
-@account.command("set", epilog=usage("account set 2 --webhooks off", "0 changed, 1 no such account, 2 wrong usage"))
+@account.command("set")
 @click.argument("account_id", type=ROW_ID)
 @click.option(
     "--webhooks",
@@ -80,7 +88,12 @@ def _stored(usage: Sequence[Usage], as_json: bool) -> dict[str, object]:
 )
 @json_option
 def set_account(account_id: int, webhooks: str, as_json: bool) -> None:
-    """Allow or forbid an account's targets, webhooks and trackers, from the next request on."""
+    """Allow or forbid an account's targets, webhooks and trackers, from the next request on.
+
+    Example: riskrelay account set 2 --webhooks off
+
+    Exit codes: 0 changed, 1 no such account, 2 wrong usage.
+    """
     with opened():
         print_record(_account_record(operations.set_webhooks(account_id, webhooks == "on", OPERATOR)), as_json)
 
@@ -103,59 +116,89 @@ _EMAIL: Final = Parsed(
 )
 
 
-@user.command("add", epilog=usage("user add ada@example.com --account 1", "0 created, 1 refused, 2 wrong usage"))
+@user.command("add")
 @click.argument("email", type=_EMAIL)
 @click.option("--account", "account_id", type=ROW_ID, required=True, help="The account's id.")
 @_role_option(default=Role.OWNER.value, show_default=True)
 @json_option
 def add_user(email: str, account_id: int, role: str, as_json: bool) -> None:
-    """Create a user in an account."""
+    """Create a user in an account.
+
+    Example: riskrelay user add ada@example.com --account 1
+
+    Exit codes: 0 created, 1 refused, 2 wrong usage.
+    """
     with opened():
         print_record(_user_record(operations.add_user(email, account_id, _role(role), OPERATOR)), as_json)
 
 
-@user.command("set", epilog=usage("user set ada@example.com --role triager", "0 set, 1 no such user, 2 wrong usage"))
+@user.command("set")
 @click.argument("email")
 @_role_option(required=True)
 @json_option
 def set_user(email: str, role: str, as_json: bool) -> None:
-    """Set a user's role in the account, from the next request on."""
+    """Set a user's role in the account, from the next request on.
+
+    Example: riskrelay user set ada@example.com --role triager
+
+    Exit codes: 0 set, 1 no such user, 2 wrong usage.
+    """
     with opened():
         print_record(_user_record(operations.set_role(email, _role(role), OPERATOR)), as_json)
 
 
-@user.command("list", epilog=usage("user list --json", "0 listed, 1 database unavailable, 2 wrong settings"))
+@user.command("list")
 @json_option
 def list_users(as_json: bool) -> None:
-    """List users."""
+    """List users.
+
+    Example: riskrelay user list --json
+
+    Exit codes: 0 listed, 1 database unavailable, 2 wrong settings.
+    """
     with opened():
         USERS.show([_user_record(each) for each in reversed(accounts.list_users())], as_json)
 
 
-def _state_command(verb: str, change: Callable[[str, OperatorPrincipal], User]) -> None:
-    @user.command(
-        verb,
-        help=COMMAND_TABLE[f"user {verb}"],
-        epilog=usage(f"user {verb} ada@example.com", f"0 {verb}d, 1 no such user, 2 wrong usage"),
-    )
-    @click.argument("email")
-    @json_option
-    def change_state(email: str, as_json: bool) -> None:
-        with opened():
-            print_record(_user_record(change(email, OPERATOR)), as_json)
+@user.command()
+@click.argument("email")
+@json_option
+def disable(email: str, as_json: bool) -> None:
+    """Refuse a user's tokens and end the user's console sessions, from the next request on.
+
+    Example: riskrelay user disable ada@example.com
+
+    Exit codes: 0 disabled, 1 no such user, 2 wrong usage.
+    """
+    with opened():
+        print_record(_user_record(operations.disable_user(email, OPERATOR)), as_json)
 
 
-_state_command("disable", operations.disable_user)
-_state_command("enable", operations.enable_user)
+@user.command()
+@click.argument("email")
+@json_option
+def enable(email: str, as_json: bool) -> None:
+    """Accept a disabled user's tokens again; the user must sign in to the console again.
+
+    Example: riskrelay user enable ada@example.com
+
+    Exit codes: 0 enabled, 1 no such user, 2 wrong usage.
+    """
+    with opened():
+        print_record(_user_record(operations.enable_user(email, OPERATOR)), as_json)
 
 
-@user.command("remove", epilog=usage("user remove ada@example.com", "0 removed, 1 no such user, 2 wrong usage"))
+@user.command("remove")
 @click.argument("email")
 @json_option
 def remove_user(email: str, as_json: bool) -> None:
     """Remove a user for good: erase the address, revoke tokens, end sessions, delete grants.
 
     Uploads and the audit log keep the user's id.
+
+    Example: riskrelay user remove ada@example.com
+
+    Exit codes: 0 removed, 1 no such user, 2 wrong usage.
     """
     with opened():
         print_record(_user_record(operations.remove_user(email, OPERATOR)), as_json)
@@ -170,7 +213,7 @@ def _role(name: str) -> Role | None:
     return None if name == _NONE else Role(name)
 
 
-@grant.command("add", epilog=usage("grant add --user ada@example.com --project 1", "0 created, 1 refused, 2 wrong usage"))
+@grant.command("add")
 @click.option("--user", "email", required=True, help="The user's email.")
 @click.option("--project", "project_id", type=ROW_ID, help="The project's id.")
 @click.option("--report", "report_id", type=ROW_ID, help="The report's id.")
@@ -181,7 +224,12 @@ def _role(name: str) -> Role | None:
 )
 @json_option
 def add_grant(email: str, project_id: int | None, report_id: int | None, role: str | None, as_json: bool) -> None:
-    """Allow a user to manage a project, or one report of it."""
+    """Allow a user to manage a project, or one report of it.
+
+    Example: riskrelay grant add --user ada@example.com --project 1
+
+    Exit codes: 0 created, 1 refused, 2 wrong usage.
+    """
     if role is not None and project_id is None:
         raise click.UsageError("--role needs --project.")
     require_one("Use either --project or --report.", project_id, report_id)
@@ -191,32 +239,22 @@ def add_grant(email: str, project_id: int | None, report_id: int | None, role: s
         print_record(record, as_json)
 
 
-@grant.command(
-    "list",
-    epilog=usage(
-        "grant list --user ada@example.com --json",
-        "0 listed, 1 no such user or database unavailable, 2 wrong usage or settings",
-    ),
-)
+@grant.command("list")
 @click.option("--user", "email", help="Only grants of this user.")
 @json_option
 def list_grants(email: str | None, as_json: bool) -> None:
-    """List grants."""
+    """List grants.
+
+    Example: riskrelay grant list --user ada@example.com --json
+
+    Exit codes: 0 listed, 1 no such user or database unavailable, 2 wrong usage or settings.
+    """
     with opened():
         wanted = None if email is None else accounts.user_by_email(email).email
         GRANTS.show([_grant_record(each) for each in grants.list_all(wanted)], as_json)
 
 
-@grant.command(
-    "remove",
-    epilog="""\b
-Examples:
-  riskrelay grant remove 3
-  riskrelay grant remove --user ada@example.com --project 1
-
-\b
-Exit codes: 0 removed, 1 no such grant or user, 2 wrong usage.""",
-)
+@grant.command("remove")
 @click.argument("grant_id", type=ROW_ID, required=False)
 @click.option("--user", "email", help="The user's email, with --project or --report, instead of an id.")
 @click.option("--project", "project_id", type=ROW_ID, help="The project's id.")
@@ -225,7 +263,14 @@ Exit codes: 0 removed, 1 no such grant or user, 2 wrong usage.""",
 def remove_grant(
     grant_id: int | None, email: str | None, project_id: int | None, report_id: int | None, as_json: bool
 ) -> None:
-    """Withdraw a grant, from the next request on."""
+    """Withdraw a grant, from the next request on.
+
+    Examples:
+      riskrelay grant remove 3
+      riskrelay grant remove --user ada@example.com --project 1
+
+    Exit codes: 0 removed, 1 no such grant or user, 2 wrong usage.
+    """
     scope = (project_id, report_id)
     if (grant_id is None) == (email is None) or (scope.count(None) == 1) != (email is not None):
         raise click.UsageError("Use either a grant id, or --user with --project or --report.")

@@ -9,7 +9,7 @@ from typing import Any, Final
 import click
 
 from bin.cli.installation import Refused, checked_settings, opened
-from bin.cli.records import RecordTable, all_pages, json_option, print_record, usage
+from bin.cli.records import RecordTable, all_pages, json_option, print_record
 from runtime.clock import utc_now
 from schemas.alerts.alert import Alert, describe
 from schemas.alerts.messages import trial_body
@@ -30,15 +30,15 @@ _RECOVERED_SHOWN: Final = 100
 alert: Final = click.Group("alert")
 
 
-@alert.command(
-    epilog=usage(
-        "alert test --json",
-        "0 every channel accepted it, 1 one did not, 2 no channel is configured, or wrong usage or settings",
-    )
-)
+@alert.command()
 @json_option
 def test(as_json: bool) -> None:
-    """Send a test message to each configured channel, and print each response."""
+    """Send a test message to each configured channel, and print each response.
+
+    Example: riskrelay alert test --json
+
+    Exit codes: 0 every channel accepted it, 1 one did not, 2 no channel is configured, or wrong usage or settings.
+    """
     settings, now = checked_settings(), utc_now()
     if not settings.alert_channels:
         raise click.UsageError("No channel is configured. Set SMTP_URL, ALERT_SLACK_URL or another one, see docs/alerts.md.")
@@ -52,20 +52,30 @@ def test(as_json: bool) -> None:
         raise Refused(f"Not sent: {', '.join(failed)}.")
 
 
-@alert.command(epilog=usage("alert acknowledge alr_…", "0 silent or over, 1 not found, 2 wrong settings"))
+@alert.command()
 @click.argument("alert_id")
 @json_option
 def acknowledge(alert_id: str, as_json: bool) -> None:
-    """Silence an open alert until it occurs again."""
+    """Silence an open alert until it occurs again.
+
+    Example: riskrelay alert acknowledge alr_…
+
+    Exit codes: 0 silent or over, 1 not found, 2 wrong settings.
+    """
     with opened():
         alerts.acknowledge(alert_id, OPERATOR, is_operator=True)
         print_record({"id": alert_id, "is_silent": True}, as_json)
 
 
-@alert.command("list", epilog=usage("alert list --json", "0 listed, 1 database unavailable, 2 wrong settings"))
+@alert.command("list")
 @json_option
 def list_alerts(as_json: bool) -> None:
-    """List alerts: open ones, the latest first, then those that are over, newest first; a table shows 100."""
+    """List alerts: open ones, the latest first, then those that are over, newest first; a table shows 100.
+
+    Example: riskrelay alert list --json
+
+    Exit codes: 0 listed, 1 database unavailable, 2 wrong settings.
+    """
     with opened():
         recovered = all_pages(partial(alerts.list_recovered, OPERATOR, is_operator=True), attrgetter("id"))
         shown = islice(recovered, None if as_json else _RECOVERED_SHOWN)

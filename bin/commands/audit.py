@@ -20,7 +20,7 @@ from bin.cli.installation import Refused, opened
 from bin.cli.option_types import LIMIT, ROW_ID, Parsed
 from bin.cli.output import echo
 from bin.cli.private_files import write_private
-from bin.cli.records import Record, RecordTable, all_pages, json_option, print_record, usage
+from bin.cli.records import Record, RecordTable, all_pages, json_option, print_record
 from bin.cli.request_bodies import parse_lines
 from schemas.api.administration import AuditEntryResponse
 from schemas.api.response_fields import dump
@@ -59,9 +59,7 @@ _anchor_option: Final = click.option(
 audit: Final = click.Group("audit")
 
 
-@audit.command(
-    "list", epilog=usage("audit list --object exp_… --json", "0 listed, 1 database unavailable, 2 wrong usage or settings")
-)
+@audit.command("list")
 @click.option("--account", "account_id", type=ROW_ID, help="Only entries of this account.")
 @click.option("--actor", help="Only what this actor did, such as operator or user:7.")
 @click.option("--action", help="Only entries with this action.")
@@ -73,7 +71,12 @@ audit: Final = click.Group("audit")
 def list_entries(
     created_after: datetime | None, created_before: datetime | None, limit: int | None, as_json: bool, **filters: Any
 ) -> None:
-    """List entries of the audit log, newest first."""
+    """List entries of the audit log, newest first.
+
+    Example: riskrelay audit list --object exp_… --json
+
+    Exit codes: 0 listed, 1 database unavailable, 2 wrong usage or settings.
+    """
     after_ms, before_ms = (None if each is None else to_ms(each) for each in (created_after, created_before))
     wanted = AuditFilter(**filters, after_ms=after_ms, before_ms=before_ms)
     with opened():
@@ -94,12 +97,7 @@ def show_entries(entries: Sequence[Record], as_json: bool, *, are_more: bool) ->
         echo(f"Showing the newest {len(entries):,}; there are more. To list more: --limit N.")
 
 
-@audit.command(
-    epilog=usage(
-        "audit export /mnt/elsewhere/audit.jsonl",
-        "0 written, 1 the chain is broken, write failed or database unavailable, 2 wrong usage or settings",
-    )
-)
+@audit.command()
 @click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
 @_anchor_option
 def export(file: Path | None, anchors: Mapping[int, str]) -> None:
@@ -107,6 +105,10 @@ def export(file: Path | None, anchors: Mapping[int, str]) -> None:
 
     One entry per line, the oldest first, with its position and hash. Entries that no worker has chained yet are chained
     first. FILE is replaced atomically, with mode 0600; it stays as it was if the chain is broken.
+
+    Example: riskrelay audit export /mnt/elsewhere/audit.jsonl
+
+    Exit codes: 0 written, 1 the chain is broken, write failed or database unavailable, 2 wrong usage or settings.
     """
     with opened(), _whole_chain():
         unchained = audit_chain.extend_to_end()
@@ -121,12 +123,7 @@ def export(file: Path | None, anchors: Mapping[int, str]) -> None:
             echo(f"The {unchained} newest entries are not in the chain yet and were left out.", err=True)
 
 
-@audit.command(
-    epilog=usage(
-        "audit verify audit.jsonl --anchor 4711:9f86d081…",
-        "0 the chain is whole, 1 it is broken, FILE is not readable or database unavailable, 2 wrong usage or settings",
-    )
-)
+@audit.command()
 @click.argument("file", required=False, type=click.File("rb"))
 @_anchor_option
 @json_option
@@ -135,6 +132,11 @@ def verify(file: BinaryIO | None, anchors: Mapping[int, str], as_json: bool) -> 
 
     Entries of the database that no worker has chained yet are chained first. Compare the printed head with your notes, or
     pass them as --anchor: only an anchor that is kept elsewhere proves that the log was not rewritten as a whole.
+
+    Example: riskrelay audit verify audit.jsonl --anchor 4711:9f86d081…
+
+    Exit codes: 0 the chain is whole, 1 it is broken, FILE is not readable or database unavailable, 2 wrong usage or
+    settings.
     """
     verification = ChainVerification(anchors)
     unchained: dict[str, int] = {}

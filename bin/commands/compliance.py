@@ -12,7 +12,7 @@ import click
 from bin.cli.installation import Refused, alone, opened
 from bin.cli.option_types import LIMIT
 from bin.cli.output import echo
-from bin.cli.records import RecordTable, json_option, print_record, usage
+from bin.cli.records import RecordTable, json_option, print_record
 from bin.cli.terminal import progress_bar
 from runtime.clock import utc_now
 from schemas.api.administration import dump_compliance_request
@@ -35,17 +35,17 @@ MAX_RECIPIENTS: Final = 1_000
 compliance: Final = click.Group("compliance")
 
 
-@compliance.command(
-    epilog=usage(
-        "compliance run --json",
-        "0 done, 1 already running, a request failed, or database unavailable, 2 wrong usage or settings",
-    )
-)
+@compliance.command()
 @click.option("--dry-run", is_flag=True, help="Only count waiting requests.")
 @click.option("--limit", type=LIMIT, default=10_000, show_default=True, help="Maximum number of requests.")
 @json_option
 def run(dry_run: bool, limit: int, as_json: bool) -> None:
-    """Process the waiting requests, oldest first; an interrupted request is resumed later."""
+    """Process the waiting requests, oldest first; an interrupted request is resumed later.
+
+    Example: riskrelay compliance run --json
+
+    Exit codes: 0 done, 1 already running, a request failed, or database unavailable, 2 wrong usage or settings.
+    """
     with opened() as settings:
         task = ComplianceTask(Vault(settings.encryption_keys), process_name("compliance"), utc_now)
         if not dry_run:
@@ -56,19 +56,20 @@ def run(dry_run: bool, limit: int, as_json: bool) -> None:
         raise SystemExit(1)
 
 
-@compliance.command("list", epilog=usage("compliance list --json", "0 listed, 1 database unavailable, 2 wrong settings"))
+@compliance.command("list")
 @json_option
 def list_requests(as_json: bool) -> None:
-    """List compliance requests: waiting ones by due date, then finished ones, newest first."""
+    """List compliance requests: waiting ones by due date, then finished ones, newest first.
+
+    Example: riskrelay compliance list --json
+
+    Exit codes: 0 listed, 1 database unavailable, 2 wrong settings.
+    """
     with opened():
         REQUESTS.show([dump_compliance_request(each, utc_now()) for each in ledger.list_all()], as_json)
 
 
-@compliance.command(
-    epilog=usage(
-        "compliance show cpl_… --report --json", "0 shown, 1 not found or its report cannot be decrypted, 2 wrong usage"
-    )
-)
+@compliance.command()
 @click.argument("request_id")
 @click.option("--report", "with_report", is_flag=True, help="Include the personal data that a data request found.")
 @json_option
@@ -76,6 +77,10 @@ def show(request_id: str, with_report: bool, as_json: bool) -> None:
     """Show one compliance request.
 
     Includes the targets that received what it redacted, and whether they accepted the redaction.
+
+    Example: riskrelay compliance show cpl_… --report --json
+
+    Exit codes: 0 shown, 1 not found or its report cannot be decrypted, 2 wrong usage.
     """
     with opened() as settings:
         record = dump_compliance_request(ledger.get(request_id), utc_now())
@@ -86,33 +91,34 @@ def show(request_id: str, with_report: bool, as_json: bool) -> None:
         print_record(record, as_json)
 
 
-@compliance.command(
-    epilog=usage("compliance repeat cpl_…", "0 waits for a worker, 1 not found, not done or about a person, 2 wrong usage")
-)
+@compliance.command()
 @click.argument("request_id")
 @json_option
 def repeat(request_id: str, as_json: bool) -> None:
     """Repeat the finished erasure of a shop that was installed and removed again.
 
     The platform's second webhook has the same bytes as the first, so RiskRelay accepts it and erases nothing.
+
+    Example: riskrelay compliance repeat cpl_…
+
+    Exit codes: 0 waits for a worker, 1 not found, not done or about a person, 2 wrong usage.
     """
     with opened():
         ledger.repeat(request_id, utc_now(), OPERATOR.key)
         print_record(dump_compliance_request(ledger.get(request_id), utc_now()), as_json)
 
 
-@compliance.command(
-    epilog=usage(
-        "compliance export /mnt/elsewhere/riskrelay.redactions",
-        "0 written, 1 write failed or database unavailable, 2 wrong usage or settings",
-    )
-)
+@compliance.command()
 @click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
 def export(file: Path | None) -> None:
     """Write the erasure log for `restore --redactions` to FILE or standard output.
 
     One JSON object per line: ids of rows; encrypted values stay encrypted. FILE is replaced atomically, with mode 0600;
     its folder is created if missing.
+
+    Example: riskrelay compliance export /mnt/elsewhere/riskrelay.redactions
+
+    Exit codes: 0 written, 1 write failed or database unavailable, 2 wrong usage or settings.
     """
     with opened():
         if file is None:

@@ -11,7 +11,7 @@ from bin.cli.installation import opened
 from bin.cli.option_types import ROW_ID, Parsed
 from bin.cli.output import echo, write_file
 from bin.cli.private_files import write_private
-from bin.cli.records import RecordTable, json_option, print_record, usage
+from bin.cli.records import RecordTable, json_option, print_record
 from bin.cli.request_bodies import FieldText
 from bin.cli.terminal import is_terminal
 from runtime.clock import utc_now
@@ -40,7 +40,7 @@ scan_run: Final = click.Group("scan-run")
 report: Final = click.Group("report")
 
 
-@project.command("add", epilog=usage("project add 'Shop' --account 1", "0 created, 1 refused, 2 wrong usage"))
+@project.command("add")
 @click.argument("name", type=_NAME)
 @click.option("--account", "account_id", type=ROW_ID, required=True, help="The account's id.")
 @click.option("--shop-domain", type=_SHOP_DOMAIN, help="The storefront's domain, if the project is a storefront.")
@@ -53,14 +53,19 @@ report: Final = click.Group("report")
 )
 @json_option
 def add_project(name: str, account_id: int, shop_domain: str | None, ticket_grouping: str, as_json: bool) -> None:
-    """Create a project."""
+    """Create a project.
+
+    Example: riskrelay project add 'Shop' --account 1
+
+    Exit codes: 0 created, 1 refused, 2 wrong usage.
+    """
     with opened():
         grouping = TicketGrouping(ticket_grouping)
         made = operations.add(name, account_id, shop_domain, grouping, OPERATOR)
         print_record(dump(ProjectResponse, made), as_json)
 
 
-@project.command("set", epilog=usage("project set 1 --ticket-grouping rule", "0 set, 1 refused, 2 wrong usage"))
+@project.command("set")
 @click.argument("project_id", type=ROW_ID)
 @click.option(
     "--ticket-grouping",
@@ -70,37 +75,47 @@ def add_project(name: str, account_id: int, shop_domain: str | None, ticket_grou
 )
 @json_option
 def set_project(project_id: int, ticket_grouping: str, as_json: bool) -> None:
-    """Set how new findings of a project become tickets."""
+    """Set how new findings of a project become tickets.
+
+    Example: riskrelay project set 1 --ticket-grouping rule
+
+    Exit codes: 0 set, 1 refused, 2 wrong usage.
+    """
     with opened():
         changed = operations.set_ticket_grouping(project_id, TicketGrouping(ticket_grouping), OPERATOR)
         print_record(dump(ProjectResponse, changed), as_json)
 
 
-@project.command("list", epilog=usage("project list --json", "0 listed, 1 database unavailable, 2 wrong settings"))
+@project.command("list")
 @json_option
 def list_projects(as_json: bool) -> None:
-    """List projects."""
+    """List projects.
+
+    Example: riskrelay project list --json
+
+    Exit codes: 0 listed, 1 database unavailable, 2 wrong settings.
+    """
     with opened():
         PROJECTS.show([dump(ProjectResponse, each) for each in projects.list_projects()], as_json)
 
 
-@scan_run.command("add", epilog=usage("scan-run add --project 1 --id 42", "0 created, 1 refused, 2 wrong usage"))
+@scan_run.command("add")
 @click.option("--project", "project_id", type=ROW_ID, required=True, help="The project's id.")
 @click.option("--id", "scan_run_id", type=click.IntRange(1, 2**63 - 1), help="The scanner's id; default: the next free one.")
 @json_option
 def add_scan_run(project_id: int, scan_run_id: int | None, as_json: bool) -> None:
-    """Register a scan run."""
+    """Register a scan run.
+
+    Example: riskrelay scan-run add --project 1 --id 42
+
+    Exit codes: 0 created, 1 refused, 2 wrong usage.
+    """
     with opened():
         row = operations.add_scan_run(project_id, scan_run_id, OPERATOR)
         print_record({"id": row.id, "project_id": project_id, "status": row.status}, as_json)
 
 
-@report.command(
-    epilog=usage(
-        "report --project 1 --format html --output report.html",
-        "0 written, 1 no such project or write failed, 2 wrong usage",
-    )
-)
+@report.command()
 @click.option("--project", "project_id", type=ROW_ID, required=True, help="The project's id.")
 @click.option(
     "--format",
@@ -115,6 +130,10 @@ def write(project_id: int, wanted: str, output: Path | None) -> None:
 
     HTML is one page to read or print, with the 5,000 most severe findings. CSV and JSON have all findings. SARIF has those
     that are open or snoozed, for GitHub code scanning. FILE is replaced atomically, with mode 0600.
+
+    Example: riskrelay report --project 1 --format html --output report.html
+
+    Exit codes: 0 written, 1 no such project or write failed, 2 wrong usage.
     """
     with opened():
         parts = finding_reports.report(projects.get_project(project_id), ReportFormat(wanted), utc_now())
@@ -127,12 +146,17 @@ def write(project_id: int, wanted: str, output: Path | None) -> None:
             write_out(part)
 
 
-@report.command("add", epilog=usage("report add 'Spring audit' --project 1", "0 created, 1 refused, 2 wrong usage"))
+@report.command("add")
 @click.argument("title", type=_NAME)
 @click.option("--project", "project_id", type=ROW_ID, required=True, help="The project's id.")
 @json_option
 def add_report(title: str, project_id: int, as_json: bool) -> None:
-    """Create a report."""
+    """Create a report.
+
+    Example: riskrelay report add 'Spring audit' --project 1
+
+    Exit codes: 0 created, 1 refused, 2 wrong usage.
+    """
     with opened():
         row = operations.add_report(title, project_id, OPERATOR)
         print_record({"id": row.id, "title": row.title, "project_id": project_id}, as_json)

@@ -9,7 +9,7 @@ import click
 
 from bin.cli.installation import opened
 from bin.cli.output import echo
-from bin.cli.records import RecordTable, json_option, print_record, usage
+from bin.cli.records import RecordTable, json_option, print_record
 from bin.cli.secret_input import own_vault, read_certificate, read_line, read_secret
 from bin.command_table import COMMAND_TABLE
 from runtime.clock import utc_now
@@ -46,11 +46,7 @@ _set: Final = click.Group("set")
 secret.add_command(_set)
 
 
-@_set.command(
-    epilog='Examples: printf %s "$SECRET" | riskrelay secret set target tgt_…; '
-    'printf %s "Bearer $TOKEN" | riskrelay secret set target tgt_… --header Authorization\n\n'
-    "Exit codes: 0 set, 1 refused, 2 wrong usage."
-)
+@_set.command()
 @click.argument("target_id")
 @click.option("--header", metavar="NAME", help="Set a header of this name, whose value is read: up to four of a webhook.")
 @click.option(
@@ -70,6 +66,11 @@ def target(
 
     Jira Cloud needs `email:token`; the documentation of targets names the token of each tracker. A worker validates the
     target with it afterwards.
+
+    Examples: printf %s "$SECRET" | riskrelay secret set target tgt_…; printf %s "Bearer $TOKEN" | riskrelay secret set
+    target tgt_… --header Authorization
+
+    Exit codes: 0 set, 1 refused, 2 wrong usage.
     """
     chosen = (header is not None) + standard_webhooks + client_certificate
     if chosen > 1:
@@ -128,30 +129,34 @@ def _set_certificate(target_id: str, settings: Settings, is_removed: bool) -> di
 
 
 def _integration_command(integration: Integration) -> None:
-    example = f'Example: printf %s "$SECRET" | riskrelay secret set {integration.value}'
+    name = integration.value
+    example = f'Example: printf %s "$SECRET" | riskrelay secret set {name}'
+    summary = COMMAND_TABLE[f"secret set {name}"]
 
-    summary = COMMAND_TABLE[f"secret set {integration.value}"]
-
-    @_set.command(integration.value, help=summary, epilog=f"{example}\n\nExit codes: 0 set, 1 refused, 2 wrong usage.")
+    @_set.command(name, help=f"{summary}\n\n{example}\n\nExit codes: 0 set, 1 refused, 2 wrong usage.")
     @json_option
     def set_integration(as_json: bool) -> None:
         with opened() as settings:
             shared = SharedSecrets(settings, own_vault(settings))
             fingerprint = shared.set(integration, read_secret(), utc_now())
-            print_record({"name": integration.value, "fingerprint": fingerprint}, as_json)
+            print_record({"name": name, "fingerprint": fingerprint}, as_json)
 
 
 for each in Integration:
     _integration_command(each)
 
 
-@secret.command("list", epilog=usage("secret list --json", "0 listed, 1 database unavailable, 2 wrong settings"))
+@secret.command("list")
 @json_option
 def list_secrets(as_json: bool) -> None:
     """List secrets as fingerprints, with connected status and last validation.
 
     Also shows when requests of each integration were last accepted and last refused: it is `connected` if the newest one was
     accepted, and `failing` if it was refused.
+
+    Example: riskrelay secret list --json
+
+    Exit codes: 0 listed, 1 database unavailable, 2 wrong settings.
     """
     with opened() as settings:
         _SECRETS.show([*_integrations(settings), *_targets(settings), *_certificates()], as_json)

@@ -9,9 +9,8 @@ from bin.cli.installation import Refused, opened
 from bin.cli.option_types import ROW_ID, require_one
 from bin.cli.output import echo
 from bin.cli.provider_options import settings_from, settings_options, webhook_members, webhook_options
-from bin.cli.records import Command, Record, RecordTable, json_option, print_record, usage
+from bin.cli.records import Command, Record, RecordTable, json_option, print_record
 from bin.cli.secret_input import own_vault, read_token
-from bin.command_table import COMMAND_TABLE
 from runtime.clock import utc_now
 from schemas.api.response_fields import dump
 from schemas.api.targets import PingOutcomeResponse, dump_target
@@ -54,29 +53,35 @@ def _limit_option(*, required: bool = False) -> Callable[[Command], Command]:
 target: Final = click.Group("target")
 
 
-@target.command("list", epilog=usage("target list --json", "0 listed, 1 database unavailable, 2 wrong settings"))
+@target.command("list")
 @json_option
 def list_targets(as_json: bool) -> None:
-    """List targets, newest first."""
+    """List targets, newest first.
+
+    Example: riskrelay target list --json
+
+    Exit codes: 0 listed, 1 database unavailable, 2 wrong settings.
+    """
     with opened() as settings:
         default_secret = build_operations(settings).targets.default_secret
         TARGETS.show([dump_target(each, utc_now()) for each in targets.list_all(default_secret)], as_json)
 
 
-@target.command(epilog=usage("target show tgt_… --json", "0 shown, 1 not found, 2 wrong usage"))
+@target.command()
 @click.argument("target_id")
 @json_option
 def show(target_id: str, as_json: bool) -> None:
-    """Show one target."""
+    """Show one target.
+
+    Example: riskrelay target show tgt_… --json
+
+    Exit codes: 0 shown, 1 not found, 2 wrong usage.
+    """
     with opened() as settings:
         _print(target_id, build_operations(settings).targets, as_json)
 
 
-@target.command(
-    epilog="Examples: riskrelay target add github https://github.com/acme/shop --label website-risk <token.txt; "
-    "riskrelay target add generic_webhook https://tracker.example.com/hook --name 'Our tracker'\n\n"
-    "Exit codes: 0 created, 1 refused, 2 wrong usage."
-)
+@target.command()
 @click.argument("provider_key", metavar="PROVIDER")
 @click.argument("base_url", metavar="URL", required=False)
 @click.option("--name", help="The name; default: the host and path of the URL.")
@@ -92,6 +97,11 @@ def add(account_id: int | None, as_json: bool, **given: Any) -> None:
     PROVIDER is generic_webhook or a tracker such as github, URL the receiver, or the page of the tracker's project. The
     settings of this command check the URL; a worker validates the target afterwards. Without a token a tracker is inactive
     until `secret set target`. WEBHOOK_SECRET signs deliveries to a webhook that has no own secret.
+
+    Examples: riskrelay target add github https://github.com/acme/shop --label website-risk <token.txt; riskrelay target add
+    generic_webhook https://tracker.example.com/hook --name 'Our tracker'
+
+    Exit codes: 0 created, 1 refused, 2 wrong usage.
     """
     members = new_members(**given)
     with opened() as installation:
@@ -112,13 +122,7 @@ def add(account_id: int | None, as_json: bool, **given: Any) -> None:
         echo(f"riskrelay: the target has no token yet; set it with `riskrelay secret set target {made.id}`.", err=True)
 
 
-@target.command(
-    "set",
-    epilog=usage(
-        "target set tgt_… --url https://tracker.example.com/hook --name 'Our tracker'",
-        "0 done, 1 refused or no such target, 2 wrong usage",
-    ),
-)
+@target.command("set")
 @click.argument("target_id")
 @click.option("--name", help="The new name.")
 @click.option("--url", help="The new URL; exports that wait are sent there.")
@@ -132,6 +136,10 @@ def set_members(target_id: str, as_json: bool, **given: Any) -> None:
     A new URL is checked like a new target's, and the target starts as a new one: active, with nothing known of failures.
     Settings that are not named stay; `--setting NAME=` removes one. On another server a tracker loses its token, and a
     webhook its headers.
+
+    Example: riskrelay target set tgt_… --url https://tracker.example.com/hook --name 'Our tracker'
+
+    Exit codes: 0 done, 1 refused or no such target, 2 wrong usage.
     """
     settings, labels = given.pop("settings"), given.pop("labels")
     members = changed_members(**given, has_settings=bool(settings or labels))
@@ -147,40 +155,57 @@ def set_members(target_id: str, as_json: bool, **given: Any) -> None:
         _print(target_id, operations.targets, as_json)
 
 
-@target.command(epilog=usage("target remove tgt_…", "0 removed, 1 no such target, or exports wait for it, 2 wrong usage"))
+@target.command()
 @click.argument("target_id")
 @json_option
 def remove(target_id: str, as_json: bool) -> None:
     """Remove a target that no export waits for, and erase its secrets.
 
     Its exports keep its id, and their attempts remain.
+
+    Example: riskrelay target remove tgt_…
+
+    Exit codes: 0 removed, 1 no such target, or exports wait for it, 2 wrong usage.
     """
     with opened() as settings:
         build_operations(settings).targets.remove(target_id, OPERATOR)
         print_record({"id": target_id, "removed": True}, as_json)
 
 
-def _status_command(verb: str) -> None:
-    @target.command(
-        verb, help=COMMAND_TABLE[f"target {verb}"], epilog=usage(f"target {verb} tgt_…", "0 done, 1 refused, 2 wrong usage")
-    )
-    @click.argument("target_id")
-    @json_option
-    def change(target_id: str, as_json: bool) -> None:
-        with opened() as settings:
-            operations = build_operations(settings).targets
-            operations.change_status(target_id, verb, OPERATOR)
-            _print(target_id, operations, as_json)
+@target.command()
+@click.argument("target_id")
+@json_option
+def pause(target_id: str, as_json: bool) -> None:
+    """Pause deliveries to a target; its exports wait.
+
+    Example: riskrelay target pause tgt_…
+
+    Exit codes: 0 done, 1 refused, 2 wrong usage.
+    """
+    _change_status(target_id, "pause", as_json)
 
 
-_status_command("pause")
-_status_command("disable")
+@target.command()
+@click.argument("target_id")
+@json_option
+def disable(target_id: str, as_json: bool) -> None:
+    """Disable a target: it accepts no approvals and receives no deliveries.
+
+    Example: riskrelay target disable tgt_…
+
+    Exit codes: 0 done, 1 refused, 2 wrong usage.
+    """
+    _change_status(target_id, "disable", as_json)
 
 
-@target.command(
-    epilog="Examples: riskrelay target resume tgt_…; riskrelay target resume --all --json\n\n"
-    "Exit codes: 0 done, 1 refused, with --all for at least one target, 2 wrong usage."
-)
+def _change_status(target_id: str, verb: str, as_json: bool) -> None:
+    with opened() as settings:
+        operations = build_operations(settings).targets
+        operations.change_status(target_id, verb, OPERATOR)
+        _print(target_id, operations, as_json)
+
+
+@target.command()
 @click.argument("target_id", required=False)
 @click.option(
     "--all",
@@ -194,6 +219,10 @@ def resume(target_id: str | None, is_all: bool, as_json: bool) -> None:
 
     The target is resumed only if the settings of this command allow its address; a worker validates it afterwards. What a
     tracker's refusal blocked is queued again.
+
+    Examples: riskrelay target resume tgt_…; riskrelay target resume --all --json
+
+    Exit codes: 0 done, 1 refused, with --all for at least one target, 2 wrong usage.
     """
     require_one("Use either a target id or --all.", target_id, is_all)
     with opened() as settings:
@@ -205,19 +234,24 @@ def resume(target_id: str | None, is_all: bool, as_json: bool) -> None:
             _print(target_id, operations, as_json)
 
 
-@target.command(epilog=usage("target limit tgt_… --max-per-minute 30", "0 done, 1 no such target, 2 wrong usage"))
+@target.command()
 @click.argument("target_id")
 @_limit_option(required=True)
 @json_option
 def limit(target_id: str, limit_members: dict[str, int | None], as_json: bool) -> None:
-    """Set a rate limit: attempts per minute over all workers, or none."""
+    """Set a rate limit: attempts per minute over all workers, or none.
+
+    Example: riskrelay target limit tgt_… --max-per-minute 30
+
+    Exit codes: 0 done, 1 no such target, 2 wrong usage.
+    """
     with opened() as settings:
         operations = build_operations(settings).targets
         operations.edit(target_id, TargetEditForm().read(limit_members), OPERATOR)
         _print(target_id, operations, as_json)
 
 
-@target.command(epilog=usage("target validate tgt_… --json", "0 passed, 1 failed or no such target, 2 wrong usage"))
+@target.command()
 @click.argument("target_id")
 @json_option
 def validate(target_id: str, as_json: bool) -> None:
@@ -226,6 +260,10 @@ def validate(target_id: str, as_json: bool) -> None:
     Nothing is sent to a receiver, and nothing is created at a tracker.
     A running worker checks it, by its settings, and the result is stored. Without one, this command checks it by its own
     settings, prints the result as `checked`, and stores nothing.
+
+    Example: riskrelay target validate tgt_… --json
+
+    Exit codes: 0 passed, 1 failed or no such target, 2 wrong usage.
     """
     with opened() as settings:
         operations = build_operations(settings).targets
@@ -244,15 +282,17 @@ def validate(target_id: str, as_json: bool) -> None:
     print_result(record, found.reason, as_json, is_good=found.has_passed)
 
 
-@target.command(
-    epilog=usage("target ping tgt_… --json", "0 delivered, 1 not delivered, refused or no such target, 2 wrong usage")
-)
+@target.command()
 @click.argument("target_id")
 @json_option
 def ping(target_id: str, as_json: bool) -> None:
     """Send one signed test event to a target and print the result; validate a target of a tracker.
 
     A running worker sends it, by its settings. Without one, this command sends it by its own settings and stores nothing.
+
+    Example: riskrelay target ping tgt_… --json
+
+    Exit codes: 0 delivered, 1 not delivered, refused or no such target, 2 wrong usage.
     """
     with opened() as settings:
         operations = build_operations(settings).targets

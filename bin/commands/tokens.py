@@ -10,7 +10,7 @@ import click
 from bin.cli.installation import opened
 from bin.cli.option_types import DAYS, ROW_ID, require_one
 from bin.cli.output import echo
-from bin.cli.records import RecordTable, all_pages, json_option, print_record, usage
+from bin.cli.records import RecordTable, all_pages, json_option, print_record
 from bin.cli.request_bodies import FieldText
 from runtime.clock import utc_now
 from schemas.accounts.forms import TokenForm
@@ -36,14 +36,7 @@ token: Final = click.Group("token")
 session: Final = click.Group("session")
 
 
-@token.command(
-    epilog="""\b
-Example:
-  TOKEN=$(riskrelay token create --user ada@example.com)
-
-\b
-Exit codes: 0 created, 1 refused, 2 wrong usage."""
-)
+@token.command()
 @click.option("--user", "email", required=True, help="The user's email.")
 @click.option("--kind", type=click.Choice([kind.value for kind in TokenKind]), default="api", show_default=True)
 @click.option(
@@ -57,7 +50,13 @@ Exit codes: 0 created, 1 refused, 2 wrong usage."""
 @click.option("--expires-days", type=DAYS, help="Days until it expires; default: never.")
 @json_option
 def create(email: str, kind: str, abilities: tuple[str, ...], name: str, expires_days: int | None, as_json: bool) -> None:
-    """Create a token and print it, once, alone on standard output."""
+    """Create a token and print it, once, alone on standard output.
+
+    Example:
+      TOKEN=$(riskrelay token create --user ada@example.com)
+
+    Exit codes: 0 created, 1 refused, 2 wrong usage.
+    """
     with opened():
         expires = timedelta(days=expires_days) if expires_days else None
         named = [Ability(ability) for ability in abilities]
@@ -79,29 +78,32 @@ def _allowed_by_role(user: User) -> frozenset[str]:
     return role_abilities(user.role, [each.role for each in granted if each.role])
 
 
-@token.command("list", epilog=usage("token list --json", "0 listed, 1 database unavailable, 2 wrong settings"))
+@token.command("list")
 @json_option
 def list_tokens(as_json: bool) -> None:
-    """List tokens, without their values."""
+    """List tokens, without their values.
+
+    Example: riskrelay token list --json
+
+    Exit codes: 0 listed, 1 database unavailable, 2 wrong settings.
+    """
     with opened():
         TOKENS.show([dump(TokenResponse, each) for each in tokens.list_tokens()], as_json)
 
 
-@token.command(
-    "revoke",
-    epilog="""\b
-Examples:
-  riskrelay token revoke 3
-  riskrelay token revoke --user ada@example.com
-
-\b
-Exit codes: 0 revoked, 1 no such token or user, 2 wrong usage.""",
-)
+@token.command("revoke")
 @click.argument("token_id", type=ROW_ID, required=False)
 @click.option("--user", "email", help="Revoke every token of this user instead.")
 @json_option
 def revoke_token(token_id: int | None, email: str | None, as_json: bool) -> None:
-    """Revoke one token, or all tokens of a user; the next request with one gets 401."""
+    """Revoke one token, or all tokens of a user; the next request with one gets 401.
+
+    Examples:
+      riskrelay token revoke 3
+      riskrelay token revoke --user ada@example.com
+
+    Exit codes: 0 revoked, 1 no such token or user, 2 wrong usage.
+    """
     require_one("Use either a token id or --user.", token_id, email)
     with opened():
         if token_id is not None:
@@ -111,38 +113,35 @@ def revoke_token(token_id: int | None, email: str | None, as_json: bool) -> None
             TOKENS.show(revoked, as_json, NO_VALID_TOKEN)
 
 
-@session.command(
-    "list",
-    epilog=usage(
-        "session list --user ada@example.com --json",
-        "0 listed, 1 no such user or database unavailable, 2 wrong usage or settings",
-    ),
-)
+@session.command("list")
 @click.option("--user", "email", help="Only sessions of this user.")
 @json_option
 def list_sessions(email: str | None, as_json: bool) -> None:
-    """List open console sessions, newest first."""
+    """List open console sessions, newest first.
+
+    Example: riskrelay session list --user ada@example.com --json
+
+    Exit codes: 0 listed, 1 no such user or database unavailable, 2 wrong usage or settings.
+    """
     with opened():
         wanted = None if email is None else user_by_email(email).email
         found = all_pages(partial(sessions.list_live, utc_now(), email=wanted), attrgetter("id"))
         SESSIONS.show([dump(ConsoleSessionResponse, each) for each in found], as_json)
 
 
-@session.command(
-    "revoke",
-    epilog="""\b
-Examples:
-  riskrelay session revoke ses_…
-  riskrelay session revoke --user ada@example.com
-
-\b
-Exit codes: 0 revoked, 1 no such session or user, 2 wrong usage.""",
-)
+@session.command("revoke")
 @click.argument("session_id", required=False)
 @click.option("--user", "email", help="Revoke every session of this user instead.")
 @json_option
 def revoke_session(session_id: str | None, email: str | None, as_json: bool) -> None:
-    """End one session, or all sessions of a user; the user must sign in again."""
+    """End one session, or all sessions of a user; the user must sign in again.
+
+    Examples:
+      riskrelay session revoke ses_…
+      riskrelay session revoke --user ada@example.com
+
+    Exit codes: 0 revoked, 1 no such session or user, 2 wrong usage.
+    """
     require_one("Use either a session id or --user.", session_id, email)
     with opened():
         if session_id is not None:

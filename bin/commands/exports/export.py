@@ -14,7 +14,7 @@ import click
 from bin.cli.installation import Refused, opened
 from bin.cli.option_types import LIMIT, ROW_ID, TEXT, Parsed, ValueList, require_one, several_of
 from bin.cli.output import echo
-from bin.cli.records import Record, RecordTable, json_option, print_record, usage
+from bin.cli.records import Record, RecordTable, json_option, print_record
 from bin.cli.request_bodies import given, parse_strictly, read_limited
 from bin.commands.exports.export_bulk import bulk, process, read_filters
 from bin.commands.exports.export_decisions import approve, dismiss, edit, print_export, restore, retry, snooze, split
@@ -67,13 +67,7 @@ READ_FILTERS = ("source", "rule", "host", "q", "created_after", "created_before"
 export: Final = click.Group("export")
 
 
-@export.command(
-    "list",
-    epilog=usage(
-        "export list --status failed,blocked --severity high,critical",
-        "0 listed, 1 database unavailable, 2 wrong usage or settings",
-    ),
-)
+@export.command("list")
 @click.option("--account", "account_id", type=ROW_ID, help="Only exports of this account.")
 @click.option("--status", "statuses", type=several_of(ExportStatus), default=(), help=f"Only {_either(ExportStatus)}.")
 @click.option("--severity", "severities", type=several_of(SEVERITIES), default=(), help=f"Only {_either(SEVERITIES)}.")
@@ -95,6 +89,10 @@ def list_exports(limit: int | None, is_all: bool, as_json: bool, sort: str, has_
 
     All filters but --account, --search and the times take several values, separated by commas. --facets counts the newest
     5,000 that match; each count ignores the filter by its own value.
+
+    Example: riskrelay export list --status failed,blocked --severity high,critical
+
+    Exit codes: 0 listed, 1 database unavailable, 2 wrong usage or settings.
     """
     if limit is not None and is_all:
         raise click.UsageError("Use either --limit or --all.")
@@ -138,11 +136,16 @@ def print_rest(total: int | None, shown: int) -> None:
         echo(f"Showing the first {shown:,} of {number}. To list more: --limit N or --all.")
 
 
-@export.command(epilog=usage("export show exp_… --json", "0 shown, 1 not found, 2 wrong usage"))
+@export.command()
 @click.argument("export_id")
 @json_option
 def show(export_id: str, as_json: bool) -> None:
-    """Show one export, and whether its target was removed."""
+    """Show one export, and whether its target was removed.
+
+    Example: riskrelay export show exp_… --json
+
+    Exit codes: 0 shown, 1 not found, 2 wrong usage.
+    """
     with opened():
         shown = queries.get(export_id)
         print_export(shown, as_json)
@@ -152,15 +155,16 @@ def show(export_id: str, as_json: bool) -> None:
             echo(f"Target {shown.target_id} was removed.")
 
 
-@export.command(
-    "open",
-    epilog='Example: xdg-open "$(riskrelay export open exp_…)"\n\n'
-    "Exit codes: 0 printed, 1 not found or no link, 2 wrong usage.",
-)
+@export.command("open")
 @click.argument("export_id")
 @json_option
 def open_ticket(export_id: str, as_json: bool) -> None:
-    """Print the link of the ticket at its target."""
+    """Print the link of the ticket at its target.
+
+    Example: xdg-open "$(riskrelay export open exp_…)"
+
+    Exit codes: 0 printed, 1 not found or no link, 2 wrong usage.
+    """
     with opened():
         print_link(export_record(queries.get(export_id), utc_now()), as_json)
 
@@ -177,23 +181,23 @@ def print_link(shown: Record, as_json: bool) -> None:
         echo(printable(ticket["url"]))
 
 
-@export.command("attempts", epilog=usage("export attempts exp_… --json", "0 listed, 1 not found, 2 wrong usage"))
+@export.command("attempts")
 @click.argument("export_id")
 @json_option
 def list_attempts(export_id: str, as_json: bool) -> None:
     """List the delivery attempts of an export, newest first, with address and response.
 
     Responses are kept up to 2 KiB, without secrets. Only the operator sees them.
+
+    Example: riskrelay export attempts exp_… --json
+
+    Exit codes: 0 listed, 1 not found, 2 wrong usage.
     """
     with opened():
         ATTEMPTS.show([dump_details(each) for each in attempts.list_details(export_id)], as_json)
 
 
-@export.command(
-    epilog=usage(
-        "export prepare --account 1 --title 'The total is wrong' --severity high", "0 prepared, 1 refused, 2 wrong usage"
-    )
-)
+@export.command()
 @click.option("--account", "account_id", required=True, type=ROW_ID, help="The account's id.")
 @click.option("--title", help="One line.")
 @click.option("--description", help="Details; may have several lines.")
@@ -211,7 +215,12 @@ def list_attempts(export_id: str, as_json: bool) -> None:
 def prepare(
     account_id: int, file: BinaryIO | None, source_id: str | None, project_id: int | None, as_json: bool, **parts: str | None
 ) -> None:
-    """Prepare a ticket by hand, from options or JSON, with the checks that the API makes."""
+    """Prepare a ticket by hand, from options or JSON, with the checks that the API makes.
+
+    Example: riskrelay export prepare --account 1 --title 'The total is wrong' --severity high
+
+    Exit codes: 0 prepared, 1 refused, 2 wrong usage.
+    """
     written = require_ticket(parts, file)
     with opened() as settings:
         if not accounts.exists(account_id):
@@ -234,9 +243,7 @@ def _since(text: str) -> datetime | None:
     return moment
 
 
-@export.command(
-    epilog=usage("export recover --target tgt_… --since 7d", "0 done, 1 refused or still running, 2 wrong usage")
-)
+@export.command()
 @click.option("--target", "target_id", help="Redeliver the exports of this target.")
 @click.option(
     "--since",
@@ -263,6 +270,10 @@ def recover(
     """Redeliver all failed or blocked exports of a target, each with a new retry schedule.
 
     A worker resumes an interrupted recovery where it stopped.
+
+    Example: riskrelay export recover --target tgt_… --since 7d
+
+    Exit codes: 0 done, 1 refused or still running, 2 wrong usage.
     """
     require_one(HOW_TO_RECOVER, target_id is not None or since is not None, shown_id, cancelled_id, is_list)
     with opened() as settings:

@@ -16,7 +16,7 @@ from bin.cli.installation import Refused, opened
 from bin.cli.interruption import Interruption
 from bin.cli.option_types import ROW_ID, options, require_one
 from bin.cli.output import echo
-from bin.cli.records import Command, RecordTable, json_option, print_record, usage
+from bin.cli.records import Command, RecordTable, json_option, print_record
 from bin.cli.request_bodies import checked
 from bin.cli.terminal import progress_bar
 from runtime.clock import utc_now
@@ -122,13 +122,18 @@ def refused_urls() -> Iterator[None]:
         ) from None
 
 
-@click.command(epilog=usage("export bulk --show blk_…", "0 shown or cancelled, 1 not found, 2 wrong usage"))
+@click.command()
 @click.option("--show", "shown_id", metavar="ID", help="Show the progress of a bulk job.")
 @click.option("--cancel", "cancelled_id", metavar="ID", help="Cancel a running bulk job; what it decided stays so.")
 @click.option("--list", "is_list", is_flag=True, help="List bulk jobs, newest first.")
 @json_option
 def bulk(shown_id: str | None, cancelled_id: str | None, is_list: bool, as_json: bool) -> None:
-    """Show, list or cancel bulk jobs: decisions on every export that matched filters."""
+    """Show, list or cancel bulk jobs: decisions on every export that matched filters.
+
+    Example: riskrelay export bulk --show blk_…
+
+    Exit codes: 0 shown or cancelled, 1 not found, 2 wrong usage.
+    """
     require_one(HOW_TO_USE_BULK, shown_id, cancelled_id, is_list)
     with opened() as settings:
         if is_list:

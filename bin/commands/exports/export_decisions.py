@@ -7,7 +7,7 @@ import click
 
 from bin.cli.installation import Refused, opened
 from bin.cli.option_types import TEXT, ValueList
-from bin.cli.records import RecordTable, json_option, print_record, usage
+from bin.cli.records import RecordTable, json_option, print_record
 from bin.cli.request_bodies import checked, read_limited
 from bin.commands.exports.export_bulk import decide_on_matching, decides_on_many, filter_options, refused_urls
 from runtime.clock import utc_now
@@ -23,10 +23,7 @@ from service.operations.wiring import build_operations
 APPROVED: Final = RecordTable(("id", "status", "target_id"), "")
 
 
-@click.command(
-    epilog="Examples: riskrelay export approve exp_… --target tgt_…; riskrelay export approve --target tgt_… --severity "
-    "high,critical\n\nExit codes: 0 approved, 1 refused or still running, 2 wrong usage."
-)
+@click.command()
 @click.argument("export_id", required=False)
 @click.option(
     "--target",
@@ -41,6 +38,10 @@ def approve(export_id: str | None, target_ids: tuple[str, ...], as_json: bool, *
     """Approve a prepared export, or all that match filters, for a target; a worker delivers them.
 
     With filters, a bulk job decides on up to 10,000 exports; a worker resumes an interrupted one.
+
+    Examples: riskrelay export approve exp_… --target tgt_…; riskrelay export approve --target tgt_… --severity high,critical
+
+    Exit codes: 0 approved, 1 refused or still running, 2 wrong usage.
     """
     if decides_on_many(export_id, filters) or export_id is None:
         if len(target_ids) > 1:
@@ -60,12 +61,7 @@ def approve(export_id: str | None, target_ids: tuple[str, ...], as_json: bool, *
         APPROVED.show([export_record(each, utc_now()) for each in approved], as_json)
 
 
-@click.command(
-    epilog=usage(
-        "export dismiss exp_… --reason false_positive --note 'The picture is decoration.'",
-        "0 dismissed, 1 refused or still running, 2 wrong usage",
-    )
-)
+@click.command()
 @click.argument("export_id", required=False)
 @click.option("--reason", type=click.Choice([*map(str, DismissalReason)]), help="Why it is dismissed.")
 @click.option("--note", help="A note for others; may have several lines.")
@@ -75,6 +71,10 @@ def dismiss(export_id: str | None, reason: str | None, note: str | None, as_json
     """Dismiss a prepared export, or all that match filters.
 
     New places join a group that is dismissed as false_positive or wont_fix; otherwise they make a new group.
+
+    Example: riskrelay export dismiss exp_… --reason false_positive --note 'The picture is decoration.'
+
+    Exit codes: 0 dismissed, 1 refused or still running, 2 wrong usage.
     """
     is_many = decides_on_many(export_id, filters)
     wanted: DismissalRequest = checked(DismissalForm(), {"reason": reason, "note": note})
@@ -85,12 +85,17 @@ def dismiss(export_id: str | None, reason: str | None, note: str | None, as_json
         print_export(build_operations(settings).exports.dismiss(export_id, OPERATOR, wanted.reason, wanted.note), as_json)
 
 
-@click.command(epilog=usage("export restore exp_…", "0 prepared, 1 refused or still running, 2 wrong usage"))
+@click.command()
 @click.argument("export_id", required=False)
 @filter_options()
 @json_option
 def restore(export_id: str | None, as_json: bool, **filters: Any) -> None:
-    """Make a dismissed export, or all that match filters, prepared again, or end a snooze."""
+    """Make a dismissed export, or all that match filters, prepared again, or end a snooze.
+
+    Example: riskrelay export restore exp_…
+
+    Exit codes: 0 prepared, 1 refused or still running, 2 wrong usage.
+    """
     if decides_on_many(export_id, filters) or export_id is None:
         decide_on_matching(BulkDecision(BulkAction.RESTORE), filters, as_json)
         return
@@ -98,29 +103,39 @@ def restore(export_id: str | None, as_json: bool, **filters: Any) -> None:
         print_export(build_operations(settings).exports.restore(export_id, OPERATOR), as_json)
 
 
-@click.command(epilog=usage("export snooze exp_… --until 14d", "0 snoozed, 1 refused, 2 wrong usage"))
+@click.command()
 @click.argument("export_id")
 @click.option("--until", metavar="TIME", help="RFC 3339, a date (UTC), or a time from now such as 14d, 12h, 30m.")
 @click.option("--until-seen", is_flag=True, help="Until one of its findings is seen again.")
 @json_option
 def snooze(export_id: str, until: str | None, until_seen: bool, as_json: bool) -> None:
-    """Snooze a prepared export; it stays prepared, and an approval ends the snooze."""
+    """Snooze a prepared export; it stays prepared, and an approval ends the snooze.
+
+    Example: riskrelay export snooze exp_… --until 14d
+
+    Exit codes: 0 snoozed, 1 refused, 2 wrong usage.
+    """
     moment = snoozed_until(until, until_seen)
     with opened() as settings:
         print_export(build_operations(settings).exports.snooze(export_id, OPERATOR, moment), as_json)
 
 
-@click.command(epilog=usage("export split exp_…", "0 split, 1 refused, 2 wrong usage"))
+@click.command()
 @click.argument("export_id")
 @json_option
 def split(export_id: str, as_json: bool) -> None:
-    """Turn a prepared group into one export for each of its findings."""
+    """Turn a prepared group into one export for each of its findings.
+
+    Example: riskrelay export split exp_…
+
+    Exit codes: 0 split, 1 refused, 2 wrong usage.
+    """
     with opened() as settings:
         ids = build_operations(settings).exports.split(export_id, OPERATOR)
         print_record({"ticket_exports": ids}, as_json)
 
 
-@click.command(epilog=usage("export edit exp_… --severity low --label accessibility", "0 edited, 1 refused, 2 wrong usage"))
+@click.command()
 @click.argument("export_id")
 @click.option("--title", help="One line.")
 @click.option("--description-file", "file", type=click.File("rb"), help="The description; - reads standard input.")
@@ -129,14 +144,19 @@ def split(export_id: str, as_json: bool) -> None:
 @click.option("--ticket-digest", help="The digest of the ticket that you read; another ticket is not edited.")
 @json_option
 def edit(export_id: str, file: BinaryIO | None, labels: tuple[str, ...], as_json: bool, **parts: str | None) -> None:
-    """Replace parts of a prepared ticket; the original is kept."""
+    """Replace parts of a prepared ticket; the original is kept.
+
+    Example: riskrelay export edit exp_… --severity low --label accessibility
+
+    Exit codes: 0 edited, 1 refused, 2 wrong usage.
+    """
     with opened() as settings:
         description = None if file is None else text_of(read_limited(file, settings.max_body_bytes))
         edited: Edit = checked(EditForm(), {**parts, "description": description, "labels": [*labels] or None})
         print_export(build_operations(settings).exports.edit(export_id, OPERATOR, edited), as_json)
 
 
-@click.command(epilog=usage("export retry exp_…", "0 scheduled, 1 refused or still running, 2 wrong usage"))
+@click.command()
 @click.argument("export_id", required=False)
 @click.option("--target", "target_id", help="Another active target of the account; default: the export's own.")
 @filter_options(has_targets=True)
@@ -146,6 +166,10 @@ def retry(export_id: str | None, target_id: str | None, as_json: bool, **filters
 
     If the target is blocked, its address is checked again; if the settings of this command allow it, the target is resumed
     as well, and a worker validates it by its own settings.
+
+    Example: riskrelay export retry exp_…
+
+    Exit codes: 0 scheduled, 1 refused or still running, 2 wrong usage.
     """
     if decides_on_many(export_id, filters) or export_id is None:
         if target_id is not None:

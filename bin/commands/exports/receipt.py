@@ -11,7 +11,7 @@ import click
 from bin.cli.installation import Refused, opened
 from bin.cli.output import echo
 from bin.cli.private_files import write_private
-from bin.cli.records import Record, json_option, print_record, usage
+from bin.cli.records import Record, json_option, print_record
 from bin.cli.request_bodies import parse_lines, parse_strictly
 from bin.cli.terminal import secret_line
 from schemas.base.principal import OPERATOR
@@ -25,16 +25,16 @@ from worker.http.signing import sign, sign_standard
 receipt: Final = click.Group("receipt")
 
 
-@receipt.command(
-    epilog=usage(
-        "receipt show exp_… --output receipt.json",
-        "0 shown, 1 not found, not delivered or write failed, 2 wrong usage or settings",
-    )
-)
+@receipt.command()
 @click.argument("export_id")
 @click.option("--output", "file", type=click.Path(dir_okay=False, path_type=Path), help="Write it to this file, mode 0600.")
 def show(export_id: str, file: Path | None) -> None:
-    """Print the delivery receipt of an exported export as JSON; the API returns the same."""
+    """Print the delivery receipt of an exported export as JSON; the API returns the same.
+
+    Example: riskrelay receipt show exp_… --output receipt.json
+
+    Exit codes: 0 shown, 1 not found, not delivered or write failed, 2 wrong usage or settings.
+    """
     with opened() as settings:
         # No worker may be running.
         audit_chain.extend_to_end()
@@ -50,9 +50,7 @@ def print_receipt(found: Record, file: Path | None) -> None:
         write_private(file, [f"{text}\n"])
 
 
-@receipt.command(
-    epilog=usage("receipt verify receipt.json --audit audit.jsonl", "0 valid, 1 invalid or not readable, 2 wrong usage")
-)
+@receipt.command()
 @click.argument("file", type=click.File("rb"))
 @click.option("--audit", "log", type=click.File("rb"), help="Compare it with this export of the audit log, too.")
 @click.option(
@@ -64,6 +62,10 @@ def verify(file: BinaryIO, log: BinaryIO | None, secret_stdin: bool, as_json: bo
 
     Recomputes every hash and digest in it. Only --audit, or a comparison of a position and hash with the log, proves that
     its audit entries are those of the installation.
+
+    Example: riskrelay receipt verify receipt.json --audit audit.jsonl
+
+    Exit codes: 0 valid, 1 invalid or not readable, 2 wrong usage.
     """
     content = parse_strictly(file.read())
     export_id = str(content.get("export_id")) if isinstance(content, dict) else ""

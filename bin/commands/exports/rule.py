@@ -7,7 +7,7 @@ import click
 
 from bin.cli.installation import opened
 from bin.cli.option_types import LIMIT, ROW_ID, TEXT, ValueList, options, several_of
-from bin.cli.records import RecordTable, json_option, print_record, usage
+from bin.cli.records import RecordTable, json_option, print_record
 from bin.cli.request_bodies import present
 from schemas.api.approval_rules import RuleTestResponse, dump_rule
 from schemas.api.response_fields import dump
@@ -50,12 +50,7 @@ _rule_options: Final = options(
 rule: Final = click.Group("rule")
 
 
-@rule.command(
-    epilog=usage(
-        "rule add 'Severe findings' --user ada@example.com --severity high --approve-for tgt_…",
-        "0 created, 1 refused, 2 wrong usage",
-    )
-)
+@rule.command()
 @click.argument("name")
 @click.option(
     "--user", "email", required=True, help="The rule's author: a user with a token that has the abilities the rule needs."
@@ -64,7 +59,12 @@ rule: Final = click.Group("rule")
 @_rule_options
 @json_option
 def add(name: str, email: str, is_disabled: bool, as_json: bool, **given: Any) -> None:
-    """Create a rule of a user's account; of several rules that match, the oldest decides."""
+    """Create a rule of a user's account; of several rules that match, the oldest decides.
+
+    Example: riskrelay rule add 'Severe findings' --user ada@example.com --severity high --approve-for tgt_…
+
+    Exit codes: 0 created, 1 refused, 2 wrong usage.
+    """
     members = {"name": name, "enabled": not is_disabled, "match": {}, **match_and_action(given)}
     with opened() as settings:
         request = read_checked(RuleForm(), members)
@@ -72,29 +72,36 @@ def add(name: str, email: str, is_disabled: bool, as_json: bool, **given: Any) -
         print_record(dump_rule(made), as_json)
 
 
-@rule.command("list", epilog=usage("rule list --json", "0 listed, 1 database unavailable, 2 wrong usage or settings"))
+@rule.command("list")
 @click.option("--limit", type=LIMIT, help="Maximum number of rules; default: all.")
 @json_option
 def list_rules(limit: int | None, as_json: bool) -> None:
-    """List approval rules, newest first."""
+    """List approval rules, newest first.
+
+    Example: riskrelay rule list --json
+
+    Exit codes: 0 listed, 1 database unavailable, 2 wrong usage or settings.
+    """
     with opened() as settings:
         found = build_operations(settings).approval_rules.list_page(OPERATOR, limit)
         RULES.show([dump_rule(each) for each in found], as_json)
 
 
-@rule.command(epilog=usage("rule show rul_… --json", "0 shown, 1 no such rule, 2 wrong usage"))
+@rule.command()
 @click.argument("rule_id")
 @json_option
 def show(rule_id: str, as_json: bool) -> None:
-    """Show one approval rule."""
+    """Show one approval rule.
+
+    Example: riskrelay rule show rul_… --json
+
+    Exit codes: 0 shown, 1 no such rule, 2 wrong usage.
+    """
     with opened() as settings:
         print_record(dump_rule(build_operations(settings).approval_rules.get(rule_id, OPERATOR)), as_json)
 
 
-@rule.command(
-    "set",
-    epilog=usage("rule set rul_… --page-path '/checkout/*' --enable", "0 changed, 1 refused or no such rule, 2 wrong usage"),
-)
+@rule.command("set")
 @click.argument("rule_id")
 @click.option("--name", help="The new name.")
 @click.option("--enable/--disable", "is_enabled", default=None, help="Turn it on or off.")
@@ -107,6 +114,10 @@ def set_members(
     """Change an approval rule.
 
     Options that match replace all that it matched. --user makes another user its author, also of a rule that stopped.
+
+    Example: riskrelay rule set rul_… --page-path '/checkout/*' --enable
+
+    Exit codes: 0 changed, 1 refused or no such rule, 2 wrong usage.
     """
     members = {"name": name, "enabled": is_enabled, **match_and_action(given)}
     with opened() as settings:
@@ -116,21 +127,31 @@ def set_members(
         print_record(dump_rule(changed), as_json)
 
 
-@rule.command(epilog=usage("rule remove rul_…", "0 deleted, 1 no such rule, 2 wrong usage"))
+@rule.command()
 @click.argument("rule_id")
 @json_option
 def remove(rule_id: str, as_json: bool) -> None:
-    """Delete an approval rule; what it decided stays decided."""
+    """Delete an approval rule; what it decided stays decided.
+
+    Example: riskrelay rule remove rul_…
+
+    Exit codes: 0 deleted, 1 no such rule, 2 wrong usage.
+    """
     with opened() as settings:
         build_operations(settings).approval_rules.delete(rule_id, OPERATOR)
         print_record({"id": rule_id, "removed": True}, as_json)
 
 
-@rule.command(epilog=usage("rule test rul_…", "0 tested, 1 no such rule, 2 wrong usage"))
+@rule.command()
 @click.argument("rule_id")
 @json_option
 def test(rule_id: str, as_json: bool) -> None:
-    """Show what a rule would have matched in the last 30 days; changes nothing."""
+    """Show what a rule would have matched in the last 30 days; changes nothing.
+
+    Example: riskrelay rule test rul_…
+
+    Exit codes: 0 tested, 1 no such rule, 2 wrong usage.
+    """
     with opened() as settings:
         result = build_operations(settings).approval_rules.test(rule_id, OPERATOR)
         print_record(dump(RuleTestResponse, result), as_json)

@@ -17,7 +17,7 @@ from bin.checks.egress import egress
 from bin.checks.results import CheckResult, Level, failure, ok, warning, worst
 from bin.cli import extras
 from bin.cli.output import counted, echo
-from bin.cli.records import json_option, print_record, usage
+from bin.cli.records import json_option, print_record
 from runtime.clock import utc_now
 from schemas.settings.definitions import InvalidSettings, Settings, find_env_file, load_settings, unknown_names
 from storage.db.engine import OUTAGES, close_database, connection, location_hint, open_database, outage_reason
@@ -55,10 +55,15 @@ DATABASE: Final[dict[str, Callable[[Settings, MetricsSnapshot, datetime], Checke
 }
 
 
-@click.command(epilog=usage("doctor --json", "0 no failures (warnings are possible), 1 failures, 2 wrong settings"))
+@click.command()
 @json_option
 def doctor(as_json: bool) -> None:
-    """Check this installation and print a fix for each problem."""
+    """Check this installation and print a fix for each problem.
+
+    Example: riskrelay doctor --json
+
+    Exit codes: 0 no failures (warnings are possible), 1 failures, 2 wrong settings.
+    """
     found: list[CheckResult] = []
     has_settings = True
     for each in run_checks():

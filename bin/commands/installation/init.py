@@ -26,7 +26,6 @@ from bin.cli.installation import (
     make_data_dir,
 )
 from bin.cli.output import echo
-from bin.cli.records import usage
 from bin.cli.terminal import is_terminal
 from runtime.clock import utc_now
 from runtime.files import sync
@@ -60,11 +59,15 @@ _HEADER = """\
 """
 
 
-@click.command(epilog=usage("init", "0 done, 1 the database has accounts or cannot be used, 2 wrong settings"))
+@click.command()
 def init() -> None:
     """Write .env with generated secrets, and create the first account, user, project and token.
 
     If .env exists and the database has no account, it keeps .env and adds what is missing.
+
+    Example: riskrelay init
+
+    Exit codes: 0 done, 1 the database has accounts or cannot be used, 2 wrong settings.
     """
     env_file = find_env_file()
     if env_file.exists() and not env_file.is_file():

@@ -4,21 +4,21 @@ import click
 
 from bin.cli.installation import checked_settings, database_at, make_data_dir, require_fit
 from bin.cli.output import echo
-from bin.cli.records import json_option, print_record, usage
+from bin.cli.records import json_option, print_record
 from storage.db import schema_version
 
 
-@click.command(
-    epilog=usage(
-        "migrate --check --json",
-        "0 up to date, 1 with --check: migrations are pending; otherwise: the database is unavailable, has a newer schema "
-        "or belongs to another application, 2 wrong usage or settings",
-    )
-)
+@click.command()
 @click.option("--check", is_flag=True, help="List pending migrations and run none; exit with 1 if there are any.")
 @json_option
 def migrate(check: bool, as_json: bool) -> None:
-    """Run pending database migrations in order, under a lock."""
+    """Run pending database migrations in order, under a lock.
+
+    Example: riskrelay migrate --check --json
+
+    Exit codes: 0 up to date, 1 with --check: migrations are pending; otherwise: the database is unavailable, has a newer
+    schema or belongs to another application, 2 wrong usage or settings.
+    """
     settings = checked_settings()
     if not check:
         make_data_dir(settings)

@@ -12,7 +12,6 @@ import click
 
 from bin.cli.installation import Refused, daemon_settings, database_at, make_data_dir, require_fit
 from bin.cli.output import echo
-from bin.cli.records import usage
 from bin.commands.installation.init import FIRST_TOKEN, FIRST_USER, create_missing_records
 from bin.commands.installation.serve import (
     GUNICORN,
@@ -35,11 +34,15 @@ READY_WITHIN_S = 60
 REDIS_WITHIN_S = 20
 
 
-@click.command(epilog=usage("run", "0 stopped, 1 a process died or did not start, 2 wrong settings"))
+@click.command()
 def run() -> None:
     """Run everything until Ctrl-C or SIGTERM: Redis, migrations, service and workers.
 
     In a database without accounts, it creates the first account, user, project and token, as `init` does.
+
+    Example: riskrelay run
+
+    Exit codes: 0 stopped, 1 a process died or did not start, 2 wrong settings.
     """
     settings = daemon_settings()
     if sys.stdout is None:

@@ -10,7 +10,6 @@ from typing import Final
 import click
 
 from bin.cli.installation import Refused, WrongSettings, alone, daemon_settings, require_migrated
-from bin.cli.records import usage
 from runtime.clock import utc_now
 from runtime.wake_up_queue import WakeUpQueue, connect
 from schemas.base.principal import OPERATOR
@@ -32,9 +31,14 @@ _OTHERS_START_WITHIN_S: Final = 5.0
 GUNICORN = ("-P", "-m", "service.server", "--config", "python:service.server.gunicorn_config", "service.wsgi:app")
 
 
-@click.command(epilog=usage("serve", "0 stopped, 1 could not start, 2 wrong settings"))
+@click.command()
 def serve() -> None:
-    """Run the HTTP service until SIGTERM; open requests are finished first."""
+    """Run the HTTP service until SIGTERM; open requests are finished first.
+
+    Example: riskrelay serve
+
+    Exit codes: 0 stopped, 1 could not start, 2 wrong settings.
+    """
     settings = daemon_settings()
     require_startable(settings)
     require_free(settings.bind)

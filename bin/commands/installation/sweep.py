@@ -9,7 +9,7 @@ import click
 
 from bin.cli.installation import alone, database_at, opened
 from bin.cli.option_types import LIMIT
-from bin.cli.records import json_option, print_record, usage
+from bin.cli.records import json_option, print_record
 from runtime.clock import utc_now
 from runtime.wake_up_queue import WakeUpQueue, connect
 from schemas.settings.definitions import Settings
@@ -18,9 +18,7 @@ from storage.exports import queries
 from worker.composition import compose_alert_task
 
 
-@click.command(
-    epilog=usage("sweep --json", "0 done, 1 already running, or Redis or database unavailable, 2 wrong usage or settings")
-)
+@click.command()
 @click.option("--dry-run", is_flag=True, help="Count due exports only.")
 @click.option("--limit", type=LIMIT, default=10_000, show_default=True, help="Stop counting at this number.")
 @json_option
@@ -28,6 +26,10 @@ def sweep(dry_run: bool, limit: int, as_json: bool) -> None:
     """Wake the workers if exports are due, leases have expired or targets were turned off, and send alerts.
 
     Only one sweep runs at a time.
+
+    Example: riskrelay sweep --json
+
+    Exit codes: 0 done, 1 already running, or Redis or database unavailable, 2 wrong usage or settings.
     """
     with opened() as settings, nullcontext() if dry_run else alone(Lock.SWEEP):
         due = queries.count_due(utc_now(), limit)

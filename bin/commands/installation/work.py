@@ -6,17 +6,21 @@ import sys
 import click
 
 from bin.cli.installation import Refused, daemon_settings
-from bin.cli.records import usage
 from bin.commands.installation.serve import require_startable, warn_if_redis_is_unavailable
 from bin.processes.supervisor import STOP_GRACE_S, Supervisor
 from schemas.settings.definitions import Settings
 from schemas.settings.parsers import MAX_PROCESSES
 
 
-@click.command(epilog=usage("work", "0 stopped, 1 a process died, 2 wrong settings"))
+@click.command()
 @click.option("--processes", type=click.IntRange(1, MAX_PROCESSES), help="Number of processes, instead of WORKER_PROCESSES.")
 def work(processes: int | None) -> None:
-    """Run the worker daemon until SIGTERM; running deliveries are finished first."""
+    """Run the worker daemon until SIGTERM; running deliveries are finished first.
+
+    Example: riskrelay work
+
+    Exit codes: 0 stopped, 1 a process died, 2 wrong settings.
+    """
     settings = daemon_settings()
     require_startable(settings)
     warn_if_redis_is_unavailable(settings)

@@ -21,23 +21,21 @@ _CALLS: Final = {"bash": "=bash_complete $1", "zsh": f"=zsh_complete {NAME}", "f
 _ONLY_ON_PATH: Final = f"    (( ! $+commands[{NAME}] )) && return 1\n"
 
 
-@click.command(
-    epilog="""\b
-Example:
-  riskrelay completion bash > ~/.local/share/bash-completion/completions/riskrelay
-  riskrelay completion zsh > ~/.zfunc/_riskrelay
-  riskrelay completion fish > ~/.config/fish/completions/riskrelay.fish
-  eval "$(riskrelay completion bash)"
-
-\b
-Exit codes: 0 printed, 2 wrong usage."""
-)
+@click.command()
 @click.argument("shell", type=click.Choice(list(_CALLS)))
 def completion(shell: str) -> None:
     """Print the shell completion script.
 
     Write it to the shell's completion folder, or `eval` it in the current shell. For the former, bash needs the package
     bash-completion, and zsh a folder in $fpath. Print the script again after moving the program.
+
+    Example:
+      riskrelay completion bash > ~/.local/share/bash-completion/completions/riskrelay
+      riskrelay completion zsh > ~/.zfunc/_riskrelay
+      riskrelay completion fish > ~/.config/fish/completions/riskrelay.fish
+      eval "$(riskrelay completion bash)"
+
+    Exit codes: 0 printed, 2 wrong usage.
     """
     echo(script(shell, PROGRAM))
 

@@ -24,7 +24,6 @@ import requests
 from dotenv import dotenv_values
 
 from bin.cli.output import echo
-from bin.cli.records import usage
 from bin.commands.installation.init import FIRST_TOKEN
 from bin.demo_servers import ISSUES, DemoGitHub, DemoSite
 from bin.processes import child_process
@@ -69,9 +68,14 @@ class Instance:
         return _session().request(method, f"{self.url}{path}", json=body, headers=headers, timeout=10)
 
 
-@click.command(epilog=usage("demo", "0 every step succeeded, 1 a step failed"))
+@click.command()
 def demo() -> None:
-    """Run the whole workflow on a temporary installation: scan, approve, deliver to a webhook and a simulated GitHub."""
+    """Run the whole workflow on a temporary installation: scan, approve, deliver to a webhook and a simulated GitHub.
+
+    Example: riskrelay demo
+
+    Exit codes: 0 every step succeeded, 1 a step failed.
+    """
     began_at = time.monotonic()
     try:
         with tempfile.TemporaryDirectory(prefix="riskrelay-demo-") as folder:

@@ -30,21 +30,7 @@ from schemas.report_files.pages import PreparedImport, clean_url, prepare, run_n
 _MAX_SHOWN: Final = 20
 
 
-@click.command(
-    "import-scan",
-    epilog="""\b
-Examples:
-  riskrelay import-scan --format zap zap.json --dry-run
-  riskrelay import-scan --format nuclei results.jsonl --scan-run 42 --to https://relay.example.com
-  riskrelay import-scan --format wapiti wapiti.json --pages pages.txt
-  printf %s "$SECRET" | riskrelay import-scan --format sarif results.sarif --secret-stdin --json
-
-\b
-Exit codes:
-  0  every page was accepted, or there is nothing to import
-  1  the report is unreadable, a page was rejected, or the import stopped: run the same command again to resume
-  2  wrong usage or configuration""",
-)
+@click.command("import-scan")
 @click.option("--format", "format_", type=click.Choice([*FORMATS]), required=True, help="The report's format.")
 @click.option(
     "--scan-run",
@@ -76,7 +62,19 @@ def import_scan(
     as_json: bool,
     file: Path,
 ) -> None:
-    """Import a scanner's report as tickets, one postback per page, through the public API."""
+    """Import a scanner's report as tickets, one postback per page, through the public API.
+
+    Examples:
+      riskrelay import-scan --format zap zap.json --dry-run
+      riskrelay import-scan --format nuclei results.jsonl --scan-run 42 --to https://relay.example.com
+      riskrelay import-scan --format wapiti wapiti.json --pages pages.txt
+      printf %s "$SECRET" | riskrelay import-scan --format sarif results.sarif --secret-stdin --json
+
+    Exit codes:
+      0  every page was accepted, or there is nothing to import
+      1  the report is unreadable, a page was rejected, or the import stopped: run the same command again to resume
+      2  wrong usage or configuration
+    """
     settings = checked_settings()
     to = checked_url(url, "--to") if url else checked_url(settings.public_base_url, "PUBLIC_BASE_URL")
     secret = secret_line() if secret_stdin else (settings.scanner_shared_secret or "").encode()

@@ -49,19 +49,7 @@ _EXPECTED = (
 )
 
 
-@click.command(
-    epilog="""\b
-Example:
-  riskrelay listen --port 9000 --fail 503 --times 2 --retry-after 5
-  printf %s "$SECRET" | riskrelay listen --secret-stdin --json
-  riskrelay listen --save requests --drop 1
-
-\b
-Exit codes:
-  0  stopped by Ctrl-C or SIGTERM
-  1  no secret, or the address cannot be bound
-  2  wrong usage or configuration"""
-)
+@click.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=DEFAULT_PORT, show_default=True, help="0 selects a free port."
@@ -96,6 +84,16 @@ def listen(
     the line with the address is written to standard error. --save writes the raw body and the headers, including the
     signature but no secret; `trigger --replay` sends a saved request again. Events change the tickets that it got:
     the response names the effect, or `ignored`. A ticket.redact erases the ticket from memory; delete saved files yourself.
+
+    Example:
+      riskrelay listen --port 9000 --fail 503 --times 2 --retry-after 5
+      printf %s "$SECRET" | riskrelay listen --secret-stdin --json
+      riskrelay listen --save requests --drop 1
+
+    Exit codes:
+      0  stopped by Ctrl-C or SIGTERM
+      1  no secret, or the address cannot be bound
+      2  wrong usage or configuration
     """
     secret, others = _secrets(secret_stdin)
     failures = tuple(status for status in fail for _ in range(times))

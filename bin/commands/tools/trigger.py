@@ -74,21 +74,7 @@ _SAMPLE: Final = Ticket(
 )
 
 
-@click.command(
-    epilog="""\b
-Example:
-  riskrelay trigger --to http://127.0.0.1:9000/ --override ticket.title:Hello
-  printf %s "$SECRET" | riskrelay trigger --secret-stdin --override 'ticket.labels:["a", "b"]'
-  riskrelay trigger --event fixed --ticket exp_01JAM5T4Q7Y6N0V3B9C2D8E1F4
-  riskrelay trigger --all --events
-  riskrelay trigger --replay requests/20260131T120000.000000Z-exp_1.http
-
-\b
-Exit codes:
-  0  the receiver accepted the ticket or event; with cases: every case passed
-  1  rejected or not delivered; with cases: a case failed
-  2  wrong usage or configuration"""
-)
+@click.command()
 @click.option("--to", "url", default=f"http://127.0.0.1:{DEFAULT_PORT}/", show_default=True, help="The receiver's URL.")
 @click.option(
     "--override",
@@ -138,6 +124,18 @@ def trigger(
 
     --all, --events and --case send valid, invalid and repeated requests, and report which responses are correct. They need
     no running installation; the receiver creates a few sample tickets.
+
+    Example:
+      riskrelay trigger --to http://127.0.0.1:9000/ --override ticket.title:Hello
+      printf %s "$SECRET" | riskrelay trigger --secret-stdin --override 'ticket.labels:["a", "b"]'
+      riskrelay trigger --event fixed --ticket exp_01JAM5T4Q7Y6N0V3B9C2D8E1F4
+      riskrelay trigger --all --events
+      riskrelay trigger --replay requests/20260131T120000.000000Z-exp_1.http
+
+    Exit codes:
+      0  the receiver accepted the ticket or event; with cases: every case passed
+      1  rejected or not delivered; with cases: a case failed
+      2  wrong usage or configuration
     """
     chosen = (
         *(case for case in CASES if is_all or case.name in names),

@@ -41,10 +41,7 @@ _KEYS_ELSEWHERE: Final = (
 )
 
 
-@click.command(
-    epilog="Examples: riskrelay backup before-upgrade.backup; riskrelay backup /srv/backups --keep 14 --json\n\n"
-    "Exit codes: 0 created, 1 refused or failed, 2 wrong usage or settings."
-)
+@click.command()
 @click.argument("file", type=click.Path())
 @click.option(
     "--keep",
@@ -57,6 +54,10 @@ def backup(file: str, keep: int | None, force: bool, as_json: bool) -> None:
     """Back up the database to FILE, or to a new file in a folder, while everything runs.
 
     With --keep, or with a slash at its end, FILE is a folder; it is created if missing.
+
+    Examples: riskrelay backup before-upgrade.backup; riskrelay backup /srv/backups --keep 14 --json
+
+    Exit codes: 0 created, 1 refused or failed, 2 wrong usage or settings.
     """
     if file == "-":
         raise click.UsageError("FILE is a path: a backup is not written to standard output.")

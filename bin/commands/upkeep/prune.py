@@ -17,7 +17,7 @@ import click
 
 from bin.cli.installation import Refused, alone, opened
 from bin.cli.option_types import DAYS, LIMIT
-from bin.cli.records import json_option, print_record, usage
+from bin.cli.records import json_option, print_record
 from bin.cli.terminal import is_terminal, progress_bar
 from runtime.clock import utc_now
 from schemas.settings.definitions import Settings
@@ -34,12 +34,7 @@ _PAUSE_S: Final = 0.01
 _LOCK_WITHIN_S: Final = 3.0
 
 
-@click.command(
-    epilog=usage(
-        "prune --archive /var/lib/riskrelay/archive --json",
-        "0 done, 1 already running, archive refused, or database unavailable, 2 wrong usage or settings",
-    )
-)
+@click.command()
 @click.option("--older-than-days", "days", type=DAYS, help="Use this age instead of RETENTION_DAYS.")
 @click.option("--dry-run", is_flag=True, help="Only count the records that would be deleted.")
 @click.option(
@@ -61,6 +56,10 @@ def prune(days: int | None, dry_run: bool, limit: int, folder: Path | None, as_j
 
     Exports that wait, are being delivered or are being recovered are kept at any age; findings and audit logs are kept
     forever.
+
+    Example: riskrelay prune --archive /var/lib/riskrelay/archive --json
+
+    Exit codes: 0 done, 1 already running, archive refused, or database unavailable, 2 wrong usage or settings.
     """
     with opened() as settings:
         until = _until(settings, days)

@@ -20,7 +20,7 @@ import click
 
 from bin.cli.installation import Refused, alone, checked_settings, database_at, make_data_dir
 from bin.cli.output import counted, echo
-from bin.cli.records import json_option, print_record, usage
+from bin.cli.records import json_option, print_record
 from bin.processes.local_service import DIRECTLY, local_url
 from runtime.clock import utc_now
 from schemas.base.errors import NoEncryptionKey
@@ -50,12 +50,7 @@ _HOW_TO_RESUME: Final = (
 _ANSWERS_WITHIN_S: Final = 2
 
 
-@click.command(
-    epilog=usage(
-        "restore /srv/backups/riskrelay-20260301T120000Z.backup --replace",
-        "0 restored, 1 refused or failed (with --dry-run: a restore would be refused), 2 wrong usage or settings",
-    )
-)
+@click.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--replace", is_flag=True, help="Replace a database that has accounts without confirmation.")
 @click.option(
@@ -71,6 +66,10 @@ def restore(file: Path, replace: bool, redactions: Path | None, dry_run: bool, a
     The reason of the pause is `restored`.
 
     Data that compliance requests erased after the backup is erased again, and open requests are carried over.
+
+    Example: riskrelay restore /srv/backups/riskrelay-20260301T120000Z.backup --replace
+
+    Exit codes: 0 restored, 1 refused or failed (with --dry-run: a restore would be refused), 2 wrong usage or settings.
     """
     settings, now = checked_settings(), utc_now()
     make_data_dir(settings)

@@ -17,7 +17,7 @@ from bin.cli.env_file import by_hand, put_in_front
 from bin.cli.installation import Refused, alone, is_in_environment, opened
 from bin.cli.option_types import LIMIT
 from bin.cli.output import echo
-from bin.cli.records import json_option, print_record, usage
+from bin.cli.records import json_option, print_record
 from bin.cli.terminal import progress_bar
 from runtime.clock import utc_now
 from schemas.settings.definitions import Settings, find_env_file
@@ -40,16 +40,18 @@ _FIXES: Final = {
 }
 
 
-@click.command(
-    "rotate-keys",
-    epilog=usage("rotate-keys --generate", "0 done, 1 refused or a value that no key decrypts, 2 wrong usage or settings"),
-)
+@click.command("rotate-keys")
 @click.option("--generate", is_flag=True, help="Only add a new first key to ENCRYPTION_KEYS in the .env in use.")
 @click.option("--dry-run", is_flag=True, help="Only count the values to encrypt again.")
 @click.option("--limit", type=LIMIT, default=1_000_000, show_default=True, help="Maximum number of values.")
 @json_option
 def rotate_keys(generate: bool, dry_run: bool, limit: int, as_json: bool) -> None:
-    """Encrypt secrets with the first of ENCRYPTION_KEYS, and report when the others can be removed."""
+    """Encrypt secrets with the first of ENCRYPTION_KEYS, and report when the others can be removed.
+
+    Example: riskrelay rotate-keys --generate
+
+    Exit codes: 0 done, 1 refused or a value that no key decrypts, 2 wrong usage or settings.
+    """
     if generate:
         if dry_run or _is_given("limit"):
             raise click.UsageError("--generate has neither --dry-run nor --limit: it changes one line of .env.")
