@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import click
 
+from bin.api_client.client import ApiClient, ApiRecord, counts_of
 from bin.cli.installation import Refused
 from bin.cli.option_types import require_one
 from bin.cli.output import echo
@@ -17,7 +18,6 @@ from bin.cli.request_bodies import present
 from bin.commands.accounts import ACCOUNTS, GRANTS, USERS
 from bin.commands.projects import PROJECTS
 from bin.commands.tokens import NO_VALID_TOKEN, TOKENS
-from bin.remote.client import ApiClient, ApiRecord, counts_of
 from bin.remote.remote_command import RemoteCommand, listing, only, printing
 from runtime.clock import utc_now
 from schemas.base.timestamps import format_rfc3339

@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import click
 
+from bin.api_client.client import ApiClient
 from bin.cli.lazy_group import load
 from bin.commands.tools.import_scan import checked_url
-from bin.remote.client import ApiClient
 from bin.remote.credentials import token_for
 from bin.remote.remote_command import RemoteCommand
 

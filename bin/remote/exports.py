@@ -8,6 +8,7 @@ from typing import Any, BinaryIO, Final
 
 import click
 
+from bin.api_client.client import ApiClient, ApiRecord, ApiRefusal, counts_of, path_to, records_of
 from bin.cli.installation import Refused
 from bin.cli.option_types import require_one
 from bin.cli.output import echo
@@ -36,7 +37,6 @@ from bin.commands.exports.export_bulk import (
     require_few,
 )
 from bin.commands.exports.export_decisions import APPROVED, snoozed_until, text_of
-from bin.remote.client import ApiClient, ApiRecord, ApiRefusal, counts_of, path_to, records_of
 from bin.remote.remote_command import RemoteCommand, posting, printing
 from schemas.base.timestamps import format_rfc3339
 from schemas.triage.bulk_decisions import BulkAction

@@ -4,6 +4,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
 
+from bin.api_client.client import ApiClient, ApiRecord, ApiRefusal, path_to
 from bin.cli.option_types import require_one
 from bin.cli.records import print_record
 from bin.cli.request_bodies import present
@@ -11,7 +12,6 @@ from bin.commands.exports.receipt import print_receipt
 from bin.commands.exports.rule import RULES, match_and_action
 from bin.commands.tokens import NO_SESSIONS, SESSIONS
 from bin.remote.accounts import user_id
-from bin.remote.client import ApiClient, ApiRecord, ApiRefusal, path_to
 from bin.remote.remote_command import RemoteCommand, listing, posting, printing, removing, showing
 
 _RULES: Final = "/api/approval-rules"

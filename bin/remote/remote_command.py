@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
+from bin.api_client.client import ApiClient, ApiRecord, path_to
 from bin.cli.records import Record, RecordTable, print_record
-from bin.remote.client import ApiClient, ApiRecord, path_to
 
 #: Why options that name an account or a user are not available.
 TOKEN_DECIDES: Final = "the token decides"  # noqa: S105 - a sentence

@@ -13,12 +13,12 @@ from urllib.parse import urlsplit
 
 import click
 
+from bin.api_client.postbacks import ImportSummary, PostbackSender, send_all
 from bin.checks.machine import is_loopback
 from bin.cli.installation import Refused, checked_settings
 from bin.cli.output import counted, echo
 from bin.cli.records import json_option, print_record
 from bin.cli.terminal import progress_bar, secret_line
-from bin.scan_import.sender import ImportSummary, PostbackSender, send_all
 from runtime.files import replacing, require_replaceable
 from schemas.base.fields import MAX_ID
 from schemas.intake.page_url import page_key
@@ -168,7 +168,7 @@ def _record(format_: str, prepared: PreparedImport, summary: ImportSummary, is_d
         "sent_before": summary.sent_before,
         "findings": {"new": summary.new, "seen": summary.seen},
         "ticket_exports": [] if is_dry_run else summary.ticket_exports,
-        "refused": [{"url": url, "problems": list(page.problems)} for url, page in summary.rejected],
+        "refused": [{"url": url, "problems": problems} for url, problems in summary.rejected],
         "skipped": list(prepared.skipped),
         "stopped": summary.stopped,
     }
@@ -196,8 +196,8 @@ def _print_summary(title: str, prepared: PreparedImport, summary: ImportSummary,
 
 def _report_failures(prepared: PreparedImport, summary: ImportSummary) -> None:
     """Print each rejected page; exit with code 1 after a rejected page or a stopped import."""
-    for url, page in summary.rejected[:_MAX_SHOWN]:
-        echo(f"Rejected: {url}: {'; '.join(page.problems)}", err=True)
+    for url, problems in summary.rejected[:_MAX_SHOWN]:
+        echo(f"Rejected: {url}: {'; '.join(problems)}", err=True)
     if len(summary.rejected) > _MAX_SHOWN:
         echo(f"Rejected: {len(summary.rejected) - _MAX_SHOWN} more; --json lists all.", err=True)
     if summary.stopped is not None:

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import pytest
 
+from bin.api_client.client import ApiClient
+from bin.api_client.retrying_session import MAX_RESPONSE_BYTES
 from bin.remote import dispatch, exports
-from bin.remote.client import ApiClient
-from bin.scan_import.sender import MAX_RESPONSE_BYTES
 from tests.support.fakes import LoopbackServer, Peer, ReceivedRequest
 from tests.support.processes.shell import RemoteShell
 from tests.support.servers.authorities import CertificateAuthority

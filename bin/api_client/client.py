@@ -1,39 +1,27 @@
 """Requests of commands to the API of a RiskRelay on another host.
 
-Transient failures are retried within bounds, changes with one Idempotency-Key for all attempts. Redirects are not followed:
-they would send the token to another host. Responses are read to a limit of bytes and of seconds.
+All attempts of a change have one Idempotency-Key. Each attempt has a limit of seconds.
 """
 
 import json
 import uuid
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from collections.abc import Iterable, Mapping
 from http import HTTPStatus
 from types import UnionType
 from typing import Any, Final
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import requests
-from requests.exceptions import ChunkedEncodingError
-from urllib3.exceptions import HTTPError
 
-from bin.cli.deadline import within
-from bin.cli.installation import Refused
-from bin.scan_import.sender import (
-    IDENTITY,
+from bin.api_client.retrying_session import (
     MAX_RESPONSE_BYTES,
-    MAX_RETRY_AFTER_S,
     PAUSES_S,
+    CannotSend,
+    RetryingSession,
     TransientFailure,
-    cause_of,
-    exchange,
     field_problems,
-    is_outage,
-    is_transient,
-    parse_retry_after,
-    retrying,
-    session_to,
 )
+from bin.cli.installation import Refused
 
 #: For one request with its whole response: a ping waits for a worker and a receiver.
 DEADLINE_S: Final = 60.0
@@ -83,13 +71,8 @@ class ApiClient:
     """Sends requests to the installation at `url` with a token."""
 
     def __init__(self, url: str, token: str, pauses_s: Iterable[float] = PAUSES_S, deadline_s: float = DEADLINE_S) -> None:
-        self._url = url.rstrip("/")
-        self._host = urlsplit(url).netloc
-        own = {"Authorization": f"Bearer {token}", "Accept": "application/json", **IDENTITY}
-        self._session = session_to(url)
-        self._session.headers.update(own)
-        self._retrying = retrying(pauses_s)
-        self._deadline_s = deadline_s
+        self._requests = RetryingSession(url, {"Authorization": f"Bearer {token}"}, pauses_s, deadline_s)
+        self._host = self._requests.host
 
     def get(self, path: str, **query: Any) -> ApiRecord:
         """Return the record at a path. Raises ApiRefusal."""
@@ -108,7 +91,7 @@ class ApiClient:
         try:
             content = self._send("DELETE", path)
         except ApiRefusal as refused:
-            if refused.status == HTTPStatus.NOT_FOUND and self._retrying.statistics["attempt_number"] > 1:
+            if refused.status == HTTPStatus.NOT_FOUND and self._requests.attempts > 1:
                 return
             raise
         if content:
@@ -140,37 +123,23 @@ class ApiClient:
     def _send(self, method: str, path: str, **options: Any) -> bytes:
         """Return the body of the 2xx response; the options are those of a session's request."""
         try:
-            return self._retrying(self._attempt, partial(exchange, self._session, method, self._url + path, **options))
+            response = self._requests.send(method, path, **options)
         except TransientFailure as failure:
-            raise ApiRefusal(f"{self._host} did not respond as it should, also not later: {failure}") from None
-
-    def _attempt(self, send: Callable[[], requests.Response]) -> bytes:
-        """Send once and return the body of a success. Raises TransientFailure where a retry may help, else ApiRefusal."""
-        try:
-            response = within(self._deadline_s, send)
-        except (requests.ReadTimeout, TimeoutError):
-            # Not retried: each attempt would take as long.
+            cause = f"{failure}." if failure.response is None else self._refusal(failure.response).message
+            raise ApiRefusal(f"{self._host} did not respond as it should, also not later: {cause}") from None
+        except CannotSend as failure:
+            raise ApiRefusal(f"Cannot send to {self._host}: {failure}.") from None
+        except TimeoutError:
             raise ApiRefusal(f"{self._host} sent no complete response in time; check there whether it was done.") from None
-        except (HTTPError, ChunkedEncodingError):
-            raise TransientFailure("the connection was closed.") from None
-        except requests.RequestException as error:
-            # Without the message of the error: it may quote what was sent.
-            if is_outage(error):
-                raise TransientFailure(f"{cause_of(error)}.") from None
-            raise ApiRefusal(f"Cannot send to {self._host}: {cause_of(error)}.") from None
-        content = response.content
-        if len(content) > MAX_RESPONSE_BYTES:
+        if len(response.content) > MAX_RESPONSE_BYTES:
             raise ApiRefusal(f"{self._host} sent more than {MAX_RESPONSE_BYTES // 1024**2} MiB; check --url.")
         if 200 <= response.status_code < 300:
-            return content
-        refusal = self._refusal(response.status_code, _parsed(content))
-        retry_after_s = parse_retry_after(response)
-        if is_transient(response) and (retry_after_s or 0) <= MAX_RETRY_AFTER_S:
-            raise TransientFailure(refusal.message, retry_after_s)
-        raise refusal
+            return response.content
+        raise self._refusal(response)
 
-    def _refusal(self, status: int, body: ApiRecord) -> ApiRefusal:
+    def _refusal(self, response: requests.Response) -> ApiRefusal:
         """Return the refusal in the words in which a command on the server prints it."""
+        status, body = response.status_code, _parsed(response.content)
         if 300 <= status < 400:
             return ApiRefusal(
                 f"{self._host} responds {status}. Redirects are not followed: set --url to the URL that it redirects to."

@@ -1,0 +1,1 @@
+"""Requests to a RiskRelay, also on another host: the only part of the command line that sends them."""

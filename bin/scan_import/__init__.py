@@ -1,1 +1,0 @@
-"""The sender of `import-scan`: the only part of an import that opens connections."""
