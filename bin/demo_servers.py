@@ -47,23 +47,21 @@ ISSUES = frozenset(
 REPOSITORY: Final = "acme/shop"
 
 
-class _DemoServer:
+class _DemoServer(ThreadingHTTPServer):
     """Serves on a free loopback port, as a context."""
 
     def __init__(self, handler: type[BaseHTTPRequestHandler]) -> None:
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
+        super().__init__(("127.0.0.1", 0), handler)
         #: The address of the server, with a slash at its end.
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/"
+        self.url = f"http://127.0.0.1:{self.server_port}/"
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+        self.shutdown()
+        self.server_close()
 
 
 class _DemoHandler(BaseHTTPRequestHandler):
@@ -103,7 +101,7 @@ class DemoGitHub(_DemoServer):
     """Serves REPOSITORY, whose page is `url`; `issues` are those it created."""
 
     def __init__(self) -> None:
-        super().__init__(_handler_of(self))
+        super().__init__(_DemoGitHubHandler)
         self.url += REPOSITORY
         self.token = f"github_pat_{secrets.token_hex(16)}"
         self.issues: list[dict[str, Any]] = []
@@ -124,17 +122,16 @@ class DemoGitHub(_DemoServer):
         return HTTPStatus.NOT_FOUND, {"message": "Not Found"}
 
 
-def _handler_of(github: DemoGitHub) -> type[BaseHTTPRequestHandler]:
-    class DemoGitHubHandler(_DemoHandler):
-        def do_GET(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            status: HTTPStatus = HTTPStatus.UNAUTHORIZED
-            value: Any = {"message": "Bad credentials"}
-            if self.headers.get("Authorization") == f"Bearer {github.token}":
-                status, value = github.respond(self.command, urlsplit(self.path).path, json.loads(body or b"{}"))
-            self.answer(status, "application/json; charset=utf-8", json.dumps(value).encode())
+class _DemoGitHubHandler(_DemoHandler):
+    server: DemoGitHub
 
-        def do_POST(self) -> None:
-            self.do_GET()
+    def do_GET(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        status: HTTPStatus = HTTPStatus.UNAUTHORIZED
+        value: Any = {"message": "Bad credentials"}
+        if self.headers.get("Authorization") == f"Bearer {self.server.token}":
+            status, value = self.server.respond(self.command, urlsplit(self.path).path, json.loads(body or b"{}"))
+        self.answer(status, "application/json; charset=utf-8", json.dumps(value).encode())
 
-    return DemoGitHubHandler
+    def do_POST(self) -> None:
+        self.do_GET()

@@ -15,18 +15,19 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import click
-import requests
 from dotenv import dotenv_values
 
+from bin.api_client.client import ApiClient
+from bin.cli.installation import Refused
 from bin.cli.output import echo
 from bin.commands.installation.init import FIRST_TOKEN
 from bin.demo_servers import ISSUES, DemoGitHub, DemoSite
 from bin.processes import child_process
+from bin.processes.local_service import DIRECTLY
 from bin.receiver_kit.receiver import FaultInjection, LocalReceiver, Received
 from runtime.clock import utc_now
 from schemas.settings.definitions import ENV_FILE_VARIABLE
@@ -48,24 +49,8 @@ DELIVER_WITHIN_S: Final = 30
 STOP_WITHIN_S: Final = 30
 POLL_S: Final = 0.2
 
-
-class StepFailed(Exception):
-    """A step of the demo failed; the message contains the cause."""
-
-
-@dataclass(frozen=True, slots=True)
-class Instance:
-    """The temporary installation: its URL and credentials."""
-
-    url: str
-    token: str
-    scanner_secret: str
-    webhook_secret: str
-
-    def call(self, method: str, path: str, body: dict[str, Any] | None = None) -> requests.Response:
-        """Send one authenticated request."""
-        headers = {"Authorization": f"Bearer {self.token}"}
-        return _session().request(method, f"{self.url}{path}", json=body, headers=headers, timeout=10)
+EXPORTS: Final = "/api/ticket-exports"
+TARGETS: Final = "/api/ticket-export-targets"
 
 
 @click.command()
@@ -80,8 +65,8 @@ def demo() -> None:
     try:
         with tempfile.TemporaryDirectory(prefix="riskrelay-demo-") as folder:
             _run_workflow(Path(folder))
-    except StepFailed as failed:
-        echo(f"\nThe demo failed: {failed}", err=True)
+    except Refused as failed:
+        echo(f"\nThe demo failed: {failed.message}", err=True)
         raise SystemExit(1) from None
     echo(f"\nEvery step succeeded in {time.monotonic() - began_at:.0f} s. The temporary installation is deleted.")
 
@@ -90,46 +75,40 @@ def _run_workflow(folder: Path) -> None:
     environment = _environment(folder)
     _initialise(folder, environment)
     secrets = dotenv_values(folder / ".env")
-    instance = Instance(
-        url=f"http://{environment['BIND']}",
-        token=(folder / "data" / FIRST_TOKEN).read_text().strip(),
-        scanner_secret=secrets["SCANNER_SHARED_SECRET"] or "",
-        webhook_secret=secrets["WEBHOOK_SECRET"] or "",
-    )
+    url = f"http://{environment['BIND']}"
+    api = ApiClient(url, (folder / "data" / FIRST_TOKEN).read_text().strip())
+    webhook_secret = (secrets["WEBHOOK_SECRET"] or "").encode()
     faults = FaultInjection(failures=FAILURES, retry_after_s=RETRY_AFTER_S)
     with (
-        _running(folder, environment, instance),
+        _running(folder, environment, url),
         DemoSite() as site,
-        LocalReceiver([instance.webhook_secret.encode()], utc_now, faults=faults) as receiver,
+        LocalReceiver([webhook_secret], utc_now, faults=faults) as receiver,
         DemoGitHub() as github,
     ):
-        export_ids = _scan(instance, site)
-        target_id = _create_target(instance, receiver)
-        _deliver_through_failures(instance, receiver, export_ids[0], target_id)
-        _deliver_the_rest(instance, receiver, export_ids[1:-1], target_id)
+        export_ids = _scan(api, site.url, url, secrets["SCANNER_SHARED_SECRET"] or "")
+        target_id = _create_target(api, receiver)
+        _deliver_through_failures(api, receiver, export_ids[0], target_id)
+        _deliver_the_rest(api, receiver, export_ids[1:-1], target_id)
         tracker_id = _add_tracker(folder, environment, github)
-        _deliver_as_issue(instance, github, export_ids[-1], tracker_id)
-        _verify_token_is_sealed(folder, instance, github.token)
+        _deliver_as_issue(api, github, export_ids[-1], tracker_id)
+        _verify_token_is_sealed(folder, api, github.token)
 
 
 def _initialise(folder: Path, environment: dict[str, str]) -> None:
     _step("Create an installation")
-    result = subprocess.run([RISKRELAY, "init"], cwd=folder, env=environment, capture_output=True, text=True, check=False)
-    _require(result.returncode == 0, f"init exited with {result.returncode}: {result.stderr.strip()}")
+    _run([RISKRELAY, "init"], folder, environment)
     _print("created settings, secrets, keys, an account, a project and a token")
 
 
 @contextmanager
-def _running(folder: Path, environment: dict[str, str], instance: Instance) -> Iterator[None]:
+def _running(folder: Path, environment: dict[str, str], url: str) -> Iterator[None]:
     """Run the installation; its log is printed only if it does not start."""
     log = folder / "run.log"
     with log.open("wb") as output:
         process = child_process.start(["/bin/sh", str(RISKRELAY), "run"], env=environment, output=output, cwd=folder)
     try:
-        _wait(
-            lambda: _is_ready(instance), START_WITHIN_S, lambda: f"the installation did not start: {log.read_text()[-2000:]}"
-        )
-        _print(f"service and worker are ready at {instance.url}")
+        _wait(lambda: _is_ready(url), START_WITHIN_S, lambda: f"the installation did not start: {log.read_text()[-2000:]}")
+        _print(f"service and worker are ready at {url}")
         yield
     finally:
         process.send_signal(signal.SIGTERM)
@@ -137,13 +116,11 @@ def _running(folder: Path, environment: dict[str, str], instance: Instance) -> I
     _require(process.returncode == 0, f"the installation exited with {process.returncode}")
 
 
-def _scan(instance: Instance, site: DemoSite) -> list[str]:
-    _step(f"Scan {site.url}")
-    environment = {**os.environ, "SCANNER_SHARED_SECRET": instance.scanner_secret, "NO_PROXY": "127.0.0.1"}
-    command = [sys.executable, str(SCANNER), site.url, "--to", instance.url, "--scan-run", "1"]
-    scanned = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    _require(scanned.returncode == 0, f"the scanner exited with {scanned.returncode}: {scanned.stderr.strip()}")
-    lines = scanned.stdout.splitlines()
+def _scan(api: ApiClient, site: str, url: str, secret: str) -> list[str]:
+    _step(f"Scan {site}")
+    environment = {**os.environ, "SCANNER_SHARED_SECRET": secret, "NO_PROXY": "127.0.0.1"}
+    command = [sys.executable, SCANNER, site, "--to", url, "--scan-run", "1"]
+    lines = _run(command, Path.cwd(), environment).splitlines()
     export_ids = [line for line in lines if line.startswith("exp_")]
     for line in lines:
         if line not in export_ids:
@@ -151,29 +128,27 @@ def _scan(instance: Instance, site: DemoSite) -> list[str]:
     # A new project has one ticket for each rule.
     _require(len(export_ids) == len(ISSUES), f"expected {len(ISSUES)} prepared tickets, got {len(export_ids)}")
     for export_id in export_ids:
-        record = instance.call("GET", f"/api/ticket-exports/{export_id}").json()
+        record = api.get(f"{EXPORTS}/{export_id}")
         _require(record["status"] == "prepared" and record["preview"]["safe"], f"{export_id} is not prepared and safe")
     _print(f"{len(export_ids)} tickets are prepared; no preview contains forbidden content")
     return export_ids
 
 
-def _create_target(instance: Instance, receiver: LocalReceiver) -> str:
+def _create_target(api: ApiClient, receiver: LocalReceiver) -> str:
     _step("Create a webhook target")
     body = {"provider_key": "generic_webhook", "base_url": receiver.url, "name": "Demo receiver"}
-    response = instance.call("POST", "/api/ticket-export-targets", body)
-    _require(response.status_code == 201, f"creating the target returned {response.status_code}: {response.text}")
-    target = response.json()
+    target = api.post(TARGETS, body)
     _require(target["status"] == "active", f"the target is {target['status']}")
     _print(f"{target['id']} at {target['base_url']} is active, signed with {target['secret']['fingerprint']}")
     return str(target["id"])
 
 
-def _deliver_through_failures(instance: Instance, receiver: LocalReceiver, export_id: str, target_id: str) -> None:
+def _deliver_through_failures(api: ApiClient, receiver: LocalReceiver, export_id: str, target_id: str) -> None:
     _step("Approve a ticket; the receiver fails twice")
-    _approve(instance, export_id, target_id)
+    _approve(api, export_id, target_id)
     seen: list[str] = []
     _wait(
-        lambda: _poll(instance, export_id, seen) == "exported",
+        lambda: _poll(api, export_id, seen) == "exported",
         DELIVER_WITHIN_S,
         lambda: f"{export_id} had the statuses {', '.join(seen)}",
     )
@@ -196,13 +171,13 @@ def _verify_attempts(attempts: list[Received], export_id: str) -> None:
     _require(len({attempt.request_id for attempt in attempts}) == len(attempts), "two attempts had the same id")
 
 
-def _deliver_the_rest(instance: Instance, receiver: LocalReceiver, export_ids: list[str], target_id: str) -> None:
+def _deliver_the_rest(api: ApiClient, receiver: LocalReceiver, export_ids: list[str], target_id: str) -> None:
     _step("Approve the other tickets")
     before = receiver.count
     for export_id in export_ids:
-        _approve(instance, export_id, target_id, quiet=True)
+        _approve(api, export_id, target_id, quiet=True)
     _wait(
-        lambda: all(_poll(instance, export_id, []) == "exported" for export_id in export_ids),
+        lambda: all(_poll(api, export_id, []) == "exported" for export_id in export_ids),
         DELIVER_WITHIN_S,
         lambda: "not every ticket was delivered",
     )
@@ -226,24 +201,28 @@ def _add_tracker(folder: Path, environment: dict[str, str], github: DemoGitHub) 
 
 def _type(command: Sequence[Any], folder: Path, environment: dict[str, str], standard_input: str = "") -> Any:
     """Run a command of the installation; return the JSON document that it prints."""
+    return json.loads(_run([*command, "--json"], folder, environment, standard_input))
+
+
+def _run(command: Sequence[Any], folder: Path, environment: dict[str, str], standard_input: str = "") -> str:
+    """Run a program in a folder; return its standard output."""
     done = subprocess.run(
-        [*command, "--json"], cwd=folder, env=environment, input=standard_input, capture_output=True, text=True, check=False
+        command, cwd=folder, env=environment, input=standard_input, capture_output=True, text=True, check=False
     )
-    _require(done.returncode == 0, f"`{command[1]} {command[2]}` exited with {done.returncode}: {done.stderr.strip()}")
-    return json.loads(done.stdout)
+    words = " ".join(map(str, command[:3]))
+    _require(done.returncode == 0, f"`{words}` exited with {done.returncode}: {done.stderr.strip()}")
+    return done.stdout
 
 
-def _deliver_as_issue(instance: Instance, github: DemoGitHub, export_id: str, target_id: str) -> None:
+def _deliver_as_issue(api: ApiClient, github: DemoGitHub, export_id: str, target_id: str) -> None:
     _step("Approve the last ticket for GitHub")
-    _approve(instance, export_id, target_id)
+    _approve(api, export_id, target_id)
     _wait(
-        lambda: _poll(instance, export_id, []) == "exported",
-        DELIVER_WITHIN_S,
-        lambda: f"{export_id} was not delivered to GitHub",
+        lambda: _poll(api, export_id, []) == "exported", DELIVER_WITHIN_S, lambda: f"{export_id} was not delivered to GitHub"
     )
     _require(len(github.issues) == 1, f"GitHub got {len(github.issues)} issues")
     [issue] = github.issues
-    ticket = instance.call("GET", f"/api/ticket-exports/{export_id}").json()["provider_ticket"]
+    ticket = api.get(f"{EXPORTS}/{export_id}")["provider_ticket"]
     expected = {"id": str(issue["number"]), "url": issue["html_url"]}
     _require(ticket == expected, f"provider_ticket is {ticket}, but GitHub created {expected}")
     _print(f"issue {ticket['id']} at {ticket['url']}, labels: {', '.join(issue['labels'])}")
@@ -252,27 +231,24 @@ def _deliver_as_issue(instance: Instance, github: DemoGitHub, export_id: str, ta
         _print(f"  | {line}")
 
 
-def _verify_token_is_sealed(folder: Path, instance: Instance, token: str) -> None:
+def _verify_token_is_sealed(folder: Path, api: ApiClient, token: str) -> None:
     """Require that the token is in no file of the installation, such as database or log, and in no response."""
     files = [file for file in folder.rglob("*") if file.is_file()]
-    paths = ("/api/ticket-export-targets", "/api/ticket-exports")
     found = [file.name for file in files if token.encode() in file.read_bytes()]
-    found += [path for path in paths if token in instance.call("GET", path).text]
+    found += [path for path in (TARGETS, EXPORTS) if token in json.dumps(api.get(path))]
     _require(not found, f"GitHub's token is in clear in {', '.join(found)}")
     _print(f"GitHub's token is in clear nowhere: searched {len(files)} files and the API's responses")
 
 
-def _approve(instance: Instance, export_id: str, target_id: str, *, quiet: bool = False) -> None:
-    approved = instance.call("POST", f"/api/ticket-exports/{export_id}/approve", {"target_id": target_id})
-    _require(approved.status_code == 202, f"the approval returned {approved.status_code}: {approved.text}")
+def _approve(api: ApiClient, export_id: str, target_id: str, *, quiet: bool = False) -> None:
+    record = api.post(f"{EXPORTS}/{export_id}/approve", {"target_id": target_id})
     if not quiet:
-        record = approved.json()
         _print(f"{export_id} is {record['status']}: {record['ticket']['title']}")
 
 
-def _poll(instance: Instance, export_id: str, seen: list[str]) -> str:
+def _poll(api: ApiClient, export_id: str, seen: list[str]) -> str:
     """Read the status once, and print it if it changed."""
-    record = instance.call("GET", f"/api/ticket-exports/{export_id}").json()
+    record = api.get(f"{EXPORTS}/{export_id}")
     status = str(record["status"])
     if not seen or seen[-1] != status:
         seen.append(status)
@@ -284,18 +260,12 @@ def _poll(instance: Instance, export_id: str, seen: list[str]) -> str:
     return status
 
 
-def _is_ready(instance: Instance) -> bool:
+def _is_ready(url: str) -> bool:
     try:
-        return _session().get(f"{instance.url}/readyz", timeout=2).status_code == requests.codes.ok
-    except requests.RequestException:
+        with DIRECTLY.open(f"{url}/readyz", timeout=2):
+            return True
+    except OSError:
         return False
-
-
-def _session() -> requests.Session:
-    """Return a session without the proxy of the environment; all requests are on loopback."""
-    session = requests.Session()
-    session.trust_env = False
-    return session
 
 
 def _environment(folder: Path) -> dict[str, str]:
@@ -329,7 +299,7 @@ def _wait(is_done: Callable[[], bool], within_s: float, failure: Callable[[], st
 
 def _require(holds: bool, failure: str) -> None:
     if not holds:
-        raise StepFailed(failure)
+        raise Refused(failure)
 
 
 def _step(title: str) -> None:
