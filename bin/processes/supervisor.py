@@ -16,24 +16,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
+    from subprocess import Popen
     from types import FrameType
-    from typing import Any, Protocol
-
-    class SupervisedChild(Protocol):
-        """A child process; `subprocess.Popen` is one."""
-
-        args: Any
-        pid: int
-        returncode: int | None
-
-        def poll(self) -> int | None:
-            """Return the exit code of a child that exited, otherwise None."""
-
-        def terminate(self) -> None:
-            """Send SIGTERM to a child that runs."""
-
-        def kill(self) -> None:
-            """Send SIGKILL to a child that runs."""
 
 
 #: The time a worker may need beyond its longest delivery, for the last commit and its shutdown.
@@ -54,7 +38,7 @@ class Supervisor:
 
     def __init__(self, stop_within_s: float) -> None:
         self._stop_within_s = stop_within_s
-        self._children: dict[str, SupervisedChild] = {}
+        self._children: dict[str, Popen[bytes] | _Adopted] = {}
         self._stopping = False
         self._signals = 0
         for number in _SIGNALS:
@@ -68,7 +52,7 @@ class Supervisor:
 
         self.adopt(name, child_process.start(command, env=env))
 
-    def adopt(self, name: str, child: SupervisedChild) -> None:
+    def adopt(self, name: str, child: Popen[bytes] | _Adopted) -> None:
         """Supervise a child that was started elsewhere."""
         self._children[name] = child
 
@@ -125,7 +109,7 @@ class Supervisor:
                 together.append(waiting.pop())
             self._stop_together(together)
 
-    def _stop_together(self, children: Sequence[SupervisedChild]) -> None:
+    def _stop_together(self, children: Sequence[Popen[bytes] | _Adopted]) -> None:
         # Terminated one after another, a worker would claim deliveries until the previous worker has exited.
         for child in children:
             child.terminate()
