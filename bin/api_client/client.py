@@ -21,7 +21,7 @@ from bin.api_client.retrying_session import (
     TransientFailure,
     field_problems,
 )
-from bin.cli.installation import Refused
+from bin.cli.output import Refused
 
 #: For one request with its whole response: a ping waits for a worker and a receiver.
 DEADLINE_S: Final = 60.0

@@ -14,10 +14,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from bin.cli.installation import Refused
+from bin.cli.output import Refused
 from runtime.files import sync
 
-_BEGINS: Final = re.compile(r"^[ \t]*(?:export[ \t]+)?ENCRYPTION_KEYS[ \t]*=", re.MULTILINE)
 _LINE: Final = re.compile(
     r"^(?P<name>[ \t]*(?:export[ \t]+)?ENCRYPTION_KEYS[ \t]*=[ \t]*)(?P<quote>['\"]?)(?P<keys>[A-Za-z0-9+/=, ]+)(?P=quote)"
     r"(?=[ \t]*(?:#.*)?\r?$)",
@@ -57,7 +56,7 @@ def set_line(env_file: Path, name: str, value: str) -> None:
 
 def _with_key(text: str, key: bytes, in_use: Sequence[bytes]) -> str | None:
     lines = list(_LINE.finditer(text))
-    if len(lines) != 1 or len(_BEGINS.findall(text)) != 1:
+    if len(lines) != 1:
         return None
     [line] = lines
     if [base64.b64decode(part) for part in line["keys"].split(",") if part.strip()] != list(in_use):

@@ -14,7 +14,7 @@ from typing import Final
 import click
 
 from bin.cli import extras
-from bin.cli.output import echo
+from bin.cli.output import Refused, echo
 from runtime import logs
 from schemas.settings.definitions import FILE_SUFFIX, InvalidSettings, Settings, find_env_file, load_settings, unknown_names
 from storage.db import locks, schema_version
@@ -45,16 +45,6 @@ class WrongSettings(click.ClickException):
     def show(self, file: object = None) -> None:
         """Print the report as it is."""
         echo(self.message, err=True)
-
-
-class Refused(click.ClickException):
-    """The command was refused or failed; exit code 1."""
-
-    exit_code = 1
-
-    def show(self, file: object = None) -> None:
-        """Print the reason as it is."""
-        echo(f"riskrelay: {self.message}", err=True)
 
 
 def checked_settings(env_file: Path | None = None) -> Settings:

@@ -15,8 +15,8 @@ import click
 from schemas.base.printable import printable
 
 
-class OutputFailed(click.ClickException):
-    """Standard output cannot be written; exit code 1."""
+class Refused(click.ClickException):
+    """The command was refused or failed; exit code 1."""
 
     def show(self, file: object = None) -> None:
         """Print the reason as it is."""
@@ -24,7 +24,7 @@ class OutputFailed(click.ClickException):
 
 
 def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
-    """Print text, with escapes in place of characters that are not printable; line feeds stay. Raises OutputFailed."""
+    """Print text, with escapes in place of characters that are not printable; line feeds stay. Raises Refused."""
     shown = printable(text, keep="\n")
     if err:
         click.echo(shown, err=True, nl=nl)
@@ -34,20 +34,20 @@ def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
 
 
 def echo_styled(text: str, *, color: bool | None) -> None:
-    """Print text with styles; the caller passes every part that is not its own through `printable`. Raises OutputFailed."""
+    """Print text with styles; the caller passes every part that is not its own through `printable`. Raises Refused."""
     with _written():
         click.echo(text, color=color)
 
 
 def write_file(text: str) -> None:
-    """Write a part of a file to standard output: as UTF-8, without escapes. Raises OutputFailed."""
+    """Write a part of a file to standard output: as UTF-8, without escapes. Raises Refused."""
     with _written():
         click.echo(text.encode(), nl=False)
 
 
 @contextmanager
 def _written() -> Iterator[None]:
-    """Raise OutputFailed if standard output is closed, or cannot be written."""
+    """Raise Refused if standard output is closed, or cannot be written."""
     try:
         if sys.stdout is None:
             # Closed before the start; click would print nothing and succeed.
@@ -58,7 +58,7 @@ def _written() -> Iterator[None]:
     except OSError as failed:
         # At its exit, Python would write what is left once more, and fail with a second message.
         sys.stdout = None
-        raise OutputFailed(f"Standard output cannot be written: {failed.strerror}.") from None
+        raise Refused(f"Standard output cannot be written: {failed.strerror}.") from None
 
 
 def escape_unencodable() -> None:

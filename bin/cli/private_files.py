@@ -1,14 +1,26 @@
-"""Writes files that only their owner can read."""
+"""Writes what a command prints to a file that only its owner can read, or to standard output."""
 
+import sys
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
-from bin.cli.installation import Refused
+from bin.cli.output import Refused, echo, write_file
+from bin.cli.terminal import is_terminal
 from runtime.files import replacing
 
 
-def write_private(path: Path, parts: Iterable[str]) -> None:
-    """Write text to a file with mode 0600, and replace the file as a whole. Raises Refused if it cannot be written."""
+def write_private(path: Path | None, parts: Iterable[str]) -> None:
+    """Write text to a file with mode 0600 and replace the file as a whole, or write to standard output without a path.
+
+    Raises Refused if it cannot be written.
+    """
+    if path is None:
+        # Escapes would change a file, but third-party text must not control a terminal.
+        write = partial(echo, nl=False) if is_terminal(sys.stdout) else write_file
+        for part in parts:
+            write(part)
+        return
     try:
         with replacing(path) as file:
             file.writelines(parts)

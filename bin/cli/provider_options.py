@@ -6,6 +6,7 @@ from typing import Any, Final
 import click
 
 from bin.cli.option_types import options
+from bin.cli.request_bodies import present
 from schemas.base.ticket_event_types import ALL_EVENTS
 from schemas.targets.providers import provider, setting_from
 from schemas.targets.webhook_options import BodyFormat, Signature
@@ -32,7 +33,6 @@ webhook_options: Final = options(
     ),
     click.option(
         "--format",
-        "body_format",
         type=click.Choice([each.value for each in BodyFormat]),
         help="The form in which deliveries to a webhook carry the ticket.",
     ),
@@ -46,11 +46,9 @@ webhook_options: Final = options(
 )
 
 
-def webhook_members(signature: str | None, body_format: str | None, events: Sequence[str]) -> dict[str, Any]:
+def webhook_members(events: Sequence[str], **named: str | None) -> dict[str, Any]:
     """Return these options as members of a form."""
-    members: dict[str, Any] = {"events": [each for each in events if each != NO_EVENTS]} if events else {}
-    named = (("signature", signature), ("format", body_format))
-    return members | {name: value for name, value in named if value is not None}
+    return present({**named, "events": [each for each in events if each != NO_EVENTS] if events else None})
 
 
 def settings_from(

@@ -14,6 +14,8 @@ Record = Mapping[str, Any]
 Command = TypeVar("Command", bound=Callable[..., Any])
 Entry = TypeVar("Entry")
 
+#: Rows of a table without `--limit`: a screenful.
+SHOWN: Final = 50
 _PAGE: Final = 500
 
 
@@ -35,6 +37,13 @@ class RecordTable(NamedTuple):
         widths = [max(len(row[place]) for row in rows) for place in range(len(self.columns))]
         for row in rows:
             echo("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
+
+
+def shown_of(limit: int | None, as_json: bool, is_all: bool = False) -> int | None:
+    """Return how many entries a list prints at most; None is all. Raises UsageError for both --limit and --all."""
+    if limit is not None and is_all:
+        raise click.UsageError("Use either --limit or --all.")
+    return limit or (None if as_json or is_all else SHOWN)
 
 
 def all_pages(read: Callable[[int, Any], Sequence[Entry]], id_of: Callable[[Entry], Any]) -> Iterator[Entry]:

@@ -7,8 +7,8 @@ from typing import Any, BinaryIO, cast
 import click
 from marshmallow import ValidationError
 
-from bin.cli.installation import Refused
 from bin.cli.option_types import TEXT
+from bin.cli.output import Refused
 from schemas.base.fields import Form, Text
 from schemas.base.strict_json import MalformedJson, parse
 from schemas.content_policy.checked_form import read_checked

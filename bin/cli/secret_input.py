@@ -5,7 +5,7 @@ import sys
 import click
 from marshmallow import ValidationError
 
-from bin.cli.installation import Refused
+from bin.cli.output import Refused
 from runtime.clock import utc_now
 from schemas.settings.certificates import MAX_PAIR, certificate_pair
 from schemas.settings.definitions import Settings

@@ -8,7 +8,8 @@ from typing import Any, Final
 
 import click
 
-from bin.cli.installation import Refused, checked_settings, opened
+from bin.cli.installation import checked_settings, opened
+from bin.cli.output import Refused
 from bin.cli.records import RecordTable, all_pages, json_option, print_record
 from runtime.clock import utc_now
 from schemas.alerts.alert import Alert, describe

@@ -16,11 +16,11 @@ from typing import Any, BinaryIO, Final
 
 import click
 
-from bin.cli.installation import Refused, opened
+from bin.cli.installation import opened
 from bin.cli.option_types import LIMIT, ROW_ID, Parsed
-from bin.cli.output import echo
+from bin.cli.output import Refused, echo
 from bin.cli.private_files import write_private
-from bin.cli.records import Record, RecordTable, all_pages, json_option, print_record
+from bin.cli.records import SHOWN, Record, RecordTable, all_pages, json_option, print_record, shown_of
 from bin.cli.request_bodies import parse_lines
 from schemas.api.administration import AuditEntryResponse
 from schemas.api.response_fields import dump
@@ -31,8 +31,6 @@ from storage.accounts import audit_chain
 from storage.accounts.audit_log_sql import AuditFilter
 
 ENTRIES: Final = RecordTable(("id", "at", "actor", "action", "object", "details"), "No entries match.")
-#: A screenful.
-SHOWN: Final = 50
 _MOMENT: Final = Parsed(parse_rfc3339, "Use an RFC 3339 time, such as 2026-01-31T12:00:00Z.")
 _ANCHOR: Final = re.compile(r"([1-9][0-9]{0,17}):([0-9a-f]{64})")
 
@@ -85,11 +83,6 @@ def list_entries(
         show_entries(found, as_json, are_more=next(entries, None) is not None)
 
 
-def shown_of(limit: int | None, as_json: bool) -> int | None:
-    """Return how many entries `list` prints at most; None is all."""
-    return limit or (None if as_json else SHOWN)
-
-
 def show_entries(entries: Sequence[Record], as_json: bool, *, are_more: bool) -> None:
     """Print entries, and below a table whether there are more."""
     ENTRIES.show(entries, as_json)
@@ -113,12 +106,7 @@ def export(file: Path | None, anchors: Mapping[int, str]) -> None:
     with opened(), _whole_chain():
         unchained = audit_chain.extend_to_end()
         verification = ChainVerification(anchors)
-        texts = (f"{json.dumps(line)}\n" for line in audit_chain.lines(verification))
-        if file is None:
-            for text in texts:
-                echo(text, nl=False)
-        else:
-            write_private(file, texts)
+        write_private(file, (f"{json.dumps(line)}\n" for line in audit_chain.lines(verification)))
         if unchained:
             echo(f"The {unchained} newest entries are not in the chain yet and were left out.", err=True)
 

@@ -9,9 +9,9 @@ from typing import Final
 
 import click
 
-from bin.cli.installation import Refused, alone, opened
+from bin.cli.installation import alone, opened
 from bin.cli.option_types import LIMIT
-from bin.cli.output import echo
+from bin.cli.output import Refused, echo
 from bin.cli.records import RecordTable, json_option, print_record
 from bin.cli.terminal import progress_bar
 from runtime.clock import utc_now

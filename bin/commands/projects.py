@@ -1,7 +1,5 @@
 """`project`, `scan-run` and `report`: the websites of an account, what scanned them, and reports of their findings."""
 
-import sys
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -9,11 +7,9 @@ import click
 
 from bin.cli.installation import opened
 from bin.cli.option_types import ROW_ID, Parsed
-from bin.cli.output import echo, write_file
 from bin.cli.private_files import write_private
 from bin.cli.records import RecordTable, json_option, print_record
 from bin.cli.request_bodies import FieldText
-from bin.cli.terminal import is_terminal
 from runtime.clock import utc_now
 from schemas.accounts.forms import NewProjectForm
 from schemas.api.administration import ProjectResponse
@@ -137,13 +133,7 @@ def write(project_id: int, wanted: str, output: Path | None) -> None:
     """
     with opened():
         parts = finding_reports.report(projects.get_project(project_id), ReportFormat(wanted), utc_now())
-        if output is not None:
-            write_private(output, parts)
-            return
-        # Escapes would change a file, but third-party text must not control a terminal.
-        write_out = partial(echo, nl=False) if is_terminal(sys.stdout) else write_file
-        for part in parts:
-            write_out(part)
+        write_private(output, parts)
 
 
 @report.command("add")

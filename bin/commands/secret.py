@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import asdict, replace
-from datetime import datetime
 from typing import Final
 
 import click
@@ -17,14 +16,14 @@ from schemas.api.targets import dump_target
 from schemas.base.errors import ValidationFailed
 from schemas.base.principal import OPERATOR
 from schemas.base.timestamps import format_rfc3339_or_none
-from schemas.intake.sources import Rejection, connected_status
+from schemas.intake.sources import connected_status
 from schemas.settings.definitions import Settings
 from schemas.targets.target import Target, TargetStatus
 from service.operations.wiring import build_operations
 from storage.intake import rejections
 from storage.secrets import integrations
 from storage.secrets.default_secret import DefaultSecret
-from storage.secrets.integrations import SOURCES, Integration, SecretState, SharedSecrets
+from storage.secrets.integrations import SOURCES, Integration, SharedSecrets
 from storage.secrets.vault import Vault
 from storage.targets import certificates, targets, webhook_secrets
 
@@ -80,12 +79,14 @@ def target(
     with opened() as settings:
         operations = build_operations(settings)
         if header is not None:
-            print_record(_set_header(target_id, header, settings, remove), as_json)
+            _print_set(target_id, "header", header, _set_header(target_id, header, settings, remove), as_json)
         elif standard_webhooks:
-            print_record(_set_standard_secret(target_id, settings, operations.targets.default_secret, remove), as_json)
+            fingerprint = _set_standard_secret(target_id, settings, operations.targets.default_secret, remove)
+            _print_set(target_id, "standard_webhooks", True, fingerprint, as_json)
             operations.wake_workers()
         elif client_certificate:
-            print_record(_set_certificate(target_id, settings, remove), as_json)
+            fingerprint = _set_certificate(target_id, settings, remove)
+            _print_set(target_id, "client_certificate", True, fingerprint, as_json)
         else:
             found = operations.targets.get(target_id, OPERATOR)
             secret = read_secret("Token", "") if found.is_tracker else read_secret()
@@ -96,36 +97,39 @@ def target(
                 echo(f"riskrelay: the target is blocked; continue with `riskrelay target resume {target_id}`.", err=True)
 
 
-def _set_header(target_id: str, name: str, settings: Settings, is_removed: bool) -> dict[str, object]:
+def _print_set(target_id: str, kind: str, value: object, fingerprint: str | None, as_json: bool) -> None:
+    """Print what was set beside a target's own secret, or removed if there is no fingerprint."""
+    done = {"removed": True} if fingerprint is None else {"fingerprint": fingerprint}
+    print_record({"name": target_id, kind: value, **done}, as_json)
+
+
+def _set_header(target_id: str, name: str, settings: Settings, is_removed: bool) -> str | None:
     vault = own_vault(settings)
     try:
         if is_removed:
             webhook_secrets.remove_header(target_id, name, vault, utc_now(), OPERATOR.key)
-            return {"name": target_id, "header": name, "removed": True}
+            return None
         value = read_line(f"Value of {name}")
-        fingerprint = webhook_secrets.set_header(target_id, name, value, vault, utc_now(), OPERATOR.key)
+        return webhook_secrets.set_header(target_id, name, value, vault, utc_now(), OPERATOR.key)
     except ValidationFailed as invalid:
         named = (replace(each, path=_GIVEN.get(each.path, each.path)) for each in invalid.problems)
         raise ValidationFailed(*named) from None
-    return {"name": target_id, "header": name, "fingerprint": fingerprint}
 
 
-def _set_standard_secret(target_id: str, settings: Settings, default: DefaultSecret, is_removed: bool) -> dict[str, object]:
+def _set_standard_secret(target_id: str, settings: Settings, default: DefaultSecret, is_removed: bool) -> str | None:
     if is_removed:
         webhook_secrets.remove_standard_secret(target_id, utc_now(), OPERATOR.key)
-        return {"name": target_id, "standard_webhooks": True, "removed": True}
+        return None
     secret, vault = read_line("Standard Webhooks secret"), own_vault(settings)
-    fingerprint = webhook_secrets.set_standard_secret(target_id, secret, vault, default, utc_now(), OPERATOR.key)
-    return {"name": target_id, "standard_webhooks": True, "fingerprint": fingerprint}
+    return webhook_secrets.set_standard_secret(target_id, secret, vault, default, utc_now(), OPERATOR.key)
 
 
-def _set_certificate(target_id: str, settings: Settings, is_removed: bool) -> dict[str, object]:
+def _set_certificate(target_id: str, settings: Settings, is_removed: bool) -> str | None:
     if is_removed:
         certificates.remove_certificate(target_id, utc_now(), OPERATOR.key)
-        return {"name": target_id, "client_certificate": True, "removed": True}
+        return None
     pair, vault = read_certificate(), own_vault(settings)
-    fingerprint = certificates.set_certificate(target_id, pair, vault, utc_now(), OPERATOR.key)
-    return {"name": target_id, "client_certificate": True, "fingerprint": fingerprint}
+    return certificates.set_certificate(target_id, pair, vault, utc_now(), OPERATOR.key)
 
 
 def _integration_command(integration: Integration) -> None:
@@ -162,38 +166,31 @@ def list_secrets(as_json: bool) -> None:
         _SECRETS.show([*_integrations(settings), *_targets(settings), *_certificates()], as_json)
 
 
-def _integrations(settings: Settings) -> list[dict[str, object]]:
-    states = SharedSecrets(settings, Vault(settings.encryption_keys)).states()
+def _integrations(settings: Settings) -> Iterator[dict[str, object]]:
     accepted, refused = integrations.last_accepted(), rejections.last()
-    sources = [SOURCES[Integration(state.name)] for state in states]
-    return [
-        _integration(state, accepted[source], refused.get(source)) for state, source in zip(states, sources, strict=True)
-    ]
+    for state in SharedSecrets(settings, Vault(settings.encryption_keys)).states():
+        source = SOURCES[Integration(state.name)]
+        accepted_at, rejection = accepted[source], refused.get(source)
+        yield {
+            **asdict(state),
+            "connected": connected_status(accepted_at, rejection),
+            "last_validation": None,
+            "last_accepted_at": format_rfc3339_or_none(accepted_at),
+            "last_refused_at": format_rfc3339_or_none(rejection.at if rejection else None),
+            "last_refusal": rejection.code if rejection else None,
+        }
 
 
-def _integration(state: SecretState, accepted_at: datetime | None, rejection: Rejection | None) -> dict[str, object]:
-    return {
-        **asdict(state),
-        "connected": connected_status(accepted_at, rejection),
-        "last_validation": None,
-        "last_accepted_at": format_rfc3339_or_none(accepted_at),
-        "last_refused_at": format_rfc3339_or_none(rejection.at if rejection else None),
-        "last_refusal": rejection.code if rejection else None,
-    }
-
-
-def _targets(settings: Settings) -> list[dict[str, object]]:
-    default = DefaultSecret.of(settings, Vault(settings.encryption_keys))
-    return [record for each in targets.list_all(default) for record in (_target(each), *_sent_beside(each))]
-
-
-def _sent_beside(target: Target) -> Iterator[dict[str, object]]:
-    """Yield the headers of a target and its Standard Webhooks secret."""
-    shown = {**_target(target), "configured": True, "source": "database"}
-    for header in target.headers:
-        yield {**shown, "name": f"{target.id} header {header.name}", "fingerprint": header.fingerprint}
-    if target.has_standard_secret:
-        yield {**shown, "name": f"{target.id} standard-webhooks", "fingerprint": target.standard_secret_fingerprint}
+def _targets(settings: Settings) -> Iterator[dict[str, object]]:
+    """Yield the secret of each target, its headers and its Standard Webhooks secret."""
+    for each in targets.list_all(DefaultSecret.of(settings, Vault(settings.encryption_keys))):
+        record = _target(each)
+        yield record
+        beside = {**record, "configured": True, "source": "database"}
+        for header in each.headers:
+            yield {**beside, "name": f"{each.id} header {header.name}", "fingerprint": header.fingerprint}
+        if each.has_standard_secret:
+            yield {**beside, "name": f"{each.id} standard-webhooks", "fingerprint": each.standard_secret_fingerprint}
 
 
 def _target(target: Target) -> dict[str, object]:

@@ -5,11 +5,12 @@ from typing import Any, Final
 
 import click
 
-from bin.cli.installation import Refused, opened
+from bin.cli.installation import opened
 from bin.cli.option_types import ROW_ID, require_one
-from bin.cli.output import echo
+from bin.cli.output import Refused, echo
 from bin.cli.provider_options import settings_from, settings_options, webhook_members, webhook_options
 from bin.cli.records import Command, Record, RecordTable, json_option, print_record
+from bin.cli.request_bodies import present
 from bin.cli.secret_input import own_vault, read_token
 from runtime.clock import utc_now
 from schemas.api.response_fields import dump
@@ -323,11 +324,9 @@ def new_members(
     name: str | None,
     settings: tuple[str, ...],
     labels: tuple[str, ...],
-    signature: str | None,
-    body_format: str | None,
-    events: tuple[str, ...],
-    limit_members: dict[str, int | None],
     url: str | None,
+    limit_members: dict[str, int | None],
+    **webhook: Any,
 ) -> dict[str, Any]:
     """Return the options of `add` as members of a form. Raises UsageError."""
     if url is not None:
@@ -341,7 +340,7 @@ def new_members(
         "base_url": base_url,
         "name": name or place_of(base_url),
         **limit_members,
-        **webhook_members(signature, body_format, events),
+        **webhook_members(**webhook),
     }
     if given := settings_from(provider_key, settings, labels):
         members["provider_settings"] = given
@@ -349,21 +348,10 @@ def new_members(
 
 
 def changed_members(
-    name: str | None,
-    url: str | None,
-    signature: str | None,
-    body_format: str | None,
-    events: tuple[str, ...],
-    limit_members: dict[str, int | None],
-    *,
-    has_settings: bool,
+    name: str | None, url: str | None, limit_members: dict[str, int | None], *, has_settings: bool, **webhook: Any
 ) -> dict[str, Any]:
     """Return the options of `set`, except settings, as members of a form. Raises UsageError without any."""
-    members: dict[str, Any] = {
-        **{key: value for key, value in (("name", name), ("base_url", url)) if value is not None},
-        **limit_members,
-        **webhook_members(signature, body_format, events),
-    }
+    members = present({"name": name, "base_url": url}) | limit_members | webhook_members(**webhook)
     if not (members or has_settings):
         raise click.UsageError("Use --name, --url, --setting, --label, --signature, --format, --event or --max-per-minute.")
     return members

@@ -10,9 +10,8 @@ from typing import Any, Final
 import click
 
 from bin.api_client.client import ApiClient, ApiRecord, counts_of
-from bin.cli.installation import Refused
 from bin.cli.option_types import require_one
-from bin.cli.output import echo
+from bin.cli.output import Refused, echo
 from bin.cli.records import Record, print_record
 from bin.cli.request_bodies import present
 from bin.commands.accounts import ACCOUNTS, GRANTS, USERS

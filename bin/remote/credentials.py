@@ -10,7 +10,7 @@ from typing import Final
 
 import click
 
-from bin.cli.installation import Refused
+from bin.cli.output import Refused
 
 TOKEN_VARIABLE: Final = "RISKRELAY_TOKEN"  # noqa: S105 - a name
 FILE_VARIABLE: Final = "RISKRELAY_CREDENTIALS"

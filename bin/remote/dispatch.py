@@ -31,7 +31,9 @@ def with_url(path: tuple[str, ...], url: str) -> click.Command:
     if path in LOCAL:
         return command
     if path == ("import-scan",):
-        return _import_scan_to(command, url)
+        # It has the scanner's secret in place of a token.
+        command.context_settings = {"default_map": {"url": url}}
+        return command
     found = remote_command_of(path)
     not_required = (*found.without, *found.optional) if found else ()
     command.params = [_optional(each) if each.name in not_required else each for each in command.params]
@@ -64,14 +66,3 @@ def _optional(parameter: click.Parameter) -> click.Parameter:
     parameter = copy.copy(parameter)
     parameter.required = False
     return parameter
-
-
-def _import_scan_to(command: click.Command, url: str) -> click.Command:
-    """Return `import-scan` with `--to` set to the URL; it has the scanner's secret in place of a token."""
-    run = command.callback
-
-    def import_scan(**given: Any) -> Any:
-        return run and run(**{**given, "url": given["url"] or url})
-
-    command.callback = import_scan
-    return command

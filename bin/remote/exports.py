@@ -9,33 +9,11 @@ from typing import Any, BinaryIO, Final
 import click
 
 from bin.api_client.client import ApiClient, ApiRecord, ApiRefusal, counts_of, path_to, records_of
-from bin.cli.installation import Refused
 from bin.cli.option_types import require_one
-from bin.cli.output import echo
-from bin.cli.records import print_record
+from bin.cli.output import Refused, echo
+from bin.cli.records import print_record, shown_of
 from bin.cli.request_bodies import parse_strictly, present, read_limited
-from bin.commands.exports.export import (
-    ATTEMPTS,
-    HOW_TO_RECOVER,
-    READ_FILTERS,
-    RECOVERIES,
-    SHOWN,
-    preparation_body,
-    print_facets,
-    print_link,
-    print_list,
-    print_rest,
-    require_ticket,
-)
-from bin.commands.exports.export_bulk import (
-    BULK_JOBS,
-    HOW_TO_USE_BULK,
-    confirm,
-    decides_on_many,
-    filters_of,
-    read_filters,
-    require_few,
-)
+from bin.commands.exports import export, export_bulk
 from bin.commands.exports.export_decisions import APPROVED, snoozed_until, text_of
 from bin.remote.remote_command import RemoteCommand, posting, printing
 from schemas.base.timestamps import format_rfc3339
@@ -57,19 +35,17 @@ _NO_PROGRESS_S: Final = 60.0
 def _list(
     api: ApiClient, *, limit: int | None, is_all: bool, as_json: bool, sort: str, has_facets: bool, **filters: Any
 ) -> None:
-    if limit is not None and is_all:
-        raise click.UsageError("Use either --limit or --all.")
-    read_filters({name: filters[name] for name in READ_FILTERS})
+    shown = shown_of(limit, as_json, is_all)
+    export_bulk.read_filters({name: filters[name] for name in export.READ_FILTERS})
     several = {"statuses": "status", "severities": "severity", "project_ids": "project_id", "target_ids": "target_id"}
     query = {several.get(name, name): _joined(value) for name, value in filters.items()}
     if has_facets:
-        print_facets(counts_of(api.get(_EXPORTS, **query, limit=1, facets="true"), "facets"), as_json)
+        export.print_facets(counts_of(api.get(_EXPORTS, **query, limit=1, facets="true"), "facets"), as_json)
         return
-    shown = limit or (None if as_json or is_all else SHOWN)
     records = api.items(_EXPORTS, shown, **query, sort=sort)
-    print_list(records, as_json, is_filtered=any(query.values()))
+    export.print_list(records, as_json, is_filtered=any(query.values()))
     if not as_json and shown is not None and len(records) == shown:
-        print_rest(api.get(_EXPORTS, **query, limit=1)["total"], shown)
+        export.print_rest(api.get(_EXPORTS, **query, limit=1)["total"], shown)
 
 
 def _show(api: ApiClient, *, export_id: str, as_json: bool) -> None:
@@ -86,23 +62,23 @@ def _show(api: ApiClient, *, export_id: str, as_json: bool) -> None:
 
 
 def _open(api: ApiClient, *, export_id: str, as_json: bool) -> None:
-    print_link(api.get(path_to(_EXPORT, export_id=export_id)), as_json)
+    export.print_link(api.get(path_to(_EXPORT, export_id=export_id)), as_json)
 
 
 def _attempts(api: ApiClient, *, export_id: str, as_json: bool) -> None:
-    ATTEMPTS.show(api.items(path_to(f"{_EXPORT}/attempts", export_id=export_id)), as_json)
+    export.ATTEMPTS.show(api.items(path_to(f"{_EXPORT}/attempts", export_id=export_id)), as_json)
 
 
 def _prepare(
     api: ApiClient, file: BinaryIO | None, source_id: str | None, project_id: int | None, **ticket: str | None
 ) -> ApiRecord:
-    written = require_ticket(ticket, file)
+    written = export.require_ticket(ticket, file)
     content = written if file is None else parse_strictly(read_limited(file, _MAX_FILE_BYTES))
-    return api.post(_EXPORTS, preparation_body(content, source_id, project_id))
+    return api.post(_EXPORTS, export.preparation_body(content, source_id, project_id))
 
 
 def _approve(api: ApiClient, *, export_id: str | None, target_ids: tuple[str, ...], as_json: bool, **filters: Any) -> None:
-    if decides_on_many(export_id, filters):
+    if export_bulk.decides_on_many(export_id, filters):
         if len(target_ids) > 1:
             raise click.UsageError("With filters, give one target.")
         _decide_on_matching(api, BulkAction.APPROVE, {"target_id": target_ids[0]}, filters, as_json)
@@ -125,7 +101,7 @@ def _restore(api: ApiClient, *, export_id: str | None, as_json: bool, **filters:
 
 
 def _retry(api: ApiClient, *, export_id: str | None, target_id: str | None, as_json: bool, **filters: Any) -> None:
-    if decides_on_many(export_id, filters) and target_id is not None:
+    if export_bulk.decides_on_many(export_id, filters) and target_id is not None:
         raise click.UsageError("With filters, exports are retried at their own targets: use --of-target to filter.")
     _decide(api, BulkAction.RETRY, export_id, present({"target_id": target_id}), filters, as_json)
 
@@ -143,9 +119,9 @@ def _edit(api: ApiClient, export_id: str, file: BinaryIO | None, labels: tuple[s
 
 
 def _bulk(api: ApiClient, *, shown_id: str | None, cancelled_id: str | None, is_list: bool, as_json: bool) -> None:
-    require_one(HOW_TO_USE_BULK, shown_id, cancelled_id, is_list)
+    require_one(export_bulk.HOW_TO_USE_BULK, shown_id, cancelled_id, is_list)
     if is_list:
-        BULK_JOBS.show(api.items("/api/bulk-jobs"), as_json)
+        export_bulk.BULK_JOBS.show(api.items("/api/bulk-jobs"), as_json)
     else:
         print_record(_shown_or_cancelled(api, _JOB, "job_id", shown_id, cancelled_id), as_json)
 
@@ -160,9 +136,9 @@ def _recover(
     is_list: bool,
     as_json: bool,
 ) -> None:
-    require_one(HOW_TO_RECOVER, target_id is not None or since is not None, shown_id, cancelled_id, is_list)
+    require_one(export.HOW_TO_RECOVER, target_id is not None or since is not None, shown_id, cancelled_id, is_list)
     if is_list:
-        RECOVERIES.show(api.items(_RECOVERIES), as_json)
+        export.RECOVERIES.show(api.items(_RECOVERIES), as_json)
     elif shown_id is not None or cancelled_id is not None:
         print_record(_shown_or_cancelled(api, _RECOVERY, "recovery_id", shown_id, cancelled_id), as_json)
     elif target_id is None or since is None:
@@ -181,7 +157,7 @@ def _decide(
     as_json: bool,
 ) -> None:
     """Decide on one export, or on all that match."""
-    if decides_on_many(export_id, filters):
+    if export_bulk.decides_on_many(export_id, filters):
         _decide_on_matching(api, action, members, filters, as_json)
     else:
         print_record(api.post(path_to(f"{_EXPORT}/{action.value}", export_id=export_id), members), as_json)
@@ -191,10 +167,10 @@ def _decide_on_matching(
     api: ApiClient, action: BulkAction, members: dict[str, Any], filters: Mapping[str, Any], as_json: bool
 ) -> None:
     """Begin a job for the matching exports and wait for it, after a confirmation."""
-    wanted = filters_of(action, filters)
-    allowed = read_filters(wanted).severities
+    wanted = export_bulk.filters_of(action, filters)
+    allowed = export_bulk.read_filters(wanted).severities
     page = api.get(_EXPORTS, **wanted, limit=1, facets="true")
-    count = require_few(page["total"])
+    count = export_bulk.require_few(page["total"])
     if not count and action is not BulkAction.APPROVE:
         # As a job that is done, without the job; an approval checks its target, too.
         counts = dict.fromkeys(("total", "done", "changed", "skipped"), 0)
@@ -204,7 +180,7 @@ def _decide_on_matching(
         # The facet of a filter leaves that filter out.
         by_severity = counts_of(page, "facets")["severity"]
         matching = {name: number for name, number in by_severity.items() if not allowed or name in allowed}
-        confirm(action, members.get("target_id"), count, matching)
+        export_bulk.confirm(action, members.get("target_id"), count, matching)
     body = {"action": action.value, **members, "filter": wanted, "expected_count": count}
     job = api.post(f"{_EXPORTS}/bulk", body)
     _wait_for(api, path_to(_JOB, job_id=job["id"]), job, "bulk", as_json)

@@ -3,7 +3,8 @@
 from typing import Any, Final
 
 from bin.api_client.client import ApiClient
-from bin.commands.audit import show_entries, shown_of
+from bin.cli.records import shown_of
+from bin.commands.audit import show_entries
 from bin.commands.compliance import REQUESTS
 from bin.remote.remote_command import RemoteCommand, showing
 from schemas.base.timestamps import format_rfc3339_or_none

@@ -3,9 +3,8 @@
 from typing import Any, Final
 
 from bin.api_client.client import ApiClient, ApiRecord, ApiRefusal, path_to
-from bin.cli.installation import Refused
 from bin.cli.option_types import require_one
-from bin.cli.output import echo
+from bin.cli.output import Refused, echo
 from bin.cli.provider_options import settings_from
 from bin.cli.records import print_record
 from bin.commands.target import NONE_PAUSED, NONE_RESUMED, TARGETS, changed_members, new_members, print_result

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from bin.__main__ import _print_bug
-from bin.commands.exports.export import SHOWN
+from bin.cli.records import SHOWN
 from runtime.clock import utc_now
 from schemas.base.principal import ABILITIES, DEFAULT_ABILITIES, TokenKind
 from schemas.base.timestamps import to_ms

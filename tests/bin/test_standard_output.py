@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from bin.cli.output import OutputFailed, echo, echo_styled, write_file
+from bin.cli.output import Refused, echo, echo_styled, write_file
 from storage.db.engine import close_database, connection, open_database
 from tests.support.factories import environment, make_customer
 from tests.support.processes.shell import Shell
@@ -139,7 +139,7 @@ class FullDisk:
 def test_a_failed_write_ends_the_command_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     for write in (echo, lambda text: echo_styled(text, color=None), write_file):
         monkeypatch.setattr(sys, "stdout", FullDisk())
-        with pytest.raises(OutputFailed, match="Standard output cannot be written: No space left on device"):
+        with pytest.raises(Refused, match="Standard output cannot be written: No space left on device"):
             write("text")
         # Python writes it once more at its exit, and would print a second message.
         assert sys.stdout is None

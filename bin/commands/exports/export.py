@@ -11,10 +11,10 @@ from typing import Any, BinaryIO, Final
 
 import click
 
-from bin.cli.installation import Refused, opened
+from bin.cli.installation import opened
 from bin.cli.option_types import LIMIT, ROW_ID, TEXT, Parsed, ValueList, require_one, several_of
-from bin.cli.output import echo
-from bin.cli.records import Record, RecordTable, json_option, print_record
+from bin.cli.output import Refused, echo
+from bin.cli.records import SHOWN, Record, RecordTable, json_option, print_record, shown_of
 from bin.cli.request_bodies import given, parse_strictly, read_limited
 from bin.commands.exports.export_bulk import bulk, process, read_filters
 from bin.commands.exports.export_decisions import approve, dismiss, edit, print_export, restore, retry, snooze, split
@@ -42,8 +42,6 @@ from storage.exports.search.export_list import MAX_COUNTED
 from storage.targets import summaries
 from worker.background.batches.batch_task import recovery_task
 
-#: Rows of a table without `--limit`: a screenful.
-SHOWN = 50
 EXPORTS = RecordTable(("id", "status", "status_reason", "attempts", "severity", "title"), "There are no exports.")
 FACETS = RecordTable(("filter", "value", "exports"), "No exports match.")
 ATTEMPTS = RecordTable(
@@ -94,8 +92,7 @@ def list_exports(limit: int | None, is_all: bool, as_json: bool, sort: str, has_
 
     Exit codes: 0 listed, 1 database unavailable, 2 wrong usage or settings.
     """
-    if limit is not None and is_all:
-        raise click.UsageError("Use either --limit or --all.")
+    shown = shown_of(limit, as_json, is_all)
     read = read_filters({name: filters.pop(name) for name in READ_FILTERS})
     query = replace(read, **filters)
     with opened():
@@ -103,7 +100,6 @@ def list_exports(limit: int | None, is_all: bool, as_json: bool, sort: str, has_
             print_facets(export_list.facets(query), as_json)
             return
         now = utc_now()
-        shown = limit or (None if as_json or is_all else SHOWN)
         records = [export_record(each, now) for each in export_list.list_page(query, ExportSort(sort), shown)]
         print_list(records, as_json, is_filtered=query != ExportQuery())
         if not as_json and shown is not None and len(records) == shown:

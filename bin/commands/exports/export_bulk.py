@@ -12,10 +12,10 @@ from typing import Any, Final
 
 import click
 
-from bin.cli.installation import Refused, opened
+from bin.cli.installation import opened
 from bin.cli.interruption import Interruption
 from bin.cli.option_types import ROW_ID, options, require_one
-from bin.cli.output import echo
+from bin.cli.output import Refused, echo
 from bin.cli.records import Command, RecordTable, json_option, print_record
 from bin.cli.request_bodies import checked
 from bin.cli.terminal import progress_bar

@@ -5,8 +5,9 @@ from typing import Any, BinaryIO, Final
 
 import click
 
-from bin.cli.installation import Refused, opened
+from bin.cli.installation import opened
 from bin.cli.option_types import TEXT, ValueList
+from bin.cli.output import Refused
 from bin.cli.records import RecordTable, json_option, print_record
 from bin.cli.request_bodies import checked, read_limited
 from bin.commands.exports.export_bulk import decide_on_matching, decides_on_many, filter_options, refused_urls

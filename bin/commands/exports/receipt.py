@@ -8,8 +8,8 @@ from typing import Any, BinaryIO, Final
 
 import click
 
-from bin.cli.installation import Refused, opened
-from bin.cli.output import echo
+from bin.cli.installation import opened
+from bin.cli.output import Refused
 from bin.cli.private_files import write_private
 from bin.cli.records import Record, json_option, print_record
 from bin.cli.request_bodies import parse_lines, parse_strictly
@@ -43,11 +43,7 @@ def show(export_id: str, file: Path | None) -> None:
 
 def print_receipt(found: Record, file: Path | None) -> None:
     """Print a receipt, or write it to a file."""
-    text = json.dumps(found, indent=2)
-    if file is None:
-        echo(text)
-    else:
-        write_private(file, [f"{text}\n"])
+    write_private(file, [f"{json.dumps(found, indent=2)}\n"])
 
 
 @receipt.command()

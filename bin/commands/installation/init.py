@@ -17,7 +17,6 @@ import click
 from bin.cli.env_file import set_line
 from bin.cli.installation import (
     SHARED_SECRETS,
-    Refused,
     WrongSettings,
     alone,
     checked_settings,
@@ -25,7 +24,7 @@ from bin.cli.installation import (
     is_in_environment,
     make_data_dir,
 )
-from bin.cli.output import echo
+from bin.cli.output import Refused, echo
 from bin.cli.terminal import is_terminal
 from runtime.clock import utc_now
 from runtime.files import sync

@@ -10,8 +10,8 @@ from urllib.error import URLError
 
 import click
 
-from bin.cli.installation import Refused, daemon_settings, database_at, make_data_dir, require_fit
-from bin.cli.output import echo
+from bin.cli.installation import daemon_settings, database_at, make_data_dir, require_fit
+from bin.cli.output import Refused, echo
 from bin.commands.installation.init import FIRST_TOKEN, FIRST_USER, create_missing_records
 from bin.commands.installation.serve import (
     GUNICORN,

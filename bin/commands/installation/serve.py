@@ -9,7 +9,8 @@ from typing import Final
 
 import click
 
-from bin.cli.installation import Refused, WrongSettings, alone, daemon_settings, require_migrated
+from bin.cli.installation import WrongSettings, alone, daemon_settings, require_migrated
+from bin.cli.output import Refused
 from runtime.clock import utc_now
 from runtime.wake_up_queue import WakeUpQueue, connect
 from schemas.base.principal import OPERATOR

@@ -5,7 +5,8 @@ import sys
 
 import click
 
-from bin.cli.installation import Refused, daemon_settings
+from bin.cli.installation import daemon_settings
+from bin.cli.output import Refused
 from bin.commands.installation.serve import require_startable, warn_if_redis_is_unavailable
 from bin.processes.supervisor import STOP_GRACE_S, Supervisor
 from schemas.settings.definitions import Settings

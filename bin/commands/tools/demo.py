@@ -22,8 +22,7 @@ import click
 from dotenv import dotenv_values
 
 from bin.api_client.client import ApiClient
-from bin.cli.installation import Refused
-from bin.cli.output import echo
+from bin.cli.output import Refused, echo
 from bin.commands.installation.init import FIRST_TOKEN
 from bin.demo_servers import ISSUES, DemoGitHub, DemoSite
 from bin.processes import child_process

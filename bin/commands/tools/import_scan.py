@@ -15,8 +15,8 @@ import click
 
 from bin.api_client.postbacks import ImportSummary, PostbackSender, send_all
 from bin.checks.machine import is_loopback
-from bin.cli.installation import Refused, checked_settings
-from bin.cli.output import counted, echo
+from bin.cli.installation import checked_settings
+from bin.cli.output import Refused, counted, echo
 from bin.cli.records import json_option, print_record
 from bin.cli.terminal import progress_bar, secret_line
 from runtime.files import replacing, require_replaceable

@@ -17,24 +17,11 @@ from urllib.parse import urlsplit
 import click
 
 from bin.checks.machine import is_loopback
-from bin.cli.installation import Refused, checked_settings
-from bin.cli.output import echo, echo_styled
+from bin.cli.installation import checked_settings
+from bin.cli.output import Refused, echo, echo_styled
 from bin.cli.records import json_option, print_record
 from bin.cli.terminal import may_colour, secret_line
-from bin.receiver_kit import saved_requests
-from bin.receiver_kit.cases import (
-    CASES,
-    EVENT_CASES,
-    EVENT_NAMES,
-    NAMES,
-    CaseRequest,
-    CaseResponse,
-    CaseResult,
-    ConformanceCase,
-    SampleRequests,
-    run_case,
-    sample_event,
-)
+from bin.receiver_kit import cases, saved_requests
 from bin.receiver_kit.receiver import DEFAULT_PORT
 from bin.receiver_kit.saved_requests import InvalidSavedRequest, SavedRequest
 from runtime.clock import utc_now
@@ -90,7 +77,11 @@ _SAMPLE: Final = Ticket(
     help="The event's ticket: the idempotency_key of an earlier `trigger`. By default one that the receiver never got.",
 )
 @click.option(
-    "--case", "names", multiple=True, type=click.Choice((*NAMES, *EVENT_NAMES)), help="Run one case; may be repeated."
+    "--case",
+    "names",
+    multiple=True,
+    type=click.Choice((*cases.NAMES, *cases.EVENT_NAMES)),
+    help="Run one case; may be repeated.",
 )
 @click.option("--all", "is_all", is_flag=True, help="Run all cases except those for events.")
 @click.option(
@@ -138,8 +129,8 @@ def trigger(
       2  wrong usage or configuration
     """
     chosen = (
-        *(case for case in CASES if is_all or case.name in names),
-        *(case for case in EVENT_CASES if has_events or case.name in names),
+        *(case for case in cases.CASES if is_all or case.name in names),
+        *(case for case in cases.EVENT_CASES if has_events or case.name in names),
     )
     if sum(map(bool, (overrides or event, chosen, replay))) > 1 or (resign and not replay) or (ticket and not event):
         raise click.UsageError(
@@ -152,12 +143,12 @@ def trigger(
         url = _LOCALHOST.sub(r"\g<1>127.0.0.1", url)
     client = _ReceiverClient(settings, url)
     if chosen:
-        sample = SampleRequests(lambda: _message(url), _secret(settings, secret_stdin))
+        sample = cases.SampleRequests(lambda: _message(url), _secret(settings, secret_stdin))
         has_passed = _run_cases(client, chosen, sample, as_json)
     elif replay:
         has_passed = _replay(client, replay, _secret(settings, secret_stdin) if resign else None, as_json)
     else:
-        message = _message(url) if event is None else sample_event(_message(url), _EVENTS[event], ticket)
+        message = _message(url) if event is None else cases.sample_event(_message(url), _EVENTS[event], ticket)
         has_passed = _deliver(client, _changed(message, overrides), _secret(settings, secret_stdin), as_json)
     if not has_passed:
         raise SystemExit(1)
@@ -181,10 +172,10 @@ class _ReceiverClient:
         """Return a worker's verdict on a first attempt."""
         return decide_outcome(outcome, Try(1, self._schedule, at, utc_now(), 0.0))
 
-    def send(self, request: CaseRequest) -> CaseResponse:
+    def send(self, request: cases.CaseRequest) -> cases.CaseResponse:
         """Send one request of a case."""
         outcome = self.post(request.headers, request.body)
-        return CaseResponse(request, outcome, self.verdict(outcome, utc_now()))
+        return cases.CaseResponse(request, outcome, self.verdict(outcome, utc_now()))
 
 
 def _secret(settings: Settings, from_stdin: bool) -> str:
@@ -240,11 +231,13 @@ def _resigned(saved: SavedRequest, secret: str, now: datetime) -> dict[str, str]
     }
 
 
-def _run_cases(client: _ReceiverClient, cases: Sequence[ConformanceCase], sample: SampleRequests, as_json: bool) -> bool:
+def _run_cases(
+    client: _ReceiverClient, chosen: Sequence[cases.ConformanceCase], sample: cases.SampleRequests, as_json: bool
+) -> bool:
     """Run cases and print each result at once, or all as one JSON document; return whether every case passed."""
-    results: list[CaseResult] = []
-    for case in cases:
-        results.append(run_case(case, sample, client.send))
+    results: list[cases.CaseResult] = []
+    for case in chosen:
+        results.append(cases.run_case(case, sample, client.send))
         _require_response(client.url, results)
         if not as_json:
             echo_styled(_lines(results[-1]), color=may_colour())
@@ -257,7 +250,7 @@ def _run_cases(client: _ReceiverClient, cases: Sequence[ConformanceCase], sample
     return passed == len(results)
 
 
-def _require_response(url: str, results: Sequence[CaseResult]) -> None:
+def _require_response(url: str, results: Sequence[cases.CaseResult]) -> None:
     """Stop if the first request got no response: every case would fail with the same error."""
     first = results[0].responses[0].outcome
     if len(results) == 1 and first.status is None:
@@ -265,7 +258,7 @@ def _require_response(url: str, results: Sequence[CaseResult]) -> None:
         raise Refused(f"No response from {url}: {first.error}{fix}.")
 
 
-def _lines(result: CaseResult) -> str:
+def _lines(result: cases.CaseResult) -> str:
     """Return a result as one line, or two if the case failed."""
     case, last = result.case, result.responses[-1]
     if result.problem is None:
@@ -276,7 +269,7 @@ def _lines(result: CaseResult) -> str:
     return f"{failed}\n{'':28}{case.sends}: {fix}"
 
 
-def _case_record(result: CaseResult) -> dict[str, Any]:
+def _case_record(result: cases.CaseResult) -> dict[str, Any]:
     case = result.case
     return {
         "case": case.name,

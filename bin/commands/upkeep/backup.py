@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import click
 
-from bin.cli.installation import Refused, alone, opened
-from bin.cli.output import echo
+from bin.cli.installation import alone, opened
+from bin.cli.output import Refused, echo
 from bin.cli.records import json_option, print_record
 from bin.cli.terminal import progress_bar
 from runtime.clock import utc_now

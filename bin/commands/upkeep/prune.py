@@ -15,8 +15,9 @@ from typing import Final
 
 import click
 
-from bin.cli.installation import Refused, alone, opened
+from bin.cli.installation import alone, opened
 from bin.cli.option_types import DAYS, LIMIT
+from bin.cli.output import Refused
 from bin.cli.records import json_option, print_record
 from bin.cli.terminal import is_terminal, progress_bar
 from runtime.clock import utc_now

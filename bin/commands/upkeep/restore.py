@@ -18,8 +18,8 @@ from urllib.error import HTTPError, URLError
 
 import click
 
-from bin.cli.installation import Refused, alone, checked_settings, database_at, make_data_dir
-from bin.cli.output import counted, echo
+from bin.cli.installation import alone, checked_settings, database_at, make_data_dir
+from bin.cli.output import Refused, counted, echo
 from bin.cli.records import json_option, print_record
 from bin.processes.local_service import DIRECTLY, local_url
 from runtime.clock import utc_now

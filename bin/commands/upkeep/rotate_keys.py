@@ -14,9 +14,9 @@ import click
 from click.core import ParameterSource
 
 from bin.cli.env_file import by_hand, put_in_front
-from bin.cli.installation import Refused, alone, is_in_environment, opened
+from bin.cli.installation import alone, is_in_environment, opened
 from bin.cli.option_types import LIMIT
-from bin.cli.output import echo
+from bin.cli.output import Refused, echo
 from bin.cli.records import json_option, print_record
 from bin.cli.terminal import progress_bar
 from runtime.clock import utc_now

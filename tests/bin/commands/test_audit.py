@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bin.commands.audit import SHOWN
+from bin.cli.records import SHOWN
 from schemas.base.timestamps import to_ms
 from storage.accounts import audit_chain, audit_log
 from storage.accounts.audit_log import AuditEntry
