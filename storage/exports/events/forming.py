@@ -48,8 +48,8 @@ class NewEvent(NamedTuple):
     due_at: datetime | None = None
 
 
-class _Ticket(NamedTuple):
-    """An approved export, and its target's options of events."""
+class ApprovedTicket(NamedTuple):
+    """An approved export, and the events that its target asks for."""
 
     id: str
     account_id: int
@@ -67,6 +67,12 @@ class _Ticket(NamedTuple):
     redacted_at: datetime | None
     events: list[str] | None
     wanted: list[str]
+
+    def about(self, title: str | None, ticket_digest: str) -> EventTicket:
+        """Return it as an event names it, with this title and digest."""
+        source = Source(self.source_type, self.source_id, self.scan_run_id)
+        provider_ticket = (self.provider_ticket_id, self.provider_ticket_url)
+        return EventTicket(self.id, self.target_id, source, title, ticket_digest, *provider_ticket)
 
 
 class _Change(NamedTuple):
@@ -109,7 +115,8 @@ def form(scan_run_id: int, now: datetime) -> int:
         ScanRunRow.update(has_changes=False, changes_read_at=now).where(ScanRunRow.id == scan_run_id).execute()
         return 0
     changes: dict[str, list[_Change]] = defaultdict(list)
-    tickets = _locked_tickets(ids)
+    tuples(for_update(ExportRow.select(ExportRow.id).where(ExportRow.id.in_(ids)).order_by(ExportRow.id)))
+    tickets = approved_tickets(ids)
     for each in _changes(of_run & TicketChangeRow.export.in_(ids)):
         changes[each.export_id].append(each)
     TicketChangeRow.delete().where(of_run, TicketChangeRow.export.in_(ids)).execute()
@@ -147,7 +154,14 @@ def store(events: Sequence[NewEvent], now: datetime) -> None:
     append_all(entries)
 
 
-def _event_of(ticket: _Ticket, changes: Sequence[_Change]) -> NewEvent | None:
+def approved_tickets(export_ids: Sequence[str], condition: Any = True) -> list[ApprovedTicket]:
+    """Return those of the exports whose targets are not removed, by their ids; the caller has locked the exports."""
+    wanted = ExportRow.select(*columns(ApprovedTicket, ExportRow, wanted=TargetRow.events)).join(TargetRow)
+    of_exports = wanted.where(ExportRow.id.in_(export_ids), TargetRow.deleted_at.is_null(), condition)
+    return read(ApprovedTicket, of_exports.order_by(ExportRow.id))
+
+
+def _event_of(ticket: ApprovedTicket, changes: Sequence[_Change]) -> NewEvent | None:
     """Return the event of one ticket, if its approval covers one that its target asks for now."""
     approved_at = ticket.approved_at
     # What changed before the approval is part of what was approved.
@@ -170,23 +184,7 @@ def _event_of(ticket: _Ticket, changes: Sequence[_Change]) -> NewEvent | None:
     ]
     fixed = sum(each.change is PlaceChange.FIXED for each in standing)
     change = TicketChange(len(standing) - fixed, fixed, places_open, tuple(places))
-    about = EventTicket(
-        ticket.id,
-        ticket.target_id,
-        Source(ticket.source_type, ticket.source_id, ticket.scan_run_id),
-        str(ticket.ticket["title"]),
-        ticket.ticket_digest,
-        ticket.provider_ticket_id,
-        ticket.provider_ticket_url,
-    )
-    return NewEvent(event_type, about, change, ticket.account_id)
-
-
-def _locked_tickets(export_ids: Sequence[str]) -> list[_Ticket]:
-    """Return exports whose targets are not removed, and keep others from changing them until the transaction ends."""
-    tuples(for_update(ExportRow.select(ExportRow.id).where(ExportRow.id.in_(export_ids)).order_by(ExportRow.id)))
-    wanted = ExportRow.select(*columns(_Ticket, ExportRow, wanted=TargetRow.events)).join(TargetRow)
-    return read(_Ticket, wanted.where(ExportRow.id.in_(export_ids), TargetRow.deleted_at.is_null()).order_by(ExportRow.id))
+    return NewEvent(event_type, ticket.about(str(ticket.ticket["title"]), ticket.ticket_digest), change, ticket.account_id)
 
 
 def _changes(condition: Any) -> list[_Change]:

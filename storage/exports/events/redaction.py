@@ -2,16 +2,17 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, Final
 
 from schemas.base.ticket_event_types import TicketEventType
 from schemas.exports.state_machine import ExportStatus
-from schemas.exports.tickets.ticket import MANUAL, REDACTED_TICKET, Source, digest
-from schemas.exports.tickets.ticket_events import EventTicket, TicketChange, TicketEventStatus
-from storage.db.columns import columns, read
-from storage.db.models import ExportRow, TargetRow, TicketChangeRow, TicketEventRow
+from schemas.exports.tickets.ticket import MANUAL, REDACTED_TICKET, digest
+from schemas.exports.tickets.ticket_events import TicketChange, TicketEventStatus
+from storage.db.models import ExportRow, TicketChangeRow, TicketEventRow
 from storage.db.queries import for_update, tuples
-from storage.exports.events.forming import NewEvent, store
+from storage.exports.events.forming import ApprovedTicket, NewEvent, approved_tickets, store
+
+_EMPTY_DIGEST: Final = digest(REDACTED_TICKET.record())
 
 
 def redact_events(export_ids: Sequence[str], now: datetime) -> None:
@@ -43,38 +44,14 @@ def _open_until(condition: Any, now: datetime) -> dict[str, datetime]:
     return {export_id: due_at for due_at, export_id in leased}
 
 
-class _Delivered(NamedTuple):
-    id: str
-    account_id: int
-    target_id: str
-    source_type: str
-    source_id: str
-    scan_run_id: int | None
-    provider_ticket_id: str | None
-    provider_ticket_url: str | None
-    wanted: list[str]
-
-
 def _redactions(export_ids: Sequence[str]) -> list[NewEvent]:
-    is_delivered = (ExportRow.status == ExportStatus.EXPORTED.value) & TargetRow.deleted_at.is_null()
-    exports = ExportRow.select(*columns(_Delivered, ExportRow, wanted=TargetRow.events)).join(TargetRow)
-    found = read(_Delivered, exports.where(ExportRow.id.in_(export_ids), is_delivered).order_by(ExportRow.id))
     return [
-        NewEvent(TicketEventType.REDACT, _emptied_ticket(each), TicketChange(), each.account_id)
-        for each in found
+        NewEvent(TicketEventType.REDACT, _emptied(each).about(None, _EMPTY_DIGEST), TicketChange(), each.account_id)
+        for each in approved_tickets(export_ids, ExportRow.status == ExportStatus.EXPORTED.value)
         if TicketEventType.REDACT.value in each.wanted
     ]
 
 
-def _emptied_ticket(export: _Delivered) -> EventTicket:
+def _emptied(export: ApprovedTicket) -> ApprovedTicket:
     # A person who wrote the ticket may have named themselves in its source.
-    source_id = "redacted" if export.source_type == MANUAL else export.source_id
-    return EventTicket(
-        export.id,
-        export.target_id,
-        Source(export.source_type, source_id, export.scan_run_id),
-        None,
-        digest(REDACTED_TICKET.record()),
-        export.provider_ticket_id,
-        export.provider_ticket_url,
-    )
+    return export._replace(source_id="redacted") if export.source_type == MANUAL else export
