@@ -13,14 +13,13 @@ from schemas.base.timestamps import from_ms, to_ms
 from schemas.targets.target import BREAKER_OPEN
 from schemas.targets.throttle_state import ThrottleState
 from storage.db.bulk_sql import execute_over, rows_over
-from storage.db.columns import column_types, field_names, reader, select_list
+from storage.db.columns import column_types, reader, select_list
 from storage.db.engine import is_sqlite, rows, transaction
 from storage.db.models import TargetRow
 
 #: The columns of fields with other names.
 _RENAMED: Final = {"target_id": TargetRow.id, "connected": TargetRow.connected_status}
 _COLUMNS: Final = select_list(ThrottleState, {"t": TargetRow}, target_id="t.id", connected="t.connected_status")
-_STATE_COLUMNS: Final = len(field_names(ThrottleState))
 _read_state: Final = reader(ThrottleState, TargetRow, **_RENAMED)
 
 # From one target to the next that has something waiting: exports_waiting is sorted by them, so each step is one seek.
@@ -82,6 +81,8 @@ FROM r WHERE targets.id = r.id"""  # noqa: S608 - our own names
 
 _HELD_BEYOND: Final = """
 SELECT t.id FROM targets t WHERE t.paced_until > ? OR (t.held_until > ? AND t.held_reason = 'breaker_open')"""
+#: Not FOR UPDATE: an approval only checks that its target exists, and neither waits for the other.
+_LOCK: Final = " FOR NO KEY UPDATE OF t"
 
 
 class AddressedState(NamedTuple):
@@ -98,18 +99,18 @@ def due(after_id: str, limit: int, now: datetime) -> list[ThrottleState]:
 
     Includes targets that are blocked or disabled while exports wait for them.
     """
-    return [_state(row) for row in rows(_DUE, (after_id, to_ms(now), to_ms(now), limit))]
+    return [_read_state(row) for row in rows(_DUE, (after_id, to_ms(now), to_ms(now), limit))]
 
 
 def due_by_account(limit: int, now: datetime) -> list[ThrottleState]:
     """Return up to `limit` targets as `due` does: the first target of each account, then the second of each, and so on."""
-    return [_state(row) for row in rows(_DUE_BY_ACCOUNT, ("", to_ms(now), to_ms(now), limit))]
+    return [_read_state(row) for row in rows(_DUE_BY_ACCOUNT, ("", to_ms(now), to_ms(now), limit))]
 
 
 def due_of(target_ids: Sequence[str], now: datetime) -> list[ThrottleState]:
     """Return those of these targets for which an attempt may start at `now`."""
     chosen = [(target_id,) for target_id in target_ids]
-    return [_state(row) for row in rows_over(_DUE_OF, ("TEXT",), chosen, (to_ms(now), to_ms(now)))]
+    return [_read_state(row) for row in rows_over(_DUE_OF, ("TEXT",), chosen, (to_ms(now), to_ms(now)))]
 
 
 def next_ready(now: datetime) -> datetime | None:
@@ -123,12 +124,16 @@ def read(target_ids: Collection[str], *, locked: bool = False, waits: bool = Tru
 
     Unless it `waits`, rows that another transaction has locked are left out.
     """
-    return {row[0]: _state(row) for row in _rows(target_ids, locked=locked, waits=waits)}
+    return {target_id: each.state for target_id, each in read_addressed(target_ids, locked=locked, waits=waits).items()}
 
 
-def read_addressed(target_ids: Collection[str]) -> dict[str, AddressedState]:
-    """Return the throttle states of these targets with their URLs, secrets and settings."""
-    return {row[0]: _addressed_state(row) for row in _rows(target_ids)}
+def read_addressed(target_ids: Collection[str], *, locked: bool = False, waits: bool = True) -> dict[str, AddressedState]:
+    """Return the throttle states of these targets, read as `read` does, with their URLs, secrets and settings."""
+    sql = _READ
+    if locked and not is_sqlite():
+        sql += _LOCK if waits else f"{_LOCK} SKIP LOCKED"
+    found = rows_over(sql, ("TEXT",), [(target_id,) for target_id in sorted(target_ids)])
+    return {row[0]: AddressedState(_read_state(row[:-3]), *row[-3:]) for row in found}
 
 
 def lock(seen: Mapping[str, AddressedState]) -> dict[str, AddressedState]:
@@ -136,7 +141,7 @@ def lock(seen: Mapping[str, AddressedState]) -> dict[str, AddressedState]:
 
     SQLite's transaction is the only writer from its beginning: there the states are still those that were seen.
     """
-    return dict(seen) if is_sqlite() else {row[0]: _addressed_state(row) for row in _rows(seen, locked=True)}
+    return dict(seen) if is_sqlite() else read_addressed(seen, locked=True)
 
 
 def write(states: Iterable[ThrottleState]) -> None:
@@ -163,22 +168,3 @@ def _limit_waits(state: ThrottleState, until: datetime) -> ThrottleState:
     if held_until is not None and state.held_reason == BREAKER_OPEN:
         held_until = min(held_until, until)
     return replace(state, paced_until=paced_until, held_until=held_until)
-
-
-def _rows(target_ids: Collection[str], *, locked: bool = False, waits: bool = True) -> list[tuple[Any, ...]]:
-    lock = _lock(waits=waits) if locked and not is_sqlite() else ""
-    return rows_over(_READ + lock, ("TEXT",), [(target_id,) for target_id in sorted(target_ids)])
-
-
-def _lock(*, waits: bool) -> str:
-    # Not FOR UPDATE: an approval only checks that its target exists, and neither waits for the other.
-    return " FOR NO KEY UPDATE OF t" if waits else " FOR NO KEY UPDATE OF t SKIP LOCKED"
-
-
-def _state(row: tuple[Any, ...]) -> ThrottleState:
-    return _read_state(row[:_STATE_COLUMNS])
-
-
-def _addressed_state(row: tuple[Any, ...]) -> AddressedState:
-    *_, base_url, sealed, settings = row
-    return AddressedState(_state(row), base_url, sealed, settings)
