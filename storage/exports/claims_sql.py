@@ -24,6 +24,7 @@ from storage.db.engine import is_sqlite, rows, transaction, values_list
 from storage.db.models import AttemptRow, ExportRow
 from storage.exports import delivery_hours
 from storage.exports.rows import DUE_COLUMNS, DueExport, attempt_values, claim_from, recorded_values
+from storage.exports.transitions_sql import transition_entry
 from storage.targets.delivery_options import OPTION_COLUMNS, options_from
 
 # Whether an attempt may start for a target `t` at a moment.
@@ -144,7 +145,7 @@ def postpone(claims: Sequence[Claim], now: datetime, worker: str) -> int:
     with transaction():
         waiting = (TRANSITIONS[Transition.POSTPONE].target.value,)
         given_back = [row[0] for row in rows_over(_POSTPONE, _DUE, held, waiting)]
-        append_all([_entry(now, worker, Transition.POSTPONE, export_id) for export_id in given_back])
+        append_all([transition_entry(now, worker, Transition.POSTPONE, ExportStatus.DELIVERING, id_) for id_ in given_back])
     return len(given_back)
 
 
@@ -209,11 +210,5 @@ def _claim_entry(due: DueExport, now_ms: int, worker: str) -> AuditEntry:
 def _result_entry(now: datetime, worker: str, attempt: CompletedAttempt, record: Mapping[str, Any]) -> AuditEntry:
     """Return the entry of an attempt's result, which has the digest of the attempt as receipts show it."""
     verdict, shown = attempt.verdict, {**record, "started_at": format_rfc3339(attempt.started_at)}
-    return _entry(now, worker, verdict.transition, attempt.claim.export_id, verdict.reason, attempt_digest(shown))
-
-
-def _entry(
-    now: datetime, worker: str, transition: Transition, export_id: str, reason: str | None = None, digest: str | None = None
-) -> AuditEntry:
-    before, after = ExportStatus.DELIVERING.value, TRANSITIONS[transition].target.value
-    return AuditEntry(to_ms(now), worker, transition.value, export_id, before, after, reason, digest)
+    before, export_id = ExportStatus.DELIVERING, attempt.claim.export_id
+    return transition_entry(now, worker, verdict.transition, before, export_id, verdict.reason, attempt_digest(shown))

@@ -7,7 +7,7 @@ audit entry in the same transaction. Results of workers name their lease (`claim
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from peewee import SQL, Case, fn
 
@@ -15,7 +15,7 @@ from schemas.base.errors import Conflict, ExportNotFound, RiskRelayError, Ticket
 from schemas.base.fields import problem
 from schemas.base.timestamps import to_ms
 from schemas.exports.record import Approval, Export, Preparation
-from schemas.exports.state_machine import IN_PROGRESS, TRANSITIONS, ExportStatus, Transition, allows
+from schemas.exports.state_machine import FINISHED, IN_PROGRESS, TRANSITIONS, ExportStatus, Transition, allows
 from schemas.exports.tickets.group_ticket import is_group
 from schemas.exports.tickets.ticket import MANUAL, REDACTED_TICKET, Source, digest
 from schemas.targets.approval import not_active, require_approvable
@@ -32,6 +32,7 @@ from storage.accounts.accounts import require_webhooks
 from storage.accounts.audit_log import AuditEntry, append_all
 from storage.db import identifiers
 from storage.db.bulk_sql import insert_together, lock_row
+from storage.db.columns import read
 from storage.db.engine import transaction
 from storage.db.models import AttemptRow, ExportRow, ProjectRow, TargetRow, TicketEventRow
 from storage.db.queries import for_update, scalars, tuples
@@ -49,6 +50,7 @@ from storage.exports.transitions_sql import (
     dismissal_columns,
     lock_exports,
     lock_targets,
+    transition_entry,
 )
 from storage.secrets.default_secret import DefaultSecret
 from storage.targets import targets, validations
@@ -71,6 +73,13 @@ _DECIDED: Final[Mapping[Transition, Collection[ExportStatus]]] = {
     Transition.DISMISS: {ExportStatus.DISMISSED},
     Transition.RETRY: IN_PROGRESS,
 }
+
+
+class ExportState(NamedTuple):
+    """An export and its status."""
+
+    id: str
+    status: ExportStatus
 
 
 def prepare(
@@ -185,8 +194,7 @@ def approve_many(
             return export.target_id == target_id and (accepts_ended or export.status in _ON_ITS_WAY)
 
         results, held = check_transition(wanted, account_id, Transition.APPROVE, is_approved, refusal)
-        approve_locked([(each, target_id) for each in held], now, actor, covers_events=covers_events)
-        append_transitions(held, Transition.APPROVE, now, actor, reason)
+        approve_locked([(each, target_id) for each in held], now, actor, reason, covers_events=covers_events)
         return results
 
 
@@ -276,14 +284,9 @@ def recover_batch(
     end = tuples(failed.offset(RECOVERY_EXAMINED - 1).limit(1))
     wanted = recoverable(target_id, since, after_id).where(ExportRow.id <= end[0][0] if end else True)
     found = scalars(wanted.order_by(ExportRow.id).limit(limit))
-    held = [
-        (export_id, status)
-        for export_id, status in _unredacted(found, ExportRow.target == target_id)
-        if allows(Transition.RETRY, status)
-    ]
-    status = TRANSITIONS[Transition.RETRY].target.value
-    update([export_id for export_id, _ in held], version=ExportRow.version + 1, status=status, **_restart(now))
-    append_all([_entry(now, actor, Transition.RETRY, status, export_id, reason) for export_id, status in held])
+    unredacted = _unredacted(found, ExportRow.target == target_id)
+    held = [each for each in unredacted if allows(Transition.RETRY, each.status)]
+    transition_many(held, Transition.RETRY, now, actor, reason, **_restart(now))
     is_rest = len(found) < limit and bool(end)
     return (end[0][0] if is_rest else found[-1] if found else None), len(held)
 
@@ -295,7 +298,7 @@ def redact(export_ids: Sequence[str], now: datetime, actor: str) -> int:
     holds one of them can write nothing back. The caller holds the transaction.
     """
     found = _unredacted(export_ids)
-    ids, stub = [export_id for export_id, _ in found], REDACTED_TICKET.record()
+    ids, stub = [each.id for each in found], REDACTED_TICKET.record()
     redact_events(ids, now)
     update(
         ids,
@@ -321,9 +324,12 @@ def redact(export_ids: Sequence[str], now: datetime, actor: str) -> int:
     if ids:
         AttemptRow.update(answer=None).where(AttemptRow.export.in_(ids)).execute()
     for transition in (Transition.DISMISS, Transition.WITHDRAW):
-        unsent = [export_id for export_id, status in found if allows(transition, status)]
-        _end(unsent, transition, "redacted", now, ExportRow.version)
-    append_all([_redact_entry(export_id, status, now, actor) for export_id, status in found])
+        unsent = [each for each in found if allows(transition, each.status)]
+        # The version has been counted up.
+        ended = {**_ended("redacted", now), "version": ExportRow.version}
+        transition_many(unsent, transition, now, actor, "redacted", **ended)
+    kept = [(each.id, each.status.value) for each in found if each.status in FINISHED]
+    append_all([AuditEntry(to_ms(now), actor, "redact", each, status, status, "redacted") for each, status in kept])
     return len(found)
 
 
@@ -332,9 +338,21 @@ def end_waiting(target_ids: Sequence[str], now: datetime, worker: str, limit: in
 
     An export that is being sent at this moment is left to its worker. The caller holds the transaction.
     """
-    return sum(
-        _end_waiting(off, transition, target_ids, now, worker, limit) for off, transition in _WHEN_OFF.items() if target_ids
-    )
+    number = 0
+    is_unsent = (ExportRow.status != ExportStatus.DELIVERING.value) | (ExportRow.due_at <= now)
+    waiting = ExportRow.select(ExportRow.id, ExportRow.status, ExportRow.target)
+    waiting = waiting.where(ExportRow.due_at.is_null(False), is_unsent).limit(limit)
+    for off, transition in _WHEN_OFF.items() if target_ids else ():
+        turned_off = TargetRow.select(TargetRow.id).where(TargetRow.id.in_(target_ids), TargetRow.status == off.value)
+        found = tuples(for_update(waiting.where(ExportRow.target.in_(turned_off)), "FOR UPDATE SKIP LOCKED"))
+        # A worker that died may have sent it.
+        update([each for each, status, _ in found if status == ExportStatus.DELIVERING], is_outcome_unknown=True)
+        reasons = _reasons_of({target_id for _, _, target_id in found}, off)
+        for reason in set(reasons.values()):
+            ended = [ExportState(each, status) for each, status, target_id in found if reasons[target_id] == reason]
+            transition_many(ended, transition, now, worker, reason, **_ended(reason, now))
+        number += len(found)
+    return number
 
 
 def requeue_blocked(target_id: str, now: datetime, actor: str, except_id: str | None = None) -> int:
@@ -350,7 +368,7 @@ def requeue_blocked(target_id: str, now: datetime, actor: str, except_id: str | 
     status = TRANSITIONS[Transition.RETRY].target.value
     requeued = ExportRow.update(version=ExportRow.version + 1, status=status, **_restart(now))
     ids = [row.id for row in requeued.where(ExportRow.id.in_(wanted), is_blocked).returning(ExportRow.id).execute()]
-    append_all([_entry(now, actor, Transition.RETRY, ExportStatus.BLOCKED, each, RESUMED) for each in ids])
+    append_all([transition_entry(now, actor, Transition.RETRY, ExportStatus.BLOCKED, each, RESUMED) for each in ids])
     return len(ids)
 
 
@@ -467,22 +485,6 @@ def redaction_error(export: LockedExport) -> Conflict | None:
     return Conflict(f"Export {export.id} was redacted; nothing is left of it to deliver.")
 
 
-def append_transitions(
-    exports: Sequence[LockedExport], transition: Transition, now: datetime, actor: str, reason: str | None
-) -> None:
-    """Append the audit entries of a transition of exports, with the statuses that they had.
-
-    An approval names the digest of the ticket.
-    """
-    is_approval = transition is Transition.APPROVE
-    append_all(
-        [
-            _entry(now, actor, transition, each.status, each.id, reason, each.ticket_digest if is_approval else None)
-            for each in exports
-        ]
-    )
-
-
 def approval_errors(target_ids: Sequence[str], account_id: int, policy: TargetPolicy) -> dict[str, ValidationFailed]:
     """Return why no export of the account may be approved for a target now, by its id; only targets with an error."""
     found = lock_targets(target_ids)
@@ -538,31 +540,17 @@ def update(export_ids: Sequence[str], **changes: Any) -> None:
 
 
 def transition_many(
-    exports: Sequence[LockedExport], transition: Transition, now: datetime, actor: str, reason: str | None, **changes: Any
+    exports: Sequence[LockedExport | ExportState],
+    transition: Transition,
+    now: datetime,
+    actor: str,
+    reason: str | None,
+    **changes: Any,
 ) -> None:
-    """Make a transition of exports that the caller has locked."""
-    status = TRANSITIONS[transition].target.value
-    update([each.id for each in exports], status=status, version=ExportRow.version + 1, **changes)
-    append_transitions(exports, transition, now, actor, reason)
-
-
-def _end_waiting(
-    off: TargetStatus, transition: Transition, target_ids: Sequence[str], now: datetime, worker: str, limit: int
-) -> int:
-    turned_off = TargetRow.select(TargetRow.id).where(TargetRow.id.in_(target_ids), TargetRow.status == off.value)
-    is_unsent = (ExportRow.status != ExportStatus.DELIVERING.value) | (ExportRow.due_at <= now)
-    waiting = ExportRow.select(ExportRow.id, ExportRow.status, ExportRow.target).where(
-        ExportRow.target.in_(turned_off), ExportRow.due_at.is_null(False), is_unsent
-    )
-    found = tuples(for_update(waiting.limit(limit), "FOR UPDATE SKIP LOCKED"))
-    reasons = _reasons_of({target_id for _, _, target_id in found}, off)
-    # A worker that died may have sent it.
-    update([each for each, status, _ in found if status == ExportStatus.DELIVERING], is_outcome_unknown=True)
-    for reason in set(reasons.values()):
-        ids = [export_id for export_id, _, target_id in found if reasons[target_id] == reason]
-        _end(ids, transition, reason, now, ExportRow.version + 1)
-    append_all([_entry(now, worker, transition, status, each, reasons[target_id]) for each, status, target_id in found])
-    return len(found)
+    """Make a transition of exports that the caller has locked, with other changes of their columns."""
+    counted = {"status": TRANSITIONS[transition].target.value, "version": ExportRow.version + 1}
+    update([each.id for each in exports], **counted | changes)
+    append_all([transition_entry(now, actor, transition, each.status, each.id, reason) for each in exports])
 
 
 def _reasons_of(target_ids: Collection[str], off: TargetStatus) -> dict[str, str]:
@@ -573,9 +561,9 @@ def _reasons_of(target_ids: Collection[str], off: TargetStatus) -> dict[str, str
     return {each: why if why in CONFIGURATION_CODES else f"target_{off.value}" for each, why in found}
 
 
-def _end(export_ids: Sequence[str], transition: Transition, reason: str, now: datetime, version: Any) -> None:
-    status = TRANSITIONS[transition].target.value
-    update(export_ids, version=version, status=status, status_reason=reason, lease=None, due_at=None, finished_at=now)
+def _ended(reason: str, now: datetime) -> dict[str, Any]:
+    """Return the columns of an export that is not sent any more, but its status."""
+    return {"status_reason": reason, "lease": None, "due_at": None, "finished_at": now}
 
 
 def _restart(now: datetime) -> dict[str, Any]:
@@ -584,14 +572,14 @@ def _restart(now: datetime) -> dict[str, Any]:
     return {**restarted, "finished_at": None, "status_reason": None}
 
 
-def _unredacted(export_ids: Sequence[str], condition: Any = True) -> list[tuple[str, ExportStatus]]:
-    """Return which of these exports have contents, with their status, and keep others from changing them."""
+def _unredacted(export_ids: Sequence[str], condition: Any = True) -> list[ExportState]:
+    """Return which of these exports have contents, and keep others from changing them."""
     if not export_ids:
         return []
     wanted = ExportRow.select(ExportRow.id, ExportRow.status).where(
         ExportRow.redacted_at.is_null(), ExportRow.id.in_(export_ids), condition
     )
-    return [(row[0], row[1]) for row in tuples(for_update(wanted.order_by(ExportRow.id)))]
+    return read(ExportState, for_update(wanted.order_by(ExportRow.id)))
 
 
 def _conflict(transition: Transition, export_id: str, status: ExportStatus) -> Conflict:
@@ -620,24 +608,3 @@ def _unblock(
         targets.change_status(target_id, "resume", now, actor, Transition.RETRY, default=default)
         requeue_blocked(target_id, now, actor, export.id)
         deliveries.make_due(target_id, now)
-
-
-def _entry(
-    now: datetime,
-    actor: str,
-    transition: Transition,
-    before: ExportStatus,
-    export_id: str,
-    reason: str | None = None,
-    ticket_digest: str | None = None,
-) -> AuditEntry:
-    after = TRANSITIONS[transition].target.value
-    return AuditEntry(to_ms(now), actor, transition.value, export_id, before.value, after, reason, ticket_digest)
-
-
-def _redact_entry(export_id: str, before: ExportStatus, now: datetime, actor: str) -> AuditEntry:
-    """Name the transition that the redaction made, or `redact` where the export was finished and stays so."""
-    transition = next((each for each in (Transition.DISMISS, Transition.WITHDRAW) if allows(each, before)), None)
-    if transition is None:
-        return AuditEntry(to_ms(now), actor, "redact", export_id, before.value, before.value, "redacted")
-    return _entry(now, actor, transition, before, export_id, "redacted")

@@ -112,10 +112,24 @@ def lock_exports(export_ids: Collection[str], account_id: int | None) -> list[Lo
     return [_locked_export(row) for row in found]
 
 
+def transition_entry(
+    now: datetime,
+    actor: str,
+    transition: Transition,
+    before: ExportStatus,
+    export_id: str,
+    reason: str | None = None,
+    digest: str | None = None,
+) -> AuditEntry:
+    """Return the audit entry of a transition of an export that had the status `before`."""
+    after = TRANSITIONS[transition].target.value
+    return AuditEntry(to_ms(now), actor, transition.value, export_id, before.value, after, reason, digest)
+
+
 def approve_locked(
-    exports: Sequence[tuple[LockedExport, str]], now: datetime, actor: str, *, covers_events: bool = True
+    exports: Sequence[tuple[LockedExport, str]], now: datetime, actor: str, reason: str | None, *, covers_events: bool = True
 ) -> None:
-    """Freeze the bytes of locked exports, each for a target, and make them due.
+    """Freeze the bytes of locked exports, each for a target, and make them due; audit entries have the digests.
 
     With `covers_events` the approval is also one of the events that the target asks for now; the audit log names them.
     """
@@ -132,13 +146,16 @@ def approve_locked(
     frozen = [(each.id, target_id, frozen_body(each, target_id, now)) for each, target_id in exports]
     types = column_types(ExportRow, ("id", "target_id", "body"))
     covered = rows_over(sql, types, frozen, (*changes.values(), covers_events))
-    append_all(
-        [
-            AuditEntry(at, actor, "approve_events", export_id, reason=" ".join(json.loads(events)))
-            for export_id, events in covered
-            if events != _NO_EVENTS
-        ]
-    )
+    entries = [
+        AuditEntry(at, actor, "approve_events", export_id, reason=" ".join(json.loads(events)))
+        for export_id, events in covered
+        if events != _NO_EVENTS
+    ]
+    entries += [
+        transition_entry(now, actor, Transition.APPROVE, each.status, each.id, reason, each.ticket_digest)
+        for each, _ in exports
+    ]
+    append_all(entries)
 
 
 def approver_columns(actor: str) -> dict[str, Any]:

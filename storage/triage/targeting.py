@@ -23,7 +23,6 @@ from storage.exports.queries import get, list_by_ids
 from storage.exports.rows import Draft, WrittenTicket
 from storage.exports.search import export_search
 from storage.exports.transitions import (
-    append_transitions,
     approval_errors,
     check_transition,
     digest_error,
@@ -74,8 +73,7 @@ def approve_for_all(
         fixed = None if export.findings is None else export.findings[1]
         update(ids, siblings=ids, findings_fixed=fixed, original_ticket=export.original_ticket)
         exports = [held[0]._replace(id=each) for each in ids]
-        approve_locked([*zip(exports, approval.target_ids, strict=True)], now, actor, covers_events=approval.events)
-        append_transitions(exports, Transition.APPROVE, now, actor, None)
+        approve_locked([*zip(exports, approval.target_ids, strict=True)], now, actor, None, covers_events=approval.events)
         return _in_order(ids)
 
 

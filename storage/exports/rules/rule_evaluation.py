@@ -122,7 +122,7 @@ class ApprovalRules:
             # A person reviews what the preview warns of.
             safe = [each for each in exports if not each.preview_problems]
             if self._accepts(rule, known, now):
-                _approve(rule, safe, now)
+                approve_locked([(each, str(rule.action.target_id)) for each in safe], now, rule.actor, _reason(rule))
                 after_commit(self._wake_workers)
             else:
                 _wait(rule, safe, now)
@@ -186,11 +186,6 @@ def _decides_groups(rule: ApprovalRule, older: Iterable[ApprovalRule]) -> bool:
     return rule.match.page_path is None and not differs
 
 
-def _approve(rule: ApprovalRule, exports: Sequence[LockedExport], now: datetime) -> None:
-    approve_locked([(each, str(rule.action.target_id)) for each in exports], now, rule.actor)
-    _append(rule, Transition.APPROVE.value, exports, TRANSITIONS[Transition.APPROVE].target, now)
-
-
 def _wait(rule: ApprovalRule, exports: Sequence[LockedExport], now: datetime) -> None:
     set_waiting([each.id for each in exports], rule.id)
     new = [each for each in exports if each.approved_by_rule_id != rule.id]
@@ -223,18 +218,14 @@ def _labels(rule: ApprovalRule, present: Sequence[str]) -> list[str]:
 
 
 def _append(rule: ApprovalRule, action: str, exports: Sequence[LockedExport], status: ExportStatus, now: datetime) -> None:
-    """Append an entry for each export; the reason names the rule's author."""
-    at, author, before = to_ms(now), f"user:{rule.author_id}", ExportStatus.PREPARED.value
-    is_approval = action == Transition.APPROVE
-    append_all(
-        [
-            AuditEntry(
-                *(at, rule.actor, action, each.id, before, status.value, author),
-                digest=each.ticket_digest if is_approval else None,
-            )
-            for each in exports
-        ]
-    )
+    """Append an entry for each export."""
+    at, before, reason = to_ms(now), ExportStatus.PREPARED.value, _reason(rule)
+    append_all([AuditEntry(at, rule.actor, action, each.id, before, status.value, reason) for each in exports])
+
+
+def _reason(rule: ApprovalRule) -> str:
+    """Return the reason of a rule's audit entries, which names its author."""
+    return f"user:{rule.author_id}"
 
 
 def _read_prepared(export_ids: Sequence[str]) -> list[LockedExport]:
