@@ -13,7 +13,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
-from threading import Lock
 from typing import Any, Final
 
 from peewee import SQL, Case, DatabaseError, Select, Tuple, fn
@@ -104,7 +103,6 @@ class SnapshotCache:
     ) -> None:
         self._file = file
         self._take = take or take_snapshot
-        self._lock = Lock()
         self._own: MetricsSnapshot | None = None
 
     def figures(self, now: datetime) -> MetricsSnapshot | None:
@@ -112,7 +110,7 @@ class SnapshotCache:
 
         None if another process is taking one and the last is older than a minute.
         """
-        with self._exclusive(now) as is_mine:
+        with _alone(self._file.with_suffix(".lock"), now) as is_mine:
             last = self._last()
             if is_mine and (last is None or not last.is_fresh(now)):
                 self._own = last = self._take(now, last)
@@ -125,18 +123,6 @@ class SnapshotCache:
         """Return the newer of this process's snapshot and the file's."""
         found = [each for each in (self._own, _read(self._file)) if each is not None]
         return max(found, key=lambda each: each.at, default=None)
-
-    @contextmanager
-    def _exclusive(self, now: datetime) -> Iterator[bool]:
-        """Yield whether this caller may take a snapshot; the others do not wait."""
-        if not self._lock.acquire(blocking=False):
-            yield False
-            return
-        try:
-            with _alone(self._file.with_suffix(".lock"), now) as is_alone:
-                yield is_alone
-        finally:
-            self._lock.release()
 
     def _is_hung(self, now: datetime) -> bool:
         """Return whether a snapshot has been under way for so long that the database does not respond."""
@@ -253,7 +239,7 @@ def _counted_on(tally: ExportCount) -> tuple[ExportCount, bool]:
 
 @contextmanager
 def _alone(file: Path, now: datetime) -> Iterator[bool]:
-    """Yield whether this process holds the lock file, and note since when; without a lock file, every process holds it."""
+    """Yield whether this caller holds the lock file, and note since when; without a lock file, every caller holds it."""
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
