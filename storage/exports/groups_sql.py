@@ -7,6 +7,7 @@ from storage.db.bulk_sql import execute_over, rows_over
 from storage.db.columns import column_types, select_list
 from storage.db.engine import execute, is_sqlite
 from storage.db.models import ExportRow, FindingRow
+from storage.exports.rows import WrittenTicket
 from storage.exports.transitions_sql import NOT_SNOOZED
 
 
@@ -43,6 +44,7 @@ _OPEN_UNLOCKED: Final = _OPEN.format(lock="")
 _OPEN_LOCKED: Final = _OPEN.format(lock="FOR UPDATE OF e")
 _OPEN_TYPES: Final = ("TEXT", "TEXT")
 
+#: The columns of a ticket are in the order of `WrittenTicket.columns`.
 _EXTENSION: Final = ("id", "ticket", "ticket_digest", "preview_problems", "severity_rank")
 #: A person who snoozed it decided on the lower severity.
 _WAKES: Final = "CASE WHEN r.severity_rank > exports.severity_rank THEN NULL ELSE exports.{} END"
@@ -121,9 +123,9 @@ def groups(export_ids: Iterable[str]) -> list[GroupRow]:
     return [GroupRow._make(row) for row in rows_over(_GROUPS, ("TEXT",), [(each,) for each in export_ids])]
 
 
-def extend(extensions: Sequence[tuple[Any, ...]]) -> None:
-    """Write tickets of prepared groups: id, ticket, digest, problems, rank of the severity, and how many findings more."""
-    execute_over(_EXTEND, _EXTEND_TYPES, extensions)
+def extend(extensions: Sequence[tuple[str, WrittenTicket, int]]) -> None:
+    """Write tickets of prepared groups: the export's id, its ticket, and how many findings more it has."""
+    execute_over(_EXTEND, _EXTEND_TYPES, _rows(extensions))
 
 
 def join_frozen(joined: Sequence[tuple[str, int, str | None]]) -> None:
@@ -134,9 +136,9 @@ def join_frozen(joined: Sequence[tuple[str, int, str | None]]) -> None:
     execute_over(_JOIN, ("TEXT", "INTEGER", "TEXT"), joined)
 
 
-def reduce(reduced: tuple[Any, ...], source_id: str) -> None:
+def reduce(reduced: tuple[str, WrittenTicket, int], source_id: str) -> None:
     """Write the ticket of a group that is left with one finding, `source_id`, as `extend` does; no other may join it."""
-    execute_over(_REDUCE, _EXTEND_TYPES, [reduced])
+    execute_over(_REDUCE, _EXTEND_TYPES, _rows([reduced]))
     execute(_NAME_SOURCE, (source_id, reduced[0]))
 
 
@@ -159,3 +161,7 @@ def end_snoozes(fingerprints: Sequence[str], project_id: int) -> list[str]:
     """End the snoozes of exports that wait until one of these findings is seen again; return the exports' ids."""
     sql = _END_SNOOZES_BY_SQLITE if is_sqlite() else _END_SNOOZES_BY_POSTGRESQL
     return [row[0] for row in rows_over(sql, ("TEXT",), [(mark,) for mark in fingerprints], (project_id, project_id))]
+
+
+def _rows(extensions: Sequence[tuple[str, WrittenTicket, int]]) -> list[tuple[Any, ...]]:
+    return [(export_id, *ticket.columns().values(), added) for export_id, ticket, added in extensions]

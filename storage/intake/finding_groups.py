@@ -192,9 +192,8 @@ class GroupedPostback:
             begun = new_group(self.postback.page, first, self.postback.scan_run_id, self.postback.screenshot)
             return group_ticket(self._grown(begun, fingerprints[1:], {begun.places[0].url}))
         grown = self._grown(opened.group, fingerprints, opened.known_pages)
-        return groups.extended_ticket(
-            opened, replace(grown, severity=highest([grown.severity, joining.raised_to or "info"]))
-        )
+        severity = highest([grown.severity, joining.raised_to or "info"])
+        return groups.extended_ticket(opened.row, replace(grown, severity=severity))
 
     def _grown(self, group: Group, fingerprints: Sequence[str], known_pages: Iterable[str]) -> Group:
         added = [

@@ -81,16 +81,16 @@ def open_groups(project_id: int, places: Iterable[tuple[str, str]], *, locks: bo
     return {str(row.open_group): OpenGroup(row, frozenset(pages), _group(row)) for row, pages in found}
 
 
-def extended_ticket(opened: OpenGroup, group: Group) -> Ticket:
+def extended_ticket(row: GroupRow, group: Group) -> Ticket:
     """Return the ticket of an open group that has become `group`; a person's edits of it stay, and labels of rules."""
-    before = _json.python_value(opened.row.ticket)
-    if opened.row.original_ticket is None:
+    before = _json.python_value(row.ticket)
+    if row.original_ticket is None:
         ticket = group_ticket(group)
         own = group_ticket(read_group(before, before["title"], None)).labels
         added = [label for label in before["labels"] if label not in {*own, *ticket.labels}]
         ticket = replace(ticket, labels=(*ticket.labels, *added))
     else:
-        ticket = grown_ticket(before, _json.python_value(opened.row.original_ticket)["severity"], group)
+        ticket = grown_ticket(before, _json.python_value(row.original_ticket)["severity"], group)
     # The ticket of a single finding has no list of places.
     return ticket if is_group(before) else replace(ticket, title=before["title"], evidence=before["evidence"])
 
@@ -146,13 +146,7 @@ def update_tickets(exports: Sequence[LockedExport], before: Mapping[str, RaisedT
 
 def extend(extensions: Sequence[Extension], now: datetime, actor: str) -> None:
     """Store new tickets of prepared groups that the caller's transaction has locked."""
-    groups_sql.extend(
-        [
-            (each.row.id, ticket.text, ticket.digest, ticket.problems, ticket.severity_rank, each.added)
-            for each in extensions
-            for ticket in [each.ticket]
-        ]
-    )
+    groups_sql.extend([(each.row.id, each.ticket, each.added) for each in extensions])
     export_search.replace({each.row.id: (each.ticket.words, each.ticket.hosts) for each in extensions})
     _append("extend", [(each.row, each.added) for each in extensions], now, actor)
 
@@ -214,10 +208,7 @@ def _is_raised(row: GroupRow, severity: str) -> bool:
 def _written(
     grown: Sequence[tuple[GroupRow, str, Group]], checkpoint: Checkpoint = no_checkpoint
 ) -> dict[str, RaisedTicket]:
-    tickets = [
-        extended_ticket(OpenGroup(row, frozenset(), group), replace(group, severity=severity))
-        for row, severity, group in grown
-    ]
+    tickets = [extended_ticket(row, replace(group, severity=severity)) for row, severity, group in grown]
     texts = written(tickets, checkpoint)
     return {row.id: RaisedTicket(row, severity, text) for (row, severity, _), text in zip(grown, texts, strict=True)}
 

@@ -108,7 +108,7 @@ def _draft(export: Export, finding: _Finding, ticket: WrittenTicket, now: dateti
 
 def _reduce(export_id: str, first: _Finding, kept: WrittenTicket, added: int) -> None:
     """Leave the group's export with its first finding; `added` is the change of their number, below 0."""
-    groups_sql.reduce((export_id, kept.text, kept.digest, kept.problems, kept.severity_rank, added), source_id=first.id)
+    groups_sql.reduce((export_id, kept, added), source_id=first.id)
     export_search.remove_hosts(export_id)
     export_search.replace({export_id: (kept.words, kept.hosts)})
     # What waited for the target of a rule is left to the person, too.
