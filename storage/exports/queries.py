@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from peewee import JOIN, SQL, Case, Query, Select, chunked, fn
+from peewee import JOIN, SQL, Case, Join, Query, Select, chunked, fn
 
 from schemas.base.errors import ExportNotFound
 from schemas.base.timestamps import to_ms
@@ -14,7 +14,7 @@ from schemas.exports.record import Export
 from schemas.exports.state_machine import ExportStatus
 from schemas.targets.target import TargetStatus
 from storage.db import identifiers
-from storage.db.engine import database
+from storage.db.engine import database, is_sqlite
 from storage.db.models import ExportRow, TargetRow
 from storage.db.queries import in_query, tuples
 from storage.exports.poll_sql import read_exports
@@ -145,11 +145,20 @@ def count_waiting(target_id: str, limit: int) -> int:
     )
 
 
-def count_due(now: datetime, limit: int) -> int:
-    """Return how many exports may be claimed at `now`, counting no further than `limit`."""
-    # From target to target: only CROSS JOIN keeps SQLite to this order.
-    due = TargetRow.select(SQL("1")).join(ExportRow, JOIN.CROSS).where(ExportRow.target == TargetRow.id)
-    return count_up_to(due.where(is_open(now), ExportRow.due_at <= now), limit)
+def count_due(now: datetime, limit: int, *, held_back: bool = False) -> int:
+    """Return how many exports may be claimed at `now`, or are `held_back` by their targets, counting to `limit` at most."""
+    is_free = TargetRow.held_until.is_null() | (TargetRow.held_until <= now)
+    is_open = (TargetRow.status == TargetStatus.ACTIVE.value) & is_free
+    of_targets = ~is_open if held_back else is_open
+    if is_sqlite():
+        # From target to target: only CROSS JOIN keeps SQLite to this order.
+        due = TargetRow.select(SQL("1")).join(ExportRow, JOIN.CROSS)
+        return count_up_to(due.where(ExportRow.target == TargetRow.id, ExportRow.due_at <= now, of_targets), limit)
+    # A limit for each target: with one limit outside, PostgreSQL might read all exports instead.
+    x = ExportRow.alias("x")
+    of_target = x.select(SQL("1").alias("one")).where(x.target == TargetRow.id, x.due_at <= now).limit(limit).alias("e")
+    due = TargetRow.select(SQL("1")).from_(Join(TargetRow, of_target, JOIN.LEFT_LATERAL, SQL("TRUE")))
+    return count_up_to(due.where(of_target.c.one.is_null(False), of_targets), limit)
 
 
 def any_waits_in_vain() -> bool:
@@ -157,12 +166,6 @@ def any_waits_in_vain() -> bool:
     is_off = TargetRow.status.in_((TargetStatus.BLOCKED.value, TargetStatus.DISABLED.value))
     waiting = TargetRow.select(SQL("1")).join(ExportRow, JOIN.CROSS).where(ExportRow.target == TargetRow.id)
     return bool(count_up_to(waiting.where(is_off, ExportRow.due_at.is_null(False)), 1))
-
-
-def is_open(now: datetime) -> Any:
-    """Return the condition that an attempt may start for a target at `now`."""
-    is_free = TargetRow.held_until.is_null() | (TargetRow.held_until <= now)
-    return (TargetRow.status == TargetStatus.ACTIVE.value) & is_free
 
 
 def count_up_to(query: Any, limit: int) -> int:

@@ -7,18 +7,18 @@ there are thousands at most.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
-from peewee import JOIN, SQL, Case, Join, Select, fn
+from peewee import SQL, Case, Select, fn
 
 from schemas.exports.recoveries import RecoveryStatus
 from schemas.exports.state_machine import ExportStatus
 from schemas.intake.scanner import SEVERITIES
 from schemas.targets.target import FAILING, TargetStatus
 from storage.db.columns import columns, read
-from storage.db.engine import database, is_sqlite
+from storage.db.engine import database
 from storage.db.models import AccountRow, ApprovalRuleRow, ExportRow, RecoveryRow, TargetRow
-from storage.exports.queries import count_up_to, is_open, last_error
+from storage.exports.queries import last_error
 from storage.reporting import menu_counts
 from storage.targets import targets
 
@@ -81,14 +81,6 @@ class StoppedRule:
 
 
 @dataclass(frozen=True, slots=True)
-class DueCounts:
-    """Exports that are due: how many could be sent now, and how many wait for a target that nothing is sent to."""
-
-    could_be_sent: int
-    held_back: int
-
-
-@dataclass(frozen=True, slots=True)
 class RunningRecovery:
     """A running recovery with its target and account."""
 
@@ -141,11 +133,6 @@ def list_stopped_rules(account_id: int, limit: int) -> list[StoppedRule]:
     return read(StoppedRule, found.order_by(r.id.desc()).limit(limit))
 
 
-def count_due(now: datetime) -> DueCounts:
-    """Return how many exports of all accounts are due at `now`, neither number further than MAX_COUNTED and one."""
-    return DueCounts(_count_due(is_open(now), now), _count_due(~is_open(now), now))
-
-
 def count_leases() -> int:
     """Return how many exports of all accounts workers hold."""
     x = ExportRow.alias("x")
@@ -161,17 +148,3 @@ def list_running_recoveries() -> list[RunningRecovery]:
     found = RecoveryRow.select(*columns(RunningRecovery, RecoveryRow, **of_target)).join(TargetRow)
     running = found.where(RecoveryRow.status == RecoveryStatus.RUNNING.value)
     return read(RunningRecovery, running.order_by(RecoveryRow.target).limit(MAX_RECOVERIES))
-
-
-def _count_due(is_wanted: Any, now: datetime) -> int:
-    """Count the due exports of targets that match, from target to target and no further than MAX_COUNTED and one."""
-    most = MAX_COUNTED + 1
-    if is_sqlite():
-        # Only CROSS JOIN keeps SQLite to this order.
-        due = TargetRow.select(SQL("1")).join(ExportRow, JOIN.CROSS)
-        return count_up_to(due.where(ExportRow.target == TargetRow.id, ExportRow.due_at <= now, is_wanted), most)
-    # A limit for each target: with one limit outside, PostgreSQL might read all exports instead.
-    x = ExportRow.alias("x")
-    of_target = x.select(SQL("1").alias("one")).where(x.target == TargetRow.id, x.due_at <= now).limit(most).alias("e")
-    due = TargetRow.select(SQL("1")).from_(Join(TargetRow, of_target, JOIN.LEFT_LATERAL, SQL("TRUE")))
-    return count_up_to(due.where(of_target.c.one.is_null(False), is_wanted), most)

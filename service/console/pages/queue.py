@@ -11,7 +11,7 @@ from service.console.layout import CONSOLE, ConsolePage
 from service.console.sessions import ConsoleUser
 from service.console.wording import bounded
 from storage.compliance import requests as compliance_requests
-from storage.exports import worker_heartbeats
+from storage.exports import queries, worker_heartbeats
 from storage.reporting import dashboard_queries, metrics_snapshot
 from storage.reporting.dashboard_queries import MAX_COUNTED, MAX_RECOVERIES
 
@@ -26,7 +26,7 @@ class QueuePage(ConsolePage):
     def content(self, req: falcon.Request, user: ConsoleUser, **_ids: str) -> Mapping[str, Any]:
         """Return the figures; `queued` is None while Redis is unavailable."""
         now = utc_now()
-        known, due = worker_heartbeats.list_recent(now), dashboard_queries.count_due(now)
+        known, most = worker_heartbeats.list_recent(now), MAX_COUNTED + 1
         due_age_s = metrics_snapshot.due_age_s(now)
         recoveries = dashboard_queries.list_running_recoveries()
         by_status, by_pause = metrics_snapshot.targets_by_state(now)
@@ -36,8 +36,8 @@ class QueuePage(ConsolePage):
             "alive": sum(worker.is_alive for worker in known),
             # The clocks of two hosts may differ slightly.
             "sweep_lag_s": max(0.0, (now - known[0].seen_at).total_seconds()) if known else None,
-            "could_be_sent": bounded(due.could_be_sent, MAX_COUNTED),
-            "held_back": bounded(due.held_back, MAX_COUNTED),
+            "could_be_sent": bounded(queries.count_due(now, most), MAX_COUNTED),
+            "held_back": bounded(queries.count_due(now, most, held_back=True), MAX_COUNTED),
             "due_age_s": due_age_s,
             "is_late": due_age_s > metrics_snapshot.LATE_S,
             "leases": dashboard_queries.count_leases(),
