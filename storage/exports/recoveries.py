@@ -57,8 +57,7 @@ def begin(target_id: str, since: datetime, now: datetime, actor: str) -> JobLeas
     Raises TargetNotFound, Conflict for a target that is turned off, AlreadyRecovering.
     """
     lease = identifiers.new_id(identifiers.LEASE, now)
-    recovery_id = _create(target_id, None, since, now, actor, lease, now + timedelta(seconds=LEASE_S))
-    return JobLease(recovery_id, lease)
+    return JobLease(_create(target_id, None, since, now, actor, lease), lease)
 
 
 def request(target_id: str, account_id: int, since: datetime, now: datetime, actor: str) -> Recovery:
@@ -66,7 +65,7 @@ def request(target_id: str, account_id: int, since: datetime, now: datetime, act
 
     Notify the workers after the commit. Raises TargetNotFound, Conflict for a target that is turned off, AlreadyRecovering.
     """
-    return get(_create(target_id, account_id, since, now, actor, None, now), account_id)
+    return get(_create(target_id, account_id, since, now, actor), account_id)
 
 
 def claim_next(now: datetime) -> JobLease | None:
@@ -141,9 +140,9 @@ def list_account_page(account_id: int, limit: int, before: str | None = None) ->
 
 
 def _create(
-    target_id: str, account_id: int | None, since: datetime, now: datetime, actor: str, lease: str | None, due_at: datetime
+    target_id: str, account_id: int | None, since: datetime, now: datetime, actor: str, lease: str | None = None
 ) -> str:
-    """Store a recovery and return its id."""
+    """Store a recovery and return its id; without a lease, any worker may claim it at once."""
     status = _target_status(target_id, account_id)
     if status not in ENABLED:
         raise Conflict(f"Target {target_id} is {status}; run `target resume {target_id}`, then recover its exports.")
@@ -159,7 +158,7 @@ def _create(
         after_id=_FROM_THE_FIRST,
         actor=actor,
         lease=lease,
-        next_run_at=due_at,
+        next_run_at=now if lease is None else now + timedelta(seconds=LEASE_S),
         created_at=now,
     )
     # Word by word the condition of its unique index.

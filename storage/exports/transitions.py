@@ -25,7 +25,6 @@ from schemas.trackers.failures import CONFIGURATION_CODES
 from schemas.trackers.registry import GENERIC_WEBHOOK, LONGEST_LOOKUP_S
 from schemas.triage.bulk_decisions import CHANGED, DecisionResult, ExportReference
 from schemas.triage.decision_forms import DismissalRequest
-from schemas.triage.search_words import hosts_of, words_of
 from schemas.url_policy.policy import TargetPolicy
 from storage.accounts.account_limits import UNLIMITED, AccountLimits, Limited
 from storage.accounts.accounts import require_webhooks
@@ -426,13 +425,8 @@ def require_changed(results: Sequence[DecisionResult], transition: Transition) -
         raise _conflict(transition, result.id, result.status)
 
 
-def change(
-    export: Export, changes: Mapping[str, Any], action: str, now: datetime, actor: str, reason: str | None = None
-) -> None:
-    """Write columns of a locked export whose status stays, and append an audit entry."""
-    ExportRow.update(**changes, version=ExportRow.version + 1).where(ExportRow.id == export.id).execute()
-    if ticket := changes.get("ticket"):
-        export_search.replace({export.id: (words_of(ticket), hosts_of(ticket))})
+def append_entry(export: Export, action: str, now: datetime, actor: str, reason: str | None = None) -> None:
+    """Append the audit entry of a decision on an export whose status stays."""
     status = export.status.value
     append_all([AuditEntry(to_ms(now), actor, action, export.id, status, status, reason)])
 
@@ -499,12 +493,6 @@ def approval_errors(target_ids: Sequence[str], account_id: int, policy: TargetPo
         except ValidationFailed as refused:
             errors[target_id] = refused
     return errors
-
-
-def require_approvable_target(target_id: str, account_id: int, policy: TargetPolicy) -> None:
-    """Raise ValidationFailed unless exports of the account may be approved for a target now, as `approve` does."""
-    if refused := approval_errors([target_id], account_id, policy).get(target_id):
-        raise refused
 
 
 def digest_error(ticket_digest: str | None, export: Export | LockedExport) -> TicketChanged | None:

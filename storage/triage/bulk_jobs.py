@@ -99,7 +99,7 @@ class _JobState:
 def begin(new: NewBulkJob, now: datetime, policy: TargetPolicy) -> JobLease:
     """Create a job and claim it for its first batch. Raises what `request` raises."""
     lease = identifiers.new_id(identifiers.LEASE, now)
-    return JobLease(_create(new, now, policy, lease, now + timedelta(seconds=LEASE_S)), lease)
+    return JobLease(_create(new, now, policy, lease), lease)
 
 
 def request(new: NewBulkJob, now: datetime, policy: TargetPolicy) -> BulkJob:
@@ -108,7 +108,7 @@ def request(new: NewBulkJob, now: datetime, policy: TargetPolicy) -> BulkJob:
     Raises CountDiffers, Conflict for an account with MAX_RUNNING jobs, ValidationFailed for more than MAX_MATCHES exports or
     for the target, TargetUrlRefused if `policy` refuses its URL.
     """
-    return get(_create(new, now, policy, None, now), new.account_id)
+    return get(_create(new, now, policy), new.account_id)
 
 
 def claim_next(now: datetime) -> JobLease | None:
@@ -168,13 +168,15 @@ def list_page(account_id: int | None = None, limit: int | None = None, before: s
     return read(BulkJob, newest_first(own, BulkJobRow.id, limit, before))
 
 
-def _create(new: NewBulkJob, now: datetime, policy: TargetPolicy, lease: str | None, due_at: datetime) -> str:
-    """Store a job with its items and return its id."""
+def _create(new: NewBulkJob, now: datetime, policy: TargetPolicy, lease: str | None = None) -> str:
+    """Store a job with its items and return its id; without a lease, any worker may claim it at once."""
     decision, job_id = new.decision, identifiers.new_id(identifiers.BULK_JOB, now)
     options = {"target_id": decision.target_id, "reason": decision.reason, "note": decision.note}
     with transaction():
         if decision.target_id is not None:
-            transitions.require_approvable_target(decision.target_id, new.account_id, policy)
+            errors = transitions.approval_errors([decision.target_id], new.account_id, policy)
+            if refused := errors.get(decision.target_id):
+                raise refused
         _require_room(new.account_id)
         found = _expected_matches(new)
         BulkJobRow.insert(
@@ -191,7 +193,7 @@ def _create(new: NewBulkJob, now: datetime, policy: TargetPolicy, lease: str | N
             errors={},
             actor=new.actor,
             lease=lease,
-            next_run_at=due_at,
+            next_run_at=now if lease is None else now + timedelta(seconds=LEASE_S),
             created_at=now,
         ).execute()
         _insert_items(job_id, found)

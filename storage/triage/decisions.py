@@ -6,7 +6,6 @@ returns the export, so that a double click is no error.
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
 from datetime import datetime
 from typing import Any, Final
 
@@ -16,18 +15,19 @@ from schemas.base.timestamps import format_rfc3339_or_none, from_ms, to_ms
 from schemas.exports.decisions import DismissalReason, Snooze
 from schemas.exports.record import Export
 from schemas.exports.state_machine import ExportStatus, Transition
-from schemas.exports.tickets.ticket import digest
-from schemas.exports.tickets.ticket_text import preview_problems
-from schemas.intake.scanner import SEVERITIES
 from schemas.triage.bulk_decisions import DecisionResult, ExportReference
 from schemas.triage.decision_forms import DismissalRequest, Edit
 from storage.accounts.account_limits import UNLIMITED, AccountLimits, Limited
 from storage.db import identifiers
+from storage.db.columns import JsonField
 from storage.db.engine import transaction
+from storage.db.models import ExportRow
 from storage.exports import groups_sql
 from storage.exports.queries import get
+from storage.exports.rows import written_records
+from storage.exports.search import export_search
 from storage.exports.transitions import (
-    change,
+    append_entry,
     check_transition,
     digest_error,
     dismiss_many,
@@ -36,8 +36,9 @@ from storage.exports.transitions import (
     reopen_groups,
     require_changed,
     transition_many,
+    update,
 )
-from storage.exports.transitions_sql import NOT_SNOOZED, LockedExport
+from storage.exports.transitions_sql import NOT_SNOOZED, LockedExport, write_locked
 from storage.triage import groups
 
 #: The parts of a ticket that an edit can replace.
@@ -59,15 +60,11 @@ def edit(export_id: str, account_id: int | None, now: datetime, actor: str, edit
             return export
         original = export.original_ticket or export.ticket
         is_original = all(ticket[name] == original[name] for name in EDITABLE)
-        [problems] = preview_problems([ticket])
-        changes = {
-            "ticket": ticket,
-            "ticket_digest": digest(ticket),
-            "preview_problems": [asdict(each) for each in problems],
-            "severity_rank": SEVERITIES.index(ticket["severity"]),
-            "original_ticket": None if is_original else original,
-        }
-        change(export, changes, "edit", now, actor)
+        [written] = written_records([ticket])
+        original_ticket = None if is_original else JsonField.text(original)
+        write_locked([{"id": export_id, **written.columns()}], {"original_ticket": original_ticket})
+        export_search.replace({export_id: (written.words, written.hosts)})
+        append_entry(export, "edit", now, actor)
         return get(export_id)
 
 
@@ -162,7 +159,8 @@ def snooze(export_id: str, account_id: int | None, now: datetime, actor: str, un
         _require_prepared("snooze", export)
         if export.snooze == Snooze(until):
             return export
-        change(export, {"snoozed_at": now, "snoozed_until": until}, "snooze", now, actor, format_rfc3339_or_none(until))
+        update([export_id], version=ExportRow.version + 1, snoozed_at=now, snoozed_until=until)
+        append_entry(export, "snooze", now, actor, format_rfc3339_or_none(until))
         return get(export_id)
 
 

@@ -7,14 +7,12 @@ from typing import Any, Final, NamedTuple
 from peewee import JOIN
 
 from schemas.base.errors import Conflict, WrongStatus
-from schemas.base.timestamps import to_ms
 from schemas.exports.record import Export
 from schemas.exports.state_machine import ExportStatus
 from schemas.exports.tickets.group_ticket import Group, Place, finding_ticket, read_group
 from schemas.exports.tickets.ticket import Source, Ticket
 from schemas.intake.artifacts import artifact_url
 from storage.accounts.account_limits import UNLIMITED, AccountLimits
-from storage.accounts.audit_log import AuditEntry, append_all
 from storage.db import identifiers
 from storage.db.columns import columns, read
 from storage.db.engine import transaction
@@ -22,7 +20,7 @@ from storage.db.models import FindingRow, PageResultRow
 from storage.exports import groups_sql
 from storage.exports.rows import Draft, WrittenTicket, written
 from storage.exports.search import export_search
-from storage.exports.transitions import lock, prepare, update
+from storage.exports.transitions import append_entry, lock, prepare, update
 from storage.exports.transitions_sql import set_waiting
 from storage.triage.decisions import EDITABLE
 
@@ -73,8 +71,7 @@ def split(
         fixed = [new_id for each, new_id in zip(others, new_ids, strict=True) if each.fixed_at is not None]
         update(fixed, findings_fixed=1)
         _reduce(export.id, first, kept, 1 - total)
-        status, reason = export.status.value, f"{1 + len(others)} findings"
-        append_all([AuditEntry(to_ms(now), actor, "split", export.id, status, status, reason)])
+        append_entry(export, "split", now, actor, f"{1 + len(others)} findings")
         return [export.id, *new_ids]
 
 
