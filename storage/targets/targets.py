@@ -32,7 +32,6 @@ _CHANGES: Final = {
     "resume": (RESUMABLE, TargetStatus.ACTIVE),
     "disable": (frozenset(TargetStatus) - {TargetStatus.DISABLED}, TargetStatus.DISABLED),
 }
-_OFF: Final = frozenset({TargetStatus.BLOCKED, TargetStatus.DISABLED})
 #: `status_reason` of targets whose account may no longer use webhooks.
 NO_WEBHOOKS: Final = "webhooks_not_allowed"
 #: `status_reason` of an inactive target: the secret that is missing.
@@ -115,7 +114,7 @@ def set_secret(
         row = locked_row(target_id, account_id)
         row.secret_sealed = sealed
         # Only these columns, and the status only where it is unchanged: a worker may have written to the target.
-        _change(target_id, secret_sealed=sealed, secret_fingerprint=fingerprint, updated_at=now)
+        compare_and_swap(TargetRow, target_id, secret_sealed=sealed, secret_fingerprint=fingerprint, updated_at=now)
         activate(row, None, now)
         if row.provider_key != GENERIC_WEBHOOK:
             # The result of a validation under way is that of the former token.
@@ -130,7 +129,8 @@ def activate(row: TargetRow, default: DefaultSecret | None, now: datetime) -> No
     """Turn an inactive target active if it has every secret that it needs now. The caller holds its lock."""
     missing = missing_secret(row, default)
     status = TargetStatus.INACTIVE if missing else TargetStatus.ACTIVE
-    _change(row.id, when=TargetStatus.INACTIVE, status=status.value, status_reason=missing, updated_at=now)
+    is_inactive = TargetRow.status == TargetStatus.INACTIVE.value
+    compare_and_swap(TargetRow, row.id, is_inactive, status=status.value, status_reason=missing, updated_at=now)
 
 
 def change_status(
@@ -157,8 +157,8 @@ def change_status(
         row = locked_row(target_id, account_id)
         if verb == "resume":
             # A resumed target is tried now, whatever its receiver or its breaker asked for.
-            _change(target_id, held_until=None, held_reason=None, ramp=1)
-            _change(target_id, failures_in_row=0, undelivered_in_row=0, failing_since=None)
+            unfailed = {"failures_in_row": 0, "undelivered_in_row": 0, "failing_since": None}
+            compare_and_swap(TargetRow, target_id, held_until=None, held_reason=None, ramp=1, **unfailed)
         if row.status == status.value:
             return
         if row.status not in sources:
@@ -169,7 +169,7 @@ def change_status(
             option = " --standard-webhooks" if missing == NO_STANDARD_SECRET else ""
             raise Conflict(f"Target {target_id} has no {lacks}; give it one with `secret set target ID{option}`.")
         status_reason = None if status is TargetStatus.ACTIVE else reason
-        _change(target_id, status=status.value, status_reason=status_reason, updated_at=now)
+        compare_and_swap(TargetRow, target_id, status=status.value, status_reason=status_reason, updated_at=now)
         append(now, actor, f"{verb}_target", target_id, reason)
 
 
@@ -186,10 +186,11 @@ def record_validation(target_id: str, account_id: int | None, validation: Valida
         is_awaited = row.validation_asked_at is not None or row.validation_lease is not None
         has_failed_elsewhere = row.validation_status == FAILED and not is_about_address(row.validation_reason)
         if validation.is_partial and validation.has_passed and has_failed_elsewhere:
-            _change(target_id, validation_due_at=row.validation_due_at if is_awaited else now)
+            compare_and_swap(TargetRow, target_id, validation_due_at=row.validation_due_at if is_awaited else now)
             return
         failures = 0 if validation.has_passed else row.validation_failures + 1
-        _change(
+        compare_and_swap(
+            TargetRow,
             target_id,
             validation_status=PASSED if validation.has_passed else FAILED,
             validation_reason=validation.reason,
@@ -201,7 +202,7 @@ def record_validation(target_id: str, account_id: int | None, validation: Valida
         if validation.is_refused:
             deactivate(target_id, TargetStatus.BLOCKED, validation.reason, now, actor)
         elif not validation.has_passed:
-            _change(target_id, connected_status=FAILING)
+            compare_and_swap(TargetRow, target_id, connected_status=FAILING)
 
 
 def refuse(target_id: str, reason: str | None, now: datetime, actor: str, base_url: str | None = None) -> None:
@@ -245,7 +246,7 @@ def block_all(account_id: int, now: datetime, actor: str) -> None:
 
     A target that is blocked or disabled keeps its reason.
     """
-    is_on = TargetRow.status.in_([status.value for status in TargetStatus if status not in _OFF])
+    is_on = TargetRow.status.not_in((TargetStatus.BLOCKED.value, TargetStatus.DISABLED.value))
     on = TargetRow.select(TargetRow.id).where(TargetRow.account == account_id, is_on).order_by(TargetRow.id)
     # Locked in the order of workers, which write several targets at once.
     ids = scalars(for_update(on, "FOR NO KEY UPDATE"))
@@ -350,11 +351,6 @@ def _shows(status: TargetStatus, now: datetime) -> Any:
     if status is TargetStatus.ACTIVE:
         return has_status & (TargetRow.held_until.is_null() | ~is_held)
     return has_status
-
-
-def _change(target_id: str, when: TargetStatus | None = None, **changes: object) -> None:
-    """Write these columns alone, only if the target still has the status `when`."""
-    compare_and_swap(TargetRow, target_id, *([] if when is None else [TargetRow.status == when.value]), **changes)
 
 
 def _target(row: TargetRow, default: DefaultSecret | None) -> Target:

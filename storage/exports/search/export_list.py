@@ -144,18 +144,14 @@ def _ranked_ids(query: ExportQuery, sort: ExportSort, limit: int | None, after: 
         rest = None if limit is None else limit - len(found)
         if rest == 0:
             break
-        if _is_before(rank, after):
+        if after is not None and isinstance(rank, int) and rank > after.rank:
+            # All of these come before the page.
             continue
         # With a constant in their order, SQLite would sort all of the parts.
         order = _NEWEST_FIRST if isinstance(rank, int) else _ORDERS[sort][0]
         rows = first_rows(parts, _page_of(parts, rank, query, sort, after), rest, order)
         found += scalars(Select([rows], [SQL("id")]).bind(database))
     return found
-
-
-def _is_before(rank: Any, after: ListPosition | None) -> bool:
-    """Return whether exports that all have this rank come before a position."""
-    return after is not None and isinstance(rank, int) and rank > after.rank
 
 
 def _page_of(
