@@ -67,8 +67,7 @@ def position_of(export: Export, sort: ExportSort) -> ListPosition:
 @planned_for_values()
 def count(query: ExportQuery, limit: int = MAX_COUNTED) -> int | None:
     """Return how many exports a query has; None where they are more than `limit`."""
-    of, _ = smallest(query)
-    parts = of.to_count
+    parts = smallest(query)[0].to_count
     number = count_rows(parts, parts.select(query, [parts.id.alias("id")]), limit + 1)
     return number if number <= limit else None
 
@@ -113,8 +112,8 @@ def _count_values(query: ExportQuery, columns: Sequence[tuple[str, Any]]) -> dic
     values = [column for _, column in columns]
     counts: dict[str, dict[str, int]] = {name: {} for name, _ in columns}
     of, _ = smallest(query)
-    select = _page_of(of.parts, SQL("0"), query, ExportSort.NEWEST, None, values)
-    newest = first_rows(of.parts, select, MAX_FACETED, _NEWEST_FIRST)
+    select = _page_of(of, SQL("0"), query, ExportSort.NEWEST, None, values)
+    newest = first_rows(of, select, MAX_FACETED, _NEWEST_FIRST)
     counted = [SQL(column.column_name) for column in values]
     combinations = Select([newest], [*counted, fn.COUNT(SQL("1"))]).group_by(*counted).bind(database)
     # Few combinations of values are left to add up.
@@ -133,8 +132,8 @@ def _ids(query: ExportQuery, sort: ExportSort, limit: int | None, after: ListPos
     of, is_small = smallest(query, sort)
     if rank is not None and not is_small:
         return _ranked_ids(query, sort, limit, after)
-    select = _page_of(of.parts, SQL("0") if rank is None else rank, query, sort, after)
-    return Select([first_rows(of.parts, select, limit, _ORDERS[sort][0])], [SQL("id")])
+    select = _page_of(of, SQL("0") if rank is None else rank, query, sort, after)
+    return Select([first_rows(of, select, limit, _ORDERS[sort][0])], [SQL("id")])
 
 
 def _ranked_ids(query: ExportQuery, sort: ExportSort, limit: int | None, after: ListPosition | None) -> list[str]:

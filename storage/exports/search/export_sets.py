@@ -55,7 +55,7 @@ _SECOND: Final = Value(_PartValue(1), converter=False)
 
 @dataclass(frozen=True, slots=True)
 class IndexParts:
-    """Exports that an index has, in a part for each of `values`.
+    """A set of exports that an index has, in a part for each of `values`. One that is not ordered is read and sorted whole.
 
     `model` is what the index is of, `id` the column of the exports' ids, `where` what the index begins with; `_FIRST` and
     `_SECOND` stand for the values of a part there. `implied` are the members of a query that hold for each of the exports.
@@ -70,6 +70,19 @@ class IndexParts:
     is_ordered: bool = True
     #: Whether an export may be in several parts.
     overlaps: bool = False
+    #: The same exports in parts that an index has in the order of severity, as few as possible.
+    by_severity: "IndexParts | None" = None
+
+    @property
+    def to_count(self) -> "IndexParts":
+        """The parts that are counted."""
+        return self.by_severity or self
+
+    def has_order(self, sort: ExportSort) -> bool:
+        """Return whether indexes have the exports in this order."""
+        if sort is ExportSort.SEVERITY:
+            return self.by_severity is not None
+        return self.is_ordered and sort is not ExportSort.FINDINGS
 
     def select(self, query: ExportQuery, columns: Sequence[Any], *conditions: Any, has_rows: bool = False) -> Any:
         """Return the query of `columns` for what a query has of each part; `has_rows` if they are of the exports' rows."""
@@ -84,39 +97,13 @@ class IndexParts:
         return (found.join(ExportRow) if is_joined else found).where(*wanted)
 
 
-@dataclass(frozen=True, slots=True)
-class ExportSet:
-    """The exports with one of the values of a filter. One that is not ordered is read and sorted whole."""
-
-    parts: IndexParts
-    #: The same exports in parts that an index has in the order of severity, as few as possible.
-    by_severity: IndexParts | None = None
-
-    @property
-    def to_count(self) -> IndexParts:
-        """The parts that are counted."""
-        return self.by_severity or self.parts
-
-    @property
-    def is_ordered(self) -> bool:
-        """Whether indexes have the exports in the order of time."""
-        return self.parts.is_ordered
-
-    def has_order(self, sort: ExportSort) -> bool:
-        """Return whether indexes have the exports in this order."""
-        if sort is ExportSort.SEVERITY:
-            return self.by_severity is not None
-        return self.is_ordered and sort is not ExportSort.FINDINGS
-
-
-def smallest(query: ExportQuery, sort: ExportSort = ExportSort.NEWEST) -> tuple[ExportSet, bool]:
+def smallest(query: ExportQuery, sort: ExportSort = ExportSort.NEWEST) -> tuple[IndexParts, bool]:
     """Return the smallest set of a query, and whether it is sorted whole.
 
     Of an order by time, the set is in that order or small. Where there is nothing to choose from, it is not counted, and is
     not small.
     """
-    everything = ExportSet(_everything(query))
-    sets = [*_sets(query)]
+    everything, sets = _everything(query), [*_sets(query)]
     if not sets:
         return everything, False
     if len(sets) == 1 and sets[0].has_order(sort):
@@ -178,33 +165,34 @@ def count_rows(parts: IndexParts, select: Any, limit: int) -> int:
     return int(counted.bind(database).scalar())
 
 
-def _sets(query: ExportQuery) -> Iterator[ExportSet]:
+def _sets(query: ExportQuery) -> Iterator[IndexParts]:
     """Yield the sets that the filters of a query name, those that are small in most installations first."""
     if query.account_id is not None:
         yield from _small_sets(query)
     if query.words:
-        yield ExportSet(_of_words(query))
+        yield _of_words(query)
     if query.target_ids:
-        yield ExportSet(_of_targets(query.target_ids))
+        yield _of_targets(query.target_ids)
     if query.account_id is not None and (query.statuses or query.severities):
-        yield ExportSet(_by_status(query), by_severity=_by_status(query) if _is_narrow(query) else _by_severity(query))
+        by_status = _by_status(query)
+        yield replace(by_status, by_severity=by_status if _is_narrow(query) else _by_severity(query))
     if query.project_ids:
-        yield ExportSet(_parts((ExportRow.project == _FIRST,), "project_ids", values=_one_each(query.project_ids)))
+        yield _parts((ExportRow.project == _FIRST,), "project_ids", values=_one_each(query.project_ids))
     if query.visible_projects is not None and len(query.visible_projects) <= _MAX_PARTS:
         visible = _one_each(query.visible_projects or _NO_PROJECT)
-        yield ExportSet(_parts((ExportRow.project == _FIRST,), "visible_projects", values=visible))
+        yield _parts((ExportRow.project == _FIRST,), "visible_projects", values=visible)
     if query.account_id is not None and query.sources:
         of_source = _of(query, ExportRow.source_type, _FIRST)
-        yield ExportSet(_parts(of_source, "account_id", "sources", values=_one_each(query.sources)))
+        yield _parts(of_source, "account_id", "sources", values=_one_each(query.sources))
 
 
-def _small_sets(query: ExportQuery) -> Iterator[ExportSet]:
+def _small_sets(query: ExportQuery) -> Iterator[IndexParts]:
     for kind, member, values in ((HOST, "hosts", query.hosts), (RULE, "rules", query.rules)):
         if values:
-            yield ExportSet(_of_terms(query, kind, member, values))
+            yield _of_terms(query, kind, member, values)
     if query.is_snoozed:
         snoozed = (ExportRow.account == query.account_id, ExportRow.snoozed_at.is_null(False))
-        yield ExportSet(_parts(snoozed, "account_id"))
+        yield _parts(snoozed, "account_id")
 
 
 def _one_each(values: Sequence[Any]) -> tuple[tuple[Any], ...]:
@@ -275,7 +263,7 @@ def _is_narrow(query: ExportQuery) -> bool:
     return bool(query.severities) or query.created_after is not None or query.created_before is not None
 
 
-def _size(query: ExportQuery, of: ExportSet, limit: int) -> int:
+def _size(query: ExportQuery, of: IndexParts, limit: int) -> int:
     """Return how many exports a set has, or `limit` where they are as many or more."""
     alone = ExportQuery(query.account_id, created_after=query.created_after, created_before=query.created_before)
     select = of.to_count.select(alone, [SQL("1")])
