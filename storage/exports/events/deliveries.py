@@ -251,9 +251,13 @@ def follow(export_id: str, target_id: str, wanted: Collection[str], now: datetim
     if bodies:
         moved = {"target": target_id, "body": Case(TicketEventRow.id, bodies)}
         TicketEventRow.update(**moved).where(TicketEventRow.id.in_([event_id for event_id, _ in bodies])).execute()
+    cancel(pending & (TicketEventRow.target != target_id), RETRIED_ELSEWHERE, now)
+
+
+def cancel(condition: Any, error_code: str, now: datetime) -> None:
+    """Cancel the events that a condition names, also those that are being sent. The caller holds the transaction."""
     ended = {"status": TicketEventStatus.CANCELLED.value, "body": None, "due_at": None, "lease": None, "finished_at": now}
-    left = pending & (TicketEventRow.target != target_id)
-    TicketEventRow.update(**ended, error_code=RETRIED_ELSEWHERE).where(left).execute()
+    TicketEventRow.update(**ended, error_code=error_code).where(condition).execute()
 
 
 def _end(events: Sequence[_Unsendable], error_code: str, now: datetime, actor: str) -> None:

@@ -10,6 +10,7 @@ from schemas.exports.tickets.ticket import MANUAL, REDACTED_TICKET, digest
 from schemas.exports.tickets.ticket_events import TicketChange, TicketEventStatus
 from storage.db.models import ExportRow, TicketChangeRow, TicketEventRow
 from storage.db.queries import for_update, tuples
+from storage.exports.events.deliveries import cancel
 from storage.exports.events.forming import ApprovedTicket, NewEvent, approved_tickets, store
 
 _EMPTY_DIGEST: Final = digest(REDACTED_TICKET.record())
@@ -24,11 +25,9 @@ def redact_events(export_ids: Sequence[str], now: datetime) -> None:
     """
     if not export_ids:
         return
-    of_exports = TicketEventRow.export.in_(export_ids)
-    ended = {"status": TicketEventStatus.CANCELLED.value, "body": None, "due_at": None, "lease": None, "finished_at": now}
-    pending = TicketEventRow.status == TicketEventStatus.PENDING.value
-    open_until = _open_until(of_exports & pending, now)
-    TicketEventRow.update(**ended, error_code="redacted").where(of_exports, pending).execute()
+    pending = TicketEventRow.export.in_(export_ids) & (TicketEventRow.status == TicketEventStatus.PENDING.value)
+    open_until = _open_until(pending, now)
+    cancel(pending, "redacted", now)
     TicketChangeRow.delete().where(TicketChangeRow.export.in_(export_ids)).execute()
     store([each._replace(due_at=open_until.get(each.ticket.export_id)) for each in _redactions(export_ids)], now)
 
