@@ -157,7 +157,7 @@ def export_from(row: PolledExport) -> Export:
         snooze=None if row.snoozed_at is None else Snooze(from_ms(row.snoozed_until)),
         approved_by=_approved_by(row),
         siblings=None if row.siblings is None else tuple(_json.python_value(row.siblings)),
-        finding=None if row.finding_id is None else _sighting(row, row.finding_id),
+        finding=None if row.finding_id is None else _sighting(row),
         held_until=from_ms(row.held_until),
         retry_after_s=None,
     )
@@ -276,12 +276,6 @@ def _last_attempt(row: PolledExport, at: int) -> LastAttempt:
     return LastAttempt(from_ms(at), row.last_response_status, row.last_error_code, row.last_duration_ms)
 
 
-def _sighting(row: PolledExport, finding_id: str) -> Sighting:
-    return Sighting(
-        finding_id=finding_id,
-        first_seen_at=from_ms(row.first_seen_at),
-        last_seen_at=from_ms(row.last_seen_at),
-        times_seen=row.times_seen,
-        first_scan_run_id=row.first_scan_run_id,
-        last_scan_run_id=row.last_scan_run_id,
-    )
+def _sighting(row: PolledExport) -> Sighting:
+    moments = {"first_seen_at": from_ms(row.first_seen_at), "last_seen_at": from_ms(row.last_seen_at)}
+    return record_of(Sighting, row, **moments)

@@ -168,7 +168,10 @@ def _changed_members(
         # The result of a validation under way is that of the former settings.
         changes |= {"provider_settings": json.dumps(settings, ensure_ascii=False), "validation_lease": None}
         entries.append(("configure_target", None))
-    for member, value in {**_webhook_options(row, wanted, default), **_events(row, wanted)}.items():
+    changed: dict[str, Any] = dict(_webhook_options(row, wanted, default))
+    if wanted.events is not None and ordered_events(wanted.events) != row.events:
+        changed["events"] = ordered_events(wanted.events)
+    for member, value in changed.items():
         changes[member] = value
         entries.append((f"set_{member}", value if isinstance(value, str) else " ".join(value)))
     return changes, entries
@@ -187,12 +190,6 @@ def _webhook_options(row: TargetRow, wanted: TargetEdit, default: DefaultSecret)
         code = "standard_secret_needed" if missing == targets.NO_STANDARD_SECRET else "secret_needed"
         raise ValidationFailed(problem("/signature", code))
     return changed
-
-
-def _events(row: TargetRow, wanted: TargetEdit) -> dict[str, list[str]]:
-    """Return the events that the target asks for, if they change."""
-    events = None if wanted.events is None else ordered_events(wanted.events)
-    return {} if events in (None, row.events) else {"events": events}
 
 
 def _sent_as_it_is(row: TargetRow) -> tuple[dict[str, Any], str]:

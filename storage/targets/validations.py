@@ -88,12 +88,17 @@ def cancel_unstarted(target_id: str, requested_at: datetime, now: datetime, acto
     The request's own finding is recorded then: nothing against the target.
     """
     has_not_begun = TargetRow.validation_lease.is_null() | (TargetRow.validation_due_at <= now)
-    return _take_back(target_id, requested_at, now, actor, has_not_begun)
+    return stop_waiting(target_id, requested_at, now, actor, has_not_begun)
 
 
-def stop_waiting(target_id: str, requested_at: datetime, now: datetime, actor: str) -> bool:
+def stop_waiting(target_id: str, requested_at: datetime, now: datetime, actor: str, *expected: Any) -> bool:
     """Stop waiting for a worker that has begun, as `cancel_unstarted` does; its result still counts if it returns."""
-    return _take_back(target_id, requested_at, now, actor)
+    with transaction():
+        is_same = TargetRow.validation_asked_at == requested_at
+        if not compare_and_swap(TargetRow, target_id, is_same, *expected, validation_asked_at=None):
+            return False
+        targets.record_validation(target_id, None, Validation(is_partial=True), now, actor)
+    return True
 
 
 def cancel(target_id: str, requested_at: datetime) -> bool:
@@ -156,12 +161,3 @@ def _spared_until(row: TargetRow, now: datetime) -> datetime | None:
         return None
     valid_until = None if row.last_success_at is None else row.last_success_at + VALID_FOR
     return valid_until if valid_until is not None and valid_until > now else None
-
-
-def _take_back(target_id: str, requested_at: datetime, now: datetime, actor: str, *expected: Any) -> bool:
-    with transaction():
-        is_same = TargetRow.validation_asked_at == requested_at
-        if not compare_and_swap(TargetRow, target_id, is_same, *expected, validation_asked_at=None):
-            return False
-        targets.record_validation(target_id, None, Validation(is_partial=True), now, actor)
-    return True

@@ -177,7 +177,10 @@ def _create(new: NewBulkJob, now: datetime, policy: TargetPolicy, lease: str | N
             errors = transitions.approval_errors([decision.target_id], new.account_id, policy)
             if refused := errors.get(decision.target_id):
                 raise refused
-        _require_room(new.account_id)
+        if _jobs.count_unfinished(BulkJobRow.account == new.account_id) >= MAX_RUNNING:
+            raise Conflict(
+                f"The account already has {MAX_RUNNING} running bulk jobs; wait until one has finished, or cancel one."
+            )
         found = _expected_matches(new)
         BulkJobRow.insert(
             id=job_id,
@@ -221,13 +224,6 @@ def _insert_items(job_id: str, exports: Sequence[tuple[str, int]]) -> None:
         insert_records(BulkJobItemRow, sorted(items, key=lambda item: str(item["export_id"])))
     except IntegrityError:
         raise Conflict("Some of these exports were deleted meanwhile; send the request again.") from None
-
-
-def _require_room(account_id: int) -> None:
-    if _jobs.count_unfinished(BulkJobRow.account == account_id) >= MAX_RUNNING:
-        raise Conflict(
-            f"The account already has {MAX_RUNNING} running bulk jobs; wait until one has finished, or cancel one."
-        )
 
 
 def _stop_reason(job: _JobState) -> str | None:

@@ -57,7 +57,8 @@ def approve_for_all(
         export = lock(export_id, account_id)
         if stale := digest_error(approval.ticket_digest, export):
             raise stale
-        existing = _siblings(export)
+        # Of an approval of this ticket for several targets.
+        existing = _in_order(export.siblings) if export.siblings else []
         if {each.target_id for each in existing} == {*approval.target_ids}:
             return sorted(existing, key=lambda each: approval.target_ids.index(str(each.target_id)))
 
@@ -134,11 +135,6 @@ def _was_at(export: Export, target_id: str) -> bool:
     there = scalars(own)
     left = (entry.action == Transition.RETRY.value) & entry.reason.in_(there)
     return export.target_id in there or bool(entry.select().where(entry.subject_id == export.id, left).exists())
-
-
-def _siblings(export: Export) -> list[Export]:
-    """Return the exports of the ticket of an approval for several targets; none if there was no such approval."""
-    return [] if export.siblings is None else _in_order(export.siblings)
 
 
 def _in_order(ids: Sequence[str]) -> list[Export]:
