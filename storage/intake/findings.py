@@ -1,12 +1,12 @@
 """Findings: what scan runs report, deduplicated by fingerprint; new ones prepare exports, or extend those of their rule."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 from schemas.base.checkpoint import Checkpoint, no_checkpoint
-from schemas.base.errors import NotFound, ValidationFailed
+from schemas.base.errors import ValidationFailed
 from schemas.base.fields import problem
 from schemas.base.timestamps import to_ms
 from schemas.exports.state_machine import ExportStatus
@@ -21,7 +21,6 @@ from schemas.triage.search_words import host_of
 from storage.accounts.account_limits import UNLIMITED, AccountLimits, Limited
 from storage.accounts.audit_log import AuditEntry, append_all
 from storage.db import identifiers
-from storage.db.columns import columns, read, read_first
 from storage.db.engine import connection, is_sqlite, transaction
 from storage.db.models import NO_EXPORT, ProjectRow, ScanRunRow
 from storage.exports import groups_sql
@@ -50,15 +49,6 @@ class PostbackOptions:
 
 #: Without limits; approvals are left to workers.
 DEFAULT_OPTIONS: Final = PostbackOptions()
-
-
-@dataclass(frozen=True, slots=True)
-class ScannedProject:
-    """A project, and how its new findings become tickets."""
-
-    id: int
-    name: str
-    ticket_grouping: TicketGrouping
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,24 +121,6 @@ def record(
         result = _store(prepared, run, now, actor, options)
         findings_sql.update_scan_run(postback, now)
         return result
-
-
-def scanned_projects(account_id: int, limit: int, visible: Collection[int] | None = None) -> list[ScannedProject]:
-    """Return up to `limit` projects of an account, the newest first; only the `visible` ones, where these are given."""
-    query = _projects(account_id).order_by(ProjectRow.id.desc()).limit(limit)
-    return read(ScannedProject, query if visible is None else query.where(ProjectRow.id.in_(visible)))
-
-
-def scanned_project(project_id: int, account_id: int) -> ScannedProject:
-    """Return one project of an account. Raises NotFound."""
-    found = read_first(ScannedProject, _projects(account_id).where(ProjectRow.id == project_id))
-    if found is None:
-        raise NotFound("There is no such project.")
-    return found
-
-
-def _projects(account_id: int) -> Any:
-    return ProjectRow.select(*columns(ScannedProject, ProjectRow)).where(ProjectRow.account == account_id)
 
 
 def _store(

@@ -36,10 +36,11 @@ from service.http.paging import Matching, read_page
 from service.operations import finding_reports
 from service.operations.accounts import projects
 from service.operations.finding_reports import MEDIA_TYPES, ReportFormat
+from storage.accounts import projects as stored_projects
+from storage.accounts.projects import Project
 from storage.db import engine, identifiers
-from storage.intake import finding_history, finding_list, findings
+from storage.intake import finding_history, finding_list
 from storage.intake.finding_list import MAX_COUNTED, Finding
-from storage.intake.findings import ScannedProject
 
 #: Findings of a download that has all of them: a browser waits for it a few seconds.
 MAX_DOWNLOADED: Final = 25_000
@@ -71,7 +72,7 @@ class FindingsPage(ConsolePage):
         page, now = read_page(req, identifiers.FINDING, _FILTERS), utc_now()
         query = _query(page.filters, user)
         found = finding_list.list_page(query, now, page.fetch_limit, page.before)
-        known = findings.scanned_projects(user.account_id, MAX_PROJECTS, query.visible_projects)
+        known = stored_projects.list_page(user.account_id, MAX_PROJECTS, visible=query.visible_projects)
         project = _chosen(query, known, user.account_id)
         of_page = page.filters.get("page")
         return {
@@ -104,7 +105,7 @@ class FindingPage(ConsolePage):
         runs = finding_history.list_runs(finding.id, MAX_RUNS + 1)
         return {
             "finding": finding,
-            "project": findings.scanned_project(finding.project_id, user.account_id),
+            "project": stored_projects.get_project(finding.project_id, user.account_id),
             "link": safe_link(finding.url),
             "runs": runs[:MAX_RUNS],
             "most_runs": MAX_RUNS if len(runs) > MAX_RUNS else None,
@@ -188,7 +189,7 @@ def _counts(query: FindingQuery, filters: Mapping[str, str]) -> list[tuple[str, 
     return [(each.value, bounded(counted[each], MAX_COUNTED), urlencode({**filters, "state": each})) for each in counted]
 
 
-def _chosen(query: FindingQuery, known: list[ScannedProject], account_id: int) -> ScannedProject | None:
+def _chosen(query: FindingQuery, known: list[Project], account_id: int) -> Project | None:
     """Return the project that the list is of, or the only one of the account."""
     if len(query.project_ids) != 1:
         return known[0] if len(known) == 1 and not query.project_ids else None
@@ -196,4 +197,4 @@ def _chosen(query: FindingQuery, known: list[ScannedProject], account_id: int) -
     among = [project for project in known if project.id == project_id]
     if query.visible_projects is not None and project_id not in query.visible_projects:
         raise NotFound("There is no such project.")
-    return among[0] if among else findings.scanned_project(project_id, account_id)
+    return among[0] if among else stored_projects.get_project(project_id, account_id)

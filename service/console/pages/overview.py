@@ -22,9 +22,9 @@ from service.console.layout import CONSOLE, ConsolePage, PageLayout
 from service.console.sessions import ConsoleUser
 from service.console.triage.ticket_list import MAX_PROJECTS
 from service.console.wording import bounded, count, duration
+from storage.accounts import projects
 from storage.exports import delivery_hours
 from storage.exports.search import export_list
-from storage.intake import findings
 from storage.reporting import dashboard_queries, finding_trends, menu_counts, metrics_snapshot
 from storage.reporting.dashboard_queries import MAX_OF_A_STATUS, AccountCounts, UnavailableTarget
 from storage.reporting.menu_counts import MAX_IN_MENU
@@ -111,9 +111,9 @@ class OverviewPage(ConsolePage):
             return shown
         counts = dashboard_queries.count_account(user.account_id)
         is_new = not (counts.has_targets or counts.has_exports)
-        projects = findings.scanned_projects(user.account_id, MAX_PROJECTS) if user.may("/findings") else []
+        shown_projects = projects.list_page(user.account_id, MAX_PROJECTS) if user.may("/findings") else []
         figures = self._figures(user.account_id, counts, cards)
-        return {**shown, "has_database": True, "is_new": is_new, "projects": projects, **figures}
+        return {**shown, "has_database": True, "is_new": is_new, "projects": shown_projects, **figures}
 
     def _figures(self, account_id: int, counts: AccountCounts, cards: Sequence[HealthCard]) -> dict[str, Any]:
         now = utc_now()

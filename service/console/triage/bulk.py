@@ -29,10 +29,10 @@ from service.console.triage.list_address import ListAddress
 from service.console.triage.ticket_list import ListView, TicketList, page_of, read_list
 from service.console.triage.ticket_view import MAX_TARGETS, REASONS, chosen_target
 from service.console.wording import count, word
+from storage.accounts import projects
 from storage.db import identifiers
 from storage.exports import queries
 from storage.exports.search import export_list
-from storage.intake import findings
 from storage.targets import summaries
 
 JOB: Final = f"{CONSOLE}/bulk-jobs/{{job_id}}"
@@ -120,7 +120,7 @@ class _BulkForm(ConsoleRoute):
         rest = f", and {count(others)} {'ticket' if others == 1 else 'tickets'} without a project" if others > 0 else ""
         if len(ids) > 1:
             return f"Projects: {count(len(ids))}{rest}"
-        return "".join(f"Project: {each.name}{rest}" for each in findings.scanned_projects(user.account_id, 1, ids))
+        return "".join(f"Project: {each.name}{rest}" for each in projects.list_page(user.account_id, 1, visible=ids))
 
     def summary(self, req: falcon.Request, user: ConsoleUser, form: Fields) -> dict[str, Any]:
         """Return what a decision on the selection would do. Raises ValidationFailed, Forbidden."""

@@ -31,10 +31,10 @@ from service.console.sessions import ConsoleUser
 from service.console.triage.ticket_list import MAX_PROJECTS
 from service.console.triage.ticket_view import MAX_TARGETS, REASONS, SOURCES
 from service.http.limits.large_body_limiter import LARGE_BYTES, LargeBodyQueue
+from storage.accounts import projects
+from storage.accounts.projects import Project
 from storage.db import engine
 from storage.exports import queries
-from storage.intake import findings
-from storage.intake.findings import ScannedProject
 from storage.targets import summaries
 from storage.targets.summaries import TargetSummary
 
@@ -190,15 +190,15 @@ class RemoveRule(Action):
 
 def _in_words(rules: Sequence[ApprovalRule], user: ConsoleUser) -> list[RuleInWords]:
     """Return the rules in words: their conditions and actions."""
-    projects = {each.id: each.name for each in findings.scanned_projects(user.account_id, MAX_PROJECTS)}
+    names = {each.id: each.name for each in projects.list_page(user.account_id, MAX_PROJECTS)}
     named = {rule.action.target_id for rule in rules if rule.action.target_id is not None}
     targets = {each.id: f"{each.name} ({each.host})" for each in summaries.by_id(named, user.account_id).values()}
-    return [RuleInWords(rule, [*_match_words(rule.match, projects)], _action_words(rule.action, targets)) for rule in rules]
+    return [RuleInWords(rule, [*_match_words(rule.match, names)], _action_words(rule.action, targets)) for rule in rules]
 
 
-def _match_words(match: RuleMatch, projects: Mapping[int, str]) -> Iterator[str]:
+def _match_words(match: RuleMatch, projects_by_id: Mapping[int, str]) -> Iterator[str]:
     if match.project_id is not None:
-        yield f"project {projects.get(match.project_id, match.project_id)}"
+        yield f"project {projects_by_id.get(match.project_id, match.project_id)}"
     if match.severity_at_least is not None:
         is_highest = match.severity_at_least == SEVERITIES[-1]
         yield match.severity_at_least if is_highest else f"{match.severity_at_least} or higher"
@@ -284,12 +284,12 @@ def _form_content(user: ConsoleUser, typed: Mapping[str, str], problems: Problem
     }
 
 
-def _projects(user: ConsoleUser, chosen: str) -> list[ScannedProject]:
+def _projects(user: ConsoleUser, chosen: str) -> list[Project]:
     """Return the projects to choose from, with the chosen one: a form without it would be sent as a rule for any project."""
-    offered = findings.scanned_projects(user.account_id, MAX_PROJECTS)
+    offered = projects.list_page(user.account_id, MAX_PROJECTS)
     if PROJECT_ID.fullmatch(chosen) is None or chosen in {str(each.id) for each in offered}:
         return offered
-    return [*offered, *findings.scanned_projects(user.account_id, 1, [int(chosen)])]
+    return [*offered, *projects.list_page(user.account_id, 1, visible=[int(chosen)])]
 
 
 def _targets(user: ConsoleUser, chosen: str) -> list[TargetSummary]:

@@ -22,12 +22,12 @@ from service.console.triage.list_address import ListAddress
 from service.console.triage.places import row_line
 from service.console.triage.ticket_view import MAX_TARGETS, SOURCES, ticket_content
 from service.console.wording import bounded, count
+from storage.accounts import projects
+from storage.accounts.projects import Project
 from storage.db import identifiers
 from storage.exports import queries
 from storage.exports.search import export_list
 from storage.exports.search.export_list import MAX_COUNTED, MAX_FACETED
-from storage.intake import findings
-from storage.intake.findings import ScannedProject
 from storage.targets import summaries
 from storage.targets.summaries import TargetSummary
 
@@ -126,7 +126,7 @@ class TicketListPage(ConsolePage):
         shown = [as_shown(each, now) for each in page_of(found)]
         rows = self.rows(shown[:PAGE_ROWS], found.address, user)
         opened = _opened(req.params.get("export"), rows, user, now)
-        known = findings.scanned_projects(user.account_id, MAX_PROJECTS, found.query.visible_projects)
+        known = projects.list_page(user.account_id, MAX_PROJECTS, visible=found.query.visible_projects)
         names = {str(each.id): each.name for each in sorted(known, key=_by_name)}
         return {
             "page_title": self.page_title,
@@ -225,7 +225,7 @@ def page_of(found: TicketList) -> list[Export]:
     return export_list.list_page(found.query, found.sort, PAGE_ROWS + 1, after)
 
 
-def _by_name(named: ScannedProject | TargetSummary) -> str:
+def _by_name(named: Project | TargetSummary) -> str:
     return named.name.casefold()
 
 

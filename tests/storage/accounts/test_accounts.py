@@ -8,6 +8,7 @@ from peewee import IntegrityError
 
 from schemas.base.errors import Conflict, NotFound
 from schemas.base.fields import MAX_ID
+from schemas.intake.grouping import TicketGrouping
 from storage.accounts import accounts, projects, users
 from storage.db.engine import connection, execute, rows
 from tests.support.factories import NOW, Customer, make_customer
@@ -142,3 +143,14 @@ def test_what_others_point_to_cannot_be_deleted(customer: Customer) -> None:
     for table in ("accounts", "users", "projects"):
         with pytest.raises(IntegrityError):
             execute(f"DELETE FROM {table}")  # noqa: S608 - our own names
+
+
+def test_projects_are_read_back_newest_first(customer: Customer) -> None:
+    quiet = projects.add_project("Quiet", customer.account_id, NOW)
+    [second, first] = projects.list_page(customer.account_id, 10)
+    assert (first.id, first.ticket_grouping) == (customer.project_id, TicketGrouping.FINDING)
+    assert (second, second.ticket_grouping) == (quiet, TicketGrouping.RULE)
+    assert projects.list_page(customer.account_id, 1) == [second]
+    assert projects.get_project(customer.project_id, customer.account_id) == first
+    with pytest.raises(NotFound):
+        projects.get_project(customer.project_id, make_customer().account_id)

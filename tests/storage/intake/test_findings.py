@@ -11,19 +11,17 @@ from typing import Any
 import psycopg
 import pytest
 
-from schemas.base.errors import NotFound, ValidationFailed
+from schemas.base.errors import ValidationFailed
 from schemas.base.timestamps import to_ms
 from schemas.exports.record import PreparationForm, Sighting
 from schemas.exports.state_machine import ExportStatus
 from schemas.intake.fingerprint import PostbackResult, by_fingerprint
-from schemas.intake.grouping import TicketGrouping
 from schemas.intake.scanner import MAX_ISSUES, PostbackForm, ScanPostback
 from schemas.triage.export_filter import ExportQuery
 from storage.accounts import projects
 from storage.db.engine import close_database, connection, execute, open_database, rows
 from storage.exports import queries, transitions
 from storage.exports.search import export_list
-from storage.intake import findings
 from tests.support.factories import NOW, Customer, issue, make_customer, postback, record_postback
 
 
@@ -318,17 +316,3 @@ def test_two_postbacks_with_the_same_new_findings_in_opposite_orders_never_lock_
     found = post_two_at_once(postgres_customer, postgres_url, lock, [three, three[::-1]])
     assert sorted(found) == [0, 3]
     assert rows("SELECT COUNT(*) FROM exports") == [(3,)]
-
-
-# --- read back ----------------------------------------------------------------
-
-
-def test_projects_are_read_back_newest_first(customer: Customer) -> None:
-    quiet = projects.add_project("Quiet", customer.account_id, NOW)
-    [second, first] = findings.scanned_projects(customer.account_id, 10)
-    assert (first.id, first.ticket_grouping) == (customer.project_id, TicketGrouping.FINDING)
-    assert second == findings.ScannedProject(quiet.id, "Quiet", TicketGrouping.RULE)
-    assert findings.scanned_projects(customer.account_id, 1) == [second]
-    assert findings.scanned_project(customer.project_id, customer.account_id) == first
-    with pytest.raises(NotFound):
-        findings.scanned_project(customer.project_id, make_customer().account_id)
