@@ -25,6 +25,7 @@ from runtime.clock import utc_now
 from schemas.base.timestamps import to_ms
 from storage.accounts import audit_chain, audit_log
 from storage.accounts.audit_log import AuditEntry
+from storage.accounts.audit_log_sql import AuditFilter
 from storage.db import identifiers, schema_version
 from storage.db.bulk_sql import insert_records
 from storage.db.engine import close_database, connection, database, execute, open_database, rows
@@ -143,7 +144,7 @@ def _operations(now: datetime) -> dict[str, Callable[[], object]]:
         [row[0] for row in rows("SELECT export_id FROM attempts TABLESAMPLE SYSTEM (0.5) WHERE number = 1 LIMIT 5000")] * 9
     )
     execute("SET session_replication_role = replica")
-    latest = audit_log.list_page(50, None, None)[-1].id
+    latest = audit_log.list_matching(AuditFilter(), 50, None)[-1].id
     return {
         "insert attempts": lambda: insert_records(AttemptRow, _new_attempts(now)),
         "append entries": lambda: audit_log.append_all(
@@ -153,9 +154,9 @@ def _operations(now: datetime) -> dict[str, Callable[[], object]]:
         "erase an attempt's response": lambda: (
             AttemptRow.update(answer=None).where(AttemptRow.export == next(ids)).execute()
         ),
-        "newest page of the audit log": lambda: audit_log.list_page(50, None, None),
-        "older page": lambda: audit_log.list_page(50, latest // 2, None),
-        "entries of a record": lambda: audit_log.list_page(50, None, next(ids)),
+        "newest page of the audit log": lambda: audit_log.list_matching(AuditFilter(), 50, None),
+        "older page": lambda: audit_log.list_matching(AuditFilter(), 50, latest // 2),
+        "entries of a record": lambda: audit_log.list_for_subject(next(ids), 50),
         "chain of 500 entries": audit_chain.extend,
         "look for entries to chain": audit_chain.has_unchained,
         f"delete attempts of {_BATCH} exports": lambda: (

@@ -18,7 +18,7 @@ from service.operations.accounts import accounts as operations
 from storage.accounts import accounts, grants
 from storage.accounts.account_limits import STORED, Usage, account_limits
 from storage.accounts.accounts import Account, User
-from storage.accounts.grants import UserGrant
+from storage.accounts.grants import Grant
 
 ACCOUNTS: Final = RecordTable(
     ("id", "name", "webhooks", *STORED.values()), "There are no accounts; create one with `account add`."
@@ -285,7 +285,7 @@ def _find(email: str, scope: tuple[int | None, int | None]) -> int:
     raise NotFound("This user has no such grant; see `bin/riskrelay grant list`.")
 
 
-def _grant_record(row: UserGrant) -> dict[str, object]:
+def _grant_record(row: Grant) -> dict[str, object]:
     state = "disabled" if row.is_disabled else "active"
     return {
         "id": row.id,

@@ -10,7 +10,9 @@ from peewee import IntegrityError, ModelSelect, fn
 
 from schemas.base.errors import Conflict, NotFound, WebhooksForbidden
 from schemas.base.principal import OPERATOR, Role
+from storage.accounts import grants
 from storage.accounts.audit_log import append
+from storage.accounts.grants import Grant
 from storage.db.columns import columns, read, read_first
 from storage.db.engine import transaction
 from storage.db.models import AccountRow, GrantRow, ProjectRow, ReportRow, UserRow
@@ -47,18 +49,6 @@ class User:
         if self.removed_at is not None:
             return "removed"
         return "active" if self.disabled_at is None else "disabled"
-
-
-@dataclass(frozen=True, slots=True)
-class Grant:
-    """A user's right to manage a whole project or one report: exactly one of both is set."""
-
-    id: int
-    user_id: int
-    project_id: int | None
-    report_id: int | None
-    role: Role | None
-    created_at: datetime
 
 
 def add_account(name: str, now: datetime, *, may_use_webhooks: bool = True) -> Account:
@@ -229,9 +219,9 @@ def _add_grant(
         row = GrantRow.create(user=user.id, project=project_id, report=report_id, created_at=now, role=role)
     except IntegrityError:
         raise Conflict("This grant exists already.") from None
-    scope = f"report:{report_id}" if project_id is None else f"project:{project_id}"
-    append(now, actor, "add_grant", f"user:{user.id}", f"{scope} {role.value}" if role else scope)
-    return Grant(row.id, user.id, project_id, report_id, role, now)
+    grant = grants.get(row.id)
+    append(now, actor, "add_grant", f"user:{user.id}", f"{grant.scope} {role.value}" if role else grant.scope)
+    return grant
 
 
 def _accounts() -> "ModelSelect[AccountRow]":

@@ -59,14 +59,8 @@ def append_all(entries: Sequence[AuditEntry]) -> None:
 
 def list_for_subject(subject_id: str, limit: int) -> list[AuditEntry]:
     """Return up to `limit` entries about one record, the newest first; the caller has checked access to the record."""
-    return [stored.entry for stored in list_page(limit, None, subject_id)]
-
-
-def list_page(limit: int, before: int | None, subject_id: str | None) -> list[StoredEntry]:
-    """Return up to `limit` entries, the newest first: older than the entry `before`, about one record if one is named."""
-    newest = newest_first(AuditEntryRow.select(), AuditEntryRow.id, limit, before)
-    query = where_given(newest, (AuditEntryRow.subject_id, subject_id))
-    return [_stored_entry(row) for row in query]
+    newest = newest_first(AuditEntryRow.select(), AuditEntryRow.id, limit)
+    return [_stored_entry(row).entry for row in newest.where(AuditEntryRow.subject_id == subject_id)]
 
 
 def list_matching(filters: AuditFilter, limit: int, before: int | None) -> list[StoredEntry]:

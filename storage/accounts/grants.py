@@ -30,7 +30,7 @@ class ManagedProject:
 
 
 @dataclass(frozen=True, slots=True)
-class UserGrant:
+class Grant:
     """A grant with the email of its user: exactly one of `project_id` and `report_id` is set."""
 
     id: int
@@ -41,6 +41,11 @@ class UserGrant:
     report_id: int | None
     role: Role | None
     created_at: datetime
+
+    @property
+    def scope(self) -> str:
+        """The record that it is for, as the audit log names it."""
+        return f"report:{self.report_id}" if self.project_id is None else f"project:{self.project_id}"
 
 
 def manageable(principal: TokenPrincipal, project_id: int, report_id: int | None) -> ManagedProject:
@@ -69,39 +74,44 @@ def hold_project(project_id: int) -> None:
         rows("SELECT 1 FROM projects WHERE id = ? FOR KEY SHARE", (project_id,))
 
 
-def list_all(email: str | None = None) -> list[UserGrant]:
+def list_all(email: str | None = None) -> list[Grant]:
     """Return every grant, or those of one user, the oldest first."""
-    return read(UserGrant, where_given(_grants(), (UserRow.email, email)).order_by(GrantRow.id))
+    return read(Grant, where_given(_grants(), (UserRow.email, email)).order_by(GrantRow.id))
 
 
 def list_page(
     account_id: int | None, user_id: int | None, project_id: int | None, limit: int, before: int | None
-) -> list[UserGrant]:
+) -> list[Grant]:
     """Return up to `limit` grants, of one account, user and project where they are given, the newest first."""
     wanted = ((UserRow.account, account_id), (GrantRow.user, user_id), (GrantRow.project, project_id))
     query = where_given(_grants(), *wanted)
-    return read(UserGrant, newest_first(query, GrantRow.id, limit, before))
+    return read(Grant, newest_first(query, GrantRow.id, limit, before))
 
 
-def find(grant_id: int, account_id: int | None) -> UserGrant | None:
+def find(grant_id: int, account_id: int | None) -> Grant | None:
     """Return a grant, of one account where `account_id` is given; None if there is no such grant."""
-    return read_first(UserGrant, where_given(_grants(), (GrantRow.id, grant_id), (UserRow.account, account_id)))
+    return read_first(Grant, where_given(_grants(), (GrantRow.id, grant_id), (UserRow.account, account_id)))
 
 
-def remove(grant_id: int, now: datetime, actor: str) -> UserGrant:
+def get(grant_id: int) -> Grant:
+    """Return a grant that exists."""
+    [grant] = read(Grant, _grants().where(GrantRow.id == grant_id))
+    return grant
+
+
+def remove(grant_id: int, now: datetime, actor: str) -> Grant:
     """Withdraw a grant and return it as it was. Raises NotFound."""
     with transaction():
         grant = find(grant_id, None)
         if grant is None or not GrantRow.delete().where(GrantRow.id == grant_id).execute():
             raise NotFound(f"There is no grant {grant_id}; see `bin/riskrelay grant list`.")
-        scope = f"report:{grant.report_id}" if grant.project_id is None else f"project:{grant.project_id}"
-        append(now, actor, "remove_grant", f"user:{grant.user_id}", scope)
+        append(now, actor, "remove_grant", f"user:{grant.user_id}", grant.scope)
     return grant
 
 
 def _grants() -> "ModelSelect[GrantRow]":
     own = {"user": UserRow.email, "is_disabled": UserRow.disabled_at.is_null(False).converter(bool).alias("is_disabled")}
-    return GrantRow.select(*columns(UserGrant, GrantRow, **own)).join(UserRow)
+    return GrantRow.select(*columns(Grant, GrantRow, **own)).join(UserRow)
 
 
 def _forbidden() -> Forbidden:

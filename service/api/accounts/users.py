@@ -17,7 +17,7 @@ from service.operations.accounts import accounts as operations
 from service.operations.accounts.authority import found
 from storage.accounts import accounts, grants
 from storage.accounts.accounts import User
-from storage.accounts.grants import UserGrant
+from storage.accounts.grants import Grant
 
 
 class UsersResource(ManagedCollection):
@@ -77,19 +77,18 @@ class GrantsResource(ManagedCollection):
     form = GrantForm
     filters = {ACCOUNT: NUMBERS, "user_id": NUMBERS, "project_id": NUMBERS}  # noqa: RUF012 - never changed
 
-    def found(self, page: PageRequest, account_id: int | None, before: int | None) -> list[UserGrant]:
+    def found(self, page: PageRequest, account_id: int | None, before: int | None) -> list[Grant]:
         """Return a page of grants."""
         user_id, project_id = number(page, "user_id"), number(page, "project_id")
         return grants.list_page(account_id, user_id, project_id, page.fetch_limit, before)
 
-    def create(self, req: falcon.Request) -> UserGrant | None:
+    def create(self, req: falcon.Request) -> Grant:
         """Give the grant. Raises ValidationFailed for an unknown user."""
         body, actor = req.context.payload, req.context.actor
         user = accounts.find_user(body["user_id"], actor.account_id)
         if user is None or user.removed_at is not None:
             raise ValidationFailed(problem("/user_id", "unknown_user"))
-        made = operations.add_grant(user.email, body["project_id"], body["report_id"], _role(body["role"]), actor)
-        return grants.find(made.id, None)
+        return operations.add_grant(user.email, body["project_id"], body["report_id"], _role(body["role"]), actor)
 
 
 class GrantResource(ManagedRecord):
@@ -98,7 +97,7 @@ class GrantResource(ManagedRecord):
     path = f"{GrantsResource.path}/{{grant_id}}"
     response = GrantResponse
 
-    def find(self, text: str, actor: Manager) -> UserGrant:
+    def find(self, text: str, actor: Manager) -> Grant:
         """Return the grant."""
         return found(text, "grant", grants.find, actor)
 

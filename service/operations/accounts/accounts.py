@@ -9,8 +9,8 @@ from schemas.base.fields import problem
 from schemas.base.principal import Manager, OperatorPrincipal, Role
 from service.operations.accounts.authority import require_role
 from storage.accounts import accounts, audit_log, grants, users
-from storage.accounts.accounts import Account, Grant, User
-from storage.accounts.grants import UserGrant
+from storage.accounts.accounts import Account, User
+from storage.accounts.grants import Grant
 from storage.db.engine import transaction
 from storage.targets import targets
 
@@ -116,7 +116,7 @@ def add_grant(email: str, project_id: int | None, report_id: int | None, role: R
             raise ValidationFailed(problem(f"/{scope}_id", f"unknown_{scope}")) from absent
 
 
-def remove_grant(grant_id: int, actor: Manager) -> UserGrant:
+def remove_grant(grant_id: int, actor: Manager) -> Grant:
     """Withdraw a grant. Raises NotFound."""
     return grants.remove(grant_id, utc_now(), actor.key)
 

@@ -5,6 +5,7 @@ import pytest
 from schemas.base.timestamps import to_ms
 from storage.accounts import audit_log
 from storage.accounts.audit_log import AuditEntry
+from storage.accounts.audit_log_sql import AuditFilter
 from storage.db.engine import database as db
 from storage.db.engine import rows, transaction
 from storage.exports import recoveries
@@ -57,23 +58,27 @@ def test_the_newest_lines_come_first_and_go_on_where_a_page_ended(database: str)
         audit_log.append_all(
             [AuditEntry(to_ms(NOW), "operator", f"did_{number}", f"exp_{number % 2}") for number in range(5)]
         )
-    first = audit_log.list_page(2, None, None)
+    first = audit_log.list_matching(AuditFilter(), 2, None)
     assert [line.entry.action for line in first] == ["did_4", "did_3"]
-    assert [line.entry.action for line in audit_log.list_page(9, first[-1].id, None)] == ["did_2", "did_1", "did_0"]
-    assert [line.entry.action for line in audit_log.list_page(9, None, "exp_1")] == ["did_3", "did_1"]
-    assert audit_log.list_page(9, None, "exp_") == []
+    assert [line.entry.action for line in audit_log.list_matching(AuditFilter(), 9, first[-1].id)] == [
+        "did_2",
+        "did_1",
+        "did_0",
+    ]
+    of_one = audit_log.list_matching(AuditFilter(subject_id="exp_1"), 9, None)
+    assert [line.entry.action for line in of_one] == ["did_3", "did_1"]
+    assert audit_log.list_matching(AuditFilter(subject_id="exp_"), 9, None) == []
 
 
 def test_both_ways_through_the_audit_log_begin_in_an_index(database: str) -> None:
     with transaction():
         audit_log.append_all([AuditEntry(to_ms(NOW), "operator", "did", f"exp_{number}") for number in range(3000)])
     db.execute_sql("ANALYZE audit_entries")
-    for before, subject in ((None, "exp_7"), (1500, "exp_7")):
-        with statements() as ran:
-            audit_log.list_page(50, before, subject)
-        assert indexes_read(ran[0]) == {"audit_entries_subject"}
     with statements() as ran:
-        audit_log.list_page(50, 1500, None)
+        audit_log.list_for_subject("exp_7", 50)
+    assert indexes_read(ran[0]) == {"audit_entries_subject"}
+    with statements() as ran:
+        audit_log.list_matching(AuditFilter(), 50, 1500)
     assert not read_whole(ran[0]), plan_of(ran[0])
 
 
