@@ -21,7 +21,7 @@ from functools import partial, reduce
 from operator import or_
 from typing import Any, Final
 
-from peewee import SQL, AutoField, BigAutoField, Expression, Field, Value, chunked, fn
+from peewee import SQL, AutoField, BigAutoField, Expression, Value, chunked, fn
 
 from schemas.base.principal import Ability, TokenKind
 from schemas.base.timestamps import format_rfc3339
@@ -31,6 +31,7 @@ from schemas.intake.report_uploads import ReportUploadStatus, UploadError
 from storage.accounts.tokens import has_ability, revoke_where
 from storage.compliance import erasure_log
 from storage.compliance.erasure_log import CLIENT_KEYS
+from storage.db.columns import JsonField
 from storage.db.engine import is_sqlite
 from storage.db.models import (
     AttemptRow,
@@ -112,25 +113,44 @@ def _exports(shop_domain: str) -> Any:
     return ExportRow.project.in_(_projects(shop_domain))
 
 
+def _columns(model: Any, *names: str) -> tuple[Any, ...]:
+    return tuple(getattr(model, name) for name in names)
+
+
+def _has_any(columns: Sequence[Any]) -> Any:
+    """Return the condition that one of the columns is not empty."""
+    return reduce(or_, [column != (_EMPTY_LIST if isinstance(column, JsonField) else "") for column in columns])
+
+
 @dataclass(frozen=True, slots=True)
 class ErasableTable:
-    """A table of submitted data: which rows are a shop's, which columns hold text, and how rows are erased."""
+    """A table of submitted data: which columns hold text, how rows are erased, and which rows are a shop's."""
 
     model: Any
-    #: The condition for a shop's rows, by its domain.
-    owner: Callable[[str], Any]
-    moment: "Field[Any]"
     columns: tuple[Any, ...]
     erase: Erase
+    #: The condition for a shop's rows, by its domain; None: they are those of its projects.
+    owner: Callable[[str], Any] | None = None
     #: The condition for rows that still hold text; None: all do.
     has_text: Any = None
     #: The condition for rows that are the shop's alone, if others are shared with the account's further projects.
     owner_alone: Callable[[str], Any] | None = None
+    #: The column of a row's age; None: `created_at`.
+    dated_by: Any = None
 
     @property
     def name(self) -> str:
         """Return the name of the table."""
         return str(self.model._meta.table_name)
+
+    @property
+    def moment(self) -> Any:
+        """Return the column of a row's age."""
+        return self.model.created_at if self.dated_by is None else self.dated_by
+
+    def of_shop(self, shop_domain: str) -> Any:
+        """Return the condition for a shop's rows."""
+        return self.model.project.in_(_projects(shop_domain)) if self.owner is None else self.owner(shop_domain)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,8 +211,7 @@ def _erase_findings(ids: Sequence[Any], now: datetime, actor: str) -> Counter[st
     others = FindingRow.select(FindingRow.id).where(FindingRow.export_id.in_(unfinished)).order_by(FindingRow.id)
     finding_ids = list(dict.fromkeys((*ids, *scalars(others))))
     deleted = 0
-    for first in range(0, len(finding_ids), SLICE):
-        slice_ = finding_ids[first : first + SLICE]
+    for slice_ in chunked(finding_ids, SLICE):
         erasure_log.add(actor, "findings", slice_, now)
         # A postback that reports one of them meanwhile adds no sighting after the next statement.
         tuples(for_update(FindingRow.select(FindingRow.id).where(FindingRow.id.in_(slice_)).order_by(FindingRow.id)))
@@ -271,113 +290,67 @@ def _erase_exports(ids: Sequence[Any], now: datetime, actor: str) -> Counter[str
     return Counter({"exports": transitions.redact(ids, now, actor)})
 
 
+_EMAIL_TEXTS: Final = _columns(InboundEmailRow, "sender", "subject", "text", "recipients", "attachments")
+_UPLOAD_TEXTS: Final = _columns(ReportUploadRow, "file_name", "left_out")
+
 ERASABLE_TABLES: Final = (
     # First: a job copies its note to exports, which are searched later.
     ErasableTable(
         BulkJobRow,
+        _columns(BulkJobRow, "options"),
+        _erase_notes,
         owner=lambda shop: BulkJobRow.account.in_(_accounts(shop)),
-        moment=BulkJobRow.created_at,
-        columns=(BulkJobRow.options,),
-        erase=_erase_notes,
         has_text=BulkJobRow.options.cast("TEXT").contains(f'"{_NOTE}"'),
         owner_alone=lambda shop: BulkJobRow.account.in_(_accounts_of_one_shop(shop)),
     ),
     ErasableTable(
         EvidenceCaptureRow,
-        owner=lambda shop: EvidenceCaptureRow.project.in_(_projects(shop)),
-        moment=EvidenceCaptureRow.created_at,
-        columns=(
-            EvidenceCaptureRow.page_url,
-            EvidenceCaptureRow.page_title,
-            EvidenceCaptureRow.selected_text,
-            EvidenceCaptureRow.meta_description,
-            EvidenceCaptureRow.canonical_url,
-            EvidenceCaptureRow.extension_version,
-            EvidenceCaptureRow.heading_outline,
+        (
+            *_columns(EvidenceCaptureRow, "page_url", "page_title", "selected_text", "meta_description", "canonical_url"),
+            *_columns(EvidenceCaptureRow, "extension_version", "heading_outline"),
         ),
-        erase=partial(_erase_uploads, EvidenceCaptureRow),
+        partial(_erase_uploads, EvidenceCaptureRow),
     ),
     ErasableTable(
         DiagnosticRow,
+        _columns(DiagnosticRow, "site_url", "shop_name", "client_version", "diagnostics"),
+        partial(_erase_uploads, DiagnosticRow),
         owner=lambda shop: DiagnosticRow.project.in_(_projects(shop)) | (DiagnosticRow.shop_domain == shop),
-        moment=DiagnosticRow.created_at,
-        columns=(DiagnosticRow.site_url, DiagnosticRow.shop_name, DiagnosticRow.client_version, DiagnosticRow.diagnostics),
-        erase=partial(_erase_uploads, DiagnosticRow),
     ),
-    ErasableTable(
-        InboundEmailRow,
-        owner=lambda shop: InboundEmailRow.project.in_(_projects(shop)),
-        moment=InboundEmailRow.created_at,
-        columns=(
-            InboundEmailRow.sender,
-            InboundEmailRow.subject,
-            InboundEmailRow.text,
-            InboundEmailRow.recipients,
-            InboundEmailRow.attachments,
-        ),
-        erase=_erase_emails,
-        has_text=(
-            (InboundEmailRow.sender != "")
-            | (InboundEmailRow.subject != "")
-            | (InboundEmailRow.text != "")
-            | (InboundEmailRow.recipients != _EMPTY_LIST)
-            | (InboundEmailRow.attachments != _EMPTY_LIST)
-        ),
-    ),
+    ErasableTable(InboundEmailRow, _EMAIL_TEXTS, _erase_emails, has_text=_has_any(_EMAIL_TEXTS)),
     ErasableTable(
         FindingRow,
-        owner=lambda shop: FindingRow.project.in_(_projects(shop)),
-        moment=FindingRow.first_seen_at,
-        columns=(FindingRow.code, FindingRow.title, FindingRow.page_url, FindingRow.location, FindingRow.help_url),
-        erase=_erase_findings,
+        _columns(FindingRow, "code", "title", "page_url", "location", "help_url"),
+        _erase_findings,
+        dated_by=FindingRow.first_seen_at,
     ),
     ErasableTable(
         PageResultRow,
+        _columns(PageResultRow, "url", "normalized_url", "page_type", "screenshot_path", "response_headers"),
+        partial(_erase_rows, PageResultRow.delete()),
         owner=lambda shop: PageResultRow.scan_run.in_(
             ScanRunRow.select(ScanRunRow.id).join(ProjectRow).where(ProjectRow.shop_domain == shop)
         ),
-        moment=PageResultRow.received_at,
-        columns=(
-            PageResultRow.url,
-            PageResultRow.normalized_url,
-            PageResultRow.page_type,
-            PageResultRow.screenshot_path,
-            PageResultRow.response_headers,
-        ),
-        erase=partial(_erase_rows, PageResultRow.delete()),
+        dated_by=PageResultRow.received_at,
     ),
-    ErasableTable(
-        ReportUploadRow,
-        owner=lambda shop: ReportUploadRow.project.in_(_projects(shop)),
-        moment=ReportUploadRow.created_at,
-        columns=(ReportUploadRow.file_name, ReportUploadRow.left_out),
-        erase=_erase_reports,
-        has_text=(ReportUploadRow.file_name != "") | (ReportUploadRow.left_out != _EMPTY_LIST),
-    ),
+    ErasableTable(ReportUploadRow, _UPLOAD_TEXTS, _erase_reports, has_text=_has_any(_UPLOAD_TEXTS)),
     ErasableTable(
         AttemptRow,
+        _columns(AttemptRow, "answer"),
+        partial(_erase_rows, AttemptRow.update(answer=None)),
         owner=lambda shop: _attempts(_exports(shop) | _unassigned(_accounts(shop))),
-        moment=AttemptRow.started_at,
-        columns=(AttemptRow.answer,),
-        erase=partial(_erase_rows, AttemptRow.update(answer=None)),
         has_text=AttemptRow.answer.is_null(False),
         owner_alone=lambda shop: _attempts(_exports(shop) | _unassigned(_accounts_of_one_shop(shop))),
+        dated_by=AttemptRow.started_at,
     ),
     # Last: by now only tickets with more text than their source are left, and tickets written by hand.
     ErasableTable(
         ExportRow,
-        owner=_exports,
-        moment=ExportRow.created_at,
-        columns=(
-            ExportRow.source_id,
-            ExportRow.provider_ticket_id,
-            ExportRow.provider_ticket_url,
-            ExportRow.rule,
-            ExportRow.ticket,
-            ExportRow.original_ticket,
-            ExportRow.dismissal_note,
+        (
+            *_columns(ExportRow, "source_id", "provider_ticket_id", "provider_ticket_url"),
+            *_columns(ExportRow, "rule", "ticket", "original_ticket", "dismissal_note"),
         ),
-        erase=_erase_exports,
+        _erase_exports,
         has_text=ExportRow.redacted_at.is_null(),
     ),
 )
@@ -386,18 +359,11 @@ ERASABLE_TABLES: Final = (
 NAMES: Final = (
     ErasableTable(
         ProjectRow,
+        _columns(ProjectRow, "name"),
+        partial(_erase_rows, _NUMBERED_PROJECTS),
         owner=lambda shop: ProjectRow.shop_domain == shop,
-        moment=ProjectRow.created_at,
-        columns=(ProjectRow.name,),
-        erase=partial(_erase_rows, _NUMBERED_PROJECTS),
     ),
-    ErasableTable(
-        ReportRow,
-        owner=lambda shop: ReportRow.project.in_(_projects(shop)),
-        moment=ReportRow.created_at,
-        columns=(ReportRow.title,),
-        erase=partial(_erase_rows, _NUMBERED_REPORTS),
-    ),
+    ErasableTable(ReportRow, _columns(ReportRow, "title"), partial(_erase_rows, _NUMBERED_REPORTS)),
 )
 
 #: Exports without a project.
@@ -559,13 +525,13 @@ def _ids_with_text(table: ErasableTable, shop_domain: str) -> Iterator[list[Any]
     Many slices are read at once: SQLite has no index of a shop's rows in this order, and sorts all of them each time.
     """
     key = table.model.id
-    query = table.model.select(key).where(table.owner(shop_domain))
+    query = table.model.select(key).where(table.of_shop(shop_domain))
     if table.has_text is not None:
         query = query.where(table.has_text)
     query = query.order_by(key).limit(_IDS_AT_ONCE)
     ids = scalars(query)
     while ids:
-        yield from map(list, chunked(ids, SLICE))
+        yield from chunked(ids, SLICE)
         ids = scalars(query.where(key > ids[-1]))
 
 
