@@ -7,6 +7,8 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
+from peewee import chunked
+
 from schemas.base.console_session import SessionEndReason
 from schemas.base.errors import Conflict
 from schemas.base.principal import Role
@@ -127,8 +129,8 @@ def _delete_responses(user: User, naming: NamingResponses) -> None:
     row = IdempotencyKeyRow
     row.delete().where(row.principal == f"user:{user.id}").execute()
     row.delete().where(row.created_at >= naming.since, _names(user.email)).execute()
-    for first in range(0, len(naming.ids), _SLICE):
-        row.delete().where(row.id.in_(naming.ids[first : first + _SLICE])).execute()
+    for ids in chunked(naming.ids, _SLICE):
+        row.delete().where(row.id.in_(ids)).execute()
 
 
 def _names(email: str) -> Any:

@@ -17,14 +17,14 @@ import base64
 import binascii
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from itertools import groupby, islice
+from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
-from peewee import BlobField
+from peewee import BlobField, chunked
 
 from runtime.files import replacing
 from schemas.base.timestamps import from_ms
@@ -32,6 +32,7 @@ from schemas.compliance.requests import ComplianceStatus, Topic
 from storage.compliance import erasure_log
 from storage.compliance.erasure import SLICE, erasable_names, erase_again
 from storage.compliance.erasure_log import ErasedRow
+from storage.compliance.requests import UNTOUCHED
 from storage.db.engine import transaction
 from storage.db.models import ComplianceRequestRow
 from storage.db.queries import tuples
@@ -46,17 +47,8 @@ _FIELDS: Final = {
 }
 _ERASURES: Final = frozenset({Topic.CUSTOMER_REDACT.value, Topic.SHOP_REDACT.value})
 _DONE: Final = ComplianceStatus.DONE.value
-#: A request that no worker has claimed yet.
-_UNTOUCHED: Final[Mapping[str, Any]] = {
-    "status": ComplianceStatus.RECEIVED.value,
-    "result": None,
-    "counts": {},
-    "attempts": 0,
-    "finished_at": None,
-}
 
 RequestRecord = dict[str, Any]
-Item = TypeVar("Item")
 
 
 class DamagedReplay(Exception):
@@ -108,10 +100,10 @@ def apply(path: Path, now: datetime) -> Counter[str]:
     """
     replaced: set[str] = set()
     counts: Counter[str] = Counter()
-    for batch in _slices(erasures_in(path), SLICE):
+    for batch in chunked(erasures_in(path), SLICE):
         with transaction():
             counts["redactions"] += _erase_again(batch, replaced)
-    for requests in _slices((each for each in _read(path) if not isinstance(each, ErasedRow)), SLICE):
+    for requests in chunked((each for each in _read(path) if not isinstance(each, ErasedRow)), SLICE):
         with transaction():
             counts += _bring_up_to_date(requests, replaced, now)
     return counts
@@ -175,7 +167,12 @@ def _bring_up_to_date(requests: Sequence[RequestRecord], replaced: set[str], now
     ids = [request["id"] for request in requests]
     stored = tuples(row.select(row.id, row.status, row.due_at).where(row.id.in_(ids)))
     here: dict[str, tuple[str, datetime]] = {request_id: (status, due_at) for request_id, status, due_at in stored}
-    taken = [_as_taken_over(each) for each in requests if _is_taken_over(each, here.get(each["id"]), replaced)]
+    taken = [
+        # A shop's erasure that the source has finished is repeated here.
+        {**each, **UNTOUCHED} if each["status"] == _DONE and each["topic"] == Topic.SHOP_REDACT.value else each
+        for each in requests
+        if _is_taken_over(each, here.get(each["id"]), replaced)
+    ]
     _erase_reports([each["id"] for each in requests if each["status"] == _DONE and each["report_sealed"] is None])
     if taken:
         _store(taken, now)
@@ -195,14 +192,10 @@ def _is_taken_over(there: RequestRecord, here: tuple[str, datetime] | None, repl
     return there["status"] == _DONE and there["topic"] not in _ERASURES
 
 
-def _as_taken_over(there: RequestRecord) -> RequestRecord:
-    is_repeated = there["status"] == _DONE and there["topic"] == Topic.SHOP_REDACT.value
-    return {**there, **_UNTOUCHED} if is_repeated else there
-
-
 def _store(requests: Sequence[RequestRecord], now: datetime) -> None:
     """Insert requests, or replace those with the same ids."""
-    taken = _others_with_the_same_bytes(requests)
+    row, digests = ComplianceRequestRow, [request["body_sha256"] for request in requests]
+    taken: dict[str, str] = dict(tuples(row.select(row.body_sha256, row.id).where(row.body_sha256.in_(digests))))
     records = []
     for request in requests:
         is_repeated = taken.setdefault(request["body_sha256"], request["id"]) != request["id"]
@@ -210,26 +203,14 @@ def _store(requests: Sequence[RequestRecord], now: datetime) -> None:
         body_sha256 = f"{request['body_sha256']}|{request['id']}" if is_repeated else request["body_sha256"]
         next_run_at = None if request["status"] == _DONE else now
         records.append(request | {"body_sha256": body_sha256, "next_run_at": next_run_at, "lease": None})
-    ComplianceRequestRow.insert_many(records).on_conflict(
-        conflict_target=[ComplianceRequestRow.id], preserve=[name for name in records[0] if name != "id"]
+    row.insert_many(records).on_conflict(
+        conflict_target=[row.id], preserve=[name for name in records[0] if name != "id"]
     ).execute()
-
-
-def _others_with_the_same_bytes(requests: Sequence[RequestRecord]) -> dict[str, str]:
-    row = ComplianceRequestRow
-    digests = [request["body_sha256"] for request in requests]
-    return dict(tuples(row.select(row.body_sha256, row.id).where(row.body_sha256.in_(digests))))
 
 
 def _erase_reports(ids: Sequence[str]) -> None:
     if ids:
         ComplianceRequestRow.update(report_sealed=None).where(ComplianceRequestRow.id.in_(ids)).execute()
-
-
-def _slices(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    left = iter(items)
-    while slice_ := list(islice(left, size)):
-        yield slice_
 
 
 def _line(record: Mapping[str, Any]) -> str:

@@ -55,6 +55,15 @@ LEASE_S: Final = 15.0
 RETRY_S: Final = 60.0
 MAX_RETRY_S: Final = 3600.0
 
+#: A request that no worker has claimed yet, as stored.
+UNTOUCHED: Final[Mapping[str, Any]] = {
+    "status": ComplianceStatus.RECEIVED.value,
+    "result": None,
+    "counts": {},
+    "attempts": 0,
+    "finished_at": None,
+}
+
 _jobs: Final = LeasedJobs(ComplianceRequestRow)
 _log: Final = logging.getLogger(__name__)
 
@@ -98,12 +107,10 @@ def receive(order: ComplianceWebhook, body: bytes, signature: bytes, vault: Vaul
             body_sha256=digest,
             subject_pseudonym=pseudonym,
             subject_sealed=sealed,
-            status=ComplianceStatus.RECEIVED,
-            counts={},
-            attempts=0,
             due_at=due_at(now),
             next_run_at=now,
             created_at=now,
+            **UNTOUCHED,
         )
         if not stored.on_conflict_ignore().as_rowcount().execute():
             _require_topic(order.topic, digest)
@@ -125,15 +132,7 @@ def repeat(request_id: str, now: datetime, actor: str) -> None:
     with transaction():
         get(request_id)
         is_finished_erasure = (row.topic == Topic.SHOP_REDACT.value) & (row.status == ComplianceStatus.DONE.value)
-        begun = row.update(
-            status=ComplianceStatus.RECEIVED.value,
-            result=None,
-            counts={},
-            attempts=0,
-            due_at=due_at(now),
-            next_run_at=now,
-            finished_at=None,
-        )
+        begun = row.update(due_at=due_at(now), next_run_at=now, **UNTOUCHED)
         if not begun.where(row.id == request_id, is_finished_erasure).execute():
             raise Conflict(f"Request {request_id} cannot be repeated; only a shop/redact that is done can.")
         append(now, actor, "repeat_compliance_request", request_id)
