@@ -7,15 +7,14 @@ that is no database.
 import re
 import sqlite3
 from collections.abc import Iterable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-from urllib.parse import quote
 
 from peewee import DatabaseError, OperationalError, Select, Table, fn
 
-from storage.db.drivers.shared import LOCK_WAIT_S
+from storage.db.drivers.sqlite import open_file
 from storage.db.engine import OUTAGES, connection, database, is_deadlock, is_sqlite, rows, transaction
 from storage.db.locks import Lock, exclusive
 
@@ -195,15 +194,12 @@ def _inspect_sqlite() -> tuple[set[str], set[str]]:
     path = Path(database.obj.database)
     if not path.exists():
         return set(), set()
-    looking = sqlite3.connect(f"file:{quote(str(path))}?mode=rw", uri=True, timeout=LOCK_WAIT_S)
-    try:
+    with closing(open_file(path, "mode=rw")) as looking:
         looking.execute("PRAGMA query_only = 1")
         tables = {name for (name,) in looking.execute(_SQLITE_TABLES)}
         columns = {row[1] for row in looking.execute(f"PRAGMA table_info({HISTORY})")}
         applied = {name for (name,) in looking.execute(f"SELECT name FROM {HISTORY}")} if "name" in columns else set()  # noqa: S608 - our own names
         return _without_history(tables, columns), current_names(applied)
-    finally:
-        looking.close()
 
 
 def _inspect_postgresql() -> tuple[set[str], set[str]]:

@@ -22,6 +22,15 @@ FAR: Final = timedelta(seconds=2)
 _log: Final = logging.getLogger(__name__)
 
 
+def ahead_of(own: Callable[[], datetime]) -> tuple[timedelta, timedelta]:
+    """Return by how much PostgreSQL's clock is ahead of the clock `own`, and how uncertain that is."""
+    asked_at = own()
+    shown: datetime = Select(columns=[fn.clock_timestamp()]).bind(database).scalar()
+    # It is unknown when within the query the clock was read.
+    half_way = (own() - asked_at) / 2
+    return shown - (asked_at + half_way), abs(half_way)
+
+
 class SharedClock:
     """The time of this process's clock `own`, corrected by the last comparison with the database's."""
 
@@ -37,12 +46,8 @@ class SharedClock:
         """Compare with the database's clock; the caller holds a connection."""
         if is_sqlite():
             return
-        asked_at = self._own()
-        shown: datetime = Select(columns=[fn.clock_timestamp()]).bind(database).scalar()
-        half_way = (self._own() - asked_at) / 2
-        ahead = shown - (asked_at + half_way)
-        # It is unknown when within the query the clock was read.
-        if abs(ahead - self._ahead) > CLOSE + abs(half_way):
+        ahead, uncertainty = ahead_of(self._own)
+        if abs(ahead - self._ahead) > CLOSE + uncertainty:
             self._ahead = ahead if abs(ahead) > CLOSE else timedelta()
             self._log_difference(ahead)
 

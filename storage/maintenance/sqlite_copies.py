@@ -6,17 +6,15 @@ database in one transaction of SQLite: processes that have the database open see
 file with an old log. A database that cannot be read is renamed instead.
 """
 
-import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import quote
 
 from runtime.files import sync
-from storage.db.drivers.shared import LOCK_WAIT_S
+from storage.db.drivers.sqlite import open_file
 
 #: 4 MiB at usual page sizes: a fraction of a second between two updates of the progress bar.
 PAGES_A_STEP: Final = 1024
@@ -38,7 +36,7 @@ class DamagedCopy(Exception):
 
 def take(database: Path, copy: Path, progress: Progress) -> None:
     """Copy a database as it is at this moment to the empty file `copy`, and check it. Raises DamagedCopy, sqlite3.Error."""
-    with closing(_connect(database, "rw")) as source, closing(sqlite3.connect(copy, isolation_level=None)) as target:
+    with closing(open_file(database, "mode=rw")) as source, closing(sqlite3.connect(copy, isolation_level=None)) as target:
         # An incomplete copy is discarded, so it needs no rollback journal; a complete one is synced.
         target.execute("PRAGMA journal_mode = OFF")
         target.execute("PRAGMA synchronous = OFF")
@@ -65,7 +63,7 @@ def require_intact(path: Path) -> None:
 
 def opened(path: Path) -> closing[sqlite3.Connection]:
     """Open a copy for reading; nothing is written to it or beside it."""
-    return closing(_connect(path, "ro", "&immutable=1"))
+    return closing(open_file(path, "mode=ro&immutable=1"))
 
 
 def rows_of(copy: Path, table: str, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
@@ -84,13 +82,13 @@ def copy_of_copy(copy: Path, beside: Path) -> None:
 
 def put_in_place(prepared: Path, database: Path) -> None:
     """Replace the database by a prepared copy in one transaction. Raises sqlite3.OperationalError."""
-    with closing(_connect(prepared, "rw")) as source:
+    with closing(open_file(prepared, "mode=rw")) as source:
         # Its log may hold part of its data.
         source.execute("PRAGMA journal_mode = DELETE")
     if not database.exists():
         _transition(prepared, database)
         return
-    with opened(prepared) as source, closing(_connect(database, "rw")) as target:
+    with opened(prepared) as source, closing(open_file(database, "mode=rw")) as target:
         _copy(source, target)
         # The log may be as large as the database; a process that still reads keeps it, and the next writer empties it.
         target.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -131,10 +129,3 @@ def _copy(source: sqlite3.Connection, target: sqlite3.Connection, progress: Prog
         progress(left, of)
 
     source.backup(target, pages=PAGES_A_STEP, progress=step, sleep=_TRY_AGAIN_S)
-
-
-def _connect(path: Path, mode: str, more: str = "") -> sqlite3.Connection:
-    # Without Python's own transactions: they would begin where none is wanted.
-    return sqlite3.connect(
-        f"file:{quote(os.fsencode(path.absolute()))}?mode={mode}{more}", uri=True, timeout=LOCK_WAIT_S, isolation_level=None
-    )

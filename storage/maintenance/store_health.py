@@ -5,20 +5,21 @@ Every check is bounded in time, only reads, and waits for no lock.
 
 import sqlite3
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
-from urllib.parse import quote
 
 from peewee import Select, fn
 from redis import Redis
 from redis.exceptions import RedisError
 
 from runtime.clock import utc_now
-from storage.db.drivers.shared import LOCK_WAIT_S
+from storage.db.drivers.sqlite import open_file
 from storage.db.engine import database, is_sqlite
+from storage.db.shared_clock import ahead_of
 
 #: Virtual-machine steps between two checks of the time limit: about a millisecond.
 _STEPS: Final = 100_000
@@ -45,17 +46,15 @@ class RedisState:
 
 def integrity(within_s: float) -> tuple[Integrity, str]:
     """Check SQLite's file for at most `within_s` seconds; return the result and SQLite's message."""
-    checking = sqlite3.connect(f"file:{quote(str(database.obj.database))}?mode=ro", uri=True, timeout=LOCK_WAIT_S)
     until = time.monotonic() + within_s
-    checking.set_progress_handler(lambda: time.monotonic() > until, _STEPS)
-    try:
-        [message] = checking.execute("PRAGMA quick_check(1)").fetchone()
-    except sqlite3.OperationalError as interrupted:
-        return Integrity.UNFINISHED, str(interrupted)
-    except sqlite3.DatabaseError as damaged:
-        return Integrity.DAMAGED, str(damaged)
-    finally:
-        checking.close()
+    with closing(open_file(Path(database.obj.database), "mode=ro")) as checking:
+        checking.set_progress_handler(lambda: time.monotonic() > until, _STEPS)
+        try:
+            [message] = checking.execute("PRAGMA quick_check(1)").fetchone()
+        except sqlite3.OperationalError as interrupted:
+            return Integrity.UNFINISHED, str(interrupted)
+        except sqlite3.DatabaseError as damaged:
+            return Integrity.DAMAGED, str(damaged)
     # A message about damage has several lines.
     return (Integrity.WHOLE if message == "ok" else Integrity.DAMAGED), " ".join(str(message).split())
 
@@ -68,11 +67,7 @@ def log_bytes() -> int:
 
 def skew_s() -> float | None:
     """Return by how many seconds PostgreSQL's clock is ahead of ours; None for SQLite, which has none."""
-    if is_sqlite():
-        return None
-    before = utc_now()
-    there = Select((), (fn.date_part("epoch", fn.clock_timestamp()),)).bind(database).scalar()
-    return _ahead(datetime.fromtimestamp(float(there), UTC), before, utc_now())
+    return None if is_sqlite() else ahead_of(utc_now)[0].total_seconds()
 
 
 def missing_timeouts() -> list[str]:
@@ -89,15 +84,10 @@ def redis_state(client: Redis) -> RedisState | str:
         client.ping()
         began, before = time.monotonic(), utc_now()
         seconds, microseconds = client.time()
-        latency_s, after = time.monotonic() - began, utc_now()
+        latency_s, half_way = time.monotonic() - began, before + (utc_now() - before) / 2
         memory = client.info("memory")
     except RedisError as error:
         return type(error).__name__
     there = datetime.fromtimestamp(seconds, UTC) + timedelta(microseconds=microseconds)
     policy = str(memory.get("maxmemory_policy", "unknown"))
-    return RedisState(policy, latency_s, _ahead(there, before, after))
-
-
-def _ahead(there: datetime, before: datetime, after: datetime) -> float:
-    """Return by how many seconds a clock that was read between `before` and `after` is ahead."""
-    return (there - (before + (after - before) / 2)).total_seconds()
+    return RedisState(policy, latency_s, (there - half_way).total_seconds())

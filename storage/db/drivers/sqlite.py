@@ -4,11 +4,13 @@
 that reads before it writes fails under load instead of waiting.
 """
 
+import os
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 from peewee import Database
 from playhouse.pool import PooledSqliteDatabase
@@ -47,6 +49,12 @@ def open_sqlite(path: Path) -> Database:
         check_same_thread=False,
         cached_statements=CACHED_STATEMENTS,
     )
+
+
+def open_file(path: Path, options: str) -> sqlite3.Connection:
+    """Open a file by a connection of its own, without the pool's settings and without Python's own transactions."""
+    name = quote(os.fsencode(path.absolute()))
+    return sqlite3.connect(f"file:{name}?{options}", uri=True, timeout=LOCK_WAIT_S, isolation_level=None)
 
 
 class _Sqlite(PooledSqliteDatabase):  # type: ignore[misc]  # playhouse has no annotations
