@@ -48,16 +48,18 @@ def accept(
     The project is the one that a recipient names, else `default_project_id`. Raises ValidationFailed at the recipients'
     path if that project does not exist, or if neither names one; and at an account's limit.
     """
-    email = prepared.email
+    email, email_id = prepared.email, identifiers.new_id(identifiers.EMAIL, now)
     with transaction():
         project_id, account_id = _project(email, default_project_id)
         digest = hashlib.sha256(email.message_id.encode()).hexdigest()
         known = _find(project_id, digest)
         if known is None:
+            draft = Draft(account_id, project_id, Source("inbound_email", email_id), prepared.ticket)
             try:
                 # A savepoint: the transaction around it may hold an idempotency key, and goes on.
                 with savepoint():
-                    email_id = _store(prepared, project_id, account_id, digest, now, actor, limits, rules)
+                    [export_id] = prepare([draft], now, actor, limits, rules)
+                    _insert(email, email_id, project_id, digest, export_id, now)
                 return EmailAccepted(email_id, is_duplicate=False)
             except IntegrityError:
                 # Another request stored the same message a moment before; the savepoint took this one's export back.
@@ -67,20 +69,8 @@ def accept(
         return EmailAccepted(known, is_duplicate=True)
 
 
-def _store(
-    prepared: PreparedEmail,
-    project_id: int,
-    account_id: int,
-    digest: str,
-    now: datetime,
-    actor: str,
-    limits: AccountLimits,
-    rules: ApprovalRules,
-) -> str:
-    """Prepare the export and insert the email that names it. Raises IntegrityError if the message is stored already."""
-    email, email_id = prepared.email, identifiers.new_id(identifiers.EMAIL, now)
-    draft = Draft(account_id, project_id, Source("inbound_email", email_id), prepared.ticket)
-    [export_id] = prepare([draft], now, actor, limits, rules)
+def _insert(email: InboundEmail, email_id: str, project_id: int, digest: str, export_id: str, now: datetime) -> None:
+    """Insert the email. Raises IntegrityError if the message is stored already."""
     InboundEmailRow.insert(
         id=email_id,
         project=project_id,
@@ -94,7 +84,6 @@ def _store(
         export=export_id,
         created_at=now,
     ).execute()
-    return email_id
 
 
 def _find(project_id: int, digest: str) -> str | None:

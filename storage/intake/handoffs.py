@@ -69,7 +69,11 @@ def record_upload(
             _require_shop(upload.shop_domain, project.shop_domain)
             source = Source("diagnostics", identifiers.new_id(identifiers.DIAGNOSTIC, now))
             _insert_diagnostics(upload, source.id, now)
-        handoff = _hand_off(source, prepared, principal, now, limits, rules)
+        draft = Draft(principal.account_id, upload.project_id, source, prepared.ticket)
+        [export_id] = prepare([draft], now, principal.key, limits, rules)
+        handoff_id = identifiers.new_id(identifiers.HANDOFF, now)
+        handoff = Handoff(handoff_id, source, upload.project_id, upload.report_id, export_id, now)
+        _insert_handoff(handoff, principal)
         limits.require_room(principal.account_id, Limited.UPLOADS, 1, now)
         return handoff
 
@@ -98,33 +102,21 @@ def _require_shop(named: str | None, expected: str | None) -> None:
         raise ValidationFailed(problem("/shop_domain", "other_shop"))
 
 
-def _hand_off(
-    source: Source,
-    prepared: PreparedUpload,
-    principal: TokenPrincipal,
-    now: datetime,
-    limits: AccountLimits,
-    rules: ApprovalRules,
-) -> Handoff:
-    upload = prepared.upload
-    draft = Draft(principal.account_id, upload.project_id, source, prepared.ticket)
-    [export_id] = prepare([draft], now, principal.key, limits, rules)
-    handoff_id = identifiers.new_id(identifiers.HANDOFF, now)
-    now_ms = to_ms(now)
+def _insert_handoff(handoff: Handoff, principal: TokenPrincipal) -> None:
+    now_ms = to_ms(handoff.created_at)
     record = {
-        "id": handoff_id,
-        "source_type": source.type,
-        "source_id": source.id,
-        "project_id": upload.project_id,
-        "report_id": upload.report_id,
+        "id": handoff.id,
+        "source_type": handoff.source.type,
+        "source_id": handoff.source.id,
+        "project_id": handoff.project_id,
+        "report_id": handoff.report_id,
         "user_id": principal.user_id,
-        "export_id": export_id,
+        "export_id": handoff.ticket_export_id,
         "status": RECEIVED,
         "created_at": now_ms,
     }
     insert_records(HandoffRow, [record])
-    append_all([AuditEntry(now_ms, principal.key, "hand_off", handoff_id, None, RECEIVED)])
-    return Handoff(handoff_id, source, upload.project_id, upload.report_id, export_id, now)
+    append_all([AuditEntry(now_ms, principal.key, "hand_off", handoff.id, None, RECEIVED)])
 
 
 def _insert_capture(capture: Capture, capture_id: str, now: datetime) -> None:

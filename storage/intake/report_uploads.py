@@ -75,15 +75,9 @@ class RefusedPostback:
 
 @dataclass(frozen=True, slots=True)
 class _Progress:
-    account_id: int
     project_id: int
     user_id: int
     scan_run_id: int
-    done: int
-    new_findings: int
-    seen_findings: int
-    tickets: int
-    refused: int
     left_out: list[list[str]]
     actor: str
 
@@ -232,16 +226,16 @@ def _recorded(
 
 
 def _counts(upload: _Progress, result: PostbackResult | RefusedPostback, now: datetime) -> dict[str, Any]:
+    row = ReportUploadRow
     if isinstance(result, RefusedPostback):
-        left_out = upload.left_out
-        added = [[result.url, result.reason]] if len(left_out) < MAX_LEFT_OUT else []
-        return {"refused": upload.refused + 1, "left_out": [*left_out, *added]}
+        added = [[result.url, result.reason]] if len(upload.left_out) < MAX_LEFT_OUT else []
+        return {"refused": row.refused + 1, "left_out": upload.left_out + added}
     # The others were prepared before, and extended now.
     oldest = identifiers.first_id(identifiers.EXPORT, now)
     return {
-        "new_findings": upload.new_findings + result.new,
-        "seen_findings": upload.seen_findings + result.seen + result.reopened,
-        "tickets": upload.tickets + sum(each >= oldest for each in result.ticket_exports),
+        "new_findings": row.new_findings + result.new,
+        "seen_findings": row.seen_findings + result.seen + result.reopened,
+        "tickets": row.tickets + sum(each >= oldest for each in result.ticket_exports),
     }
 
 
