@@ -227,7 +227,7 @@ def operator(settings: Settings) -> Iterator[CheckResult]:
 
 def limits(settings: Settings, now: datetime) -> Iterator[CheckResult]:
     """Check for accounts that have reached a limit, or nearly."""
-    usage = account_limits(settings).usage([each.id for each in accounts.list_accounts()], now)
+    usage = account_limits(settings).usage([each.id for each in accounts.list_page()[::-1]], now)
     full = [
         (account_id, each) for account_id, used in usage.items() for each in used if each.used >= each.limit * NEARLY_FULL
     ]

@@ -64,7 +64,7 @@ def list_accounts(as_json: bool) -> None:
     Exit codes: 0 listed, 1 database unavailable, 2 wrong settings.
     """
     with opened() as settings:
-        found = accounts.list_accounts()
+        found = accounts.list_page()[::-1]
         usage = account_limits(settings).usage([each.id for each in found], utc_now())
         records = [{**_account_record(each), **_stored(usage[each.id], as_json)} for each in found]
         ACCOUNTS.show(records, as_json)

@@ -92,7 +92,7 @@ def list_projects(as_json: bool) -> None:
     Exit codes: 0 listed, 1 database unavailable, 2 wrong settings.
     """
     with opened():
-        PROJECTS.show([dump(ProjectResponse, each) for each in projects.list_projects()], as_json)
+        PROJECTS.show([dump(ProjectResponse, each) for each in reversed(projects.list_page())], as_json)
 
 
 @scan_run.command("add")

@@ -362,7 +362,7 @@ def _account(account_id: int | None) -> int:
     if account_id is not None:
         accounts.get_account(account_id)
         return account_id
-    found = accounts.list_accounts()
+    found = accounts.list_page()
     if len(found) != 1:
         raise Refused(f"There are {len(found)} accounts; use --account. `account list` lists them.")
     return found[0].id

@@ -88,7 +88,7 @@ def list_tokens(as_json: bool) -> None:
     Exit codes: 0 listed, 1 database unavailable, 2 wrong settings.
     """
     with opened():
-        TOKENS.show([dump(TokenResponse, each) for each in tokens.list_tokens()], as_json)
+        TOKENS.show([dump(TokenResponse, each) for each in reversed(tokens.list_page())], as_json)
 
 
 @token.command("revoke")

@@ -58,11 +58,6 @@ def add_account(name: str, now: datetime, *, may_use_webhooks: bool = True) -> A
     return Account(row.id, name, may_use_webhooks, now)
 
 
-def list_accounts() -> list[Account]:
-    """Return every account, the oldest first."""
-    return list_page()[::-1]
-
-
 def list_page(limit: int | None = None, before: int | None = None) -> list[Account]:
     """Return up to `limit` accounts, the newest first, or those that follow the account `before`."""
     return read(Account, newest_first(_accounts(), AccountRow.id, limit, before))

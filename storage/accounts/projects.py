@@ -86,7 +86,10 @@ def get_project(project_id: int, account_id: int | None = None) -> Project:
 
 
 def list_page(
-    account_id: int | None, limit: int, before: int | None = None, visible: Collection[int] | None = None
+    account_id: int | None = None,
+    limit: int | None = None,
+    before: int | None = None,
+    visible: Collection[int] | None = None,
 ) -> list[Project]:
     """Return up to `limit` projects, of one account where it is given, newest first, or those after the project `before`.
 
@@ -131,11 +134,6 @@ def set_ticket_grouping(
 def exists(project_id: int) -> bool:
     """Return whether a project has this id."""
     return ProjectRow.select().where(ProjectRow.id == project_id).exists()
-
-
-def list_projects() -> list[Project]:
-    """Return every project, the oldest first."""
-    return read(Project, _projects(None).order_by(ProjectRow.id))
 
 
 def add_report(title: str, project_id: int, now: datetime) -> Report:

@@ -80,12 +80,9 @@ def create(
         return _get(row.id), text
 
 
-def list_tokens() -> list[Token]:
-    """Return every token, the oldest first."""
-    return read(Token, _tokens().order_by(TokenRow.id))
-
-
-def list_page(account_id: int | None, user_id: int | None, limit: int, before: int | None) -> list[Token]:
+def list_page(
+    account_id: int | None = None, user_id: int | None = None, limit: int | None = None, before: int | None = None
+) -> list[Token]:
     """Return up to `limit` tokens, of one account and user where they are given, the newest first."""
     query = where_given(_tokens(), (UserRow.account, account_id), (TokenRow.user, user_id))
     return read(Token, newest_first(query, TokenRow.id, limit, before))

@@ -138,7 +138,7 @@ class DescribedApi:
             "account_id": [str(make_customer().account_id) for _ in range(2)],
             "user_id": [str(each.user_id) for each in managed[1:]],
             "grant_id": [str(each.id) for each in grants.list_all() if each.user in {one.email for one in managed}],
-            "token_id": [str(each.id) for each in tokens.list_tokens() if each.id not in self._kept["token_id"]],
+            "token_id": [str(each.id) for each in tokens.list_page() if each.id not in self._kept["token_id"]],
             "scan_run_id": [str(row[0]) for row in rows("SELECT id FROM scan_runs ORDER BY id")],
         }
         #: Whom bodies name: no request by a path removes this user.
