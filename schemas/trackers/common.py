@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 from marshmallow import ValidationError, validates
@@ -18,11 +18,12 @@ from schemas.trackers.exchange import (
     TrackerAccess,
     TrackerFailure,
     TrackerIssue,
+    TrackerRefused,
     TrackerRequest,
     TrackerResponse,
     TrackerTicket,
 )
-from schemas.trackers.failures import UNAVAILABLE
+from schemas.trackers.failures import TOKEN_REJECTED, raise_for, unreadable
 
 #: What happens to the issue when its ticket is fixed.
 ON_FIXED: Final = ("comment", "close", "nothing")
@@ -42,6 +43,8 @@ _ULID: Final = re.compile("[a-z]+_([0-7][0-9A-HJKMNP-TV-Z]{9})[0-9A-HJKMNP-TV-Z]
 _CLOCK_DIFFERENCE: Final = timedelta(hours=1)
 
 Value = TypeVar("Value")
+#: What a response means where it is no success.
+RefusalOf: TypeAlias = Callable[[TrackerResponse], TrackerFailure | None]
 
 
 class TrackerSettingsForm(Form):
@@ -115,25 +118,36 @@ class Api(NamedTuple):
         return TrackerRequest(method, self.url + path, headers, json.dumps(content).encode(), creates)
 
 
-def asked(
-    request: TrackerRequest,
-    refusal_of: Callable[[TrackerResponse], TrackerFailure | None],
-    kind: type[Value],
-    *path: str | int,
-) -> Steps[Value | TrackerFailure]:
-    """Send a request; returns the value of this kind at `path` of its response, or why there is none."""
+def answered(request: TrackerRequest, refusal_of: RefusalOf) -> Steps[TrackerResponse]:
+    """Send a request; returns its response. Raises TrackerRefused for one that is no success."""
     response = yield request
-    return value_of(response, refusal_of(response), kind, *path)
+    raise_for(refusal_of(response))
+    return response
 
 
-def value_of(
-    response: TrackerResponse, refusal: TrackerFailure | None, kind: type[Value], *path: str | int
-) -> Value | TrackerFailure:
-    """Return the value of this kind at `path` of a response, or why there is none: the refusal, or it cannot be read."""
-    if refusal is not None:
-        return refusal
+def asked(request: TrackerRequest, refusal_of: RefusalOf, kind: type[Value], *path: str | int) -> Steps[Value]:
+    """Send a request; returns the value of this kind at `path` of its response. Raises TrackerRefused without one."""
+    response = yield from answered(request, refusal_of)
+    return value_of(response, kind, *path)
+
+
+def seen(request: TrackerRequest, refusal_of: RefusalOf) -> Steps[Any]:
+    """Send a request; returns its parsed response, None where the token may not see the resource."""
+    response = yield request
+    failure = refusal_of(response)
+    if failure is None:
+        return response.json()
+    if failure.kind is FailureKind.RETRY or failure.code == TOKEN_REJECTED:
+        raise TrackerRefused(failure)
+    return None
+
+
+def value_of(response: TrackerResponse, kind: type[Value], *path: str | int) -> Value:
+    """Return the value of this kind at `path` of a success. Raises TrackerRefused if it cannot be read."""
     found = value_at(response.json(), *path)
-    return found if isinstance(found, kind) else unreadable()
+    if not isinstance(found, kind):
+        raise TrackerRefused(unreadable())
+    return found
 
 
 def labels_of(access: TrackerAccess, ticket: TrackerTicket) -> list[str]:
@@ -205,11 +219,6 @@ def oldest_with_marker(
 def is_number(value: Any) -> bool:
     """Return whether a value of a response is a positive integer of at most 64 bits, as numbers of issues and ids are."""
     return type(value) is int and 0 < value < 2**63
-
-
-def unreadable() -> TrackerFailure:
-    """Return the failure of a success that cannot be read: no lookup may conclude from it that there is no issue."""
-    return TrackerFailure(FailureKind.RETRY, UNAVAILABLE)
 
 
 def issue_url(value: Any) -> str | None:

@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Final
 
 from schemas.base.ticket_event_types import TicketEventType
-from schemas.trackers.events import TrackerEvent, TrackerEventAction, TrackerEventResult
-from schemas.trackers.exchange import FailureKind, Steps, Tracker, TrackerAccess, TrackerFailure
+from schemas.trackers.events import TrackerEvent, TrackerEventAction
+from schemas.trackers.exchange import FailureKind, Steps, Tracker, TrackerAccess, TrackerFailure, TrackerRefused
 from schemas.trackers.failures import FORBIDDEN, ISSUE_MOVED, ISSUE_NOT_FOUND, ISSUES_DISABLED, MOVED, NOT_FOUND
 
 #: Ids of issues as people name them; they are parts of paths.
@@ -26,56 +26,52 @@ _OF_THE_ISSUE: Final[Mapping[str, str]] = {
 _LEFT_OUT: Final = frozenset({"assignees", "labels"})
 
 
-def apply_event(tracker: Tracker, access: TrackerAccess, event: TrackerEvent) -> Steps[TrackerEventResult | TrackerFailure]:
+def apply_event(tracker: Tracker, access: TrackerAccess, event: TrackerEvent) -> Steps[TrackerEventAction]:
     """Apply an event to its issue; all of it may be repeated.
 
     A failure of the kind PAYLOAD fails the event alone.
     """
     if not _ISSUE_ID.fullmatch(event.issue_id):
-        return TrackerFailure(FailureKind.PAYLOAD, ISSUE_NOT_FOUND)
-    result = yield from _apply(tracker, access, event)
-    if isinstance(result, TrackerEventResult):
-        return result
-    if result.kind is not FailureKind.CONFIGURATION or result.code not in _OF_THE_ISSUE:
-        return result
-    failure = yield from tracker.validate(access)
-    if failure is not None and not failure.refuses_ticket and failure.field not in _LEFT_OUT:
-        return failure
-    return replace(result, kind=FailureKind.PAYLOAD, code=_OF_THE_ISSUE[result.code])
+        raise TrackerRefused(TrackerFailure(FailureKind.PAYLOAD, ISSUE_NOT_FOUND))
+    try:
+        return (yield from _apply(tracker, access, event))
+    except TrackerRefused as refused:
+        failure = refused.failure
+        if failure.kind is not FailureKind.CONFIGURATION or failure.code not in _OF_THE_ISSUE:
+            raise
+    try:
+        yield from tracker.validate(access)
+    except TrackerRefused as refused:
+        if not refused.failure.refuses_ticket and refused.failure.field not in _LEFT_OUT:
+            raise
+    raise TrackerRefused(replace(failure, kind=FailureKind.PAYLOAD, code=_OF_THE_ISSUE[failure.code]))
 
 
-def _apply(tracker: Tracker, access: TrackerAccess, event: TrackerEvent) -> Steps[TrackerEventResult | TrackerFailure]:
+def _apply(tracker: Tracker, access: TrackerAccess, event: TrackerEvent) -> Steps[TrackerEventAction]:
     """Comment on the issue and change its state, as far as the settings ask for it and no earlier attempt did."""
-    if event.has_moved:
-        is_ours = yield from tracker.is_ours(access, event)
-        if isinstance(is_ours, TrackerFailure):
-            return is_ours
-        if not is_ours:
-            return TrackerFailure(FailureKind.PAYLOAD, ISSUE_MOVED)
+    if event.has_moved and not (yield from tracker.is_ours(access, event)):
+        raise TrackerRefused(TrackerFailure(FailureKind.PAYLOAD, ISSUE_MOVED))
     on_fixed = access.settings.get("on_fixed", "comment")
     if event.type is TicketEventType.REDACT:
-        return (yield from tracker.redact(access, event)) or TrackerEventResult(TrackerEventAction.REDACTED)
+        yield from tracker.redact(access, event)
+        return TrackerEventAction.REDACTED
     if event.type is TicketEventType.FIXED and on_fixed == "nothing":
-        return TrackerEventResult(TrackerEventAction.SKIPPED)
-    was_commented = (yield from tracker.has_comment(access, event)) if event.is_outcome_unknown else False
-    if isinstance(was_commented, TrackerFailure):
-        return was_commented
-    failure = None if was_commented else (yield from tracker.comment(access, event))
-    if failure is not None:
-        return failure
+        return TrackerEventAction.SKIPPED
+    was_commented = event.is_outcome_unknown and (yield from tracker.has_comment(access, event))
+    if not was_commented:
+        yield from tracker.comment(access, event)
     if on_fixed == "close" and event.type is TicketEventType.FIXED:
         wanted = TrackerEventAction.CLOSED
     elif on_fixed == "close" and event.type is TicketEventType.REOPENED and event.has_closed:
         wanted = TrackerEventAction.REOPENED
     else:
-        return TrackerEventResult(TrackerEventAction.COMMENTED)
-    action = yield from _set_state(tracker, access, event, wanted, was_commented=was_commented)
-    return action if isinstance(action, TrackerFailure) else TrackerEventResult(action)
+        return TrackerEventAction.COMMENTED
+    return (yield from _set_state(tracker, access, event, wanted, was_commented=was_commented))
 
 
 def _set_state(
     tracker: Tracker, access: TrackerAccess, event: TrackerEvent, wanted: TrackerEventAction, *, was_commented: bool
-) -> Steps[TrackerEventAction | TrackerFailure]:
+) -> Steps[TrackerEventAction]:
     """Close or reopen the issue, as `wanted`, unless a person has decided otherwise.
 
     What an earlier attempt has closed counts as closed. If an earlier attempt may have reopened the issue, it counts as
@@ -86,14 +82,14 @@ def _set_state(
         return TrackerEventAction.LEFT_ALONE
     closes = wanted is TrackerEventAction.CLOSED
     is_open = yield from tracker.is_open(access, event)
-    if isinstance(is_open, TrackerFailure):
-        return is_open
     if closes and not is_open:
         return TrackerEventAction.CLOSED if was_commented or event.has_closed else TrackerEventAction.COMMENTED
     if is_open and (event.has_closed or not closes):
         return TrackerEventAction.LEFT_ALONE
-    is_set = yield from tracker.set_open(access, event, is_open=not closes)
-    if isinstance(is_set, TrackerFailure):
-        is_refused = is_set.refuses_ticket or is_set.code == FORBIDDEN
-        return TrackerEventAction.COMMENTED if is_refused else is_set
+    try:
+        is_set = yield from tracker.set_open(access, event, is_open=not closes)
+    except TrackerRefused as refused:
+        if not refused.failure.refuses_ticket and refused.failure.code != FORBIDDEN:
+            raise
+        return TrackerEventAction.COMMENTED
     return wanted if is_set else TrackerEventAction.COMMENTED

@@ -7,7 +7,7 @@ from schemas.base.ticket_event_types import TicketEventType
 
 
 class TrackerEventAction(StrEnum):
-    """The action on the issue; a comment comes before it is closed, reopened or left alone."""
+    """What an event did to its issue; a comment comes before it is closed, reopened or left alone."""
 
     #: A comment was made, and the issue's state is as it was.
     COMMENTED = "commented"
@@ -19,13 +19,6 @@ class TrackerEventAction(StrEnum):
     REDACTED = "redacted"
     #: The target wants nothing of this event; no request was sent.
     SKIPPED = "skipped"
-
-
-@dataclass(frozen=True, slots=True)
-class TrackerEventResult:
-    """The result of an event at a tracker."""
-
-    action: TrackerEventAction
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """The values between a tracker's module and the worker that sends its requests.
 
-A module describes each task as a generator: it yields requests, is sent the response to each, and returns the result. It
-performs no I/O and reads no clock; the worker sends every request of one attempt under one deadline, and ends the generator
-when a request gets no response.
+A module describes each task as a generator: it yields requests, is sent the response to each, and returns the result, or
+raises TrackerRefused. It performs no I/O and reads no clock; the worker sends every request of one attempt under one
+deadline, and ends the generator when a request gets no response.
 """
 
 import json
@@ -91,6 +91,14 @@ class TrackerFailure:
         return self.code if self.field is None else f"{self.code}:{self.field}"
 
 
+class TrackerRefused(Exception):
+    """Ends the steps of a task that the tracker did not carry out; the worker makes a value of its `failure`."""
+
+    def __init__(self, failure: TrackerFailure) -> None:
+        super().__init__(failure.reason)
+        self.failure = failure
+
+
 @dataclass(frozen=True, slots=True)
 class TrackerIssue:
     """An issue in a tracker: `id` as people name it (`7`, `SHOP-7`), `url` of its page."""
@@ -141,7 +149,7 @@ Steps: TypeAlias = Generator[TrackerRequest, TrackerResponse, Result]
 
 
 class Tracker(Protocol):
-    """One kind of tracker."""
+    """One kind of tracker. Every step raises TrackerRefused where the tracker does not do what it is asked."""
 
     #: Its `provider_key`, and its name for people.
     key: str
@@ -155,37 +163,38 @@ class Tracker(Protocol):
     #: How long after an attempt with an unknown outcome its issue is found for certain, in seconds.
     lookup_delay_s: int
     #: `max_per_minute` of a new target that names none.
-    max_per_minute: int | None
+    max_per_minute: int | None = None
 
     def problem_of(self, base_url: str, settings: Mapping[str, Any]) -> str | None:
         """Return why a URL is no page of this tracker as a message for people; None if it is one. The URL is valid."""
 
-    def create(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | TrackerFailure | None]:
+    def create(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | None]:
         """Create an issue; returns None where a success names no issue, so that the outcome is unknown."""
 
-    def find(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | TrackerFailure | None]:
+    def find(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | None]:
         """Find the issue that an earlier attempt created; returns None where there is none."""
 
-    def validate(self, access: TrackerAccess) -> Steps[TrackerFailure | None]:
-        """Check the token, its rights and the settings, and change nothing; returns what is missing, or None."""
+    def validate(self, access: TrackerAccess) -> Steps[None]:
+        """Check the token, its rights and the settings, and change nothing; the failure names what is missing."""
 
-    def comment(self, access: TrackerAccess, event: TrackerEvent) -> Steps[TrackerFailure | None]:
-        """Comment an event on its issue, with the event's id in the text; returns None where the comment exists now."""
+    def comment(self, access: TrackerAccess, event: TrackerEvent) -> Steps[None]:
+        """Comment an event on its issue, with the event's id in the text; afterwards the comment exists."""
 
-    def has_comment(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool | TrackerFailure]:
+    def has_comment(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool]:
         """Return whether an earlier attempt made the comment of an event."""
 
-    def is_ours(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool | TrackerFailure]:
+    def is_ours(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool]:
         """Return whether the issue with the number of an event's issue is that of its export."""
 
-    def is_open(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool | TrackerFailure]:
+    def is_open(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool]:
         """Return whether the issue of an event is open."""
 
-    def set_open(self, access: TrackerAccess, event: TrackerEvent, *, is_open: bool) -> Steps[bool | TrackerFailure]:
+    def set_open(self, access: TrackerAccess, event: TrackerEvent, *, is_open: bool) -> Steps[bool]:
         """Reopen or close the issue of an event; returns False where its workflow does not allow that."""
 
-    def redact(self, access: TrackerAccess, event: TrackerEvent) -> Steps[TrackerFailure | None]:
-        """Overwrite title and description of the issue of an event; returns None once they are."""
+    def redact(self, access: TrackerAccess, event: TrackerEvent) -> Steps[None]:
+        """Overwrite title and description of the issue of an event; afterwards they are."""
 
     def held_until_s(self, response: TrackerResponse) -> float | None:
         """Return until when the tracker wants no more requests, in seconds since 1970; None where it says nothing."""
+        return None

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from schemas.base.retry_after import parse_retry_after
-from schemas.trackers.exchange import FailureKind, TrackerFailure, TrackerResponse
+from schemas.trackers.exchange import FailureKind, TrackerFailure, TrackerRefused, TrackerResponse
 
 TOKEN_REJECTED: Final = "tracker_token_rejected"  # noqa: S105 - an error code
 FORBIDDEN: Final = "tracker_forbidden"
@@ -52,6 +52,12 @@ def failure_of(response: TrackerResponse) -> TrackerFailure | None:
     return rejected()
 
 
+def raise_for(failure: TrackerFailure | None) -> None:
+    """Raise TrackerRefused if there is a failure."""
+    if failure is not None:
+        raise TrackerRefused(failure)
+
+
 def misconfigured(code: str, field: str | None = None) -> TrackerFailure:
     """Return a failure that a person has to fix, in the settings or at the tracker."""
     return TrackerFailure(FailureKind.CONFIGURATION, code, field=field)
@@ -62,9 +68,9 @@ def rejected(field: str | None = None) -> TrackerFailure:
     return TrackerFailure(FailureKind.PAYLOAD, REJECTED, field=field)
 
 
-def unless_hidden(failure: TrackerFailure) -> TrackerFailure | None:
-    """Return a failure; None for one that only means that the token may not see the resource."""
-    return failure if failure.kind is FailureKind.RETRY or failure.code == TOKEN_REJECTED else None
+def unreadable() -> TrackerFailure:
+    """Return the failure of a success that cannot be read: no lookup may conclude from it that there is no issue."""
+    return TrackerFailure(FailureKind.RETRY, UNAVAILABLE)
 
 
 def rate_limited(response: TrackerResponse, reset_at_s: float | None = None) -> TrackerFailure:

@@ -14,6 +14,7 @@ from schemas.base.fields import Form
 from schemas.trackers.common import (
     Api,
     TrackerSettingsForm,
+    answered,
     api_base_of,
     assignees_field,
     is_number,
@@ -25,7 +26,7 @@ from schemas.trackers.common import (
 )
 from schemas.trackers.events import TrackerEvent
 from schemas.trackers.exchange import Steps, TrackerAccess, TrackerFailure, TrackerIssue, TrackerResponse, TrackerTicket
-from schemas.trackers.failures import ARCHIVED, ISSUES_DISABLED, NOT_FOUND, failure_of, misconfigured, number
+from schemas.trackers.failures import ARCHIVED, ISSUES_DISABLED, NOT_FOUND, failure_of, misconfigured, number, raise_for
 from schemas.trackers.issue_events import IssueEvents
 from schemas.trackers.text import markdown, titles
 
@@ -84,7 +85,7 @@ class GiteaTracker(IssueEvents):
             return f"base_url is the page of a repository, without `/{path[-1]}` at its end."
         return None
 
-    def create(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | TrackerFailure | None]:
+    def create(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | None]:
         """Create an issue; returns None where a success names no issue. Labels that do not exist are left out."""
         wanted: dict[str, Any] = {
             "title": titles.title_of(ticket, MAX_TITLE_BYTES, MAX_TITLE_BYTES),
@@ -92,23 +93,21 @@ class GiteaTracker(IssueEvents):
         }
         names = labels_of(access, ticket)
         ids = (yield from _label_ids(access, names)) if names else []
-        if isinstance(ids, TrackerFailure):
-            return ids
         if access.settings.get("assignees"):
             wanted["assignees"] = access.settings["assignees"]
         if ids:
             wanted["labels"] = ids
         response = yield _api(access).post("/issues", wanted, creates=True)
-        failure = yield from _explained(access, response)
-        return failure or self._issue(access, response.json())
+        raise_for((yield from _explained(access, response)))
+        return self._issue(access, response.json())
 
-    def find(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | TrackerFailure | None]:
+    def find(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | None]:
         """Find the issue whose text has the export's id: among the newest 150, then by the search."""
         query: dict[str, Any] = {"state": "all", "type": "issues", "limit": PAGE_ENTRIES}
         pages = [query | {"page": page} for page in range(1, MAX_PAGES + 1)]
         return self._find(access, ticket, [*pages, query | {"q": ticket.export_id}])
 
-    def validate(self, access: TrackerAccess) -> Steps[TrackerFailure | None]:
+    def validate(self, access: TrackerAccess) -> Steps[None]:
         """Check the token and its right to create issues, whether the repository takes them, and the assignees.
 
         Gitea shows neither scopes nor rights to a token for issues alone. It refuses an issue without a title, after it has
@@ -117,8 +116,8 @@ class GiteaTracker(IssueEvents):
         response = yield _api(access).post("/issues", {"title": ""})
         if response.status != 422 or response.json() is None:
             failure = yield from _explained(access, response)
-            return failure or misconfigured(NOT_FOUND, "base_url")
-        return (yield from _repository_failure(access)) or (yield from _assignee_failure(access))
+            raise_for(failure or misconfigured(NOT_FOUND, "base_url"))
+        raise_for((yield from _repository_failure(access)) or (yield from _assignee_failure(access)))
 
     def _comment_queries(self, event: TrackerEvent) -> list[dict[str, Any]]:
         # This list has no pages.
@@ -135,7 +134,7 @@ class GiteaTracker(IssueEvents):
         return TrackerIssue(str(named), f"{access.base_url}/issues/{named}") if is_number(named) else None
 
 
-def _label_ids(access: TrackerAccess, names: list[str]) -> Steps[list[int] | TrackerFailure]:
+def _label_ids(access: TrackerAccess, names: list[str]) -> Steps[list[int]]:
     """Return the ids of those labels that the repository has; Gitea compares names by case.
 
     It says how many labels there are, names no next page, and may have less on a page than was asked for.
@@ -143,10 +142,8 @@ def _label_ids(access: TrackerAccess, names: list[str]) -> Steps[list[int] | Tra
     ids: dict[str, int] = {}
     listed = 0
     for page in range(1, _MAX_LABEL_PAGES + 1):
-        response = yield _api(access).get(f"/labels?limit={PAGE_ENTRIES}&page={page}")
-        labels = value_of(response, failure_of(response), list)
-        if isinstance(labels, TrackerFailure):
-            return labels
+        response = yield from answered(_api(access).get(f"/labels?limit={PAGE_ENTRIES}&page={page}"), failure_of)
+        labels = value_of(response, list)
         for label in labels:
             name, label_id = text_at(label, "name"), value_at(label, "id")
             if name is not None and is_number(label_id):
@@ -184,7 +181,7 @@ def _repository_failure(access: TrackerAccess) -> Steps[TrackerFailure | None]:
 
 def _assignee_failure(access: TrackerAccess) -> Steps[TrackerFailure | None]:
     """Return a failure if a user cannot be assigned; None if all can, or if the token may not read who can."""
-    wanted = access.settings.get("assignees") or []
+    wanted = access.settings.get("assignees")
     if not wanted:
         return None
     response = yield _api(access).get("/assignees")
@@ -192,9 +189,7 @@ def _assignee_failure(access: TrackerAccess) -> Steps[TrackerFailure | None]:
     if not isinstance(users, list):
         return None
     names = {(text_at(user, "login") or "").lower() for user in users}
-    if all(name.lower() in names for name in wanted):
-        return None
-    return misconfigured(NOT_FOUND, "assignees")
+    return None if names.issuperset(map(str.lower, wanted)) else misconfigured(NOT_FOUND, "assignees")
 
 
 def _api(access: TrackerAccess) -> Api:

@@ -15,10 +15,12 @@ from schemas.base.fields import Form
 from schemas.trackers.common import (
     Api,
     TrackerSettingsForm,
+    answered,
     api_base_of,
     assignees_field,
     issue_of,
     labels_of,
+    seen,
     since_creation,
     text_at,
     tidy_labels,
@@ -33,9 +35,9 @@ from schemas.trackers.failures import (
     NOT_FOUND,
     failure_of,
     misconfigured,
+    raise_for,
     rate_limited,
     reset_of,
-    unless_hidden,
 )
 from schemas.trackers.issue_events import COMMENTS_PER_PAGE, MAX_COMMENT_PAGES, IssueEvents
 from schemas.trackers.text import markdown, titles
@@ -108,7 +110,7 @@ class GitHubTracker(IssueEvents):
             return "base_url is the page of a repository, without `.git` at its end."
         return None
 
-    def create(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | TrackerFailure | None]:
+    def create(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | None]:
         """Create an issue; without its labels and assignees where GitHub refuses it for those."""
         wanted = {"title": titles.title_of(ticket, MAX_TITLE), "body": markdown.body_of(ticket, MAX_BODY)}
         options = {
@@ -121,38 +123,33 @@ class GitHubTracker(IssueEvents):
         if failure is not None and failure.field in _OPTIONAL:
             response = yield self._api(access).post("/issues", wanted, creates=True)
             failure = self._refusal_of(response)
-        return failure or self._issue(access, response.json())
+        raise_for(failure)
+        return self._issue(access, response.json())
 
-    def find(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | TrackerFailure | None]:
+    def find(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | None]:
         """Find the issue whose text has the export's id, among the newest of the token's user since the export exists."""
         query: dict[str, Any] = {"state": "all", "sort": "created", "direction": "desc", "per_page": PAGE_ENTRIES}
         creator = yield from self._login(access)
-        if isinstance(creator, TrackerFailure):
-            return creator
         if creator is not None:
             query["creator"] = creator
         query |= since_creation(ticket.export_id)
         pages = (query | {"page": page} for page in range(1, MAX_PAGES + 1))
         return (yield from self._find(access, ticket, pages))
 
-    def validate(self, access: TrackerAccess) -> Steps[TrackerFailure | None]:
+    def validate(self, access: TrackerAccess) -> Steps[None]:
         """Check the token, the repository, whether it takes issues, and the rights that GitHub shows.
 
         GitHub shows the scopes of a classic token and the role of its user. It does not show whether a fine-grained token
         may write issues; the check reads them.
         """
-        response = yield self._api(access).get()
-        failure = self._refusal_of(response) or _repository_failure(access, response)
-        if failure is not None:
-            return failure
-        failure = self._refusal_of((yield self._api(access).get("/issues?per_page=1")))
-        if failure is not None:
-            return failure
+        response = yield from answered(self._api(access).get(), self._refusal_of)
+        raise_for(_repository_failure(access, response))
+        yield from answered(self._api(access).get("/issues?per_page=1"), self._refusal_of)
         for login in access.settings.get("assignees", ()):
             failure = self._refusal_of((yield self._api(access).get(f"/assignees/{quote(login, safe='')}")))
-            if failure is not None:
-                return replace(failure, field="assignees") if failure.code == NOT_FOUND else failure
-        return None
+            if failure is not None and failure.code == NOT_FOUND:
+                failure = replace(failure, field="assignees")
+            raise_for(failure)
 
     def held_until_s(self, response: TrackerResponse) -> float | None:
         """Return when the next requests are allowed, if this response used up the last one."""
@@ -184,13 +181,9 @@ class GitHubTracker(IssueEvents):
             return replace(failure, code=ARCHIVED)
         return replace(failure, field=_refused_field(response.json()))
 
-    def _login(self, access: TrackerAccess) -> Steps[str | TrackerFailure | None]:
+    def _login(self, access: TrackerAccess) -> Steps[str | None]:
         """Return the name of the token's user; None for a token of no user, such as a GitHub App's."""
-        response = yield _api(access).get("/user")
-        failure = self._refusal_of(response)
-        if failure is not None:
-            return unless_hidden(failure)
-        login = text_at(response.json(), "login")
+        login = text_at((yield from seen(_api(access).get("/user"), self._refusal_of)), "login")
         return login if login and _LOGIN.fullmatch(login) else None
 
 

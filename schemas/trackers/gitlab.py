@@ -15,11 +15,13 @@ from schemas.base.fields import Form
 from schemas.trackers.common import (
     Api,
     TrackerSettingsForm,
+    answered,
     api_base_of,
     assignees_field,
     is_number,
     issue_of,
     labels_of,
+    seen,
     text_at,
     tidy_labels,
     value_at,
@@ -34,9 +36,9 @@ from schemas.trackers.failures import (
     NOT_FOUND,
     failure_of,
     misconfigured,
+    raise_for,
     rate_limited,
     reset_of,
-    unless_hidden,
 )
 from schemas.trackers.issue_events import COMMENTS_PER_PAGE, MAX_COMMENT_PAGES, IssueEvents
 from schemas.trackers.text import markdown, titles
@@ -99,7 +101,7 @@ class GitLabTracker(IssueEvents):
             return "base_url is the page of a project, without `.git` at its end."
         return None
 
-    def create(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | TrackerFailure | None]:
+    def create(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | None]:
         """Create an issue; an assignee who is not found is left out."""
         wanted: dict[str, Any] = {
             "title": titles.title_of(ticket, MAX_TITLE),
@@ -111,40 +113,30 @@ class GitLabTracker(IssueEvents):
         users = []
         for name in access.settings.get("assignees", ()):
             user = yield from self._user_id(access, name)
-            if isinstance(user, TrackerFailure):
-                return user
             users += [] if user is None else [user]
         if users:
             wanted["assignee_ids"] = users
-        response = yield self._api(access).post("/issues", wanted, creates=True)
-        return self._refusal_of(response) or self._issue(access, response.json())
+        response = yield from answered(self._api(access).post("/issues", wanted, creates=True), self._refusal_of)
+        return self._issue(access, response.json())
 
-    def find(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | TrackerFailure | None]:
+    def find(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | None]:
         """Find the issue whose description has the export's id: by the search, then among the user's newest."""
         searched = {"search": ticket.export_id, "in": "description", "sort": "asc"}
         newest = {"scope": "created_by_me", "sort": "desc"}
         both = {"state": "all", "order_by": "created_at", "per_page": PAGE_ENTRIES}
         return self._find(access, ticket, [searched | both, newest | both])
 
-    def validate(self, access: TrackerAccess) -> Steps[TrackerFailure | None]:
+    def validate(self, access: TrackerAccess) -> Steps[None]:
         """Check the token's scope, the project, whether it has issues, the role in it, and the assignees."""
         response = yield _api(access).get("/personal_access_tokens/self")
         # Older versions do not know this path, and a fine-grained token may lack the right to read itself.
         if response.status not in {403, 404}:
-            failure = self._refusal_of(response) or _scope_failure(response)
-            if failure is not None:
-                return failure
-        response = yield self._api(access).get()
-        failure = self._refusal_of(response) or _project_failure(response)
-        if failure is not None:
-            return failure
+            raise_for(self._refusal_of(response) or _scope_failure(response))
+        response = yield from answered(self._api(access).get(), self._refusal_of)
+        raise_for(_project_failure(response))
         for name in access.settings.get("assignees", ()):
-            user = yield from self._user_id(access, name)
-            if isinstance(user, TrackerFailure):
-                return user
-            if user is None:
-                return misconfigured(NOT_FOUND, "assignees")
-        return None
+            if (yield from self._user_id(access, name)) is None:
+                raise_for(misconfigured(NOT_FOUND, "assignees"))
 
     def held_until_s(self, response: TrackerResponse) -> float | None:
         """Return when the next requests are allowed, if this response used up the last one."""
@@ -173,13 +165,9 @@ class GitLabTracker(IssueEvents):
             return replace(failure, field=_refused_field(response.json()))
         return failure
 
-    def _user_id(self, access: TrackerAccess, name: str) -> Steps[int | TrackerFailure | None]:
+    def _user_id(self, access: TrackerAccess, name: str) -> Steps[int | None]:
         """Return the id of a user; None if the token finds no user of this name."""
-        response = yield _api(access).get(f"/users?{urlencode({'username': name})}")
-        failure = self._refusal_of(response)
-        if failure is not None:
-            return unless_hidden(failure)
-        users = response.json()
+        users = yield from seen(_api(access).get(f"/users?{urlencode({'username': name})}"), self._refusal_of)
         for user in users if isinstance(users, list) else ():
             number, username = value_at(user, "id"), text_at(user, "username")
             if is_number(number) and username is not None and username.casefold() == name.casefold():

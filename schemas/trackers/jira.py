@@ -21,18 +21,38 @@ from schemas.trackers.common import (
     Api,
     PriorityBySeverityForm,
     TrackerSettingsForm,
+    answered,
     api_base_of,
     asked,
     labels_of,
     require_key,
     text_at,
-    unreadable,
     value_at,
     value_of,
 )
 from schemas.trackers.events import TrackerEvent
-from schemas.trackers.exchange import Steps, TrackerAccess, TrackerFailure, TrackerIssue, TrackerResponse, TrackerTicket
-from schemas.trackers.failures import FORBIDDEN, NOT_FOUND, TOKEN_REJECTED, failure_of, misconfigured, rate_limited, rejected
+from schemas.trackers.exchange import (
+    Steps,
+    Tracker,
+    TrackerAccess,
+    TrackerFailure,
+    TrackerIssue,
+    TrackerRefused,
+    TrackerRequest,
+    TrackerResponse,
+    TrackerTicket,
+)
+from schemas.trackers.failures import (
+    FORBIDDEN,
+    NOT_FOUND,
+    TOKEN_REJECTED,
+    failure_of,
+    misconfigured,
+    raise_for,
+    rate_limited,
+    rejected,
+    unreadable,
+)
 from schemas.trackers.text import adf, titles, wiki
 from schemas.trackers.text.outline import erased_title
 
@@ -97,7 +117,7 @@ class JiraSettingsForm(TrackerSettingsForm):
         require_key(project)
 
 
-class JiraTracker:
+class JiraTracker(Tracker):
     """Issues in a project of Jira Cloud or Jira Data Center."""
 
     key = "jira"
@@ -111,7 +131,6 @@ class JiraTracker:
     credential_url: str | None = "https://id.atlassian.com/manage-profile/security/api-tokens"
     settings_form: type[Form] = JiraSettingsForm
     lookup_delay_s = 60
-    max_per_minute: int | None = None
 
     def problem_of(self, base_url: str, settings: Mapping[str, Any]) -> str | None:
         """Return why a URL is not the address of a Jira, or why the settings do not fit it; None if both are right."""
@@ -124,86 +143,77 @@ class JiraTracker:
             return "api_version 2 is for Jira Data Center; Jira Cloud has api_version 3."
         return None
 
-    def create(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | TrackerFailure | None]:
+    def create(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | None]:
         """Create an issue; returns None where a success names no issue."""
-        response = yield _api(access).post("/issue", {"fields": _fields(access, ticket)}, creates=True)
-        return _refusal_of(response) or _issue(access, text_at(response.json(), "key"))
+        request = _api(access).post("/issue", {"fields": _fields(access, ticket)}, creates=True)
+        response = yield from answered(request, _refusal_of)
+        return _issue(access, text_at(response.json(), "key"))
 
-    def find(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | TrackerFailure | None]:
+    def find(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | None]:
         """Find the issue with the export's label; the oldest, should there be several."""
         label = marker_label(ticket.export_id)
         search = "/search" if _is_data_center(access.settings) else "/search/jql"
         jql = f'project = "{access.settings["project"]}" AND labels = "{label}" ORDER BY created ASC'
         response = yield _api(access).post(search, {"jql": jql, "fields": ["labels"], "maxResults": _MAX_FOUND})
         refusal = _read_refusal_of(response)
-        if refusal is not None:
-            # The query is ours but for the project: it does not exist, or the token cannot see it.
-            return misconfigured(NOT_FOUND, "project") if refusal.refuses_ticket else refusal
-        issues = value_at(response.json(), "issues")
-        if not isinstance(issues, list):
-            return unreadable()
+        # The query is ours but for the project: it does not exist, or the token cannot see it.
+        raise_for(misconfigured(NOT_FOUND, "project") if refusal and refusal.refuses_ticket else refusal)
+        issues = value_of(response, list, "issues")
         found = (_issue(access, text_at(issue, "key")) for issue in issues if label in _labels_in(issue))
         return next((issue for issue in found if issue is not None), None)
 
-    def validate(self, access: TrackerAccess) -> Steps[TrackerFailure | None]:
+    def validate(self, access: TrackerAccess) -> Steps[None]:
         """Check the token, the project, the permissions in it, its issue type and the fields of that."""
         response = yield _api(access).get("/myself")
         refusal = _read_refusal_of(response)
         if response.status == 404 or (refusal is None and not isinstance(response.json(), dict)):
             # No Jira answers so: the address is another server's, or this Jira has the other version of the API.
-            return misconfigured(NOT_FOUND, "base_url")
-        if response.status == 403:
-            # Everybody may ask for their own name; Cloud answers a token without its email so.
-            return _TOKEN_REJECTED
-        return refusal or (yield from _permission_failure(access)) or (yield from _issue_type_failure(access))
+            raise TrackerRefused(misconfigured(NOT_FOUND, "base_url"))
+        # Everybody may ask for their own name; Cloud answers a token without its email with 403.
+        raise_for(_TOKEN_REJECTED if response.status == 403 else refusal)
+        yield from _require_permissions(access)
+        yield from _require_issue_type(access)
 
-    def comment(self, access: TrackerAccess, event: TrackerEvent) -> Steps[TrackerFailure | None]:
+    def comment(self, access: TrackerAccess, event: TrackerEvent) -> Steps[None]:
         """Comment an event."""
         text = wiki if _is_data_center(access.settings) else adf
         body = {"body": text.comment_of(event, MAX_DESCRIPTION)}
-        response = yield _api(access).post(f"/issue/{event.issue_id}/comment", body, creates=True)
-        return _refusal_of(response) or (None if text_at(response.json(), "id") else unreadable())
+        request = _api(access).post(f"/issue/{event.issue_id}/comment", body, creates=True)
+        if not (yield from asked(request, _refusal_of, str, "id")):
+            raise TrackerRefused(unreadable())
 
-    def has_comment(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool | TrackerFailure]:
+    def has_comment(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool]:
         """Look for the event's id in the newest comments."""
         query = f"orderBy=-created&maxResults={_MAX_COMMENTS}"
         request = _api(access).get(f"/issue/{event.issue_id}/comment?{query}")
         comments = yield from asked(request, _read_refusal_of, list, "comments")
-        if isinstance(comments, TrackerFailure):
-            return comments
         return any(event.event_id in json.dumps(value_at(each, "body")) for each in comments)
 
-    def is_ours(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool | TrackerFailure]:
+    def is_ours(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool]:
         """Look for the export's label at the issue."""
         request = _api(access).get(f"/issue/{event.issue_id}?fields=labels")
-        labels = yield from asked(request, _read_refusal_of, list, "fields", "labels")
-        return labels if isinstance(labels, TrackerFailure) else marker_label(event.export_id) in labels
+        return marker_label(event.export_id) in (yield from asked(request, _read_refusal_of, list, "fields", "labels"))
 
-    def is_open(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool | TrackerFailure]:
+    def is_open(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool]:
         """Read the category of the issue's status."""
         request = _api(access).get(f"/issue/{event.issue_id}?fields=status")
-        category = yield from asked(request, _read_refusal_of, str, "fields", "status", "statusCategory", "key")
-        return category if isinstance(category, TrackerFailure) else category != _DONE
+        return (yield from asked(request, _read_refusal_of, str, "fields", "status", "statusCategory", "key")) != _DONE
 
-    def set_open(self, access: TrackerAccess, event: TrackerEvent, *, is_open: bool) -> Steps[bool | TrackerFailure]:
+    def set_open(self, access: TrackerAccess, event: TrackerEvent, *, is_open: bool) -> Steps[bool]:
         """Make the first transition of the workflow that leads to a status which is done, or is not; False without one."""
         path = f"/issue/{event.issue_id}/transitions"
-        transitions = yield from asked(_api(access).get(path), _read_refusal_of, list, "transitions")
-        if isinstance(transitions, TrackerFailure):
-            return transitions
-        for each in transitions:
+        for each in (yield from asked(_api(access).get(path), _read_refusal_of, list, "transitions")):
             transition_id, category = text_at(each, "id"), text_at(each, "to", "statusCategory", "key")
             if transition_id and category is not None and (category != _DONE) is is_open:
-                response = yield _api(access).post(path, {"transition": {"id": transition_id}})
-                return _changed(response) or True
+                yield from _change(_api(access).post(path, {"transition": {"id": transition_id}}))
+                return True
         return False
 
-    def redact(self, access: TrackerAccess, event: TrackerEvent) -> Steps[TrackerFailure | None]:
+    def redact(self, access: TrackerAccess, event: TrackerEvent) -> Steps[None]:
         """Overwrite summary and description."""
         text = wiki if _is_data_center(access.settings) else adf
         made = {"fields": {"summary": erased_title(event), "description": text.erased_of(event)}}
-        response = yield _api(access).send("PUT", f"/issue/{event.issue_id}", made)
-        return _changed(response)
+        yield from _change(_api(access).send("PUT", f"/issue/{event.issue_id}", made))
 
     def held_until_s(self, response: TrackerResponse) -> float | None:
         """Return the reset time of an answer without requests left."""
@@ -251,26 +261,24 @@ def _issue(access: TrackerAccess, key: str | None) -> TrackerIssue | None:
     return TrackerIssue(key, f"{access.base_url}/browse/{key}")
 
 
-def _permission_failure(access: TrackerAccess) -> Steps[TrackerFailure | None]:
+def _require_permissions(access: TrackerAccess) -> Steps[None]:
     wanted = {"projectKey": access.settings["project"]}
     if not _is_data_center(access.settings):  # Data Center always answers with every permission
         wanted["permissions"] = ",".join(_PERMISSIONS)
     response = yield _api(access).get(f"/mypermissions?{urlencode(wanted)}")
     if response.status in {400, 404}:
-        return misconfigured(NOT_FOUND, "project")
-    permissions = value_of(response, _refusal_of(response), dict, "permissions")
-    if isinstance(permissions, TrackerFailure):
-        return permissions
-    missing = (name for name in _PERMISSIONS if value_at(permissions, name, "havePermission") is not True)
-    lacking = next(missing, None)
-    return None if lacking is None else misconfigured(FORBIDDEN, lacking)
+        raise TrackerRefused(misconfigured(NOT_FOUND, "project"))
+    raise_for(_refusal_of(response))
+    permissions = value_of(response, dict, "permissions")
+    for name in _PERMISSIONS:
+        if value_at(permissions, name, "havePermission") is not True:
+            raise TrackerRefused(misconfigured(FORBIDDEN, name))
 
 
-def _issue_type_failure(access: TrackerAccess) -> Steps[TrackerFailure | None]:
+def _require_issue_type(access: TrackerAccess) -> Steps[None]:
+    """Raise TrackerRefused unless the project has the issue type, whose fields are those that tickets fill in."""
     path = f"/issue/createmeta/{quote(access.settings['project'], safe='')}/issuetypes"
     listed = yield from _listed(access, path)
-    if isinstance(listed, TrackerFailure):
-        return listed
     wanted = _issue_type(access.settings)
     # A subtask needs a parent, which no ticket has.
     ids = (
@@ -280,44 +288,35 @@ def _issue_type_failure(access: TrackerAccess) -> Steps[TrackerFailure | None]:
     )
     issue_type_id = next(filter(None, ids), None)
     if issue_type_id is None:
-        return misconfigured(NOT_FOUND, "issue_type")
-    listed = yield from _listed(access, f"{path}/{quote(issue_type_id, safe='')}")
-    return listed if isinstance(listed, TrackerFailure) else _fields_failure(access, listed)
+        raise TrackerRefused(misconfigured(NOT_FOUND, "issue_type"))
+    raise_for(_fields_failure(access, (yield from _listed(access, f"{path}/{quote(issue_type_id, safe='')}"))))
 
 
 def _fields_failure(access: TrackerAccess, listed: list[Any]) -> TrackerFailure | None:
     """Return why every ticket would fail: a field of ours that cannot be set, or a required field that we do not send."""
     by_id = {field_id: each for each in listed if (field_id := text_at(each, "fieldId")) is not None}
-    ours = ["summary", "description", "labels"]
-    ours += [
-        name
-        for name, setting in (("priority", "priority_by_severity"), ("assignee", "assignee"))
-        if access.settings.get(setting)
-    ]
-    absent = next((name for name in ours if name not in by_id), None)
-    if absent is not None:
-        return rejected(_name_of(absent))
-    required = (
-        name
-        for name, each in by_id.items()
-        if value_at(each, "required") is True and value_at(each, "hasDefaultValue") is not True
-    )
-    return next((rejected(_name_of(name)) for name in required if name not in ours and name not in _SET_BY_JIRA), None)
+    optional = [name for name in ("priority", "assignee") if access.settings.get(_FIELDS[name])]
+    ours = ["summary", "description", "labels", *optional]
+    for name in ours:
+        if name not in by_id:
+            return rejected(_name_of(name))
+    for name, each in by_id.items():
+        is_required = value_at(each, "required") is True and value_at(each, "hasDefaultValue") is not True
+        if is_required and name not in ours and name not in _SET_BY_JIRA:
+            return rejected(_name_of(name))
+    return None
 
 
-def _listed(access: TrackerAccess, path: str) -> Steps[list[Any] | TrackerFailure]:
+def _listed(access: TrackerAccess, path: str) -> Steps[list[Any]]:
     """Return all entries of a list that Jira gives in pages; Cloud and Data Center name it differently."""
     entries: list[Any] = []
     for _ in range(_MAX_PAGES):
-        response = yield _api(access).get(f"{path}?startAt={len(entries)}&maxResults={_PAGE}")
-        refusal = _refusal_of(response)
-        if refusal is not None:
-            return refusal
-        page = response.json()
+        request = _api(access).get(f"{path}?startAt={len(entries)}&maxResults={_PAGE}")
+        page = (yield from answered(request, _refusal_of)).json()
         lists = (value_at(page, name) for name in ("issueTypes", "fields", "values"))
         found = next((each for each in lists if isinstance(each, list)), None)
         if found is None:
-            return unreadable()
+            raise TrackerRefused(unreadable())
         entries += found
         total = value_at(page, "total")
         if not found or not isinstance(total, int) or len(entries) >= total:
@@ -336,9 +335,11 @@ def _refusal_of(response: TrackerResponse) -> TrackerFailure | None:
     return _login_failure(response) or failure
 
 
-def _changed(response: TrackerResponse) -> TrackerFailure | None:
-    """Return why an issue was not changed; Jira answers a change with 204, and a page to sign in has another status."""
-    return _read_refusal_of(response) or (None if response.status == 204 else unreadable())
+def _change(request: TrackerRequest) -> Steps[None]:
+    """Change an issue; Jira answers a change with 204, and a page to sign in has another status."""
+    response = yield from answered(request, _read_refusal_of)
+    if response.status != 204:
+        raise TrackerRefused(unreadable())
 
 
 def _read_refusal_of(response: TrackerResponse) -> TrackerFailure | None:

@@ -6,6 +6,7 @@ An issue gets its id from us, made of the export's id: a second creation is refu
 import hashlib
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import urlsplit
 from uuid import UUID
@@ -17,27 +18,41 @@ from schemas.trackers.common import (
     MAX_KEY,
     Api,
     TrackerSettingsForm,
+    answered,
     api_base_of,
     asked,
     issue_url,
     labels_of,
     require_key,
     text_at,
-    unreadable,
     value_at,
+    value_of,
 )
 from schemas.trackers.events import TrackerEvent
 from schemas.trackers.exchange import (
     FailureKind,
     Steps,
+    Tracker,
     TrackerAccess,
     TrackerFailure,
     TrackerIssue,
+    TrackerRefused,
     TrackerRequest,
     TrackerResponse,
     TrackerTicket,
 )
-from schemas.trackers.failures import FORBIDDEN, NOT_FOUND, REJECTED, TOKEN_REJECTED, failure_of, rate_limited, reset_of
+from schemas.trackers.failures import (
+    FORBIDDEN,
+    NOT_FOUND,
+    REJECTED,
+    TOKEN_REJECTED,
+    failure_of,
+    misconfigured,
+    raise_for,
+    rate_limited,
+    reset_of,
+    unreadable,
+)
 from schemas.trackers.text import markdown, titles
 from schemas.trackers.text.outline import erased_title
 
@@ -118,7 +133,7 @@ class LinearSettingsForm(TrackerSettingsForm):
         require_key(team)
 
 
-class LinearTracker:
+class LinearTracker(Tracker):
     """Issues of a team in Linear."""
 
     key = "linear"
@@ -132,7 +147,6 @@ class LinearTracker:
     settings_form: type[Form] = LinearSettingsForm
     #: The lookup by id is exact at once.
     lookup_delay_s = 0
-    max_per_minute: int | None = None
 
     def problem_of(self, base_url: str, settings: Mapping[str, Any]) -> str | None:
         """Return why a URL is not the page of a workspace; None if it is one."""
@@ -141,112 +155,94 @@ class LinearTracker:
             return "base_url is the page of the workspace: https://linear.app/acme"
         return None
 
-    def create(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | TrackerFailure | None]:
+    def create(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | None]:
         """Create an issue under our id; returns None where a success names no issue."""
         names = labels_of(access, ticket)
         variables = {"team": access.settings["team"], "labels": names, "most": _MAX_LABELS}
-        response = yield _request(access, _TEAM_AND_LABELS, variables)
-        data = value_at(response.json(), "data")
-        failure = _refusal_of(response) or _team_failure(data)
-        if failure is not None:
-            return failure
-        team_id = text_at(data, "teams", "nodes", 0, "id")
+        response = yield from answered(_request(access, _TEAM_AND_LABELS, variables), _refusal_of)
+        team_id = _team_id(response)
         made = {
             "id": own_id(ticket.export_id),
             "teamId": team_id,
             "title": titles.title_of(ticket, MAX_TITLE),
             "description": markdown.linear_body_of(ticket, MAX_DESCRIPTION),
             "priority": PRIORITIES.get(ticket.severity, 0),
-            "labelIds": _label_ids(data, team_id),
+            "labelIds": _label_ids(response, team_id),
         }
         response = yield _request(access, _CREATE, {"input": made}, creates=True)
         issue = _issue(access, value_at(response.json(), "data", "issueCreate", "issue"))
         if issue is not None and 200 <= response.status < 300:
             return issue
         failure = _refusal_of(response)
-        if failure is None or failure.kind is not FailureKind.PAYLOAD:
-            return failure
         # Linear may have refused our id, because an earlier attempt created the issue.
-        return (yield from self.find(access, ticket)) or failure
+        found = (yield from self.find(access, ticket)) if failure is not None and failure.refuses_ticket else None
+        if found is None:
+            raise_for(failure)
+        return found
 
-    def find(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | TrackerFailure | None]:
+    def find(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | None]:
         """Find the issue by the id that we gave it."""
         wanted = own_id(ticket.export_id)
         nodes = yield from asked(_request(access, _FIND, {"id": wanted}), _refusal_of, list, "data", "issues", "nodes")
-        if isinstance(nodes, TrackerFailure):
-            return nodes
         return next((_issue(access, node) for node in nodes if text_at(node, "id") == wanted), None)
 
-    def validate(self, access: TrackerAccess) -> Steps[TrackerFailure | None]:
+    def validate(self, access: TrackerAccess) -> Steps[None]:
         """Check the key and the team. Linear does not say whether the key may create issues."""
-        response = yield _request(access, _VALIDATE, {"team": access.settings["team"]})
-        return _refusal_of(response) or _team_failure(value_at(response.json(), "data"))
+        request = _request(access, _VALIDATE, {"team": access.settings["team"]})
+        _team_id((yield from answered(request, _refusal_of)))
 
-    def comment(self, access: TrackerAccess, event: TrackerEvent) -> Steps[TrackerFailure | None]:
+    def comment(self, access: TrackerAccess, event: TrackerEvent) -> Steps[None]:
         """Comment an event under our id, which Linear accepts once."""
         # Linear reports an absent issue as invalid input, as it does a refused comment.
-        issue = yield from _issue_node(access, event)
-        if isinstance(issue, TrackerFailure):
-            return issue
+        yield from _issue_node(access, event)
         body = markdown.comment_of(event, MAX_DESCRIPTION)
         made = {"id": own_id(event.event_id), "issueId": own_id(event.export_id), "body": body}
         response = yield _request(access, _COMMENT, {"input": made}, creates=True)
         failure = _refusal_of(response)
-        if failure is not None and failure.kind is FailureKind.PAYLOAD:
+        if failure is not None and failure.refuses_ticket:
             # Linear may have refused our id, because an earlier attempt made the comment.
-            found = yield from self.has_comment(access, event)
-            return None if found is True else failure
-        is_there = text_at(response.json(), "data", "commentCreate", "comment", "id") is not None
-        return failure or (None if is_there else unreadable())
+            with suppress(TrackerRefused):
+                if (yield from self.has_comment(access, event)):
+                    return
+        raise_for(failure)
+        if text_at(response.json(), "data", "commentCreate", "comment", "id") is None:
+            raise TrackerRefused(unreadable())
 
-    def has_comment(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool | TrackerFailure]:
+    def has_comment(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool]:
         """Look for the comment's id among the issue's comments."""
-        issue = yield from _issue_node(access, event)
-        if isinstance(issue, TrackerFailure):
-            return issue
-        comments = value_at(issue, "comments", "nodes")
+        comments = value_at((yield from _issue_node(access, event)), "comments", "nodes")
         if not isinstance(comments, list):
-            return unreadable()
+            raise TrackerRefused(unreadable())
         return any(text_at(each, "id") == own_id(event.event_id) for each in comments)
 
-    def is_ours(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool | TrackerFailure]:
+    def is_ours(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool]:
         """Read the issue: its id is made of the export's."""
-        issue = yield from _issue_node(access, event)
-        return issue if isinstance(issue, TrackerFailure) else True
+        yield from _issue_node(access, event)
+        return True
 
-    def is_open(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool | TrackerFailure]:
+    def is_open(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool]:
         """Read the type of the issue's state."""
-        issue = yield from _issue_node(access, event)
-        return issue if isinstance(issue, TrackerFailure) else _is_open(issue)
+        return _is_open((yield from _issue_node(access, event)))
 
-    def set_open(self, access: TrackerAccess, event: TrackerEvent, *, is_open: bool) -> Steps[bool | TrackerFailure]:
+    def set_open(self, access: TrackerAccess, event: TrackerEvent, *, is_open: bool) -> Steps[bool]:
         """Give the issue the first state of its team that is unstarted, or completed; False if the team has none."""
         issue = yield from _issue_node(access, event)
-        if isinstance(issue, TrackerFailure):
-            return issue
         wanted = {"team": text_at(issue, "team", "id"), "type": "unstarted" if is_open else "completed"}
         request = _request(access, _STATES, wanted)
         nodes = yield from asked(request, _refusal_of, list, "data", "workflowStates", "nodes")
-        if isinstance(nodes, TrackerFailure):
-            return nodes
         states = [each for each in nodes if text_at(each, "id") is not None]
         if not states:
             return False
         first = min(states, key=_position)
-        updated = yield from _updated(access, event, {"stateId": first["id"]})
-        state = updated if isinstance(updated, TrackerFailure) else _is_open(updated)
-        return state if isinstance(state, TrackerFailure) else state is is_open
+        return _is_open((yield from _updated(access, event, {"stateId": first["id"]}))) is is_open
 
-    def redact(self, access: TrackerAccess, event: TrackerEvent) -> Steps[TrackerFailure | None]:
+    def redact(self, access: TrackerAccess, event: TrackerEvent) -> Steps[None]:
         """Overwrite title and description; the response shows the title that the issue has now."""
-        issue = yield from _issue_node(access, event)
-        if isinstance(issue, TrackerFailure):
-            return issue
+        yield from _issue_node(access, event)
         title = erased_title(event)
         updated = yield from _updated(access, event, {"title": title, "description": markdown.erased_of(event)})
-        if isinstance(updated, TrackerFailure):
-            return updated
-        return None if text_at(updated, "title") == title else unreadable()
+        if text_at(updated, "title") != title:
+            raise TrackerRefused(unreadable())
 
     def held_until_s(self, response: TrackerResponse) -> float | None:
         """Return the latest reset time of the limits that are used up."""
@@ -261,28 +257,27 @@ def own_id(our_id: str) -> str:
     return str(UUID(bytes=hashlib.sha256(our_id.encode()).digest()[:16], version=4))
 
 
-def _issue_node(access: TrackerAccess, event: TrackerEvent) -> Steps[dict[str, Any] | TrackerFailure]:
+def _issue_node(access: TrackerAccess, event: TrackerEvent) -> Steps[dict[str, Any]]:
     """Return the issue of an event; a deleted one is not found."""
     wanted = own_id(event.export_id)
     request = _request(access, _ISSUE, {"id": wanted, "comments": _MAX_COMMENTS})
-    nodes = yield from asked(request, _refusal_of, list, "data", "issues", "nodes")
-    if isinstance(nodes, TrackerFailure):
-        return nodes
-    found = next((each for each in nodes if text_at(each, "id") == wanted), None)
-    return found or TrackerFailure(FailureKind.CONFIGURATION, NOT_FOUND)
+    for node in (yield from asked(request, _refusal_of, list, "data", "issues", "nodes")):
+        if isinstance(node, dict) and node.get("id") == wanted:
+            return node
+    raise TrackerRefused(misconfigured(NOT_FOUND))
 
 
-def _updated(
-    access: TrackerAccess, event: TrackerEvent, changes: Mapping[str, Any]
-) -> Steps[dict[str, Any] | TrackerFailure]:
+def _updated(access: TrackerAccess, event: TrackerEvent, changes: Mapping[str, Any]) -> Steps[dict[str, Any]]:
     """Change the issue of an event; returns the changed issue."""
     request = _request(access, _UPDATE, {"id": own_id(event.export_id), "input": changes})
     return (yield from asked(request, _refusal_of, dict, "data", "issueUpdate", "issue"))
 
 
-def _is_open(issue: Any) -> bool | TrackerFailure:
+def _is_open(issue: Any) -> bool:
     state = text_at(issue, "state", "type")
-    return unreadable() if state is None else state not in _CLOSED
+    if state is None:
+        raise TrackerRefused(unreadable())
+    return state not in _CLOSED
 
 
 def _position(state: Any) -> float:
@@ -290,17 +285,17 @@ def _position(state: Any) -> float:
     return position if isinstance(position, int | float) else 0.0
 
 
-def _team_failure(data: Any) -> TrackerFailure | None:
-    nodes = value_at(data, "teams", "nodes")
-    if not isinstance(nodes, list):
-        return unreadable()
-    is_there = text_at(nodes, 0, "id") is not None
-    return None if is_there else TrackerFailure(FailureKind.CONFIGURATION, NOT_FOUND, field="team")
+def _team_id(response: TrackerResponse) -> str:
+    """Return the id of the team that a response has. Raises TrackerRefused if there is none."""
+    team_id = text_at(value_of(response, list, "data", "teams", "nodes"), 0, "id")
+    if team_id is None:
+        raise TrackerRefused(misconfigured(NOT_FOUND, "team"))
+    return team_id
 
 
-def _label_ids(data: Any, team_id: str | None) -> list[str]:
+def _label_ids(response: TrackerResponse, team_id: str) -> list[str]:
     """Return the ids of the labels that exist for the team: its own come before the workspace's of the same name."""
-    nodes = value_at(data, "issueLabels", "nodes")
+    nodes = value_at(response.json(), "data", "issueLabels", "nodes")
     ids: dict[str, str] = {}
     for node in nodes if isinstance(nodes, list) else []:
         name, label_id, owner = text_at(node, "name"), text_at(node, "id"), text_at(node, "team", "id")

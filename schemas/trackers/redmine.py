@@ -12,23 +12,33 @@ from urllib.parse import urlencode, urlsplit
 
 from marshmallow import fields
 
-from schemas.base.fields import Form, Text
+from schemas.base.fields import Form, Text, described
 from schemas.trackers.common import (
     Api,
     PriorityBySeverityForm,
     TrackerSettingsForm,
+    answered,
     api_base_of,
     asked,
     is_number,
     oldest_with_marker,
     text_at,
-    unreadable,
     value_at,
     value_of,
 )
 from schemas.trackers.events import TrackerEvent
-from schemas.trackers.exchange import Steps, TrackerAccess, TrackerFailure, TrackerIssue, TrackerResponse, TrackerTicket
-from schemas.trackers.failures import ARCHIVED, FORBIDDEN, ISSUES_DISABLED, NOT_FOUND, failure_of, misconfigured, rejected
+from schemas.trackers.exchange import Steps, Tracker, TrackerAccess, TrackerIssue, TrackerRefused, TrackerTicket
+from schemas.trackers.failures import (
+    ARCHIVED,
+    FORBIDDEN,
+    ISSUES_DISABLED,
+    NOT_FOUND,
+    failure_of,
+    misconfigured,
+    raise_for,
+    rejected,
+    unreadable,
+)
 from schemas.trackers.text import textile, titles
 from schemas.trackers.text.outline import erased_title
 
@@ -52,20 +62,20 @@ class RedmineSettingsForm(TrackerSettingsForm):
     tracker = Text(
         min_length=1,
         max_length=100,
-        metadata={"description": "The name or the id of the project's tracker, such as `Bug`; by default its first one."},
+        **described("The name or the id of the project's tracker, such as `Bug`; by default its first one."),
     )
     priority_by_severity = fields.Nested(
         PriorityBySeverityForm,
-        metadata={"description": "The name or the id of the priority for each severity; without it, Redmine's default."},
+        **described("The name or the id of the priority for each severity; without it, Redmine's default."),
     )
     assignee = Text(
         min_length=1,
         max_length=200,
-        metadata={"description": "The member that gets the issues: a name as the project lists it, an id, or `me`."},
+        **described("The member that gets the issues: a name as the project lists it, an id, or `me`."),
     )
 
 
-class RedmineTracker:
+class RedmineTracker(Tracker):
     """Issues in a project of Redmine."""
 
     key = "redmine"
@@ -80,7 +90,6 @@ class RedmineTracker:
     settings_form: type[Form] = RedmineSettingsForm
     #: The list is consistent at once; a request that we gave up may still be at work.
     lookup_delay_s = 5
-    max_per_minute: int | None = None
 
     def problem_of(self, base_url: str, settings: Mapping[str, Any]) -> str | None:
         """Return why a URL is not a project's page; None if it is one. A path before `/projects` is allowed."""
@@ -89,21 +98,20 @@ class RedmineTracker:
             return "base_url is the page of a project, such as https://redmine.example.com/projects/shop."
         return None
 
-    def create(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | TrackerFailure | None]:
+    def create(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | None]:
         """Create an issue; returns None where a success names no issue."""
         priority = _priorities(access).get(ticket.severity)
         ids = yield from _ids(access, () if priority is None else (priority,))
-        if isinstance(ids, TrackerFailure):
-            return ids
         subject, description = titles.title_of(ticket, MAX_SUBJECT), textile.body_of(ticket, MAX_DESCRIPTION)
         made = {"issue": {**ids, "subject": subject, "description": description}}
         response = yield _api(access).post("/issues.json", made, creates=True)
         failure = failure_of(response)
         if failure is not None and failure.refuses_ticket:
-            return (yield from _project_failure(access)) or failure
-        return failure or _issue(access, value_at(response.json(), "issue"))
+            yield from _require_issues(access)
+        raise_for(failure)
+        return _issue(access, value_at(response.json(), "issue"))
 
-    def find(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | TrackerFailure | None]:
+    def find(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | None]:
         """Find the issue whose text has the export's id; the oldest, should there be several."""
         marker = ticket.export_id
         query = {
@@ -114,126 +122,95 @@ class RedmineTracker:
             "limit": MAX_FOUND,
         }
         issues = yield from asked(_api(access).get(f"/issues.json?{urlencode(query)}"), failure_of, list, "issues")
-        if isinstance(issues, TrackerFailure):
-            return issues
         return oldest_with_marker(issues, "description", marker, lambda each: _issue(access, each))
 
-    def validate(self, access: TrackerAccess) -> Steps[TrackerFailure | None]:
+    def validate(self, access: TrackerAccess) -> Steps[None]:
         """Check the token, the project, the settings, and the permission to add issues.
 
         Redmine does not show a user's permissions. It refuses an issue without a subject, and checks everything else before.
         """
-        failure = yield from _project_failure(access)
-        if failure is not None:
-            return failure
+        yield from _require_issues(access)
         ids = yield from _ids(access, tuple(_priorities(access).values()))
-        if isinstance(ids, TrackerFailure):
-            return ids
         response = yield _api(access).post("/issues.json", {"issue": {**ids, "subject": ""}})
         errors = value_at(response.json(), "errors")
         if response.status != 422 or not isinstance(errors, list):
-            return failure_of(response) or misconfigured(NOT_FOUND, "base_url")
+            raise_for(failure_of(response) or misconfigured(NOT_FOUND, "base_url"))
         # One is the subject's. Another is a required field that we do not know, or an assignee who may get no issues.
-        return rejected() if len(errors) > 1 else None
+        elif len(errors) > 1:
+            raise TrackerRefused(rejected())
 
-    def comment(self, access: TrackerAccess, event: TrackerEvent) -> Steps[TrackerFailure | None]:
+    def comment(self, access: TrackerAccess, event: TrackerEvent) -> Steps[None]:
         """Add a note to the issue. Redmine answers 204 without adding it where the user may not: read it back."""
-        failure = yield from _change(access, event, {"notes": textile.comment_of(event, MAX_DESCRIPTION)}, creates=True)
-        found = failure or (yield from self.has_comment(access, event))
-        if isinstance(found, TrackerFailure):
-            return found
-        return None if found else misconfigured(FORBIDDEN)
+        yield from _change(access, event, {"notes": textile.comment_of(event, MAX_DESCRIPTION)}, creates=True)
+        if not (yield from self.has_comment(access, event)):
+            raise TrackerRefused(misconfigured(FORBIDDEN))
 
-    def has_comment(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool | TrackerFailure]:
+    def has_comment(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool]:
         """Look for the event's id in the issue's notes."""
-        issue = yield from _read(access, event, "?include=journals")
-        if isinstance(issue, TrackerFailure):
-            return issue
-        journals = value_at(issue, "journals")
-        if not isinstance(journals, list):
-            return unreadable()
+        request = _api(access).get(f"/issues/{event.issue_id}.json?include=journals")
+        journals = yield from asked(request, failure_of, list, "issue", "journals")
         return any(event.event_id in (text_at(each, "notes") or "") for each in journals)
 
-    def is_ours(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool | TrackerFailure]:
+    def is_ours(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool]:
         """Look for the export's id in the issue's description."""
         issue = yield from _read(access, event)
-        return issue if isinstance(issue, TrackerFailure) else event.export_id in (text_at(issue, "description") or "")
+        return event.export_id in (text_at(issue, "description") or "")
 
-    def is_open(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool | TrackerFailure]:
-        """Read the issue's status."""
+    def is_open(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool]:
+        """Read the issue's status; Redmine before 5.0 says only in the list of statuses whether it is open."""
         issue = yield from _read(access, event)
-        return issue if isinstance(issue, TrackerFailure) else (yield from _is_open(access, issue))
+        is_closed = value_at(issue, "status", "is_closed")
+        if isinstance(is_closed, bool):
+            return not is_closed
+        statuses = yield from _statuses(access)
+        own = next((each for each in statuses if value_at(each, "id") == value_at(issue, "status", "id")), None)
+        if own is None:
+            raise TrackerRefused(unreadable())
+        return value_at(own, "is_closed") is not True
 
-    def set_open(self, access: TrackerAccess, event: TrackerEvent, *, is_open: bool) -> Steps[bool | TrackerFailure]:
+    def set_open(self, access: TrackerAccess, event: TrackerEvent, *, is_open: bool) -> Steps[bool]:
         """Give the issue the first status that is open, or closed, of those that the workflow allows.
 
         Redmine answers 204 and changes nothing where the user may not: read it back.
         """
         issue = yield from _read(access, event, "?include=allowed_statuses")
-        if isinstance(issue, TrackerFailure):
-            return issue
         statuses = value_at(issue, "allowed_statuses")
         if not isinstance(statuses, list):  # Redmine before 5.0
             statuses = yield from _statuses(access)
-        if isinstance(statuses, TrackerFailure):
-            return statuses
         ids = (value_at(each, "id") for each in statuses if value_at(each, "is_closed") is not is_open)
         status_id = next(filter(is_number, ids), None)
         if status_id is None:
             return False
-        failure = yield from _change(access, event, {"status_id": status_id})
-        state = failure or (yield from self.is_open(access, event))
-        return state if isinstance(state, TrackerFailure) else state is is_open
+        yield from _change(access, event, {"status_id": status_id})
+        return (yield from self.is_open(access, event)) is is_open
 
-    def redact(self, access: TrackerAccess, event: TrackerEvent) -> Steps[TrackerFailure | None]:
+    def redact(self, access: TrackerAccess, event: TrackerEvent) -> Steps[None]:
         """Overwrite subject and description, and read them back: a workflow may let the user change only one of them."""
         erased = {"subject": erased_title(event), "description": textile.erased_of(event)}
-        failure = yield from _change(access, event, erased)
-        issue = failure or (yield from _read(access, event))
-        if isinstance(issue, TrackerFailure):
-            return issue
+        yield from _change(access, event, erased)
+        issue = yield from _read(access, event)
         # By their words: Redmine may store other line breaks. A tracker may have no description at all.
-        is_erased = text_at(issue, "subject") == erased["subject"] and (text_at(issue, "description") or "").split() in (
-            [],
-            erased["description"].split(),
-        )
-        return None if is_erased else misconfigured(FORBIDDEN)
-
-    def held_until_s(self, response: TrackerResponse) -> float | None:
-        """Return None: Redmine has no limit of requests."""
-        return None
+        left = (text_at(issue, "description") or "").split()
+        if text_at(issue, "subject") != erased["subject"] or left not in ([], erased["description"].split()):
+            raise TrackerRefused(misconfigured(FORBIDDEN))
 
 
-def _read(access: TrackerAccess, event: TrackerEvent, query: str = "") -> Steps[dict[str, Any] | TrackerFailure]:
+def _read(access: TrackerAccess, event: TrackerEvent, query: str = "") -> Steps[dict[str, Any]]:
     """Return the issue of an event."""
     request = _api(access).get(f"/issues/{event.issue_id}.json{query}")
     return (yield from asked(request, failure_of, dict, "issue"))
 
 
-def _change(
-    access: TrackerAccess, event: TrackerEvent, changes: Mapping[str, Any], *, creates: bool = False
-) -> Steps[TrackerFailure | None]:
-    path = f"/issues/{event.issue_id}.json"
-    return failure_of((yield _api(access).send("PUT", path, {"issue": changes}, creates=creates)))
+def _change(access: TrackerAccess, event: TrackerEvent, changes: Mapping[str, Any], *, creates: bool = False) -> Steps[None]:
+    request = _api(access).send("PUT", f"/issues/{event.issue_id}.json", {"issue": changes}, creates=creates)
+    yield from answered(request, failure_of)
 
 
-def _is_open(access: TrackerAccess, issue: Mapping[str, Any]) -> Steps[bool | TrackerFailure]:
-    """Return whether an issue is open; Redmine before 5.0 says so only in the list of statuses."""
-    is_closed = value_at(issue, "status", "is_closed")
-    if isinstance(is_closed, bool):
-        return not is_closed
-    statuses = yield from _statuses(access)
-    if isinstance(statuses, TrackerFailure):
-        return statuses
-    own = next((each for each in statuses if value_at(each, "id") == value_at(issue, "status", "id")), None)
-    return unreadable() if own is None else value_at(own, "is_closed") is not True
-
-
-def _statuses(access: TrackerAccess) -> Steps[list[Any] | TrackerFailure]:
+def _statuses(access: TrackerAccess) -> Steps[list[Any]]:
     return (yield from asked(_api(access).get("/issue_statuses.json"), failure_of, list, "issue_statuses"))
 
 
-def _ids(access: TrackerAccess, priorities: tuple[str, ...]) -> Steps[dict[str, Any] | TrackerFailure]:
+def _ids(access: TrackerAccess, priorities: tuple[str, ...]) -> Steps[dict[str, Any]]:
     """Return the members of an issue that the settings name, by id: the first of `priorities`, all of which must exist."""
     settings, project = access.settings, f"/projects/{_project(access)}"
     members: dict[str, Any] = {"project_id": _project(access)}
@@ -243,29 +220,23 @@ def _ids(access: TrackerAccess, priorities: tuple[str, ...]) -> Steps[dict[str, 
         ("assigned_to_id", "assignee", f"{project}/memberships.json", ("memberships",)),
     ):
         names = priorities if member == "priority_id" else [settings[setting]] if setting in settings else []
-        ids: dict[str, int] | TrackerFailure = {}
-        if not all(_is_id(name) for name in names):
-            ids = yield from _listed(access, path, listed)
-        if isinstance(ids, TrackerFailure):
-            return ids
+        ids = {} if all(map(_is_id, names)) else (yield from _listed(access, path, listed))
         found = [name if _is_id(name) else ids.get(name.casefold()) for name in names]
         if None in found:
-            return misconfigured(NOT_FOUND, setting)
+            raise TrackerRefused(misconfigured(NOT_FOUND, setting))
         if found:
             members[member] = found[0]
     return members
 
 
-def _listed(access: TrackerAccess, path: str, place: tuple[str, ...]) -> Steps[dict[str, int] | TrackerFailure]:
+def _listed(access: TrackerAccess, path: str, place: tuple[str, ...]) -> Steps[dict[str, int]]:
     """Return the ids of what a list has, by name in lower case; of memberships those of their users or groups."""
     ids: dict[str, int] = {}
     for page in range(MAX_PAGES):
         separator = "&" if "?" in path else "?"
-        response = yield _api(access).get(f"{path}{separator}limit={PAGE_ENTRIES}&offset={page * PAGE_ENTRIES}")
-        entries = value_of(response, failure_of(response), list, *place)
-        if isinstance(entries, TrackerFailure):
-            return entries
-        for entry in entries:
+        request = _api(access).get(f"{path}{separator}limit={PAGE_ENTRIES}&offset={page * PAGE_ENTRIES}")
+        response = yield from answered(request, failure_of)
+        for entry in value_of(response, list, *place):
             named = value_at(entry, "user") or value_at(entry, "group") or entry
             name, number = text_at(named, "name"), value_at(named, "id")
             if name is not None and is_number(number):
@@ -285,19 +256,16 @@ def _priorities(access: TrackerAccess) -> Mapping[str, str]:
     return access.settings.get("priority_by_severity") or {}
 
 
-def _project_failure(access: TrackerAccess) -> Steps[TrackerFailure | None]:
-    """Return why the project takes no issues; None if it does, as far as it shows."""
-    response = yield _api(access).get(f"/projects/{_project(access)}.json?include=enabled_modules")
-    failure = failure_of(response)
-    if failure is not None:
-        return failure
+def _require_issues(access: TrackerAccess) -> Steps[None]:
+    """Raise TrackerRefused if the project takes no issues, as far as it shows."""
+    request = _api(access).get(f"/projects/{_project(access)}.json?include=enabled_modules")
+    response = yield from answered(request, failure_of)
     project = value_at(response.json(), "project")
     if value_at(project, "status") not in [None, _ACTIVE]:
-        return misconfigured(ARCHIVED)
+        raise TrackerRefused(misconfigured(ARCHIVED))
     modules = value_at(project, "enabled_modules")
     if isinstance(modules, list) and "issue_tracking" not in [value_at(module, "name") for module in modules]:
-        return misconfigured(ISSUES_DISABLED)
-    return None
+        raise TrackerRefused(misconfigured(ISSUES_DISABLED))
 
 
 def _issue(access: TrackerAccess, value: Any) -> TrackerIssue | None:

@@ -22,7 +22,7 @@ from schemas.exports.state_machine import Transition
 from schemas.exports.tickets.ticket_events import TicketEventStatus
 from schemas.exports.tickets.tracker_ticket import event_of
 from schemas.targets.throttle_state import WorkerShare
-from schemas.trackers.events import TrackerEventAction, TrackerEventResult
+from schemas.trackers.events import TrackerEventAction
 from schemas.trackers.registry import GENERIC_WEBHOOK
 from schemas.url_policy.addresses import address_class
 from storage.db import identifiers
@@ -178,7 +178,7 @@ class EventTask:
             return outcome, decide_outcome(outcome, self._ended_try(event)), None
         result = TrackerResult(Outcome(error="worker_lost")) if is_lost else self._apply(event)
         outcome = result.outcome._replace(body_sha256=hashlib.sha256(event.body).hexdigest())
-        done = result.value.action.value if isinstance(result.value, TrackerEventResult) else None
+        done = result.value.value if isinstance(result.value, TrackerEventAction) else None
         return outcome, decide_tracker_outcome(result, self._ended_try(event)), done
 
     def _ended_try(self, event: EventJob) -> Try:

@@ -13,7 +13,7 @@ from schemas.exports.delivery import DELIVERED, TargetEffect, TargetHealth, Verd
 from schemas.exports.response_excerpt import has_forbidden
 from schemas.exports.state_machine import Transition
 from schemas.targets.target import RATE_LIMITED, RECEIVER_UNAVAILABLE, TargetStatus
-from schemas.trackers.events import TrackerEventAction, TrackerEventResult
+from schemas.trackers.events import TrackerEventAction
 from schemas.trackers.exchange import FailureKind, TrackerFailure, TrackerIssue
 from schemas.trackers.failures import UNKNOWN_OUTCOME
 from worker.delivery.outcomes import (
@@ -69,9 +69,9 @@ def _decide(result: TrackerResult, ended: Try) -> Verdict:
         return Verdict(
             Transition.DELIVER, DELIVERED, effect=_CONNECTED, provider_ticket_id=ticket_id, provider_ticket_url=url
         )
-    if isinstance(value, TrackerEventResult):
+    if isinstance(value, TrackerEventAction):
         # Without a request nothing is known about the target.
-        effect = TargetEffect() if value.action is TrackerEventAction.SKIPPED else _CONNECTED
+        effect = TargetEffect() if value is TrackerEventAction.SKIPPED else _CONNECTED
         return Verdict(Transition.DELIVER, DELIVERED, effect=effect)
     if value is None and result.outcome.error is not None:
         return decide_outcome(result.outcome, ended)

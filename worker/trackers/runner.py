@@ -13,7 +13,7 @@ from schemas.base.errors import RiskRelayError
 from schemas.exports.delivery import Claim, Outcome
 from schemas.exports.tickets.tracker_ticket import ticket_of
 from schemas.trackers.event_steps import apply_event
-from schemas.trackers.events import TrackerEvent, TrackerEventResult
+from schemas.trackers.events import TrackerEvent, TrackerEventAction
 from schemas.trackers.exchange import FailureKind, Tracker, TrackerAccess, TrackerFailure, TrackerIssue
 from schemas.trackers.failures import UNAVAILABLE
 from schemas.trackers.registry import TRACKERS
@@ -55,7 +55,7 @@ class TrackerRunner:
     def apply_event(self, target: ClaimedTarget, event: TrackerEvent) -> TrackerResult:
         """Apply an event to the issue that the target made of its ticket; never raises.
 
-        The value of a success is a TrackerEventResult. After an attempt whose outcome is unknown, `event` says so, and the
+        The value of a success is a TrackerEventAction. After an attempt whose outcome is unknown, `event` says so, and the
         comment is looked up before another one is made.
         """
         task = self._begin(target)
@@ -120,7 +120,7 @@ def _apply_event(task: _Task, event: TrackerEvent) -> TrackerResult:
     session, tracker, access = task
     try:
         value = session.run(apply_event(tracker, access, event))
-        is_known = isinstance(value, TrackerEventResult)
+        is_known = isinstance(value, TrackerEventAction)
         return session.result(
             value, is_outcome_unknown=not is_known and (event.is_outcome_unknown or session.may_have_created(value))
         )

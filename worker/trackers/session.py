@@ -13,13 +13,14 @@ from urllib.parse import urlsplit
 from runtime.account_shares import AccountId
 from schemas.exports.delivery import Outcome
 from schemas.exports.response_excerpt import response_excerpt, without_secret
-from schemas.trackers.events import TrackerEventResult
+from schemas.trackers.events import TrackerEventAction
 from schemas.trackers.exchange import (
     FailureKind,
     Steps,
     Tracker,
     TrackerFailure,
     TrackerIssue,
+    TrackerRefused,
     TrackerRequest,
     TrackerResponse,
 )
@@ -56,7 +57,7 @@ class TrackerResult(NamedTuple):
     """
 
     outcome: Outcome
-    value: TrackerIssue | TrackerEventResult | TrackerFailure | None = None
+    value: TrackerIssue | TrackerEventAction | TrackerFailure | None = None
     is_outcome_unknown: bool = False
     held_until_s: float | None = None
     lookup_delay_s: float = 0
@@ -106,7 +107,7 @@ class TrackerSession:
         self.has_unreadable = False
 
     def run(self, steps: Steps[Result], *, is_lookup: bool = False) -> Result | TrackerFailure:
-        """Send what `steps` yield and return their result.
+        """Send what `steps` yield and return their result, or the failure that ended them.
 
         A token that no header can contain is rejected without a request. Raises TransportError, and whatever the module
         raises.
@@ -119,6 +120,8 @@ class TrackerSession:
             except StopIteration as ended:
                 result: Result = ended.value
                 return result
+            except TrackerRefused as refused:
+                return refused.failure
         return TrackerFailure(FailureKind.CONFIGURATION, TOKEN_REJECTED)
 
     def may_have_created(self, value: object = None) -> bool:
@@ -126,7 +129,7 @@ class TrackerSession:
 
         `value` is what the steps returned.
         """
-        if isinstance(value, TrackerIssue | TrackerEventResult):
+        if isinstance(value, TrackerIssue | TrackerEventAction):
             return False
         if self._is_create_lost or self._created is None:
             return self._is_create_lost
@@ -136,7 +139,7 @@ class TrackerSession:
 
     def result(
         self,
-        value: TrackerIssue | TrackerEventResult | TrackerFailure | None = None,
+        value: TrackerIssue | TrackerEventAction | TrackerFailure | None = None,
         error: str | None = None,
         *,
         is_outcome_unknown: bool = False,

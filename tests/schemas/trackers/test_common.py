@@ -22,7 +22,6 @@ from schemas.trackers.common import (
     require_key,
     text_at,
     tidy_labels,
-    unreadable,
     value_at,
 )
 from schemas.trackers.exchange import (
@@ -34,7 +33,7 @@ from schemas.trackers.exchange import (
     TrackerResponse,
     TrackerTicket,
 )
-from schemas.trackers.failures import TOKEN_REJECTED, UNAVAILABLE, failure_of
+from schemas.trackers.failures import TOKEN_REJECTED, UNAVAILABLE, failure_of, unreadable
 from tests.support.trackers.steps import answer, play
 
 

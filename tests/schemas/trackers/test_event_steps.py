@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from schemas.base.ticket_event_types import TicketEventType
 from schemas.trackers.event_steps import apply_event
-from schemas.trackers.events import TrackerEvent, TrackerEventAction, TrackerEventResult
-from schemas.trackers.exchange import FailureKind, TrackerAccess, TrackerFailure, TrackerRequest
+from schemas.trackers.events import TrackerEvent, TrackerEventAction
+from schemas.trackers.exchange import FailureKind, TrackerAccess, TrackerFailure, TrackerRefused, TrackerRequest
 from schemas.trackers.failures import (
     ARCHIVED,
     FORBIDDEN,
@@ -51,15 +51,15 @@ class OneIssue:
     comments: list[str] = field(default_factory=list)
     title: str = "A title"
 
-    def _asked(self, name: str, result: Result) -> Generator[TrackerRequest, Any, Result | TrackerFailure]:
+    def _asked(self, name: str, result: Result) -> Generator[TrackerRequest, Any, Result]:
         yield TrackerRequest("POST", name, {})
-        return self.failures.get(name, result)
+        if name in self.failures:
+            raise TrackerRefused(self.failures[name])
+        return result
 
     def comment(self, access: TrackerAccess, made: TrackerEvent) -> Any:
-        failure = yield from self._asked("comment", None)
-        if failure is None:
-            self.comments.append(made.event_id)
-        return failure
+        yield from self._asked("comment", None)
+        self.comments.append(made.event_id)
 
     def has_comment(self, access: TrackerAccess, made: TrackerEvent) -> Any:
         return self._asked("has_comment", made.event_id in self.comments)
@@ -72,13 +72,12 @@ class OneIssue:
 
     def set_open(self, access: TrackerAccess, made: TrackerEvent, *, is_open: bool) -> Any:
         result = yield from self._asked("set_open", self.can_close)
-        self.opened = is_open if result is True else self.opened
+        self.opened = is_open if result else self.opened
         return result
 
     def redact(self, access: TrackerAccess, made: TrackerEvent) -> Any:
-        failure = yield from self._asked("redact", None)
-        self.title = "" if failure is None else self.title
-        return failure
+        yield from self._asked("redact", None)
+        self.title = ""
 
     def validate(self, access: TrackerAccess) -> Any:
         return self._asked("validate", None)
@@ -90,7 +89,7 @@ def applied(tracker: OneIssue, made: TrackerEvent, on_fixed: str | None = None) 
     access = TrackerAccess("https://tracker.example.com/acme/shop", settings, "token")
     steps = apply_event(tracker, access, made)  # type: ignore[arg-type]  # what events use of it
     result, requests = play(steps, iter([answer(200)] * 9))
-    return result.action if isinstance(result, TrackerEventResult) else result, [each.url for each in requests]
+    return result, [each.url for each in requests]
 
 
 def test_the_types_are_those_of_events() -> None:

@@ -10,7 +10,7 @@ import requests
 
 from schemas.base.ticket_event_types import TicketEventType
 from schemas.trackers.event_steps import apply_event
-from schemas.trackers.events import TrackerEvent, TrackerEventAction, TrackerEventPlace, TrackerEventResult
+from schemas.trackers.events import TrackerEvent, TrackerEventAction, TrackerEventPlace
 from schemas.trackers.exchange import FailureKind, TrackerAccess, TrackerFailure, TrackerIssue, TrackerPlace, TrackerTicket
 from schemas.trackers.failures import (
     ARCHIVED,
@@ -272,8 +272,7 @@ def event_at(made: TrackerIssue, event_type: TicketEventType = TicketEventType.U
 
 
 def applied(target: TrackerAccess, made: TrackerEvent) -> object:
-    result = perform(apply_event(REDMINE, target, made))
-    return result.action if isinstance(result, TrackerEventResult) else result
+    return perform(apply_event(REDMINE, target, made))
 
 
 def notes(redmine: RedmineServer, made: TrackerIssue) -> list[str]:

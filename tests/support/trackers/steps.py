@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import requests
 
-from schemas.trackers.exchange import Steps, TrackerRequest, TrackerResponse
+from schemas.trackers.exchange import Steps, TrackerFailure, TrackerRefused, TrackerRequest, TrackerResponse
 
 Result = TypeVar("Result")
 
@@ -17,13 +17,14 @@ def answer(status: int, body: Any = None, **headers: str) -> TrackerResponse:
     return TrackerResponse(status, {name.replace("_", "-"): value for name, value in headers.items()}, sent)
 
 
-def play(steps: Steps[Result], answers: Iterable[TrackerResponse]) -> tuple[Result, list[TrackerRequest]]:
-    """Send the answers to a generator; return its result and its requests.
+def play(steps: Steps[Result], answers: Iterable[TrackerResponse]) -> tuple[Result | TrackerFailure, list[TrackerRequest]]:
+    """Send the answers to a generator; return its result, or the failure that ended it, and its requests.
 
     A response is cut as the worker cuts it. Fails where a request has no answer, or where a list of answers is longer than
     the requests.
     """
     left, requests = iter(answers), []
+    result: Result | TrackerFailure
     try:
         request = next(steps)
         while True:
@@ -32,13 +33,18 @@ def play(steps: Steps[Result], answers: Iterable[TrackerResponse]) -> tuple[Resu
             assert response is not None, f"There is no answer to request {len(requests)}: {request.method} {request.url}"
             request = steps.send(response._replace(body=response.body[: request.max_response_bytes]))
     except StopIteration as ended:
-        assert not isinstance(answers, Sequence) or len(answers) == len(requests), f"Only {len(requests)} requests were made"
-        result: Result = ended.value
-        return result, requests
+        result = ended.value
+    except TrackerRefused as refused:
+        result = refused.failure
+    assert not isinstance(answers, Sequence) or len(answers) == len(requests), f"Only {len(requests)} requests were made"
+    return result, requests
 
 
-def perform(steps: Steps[Result]) -> Result | str:
-    """Send the requests of a generator to a real server; return its result, or "lost" if a request gets no response."""
+def perform(steps: Steps[Result]) -> Result | TrackerFailure | str:
+    """Send the requests of a generator to a real server.
+
+    Returns its result, the failure that ended it, or "lost" if a request gets no response.
+    """
     try:
         request = next(steps)
         while True:
@@ -54,3 +60,5 @@ def perform(steps: Steps[Result]) -> Result | str:
     except StopIteration as ended:
         result: Result = ended.value
         return result
+    except TrackerRefused as refused:
+        return refused.failure

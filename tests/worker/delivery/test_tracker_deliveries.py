@@ -15,7 +15,7 @@ from schemas.base.errors import ValidationFailed
 from schemas.exports.record import Approval, Export
 from schemas.exports.state_machine import ExportStatus
 from schemas.targets.target import RATE_LIMITED, TargetStatus
-from schemas.trackers.exchange import Steps, TrackerAccess, TrackerFailure, TrackerIssue, TrackerResponse, TrackerTicket
+from schemas.trackers.exchange import Steps, TrackerAccess, TrackerIssue, TrackerResponse, TrackerTicket
 from schemas.trackers.gitea import GiteaTracker
 from schemas.trackers.registry import LONGEST_LOOKUP_S
 from storage.db.engine import connection, execute, rows, transaction
@@ -265,7 +265,7 @@ class ReplacedMeanwhile(QuickGitea):
 
     target_id = ""
 
-    def create(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | TrackerFailure | None]:
+    def create(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | None]:
         if access.token != TOKEN:
             with connection():
                 targets.set_secret(self.target_id, TOKEN, VAULT, utc_now())

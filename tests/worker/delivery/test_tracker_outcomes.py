@@ -10,7 +10,7 @@ import pytest
 from schemas.exports.delivery import Outcome, TargetEffect, TargetHealth, Verdict
 from schemas.exports.state_machine import Transition
 from schemas.targets.target import RATE_LIMITED, RECEIVER_UNAVAILABLE, TargetStatus
-from schemas.trackers.events import TrackerEventAction, TrackerEventResult
+from schemas.trackers.events import TrackerEventAction
 from schemas.trackers.exchange import FailureKind, TrackerFailure, TrackerIssue
 from schemas.trackers.failures import CONFIGURATION_CODES, REJECTED, UNAVAILABLE
 from worker.delivery.outcomes import MAX_RETRY_AFTER_S, Schedule, Try
@@ -63,7 +63,7 @@ def test_a_link_that_must_not_be_shown_is_left_out(url: str) -> None:
 
 @pytest.mark.parametrize("action", TrackerEventAction)
 def test_an_applied_event_is_a_delivery(action: TrackerEventAction) -> None:
-    verdict = judged(TrackerResult(Outcome(200), TrackerEventResult(action)))
+    verdict = judged(TrackerResult(Outcome(200), action))
     assert (verdict.transition, verdict.outcome, verdict.error_code) == (Transition.DELIVER, "delivered", None)
     # Without a request nothing is known about the target.
     connected = None if action is TrackerEventAction.SKIPPED else "connected"

@@ -15,7 +15,7 @@ from schemas.exports.tickets.ticket import Source
 from schemas.exports.tickets.ticket_events import ChangedPlace, EventTicket, TicketChange, event_body
 from schemas.exports.tickets.tracker_ticket import event_of
 from schemas.targets.delivery_options import DeliveryOptions
-from schemas.trackers.events import TrackerEvent, TrackerEventAction, TrackerEventResult
+from schemas.trackers.events import TrackerEvent, TrackerEventAction
 from schemas.trackers.exchange import FailureKind, Steps, TrackerAccess, TrackerFailure
 from schemas.trackers.gitea import GiteaTracker
 from storage.secrets.vault import Vault
@@ -77,7 +77,7 @@ def test_an_event_without_an_issue_has_none() -> None:
 
 def test_an_event_is_a_comment_in_plain_words(server: FakeGitea, runner: TrackerRunner) -> None:
     result = applied(server, runner, event())
-    assert result.value == TrackerEventResult(TrackerEventAction.COMMENTED)
+    assert result.value == TrackerEventAction.COMMENTED
     assert (result.is_outcome_unknown, result.outcome.error) == (False, None)
     [comment] = server.comments_of(7)
     assert "3 places added, 17 fixed, 25 still open." in comment
@@ -88,16 +88,16 @@ def test_an_event_is_a_comment_in_plain_words(server: FakeGitea, runner: Tracker
 
 def test_an_issue_is_closed_reopened_and_erased(server: FakeGitea, runner: TrackerRunner) -> None:
     closed = applied(server, runner, event(FIXED))
-    assert closed.value == TrackerEventResult(TrackerEventAction.CLOSED)
+    assert closed.value == TrackerEventAction.CLOSED
     assert server.issues[0]["state"] == "closed"
     reopened = applied(server, runner, event(REOPENED, has_closed=True))
-    assert reopened.value == TrackerEventResult(TrackerEventAction.REOPENED)
+    assert reopened.value == TrackerEventAction.REOPENED
     assert server.issues[0]["state"] in {"open", "opened"}
     left_alone = applied(server, runner, event(FIXED, has_closed=True))
-    assert left_alone.value == TrackerEventResult(TrackerEventAction.LEFT_ALONE)
+    assert left_alone.value == TrackerEventAction.LEFT_ALONE
     assert len(server.comments_of(7)) == 3
     erased = applied(server, runner, event(REDACT))
-    assert erased.value == TrackerEventResult(TrackerEventAction.REDACTED)
+    assert erased.value == TrackerEventAction.REDACTED
     assert server.issues[0]["title"] == f"Erased ticket {EXPORT_ID}"
     assert server.issues[0]["body"].endswith(f"RiskRelay export {EXPORT_ID}")
     assert "Her address" not in str(server.issues[0])
@@ -106,7 +106,7 @@ def test_an_issue_is_closed_reopened_and_erased(server: FakeGitea, runner: Track
 
 def test_a_target_that_wants_nothing_gets_no_request(server: FakeGitea, runner: TrackerRunner) -> None:
     result = applied(server, runner, event(FIXED), on_fixed="nothing")
-    assert result.value == TrackerEventResult(TrackerEventAction.SKIPPED)
+    assert result.value == TrackerEventAction.SKIPPED
     assert (result.outcome.status, result.outcome.error, server.requests) == (None, None, [])
 
 
@@ -116,7 +116,7 @@ def test_a_lost_response_leads_to_one_comment(server: FakeGitea, runner: Tracker
     first = applied(server, runner, event(FIXED))
     assert (first.value, first.outcome.error, first.is_outcome_unknown) == (None, "connection_closed", True)
     second = applied(server, runner, event(FIXED, is_outcome_unknown=True))
-    assert (second.value, second.is_outcome_unknown) == (TrackerEventResult(TrackerEventAction.CLOSED), False)
+    assert (second.value, second.is_outcome_unknown) == (TrackerEventAction.CLOSED, False)
     assert len(server.comments_of(7)) == 1
 
 
@@ -135,10 +135,10 @@ def test_whatever_happens_to_its_responses_an_event_is_one_comment(
         runner, is_unknown = TrackerRunner(client, VAULT, BASE), False
         for _ in range(len(lost) + 1):
             result = applied(server, runner, event(event_type, is_outcome_unknown=is_unknown))
-            if isinstance(result.value, TrackerEventResult):
+            if isinstance(result.value, TrackerEventAction):
                 break
             is_unknown = result.is_outcome_unknown
-        assert isinstance(result.value, TrackerEventResult)
+        assert isinstance(result.value, TrackerEventAction)
         assert len(server.comments_of(7)) == 1
 
 
@@ -167,7 +167,7 @@ def test_what_fails_after_the_comment_is_tried_again_without_another(server: Fak
     assert (result.value.kind, result.is_outcome_unknown) == (FailureKind.RETRY, True)
     server.issues[0] = closing
     again = applied(server, runner, event(FIXED, is_outcome_unknown=True))
-    assert again.value == TrackerEventResult(TrackerEventAction.CLOSED)
+    assert again.value == TrackerEventAction.CLOSED
     assert len(server.comments_of(7)) == 1
 
 
@@ -208,7 +208,7 @@ def test_an_event_that_never_left_keeps_its_doubt(server: FakeGitea, runner: Tra
 class _Broken(GiteaTracker):
     """Comments, and then has a bug."""
 
-    def comment(self, access: TrackerAccess, event: TrackerEvent) -> Steps[TrackerFailure | None]:
+    def comment(self, access: TrackerAccess, event: TrackerEvent) -> Steps[None]:
         if not event.issue_id.startswith("9"):
             yield from super().comment(access, event)
         raise ValueError
