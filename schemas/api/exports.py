@@ -1,7 +1,7 @@
 """Ticket exports.
 
-`schemas.exports.record.export_record` builds export records by hand, because a dump costs 130 us per export instead of 23
-us, 5 ms per page of a list; the polled record is written as JSON text by `schemas.exports.polled_record`.
+`schemas.exports.polled_record` writes the record of an export as JSON text, because a dump costs 130 us per export, 5 ms per
+page of a list.
 """
 
 from marshmallow import fields

@@ -3,9 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Final
-
-from schemas.base.timestamps import format_rfc3339_or_none
+from typing import Final
 
 
 class DismissalReason(StrEnum):
@@ -30,10 +28,6 @@ class Dismissal:
     note: str | None
     at: datetime | None
 
-    def record(self) -> dict[str, Any]:
-        """Return it as JSON."""
-        return {"reason": self.reason, "note": self.note, "at": format_rfc3339_or_none(self.at)}
-
 
 @dataclass(frozen=True, slots=True)
 class ApprovedBy:
@@ -42,10 +36,6 @@ class ApprovedBy:
     kind: str
     id: int | str
     name: str | None
-
-    def record(self) -> dict[str, Any]:
-        """Return it as JSON."""
-        return {"kind": self.kind, "id": self.id, "name": self.name}
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 A handwritten ticket is stored exactly as it was sent, or rejected: nothing is truncated or trimmed.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -12,9 +13,9 @@ from marshmallow import ValidationError, fields, post_load
 
 from schemas.base.fields import AnyObject, Array, Boolean, Form, Integer, PageUrl, Text, described, optional, required
 from schemas.base.strict_json import canonical
-from schemas.base.timestamps import format_rfc3339, format_rfc3339_or_none, from_ms, to_ms
+from schemas.base.timestamps import from_ms, to_ms
 from schemas.exports.decisions import ApprovedBy, Dismissal, Snooze
-from schemas.exports.next_attempt import next_attempt
+from schemas.exports.polled_record import PolledExport, next_attempt_of, record_json
 from schemas.exports.state_machine import ExportStatus
 from schemas.exports.tickets.ticket import MANUAL, MAX_TITLE, Source, Ticket
 from schemas.exports.tickets.ticket_text import ticket_by_hand
@@ -85,8 +86,9 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """An export as it is stored, with its target's status and hold; `as_shown` applies these."""
+    """An export as it is stored; its row has the status and hold of its target too, which `as_shown` applies."""
 
+    stored: PolledExport
     id: str
     account_id: int
     status: ExportStatus
@@ -117,9 +119,6 @@ class Export:
     #: The ids of all exports of one ticket for several targets.
     siblings: tuple[str, ...] | None = None
     finding: Sighting | None = None
-    target_status: str | None = None
-    held_until: datetime | None = None
-    retry_after_s: int | None = None
 
 
 class Title(Text):
@@ -245,53 +244,15 @@ def as_shown(export: Export, now: datetime) -> Export:
 
     `due_at` is the next attempt, None if there is none or its time is unknown; `status_reason` then names why.
     """
-    due_ms, held_ms = (None if at is None else to_ms(at) for at in (export.due_at, export.held_until))
-    attempt = next_attempt(export.status, due_ms, export.target_status, held_ms, to_ms(now))
+    attempt = next_attempt_of(export.stored, to_ms(now))
     reason = attempt.reason or export.status_reason
-    return replace(export, due_at=from_ms(attempt.at_ms), status_reason=reason, retry_after_s=attempt.retry_after_s)
+    return replace(export, due_at=from_ms(attempt.at_ms), status_reason=reason)
 
 
 def export_record(export: Export, now: datetime) -> dict[str, Any]:
-    """Return the export as clients see it at `now`."""
-    export = as_shown(export, now)
-    record: dict[str, Any] = {
-        "id": export.id,
-        "status": export.status.value,
-        "status_reason": export.status_reason,
-        "target_id": export.target_id,
-        "source": export.source.record(),
-        "ticket": export.ticket,
-        "ticket_digest": export.ticket_digest,
-        "preview": {"safe": not export.preview_problems, "problems": list(export.preview_problems)},
-        "attempts": export.attempts,
-        "next_attempt_at": format_rfc3339_or_none(export.due_at),
-        "created_at": format_rfc3339(export.created_at),
-        "approved_at": format_rfc3339_or_none(export.approved_at),
-        "finished_at": format_rfc3339_or_none(export.finished_at),
-        "project_id": export.project_id,
-        "severity": export.severity,
-        "rule": export.rule,
-        "findings": None if export.findings is None else {"total": export.findings[0], "fixed": export.findings[1]},
-        "edited": export.original_ticket is not None,
-    }
-    if export.retry_after_s is not None:
-        record["retry_after_seconds"] = export.retry_after_s
-    if export.last_attempt is not None:
-        record["last_attempt"] = _last_attempt(export.last_attempt)
-    if export.provider_ticket_id or export.provider_ticket_url:
-        record["provider_ticket"] = {"id": export.provider_ticket_id, "url": export.provider_ticket_url}
-    if export.finding is not None:
-        record["finding"] = _sighting(export.finding)
-    if export.dismissal is not None:
-        record["dismissal"] = export.dismissal.record()
-    if export.snooze is not None and not export.snooze.is_over(now):
-        record["snoozed_until"] = format_rfc3339_or_none(export.snooze.until)
-    if export.approved_by is not None:
-        record["approved_by"] = export.approved_by.record()
-    if export.siblings is not None:
-        record["siblings"] = list(export.siblings)
-    if export.original_ticket is not None:
-        record["original_ticket"] = export.original_ticket
+    """Return the export as clients see it at `now`: what a poll returns then."""
+    now_ms = to_ms(now)
+    record: dict[str, Any] = json.loads(record_json(export.stored, next_attempt_of(export.stored, now_ms), now_ms))
     return record
 
 
@@ -300,23 +261,3 @@ def listed_record(export: Export, now: datetime) -> dict[str, Any]:
     record = export_record(export, now)
     record.pop("original_ticket", None)
     return record
-
-
-def _sighting(finding: Sighting) -> dict[str, Any]:
-    return {
-        "id": finding.finding_id,
-        "first_seen_at": format_rfc3339(finding.first_seen_at),
-        "last_seen_at": format_rfc3339(finding.last_seen_at),
-        "times_seen": finding.times_seen,
-        "first_scan_run_id": finding.first_scan_run_id,
-        "last_scan_run_id": finding.last_scan_run_id,
-    }
-
-
-def _last_attempt(attempt: LastAttempt) -> dict[str, Any]:
-    return {
-        "at": format_rfc3339(attempt.at),
-        "response_status": attempt.response_status,
-        "error_code": attempt.error_code,
-        "duration_ms": attempt.duration_ms,
-    }

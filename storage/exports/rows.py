@@ -141,6 +141,7 @@ def export_from(row: PolledExport) -> Export:
     return record_of(
         Export,
         row,
+        stored=row,
         status=ExportStatus(row.status),
         source=Source(row.source_type, row.source_id, row.scan_run_id),
         ticket=_json.python_value(row.ticket),
@@ -158,8 +159,6 @@ def export_from(row: PolledExport) -> Export:
         approved_by=_approved_by(row),
         siblings=None if row.siblings is None else tuple(_json.python_value(row.siblings)),
         finding=None if row.finding_id is None else _sighting(row),
-        held_until=from_ms(row.held_until),
-        retry_after_s=None,
     )
 
 

@@ -1,7 +1,6 @@
 """Approvals and hand-made tickets have closed forms; the record tells a poller what is there and when to come again."""
 
-from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -9,50 +8,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schemas.base.errors import FieldProblem, ValidationFailed
-from schemas.base.timestamps import format_rfc3339
-from schemas.exports.record import (
-    Approval,
-    ApprovalForm,
-    Export,
-    LastAttempt,
-    Preparation,
-    PreparationForm,
-    Sighting,
-    as_shown,
-    export_record,
-)
+from schemas.base.timestamps import format_rfc3339, to_ms
+from schemas.exports.polled_record import PolledExport
+from schemas.exports.record import Approval, ApprovalForm, Preparation, PreparationForm, export_record
 from schemas.exports.state_machine import ExportStatus
-from schemas.exports.tickets.ticket import Source, Ticket
+from schemas.exports.tickets.ticket import Ticket
 from schemas.targets.target import TargetStatus
+from storage.exports.rows import export_from
+from tests.support.exports import NOW, export_row
 
 FORM = ApprovalForm()
-NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
-EXPORT = Export(
-    id="exp_1",
-    account_id=1,
-    status=ExportStatus.PREPARED,
-    status_reason=None,
-    target_id=None,
-    source=Source("finding", "fnd_1", 42),
-    ticket={"title": "T"},
-    ticket_digest="sha256:00",
-    preview_problems=(),
-    attempts=0,
-    due_at=None,
-    version=1,
-    last_attempt=None,
-    provider_ticket_id=None,
-    provider_ticket_url=None,
-    created_at=NOW,
-    approved_at=None,
-    finished_at=None,
-    severity="info",
-)
+ROW = export_row()
 
 
-def waiting(status: ExportStatus, seconds: float) -> Export:
-    due_at = NOW + timedelta(seconds=seconds)
-    return replace(EXPORT, status=status, target_id="tgt_1", target_status=TargetStatus.ACTIVE, due_at=due_at)
+def shown(row: PolledExport) -> dict[str, Any]:
+    """Return the record of a row."""
+    return export_record(export_from(row), NOW)
+
+
+def waiting(status: ExportStatus, seconds: float) -> PolledExport:
+    due_at = to_ms(NOW + timedelta(seconds=seconds))
+    return export_row(status=status.value, target_id="tgt_1", target_status="active", due_at=due_at)
 
 
 WAITING_STATUSES = [ExportStatus.APPROVED, ExportStatus.RETRY_SCHEDULED]
@@ -92,7 +68,7 @@ def test_another_approval_is_refused(body: Any, expected: tuple[str, str]) -> No
 
 
 def test_a_prepared_export_is_shown_with_nulls_and_without_what_is_optional() -> None:
-    assert export_record(EXPORT, NOW) == {
+    assert shown(ROW) == {
         "id": "exp_1",
         "status": "prepared",
         "status_reason": None,
@@ -115,11 +91,8 @@ def test_a_prepared_export_is_shown_with_nulls_and_without_what_is_optional() ->
 
 
 def test_a_delivered_export_shows_its_last_attempt_and_the_providers_ticket() -> None:
-    attempt = LastAttempt(NOW, 201, None, 12)
-    delivered = replace(
-        EXPORT, status=ExportStatus.EXPORTED, last_attempt=attempt, provider_ticket_id="T-1", finished_at=NOW
-    )
-    record = export_record(delivered, NOW)
+    attempt: dict[str, Any] = {"last_attempt_at": to_ms(NOW), "last_response_status": 201, "last_duration_ms": 12}
+    record = shown(export_row(status="exported", provider_ticket_id="T-1", finished_at=to_ms(NOW), **attempt))
     assert record["last_attempt"] == {
         "at": "2026-03-01T12:00:00.000Z",
         "response_status": 201,
@@ -130,11 +103,10 @@ def test_a_delivered_export_shows_its_last_attempt_and_the_providers_ticket() ->
     assert record["finished_at"] == "2026-03-01T12:00:00.000Z"
 
 
-SEEN = Sighting("fnd_1", NOW, NOW + timedelta(hours=1), 2, 41, 42)
-
-
 def test_the_export_of_a_finding_says_when_and_how_often_it_was_seen() -> None:
-    assert export_record(replace(EXPORT, finding=SEEN), NOW)["finding"] == {
+    seen: dict[str, Any] = {"first_seen_at": to_ms(NOW), "last_seen_at": to_ms(NOW + timedelta(hours=1)), "times_seen": 2}
+    row = export_row(finding_id="fnd_1", first_scan_run_id=41, last_scan_run_id=42, **seen)
+    assert shown(row)["finding"] == {
         "id": "fnd_1",
         "first_seen_at": "2026-03-01T12:00:00.000Z",
         "last_seen_at": "2026-03-01T13:00:00.000Z",
@@ -145,19 +117,19 @@ def test_the_export_of_a_finding_says_when_and_how_often_it_was_seen() -> None:
 
 
 def test_a_preview_with_problems_is_not_safe() -> None:
-    record = export_record(replace(EXPORT, preview_problems=({"rule": "card_number"},)), NOW)
+    record = shown(export_row(preview_problems='[{"rule": "card_number"}]'))
     assert record["preview"] == {"safe": False, "problems": [{"rule": "card_number"}]}
 
 
 @pytest.mark.parametrize(("seconds", "expected"), [(30, 30), (29.001, 30), (0.001, 1), (0, 1), (-5, 1), (86400, 86400)])
 def test_a_scheduled_retry_is_reported_in_whole_seconds_rounded_up_and_at_least_one(seconds: float, expected: int) -> None:
-    assert export_record(waiting(ExportStatus.RETRY_SCHEDULED, seconds), NOW)["retry_after_seconds"] == expected
+    assert shown(waiting(ExportStatus.RETRY_SCHEDULED, seconds))["retry_after_seconds"] == expected
 
 
 @pytest.mark.parametrize("status", [status for status in ExportStatus if status is not ExportStatus.RETRY_SCHEDULED])
 def test_an_export_that_is_due_or_not_waiting_reports_no_wait(status: ExportStatus) -> None:
     export = waiting(status, 0 if status is ExportStatus.APPROVED else 30)
-    assert "retry_after_seconds" not in export_record(export, NOW)
+    assert "retry_after_seconds" not in shown(export)
 
 
 @pytest.mark.parametrize("status", WAITING_STATUSES)
@@ -165,8 +137,8 @@ def test_an_export_that_is_due_or_not_waiting_reports_no_wait(status: ExportStat
 def test_a_hold_of_the_target_is_waited_for_as_a_retry_is(
     status: ExportStatus, due_s: float, held_s: float, shown_s: int
 ) -> None:
-    export = replace(waiting(status, due_s), held_until=NOW + timedelta(seconds=held_s))
-    record = export_record(export, NOW)
+    export = waiting(status, due_s)._replace(held_until=to_ms(NOW + timedelta(seconds=held_s)))
+    record = shown(export)
     assert record["retry_after_seconds"] == shown_s
     assert record["next_attempt_at"] == format_rfc3339(NOW + timedelta(seconds=max(due_s, held_s)))
     assert record["status_reason"] is None
@@ -175,14 +147,15 @@ def test_a_hold_of_the_target_is_waited_for_as_a_retry_is(
 @pytest.mark.parametrize("status", WAITING_STATUSES)
 def test_a_hold_that_is_over_shows_no_more(status: ExportStatus) -> None:
     export = waiting(status, -5)
-    assert export_record(replace(export, held_until=NOW), NOW) == export_record(export, NOW)
+    assert shown(export._replace(held_until=to_ms(NOW))) == shown(export)
 
 
 @pytest.mark.parametrize("status", WAITING_STATUSES)
 @pytest.mark.parametrize("target_status", [TargetStatus.PAUSED, TargetStatus.INACTIVE])
 def test_a_stopped_target_is_named_and_polled_once_a_minute(status: ExportStatus, target_status: TargetStatus) -> None:
-    export = replace(waiting(status, 30), target_status=target_status, held_until=NOW + timedelta(hours=1))
-    record = export_record(export, NOW)
+    held: dict[str, Any] = {"target_status": target_status.value, "held_until": to_ms(NOW + timedelta(hours=1))}
+    export = waiting(status, 30)._replace(**held)
+    record = shown(export)
     assert record["status_reason"] == f"target_{target_status.value}"
     assert (record["next_attempt_at"], record["retry_after_seconds"]) == (None, 60)
 
@@ -192,23 +165,22 @@ def test_a_stopped_target_is_named_and_polled_once_a_minute(status: ExportStatus
 def test_a_target_that_is_stopped_or_held_changes_nothing_of_an_export_that_does_not_wait(
     status: ExportStatus, target_status: TargetStatus
 ) -> None:
-    export = replace(EXPORT, status=status, status_reason="receiver_gone")
-    held = replace(export, target_status=target_status, held_until=NOW + timedelta(hours=1))
-    assert export_record(held, NOW) == export_record(export, NOW)
+    export = export_row(status=status.value, status_reason="receiver_gone")
+    held = export._replace(target_status=target_status.value, held_until=to_ms(NOW + timedelta(hours=1)))
+    assert shown(held) == shown(export)
 
 
 @pytest.mark.parametrize("status", ExportStatus)
 def test_the_end_of_a_lease_is_not_shown_as_the_next_attempt(status: ExportStatus) -> None:
-    shown = export_record(waiting(status, 30), NOW)["next_attempt_at"]
+    next_at = shown(waiting(status, 30))["next_attempt_at"]
     waits = status in {ExportStatus.APPROVED, ExportStatus.RETRY_SCHEDULED}
-    assert shown == ("2026-03-01T12:00:30.000Z" if waits else None)
+    assert next_at == ("2026-03-01T12:00:30.000Z" if waits else None)
 
 
 @given(st.integers(-10_000, 10**9))
 def test_a_client_that_waits_as_reported_never_comes_too_early(ms: int) -> None:
     seconds = ms / 1000
-    actual = as_shown(waiting(ExportStatus.RETRY_SCHEDULED, seconds), NOW).retry_after_s
-    assert actual is not None
+    actual = shown(waiting(ExportStatus.RETRY_SCHEDULED, seconds))["retry_after_seconds"]
     assert actual >= 1
     assert actual - 1 <= max(seconds, 0)
     assert NOW + timedelta(seconds=actual) >= NOW + timedelta(seconds=seconds)

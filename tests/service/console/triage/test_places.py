@@ -5,37 +5,16 @@ from typing import Any
 
 import pytest
 
-from runtime.clock import utc_now
 from schemas.exports.record import Export
-from schemas.exports.state_machine import ExportStatus
-from schemas.exports.tickets.ticket import Source
 from service.console.triage.places import places_of, row_line
+from storage.exports.rows import export_from
+from tests.support.exports import export_row
 
 
 def export(ticket: dict[str, Any], **changes: Any) -> Export:
     """Return a prepared export with a ticket."""
-    made = Export(
-        id="exp_1",
-        account_id=1,
-        status=ExportStatus.PREPARED,
-        status_reason=None,
-        target_id=None,
-        source=Source("finding", "fnd_1"),
-        ticket=ticket,
-        ticket_digest="sha256:0",
-        preview_problems=(),
-        attempts=0,
-        due_at=None,
-        version=1,
-        last_attempt=None,
-        provider_ticket_id=None,
-        provider_ticket_url=None,
-        created_at=utc_now(),
-        approved_at=None,
-        finished_at=None,
-        severity="high",
-    )
-    return replace(made, **changes)
+    row = export_row(ticket, source_id="fnd_1", scan_run_id=None, severity_rank=3)
+    return replace(export_from(row), **changes)
 
 
 def grouped(*urls: str) -> dict[str, Any]:

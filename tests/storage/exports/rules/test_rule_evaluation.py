@@ -10,7 +10,7 @@ import pytest
 
 from schemas.base.errors import ValidationFailed
 from schemas.base.principal import Ability, Role, TokenKind
-from schemas.exports.decisions import DismissalReason
+from schemas.exports.decisions import ApprovedBy, DismissalReason
 from schemas.exports.record import Approval, Export, Preparation
 from schemas.exports.state_machine import ExportStatus
 from schemas.exports.tickets.ticket import Source, Ticket, digest
@@ -100,8 +100,7 @@ def test_a_rule_approves_for_its_target_with_the_frozen_bytes(customer: Customer
         [draft(customer, 1), draft(customer, 2, severity="low"), draft(customer, 3, page_url="https://shop.example/about")]
     )
     assert (high.status, high.target_id, high.due_at) == (ExportStatus.APPROVED, target.id, in_s(10))
-    assert high.approved_by is not None
-    assert high.approved_by.record() == {"kind": "rule", "id": rule.id, "name": "A rule"}
+    assert high.approved_by == ApprovedBy("rule", rule.id, "A rule")
     assert actions(high) == [("scanner", "prepare", None), (f"rule:{rule.id}", "approve", f"user:{customer.user_id}")]
     assert {low.status, elsewhere.status} == {ExportStatus.PREPARED}
     body = queries.get_frozen_body(high.id, customer.account_id).body
@@ -470,8 +469,7 @@ def test_a_rule_that_is_deleted_while_a_postback_runs_decides_before_or_not_at_a
     assert deleted_at == [1]
     approved = queries.get(export_id)
     assert approved.status is ExportStatus.APPROVED
-    assert approved.approved_by is not None
-    assert approved.approved_by.record() == {"kind": "rule", "id": rule.id, "name": None}
+    assert approved.approved_by == ApprovedBy("rule", rule.id, None)
     assert prepare([draft(customer, 1)])[0].status is ExportStatus.PREPARED
 
 
