@@ -10,7 +10,7 @@ from schemas.base.errors import FieldProblem, ValidationFailed
 from schemas.targets.error_help import help_for
 from schemas.targets.target import TargetStatus
 from schemas.targets.validations import FAILED
-from schemas.url_policy.policy import TargetPolicy, UrlRefusal
+from schemas.url_policy.policy import RefusalReason, TargetPolicy
 from schemas.url_policy.target_url import check_url
 
 _PATH: Final = "/target_id"
@@ -73,8 +73,8 @@ def require_approvable(target_id: str, base_url: str, state: ApprovalState, poli
     """
     if state.status == TargetStatus.ACTIVE:
         refusal = _checked(base_url, policy)
-        if isinstance(refusal, UrlRefusal):
-            raise TargetUrlRefused(target_id, base_url, refusal.reason.value)
+        if isinstance(refusal, RefusalReason):
+            raise TargetUrlRefused(target_id, base_url, refusal.value)
     problem = state.problem
     if problem is not None:
         raise ValidationFailed(problem)

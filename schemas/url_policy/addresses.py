@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 
-from schemas.url_policy.policy import NEVER_ALLOWED, Address, RefusalReason, TargetPolicy, UrlRefusal
+from schemas.url_policy.policy import NEVER_ALLOWED, Address, RefusalReason, TargetPolicy
 
 # Instance metadata services give credentials to every client: refused even if the operator allows the network.
 _METADATA = frozenset(
@@ -117,15 +117,15 @@ def address_class(text: str) -> str:
     return classify(ipaddress.ip_address(text), TargetPolicy()) or "public"
 
 
-def check_addresses(addresses: Iterable[Address], policy: TargetPolicy) -> UrlRefusal | None:
+def check_addresses(addresses: Iterable[Address], policy: TargetPolicy) -> RefusalReason | None:
     """Classify all addresses of a name: one forbidden address refuses the name, and none is `name_not_found`.
 
     Returns None if every address may be dialed.
     """
     verdicts = [classify(address, policy) for address in addresses]
     if not verdicts:
-        return UrlRefusal(RefusalReason.NAME_NOT_FOUND)
-    return next((UrlRefusal(reason) for reason in verdicts if reason), None)
+        return RefusalReason.NAME_NOT_FOUND
+    return next(filter(None, verdicts), None)
 
 
 def _classify_v4(address: IPv4Address, policy: TargetPolicy) -> RefusalReason | None:

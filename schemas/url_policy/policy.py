@@ -81,13 +81,6 @@ class TargetPolicy:
     allowed_networks: tuple[Network, ...] = ()
 
 
-@dataclass(frozen=True)
-class UrlRefusal:
-    """The verdict on a URL or an address that must not be dialed."""
-
-    reason: RefusalReason
-
-
 def parse_ports(text: str) -> PortSet:
     """Parse ports and inclusive ranges such as "443,8443,8000-8999". Raises ValueError, which quotes the wrong entry."""
     return tuple(_port_range(entry.strip()) for entry in text.split(","))

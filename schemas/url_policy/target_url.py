@@ -14,7 +14,7 @@ from urllib.parse import quote, urlsplit
 
 from schemas.base.shop_domain import LABEL, MAX_HOST, NUMBER, to_ascii
 from schemas.url_policy.addresses import classify
-from schemas.url_policy.policy import PORT, Address, RefusalReason, TargetPolicy, UrlRefusal
+from schemas.url_policy.policy import PORT, Address, RefusalReason, TargetPolicy
 
 # Proxies and receivers commonly stop at 2 KiB; real receiver addresses stay below 300.
 MAX_URL_CHARACTERS = 2048
@@ -77,12 +77,12 @@ class TargetAddress:
     address: Address | None = None
 
 
-def check_url(url: str, policy: TargetPolicy) -> TargetAddress | UrlRefusal:
-    """Check the form of `url`, and the address of a literal host. Takes any text and never raises."""
+def check_url(url: str, policy: TargetPolicy) -> TargetAddress | RefusalReason:
+    """Return the address of `url`, or why its form or its literal host is refused. Takes any text and never raises."""
     try:
         return _read_url(url, policy)
     except _Refused as refused:
-        return UrlRefusal(refused.reason)
+        return refused.reason
 
 
 class _Refused(Exception):

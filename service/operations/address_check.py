@@ -6,7 +6,7 @@ from schemas.base.errors import FieldProblem, ServiceUnavailable, ValidationFail
 from schemas.settings.definitions import Settings
 from schemas.targets.validations import Validation
 from schemas.url_policy.addresses import check_addresses
-from schemas.url_policy.policy import UrlRefusal
+from schemas.url_policy.policy import RefusalReason
 from schemas.url_policy.refusal_text import refusal_text
 from schemas.url_policy.target_url import check_url
 
@@ -25,7 +25,7 @@ class AddressCheck:
         Waits for the resolver, in the share of the account; None is the operator's own.
         """
         address = check_url(url, self._policy)
-        if isinstance(address, UrlRefusal):
+        if isinstance(address, RefusalReason):
             return _refused_validation(address)
         try:
             addresses = self._resolver.resolve(address.host, address.port, self._timeout_s, account_id)
@@ -52,5 +52,5 @@ class AddressCheck:
         return validation
 
 
-def _refused_validation(refusal: UrlRefusal) -> Validation:
-    return Validation(refusal.reason.value, is_refused=True)
+def _refused_validation(reason: RefusalReason) -> Validation:
+    return Validation(reason.value, is_refused=True)

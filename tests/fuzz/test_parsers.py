@@ -14,7 +14,7 @@ from schemas.content_policy.rules import MAX_PROBLEMS, find
 from schemas.exports.response_excerpt import MAX_EXCERPT, response_excerpt, without_secret
 from schemas.intake.html_text import text_of
 from schemas.intake.mail_headers import MAX_ADDRESS, date_from, decoded_words, mailboxes_in
-from schemas.url_policy.policy import TargetPolicy, UrlRefusal
+from schemas.url_policy.policy import RefusalReason, TargetPolicy
 from schemas.url_policy.target_url import TargetAddress, check_url
 
 #: What means something to one reader or another.
@@ -139,7 +139,7 @@ def test_any_header_of_a_mail_is_read_or_says_nothing(header: str) -> None:
 @given(TEXTS)
 def test_any_text_is_an_address_to_dial_or_a_refusal(text: str) -> None:
     verdict = check_url(text, TargetPolicy())
-    assert isinstance(verdict, TargetAddress | UrlRefusal)
+    assert isinstance(verdict, TargetAddress | RefusalReason)
     if isinstance(verdict, TargetAddress):
         assert verdict == check_url(text, TargetPolicy())
 

@@ -9,7 +9,7 @@ import pytest
 
 from runtime.dns_resolver import Addresses, DnsError, DnsFailure, DnsResolver
 from schemas.url_policy.addresses import check_addresses, classify
-from schemas.url_policy.policy import TargetPolicy, UrlRefusal, parse_ports
+from schemas.url_policy.policy import RefusalReason, TargetPolicy, parse_ports
 from schemas.url_policy.target_url import TargetAddress, check_url
 from tests.support.corpora import CORPORA
 from worker.http.client import HttpClient
@@ -132,7 +132,7 @@ def test_what_is_refused_is_not_dialed() -> None:
     witness = Witness()
     client = HttpClient(OPEN, witness, deadline_s=5, connect_timeout_s=5, connections=1)
     cases = [case["input"] for case in corpus("urls", "urltestdata.json") if isinstance(case, dict)]
-    refused = [url for url in cases if isinstance(check_url(url, OPEN), UrlRefusal)]
+    refused = [url for url in cases if isinstance(check_url(url, OPEN), RefusalReason)]
     assert all(client.post(url, {}, b"").refused for url in refused)
     assert witness.asked == []
     assert len(refused) >= 300

@@ -24,7 +24,7 @@ from runtime.account_shares import AccountId
 from runtime.tls_context import client_context
 from schemas.settings.certificates import load_pair
 from schemas.settings.egress import Egress
-from schemas.url_policy.policy import TargetPolicy, UrlRefusal
+from schemas.url_policy.policy import RefusalReason, TargetPolicy
 from schemas.url_policy.target_url import DEFAULT_PORTS, check_url
 from worker.http.deadline import Exchange, WatchedSocket, milliseconds
 from worker.http.dialer import Confirmation, Dialer
@@ -233,8 +233,8 @@ class ConnectionPool:
         Raises TargetRefused if the policy forbids the URL, TransportError if the certificate is unusable.
         """
         found = self._route_or_refusal(url, account_id, certificate)
-        if isinstance(found, UrlRefusal):
-            raise TargetRefused(found.reason)
+        if isinstance(found, RefusalReason):
+            raise TargetRefused(found)
         return found
 
     def close_idle(self, idle_s: float) -> bool:
@@ -261,9 +261,9 @@ class ConnectionPool:
                 raise transport_error("client_certificate_refused") from refused
         return context
 
-    def _find_route(self, url: str, account_id: AccountId, own_certificate: str | None) -> Route | UrlRefusal:
+    def _find_route(self, url: str, account_id: AccountId, own_certificate: str | None) -> Route | RefusalReason:
         target = check_url(url, self._policy)
-        if isinstance(target, UrlRefusal):
+        if isinstance(target, RefusalReason):
             return target
         certificate = own_certificate or self._egress.certificate_for(account_id)
         key = (account_id, target.scheme, target.host, target.port, certificate)

@@ -79,5 +79,5 @@ class Dialer:
             exchange.timings = replace(exchange.timings, dns_ms=dns_ms)
         refusal = check_addresses(addresses, self._policy)
         if refusal is not None:
-            raise TargetRefused(refusal.reason)
+            raise TargetRefused(refusal)
         return addresses

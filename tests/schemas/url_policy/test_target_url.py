@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from urllib3.util import parse_url
 
-from schemas.url_policy.policy import RefusalReason, TargetPolicy, UrlRefusal, parse_networks, parse_ports
+from schemas.url_policy.policy import RefusalReason, TargetPolicy, parse_networks, parse_ports
 from schemas.url_policy.target_url import MAX_URL_CHARACTERS, TargetAddress, check_url
 
 STRICT = TargetPolicy()
@@ -25,7 +25,7 @@ def accepted(url: str, policy: TargetPolicy = STRICT) -> TargetAddress:
 
 def reason_for(url: str, policy: TargetPolicy = STRICT) -> str | None:
     verdict = check_url(url, policy)
-    return verdict.reason if isinstance(verdict, UrlRefusal) else None
+    return verdict if isinstance(verdict, RefusalReason) else None
 
 
 ACCEPTED = [
@@ -226,7 +226,7 @@ urls = st.builds("{}://{}{}{}".format, st.sampled_from(["https", "http", "HTTPS"
 def test_any_text_is_a_target_or_a_refusal(url: str) -> None:
     for policy in (STRICT, OPEN):
         verdict = check_url(url, policy)
-        assert isinstance(verdict, TargetAddress | UrlRefusal)
+        assert isinstance(verdict, TargetAddress | RefusalReason)
 
 
 @given(urls)
