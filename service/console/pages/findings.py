@@ -15,12 +15,13 @@ from urllib.parse import urlencode
 import falcon
 
 from runtime.clock import utc_now
+from schemas.accounts.forms import ProjectChangeForm
 from schemas.base.checkpoint import Checkpoint
 from schemas.base.errors import NotFound
 from schemas.base.principal import Ability
 from schemas.content_policy.checked_form import read_checked
 from schemas.findings.life_cycle import FindingState
-from schemas.intake.grouping import ProjectForm, TicketGrouping
+from schemas.intake.grouping import TicketGrouping
 from schemas.intake.scanner import SEVERITIES
 from schemas.triage.export_filter import PROJECT_ID, join_values
 from schemas.triage.finding_filter import FINDING_FILTERS, FindingQuery, finding_query_from
@@ -149,8 +150,8 @@ class SetTicketGrouping(Action):
     def act(self, user: ConsoleUser, form: Fields, **ids: str) -> Redirect:
         """Set the grouping. Raises NotFound, ValidationFailed."""
         project = projects.get(ids["project_id"], user.principal)
-        grouping = read_checked(ProjectForm(), {"ticket_grouping": form.get("ticket_grouping", "")})
-        projects.set_ticket_grouping(project.id, grouping, user.principal)
+        change = read_checked(ProjectChangeForm(), {"ticket_grouping": form.get("ticket_grouping", "")})
+        projects.set_ticket_grouping(project.id, TicketGrouping(change["ticket_grouping"]), user.principal)
         return Redirect(f"/findings?project_id={project.id}", "grouping_set")
 
 
