@@ -26,7 +26,7 @@ def connect(url: str, timeout_s: float | None = TIMEOUT_S, most_connections: int
     """Return a client of the Redis at `url`; nothing is connected yet. A failed command is not repeated.
 
     `timeout_s` bounds each response; None removes that bound and keeps the usual one for connecting.
-    Raises InvalidRedisUrl.
+    Raises ValidationError.
     """
     where = parse_redis_url(url)
     limits: dict[str, Any] = {"max_connections": most_connections, "retry": Retry(NoBackoff(), 0)}

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 from marshmallow import ValidationError
 
-from schemas.settings.parsers import server_address, web_address
+from schemas.settings.parsers import HOW_TO_ENCODE, server_address, web_address
 
 
 class AlertKind(StrEnum):
@@ -41,10 +41,7 @@ class AlertChannel(StrEnum):
 
 #: Ports of mail servers: STARTTLS for a client that signs in, TLS from the first byte.
 _SMTP_PORTS: Final = {"smtp": 587, "smtps": 465}
-_SMTP_FORM: Final = (
-    "Use smtps://USER:PASSWORD@HOST:PORT, or smtp:// for a server with STARTTLS. In a user or password, "
-    "write @ as %40, : as %3A, / as %2F, ? as %3F, # as %23, % as %25."
-)
+_SMTP_FORM: Final = f"Use smtps://USER:PASSWORD@HOST:PORT, or smtp:// for a server with STARTTLS. {HOW_TO_ENCODE}"
 #: smtplib encodes both as ASCII, and mail servers do not agree on another encoding.
 _SMTP_ASCII: Final = (
     "The user or password has characters that are not ASCII. Use an account of the mail server without them."
@@ -72,10 +69,8 @@ class SmtpServer:
             return self.host == "localhost"
 
 
-def parse_smtp(text: str) -> SmtpServer | None:
-    """Return the mail server of a URL, None for an empty text. Raises ValidationError."""
-    if not text:
-        return None
+def parse_smtp(text: str) -> SmtpServer:
+    """Return the mail server of a URL. Raises ValidationError."""
     parts = server_address(text, _SMTP_PORTS)
     if parts is None or not parts.hostname or bool(parts.username) != bool(parts.password):
         raise ValidationError(_SMTP_FORM)

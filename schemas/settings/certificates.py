@@ -24,7 +24,7 @@ _NO_KEY: Final = "No private key found; PEM starts with -----BEGIN PRIVATE KEY--
 
 def authorities(text: str) -> str:
     """Return the certificates of a bundle without the text between them, or an empty text. Raises ValidationError."""
-    found = _certificates(text) if text else ""
+    found = certificate_chain(text) if text else ""
     if found:
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=found)
@@ -34,18 +34,26 @@ def authorities(text: str) -> str:
 
 
 def certificate_chain(text: str) -> str:
-    """Return the certificates of a chain, or an empty text. Raises ValidationError."""
-    return _certificates(text) if text else ""
+    """Return the certificates of a text. Raises ValidationError if it has none."""
+    found = _CERTIFICATE.findall(text)
+    if not found:
+        raise ValidationError(_NO_CERTIFICATE)
+    return "".join(f"{each}\n" for each in found)
 
 
 def private_key(text: str) -> str:
-    """Return the private key, or an empty text. Raises ValidationError."""
-    return _key(text) if text else ""
+    """Return the private key of a text. Raises ValidationError."""
+    found = _KEY.search(text)
+    if found is None:
+        raise ValidationError(_NO_KEY)
+    if _ENCRYPTED.search(found[0]):
+        raise ValidationError("The private key is encrypted. Decrypt it first: openssl pkey -in KEY -out DECRYPTED")
+    return f"{found[0]}\n"
 
 
 def certificate_pair(text: str) -> str:
     """Return a certificate chain and its private key, which stand in one text in any order. Raises ValidationError."""
-    pair = _certificates(text) + _key(text)
+    pair = certificate_chain(text) + private_key(text)
     try:
         load_pair(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), pair)
     except ssl.SSLError as refused:
@@ -78,19 +86,3 @@ def certificate_fingerprint(pair: str) -> str:
 def count_certificates(text: str) -> int:
     """Return the number of certificates in a text."""
     return len(_CERTIFICATE.findall(text))
-
-
-def _certificates(text: str) -> str:
-    found = _CERTIFICATE.findall(text)
-    if not found:
-        raise ValidationError(_NO_CERTIFICATE)
-    return "".join(f"{each}\n" for each in found)
-
-
-def _key(text: str) -> str:
-    found = _KEY.search(text)
-    if found is None:
-        raise ValidationError(_NO_KEY)
-    if _ENCRYPTED.search(found[0]):
-        raise ValidationError("The private key is encrypted. Decrypt it first: openssl pkey -in KEY -out DECRYPTED")
-    return f"{found[0]}\n"

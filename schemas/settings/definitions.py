@@ -27,7 +27,7 @@ from schemas.settings import parsers as values
 from schemas.settings.alert_channels import AlertChannel, AlertKind, SmtpServer
 from schemas.settings.env_lines import NAME, line_mistakes
 from schemas.settings.file_trust import INSTALLATION, trust_problem, trusted_users
-from schemas.settings.redis_url import InvalidRedisUrl, parse_redis_url
+from schemas.settings.redis_url import parse_redis_url
 from schemas.url_policy.policy import Network, PortSet, TargetPolicy, parse_networks, parse_ports
 
 #: sun_path has 108 bytes; Redis needs a few of them.
@@ -102,11 +102,7 @@ _PORTS: Final = values.refused_as("Use comma-separated ports or ranges from 1 to
 
 def _redis_url(text: str) -> str:
     """Return the URL if `schemas.settings.redis_url` can parse it; its errors quote nothing."""
-    try:
-        if text:
-            parse_redis_url(text)
-    except InvalidRedisUrl as wrong:
-        raise ValidationError(str(wrong)) from None
+    parse_redis_url(text)
     return text
 
 
@@ -164,7 +160,7 @@ class Settings:
     )
     redis_url: str = setting(
         _redis_url,
-        "",
+        None,
         "`redis://…`, `rediss://…` (TLS), `unix://…`, `redis+sentinel://HOST:26379,HOST:26379/SERVICE`",
         shown="embedded",
         is_secret=True,
@@ -215,18 +211,18 @@ class Settings:
         "certificates (PEM) of authorities that may sign the certificates of targets, in addition to the usual authorities; "
         "name the file of a bundle with `TARGET_CA_FILE`",
     )
-    target_client_cert: str = setting(
+    target_client_cert: str | None = setting(
         certificates.certificate_chain,
-        "",
+        None,
         "client certificate and its chain (PEM) for targets that ask for one and have none of their own; name its file with "
         "`TARGET_CLIENT_CERT_FILE`. In `cloud` mode only for targets of `OPERATOR_ACCOUNT_ID`",
     )
-    target_client_key: str = setting(
-        certificates.private_key, "", "private key (PEM, not encrypted) of `TARGET_CLIENT_CERT`", is_secret=True
+    target_client_key: str | None = setting(
+        certificates.private_key, None, "private key (PEM, not encrypted) of `TARGET_CLIENT_CERT`", is_secret=True
     )
     egress_proxy: egress.EgressProxy | None = setting(
         egress.parse_proxy,
-        "",
+        None,
         "`http://USER:PASSWORD@HOST:PORT`: HTTP proxy of all connections to targets; RiskRelay resolves and checks the "
         "target's name and asks the proxy for a tunnel (CONNECT) to the address",
         name="EGRESS_PROXY_URL",
@@ -374,7 +370,7 @@ class Settings:
     )
     smtp_server: SmtpServer | None = setting(
         alert_channels.parse_smtp,
-        "",
+        None,
         "`smtps://USER:PASSWORD@HOST:465` or `smtp://USER:PASSWORD@HOST:587` (STARTTLS): mail server for alerts and "
         "sign-in links",
         name="SMTP_URL",
@@ -434,7 +430,7 @@ class Settings:
     @property
     def client_certificate(self) -> str | None:
         """The client certificate with its key, if they are set; one alone is a mistake."""
-        return f"{self.target_client_cert}{self.target_client_key}" or None
+        return self.target_client_cert and f"{self.target_client_cert}{self.target_client_key}"
 
     @property
     def alert_channels(self) -> tuple[AlertChannel, ...]:
@@ -612,7 +608,7 @@ def _settings(read: dict[str, Any], folder: Path) -> Settings:
     )
 
 
-def _pair_mistakes(certificate: str, key: str) -> dict[str, list[str]]:
+def _pair_mistakes(certificate: str | None, key: str | None) -> dict[str, list[str]]:
     if bool(certificate) != bool(key):
         given, missing = (
             ("TARGET_CLIENT_CERT", "TARGET_CLIENT_KEY") if certificate else ("TARGET_CLIENT_KEY", "TARGET_CLIENT_CERT")

@@ -9,15 +9,12 @@ from urllib.parse import unquote
 
 from marshmallow import ValidationError
 
-from schemas.settings.parsers import server_address
+from schemas.settings.parsers import HOW_TO_ENCODE, server_address
 from schemas.url_policy.policy import Address
 
 Sources: TypeAlias = tuple[Address, ...]
 
-_PROXY_FORM: Final = (
-    "Use http://HOST:PORT or http://USER:PASSWORD@HOST:PORT. In a user or password, "
-    "write @ as %40, : as %3A, / as %2F, ? as %3F, # as %23, % as %25."
-)
+_PROXY_FORM: Final = f"Use http://HOST:PORT or http://USER:PASSWORD@HOST:PORT. {HOW_TO_ENCODE}"
 _SOURCE_FORM: Final = (
     "Use an IPv4 address, an IPv6 address, or one of each, comma-separated, such as 192.0.2.10,2001:db8::10."
 )
@@ -57,10 +54,8 @@ class Egress:
 DIRECT: Final = Egress()
 
 
-def parse_proxy(text: str) -> EgressProxy | None:
-    """Return the proxy of a URL, None for an empty text. Raises ValidationError, which never quotes the URL."""
-    if not text:
-        return None
+def parse_proxy(text: str) -> EgressProxy:
+    """Return the proxy of a URL. Raises ValidationError, which never quotes the URL."""
     parts = server_address(text, {"http"})
     if parts is None or not (parts.hostname and parts.port):
         raise ValidationError(_PROXY_FORM)

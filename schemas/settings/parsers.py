@@ -47,6 +47,9 @@ MAX_THREADS: Final = 10_000
 #: SQLite stores no longer value, and a body is in memory.
 MAX_BODY_BYTES: Final = 10**9
 
+#: For the URLs of servers that take a user and a password.
+HOW_TO_ENCODE: Final = "In a user or password, write @ as %40, : as %3A, / as %2F, ? as %3F, # as %23, % as %25."
+
 _DATABASES: Final = ("postgresql://", "postgres://", "sqlite:///")
 #: Any number of hosts, each with an optional port; a host may be the percent-encoded folder of a socket.
 _POSTGRESQL_URL: Final = re.compile(
@@ -126,9 +129,7 @@ def public_url(value: str) -> str:
 
 
 def sentry_dsn(value: str) -> str:
-    """Return a DSN of Sentry, or an empty value: a URL with a public key and a project's number."""
-    if not value:
-        return value
+    """Return a DSN of Sentry: a URL with a public key and a project's number."""
     parts = web_address(value)
     project = parts.path.rpartition("/")[2] if parts is not None else ""
     if parts is None or not (parts.username and project.isascii() and project.isdecimal()):
@@ -137,9 +138,7 @@ def sentry_dsn(value: str) -> str:
 
 
 def otlp_endpoint(value: str) -> str:
-    """Return the base URL of a collector, or an empty value; the path of each signal is added to it."""
-    if not value:
-        return value
+    """Return the base URL of a collector; the path of each signal is added to it."""
     parts = web_address(value)
     if parts is not None and "@" in parts.netloc:
         raise ValidationError("Omit user and password; set a collector's token in OTEL_EXPORTER_OTLP_HEADERS.")

@@ -11,6 +11,10 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import SplitResult, parse_qsl, unquote
 
+from marshmallow import ValidationError
+
+from schemas.settings.parsers import HOW_TO_ENCODE
+
 SERVER_PORT: Final = 6379
 SENTINEL_PORT: Final = 26379
 
@@ -26,12 +30,6 @@ _URL: Final = re.compile(
 )
 _PLACE: Final = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+)\]|(?P<name>[^\s\[\]:,]+))(?::(?P<port>[0-9]{1,5}))?")
 _DATABASE: Final = re.compile(r"[0-9]{1,4}")
-
-_ENCODED: Final = "In a user or password, write @ as %40, : as %3A, / as %2F, ? as %3F, # as %23, % as %25."
-
-
-class InvalidRedisUrl(ValueError):
-    """The URL is invalid; the message gives the reason and never quotes the URL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +47,7 @@ class RedisUrl:
 
 
 def parse_redis_url(text: str) -> RedisUrl:
-    """Read a URL. Raises InvalidRedisUrl."""
+    """Read a URL. Raises ValidationError."""
     url = _split(text)
     username, password = _credentials(url.netloc)
     where, is_tls = url.netloc.rpartition("@")[2], url.scheme in _TLS
@@ -72,16 +70,16 @@ def _split(text: str) -> SplitResult:
     found = _URL.fullmatch(text)
     if found is None or found["scheme"].lower() not in _SCHEMES:
         forms = "redis://, rediss://, unix://, redis+sentinel://, rediss+sentinel://"
-        raise InvalidRedisUrl(f"Use a URL that starts with one of: {forms}")
+        raise ValidationError(f"Use a URL that starts with one of: {forms}")
     if "#" in text:
-        raise InvalidRedisUrl(f"The URL contains #. {_ENCODED}")
+        raise ValidationError(f"The URL contains #. {HOW_TO_ENCODE}")
     return SplitResult(found["scheme"].lower(), found["netloc"], found["path"], found["query"] or "", "")
 
 
 def _credentials(netloc: str) -> tuple[str | None, str | None]:
     username, _, password = netloc.rpartition("@")[0].partition(":")
     if username and not password:
-        raise InvalidRedisUrl(
+        raise ValidationError(
             "A user needs a password: redis://user:password@host, or redis://:password@host without a user."
         )
     return unquote(username) or None, unquote(password) or None
@@ -89,14 +87,14 @@ def _credentials(netloc: str) -> tuple[str | None, str | None]:
 
 def _path_of_socket(url: SplitResult, where: str) -> str:
     if where or len(url.path) < 2:
-        raise InvalidRedisUrl("Give the whole path of the socket: unix:///path or unix://user:password@/path.")
+        raise ValidationError("Give the whole path of the socket: unix:///path or unix://user:password@/path.")
     return unquote(url.path)
 
 
 def _places(where: str, *, many: bool) -> tuple[tuple[str, int], ...]:
     named = where.split(",")
     if len(named) > 1 and not many:
-        raise InvalidRedisUrl("Only Sentinels can be several hosts: redis+sentinel://host:26379,host:26379/service.")
+        raise ValidationError("Only Sentinels can be several hosts: redis+sentinel://host:26379,host:26379/service.")
     return tuple(_place(each.strip(), SENTINEL_PORT if many else SERVER_PORT) for each in named)
 
 
@@ -104,7 +102,7 @@ def _place(text: str, usual_port: int) -> tuple[str, int]:
     found = _PLACE.fullmatch(text)
     port = int(found["port"] or usual_port) if found else 0
     if found is None or not 0 < port < 65536:
-        raise InvalidRedisUrl(f"Use HOST or HOST:PORT after the user and password. {_ENCODED}")
+        raise ValidationError(f"Use HOST or HOST:PORT after the user and password. {HOW_TO_ENCODE}")
     return found["six"] or unquote(found["name"]), port
 
 
@@ -112,9 +110,9 @@ def _service_and_database(url: SplitResult) -> tuple[str | None, str]:
     parts = [unquote(part) for part in url.path.removeprefix("/").split("/")]
     service = parts.pop(0) if url.scheme in _SENTINEL else None
     if service == "":
-        raise InvalidRedisUrl("Name the service that the Sentinels watch: redis+sentinel://host:26379/service.")
+        raise ValidationError("Name the service that the Sentinels watch: redis+sentinel://host:26379/service.")
     if len(parts) > 1:
-        raise InvalidRedisUrl("Nothing follows the number of the database.")
+        raise ValidationError("Nothing follows the number of the database.")
     return service, parts[0] if parts else ""
 
 
@@ -123,14 +121,14 @@ def _parameters(query: str, *, is_tls: bool) -> dict[str, str]:
     allowed = {"db"} | (_TLS_FILES if is_tls else set())
     if len(dict(given)) < len(given) or not {name for name, _ in given} <= allowed:
         # The names are not quoted: the text after ? may be the rest of a password.
-        raise InvalidRedisUrl(f"Parameters allowed after ?, once each: {', '.join(sorted(allowed))}. {_ENCODED}")
+        raise ValidationError(f"Parameters allowed after ?, once each: {', '.join(sorted(allowed))}. {HOW_TO_ENCODE}")
     return dict(given)
 
 
 def _database(in_path: str, in_query: str) -> int:
     if in_path and in_query:
-        raise InvalidRedisUrl("Name the database once: /1 at the end, or ?db=1.")
+        raise ValidationError("Name the database once: /1 at the end, or ?db=1.")
     number = in_path or in_query or "0"
     if not _DATABASE.fullmatch(number):
-        raise InvalidRedisUrl("A Redis database has a number, such as /0.")
+        raise ValidationError("A Redis database has a number, such as /0.")
     return int(number)

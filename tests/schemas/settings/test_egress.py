@@ -10,7 +10,6 @@ from schemas.settings.egress import Egress, EgressProxy, parse_proxy, parse_sour
 
 
 def test_a_proxy_has_a_host_a_port_and_perhaps_credentials() -> None:
-    assert parse_proxy("") is None
     assert parse_proxy("http://proxy.example.com:3128") == EgressProxy("proxy.example.com", 3128)
     assert parse_proxy("http://[2001:db8::1]:3128/") == EgressProxy("2001:db8::1", 3128)
     proxy = parse_proxy("http://relay:p%40ss%3Aword@127.0.0.1:8080")
