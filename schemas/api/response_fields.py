@@ -5,7 +5,7 @@ Schemas are closed, and tests hold real responses against them: an undocumented 
 
 from collections.abc import Iterable
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, TypedDict, Unpack
 
 from marshmallow import RAISE, Schema, fields, missing, validate
 
@@ -80,116 +80,85 @@ class Inline(fields.Nested):
         return None if self._present_if is not None and getattr(obj, self._present_if) is None else obj
 
 
-def _options(
-    description: str,
-    is_nullable: bool,
-    is_optional: bool = False,
-    attribute: str | None = None,
-    example: Any = None,
-    **metadata: Any,
-) -> dict[str, Any]:
-    named = {} if attribute is None else {"attribute": attribute}
-    if example is not None:
-        metadata[EXAMPLE] = example
+class FieldOptions(TypedDict, total=False):
+    """Whether a field may be null or absent, the record's attribute where it has another name, and an example."""
+
+    nullable: bool
+    optional: bool
+    attribute: str
+    example: Any
+
+
+def _options(description: str, options: FieldOptions, **metadata: Any) -> dict[str, Any]:
+    if options.get("example") is not None:
+        metadata[EXAMPLE] = options["example"]
     metadata["description"] = description
-    return {"required": not is_optional, "allow_none": is_nullable, "metadata": metadata, **named}
+    named = {"attribute": options["attribute"]} if "attribute" in options else {}
+    is_required, is_nullable = not options.get("optional", False), options.get("nullable", False)
+    return {"required": is_required, "allow_none": is_nullable, "metadata": metadata, **named}
 
 
-def text(
-    description: str,
-    *,
-    nullable: bool = False,
-    optional: bool = False,
-    pattern: str | None = None,
-    attribute: str | None = None,
-    example: str | None = None,
-) -> fields.String:
-    """A string, of the form `pattern`; `attribute` is the record's attribute where it has another name."""
+def text(description: str, *, pattern: str | None = None, **options: Unpack[FieldOptions]) -> fields.String:
+    """A string, of the form `pattern`."""
     more = {"pattern": pattern} if pattern else {}
-    return fields.String(**_options(description, nullable, optional, attribute, example, **more))
+    return fields.String(**_options(description, options, **more))
 
 
-def identifier(prefix: str, description: str, *, nullable: bool = False) -> fields.String:
+def identifier(prefix: str, description: str, **options: Unpack[FieldOptions]) -> fields.String:
     """An id that begins with `prefix`."""
-    return text(description, nullable=nullable, pattern=f"^{prefix}_{ULID}$")
+    return text(description, pattern=f"^{prefix}_{ULID}$", **options)
 
 
-def one_of(
-    choices: Iterable[str],
-    description: str,
-    *,
-    nullable: bool = False,
-    attribute: str | None = None,
-    example: str | None = None,
-) -> fields.String:
+def one_of(choices: Iterable[str], description: str, **options: Unpack[FieldOptions]) -> fields.String:
     """One of the named strings."""
     names = [str(each) for each in choices]
-    return fields.String(validate=validate.OneOf(names), **_options(description, nullable, False, attribute, example))
+    return fields.String(validate=validate.OneOf(names), **_options(description, options))
 
 
 def constant(value: str, description: str) -> fields.String:
     """The one string that is possible."""
-    return Fixed(value, **_options(description, False))
+    return Fixed(value, **_options(description, {}))
 
 
-def moment(
-    description: str, *, nullable: bool = False, optional: bool = False, attribute: str | None = None
-) -> fields.String:
+def moment(description: str, **options: Unpack[FieldOptions]) -> fields.String:
     """An instant as `schemas.base.timestamps` writes it."""
-    return TimestampText(**_options(description, nullable, optional, attribute, format="date-time", pattern=MOMENT))
+    return TimestampText(**_options(description, options, format="date-time", pattern=MOMENT))
 
 
-def number(
-    description: str,
-    *,
-    nullable: bool = False,
-    optional: bool = False,
-    minimum: int = 0,
-    attribute: str | None = None,
-    example: int | None = None,
-) -> fields.Integer:
+def number(description: str, *, minimum: int = 0, **options: Unpack[FieldOptions]) -> fields.Integer:
     """A whole number."""
-    kind = OptionalInteger if optional else fields.Integer
-    return kind(validate=validate.Range(min=minimum), **_options(description, nullable, optional, attribute, example))
+    kind = OptionalInteger if options.get("optional") else fields.Integer
+    return kind(validate=validate.Range(min=minimum), **_options(description, options))
 
 
-def truth(description: str, *, attribute: str | None = None, example: bool | None = None) -> fields.Boolean:
+def truth(description: str, **options: Unpack[FieldOptions]) -> fields.Boolean:
     """True or false."""
-    return fields.Boolean(**_options(description, False, False, attribute, example))
+    return fields.Boolean(**_options(description, options))
 
 
-def part(
-    schema: type[Schema], description: str, *, nullable: bool = False, optional: bool = False, attribute: str | None = None
-) -> fields.Nested:
+def part(schema: type[Schema], description: str, **options: Unpack[FieldOptions]) -> fields.Nested:
     """An object with a schema of its own."""
-    return fields.Nested(schema, **_options(description, nullable, optional, attribute))
+    return fields.Nested(schema, **_options(description, options))
 
 
 def inline(schema: type[Schema], description: str, *, present_if: str | None = None) -> fields.Nested:
     """An object whose members are attributes of the record itself."""
-    return Inline(schema, present_if, **_options(description, present_if is not None))
+    return Inline(schema, present_if, **_options(description, {"nullable": present_if is not None}))
 
 
-def several(
-    entry: fields.Field[Any],
-    description: str,
-    *,
-    nullable: bool = False,
-    optional: bool = False,
-    example: list[Any] | None = None,
-) -> fields.List[Any]:
+def several(entry: fields.Field[Any], description: str, **options: Unpack[FieldOptions]) -> fields.List[Any]:
     """An array."""
-    return fields.List(entry, **_options(description, nullable, optional, None, example))
+    return fields.List(entry, **_options(description, options))
 
 
 def free(description: str, example: dict[str, Any] | None = None) -> fields.Dict:
     """An object of any members."""
-    return fields.Dict(**_options(description, False, example=example))
+    return fields.Dict(**_options(description, {"example": example}))
 
 
 def counts(description: str) -> fields.Dict:
     """An object with a number for each of its members."""
-    return fields.Dict(keys=fields.String(), values=fields.Integer(), **_options(description, False))
+    return fields.Dict(keys=fields.String(), values=fields.Integer(), **_options(description, {}))
 
 
 def next_cursor_text() -> fields.String:
