@@ -13,48 +13,43 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from typing import Final
 
-#: First and last prefix (padded to six digits) of an issuer, and the lengths of its numbers.
-_RANGES: Final[tuple[tuple[int, int, frozenset[int]], ...]] = tuple(
-    (first, last, frozenset(lengths))
-    for first, last, lengths in (
-        (220000, 220499, (16, 19)),  # Mir
-        (222100, 272099, (16,)),  # Mastercard, second series
-        (300000, 305999, (14, 16, 19)),  # Diners Club
-        (309500, 309599, (14, 16, 19)),  # Diners Club
-        (340000, 349999, (15,)),  # American Express
-        (352800, 358999, (16, 19)),  # JCB
-        (360000, 369999, (14, 16, 19)),  # Diners Club
-        (370000, 379999, (15,)),  # American Express
-        (380000, 399999, (14, 16, 19)),  # Diners Club, and Hipercard among them
-        (400000, 499999, (16, 19)),  # Visa
-        (501800, 501999, (16, 18, 19)),  # Maestro, Dankort
-        (502000, 502099, (16, 18, 19)),  # Maestro
-        (503800, 503899, (16, 18, 19)),  # Maestro
-        (504175, 504175, (16,)),  # Elo
-        (506099, 506198, (16, 19)),  # Verve
-        (506699, 506778, (16,)),  # Elo
-        (507865, 507964, (16, 19)),  # Verve
-        (508500, 508999, (16,)),  # RuPay
-        (509000, 509999, (16,)),  # Elo
-        (510000, 559999, (16,)),  # Mastercard
-        (589300, 589399, (16, 18, 19)),  # Maestro
-        (601100, 601199, (16, 19)),  # Discover
-        (606282, 606282, (16, 19)),  # Hipercard
-        (606985, 608500, (16,)),  # RuPay
-        (620000, 629999, (16, 17, 18, 19)),  # UnionPay
-        (630400, 630499, (16, 18, 19)),  # Maestro
-        (636297, 636297, (16,)),  # Elo
-        (636368, 636368, (16,)),  # Elo
-        (637000, 637999, (16,)),  # Hiper
-        (644000, 659999, (16, 19)),  # Discover
-        (675900, 675999, (16, 18, 19)),  # Maestro
-        (676100, 676399, (16, 18, 19)),  # Maestro
-        (979200, 979299, (16,)),  # Troy
-    )
+#: First and last prefix (padded to six digits) of an issuer, and the lengths of its numbers; in order, and no two overlap.
+_RANGES: Final[tuple[tuple[int, int, tuple[int, ...]], ...]] = (
+    (220000, 220499, (16, 19)),  # Mir
+    (222100, 272099, (16,)),  # Mastercard, second series
+    (300000, 305999, (14, 16, 19)),  # Diners Club
+    (309500, 309599, (14, 16, 19)),  # Diners Club
+    (340000, 349999, (15,)),  # American Express
+    (352800, 358999, (16, 19)),  # JCB
+    (360000, 369999, (14, 16, 19)),  # Diners Club
+    (370000, 379999, (15,)),  # American Express
+    (380000, 399999, (14, 16, 19)),  # Diners Club, and Hipercard among them
+    (400000, 499999, (16, 19)),  # Visa
+    (501800, 501999, (16, 18, 19)),  # Maestro, Dankort
+    (502000, 502099, (16, 18, 19)),  # Maestro
+    (503800, 503899, (16, 18, 19)),  # Maestro
+    (504175, 504175, (16,)),  # Elo
+    (506099, 506198, (16, 19)),  # Verve
+    (506699, 506778, (16,)),  # Elo
+    (507865, 507964, (16, 19)),  # Verve
+    (508500, 508999, (16,)),  # RuPay
+    (509000, 509999, (16,)),  # Elo
+    (510000, 559999, (16,)),  # Mastercard
+    (589300, 589399, (16, 18, 19)),  # Maestro
+    (601100, 601199, (16, 19)),  # Discover
+    (606282, 606282, (16, 19)),  # Hipercard
+    (606985, 608500, (16,)),  # RuPay
+    (620000, 629999, (16, 17, 18, 19)),  # UnionPay
+    (630400, 630499, (16, 18, 19)),  # Maestro
+    (636297, 636297, (16,)),  # Elo
+    (636368, 636368, (16,)),  # Elo
+    (637000, 637999, (16,)),  # Hiper
+    (644000, 659999, (16, 19)),  # Discover
+    (675900, 675999, (16, 18, 19)),  # Maestro
+    (676100, 676399, (16, 18, 19)),  # Maestro
+    (979200, 979299, (16,)),  # Troy
 )
-#: The same by their beginnings, which are those of different issuers: no two of them overlap.
-_SORTED: Final = sorted(_RANGES, key=lambda each: each[0])
-_FIRSTS: Final = [first for first, _, _ in _SORTED]
+_FIRSTS: Final = [first for first, _, _ in _RANGES]
 #: Separators of groups: space, hyphen, dot, plus (a space of a form), slash, and their typographic variants, including
 #: invisible ones.
 _BETWEEN: Final = r"[ \-.+/\t\u00a0\u00ad\u2000-\u200b\u202f\u2010-\u2015\u2060\u2212\u3000\ufeff\uff0d]{1,3}"
@@ -179,7 +174,7 @@ def _is_barcode(digits: str) -> bool:
 
 def _is_in_a_range(digits: str) -> bool:
     prefix = int(digits[:6])
-    first, last, lengths = _SORTED[bisect_right(_FIRSTS, prefix) - 1]
+    first, last, lengths = _RANGES[bisect_right(_FIRSTS, prefix) - 1]
     return first <= prefix <= last and len(digits) in lengths
 
 
