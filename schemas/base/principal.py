@@ -31,20 +31,11 @@ class Ability(StrEnum):
     UPLOAD_STOREFRONT_DIAGNOSTICS = "storefront-app:diagnostics-upload"
 
 
+_UPLOADS: Final = (Ability.UPLOAD_EVIDENCE, Ability.UPLOAD_CMS_DIAGNOSTICS, Ability.UPLOAD_STOREFRONT_DIAGNOSTICS)
 #: The abilities that a token of each kind may have.
 ABILITIES: Final = {
-    TokenKind.API: (
-        Ability.MANAGE_TARGETS,
-        Ability.PREPARE_EXPORTS,
-        Ability.APPROVE_EXPORTS,
-        Ability.READ_EXPORTS,
-        Ability.MANAGE_RULES,
-        Ability.READ_FINDINGS,
-        Ability.CONSOLE,
-        Ability.MANAGE_ACCOUNT,
-        Ability.ADMIN,
-    ),
-    TokenKind.PLATFORM: (Ability.UPLOAD_EVIDENCE, Ability.UPLOAD_CMS_DIAGNOSTICS, Ability.UPLOAD_STOREFRONT_DIAGNOSTICS),
+    TokenKind.API: tuple(ability for ability in Ability if ability not in _UPLOADS),
+    TokenKind.PLATFORM: _UPLOADS,
 }
 
 #: Abilities that must be named when a token is created.
