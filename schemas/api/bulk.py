@@ -2,7 +2,7 @@
 
 from marshmallow import fields, validate
 
-from schemas.api.response_fields import ResponseSchema, identifier, moment, number, one_of, several, text
+from schemas.api.response_fields import ResponseSchema, identifier, moment, number, one_of, part, several, text
 from schemas.exports.state_machine import ExportStatus
 from schemas.triage.bulk_decisions import BulkAction
 from schemas.triage.bulk_jobs import BulkJobStatus
@@ -22,10 +22,8 @@ class DecisionResultResponse(ResponseSchema):
     """The result for one export: `status` or `error`."""
 
     id = text("The export.")
-    status = fields.String(
-        validate=validate.OneOf([each.value for each in ExportStatus]), metadata={"description": "The current status."}
-    )
-    error = fields.Nested(BulkErrorResponse, metadata={"description": "Why it was left as it is."})
+    status = one_of(ExportStatus, "The current status.", optional=True)
+    error = part(BulkErrorResponse, "Why it was left as it is.", optional=True)
 
 
 class BulkResultsResponse(ResponseSchema):

@@ -13,7 +13,19 @@ from urllib.parse import urlsplit
 from marshmallow import INCLUDE, fields, post_load, pre_load
 from marshmallow.exceptions import ValidationError
 
-from schemas.base.fields import MAX_URL, AnyObject, Array, Form, Integer, LenientForm, PageUrl, Text, nullable, required
+from schemas.base.fields import (
+    MAX_URL,
+    AnyObject,
+    Array,
+    Form,
+    Integer,
+    LenientForm,
+    PageUrl,
+    Text,
+    described,
+    nullable,
+    required,
+)
 from schemas.base.strict_json import canonical
 
 MAX_ISSUES: Final = 500
@@ -102,16 +114,15 @@ class _IssueForm(Form):
     class Meta:
         unknown = INCLUDE
 
-    code = Text(max_length=200, metadata={"description": "The rule that is broken; a code or a title is required."})
-    title = Text(max_length=500, metadata={"description": "The issue in one line."})
+    code = Text(max_length=200, **described("The rule that is broken; a code or a title is required."))
+    title = Text(max_length=500, **described("The issue in one line."))
     severity = Text(
         max_length=100,
-        allow_none=True,
-        metadata={"description": "The severity in the scanner's own term; an unknown term becomes `info`."},
+        **described("The severity in the scanner's own term; an unknown term becomes `info`.", allow_none=True),
     )
-    description = Text(allow_none=True, metadata={"description": "The issue in full."})
-    location = Text(max_length=2000, allow_none=True, metadata={"description": "The location on the page."})
-    url = PageUrl(allow_none=True, metadata={"description": "The URL of the page, if it differs from the postback's."})
+    description = Text(**described("The issue in full.", allow_none=True))
+    location = Text(max_length=2000, **described("The location on the page.", allow_none=True))
+    url = PageUrl(**described("The URL of the page, if it differs from the postback's.", allow_none=True))
 
     @pre_load
     def _fold_aliases(self, entry: Any, **_: Any) -> Any:
@@ -160,10 +171,8 @@ class _PageForm(LenientForm):
     page_type = Text(data_key="pageType", max_length=100, **nullable("The kind of page."))
     response_headers = AnyObject(
         data_key="responseHeaders",
-        load_default=dict,
-        metadata={"description": "The page's response headers; the scanner must remove `Set-Cookie`."},
+        **described("The page's response headers; the scanner must remove `Set-Cookie`.", load_default=dict),
     )
-
     rules = Array(
         Text(max_length=500),
         at_most=MAX_RULES,
@@ -193,14 +202,9 @@ class PostbackForm(LenientForm):
     )
     status = Text(allowed=RUN_STATUSES, **required("The status of the run; only `completed` and `partial` create findings."))
     page = fields.Nested(_PageForm, **required("The scanned page."))
-    artifacts = fields.Nested(
-        _ArtifactsForm, load_default=dict, metadata={"description": "References to artifacts of the scanner."}
-    )
+    artifacts = fields.Nested(_ArtifactsForm, **described("References to artifacts of the scanner.", load_default=dict))
     issues = Array(
-        fields.Nested(_IssueForm),
-        at_most=MAX_ISSUES,
-        load_default=list,
-        metadata={"description": "The issues found on the page."},
+        fields.Nested(_IssueForm), at_most=MAX_ISSUES, **described("The issues found on the page.", load_default=list)
     )
 
     @post_load
