@@ -96,8 +96,6 @@ class Setting:
 
 _FAMILIES: Final = values.some_of(RouteFamily, OPTIONAL_FAMILIES, "Use route families from: scanner, email.")
 _ALERT_KINDS: Final = values.some_of(AlertKind, AlertKind, f"Use kinds of alerts from: {', '.join(AlertKind)}.")
-_NETWORKS: Final = values.refused_as("Use comma-separated networks such as 10.0.0.0/8, with host bits zero.", parse_networks)
-_PORTS: Final = values.refused_as("Use comma-separated ports or ranges from 1 to 65535, such as 443,8000-8999.", parse_ports)
 
 
 def _redis_url(text: str) -> str:
@@ -193,13 +191,13 @@ class Settings:
         "`bin/riskrelay init` writes the id of the first project to `.env`"
     )
     allowed_networks: tuple[Network, ...] = setting(
-        _NETWORKS,
+        parse_networks,
         "",
         "private networks that deliveries may connect to, such as `10.1.0.0/16`",
         name="TARGET_ALLOWED_NETWORKS",
     )
     allowed_ports: PortSet = setting(
-        _PORTS,
+        parse_ports,
         "443,8443",
         "ports and port ranges that deliveries may connect to, such as `443,8000-8999`",
         name="TARGET_ALLOWED_PORTS",
@@ -285,10 +283,10 @@ class Settings:
         values.whole(1), "50000", "captures, diagnostics and reports that an account may upload in 24 hours"
     )
     trusted_proxies: tuple[Network, ...] = setting(
-        _NETWORKS, "", "networks of reverse proxies whose `X-Forwarded-For` is trusted, such as `127.0.0.1`"
+        parse_networks, "", "networks of reverse proxies whose `X-Forwarded-For` is trusted, such as `127.0.0.1`"
     )
     email_allowed_networks: tuple[Network, ...] = setting(
-        _NETWORKS,
+        parse_networks,
         "",
         "networks of the email provider, such as `198.51.100.0/24`; email webhooks from other client addresses get 403. "
         "Behind a proxy, set `TRUSTED_PROXIES` too",

@@ -159,18 +159,6 @@ def database_url(value: str) -> str:
     return value
 
 
-def refused_as(refusal: str, parse: Parse) -> Parse:
-    """Return `parse` with the message `refusal` instead of its ValueError's, which quotes the value."""
-
-    def parsed(value: str) -> Any:
-        try:
-            return parse(value)
-        except ValueError:
-            raise ValidationError(refusal) from None
-
-    return parsed
-
-
 #: Labels of letters, digits, `_` and `-`. The last one has a letter: digits alone are part of an IPv4 address.
 _HOST_NAME: Final = re.compile(r"(?!.{254})(?:(?!-)[A-Za-z0-9_-]{1,63}(?<!-)\.)*(?!-|\d+$)[A-Za-z0-9_-]{1,63}(?<!-)")
 

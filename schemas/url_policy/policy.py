@@ -7,6 +7,8 @@ from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
 from typing import Final, TypeAlias
 
+from marshmallow import ValidationError
+
 Address: TypeAlias = IPv4Address | IPv6Address
 Network: TypeAlias = IPv4Network | IPv6Network
 PortSet: TypeAlias = tuple[tuple[int, int], ...]
@@ -82,30 +84,25 @@ class TargetPolicy:
 
 
 def parse_ports(text: str) -> PortSet:
-    """Parse ports and inclusive ranges such as "443,8443,8000-8999". Raises ValueError, which quotes the wrong entry."""
+    """Parse ports and inclusive ranges such as "443,8443,8000-8999". Raises ValidationError."""
     return tuple(_port_range(entry.strip()) for entry in text.split(","))
 
 
 def parse_networks(text: str) -> tuple[Network, ...]:
     """Parse networks in CIDR form such as "127.0.0.0/8,fd00::/8"; an address alone is a network of one.
 
-    Returns none for empty text. Raises ValueError, which quotes the wrong entry.
+    Returns none for empty text. Raises ValidationError.
     """
-    return tuple(_network(entry.strip()) for entry in text.split(",")) if text.strip() else ()
+    try:
+        return tuple(ipaddress.ip_network(entry.strip()) for entry in text.split(",")) if text.strip() else ()
+    except ValueError:
+        raise ValidationError("Use comma-separated networks such as 10.0.0.0/8, with host bits zero.") from None
 
 
 def _port_range(entry: str) -> tuple[int, int]:
     low, dash, high = (part.strip() for part in entry.partition("-"))
-    if not PORT.fullmatch(low) or (dash and not PORT.fullmatch(high)):
-        raise ValueError(f"{entry!r} is not a port or a range of ports such as 443 or 8000-8999.")
-    first, last = int(low), int(high or low)
+    are_ports = PORT.fullmatch(low) and (not dash or PORT.fullmatch(high))
+    first, last = (int(low), int(high or low)) if are_ports else (0, 0)
     if not 1 <= first <= last <= 65535:
-        raise ValueError(f"{entry!r} is not within 1 to 65535, lower port first.")
+        raise ValidationError("Use comma-separated ports or ranges from 1 to 65535, such as 443,8000-8999.")
     return first, last
-
-
-def _network(entry: str) -> Network:
-    try:
-        return ipaddress.ip_network(entry)
-    except ValueError:
-        raise ValueError(f"{entry!r} is not a network such as 10.0.0.0/8 or fd00::/8, host bits zero.") from None

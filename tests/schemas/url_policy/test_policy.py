@@ -1,6 +1,7 @@
 """The operator's lists of ports and networks."""
 
 import pytest
+from marshmallow import ValidationError
 
 from schemas.url_policy.policy import Network, PortSet, parse_networks, parse_ports
 
@@ -20,11 +21,9 @@ def test_ports_are_read(text: str, ports: PortSet) -> None:
 @pytest.mark.parametrize(
     "text", ["", "443,", "0", "0-10", "65536", "-1", "10-", "20-10", "https", "4 43", "\uff14\uff14\uff13", "1-2-3"]
 )
-def test_a_wrong_port_is_named(text: str) -> None:
-    entry = next(part.strip() for part in reversed(text.split(",")))
-    with pytest.raises(ValueError, match=r"is not (a port|within)") as caught:
+def test_a_wrong_port_is_refused(text: str) -> None:
+    with pytest.raises(ValidationError, match="Use comma-separated ports or ranges"):
         parse_ports(text)
-    assert repr(entry) in str(caught.value)
 
 
 NETWORKS = [
@@ -43,5 +42,5 @@ def test_networks_are_read(text: str, networks: list[str]) -> None:
 
 @pytest.mark.parametrize("text", ["10.0.0.1/8", "10.0.0.0/33", "intranet", "10.0.0.0/8,,", "10.0.0.0/8;fd00::/8"])
 def test_a_wrong_network_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is not a network such as"):
+    with pytest.raises(ValidationError, match="Use comma-separated networks"):
         parse_networks(text)
