@@ -49,7 +49,15 @@ def codes_in(source: str) -> Iterator[str]:
 def test_every_code_that_is_written_anywhere_has_a_message() -> None:
     files = [path for room in ("schemas", "service", "storage") for path in (ROOT / room).rglob("*.py")]
     # The settings' report has sentences where forms have codes.
-    in_sentences = {"alert_channels.py", "certificates.py", "definitions.py", "openid.py", "parsers.py", "policy.py", "redis_url.py"}
+    in_sentences = {
+        "alert_channels.py",
+        "certificates.py",
+        "definitions.py",
+        "openid.py",
+        "parsers.py",
+        "policy.py",
+        "redis_url.py",
+    }
     forms = [path for path in files if path.name not in in_sentences]
     written = {code for path in forms for code in codes_in(path.read_text(encoding="utf-8"))}
     assert {"too_long", "invalid_url", "unknown_target", "not_allowed"} <= written
