@@ -9,7 +9,7 @@ import atexit
 import logging
 import time
 import traceback
-from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
@@ -106,19 +106,9 @@ def _report(record: logging.LogRecord, error: BaseException, role: str) -> Any:
         "level": "fatal" if record.levelno >= logging.CRITICAL else "error",
         "logger": record.name,
         # The first cause first, as Sentry reads it.
-        "exception": {"values": [_exception(each) for each in _chain(error)][::-1]},
+        "exception": {"values": [_exception(each) for each in islice(logs.chain_of(error), CHAIN)][::-1]},
         "tags": {"role": role, **{name: str(fields[name]) for name in _TAGS if name in fields}},
     }
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and what it was raised from or during, as a traceback would show them."""
-    current: BaseException | None = error
-    for _ in range(CHAIN):
-        if current is None:
-            return
-        yield current
-        current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
 
 
 def _exception(error: BaseException) -> dict[str, Any]:

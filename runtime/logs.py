@@ -58,12 +58,18 @@ _context: ContextVar[Mapping[str, Any]] = ContextVar("context", default=MappingP
 
 def quiet_trace(error: BaseException | None) -> str:
     """Return the traceback with the types of the errors, never their messages: a message may quote submitted data."""
-    parts: list[str] = []
-    while error is not None:
-        kind = f"{type(error).__module__}.{type(error).__qualname__}"
-        parts.append("".join(traceback.format_tb(error.__traceback__)) + kind)
-        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    parts = [
+        f"{''.join(traceback.format_tb(each.__traceback__))}{type(each).__module__}.{type(each).__qualname__}"
+        for each in chain_of(error)
+    ]
     return "\n".join(reversed(parts))
+
+
+def chain_of(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error, what it was raised from or during, and so on, as a traceback shows them."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 
 
 class _FormatterWithoutMessages(logging.Formatter):
