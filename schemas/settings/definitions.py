@@ -431,17 +431,21 @@ class Settings:
         return self.target_client_cert and f"{self.target_client_cert}{self.target_client_key}"
 
     @property
-    def alert_channels(self) -> tuple[AlertChannel, ...]:
-        """The channels that are configured, in a fixed order."""
-        urls = {
-            AlertChannel.EMAIL: self.smtp_server,
+    def alert_urls(self) -> dict[AlertChannel, str]:
+        """The URL of each channel but email; empty if the channel is not configured."""
+        return {
             AlertChannel.SLACK: self.alert_slack_url,
             AlertChannel.MATTERMOST: self.alert_mattermost_url,
             AlertChannel.DISCORD: self.alert_discord_url,
             AlertChannel.TEAMS: self.alert_teams_url,
             AlertChannel.WEBHOOK: self.alert_webhook_url,
         }
-        return tuple(channel for channel, url in urls.items() if url)
+
+    @property
+    def alert_channels(self) -> tuple[AlertChannel, ...]:
+        """The channels that are configured, in a fixed order."""
+        email = (AlertChannel.EMAIL,) if self.smtp_server else ()
+        return (*email, *(channel for channel, url in self.alert_urls.items() if url))
 
     @property
     def redis_socket(self) -> Path:

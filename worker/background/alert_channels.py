@@ -55,13 +55,7 @@ class AlertSender:
     def __init__(self, settings: Settings, client: HttpClient) -> None:
         self._settings = settings
         self._client = client
-        self._urls = {
-            AlertChannel.SLACK: settings.alert_slack_url,
-            AlertChannel.MATTERMOST: settings.alert_mattermost_url,
-            AlertChannel.DISCORD: settings.alert_discord_url,
-            AlertChannel.TEAMS: settings.alert_teams_url,
-            AlertChannel.WEBHOOK: settings.alert_webhook_url,
-        }
+        self._urls = settings.alert_urls
 
     def send(self, channel: AlertChannel, body: dict[str, Any], now: datetime) -> ChannelResponse:
         """Send a message to a channel; never raises for what the network does."""
