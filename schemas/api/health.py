@@ -2,7 +2,8 @@
 
 from typing import Final
 
-from schemas.api.response_fields import ResponseSchema, constant, one_of, part, text
+from schemas.api import response_fields as field
+from schemas.api.response_fields import ResponseSchema
 
 #: The results of a check of `/readyz`.
 _FINDINGS: Final = ("ok", "unavailable", "unknown", "not_current", "wrong")
@@ -11,8 +12,8 @@ _FINDINGS: Final = ("ok", "unavailable", "unknown", "not_current", "wrong")
 class HealthResponse(ResponseSchema):
     """The process responds."""
 
-    status = constant("ok", "Always `ok`.")
-    installation = text(
+    status = field.constant("ok", "Always `ok`.")
+    installation = field.text(
         "An identifier of the installation, by which `doctor` recognizes it.", nullable=True, example="3f1f2b6c00004e01"
     )
 
@@ -20,16 +21,16 @@ class HealthResponse(ResponseSchema):
 class ReadinessChecksResponse(ResponseSchema):
     """The checks of the service's dependencies."""
 
-    database = one_of(_FINDINGS, "The database.")
-    disk = one_of(("ok", "low", "full"), "The disk of the database and of DATA_DIR; on a full one nothing is stored.")
-    schema = one_of(_FINDINGS, "The version of the database schema.")
-    keys = one_of(_FINDINGS, "Whether ENCRYPTION_KEYS decrypts the database's secrets.")
-    redis = one_of(_FINDINGS, "Redis; without it deliveries are delayed.")
-    workers = one_of(_FINDINGS, "Whether a worker was seen in the last seconds.")
+    database = field.one_of(_FINDINGS, "The database.")
+    disk = field.one_of(("ok", "low", "full"), "The disk of the database and of DATA_DIR; on a full one nothing is stored.")
+    schema = field.one_of(_FINDINGS, "The version of the database schema.")
+    keys = field.one_of(_FINDINGS, "Whether ENCRYPTION_KEYS decrypts the database's secrets.")
+    redis = field.one_of(_FINDINGS, "Redis; without it deliveries are delayed.")
+    workers = field.one_of(_FINDINGS, "Whether a worker was seen in the last seconds.")
 
 
 class ReadinessResponse(ResponseSchema):
     """The state of the installation."""
 
-    status = one_of(("ok", "degraded", "unavailable"), "`degraded`: requests are accepted, deliveries are delayed.")
-    checks = part(ReadinessChecksResponse, "Each check.")
+    status = field.one_of(("ok", "degraded", "unavailable"), "`degraded`: requests are accepted, deliveries are delayed.")
+    checks = field.part(ReadinessChecksResponse, "Each check.")

@@ -5,20 +5,8 @@ from typing import Any, Final
 
 from marshmallow import fields, validate
 
-from schemas.api.response_fields import (
-    FINGERPRINT,
-    ResponseSchema,
-    dump,
-    free,
-    identifier,
-    inline,
-    moment,
-    number,
-    one_of,
-    several,
-    text,
-    truth,
-)
+from schemas.api import response_fields as field
+from schemas.api.response_fields import FINGERPRINT, ResponseSchema, dump
 from schemas.base.ticket_event_types import ALL_EVENTS
 from schemas.settings.definitions import DeploymentMode
 from schemas.targets.target import FAILING_AFTER, Target, TargetStatus, as_shown
@@ -34,8 +22,8 @@ _CONNECTED: Final = (
 class TargetSecretResponse(ResponseSchema):
     """The secret of a target that signs for it, or the token of a tracker; never the secret itself."""
 
-    configured = truth("Whether the target has a secret.", attribute="has_secret")
-    fingerprint = text(
+    configured = field.truth("Whether the target has a secret.", attribute="has_secret")
+    fingerprint = field.text(
         "The fingerprint of the secret.",
         nullable=True,
         pattern=FINGERPRINT,
@@ -47,8 +35,8 @@ class TargetSecretResponse(ResponseSchema):
 class StandardSecretResponse(ResponseSchema):
     """The Standard Webhooks secret of a target; never the secret itself."""
 
-    configured = truth("Whether the target has one.", attribute="has_standard_secret", example=False)
-    fingerprint = text(
+    configured = field.truth("Whether the target has one.", attribute="has_standard_secret", example=False)
+    fingerprint = field.text(
         "The fingerprint of the secret.", nullable=True, pattern=FINGERPRINT, attribute="standard_secret_fingerprint"
     )
 
@@ -56,72 +44,76 @@ class StandardSecretResponse(ResponseSchema):
 class TargetHeaderResponse(ResponseSchema):
     """A header that a target adds to its requests; never its value."""
 
-    name = text("The name.", example="X-Team")
-    fingerprint = text("The fingerprint of the value.", pattern=FINGERPRINT)
+    name = field.text("The name.", example="X-Team")
+    fingerprint = field.text("The fingerprint of the value.", pattern=FINGERPRINT)
 
 
 class TargetConnectionResponse(ResponseSchema):
     """Whether deliveries arrive."""
 
-    status = one_of(("unknown", "connected", "failing"), _CONNECTED, attribute="connected_status")
-    last_success_at = moment("When a delivery last succeeded.", nullable=True)
+    status = field.one_of(("unknown", "connected", "failing"), _CONNECTED, attribute="connected_status")
+    last_success_at = field.moment("When a delivery last succeeded.", nullable=True)
 
 
 class LastValidationResponse(ResponseSchema):
     """The latest validation of the target's address."""
 
-    status = one_of(("passed", "failed"), "The result.", attribute="validation_status")
-    reason = text(
+    status = field.one_of(("passed", "failed"), "The result.", attribute="validation_status")
+    reason = field.text(
         "Why it failed, or that the certificate expires soon. At a tracker, what is refused or missing follows a colon: "
         "`tracker_not_found:project`.",
         nullable=True,
         attribute="validation_reason",
     )
-    checked_at = moment("When the target was validated.", attribute="validated_at")
+    checked_at = field.moment("When the target was validated.", attribute="validated_at")
 
 
 class TargetDeliveryResponse(ResponseSchema):
     """The current pace of deliveries to a target."""
 
-    concurrency = number("The most requests at once.", example=4)
-    failures_in_row = number("The number of failed attempts since the last success.")
-    max_per_minute = number("The configured limit.", nullable=True)
-    waits_until = moment("No delivery is sent before this time.", nullable=True, attribute="held_until")
+    concurrency = field.number("The most requests at once.", example=4)
+    failures_in_row = field.number("The number of failed attempts since the last success.")
+    max_per_minute = field.number("The configured limit.", nullable=True)
+    waits_until = field.moment("No delivery is sent before this time.", nullable=True, attribute="held_until")
 
 
 class TargetResponse(ResponseSchema):
     """A receiver of tickets."""
 
-    id = identifier("tgt", "The target.")
-    provider_key = one_of(provider_keys(), "Where tickets go: a webhook, or an issue tracker.")
-    base_url = text(
+    id = field.identifier("tgt", "The target.")
+    provider_key = field.one_of(provider_keys(), "Where tickets go: a webhook, or an issue tracker.")
+    base_url = field.text(
         "The URL that deliveries are posted to, or a tracker's page. A credential in the query of an older target shows as "
         "`***`.",
         attribute="shown_url",
         example="https://tracker.example.com/hook",
     )
-    deployment_mode = one_of(DeploymentMode, "The deployment mode it is meant for.", example=DeploymentMode.SELF_HOSTED)
-    name = text("The name.", example="Our tracker")
-    status = one_of(TargetStatus, "The status; exports can be approved for `active` targets only.")
-    status_reason = text("Why it is not simply `active`.", nullable=True)
-    secret = inline(TargetSecretResponse, "The signing secret, or the tracker's token.")
-    connected = inline(TargetConnectionResponse, "Whether deliveries arrive.")
-    last_validation = inline(
+    deployment_mode = field.one_of(
+        DeploymentMode, "The deployment mode it is meant for.", example=DeploymentMode.SELF_HOSTED
+    )
+    name = field.text("The name.", example="Our tracker")
+    status = field.one_of(TargetStatus, "The status; exports can be approved for `active` targets only.")
+    status_reason = field.text("Why it is not simply `active`.", nullable=True)
+    secret = field.inline(TargetSecretResponse, "The signing secret, or the tracker's token.")
+    connected = field.inline(TargetConnectionResponse, "Whether deliveries arrive.")
+    last_validation = field.inline(
         LastValidationResponse,
         "The latest validation; null until a worker has asked a tracker.",
         present_if="validation_status",
     )
-    max_per_minute = number("The most delivery attempts a minute; null for no limit.", nullable=True)
-    provider_settings = free("The settings of the tracker; empty for a webhook.")
-    signature = one_of(Signature, "What signs deliveries to a webhook.")
-    format = one_of(BodyFormat, "The form of a delivery's body.")
-    events = several(
+    max_per_minute = field.number("The most delivery attempts a minute; null for no limit.", nullable=True)
+    provider_settings = field.free("The settings of the tracker; empty for a webhook.")
+    signature = field.one_of(Signature, "What signs deliveries to a webhook.")
+    format = field.one_of(BodyFormat, "The form of a delivery's body.")
+    events = field.several(
         fields.String(validate=validate.OneOf(ALL_EVENTS)), "The events that it gets about tickets it received.", example=[]
     )
-    headers = several(fields.Nested(TargetHeaderResponse), "The additional headers of deliveries to a webhook.", example=[])
-    standard_secret = inline(StandardSecretResponse, "The secret of Standard Webhooks.")
-    delivery = inline(TargetDeliveryResponse, "The current pace of deliveries.")
-    created_at = moment("When it was created.")
+    headers = field.several(
+        fields.Nested(TargetHeaderResponse), "The additional headers of deliveries to a webhook.", example=[]
+    )
+    standard_secret = field.inline(StandardSecretResponse, "The secret of Standard Webhooks.")
+    delivery = field.inline(TargetDeliveryResponse, "The current pace of deliveries.")
+    created_at = field.moment("When it was created.")
 
 
 def dump_target(target: Target, now: datetime) -> dict[str, Any]:
@@ -132,11 +124,11 @@ def dump_target(target: Target, now: datetime) -> dict[str, Any]:
 class ProviderResponse(ResponseSchema):
     """Where tickets can go."""
 
-    key = one_of(provider_keys(), "The `provider_key` of its targets.")
-    name = text("Its name.", example="Webhook")
-    base_url_example = text("A `base_url` of a target.", example="https://tracker.example.com/hook")
-    settings_schema = free("The JSON Schema of its `provider_settings`.")
-    secret = text(
+    key = field.one_of(provider_keys(), "The `provider_key` of its targets.")
+    name = field.text("Its name.", example="Webhook")
+    base_url_example = field.text("A `base_url` of a target.", example="https://tracker.example.com/hook")
+    settings_schema = field.free("The JSON Schema of its `provider_settings`.")
+    secret = field.text(
         "What the secret of a target is, its least scope, and where it is created.",
         example="A random text of at least 8 bytes, which signs deliveries and which your receiver verifies.",
     )
@@ -145,13 +137,13 @@ class ProviderResponse(ResponseSchema):
 class ProviderListResponse(ResponseSchema):
     """Every provider."""
 
-    items = several(fields.Nested(ProviderResponse), "The providers: webhooks first, then trackers.")
+    items = field.several(fields.Nested(ProviderResponse), "The providers: webhooks first, then trackers.")
 
 
 class PingOutcomeResponse(ResponseSchema):
     """The result of a test event."""
 
-    delivered = truth("Whether the receiver responded with 2xx.")
-    response_status = number("The receiver's HTTP status; null if there was no response.", nullable=True, example=202)
-    error_code = text("The reason of the failure; `no_worker` if no worker sent it in time.", nullable=True)
-    duration_ms = number("The duration in milliseconds; null if nothing was sent.", nullable=True, example=87)
+    delivered = field.truth("Whether the receiver responded with 2xx.")
+    response_status = field.number("The receiver's HTTP status; null if there was no response.", nullable=True, example=202)
+    error_code = field.text("The reason of the failure; `no_worker` if no worker sent it in time.", nullable=True)
+    duration_ms = field.number("The duration in milliseconds; null if nothing was sent.", nullable=True, example=87)
