@@ -112,6 +112,7 @@ def compose_background_tasks(settings: Settings, clock: SharedClock) -> list[Bac
     forming = ticket_events.EventFormingTask(event_options)
     senders = _senders(settings, ticket_events.EVENTS_AT_ONCE)
     events = ticket_events.EventTask(*senders, event_options, ClockGuard(now, clock.compare))
+    chain = audit_chain.AuditChainTask(now)
     compliance_task = compliance.ComplianceTask(vault, worker_name(), now)
     wake_ups = WakeUpQueue(connect(settings.redis_url))
     recovery = batch_task.recovery_task(wake_ups, now)
@@ -124,7 +125,7 @@ def compose_background_tasks(settings: Settings, clock: SharedClock) -> list[Bac
     deletion = retention.RetentionTask(expired, worker_name(), now, ClockGuard(now, clock.compare))
     optional: list[BackgroundTask] = []
     if (alert := compose_alert_task(settings, now)) is not None:
-        optional.append(BackgroundTask("alerts", alert.run_once, alerts.POLL_S))
+        optional.append(BackgroundTask("alerts", alert.run_once, alerts.POLL_S, takes_wake_ups=False))
     if settings.console_sign_in_links:
         page, send = f"{settings.public_base_url}/console/sign-in/link", partial(send_email, settings)
         links = sign_in_links.SignInLinkTask(vault, send, settings.alert_email_from, page, now)
@@ -137,13 +138,13 @@ def compose_background_tasks(settings: Settings, clock: SharedClock) -> list[Bac
         ),
         BackgroundTask("event-forming", forming.run_once, ticket_events.POLL_S),
         AccountTask("ticket-events", events.claim, events.send, ticket_events.EVENTS_AT_ONCE, ticket_events.POLL_S),
-        BackgroundTask("audit-chain", audit_chain.AuditChainTask(now).run_once, audit_chain.POLL_S),
+        BackgroundTask("audit-chain", chain.run_once, audit_chain.POLL_S, takes_wake_ups=False),
         BackgroundTask("compliance", compliance_task.run_once, compliance.POLL_S),
         BackgroundTask("approval-rules", rules.run_once, approval_rules.POLL_S),
         BackgroundTask("recoveries", recovery.run_once, batch_task.POLL_S),
         BackgroundTask("bulk_jobs", bulk_job.run_once, batch_task.POLL_S),
         BackgroundTask("report_uploads", report_upload.run_once, report_uploads.POLL_S),
-        BackgroundTask("retention", deletion.run_once, retention.POLL_S),
+        BackgroundTask("retention", deletion.run_once, retention.POLL_S, takes_wake_ups=False),
     ]
 
 

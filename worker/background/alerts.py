@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final, Protocol
 
 from schemas.alerts.alert import Alert
@@ -24,8 +24,6 @@ from worker.background.alert_channels import SEND_LEASE_S, ChannelResponse
 
 #: A new cause is noticed within this many seconds.
 POLL_S: Final = 30.0
-#: Wake-ups, which come with every approval, begin no comparison sooner.
-_COMPARE_EVERY: Final = timedelta(seconds=POLL_S - 1)
 
 _log: Final = logging.getLogger(__name__)
 
@@ -38,30 +36,23 @@ class Send(Protocol):
 
 @dataclass(slots=True)
 class AlertTask:
-    """Compares every POLL_S seconds, then sends a message per call until none is left. `console` is the console's URL."""
+    """Compares in one call, then sends a message per call until none is left. `console` is the console's URL."""
 
     sources: AlertSources
     channels: Sequence[AlertChannel]
     send: Send
     console: str | None
     now: Callable[[], datetime]
-    _compared_at: datetime | None = field(default=None, init=False)
     _may_have_messages: bool = field(default=False, init=False)
 
     def run_once(self) -> bool:
-        """Compare if that is due, or send a message; return whether there may be more."""
-        if self._is_due():
-            self._compared_at = self.now()
+        """Send a message, or compare where none is left; return whether there may be messages."""
+        if self._may_have_messages:
+            self._may_have_messages = self._send_next()
+        else:
             self._compare()
             self._may_have_messages = True
-        elif self._may_have_messages:
-            self._may_have_messages = self._send_next()
         return self._may_have_messages
-
-    def _is_due(self) -> bool:
-        """Return whether a pause is over; a clock that was set back does not make it longer."""
-        since = self._compared_at
-        return since is None or not timedelta(0) <= self.now() - since < _COMPARE_EVERY
 
     def _compare(self) -> None:
         def body_of(message_id: str, about: Sequence[Alert]) -> dict[str, Any]:

@@ -17,8 +17,6 @@ from storage.db.locks import Lock
 
 #: How long an entry waits; more entries in one transaction cost fewer syncs of the disk.
 POLL_S: Final = 5.0
-#: Wake-ups, which come with every approval, begin no run sooner.
-_RUN_EVERY: Final = timedelta(seconds=POLL_S - 1)
 _ANCHOR_EVERY: Final = timedelta(days=1)
 #: Between two batches of many: nine tenths of SQLite's one writer are left for deliveries.
 _PAUSE_S: Final = 0.1
@@ -27,32 +25,26 @@ _log: Final = logging.getLogger(__name__)
 
 
 class AuditChainTask:
-    """Chains a batch per call until nothing is left, and begins again some seconds later."""
+    """Chains a batch per call until nothing is left."""
 
     def __init__(self, now: Callable[[], datetime]) -> None:
         self._now = now
-        self._ended_at: datetime | None = None
         self._anchored_at: datetime | None = None
 
     def run_once(self) -> bool:
-        """Chain the next batch if a run is due; return whether there may be more."""
-        if not self._is_over(self._ended_at, _RUN_EVERY):
-            return False
+        """Chain the next batch; return whether there may be more."""
         with connection():
             # Reading takes no lock; of several workers, most calls of all but one end here.
             if audit_chain.has_unchained() and self._extend() == audit_chain.BATCH:
                 time.sleep(_PAUSE_S)
                 return True
-            if self._is_over(self._anchored_at, _ANCHOR_EVERY):
-                self._anchor()
-        self._ended_at = self._now()
+            self._anchor_once_a_day()
         return False
 
-    def _is_over(self, since: datetime | None, pause: timedelta) -> bool:
-        """Return whether a pause is over; a clock that was set back does not make it longer."""
-        return since is None or not timedelta(0) <= self._now() - since < pause
-
-    def _anchor(self) -> None:
+    def _anchor_once_a_day(self) -> None:
+        """Log an anchor if a day is over; a clock that was set back does not make it longer."""
+        if self._anchored_at is not None and timedelta(0) <= self._now() - self._anchored_at < _ANCHOR_EVERY:
+            return
         head = audit_chain.head()
         if head.position:
             self._anchored_at = self._now()

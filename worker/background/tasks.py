@@ -1,7 +1,7 @@
 """Runs background tasks beside deliveries: one thread each, so that a long one delays no other.
 
-A task runs on a wake-up and every `sweep_s` seconds. Its table holds the work, and a claim in the table keeps two workers
-from doing the same.
+A task runs every `sweep_s` seconds, and on a wake-up unless its work is due by time alone. Its table holds the work, and a
+claim in the table keeps two workers from doing the same.
 """
 
 import logging
@@ -19,13 +19,23 @@ _log: Final = logging.getLogger(__name__)
 class BackgroundTask:
     """Calls `run_once` until it returns False, that is, until nothing is left to do.
 
-    `run_once` takes a database connection when it needs one, and never holds it during network calls.
+    `run_once` takes a database connection when it needs one, and never holds it during network calls. Wake-ups come with
+    every approval: a task with `takes_wake_ups=False` ignores them.
     """
 
-    def __init__(self, name: str, run_once: Callable[[], bool], sweep_s: float, outage: Outage = outages.DATABASE) -> None:
+    def __init__(
+        self,
+        name: str,
+        run_once: Callable[[], bool],
+        sweep_s: float,
+        outage: Outage = outages.DATABASE,
+        *,
+        takes_wake_ups: bool = True,
+    ) -> None:
         self._run_once = run_once
         self._outage = outage
         self._sweep_s = sweep_s
+        self._takes_wake_ups = takes_wake_ups
         self._woken = threading.Event()
         self._is_stopping = False
         # A daemon thread: if the process ends, its lease expires, and another worker continues.
@@ -36,8 +46,9 @@ class BackgroundTask:
         self._thread.start()
 
     def wake(self) -> None:
-        """Run now."""
-        self._woken.set()
+        """Run now, unless the task takes no wake-ups."""
+        if self._takes_wake_ups:
+            self._woken.set()
 
     def stop(self) -> None:
         """Begin nothing more. Takes no lock, so that a signal handler may call it."""

@@ -1,7 +1,9 @@
 """Background tasks share one database: its outage is logged once, not by each of them at each attempt."""
 
 import logging
+from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
 import peewee
 import pytest
@@ -40,6 +42,26 @@ def test_a_task_that_fails_is_logged_by_its_name_and_goes_on(caplog: pytest.LogC
     task.stop()
     task.join(5)
     assert [record.message for record in caplog.records if record.exc_info] == ["background task recoveries failed"]
+
+
+def test_wake_ups_run_only_the_tasks_that_take_them() -> None:
+    runs = Counter[bool]()
+
+    def run_once(takes_wake_ups: bool) -> bool:
+        runs[takes_wake_ups] += 1
+        return False
+
+    tasks = [BackgroundTask(f"{each}", partial(run_once, each), 60, takes_wake_ups=each) for each in (True, False)]
+    for task in tasks:
+        task.start()
+    wait_until(lambda: runs == {True: 1, False: 1})
+    for task in tasks:
+        task.wake()
+    wait_until(lambda: runs[True] == 2)
+    for task in tasks:
+        task.stop()
+        task.join(5)
+    assert runs[False] == 1
 
 
 def away(asked: list[int], number: int) -> Callable[[], bool]:
