@@ -109,7 +109,6 @@ def compose_background_tasks(settings: Settings, clock: SharedClock) -> list[Bac
     ping = compose_ping_task(settings, pings.PINGS_AT_ONCE, now)
     validation = compose_validation_task(settings, validations.VALIDATIONS_AT_ONCE, now)
     event_options = compose_event_options(settings, now)
-    forming = ticket_events.EventFormingTask(event_options)
     senders = _senders(settings, ticket_events.EVENTS_AT_ONCE)
     events = ticket_events.EventTask(*senders, event_options, ClockGuard(now, clock.compare))
     chain = audit_chain.AuditChainTask(now)
@@ -117,7 +116,7 @@ def compose_background_tasks(settings: Settings, clock: SharedClock) -> list[Bac
     wake_ups = WakeUpQueue(connect(settings.redis_url))
     recovery = batch_task.recovery_task(wake_ups, now)
     applied_rules, limits = ApprovalRules(settings.target_policy, wake_ups.notify), account_limits(settings)
-    rules = approval_rules.ApprovalRuleTask(applied_rules, now)
+    decide_waiting = partial(approval_rules.decide_waiting, applied_rules, now)
     bulk_job = batch_task.bulk_job_task(wake_ups, settings.target_policy, limits, now)
     postback_options = PostbackOptions(limits, applied_rules, settings.fixed_after_runs)
     report_upload = report_uploads.ReportUploadTask(vault, postback_options, now)
@@ -136,11 +135,11 @@ def compose_background_tasks(settings: Settings, clock: SharedClock) -> list[Bac
         AccountTask(
             "validations", validation.claim, validation.validate, validations.VALIDATIONS_AT_ONCE, validations.POLL_S
         ),
-        BackgroundTask("event-forming", forming.run_once, ticket_events.POLL_S),
+        BackgroundTask("event-forming", partial(ticket_events.form_events, event_options), ticket_events.POLL_S),
         AccountTask("ticket-events", events.claim, events.send, ticket_events.EVENTS_AT_ONCE, ticket_events.POLL_S),
         BackgroundTask("audit-chain", chain.run_once, audit_chain.POLL_S, takes_wake_ups=False),
         BackgroundTask("compliance", compliance_task.run_once, compliance.POLL_S),
-        BackgroundTask("approval-rules", rules.run_once, approval_rules.POLL_S),
+        BackgroundTask("approval-rules", decide_waiting, approval_rules.POLL_S),
         BackgroundTask("recoveries", recovery.run_once, batch_task.POLL_S),
         BackgroundTask("bulk_jobs", bulk_job.run_once, batch_task.POLL_S),
         BackgroundTask("report_uploads", report_upload.run_once, report_uploads.POLL_S),

@@ -74,10 +74,10 @@ from tests.support.factories import (
 from tests.support.fakes import FakeResolver
 from tests.support.http.storefront import ADA, CLOUD, EMAIL_SECRET, give_shop, redact_body, send_webhook, stored, traces_of
 from tests.support.servers.redis_and_postgres import REDIS_FAILURES, RedisServer
-from worker.background.approval_rules import ApprovalRuleTask
+from worker.background.approval_rules import decide_waiting
 from worker.background.batches.batch_task import BatchTask, bulk_job_task, recovery_task
 from worker.background.compliance import ComplianceTask
-from worker.background.ticket_events import EventFormingTask, EventOptions
+from worker.background.ticket_events import EventOptions, form_events
 from worker.delivery.outcomes import Schedule
 from worker.http.client import HttpClient
 
@@ -415,8 +415,8 @@ class Machine(RuleBasedStateMachine):
         before = Counter({(row[0], row[1]): row[2] for row in rows(counted)})
         self.model.look()
         expected = self.life.form(self.model.rows, self.clock.at)
-        task = EventFormingTask(EventOptions(Schedule(RETRIES_S, MAX_AGE), SETTLE.total_seconds(), 30, "worker", self.now))
-        while task.run_once():
+        options = EventOptions(Schedule(RETRIES_S, MAX_AGE), SETTLE.total_seconds(), 30, "worker", self.now)
+        while form_events(options):
             pass
         release()
         formed = Counter({(row[0], row[1]): row[2] for row in rows(counted)}) - before
@@ -745,8 +745,7 @@ class Machine(RuleBasedStateMachine):
         """A worker decides what waited for the target of a rule."""
         self.ruled(self.approval_rules.resume(self.subject, self.model.rows, self.model.targets, self.clock.at))
         policy, notify = self.settings.target_policy, self.house.wake_ups.notify
-        task = ApprovalRuleTask(ApprovalRules(policy, notify), self.now)
-        while task.run_once():
+        while decide_waiting(ApprovalRules(policy, notify), self.now):
             pass
         release()
         if any(action == "approve" for _, action, _ in self.model.ruled):

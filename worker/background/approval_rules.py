@@ -17,17 +17,10 @@ POLL_S: Final = 2.0
 _log: Final = logging.getLogger(__name__)
 
 
-class ApprovalRuleTask:
-    """Decides what waits for the targets of rules, a batch per call."""
-
-    def __init__(self, rules: ApprovalRules, now: Callable[[], datetime]) -> None:
-        self._rules = rules
-        self._now = now
-
-    def run_once(self) -> bool:
-        """Decide a batch; return whether there may be more."""
-        with connection():
-            has_decided = self._rules.resume(self._now())
-        if has_decided:
-            _log.info("exports that waited for the target of an approval rule were decided")
-        return has_decided
+def decide_waiting(rules: ApprovalRules, now: Callable[[], datetime]) -> bool:
+    """Decide a batch of what waits for the targets of rules; return whether there may be more."""
+    with connection():
+        has_decided = rules.resume(now())
+    if has_decided:
+        _log.info("exports that waited for the target of an approval rule were decided")
+    return has_decided

@@ -71,22 +71,15 @@ class EventOptions:
     jitter: Callable[[], float] = random_jitter
 
 
-class EventFormingTask:
-    """Forms events, and lets those wait that cannot be sent now."""
-
-    def __init__(self, options: EventOptions) -> None:
-        self._options = options
-
-    def run_once(self) -> bool:
-        """Form the events of a batch of tickets; return whether there may be more to do."""
-        now = self._options.now()
-        with connection():
-            run = forming.next_run(now, self._options.settle_s)
-            if run is not None:
-                forming.form(run, now)
-                return True
-            max_age, worker = self._options.schedule.max_age, self._options.worker
-            return deliveries.postpone_unsendable(now, max_age, worker) == deliveries.POSTPONED_AT_ONCE
+def form_events(options: EventOptions) -> bool:
+    """Form the events of a batch of tickets, or postpone events that cannot be sent; return whether there may be more."""
+    now = options.now()
+    with connection():
+        run = forming.next_run(now, options.settle_s)
+        if run is not None:
+            forming.form(run, now)
+            return True
+        return deliveries.postpone_unsendable(now, options.schedule.max_age, options.worker) == deliveries.POSTPONED_AT_ONCE
 
 
 @dataclass(slots=True)

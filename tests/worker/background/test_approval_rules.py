@@ -7,7 +7,7 @@ from storage.db.engine import rows
 from storage.exports.rules.rule_evaluation import RESUME_BATCH, ApprovalRules
 from storage.targets import targets
 from tests.support.factories import DEFAULT_SECRET, Customer, in_s, make_exports, make_rule
-from worker.background.approval_rules import ApprovalRuleTask
+from worker.background.approval_rules import decide_waiting
 
 
 def approved() -> int:
@@ -27,8 +27,8 @@ def waiting(customer: Customer, target: Target, count: int) -> None:
 def test_a_task_approves_batch_after_batch_and_wakes_the_workers(customer: Customer, target: Target) -> None:
     waiting(customer, target, RESUME_BATCH + 1)
     woken: list[int] = []
-    task = ApprovalRuleTask(ApprovalRules(TargetPolicy(), lambda: woken.append(approved())), lambda: in_s(4))
-    while task.run_once():
+    rules = ApprovalRules(TargetPolicy(), lambda: woken.append(approved()))
+    while decide_waiting(rules, lambda: in_s(4)):
         pass
     assert woken == [RESUME_BATCH, RESUME_BATCH + 1]
 
@@ -44,9 +44,9 @@ def test_another_worker_goes_on_where_one_was_killed(customer: Customer, target:
         raise _Killed
 
     try:
-        ApprovalRuleTask(ApprovalRules(TargetPolicy(), kill), lambda: in_s(4)).run_once()
+        decide_waiting(ApprovalRules(TargetPolicy(), kill), lambda: in_s(4))
     except _Killed:
         assert approved() == RESUME_BATCH
-    other = ApprovalRuleTask(ApprovalRules(TargetPolicy()), lambda: in_s(5))
-    assert [other.run_once(), other.run_once()] == [True, False]
+    other = ApprovalRules(TargetPolicy())
+    assert [decide_waiting(other, lambda: in_s(5)), decide_waiting(other, lambda: in_s(5))] == [True, False]
     assert rows("SELECT COUNT(*) FROM audit_entries WHERE action = 'approve'") == [(RESUME_BATCH + 1,)]

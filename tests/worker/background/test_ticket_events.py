@@ -5,6 +5,7 @@ import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final, cast
 
 import pytest
@@ -45,7 +46,7 @@ from tests.support.factories import (
 )
 from tests.support.fakes import NO_TRACKERS
 from tests.support.worker.account_tasks import run_once
-from worker.background.ticket_events import EventFormingTask, EventOptions, EventTask
+from worker.background.ticket_events import EventOptions, EventTask, form_events
 from worker.delivery.clock_guard import ClockGuard
 from worker.delivery.outcomes import Schedule
 from worker.http.deadline import Exchange
@@ -72,7 +73,7 @@ class EventWorker:
         self.sent: list[tuple[dict[str, str], dict[str, Any]]] = []
         schedule = Schedule((5.0, 30.0), timedelta(hours=72))
         options = EventOptions(schedule, settle_s, lease_s, "worker", lambda: self.now, jitter=lambda: 0.0)
-        self.forming = EventFormingTask(options)
+        self.form = partial(form_events, options)
         #: By how much the clock was set ahead; `now` is later by that.
         self.set_ahead = timedelta()
         clock = ClockGuard(lambda: self.now, lambda: None, self.monotonic)
@@ -100,7 +101,7 @@ class EventWorker:
         """Do all that is due; return the type and the counts of each event that was sent."""
         self.now += after
         before = len(self.sent)
-        while self.forming.run_once():
+        while self.form():
             pass
         release()
         while run_once(self.events):
@@ -651,7 +652,7 @@ def test_a_dead_worker_s_event_is_sent_again_once_its_lease_has_lapsed(grouped: 
     delivered(grouped, export_id, *ALL_EVENTS)
     post(grouped, 2, "csp", url=OTHER)
     worker = EventWorker()
-    worker.forming.run_once()
+    worker.form()
     lost = worker.events.claim()
     assert lost is not None
     assert not lost.is_outcome_unknown
@@ -673,7 +674,7 @@ def test_a_clock_that_is_set_back_shortens_the_lease_of_a_dead_worker(grouped: C
     delivered(grouped, export_id, *ALL_EVENTS)
     post(grouped, 2, "csp", url=OTHER)
     worker = EventWorker()
-    worker.forming.run_once()
+    worker.form()
     assert worker.events.claim() is not None
     worker.set_clock(-timedelta(minutes=30))
     if is_restarted:
@@ -689,7 +690,7 @@ def test_a_clock_that_is_set_ahead_makes_nobody_send_what_is_being_sent(grouped:
     delivered(grouped, export_id, *ALL_EVENTS)
     post(grouped, 2, "csp", url=OTHER)
     worker, other = EventWorker(), EventWorker()
-    worker.forming.run_once()
+    worker.form()
     being_sent = worker.events.claim()
     assert being_sent is not None
     assert other.events.claim() is None
@@ -722,7 +723,7 @@ def test_a_dead_worker_s_event_that_waits_is_no_open_request(customer: Customer)
     assert lost is not None
     targets.change_status(target_id, "pause", worker.now, "user:1")
     worker.now += timedelta(hours=1)
-    worker.forming.run_once()
+    worker.form()
     # A resumed target gets one request at first.
     targets.change_status(target_id, "resume", worker.now, "user:1", default=DEFAULT_SECRET)
     deliveries.make_due(target_id, worker.now)
@@ -761,7 +762,7 @@ def test_a_move_while_the_ticket_was_being_sent_counts(grouped: Customer, moved_
     changes.edit(target_id, TargetEdit(base_url="http://127.0.0.1:9/moved"), DEFAULT_SECRET, moved_at, "user:1")
     post(grouped, 2, "csp", url=OTHER)
     worker = EventWorker()
-    worker.forming.run_once()
+    worker.form()
     event = worker.events.claim()
     assert event is not None
     assert deliveries.has_moved(event) is has_moved
@@ -780,7 +781,7 @@ def test_an_event_goes_where_its_target_is_when_it_is_claimed(grouped: Customer,
 
     worker = EventWorker()
     worker.now += timedelta(hours=1)
-    while worker.forming.run_once():
+    while worker.form():
         pass
     monkeypatch.setattr(deliveries, "next_due", then_edited)
     claimed = worker.events.claim()
@@ -794,7 +795,7 @@ def test_a_redaction_ends_what_waits_and_sends_an_event(grouped: Customer) -> No
     post(grouped, 2, "csp", url=OTHER)
     worker = EventWorker()
     with connection():
-        worker.forming.run_once()
+        worker.form()
     post(grouped, 3, "csp", url="https://shop.example/third")
     with transaction():
         transitions.redact([export_id], worker.now, "compliance")
@@ -816,7 +817,7 @@ def test_a_redaction_waits_for_an_event_that_is_being_sent(grouped: Customer, le
     delivered(grouped, export_id, *ALL_EVENTS)
     post(grouped, 2, "csp", url=OTHER)
     worker = EventWorker(lease_s=lease_s)
-    worker.forming.run_once()
+    worker.form()
     being_sent = worker.events.claim()
     assert being_sent is not None
     worker.now += timedelta(seconds=10)
@@ -837,7 +838,7 @@ def test_a_redaction_does_not_wait_for_a_dead_worker(grouped: Customer) -> None:
     delivered(grouped, export_id, *ALL_EVENTS)
     post(grouped, 2, "csp", url=OTHER)
     worker = EventWorker()
-    worker.forming.run_once()
+    worker.form()
     assert worker.events.claim() is not None
     worker.now += timedelta(minutes=1)
     with transaction():
@@ -850,7 +851,7 @@ def test_accounts_that_are_excluded_are_left_alone(grouped: Customer) -> None:
     delivered(grouped, export_id, *ALL_EVENTS)
     post(grouped, 2, "csp", url=OTHER)
     worker = EventWorker()
-    worker.forming.run_once()
+    worker.form()
     assert worker.events.claim([grouped.account_id]) is None
     assert worker.events.claim() is not None
 
