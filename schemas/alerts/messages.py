@@ -57,15 +57,21 @@ def trial_body(message_id: str, now: datetime) -> AlertBody:
 
 def email(body: AlertBody, sender: str, to: Sequence[str], now: datetime) -> EmailMessage:
     """Return the message as plain text; sent again, it has the same Message-ID."""
+    subject = cut(one_line(f"RiskRelay: {_summary(body, _plain)}"), _MAX_SUBJECT)
+    parts = ["\n".join([_title(each, _plain), each["what_to_do"], *_links(each)]) for each in body["alerts"]]
+    return plain_email(body["id"], sender, to, subject, "\n\n".join([*parts, *_more(body)]) + "\n", now)
+
+
+def plain_email(message_id: str, sender: str, to: Sequence[str], subject: str, text: str, now: datetime) -> EmailMessage:
+    """Return an email of this installation, which no mail server answers by itself."""
     message = EmailMessage()
-    message["Subject"] = cut(one_line(f"RiskRelay: {_summary(body, _plain)}"), _MAX_SUBJECT)
+    message["Subject"] = subject
     message["From"] = sender
     message["To"] = ", ".join(to)
     message["Date"] = format_datetime(now)
-    message["Message-ID"] = f"<{body['id']}@{sender.rpartition('@')[2]}>"
+    message["Message-ID"] = f"<{message_id}@{sender.rpartition('@')[2]}>"
     message["Auto-Submitted"] = "auto-generated"
-    parts = ["\n".join([_title(each, _plain), each["what_to_do"], *_links(each)]) for each in body["alerts"]]
-    message.set_content("\n\n".join([*parts, *_more(body)]) + "\n")
+    message.set_content(text)
     return message
 
 

@@ -79,10 +79,6 @@ class AlertTask:
     def _is_sent(self, held: ClaimedMessage) -> bool:
         """Send a message, and return whether its channel accepted it."""
         response = self.send(AlertChannel(held.channel), held.body, self.now())
-        _log.log(
-            logging.INFO if response.is_sent else logging.WARNING,
-            "alert sent to %s" if response.is_sent else "alert not sent to %s",
-            held.channel,
-            extra={"reason": response.text},
-        )
+        level, text = (logging.INFO, "alert sent to %s") if response.is_sent else (logging.WARNING, "alert not sent to %s")
+        _log.log(level, text, held.channel, extra={"reason": response.text})
         return response.is_sent

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from email.message import EmailMessage
-from email.utils import format_datetime
 from typing import Final
 
+from schemas.alerts.messages import plain_email
 from schemas.base.errors import NoEncryptionKey, WrongEncryptionKey
 from storage.accounts import sign_in_links
 from storage.db.engine import connection
@@ -54,10 +54,8 @@ class SignInLinkTask:
 
     def _deliver(self, due: sign_in_links.SignInLinkJob, address: str, token: str) -> None:
         response = self.send(self._message(due.lease.id, address, token))
-        level = logging.INFO if response.is_sent else logging.WARNING
-        _log.log(
-            level, "sign-in link sent" if response.is_sent else "sign-in link not sent", extra={"reason": response.text}
-        )
+        level, text = (logging.INFO, "sign-in link sent") if response.is_sent else (logging.WARNING, "sign-in link not sent")
+        _log.log(level, text, extra={"reason": response.text})
         with connection():
             if response.is_sent:
                 sign_in_links.mark_sent(due)
@@ -65,15 +63,8 @@ class SignInLinkTask:
                 sign_in_links.postpone(due, self.now() + _TRIED_AGAIN_AFTER)
 
     def _message(self, link_id: str, address: str, token: str) -> EmailMessage:
-        message = EmailMessage()
-        message["Subject"] = "Sign in to RiskRelay"
-        message["From"] = self.sender
-        message["To"] = address
-        message["Date"] = format_datetime(self.now())
-        message["Message-ID"] = f"<{link_id}@{self.sender.rpartition('@')[2]}>"
-        message["Auto-Submitted"] = "auto-generated"
-        message.set_content(
+        text = (
             f"Open this link in the browser in which you asked for it, within 15 minutes:\n\n{self.page}?token={token}\n\n"
             "It works once. If you did not ask for it, ignore this message.\n"
         )
-        return message
+        return plain_email(link_id, self.sender, [address], "Sign in to RiskRelay", text, self.now())
