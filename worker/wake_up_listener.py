@@ -68,17 +68,13 @@ class _WakeUpJob(Job):
     def perform(self) -> None:
         jobs.deliver_due()
 
-    def execute_success_callback(self, *_: Any, **__: Any) -> None:
-        """Run nothing that Redis names."""
+    def _ignore(self, *_: Any, **__: Any) -> None:
+        """Run no function and call no address that Redis names."""
 
-    def execute_failure_callback(self, *_: Any, **__: Any) -> None:
-        """Run nothing that Redis names."""
-
-    def execute_stopped_callback(self, *_: Any, **__: Any) -> None:
-        """Run nothing that Redis names."""
-
-    def send_webhooks(self, *_: Any, **__: Any) -> None:
-        """Call no address that Redis names."""
+    execute_success_callback = _ignore
+    execute_failure_callback = _ignore
+    execute_stopped_callback = _ignore
+    send_webhooks = _ignore
 
 
 class _WakeUpListener(SimpleWorker):
