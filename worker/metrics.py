@@ -105,7 +105,3 @@ class _WorkerCounts(Collector):
             self._collected = [metrics.build_info(), *metrics.counted(self._data_dir, [ProcessKind.WORKER])]
             self._valid_until = time.monotonic() + PAGE_FOR_S
         return self._collected
-
-    def describe(self) -> Iterable[Metric]:
-        """Name nothing in advance, so that registering reads no files."""
-        return []
