@@ -54,11 +54,10 @@ class BatchTask:
             _log.info("%s %s claimed", self.noun, self._lease.id)
         try:
             step = self.process_batch(self._lease)
-        except OUTAGES:
-            raise
-        except Exception:
-            # Until its lease lapses, the other jobs come first.
-            self._lease = None
+        except Exception as failed:
+            if not isinstance(failed, OUTAGES):
+                # Until its lease lapses, the other jobs come first.
+                self._lease = None
             raise
         if step.progress is not BatchProgress.MORE:
             _log.info("%s %s: %s", self.noun, self._lease.id, step.progress.name.lower())

@@ -59,11 +59,10 @@ class ReportUploadTask:
         if self._current is not None:
             try:
                 self._advance(self._current)
-            except OUTAGES:
-                raise
-            except Exception:
-                # Until its lease lapses, the other reports come first.
-                self._current = None
+            except Exception as failed:
+                if not isinstance(failed, OUTAGES):
+                    # Until its lease lapses, the other reports come first.
+                    self._current = None
                 raise
             return True
         with connection():
