@@ -5,7 +5,7 @@ The addresses have passed the policy. The address of the proxy is the operator's
 
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from runtime.dns_resolver import DnsError, DnsResolver
@@ -29,19 +29,15 @@ class Connector:
     def connect(self, addresses: Sequence[Address], port: int, exchange: Exchange) -> tuple[socket.socket, str]:
         """Try each address in the resolver's order within the connect timeout and the deadline.
 
-        Each gets its share of what is left, so that a dead IPv6 route leaves time for IPv4. Returns the socket and the
-        address that it leads to. Raises TransportError.
+        Returns the socket and the address that it leads to. Raises TransportError.
         """
         until = time.monotonic() + min(exchange.connect_timeout_s, exchange.remaining_s())
         if self._egress.proxy is None:
             addresses = _with_source(addresses, self._egress.sources)
         error = "connect_timeout" if addresses else "source_address_unavailable"
-        for number, address in enumerate(addresses):
-            left_s = until - time.monotonic()
-            if left_s <= 0:
-                break
+        for address, own_until in _one_by_one(addresses, until):
             try:
-                return self._reach(address, port, until - left_s + left_s / (len(addresses) - number)), str(address)
+                return self._reach(address, port, own_until), str(address)
             except TimeoutError:
                 error = "connect_timeout"
             except ConnectionRefusedError:
@@ -77,15 +73,23 @@ class Connector:
         except DnsError:
             raise transport_error("proxy_unreachable") from None
         reachable = _with_source(addresses, self._egress.sources)
-        for number, address in enumerate(reachable):
-            now = time.monotonic()
+        for address, own_until in _one_by_one(reachable, until):
             try:
-                return _open(address, proxy.port, now + (until - now) / (len(reachable) - number), self._egress.sources)
+                return _open(address, proxy.port, own_until, self._egress.sources)
             except TransportError:
                 raise
             except OSError:
                 continue
         raise transport_error("proxy_unreachable" if reachable else "source_address_unavailable")
+
+
+def _one_by_one(addresses: Sequence[Address], until: float) -> Iterator[tuple[Address, float]]:
+    """Yield each address with its share of the time that is left, so that a dead IPv6 route leaves time for IPv4."""
+    for number, address in enumerate(addresses):
+        now = time.monotonic()
+        if now >= until:
+            return
+        yield address, now + (until - now) / (len(addresses) - number)
 
 
 def _with_source(addresses: Sequence[Address], sources: Sources) -> Sequence[Address]:

@@ -11,10 +11,8 @@ from typing import Final
 from schemas.settings.egress import EgressProxy
 from schemas.version import VERSION
 from worker.http.errors import transport_error
+from worker.http.response_parser import InvalidResponse, ResponseParser
 
-#: The head of a proxy's response; a longer one is no response to CONNECT.
-_MAX_HEAD: Final = 16 * 1024
-_END: Final = b"\r\n\r\n"
 #: The first is that of the standard; tinyproxy answers a wrong password with the second.
 _AUTH_REQUIRED: Final = frozenset({407, 401})
 
@@ -26,14 +24,14 @@ class ProxyGatewayError(Exception):
 def open_tunnel(connected: socket.socket, proxy: EgressProxy, address: str, port: int, until: float) -> None:
     """Let a connection to a proxy reach `address` and `port`, until `until` (monotonic).
 
-    Raises TransportError, ProxyGatewayError, TimeoutError, OSError.
+    Raises TransportError, ProxyGatewayError, TimeoutError, OSError; ConnectionError for a response that breaks off.
     """
     destination = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
     authorization = f"Proxy-Authorization: {proxy.authorization}\r\n" if proxy.authorization else ""
     head = f"CONNECT {destination} HTTP/1.1\r\nHost: {destination}\r\nUser-Agent: RiskRelay/{VERSION}\r\n{authorization}\r\n"
     connected.settimeout(_left_s(until))
     connected.sendall(head.encode("ascii"))
-    status = _status(_read_head(connected, until))
+    status = _read_status(connected, until)
     if 200 <= status < 300:
         return
     if status >= 500:
@@ -41,26 +39,23 @@ def open_tunnel(connected: socket.socket, proxy: EgressProxy, address: str, port
     raise transport_error("proxy_auth_required" if status in _AUTH_REQUIRED else "proxy_refused")
 
 
-def _read_head(connected: socket.socket, until: float) -> bytes:
-    """Return the head of a response; what follows a success belongs to the target, which speaks only after us."""
-    head = b""
-    while _END not in head and len(head) <= _MAX_HEAD:
+def _read_status(connected: socket.socket, until: float) -> int:
+    """Return the status of the proxy's response."""
+
+    def receive(most: int) -> bytes:
         connected.settimeout(_left_s(until))
-        piece = connected.recv(_MAX_HEAD)
-        if not piece:
-            break
-        head += piece
-    return head
+        return connected.recv(most)
 
-
-def _status(head: bytes) -> int:
-    """Return the status of a whole head. Raises TransportError."""
-    line = head.split(b"\r\n", 1)[0].split(b" ", 2)
-    is_response = line[0] in {b"HTTP/1.1", b"HTTP/1.0"} and len(line) > 1 and len(line[1]) == 3 and line[1].isdigit()
-    body = head.partition(_END)[2]
-    if not is_response or _END not in head or (body and line[1].startswith(b"2")):
+    parser = ResponseParser()
+    try:
+        parser.read_head(receive)
+    except InvalidResponse:
+        raise transport_error("proxy_bad_answer") from None
+    response = parser.read_body(lambda _most: b"")
+    if response.body and 200 <= response.status < 300:
+        # What follows a success belongs to the target, which speaks only after us.
         raise transport_error("proxy_bad_answer")
-    return int(line[1])
+    return response.status
 
 
 def _left_s(until: float) -> float:
