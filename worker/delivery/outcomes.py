@@ -42,11 +42,11 @@ TIMEOUTS: Final = frozenset({"deadline_exceeded", "connect_timeout"})
 #: Enough for a tracker's id or link; longer ones are not kept.
 MAX_PROVIDER_TEXT: Final = 500
 
-_CONNECTED: Final = TargetEffect(connected="connected", health=TargetHealth.HEALTHY)
+CONNECTED: Final = TargetEffect(connected="connected", health=TargetHealth.HEALTHY)
 _FAILING: Final = TargetEffect(connected="failing", health=TargetHealth.UNHEALTHY)
 _GONE: Final = TargetEffect("failing", TargetStatus.DISABLED, "receiver_gone", TargetHealth.UNHEALTHY)
 #: The verdict of a response without a ticket; creating it for each would cost as much as all the rest of the decision.
-_DELIVERED: Final = Verdict(Transition.DELIVER, DELIVERED, effect=_CONNECTED)
+_DELIVERED: Final = Verdict(Transition.DELIVER, DELIVERED, effect=CONNECTED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +94,7 @@ def decide_outcome(outcome: Outcome, ended: Try) -> Verdict:
         return Verdict(Transition.FAIL, "rejected", code, code, effect=_FAILING)
     if _is_retryable(outcome.status, code):
         error = code or ("receiver_rate_limited" if outcome.status == 429 else "receiver_unavailable")
-        retry_after_s = _retry_after_s(outcome, error, ended.now)
-        return retry(error, retry_after_s, _effect_of_retryable(outcome, error, ended.now), ended)
+        return _retry_after_response(outcome, error, ended)
     return _failed(outcome.status, code)
 
 
@@ -129,6 +128,21 @@ def retry(error: str, retry_after_s: int | None, effect: TargetEffect, ended: Tr
     )
 
 
+def delivered_as(ticket_id: str | None, url: str | None) -> Verdict:
+    """Return the verdict on a delivery whose response named the ticket; `url` is kept if browsers may open it."""
+    if url is not None and not url.startswith(("https://", "http://")):
+        url = None
+    return Verdict(Transition.DELIVER, DELIVERED, effect=CONNECTED, provider_ticket_id=ticket_id, provider_ticket_url=url)
+
+
+def retryable_effect(hold_s: int | None, *, is_rate_limited: bool, is_overloaded: bool) -> TargetEffect:
+    """Return the effect of a response that asks for a retry; `hold_s`, if it is positive, pauses the target."""
+    effect = TargetEffect(health=TargetHealth.UNHEALTHY, is_overloaded=is_overloaded)
+    if hold_s is None or hold_s <= 0:
+        return effect
+    return replace(effect, hold_s=hold_s, hold_reason=RATE_LIMITED if is_rate_limited else RECEIVER_UNAVAILABLE)
+
+
 def _delivered(response: dict[str, Any], *, is_clean: bool) -> Verdict:
     if not response:
         return _DELIVERED
@@ -136,21 +150,17 @@ def _delivered(response: dict[str, Any], *, is_clean: bool) -> Verdict:
     if not is_clean:
         # Clients see both: text that must not be stored is neither an id nor a link.
         ticket_id, url = (None if each is None or has_forbidden(each) else each for each in (ticket_id, url))
-    if url is not None and not url.startswith(("https://", "http://")):
-        url = None
-    return Verdict(Transition.DELIVER, DELIVERED, effect=_CONNECTED, provider_ticket_id=ticket_id, provider_ticket_url=url)
+    return delivered_as(ticket_id, url)
 
 
-def _effect_of_retryable(outcome: Outcome, error: str, now: datetime) -> TargetEffect:
-    """Return the effect on the target: a 429 pauses it, and so does a 503 with Retry-After."""
+def _retry_after_response(outcome: Outcome, error: str, ended: Try) -> Verdict:
+    """Retry; a 429 pauses the target, and so does a 503 with Retry-After."""
+    named_s = _named_retry_after_s(outcome, error, ended.now)
     is_rate_limited = outcome.status == 429 or error == WEBHOOK_RATE_LIMITED
-    effect = TargetEffect(health=TargetHealth.UNHEALTHY, is_overloaded=outcome.status in RETRY_AFTER or is_rate_limited)
-    named_s = _named_retry_after_s(outcome, error, now)
-    if named_s is None and is_rate_limited:
-        named_s = DEFAULT_RETRY_AFTER_S
-    if named_s is None or named_s <= 0:
-        return effect
-    return replace(effect, hold_s=named_s, hold_reason=RATE_LIMITED if is_rate_limited else RECEIVER_UNAVAILABLE)
+    hold_s = DEFAULT_RETRY_AFTER_S if named_s is None and is_rate_limited else named_s
+    is_overloaded = outcome.status in RETRY_AFTER or is_rate_limited
+    effect = retryable_effect(hold_s, is_rate_limited=is_rate_limited, is_overloaded=is_overloaded)
+    return retry(error, named_s if named_s is not None and named_s > 0 else None, effect, ended)
 
 
 def _is_retryable(status: int, code: str | None) -> bool:
@@ -173,12 +183,6 @@ def _delay_s(scheduled_s: float, retry_after_s: int | None, jitter: float) -> fl
     if retry_after_s is None:
         return scheduled_s * (1 + JITTER * jitter)
     return min(retry_after_s + min(retry_after_s * JITTER, MAX_LATENESS_S) * abs(jitter), MAX_RETRY_AFTER_S)
-
-
-def _retry_after_s(outcome: Outcome, error: str, now: datetime) -> int | None:
-    """Return the seconds that a 429 or 503 asks to wait; None where it asks for none."""
-    named_s = _named_retry_after_s(outcome, error, now)
-    return named_s if named_s is not None and named_s > 0 else None
 
 
 def _named_retry_after_s(outcome: Outcome, error: str, now: datetime) -> int | None:

@@ -12,26 +12,27 @@ from typing import Final
 from schemas.exports.delivery import DELIVERED, TargetEffect, TargetHealth, Verdict
 from schemas.exports.response_excerpt import has_forbidden
 from schemas.exports.state_machine import Transition
-from schemas.targets.target import RATE_LIMITED, RECEIVER_UNAVAILABLE, TargetStatus
+from schemas.targets.target import RATE_LIMITED, TargetStatus
 from schemas.trackers.events import TrackerEventAction
 from schemas.trackers.exchange import FailureKind, TrackerFailure, TrackerIssue
 from schemas.trackers.failures import UNKNOWN_OUTCOME
 from worker.delivery.outcomes import (
+    CONNECTED,
     MAX_PROVIDER_TEXT,
     MAX_RETRY_AFTER_S,
     ONE_RETRY_LEFT,
     RETRY_AFTER,
     Try,
     decide_outcome,
+    delivered_as,
     retry,
+    retryable_effect,
 )
 from worker.trackers.session import TrackerResult
 
 #: How long a rate limit that names no time holds the target: GitHub asks for a minute at least. The export waits longer each
 #: time, by its schedule.
 DEFAULT_HOLD_S: Final = 60
-
-_CONNECTED: Final = TargetEffect(connected="connected", health=TargetHealth.HEALTHY)
 
 
 def decide_tracker_outcome(result: TrackerResult, ended: Try) -> Verdict:
@@ -52,7 +53,7 @@ def decide_tracker_outcome(result: TrackerResult, ended: Try) -> Verdict:
 def decide_validation(result: TrackerResult, now: datetime) -> Verdict:
     """Return the verdict on a validation, which never blocks its target; DELIVERED means that it passed."""
     if result.value is None and result.outcome.error is None:
-        return Verdict(Transition.DELIVER, DELIVERED, effect=_held(_CONNECTED, result.held_until_s, now))
+        return Verdict(Transition.DELIVER, DELIVERED, effect=_held(CONNECTED, result.held_until_s, now))
     verdict = decide_tracker_outcome(result, Try(1, ONE_RETRY_LEFT, now, now, 0.0))
     if isinstance(result.value, TrackerFailure) and result.value.kind is FailureKind.CONFIGURATION:
         return verdict._replace(effect=replace(verdict.effect, status=None, reason=None))
@@ -63,15 +64,10 @@ def _decide(result: TrackerResult, ended: Try) -> Verdict:
     """Return the verdict on the result of a try at a tracker, which ended with an issue, an event's action, or a failure."""
     value = result.value
     if isinstance(value, TrackerIssue):
-        ticket_id, url = _storable(value.id), _storable(value.url)
-        if url is not None and not url.startswith(("https://", "http://")):
-            url = None
-        return Verdict(
-            Transition.DELIVER, DELIVERED, effect=_CONNECTED, provider_ticket_id=ticket_id, provider_ticket_url=url
-        )
+        return delivered_as(_storable(value.id), _storable(value.url))
     if isinstance(value, TrackerEventAction):
         # Without a request nothing is known about the target.
-        effect = TargetEffect() if value is TrackerEventAction.SKIPPED else _CONNECTED
+        effect = TargetEffect() if value is TrackerEventAction.SKIPPED else CONNECTED
         return Verdict(Transition.DELIVER, DELIVERED, effect=effect)
     if value is None and result.outcome.error is not None:
         return decide_outcome(result.outcome, ended)
@@ -82,20 +78,14 @@ def _decide(result: TrackerResult, ended: Try) -> Verdict:
         return Verdict(Transition.FAIL, "rejected", value.code, value.code)
     error = UNKNOWN_OUTCOME if value is None or result.is_outcome_unknown else value.code
     wait_s = None if value is None else _wait_s(value, ended.now)
-    effect = _effect_of_retryable(value, wait_s, result.outcome.status)
+    is_limit = value is not None and value.is_rate_limit
+    hold_s = DEFAULT_HOLD_S if wait_s is None and is_limit else wait_s
+    is_overloaded = is_limit or result.outcome.status in RETRY_AFTER
+    effect = retryable_effect(hold_s, is_rate_limited=is_limit, is_overloaded=is_overloaded)
     if effect.hold_reason == RATE_LIMITED and ended.number > 1:
         # GitHub names a minute again and again while a limit of an hour lasts: then the named time is the least wait.
         return retry(error, None, effect, ended)._replace(retry_after_s=wait_s)
     return retry(error, wait_s, effect, ended)
-
-
-def _effect_of_retryable(failure: TrackerFailure | None, wait_s: int | None, status: int | None) -> TargetEffect:
-    is_rate_limit = failure is not None and failure.is_rate_limit
-    effect = TargetEffect(health=TargetHealth.UNHEALTHY, is_overloaded=is_rate_limit or status in RETRY_AFTER)
-    hold_s = DEFAULT_HOLD_S if wait_s is None and is_rate_limit else wait_s
-    if hold_s is None:
-        return effect
-    return replace(effect, hold_s=hold_s, hold_reason=RATE_LIMITED if is_rate_limit else RECEIVER_UNAVAILABLE)
 
 
 def _wait_s(failure: TrackerFailure, now: datetime) -> int | None:
