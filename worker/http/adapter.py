@@ -12,10 +12,11 @@ contains a line end, which would begin another header; `verify=False`; a client 
 """
 
 import ssl
+from collections.abc import Callable
 from datetime import timedelta
 from http.client import responses
 from io import BytesIO
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 import requests
 from requests.adapters import BaseAdapter
@@ -32,6 +33,8 @@ from worker.http.deadline import Exchange, Watchdog
 from worker.http.dialer import Dialer
 from worker.http.errors import TransportError, transport_error
 from worker.http.response_parser import InvalidResponse, ParsedResponse
+
+Result = TypeVar("Result")
 
 #: How long a DNS answer is valid for kept connections. A receiver that moves lets its name be cached for 30 s and more, so
 #: this is no visible delay, and one lookup per host in this time is no load.
@@ -130,15 +133,7 @@ class GuardedAdapter(BaseAdapter):
         """
         route = self._pool.route(url, exchange.account_id, exchange.certificate)
         message = _message(method, route.start, headers, body)
-        self._watchdog.watch(exchange)
-        try:
-            return route.origin.perform(message, exchange, is_head=method == "HEAD")
-        except TransportError:
-            raise
-        except (InvalidResponse, OSError) as failed:
-            raise _named(failed, exchange) from failed
-        finally:
-            self._watchdog.forget(exchange)
+        return self._within_deadline(exchange, lambda: route.origin.perform(message, exchange, is_head=method == "HEAD"))
 
     def begin(self, account_id: AccountId = None, certificate: str | None = None) -> Exchange:
         """Return an exchange with the adapter's own limits, which begins now, for an account and its client certificate."""
@@ -147,20 +142,23 @@ class GuardedAdapter(BaseAdapter):
     def connect(self, exchange: Exchange, url: str) -> GuardedConnection:
         """Return a connection as a request would get it, with TLS, which is never kept. Raises as `send` does."""
         route = self._pool.route(url, exchange.account_id, exchange.certificate)
-        self._watchdog.watch(exchange)
-        try:
-            return route.origin.connect(exchange)
-        except TransportError:
-            raise
-        except OSError as failed:
-            raise _named(failed, exchange) from failed
-        finally:
-            self._watchdog.forget(exchange)
+        return self._within_deadline(exchange, lambda: route.origin.connect(exchange))
 
     def close(self) -> None:
         """Close every kept connection, and end the watchdog's thread until the next request."""
         self._pool.close()
         self._watchdog.stop()
+
+    def _within_deadline(self, exchange: Exchange, work: Callable[[], Result]) -> Result:
+        self._watchdog.watch(exchange)
+        try:
+            return work()
+        except TransportError:
+            raise
+        except (InvalidResponse, OSError) as failed:
+            raise _named(failed, exchange) from failed
+        finally:
+            self._watchdog.forget(exchange)
 
     def _begin(self, timeout: Any) -> Exchange:
         if timeout is None:
