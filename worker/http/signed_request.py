@@ -12,20 +12,23 @@ import secrets
 from collections.abc import Callable
 from datetime import datetime
 from functools import lru_cache
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from runtime.account_shares import AccountId
 from schemas.base.errors import RiskRelayError
-from schemas.exports.delivery import Outcome
+from schemas.exports.delivery import Claim, Outcome
 from schemas.exports.response_excerpt import response_excerpt, without_secret
 from schemas.settings.parsers import MIN_SECRET_BYTES
 from schemas.targets.delivery_options import DEFAULT_OPTIONS, DeliveryOptions
+from schemas.targets.pings import PingJob
 from schemas.targets.webhook_options import STANDARD_PREFIX, BodyFormat, Signature, credentials_of, standard_key
 from schemas.version import USER_AGENT
+from storage.exports.events.deliveries import EventJob
 from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.encrypted_columns import STANDARD_SECRET, TARGET_CERTIFICATE, TARGET_HEADERS
 from storage.secrets.vault import Vault
 from storage.targets.targets import secret_context
+from storage.targets.validations import ValidationJob
 from worker.http.body_formats import formatted
 from worker.http.signing import (
     NONCE_HEADER,
@@ -57,23 +60,8 @@ class Post(Protocol):
     ) -> Outcome: ...
 
 
-class ClaimedTarget(Protocol):
-    """The target of a claimed export, event, ping or validation, as the claim has it."""
-
-    @property
-    def target_id(self) -> str: ...
-
-    @property
-    def account_id(self) -> int: ...
-
-    @property
-    def base_url(self) -> str: ...
-
-    @property
-    def secret_sealed(self) -> bytes | None: ...
-
-    @property
-    def options(self) -> DeliveryOptions: ...
+#: A claimed export, event, ping or validation, with its target as the claim has it.
+ClaimedTarget: TypeAlias = Claim | EventJob | PingJob | ValidationJob
 
 
 class Message(NamedTuple):
