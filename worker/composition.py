@@ -35,7 +35,7 @@ from worker.background import (
     ticket_events,
     validations,
 )
-from worker.background.account_tasks import AccountTask
+from worker.background.account_tasks import AT_ONCE, LEASE_MARGIN_S, AccountTask
 from worker.background.alert_channels import AlertSender, send_email
 from worker.background.batches import batch_task, report_uploads
 from worker.background.tasks import BackgroundTask
@@ -106,10 +106,10 @@ def compose_dispatcher(settings: Settings, clock: SharedClock, client: HttpClien
 def compose_background_tasks(settings: Settings, clock: SharedClock) -> list[BackgroundTask]:
     """Return all tasks beside deliveries, by the dispatcher's clock: they have leases too, and delete by age."""
     now, vault = clock.now, Vault(settings.encryption_keys)
-    ping = compose_ping_task(settings, pings.PINGS_AT_ONCE, now)
-    validation = compose_validation_task(settings, validations.VALIDATIONS_AT_ONCE, now)
+    ping = compose_ping_task(settings, AT_ONCE, now)
+    validation = compose_validation_task(settings, AT_ONCE, now)
     event_options = compose_event_options(settings, now)
-    senders = _senders(settings, ticket_events.EVENTS_AT_ONCE)
+    senders = _senders(settings, AT_ONCE)
     events = ticket_events.EventTask(*senders, event_options, ClockGuard(now, clock.compare))
     chain = audit_chain.AuditChainTask(now)
     compliance_task = compliance.ComplianceTask(vault, worker_name(), now)
@@ -131,12 +131,10 @@ def compose_background_tasks(settings: Settings, clock: SharedClock) -> list[Bac
         optional.append(BackgroundTask("sign-in-links", links.run_once, sign_in_links.POLL_S))
     return [
         *optional,
-        AccountTask("pings", ping.claim, ping.send, pings.PINGS_AT_ONCE, pings.POLL_S),
-        AccountTask(
-            "validations", validation.claim, validation.validate, validations.VALIDATIONS_AT_ONCE, validations.POLL_S
-        ),
+        AccountTask("pings", ping.claim, ping.send, pings.POLL_S),
+        AccountTask("validations", validation.claim, validation.validate, validations.POLL_S),
         BackgroundTask("event-forming", partial(ticket_events.form_events, event_options), ticket_events.POLL_S),
-        AccountTask("ticket-events", events.claim, events.send, ticket_events.EVENTS_AT_ONCE, ticket_events.POLL_S),
+        AccountTask("ticket-events", events.claim, events.send, ticket_events.POLL_S),
         BackgroundTask("audit-chain", chain.run_once, audit_chain.POLL_S, takes_wake_ups=False),
         BackgroundTask("compliance", compliance_task.run_once, compliance.POLL_S),
         BackgroundTask("approval-rules", decide_waiting, approval_rules.POLL_S),
@@ -171,7 +169,7 @@ def compose_event_options(settings: Settings, now: Now = utc_now) -> ticket_even
     return ticket_events.EventOptions(
         Schedule(settings.retry_schedule_s, settings.max_age),
         settings.event_settle_s,
-        settings.delivery_timeout_s + ticket_events.LEASE_MARGIN_S,
+        settings.delivery_timeout_s + LEASE_MARGIN_S,
         worker_name(),
         now,
         _console_base(settings),
@@ -190,7 +188,7 @@ def compose_validation_task(settings: Settings, at_once: int, now: Now = utc_now
         return client.inspect(due.base_url, due.account_id, certificate)
 
     trackers = TrackerRunner(client, vault, _console_base(settings))
-    lease_s = settings.delivery_timeout_s + validations.LEASE_MARGIN_S
+    lease_s = settings.delivery_timeout_s + LEASE_MARGIN_S
     return validations.ValidationTask(inspect, worker_name(), now, lease_s, trackers)
 
 

@@ -16,6 +16,12 @@ from storage.db.engine import OUTAGES
 from worker import outages
 from worker.background.tasks import BackgroundTask
 
+#: Concurrent jobs of one account alone, in one worker; beside it, other accounts have threads of their own. A receiver that
+#: hangs must not make other clients wait for its deadline.
+AT_ONCE: Final = 4
+#: How much longer than its deadline a job is leased: to write the result, to wait for another writer.
+LEASE_MARGIN_S: Final = 15.0
+
 _log: Final = logging.getLogger(__name__)
 
 
@@ -30,7 +36,7 @@ JobT = TypeVar("JobT", bound=Job)
 
 
 class AccountTask(BackgroundTask, Generic[JobT]):
-    """Runs claimed jobs, `at_once` of one account alone.
+    """Runs claimed jobs, AT_ONCE of one account alone.
 
     `claim` takes the accounts that may start no job now, and returns None where no other account has one.
     """
@@ -40,7 +46,6 @@ class AccountTask(BackgroundTask, Generic[JobT]):
         name: str,
         claim: Callable[[Collection[AccountId]], JobT | None],
         run: Callable[[JobT], None],
-        at_once: int,
         sweep_s: float,
         outage: Outage = outages.DATABASE,
     ) -> None:
@@ -48,7 +53,7 @@ class AccountTask(BackgroundTask, Generic[JobT]):
         self._name = name
         self._claim = claim
         self._run_job = run
-        self._shares = AccountShares(at_once)
+        self._shares = AccountShares(AT_ONCE)
         self._lock = threading.Lock()
         self._jobs: set[threading.Thread] = set()
 

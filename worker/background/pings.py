@@ -22,9 +22,6 @@ from worker.delivery.tracker_outcomes import decide_validation
 from worker.http.signed_request import SignedPost, message_to, new_nonce
 from worker.trackers.runner import TrackerRunner
 
-#: Concurrent pings of one account alone, in one worker; beside it, other accounts have threads of their own. A receiver that
-#: hangs must not make other clients wait for its deadline.
-PINGS_AT_ONCE: Final = 4
 #: A client waits: a lost wake-up, or one during a run of the dispatcher, costs it a second at most.
 POLL_S: Final = 1.0
 

@@ -31,6 +31,7 @@ from storage.exports.events import deliveries, forming
 from storage.exports.events.deliveries import EventJob, EventResult
 from storage.targets import throttle_state_sql
 from worker import outages
+from worker.background.account_tasks import LEASE_MARGIN_S
 from worker.delivery import throttle
 from worker.delivery.attempt import random_jitter
 from worker.delivery.clock_guard import ClockGuard
@@ -41,12 +42,8 @@ from worker.http.signed_request import SignedPost, message_to, new_nonce
 from worker.trackers.runner import TrackerRunner
 from worker.trackers.session import TrackerResult
 
-#: Concurrent events of one account alone, in one worker; beside it, other accounts have threads of their own.
-EVENTS_AT_ONCE: Final = 4
 #: Events wait for a minute before they are formed: a second more is not noticed.
 POLL_S: Final = 1.0
-#: How much longer than its deadline an attempt is leased: to write the result, to wait for another writer.
-LEASE_MARGIN_S: Final = 15.0
 #: How long an event waits after the address policy refused its target. Resuming the target makes the event due earlier.
 _BLOCKED_WAIT: Final = timedelta(minutes=1)
 #: Claims tried in a row, while other workers claim the same events or rate limits are used up.

@@ -28,13 +28,8 @@ from worker.delivery.throttle_writer import SentEffect, log_events, write_effect
 from worker.delivery.tracker_outcomes import decide_validation
 from worker.trackers.runner import TrackerRunner
 
-#: Concurrent validations of one account alone, in one worker; beside it, other accounts have threads of their own. A
-#: receiver that hangs must not make other clients wait for its deadline.
-VALIDATIONS_AT_ONCE: Final = 4
 #: A client waits: a lost wake-up costs it a second at most.
 POLL_S: Final = 1.0
-#: How much longer than its deadline a validation is leased: to write the result, to wait for another writer.
-LEASE_MARGIN_S: Final = 15.0
 #: Reasons that say nothing about the target.
 _POSTPONING: Final = frozenset({DnsFailure.OVERLOADED, RATE_LIMITED})
 

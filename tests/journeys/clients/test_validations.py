@@ -21,7 +21,7 @@ from tests.support.processes.gunicorn_process import RawResponse, Service
 from tests.support.processes.workers import WorkerProcess, wait_until
 from tests.support.servers.redis_and_postgres import RedisServer
 from tests.support.worker.receivers import make_certificate
-from worker.background.validations import VALIDATIONS_AT_ONCE
+from worker.background.account_tasks import AT_ONCE
 
 # Who validates and for how long does not depend on the database; `storage` asks both.
 pytestmark = on_sqlite
@@ -143,18 +143,18 @@ def test_looks_that_hang_hold_up_no_ping(service: Service, customer: Customer, s
         start(DELIVERY_TIMEOUT_S="60"),
         LoopbackServer(silent) as hanging,
         LoopbackServer(answering) as listening,
-        ThreadPoolExecutor(VALIDATIONS_AT_ONCE + 1) as pool,
+        ThreadPoolExecutor(AT_ONCE + 1) as pool,
     ):
         url = hanging.url().replace("http:", "https:")
-        slow = [make_target(customer, url) for _ in range(VALIDATIONS_AT_ONCE + 1)]
+        slow = [make_target(customer, url) for _ in range(AT_ONCE + 1)]
         quick = make_target(customer, listening.url())
         release()
         waiting = [pool.submit(validate, service, customer, target) for target in slow]
-        wait_until(lambda: hanging.connections == VALIDATIONS_AT_ONCE)
+        wait_until(lambda: hanging.connections == AT_ONCE)
         assert service.request("POST", f"{TARGETS}/{quick.id}/ping", customer.bearer).json["delivered"]
         # No worker finished a validation meanwhile: the service answered each request.
         assert {reported(each.result())[0] for each in waiting} == {"passed"}
-        assert hanging.connections == VALIDATIONS_AT_ONCE
+        assert hanging.connections == AT_ONCE
 
 
 def test_a_worker_that_dies_within_a_look_is_answered_for_and_replaced(

@@ -52,7 +52,7 @@ def running(
     jobs: JobList, run: Callable[[FakeJob], None] | None = None, **options: Outage
 ) -> Iterator[AccountTask[FakeJob]]:
     """Run a task that claims once, at its start, until it is woken."""
-    task = AccountTask("jobs", jobs.claim, run or jobs.run, 4, NO_SWEEP_S, **options)
+    task = AccountTask("jobs", jobs.claim, run or jobs.run, NO_SWEEP_S, **options)
     task.start()
     try:
         yield task
@@ -93,7 +93,7 @@ def test_a_claimed_job_runs_although_the_system_has_no_thread_for_it() -> None:
         threading.stack_size(1 << 50)
         return jobs.claim(excluded)
 
-    task = AccountTask("jobs", claim, jobs.run, 4, NO_SWEEP_S)
+    task = AccountTask("jobs", claim, jobs.run, NO_SWEEP_S)
     task.start()
     try:
         wait_until(lambda: len(jobs.ended) == 2)
