@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final, Protocol
+from typing import Any, Final, TypeAlias
 
 from schemas.alerts.alert import Alert
 from schemas.alerts.messages import message_body
@@ -28,10 +28,8 @@ POLL_S: Final = 30.0
 _log: Final = logging.getLogger(__name__)
 
 
-class Send(Protocol):
-    """Sends a message to a channel within a deadline; never raises for what the network does."""
-
-    def __call__(self, channel: AlertChannel, body: dict[str, Any], now: datetime) -> ChannelResponse: ...
+#: Sends a message to a channel within a deadline; never raises for what the network does.
+Send: TypeAlias = Callable[[AlertChannel, dict[str, Any], datetime], ChannelResponse]
 
 
 @dataclass(slots=True)
