@@ -87,7 +87,7 @@ class DueTargetScanner:
         self._result: list[ThrottleState] = []
         self._is_complete = True
         self._scanned_at = 0.0
-        self._is_reusable = False
+        self.is_reusable = False
         #: What is read between full scans.
         self._known: list[str] = []
         self._was_full = False
@@ -96,20 +96,12 @@ class DueTargetScanner:
 
     def cached(self) -> list[ThrottleState]:
         """Return the result of the last full scan while it may be used again; else nothing."""
-        is_fresh = self._is_reusable and self._is_complete and self._monotonic() < self._scanned_at + SCAN_REUSED_FOR_S
+        is_fresh = self.is_reusable and self._is_complete and self._monotonic() < self._scanned_at + SCAN_REUSED_FOR_S
         return self._result if is_fresh else []
-
-    def reuse(self) -> None:
-        """Let the result of the last full scan be used again."""
-        self._is_reusable = True
-
-    def forget(self) -> None:
-        """Scan again next time."""
-        self._is_reusable = False
 
     def scan(self, now: datetime) -> list[ThrottleState]:
         """Return targets with exports due at `now`: if there are more than MAX_KNOWN, of all accounts alike."""
-        self.forget()
+        self.is_reusable = False
         self._was_full = self._scans.is_over()
         if not self._was_full:
             return throttle_state_sql.due_of(self._known, now)
@@ -255,14 +247,11 @@ class ClaimPlanner:
 
     def record_claims(self, plan: ClaimPlan, claimed: Counter[str]) -> None:
         """Record what was claimed for a plan: where all it asked for was due, the scan serves the next plan too."""
-        if all(claimed[target_id] == quota for target_id, quota in plan.quotas.items()):
-            self._scanner.reuse()
-        else:
-            self._scanner.forget()
+        self._scanner.is_reusable = all(claimed[target_id] == quota for target_id, quota in plan.quotas.items())
 
     def scan_again(self) -> None:
         """Base the next plan on a new scan: a wake-up came."""
-        self._scanner.forget()
+        self._scanner.is_reusable = False
 
     def record_tick(self, tick_s: float) -> None:
         """Set how many claims may wait, by the length of a tick: a claim that waits too long must be checked again."""
