@@ -104,15 +104,10 @@ def next_state(state: ThrottleState, effects: Sequence[TargetEffect], now: datet
 
 def is_worth_writing(before: ThrottleState, after: ThrottleState) -> bool:
     """Return whether the row must be written: a success alone is not, while the one shown is fresh."""
-    if replace(after, last_success_at=before.last_success_at) != before:
+    shown, newest = before.last_success_at, after.last_success_at
+    if newest is not None and (shown is None or newest - shown >= SUCCESS_SHOWN_WITHIN):
         return True
-    if after.last_success_at == before.last_success_at:
-        return False
-    return (
-        after.last_success_at is None
-        or before.last_success_at is None
-        or after.last_success_at - before.last_success_at >= SUCCESS_SHOWN_WITHIN
-    )
+    return replace(after, last_success_at=shown) != before
 
 
 def is_at_rest(state: ThrottleState, effects: Iterable[TargetEffect], now: datetime) -> bool:
@@ -210,10 +205,10 @@ def _throttle_event(before: ThrottleState, after: ThrottleState, now: datetime) 
     """Return a pause that the receiver asked for, or the breaker opening or closing; not each of its probes."""
     was_open, is_open = (state.failures_in_row >= BREAKER_FAILURES for state in (before, after))
     if is_open != was_open:
-        text = (
-            "circuit breaker opened, target gets single attempts" if is_open else "circuit breaker closed, target responds"
-        )
-        return TargetEvent(before.target_id, text, level=logging.WARNING if is_open else logging.INFO)
+        if is_open:
+            text = "circuit breaker opened, target gets single attempts"
+            return TargetEvent(before.target_id, text, level=logging.WARNING)
+        return TargetEvent(before.target_id, "circuit breaker closed, target responds")
     is_longer = after.is_held(now) and (after.held_until, after.held_reason) != (before.held_until, before.held_reason)
     if is_longer and after.held_reason != BREAKER_OPEN:
         return TargetEvent(before.target_id, "target paused, its receiver asked for it", after.held_reason)
