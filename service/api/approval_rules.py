@@ -12,7 +12,7 @@ from schemas.api.response_fields import dump
 from schemas.base.fields import NoMembers
 from schemas.base.principal import Ability, TokenKind
 from schemas.triage.approval_rules import RuleChangeForm, RuleForm
-from service.api.resources import ApiContext, ApiResource, by_method, once_per_key
+from service.api.resources import ApiContext, ApiResource, by_method, once_per_key, once_per_key_with
 from service.http.auth import Bearer
 from service.http.idempotency import ApiResponse
 from service.http.limits.large_body_limiter import LARGE_BYTES, LargeBodyQueue
@@ -76,15 +76,13 @@ class ApprovalRuleTestResource(ApiResource):
         super().__init__(api)
         self._queue = LargeBodyQueue()
 
-    def on_post(self, req: falcon.Request, resp: falcon.Response, rule_id: str) -> None:
-        """Test the rule, and return the result."""
-        self._executor.respond(req, resp, lambda: self._result(req), lambda: self._test(req, rule_id))
-
     def _test(self, req: falcon.Request, rule_id: str) -> None:
         # Before the transaction: it reads for longer than other writers should wait. One at a time, which yields to others.
         principal = req.context.principal
         with self._queue.slot(str(principal.account_id), LARGE_BYTES + 1) as yield_to_others:
             req.context.result = self._api.operations.approval_rules.test(rule_id, principal, yield_to_others)
 
-    def _result(self, req: falcon.Request) -> ApiResponse:
+    @once_per_key_with(_test)
+    def on_post(self, req: falcon.Request, rule_id: str) -> ApiResponse:
+        """Test the rule, and return the result."""
         return ApiResponse(200, dump(RuleTestResponse, req.context.result))

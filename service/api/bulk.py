@@ -10,7 +10,7 @@ from schemas.base.fields import NoMembers
 from schemas.base.principal import Ability, TokenKind
 from schemas.triage.bulk_decisions import BulkDecisionForm, BulkRequest, results_record
 from service.api.exports import EXPORTS
-from service.api.resources import ApiResource, by_method, once_per_key
+from service.api.resources import ApiResource, by_method, once_per_key, once_per_key_with
 from service.http.auth import Bearer
 from service.http.idempotency import ApiResponse
 from service.http.paging import read_page, send_page, send_record
@@ -30,13 +30,9 @@ class BulkDecisionsResource(ApiResource):
         POST=Operation(Bearer(TokenKind.API, Ability.APPROVE_EXPORTS, allows_project_roles=True), BulkDecisionForm())
     )
 
-    def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Decide on the exports or begin a job, and wake the workers once after the commit."""
-        with self._api.operations.exports.blocking_refused_target(req.context.principal):
-            self._executor.respond(req, resp, lambda: self._decide(req))
-        self._api.operations.wake_workers()
-
-    def _decide(self, req: falcon.Request) -> ApiResponse:
+    @once_per_key_with(makes_due=True)
+    def on_post(self, req: falcon.Request) -> ApiResponse:
+        """Decide on the exports or begin a job."""
         requested: BulkRequest = req.context.payload
         principal, decision = req.context.principal, requested.decision
         log_fields = {"target_id": decision.target_id}

@@ -11,7 +11,7 @@ from schemas.base.principal import Ability, TokenKind
 from schemas.exports.record import ApprovalForAll, ApprovalForm, Export, export_record
 from schemas.triage.decision_forms import DismissalForm, RetryForm, RetryRequest, SnoozeForm
 from service.api.exports import EXPORTS, decided, export_url
-from service.api.resources import ApiContext, ApiResource, by_method, once_per_key
+from service.api.resources import ApiContext, ApiResource, by_method, once_per_key, once_per_key_with
 from service.http.auth import Bearer
 from service.http.idempotency import ApiResponse
 from service.http.idempotent_batches import IdempotentBatches
@@ -71,18 +71,14 @@ class TicketExportRetryResource(ApiResource):
     path = f"{EXPORTS}/{{export_id}}/retry"
     checks = by_method(POST=Operation(_DECIDER, RetryForm(), Body.OPTIONAL))
 
-    def on_post(self, req: falcon.Request, resp: falcon.Response, export_id: str) -> None:
-        """Make the export due, and wake the workers after the commit."""
-        with self._api.operations.exports.blocking_refused_target(req.context.principal):
-            self._executor.respond(req, resp, lambda: self._retry(req, export_id), lambda: self._check(req, export_id))
-        self._api.operations.wake_workers()
-
     def _check(self, req: falcon.Request, export_id: str) -> None:
         wanted: RetryRequest = req.context.payload
         principal = req.context.principal
         req.context.validation = self._api.operations.exports.check_blocked_target(export_id, principal, wanted.target_id)
 
-    def _retry(self, req: falcon.Request, export_id: str) -> ApiResponse:
+    @once_per_key_with(_check, makes_due=True)
+    def on_post(self, req: falcon.Request, export_id: str) -> ApiResponse:
+        """Make the export due."""
         wanted: RetryRequest = req.context.payload
         export = self._api.operations.exports.retry(
             export_id, req.context.principal, req.context.validation, wanted.target_id

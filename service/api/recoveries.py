@@ -14,7 +14,7 @@ from schemas.base.errors import TargetNotFound, ValidationFailed
 from schemas.base.fields import NoMembers, problem
 from schemas.base.principal import Ability, TokenKind
 from schemas.exports.recoveries import RecoveryForm
-from service.api.resources import ApiResource, by_method, once_per_key
+from service.api.resources import ApiResource, by_method, once_per_key, once_per_key_with
 from service.http.auth import Bearer
 from service.http.idempotency import ApiResponse
 from service.http.paging import read_page, send_page, send_record
@@ -39,12 +39,9 @@ class RecoveriesResource(ApiResource):
         found = recoveries.list_account_page(req.context.principal.account_id, page.fetch_limit, page.before)
         send_page(resp, self._url, page, [dump(RecoveryResponse, each) for each in found])
 
-    def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Begin a recovery, and wake the workers after the commit."""
-        self._executor.respond(req, resp, lambda: self._begin(req))
-        self._api.operations.wake_workers()
-
-    def _begin(self, req: falcon.Request) -> ApiResponse:
+    @once_per_key_with(makes_due=True)
+    def on_post(self, req: falcon.Request) -> ApiResponse:
+        """Begin a recovery."""
         requested = req.context.payload
         try:
             recovery = operations.begin(requested.target_id, requested.since, req.context.principal)

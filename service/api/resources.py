@@ -1,8 +1,9 @@
 """The base of API resources: the dependencies of their responders, and the checks before them."""
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 
 import falcon
 
@@ -56,9 +57,28 @@ class ApiResource:
 
 def once_per_key(work: Callable[..., ApiResponse]) -> Callable[..., None]:
     """Make a responder of a method that returns the response: it runs in a transaction, once per Idempotency-Key."""
+    return once_per_key_with()(work)
 
-    @wraps(work)
-    def respond(resource: ApiResource, req: falcon.Request, resp: falcon.Response, **ids: str) -> None:
-        resource._executor.respond(req, resp, lambda: work(resource, req, **ids))
 
-    return respond
+def once_per_key_with(
+    before: Callable[..., None] | None = None, *, makes_due: bool = False
+) -> Callable[[Callable[..., ApiResponse]], Callable[..., None]]:
+    """Return `once_per_key` for methods that do more than their transaction does.
+
+    `before` is a method that waits for the network before the transaction; a replay skips it. A method that `makes_due`
+    exports blocks a target whose URL the policy refuses, and the workers are woken after the commit.
+    """
+
+    def decorate(work: Callable[..., ApiResponse]) -> Callable[..., None]:
+        @wraps(work)
+        def respond(resource: ApiResource, req: falcon.Request, resp: falcon.Response, **ids: str) -> None:
+            preparation = None if before is None else partial(before, resource, req, **ids)
+            operations = resource._api.operations
+            with operations.exports.blocking_refused_target(req.context.principal) if makes_due else nullcontext():
+                resource._executor.respond(req, resp, lambda: work(resource, req, **ids), preparation)
+            if makes_due:
+                operations.wake_workers()
+
+        return respond
+
+    return decorate

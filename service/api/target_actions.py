@@ -11,7 +11,7 @@ from schemas.api.response_fields import dump
 from schemas.api.targets import PingOutcomeResponse, dump_target
 from schemas.base.fields import NoMembers
 from schemas.base.principal import Ability, TokenKind
-from service.api.resources import ApiContext, ApiResource, once_per_key
+from service.api.resources import ApiContext, ApiResource, once_per_key, once_per_key_with
 from service.api.targets import TargetResource
 from service.http.auth import Bearer
 from service.http.idempotency import ApiResponse, request_digest
@@ -55,15 +55,12 @@ class TargetResumptionResource(_TargetActionResource):
 
     verb = "resume"
 
-    def on_post(self, req: falcon.Request, resp: falcon.Response, target_id: str) -> None:
-        """Resume the target, and wake the workers for its waiting exports."""
-        self._executor.respond(req, resp, lambda: self._resume(req, target_id), lambda: self._check(req, target_id))
-        self._api.operations.wake_workers()
-
     def _check(self, req: falcon.Request, target_id: str) -> None:
         req.context.validation = self._targets.check_before_resuming(target_id, req.context.principal)
 
-    def _resume(self, req: falcon.Request, target_id: str) -> ApiResponse:
+    @once_per_key_with(_check, makes_due=True)
+    def on_post(self, req: falcon.Request, target_id: str) -> ApiResponse:
+        """Resume the target, whose waiting exports become due."""
         self._targets.resume(target_id, req.context.principal, req.context.validation)
         return self._record(req, target_id)
 
@@ -73,11 +70,13 @@ class TargetValidationResource(_TargetActionResource):
 
     verb = "validate"
 
-    def on_post(self, req: falcon.Request, resp: falcon.Response, target_id: str) -> None:
+    def _validate(self, req: falcon.Request, target_id: str) -> None:
+        self._targets.validate(target_id, req.context.principal)
+
+    @once_per_key_with(_validate)
+    def on_post(self, req: falcon.Request, target_id: str) -> ApiResponse:
         """Validate, and return the target; a replayed request validates nothing."""
-        self._executor.respond(
-            req, resp, lambda: self._record(req, target_id), lambda: self._targets.validate(target_id, req.context.principal)
-        )
+        return self._record(req, target_id)
 
 
 class TargetPingResource(_TargetActionResource):
@@ -85,14 +84,10 @@ class TargetPingResource(_TargetActionResource):
 
     verb = "ping"
 
-    def on_post(self, req: falcon.Request, resp: falcon.Response, target_id: str) -> None:
-        """Request a ping, wait for it, and return its result; a replayed request sends no second ping."""
-        self._executor.respond(
-            req,
-            resp,
-            lambda: ApiResponse(200, dump(PingOutcomeResponse, req.context.ping_result)),
-            lambda: self._ping(req, target_id),
-        )
-
     def _ping(self, req: falcon.Request, target_id: str) -> None:
         req.context.ping_result = self._targets.ping(target_id, req.context.principal, request_digest(req))
+
+    @once_per_key_with(_ping)
+    def on_post(self, req: falcon.Request, target_id: str) -> ApiResponse:
+        """Request a ping, wait for it, and return its result; a replayed request sends no second ping."""
+        return ApiResponse(200, dump(PingOutcomeResponse, req.context.ping_result))

@@ -15,7 +15,7 @@ from schemas.base.principal import Ability, TokenKind
 from schemas.targets.forms import TargetEditForm, TargetForm
 from schemas.targets.providers import providers
 from schemas.targets.target import TargetStatus
-from service.api.resources import ApiResource, by_method
+from service.api.resources import ApiResource, by_method, once_per_key_with
 from service.http.auth import Bearer
 from service.http.idempotency import ApiResponse
 from service.http.paging import read_page, send_page, send_record
@@ -42,14 +42,12 @@ class TargetsResource(ApiResource):
         found = targets.list_page(account_id, default, page.fetch_limit, now, page.before, status)
         send_page(resp, self._url, page, [dump_target(target, now) for target in found])
 
-    def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Check the address, and store the target if it is allowed."""
-        request, account_id = req.context.payload, req.context.principal.account_id
-        self._executor.respond(
-            req, resp, lambda: self._create(req), lambda: self._api.operations.targets.require_safe(request, account_id)
-        )
+    def _check(self, req: falcon.Request) -> None:
+        self._api.operations.targets.require_safe(req.context.payload, req.context.principal.account_id)
 
-    def _create(self, req: falcon.Request) -> ApiResponse:
+    @once_per_key_with(_check)
+    def on_post(self, req: falcon.Request) -> ApiResponse:
+        """Store the target, whose address is allowed."""
         principal = req.context.principal
         target = self._api.operations.targets.create(req.context.payload, principal.account_id, principal)
         headers = {"Location": f"{self._url}/{target.id}"}
@@ -77,25 +75,19 @@ class TargetResource(ApiResource):
         """Return the record."""
         send_record(resp, self._record(req, target_id))
 
-    def on_patch(self, req: falcon.Request, resp: falcon.Response, target_id: str) -> None:
-        """Change the target, wake the workers for what waits, and return the record."""
-        edit, principal = req.context.payload, req.context.principal
-        self._executor.respond(
-            req,
-            resp,
-            lambda: self._edit(req, target_id),
-            lambda: self._api.operations.targets.require_safe_edit(target_id, edit, principal),
-        )
-        self._api.operations.wake_workers()
+    def _check(self, req: falcon.Request, target_id: str) -> None:
+        self._api.operations.targets.require_safe_edit(target_id, req.context.payload, req.context.principal)
+
+    @once_per_key_with(_check, makes_due=True)
+    def on_patch(self, req: falcon.Request, target_id: str) -> ApiResponse:
+        """Change the target, whose waiting exports become due, and return it."""
+        self._api.operations.targets.edit(target_id, req.context.payload, req.context.principal)
+        return ApiResponse(200, self._record(req, target_id))
 
     def on_delete(self, req: falcon.Request, resp: falcon.Response, target_id: str) -> None:
         """Remove the target; respond with 204."""
         self._api.operations.targets.remove(target_id, req.context.principal)
         resp.status = falcon.HTTP_204
-
-    def _edit(self, req: falcon.Request, target_id: str) -> ApiResponse:
-        self._api.operations.targets.edit(target_id, req.context.payload, req.context.principal)
-        return ApiResponse(200, self._record(req, target_id))
 
     def _record(self, req: falcon.Request, target_id: str) -> dict[str, Any]:
         return dump_target(self._api.operations.targets.get(target_id, req.context.principal), utc_now())
