@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import click
 
+from bin.cli.account_option import account_option, account_or_only
 from bin.cli.installation import opened
 from bin.cli.option_types import ROW_ID, Parsed, require_one
 from bin.cli.records import Command, RecordTable, json_option, print_record
@@ -118,18 +119,19 @@ _EMAIL: Final = Parsed(
 
 @user.command("add")
 @click.argument("email", type=_EMAIL)
-@click.option("--account", "account_id", type=ROW_ID, required=True, help="The account's id.")
+@account_option
 @_role_option(default=Role.OWNER.value, show_default=True)
 @json_option
-def add_user(email: str, account_id: int, role: str, as_json: bool) -> None:
+def add_user(email: str, account_id: int | None, role: str, as_json: bool) -> None:
     """Create a user in an account.
 
-    Example: riskrelay user add ada@example.com --account 1
+    Example: riskrelay user add ada@example.com --role triager
 
     Exit codes: 0 created, 1 refused, 2 wrong usage.
     """
     with opened():
-        print_record(_user_record(operations.add_user(email, account_id, _role(role), OPERATOR)), as_json)
+        added = operations.add_user(email, account_or_only(account_id), _role(role), OPERATOR)
+        print_record(_user_record(added), as_json)
 
 
 @user.command("set")

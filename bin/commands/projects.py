@@ -5,6 +5,7 @@ from typing import Final
 
 import click
 
+from bin.cli.account_option import account_option, account_or_only
 from bin.cli.installation import opened
 from bin.cli.option_types import ROW_ID, Parsed
 from bin.cli.private_files import write_private
@@ -38,7 +39,7 @@ report: Final = click.Group("report")
 
 @project.command("add")
 @click.argument("name", type=_NAME)
-@click.option("--account", "account_id", type=ROW_ID, required=True, help="The account's id.")
+@account_option
 @click.option("--shop-domain", type=_SHOP_DOMAIN, help="The storefront's domain, if the project is a storefront.")
 @click.option(
     "--ticket-grouping",
@@ -48,16 +49,16 @@ report: Final = click.Group("report")
     help="One ticket for each rule, or one for each finding.",
 )
 @json_option
-def add_project(name: str, account_id: int, shop_domain: str | None, ticket_grouping: str, as_json: bool) -> None:
+def add_project(name: str, account_id: int | None, shop_domain: str | None, ticket_grouping: str, as_json: bool) -> None:
     """Create a project.
 
-    Example: riskrelay project add 'Shop' --account 1
+    Example: riskrelay project add 'Shop'
 
     Exit codes: 0 created, 1 refused, 2 wrong usage.
     """
     with opened():
         grouping = TicketGrouping(ticket_grouping)
-        made = operations.add(name, account_id, shop_domain, grouping, OPERATOR)
+        made = operations.add(name, account_or_only(account_id), shop_domain, grouping, OPERATOR)
         print_record(dump(ProjectResponse, made), as_json)
 
 

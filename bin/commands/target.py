@@ -5,8 +5,9 @@ from typing import Any, Final
 
 import click
 
+from bin.cli.account_option import account_option, account_or_only
 from bin.cli.installation import opened
-from bin.cli.option_types import ROW_ID, require_one
+from bin.cli.option_types import require_one
 from bin.cli.output import Refused, echo
 from bin.cli.provider_options import settings_from, settings_options, webhook_members, webhook_options
 from bin.cli.records import Command, Record, RecordTable, json_option, print_record
@@ -24,7 +25,6 @@ from schemas.targets.validations import Validation
 from schemas.trackers.registry import GENERIC_WEBHOOK, provider_keys
 from service.operations.targets import TargetOperations
 from service.operations.wiring import build_operations
-from storage.accounts import accounts
 from storage.db.engine import transaction
 from storage.targets import pings, targets, validations
 
@@ -86,7 +86,7 @@ def show(target_id: str, as_json: bool) -> None:
 @click.argument("provider_key", metavar="PROVIDER")
 @click.argument("base_url", metavar="URL", required=False)
 @click.option("--name", help="The name; default: the host and path of the URL.")
-@click.option("--account", "account_id", type=ROW_ID, help="The account's id; default: the only account.")
+@account_option
 @settings_options
 @webhook_options
 @_limit_option()
@@ -107,7 +107,7 @@ def add(account_id: int | None, as_json: bool, **given: Any) -> None:
     members = new_members(**given)
     with opened() as installation:
         operations = build_operations(installation)
-        account_id = _account(account_id)
+        account_id = account_or_only(account_id)
         request: TargetRequest = read_checked(TargetForm(), members)
         operations.targets.require_safe(request, account_id)
         token, vault = (
@@ -355,17 +355,6 @@ def changed_members(
     if not (members or has_settings):
         raise click.UsageError("Use --name, --url, --setting, --label, --signature, --format, --event or --max-per-minute.")
     return members
-
-
-def _account(account_id: int | None) -> int:
-    """Return an account's id, by default that of the only one. Raises NotFound, Refused."""
-    if account_id is not None:
-        accounts.get_account(account_id)
-        return account_id
-    found = accounts.list_page()
-    if len(found) != 1:
-        raise Refused(f"There are {len(found)} accounts; use --account. `account list` lists them.")
-    return found[0].id
 
 
 def _report_no_worker() -> None:

@@ -145,15 +145,13 @@ REMOTE_COMMANDS: Final = {
             api.patch(f"{_ACCOUNTS}/{account_id}", {"may_use_webhooks": webhooks == "on"})
         )
     ),
-    ("user", "add"): printing(
-        lambda api, role, **given: _user(api.post(_USERS, {"role": _role(role), **present(given)})), optional=("account_id",)
-    ),
+    ("user", "add"): printing(lambda api, role, **given: _user(api.post(_USERS, {"role": _role(role), **present(given)}))),
     ("user", "list"): listing(_USERS, USERS, _user),
     ("user", "set"): printing(lambda api, email, role: _change_user(api, email, role=_role(role))),
     ("user", "disable"): printing(lambda api, email: _change_user(api, email, state="disabled")),
     ("user", "enable"): printing(lambda api, email: _change_user(api, email, state="active")),
     ("user", "remove"): printing(_remove_user),
-    ("project", "add"): printing(lambda api, **given: api.post(_PROJECTS, present(given)), optional=("account_id",)),
+    ("project", "add"): printing(lambda api, **given: api.post(_PROJECTS, present(given))),
     ("project", "set"): printing(lambda api, project_id, **changes: api.patch(f"{_PROJECTS}/{project_id}", changes)),
     ("project", "list"): listing(_PROJECTS, PROJECTS, lambda record: record),
     ("scan-run", "add"): printing(

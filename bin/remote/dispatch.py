@@ -35,8 +35,7 @@ def with_url(path: tuple[str, ...], url: str) -> click.Command:
         command.context_settings = {"default_map": {"url": url}}
         return command
     found = remote_command_of(path)
-    not_required = (*found.without, *found.optional) if found else ()
-    command.params = [_optional(each) if each.name in not_required else each for each in command.params]
+    command.params = [_optional(each) if found and each.name in found.without else each for each in command.params]
     by_name = {each.name: each for each in command.params}
 
     def run(**given: Any) -> None:

@@ -13,13 +13,12 @@ TOKEN_DECIDES: Final = "the token decides"  # noqa: S105 - a sentence
 class RemoteCommand(NamedTuple):
     """The remote form of a command; `run` gets the client and the command's parameters.
 
-    Those in `without` are refused, and `why`; those in `optional` are required only on the server.
+    Those in `without` are refused, and `why`.
     """
 
     run: Callable[..., None]
     without: tuple[str, ...] = ()
     why: str = TOKEN_DECIDES
-    optional: tuple[str, ...] = ()
 
 
 def only(*names: str) -> Callable[[ApiRecord], Record]:

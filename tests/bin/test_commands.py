@@ -103,6 +103,18 @@ def test_an_installation_is_furnished_from_the_command_line(shell: Shell) -> Non
     assert shell.json("project", "list") == [{**project, "ticket_grouping": "finding"}]
 
 
+def test_the_only_account_needs_no_number(shell: Shell) -> None:
+    commands = [("user", "add", "ada@example.com"), ("project", "add", "Shop"), ("export", "prepare", "--title", "x")]
+    for words in commands:
+        assert "There are 0 accounts; use --account" in shell.refused(*words)
+    account = shell.json("account", "add", "Example Ltd")["id"]
+    user, project, _ = (shell.json(*words) for words in commands)
+    assert user["account_id"] == project["account_id"] == account
+    shell.json("account", "add", "Another")
+    for words in commands:
+        assert "There are 2 accounts; use --account" in shell.refused(*words)
+
+
 def test_a_projects_shop_has_the_form_that_is_compared(shell: Shell, customer_id: Customer) -> None:
     words = ("project", "add", "Shop", "--account", str(customer_id.account_id), "--shop-domain")
     assert shell.json(*words, "B\u00dcCHER.Example.")["shop_domain"] == "xn--bcher-kva.example"

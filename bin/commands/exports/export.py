@@ -11,6 +11,7 @@ from typing import Any, BinaryIO, Final
 
 import click
 
+from bin.cli.account_option import account_option, account_or_only
 from bin.cli.installation import opened
 from bin.cli.option_types import LIMIT, ROW_ID, TEXT, Parsed, ValueList, require_one, several_of
 from bin.cli.output import Refused, echo
@@ -34,7 +35,6 @@ from schemas.triage.export_filter import ExportQuery, ExportSort
 from service.operations import recoveries as operations
 from service.operations.exports import read_preparation
 from service.operations.wiring import build_operations
-from storage.accounts import accounts
 from storage.db.leases import BatchProgress
 from storage.exports import attempts, queries, recoveries
 from storage.exports.search import export_list
@@ -194,7 +194,7 @@ def list_attempts(export_id: str, as_json: bool) -> None:
 
 
 @export.command()
-@click.option("--account", "account_id", required=True, type=ROW_ID, help="The account's id.")
+@account_option
 @click.option("--title", help="One line.")
 @click.option("--description", help="Details; may have several lines.")
 @click.option("--severity", help="info, low, medium, high or critical; default: info.")
@@ -209,18 +209,22 @@ def list_attempts(export_id: str, as_json: bool) -> None:
 @click.option("--project", "project_id", type=int, help="A project of the account.")
 @json_option
 def prepare(
-    account_id: int, file: BinaryIO | None, source_id: str | None, project_id: int | None, as_json: bool, **parts: str | None
+    account_id: int | None,
+    file: BinaryIO | None,
+    source_id: str | None,
+    project_id: int | None,
+    as_json: bool,
+    **parts: str | None,
 ) -> None:
     """Prepare a ticket by hand, from options or JSON, with the checks that the API makes.
 
-    Example: riskrelay export prepare --account 1 --title 'The total is wrong' --severity high
+    Example: riskrelay export prepare --title 'The total is wrong' --severity high
 
     Exit codes: 0 prepared, 1 refused, 2 wrong usage.
     """
     written = require_ticket(parts, file)
     with opened() as settings:
-        if not accounts.exists(account_id):
-            raise Refused(f"There is no account {account_id}; see `bin/riskrelay account list`.")
+        account_id = account_or_only(account_id)
         content = written if file is None else parse_strictly(read_limited(file, settings.max_body_bytes))
         preparation = read_preparation(preparation_body(content, source_id, project_id))
         print_export(build_operations(settings).exports.prepare(preparation, account_id, OPERATOR), as_json)
