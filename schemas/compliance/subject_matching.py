@@ -117,12 +117,11 @@ class _WholeWords:
         )
 
 
-class _Phone:
+class _Phone(NamedTuple):
     """The digits of a phone number: of its country, where it names one, and the rest."""
 
-    def __init__(self, country: str | None, rest: str) -> None:
-        self.country = country
-        self.rest = rest
+    country: str | None
+    rest: str
 
     @classmethod
     def read(cls, text: str | None) -> "_Phone | None":

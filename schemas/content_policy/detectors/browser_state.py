@@ -81,7 +81,7 @@ def has_cookies(text: str) -> bool:
     scripts = (text[slice(*script.span(2))].partition(";")[0].partition("=") for script in _SCRIPT.finditer(lower))
     if any(_is_state(name.strip(), value.strip()) for name, _, value in scripts):
         return True
-    if any(_is_state(*_originals(text, call, 1, 2)) for call in _CALL.finditer(lower)):
+    if any(_is_state(text[slice(*call.span(1))], text[slice(*call.span(2))]) for call in _CALL.finditer(lower)):
         return True
     dictionaries = (text[slice(*found.span(1))] for found in _DICTIONARY.finditer(lower))
     return any(_is_state(*pair.groups()) for each in dictionaries for pair in _PAIR.finditer(each))
@@ -104,16 +104,11 @@ def has_browser_storage(text: str) -> bool:
         return True
     for found in _ENTRY_SET.finditer(lower):
         name = found[1] or found[2] or found[3]
-        value = text[slice(*found.span(4 if found[4] is not None else 5))]
-        if _is_state(name, value) or _JSON_VALUE.match(value):
+        if _is_entry(name, text[slice(*found.span(4 if found[4] is not None else 5))]):
             return True
     # In lower case: a generated value keeps its digits and letters.
     listed = (entry for listing in _LISTING.finditer(lower) for entry in _LISTED.finditer(listing[1]))
     return any(_is_entry(*entry.groups()) for entry in listed)
-
-
-def _originals(text: str, found: re.Match[str], *groups: int) -> tuple[str, ...]:
-    return tuple(text[slice(*found.span(group))] for group in groups)
 
 
 def _headers(text: str, lower: str) -> Iterator[tuple[str, bool]]:

@@ -119,12 +119,8 @@ def _read_name(text: str, found: re.Match[str], open_objects: list[_Object]) -> 
 
 def _fits(part: str, text: str, at: int) -> bool:
     """Return whether a value can be part of an order: not a form's label, a schema's type or a placeholder."""
-    written = _TEXT_VALUE.match(text, at)
-    value = written[1].strip() if written else ""
-    return plausible(part, value) if written else _fits_unquoted(part, text, at)
-
-
-def _fits_unquoted(part: str, text: str, at: int) -> bool:
+    if written := _TEXT_VALUE.match(text, at):
+        return plausible(part, written[1].strip())
     if _LIST_OR_OBJECT.match(text, at):
         return part == ADDRESS and not _TYPE.match(text, at)
     return part == TOTAL and _AMOUNT.match(text, at) is not None

@@ -143,7 +143,8 @@ def _is_of_a_customer(cells: Sequence[str], columns: Sequence[_Column]) -> bool:
     found = {column.part for column in columns if _holds_part(cells[column.at], column)}
     if len(found) < 2:
         return False
-    if any(_is_personal(cells[column.at], column) for column in columns):
+    own = (column for column in columns if column.is_of_customers and column.part in _PERSONAL)
+    if any(plausible(column.part, cells[column.at]) for column in own):
         return True
     is_ordered = NAME in found and not found.isdisjoint(_ORDERED)
     return is_ordered and any(column.is_phone and _PHONE.fullmatch(cells[column.at]) for column in columns)
@@ -153,10 +154,6 @@ def _holds_part(cell: str, column: _Column) -> bool:
     # A city or a telephone number has no fixed form.
     has_no_form = column.part == LINE_ITEMS or (column.part == ADDRESS and not column.is_own)
     return bool(cell) and (has_no_form or plausible(column.part, cell))
-
-
-def _is_personal(cell: str, column: _Column) -> bool:
-    return column.is_of_customers and column.part in _PERSONAL and plausible(column.part, cell)
 
 
 def _tables(
