@@ -1,17 +1,17 @@
 """Why a sign-in at an issuer fails. Apart from the issuer, whose packages take 7 MB and few installations need."""
 
 
-class IssuerUnavailable(Exception):
-    """The issuer did not answer as it must; `reason` is a word for the log."""
+class SignInFailure(Exception):
+    """A sign-in failed; `reason` is a word for the log."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
 
 
-class TokenRefused(Exception):
-    """An ID token, or the response that carried it, failed a check; `reason` is a word for the log."""
+class IssuerUnavailable(SignInFailure):
+    """The issuer did not answer as it must."""
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
+
+class TokenRefused(SignInFailure):
+    """An ID token, or the response that carried it, failed a check."""
