@@ -4,8 +4,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from schemas.base.errors import FieldProblem
-
 
 class InboundSource(StrEnum):
     """A kind of sender, with its name in the documentation."""
@@ -55,8 +53,3 @@ def connected_status(accepted_at: datetime | None, rejection: Rejection | None) 
     if rejection is not None and (accepted_at is None or rejection.at > accepted_at):
         return "failing"
     return "unknown" if accepted_at is None else "connected"
-
-
-def rejected_fields(problems: tuple[FieldProblem, ...]) -> tuple[RejectedField, ...]:
-    """Return the part of a body's problems that is stored."""
-    return tuple(RejectedField(each.path, each.code) for each in problems)

@@ -15,7 +15,7 @@ import falcon
 
 from runtime.clock import utc_now
 from schemas.base.errors import RiskRelayError
-from schemas.intake.sources import InboundSource, RejectedField, Rejection, rejected_fields
+from schemas.intake.sources import InboundSource, RejectedField, Rejection
 from storage.db.engine import OUTAGES
 from storage.intake import rejections
 
@@ -95,4 +95,6 @@ class RejectionRecorder:
 
 def _troubles(req: falcon.Request, error: RiskRelayError) -> tuple[RejectedField, ...]:
     fault: RejectedField | None = req.context.get("fault")
-    return rejected_fields(error.problems[:MAX_REPORTED_PROBLEMS]) if fault is None else (fault,)
+    if fault is not None:
+        return (fault,)
+    return tuple(RejectedField(each.path, each.code) for each in error.problems[:MAX_REPORTED_PROBLEMS])

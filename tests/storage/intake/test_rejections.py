@@ -6,8 +6,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from schemas.base.errors import FieldProblem
-from schemas.intake.sources import InboundSource, RejectedField, Rejection, rejected_fields
+from schemas.intake.sources import InboundSource, RejectedField, Rejection
 from storage.db.engine import connection, database, rows
 from storage.intake import rejections
 from tests.support.database.query_plans import statements
@@ -82,9 +81,3 @@ def test_a_thread_without_a_connection_gives_its_own_back(database: str) -> None
 
 def is_closed() -> bool:
     return bool(database.is_closed())
-
-
-def test_of_a_problem_its_path_and_its_code_are_kept() -> None:
-    assert rejected_fields((FieldProblem("/page/url", "invalid_url", "Not a valid URL."),)) == (
-        RejectedField("/page/url", "invalid_url"),
-    )
