@@ -447,11 +447,6 @@ class Settings:
         email = (AlertChannel.EMAIL,) if self.smtp_server else ()
         return (*email, *(channel for channel, url in self.alert_urls.items() if url))
 
-    @property
-    def redis_socket(self) -> Path:
-        """The socket of the embedded Redis."""
-        return embedded_redis_socket(self.data_dir)
-
 
 #: Every setting, in the order of the documentation, which is generated from here.
 SETTINGS: Final = tuple(
@@ -475,7 +470,8 @@ def load_settings(env_file: Path | None = None) -> Settings:
     try:
         env.seal()
     except EnvValidationError as invalid:
-        mistakes |= _mistakes(invalid)
+        messages: Any = invalid.error_messages
+        mistakes |= {str(name): [str(text) for text in problems] for name, problems in messages.items()}
     if mistakes:
         raise InvalidSettings(mistakes)
     return _settings(read, env_file.parent.resolve())
@@ -645,8 +641,3 @@ def _group_mistakes(read: Mapping[str, Any]) -> dict[str, list[str]]:
         if given:
             mistakes |= {name: [f"Set it too: {given[0]} needs it."] for name in members if name not in given}
     return mistakes
-
-
-def _mistakes(invalid: EnvValidationError) -> dict[str, list[str]]:
-    messages: Any = invalid.error_messages
-    return {str(name): [str(text) for text in problems] for name, problems in messages.items()}

@@ -24,7 +24,7 @@ from bin.commands.installation.work import WORK_ALONE
 from bin.processes.embedded_redis import EmbeddedRedis, EmbeddedRedisError
 from bin.processes.local_service import DIRECTLY, local_url
 from bin.processes.supervisor import STOP_GRACE_S, Supervisor
-from schemas.settings.definitions import RouteFamily, Settings
+from schemas.settings.definitions import RouteFamily, Settings, embedded_redis_socket
 from storage.db import schema_version
 
 _log: Final = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ def run() -> None:
     with database_at(settings.database_url):
         require_fit()
     make_data_dir(settings)
-    redis = EmbeddedRedis(settings.data_dir, settings.redis_socket) if settings.redis_embedded else None
+    redis = EmbeddedRedis(settings.data_dir, embedded_redis_socket(settings.data_dir)) if settings.redis_embedded else None
     try:
         if redis is not None:
             # First, because it refuses a data folder that another installation uses.
