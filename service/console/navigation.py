@@ -141,7 +141,7 @@ class LiveCounts:
         health = self._navigation.health()
         shown = {name: {"number": min(number, MAX_IN_MENU), "text": _shown(number)} for name, number in counts.items()}
         body = {"counts": shown, "health": health._asdict() if health else None}
-        conditional_requests.send_tagged(req, resp, tagged(json.dumps(body).encode()), falcon.MEDIA_JSON)
+        conditional_requests.send_kept(req, resp, tagged(json.dumps(body).encode()), falcon.MEDIA_JSON)
 
 
 def _shown(number: int | None) -> str:

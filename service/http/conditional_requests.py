@@ -1,11 +1,9 @@
 """Conditional requests: an `ETag` on the response, and 304 for a client that has this version."""
 
 import hashlib
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import falcon
-
-_KEEP: Final = "no-cache"
 
 
 class TaggedBody(NamedTuple):
@@ -20,10 +18,15 @@ def tagged(body: bytes) -> TaggedBody:
     return TaggedBody(body, hashlib.sha256(body).hexdigest()[:32])
 
 
+def send_kept(req: falcon.Request, resp: falcon.Response, tagged_body: TaggedBody, media_type: str) -> None:
+    """Respond as `send_tagged` does, with a body that browsers may keep and ask for anew."""
+    resp.set_header("Cache-Control", "no-cache")
+    send_tagged(req, resp, tagged_body, media_type)
+
+
 def send_tagged(req: falcon.Request, resp: falcon.Response, tagged_body: TaggedBody, media_type: str) -> None:
     """Respond with the body, or with 304 if the client has this version."""
     resp.set_header("ETag", f'"{tagged_body.tag}"')
-    resp.set_header("Cache-Control", _KEEP)
     if matches(req, tagged_body.tag):
         resp.status = falcon.HTTP_304
         return

@@ -59,21 +59,11 @@ _log: Final = logging.getLogger(__name__)
 #: Shows an error as a page, if a page was requested; returns whether it was.
 ShowError = Callable[[falcon.Request, falcon.Response, errors.RiskRelayError], bool]
 
-
-def no_page(_req: falcon.Request, _resp: falcon.Response, _error: errors.RiskRelayError) -> bool:
-    """Show no page."""
-    return False
-
-
 #: Records an error with its status; never fails.
 RecordRejection = Callable[[falcon.Request, errors.RiskRelayError, int], None]
 
 
-def record_nothing(_req: falcon.Request, _error: errors.RiskRelayError, _status: int) -> None:
-    """Record nothing."""
-
-
-def install(app: "falcon.App[Any, Any]", show_error: ShowError = no_page, note: RecordRejection = record_nothing) -> None:
+def install(app: "falcon.App[Any, Any]", show_error: ShowError | None = None, note: RecordRejection | None = None) -> None:
     """Handle every error of `app`: those of pages as pages, and each recorded with `note`."""
     handlers = _ErrorHandlers(show_error, note)
     app.add_error_handler(Exception, handlers.broken)
@@ -86,7 +76,7 @@ def install(app: "falcon.App[Any, Any]", show_error: ShowError = no_page, note: 
 class _ErrorHandlers:
     """Falcon's error handlers."""
 
-    def __init__(self, show_error: ShowError, note: RecordRejection) -> None:
+    def __init__(self, show_error: ShowError | None, note: RecordRejection | None) -> None:
         self._show_error = show_error
         self._note = note
 
@@ -124,12 +114,13 @@ class _ErrorHandlers:
 
     def _send_error(self, req: falcon.Request, resp: falcon.Response, error: errors.RiskRelayError) -> None:
         resp.status = STATUS[error.code]
-        self._note(req, error, STATUS[error.code])
+        if self._note is not None:
+            self._note(req, error, STATUS[error.code])
         for name in _SUCCESS_HEADERS:
             resp.delete_header(name)
         if error.retry_after_s is not None:
             resp.set_header("Retry-After", str(error.retry_after_s))
-        if not self._show_error(req, resp, error):
+        if self._show_error is None or not self._show_error(req, resp, error):
             _send_error_json(req, resp, error)
 
 

@@ -73,15 +73,12 @@ class IdempotentExecutor:
         Raises ValidationFailed for a malformed key, IdempotencyConflict, IdempotencyInProgress.
         """
         request = keyed_request(req)
-        if req.context.is_dry_run:
-            if before_transaction is not None:
-                engine.release()
-                before_transaction()
-            send(resp, 200, {}, _encode(run_and_roll_back(work).body))
-            return
-        if before_transaction is not None and not self._is_stored(request):
+        if before_transaction is not None and (req.context.is_dry_run or not self._is_stored(request)):
             engine.release()
             before_transaction()
+        if req.context.is_dry_run:
+            send(resp, 200, {}, _encode(run_and_roll_back(work).body))
+            return
         ttl = self.ttl
         if request is None and natural_key is not None:
             request = idempotency.naturally_keyed(req.context.principal.key, req.method, str(req.uri_template), natural_key)

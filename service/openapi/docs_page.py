@@ -46,6 +46,6 @@ class DocsPageResource:
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Return the page, or 304 if the client has it."""
         resp.set_header("Content-Security-Policy", CONTENT_SECURITY_POLICY)
-        conditional_requests.send_tagged(req, resp, self._page, falcon.MEDIA_HTML)
+        conditional_requests.send_kept(req, resp, self._page, falcon.MEDIA_HTML)
 
     on_head = on_get

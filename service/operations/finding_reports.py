@@ -127,14 +127,16 @@ def _sarif(project: Project, now: datetime) -> Iterator[str]:
 
 def _run(project: Project, severity: str, found: Iterable[Finding]) -> dict[str, Any]:
     """Return the run of one severity; an empty one closes the alerts of its category."""
-    rules: dict[str, dict[str, Any]] = {}
+    rules: list[dict[str, Any]] = []
     results: list[dict[str, Any]] = []
+    indexes: dict[str, int] = {}
     for each in found:
-        rule = rules.setdefault(each.rule, {**_rule(each), "index": len(rules)})
-        results.append(_result(each, rule["index"]))
-    listed = [{name: value for name, value in rule.items() if name != "index"} for rule in rules.values()]
+        if each.rule not in indexes:
+            indexes[each.rule] = len(rules)
+            rules.append(_rule(each))
+        results.append(_result(each, indexes[each.rule]))
     return {
-        "tool": {"driver": {"name": "RiskRelay", "rules": listed}},
+        "tool": {"driver": {"name": "RiskRelay", "rules": rules}},
         # GitHub's category of the run: what precedes the last slash.
         "automationDetails": {"id": f"riskrelay/project-{project.id}/{severity}/"},
         "results": results,

@@ -100,9 +100,4 @@ class HandoffResource(ApiResource):
         handoff = get_handoff(handoff_id, req.context.principal)
         record = dump(HandoffProgressResponse, handoff.record())
         current = conditional_requests.tagged(json.dumps(record, ensure_ascii=False).encode())
-        resp.set_header("ETag", f'"{current.tag}"')
-        if conditional_requests.matches(req, current.tag):
-            resp.status = falcon.HTTP_304
-            return
-        resp.content_type = falcon.MEDIA_JSON
-        resp.data = current.body
+        conditional_requests.send_tagged(req, resp, current, falcon.MEDIA_JSON)
