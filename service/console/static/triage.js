@@ -154,10 +154,13 @@ document.addEventListener("toggle", ({ target }) => {
 
 // --- the selection
 
+const selection = () => document.getElementById("selection");
+const countPicked = () => all(".row input[type=checkbox]:checked").length;
+
 function countSelected() {
-  const form = document.getElementById("selection");
+  const form = selection();
   if (!form) return;
-  const picked = all(".row input[type=checkbox]:checked").length;
+  const picked = countPicked();
   const isAll = form.elements.all?.checked;
   form.querySelector("[data-selected]").textContent = isAll ? "Every ticket of the list" : `${picked} selected`;
 }
@@ -188,7 +191,13 @@ function follow(name) {
 const isLoading = () => Boolean(ticketOf(document)?.matches('[aria-busy="true"]'));
 
 function press(key) {
-  const found = !isLoading() && ticketOf(document)?.querySelector(`[data-key="${key}"]`);
+  if (isLoading()) return;
+  if (countPicked()) {
+    // The user means the selection, and a decision on another ticket would lose it. Its button shows a summary first.
+    selection().querySelector(`[data-key="${key}"]`)?.click();
+    return;
+  }
+  const found = ticketOf(document)?.querySelector(`[data-key="${key}"]`);
   if (!found) return;
   if (found.matches("details")) {
     found.open = true;

@@ -50,8 +50,8 @@ _VIEWS: Final[Mapping[str, Sequence[ListView]]] = {INBOX: INBOX_VIEWS, DELIVERIE
 _MEANINGS: Final[Mapping[str, str]] = {
     "approve": "Each ticket is frozen as it is and sent to the target. This cannot be undone once it was sent.",
     "dismiss": (
-        "Dismissed tickets are not sent. You can restore them. As “False positive” or “Won't fix”, tickets of a rule also "
-        "keep what later scans find of it; with another reason, that makes a new ticket."
+        "Dismissed tickets are not sent. You can restore them. If the reason is “False positive” or “Won't fix”, what later "
+        "scans find of the rule of a ticket joins it and is not sent either; with another reason, that makes a new ticket."
     ),
     "restore": "Restored tickets wait in the inbox again.",
     "retry": "Each export gets a new schedule of attempts at its target.",

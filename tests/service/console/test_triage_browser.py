@@ -94,6 +94,22 @@ def test_shortcuts_that_are_off_are_turned_on_again_by_the_button_or_by_the_key(
         expect(page.locator(".row :checked")).to_have_count(1)
 
 
+@pytest.mark.parametrize(("key", "decision"), [("a", "approve"), ("d", "dismiss")])
+def test_with_a_selection_keys_decide_on_it_and_not_on_the_ticket_beside_the_list(
+    key: str, decision: str, browser: Browser, running: Installed
+) -> None:
+    with signed_in(browser, running) as context, visit(context, running.at("/inbox")) as seen:
+        page = seen.page
+        page.keyboard.press("x")
+        page.keyboard.press("j")
+        expect_open(page, 1)
+        with page.expect_request(lambda asked: asked.method == "POST") as sent:
+            page.keyboard.press(key)
+        assert sent.value.url == running.at("/inbox/review")
+        assert f"action={decision}" in (sent.value.post_data or "")
+        expect(page.get_by_role("heading", name="1 ticket")).to_be_visible()
+
+
 def test_the_shortcuts_are_listed_for_a_finger_and_not_offered_without_the_script(
     phone: Page, browser: Browser, running: Installed
 ) -> None:

@@ -163,7 +163,7 @@ def test_places_that_were_added_meanwhile_are_not_dismissed_with_the_others(
     [export_id] = scan(1, "#a")
     path = f"/exports/{export_id}"
     # What the reasons mean for later scans is beside them, of a ticket that others join.
-    explained = "it also keeps what later scans find of its rule"
+    explained = "what later scans find of its rule joins it"
     assert (explained in person.get(path).text, explained in person.get(f"/exports/{prepare()}").text) == (True, False)
     typed = {"reason": "false_positive", "note": "Decoration."}
     seen = {**shown_fields(person.get(path), f"{path}/dismiss"), **typed}
