@@ -270,6 +270,8 @@ function update(each, fresh) {
   replace(each, fresh);
   if (fresh.dataset.refresh) return "";
   removeNotice();
+  // A job that is done has changed what the menu counts.
+  renewCounts();
   return fresh.querySelector(".status")?.textContent ?? "";
 }
 

@@ -720,6 +720,20 @@ def test_nothing_is_taken_from_under_somebody_who_types(furnished: Installed, at
     made.page.close()
 
 
+def test_the_counts_of_the_menu_are_renewed_when_what_goes_on_is_over(
+    furnished: Installed, at_furnished: BrowserContext
+) -> None:
+    menu = f'<div data-live="{furnished.at("/counts-made-up")}"><span data-count="inbox">9</span></div>'
+    parts = menu + '<p id="it"{}>115 of 115</p>'
+    made = MadeUp(at_furnished, furnished, parts.format(' data-refresh="0.05"'))
+    body = {"counts": {"inbox": {"number": 4, "text": "4"}}, "health": None}
+    made.page.route(furnished.at("/counts-made-up"), lambda route: route.fulfill(json=body))
+    expect(made.page.locator("[data-count]")).to_have_text("9")
+    made.main = parts.format("")
+    expect(made.page.locator("[data-count]")).to_have_text("4")
+    made.page.close()
+
+
 def test_counts_are_followed_without_moving_what_is_read(furnished: Installed, at_furnished: BrowserContext) -> None:
     menu = '<span data-count="inbox">{}</span><a data-health class="status good">fine</a><a data-new="inbox" hidden></a>'
     made = MadeUp(at_furnished, furnished, f'<div data-live="{furnished.at("/counts-made-up")}">{menu.format(3)}</div>')

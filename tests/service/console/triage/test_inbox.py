@@ -492,7 +492,10 @@ def test_the_tabs_of_deliveries_say_what_is_not_there_and_lead_to_all_exports(pe
     assert "<b>Nothing failed.</b>" in page
     assert "Approve a ticket" not in page
     assert '<a class="button" href="/console/exports">All exports</a>' in page
-    assert "Approve a ticket" in person.get("/deliveries").text
+    for query, text in (("", "Nothing is on its way."), ("view=delivered", "Nothing was delivered yet.")):
+        page = person.get("/deliveries", query).text
+        assert f"<b>{text}</b>" in page
+        assert "Approve a ticket" in page
 
 
 def test_after_the_last_row_comes_the_first_of_the_next_page(person: ConsoleBrowser, customer: Customer) -> None:
