@@ -730,7 +730,8 @@ def test_the_counts_of_the_menu_are_renewed_when_what_goes_on_is_over(
     made.page.route(furnished.at("/counts-made-up"), lambda route: route.fulfill(json=body))
     expect(made.page.locator("[data-count]")).to_have_text("9")
     made.main = parts.format("")
-    expect(made.page.locator("[data-count]")).to_have_text("4")
+    # Without waiting for the next time that the counts are asked for, half a minute later.
+    expect(made.page.locator("[data-count]")).to_have_text("4", timeout=PATIENCE_MS / 3)
     made.page.close()
 
 
