@@ -86,8 +86,9 @@ class RefusedForm(NamedTuple):
     problems: Mapping[str, FieldProblem]
 
 
-#: A template and its variables.
-Shown = tuple[str, Mapping[str, Any]]
+#: The variables of a template, and a template with them.
+Content = Mapping[str, Any]
+Shown = tuple[str, Content]
 
 
 class PageLayout:
@@ -204,10 +205,18 @@ class ConsoleRoute:
             with suppress(RiskRelayError):
                 self._keep_for_error(req, gate.read_fields(req))
             raise
-        form = gate.read_fields(req)
+        form = self.read(req)
         self._keep_for_error(req, form)
         gate.require_own_form(req, user, form)
-        return self._permitted(req, ids), form
+        gate.require_one_account(req, user)
+        # As permitted now: permissions may have changed while the form was sent.
+        user = req.context.user
+        require_permission(self.path.removeprefix(CONSOLE), user.principal, ids)
+        return user, form
+
+    def read(self, req: falcon.Request) -> Fields:
+        """Return the fields of a form."""
+        return self._layout.gate.read_fields(req)
 
     def _keep_for_error(self, req: falcon.Request, form: Fields) -> None:
         """Keep for the page of an error what was typed, and the list that it leads back to."""
@@ -217,13 +226,6 @@ class ConsoleRoute:
     def typed(self, form: Fields) -> dict[str, str]:
         """Return the texts of a form by their labels, for the page of an error, which may be the only one to have them."""
         return {label: form[name] for name, label in self.text_fields.items() if form.get(name, "").strip()}
-
-    def _permitted(self, req: falcon.Request, ids: Mapping[str, str]) -> ConsoleUser:
-        """Return the user who sent a form, as permitted now. Raises Forbidden, NotFound."""
-        user: ConsoleUser = req.context.user
-        self._layout.gate.require_one_account(req, user)
-        require_permission(self.path.removeprefix(CONSOLE), user.principal, ids)
-        return user
 
 
 class RedirectRoute(ConsoleRoute):
@@ -317,12 +319,16 @@ class PageAction(Action):
 class FormPage(ConsolePage, Action):
     """A page with one form; a refused form keeps what was typed and shows the reasons."""
 
+    def content(self, req: falcon.Request, user: ConsoleUser, **ids: str) -> Mapping[str, Any]:
+        """Return the page with a new form."""
+        return self.form(req, user, None, (), **ids)
+
     def again(self, req: falcon.Request, user: ConsoleUser, form: Fields, failed: ValidationFailed, **ids: str) -> Shown:
         """Return the page with the refused form."""
-        return self.template, self.refused(user, form, failed.problems, **ids)
+        return self.template, self.form(req, user, form, failed.problems, **ids)
 
-    def refused(self, user: ConsoleUser, form: Fields, problems: Problems, **ids: str) -> Mapping[str, Any]:
-        """Return the template's variables for a form with problems."""
+    def form(self, req: falcon.Request, user: ConsoleUser, typed: Fields | None, problems: Problems, **ids: str) -> Content:
+        """Return the template's variables; `typed` is a form with `problems`, or None for a new one."""
         raise NotImplementedError
 
 

@@ -15,7 +15,7 @@ of their own.
 import base64
 import hmac
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final, Literal
@@ -30,10 +30,9 @@ from schemas.base.fields import problem
 from schemas.base.principal import Ability, TokenPrincipal
 from schemas.settings.definitions import Settings
 from schemas.url_policy.target_url import DEFAULT_PORTS
+from service.console.form_fields import Fields
 from service.console.permissions import is_offered
-from service.http.limits.large_body_limiter import ByteBudget
 from service.http.limits.rate_limits import RateLimits
-from service.http.multipart_form import MultipartFields, read_multipart
 from service.http.request_pipeline import read_chunk
 from service.operations.accounts.authority import OperatorAccount
 from storage.accounts import sessions, tokens
@@ -134,36 +133,24 @@ class SessionGate:
             self._spend(req, resp, session.principal)
         return user
 
-    def read_fields(self, req: falcon.Request) -> Mapping[str, str]:
+    def read_fields(self, req: falcon.Request, read: Callable[[falcon.Request], Fields] | None = None) -> Fields:
         """Return the fields of a form from a console page, of a browser that may have no session.
 
-        Raises Forbidden, PayloadTooLarge, UnsupportedMediaType, ValidationFailed, RequestTimeout.
+        `read` reads a form with a file. Raises Forbidden, PayloadTooLarge, UnsupportedMediaType, ValidationFailed,
+        RequestTimeout, and what `read` raises.
         """
         self._require_own_origin(req)
         # A slow client may take minutes to send a form; the few database connections must not wait for it.
         engine.release()
-        return _fields(req)
+        return (read or _fields)(req)
 
-    def require_own_form(self, req: falcon.Request, user: ConsoleUser, fields: Mapping[str, str]) -> None:
+    def require_own_form(self, req: falcon.Request, user: ConsoleUser, fields: Fields) -> None:
         """Raise SignInRequired or Forbidden unless the session goes on and the form carries its CSRF token.
 
         Updates `req.context.user`, because permissions may change while the form is sent.
         """
         self._require_still_signed_in(req, user)
         self._require_own_csrf(req, user, fields.get(CSRF_FIELD, ""))
-
-    def read_upload(
-        self, req: falcon.Request, user: ConsoleUser, max_file_bytes: int, budget: ByteBudget
-    ) -> MultipartFields:
-        """Read and check a form with a file.
-
-        Raises LargeBodyOverload, and what `read_fields` and `require_own_form` raise.
-        """
-        self._require_own_origin(req)
-        engine.release()
-        form = read_multipart(req, max_file_bytes, budget)
-        self.require_own_form(req, user, form.fields)
-        return form
 
     def require_one_account(self, req: falcon.Request, user: ConsoleUser) -> None:
         """Raises Forbidden if the browser sent valid sessions of several accounts: one of them may be planted."""

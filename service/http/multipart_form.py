@@ -1,6 +1,5 @@
 """Forms with one file (`multipart/form-data`), read within a limit of bytes."""
 
-from dataclasses import dataclass
 from io import BytesIO
 from typing import Final
 
@@ -22,13 +21,11 @@ _OPTIONS.max_body_part_count = _MAX_FIELDS
 _OPTIONS.max_body_part_buffer_size = MAX_OTHER_BYTES
 
 
-@dataclass(frozen=True, slots=True)
-class MultipartFields:
-    """The text fields of a form, and its file; without one, `content` is empty."""
+class MultipartFields(dict[str, str]):
+    """The fields of a form, with its file; without one, `content` is empty."""
 
-    fields: dict[str, str]
-    file_name: str
-    content: bytes
+    file_name = ""
+    content = b""
 
 
 def read_multipart(req: falcon.Request, max_file_bytes: int, budget: ByteBudget) -> MultipartFields:
@@ -44,8 +41,7 @@ def read_multipart(req: falcon.Request, max_file_bytes: int, budget: ByteBudget)
     if (req.content_length or 0) > max_file_bytes + MAX_OTHER_BYTES:
         raise too_large
     body = _body(req, budget)
-    fields: dict[str, str] = {}
-    file_name, content = "", b""
+    fields = MultipartFields()
     try:
         for part in MultipartForm(BytesIO(body), boundary.encode(), len(body), _OPTIONS):
             name = part.name or ""
@@ -54,14 +50,15 @@ def read_multipart(req: falcon.Request, max_file_bytes: int, budget: ByteBudget)
             if part.filename is None:
                 fields[name] = part.get_data().decode()
             else:
-                fields[name], file_name, content = "", _name_of(part), part.stream.read()
+                fields[name] = ""
+                fields.file_name, fields.content = _name_of(part), part.stream.read()
     except (MultipartParseError, ValueError):
         raise _malformed() from None
-    if len(content) > max_file_bytes:
+    if len(fields.content) > max_file_bytes:
         raise too_large
-    if any("\0" in text for text in (*fields.values(), *fields, file_name)):
+    if any("\0" in text for text in (*fields.values(), *fields, fields.file_name)):
         raise _malformed()
-    return MultipartFields(fields, file_name, content)
+    return fields
 
 
 def _name_of(part: BodyPart) -> str:

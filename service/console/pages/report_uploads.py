@@ -9,11 +9,12 @@ from schemas.base.errors import FieldProblem, ValidationFailed
 from schemas.intake.report_uploads import MAX_FILE_BYTES, ReportUploadStatus, UploadError
 from schemas.report_files.formats import FORMATS
 from schemas.triage.export_filter import PROJECT_ID
-from service.console.form_fields import Problems, by_path
-from service.console.layout import CONSOLE, ConsolePage, PageLayout
+from service.console.form_fields import Fields, Problems, by_path
+from service.console.layout import CONSOLE, ConsolePage, Content, FormPage, PageLayout, Redirect
 from service.console.sessions import ConsoleUser
 from service.console.triage.ticket_list import MAX_PROJECTS
 from service.http.limits.large_body_limiter import MAX_BUFFERED_BYTES, ByteBudget
+from service.http.multipart_form import MultipartFields, read_multipart
 from storage.accounts import projects
 from storage.intake import report_uploads
 
@@ -32,7 +33,7 @@ _ERRORS: Final[Mapping[UploadError, str]] = {
 }
 
 
-class UploadReportPage(ConsolePage):
+class UploadReportPage(FormPage):
     """Takes a report file for a project."""
 
     path = UPLOADS
@@ -42,26 +43,33 @@ class UploadReportPage(ConsolePage):
         super().__init__(layout)
         self._budget = ByteBudget(MAX_BUFFERED_BYTES)
 
-    def content(self, req: falcon.Request, user: ConsoleUser, **_ids: str) -> Mapping[str, Any]:
-        """Return an empty form."""
-        return _form({"project": req.get_param("project") or ""}, user, ())
+    def read(self, req: falcon.Request) -> Fields:
+        """Return the fields of a form, with its file. Raises LargeBodyOverload, and what `read_fields` raises."""
+        return self._layout.gate.read_fields(req, lambda sent: read_multipart(sent, MAX_FILE_BYTES, self._budget))
 
-    def on_post(self, req: falcon.Request, resp: falcon.Response, **_ids: str) -> None:
-        """Store the report, or show the form again with the reasons."""
-        gate = self._layout.gate
-        form = gate.read_upload(req, gate.authenticate(req, resp), MAX_FILE_BYTES, self._budget)
-        user = self._permitted(req, {})
-        typed = form.fields
-        project_id, run = typed.get("project", ""), typed.get("scan_run_id", "")
-        try:
-            if not form.content:
-                raise ValidationFailed(FieldProblem("/report", "required", "Choose a report file that is not empty."))
-            made = self._operations.report_uploads.upload(project_id, run, form.file_name, form.content, user.principal)
-        except ValidationFailed as failed:
-            resp.status = falcon.HTTP_422
-            self._layout.render(req, resp, self.template, _form(typed, user, failed.problems), user)
-            return
-        self._layout.redirect(resp, f"/report-uploads/{made.id}", done="report_uploaded")
+    def form(self, req: falcon.Request, user: ConsoleUser, typed: Fields | None, problems: Problems, **_ids: str) -> Content:
+        """Return the form with the projects to choose from, and the newest uploads."""
+        typed = typed or {"project": req.get_param("project") or ""}
+        offered, chosen = projects.list_page(user.account_id, MAX_PROJECTS), typed.get("project", "")
+        if PROJECT_ID.fullmatch(chosen) and chosen not in {str(each.id) for each in offered}:
+            offered += projects.list_page(user.account_id, 1, visible=[int(chosen)])
+        return {
+            "projects": offered,
+            "chosen": chosen,
+            "scan_run_id": typed.get("scan_run_id", ""),
+            "formats": [each.title for each in FORMATS.values()],
+            "max_mib": MAX_FILE_BYTES // 1024**2,
+            "uploads": report_uploads.list_newest(user.account_id, _FEW),
+            "problems": by_path(problems),
+        }
+
+    def act(self, user: ConsoleUser, form: Fields, **_ids: str) -> Redirect:
+        """Store the report. Raises ValidationFailed."""
+        if not isinstance(form, MultipartFields) or not form.content:
+            raise ValidationFailed(FieldProblem("/report", "required", "Choose a report file that is not empty."))
+        project_id, run = form.get("project", ""), form.get("scan_run_id", "")
+        made = self._operations.report_uploads.upload(project_id, run, form.file_name, form.content, user.principal)
+        return Redirect(f"/report-uploads/{made.id}", "report_uploaded")
 
 
 class ReportUploadPage(ConsolePage):
@@ -80,18 +88,3 @@ class ReportUploadPage(ConsolePage):
             "is_running": upload.status in {ReportUploadStatus.WAITING, ReportUploadStatus.RUNNING},
             "error": _ERRORS[upload.error] if upload.error else "",
         }
-
-
-def _form(typed: Mapping[str, str], user: ConsoleUser, problems: Problems) -> dict[str, Any]:
-    offered, chosen = projects.list_page(user.account_id, MAX_PROJECTS), typed.get("project", "")
-    if PROJECT_ID.fullmatch(chosen) and chosen not in {str(each.id) for each in offered}:
-        offered += projects.list_page(user.account_id, 1, visible=[int(chosen)])
-    return {
-        "projects": offered,
-        "chosen": chosen,
-        "scan_run_id": typed.get("scan_run_id", ""),
-        "formats": [each.title for each in FORMATS.values()],
-        "max_mib": MAX_FILE_BYTES // 1024**2,
-        "uploads": report_uploads.list_newest(user.account_id, _FEW),
-        "problems": by_path(problems),
-    }

@@ -3,9 +3,6 @@
 A token is stored in the vault and in no page; a worker tries it at once, so that the next page shows what is missing.
 """
 
-from collections.abc import Mapping
-from typing import Any
-
 import falcon
 
 from schemas.content_policy.checked_form import read_checked
@@ -13,8 +10,8 @@ from schemas.targets.forms import TargetForm
 from schemas.targets.providers import provider, providers
 from schemas.targets.target import TargetRequest
 from schemas.trackers.registry import GENERIC_WEBHOOK, TRACKERS
-from service.console.form_fields import Fields, Problems
-from service.console.layout import FormPage, Redirect
+from service.console.form_fields import Fields, Problems, by_path
+from service.console.layout import Content, FormPage, Redirect
 from service.console.sessions import ConsoleUser
 from service.console.targets.forms import (
     checked_secret,
@@ -36,18 +33,25 @@ class AddTargetPage(FormPage):
     template = "target_add.html"
     text_fields = target_texts()
 
-    def content(self, req: falcon.Request, user: ConsoleUser, **_ids: str) -> Mapping[str, Any]:
-        """Return the providers, or an empty form of one. Raises WebhooksForbidden."""
+    def form(self, req: falcon.Request, user: ConsoleUser, typed: Fields | None, problems: Problems, **_ids: str) -> Content:
+        """Return the providers, or the form of one, without its secret. Raises WebhooksForbidden."""
         require_webhooks(user)
-        return _content(req.get_param("provider"), {}, ())
+        key = req.get_param("provider") if typed is None else _key(typed)
+        found = None if key is None else provider(key)
+        inputs = setting_inputs(found, typed or {}) if found else []
+        return {
+            "providers": list(providers()),
+            "provider": found,
+            "tracker": None if found is None else TRACKERS.get(found.key),
+            "inputs": inputs,
+            "shown_paths": {"/name", "/base_url", "/max_per_minute", "/secret", *(each.path for each in inputs)},
+            "typed": {**without_credential(typed or {}), "secret": ""},
+            "problems": by_path(by_setting(problems)),
+        }
 
     def typed(self, form: Fields) -> dict[str, str]:
         """Return the texts of the form by their labels, without a credential in the URL."""
         return super().typed(without_credential(form))
-
-    def refused(self, user: ConsoleUser, form: Fields, problems: Problems, **_ids: str) -> Mapping[str, Any]:
-        """Return the form as it was typed, without its secret, with its problems."""
-        return _content(_key(form), form, problems)
 
     def act(self, user: ConsoleUser, form: Fields, **_ids: str) -> Redirect:
         """Check the URL, create the target, and have a worker try a tracker's token.
@@ -80,17 +84,3 @@ class AddTargetPage(FormPage):
 
 def _key(form: Fields) -> str:
     return form.get("provider", GENERIC_WEBHOOK)
-
-
-def _content(key: str | None, typed: Mapping[str, str], problems: Problems) -> dict[str, Any]:
-    found = None if key is None else provider(key)
-    inputs = setting_inputs(found, typed) if found else []
-    return {
-        "providers": list(providers()),
-        "provider": found,
-        "tracker": None if found is None else TRACKERS.get(found.key),
-        "inputs": inputs,
-        "shown_paths": {"/name", "/base_url", "/max_per_minute", "/secret", *(each.path for each in inputs)},
-        "typed": {**without_credential(typed), "secret": ""},
-        "problems": {each.path: each for each in by_setting(problems)},
-    }

@@ -20,7 +20,7 @@ from schemas.intake.scanner import SEVERITIES
 from schemas.triage.bulk_decisions import CHANGED
 from schemas.triage.decision_forms import DismissalForm, DismissalRequest, Edit, EditForm
 from service.console.form_fields import VERSION_NUMBER, Fields, Problems, entries_of, normalize_line_breaks, safe_next
-from service.console.layout import CONSOLE, Action, ConsolePage, FormPage, PageAction, PageLayout, Redirect
+from service.console.layout import CONSOLE, Action, ConsolePage, Content, FormPage, PageAction, PageLayout, Redirect
 from service.console.preferences import remember_keys, remember_target
 from service.console.sessions import ConsoleUser
 from service.console.triage.ticket_view import SNOOZES
@@ -204,10 +204,23 @@ class EditPage(FormPage):
     template = "edit.html"
     text_fields: ClassVar = {"title": "Title", "description": "Description", "labels": "Labels, one a line"}
 
-    def content(self, req: falcon.Request, user: ConsoleUser, **ids: str) -> Mapping[str, Any]:
-        """Return the ticket. Raises ExportNotFound, Conflict for one that is not prepared."""
+    def form(self, req: falcon.Request, user: ConsoleUser, typed: Fields | None, problems: Problems, **ids: str) -> Content:
+        """Return the ticket, or what was typed. Raises ExportNotFound, Conflict for one that is not prepared."""
         export = _prepared(ids["export_id"], user)
-        return _edit_content(export, dict(export.ticket), safe_next(req.get_param("then") or ""), (), export.ticket_digest)
+        # What somebody else saved meanwhile is what the text that was typed would replace.
+        is_stale = any(each.code == "ticket_changed" for each in problems)
+        digest = export.ticket_digest if typed is None else typed.get("ticket_digest", "")
+        return {
+            # Only the page that says that the ticket changed shows the ticket of now.
+            "ticket_digest": export.ticket_digest if is_stale else digest,
+            "export": export,
+            "parts": dict(export.ticket) if typed is None else _parts(typed),
+            "then": safe_next((req.get_param("then") or "") if typed is None else typed.get("then", "")),
+            "problems": {f"/{each.path.strip('/').partition('/')[0]}": each for each in problems},
+            "is_stale": is_stale,
+            "original": export.ticket if is_stale else export.original_ticket or export.ticket,
+            "severities": tuple(reversed(SEVERITIES)),
+        }
 
     def act(self, user: ConsoleUser, form: Fields, **ids: str) -> Redirect:
         """Change the ticket. Raises ExportNotFound, Conflict for one that is not prepared, ValidationFailed."""
@@ -221,11 +234,6 @@ class EditPage(FormPage):
                 raise ValidationFailed(problem("/ticket_digest", "ticket_changed"))
             self._operations.exports.edit(export.id, user.principal, edit)
         return Redirect(safe_next(form.get("then", "")) or f"/exports/{export.id}", "edited")
-
-    def refused(self, user: ConsoleUser, form: Fields, problems: Problems, **ids: str) -> Mapping[str, Any]:
-        """Return the ticket as it was typed, with its problems. Raises ExportNotFound, Conflict."""
-        export = _prepared(ids["export_id"], user)
-        return _edit_content(export, _parts(form), safe_next(form.get("then", "")), problems, form.get("ticket_digest", ""))
 
 
 class Shortcuts(Action):
@@ -295,20 +303,3 @@ def _changed(parts: Mapping[str, Any], ticket: Mapping[str, Any], *, is_stale: b
 
 def _of_severity(label: str, severity: str) -> str:
     return f"severity:{severity}" if label in _SEVERITY_LABELS else label
-
-
-def _edit_content(export: Export, parts: Mapping[str, Any], then: str, problems: Problems, digest: str) -> dict[str, Any]:
-    """Return the variables of the form; `digest` is that of the ticket which the user saw."""
-    # What somebody else saved meanwhile is what the text that was typed would replace.
-    is_stale = any(each.code == "ticket_changed" for each in problems)
-    return {
-        # Only the page that says that the ticket changed shows the ticket of now.
-        "ticket_digest": export.ticket_digest if is_stale else digest,
-        "export": export,
-        "parts": parts,
-        "then": then,
-        "problems": {f"/{each.path.strip('/').partition('/')[0]}": each for each in problems},
-        "is_stale": is_stale,
-        "original": export.ticket if is_stale else export.original_ticket or export.ticket,
-        "severities": tuple(reversed(SEVERITIES)),
-    }

@@ -26,7 +26,7 @@ from schemas.triage.approval_rules import (
 )
 from schemas.triage.export_filter import PROJECT_ID
 from service.console.form_fields import Fields, Problems, entries_of, normalize_line_breaks
-from service.console.layout import CONSOLE, Action, ConsolePage, FormPage, PageLayout, Redirect
+from service.console.layout import CONSOLE, Action, ConsolePage, Content, FormPage, PageLayout, Redirect
 from service.console.sessions import ConsoleUser
 from service.console.triage.ticket_list import MAX_PROJECTS
 from service.console.triage.ticket_view import MAX_TARGETS, REASONS, SOURCES
@@ -110,21 +110,19 @@ class _RuleFormPage(FormPage):
     template = "rule.html"
     text_fields: ClassVar = {"name": "Name", "rule": "Rule code", "page_path": "Path of the page", "labels": "Labels"}
 
-    def refused(self, user: ConsoleUser, form: Fields, problems: Problems, **ids: str) -> Mapping[str, Any]:
-        """Return the form as it was typed, with its problems."""
-        return _form_content(user, form, problems, ids.get("rule_id"))
-
 
 class NewRulePage(_RuleFormPage):
     """Adds a rule; `?rule=` and `?project_id=` fill the form for a ticket."""
 
     path = f"{RULES}/new"
 
-    def content(self, req: falcon.Request, user: ConsoleUser, **_ids: str) -> Mapping[str, Any]:
-        """Return an empty form."""
-        typed = {name: str(req.params[name]) for name in _TEXTS if isinstance(req.params.get(name), str)}
-        kind = "approve" if Ability.APPROVE_EXPORTS in user.principal.abilities else "label"
-        return _form_content(user, {**typed, "type": kind}, (), None)
+    def form(self, req: falcon.Request, user: ConsoleUser, typed: Fields | None, problems: Problems, **_ids: str) -> Content:
+        """Return an empty form, or what was typed."""
+        if typed is None:
+            kind = "approve" if Ability.APPROVE_EXPORTS in user.principal.abilities else "label"
+            given = {name: str(req.params[name]) for name in _TEXTS if isinstance(req.params.get(name), str)}
+            typed = {**given, "type": kind}
+        return _form_content(user, typed, problems)
 
     def act(self, user: ConsoleUser, form: Fields, **_ids: str) -> Redirect:
         """Add the rule. Raises ValidationFailed."""
@@ -138,10 +136,15 @@ class RulePage(_RuleFormPage):
 
     path = RULE
 
-    def content(self, req: falcon.Request, user: ConsoleUser, **ids: str) -> Mapping[str, Any]:
-        """Return the rule as the form has it. Raises NotFound."""
+    def form(self, req: falcon.Request, user: ConsoleUser, typed: Fields | None, problems: Problems, **ids: str) -> Content:
+        """Return the rule as the form has it, or what was typed. Raises NotFound."""
         rule = self._operations.approval_rules.get(ids["rule_id"], user.principal)
-        return {**_form_content(user, _typed(rule), (), rule.id), "digest": _digest(rule)}
+        content = {**_form_content(user, _typed(rule) if typed is None else typed, problems), "rule_id": rule.id}
+        is_stale = any(each.code == "rule_changed" for each in problems)
+        if typed is None or is_stale:
+            # Only beside the rule as it is now, what was typed may replace that rule.
+            content["digest"] = _digest(rule)
+        return {**content, "present": _in_words([rule], user)[0] if is_stale else None}
 
     def act(self, user: ConsoleUser, form: Fields, **ids: str) -> Redirect:
         """Change the rule. Raises NotFound, ValidationFailed."""
@@ -153,14 +156,6 @@ class RulePage(_RuleFormPage):
             raise ValidationFailed(problem("/digest", "rule_changed"))
         saved = self._operations.approval_rules.change(ids["rule_id"], change, user.principal)
         return _SAVED if saved.enabled else Redirect("/rules", "rule_saved_off")
-
-    def refused(self, user: ConsoleUser, form: Fields, problems: Problems, **ids: str) -> Mapping[str, Any]:
-        """Return the form as it was typed; only beside the rule as it is now, it may replace that rule. Raises NotFound."""
-        content = super().refused(user, form, problems, **ids)
-        if not any(each.code == "rule_changed" for each in problems):
-            return content
-        rule = self._operations.approval_rules.get(ids["rule_id"], user.principal)
-        return {**content, "digest": _digest(rule), "present": _in_words([rule], user)[0]}
 
 
 class SwitchRule(Action):
@@ -265,12 +260,12 @@ def _digest(rule: ApprovalRule) -> str:
     return hashlib.sha256(canonical({**_typed(rule)})).hexdigest()
 
 
-def _form_content(user: ConsoleUser, typed: Mapping[str, str], problems: Problems, rule_id: str | None) -> dict[str, Any]:
+def _form_content(user: ConsoleUser, typed: Fields, problems: Problems) -> dict[str, Any]:
     # A problem of one label is at its number.
     by_field = {"/labels" if "/labels" in each.path else f"/{each.path.rpartition('/')[2]}": each for each in problems}
     worded = {name: replace(each, message=_MESSAGES.get((name, each.code), each.message)) for name, each in by_field.items()}
     return {
-        "rule_id": rule_id,
+        "rule_id": None,
         "lacks_approval": Ability.APPROVE_EXPORTS not in user.principal.abilities,
         "digest": typed.get("digest", ""),
         "present": None,
