@@ -174,7 +174,7 @@ class ExportFilterForm(RecordForm):
     rule = OneOrMore("rules", "Only exports of exactly these rule codes; a comma in one is written `\\,`.")
     target_id = OneOrMore("target_ids", "Only exports for these targets.", form=_TARGET_ID)
     host = Hosts("hosts", "Only exports with a page on one of these hosts, any page of a group.")
-    q = SearchText("Only exports with all these words in their title, description or URLs, in any case.")
+    q = SearchText("Only exports with all these whole words in their title, description or URLs, in any case.")
     created_after = Timestamp(metadata={"description": "Only exports prepared at this time or later."})
     created_before = Timestamp(metadata={"description": "Only exports prepared before this time."})
 

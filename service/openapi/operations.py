@@ -7,18 +7,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from marshmallow import Schema
+from marshmallow import Schema, fields
 
 from schemas.accounts.forms import MAX_ROW_ID
 from schemas.api.response_fields import ResponseSchema, page_schema
-from schemas.base.fields import MAX_ID
+from schemas.base.fields import MAX_ID, Form
 from schemas.compliance.requests import SHOP_HEADER, TOPIC_HEADER, Topic
-from schemas.exports.state_machine import ExportStatus
-from schemas.exports.tickets.ticket import SOURCE_TYPES
-from schemas.findings.life_cycle import FindingState
-from schemas.intake.scanner import SEVERITIES
 from schemas.targets.target import TargetStatus
-from schemas.triage.export_filter import MAX_PROJECT_ID, MAX_SEARCH, MAX_VALUES, ExportSort
+from schemas.triage.export_filter import MAX_PROJECT_ID, ExportFilterForm, ExportSort, OneOrMore, ProjectIdValues, SearchText
+from schemas.triage.finding_filter import FindingFilterForm
 from service.http.paging import DEFAULT_LIMIT, MAX_LIMIT
 from service.openapi.docs_page import FILES
 from service.openapi.examples import example_id, example_of
@@ -186,13 +183,25 @@ def _words(words: Iterable[str]) -> list[str]:
     return [str(word) for word in words]
 
 
-def _several(name: str, description: str, entry: Mapping[str, Any], **more: Any) -> dict[str, Any]:
-    schema = {"type": "array", "minItems": 1, **more, "items": dict(entry)}
-    return _query(name, f"{description}, separated by commas.", schema, style="form", explode=False)
+def _filters(of: str, form: Form) -> dict[str, dict[str, Any]]:
+    """Return the filters of a list as parameters, by the names of their components."""
+    return {f"{of}{name.title().replace('_', '')}": _filter(name, field) for name, field in form.fields.items()}
 
 
-def _several_of(name: str, description: str, words: Iterable[str]) -> dict[str, Any]:
-    return _several(name, description, {"type": "string", "enum": _words(words)})
+def _filter(name: str, values: fields.Field[Any]) -> dict[str, Any]:
+    description = values.metadata["description"]
+    if isinstance(values, SearchText):
+        return _query(name, description, {"type": "string", "minLength": 1, "maxLength": values.max_length})
+    if not isinstance(values, OneOrMore):
+        return _query(name, description, _TIME)
+    schema: dict[str, Any] = {"type": "array", "minItems": 1, "maxItems": values.at_most, "items": _TEXT}
+    if isinstance(values, ProjectIdValues):
+        schema["items"] = {"type": "integer", "minimum": 1, "maximum": MAX_PROJECT_ID}
+    elif name == "target_id":
+        schema["items"] = _id("tgt")
+    elif values.allowed:
+        schema = {"type": "array", "minItems": 1, "items": {"type": "string", "enum": _words(values.allowed)}}
+    return _query(name, f"{description} Several are separated by commas.", schema, style="form", explode=False)
 
 
 #: Printable characters.
@@ -200,8 +209,12 @@ _WORD: Final = {"type": "string", "pattern": "^[!-~]{1,200}$"}
 _TIME: Final = {"type": "string", "format": "date-time"}
 _TEXT: Final = {"type": "string"}
 
+EXPORT_FILTERS: Final = _filters("Export", ExportFilterForm())
+FINDING_FILTERS: Final = _filters("Finding", FindingFilterForm())
 #: Every parameter, by the name of its component.
 PARAMETERS: Final[Mapping[str, Mapping[str, Any]]] = {
+    **EXPORT_FILTERS,
+    **FINDING_FILTERS,
     "ExportId": _path("export_id", "exp", "The export. Another account's is a 404."),
     "TargetId": _path("target_id", "tgt", "The target. Another account's is a 404."),
     "RecoveryId": _path("recovery_id", "rec", "The recovery. Another account's is a 404."),
@@ -248,30 +261,6 @@ PARAMETERS: Final[Mapping[str, Mapping[str, Any]]] = {
         {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT},
     ),
     "Cursor": _query("cursor", "`next_cursor` of the previous page.", _TEXT),
-    "ExportStatuses": _several_of("status", "Only exports with one of these statuses", ExportStatus),
-    "FindingStates": _several_of("state", "Only findings in one of these states", FindingState),
-    "Severities": _several_of("severity", "Only those with one of these severities", SEVERITIES),
-    "ProjectIds": _several(
-        "project_id",
-        "Only those of these projects",
-        {"type": "integer", "minimum": 1, "maximum": MAX_PROJECT_ID},
-        maxItems=MAX_VALUES,
-    ),
-    "TargetIds": _several("target_id", "Only exports for these targets", _id("tgt"), maxItems=MAX_VALUES),
-    "Rules": _several(
-        "rule", "Only those of these rule codes (a comma in one is written `\\,`)", _TEXT, maxItems=MAX_VALUES
-    ),
-    "Hosts": _several(
-        "host", "Only those with a page on one of these hosts, any page of a group", _TEXT, maxItems=MAX_VALUES
-    ),
-    "SearchWords": _query(
-        "q",
-        "Only those with all these words in the title, the description or a URL, in any case. Words are whole words of "
-        "letters and digits; other characters separate them.",
-        {"type": "string", "minLength": 1, "maxLength": MAX_SEARCH},
-    ),
-    "CreatedAfter": _query("created_after", "Only exports prepared at this time or later.", _TIME),
-    "CreatedBefore": _query("created_before", "Only exports prepared before this time.", _TIME),
     "ExportSort": _query(
         "sort",
         "The order: newest, oldest, highest severity or most findings first; equal ones are the newest first.",
@@ -280,7 +269,6 @@ PARAMETERS: Final[Mapping[str, Mapping[str, Any]]] = {
     "Facets": _query(
         "facets", "`true` adds how many exports there are with each value.", {"type": "string", "enum": ["true", "false"]}
     ),
-    "SourceTypes": _several_of("source", "Only exports from one of these kinds of source", SOURCE_TYPES),
     "TargetStatus": _query("status", "Only targets with this status.", {"type": "string", "enum": _words(TargetStatus)}),
     "IfNoneMatch": _header(
         "If-None-Match", "The `ETag` of the version that you have; the response is 304 while it is current.", _TEXT

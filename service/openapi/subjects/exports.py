@@ -13,7 +13,7 @@ from schemas.api.exports import (
 )
 from schemas.api.receipts import DeliveryReceiptResponse
 from service.openapi.examples import AT, example_of
-from service.openapi.operations import PAGING, TARGET_ID, Operations, Record, SuccessResponse, operation
+from service.openapi.operations import EXPORT_FILTERS, PAGING, TARGET_ID, Operations, Record, SuccessResponse, operation
 
 TICKET: Final = example_of(TicketResponse)
 _EXPORT: Final = Record("export", ExportResponse, "TicketExport")
@@ -65,11 +65,6 @@ _LIST: Final = {
         "rule": {},
     },
 }
-_LIST_PARAMETERS: Final = (
-    *("ExportStatuses", "Severities", "ProjectIds", "SourceTypes", "Rules", "TargetIds", "Hosts", "SearchWords"),
-    *("CreatedAfter", "CreatedBefore", "ExportSort", "Facets", *PAGING),
-)
-
 OPERATIONS: Final[Operations] = {
     "POST /api/ticket-exports": operation(
         "prepareTicketExport",
@@ -89,7 +84,7 @@ OPERATIONS: Final[Operations] = {
         "filters and its order: with others the response is a 422. If you sort by time, an export that exists while you "
         "read all pages is listed exactly once.",
         SuccessResponse(200, "A page of exports.", ExportListResponse, _LIST, ("Link",)),
-        parameters=_LIST_PARAMETERS,
+        parameters=(*EXPORT_FILTERS, "ExportSort", "Facets", *PAGING),
     ),
     "GET /api/ticket-exports/{export_id}": operation(
         "readTicketExport",
