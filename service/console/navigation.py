@@ -80,7 +80,7 @@ class Navigation:
 
     def menu(self, user: ConsoleUser, *, may_ask: bool = True) -> Menu:
         """Return the user's menu; unless it `may_ask` the database, from what is cached."""
-        counts = self.counts_for(user, may_ask=may_ask)
+        counts = self.counts(user, may_ask=may_ask)
         offered = {item for item in MENU if user.may(item.path) and (user.is_operator or not item.is_for_operator)}
         # Without the operator's entries there is no second group.
         split = _OVERVIEW if any(item.is_for_operator for item in offered) else len(MENU)
@@ -90,23 +90,24 @@ class Navigation:
         shown = {item.icon: _shown(counts.get(item.icon)) for item in MENU if item.has_count}
         return Menu(first, rest, installation, shown, self.health(may_ask=may_ask))
 
-    def counts_for(self, user: ConsoleUser, *, may_ask: bool = True) -> Mapping[str, int]:
-        """Return the counts that a user sees: none for one whose roles are in single projects, as they are of all."""
-        return {} if user.principal.projects is not None else self.counts(user.account_id, may_ask=may_ask)
+    def counts(self, user: ConsoleUser, *, may_ask: bool = True) -> Mapping[str, int]:
+        """Return the counts of an account by the name of their icon, none if they are not known.
 
-    def counts(self, account_id: int, *, may_ask: bool = True) -> Mapping[str, int]:
-        """Return the counts of an account by the name of their icon, none if they are not known."""
-        at, counts = self._counts.get(account_id, (0.0, {}))
+        None for a user whose roles are in single projects, because they are of all.
+        """
+        if user.principal.projects is not None:
+            return {}
+        at, counts = self._counts.get(user.account_id, (0.0, {}))
         if not may_ask or time.monotonic() - at < COUNTS_S:
             return counts
         self.health()
         if self._health is None or not self._health[2]:
             return {}
         try:
-            counts = menu_counts.count(account_id, utc_now())._asdict()
+            counts = menu_counts.count(user.account_id, utc_now())._asdict()
         except OUTAGES:
             return {}
-        self._counts[account_id] = (time.monotonic(), counts)
+        self._counts[user.account_id] = (time.monotonic(), counts)
         if len(self._counts) > _MAX_ACCOUNTS:
             self._counts.popitem(last=False)
         return counts
@@ -137,7 +138,7 @@ class LiveCounts:
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Respond with `{"counts": {NAME: {"number", "text"}}, "health": {"text", "tone"}}`, or with 304."""
         user = self._gate.authenticate(req, resp)
-        counts = self._navigation.counts_for(user)
+        counts = self._navigation.counts(user)
         health = self._navigation.health()
         shown = {name: {"number": min(number, MAX_IN_MENU), "text": _shown(number)} for name, number in counts.items()}
         body = {"counts": shown, "health": health._asdict() if health else None}

@@ -1,6 +1,7 @@
 """Where a ticket's findings are, as rows and tickets show it: hosts, pages, a location on each, and which are fixed."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
@@ -15,9 +16,10 @@ _MAX_FINDINGS: Final = 500
 
 
 class TicketPlace(NamedTuple):
-    """One place of a ticket; `page` is the URL without its origin. The finding is one that is not fixed, if there is one."""
+    """One place of a ticket; `page` is the URL without its `host`. The finding is one that is not fixed, if there is one."""
 
     url: str
+    host: str
     page: str
     location: str
     finding_id: str | None = None
@@ -49,7 +51,7 @@ def places_with_findings(export: Export) -> list[TicketPlace]:
 def row_line(export: Export) -> str:
     """Return the line below the title of a row: site, pages, rule, and changes."""
     places = places_of(export)
-    hosts = list(dict.fromkeys(filter(None, (_host(place.url) for place in places))))
+    hosts = list(dict.fromkeys(place.host for place in places if place.host))
     pages = list(dict.fromkeys(place.page for place in places))
     total, fixed = export.findings or (len(places), 0)
     parts = [
@@ -74,23 +76,14 @@ def _pages(pages: Sequence[str], total: int) -> str:
 
 
 def _place(url: Any, location: Any) -> TicketPlace:
+    """Return a place; the page of a text that is no URL is the text."""
     text = str(url or "")
-    return TicketPlace(text, _page(text), str(location or ""))
-
-
-def _page(url: str) -> str:
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return url
-    return f"{parts.path or '/'}{f'?{parts.query}' if parts.query else ''}" if parts.netloc else url
-
-
-def _host(url: str) -> str:
-    try:
-        return urlsplit(url).netloc
-    except ValueError:
-        return ""
+    host, page = "", text
+    with suppress(ValueError):
+        parts = urlsplit(text)
+        if parts.netloc:
+            host, page = parts.netloc, f"{parts.path or '/'}{f'?{parts.query}' if parts.query else ''}"
+    return TicketPlace(text, host, page, str(location or ""))
 
 
 def _object(value: Any) -> dict[str, Any]:
