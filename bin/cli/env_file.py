@@ -1,7 +1,7 @@
 """Changes lines of `.env` atomically.
 
-The new text is written to a temporary file with mode 0600, which replaces `.env`: an interruption leaves either the old or
-the new file.
+The new text is written to a temporary file with mode 0600, which replaces `.env` once it is on the disk: an interruption
+leaves either the old or the new file.
 
 A new first key is refused if its line cannot be parsed, and if the file is not the source of the keys in use: a key added
 there would have no effect.
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from bin.cli.output import Refused
-from runtime.files import sync
+from runtime.files import replacing
 
 _LINE: Final = re.compile(
     r"^(?P<name>[ \t]*(?:export[ \t]+)?ENCRYPTION_KEYS[ \t]*=[ \t]*)(?P<quote>['\"]?)(?P<keys>[A-Za-z0-9+/=, ]+)(?P=quote)"
@@ -66,19 +66,9 @@ def _with_key(text: str, key: bytes, in_use: Sequence[bytes]) -> str | None:
 
 
 def _replace(path: Path, text: str) -> None:
-    draft = path.with_name(f"{path.name}.new")
-    draft.unlink(missing_ok=True)
-    try:
-        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            _give_to_owner(file.fileno(), path)
-            file.write(text.encode())
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
-    # Before anything is encrypted with the new key.
-    sync(path.parent)
+    with replacing(path) as file:
+        _give_to_owner(file.fileno(), path)
+        file.write(text)
 
 
 def _give_to_owner(descriptor: int, path: Path) -> None:

@@ -27,7 +27,7 @@ from bin.cli.installation import (
 from bin.cli.output import Refused, echo
 from bin.cli.terminal import is_terminal
 from runtime.clock import utc_now
-from runtime.files import sync
+from runtime.files import replacing, sync
 from schemas.base.principal import ABILITIES, TokenKind
 from schemas.settings.definitions import (
     ENV_FILE_VARIABLE,
@@ -102,10 +102,12 @@ def _draft_of(env_file: Path) -> Iterator[Path]:
     draft = env_file.with_name(".env.new")
     with _writing(env_file):
         try:
-            _write_private(draft, _HEADER + _lines(_generated()))
+            descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         except FileExistsError:
             raise Refused(f"{draft} exists: another init is running or was killed; delete it and try again.") from None
     try:
+        with _writing(env_file), os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(_HEADER + _lines(_generated()))
         yield draft
     except BaseException:
         # Nothing was committed to the database, so nothing needs these keys.
@@ -231,7 +233,8 @@ def _keep_token(token: str, path: Path) -> str:
         return f"The first API token, shown only once: {token}"
     with _writing(path):
         path.unlink(missing_ok=True)
-        _write_private(path, f"{token}\n")
+        with replacing(path) as file:
+            file.write(f"{token}\n")
     return f"The first API token is in {path}; store it elsewhere and delete the file."
 
 
@@ -243,14 +246,3 @@ def _writing(path: Path) -> Iterator[None]:
     except OSError as failed:
         fix = "create its folder, free space, or become the owner of the folder"
         raise Refused(f"{path} cannot be written: {failed.strerror}; {fix}.") from None
-
-
-def _write_private(path: Path, text: str) -> None:
-    """Write a new file with mode 0600, completely or not at all."""
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-        try:
-            file.write(text)
-            file.flush()
-        except OSError:
-            path.unlink()
-            raise

@@ -121,12 +121,6 @@ def test_an_empty_variable_does_not_hide_the_keys_of_the_file(shell: KeyShell) -
     assert shell.json("--dry-run")["keys"] == 2
 
 
-def test_a_draft_that_a_killed_run_left_is_no_hindrance(shell: KeyShell) -> None:
-    shell.env_file.with_name(".env.new").write_text("half a li")
-    assert shell.json("--generate")["keys"] == 2
-    assert not shell.env_file.with_name(".env.new").exists()
-
-
 def test_keys_of_the_environment_are_left_to_who_set_them(shell: KeyShell, tmp_path: Path) -> None:
     before = shell.env_file.read_bytes()
     shell.environment["ENCRYPTION_KEYS"] = text_of(OLD)
