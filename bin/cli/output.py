@@ -33,10 +33,13 @@ def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
         click.echo(shown, nl=nl)
 
 
-def echo_styled(text: str, *, color: bool | None) -> None:
-    """Print text with styles; the caller passes every part that is not its own through `printable`. Raises Refused."""
+def echo_styled(text: str) -> None:
+    """Print text, on a terminal with styles unless NO_COLOR is set. Raises Refused.
+
+    The caller passes every part that is not its own through `printable`.
+    """
     with _written():
-        click.echo(text, color=color)
+        click.echo(text, color=False if os.environ.get("NO_COLOR") else None)
 
 
 def write_file(text: str) -> None:

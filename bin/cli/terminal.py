@@ -1,4 +1,4 @@
-"""Terminal helpers: secret input, progress and color."""
+"""Terminal helpers: secret input and progress."""
 
 import os
 import sys
@@ -25,11 +25,6 @@ def secret_line() -> bytes:
         typed: str = click.prompt("Secret", hide_input=True, err=True)
         return typed.encode()
     return sys.stdin.buffer.readline().removesuffix(b"\n").removesuffix(b"\r")
-
-
-def may_colour() -> bool | None:
-    """Return False if NO_COLOR is set, else None: click then decides by the terminal."""
-    return False if os.environ.get("NO_COLOR") else None
 
 
 def progress_bar(length: int, label: str) -> Any:

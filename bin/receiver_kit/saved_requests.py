@@ -12,6 +12,7 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
+from bin.cli.output import Refused
 from bin.receiver_kit.receiver import MAX_BODY_BYTES, Received
 
 #: Headers of one connection; the client sets them again for a replay.
@@ -22,10 +23,6 @@ _HEAD_END: Final = b"\r\n\r\n"
 #: Characters removed from a sender's id for the file name, and the maximum length of the rest.
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_-]")
 _ID_CHARS: Final = 60
-
-
-class InvalidSavedRequest(Exception):
-    """A file does not contain a request that can be sent again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +45,15 @@ def save(folder: Path, received: Received) -> Path:
 
 
 def read(path: Path) -> SavedRequest:
-    """Read a saved request. Raises InvalidSavedRequest."""
+    """Read a saved request. Raises Refused."""
     try:
         content = path.read_bytes()
     except OSError as failed:
-        raise InvalidSavedRequest(f"Cannot read {path}: {failed.strerror}.") from None
+        raise Refused(f"Cannot read {path}: {failed.strerror}.") from None
     head, end, body = content.partition(_HEAD_END)
     line, _, headers = head.partition(b"\r\n")
     if not end or not re.fullmatch(rb"POST \S+ HTTP/1\.[01]", line) or len(body) > MAX_BODY_BYTES:
-        raise InvalidSavedRequest(f"{path} is not a saved request; save requests with `riskrelay listen --save DIR`.")
+        raise Refused(f"{path} is not a saved request; save requests with `riskrelay listen --save DIR`.")
     return SavedRequest(_headers(path, headers + _HEAD_END), body)
 
 
@@ -64,11 +61,11 @@ def _headers(path: Path, lines: bytes) -> dict[str, str]:
     try:
         message = http.client.parse_headers(io.BytesIO(lines))
     except http.client.HTTPException:
-        raise InvalidSavedRequest(f"{path} is not a saved request: its headers are too long or too many.") from None
+        raise Refused(f"{path} is not a saved request: its headers are too long or too many.") from None
     kept: dict[str, str] = {}
     for name, value in message.items():
         if name.lower() in {each.lower() for each in kept}:
-            raise InvalidSavedRequest(f"{path} has the header {name} twice; remove one of them.")
+            raise Refused(f"{path} has the header {name} twice; remove one of them.")
         if name.lower() not in _FRAMING:
             kept[name] = _FOLD.sub(" ", value)
     return kept

@@ -137,7 +137,7 @@ class FullDisk:
 
 
 def test_a_failed_write_ends_the_command_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    for write in (echo, lambda text: echo_styled(text, color=None), write_file):
+    for write in (echo, echo_styled, write_file):
         monkeypatch.setattr(sys, "stdout", FullDisk())
         with pytest.raises(Refused, match="Standard output cannot be written: No space left on device"):
             write("text")

@@ -18,7 +18,7 @@ import click
 
 from bin.cli.installation import checked_settings, shared_secrets
 from bin.cli.output import echo, echo_styled
-from bin.cli.terminal import may_colour, secret_line
+from bin.cli.terminal import secret_line
 from bin.receiver_kit import saved_requests
 from bin.receiver_kit.receiver import DEFAULT_PORT, FaultInjection, LocalReceiver, Received
 from bin.receiver_kit.signature_diagnosis import explain
@@ -107,7 +107,7 @@ def listen(
             if as_json:
                 echo(_line(received, diagnosis, saved))
             else:
-                echo_styled(_block(received, diagnosis, saved), color=may_colour())
+                echo_styled(_block(received, diagnosis, saved))
         except BrokenPipeError:
             reader_gone.set()
 

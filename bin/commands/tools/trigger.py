@@ -20,10 +20,10 @@ from bin.checks.machine import is_loopback
 from bin.cli.installation import checked_settings
 from bin.cli.output import Refused, echo, echo_styled
 from bin.cli.records import json_option, print_record
-from bin.cli.terminal import may_colour, secret_line
+from bin.cli.terminal import secret_line
 from bin.receiver_kit import cases, saved_requests
 from bin.receiver_kit.receiver import DEFAULT_PORT
-from bin.receiver_kit.saved_requests import InvalidSavedRequest, SavedRequest
+from bin.receiver_kit.saved_requests import SavedRequest
 from runtime.clock import utc_now
 from runtime.dns_resolver import DnsResolver
 from schemas.base.printable import printable
@@ -200,10 +200,7 @@ def _deliver(client: _ReceiverClient, message: Message, secret: str, as_json: bo
 
 def _replay(client: _ReceiverClient, path: Path, secret: str | None, as_json: bool) -> bool:
     """Send a saved request unchanged, or signed again if a secret is given; return whether it was accepted."""
-    try:
-        saved = saved_requests.read(path)
-    except InvalidSavedRequest as wrong:
-        raise Refused(str(wrong)) from None
+    saved = saved_requests.read(path)
     now = utc_now()
     headers = saved.headers if secret is None else _resigned(saved, secret, now)
     sent = client.post(headers, saved.body)
@@ -240,7 +237,7 @@ def _run_cases(
         results.append(cases.run_case(case, sample, client.send))
         _require_response(client.url, results)
         if not as_json:
-            echo_styled(_lines(results[-1]), color=may_colour())
+            echo_styled(_lines(results[-1]))
     passed = sum(result.problem is None for result in results)
     if as_json:
         records = [*map(_case_record, results)]
