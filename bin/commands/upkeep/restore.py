@@ -78,14 +78,17 @@ def restore(file: Path, replace: bool, redactions: Path | None, dry_run: bool, a
         if redactions is not None:
             erasure_replay.require_intact(redactions)
         before = restoring.inspect(now)
-        obstacles = _obstacles(settings, before)
+        obstacles = [*_obstacles(settings, before), *(_busy() if dry_run else ())]
+        needs_consent = not replace and (before.contents is None or before.contents.accounts > 0)
+        if needs_consent and not sys.stdin.isatty():
+            obstacles.append(f"{_what_is_replaced(before)} would be replaced; use --replace to allow it.")
         if dry_run:
-            obstacles += [*_busy(), *_objections(before, replace)]
             _print_plan(_plan(file, settings, backup, before, redactions, obstacles), as_json)
             return
         if obstacles:
             raise Refused(" ".join(obstacles))
-        _require_consent(before, replace)
+        if needs_consent:
+            click.confirm(f"{_what_is_replaced(before)} will be replaced. Continue?", abort=True, err=True)
         record = _restored(file, settings, before, redactions, now)
         print_record(record, as_json)
     if record["targets_paused"] and not as_json:
@@ -155,26 +158,6 @@ def _responds(bind: str) -> bool:
     except (URLError, OSError, HTTPException):
         # What does not speak HTTP is not the service.
         return False
-
-
-def _require_consent(before: CurrentDatabase, replace: bool) -> None:
-    """Raise Refused unless the present database is empty or may be replaced; a terminal asks for confirmation."""
-    objections = _objections(before, replace)
-    if objections:
-        raise Refused(objections[0])
-    if _needs_consent(before, replace):
-        click.confirm(f"{_what_is_replaced(before)} will be replaced. Continue?", abort=True, err=True)
-
-
-def _objections(before: CurrentDatabase, replace: bool) -> list[str]:
-    """Return the missing consent as an obstacle, unless a terminal can ask for it."""
-    if sys.stdin.isatty() or not _needs_consent(before, replace):
-        return []
-    return [f"{_what_is_replaced(before)} would be replaced; use --replace to allow it."]
-
-
-def _needs_consent(before: CurrentDatabase, replace: bool) -> bool:
-    return not replace and (before.contents is None or before.contents.accounts > 0)
 
 
 def _what_is_replaced(before: CurrentDatabase) -> str:
