@@ -48,6 +48,7 @@ MUCH_TOO_LATE_S: Final = 3600.0
 NEARLY_FULL: Final = 0.9
 MAX_NAMED: Final = 10
 
+_SENT_IN_HEADERS: Final = frozenset({"SCANNER_SHARED_SECRET", "EMAIL_WEBHOOK_SECRET"})
 _KEEPS_ALL: Final = "noeviction"
 _MIB: Final = 1024**2
 
@@ -276,41 +277,29 @@ _EFFECTS: Final = {
 
 def secrets(settings: Settings) -> Iterator[CheckResult]:
     """Check for missing, short and unusable secrets, with the effect of each."""
-    missing = [
-        warning("secrets", f"{name} is not set: {effect}.", f"set it, or: bin/riskrelay secret set {state.name}")
-        for state in SharedSecrets(settings, Vault(settings.encryption_keys)).states()
-        for name, family, effect in (_EFFECTS[state.name],)
-        if not state.configured and family in settings.route_families
-    ]
+    yield from [*_secret_problems(settings)] or [ok("secrets", "All required secrets are set.")]
+
+
+def _secret_problems(settings: Settings) -> Iterator[CheckResult]:
+    for state in SharedSecrets(settings, Vault(settings.encryption_keys)).states():
+        name, family, effect = _EFFECTS[state.name]
+        if not state.configured and family in settings.route_families:
+            yield warning("secrets", f"{name} is not set: {effect}.", f"set it, or: bin/riskrelay secret set {state.name}")
     if settings.webhook_secret is None:
         message = "WEBHOOK_SECRET is not set: targets without their own secret are inactive."
-        missing.append(warning("secrets", message, "set it, or set one per target: bin/riskrelay secret set target ID"))
-    problems = [*missing, *_short_secrets(settings), *_unsendable_secrets(settings)]
-    yield from problems or [ok("secrets", "All required secrets are set.")]
-
-
-def _short_secrets(settings: Settings) -> list[CheckResult]:
-    """Return a warning for each short secret of the environment; the others are encrypted, with their length."""
-    return [
-        warning(
-            "secrets", f"{name} is shorter than {RECOMMENDED_SECRET_BYTES} bytes.", f"set a longer one; {HOW_TO_GENERATE}"
-        )
-        for name, secret in shared_secrets(settings).items()
-        if len(secret.encode()) < RECOMMENDED_SECRET_BYTES
-    ]
-
-
-def _unsendable_secrets(settings: Settings) -> list[CheckResult]:
-    """Return a warning for each secret that is sent in a header and cannot be: a file may have a second line."""
-    given = {"SCANNER_SHARED_SECRET": settings.scanner_shared_secret, "EMAIL_WEBHOOK_SECRET": settings.email_webhook_secret}
-    message = (
-        "has several lines, or white space at its beginning or end. No header can contain it, so every request gets 401."
-    )
-    return [
-        warning("secrets", f"{name} {message}", "write it as one line, without white space around it")
-        for name, secret in given.items()
-        if secret is not None and (secret != secret.strip(" \t\r\n") or "\n" in secret or "\r" in secret)
-    ]
+        yield warning("secrets", message, "set it, or set one per target: bin/riskrelay secret set target ID")
+    # Those of the environment; the others are encrypted, with their length, and were checked when they were set.
+    for name, secret in shared_secrets(settings).items():
+        if len(secret.encode()) < RECOMMENDED_SECRET_BYTES:
+            message = f"{name} is shorter than {RECOMMENDED_SECRET_BYTES} bytes."
+            yield warning("secrets", message, f"set a longer one; {HOW_TO_GENERATE}")
+        # A file may have a second line.
+        if name in _SENT_IN_HEADERS and (secret != secret.strip(" \t\r\n") or "\n" in secret or "\r" in secret):
+            message = (
+                f"{name} has several lines, or white space at its beginning or end. No header can contain it, so every "
+                "request gets 401."
+            )
+            yield warning("secrets", message, "write it as one line, without white space around it")
 
 
 def _no_redis(settings: Settings, why: str) -> CheckResult:
