@@ -8,7 +8,7 @@ import click
 from bin.cli.installation import opened
 from bin.cli.option_types import LIMIT, ROW_ID, TEXT, ValueList, options, several_of
 from bin.cli.records import RecordTable, json_option, print_record
-from bin.cli.request_bodies import present
+from bin.cli.request_bodies import given, present
 from schemas.api.approval_rules import RuleTestResponse, dump_rule
 from schemas.api.response_fields import dump
 from schemas.base.principal import OPERATOR
@@ -21,25 +21,17 @@ from service.operations.wiring import build_operations
 from storage.accounts.accounts import user_by_email
 
 RULES: Final = RecordTable(("id", "name", "enabled", "stopped_reason", "match", "action"), "There are no approval rules.")
-#: The options that make a rule's match, and the members that they are.
-_MATCH: Final[Mapping[str, str]] = {
-    "project_id": "project_id",
-    "severity": "severity_at_least",
-    "sources": "sources",
-    "code": "rule",
-    "page_path": "page_path",
-}
-#: The options that make its action: the type, and the member of the value.
-_ACTIONS: Final[Mapping[str, tuple[str, str]]] = {
-    "target_id": ("approve", "target_id"),
-    "reason": ("dismiss", "reason"),
-    "labels": ("label", "labels"),
-}
+#: The options that make a rule's match, by the names of its members.
+_MATCH: Final = ("project_id", "severity_at_least", "sources", "rule", "page_path")
+#: The options that make its action, by the names of the action's members: the type.
+_ACTIONS: Final = {"target_id": "approve", "reason": "dismiss", "labels": "label"}
 _rule_options: Final = options(
     click.option("--project", "project_id", type=ROW_ID, help="Match exports of this project."),
-    click.option("--severity", type=click.Choice(SEVERITIES), help="Match this severity or a higher one."),
+    click.option(
+        "--severity", "severity_at_least", type=click.Choice(SEVERITIES), help="Match this severity or a higher one."
+    ),
     click.option("--source", "sources", type=several_of(SOURCE_TYPES), help="Match these sources, separated by commas."),
-    click.option("--rule-code", "code", metavar="PATTERN", help="Match the rule code; * and ? are special."),
+    click.option("--rule-code", "rule", metavar="PATTERN", help="Match the rule code; * and ? are special."),
     click.option("--page-path", metavar="PATTERN", help="Match the path of every page; * and ? are special."),
     click.option("--approve-for", "target_id", metavar="TARGET", help="Approve for this target."),
     click.option("--dismiss", "reason", type=click.Choice([*map(str, DismissalReason)]), help="Dismiss with this reason."),
@@ -58,14 +50,14 @@ rule: Final = click.Group("rule")
 @click.option("--disabled", "is_disabled", is_flag=True, help="Create it turned off, to test it first.")
 @_rule_options
 @json_option
-def add(name: str, email: str, is_disabled: bool, as_json: bool, **given: Any) -> None:
+def add(name: str, email: str, is_disabled: bool, as_json: bool, **chosen: Any) -> None:
     """Create a rule of a user's account; of several rules that match, the oldest decides.
 
     Example: riskrelay rule add 'Severe findings' --user ada@example.com --severity high --approve-for tgt_…
 
     Exit codes: 0 created, 1 refused, 2 wrong usage.
     """
-    members = {"name": name, "enabled": not is_disabled, "match": {}, **match_and_action(given)}
+    members = {"name": name, "enabled": not is_disabled, "match": {}, **match_and_action(chosen)}
     with opened() as settings:
         request = read_checked(RuleForm(), members)
         made = build_operations(settings).approval_rules.create_for(user_by_email(email), request, OPERATOR)
@@ -109,7 +101,7 @@ def show(rule_id: str, as_json: bool) -> None:
 @_rule_options
 @json_option
 def set_members(
-    rule_id: str, name: str | None, is_enabled: bool | None, email: str | None, as_json: bool, **given: Any
+    rule_id: str, name: str | None, is_enabled: bool | None, email: str | None, as_json: bool, **chosen: Any
 ) -> None:
     """Change an approval rule.
 
@@ -119,7 +111,7 @@ def set_members(
 
     Exit codes: 0 changed, 1 refused or no such rule, 2 wrong usage.
     """
-    members = {"name": name, "enabled": is_enabled, **match_and_action(given)}
+    members = {"name": name, "enabled": is_enabled, **match_and_action(chosen)}
     with opened() as settings:
         changes = read_checked(RuleChangeForm(), present(members))
         author = None if email is None else user_by_email(email)
@@ -157,18 +149,13 @@ def test(rule_id: str, as_json: bool) -> None:
         print_record(dump(RuleTestResponse, result), as_json)
 
 
-def match_and_action(given: Mapping[str, Any]) -> dict[str, Any]:
+def match_and_action(chosen: Mapping[str, Any]) -> dict[str, Any]:
     """Return the `match` and the `action` that options make, each only if one of its options is given."""
-    match = {member: _plain(given[option]) for option, member in _MATCH.items() if given[option] is not None}
-    actions = [
-        {"type": kind, member: _plain(given[option])}
-        for option, (kind, member) in _ACTIONS.items()
-        if given[option] is not None
-    ]
+    match = given({name: chosen[name] for name in _MATCH})
+    actions = given({name: chosen[name] for name in _ACTIONS})
     if len(actions) > 1:
         raise click.UsageError("Use one of --approve-for, --dismiss and --label.")
-    return {**({"match": match} if match else {}), **({"action": actions[0]} if actions else {})}
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
+    members: dict[str, Any] = {"match": match} if match else {}
+    for name, value in actions.items():
+        members["action"] = {"type": _ACTIONS[name], name: value}
+    return members
