@@ -1,6 +1,6 @@
 """`target`: create, show, control and remove ticket export targets."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import click
@@ -29,8 +29,6 @@ from storage.db.engine import transaction
 from storage.targets import pings, targets, validations
 
 TARGETS: Final = RecordTable(("id", "name", "provider_key", "status", "status_reason", "base_url"), "There are no targets.")
-NONE_PAUSED: Final = "No target is paused."
-NONE_RESUMED: Final = "No target was resumed."
 
 
 def _limit_members(context: click.Context, option: click.Parameter, typed: str | None) -> dict[str, int | None]:
@@ -229,7 +227,9 @@ def resume(target_id: str | None, is_all: bool, as_json: bool) -> None:
     with opened() as settings:
         operations = build_operations(settings).targets
         if target_id is None:
-            _resume_all(operations, as_json)
+            resumed, refusals = operations.resume_all_paused(OPERATOR)
+            records = [dump_target(operations.get(each, OPERATOR), utc_now()) for each in resumed]
+            print_resumed(records, [*map(str, refusals)], as_json)
         else:
             operations.check_and_resume(target_id, OPERATOR)
             _print(target_id, operations, as_json)
@@ -361,16 +361,11 @@ def _report_no_worker() -> None:
     echo("riskrelay: no worker responded; this command uses its own settings and stores nothing.", err=True)
 
 
-def _resume_all(operations: TargetOperations, as_json: bool) -> None:
-    """Resume every paused target; print the resumed ones, and raise Refused with the reasons for the others."""
-    resumed, refusals = operations.resume_all_paused(OPERATOR)
-    TARGETS.show(
-        [dump_target(operations.get(each, OPERATOR), utc_now()) for each in resumed],
-        as_json,
-        NONE_RESUMED if refusals else NONE_PAUSED,
-    )
+def print_resumed(resumed: Sequence[Record], refusals: Sequence[str], as_json: bool) -> None:
+    """Print the targets that `--all` resumed. Raises Refused with the reasons for the others."""
+    TARGETS.show(resumed, as_json, "No target was resumed." if refusals else "No target is paused.")
     if refusals:
-        raise Refused(" ".join(map(str, refusals)))
+        raise Refused(" ".join(refusals))
 
 
 def _print(target_id: str, operations: TargetOperations, as_json: bool) -> None:

@@ -10,7 +10,7 @@ import click
 from bin.cli.installation import opened
 from bin.cli.option_types import DAYS, ROW_ID, require_one
 from bin.cli.output import echo
-from bin.cli.records import RecordTable, all_pages, json_option, print_record
+from bin.cli.records import Record, RecordTable, all_pages, json_option, print_record
 from bin.cli.request_bodies import FieldText
 from runtime.clock import utc_now
 from schemas.accounts.forms import TokenForm
@@ -66,11 +66,16 @@ def create(email: str, kind: str, abilities: tuple[str, ...], name: str, expires
         if not allowed.issuperset(row.abilities):
             effective = ", ".join(each for each in row.abilities if each in allowed) or "nothing"
             echo(f"The role of this user limits the token to: {effective}", err=True)
-        if as_json:
-            print_record({**dump(TokenResponse, row), "token": text}, as_json)
-            return
-        echo(f"Token {row.id} for {email}; it is not shown again.", err=True)
-        echo(text)
+        print_token({**dump(TokenResponse, row), "token": text}, email, as_json)
+
+
+def print_token(made: Record, email: str, as_json: bool) -> None:
+    """Print a new token, without --json alone on standard output."""
+    if as_json:
+        print_record(made, as_json)
+        return
+    echo(f"Token {made['id']} for {email}; it is not shown again.", err=True)
+    echo(made["token"])
 
 
 def _allowed_by_role(user: User) -> frozenset[str]:

@@ -11,12 +11,12 @@ import click
 
 from bin.api_client.client import ApiClient, ApiRecord, counts_of
 from bin.cli.option_types import require_one
-from bin.cli.output import Refused, echo
+from bin.cli.output import Refused
 from bin.cli.records import Record, print_record
 from bin.cli.request_bodies import present
 from bin.commands.accounts import ACCOUNTS, GRANTS, USERS
 from bin.commands.projects import PROJECTS
-from bin.commands.tokens import NO_VALID_TOKEN, TOKENS
+from bin.commands.tokens import NO_VALID_TOKEN, TOKENS, print_token
 from bin.remote.remote_command import RemoteCommand, listing, only, printing
 from runtime.clock import utc_now
 from schemas.base.timestamps import format_rfc3339
@@ -96,11 +96,7 @@ def _create_token(
     if made["token"] is None:
         # A replayed response: the first attempt created the token, and the stored response does not contain its text.
         raise Refused(f"Token {made['id']} was created, but the response with its text was lost; revoke it, create another.")
-    if as_json:
-        print_record(made, as_json)
-        return
-    echo(f"Token {made['id']} for {email}; it is not shown again.", err=True)
-    echo(made["token"])
+    print_token(made, email, as_json)
 
 
 def _revoke_token(api: ApiClient, *, token_id: int | None, email: str | None, as_json: bool) -> None:

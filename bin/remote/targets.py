@@ -4,10 +4,10 @@ from typing import Any, Final
 
 from bin.api_client.client import ApiClient, ApiRecord, ApiRefusal, path_to
 from bin.cli.option_types import require_one
-from bin.cli.output import Refused, echo
+from bin.cli.output import echo
 from bin.cli.provider_options import settings_from
 from bin.cli.records import print_record
-from bin.commands.target import NONE_PAUSED, NONE_RESUMED, TARGETS, changed_members, new_members, print_result
+from bin.commands.target import TARGETS, changed_members, new_members, print_result, print_resumed
 from bin.remote.remote_command import RemoteCommand, listing, posting, printing, removing, showing
 from schemas.targets.target import ASKED_FOR
 from schemas.trackers.registry import GENERIC_WEBHOOK
@@ -47,9 +47,7 @@ def _resume(api: ApiClient, *, target_id: str | None, is_all: bool, as_json: boo
             resumed.append(_resume_target(api, each["id"]))
         except ApiRefusal as refused:
             refusals.append(refused.message)
-    TARGETS.show(resumed, as_json, NONE_RESUMED if refusals else NONE_PAUSED)
-    if refusals:
-        raise Refused(" ".join(refusals))
+    print_resumed(resumed, refusals, as_json)
 
 
 def _resume_target(api: ApiClient, target_id: str) -> ApiRecord:
