@@ -32,16 +32,11 @@ _PAUSE_S: Final = 1.0
 _NO_PROGRESS_S: Final = 60.0
 
 
-def _list(
-    api: ApiClient, *, limit: int | None, is_all: bool, as_json: bool, sort: str, has_facets: bool, **filters: Any
-) -> None:
+def _list(api: ApiClient, *, limit: int | None, is_all: bool, as_json: bool, sort: str, **filters: Any) -> None:
     shown = shown_of(limit, as_json, is_all)
     export_bulk.read_filters({name: filters[name] for name in export.READ_FILTERS})
     several = {"statuses": "status", "severities": "severity", "project_ids": "project_id", "target_ids": "target_id"}
     query = {several.get(name, name): _joined(value) for name, value in filters.items()}
-    if has_facets:
-        export.print_facets(counts_of(api.get(_EXPORTS, **query, limit=1, facets="true"), "facets"), as_json)
-        return
     records = api.items(_EXPORTS, shown, **query, sort=sort)
     export.print_list(records, as_json, is_filtered=any(query.values()))
     if not as_json and shown is not None and len(records) == shown:

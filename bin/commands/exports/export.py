@@ -43,7 +43,6 @@ from storage.targets import summaries
 from worker.background.batches.batch_task import recovery_task
 
 EXPORTS = RecordTable(("id", "status", "status_reason", "attempts", "severity", "title"), "There are no exports.")
-FACETS = RecordTable(("filter", "value", "exports"), "No exports match.")
 ATTEMPTS = RecordTable(
     ("number", "started_at", "outcome", "response_status", "error_code", "address", "answer"), "No attempts yet."
 )
@@ -78,15 +77,13 @@ export: Final = click.Group("export")
 @click.option("--created-after", help="Only exports prepared at this time (RFC 3339) or later.")
 @click.option("--created-before", help="Only exports prepared before this time (RFC 3339).")
 @click.option("--sort", type=click.Choice([*map(str, ExportSort)]), default="-created_at", help="Default: -created_at.")
-@click.option("--facets", "has_facets", is_flag=True, help="Print how many exports there are with each value instead.")
 @click.option("--limit", type=LIMIT, help=f"Maximum number of exports; default: {SHOWN} in a table, all in JSON.")
 @click.option("--all", "is_all", is_flag=True, help="List every export in the table, too.")
 @json_option
-def list_exports(limit: int | None, is_all: bool, as_json: bool, sort: str, has_facets: bool, **filters: Any) -> None:
+def list_exports(limit: int | None, is_all: bool, as_json: bool, sort: str, **filters: Any) -> None:
     """List exports, newest first, or in the order --sort.
 
-    All filters but --account, --search and the times take several values, separated by commas. --facets counts the newest
-    5,000 that match; each count ignores the filter by its own value.
+    All filters but --account, --search and the times take several values, separated by commas.
 
     Example: riskrelay export list --status failed,blocked --severity high,critical
 
@@ -96,9 +93,6 @@ def list_exports(limit: int | None, is_all: bool, as_json: bool, sort: str, has_
     read = read_filters({name: filters.pop(name) for name in READ_FILTERS})
     query = replace(read, **filters)
     with opened():
-        if has_facets:
-            print_facets(export_list.facets(query), as_json)
-            return
         now = utc_now()
         records = [export_record(each, now) for each in export_list.list_page(query, ExportSort(sort), shown)]
         print_list(records, as_json, is_filtered=query != ExportQuery())
@@ -109,20 +103,7 @@ def list_exports(limit: int | None, is_all: bool, as_json: bool, sort: str, has_
 def print_list(records: Sequence[Record], as_json: bool, *, is_filtered: bool) -> None:
     """Print exports."""
     rows = [{**each, **{name: each["ticket"][name] for name in ("severity", "title")}} for each in records]
-    EXPORTS.show(records if as_json else rows, as_json, FACETS.none if is_filtered else None)
-
-
-def print_facets(found: Mapping[str, Mapping[str, int]], as_json: bool) -> None:
-    """Print how many exports there are with each value."""
-    if as_json:
-        print_record(found, as_json)
-        return
-    rows = [
-        {"filter": name, "value": value, "exports": counts[value]}
-        for name, counts in found.items()
-        for value in sorted(counts, key=lambda each: (-counts[each], each))
-    ]
-    FACETS.show(rows, as_json)
+    EXPORTS.show(records if as_json else rows, as_json, "No exports match." if is_filtered else None)
 
 
 def print_rest(total: int | None, shown: int) -> None:

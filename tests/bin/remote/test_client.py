@@ -320,7 +320,6 @@ LOOKED_INTO: Final = {
     "target ping tgt_1": "error_code",
     "export list": "items next_cursor items.ticket items.ticket.title",
     "export list --limit 1": "total",
-    "export list --facets": "facets facets.severity facets.severity.high",
     "export show exp_1": "target_id id",
     "export open exp_1": "provider_ticket provider_ticket.url status",
     "export approve exp_1 --target tgt_1 --target tgt_2": "items items.id",

@@ -68,7 +68,7 @@ ROWS: Final = """
     target pause {target} | target resume --all | target resume | target resume {target} --all
     target limit {target} --max-per-minute 30 | target limit {target} --max-per-minute none
     target remove {target} | target remove {used}
-    export list --limit 3 | export list --status failed,blocked | export list --severity low | export list --facets
+    export list --limit 3 | export list --status failed,blocked | export list --severity low
     export list --search name --sort created_at --limit 2 | export list --created-after soon | export list --all --limit 1
     export list --target {used} --project {project} --source manual --rule none --host shop.example
     export list --source bogus | export dismiss --severity bogus --yes
