@@ -81,6 +81,9 @@ class ExportState(NamedTuple):
     status: ExportStatus
 
 
+Locked = LockedExport | ExportState
+
+
 def prepare(
     drafts: Sequence[Draft],
     now: datetime,
@@ -528,12 +531,7 @@ def update(export_ids: Sequence[str], **changes: Any) -> None:
 
 
 def transition_many(
-    exports: Sequence[LockedExport | ExportState],
-    transition: Transition,
-    now: datetime,
-    actor: str,
-    reason: str | None,
-    **changes: Any,
+    exports: Sequence[Locked], transition: Transition, now: datetime, actor: str, reason: str | None, **changes: Any
 ) -> None:
     """Make a transition of exports that the caller has locked, with other changes of their columns."""
     counted = {"status": TRANSITIONS[transition].target.value, "version": ExportRow.version + 1}

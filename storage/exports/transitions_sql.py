@@ -127,12 +127,7 @@ def transition_entry(
 
 
 def approve_locked(
-    exports: Sequence[tuple[LockedExport, str]],
-    now: datetime,
-    actor: str,
-    reason: str | None = None,
-    *,
-    covers_events: bool = True,
+    exports: Sequence[tuple[LockedExport, str]], now: datetime, actor: str, reason: str | None, *, covers_events: bool = True
 ) -> None:
     """Freeze the bytes of locked exports, each for a target, and make them due; audit entries have the digests.
 

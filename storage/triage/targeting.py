@@ -74,7 +74,7 @@ def approve_for_all(
         fixed = None if export.findings is None else export.findings[1]
         update(ids, siblings=ids, findings_fixed=fixed, original_ticket=export.original_ticket)
         exports = [held[0]._replace(id=each) for each in ids]
-        approve_locked([*zip(exports, approval.target_ids, strict=True)], now, actor, covers_events=approval.events)
+        approve_locked([*zip(exports, approval.target_ids, strict=True)], now, actor, None, covers_events=approval.events)
         return _in_order(ids)
 
 

@@ -144,7 +144,7 @@ def test_decisions_read_their_exports_and_not_all_of_the_account(target_ids: lis
     with taken_back():
         held = transitions_sql.lock_exports(ids, account_id)
     locked = [(each._replace(ticket_digest=f"sha256:{'0' * 64}"), target_ids[0]) for each in held]
-    found += asked(transitions_sql.approve_locked, locked, utc_now(), "user:test")
+    found += asked(transitions_sql.approve_locked, locked, utc_now(), "user:test", None)
 
     require_no_scan(found)
     for statement in found:
