@@ -25,7 +25,7 @@ from storage.db.models import AttemptRow, ExportRow
 from storage.exports import delivery_hours
 from storage.exports.rows import DUE_COLUMNS, DueExport, attempt_values, claim_from, recorded_values
 from storage.exports.transitions_sql import transition_entry
-from storage.targets.delivery_options import OPTION_COLUMNS, options_from
+from storage.targets.delivery_options import OPTION_COLUMNS, options_from, read_job
 
 # Whether an attempt may start for a target `t` at a moment.
 _OPEN: Final = "t.status = 'active' AND (t.held_until IS NULL OR t.held_until <= ?)"
@@ -178,12 +178,12 @@ def _due(quotas: Mapping[str, int], now_ms: int) -> list[DueExport]:
     """Read what `claim_due` takes, each target's oldest first; on PostgreSQL nobody else can take it before the commit."""
     if not is_sqlite():
         found = rows_over(_DUE_POSTGRESQL, ("TEXT", "BIGINT"), [*quotas.items()], (now_ms, now_ms))
-        return [DueExport._make(row) for row in found]
+        return [read_job(DueExport, row) for row in found]
     by_quota: dict[int, list[str]] = defaultdict(list)
     for target_id, quota in quotas.items():
         by_quota[quota].append(target_id)
     return [
-        DueExport._make(row)
+        read_job(DueExport, row)
         for quota, target_ids in by_quota.items()
         for row in rows(_DUE_SQLITE.format(targets=values_list(1, len(target_ids))), [*target_ids, now_ms, now_ms, quota])
     ]

@@ -20,7 +20,7 @@ from schemas.triage.search_words import hosts_of, words_of
 from schemas.url_policy.addresses import address_class
 from storage.db.columns import JsonField, record_of, select_list
 from storage.db.models import ExportRow, FindingRow, TargetRow
-from storage.targets.delivery_options import options_from
+from storage.targets.delivery_options import OPTION_COLUMNS
 
 _json: Final = JsonField()
 _NO_PROBLEMS: Final = "[]"
@@ -40,18 +40,7 @@ class DueExport(NamedTuple):
     schedule_began_at: int
     account_id: int
     is_outcome_unknown: bool
-    provider_key: str
-    provider_settings: str
-    signature: str
-    format: str
-    headers_sealed: bytes | None
-    standard_secret_sealed: bytes | None
-    certificate_sealed: bytes | None
-
-    @property
-    def options(self) -> DeliveryOptions:
-        """How requests to the target are made."""
-        return options_from(self[-len(DeliveryOptions._fields) :])
+    options: DeliveryOptions
 
 
 #: Until when a target is held, or has used up its rate limit: one above 61 is never used up for a second.
@@ -74,8 +63,8 @@ EXPORT_JOINS: Final = """
     LEFT JOIN targets t ON t.id = e.target_id
     LEFT JOIN users au ON au.id = e.approved_by_user_id
     LEFT JOIN approval_rules ar ON ar.id = e.approved_by_rule_id"""
-#: A DueExport: an export `e` and its target `t`.
-DUE_COLUMNS: Final = select_list(DueExport, {"e": ExportRow, "t": TargetRow})
+#: A DueExport, which `read_job` reads: an export `e` and its target `t`.
+DUE_COLUMNS: Final = select_list(DueExport, {"e": ExportRow, "t": TargetRow}, options=OPTION_COLUMNS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ Job = TypeVar("Job")
 OPTION_COLUMNS: Final = select_list(DeliveryOptions, {"t": TargetRow})
 #: The same for Peewee.
 OPTION_FIELDS: Final = tuple(columns(DeliveryOptions, TargetRow))
+_OPTIONS: Final = len(OPTION_FIELDS)
 
 
 def options_from(values: Sequence[Any]) -> DeliveryOptions:
@@ -31,7 +32,7 @@ def job_columns(shape: type, model: type[Model], **others: Any) -> list[Any]:
 
 def read_job(shape: Callable[..., Job], row: Sequence[Any]) -> Job:
     """Return the job of one row of `job_columns`."""
-    return shape(*row[: -len(OPTION_FIELDS)], options_from(row[-len(OPTION_FIELDS) :]))
+    return shape(*row[:-_OPTIONS], options_from(row[-_OPTIONS:]))
 
 
 def options_of(row: TargetRow) -> DeliveryOptions:
