@@ -23,14 +23,13 @@ def list_page(export_id: str, account_id: int, limit: int, before: str | None = 
     return [_attempt(row) for row in _page(export_id, account_id, limit, before)]
 
 
-def list_details(export_id: str) -> list[AttemptDetails]:
-    """Return every attempt of an export with the operator's fields, newest first. Raises ExportNotFound."""
-    require_export(export_id, None)
-    return [_details(row) for row in _attempts(export_id)]
+def list_details(
+    export_id: str, account_id: int | None = None, limit: int | None = None, before: str | None = None
+) -> list[AttemptDetails]:
+    """Return attempts as `list_page` does, with the operator's fields; the caller shows those to nobody else.
 
-
-def list_details_page(export_id: str, account_id: int, limit: int, before: str | None = None) -> list[AttemptDetails]:
-    """Return attempts as `list_page` does, with the operator's fields; the caller shows those to nobody else."""
+    All of them without a `limit`, of any account without `account_id`.
+    """
     return [_details(row) for row in _page(export_id, account_id, limit, before)]
 
 
@@ -51,7 +50,7 @@ def number_before(model: Any, row_id: str | None, export_id: str) -> int:
     return int(found[0][0])
 
 
-def _page(export_id: str, account_id: int, limit: int, before: str | None) -> Any:
+def _page(export_id: str, account_id: int | None, limit: int | None, before: str | None) -> Any:
     require_export(export_id, account_id)
     return _attempts(export_id).where(AttemptRow.number < number_before(AttemptRow, before, export_id)).limit(limit)
 

@@ -19,9 +19,10 @@ from storage.db.columns import LAST_ULID, columns, field_names, get_by_id, read
 from storage.db.engine import is_sqlite, transacted, transaction
 from storage.db.leases import BatchProgress, JobBatch, JobLease, LeasedJobs, compare_and_swap
 from storage.db.models import RecoveryRow, TargetRow
-from storage.db.queries import for_update, newest_first, tuples, where_given
+from storage.db.queries import newest_first, tuples, where_given
 from storage.exports import transitions
 from storage.exports.queries import count_recoverable_since
+from storage.exports.transitions_sql import lock_targets
 from storage.targets import targets
 
 #: Some 40 ms of work on SQLite, 150 on PostgreSQL: other writers wait no longer, and a kill loses no more.
@@ -81,7 +82,7 @@ def advance(held: JobLease, now: datetime) -> JobBatch:
     r = RecoveryRow
     held_row = r.select(r.target, r.since, r.after_id, r.actor, r.done, r.total).where(r.id == held.id)
     [(target_id, since, after_id, actor, done, total)] = tuples(held_row)
-    if _target_status(target_id) not in ENABLED:
+    if targets.find_row(target_id).status not in ENABLED:
         _jobs.finish(held.id, held.lease, due_at=now + timedelta(seconds=HALTED_RETRY_S))
         return JobBatch(BatchProgress.WAITING_FOR_TARGET)
     last_id, moved = transitions.recover_batch(target_id, since, after_id, BATCH_SIZE, now, actor, held.id)
@@ -143,7 +144,7 @@ def _create(
     target_id: str, account_id: int | None, since: datetime, now: datetime, actor: str, lease: str | None = None
 ) -> str:
     """Store a recovery and return its id; without a lease, any worker may claim it at once."""
-    status = _target_status(target_id, account_id)
+    status = TargetStatus(targets.find_row(target_id, account_id).status)
     if status not in ENABLED:
         raise Conflict(f"Target {target_id} is {status}; run `target resume {target_id}`, then recover its exports.")
     recovery_id = identifiers.new_id(identifiers.RECOVERY, now)
@@ -165,7 +166,8 @@ def _create(
     once = row.on_conflict(action="NOTHING", conflict_target=[RecoveryRow.target], conflict_where=SQL("status = 'running'"))
     with transaction():
         # A removal may have won since the first read, or waits now and ends this recovery.
-        _target_status(target_id, account_id, stays=True)
+        if not lock_targets([target_id]):
+            raise TargetNotFound
         while not once.as_rowcount().execute():
             # The running recovery may end between the two statements; then the loop tries again.
             running = tuples(RecoveryRow.select(RecoveryRow.id).where(RecoveryRow.target == target_id, _IS_RUNNING))
@@ -177,16 +179,6 @@ def _create(
 
 def _recoveries() -> Any:
     return RecoveryRow.select(*columns(Recovery, RecoveryRow))
-
-
-def _target_status(target_id: str, account_id: int | None = None, *, stays: bool = False) -> TargetStatus:
-    """Return a target's status; one that `stays` is not removed before the transaction ends. Raises TargetNotFound."""
-    found = TargetRow.select(TargetRow.status, TargetRow.account).where(TargetRow.id == target_id, targets.IS_PRESENT)
-    found = for_update(found, "FOR KEY SHARE") if stays else found
-    known = tuples(found) if identifiers.is_id(identifiers.TARGET, target_id) else []
-    if not known or account_id not in {None, known[0][1]}:
-        raise TargetNotFound
-    return TargetStatus(known[0][0])
 
 
 def _end(recovery_id: str, status: RecoveryStatus, now: datetime, actor: str) -> bool:

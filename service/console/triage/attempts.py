@@ -22,7 +22,7 @@ def shown_attempts(
     export_id: str, user: ConsoleUser, limit: int, before: str | None
 ) -> list[tuple[AttemptDetails, list[AttemptPhase]]]:
     """Return up to `limit` attempts, the newest first, with their phases. Raises ExportNotFound, ValidationFailed."""
-    found = attempts.list_details_page(export_id, user.account_id, limit, before)
+    found = attempts.list_details(export_id, user.account_id, limit, before)
     return [(details, phases_of(details.attempt.timings)) for details in found]
 
 

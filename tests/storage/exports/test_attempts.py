@@ -107,10 +107,10 @@ def test_a_page_cannot_begin_behind_an_attempt_of_another_export(customer: Custo
 
 def test_an_operator_reads_attempts_a_page_at_a_time(customer: Customer) -> None:
     export_id = tried(customer, 3)
-    first = attempts.list_details_page(export_id, customer.account_id, 2)
-    rest = attempts.list_details_page(export_id, customer.account_id, 2, first[-1].attempt.id)
+    first = attempts.list_details(export_id, customer.account_id, 2)
+    rest = attempts.list_details(export_id, customer.account_id, 2, first[-1].attempt.id)
     assert first + rest == attempts.list_details(export_id)
     with pytest.raises(ExportNotFound):
-        attempts.list_details_page(export_id, make_customer().account_id, 2)
+        attempts.list_details(export_id, make_customer().account_id, 2)
     with pytest.raises(ValidationFailed):
-        attempts.list_details_page(make_exports(customer, 1)[0], customer.account_id, 2, first[0].attempt.id)
+        attempts.list_details(make_exports(customer, 1)[0], customer.account_id, 2, first[0].attempt.id)

@@ -111,7 +111,7 @@ def test_an_exports_page_asks_for_one_export(crowded: tuple[Customer, str]) -> N
     for statement in (
         asked(queries.get, export_id, customer.account_id),
         asked(queries.get_frozen_body, export_id, customer.account_id),
-        asked(attempts.list_details_page, export_id, customer.account_id, 51),
+        asked(attempts.list_details, export_id, customer.account_id, 51),
         asked(audit_log.list_for_subject, export_id, 201),
         asked(summaries.by_id, [target_id], customer.account_id),
     ):
