@@ -42,8 +42,7 @@ class Claim(NamedTuple):
     has_lapsed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Timings:
+class Timings(NamedTuple):
     """How long each part of an attempt took, in whole milliseconds; None for a part that was not reached or not needed."""
 
     dns_ms: int | None = None

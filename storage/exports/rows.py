@@ -218,7 +218,6 @@ def recorded_values(attempted: CompletedAttempt, now: datetime) -> dict[str, Any
 
 def attempt_values(attempted: CompletedAttempt, worker: str) -> dict[str, Any]:
     """Return the columns of an attempt."""
-    timings = attempted.outcome.timings
     return {
         "id": attempted.id,
         "export_id": attempted.claim.export_id,
@@ -229,11 +228,7 @@ def attempt_values(attempted: CompletedAttempt, worker: str) -> dict[str, Any]:
         "error_code": attempted.verdict.error_code,
         "retry_after_s": attempted.verdict.retry_after_s,
         "address": attempted.outcome.address,
-        "dns_ms": timings.dns_ms,
-        "connect_ms": timings.connect_ms,
-        "tls_ms": timings.tls_ms,
-        "first_byte_ms": timings.first_byte_ms,
-        "total_ms": timings.total_ms,
+        **attempted.outcome.timings._asdict(),
         "nonce": attempted.nonce,
         "worker": worker,
         "answer": attempted.outcome.kept,

@@ -15,7 +15,7 @@ import ssl
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Literal, cast
 from weakref import WeakValueDictionary
@@ -195,7 +195,7 @@ class Origin:
         except BaseException:
             connection.close()
             raise
-        exchange.timings = replace(exchange.timings, tls_ms=milliseconds(time.monotonic() - began_at))
+        exchange.timings = exchange.timings._replace(tls_ms=milliseconds(time.monotonic() - began_at))
 
 
 @dataclass(frozen=True, slots=True)

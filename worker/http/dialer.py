@@ -7,7 +7,7 @@ exchange, under its deadline and in its timings.
 import socket
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from runtime.dns_resolver import DnsError, DnsFailure, DnsResolver
@@ -52,7 +52,7 @@ class Dialer:
         addresses = self._resolve(host, port, exchange.remaining_s(), exchange)
         resolved_at = time.monotonic()
         connected = self._connector.connect(addresses, port, exchange)
-        exchange.timings = replace(exchange.timings, connect_ms=milliseconds(time.monotonic() - resolved_at))
+        exchange.timings = exchange.timings._replace(connect_ms=milliseconds(time.monotonic() - resolved_at))
         return connected
 
     def confirm(self, host: str, port: int, exchange: Exchange) -> Confirmation:
@@ -76,7 +76,7 @@ class Dialer:
             raise transport_error(failed.reason) from None
         finally:
             dns_ms = (exchange.timings.dns_ms or 0) + milliseconds(time.monotonic() - began_at)
-            exchange.timings = replace(exchange.timings, dns_ms=dns_ms)
+            exchange.timings = exchange.timings._replace(dns_ms=dns_ms)
         refusal = check_addresses(addresses, self._policy)
         if refusal is not None:
             raise TargetRefused(refusal)
