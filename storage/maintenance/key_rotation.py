@@ -24,16 +24,13 @@ from storage.db.models import ComplianceRequestRow, IntegrationSecretRow, Target
 from storage.db.queries import for_update, scalars, tuples
 from storage.secrets import key_check
 from storage.secrets.encrypted_columns import (
-    ID_TOKEN,
-    LINK_MAIL,
+    ENCRYPTED_COLUMNS,
     REPORT,
     SHARED_SECRET,
     STANDARD_SECRET,
     SUBJECT,
-    TARGET_CERTIFICATE,
     TARGET_HEADERS,
     TARGET_SECRET,
-    UPLOADED_REPORT,
     EncryptedColumn,
 )
 from storage.secrets.vault import Vault
@@ -75,15 +72,12 @@ class Survey:
 
 
 @dataclass(frozen=True, slots=True)
-class _NamedColumn:
-    """An encrypted column, and the column that holds a keyed hash of its value, if any; `shop` is hashed with it."""
+class _Name:
+    """The column that holds a keyed hash of an encrypted value; `shop` is hashed with it."""
 
-    encrypted: EncryptedColumn
-    name: "Field[Any] | None" = None
-    name_of: Callable[[Vault, str, str], str | None] | None = None
+    column: "Field[Any]"
+    of: Callable[[Vault, str, str], str | None]
     shop: "Field[Any] | None" = None
-    #: Values of megabytes are read one by one.
-    rows_at_once: int = SLICE
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,26 +116,21 @@ def _of_report(vault: Vault, report: str, shop: str) -> str | None:
 
 _PSEUDONYM: Final = ComplianceRequestRow.subject_pseudonym
 _SHOP: Final = ComplianceRequestRow.shop_domain
-_COLUMNS: Final = (
-    _NamedColumn(TARGET_SECRET, TargetRow.secret_fingerprint, _fingerprint),
-    _NamedColumn(TARGET_HEADERS, TargetRow.header_fingerprints, _fingerprints_of_headers),
-    _NamedColumn(STANDARD_SECRET, TargetRow.standard_secret_fingerprint, _fingerprint),
-    # Its fingerprint depends on no key.
-    _NamedColumn(TARGET_CERTIFICATE),
-    _NamedColumn(SHARED_SECRET, IntegrationSecretRow.secret_fingerprint, _fingerprint),
-    _NamedColumn(SUBJECT, _PSEUDONYM, _of_subject, _SHOP),
-    _NamedColumn(REPORT, _PSEUDONYM, _of_report, _SHOP, rows_at_once=1),
-    _NamedColumn(UPLOADED_REPORT, rows_at_once=1),
-    _NamedColumn(ID_TOKEN),
-    _NamedColumn(LINK_MAIL),
-)
+#: The other columns have none; the fingerprint of a client certificate depends on no key.
+_NAMES: Final = {
+    TARGET_SECRET: _Name(TargetRow.secret_fingerprint, _fingerprint),
+    TARGET_HEADERS: _Name(TargetRow.header_fingerprints, _fingerprints_of_headers),
+    STANDARD_SECRET: _Name(TargetRow.standard_secret_fingerprint, _fingerprint),
+    SHARED_SECRET: _Name(IntegrationSecretRow.secret_fingerprint, _fingerprint),
+    SUBJECT: _Name(_PSEUDONYM, _of_subject, _SHOP),
+    REPORT: _Name(_PSEUDONYM, _of_report, _SHOP),
+}
 
 
 def count() -> int:
     """Return how many values are encrypted, apart from the canary."""
     counts = [
-        column.encrypted.field.model.select(fn.COUNT(column.encrypted.key)).where(column.encrypted.field.is_null(False))
-        for column in _COLUMNS
+        column.field.model.select(fn.COUNT(column.key)).where(column.field.is_null(False)) for column in ENCRYPTED_COLUMNS
     ]
     return sum(scalars(reduce(add, counts)))
 
@@ -175,43 +164,43 @@ def needs_older_keys(vault: Vault) -> bool:
     return found is not None and not key_check.is_current(found, vault)
 
 
-def _slices(vault: Vault) -> Iterator[tuple[_NamedColumn, list[_Value]]]:
+def _slices(vault: Vault) -> Iterator[tuple[EncryptedColumn, list[_Value]]]:
     """Read every encrypted value in the order of its row's id; the next slice is read when it is asked for."""
-    for column in _COLUMNS:
-        key, sealed, after = column.encrypted.key, column.encrypted.field, ""
-        name = column.name or SQL("NULL")
-        query = sealed.model.select(key, sealed, name, column.shop or SQL("''")).where(sealed.is_null(False))
-        while found := tuples(query.where(key > after).order_by(key).limit(column.rows_at_once)):
+    for column in ENCRYPTED_COLUMNS:
+        name, key, sealed, after = _NAMES.get(column), column.key, column.field, ""
+        known = SQL("NULL") if name is None else name.column
+        shop = SQL("''") if name is None or name.shop is None else name.shop
+        query = sealed.model.select(key, sealed, known, shop).where(sealed.is_null(False))
+        while found := tuples(query.where(key > after).order_by(key).limit(1 if column.is_large else SLICE)):
             after = found[-1][0]
             yield column, [_read(vault, column, *row) for row in found]
 
 
-def _read(vault: Vault, column: _NamedColumn, row_id: str, sealed: bytes, known: Any, shop: str) -> _Value:
+def _read(vault: Vault, column: EncryptedColumn, row_id: str, sealed: bytes, known: Any, shop: str) -> _Value:
     # A name is compared and written as it is stored.
     name: str | None = JsonField.text(known) if isinstance(known, list) else known
-    context = column.encrypted.context(row_id)
+    context = column.context(row_id)
     try:
         text = vault.open(sealed, context)
     except WrongEncryptionKey:
         return _Value(row_id, sealed, None, is_current=False, name=name, new_name=None)
-    new_name = name if column.name_of is None else column.name_of(vault, text, shop)
+    new_name = _NAMES[column].of(vault, text, shop) if column in _NAMES else name
     return _Value(row_id, sealed, text, vault.is_current(sealed, context), name, new_name)
 
 
-def _unreadable(column: _NamedColumn, values: Sequence[_Value]) -> list[UnreadableValue]:
-    encrypted = column.encrypted
-    return [UnreadableValue(encrypted.table, value.row_id, encrypted.column) for value in values if value.text is None]
+def _unreadable(column: EncryptedColumn, values: Sequence[_Value]) -> list[UnreadableValue]:
+    return [UnreadableValue(column.table, value.row_id, column.column) for value in values if value.text is None]
 
 
-def _replace(column: _NamedColumn, values: Sequence[_Value], vault: Vault) -> int:
+def _replace(column: EncryptedColumn, values: Sequence[_Value], vault: Vault) -> int:
     """Encrypt values anew unless they have changed since they were read; return their number."""
-    key, sealed = column.encrypted.key, column.encrypted.field
+    key, sealed = column.key, column.field
     new = [
-        (value.row_id, vault.seal(value.text or "", column.encrypted.context(value.row_id)), value.new_name, value.sealed)
+        (value.row_id, vault.seal(value.text or "", column.context(value.row_id)), value.new_name, value.sealed)
         for value in values
     ]
     r = CTE("r", ValuesList(new), columns=("row_id", "sealed", "name", "was"))
-    changes = {sealed: r.c.sealed} if column.name is None else {sealed: r.c.sealed, column.name: r.c.name}
+    changes = {sealed: r.c.sealed} | ({_NAMES[column].column: r.c.name} if column in _NAMES else {})
     with transaction():
         # In the order in which others lock these rows, so that no two wait for each other.
         ids = [value.row_id for value in values]

@@ -25,6 +25,8 @@ class EncryptedColumn:
 
     field: "BlobField[Any]"
     purpose: str
+    #: Whether a value may have megabytes: such values are read one by one.
+    is_large: bool = False
 
     @property
     def table(self) -> str:
@@ -53,8 +55,8 @@ STANDARD_SECRET: Final = EncryptedColumn(TargetRow.standard_secret_sealed, "Stan
 TARGET_CERTIFICATE: Final = EncryptedColumn(TargetRow.certificate_sealed, "client certificate")
 SHARED_SECRET: Final = EncryptedColumn(IntegrationSecretRow.secret_sealed, "shared secret")
 SUBJECT: Final = EncryptedColumn(ComplianceRequestRow.subject_sealed, "subject")
-REPORT: Final = EncryptedColumn(ComplianceRequestRow.report_sealed, "report")
-UPLOADED_REPORT: Final = EncryptedColumn(ReportUploadRow.content_sealed, "uploaded report")
+REPORT: Final = EncryptedColumn(ComplianceRequestRow.report_sealed, "report", is_large=True)
+UPLOADED_REPORT: Final = EncryptedColumn(ReportUploadRow.content_sealed, "uploaded report", is_large=True)
 ID_TOKEN: Final = EncryptedColumn(ConsoleSessionRow.id_token_sealed, "ID token")
 LINK_MAIL: Final = EncryptedColumn(SignInLinkRow.mail_sealed, "mail")
 CANARY: Final = EncryptedColumn(InstallationRow.key_canary, "canary")

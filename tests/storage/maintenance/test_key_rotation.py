@@ -120,11 +120,6 @@ def test_key_rotation_covers_every_encrypted_column() -> None:
     assert {(place.table, place.column) for place in (*ENCRYPTED_COLUMNS, CANARY)} == blobs - OPEN_COLUMNS
 
 
-def test_a_rotation_covers_every_encrypted_column() -> None:
-    covered = [column.encrypted for column in key_rotation._COLUMNS]
-    assert (set(covered), len(covered)) == (set(ENCRYPTED_COLUMNS), len(ENCRYPTED_COLUMNS))
-
-
 def test_what_sign_ins_wait_with_is_encrypted_anew(customer: Customer) -> None:
     def seal_id_token(session_id: str) -> bytes:
         return BEFORE.seal("an ID token", ID_TOKEN.context(session_id))
