@@ -216,7 +216,7 @@ def operator(settings: Settings) -> Iterator[CheckResult]:
     if RouteFamily.CONSOLE not in settings.route_families:
         return
     fix = "set it to an id of: bin/riskrelay account list"
-    if named is not None and not accounts.exists(named):
+    if named is not None and accounts.find_account(named) is None:
         yield warning("operator", f"OPERATOR_ACCOUNT_ID names account {named}, which does not exist.", fix)
     elif named is None and settings.deployment_mode is DeploymentMode.CLOUD and accounts.are_several():
         message = (

@@ -3,8 +3,6 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from string import ascii_lowercase, ascii_uppercase
-from typing import Final
 
 from peewee import IntegrityError, ModelSelect, fn
 
@@ -16,9 +14,7 @@ from storage.accounts.grants import Grant
 from storage.db.columns import columns, read, read_first
 from storage.db.engine import transaction
 from storage.db.models import AccountRow, GrantRow, ProjectRow, ReportRow, UserRow
-from storage.db.queries import for_update, newest_first, tuples, where_given
-
-_ASCII_LOWER: Final = str.maketrans(ascii_uppercase, ascii_lowercase)
+from storage.db.queries import ASCII_LOWER, for_update, newest_first, tuples, where_given
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +128,6 @@ def list_users(
     return read(User, newest_first(query, UserRow.id, limit, before))
 
 
-def exists(account_id: int) -> bool:
-    """Return whether the account exists."""
-    return AccountRow.select().where(AccountRow.id == account_id).exists()
-
-
 def first_id() -> int | None:
     """Return the id of the oldest account; None if there is none."""
     found: int | None = AccountRow.select(fn.MIN(AccountRow.id)).scalar()
@@ -172,9 +163,9 @@ def users_by_email(email: str) -> list[User]:
 
     Only the case of ASCII letters does not matter: in Unicode, other letters become ASCII ones.
     """
-    wanted = email.translate(_ASCII_LOWER)
+    wanted = email.translate(ASCII_LOWER)
     found = read(User, _users().where(fn.LOWER(UserRow.email).in_({wanted, wanted.lower()})))
-    return [each for each in found if each.email.translate(_ASCII_LOWER) == wanted]
+    return [each for each in found if each.email.translate(ASCII_LOWER) == wanted]
 
 
 def get_user(user_id: int) -> User:

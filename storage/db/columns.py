@@ -18,6 +18,7 @@ from peewee import BigIntegerField, Field, ForeignKeyField, Model, TextField
 from schemas.base.errors import NotFound
 from schemas.base.timestamps import from_ms
 from storage.db import identifiers
+from storage.db.drivers.shared import Row
 
 #: The greatest ULID there is, after a prefix and an underscore: sorts behind every identifier in any collation.
 LAST_ULID: Final = f"7{'Z' * 25}"
@@ -39,7 +40,6 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 _compact: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 Record = TypeVar("Record")
-Row = tuple[Any, ...]
 
 
 class TimestampField(BigIntegerField):

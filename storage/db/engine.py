@@ -299,12 +299,12 @@ def second_connection() -> Iterator[Callable[..., Any]]:
         opened._close(driver)
 
 
-def is_deadlock(failed: peewee.OperationalError) -> bool:
+def is_deadlock(failed: BaseException) -> bool:
     """Return whether PostgreSQL ended a transaction because of a deadlock."""
     return sqlstate_of(failed) == _DEADLOCK
 
 
-def sqlstate_of(failed: peewee.OperationalError) -> str | None:
+def sqlstate_of(failed: BaseException) -> str | None:
     """Return PostgreSQL's code of an error; None on SQLite."""
     return getattr(failed.__cause__ or failed.__context__, "sqlstate", None)
 

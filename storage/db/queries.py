@@ -1,11 +1,15 @@
 """Peewee queries: rows as tuples or scalars, and the row locks of PostgreSQL."""
 
-from typing import Any, TypeVar
+from string import ascii_lowercase, ascii_uppercase
+from typing import Any, Final, TypeVar
 
 from peewee import Expression, Field, Query
 
 from storage.db.drivers.shared import Row
 from storage.db.engine import is_sqlite
+
+#: Lowers the case of ASCII letters alone, as SQLite does, by `str.translate`.
+ASCII_LOWER: Final = str.maketrans(ascii_uppercase, ascii_lowercase)
 
 Selected = TypeVar("Selected", bound=Query)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from peewee import DatabaseError, OperationalError, Select, Table, fn
+from tenacity import retry, retry_if_exception, stop_after_attempt
 
 from storage.db.drivers.sqlite import open_file
 from storage.db.engine import OUTAGES, connection, database, is_deadlock, is_sqlite, rows, transaction
@@ -141,9 +142,8 @@ def migrate() -> list[str]:
         names = _require_fit()
         if len(names) < len(known()):
             _rename_applied()
-        for is_last in [False] * (_TRIES - 1) + [True]:
-            if not names or _has_run_all(is_last=is_last):
-                break
+        if names:
+            _run_all()
         return names
 
 
@@ -215,19 +215,15 @@ def _without_history(tables: set[str], columns: set[str]) -> set[str]:
     return tables - {HISTORY} if "name" in columns else tables
 
 
-def _has_run_all(*, is_last: bool) -> bool:
+@retry(retry=retry_if_exception(is_deadlock), stop=stop_after_attempt(_TRIES), reraise=True)
+def _run_all() -> None:
     try:
         _runner().up()
-    except OperationalError as failed:
-        if is_last or not is_deadlock(failed):
-            raise
-        return False
+    except OUTAGES:
+        raise
     except DatabaseError as refused:
-        if isinstance(refused, OUTAGES):
-            raise
         why = str(refused).strip().partition("\n")[0]
         raise UnsuitableDatabase(f"The database refused a migration ({why}); check the privileges of its user.") from refused
-    return True
 
 
 def _runner() -> "Runner":

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import reduce
-from string import ascii_lowercase, ascii_uppercase
+from operator import or_
 from typing import Any, Final
 
 from peewee import JOIN, SQL, Case, Select, fn
@@ -18,9 +18,9 @@ from storage.db import identifiers
 from storage.db.columns import LAST_ULID, columns, get_by_id, read
 from storage.db.engine import database, is_sqlite, planned_for_values
 from storage.db.models import ExportRow, FindingRow
+from storage.db.queries import ASCII_LOWER
 
 _AFTER_ALL: Final = f"{identifiers.FINDING}_{LAST_ULID}"
-_ASCII_LOWER: Final = str.maketrans(ascii_uppercase, ascii_lowercase)
 #: The Unicode forms that a word may have in a stored text.
 _FORMS: Final = ("NFC", "NFD", "NFKC")
 _UNFIXED: Final = frozenset(FindingState) - {FindingState.FIXED}
@@ -149,7 +149,7 @@ def _part(query: FindingQuery, before: str, now: datetime, *, is_fixed: bool) ->
     states = set(query.states) & _UNFIXED
     if is_fixed or not states or states == _UNFIXED:
         return found
-    wanted = _any_of(_of_states(states, now))
+    wanted = reduce(or_, _of_states(states, now))
     if FindingState.OPEN not in states:
         # Few exports are decided on: their findings are fewer than those of the account.
         return found.where(f.export_id.in_(x.select(x.id).where(x.account == query.account_id, wanted)))
@@ -181,13 +181,6 @@ def _state(now: datetime) -> Any:
     return Case(None, [*cases, (is_snoozed, FindingState.SNOOZED)], FindingState.OPEN)
 
 
-def _any_of(conditions: Iterator[Any]) -> Any:
-    found = next(conditions)
-    for each in conditions:
-        found |= each
-    return found
-
-
 def _has_words(words: Sequence[str]) -> Any:
     """Return the condition that the text of a finding has all words; with a limit, neither database forms it for each."""
     f = FindingRow
@@ -199,6 +192,6 @@ def _has_words(words: Sequence[str]) -> Any:
 def _has_word(text: Any, word: str) -> Any:
     find = fn.instr if is_sqlite() else fn.strpos
     # SQLite lowers the case of ASCII letters alone, and neither database changes the Unicode form.
-    cases = [each.translate(_ASCII_LOWER) for each in (word, word.upper(), word.capitalize())]
+    cases = [each.translate(ASCII_LOWER) for each in (word, word.upper(), word.capitalize())]
     spellings = {unicodedata.normalize(form, each) for each in cases for form in _FORMS}
-    return _any_of(find(text, each) > 0 for each in spellings)
+    return reduce(or_, [find(text, each) > 0 for each in spellings])

@@ -67,15 +67,12 @@ class Archive:
 
     def _file(self, table: str) -> BinaryIO:
         if table not in self._files:
-            self._files[table] = self._create_file(table)
+            path = self._folder / f"{self._run}-{table}.jsonl"
+            made = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, _FILE_MODE)
+            self._files[table] = os.fdopen(made, "wb")
+            # The folder too: without its name on the disk the file is lost.
+            sync(self._folder)
         return self._files[table]
-
-    def _create_file(self, table: str) -> BinaryIO:
-        path = self._folder / f"{self._run}-{table}.jsonl"
-        made = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, _FILE_MODE)
-        # The folder too: without its name on the disk the file is lost.
-        sync(self._folder)
-        return os.fdopen(made, "wb")
 
 
 def archived_fields(model: Any) -> list[Any]:

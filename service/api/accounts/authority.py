@@ -155,6 +155,6 @@ def named_account(req: falcon.Request, account_id: int | None) -> int:
         return own
     if req.context.actor.account_id is not None:
         raise ValidationFailed(problem(f"/{ACCOUNT}", "admin_only"))
-    if not accounts.exists(account_id):
+    if accounts.find_account(account_id) is None:
         raise ValidationFailed(problem(f"/{ACCOUNT}", "unknown_account"))
     return account_id
