@@ -1,6 +1,6 @@
 """The append-only audit log: who did what to which record, and which status it had before and after."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -39,7 +39,12 @@ class StoredEntry:
 
 def append(now: datetime, actor: str, action: str, subject_id: str, reason: str | None = None) -> None:
     """Append one entry in the caller's transaction."""
-    append_all([AuditEntry(to_ms(now), actor, action, subject_id, reason=reason)])
+    append_each(now, actor, action, [subject_id], reason)
+
+
+def append_each(now: datetime, actor: str, action: str, subject_ids: Iterable[str], reason: str | None = None) -> None:
+    """Append the same entry about each of some records in the caller's transaction."""
+    append_all([AuditEntry(to_ms(now), actor, action, each, reason=reason) for each in subject_ids])
 
 
 def append_all(entries: Sequence[AuditEntry]) -> None:

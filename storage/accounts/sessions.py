@@ -16,8 +16,7 @@ from peewee import JOIN, Expression, IntegrityError, ModelSelect, fn
 from schemas.base.console_session import Session, SessionEndReason, SignInMethod
 from schemas.base.errors import Conflict, NotFound
 from schemas.base.principal import Ability, Role, TokenKind, TokenPrincipal, effective_abilities, role_abilities
-from schemas.base.timestamps import to_ms
-from storage.accounts.audit_log import AuditEntry, append, append_all
+from storage.accounts.audit_log import append, append_each
 from storage.accounts.tokens import has_ability, is_live, sha256_hex
 from storage.accounts.tokens_sql import project_roles
 from storage.db import identifiers
@@ -164,8 +163,14 @@ def end_where(condition: Expression, reason: SessionEndReason, now: datetime, ac
         .returning(ConsoleSessionRow.id)
     )
     ids = sorted(scalars(ended))
-    append_all([AuditEntry(to_ms(now), actor, "end_session", session_id, reason=reason.value) for session_id in ids])
+    append_each(now, actor, "end_session", ids, reason.value)
     return ids
+
+
+def is_fresh(now: datetime) -> Expression:
+    """Return the condition that a session is neither idle nor too old; seen far in the future, it is idle as well."""
+    s = ConsoleSessionRow
+    return (s.seen_at > now - IDLE_FOR) & (s.seen_at <= now + IDLE_FOR) & (s.created_at > now - LASTS_FOR)
 
 
 def _lock_user(user_id: int) -> None:
@@ -261,9 +266,7 @@ def _is_live(now: datetime) -> Expression:
     """Return the condition that `_why_over` checks for one session, its browser apart."""
     return (
         ConsoleSessionRow.ended_at.is_null()
-        & (ConsoleSessionRow.seen_at > now - IDLE_FOR)
-        & (ConsoleSessionRow.seen_at <= now + IDLE_FOR)
-        & (ConsoleSessionRow.created_at > now - LASTS_FOR)
+        & is_fresh(now)
         & UserRow.disabled_at.is_null()
         & (ConsoleSessionRow.token.is_null() | (is_live(now) & has_ability(Ability.CONSOLE)))
     )

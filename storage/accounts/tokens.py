@@ -13,9 +13,8 @@ from peewee import Expression, ModelSelect
 
 from schemas.base.errors import Conflict, NotFound
 from schemas.base.principal import ABILITIES, DEFAULT_ABILITIES, OPERATOR, Ability, TokenKind, TokenPrincipal
-from schemas.base.timestamps import to_ms
 from storage.accounts.accounts import user_by_email
-from storage.accounts.audit_log import AuditEntry, append, append_all
+from storage.accounts.audit_log import append, append_each
 from storage.accounts.tokens_sql import find_principal
 from storage.db.columns import columns, read, read_first
 from storage.db.engine import transaction
@@ -112,7 +111,7 @@ def revoke_where(condition: Expression, now: datetime, actor: str) -> list[int]:
     """Revoke the tokens that match and are not revoked, in the caller's transaction; return their ids in order."""
     revoked = TokenRow.update(revoked_at=now).where(condition, TokenRow.revoked_at.is_null()).returning(TokenRow.id)
     ids = sorted(scalars(revoked))
-    append_all([AuditEntry(to_ms(now), actor, "revoke_token", f"token:{token_id}") for token_id in ids])
+    append_each(now, actor, "revoke_token", [f"token:{token_id}" for token_id in ids])
     return ids
 
 

@@ -12,11 +12,10 @@ from peewee import chunked
 from schemas.base.console_session import SessionEndReason
 from schemas.base.errors import Conflict
 from schemas.base.principal import Role
-from schemas.base.timestamps import to_ms
 from schemas.triage.approval_rules import StoppedReason
 from storage.accounts import sessions, tokens
 from storage.accounts.accounts import User, get_user, user_by_email
-from storage.accounts.audit_log import AuditEntry, append, append_all
+from storage.accounts.audit_log import append, append_each
 from storage.db.engine import transaction
 from storage.db.models import (
     AccountRow,
@@ -148,5 +147,4 @@ def _stop_rules(user: User, now: datetime, actor: str) -> None:
     reason = StoppedReason.AUTHOR_DISABLED.value
     is_enabled = (ApprovalRuleRow.author == user.id) & ApprovalRuleRow.enabled
     stopped = ApprovalRuleRow.update(enabled=False, stopped_reason=reason, updated_at=now).where(is_enabled)
-    ids = sorted(scalars(stopped.returning(ApprovalRuleRow.id)))
-    append_all([AuditEntry(to_ms(now), actor, "stop_rule", rule_id, reason=reason) for rule_id in ids])
+    append_each(now, actor, "stop_rule", sorted(scalars(stopped.returning(ApprovalRuleRow.id))), reason)

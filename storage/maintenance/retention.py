@@ -26,7 +26,7 @@ from schemas.exports.state_machine import FINISHED, ExportStatus
 from schemas.exports.tickets.ticket_events import TicketEventStatus
 from schemas.findings.life_cycle import RunOutcome
 from schemas.settings.alert_channels import AlertKind
-from storage.accounts.sessions import IDLE_FOR, LASTS_FOR
+from storage.accounts.sessions import is_fresh
 from storage.db import identifiers
 from storage.db.columns import LAST_ULID
 from storage.db.engine import execute, is_sqlite, sqlstate_of, transaction
@@ -287,9 +287,7 @@ def _id_token_rule(now: datetime) -> PurgeRule:
     The end of a session empties its own. Open sessions have an index, and a user has a few of them at most.
     """
     s = ConsoleSessionRow
-    # Seen far in the future, by a clock that was wrong, is idle as well.
-    is_live = (s.seen_at > now - IDLE_FOR) & (s.seen_at <= now + IDLE_FOR) & (s.created_at > now - LASTS_FOR)
-    condition = s.ended_at.is_null() & s.id_token_sealed.is_null(False) & ~is_live
+    condition = s.ended_at.is_null() & s.id_token_sealed.is_null(False) & ~is_fresh(now)
     return PurgeRule(s, condition, s.id, s.id, ID_TOKENS, empties=s.id_token_sealed)
 
 
