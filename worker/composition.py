@@ -18,7 +18,7 @@ from storage.db.engine import DAMAGE, OUTAGES, connection
 from storage.db.shared_clock import SharedClock
 from storage.exports import worker_heartbeats
 from storage.exports.rules.rule_evaluation import ApprovalRules
-from storage.intake.findings import PostbackOptions
+from storage.intake.options import IntakeOptions
 from storage.maintenance.retention import cutoffs
 from storage.reporting.alert_causes import AlertSources
 from storage.secrets.default_secret import DefaultSecret, served_accounts
@@ -118,8 +118,8 @@ def compose_background_tasks(settings: Settings, clock: SharedClock) -> list[Bac
     applied_rules, limits = ApprovalRules(settings.target_policy, wake_ups.notify), account_limits(settings)
     decide_waiting = partial(approval_rules.decide_waiting, applied_rules, now)
     bulk_job = batch_task.bulk_job_task(wake_ups, settings.target_policy, limits, now)
-    postback_options = PostbackOptions(limits, applied_rules, settings.fixed_after_runs)
-    report_upload = report_uploads.ReportUploadTask(vault, postback_options, now)
+    intake_options = IntakeOptions(limits, applied_rules, settings.fixed_after_runs)
+    report_upload = report_uploads.ReportUploadTask(vault, intake_options, now)
     expired = partial(cutoffs, retention=settings.retention, idempotency_ttl=settings.idempotency_ttl)
     deletion = retention.RetentionTask(expired, worker_name(), now, ClockGuard(now, clock.compare))
     optional: list[BackgroundTask] = []

@@ -16,8 +16,9 @@ from schemas.intake.scanner import ScanPostback
 from storage.accounts.grants import manageable
 from storage.intake import emails, findings, handoffs
 from storage.intake.emails import PreparedEmail
-from storage.intake.findings import PostbackOptions, PreparedPostback
+from storage.intake.findings import PreparedPostback
 from storage.intake.handoffs import PreparedUpload
+from storage.intake.options import IntakeOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,7 @@ class IntakeOperations:
     """Stores what scanners, email providers, plugins and apps post, and prepares exports from it."""
 
     default_project_id: int | None
-    options: PostbackOptions
+    options: IntakeOptions
     artifacts_base_url: str
 
     def prepare_postback(self, postback: ScanPostback, checkpoint: Checkpoint) -> PreparedPostback:
@@ -40,12 +41,11 @@ class IntakeOperations:
 
     def accept_email(self, prepared: PreparedEmail, actor: str) -> EmailAccepted:
         """Store an email and prepare its export; a repeated message id returns the first email. Raises ValidationFailed."""
-        limits, rules = self.options.limits, self.options.rules
-        return emails.accept(prepared, self.default_project_id, utc_now(), actor, limits, rules)
+        return emails.accept(prepared, self.default_project_id, utc_now(), actor, self.options)
 
     def record_upload(self, prepared: PreparedUpload, principal: TokenPrincipal) -> Handoff:
         """Store an upload and prepare an export from it; checks the grant as well. Raises ValidationFailed at a limit."""
-        return handoffs.record_upload(prepared, principal, utc_now(), self.options.limits, self.options.rules)
+        return handoffs.record_upload(prepared, principal, utc_now(), self.options)
 
 
 def require_grant(upload: Capture | Diagnostics, principal: TokenPrincipal) -> None:

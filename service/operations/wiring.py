@@ -15,7 +15,7 @@ from service.operations.report_uploads import ReportUploadOperations
 from service.operations.targets import TargetOperations
 from storage.accounts.account_limits import account_limits
 from storage.exports.rules.rule_evaluation import ApprovalRules
-from storage.intake.findings import PostbackOptions
+from storage.intake.options import IntakeOptions
 from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.vault import Vault
 
@@ -56,9 +56,7 @@ def build_operations(
         ),
         bulk=BulkOperations(settings.target_policy, limits),
         intake=IntakeOperations(
-            settings.default_project_id,
-            PostbackOptions(limits, rules, settings.fixed_after_runs),
-            settings.artifacts_base_url,
+            settings.default_project_id, IntakeOptions(limits, rules, settings.fixed_after_runs), settings.artifacts_base_url
         ),
         compliance=ComplianceOperations(vault),
         report_uploads=ReportUploadOperations(vault, limits),

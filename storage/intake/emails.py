@@ -12,14 +12,13 @@ from schemas.base.fields import problem
 from schemas.exports.tickets.ticket import Source
 from schemas.exports.tickets.ticket_text import ticket_for_email
 from schemas.intake.email import EmailAccepted, InboundEmail, attachment_records
-from storage.accounts.account_limits import UNLIMITED, AccountLimits
 from storage.db import identifiers
 from storage.db.engine import savepoint, transaction
 from storage.db.models import InboundEmailRow, ProjectRow
 from storage.db.queries import tuples
 from storage.exports.rows import Draft, WrittenTicket, written
-from storage.exports.rules.rule_evaluation import LEFT_TO_WORKERS, ApprovalRules
 from storage.exports.transitions import prepare
+from storage.intake.options import DEFAULT_OPTIONS, IntakeOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +39,7 @@ def accept(
     default_project_id: int | None,
     now: datetime,
     actor: str,
-    limits: AccountLimits = UNLIMITED,
-    rules: ApprovalRules = LEFT_TO_WORKERS,
+    options: IntakeOptions = DEFAULT_OPTIONS,
 ) -> EmailAccepted:
     """Store an email and prepare its export; for a message that its project has already, return the first one's id.
 
@@ -58,7 +56,7 @@ def accept(
             try:
                 # A savepoint: the transaction around it may hold an idempotency key, and goes on.
                 with savepoint():
-                    [export_id] = prepare([draft], now, actor, limits, rules)
+                    [export_id] = prepare([draft], now, actor, options.limits, options.rules)
                     _insert(email, email_id, project_id, digest, export_id, now)
                 return EmailAccepted(email_id, is_duplicate=False)
             except IntegrityError:

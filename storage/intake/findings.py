@@ -12,43 +12,29 @@ from schemas.base.timestamps import to_ms
 from schemas.exports.state_machine import ExportStatus
 from schemas.exports.tickets.group_ticket import highest
 from schemas.exports.tickets.ticket_text import reopened_text, ticket_for_finding
-from schemas.findings.life_cycle import FIXED_AFTER_RUNS
 from schemas.intake.fingerprint import PostbackResult, by_fingerprint
 from schemas.intake.grouping import TicketGrouping
 from schemas.intake.page_url import page_digest
 from schemas.intake.scanner import SEVERITIES, STATUSES_WITH_FINDINGS, Issue, ScanPostback
 from schemas.triage.search_words import host_of
-from storage.accounts.account_limits import UNLIMITED, AccountLimits, Limited
+from storage.accounts.account_limits import Limited
 from storage.accounts.audit_log import AuditEntry, append_all
 from storage.db import identifiers
 from storage.db.engine import connection, is_sqlite, transaction
 from storage.db.models import NO_EXPORT, ProjectRow, ScanRunRow
 from storage.exports import groups_sql
 from storage.exports.rows import Draft, WrittenTicket, written
-from storage.exports.rules.rule_evaluation import LEFT_TO_WORKERS, ApprovalRules
 from storage.exports.transitions import prepare, reopen_groups
 from storage.intake import findings_sql, life_cycle
 from storage.intake.finding_groups import GroupedPostback, GroupTicket, finding_source, rule_of
 from storage.intake.findings_sql import PostedRun, SeenFinding
 from storage.intake.life_cycle_sql import ReportedFinding
+from storage.intake.options import DEFAULT_OPTIONS, IntakeOptions
 from storage.triage import groups
 from storage.triage.groups import RaisedTicket
 
 #: Their tickets take 60 ms at most, with texts of the largest size.
 _FEW_ISSUES: Final = 5
-
-
-@dataclass(frozen=True, slots=True)
-class PostbackOptions:
-    """How postbacks are stored: the accounts' limits, their approval rules, and how many runs without it fix a finding."""
-
-    limits: AccountLimits = UNLIMITED
-    rules: ApprovalRules = LEFT_TO_WORKERS
-    fixed_after_runs: int = FIXED_AFTER_RUNS
-
-
-#: Without limits; approvals are left to workers.
-DEFAULT_OPTIONS: Final = PostbackOptions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +93,7 @@ def record(
     default_project_id: int | None,
     now: datetime,
     actor: str,
-    options: PostbackOptions = DEFAULT_OPTIONS,
+    options: IntakeOptions = DEFAULT_OPTIONS,
 ) -> PostbackResult:
     """Store a page of a scan run with its findings, and prepare or extend exports for those that are new.
 
@@ -123,9 +109,7 @@ def record(
         return result
 
 
-def _store(
-    prepared: PreparedPostback, run: PostedRun, now: datetime, actor: str, options: PostbackOptions
-) -> PostbackResult:
+def _store(prepared: PreparedPostback, run: PostedRun, now: datetime, actor: str, options: IntakeOptions) -> PostbackResult:
     """Store the findings of a page, with their exports; the caller holds the transaction and the lock of the page."""
     postback, issues, limits = prepared.postback, prepared.issues, options.limits
     grouped = None

@@ -19,7 +19,7 @@ from schemas.exports.tickets.ticket import Source
 from schemas.exports.tickets.ticket_text import ticket_for_capture, ticket_for_diagnostic
 from schemas.intake.diagnostics import Diagnostics
 from schemas.intake.evidence import Capture, outline_record
-from storage.accounts.account_limits import UNLIMITED, AccountLimits, Limited
+from storage.accounts.account_limits import Limited
 from storage.accounts.audit_log import AuditEntry, append_all
 from storage.accounts.grants import hold_project, manageable
 from storage.db import identifiers
@@ -28,8 +28,8 @@ from storage.db.columns import columns, get_by_id, values_of
 from storage.db.engine import transaction
 from storage.db.models import DiagnosticRow, EvidenceCaptureRow, ExportRow, HandoffRow
 from storage.exports.rows import Draft, WrittenTicket, written
-from storage.exports.rules.rule_evaluation import LEFT_TO_WORKERS, ApprovalRules
 from storage.exports.transitions import prepare
+from storage.intake.options import DEFAULT_OPTIONS, IntakeOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +47,7 @@ def prepare_upload(upload: Capture | Diagnostics, checkpoint: Checkpoint = no_ch
 
 
 def record_upload(
-    prepared: PreparedUpload,
-    principal: TokenPrincipal,
-    now: datetime,
-    limits: AccountLimits = UNLIMITED,
-    rules: ApprovalRules = LEFT_TO_WORKERS,
+    prepared: PreparedUpload, principal: TokenPrincipal, now: datetime, options: IntakeOptions = DEFAULT_OPTIONS
 ) -> Handoff:
     """Store an upload and prepare an export from it.
 
@@ -70,11 +66,11 @@ def record_upload(
             source = Source("diagnostics", identifiers.new_id(identifiers.DIAGNOSTIC, now))
             _insert_diagnostics(upload, source.id, now)
         draft = Draft(principal.account_id, upload.project_id, source, prepared.ticket)
-        [export_id] = prepare([draft], now, principal.key, limits, rules)
+        [export_id] = prepare([draft], now, principal.key, options.limits, options.rules)
         handoff_id = identifiers.new_id(identifiers.HANDOFF, now)
         handoff = Handoff(handoff_id, source, upload.project_id, upload.report_id, export_id, now)
         _insert_handoff(handoff, principal)
-        limits.require_room(principal.account_id, Limited.UPLOADS, 1, now)
+        options.limits.require_room(principal.account_id, Limited.UPLOADS, 1, now)
         return handoff
 
 

@@ -22,7 +22,8 @@ from storage.db.leases import JobLease, LeasedJobs, compare_and_swap
 from storage.db.models import ReportUploadRow, ScanRunRow, UserRow
 from storage.db.queries import newest_first
 from storage.intake import findings
-from storage.intake.findings import PostbackOptions, PreparedPostback
+from storage.intake.findings import PreparedPostback
+from storage.intake.options import IntakeOptions
 from storage.secrets.encrypted_columns import UPLOADED_REPORT
 from storage.secrets.vault import Vault
 
@@ -163,7 +164,7 @@ def record(
     total: int,
     postback: PreparedPostback | RefusedPostback,
     now: datetime,
-    options: PostbackOptions,
+    options: IntakeOptions,
 ) -> bool:
     """Store postback `number` of `total`, counted from 0, with its progress, and end the import after the last one.
 
@@ -216,7 +217,7 @@ def _stop_reason(upload: _Progress) -> UploadError | None:
 
 
 def _recorded(
-    postback: PreparedPostback, upload: _Progress, now: datetime, options: PostbackOptions
+    postback: PreparedPostback, upload: _Progress, now: datetime, options: IntakeOptions
 ) -> PostbackResult | RefusedPostback:
     try:
         with savepoint():

@@ -23,6 +23,7 @@ from storage.db.engine import connection, execute, rows, transact, transaction
 from storage.exports import groups_sql, transitions
 from storage.exports.events import forming
 from storage.intake import findings, findings_sql
+from storage.intake.options import IntakeOptions
 from storage.triage import splits, targeting
 from tests.support.database.databases import on_postgresql
 from tests.support.factories import LOOPBACK_POLICY, NOW, Customer, issue, make_customer, make_target, postback
@@ -97,7 +98,7 @@ def post(customer: Customer, run: int, *issues: Any, url: str = PAGE, at: dateti
     found = [issue(each) if isinstance(each, str) else each for each in issues]
     body = postback(run, found, page={"url": url}, status="completed")
     prepared = findings.prepare_postback(PostbackForm().read(body), customer.project_id)
-    options = findings.PostbackOptions(fixed_after_runs=2)
+    options = IntakeOptions(fixed_after_runs=2)
     return findings.record(prepared, customer.project_id, at or NOW + timedelta(minutes=run), "scanner", options)
 
 

@@ -27,6 +27,7 @@ from storage.db.engine import connection, execute, rows
 from storage.db.models import ExportRow, FindingRow
 from storage.exports import queries, transitions
 from storage.intake import finding_history, finding_list, findings
+from storage.intake.options import IntakeOptions
 from storage.reporting import finding_trends, menu_counts
 from storage.targets import changes, targets
 from storage.triage import decisions, targeting
@@ -49,7 +50,7 @@ def post(
     body = postback(run, given, page={"url": url, **page}, status=status)
     prepared = findings.prepare_postback(PostbackForm().read(body), customer.project_id)
     at = NOW + timedelta(minutes=run)
-    options = findings.PostbackOptions(fixed_after_runs=fixed_after_runs)
+    options = IntakeOptions(fixed_after_runs=fixed_after_runs)
     return findings.record(prepared, customer.project_id, at, "scanner", options)
 
 

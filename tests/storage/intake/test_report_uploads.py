@@ -18,6 +18,7 @@ from storage.db.engine import execute, rows, transaction
 from storage.db.leases import JobLease, LeasedJobs
 from storage.db.models import ReportUploadRow
 from storage.intake import findings, report_uploads
+from storage.intake.options import IntakeOptions
 from storage.intake.report_uploads import LEASE_S, MAX_WAITING, NewReportUpload, RefusedPostback
 from storage.secrets.vault import Vault
 from tests.support.factories import NOW, Customer, in_s, issue, make_customer, make_project, make_report_upload, postback
@@ -54,7 +55,7 @@ def posted(customer: Customer, upload: ReportUpload, *codes: str) -> findings.Pr
 
 
 def record(lease: JobLease, number: int, total: int, page: Any, now: datetime = NOW, limits: Any = UNLIMITED) -> bool:
-    return report_uploads.record(lease, number, total, page, now, findings.PostbackOptions(limits))
+    return report_uploads.record(lease, number, total, page, now, IntakeOptions(limits))
 
 
 def counts(upload_id: str, customer: Customer) -> tuple[Any, ...]:

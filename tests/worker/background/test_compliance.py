@@ -36,6 +36,7 @@ from storage.db.engine import database as db
 from storage.db.models import BulkJobRow
 from storage.exports import claims_sql, queries, transitions
 from storage.intake import handoffs, report_uploads
+from storage.intake.options import IntakeOptions
 from storage.maintenance import retention
 from storage.secrets.key_check import check_keys
 from storage.secrets.vault import Vault
@@ -1020,7 +1021,8 @@ def test_a_redaction_waits_for_an_upload_that_is_being_stored(topic: Topic, post
         )
         read = CaptureForm().read(capture(customer.project_id, selected_text="Order of ada@example.com"))
         with connection():
-            handoffs.record_upload(handoffs.prepare_upload(read), caller, utc_now(), Waiting({Limited.UPLOADS: 9}))
+            options = IntakeOptions(Waiting({Limited.UPLOADS: 9}))
+            handoffs.record_upload(handoffs.prepare_upload(read), caller, utc_now(), options)
 
     def redact() -> None:
         task = ComplianceTask(Vault([KEY]), "worker:1", utc_now)

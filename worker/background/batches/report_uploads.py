@@ -20,7 +20,8 @@ from schemas.report_files.pages import PagePostback, PreparedImport, prepare
 from storage.db.engine import OUTAGES, connection
 from storage.db.leases import JobLease
 from storage.intake import findings, report_uploads
-from storage.intake.findings import PostbackOptions, PreparedPostback
+from storage.intake.findings import PreparedPostback
+from storage.intake.options import IntakeOptions
 from storage.intake.report_uploads import HeldUpload, RefusedPostback
 from storage.secrets.vault import Vault
 
@@ -50,7 +51,7 @@ class ReportUploadTask:
     """Imports uploaded reports, one after the other."""
 
     vault: Vault
-    options: PostbackOptions
+    options: IntakeOptions
     now: Callable[[], datetime]
     _current: _Import | None = field(default=None, init=False)
 

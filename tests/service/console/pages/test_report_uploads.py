@@ -10,7 +10,7 @@ from schemas.intake.report_uploads import MAX_FILE_BYTES
 from service.console.pages import report_uploads as upload_pages
 from storage.db.engine import rows
 from storage.intake import report_uploads
-from storage.intake.findings import DEFAULT_OPTIONS
+from storage.intake.options import DEFAULT_OPTIONS
 from storage.secrets import key_check
 from storage.secrets.vault import Vault
 from tests.support.database.databases import on_sqlite

@@ -15,7 +15,7 @@ from schemas.triage.approval_rules import RuleAction, RuleActionType
 from storage.db.engine import execute, rows
 from storage.exports.rules.rule_evaluation import LEFT_TO_WORKERS, ApprovalRules
 from storage.intake import report_uploads
-from storage.intake.findings import PostbackOptions
+from storage.intake.options import IntakeOptions
 from storage.intake.report_uploads import LEASE_S
 from storage.secrets.vault import Vault
 from tests.support.factories import LOOPBACK_POLICY, Customer, in_s, make_report_upload, make_rule
@@ -32,7 +32,7 @@ def clock(begin_s: float = 0) -> Callable[[], datetime]:
 
 
 def task(rules: ApprovalRules = LEFT_TO_WORKERS, vault: Vault = VAULT, begin_s: float = 0) -> ReportUploadTask:
-    return ReportUploadTask(vault, PostbackOptions(rules=rules), clock(begin_s))
+    return ReportUploadTask(vault, IntakeOptions(rules=rules), clock(begin_s))
 
 
 def work(worker: ReportUploadTask) -> None:
