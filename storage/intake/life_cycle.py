@@ -5,7 +5,7 @@ takes the lock.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
@@ -88,30 +88,26 @@ def advance(
     open_again = [
         exports[id_] for id_ in unfixed if id_ and id_ in exports and (exports[id_].status not in _ENDED or id_ in informed)
     ]
-    changed = [(each.export_id, each.id, PlaceChange.FIXED) for each in fixed]
-    changed += [(each.export_id, each.id, PlaceChange.REOPENED) for each in reopened if each.fingerprint not in renewed]
-    note(_noted(changed, exports, sets), postback.scan_run_id, now)
+    informing = [each for each in reopened if each.fingerprint not in renewed]
+    changed = _noted(fixed, PlaceChange.FIXED, exports, sets) + _noted(informing, PlaceChange.REOPENED, exports, sets)
+    note(changed, postback.scan_run_id, now)
     # A run that takes back its own fix has changed nothing, unless an event of the fix exists already.
-    outcomes = zip(reported, back, strict=True)
-    back_again = [
-        (each.export_id, each.id, PlaceChange.REOPENED)
-        for each, (_, outcome) in outcomes
-        if outcome is not RunOutcome.REOPENED
-    ]
-    note(_noted(back_again, exports, sets), postback.scan_run_id, now, replaces=False)
+    taken_back = [each for each in reported if each not in reopened]
+    note(_noted(taken_back, PlaceChange.REOPENED, exports, sets), postback.scan_run_id, now, replaces=False)
     return LifeCycleChanges(len(fixed), len(reopened), renewed, open_again)
 
 
 def _noted(
-    changed: Iterable[tuple[str | None, str, PlaceChange]],
+    findings: Sequence[UnreportedFinding | ReportedFinding],
+    change: PlaceChange,
     exports: Mapping[str, LockedExport],
     sets: Mapping[str, Sequence[str]],
 ) -> list[NotedChange]:
-    """Return the changes of findings for those exports of their ticket whose approval covers events."""
+    """Return the change of findings for those exports of their ticket whose approval covers events."""
     return [
-        NotedChange(id_, finding_id, change)
-        for export_id, finding_id, change in changed
-        for id_ in sets.get(export_id or "", ())
+        NotedChange(id_, each.id, change)
+        for each in findings
+        for id_ in sets.get(each.export_id or "", ())
         if id_ in exports and exports[id_].events
     ]
 
