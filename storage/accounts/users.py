@@ -115,9 +115,8 @@ def remove(email: str, now: datetime, actor: str, naming: NamingResponses = NONE
         _stop_rules(user, now, actor)
         tokens.revoke_where(TokenRow.user == user.id, now, actor)
         TokenRow.update(name="").where(TokenRow.user == user.id).execute()
-        GrantRow.delete().where(GrantRow.user == user.id).execute()
-        SignInLinkRow.delete().where(SignInLinkRow.user == user.id).execute()
-        UserIdentityRow.delete().where(UserIdentityRow.user == user.id).execute()
+        for owned in (GrantRow, SignInLinkRow, UserIdentityRow):
+            owned.delete().where(owned.user == user.id).execute()
         _delete_responses(user, naming)
         append(now, actor, "remove_user", f"user:{user.id}")
         return get_user(user.id)
