@@ -6,59 +6,37 @@ names the targets that an export left when it was retried at another one.
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from peewee import JOIN, SQL, Select, fn
 
 from schemas.base.ticket_event_types import TicketEventType
 from schemas.compliance.recipients import Recipient
 from schemas.exports.state_machine import ExportStatus, Transition
-from schemas.exports.tickets.ticket_events import TicketEventStatus
 from schemas.trackers.registry import GENERIC_WEBHOOK
-from storage.db.columns import columns, field_names, read
 from storage.db.models import AuditEntryRow, ExportRow, RedactionRow, TargetRow, TicketEventRow
+from storage.db.queries import tuples
 
 #: What an attempt shows of the request and the response that accepted it.
 _PROOF: Final = ("id", "started_at", "response_status", "nonce", "signature", "body_sha256", "response_sha256")
 
 
-class _Found(NamedTuple):
-    request_id: str
-    export_id: str
-    export_status: ExportStatus
-    #: Its present target.
-    export_target_id: str
-    target_id: str
-    target_name: str
-    provider_key: str
-    event_id: str | None
-    event_status: TicketEventStatus | None
-    attempt_records: Sequence[Mapping[str, Any]] | None
-    error_code: str | None
-    finished_at: datetime | None
-
-
 #: What is read of each recipient.
-_SHOWN: Final = dict(
-    zip(
-        field_names(_Found),
-        columns(
-            _Found,
-            TicketEventRow,
-            request_id=RedactionRow.request_id,
-            export_id=ExportRow.id,
-            export_status=ExportRow.status,
-            export_target_id=ExportRow.target,
-            target_id=TargetRow.id,
-            target_name=TargetRow.name,
-            provider_key=TargetRow.provider_key,
-            event_id=TicketEventRow.id,
-            event_status=TicketEventRow.status,
-        ),
-        strict=True,
-    )
-)
+_SHOWN: Final[Mapping[str, Any]] = {
+    "request_id": RedactionRow.request_id,
+    "export_id": ExportRow.id,
+    "export_status": ExportRow.status,
+    #: Its present target.
+    "export_target_id": ExportRow.target,
+    "target_id": TargetRow.id,
+    "target_name": TargetRow.name,
+    "provider_key": TargetRow.provider_key,
+    "event_id": TicketEventRow.id,
+    "event_status": TicketEventRow.status,
+    "attempt_records": TicketEventRow.attempt_records,
+    "error_code": TicketEventRow.error_code,
+    "finished_at": TicketEventRow.finished_at,
+}
 
 
 def of_requests(request_ids: Sequence[str], limit: int) -> dict[str, list[Recipient]]:
@@ -73,8 +51,9 @@ def of_requests(request_ids: Sequence[str], limit: int) -> dict[str, list[Recipi
         numbered = Select([found], [found.__star__, place.alias("place")]).alias("numbered")
         read_value = [getattr(numbered.c, name).converter(field.python_value) for name, field in _SHOWN.items()]
         first = RedactionRow.select(*read_value).from_(numbered).where(numbered.c.place <= limit)
-        for each in read(_Found, first.order_by(numbered.c.request_id.desc(), numbered.c.place)):
-            recipients[each.request_id].append(_recipient(each))
+        for row in tuples(first.order_by(numbered.c.request_id.desc(), numbered.c.place)):
+            values = dict(zip(_SHOWN, row, strict=True))
+            recipients[values["request_id"]].append(_recipient(values))
     return dict(recipients)
 
 
@@ -103,17 +82,20 @@ def _was_tried_before(move: Any) -> Any:
     return fn.EXISTS(claim.select(SQL("1")).where(of_export, claim.id < move.id))
 
 
-def _recipient(found: _Found) -> Recipient:
-    accepted = next((each for each in found.attempt_records or () if each["outcome"] == "delivered"), {})
+def _recipient(found: Mapping[str, Any]) -> Recipient:
+    is_present = found["target_id"] == found["export_target_id"]
+    accepted: Mapping[str, Any] = next(
+        (each for each in found["attempt_records"] or () if each["outcome"] == "delivered"), {}
+    )
     return Recipient(
-        export_id=found.export_id,
-        target_id=found.target_id,
-        target_name=found.target_name,
-        is_tracker=found.provider_key != GENERIC_WEBHOOK,
-        is_delivered=found.export_status is ExportStatus.EXPORTED and found.target_id == found.export_target_id,
-        event_id=found.event_id,
-        status=found.event_status,
-        error_code=found.error_code,
-        finished_at=found.finished_at,
+        export_id=found["export_id"],
+        target_id=found["target_id"],
+        target_name=found["target_name"],
+        is_tracker=found["provider_key"] != GENERIC_WEBHOOK,
+        is_delivered=found["export_status"] is ExportStatus.EXPORTED and is_present,
+        event_id=found["event_id"],
+        status=found["event_status"],
+        error_code=found["error_code"],
+        finished_at=found["finished_at"],
         proof={name: accepted[name] for name in _PROOF} if accepted else None,
     )
