@@ -89,32 +89,6 @@ _FIRST_SIBLING: Final = (len('["') + 1, len(f"{identifiers.EXPORT}_{LAST_ULID}")
 REPORTS: Final = "compliance_reports"
 #: The encrypted ID tokens of console sessions; the sessions themselves stay longer.
 ID_TOKENS: Final = "id_tokens"
-#: What is counted, in the order in which it is removed.
-COUNTED: Final = (
-    "exports",
-    "attempts",
-    "ticket_events",
-    "ticket_changes",
-    "handoffs",
-    "evidence_captures",
-    "diagnostics",
-    "inbound_emails",
-    "page_results",
-    "finding_sightings",
-    "pings",
-    "recoveries",
-    "bulk_jobs",
-    "report_uploads",
-    "idempotency_keys",
-    "delivery_hours",
-    ID_TOKENS,
-    "console_sessions",
-    "tokens",
-    "alerts",
-    "alert_messages",
-    "sign_in_links",
-    REPORTS,
-)
 
 #: The table of an export's source by its type; a finding stays, and a ticket written by hand has no other row.
 _SOURCES: Final[Mapping[str, Any]] = {"evidence_capture": EvidenceCaptureRow, "diagnostics": DiagnosticRow}
@@ -144,6 +118,12 @@ def cutoffs(now: datetime, retention: timedelta, idempotency_ttl: timedelta) -> 
     over = now - max(retention, stored_for)
     # Sessions go no later than their token, which is removed by `over`.
     return Cutoffs(over=over, responses=now - stored_for, sessions=max(over, now - SESSIONS_KEPT_FOR), now=now)
+
+
+def counted(until: Cutoffs) -> list[str]:
+    """Return the names of what is counted, in the order in which it is removed."""
+    with_exports = map(_name, (ExportRow, *_OF_EXPORT, *_SOURCES.values()))
+    return list(dict.fromkeys((*with_exports, *(rule.counted_as for rule in _rules(until)))))
 
 
 def count_expired(until: Cutoffs, limit: int = ALL) -> Counter[str]:

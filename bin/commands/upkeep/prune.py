@@ -65,7 +65,7 @@ def prune(days: int | None, dry_run: bool, limit: int, folder: Path | None, as_j
     with opened() as settings:
         until = _until(settings, days)
         counts = retention.count_expired(until, limit) if dry_run else _remove(until, limit, folder)
-        print_record({name: counts[name] for name in retention.COUNTED}, as_json)
+        print_record({name: counts[name] for name in retention.counted(until)}, as_json)
 
 
 def _until(settings: Settings, days: int | None) -> Cutoffs:
