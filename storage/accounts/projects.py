@@ -153,11 +153,16 @@ def add_scan_run(project_id: int, now: datetime, scan_run_id: int | None = None)
             chosen = scan_run_id or (ScanRunRow.select(fn.MAX(ScanRunRow.id)).scalar() or 0) + 1
             if chosen > MAX_ID:
                 chosen = random_scan_run_id()
-            row = ScanRunRow.insert(id=chosen, project=project_id, status="running", created_at=now, updated_at=now)
-            if row.on_conflict_ignore().as_rowcount().execute():
+            if register_scan_run(chosen, project_id, "running", now):
                 return ScanRun(chosen, project_id, "running", now, now)
             if scan_run_id is not None:
                 raise Conflict(f"Scan run {chosen} exists already.")
+
+
+def register_scan_run(scan_run_id: int, project_id: int, status: str, now: datetime) -> bool:
+    """Store a scan run unless its id is taken, in the caller's transaction; return whether it was stored."""
+    row = ScanRunRow.insert(id=scan_run_id, project=project_id, status=status, created_at=now, updated_at=now)
+    return bool(row.on_conflict_ignore().as_rowcount().execute())
 
 
 def random_scan_run_id() -> int:

@@ -95,8 +95,7 @@ def find(token_id: int, account_id: int | None) -> Token | None:
 def revoke(token_id: int, now: datetime, actor: str = OPERATOR.key) -> Token:
     """Revoke a token from the next request on. Raises NotFound."""
     with transaction():
-        if TokenRow.update(revoked_at=now).where(TokenRow.id == token_id, TokenRow.revoked_at.is_null()).execute():
-            append(now, actor, "revoke_token", f"token:{token_id}")
+        revoke_where(TokenRow.id == token_id, now, actor)
         return _get(token_id)
 
 

@@ -17,11 +17,12 @@ from schemas.intake.grouping import TicketGrouping
 from schemas.intake.page_url import page_digest
 from schemas.intake.scanner import SEVERITIES, STATUSES_WITH_FINDINGS, Issue, ScanPostback
 from schemas.triage.search_words import host_of
+from storage.accounts import projects
 from storage.accounts.account_limits import Limited
 from storage.accounts.audit_log import AuditEntry, append_all
 from storage.db import identifiers
 from storage.db.engine import connection, is_sqlite, transaction
-from storage.db.models import NO_EXPORT, ProjectRow, ScanRunRow
+from storage.db.models import NO_EXPORT
 from storage.exports import groups_sql
 from storage.exports.rows import Draft, WrittenTicket, written
 from storage.exports.transitions import prepare, reopen_groups
@@ -236,20 +237,14 @@ def _tickets(
 
 def _post_page(postback: ScanPostback, default_project_id: int | None, now: datetime) -> PostedRun:
     """Store the page of a run and return its project; register the run if it is not."""
-    found = findings_sql.post_page(postback, now) or _register(postback, default_project_id, now)
+    found = findings_sql.post_page(postback, now)
+    if found is None and default_project_id is not None and projects.exists(default_project_id):
+        # Another postback of the same run may be first by a moment; the run is the same either way.
+        projects.register_scan_run(postback.scan_run_id, default_project_id, postback.status, now)
+        found = findings_sql.post_page(postback, now)
     if found is None:
         raise ValidationFailed(problem("/scanRunId", "unknown_scan_run"))
     return found
-
-
-def _register(postback: ScanPostback, default_project_id: int | None, now: datetime) -> PostedRun | None:
-    if not ProjectRow.select().where(ProjectRow.id == default_project_id).exists():
-        return None
-    # Another postback of the same run may be first by a moment; the run is the same either way.
-    ScanRunRow.insert(
-        id=postback.scan_run_id, project=default_project_id, status=postback.status, created_at=now, updated_at=now
-    ).on_conflict_ignore().execute()
-    return findings_sql.post_page(postback, now)
 
 
 def _insert_new(

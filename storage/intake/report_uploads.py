@@ -95,9 +95,7 @@ def create(new: NewReportUpload, now: datetime, vault: Vault, limits: AccountLim
     with transaction():
         projects.get_project(new.project_id, new.account_id)
         if new.is_new_run:
-            ScanRunRow.insert(
-                id=new.scan_run_id, project=new.project_id, status="running", created_at=now, updated_at=now
-            ).on_conflict_ignore().execute()
+            projects.register_scan_run(new.scan_run_id, new.project_id, "running", now)
         if not _owns_run(new.project_id, new.scan_run_id):
             message = f"The project has no scan run {new.scan_run_id}. Leave the field empty for a new scan run."
             raise ValidationFailed(FieldProblem("/scan_run_id", "unknown_scan_run", message))
