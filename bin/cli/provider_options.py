@@ -8,7 +8,7 @@ import click
 from bin.cli.option_types import options
 from bin.cli.request_bodies import present
 from schemas.base.ticket_event_types import ALL_EVENTS
-from schemas.targets.providers import provider, setting_from
+from schemas.targets.providers import PROVIDERS, setting_from
 from schemas.targets.webhook_options import BodyFormat, Signature
 
 #: The value of `--event` that asks for none.
@@ -64,7 +64,7 @@ def settings_from(
         if not sign or not name:
             raise click.UsageError("--setting has the form NAME=VALUE.")
         named.setdefault(name, []).append(text)
-    known = provider(provider_key)
+    known = PROVIDERS.get(provider_key)
     if known is None:
         return {}  # the form refuses the key
     properties = known.settings_schema["properties"]

@@ -1,16 +1,14 @@
 """The providers as clients see them: settings as JSON Schema, the secret, an example of the URL."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from marshmallow import Schema, fields
 
 from schemas.base.fields import MAX_URL, Array, Integer, Text, WebUrl
 from schemas.targets.forms import settings_form
-from schemas.targets.target import Target
 from schemas.trackers.registry import GENERIC_WEBHOOK, TRACKERS
 
-_WEBHOOK_NAME: Final = "Webhook"
 _WEBHOOK_EXAMPLE: Final = "https://tracker.example.com/hook"
 _WEBHOOK_HELP: Final = (
     "A random text of at least 8 bytes, which signs deliveries and which your receiver verifies; by default WEBHOOK_SECRET."
@@ -45,26 +43,11 @@ class Provider(NamedTuple):
         return _object(settings_form(self.key))
 
 
-def providers() -> Iterator[Provider]:
-    """Yield every provider, in the order in which people are offered them."""
-    yield Provider(GENERIC_WEBHOOK, _WEBHOOK_NAME, _WEBHOOK_EXAMPLE, _WEBHOOK_HELP, None)
-    for each in TRACKERS.values():
-        yield Provider(each.key, each.name, each.base_url_example, each.credential_help, each.credential_url)
-
-
-def provider(key: str) -> Provider | None:
-    """Return one provider; None where there is none with this key."""
-    return next((each for each in providers() if each.key == key), None)
-
-
-def provider_names() -> dict[str, str]:
-    """Return the name of every provider by its key."""
-    return {each.key: each.name for each in providers()}
-
-
-def provider_of(target: Target) -> Provider:
-    """Return the provider of a target."""
-    return next(each for each in providers() if each.key == target.provider_key)
+#: Every provider by its key, in the order in which people are offered them.
+PROVIDERS: Final = {GENERIC_WEBHOOK: Provider(GENERIC_WEBHOOK, "Webhook", _WEBHOOK_EXAMPLE, _WEBHOOK_HELP, None)} | {
+    each.key: Provider(each.key, each.name, each.base_url_example, each.credential_help, each.credential_url)
+    for each in TRACKERS.values()
+}
 
 
 def _object(form: Schema) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from schemas.api.response_fields import dump
 from schemas.api.targets import ProviderResponse, dump_target
 from schemas.base.principal import Ability, TokenKind
 from schemas.targets.forms import TargetEditForm, TargetForm
-from schemas.targets.providers import providers
+from schemas.targets.providers import PROVIDERS
 from schemas.targets.target import TargetStatus
 from service.api.resources import ApiResource, by_method, once_per_key_with
 from service.http.auth import Bearer
@@ -62,7 +62,7 @@ class ProvidersResource(ApiResource):
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Return every provider with the schema of its settings."""
-        send_record(resp, {"items": [dump(ProviderResponse, each) for each in providers()]})
+        send_record(resp, {"items": [dump(ProviderResponse, each) for each in PROVIDERS.values()]})
 
 
 class TargetResource(ApiResource):

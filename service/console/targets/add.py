@@ -7,7 +7,7 @@ import falcon
 
 from schemas.content_policy.checked_form import read_checked
 from schemas.targets.forms import TargetForm
-from schemas.targets.providers import provider, providers
+from schemas.targets.providers import PROVIDERS
 from schemas.targets.target import TargetRequest
 from schemas.trackers.registry import GENERIC_WEBHOOK, TRACKERS
 from service.console.form_fields import Fields, Problems, by_path
@@ -37,10 +37,10 @@ class AddTargetPage(FormPage):
         """Return the providers, or the form of one, without its secret. Raises WebhooksForbidden."""
         require_webhooks(user)
         key = req.get_param("provider") if typed is None else _key(typed)
-        found = None if key is None else provider(key)
+        found = PROVIDERS.get(key or "")
         inputs = setting_inputs(found, typed or {}) if found else []
         return {
-            "providers": list(providers()),
+            "providers": list(PROVIDERS.values()),
             "provider": found,
             "tracker": None if found is None else TRACKERS.get(found.key),
             "inputs": inputs,
@@ -60,7 +60,7 @@ class AddTargetPage(FormPage):
         """
         require_webhooks(user)
         key = _key(form)
-        found = provider(key)
+        found = PROVIDERS.get(key)
         settings = settings_in(found, form) if found else {}
         members = {"provider_key": key, "provider_settings": settings, **text_members(form), **limit_member(form)}
         request: TargetRequest = read_checked(TargetForm(), members)

@@ -15,7 +15,7 @@ from schemas.base.ticket_event_types import ALL_EVENTS
 from schemas.content_policy.checked_form import read_checked
 from schemas.settings.secret_text import SecretFault, secret_from
 from schemas.targets.forms import TargetEditForm
-from schemas.targets.providers import provider_of
+from schemas.targets.providers import PROVIDERS
 from schemas.targets.target import MAX_PER_MINUTE, RESUMABLE, Target, TargetEdit
 from schemas.targets.validations import PASSED
 from schemas.url_policy.credentials import masked
@@ -134,7 +134,7 @@ class EditTarget(TargetPageAction):
             # A credential in the URL of an earlier version is shown masked.
             del members["base_url"]
         if target.is_tracker:
-            settings = settings_in(provider_of(target), form, target.provider_settings)
+            settings = settings_in(PROVIDERS[target.provider_key], form, target.provider_settings)
             members |= {} if settings == target.provider_settings else {"provider_settings": settings}
         edit: TargetEdit = read_checked(TargetEditForm(), members)
         self._operations.targets.require_safe_edit(target.id, edit, user.principal)
@@ -155,7 +155,7 @@ class EditTarget(TargetPageAction):
         """Return the form as it was typed, without a credential in the URL. Raises TargetNotFound."""
         content = super().refused(without_credential(form), by_setting(problems), **ids)
         # Whose target it is has been checked by the page.
-        inputs = setting_inputs(provider_of(targets.get(ids["target_id"], None)), form)
+        inputs = setting_inputs(PROVIDERS[targets.get(ids["target_id"], None).provider_key], form)
         return {**content, "inputs": inputs, "shown_fields": _shown(form)}
 
 

@@ -9,7 +9,7 @@ import falcon
 from runtime.clock import utc_now
 from schemas.base.errors import ValidationFailed
 from schemas.exports.recoveries import parse_past
-from schemas.targets.providers import provider_names, provider_of
+from schemas.targets.providers import PROVIDERS
 from schemas.targets.target import BREAKER_OPEN, ENABLED, PINGABLE, RESUMABLE, Target, TargetStatus, place_of
 from service.console import charts
 from service.console.form_fields import by_path
@@ -58,7 +58,7 @@ class TargetsPage(ConsolePage):
             "shown": [(target, place_of(target.shown_url)) for target in shown],
             "days": delivery_hours.count_last_day([target.id for target in shown], now),
             "statuses": tuple(TargetStatus),
-            "providers": provider_names(),
+            "providers": PROVIDERS,
             "at": now,
         }
 
@@ -81,7 +81,7 @@ class TargetPage(ConsolePage):
     def content(self, req: falcon.Request, user: ConsoleUser, **ids: str) -> Mapping[str, Any]:
         """Return the target with its statistics and possible actions. Raises TargetNotFound."""
         target, now = self._operations.targets.get(ids["target_id"], user.principal), utc_now()
-        found = provider_of(target)
+        found = PROVIDERS[target.provider_key]
         return {
             "target": target,
             "place": place_of(target.shown_url),
@@ -108,7 +108,7 @@ class TargetPage(ConsolePage):
 def shown_fields(target: Target) -> dict[str, str]:
     """Return the fields of the form that edits a target, as they are now."""
     limit = "" if target.max_per_minute is None else str(target.max_per_minute)
-    inputs = setting_inputs(provider_of(target), typed_settings(target.provider_settings))
+    inputs = setting_inputs(PROVIDERS[target.provider_key], typed_settings(target.provider_settings))
     own = {"name": target.name, "base_url": target.shown_url, "max_per_minute": limit}
     return own | {each.name: each.value for each in inputs}
 

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from schemas.base.errors import FieldProblem
-from schemas.targets.providers import Provider, providers, setting_from
+from schemas.targets.providers import PROVIDERS, Provider, setting_from
 from service.console.form_fields import Fields, Problems, entries_of, normalize_line_breaks
 
 _PREFIX: Final = "setting."
@@ -47,7 +47,7 @@ def setting_inputs(provider: Provider, typed: Mapping[str, str]) -> list[Setting
 
 def target_texts() -> dict[str, str]:
     """Return the labels of the texts that the forms of targets have, by the name of their field; none is a secret."""
-    settings = {each.name: each.label for provider in providers() for each in setting_inputs(provider, {})}
+    settings = {each.name: each.label for provider in PROVIDERS.values() for each in setting_inputs(provider, {})}
     return {"name": "Name", "base_url": "URL", **settings, "max_per_minute": "Deliveries per minute"}
 
 

@@ -7,7 +7,7 @@ from openapi_schema_validator import OAS31Validator
 
 from schemas.base.errors import ValidationFailed
 from schemas.targets.forms import TargetForm, settings_form
-from schemas.targets.providers import provider, providers, setting_from
+from schemas.targets.providers import PROVIDERS, setting_from
 from schemas.targets.target import TargetRequest
 from schemas.trackers.registry import GENERIC_WEBHOOK, TRACKERS, provider_keys
 from tests.support.trackers.settings import OF_ALL, REQUIRED, every_setting
@@ -91,9 +91,8 @@ def test_an_unknown_provider_is_refused_with_those_that_there_are() -> None:
 
 
 def test_every_provider_says_what_it_is_and_which_secret_it_needs() -> None:
-    found = list(providers())
-    assert [each.key for each in found] == list(provider_keys())
-    assert provider("trello") is None
+    found = list(PROVIDERS.values())
+    assert [each.key for each in found] == list(PROVIDERS) == list(provider_keys())
     for each in found:
         assert each.base_url_example.startswith("https://")
         assert each.secret.startswith(each.credential_help)
@@ -117,7 +116,7 @@ def test_the_described_settings_are_those_that_the_form_takes(key: str) -> None:
         assert validator.is_valid(settings) == any(value in beyond for value in values), settings
 
 
-TRACKERS_SCHEMAS: Final = {each.key: each.settings_schema for each in providers()}
+TRACKERS_SCHEMAS: Final = {each.key: each.settings_schema for each in PROVIDERS.values()}
 
 # the schema of a setting, what a person typed, the setting
 TYPED = [

@@ -8,7 +8,7 @@ import pytest
 from falcon.testing import Result
 
 from runtime.clock import utc_now
-from schemas.targets.providers import providers
+from schemas.targets.providers import PROVIDERS
 from schemas.targets.target import Target
 from schemas.targets.validations import EXPIRES_SOON, Validation
 from schemas.trackers.failures import TOKEN_REJECTED
@@ -78,7 +78,7 @@ def only_target() -> Target:
 def test_the_page_asks_where_tickets_go(person: ConsoleBrowser) -> None:
     page = person.get("/targets/add").text
     links = re.findall(r'href="/console/targets/add\?provider=(\w+)">([^<]+)<', page)
-    assert links == [(each.key, each.name) for each in providers()]
+    assert links == [(each.key, each.name) for each in PROVIDERS.values()]
     assert person.get("/targets/add", "provider=trello").text.count("/targets/add?provider=") == len(links)
 
 
@@ -91,7 +91,7 @@ def test_the_form_of_a_tracker_says_which_token_to_create_and_asks_for_its_setti
     assert tracker.credential_help.replace("`", "") in plain
     assert f'href="{tracker.credential_url}"' in answer.text
     assert f'placeholder="{tracker.base_url_example}"' in answer.text
-    schema: dict[str, Any] = next(each for each in providers() if each.key == key).settings_schema
+    schema: dict[str, Any] = PROVIDERS[key].settings_schema
     named = set(re.findall(r'name="setting\.(\w+)', answer.text))
     assert named == schema["properties"].keys()
     for name in schema.get("required", ()):
