@@ -6,21 +6,7 @@ Most codes of the address policy share one explanation.
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from schemas.trackers.failures import (
-    ARCHIVED,
-    FORBIDDEN,
-    ISSUE_LOCKED,
-    ISSUE_MOVED,
-    ISSUE_NOT_FOUND,
-    ISSUES_DISABLED,
-    MOVED,
-    NOT_FOUND,
-    RATE_LIMITED,
-    REJECTED,
-    TOKEN_REJECTED,
-    UNAVAILABLE,
-    UNKNOWN_OUTCOME,
-)
+from schemas.trackers import failures
 from schemas.url_policy.policy import NEVER_ALLOWED, RefusalReason
 
 
@@ -129,48 +115,48 @@ _HELP: Final[Mapping[str, ErrorHelp]] = {
         "The target has no signing secret, or no token of its tracker.",
         "Set it on the target's page or with `secret set target`.",
     ),
-    TOKEN_REJECTED: ErrorHelp(
+    failures.TOKEN_REJECTED: ErrorHelp(
         "The tracker rejects the token: it is wrong, expired or revoked.",
         "Create a new token and set it on the target's page or with `secret set target`; Jira Cloud needs `email:token`.",
     ),
-    FORBIDDEN: ErrorHelp(
+    failures.FORBIDDEN: ErrorHelp(
         "The token lacks a right at the tracker.", "Give the token the rights that the target's page names, then validate."
     ),
-    NOT_FOUND: ErrorHelp(
+    failures.NOT_FOUND: ErrorHelp(
         "The project, or what a setting names in it, does not exist, or the token cannot see it.",
         "Correct the address or the settings of the target, or give the token access, then validate.",
     ),
-    ISSUES_DISABLED: ErrorHelp(
+    failures.ISSUES_DISABLED: ErrorHelp(
         "The project at the tracker has no issues.", "Turn issues on in the tracker's project settings, then validate."
     ),
-    ARCHIVED: ErrorHelp(
+    failures.ARCHIVED: ErrorHelp(
         "The project at the tracker is archived.",
         "Restore it at the tracker, or change the target's address, then validate.",
     ),
-    MOVED: ErrorHelp(
+    failures.MOVED: ErrorHelp(
         "The project at the tracker was renamed or moved; redirects are not followed.",
         "Change the target's address to the new one, as the browser shows it.",
     ),
-    REJECTED: ErrorHelp(
+    failures.REJECTED: ErrorHelp(
         "The tracker refuses this ticket.",
         "Check the response of the last attempt and fix the cause at the tracker, then retry. "
         "An approved ticket cannot be edited.",
     ),
-    RATE_LIMITED: ErrorHelp("The tracker's rate limit is used up.", _LIMIT_RATE),
-    UNAVAILABLE: ErrorHelp("The tracker is temporarily unavailable.", "Nothing to do: RiskRelay tries again."),
-    UNKNOWN_OUTCOME: ErrorHelp(
+    failures.RATE_LIMITED: ErrorHelp("The tracker's rate limit is used up.", _LIMIT_RATE),
+    failures.UNAVAILABLE: ErrorHelp("The tracker is temporarily unavailable.", "Nothing to do: RiskRelay tries again."),
+    failures.UNKNOWN_OUTCOME: ErrorHelp(
         "The tracker's response does not say whether it created the issue, or the comment.",
         "Nothing to do: RiskRelay looks for it before it creates another one.",
     ),
-    ISSUE_NOT_FOUND: ErrorHelp(
+    failures.ISSUE_NOT_FOUND: ErrorHelp(
         "The issue of the ticket does not exist any more, or the token cannot see it.",
         "Findings shows what is still open. A place that is fixed and found again gets a new ticket.",
     ),
-    ISSUE_MOVED: ErrorHelp(
+    failures.ISSUE_MOVED: ErrorHelp(
         "The issue of the ticket was moved to another project.",
         "Findings shows what is still open. A place that is fixed and found again gets a new ticket.",
     ),
-    ISSUE_LOCKED: ErrorHelp(
+    failures.ISSUE_LOCKED: ErrorHelp(
         "The issue of the ticket is locked and takes no comments.", "Unlock it at the tracker for the next event."
     ),
     "no_standard_secret": ErrorHelp(

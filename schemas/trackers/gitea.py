@@ -28,7 +28,6 @@ from schemas.trackers.events import TrackerEvent
 from schemas.trackers.exchange import Steps, TrackerAccess, TrackerFailure, TrackerIssue, TrackerResponse, TrackerTicket
 from schemas.trackers.failures import ARCHIVED, ISSUES_DISABLED, NOT_FOUND, failure_of, misconfigured, number, raise_for
 from schemas.trackers.issue_events import IssueEvents
-from schemas.trackers.text import markdown, titles
 
 #: Gitea cuts a longer title without an error, in the middle of a character.
 MAX_TITLE_BYTES: Final = 255
@@ -70,7 +69,8 @@ class GiteaTracker(IssueEvents):
     settings_form: type[Form] = GiteaSettingsForm
     #: The list is consistent at once; a request that we gave up may still be at work.
     lookup_delay_s = 5
-    _max_comment = MAX_BODY_CHARS
+    _max_title = _max_title_bytes = MAX_TITLE_BYTES
+    _max_text = MAX_BODY_CHARS
     _states: ClassVar[Mapping[bool, Mapping[str, str]]] = {True: {"state": "open"}, False: {"state": "closed"}}
 
     def problem_of(self, base_url: str, settings: Mapping[str, Any]) -> str | None:
@@ -87,10 +87,7 @@ class GiteaTracker(IssueEvents):
 
     def create(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | None]:
         """Create an issue; returns None where a success names no issue. Labels that do not exist are left out."""
-        wanted: dict[str, Any] = {
-            "title": titles.title_of(ticket, MAX_TITLE_BYTES, MAX_TITLE_BYTES),
-            "body": markdown.body_of(ticket, MAX_BODY_CHARS),
-        }
+        wanted = self._texts(ticket)
         names = labels_of(access, ticket)
         ids = (yield from _label_ids(access, names)) if names else []
         if access.settings.get("assignees"):

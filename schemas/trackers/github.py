@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Final
 from urllib.parse import quote, urlsplit
 
 from schemas.base.fields import Form
+from schemas.trackers import failures
 from schemas.trackers.common import (
     Api,
     TrackerSettingsForm,
@@ -28,19 +29,7 @@ from schemas.trackers.common import (
 )
 from schemas.trackers.events import TrackerEvent
 from schemas.trackers.exchange import Steps, TrackerAccess, TrackerFailure, TrackerIssue, TrackerResponse, TrackerTicket
-from schemas.trackers.failures import (
-    ARCHIVED,
-    FORBIDDEN,
-    ISSUES_DISABLED,
-    NOT_FOUND,
-    failure_of,
-    misconfigured,
-    raise_for,
-    rate_limited,
-    reset_of,
-)
 from schemas.trackers.issue_events import COMMENTS_PER_PAGE, MAX_COMMENT_PAGES, IssueEvents
-from schemas.trackers.text import markdown, titles
 from schemas.version import USER_AGENT
 
 API_VERSION: Final = "2022-11-28"
@@ -94,7 +83,8 @@ class GitHubTracker(IssueEvents):
     lookup_delay_s = 60
     #: GitHub creates at most 80 a minute.
     max_per_minute: int | None = 60
-    _max_comment = MAX_BODY
+    _max_title = MAX_TITLE
+    _max_text = MAX_BODY
     _states: ClassVar[Mapping[bool, Mapping[str, str]]] = {
         True: {"state": "open", "state_reason": "reopened"},
         False: {"state": "closed", "state_reason": "completed"},
@@ -112,7 +102,7 @@ class GitHubTracker(IssueEvents):
 
     def create(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | None]:
         """Create an issue; without its labels and assignees where GitHub refuses it for those."""
-        wanted = {"title": titles.title_of(ticket, MAX_TITLE), "body": markdown.body_of(ticket, MAX_BODY)}
+        wanted = self._texts(ticket)
         options = {
             "labels": tidy_labels(labels_of(access, ticket), MAX_GITHUB_LABEL),
             "assignees": list(access.settings.get("assignees", ())),
@@ -123,7 +113,7 @@ class GitHubTracker(IssueEvents):
         if failure is not None and failure.field in _OPTIONAL:
             response = yield self._api(access).post("/issues", wanted, creates=True)
             failure = self._refusal_of(response)
-        raise_for(failure)
+        failures.raise_for(failure)
         return self._issue(access, response.json())
 
     def find(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | None]:
@@ -143,17 +133,17 @@ class GitHubTracker(IssueEvents):
         may write issues; the check reads them.
         """
         response = yield from answered(self._api(access).get(), self._refusal_of)
-        raise_for(_repository_failure(access, response))
+        failures.raise_for(_repository_failure(access, response))
         yield from answered(self._api(access).get("/issues?per_page=1"), self._refusal_of)
         for login in access.settings.get("assignees", ()):
             failure = self._refusal_of((yield self._api(access).get(f"/assignees/{quote(login, safe='')}")))
-            if failure is not None and failure.code == NOT_FOUND:
+            if failure is not None and failure.code == failures.NOT_FOUND:
                 failure = replace(failure, field="assignees")
-            raise_for(failure)
+            failures.raise_for(failure)
 
     def held_until_s(self, response: TrackerResponse) -> float | None:
         """Return when the next requests are allowed, if this response used up the last one."""
-        return reset_of(response)
+        return failures.reset_of(response)
 
     def _comment_queries(self, event: TrackerEvent) -> list[dict[str, Any]]:
         query = {"per_page": COMMENTS_PER_PAGE, **since_creation(event.event_id)}
@@ -172,13 +162,13 @@ class GitHubTracker(IssueEvents):
 
     def _refusal_of(self, response: TrackerResponse) -> TrackerFailure | None:
         """Return the failure that a response means; a 403 may be a limit, an archived repository, or the labels alone."""
-        failure = failure_of(response)
+        failure = failures.failure_of(response)
         if failure is None or response.status not in {403, 422, 429}:
             return failure
         if _is_limit(response):
-            return rate_limited(response, reset_of(response))
+            return failures.rate_limited(response, failures.reset_of(response))
         if response.status == 403 and _ARCHIVED_MESSAGE.search(_message(response)):
-            return replace(failure, code=ARCHIVED)
+            return replace(failure, code=failures.ARCHIVED)
         return replace(failure, field=_refused_field(response.json()))
 
     def _login(self, access: TrackerAccess) -> Steps[str | None]:
@@ -215,20 +205,20 @@ def _repository_failure(access: TrackerAccess, response: TrackerResponse) -> Tra
     """Return why issues cannot be created in the repository of a response, as far as it says so."""
     repository = response.json()
     if not isinstance(repository, dict):
-        return misconfigured(NOT_FOUND, "base_url")
+        return failures.misconfigured(failures.NOT_FOUND, "base_url")
     if repository.get("archived") is True:
-        return misconfigured(ARCHIVED)
+        return failures.misconfigured(failures.ARCHIVED)
     if repository.get("has_issues") is False:
-        return misconfigured(ISSUES_DISABLED)
+        return failures.misconfigured(failures.ISSUES_DISABLED)
     # Only classic tokens have scopes; GitHub sends none, or an empty list, for others.
     scopes = {scope.strip() for scope in response.headers.get("x-oauth-scopes", "").split(",")} - {""}
     needed = {"repo"} if repository.get("private") is True else {"repo", "public_repo"}
     if scopes and scopes.isdisjoint(needed):
-        return misconfigured(FORBIDDEN)
+        return failures.misconfigured(failures.FORBIDDEN)
     permissions = repository.get("permissions")
     wanted = next((name for name in ("labels", "assignees") if access.settings.get(name)), None)
     if wanted and isinstance(permissions, dict) and not any(permissions.get(role) is True for role in _TRIAGE):
-        return misconfigured(FORBIDDEN, wanted)
+        return failures.misconfigured(failures.FORBIDDEN, wanted)
     return None
 
 

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Final
 from urllib.parse import quote, urlencode, urlsplit
 
 from schemas.base.fields import Form
+from schemas.trackers import failures
 from schemas.trackers.common import (
     Api,
     TrackerSettingsForm,
@@ -28,20 +29,7 @@ from schemas.trackers.common import (
 )
 from schemas.trackers.events import TrackerEvent
 from schemas.trackers.exchange import Steps, TrackerAccess, TrackerFailure, TrackerIssue, TrackerResponse, TrackerTicket
-from schemas.trackers.failures import (
-    ARCHIVED,
-    FORBIDDEN,
-    ISSUES_DISABLED,
-    MOVED,
-    NOT_FOUND,
-    failure_of,
-    misconfigured,
-    raise_for,
-    rate_limited,
-    reset_of,
-)
 from schemas.trackers.issue_events import COMMENTS_PER_PAGE, MAX_COMMENT_PAGES, IssueEvents
-from schemas.trackers.text import markdown, titles
 from schemas.version import USER_AGENT
 
 MAX_TITLE: Final = 255
@@ -89,7 +77,8 @@ class GitLabTracker(IssueEvents):
     _comments = "notes"
     _description = "description"
     _update_method = "PUT"
-    _max_comment = MAX_DESCRIPTION
+    _max_title = MAX_TITLE
+    _max_text = MAX_DESCRIPTION
     _states: ClassVar[Mapping[bool, Mapping[str, str]]] = {True: {"state_event": "reopen"}, False: {"state_event": "close"}}
 
     def problem_of(self, base_url: str, settings: Mapping[str, Any]) -> str | None:
@@ -103,10 +92,7 @@ class GitLabTracker(IssueEvents):
 
     def create(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | None]:
         """Create an issue; an assignee who is not found is left out."""
-        wanted: dict[str, Any] = {
-            "title": titles.title_of(ticket, MAX_TITLE),
-            "description": markdown.body_of(ticket, MAX_DESCRIPTION),
-        }
+        wanted = self._texts(ticket)
         labels = tidy_labels(labels_of(access, ticket), MAX_GITLAB_LABEL)
         if labels:
             wanted["labels"] = labels
@@ -131,16 +117,16 @@ class GitLabTracker(IssueEvents):
         response = yield _api(access).get("/personal_access_tokens/self")
         # Older versions do not know this path, and a fine-grained token may lack the right to read itself.
         if response.status not in {403, 404}:
-            raise_for(self._refusal_of(response) or _scope_failure(response))
+            failures.raise_for(self._refusal_of(response) or _scope_failure(response))
         response = yield from answered(self._api(access).get(), self._refusal_of)
-        raise_for(_project_failure(response))
+        failures.raise_for(_project_failure(response))
         for name in access.settings.get("assignees", ()):
             if (yield from self._user_id(access, name)) is None:
-                raise_for(misconfigured(NOT_FOUND, "assignees"))
+                failures.raise_for(failures.misconfigured(failures.NOT_FOUND, "assignees"))
 
     def held_until_s(self, response: TrackerResponse) -> float | None:
         """Return when the next requests are allowed, if this response used up the last one."""
-        return reset_of(response, _REMAINING, _RESET)
+        return failures.reset_of(response, _REMAINING, _RESET)
 
     def _comment_queries(self, event: TrackerEvent) -> list[dict[str, Any]]:
         query = {"order_by": "created_at", "sort": "desc", "per_page": COMMENTS_PER_PAGE}
@@ -156,11 +142,11 @@ class GitLabTracker(IssueEvents):
 
     def _refusal_of(self, response: TrackerResponse) -> TrackerFailure | None:
         """Return the failure of a response; GitLab redirects reads of a moved project, and answers writes with 405."""
-        failure = failure_of(response)
+        failure = failures.failure_of(response)
         if response.status == 405:
-            return misconfigured(MOVED)
+            return failures.misconfigured(failures.MOVED)
         if response.status == 429:
-            return rate_limited(response, reset_of(response, _REMAINING, _RESET))
+            return failures.rate_limited(response, failures.reset_of(response, _REMAINING, _RESET))
         if failure is not None and failure.refuses_ticket:
             return replace(failure, field=_refused_field(response.json()))
         return failure
@@ -185,26 +171,26 @@ def _refused_field(value: Any) -> str | None:
 def _scope_failure(response: TrackerResponse) -> TrackerFailure | None:
     token = response.json()
     if not isinstance(token, dict):
-        return misconfigured(NOT_FOUND, "base_url")
+        return failures.misconfigured(failures.NOT_FOUND, "base_url")
     scopes = token.get("scopes")
     # A fine-grained token has no scopes; its rights are not shown.
     lacks_scope = isinstance(scopes, list) and token.get("granular") is not True and "api" not in scopes
-    return misconfigured(FORBIDDEN) if lacks_scope else None
+    return failures.misconfigured(failures.FORBIDDEN) if lacks_scope else None
 
 
 def _project_failure(response: TrackerResponse) -> TrackerFailure | None:
     """Return why issues cannot be created in the project of a response, as far as it says so."""
     project = response.json()
     if not isinstance(project, dict):
-        return misconfigured(NOT_FOUND, "base_url")
+        return failures.misconfigured(failures.NOT_FOUND, "base_url")
     if project.get("archived") is True:
-        return misconfigured(ARCHIVED)
+        return failures.misconfigured(failures.ARCHIVED)
     if project.get("issues_enabled") is False or project.get("issues_access_level") == "disabled":
-        return misconfigured(ISSUES_DISABLED)
+        return failures.misconfigured(failures.ISSUES_DISABLED)
     levels = [value_at(project, "permissions", each, "access_level") for each in ("project_access", "group_access")]
     known = [level for level in levels if type(level) is int]
     # No level is no refusal: members of a group that the project is shared with have none here.
-    return misconfigured(FORBIDDEN) if known and max(known) < PLANNER else None
+    return failures.misconfigured(failures.FORBIDDEN) if known and max(known) < PLANNER else None
 
 
 def _api(access: TrackerAccess) -> Api:

@@ -22,7 +22,7 @@ from schemas.trackers.exchange import (
     TrackerTicket,
 )
 from schemas.trackers.failures import FORBIDDEN, ISSUE_LOCKED, failure_of, misconfigured, raise_for, unreadable
-from schemas.trackers.text import markdown
+from schemas.trackers.text import markdown, titles
 from schemas.trackers.text.outline import erased_title
 
 #: Comments of a page: so many of the longest fit into MAX_LIST_BYTES.
@@ -41,13 +41,16 @@ class IssueEvents(Tracker):
     _comments: ClassVar[str] = "comments"
     _description: ClassVar[str] = "body"
     _update_method: ClassVar[str] = "PATCH"
-    _max_comment: ClassVar[int]
+    _max_title: ClassVar[int]
+    _max_title_bytes: ClassVar[int | None] = None
+    #: Of an issue's text and of a comment.
+    _max_text: ClassVar[int]
     #: What is sent to reopen or close an issue, by whether it is to be open.
     _states: ClassVar[Mapping[bool, Mapping[str, str]]]
 
     def comment(self, access: TrackerAccess, event: TrackerEvent) -> Steps[None]:
         """Comment an event; a locked issue is a failure of its own."""
-        text = {"body": markdown.comment_of(event, self._max_comment)}
+        text = {"body": markdown.comment_of(event, self._max_text)}
         response = yield self._api(access).post(f"/issues/{event.issue_id}/{self._comments}", text, creates=True)
         failure = self._refusal_of(response)
         if failure is not None and failure.code == FORBIDDEN and _LOCKED.search(text_at(response.json(), "message") or ""):
@@ -87,6 +90,11 @@ class IssueEvents(Tracker):
         update = self._update(access, event, {"title": title, self._description: markdown.erased_of(event)})
         if (yield from asked(update, self._refusal_of, str, "title")) != title:
             raise TrackerRefused(misconfigured(FORBIDDEN))
+
+    def _texts(self, ticket: TrackerTicket) -> dict[str, Any]:
+        """Return the title and the text of a new issue."""
+        title = titles.title_of(ticket, self._max_title, self._max_title_bytes)
+        return {"title": title, self._description: markdown.body_of(ticket, self._max_text)}
 
     def _find(
         self, access: TrackerAccess, ticket: TrackerTicket, queries: Iterable[Mapping[str, Any]]

@@ -16,6 +16,7 @@ from urllib.parse import quote, urlencode, urlsplit
 from marshmallow import fields, validates
 
 from schemas.base.fields import Form, Integer, Text, described, required
+from schemas.trackers import failures
 from schemas.trackers.common import (
     MAX_KEY,
     Api,
@@ -41,17 +42,6 @@ from schemas.trackers.exchange import (
     TrackerRequest,
     TrackerResponse,
     TrackerTicket,
-)
-from schemas.trackers.failures import (
-    FORBIDDEN,
-    NOT_FOUND,
-    TOKEN_REJECTED,
-    failure_of,
-    misconfigured,
-    raise_for,
-    rate_limited,
-    rejected,
-    unreadable,
 )
 from schemas.trackers.text import adf, titles, wiki
 from schemas.trackers.text.outline import erased_title
@@ -92,7 +82,7 @@ _LOGIN_HEADER: Final = "x-seraph-loginreason"
 _LOGIN_FAILED: Final = ("AUTHENTICATED_FAILED", "AUTHENTICATION_DENIED")
 _RESET_TIME: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,6})?)?Z")
 _PERMISSIONS: Final = ("BROWSE_PROJECTS", "CREATE_ISSUES")
-_TOKEN_REJECTED: Final = misconfigured(TOKEN_REJECTED)
+_TOKEN_REJECTED: Final = failures.misconfigured(failures.TOKEN_REJECTED)
 
 
 class JiraSettingsForm(TrackerSettingsForm):
@@ -156,8 +146,10 @@ class JiraTracker(Tracker):
         jql = f'project = "{access.settings["project"]}" AND labels = "{label}" ORDER BY created ASC'
         response = yield _api(access).post(search, {"jql": jql, "fields": ["labels"], "maxResults": _MAX_FOUND})
         refusal = _read_refusal_of(response)
-        # The query is ours but for the project: it does not exist, or the token cannot see it.
-        raise_for(misconfigured(NOT_FOUND, "project") if refusal and refusal.refuses_ticket else refusal)
+        if refusal is not None and refusal.refuses_ticket:
+            # The query is ours but for the project: it does not exist, or the token cannot see it.
+            refusal = failures.misconfigured(failures.NOT_FOUND, "project")
+        failures.raise_for(refusal)
         issues = value_of(response, list, "issues")
         found = (_issue(access, text_at(issue, "key")) for issue in issues if label in _labels_in(issue))
         return next((issue for issue in found if issue is not None), None)
@@ -168,9 +160,9 @@ class JiraTracker(Tracker):
         refusal = _read_refusal_of(response)
         if response.status == 404 or (refusal is None and not isinstance(response.json(), dict)):
             # No Jira answers so: the address is another server's, or this Jira has the other version of the API.
-            raise TrackerRefused(misconfigured(NOT_FOUND, "base_url"))
+            raise TrackerRefused(failures.misconfigured(failures.NOT_FOUND, "base_url"))
         # Everybody may ask for their own name; Cloud answers a token without its email with 403.
-        raise_for(_TOKEN_REJECTED if response.status == 403 else refusal)
+        failures.raise_for(_TOKEN_REJECTED if response.status == 403 else refusal)
         yield from _require_permissions(access)
         yield from _require_issue_type(access)
 
@@ -180,7 +172,7 @@ class JiraTracker(Tracker):
         body = {"body": text.comment_of(event, MAX_DESCRIPTION)}
         request = _api(access).post(f"/issue/{event.issue_id}/comment", body, creates=True)
         if not (yield from asked(request, _refusal_of, str, "id")):
-            raise TrackerRefused(unreadable())
+            raise TrackerRefused(failures.unreadable())
 
     def has_comment(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool]:
         """Look for the event's id in the newest comments."""
@@ -267,12 +259,12 @@ def _require_permissions(access: TrackerAccess) -> Steps[None]:
         wanted["permissions"] = ",".join(_PERMISSIONS)
     response = yield _api(access).get(f"/mypermissions?{urlencode(wanted)}")
     if response.status in {400, 404}:
-        raise TrackerRefused(misconfigured(NOT_FOUND, "project"))
-    raise_for(_refusal_of(response))
+        raise TrackerRefused(failures.misconfigured(failures.NOT_FOUND, "project"))
+    failures.raise_for(_refusal_of(response))
     permissions = value_of(response, dict, "permissions")
     for name in _PERMISSIONS:
         if value_at(permissions, name, "havePermission") is not True:
-            raise TrackerRefused(misconfigured(FORBIDDEN, name))
+            raise TrackerRefused(failures.misconfigured(failures.FORBIDDEN, name))
 
 
 def _require_issue_type(access: TrackerAccess) -> Steps[None]:
@@ -288,8 +280,8 @@ def _require_issue_type(access: TrackerAccess) -> Steps[None]:
     )
     issue_type_id = next(filter(None, ids), None)
     if issue_type_id is None:
-        raise TrackerRefused(misconfigured(NOT_FOUND, "issue_type"))
-    raise_for(_fields_failure(access, (yield from _listed(access, f"{path}/{quote(issue_type_id, safe='')}"))))
+        raise TrackerRefused(failures.misconfigured(failures.NOT_FOUND, "issue_type"))
+    failures.raise_for(_fields_failure(access, (yield from _listed(access, f"{path}/{quote(issue_type_id, safe='')}"))))
 
 
 def _fields_failure(access: TrackerAccess, listed: list[Any]) -> TrackerFailure | None:
@@ -299,11 +291,11 @@ def _fields_failure(access: TrackerAccess, listed: list[Any]) -> TrackerFailure 
     ours = ["summary", "description", "labels", *optional]
     for name in ours:
         if name not in by_id:
-            return rejected(_name_of(name))
+            return failures.rejected(_name_of(name))
     for name, each in by_id.items():
         is_required = value_at(each, "required") is True and value_at(each, "hasDefaultValue") is not True
         if is_required and name not in ours and name not in _SET_BY_JIRA:
-            return rejected(_name_of(name))
+            return failures.rejected(_name_of(name))
     return None
 
 
@@ -316,7 +308,7 @@ def _listed(access: TrackerAccess, path: str) -> Steps[list[Any]]:
         lists = (value_at(page, name) for name in ("issueTypes", "fields", "values"))
         found = next((each for each in lists if isinstance(each, list)), None)
         if found is None:
-            raise TrackerRefused(unreadable())
+            raise TrackerRefused(failures.unreadable())
         entries += found
         total = value_at(page, "total")
         if not found or not isinstance(total, int) or len(entries) >= total:
@@ -325,11 +317,11 @@ def _listed(access: TrackerAccess, path: str) -> Steps[list[Any]]:
 
 
 def _refusal_of(response: TrackerResponse) -> TrackerFailure | None:
-    failure = failure_of(response)
+    failure = failures.failure_of(response)
     if failure is None:
         return None
     if response.status == 429:
-        return rate_limited(response, _reset_at_s(response))
+        return failures.rate_limited(response, _reset_at_s(response))
     if failure.refuses_ticket:
         failure = replace(failure, field=_refused_field(response))
     return _login_failure(response) or failure
@@ -339,7 +331,7 @@ def _change(request: TrackerRequest) -> Steps[None]:
     """Change an issue; Jira answers a change with 204, and a page to sign in has another status."""
     response = yield from answered(request, _read_refusal_of)
     if response.status != 204:
-        raise TrackerRefused(unreadable())
+        raise TrackerRefused(failures.unreadable())
 
 
 def _read_refusal_of(response: TrackerResponse) -> TrackerFailure | None:

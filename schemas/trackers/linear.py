@@ -14,6 +14,7 @@ from uuid import UUID
 from marshmallow import validates
 
 from schemas.base.fields import Form, Text, required
+from schemas.trackers import failures
 from schemas.trackers.common import (
     MAX_KEY,
     Api,
@@ -40,18 +41,6 @@ from schemas.trackers.exchange import (
     TrackerRequest,
     TrackerResponse,
     TrackerTicket,
-)
-from schemas.trackers.failures import (
-    FORBIDDEN,
-    NOT_FOUND,
-    REJECTED,
-    TOKEN_REJECTED,
-    failure_of,
-    misconfigured,
-    raise_for,
-    rate_limited,
-    reset_of,
-    unreadable,
 )
 from schemas.trackers.text import markdown, titles
 from schemas.trackers.text.outline import erased_title
@@ -109,14 +98,14 @@ query Validate($team: String!) {
 
 #: What follows from `errors[].extensions.type`; any other type is Linear's own trouble, which may pass.
 _CODES: Final[Mapping[str, tuple[FailureKind, str]]] = {
-    "authentication error": (FailureKind.CONFIGURATION, TOKEN_REJECTED),
-    "forbidden": (FailureKind.CONFIGURATION, FORBIDDEN),
-    "feature not accessible": (FailureKind.CONFIGURATION, FORBIDDEN),
+    "authentication error": (FailureKind.CONFIGURATION, failures.TOKEN_REJECTED),
+    "forbidden": (FailureKind.CONFIGURATION, failures.FORBIDDEN),
+    "feature not accessible": (FailureKind.CONFIGURATION, failures.FORBIDDEN),
     # The workspace's plan allows no more issues.
-    "usage limit exceeded": (FailureKind.CONFIGURATION, FORBIDDEN),
-    "invalid input": (FailureKind.PAYLOAD, REJECTED),
-    "user error": (FailureKind.PAYLOAD, REJECTED),
-    "graphql error": (FailureKind.PAYLOAD, REJECTED),
+    "usage limit exceeded": (FailureKind.CONFIGURATION, failures.FORBIDDEN),
+    "invalid input": (FailureKind.PAYLOAD, failures.REJECTED),
+    "user error": (FailureKind.PAYLOAD, failures.REJECTED),
+    "graphql error": (FailureKind.PAYLOAD, failures.REJECTED),
 }
 _RATE_LIMITED: Final = "ratelimited"
 #: Limits by requests, by complexity, and of one endpoint, each with a reset time in milliseconds since 1970.
@@ -177,7 +166,7 @@ class LinearTracker(Tracker):
         # Linear may have refused our id, because an earlier attempt created the issue.
         found = (yield from self.find(access, ticket)) if failure is not None and failure.refuses_ticket else None
         if found is None:
-            raise_for(failure)
+            failures.raise_for(failure)
         return found
 
     def find(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | None]:
@@ -204,15 +193,15 @@ class LinearTracker(Tracker):
             with suppress(TrackerRefused):
                 if (yield from self.has_comment(access, event)):
                     return
-        raise_for(failure)
+        failures.raise_for(failure)
         if text_at(response.json(), "data", "commentCreate", "comment", "id") is None:
-            raise TrackerRefused(unreadable())
+            raise TrackerRefused(failures.unreadable())
 
     def has_comment(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool]:
         """Look for the comment's id among the issue's comments."""
         comments = value_at((yield from _issue_node(access, event)), "comments", "nodes")
         if not isinstance(comments, list):
-            raise TrackerRefused(unreadable())
+            raise TrackerRefused(failures.unreadable())
         return any(text_at(each, "id") == own_id(event.event_id) for each in comments)
 
     def is_ours(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool]:
@@ -242,7 +231,7 @@ class LinearTracker(Tracker):
         title = erased_title(event)
         updated = yield from _updated(access, event, {"title": title, "description": markdown.erased_of(event)})
         if text_at(updated, "title") != title:
-            raise TrackerRefused(unreadable())
+            raise TrackerRefused(failures.unreadable())
 
     def held_until_s(self, response: TrackerResponse) -> float | None:
         """Return the latest reset time of the limits that are used up."""
@@ -264,7 +253,7 @@ def _issue_node(access: TrackerAccess, event: TrackerEvent) -> Steps[dict[str, A
     for node in (yield from asked(request, _refusal_of, list, "data", "issues", "nodes")):
         if isinstance(node, dict) and node.get("id") == wanted:
             return node
-    raise TrackerRefused(misconfigured(NOT_FOUND))
+    raise TrackerRefused(failures.misconfigured(failures.NOT_FOUND))
 
 
 def _updated(access: TrackerAccess, event: TrackerEvent, changes: Mapping[str, Any]) -> Steps[dict[str, Any]]:
@@ -276,7 +265,7 @@ def _updated(access: TrackerAccess, event: TrackerEvent, changes: Mapping[str, A
 def _is_open(issue: Any) -> bool:
     state = text_at(issue, "state", "type")
     if state is None:
-        raise TrackerRefused(unreadable())
+        raise TrackerRefused(failures.unreadable())
     return state not in _CLOSED
 
 
@@ -289,7 +278,7 @@ def _team_id(response: TrackerResponse) -> str:
     """Return the id of the team that a response has. Raises TrackerRefused if there is none."""
     team_id = text_at(value_of(response, list, "data", "teams", "nodes"), 0, "id")
     if team_id is None:
-        raise TrackerRefused(misconfigured(NOT_FOUND, "team"))
+        raise TrackerRefused(failures.misconfigured(failures.NOT_FOUND, "team"))
     return team_id
 
 
@@ -320,14 +309,14 @@ def _refusal_of(response: TrackerResponse) -> TrackerFailure | None:
     types = [_lowered(error, "type") for error in errors]
     # An error of a rate limit may have its code alone, and no type.
     if response.status == 429 or _RATE_LIMITED in (*types, *(_lowered(error, "code") for error in errors)):
-        return rate_limited(response, _held_until_s(response))
+        return failures.rate_limited(response, _held_until_s(response))
     known = next((_CODES[each] for each in types if each in _CODES), None)
     if known is not None and response.status < 500:
         return TrackerFailure(*known)
-    failed = failure_of(response)
+    failed = failures.failure_of(response)
     if failed is None:
-        return unreadable() if types else None
-    return unreadable() if any(types) and failed.kind is FailureKind.PAYLOAD else failed
+        return failures.unreadable() if types else None
+    return failures.unreadable() if any(types) and failed.kind is FailureKind.PAYLOAD else failed
 
 
 def _lowered(error: Any, name: str) -> str:
@@ -337,7 +326,7 @@ def _lowered(error: Any, name: str) -> str:
 
 
 def _held_until_s(response: TrackerResponse) -> float | None:
-    resets = (reset_of(response, f"{limit}-remaining", f"{limit}-reset") for limit in _LIMITS)
+    resets = (failures.reset_of(response, f"{limit}-remaining", f"{limit}-reset") for limit in _LIMITS)
     return max((reset / 1000 for reset in resets if reset is not None), default=None)
 
 

@@ -13,6 +13,7 @@ from urllib.parse import urlencode, urlsplit
 from marshmallow import fields
 
 from schemas.base.fields import Form, Text, described
+from schemas.trackers import failures
 from schemas.trackers.common import (
     Api,
     PriorityBySeverityForm,
@@ -28,17 +29,6 @@ from schemas.trackers.common import (
 )
 from schemas.trackers.events import TrackerEvent
 from schemas.trackers.exchange import Steps, Tracker, TrackerAccess, TrackerIssue, TrackerRefused, TrackerTicket
-from schemas.trackers.failures import (
-    ARCHIVED,
-    FORBIDDEN,
-    ISSUES_DISABLED,
-    NOT_FOUND,
-    failure_of,
-    misconfigured,
-    raise_for,
-    rejected,
-    unreadable,
-)
 from schemas.trackers.text import textile, titles
 from schemas.trackers.text.outline import erased_title
 
@@ -105,10 +95,10 @@ class RedmineTracker(Tracker):
         subject, description = titles.title_of(ticket, MAX_SUBJECT), textile.body_of(ticket, MAX_DESCRIPTION)
         made = {"issue": {**ids, "subject": subject, "description": description}}
         response = yield _api(access).post("/issues.json", made, creates=True)
-        failure = failure_of(response)
+        failure = failures.failure_of(response)
         if failure is not None and failure.refuses_ticket:
             yield from _require_issues(access)
-        raise_for(failure)
+        failures.raise_for(failure)
         return _issue(access, value_at(response.json(), "issue"))
 
     def find(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | None]:
@@ -121,7 +111,7 @@ class RedmineTracker(Tracker):
             "sort": "id:desc",
             "limit": MAX_FOUND,
         }
-        issues = yield from asked(_api(access).get(f"/issues.json?{urlencode(query)}"), failure_of, list, "issues")
+        issues = yield from asked(_api(access).get(f"/issues.json?{urlencode(query)}"), failures.failure_of, list, "issues")
         return oldest_with_marker(issues, "description", marker, lambda each: _issue(access, each))
 
     def validate(self, access: TrackerAccess) -> Steps[None]:
@@ -134,21 +124,21 @@ class RedmineTracker(Tracker):
         response = yield _api(access).post("/issues.json", {"issue": {**ids, "subject": ""}})
         errors = value_at(response.json(), "errors")
         if response.status != 422 or not isinstance(errors, list):
-            raise_for(failure_of(response) or misconfigured(NOT_FOUND, "base_url"))
+            failures.raise_for(failures.failure_of(response) or failures.misconfigured(failures.NOT_FOUND, "base_url"))
         # One is the subject's. Another is a required field that we do not know, or an assignee who may get no issues.
         elif len(errors) > 1:
-            raise TrackerRefused(rejected())
+            raise TrackerRefused(failures.rejected())
 
     def comment(self, access: TrackerAccess, event: TrackerEvent) -> Steps[None]:
         """Add a note to the issue. Redmine answers 204 without adding it where the user may not: read it back."""
         yield from _change(access, event, {"notes": textile.comment_of(event, MAX_DESCRIPTION)}, creates=True)
         if not (yield from self.has_comment(access, event)):
-            raise TrackerRefused(misconfigured(FORBIDDEN))
+            raise TrackerRefused(failures.misconfigured(failures.FORBIDDEN))
 
     def has_comment(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool]:
         """Look for the event's id in the issue's notes."""
         request = _api(access).get(f"/issues/{event.issue_id}.json?include=journals")
-        journals = yield from asked(request, failure_of, list, "issue", "journals")
+        journals = yield from asked(request, failures.failure_of, list, "issue", "journals")
         return any(event.event_id in (text_at(each, "notes") or "") for each in journals)
 
     def is_ours(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool]:
@@ -165,7 +155,7 @@ class RedmineTracker(Tracker):
         statuses = yield from _statuses(access)
         own = next((each for each in statuses if value_at(each, "id") == value_at(issue, "status", "id")), None)
         if own is None:
-            raise TrackerRefused(unreadable())
+            raise TrackerRefused(failures.unreadable())
         return value_at(own, "is_closed") is not True
 
     def set_open(self, access: TrackerAccess, event: TrackerEvent, *, is_open: bool) -> Steps[bool]:
@@ -192,22 +182,22 @@ class RedmineTracker(Tracker):
         # By their words: Redmine may store other line breaks. A tracker may have no description at all.
         left = (text_at(issue, "description") or "").split()
         if text_at(issue, "subject") != erased["subject"] or left not in ([], erased["description"].split()):
-            raise TrackerRefused(misconfigured(FORBIDDEN))
+            raise TrackerRefused(failures.misconfigured(failures.FORBIDDEN))
 
 
 def _read(access: TrackerAccess, event: TrackerEvent, query: str = "") -> Steps[dict[str, Any]]:
     """Return the issue of an event."""
     request = _api(access).get(f"/issues/{event.issue_id}.json{query}")
-    return (yield from asked(request, failure_of, dict, "issue"))
+    return (yield from asked(request, failures.failure_of, dict, "issue"))
 
 
 def _change(access: TrackerAccess, event: TrackerEvent, changes: Mapping[str, Any], *, creates: bool = False) -> Steps[None]:
     request = _api(access).send("PUT", f"/issues/{event.issue_id}.json", {"issue": changes}, creates=creates)
-    yield from answered(request, failure_of)
+    yield from answered(request, failures.failure_of)
 
 
 def _statuses(access: TrackerAccess) -> Steps[list[Any]]:
-    return (yield from asked(_api(access).get("/issue_statuses.json"), failure_of, list, "issue_statuses"))
+    return (yield from asked(_api(access).get("/issue_statuses.json"), failures.failure_of, list, "issue_statuses"))
 
 
 def _ids(access: TrackerAccess, priorities: tuple[str, ...]) -> Steps[dict[str, Any]]:
@@ -223,7 +213,7 @@ def _ids(access: TrackerAccess, priorities: tuple[str, ...]) -> Steps[dict[str, 
         ids = {} if all(map(_is_id, names)) else (yield from _listed(access, path, listed))
         found = [name if _is_id(name) else ids.get(name.casefold()) for name in names]
         if None in found:
-            raise TrackerRefused(misconfigured(NOT_FOUND, setting))
+            raise TrackerRefused(failures.misconfigured(failures.NOT_FOUND, setting))
         if found:
             members[member] = found[0]
     return members
@@ -235,7 +225,7 @@ def _listed(access: TrackerAccess, path: str, place: tuple[str, ...]) -> Steps[d
     for page in range(MAX_PAGES):
         separator = "&" if "?" in path else "?"
         request = _api(access).get(f"{path}{separator}limit={PAGE_ENTRIES}&offset={page * PAGE_ENTRIES}")
-        response = yield from answered(request, failure_of)
+        response = yield from answered(request, failures.failure_of)
         for entry in value_of(response, list, *place):
             named = value_at(entry, "user") or value_at(entry, "group") or entry
             name, number = text_at(named, "name"), value_at(named, "id")
@@ -259,13 +249,13 @@ def _priorities(access: TrackerAccess) -> Mapping[str, str]:
 def _require_issues(access: TrackerAccess) -> Steps[None]:
     """Raise TrackerRefused if the project takes no issues, as far as it shows."""
     request = _api(access).get(f"/projects/{_project(access)}.json?include=enabled_modules")
-    response = yield from answered(request, failure_of)
+    response = yield from answered(request, failures.failure_of)
     project = value_at(response.json(), "project")
     if value_at(project, "status") not in [None, _ACTIVE]:
-        raise TrackerRefused(misconfigured(ARCHIVED))
+        raise TrackerRefused(failures.misconfigured(failures.ARCHIVED))
     modules = value_at(project, "enabled_modules")
     if isinstance(modules, list) and "issue_tracking" not in [value_at(module, "name") for module in modules]:
-        raise TrackerRefused(misconfigured(ISSUES_DISABLED))
+        raise TrackerRefused(failures.misconfigured(failures.ISSUES_DISABLED))
 
 
 def _issue(access: TrackerAccess, value: Any) -> TrackerIssue | None:
