@@ -6,7 +6,6 @@ An issue gets its id from us, made of the export's id: a second creation is refu
 import hashlib
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import urlsplit
 from uuid import UUID
@@ -188,11 +187,9 @@ class LinearTracker(Tracker):
         made = {"id": own_id(event.event_id), "issueId": own_id(event.export_id), "body": body}
         response = yield _request(access, _COMMENT, {"input": made}, creates=True)
         failure = _refusal_of(response)
-        if failure is not None and failure.refuses_ticket:
-            # Linear may have refused our id, because an earlier attempt made the comment.
-            with suppress(TrackerRefused):
-                if (yield from self.has_comment(access, event)):
-                    return
+        # Linear may have refused our id, because an earlier attempt made the comment.
+        if failure is not None and failure.refuses_ticket and (yield from self.has_comment(access, event)):
+            return
         failures.raise_for(failure)
         if text_at(response.json(), "data", "commentCreate", "comment", "id") is None:
             raise TrackerRefused(failures.unreadable())

@@ -351,6 +351,11 @@ def test_a_second_comment_under_our_id_is_refused_and_is_no_failure() -> None:
         assert result == expected
 
 
+def test_a_refused_comment_is_retried_while_nobody_knows_whether_it_exists() -> None:
+    result, _ = play(LINEAR.comment(ACCESS, event()), [issue_node(), error("invalid input"), answer(503)])
+    assert result == UNAVAILABLE
+
+
 def test_a_comment_is_found_by_our_id() -> None:
     assert play(LINEAR.has_comment(ACCESS, event()), [issue_node("started", EVENT_ID)])[0] is True
     assert play(LINEAR.has_comment(ACCESS, event()), [issue_node("started", "evt_other")])[0] is False
