@@ -149,7 +149,7 @@ class World:
         self.tracker = ListOfIssues()
         self.target_id = make_tracker(customer, "https://gitea.example.com/acme/shop", VAULT)
         self.export_id = make_approved(customer, self.target_id)
-        trackers = TrackerRunner(self.tracker, VAULT, "https://riskrelay.example.com", {"gitea": MarkedIssues()})  # type: ignore[dict-item]  # what a delivery uses of it
+        trackers = TrackerRunner(self.tracker, VAULT, "https://riskrelay.example.com", {"gitea": MarkedIssues()})  # type: ignore[arg-type,dict-item]  # what a delivery uses of it
         options = AttemptOptions(DefaultSecret("s"), PLAN, lambda: in_s(self.seconds), lambda: 0.0, lambda claim, _: claim)
         self.runner = AttemptRunner(_never, VAULT, options, trackers)
 

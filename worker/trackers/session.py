@@ -7,7 +7,7 @@ gets, and from the excerpt that is kept: a tracker that repeats it puts it into 
 import hashlib
 from collections.abc import Mapping
 from contextlib import closing
-from typing import Final, NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
 from runtime.account_shares import AccountId
@@ -26,25 +26,14 @@ from schemas.trackers.exchange import (
 )
 from schemas.trackers.failures import TOKEN_REJECTED
 from schemas.version import USER_AGENT
-from worker.http.adapter import headers_of
-from worker.http.deadline import Exchange
+from worker.http.adapter import GuardedAdapter, headers_of
 from worker.http.errors import TargetRefused, TransportError, transport_error
-from worker.http.response_parser import ParsedResponse
 
 #: A shorter part of a token would occur in a response by chance.
 _LEAST_PART: Final = 8
 
 Result = TypeVar("Result")
-
-
-class Transport(Protocol):
-    """Sends the requests of an exchange, as `worker.http.client.HttpClient` does."""
-
-    def begin(self, account_id: AccountId, certificate: str | None) -> Exchange: ...
-
-    def exchange(
-        self, exchange: Exchange, method: str, url: str, headers: dict[str, str], body: bytes
-    ) -> ParsedResponse: ...
+_Value: TypeAlias = TrackerIssue | TrackerEventAction | TrackerFailure
 
 
 class TrackerResult(NamedTuple):
@@ -57,7 +46,7 @@ class TrackerResult(NamedTuple):
     """
 
     outcome: Outcome
-    value: TrackerIssue | TrackerEventAction | TrackerFailure | None = None
+    value: _Value | None = None
     is_outcome_unknown: bool = False
     held_until_s: float | None = None
     lookup_delay_s: float = 0
@@ -79,19 +68,19 @@ class TrackerSession:
 
     def __init__(
         self,
-        transport: Transport,
+        adapter: GuardedAdapter,
         tracker: Tracker,
         token: str,
         account_id: AccountId,
         spent_s: float,
         certificate: str | None,
     ) -> None:
-        self._transport = transport
+        self._adapter = adapter
         self._tracker = tracker
         # The token of a pair `name:token` is a secret of its own.
         part = token.partition(":")[2]
         self._secrets = (token, part) if len(part) >= _LEAST_PART else (token,)
-        self._exchange = transport.begin(account_id, certificate)
+        self._exchange = adapter.begin(account_id, certificate)
         self._exchange.deadline -= spent_s
         self._origin: tuple[str, str] | None = None
         self._shown = _Shown()
@@ -103,6 +92,8 @@ class TrackerSession:
         self._last: TrackerRequest | None = None
         #: Whether a create got no response, or one that says nothing about the issue.
         self._is_create_lost = False
+        #: Whether an earlier attempt may have created the issue or the comment.
+        self.in_doubt = False
         #: Whether a success could not be read: what it lists is unknown.
         self.has_unreadable = False
 
@@ -124,38 +115,30 @@ class TrackerSession:
                 return refused.failure
         return TrackerFailure(FailureKind.CONFIGURATION, TOKEN_REJECTED)
 
-    def may_have_created(self, value: object = None) -> bool:
+    def result(self, value: _Value | None = None, error: str | None = None, *, is_refused: bool = False) -> TrackerResult:
+        """Return the result of the task, which has ended."""
+        shown = self._shown_for(value) if error is None else self._shown._replace(status=None, sha256=None)
+        outcome = self._exchange.outcome(shown.status, error, is_refused)
+        outcome = outcome._replace(kept=shown.kept, response_sha256=shown.sha256)
+        delay_s = self._tracker.lookup_delay_s
+        return TrackerResult(outcome, value, self._may_have_created(value), self._held_until_s, delay_s)
+
+    def failed(self, failed: TransportError) -> TrackerResult:
+        """Return the result of a task whose last request got no response."""
+        return self.result(error=failed.error, is_refused=isinstance(failed, TargetRefused))
+
+    def _may_have_created(self, value: object) -> bool:
         """Return whether the tracker may have an issue or a comment that no response named.
 
         `value` is what the steps returned.
         """
         if isinstance(value, TrackerIssue | TrackerEventAction):
             return False
-        if self._is_create_lost or self._created is None:
-            return self._is_create_lost
+        if self.in_doubt or self._is_create_lost or self._created is None:
+            return self.in_doubt or self._is_create_lost
         # A success may contain a refusal, as with GraphQL; one that may pass soon says nothing about this request.
         is_refusal = isinstance(value, TrackerFailure) and (value.kind is not FailureKind.RETRY or value.is_rate_limit)
         return not (is_refusal and self._last is self._created)
-
-    def result(
-        self,
-        value: TrackerIssue | TrackerEventAction | TrackerFailure | None = None,
-        error: str | None = None,
-        *,
-        is_outcome_unknown: bool = False,
-        is_refused: bool = False,
-    ) -> TrackerResult:
-        """Return the result of the task, which has ended."""
-        shown = self._shown_for(value) if error is None else self._shown._replace(status=None, sha256=None)
-        outcome = self._exchange.outcome(shown.status, error, is_refused)
-        outcome = outcome._replace(kept=shown.kept, response_sha256=shown.sha256)
-        delay_s = self._tracker.lookup_delay_s
-        return TrackerResult(outcome, value, is_outcome_unknown, self._held_until_s, delay_s)
-
-    def failed(self, failed: TransportError, *, is_outcome_unknown: bool = False) -> TrackerResult:
-        """Return the result of a task whose last request got no response."""
-        is_refused = isinstance(failed, TargetRefused)
-        return self.result(error=failed.error, is_outcome_unknown=is_outcome_unknown, is_refused=is_refused)
 
     def _shown_for(self, value: object) -> _Shown:
         """Return what to show for a result: a refused create, if the requests that followed only asked for the reason."""
@@ -174,7 +157,7 @@ class TrackerSession:
         self._shown, self._last = _Shown(), request
         headers = {"User-Agent": USER_AGENT, **request.headers}
         try:
-            parsed = self._transport.exchange(self._exchange, request.method, request.url, headers, request.body)
+            parsed = self._adapter.exchange(self._exchange, request.method, request.url, headers, request.body)
         except BaseException:
             self._is_create_lost |= request.creates and self._exchange.has_sent
             raise

@@ -554,7 +554,8 @@ def test_an_event_that_a_tracker_s_target_skips_says_nothing_about_the_target(gr
     # A place is fixed once two runs have not reported it.
     post(grouped, 2)
     post(grouped, 3)
-    EventWorker(trackers=TrackerRunner(NoTransport(), VAULT, "https://riskrelay.example.com")).run()
+    runner = TrackerRunner(NoTransport(), VAULT, "https://riskrelay.example.com")  # type: ignore[arg-type]  # what it uses
+    EventWorker(trackers=runner).run()
     assert rows("SELECT type, status, result FROM ticket_events") == [("ticket.fixed", "delivered", "skipped")]
     assert throttle_state_sql.read([target_id]) == before
 
