@@ -150,15 +150,12 @@ def _decisions(export: PolledExport, now_ms: int) -> str:
         tail += f', "dismissal": {{{why}, "at": {_moment(export.finished_at)}}}'
     if _is_snoozed(export, now_ms):
         tail += f', "snoozed_until": {_moment(export.snoozed_until)}'
-    if export.approved_at is None:
-        # A prepared export may wait for the target of the rule.
-        pass
-    elif export.approved_by_rule_id is not None:
-        named = f'"id": "{export.approved_by_rule_id}", "name": {_text(export.approved_by_name)}'
-        tail += f', "approved_by": {{"kind": "rule", {named}}}'
-    elif export.approved_by_user_id is not None:
-        named = f'"id": {export.approved_by_user_id}, "name": {_text(export.approved_by_name)}'
-        tail += f', "approved_by": {{"kind": "user", {named}}}'
+    kind, approver = "user", _number(export.approved_by_user_id)
+    if export.approved_by_rule_id is not None:
+        kind, approver = "rule", f'"{export.approved_by_rule_id}"'
+    # A prepared export may wait for the target of the rule.
+    if export.approved_at is not None and approver != "null":
+        tail += f', "approved_by": {{"kind": "{kind}", "id": {approver}, "name": {_text(export.approved_by_name)}}}'
     if export.siblings is not None:
         tail += f', "siblings": {export.siblings}'
     if export.original_ticket is not None:

@@ -36,9 +36,10 @@ _KEY: Final = re.compile(r"[A-Z][A-Z0-9_]*")
 #: Longer URLs of issues are left out: they come from the tracker's response.
 MAX_ISSUE_URL: Final = 500
 
-#: An identifier is a prefix and a ULID, whose first 10 letters of 5 bits are the milliseconds since 1970.
-_ULID_LETTERS: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
-_ULID: Final = re.compile("[a-z]+_([0-7][0-9A-HJKMNP-TV-Z]{9})[0-9A-HJKMNP-TV-Z]{16}")
+#: An identifier is a prefix and a ULID, whose first 10 letters of 5 bits are the milliseconds since 1970; until the year
+#: 3084 the first one is 0. Python has other letters for the same digits.
+_ULID: Final = re.compile("[a-z]+_(0[0-9A-HJKMNP-TV-Z]{9})[0-9A-HJKMNP-TV-Z]{16}")
+_DIGITS: Final = str.maketrans("ABCDEFGHJKMNPQRSTVWXYZ", "ABCDEFGHIJKLMNOPQRSTUV")
 #: The clocks of a tracker and ours differ by less.
 _CLOCK_DIFFERENCE: Final = timedelta(hours=1)
 
@@ -173,13 +174,8 @@ def earliest_creation(own_id: str) -> str | None:
     match = _ULID.fullmatch(own_id)
     if match is None:
         return None
-    ms = 0
-    for letter in match[1]:
-        ms = ms << 5 | _ULID_LETTERS.index(letter)
-    try:
-        return f"{from_ms(ms) - _CLOCK_DIFFERENCE:%Y-%m-%dT%H:%M:%SZ}"
-    except OverflowError:  # ten letters reach the year 10889
-        return None
+    ms = int(match[1].translate(_DIGITS), 32)
+    return f"{from_ms(ms) - _CLOCK_DIFFERENCE:%Y-%m-%dT%H:%M:%SZ}"
 
 
 def since_creation(own_id: str) -> dict[str, str]:

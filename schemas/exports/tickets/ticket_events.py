@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
@@ -55,10 +55,6 @@ class ChangedPlace:
     location: str
     state: str
 
-    def record(self) -> dict[str, str]:
-        """Return it as receivers get it."""
-        return {"url": self.url, "location": self.location, "state": self.state}
-
 
 @dataclass(frozen=True, slots=True)
 class TicketChange:
@@ -71,7 +67,7 @@ class TicketChange:
 
     def record(self) -> dict[str, Any]:
         """Return it as receivers get it."""
-        return {**asdict(self), "places": [each.record() for each in self.places[:MAX_PLACES]]}
+        return asdict(replace(self, places=self.places[:MAX_PLACES]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -210,7 +210,8 @@ ENTROPY = "0123456789ABCDEF"
         (f"exp_00000000Z7{ENTROPY}", "1969-12-31T23:00:00Z"),  # 999 ms
         (f"exp_00000000Z8{ENTROPY}", "1969-12-31T23:00:01Z"),  # 1,000
         (f"tev_01JAM5T4Q7{ENTROPY}", "2024-10-20T04:18:44Z"),
-        (f"exp_7ZZZZZZZZZ{ENTROPY}", None),  # the year 10889
+        (f"exp_0ZZZZZZZZZ{ENTROPY}", "3084-12-12T11:41:28Z"),
+        (f"exp_1000000000{ENTROPY}", None),
         (f"exp_8000000000{ENTROPY}", None),
         (f"exp_000000000U{ENTROPY}", None),
         (f"EXP_0000000000{ENTROPY}", None),
