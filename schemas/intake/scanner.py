@@ -13,19 +13,7 @@ from urllib.parse import urlsplit
 from marshmallow import INCLUDE, fields, post_load, pre_load
 from marshmallow.exceptions import ValidationError
 
-from schemas.base.fields import (
-    MAX_URL,
-    AnyObject,
-    Array,
-    Form,
-    Integer,
-    LenientForm,
-    PageUrl,
-    Text,
-    described,
-    nullable,
-    required,
-)
+from schemas.base.fields import MAX_URL, AnyObject, Array, Integer, LenientForm, PageUrl, Text, described, nullable, required
 from schemas.base.strict_json import canonical
 
 MAX_ISSUES: Final = 500
@@ -110,7 +98,7 @@ class ScanPostback:
         return self.screenshot_url or self.screenshot_path
 
 
-class _IssueForm(Form):
+class _IssueForm(LenientForm):
     class Meta:
         unknown = INCLUDE
 
@@ -176,6 +164,7 @@ class _PageForm(LenientForm):
     rules = Array(
         Text(max_length=500),
         at_most=MAX_RULES,
+        post_load=tuple,
         **nullable(
             "The codes of the rules that were checked; one that ends in `*` stands for all codes with this "
             "beginning. Findings of other rules are not fixed by this run. Default: every rule was checked."
@@ -184,8 +173,7 @@ class _PageForm(LenientForm):
 
     @post_load
     def _make(self, page: dict[str, Any], **_: Any) -> ScannedPage:
-        rules = page.pop("rules")
-        return ScannedPage(**page, rules=None if rules is None else tuple(rules))
+        return ScannedPage(**page)
 
 
 class _ArtifactsForm(LenientForm):
