@@ -115,13 +115,6 @@ class _StorefrontReportForm(Form):
     visible_storefront_symptoms = Symptoms("Problems that people saw in the storefront: a list of texts, or one text.")
 
 
-class _Scopes(Array):
-    """The scopes that a shop granted, each once."""
-
-    def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> Any:
-        return tuple(dict.fromkeys(super()._deserialize(value, attr, data, **kwargs)))
-
-
 class _DiagnosticsForm(UploadForm):
     origin: ClassVar[Platform]
 
@@ -146,10 +139,11 @@ class StorefrontDiagnosticsForm(_DiagnosticsForm):
     origin = Platform.STOREFRONT
     shop_domain = ShopDomain(**required("The shop; it must be the project's, if the project has one."))
     shop_name = Text(max_length=MAX_NAME, **optional("The name of the shop."))
-    granted_scopes = _Scopes(
+    granted_scopes = Array(
         Text(allowed=SAFE_SCOPES),
         at_least=1,
         at_most=MAX_SCOPES,
+        post_load=lambda scopes: tuple(dict.fromkeys(scopes)),
         **required("The scopes that the shop granted, read-only ones."),
     )
     app_version = _version("The version of the app.", "client_version")

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from marshmallow import fields, post_load
+from marshmallow import fields
 
 from schemas.base.fields import Array, Form, Integer, PageUrl, RecordForm, Text, Timestamp, optional, required
 from schemas.base.timestamps import format_rfc3339_or_none
@@ -59,24 +59,20 @@ class UploadForm(Form):
     report_id = Integer(minimum=1, **optional("The report; it must belong to the project."))
 
 
-class CaptureForm(UploadForm):
+class CaptureForm(UploadForm, RecordForm):
     """The body of `POST /api/browser-extension/evidence-captures`."""
 
+    makes = Capture
     page_url = PageUrl(**required("The URL of the page."))
     page_title = Text(max_length=MAX_LINE, **optional("The title of the page."))
     selected_text = Text(**optional("The selected text."))
     meta_description = Text(**optional("The meta description of the page."))
     canonical_url = PageUrl(**optional("The canonical URL of the page."))
     heading_outline = Array(
-        fields.Nested(_HeadingForm), at_most=MAX_HEADINGS, **optional("The headings of the page, in order.")
+        fields.Nested(_HeadingForm), at_most=MAX_HEADINGS, post_load=tuple, **optional("The headings of the page, in order.")
     )
     captured_at = Timestamp(**optional("When it was captured."))
     extension_version = Text(max_length=MAX_VERSION, **optional("The version of the extension."))
-
-    @post_load
-    def _make(self, capture: dict[str, Any], **_: Any) -> Capture:
-        outline = capture.pop("heading_outline")
-        return Capture(**capture, heading_outline=None if outline is None else tuple(outline))
 
 
 def captured_facts(capture: Capture) -> dict[str, Any]:
