@@ -607,13 +607,8 @@ def _settings(read: dict[str, Any], folder: Path) -> Settings:
 
 
 def _pair_mistakes(certificate: str | None, key: str | None) -> dict[str, list[str]]:
-    if bool(certificate) != bool(key):
-        given, missing = (
-            ("TARGET_CLIENT_CERT", "TARGET_CLIENT_KEY") if certificate else ("TARGET_CLIENT_KEY", "TARGET_CLIENT_CERT")
-        )
-        return {missing: [f"Set it too, or {missing}{FILE_SUFFIX}: {given} needs it."]}
     try:
-        if certificate:
+        if certificate and key:
             certificates.certificate_pair(f"{certificate}{key}")
     except ValidationError as refused:
         return {"TARGET_CLIENT_KEY": [str(each) for each in refused.messages]}
@@ -621,8 +616,9 @@ def _pair_mistakes(certificate: str | None, key: str | None) -> dict[str, list[s
 
 
 def _group_mistakes(read: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return which settings a channel of alerts, or the issuer, lacks."""
+    """Return which settings a client certificate, a channel of alerts, or the issuer lacks."""
     groups = (
+        {"TARGET_CLIENT_CERT": "target_client_cert", "TARGET_CLIENT_KEY": "target_client_key"},
         {"SMTP_URL": "smtp_server", "ALERT_EMAIL_TO": "alert_email_to", "ALERT_EMAIL_FROM": "alert_email_from"},
         {"ALERT_WEBHOOK_URL": "alert_webhook_url", "ALERT_WEBHOOK_SECRET": "alert_webhook_secret"},
         {"OIDC_ISSUER": "oidc_issuer", "OIDC_CLIENT_ID": "oidc_client_id"},
@@ -639,5 +635,7 @@ def _group_mistakes(read: Mapping[str, Any]) -> dict[str, list[str]]:
     for members in groups:
         given = [name for name, member in members.items() if read[member]]
         if given:
-            mistakes |= {name: [f"Set it too: {given[0]} needs it."] for name in members if name not in given}
+            mistakes |= {
+                name: [f"Set it too, or {name}{FILE_SUFFIX}: {given[0]} needs it."] for name in members if name not in given
+            }
     return mistakes
