@@ -74,11 +74,6 @@ def meaning(name: str) -> Meaning:
     return _meaning(name[-_END_CHARACTERS:])
 
 
-def is_customer(name: str) -> bool:
-    """Return whether an object with this name is a customer."""
-    return meaning(name).is_customer
-
-
 def is_bought(name: str) -> bool:
     """Return whether a list whose entries have a field with this name is a list of what was bought."""
     return _folded(name) in _BOUGHT

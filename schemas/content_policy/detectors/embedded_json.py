@@ -11,7 +11,7 @@ from typing import Final
 
 from schemas.content_policy.detectors.order_values import plausible
 from schemas.content_policy.detectors.secret_values import is_label, is_placeholder
-from schemas.content_policy.field_names import ADDRESS, LINE_ITEMS, TOTAL, describes_page, is_bought, is_customer, meaning
+from schemas.content_policy.field_names import ADDRESS, LINE_ITEMS, TOTAL, describes_page, is_bought, meaning
 
 #: A field name with its colon, a brace, or the end of one of several joined texts.
 _TOKEN: Final = re.compile(r"[\"']([^\"'\\\r\n{}]{1,64})\\{0,3}[\"']\s{0,9}:|([{}\0])")
@@ -54,7 +54,7 @@ def has_forbidden_names(text: str) -> bool:
 def has_order_record(text: str) -> bool:
     """Return whether an object of JSON in `text` has two or more parts of an order record."""
     names = {*_NAME.findall(text)}
-    if len({meaning(name).part for name in names} - {None}) < 2 and not any(map(is_customer, names)):
+    if len({meaning(name).part for name in names} - {None}) < 2 and not any(meaning(name).is_customer for name in names):
         return False
     return any(len(each.parts) > 1 and not each.is_page_data for each in _objects(text))
 
@@ -111,7 +111,7 @@ def _read_name(text: str, found: re.Match[str], open_objects: list[_Object]) -> 
         return
     if parent and meaning(parent.last).part == LINE_ITEMS and is_bought(name):
         parent.parts.add(LINE_ITEMS)
-    of_customer = meaning(f"{parent.last}_{name}").part if parent and is_customer(parent.last) else None
+    of_customer = meaning(f"{parent.last}_{name}").part if parent and meaning(parent.last).is_customer else None
     for each in {part, of_customer} - {None}:
         if each and _fits(each, text, found.end()):
             this.parts.add(each)

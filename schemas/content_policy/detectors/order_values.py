@@ -8,17 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from schemas.content_policy.detectors.secret_values import is_placeholder
-from schemas.content_policy.field_names import (
-    ADDRESS,
-    EMAIL,
-    LINE_ITEMS,
-    NAME,
-    TOTAL,
-    describes_page,
-    is_bought,
-    is_customer,
-    meaning,
-)
+from schemas.content_policy.field_names import ADDRESS, EMAIL, LINE_ITEMS, NAME, TOTAL, describes_page, is_bought, meaning
 
 #: An address, or a name and the address in brackets.
 _EMAIL: Final = re.compile(r"(?:[^<>@\r\n]{0,100}<)?[^\s@,;]{1,200}@[^\s@,;]{1,200}\.[^\s@,;]{2,100}")
@@ -55,7 +45,7 @@ def is_order_record(members: Mapping[str, Any]) -> bool:
         return False
     parts = {part for name, value in members.items() if (part := meaning(name).part) and _holds(part, value)}
     for name, value in members.items():
-        if isinstance(value, dict) and is_customer(name):
+        if isinstance(value, dict) and meaning(name).is_customer:
             parts |= {part for each, held in value.items() if (part := _part_of(name, each)) and _holds(part, held)}
     return len(parts) > 1
 
