@@ -9,19 +9,7 @@ from typing import Any, Final
 from marshmallow import ValidationError, post_load, validates_schema
 
 from schemas.base.email_address import MAX_CHARACTERS, is_email_address
-from schemas.base.fields import (
-    Array,
-    Boolean,
-    ChangeForm,
-    Form,
-    Integer,
-    Text,
-    Timestamp,
-    described,
-    nullable,
-    optional,
-    required,
-)
+from schemas.base.fields import Array, Boolean, ChangeForm, Form, Integer, Text, Timestamp, described, optional, required
 from schemas.base.principal import ABILITIES, PROJECT_ROLES, Ability, Role, TokenKind
 from schemas.intake.grouping import TicketGrouping
 
@@ -78,7 +66,7 @@ class NewProjectForm(Form):
     """The body of `POST /api/projects`."""
 
     name = _name(**required("The name."))
-    shop_domain = Text(max_length=254, **nullable("The storefront's domain, if it is a storefront."))
+    shop_domain = Text(max_length=254, **optional("The storefront's domain, if it is a storefront."))
     ticket_grouping = _grouping(load_default=TicketGrouping.RULE.value)
     account_id = _account_id()
 
@@ -119,7 +107,7 @@ class GrantForm(Form):
     user_id = _row_id(**required("The user."))
     project_id = _row_id(**optional("The project that the user may manage."))
     report_id = _row_id(**optional("The report that the user may manage, in place of a project."))
-    role = Text(allowed=PROJECT_ROLES, **nullable("What a user without a role in the account may do in the project."))
+    role = Text(allowed=PROJECT_ROLES, **optional("What a user without a role in the account may do in the project."))
 
     @validates_schema
     def _require_scope(self, grant: Mapping[str, Any], **_: Any) -> None:
@@ -141,7 +129,7 @@ class TokenForm(Form):
         **optional("At most those of the token of this request; default: of these, all but console, account:manage, admin."),
     )
     name = Text(max_length=MAX_NAME, **described("The token's purpose.", load_default=""))
-    expires_at = Timestamp(**nullable("When it expires; null or absent: never."))
+    expires_at = Timestamp(**optional("When it expires; null or absent: never."))
 
     @post_load
     def _make(self, token: dict[str, Any], **_: Any) -> dict[str, Any]:

@@ -142,13 +142,8 @@ def required(description: str) -> dict[str, Any]:
 
 
 def optional(description: str) -> dict[str, Any]:
-    """Return the options of a field that may be absent, which reads as None."""
-    return described(description, load_default=None)
-
-
-def nullable(description: str) -> dict[str, Any]:
     """Return the options of a field that may be absent or null, which both read as None."""
-    return described(description, load_default=None, allow_none=True)
+    return described(description, load_default=None)
 
 
 def typed(value: Any, kind: type[Value]) -> Value:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from marshmallow import ValidationError, fields, post_load
 
 from schemas.base.errors import FieldProblem, ValidationFailed
-from schemas.base.fields import MAX_ID, AnyObject, Array, LenientForm, RecordForm, Text, nullable, problem, required, typed
+from schemas.base.fields import MAX_ID, AnyObject, Array, LenientForm, RecordForm, Text, optional, problem, required, typed
 from schemas.base.shop_domain import MAX_HOST, normalized_shop_domain
 from schemas.base.timestamps import format_rfc3339
 
@@ -154,9 +154,9 @@ class Identifier(fields.Field[str]):
 
 
 class _CustomerForm(LenientForm):
-    id = Identifier(**nullable("The platform's id of the person."))
-    email = Text(max_length=MAX_ADDRESS, **nullable("The person's email address."))
-    phone = Text(max_length=MAX_PHONE, **nullable("The person's phone number."))
+    id = Identifier(**optional("The platform's id of the person."))
+    email = Text(max_length=MAX_ADDRESS, **optional("The person's email address."))
+    phone = Text(max_length=MAX_PHONE, **optional("The person's phone number."))
 
     @post_load
     def _make(self, customer: dict[str, Any], **_: Any) -> Subject:
@@ -164,7 +164,7 @@ class _CustomerForm(LenientForm):
 
 
 def _orders(description: str) -> Array:
-    return Array(Identifier(), at_most=MAX_ORDERS, **nullable(description))
+    return Array(Identifier(), at_most=MAX_ORDERS, **optional(description))
 
 
 class ComplianceForm(LenientForm, RecordForm):
@@ -172,10 +172,10 @@ class ComplianceForm(LenientForm, RecordForm):
 
     makes = ComplianceBody
     shop_domain = Text(max_length=MAX_HOST + 1, **required("The shop; equal to `X-Platform-Shop-Domain`."))
-    customer = fields.Nested(_CustomerForm, **nullable("The person; absent with `shop/redact`."))
+    customer = fields.Nested(_CustomerForm, **optional("The person; absent with `shop/redact`."))
     orders_requested = _orders("The person's orders, with `customers/data_request`.")
     orders_to_redact = _orders("The person's orders, with `customers/redact`.")
-    data_request = AnyObject(**nullable("The platform's own record of the request, with `customers/data_request`."))
+    data_request = AnyObject(**optional("The platform's own record of the request, with `customers/data_request`."))
 
 
 def read_headers(topic: str | None, shop_domain: str | None) -> ComplianceHeaders:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from marshmallow import ValidationError, fields, post_load
 
 from schemas.base.checkpoint import Checkpoint, no_checkpoint
-from schemas.base.fields import MAX_ID, MAX_TEXT, Array, Form, Integer, LenientForm, MayName, Text, nullable, required, typed
+from schemas.base.fields import MAX_ID, MAX_TEXT, Array, Form, Integer, LenientForm, MayName, Text, optional, required, typed
 from schemas.intake.email import Attachment, InboundEmail
 from schemas.intake.html_text import text_of
 from schemas.intake.mail_headers import Mailbox, date_from, decoded_words, is_empty_group, mailbox_of, mailboxes_in
@@ -109,9 +109,9 @@ class _ReceivedAt(AnyText):
 
 
 class _PlainAttachmentForm(LenientForm):
-    name = Text(max_length=MAX_FILE_NAME, **nullable("The file's name."))
-    content_type = Text(max_length=MAX_CONTENT_TYPE, **nullable("The media type."))
-    size_bytes = Integer(**nullable("The size in bytes."))
+    name = Text(max_length=MAX_FILE_NAME, **optional("The file's name."))
+    content_type = Text(max_length=MAX_CONTENT_TYPE, **optional("The media type."))
+    size_bytes = Integer(**optional("The size in bytes."))
 
     @post_load
     def _make(self, data: dict[str, Any], **_: Any) -> Attachment:
@@ -124,14 +124,14 @@ class _PlainForm(LenientForm):
     )
     sender = Mailboxes(data_key="from", **required("The sender's mailbox."))
     recipients = Mailboxes(data_key="to", may_be_array=True, **required("The recipients' mailboxes."))
-    subject = _Words(max_length=MAX_SUBJECT, **nullable("The subject; encoded words are decoded."))
-    text = Text(**nullable("The text part."))
-    html = AnyText(**nullable("The HTML part; used only if there is no text."))
-    received_at = _ReceivedAt(**nullable("When it was received: RFC 3339, or a mail header's date."))
+    subject = _Words(max_length=MAX_SUBJECT, **optional("The subject; encoded words are decoded."))
+    text = Text(**optional("The text part."))
+    html = AnyText(**optional("The HTML part; used only if there is no text."))
+    received_at = _ReceivedAt(**optional("When it was received: RFC 3339, or a mail header's date."))
     attachments = Array(
         fields.Nested(_PlainAttachmentForm),
         at_most=MAX_ATTACHMENTS,
-        **nullable("The attachments; their contents are not stored."),
+        **optional("The attachments; their contents are not stored."),
     )
 
     @post_load(pass_original=True)
@@ -154,9 +154,9 @@ class _PlainForm(LenientForm):
 class _PostmarkMailboxForm(LenientForm):
     """A mailbox as Postmark parses it; `MailboxHash` is the tag of the address."""
 
-    address = Text(data_key="Email", max_length=MAX_NAME, **nullable("The address."))
-    name = Text(data_key="Name", max_length=MAX_NAME, **nullable("The name before the address."))
-    tag = Text(data_key="MailboxHash", max_length=MAX_NAME, **nullable("The tag in the address."))
+    address = Text(data_key="Email", max_length=MAX_NAME, **optional("The address."))
+    name = Text(data_key="Name", max_length=MAX_NAME, **optional("The name before the address."))
+    tag = Text(data_key="MailboxHash", max_length=MAX_NAME, **optional("The tag in the address."))
 
     @post_load
     def _make(self, data: dict[str, Any], **_: Any) -> tuple[Mailbox | None, str]:
@@ -164,11 +164,11 @@ class _PostmarkMailboxForm(LenientForm):
 
 
 class _PostmarkAttachmentForm(LenientForm):
-    name = Text(data_key="Name", max_length=MAX_FILE_NAME, **nullable("The file's name."))
-    content_type = Text(data_key="ContentType", max_length=MAX_CONTENT_TYPE, **nullable("The media type."))
-    size_bytes = Integer(data_key="ContentLength", **nullable("The size in bytes."))
-    content = AnyText(data_key="Content", **nullable("The file in base64; only its size is used."))
-    data = AnyText(data_key="Data", **nullable("The same as `Content`."))
+    name = Text(data_key="Name", max_length=MAX_FILE_NAME, **optional("The file's name."))
+    content_type = Text(data_key="ContentType", max_length=MAX_CONTENT_TYPE, **optional("The media type."))
+    size_bytes = Integer(data_key="ContentLength", **optional("The size in bytes."))
+    content = AnyText(data_key="Content", **optional("The file in base64; only its size is used."))
+    data = AnyText(data_key="Data", **optional("The same as `Content`."))
 
     @post_load
     def _make(self, data: dict[str, Any], **_: Any) -> Attachment:
@@ -180,7 +180,7 @@ class _PostmarkAttachmentForm(LenientForm):
 
 
 def _several_mailboxes(data_key: str, description: str) -> Array:
-    return Array(fields.Nested(_PostmarkMailboxForm), at_most=MAX_RECIPIENTS, data_key=data_key, **nullable(description))
+    return Array(fields.Nested(_PostmarkMailboxForm), at_most=MAX_RECIPIENTS, data_key=data_key, **optional(description))
 
 
 class _PostmarkForm(LenientForm):
@@ -190,27 +190,27 @@ class _PostmarkForm(LenientForm):
         min_length=1,
         **required("Postmark's id of the email; accepted once per project."),
     )
-    sender = Mailboxes(data_key="From", **nullable("The sender's mailbox; required unless `FromFull` has an address."))
+    sender = Mailboxes(data_key="From", **optional("The sender's mailbox; required unless `FromFull` has an address."))
     sender_full = fields.Nested(
-        _PostmarkMailboxForm, data_key="FromFull", **nullable("The sender's mailbox, parsed by Postmark.")
+        _PostmarkMailboxForm, data_key="FromFull", **optional("The sender's mailbox, parsed by Postmark.")
     )
-    to = Mailboxes(data_key="To", **nullable("The recipients' mailboxes."))
+    to = Mailboxes(data_key="To", **optional("The recipients' mailboxes."))
     to_full = _several_mailboxes("ToFull", "The recipients' mailboxes, parsed by Postmark.")
-    cc = Mailboxes(data_key="Cc", **nullable("The Cc mailboxes."))
+    cc = Mailboxes(data_key="Cc", **optional("The Cc mailboxes."))
     cc_full = _several_mailboxes("CcFull", "The Cc mailboxes, parsed by Postmark.")
-    bcc = Mailboxes(data_key="Bcc", **nullable("The Bcc mailboxes."))
+    bcc = Mailboxes(data_key="Bcc", **optional("The Bcc mailboxes."))
     bcc_full = _several_mailboxes("BccFull", "The Bcc mailboxes, parsed by Postmark.")
-    original = Mailboxes(data_key="OriginalRecipient", **nullable("The recipient that the email was sent to."))
-    tag = Text(data_key="MailboxHash", **nullable("The tag in the address of that recipient."))
-    subject = _Words(data_key="Subject", max_length=MAX_SUBJECT, **nullable("The subject."))
-    text = Text(data_key="TextBody", **nullable("The text part."))
-    html = AnyText(data_key="HtmlBody", **nullable("The HTML part; used only if there is no text."))
-    date = AnyText(data_key="Date", **nullable("The sender's date."))
+    original = Mailboxes(data_key="OriginalRecipient", **optional("The recipient that the email was sent to."))
+    tag = Text(data_key="MailboxHash", **optional("The tag in the address of that recipient."))
+    subject = _Words(data_key="Subject", max_length=MAX_SUBJECT, **optional("The subject."))
+    text = Text(data_key="TextBody", **optional("The text part."))
+    html = AnyText(data_key="HtmlBody", **optional("The HTML part; used only if there is no text."))
+    date = AnyText(data_key="Date", **optional("The sender's date."))
     attachments = Array(
         fields.Nested(_PostmarkAttachmentForm),
         at_most=MAX_ATTACHMENTS,
         data_key="Attachments",
-        **nullable("The attachments; their contents are not stored."),
+        **optional("The attachments; their contents are not stored."),
     )
 
     @post_load(pass_original=True)

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from marshmallow import INCLUDE, fields, post_load, pre_load
 from marshmallow.exceptions import ValidationError
 
-from schemas.base.fields import MAX_URL, AnyObject, Array, Integer, LenientForm, PageUrl, Text, described, nullable, required
+from schemas.base.fields import MAX_URL, AnyObject, Array, Integer, LenientForm, PageUrl, Text, described, optional, required
 from schemas.base.strict_json import canonical
 
 MAX_ISSUES: Final = 500
@@ -154,9 +154,9 @@ class _IssueForm(LenientForm):
 
 class _PageForm(LenientForm):
     url = PageUrl(**required("The URL that was scanned."))
-    normalized_url = PageUrl(data_key="normalizedUrl", **nullable("The scanner's normalized URL of the page."))
-    status_code = Integer(data_key="statusCode", minimum=100, maximum=999, **nullable("The page's HTTP status."))
-    page_type = Text(data_key="pageType", max_length=100, **nullable("The kind of page."))
+    normalized_url = PageUrl(data_key="normalizedUrl", **optional("The scanner's normalized URL of the page."))
+    status_code = Integer(data_key="statusCode", minimum=100, maximum=999, **optional("The page's HTTP status."))
+    page_type = Text(data_key="pageType", max_length=100, **optional("The kind of page."))
     response_headers = AnyObject(
         data_key="responseHeaders",
         **described("The page's response headers; the scanner must remove `Set-Cookie`.", load_default=dict),
@@ -165,7 +165,7 @@ class _PageForm(LenientForm):
         Text(max_length=500),
         at_most=MAX_RULES,
         post_load=tuple,
-        **nullable(
+        **optional(
             "The codes of the rules that were checked; one that ends in `*` stands for all codes with this "
             "beginning. Findings of other rules are not fixed by this run. Default: every rule was checked."
         ),
@@ -178,7 +178,7 @@ class _PageForm(LenientForm):
 
 class _ArtifactsForm(LenientForm):
     screenshot_path = Text(
-        data_key="screenshotPath", max_length=1000, **nullable("The path of the screenshot in the scanner's storage.")
+        data_key="screenshotPath", max_length=1000, **optional("The path of the screenshot in the scanner's storage.")
     )
 
 
