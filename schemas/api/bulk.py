@@ -30,7 +30,7 @@ class DecisionResultResponse(ResponseSchema):
 class BulkResultsResponse(ResponseSchema):
     """The results of one decision on many exports."""
 
-    results = field.several(fields.Nested(DecisionResultResponse), "A result for each export, in the order of the request.")
+    results = field.several(DecisionResultResponse, "A result for each export, in the order of the request.")
     changed = field.number("The number of exports that the decision changed.")
     skipped = field.number("The number of exports that were in the wanted state already.")
 

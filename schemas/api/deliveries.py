@@ -2,8 +2,6 @@
 
 from typing import Any, Final
 
-from marshmallow import fields
-
 from schemas.api import response_fields as field
 from schemas.api.exports import ProviderTicketResponse, SourceResponse, TicketResponse
 from schemas.api.response_fields import DIGEST, ResponseSchema, dump
@@ -98,7 +96,7 @@ class TicketEventResponse(ResponseSchema):
         "`pending` until it is delivered or failed, or cancelled: the ticket was redacted, or retried at another target.",
     )
     attempts = field.number("The number of attempts that have begun.")
-    deliveries = field.several(fields.Nested(EventAttemptResponse), "The attempts that have ended, oldest first.")
+    deliveries = field.several(EventAttemptResponse, "The attempts that have ended, oldest first.")
     error_code = field.text("Why the last attempt failed; null on success.", nullable=True)
     result = field.one_of(TrackerEventAction, "What was done with the issue of a tracker.", nullable=True)
     created_at = field.moment("When it was formed.")
@@ -126,7 +124,7 @@ class TicketChangeResponse(ResponseSchema):
     places_added = field.number("Places that are new or open again.")
     places_fixed = field.number("Places that are fixed.", example=1)
     places_open = field.number("Places that are open now, of all places of the ticket.", example=41)
-    places = field.several(fields.Nested(ChangedPlaceResponse), "Up to 50 of the places that changed.")
+    places = field.several(ChangedPlaceResponse, "Up to 50 of the places that changed.")
 
 
 class TicketEventBody(ResponseSchema):

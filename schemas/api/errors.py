@@ -56,5 +56,5 @@ class ProblemResponse(ConflictCountsResponse):
     title = field.text("The message, for people.")
     status = field.number("The HTTP status.")
     code = field.text("The error code, for programs.")
-    errors = field.several(fields.Nested(FieldProblemResponse), "Every invalid field.")
+    errors = field.several(FieldProblemResponse, "Every invalid field.")
     request_id = field.text("The request id to report to the operator; the same as `X-Request-Id`.")

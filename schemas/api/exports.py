@@ -41,7 +41,7 @@ class PreviewResponse(ResponseSchema):
     """Whether the ticket can be approved."""
 
     safe = field.truth("True if the ticket can be approved.")
-    problems = field.several(fields.Nested(FieldProblemResponse), "Why it cannot be approved.", example=[])
+    problems = field.several(FieldProblemResponse, "Why it cannot be approved.", example=[])
 
 
 class LastAttemptResponse(ResponseSchema):
@@ -166,7 +166,7 @@ class ExportFacetsResponse(ResponseSchema):
 class ExportListResponse(ResponseSchema):
     """A page of exports."""
 
-    items = field.several(fields.Nested(ExportResponse), "The exports, in the order of `sort`.")
+    items = field.several(ExportResponse, "The exports, in the order of `sort`.")
     next_cursor = field.next_cursor_text()
     total = field.number("How many exports match on all pages; null if more than 10,000 do.", nullable=True)
     facets = field.part(ExportFacetsResponse, "Present with `facets=true`.", optional=True)
@@ -175,7 +175,7 @@ class ExportListResponse(ResponseSchema):
 class SiblingExportsResponse(ResponseSchema):
     """The exports of one ticket for several targets."""
 
-    items = field.several(fields.Nested(ExportResponse), "The exports, in the order of the targets.")
+    items = field.several(ExportResponse, "The exports, in the order of the targets.")
 
 
 class SplitResponse(ResponseSchema):

@@ -1,7 +1,5 @@
 """Findings and their history over scan runs."""
 
-from marshmallow import fields
-
 from schemas.api import response_fields as field
 from schemas.api.response_fields import ResponseSchema
 from schemas.findings.life_cycle import FindingState, RunOutcome
@@ -42,4 +40,4 @@ class FindingRunResponse(ResponseSchema):
 class FindingHistoryResponse(FindingResponse):
     """A finding with its history."""
 
-    history = field.several(fields.Nested(FindingRunResponse), "The scan runs, the latest first; up to 200.")
+    history = field.several(FindingRunResponse, "The scan runs, the latest first; up to 200.")

@@ -1,7 +1,5 @@
 """The delivery receipt of an export."""
 
-from marshmallow import fields
-
 from schemas.api import response_fields as field
 from schemas.api.deliveries import AttemptResultResponse
 from schemas.api.response_fields import DIGEST, SHA256, ResponseSchema
@@ -67,7 +65,5 @@ class DeliveryReceiptResponse(ResponseSchema):
     delivered_at = field.moment("When the delivery was recorded.")
     body = field.text("The frozen bytes, as text; null after a redaction.", nullable=True)
     body_sha256 = field.text("The SHA-256 of the frozen bytes; null after a redaction.", nullable=True, pattern=SHA256)
-    attempts = field.several(fields.Nested(ReceiptAttemptResponse), "The attempts, the first one first.")
-    audit_entries = field.several(
-        fields.Nested(ReceiptEntryResponse), "The audit log's entries about the export, the oldest first."
-    )
+    attempts = field.several(ReceiptAttemptResponse, "The attempts, the first one first.")
+    audit_entries = field.several(ReceiptEntryResponse, "The audit log's entries about the export, the oldest first.")

@@ -146,9 +146,9 @@ def inline(schema: type[Schema], description: str, *, present_if: str | None = N
     return Inline(schema, present_if, **_options(description, {"nullable": present_if is not None}))
 
 
-def several(entry: fields.Field[Any], description: str, **options: Unpack[FieldOptions]) -> fields.List[Any]:
-    """An array."""
-    return fields.List(entry, **_options(description, options))
+def several(entry: fields.Field[Any] | type[Schema], description: str, **options: Unpack[FieldOptions]) -> fields.List[Any]:
+    """An array of values, or of objects with a schema."""
+    return fields.List(fields.Nested(entry) if isinstance(entry, type) else entry, **_options(description, options))
 
 
 def free(description: str, example: dict[str, Any] | None = None) -> fields.Dict:
@@ -169,5 +169,5 @@ def next_cursor_text() -> fields.String:
 @cache
 def page_schema(entry: type[ResponseSchema], description: str) -> type[ResponseSchema]:
     """Return the schema of a page of records: `UserListResponse` for `UserResponse`."""
-    members = {"items": several(fields.Nested(entry), description), "next_cursor": next_cursor_text()}
+    members = {"items": several(entry, description), "next_cursor": next_cursor_text()}
     return type(f"{entry.__name__.removesuffix('Response')}ListResponse", (ResponseSchema,), members)

@@ -108,9 +108,7 @@ class TargetResponse(ResponseSchema):
     events = field.several(
         fields.String(validate=validate.OneOf(ALL_EVENTS)), "The events that it gets about tickets it received.", example=[]
     )
-    headers = field.several(
-        fields.Nested(TargetHeaderResponse), "The additional headers of deliveries to a webhook.", example=[]
-    )
+    headers = field.several(TargetHeaderResponse, "The additional headers of deliveries to a webhook.", example=[])
     standard_secret = field.inline(StandardSecretResponse, "The secret of Standard Webhooks.")
     delivery = field.inline(TargetDeliveryResponse, "The current pace of deliveries.")
     created_at = field.moment("When it was created.")
@@ -137,7 +135,7 @@ class ProviderResponse(ResponseSchema):
 class ProviderListResponse(ResponseSchema):
     """Every provider."""
 
-    items = field.several(fields.Nested(ProviderResponse), "The providers: webhooks first, then trackers.")
+    items = field.several(ProviderResponse, "The providers: webhooks first, then trackers.")
 
 
 class PingOutcomeResponse(ResponseSchema):

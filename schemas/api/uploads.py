@@ -60,7 +60,7 @@ class CaptureResponse(ResponseSchema):
     selected_text = field.text("The selected text.", nullable=True)
     meta_description = field.text("The meta description of the page.", nullable=True)
     canonical_url = field.text("The canonical URL of the page.", nullable=True)
-    heading_outline = field.several(fields.Nested(HeadingResponse), "The headings of the page, in order.", nullable=True)
+    heading_outline = field.several(HeadingResponse, "The headings of the page, in order.", nullable=True)
     captured_at = field.moment("When it was captured.", nullable=True)
     extension_version = field.text("The version of the extension.", nullable=True)
     created_at = field.moment("When it was received.")
