@@ -291,7 +291,8 @@ class Form(Schema):
         try:
             return self.load(value)
         except ValidationError as refused:
-            problems = dict.fromkeys(_walk(_normalized(refused), "", may_name, self))
+            messages = refused.normalized_messages()  # type: ignore[no-untyped-call]  # marshmallow left it out
+            problems = dict.fromkeys(_walk(messages, "", may_name, self))
             raise ValidationFailed(*problems) from None
 
     def member_names(self) -> frozenset[str]:
@@ -387,11 +388,6 @@ def _splits(url: str) -> None:
         is_valid = False
     if not is_valid:
         raise ValidationError("invalid_url")
-
-
-def _normalized(refused: ValidationError) -> Mapping[Any, Any]:
-    messages: Mapping[Any, Any] = refused.normalized_messages()  # type: ignore[no-untyped-call]  # marshmallow left it out
-    return messages
 
 
 def _walk(
