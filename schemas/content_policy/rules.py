@@ -61,12 +61,10 @@ class Rule:
     marks: frozenset[str]
 
 
-#: Parts of a column's name that say where a person lives or is reached.
-_PLACE_WORDS: Final = ("street", "strasse", "straße", "anschrift", "phone", "telefon", "mobile", "plz", "zip", "postcode")
 #: Words that rules are recognized by, in lower case; each is its own mark.
 _MARK_WORDS: Final = (
     *("pass", "pwd", "cret", "curl", "dump", "stdin", "pragma", "storage", "address", "authorization", "eyj", "values"),
-    *("session", "mysql", *_PLACE_WORDS),
+    *("session", "mysql", *tables.PLACE_WORDS),
 )
 #: Patterns that begin with a literal take a tenth of the time of others, and words with the same first letter together
 #: little more than one of them.
@@ -125,7 +123,7 @@ RULES: Final = (
     _marked("password_hash", tables.has_password_hash, "hash", "ldap"),
     _marked("credential_table", tables.has_credential_table, "pass", "pwd", "cret", "key", "token", "session"),
     _marked("order_record", embedded_json.has_order_record, "json", "dictionary"),
-    _marked("order_record", tables.has_customer_table, "at", "address", *_PLACE_WORDS),
+    _marked("order_record", tables.has_customer_table, "at", "address", *tables.PLACE_WORDS),
 )
 
 MESSAGES: Final[Mapping[str, str]] = {

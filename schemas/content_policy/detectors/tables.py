@@ -26,11 +26,10 @@ _HASH: Final = re.compile(
     r"|[0-9]{3,8}\$[A-Za-z0-9]{6,64}\$[A-Za-z0-9+/]{27,128})"
 )
 _LDAP: Final = re.compile(r"\{S?(?:SHA(?:256|512)?|MD5)\}[A-Za-z0-9+/]{22,200}")
+#: Parts of a column's name that say where a person lives or is reached.
+PLACE_WORDS: Final = ("street", "strasse", "straße", "anschrift", "phone", "telefon", "mobile", "plz", "zip", "postcode")
 #: A word whose line is read as the head of a table.
-_COLUMN: Final = re.compile(
-    r"mail|address|pass|pwd|secret|token|key|session"
-    r"|street|strasse|straße|anschrift|phone|telefon|mobile|plz|zip|postcode"
-)
+_COLUMN: Final = re.compile("|".join(("mail|address|pass|pwd|secret|token|key|session", *PLACE_WORDS)))
 _SEPARATORS: Final = (",", ";", "\t", "|")
 #: Characters of a head or row.
 _MAX_LINE: Final = 4000
