@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from runtime.clock import utc_now
@@ -193,13 +194,13 @@ class TargetOperations:
         engine.release()
         found = self.check.validate(url, actor.account_id)
         if found.has_passed:
-            # If no worker validates in time, the result of the check in this process is recorded.
-            self._wait_for_validation(
-                target_id,
-                actor,
-                lambda requested_at: validations.cancel_unstarted(target_id, requested_at, utc_now(), actor.key),
-                lambda requested_at: validations.stop_waiting(target_id, requested_at, utc_now(), actor.key),
-            )
+
+            def give_up(requested_at: datetime, has_begun: bool) -> None:
+                # If no worker validates in time, the result of the check in this process is recorded.
+                end = validations.stop_waiting if has_begun else validations.cancel_unstarted
+                end(target_id, requested_at, utc_now(), actor.key)
+
+            self._wait_for_validation(target_id, actor, give_up)
         else:
             targets.record_validation(target_id, actor.account_id, found, utc_now(), actor.key)
         engine.release()
@@ -212,12 +213,8 @@ class TargetOperations:
         self.get(target_id, actor)
         if not self.has_worker():
             return False
-        cancelled: list[bool] = []
-
-        def cancel(requested_at: datetime) -> None:
-            cancelled.append(validations.cancel(target_id, requested_at))
-
-        self._wait_for_validation(target_id, actor, cancel, cancel)
+        cancelled = list[bool]()
+        self._wait_for_validation(target_id, actor, lambda at, _: cancelled.append(validations.cancel(target_id, at)))
         return not any(cancelled)
 
     def has_worker(self) -> bool:
@@ -235,11 +232,12 @@ class TargetOperations:
         if account_id is None:
             account_id = self.get(target_id, actor).account_id
         ping_id = pings.request(target_id, account_id, utc_now(), actor.key, request_sha256)
-        ended = self._wait(
-            lambda: pings.get(ping_id),
-            lambda: pings.cancel_unstarted(ping_id, utc_now()),
-            lambda: pings.stop_waiting(ping_id, utc_now()),
-        )
+
+        def give_up(has_begun: bool) -> None:
+            end = pings.stop_waiting if has_begun else pings.cancel_unstarted
+            end(ping_id, utc_now())
+
+        ended = self._wait(lambda: pings.get(ping_id), give_up)
         assert ended.result is not None  # noqa: S101 - a ping that is over has its result
         return ended.result
 
@@ -248,27 +246,16 @@ class TargetOperations:
         if "api_base" in settings:
             self.check.require_safe(settings["api_base"], account_id, "/provider_settings/api_base")
 
-    def _wait_for_validation(
-        self,
-        target_id: str,
-        actor: Actor,
-        cancel_unstarted: Callable[[datetime], object],
-        stop_waiting: Callable[[datetime], object],
-    ) -> None:
-        """Request a validation and wait as `_wait` does; both functions get the time of the request."""
+    def _wait_for_validation(self, target_id: str, actor: Actor, give_up: Callable[[datetime, bool], object]) -> None:
+        """Request a validation and wait as `_wait` does; `give_up` gets the time of the request, too."""
         requested_at = validations.request(target_id, actor.account_id, utc_now(), actor.key)
-        self._wait(
-            lambda: validations.get(target_id, requested_at, utc_now()),
-            lambda: cancel_unstarted(requested_at),
-            lambda: stop_waiting(requested_at),
-        )
+        self._wait(lambda: validations.get(target_id, requested_at, utc_now()), partial(give_up, requested_at))
 
-    def _wait(
-        self, read: Callable[[], _Job], cancel_unstarted: Callable[[], object], stop_waiting: Callable[[], object]
-    ) -> _Job:
-        """Wake the workers and return the job once it is over.
+    def _wait(self, read: Callable[[], _Job], give_up: Callable[[bool], object]) -> _Job:
+        """Wake the workers and return the job once it is over. No connection is held meanwhile.
 
-        Ends it if no worker begins it in time, or the worker does not finish in time. No connection is held meanwhile.
+        `give_up` ends the job if no worker begins it in time, or if the worker does not finish in time; it gets whether a
+        worker has begun.
         """
         engine.release()
         self.wake_ups.notify()
@@ -280,9 +267,9 @@ class TargetOperations:
                 began_at = now
                 if now - requested_at > BEGIN_WITHIN_S:
                     # A worker that begins at this very moment wins, and is waited for.
-                    cancel_unstarted()
+                    give_up(False)
             elif now - began_at > self.delivery_timeout_s + _MARGIN_S:
-                stop_waiting()
+                give_up(True)
             engine.release()
             time.sleep(_POLL_INTERVAL_S)
         engine.release()
