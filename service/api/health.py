@@ -12,6 +12,7 @@ from schemas.api.health import HealthResponse, ReadinessResponse
 from schemas.api.response_fields import dump
 from schemas.base.errors import NoEncryptionKey
 from schemas.settings.definitions import RouteFamily, Settings
+from service.http.paging import send_record
 from storage.db import schema_version
 from storage.db.disk_space import DiskState, free_bytes, state_of
 from storage.db.engine import OUTAGES, connection, database_folders, is_reachable
@@ -114,7 +115,6 @@ class ReadinessResource:
         vital = {name for name in failed & VITAL if checks[name] != DiskState.LOW}
         status = UNAVAILABLE if vital else DEGRADED if failed else OK
         resp.status = 503 if vital else 200
-        resp.content_type = falcon.MEDIA_JSON
-        resp.data = json.dumps(dump(ReadinessResponse, {"status": status, "checks": checks})).encode()
+        send_record(resp, dump(ReadinessResponse, {"status": status, "checks": checks}))
 
     on_head = on_get

@@ -5,7 +5,6 @@ the body. 204 means that the request is stored, encrypted; a worker carries it o
 nothing.
 """
 
-import json
 from datetime import datetime
 
 import falcon
@@ -17,6 +16,7 @@ from schemas.intake.sources import InboundSource
 from schemas.settings.definitions import RouteFamily
 from service.http.auth import Principal, StorefrontSignature
 from service.http.idempotency import run_and_roll_back
+from service.http.paging import send_record
 from service.http.request_pipeline import Body, Operation
 from service.operations.wiring import Operations
 from storage.secrets.integrations import SharedSecrets
@@ -49,8 +49,7 @@ class ComplianceWebhooksResource:
             due_at = run_and_roll_back(receive)
             # The person's pseudonym is for the operator alone.
             ledger = {"duplicate": due_at is None, "topic": order.topic, "shop_domain": order.shop_domain, "due_at": due_at}
-            resp.content_type = falcon.MEDIA_JSON
-            resp.data = json.dumps(dump(ComplianceResponse, ledger)).encode()
+            send_record(resp, dump(ComplianceResponse, ledger))
             return
         if receive() is not None:
             self._operations.wake_workers()
