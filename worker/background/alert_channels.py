@@ -60,29 +60,18 @@ class AlertSender:
     def send(self, channel: AlertChannel, body: dict[str, Any], now: datetime) -> ChannelResponse:
         """Send a message to a channel; never raises for what the network does."""
         if channel is AlertChannel.EMAIL:
-            return self._email(body, now)
+            settings = self._settings
+            message = messages.email(body, settings.alert_email_from, settings.alert_email_to, now)
+            return send_email(settings, message)
         url = self._urls[channel]
         if channel is AlertChannel.WEBHOOK:
             content = _json(body)
-            message = Message(
-                id=body["id"],
-                key=body["id"],
-                target_id="",
-                url=url,
-                secret_sealed=None,
-                body=content,
-                at=now,
-                nonce=new_nonce(),
-            )
-            headers = signed_headers(message, self._settings.alert_webhook_secret or "")
+            signed = Message(body["id"], body["id"], "", url, None, content, now, new_nonce())
+            headers = signed_headers(signed, self._settings.alert_webhook_secret or "")
         else:
             content = _json(_FORMS[channel](body))
             headers = {"Content-Type": "application/json", "User-Agent": USER_AGENT}
         return _channel_response(self._client.post(url, headers, content), url)
-
-    def _email(self, body: dict[str, Any], now: datetime) -> ChannelResponse:
-        message = messages.email(body, self._settings.alert_email_from, self._settings.alert_email_to, now)
-        return send_email(self._settings, message)
 
 
 def send_email(settings: Settings, message: EmailMessage) -> ChannelResponse:

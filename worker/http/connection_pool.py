@@ -252,7 +252,11 @@ class ConnectionPool:
         self._route_or_refusal.cache_clear()
 
     def _make_context(self, certificate: str | None) -> ssl.SSLContext:
-        context = _tls_context(self._verify, self._egress.authorities)
+        context = client_context(self._egress.authorities, None if self._verify is True else self._verify)
+        # A certificate names its hosts in the subject alternative name; the common name may be anything.
+        context.hostname_checks_common_name = False
+        # A receiver that also speaks HTTP/2 must choose HTTP/1.1.
+        context.set_alpn_protocols(["http/1.1"])
         if certificate is not None:
             try:
                 load_pair(context, certificate)
@@ -278,13 +282,3 @@ class ConnectionPool:
 
 def _no_bytes(_most: int) -> bytes:
     return b""
-
-
-def _tls_context(verify: Literal[True] | str, authorities: str) -> ssl.SSLContext:
-    """Return the TLS context for receivers."""
-    context = client_context(authorities, None if verify is True else verify)
-    # A certificate names its hosts in the subject alternative name; the common name may be anything.
-    context.hostname_checks_common_name = False
-    # A receiver that also speaks HTTP/2 must choose HTTP/1.1.
-    context.set_alpn_protocols(["http/1.1"])
-    return context

@@ -113,14 +113,10 @@ class LargeBodyQueue:
             if mine.is_set():
                 # The slot was granted at this very moment.
                 return
-            self._leave_queue(sender, mine)
+            self._waiting[sender].remove(mine)
+            if not self._waiting[sender]:
+                del self._waiting[sender]
         raise LargeBodyOverload
-
-    def _leave_queue(self, sender: str, waiting: threading.Event) -> None:
-        line = self._waiting[sender]
-        line.remove(waiting)
-        if not line:
-            del self._waiting[sender]
 
     def _release(self) -> None:
         """Grant the slot to the next sender's first body, and move that sender to the end. The lock is held."""
