@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Callable
 from datetime import datetime
 from functools import lru_cache
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from runtime.account_shares import AccountId
 from schemas.base.errors import RiskRelayError
@@ -52,14 +52,9 @@ _SIGNATURES: Final = (SIGNATURE_HEADER, STANDARD_SIGNATURE_HEADER)
 _log: Final = logging.getLogger(__name__)
 
 
-class Post(Protocol):
-    """Sends one request within a deadline and returns its outcome; never raises for what the network does."""
-
-    def __call__(
-        self, url: str, headers: dict[str, str], body: bytes, account_id: AccountId, certificate: str | None
-    ) -> Outcome: ...
-
-
+#: Sends one request within a deadline and returns its outcome; never raises for what the network does. The arguments are
+#: URL, headers, body, account, and the client certificate of the target with its key.
+Post: TypeAlias = Callable[[str, dict[str, str], bytes, AccountId, str | None], Outcome]
 #: A claimed export, event, ping or validation, with its target as the claim has it.
 ClaimedTarget: TypeAlias = Claim | EventJob | PingJob | ValidationJob
 
