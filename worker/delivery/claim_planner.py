@@ -340,19 +340,21 @@ class ClaimPlanner:
 
 def _pages(after_id: str, now: datetime) -> Iterator[list[ThrottleState]]:
     """Yield the due targets after an id in pages, then those up to it."""
-    began_after, is_second = after_id, False
+    yield from _pages_between(after_id, None, now)
+    if after_id:
+        yield from _pages_between("", after_id, now)
+
+
+def _pages_between(after_id: str, up_to: str | None, now: datetime) -> Iterator[list[ThrottleState]]:
     while True:
         page = throttle_state_sql.due(after_id, TARGETS_PER_QUERY, now)
-        if is_second:
-            page = [state for state in page if state.target_id <= began_after]
+        if up_to is not None:
+            page = [state for state in page if state.target_id <= up_to]
         if page:
             yield page
         if len(page) < TARGETS_PER_QUERY:
-            if is_second or not began_after:
-                return
-            after_id, is_second = "", True
-        else:
-            after_id = page[-1].target_id
+            return
+        after_id = page[-1].target_id
 
 
 def _last_served(read: Sequence[ThrottleState], quotas: Collection[str]) -> str:
