@@ -195,7 +195,7 @@ class Origin:
         except BaseException:
             connection.close()
             raise
-        exchange.timings = exchange.timings._replace(tls_ms=milliseconds(time.monotonic() - began_at))
+        exchange.tls_ms = milliseconds(time.monotonic() - began_at)
 
 
 @dataclass(frozen=True, slots=True)

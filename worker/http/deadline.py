@@ -41,7 +41,9 @@ class Exchange:
         self.deadline = self.began_at + deadline_s
         self.connect_timeout_s = connect_timeout_s
         self.address: str | None = None
-        self.timings = _NOTHING_TIMED
+        self.dns_ms: int | None = None
+        self.connect_ms: int | None = None
+        self.tls_ms: int | None = None
         self.first_byte_at: float | None = None
         self.has_sent = False
         self.max_response_bytes = MAX_RESPONSE_BYTES
@@ -81,8 +83,7 @@ class Exchange:
         """Return the result of the exchange, with the address and the timings."""
         first_byte_ms = None if self.first_byte_at is None else milliseconds(self.first_byte_at - self.began_at)
         total_ms = milliseconds(time.monotonic() - self.began_at)
-        dialed = self.timings
-        timings = Timings(dialed.dns_ms, dialed.connect_ms, dialed.tls_ms, first_byte_ms, total_ms)
+        timings = Timings(self.dns_ms, self.connect_ms, self.tls_ms, first_byte_ms, total_ms)
         return Outcome(status, error, refused, retry_after, body, self.address, timings)
 
 
@@ -199,6 +200,3 @@ class Watchdog:
 def milliseconds(seconds: float) -> int:
     """Return a duration in whole milliseconds."""
     return round(seconds * 1000)
-
-
-_NOTHING_TIMED: Final = Timings()

@@ -52,7 +52,7 @@ class Dialer:
         addresses = self._resolve(host, port, exchange.remaining_s(), exchange)
         resolved_at = time.monotonic()
         connected = self._connector.connect(addresses, port, exchange)
-        exchange.timings = exchange.timings._replace(connect_ms=milliseconds(time.monotonic() - resolved_at))
+        exchange.connect_ms = milliseconds(time.monotonic() - resolved_at)
         return connected
 
     def confirm(self, host: str, port: int, exchange: Exchange) -> Confirmation:
@@ -75,8 +75,7 @@ class Dialer:
         except DnsError as failed:
             raise transport_error(failed.reason) from None
         finally:
-            dns_ms = (exchange.timings.dns_ms or 0) + milliseconds(time.monotonic() - began_at)
-            exchange.timings = exchange.timings._replace(dns_ms=dns_ms)
+            exchange.dns_ms = (exchange.dns_ms or 0) + milliseconds(time.monotonic() - began_at)
         refusal = check_addresses(addresses, self._policy)
         if refusal is not None:
             raise TargetRefused(refusal)
