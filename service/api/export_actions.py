@@ -72,17 +72,15 @@ class TicketExportRetryResource(ApiResource):
     checks = by_method(POST=Operation(_DECIDER, RetryForm(), Body.OPTIONAL))
 
     def _check(self, req: falcon.Request, export_id: str) -> None:
-        wanted: RetryRequest = req.context.payload
-        principal = req.context.principal
-        req.context.validation = self._api.operations.exports.check_blocked_target(export_id, principal, wanted.target_id)
+        exports, caller, wanted = self._api.operations.exports, req.context.principal, req.context.payload
+        req.context.validation = exports.check_blocked_target(export_id, caller, wanted.target_id)
 
     @once_per_key_with(_check, makes_due=True)
     def on_post(self, req: falcon.Request, export_id: str) -> ApiResponse:
         """Make the export due."""
         wanted: RetryRequest = req.context.payload
-        export = self._api.operations.exports.retry(
-            export_id, req.context.principal, req.context.validation, wanted.target_id
-        )
+        exports, caller = self._api.operations.exports, req.context.principal
+        export = exports.retry(export_id, caller, req.context.validation, wanted.target_id)
         return _due(export, self._api.public_base_url)
 
 

@@ -32,9 +32,8 @@ class FindingsResource(ApiResource):
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Return a page of the account's findings, newest first."""
         page = read_filtered_page(req, req.context.principal, Ability.READ_FINDINGS, FINDING_FILTERS, finding_query_from)
-        found = finding_list.list_page(
-            page.query, utc_now(), page.fetch_limit, None if page.after is None else page.after.id
-        )
+        after = None if page.after is None else page.after.id
+        found = finding_list.list_page(page.query, utc_now(), page.fetch_limit, after)
         shown = found[: page.limit]
         last = ListPosition(shown[-1].id) if len(found) > page.limit else None
         send_filtered_page(resp, self._url, page, [dump(FindingResponse, each) for each in shown], last)

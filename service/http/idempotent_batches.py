@@ -68,9 +68,8 @@ class IdempotentBatches:
             seen |= marks
         done: dict[int, _Done] = {}
         with engine.transaction():
-            claimed = idempotency.claim_all(
-                [key for number in first if (key := wanted[number].key)], utc_now(), self._executor.ttl
-            )
+            keys = [key for number in first if (key := wanted[number].key)]
+            claimed = idempotency.claim_all(keys, utc_now(), self._executor.ttl)
             own = [number for number in first if wanted[number].key is None or wanted[number].key in claimed]
             if own:
                 responses = self._together([wanted[number].req for number in own])

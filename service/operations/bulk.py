@@ -40,12 +40,9 @@ class BulkOperations:
         by_id = {each.id: each for each in decided} | refused
         results = [by_id[each.id] for each in exports]
         for each in results:
-            if (
-                isinstance(each.error, ValidationFailed)
-                and decision.target_id
-                and each.error.problems[0].path == "/target_id"
-            ):
-                raise each.error
+            error = each.error
+            if decision.target_id and isinstance(error, ValidationFailed) and error.problems[0].path == "/target_id":
+                raise error
         return results
 
     def begin_job(
@@ -85,13 +82,11 @@ def _out_of_reach(exports: Sequence[ExportReference], principal: TokenPrincipal)
     if allowed is None or principal.projects is None:
         return {}
     projects = queries.projects_of([each.id for each in exports])
-    return {
-        each.id: DecisionResult(
-            each.id,
-            error=Forbidden("Your role in this project does not allow this.")
-            if projects.get(each.id) in principal.projects
-            else ExportNotFound(),
-        )
-        for each in exports
-        if projects.get(each.id) not in allowed
-    }
+    refused: dict[str, DecisionResult] = {}
+    for each in exports:
+        project_id = projects.get(each.id)
+        if project_id not in allowed:
+            is_visible = project_id in principal.projects
+            error = Forbidden("Your role in this project does not allow this.") if is_visible else ExportNotFound()
+            refused[each.id] = DecisionResult(each.id, error=error)
+    return refused

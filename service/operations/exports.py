@@ -109,14 +109,9 @@ class ExportOperations:
             elsewhere = targeting.retry_elsewhere(export_id, actor.account_id, target_id, utc_now(), actor.key, self.policy)
             if elsewhere is not None:
                 return elsewhere
+        is_client, default = isinstance(actor, TokenPrincipal), self.default_secret
         return transitions.retry(
-            export_id,
-            actor.account_id,
-            utc_now(),
-            actor.key,
-            validation,
-            self.default_secret,
-            records_validation=isinstance(actor, TokenPrincipal),
+            export_id, actor.account_id, utc_now(), actor.key, validation, default, records_validation=is_client
         )
 
     def edit(self, export_id: str, actor: Actor, edit: Edit) -> Export:

@@ -70,9 +70,8 @@ def report(project: Project, wanted: ReportFormat, now: datetime, most: int | No
     is_whole = wanted in {ReportFormat.CSV, ReportFormat.JSON}
     if is_whole and most is not None and sum(finding_list.totals(project.id, now).values()) > most:
         advice = "Choose HTML or SARIF, or run `riskrelay report` on the server."
-        raise ValidationFailed(
-            FieldProblem("/format", "too_many", f"This project has more than {most:,} findings. {advice}")
-        )
+        message = f"This project has more than {most:,} findings. {advice}"
+        raise ValidationFailed(FieldProblem("/format", "too_many", message))
     return _WRITERS[wanted](project, now)
 
 

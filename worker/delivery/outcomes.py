@@ -104,9 +104,7 @@ def retry(error: str, retry_after_s: int | None, effect: TargetEffect, ended: Tr
     `retry_after_s` are the seconds that the receiver asks to wait.
     """
     failing = replace(effect, connected="failing", health=TargetHealth.UNHEALTHY)
-    given_up = Verdict(
-        Transition.FAIL, "exhausted", "attempts_exhausted", error, retry_after_s=retry_after_s, effect=failing
-    )
+    given_up = Verdict(Transition.FAIL, "exhausted", "attempts_exhausted", error, None, retry_after_s, effect=failing)
     schedule = ended.schedule
     if ended.number > len(schedule.delays_s):
         return given_up
