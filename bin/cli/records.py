@@ -63,13 +63,26 @@ def json_option(command: Command) -> Command:
 
 
 def print_record(record: Record, as_json: bool) -> None:
-    """Print one record."""
+    """Print one record: a line for each field, also of the objects in it, as `ticket.title`, and for each line of a text."""
     if as_json:
         _print_json(record)
         return
-    width = max(len(name) for name in record)
+    fields = dict(_flat(record))
+    width = max(len(name) for name in fields)
+    for name, value in fields.items():
+        first, *others = value.split("\n") if isinstance(value, str) else [value]
+        echo(f"{name:{width}}  {_shown(first)}")
+        for line in others:
+            echo(f"{'':{width}}  {_shown(line)}".rstrip())
+
+
+def _flat(record: Record) -> Iterator[tuple[str, Any]]:
+    """Yield the fields of a record and of the objects in it; objects in those stay whole: senders name their fields."""
     for name, value in record.items():
-        echo(f"{name:{width}}  {_shown(value)}")
+        if isinstance(value, dict) and value:
+            yield from ((printable(f"{name}.{inner}"), each) for inner, each in value.items())
+        else:
+            yield name, value
 
 
 def _print_json(document: Any) -> None:

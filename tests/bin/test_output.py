@@ -1,5 +1,6 @@
 """Nothing that a sender wrote reaches the terminal as it is."""
 
+import json
 import re
 from pathlib import Path
 from typing import Final
@@ -10,6 +11,7 @@ from click.testing import CliRunner
 
 from bin.__main__ import RiskRelayGroup
 from bin.cli.output import echo
+from bin.cli.records import print_record
 from schemas.base.errors import Conflict
 from schemas.exports.tickets.ticket import Source, Ticket
 from storage.db.engine import transaction
@@ -54,6 +56,23 @@ def test_text_and_json_hold_escapes_and_json_parses_to_what_was_sent(shell: Host
     record = shell.json(*words.split(), *ids)
     found = record if isinstance(record, dict) else record[0]
     assert HOSTILE in {found.get("name"), found.get("ticket", {}).get("title")}
+
+
+def test_a_record_has_a_line_for_each_field_of_its_objects_and_each_line_of_a_text(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    ticket = {"title": "A title", "description": "One\nstatus  exported", "evidence": {HOSTILE: 1}, f"\n{HOSTILE}": None}
+    print_record({"status": "prepared", "ticket": ticket, "none": {}}, as_json=False)
+    status, title, description, more, evidence, hostile, none = capsys.readouterr().out.splitlines()
+    assert status.split() == ["status", "prepared"]
+    assert title.split(maxsplit=1) == ["ticket.title", "A title"]
+    assert description.split() == ["ticket.description", "One"]
+    # A line of a text is no field of its own.
+    assert more.startswith(" ")
+    assert more.strip() == "status  exported"
+    assert json.loads(evidence.removeprefix("ticket.evidence")) == {HOSTILE: 1}
+    assert hostile == rf"ticket.\u000a{SHOWN}  -"
+    assert none.split() == ["none", "{}"]
 
 
 @pytest.mark.parametrize("error", [click.UsageError(HOSTILE), click.ClickException(HOSTILE), Conflict(HOSTILE)])
