@@ -79,7 +79,7 @@ sbom: setup ## write the software bill of materials (CycloneDX) to build/sbom.cd
 	@$(PYTHON_HERE) -m tools.sbom
 
 clean: ## remove .venv and caches; keep data and .env
-	@rm -rf .venv .venv-peers .setup.log .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build ./*.egg-info clients/python/*.egg-info
+	@rm -rf .venv .venv-peers .setup.log .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build ./*.egg-info clients/python/build clients/python/*.egg-info
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	@echo "Removed .venv and caches."
 	@[ ! -e .env ] || echo "Kept the settings and keys: $$(pwd)/.env"
