@@ -308,7 +308,7 @@ def _no_redis(settings: Settings, why: str) -> CheckResult:
         level = Level.WARNING if settings.redis_embedded else Level.FAILURE
         return CheckResult("Redis", level, "Redis refuses commands.", "free space on its disk; its log says why")
     if settings.redis_embedded:
-        return warning("Redis", "The embedded Redis is not running; `make run` starts it.", "make run")
+        return warning("Redis", "The embedded Redis is not running.", "make run")
     message = f"Redis does not respond ({why}); deliveries start with the next sweep."
     return CheckResult("Redis", Level.FAILURE, message, "start it, or correct REDIS_URL")
 
