@@ -122,7 +122,7 @@ def base_url(settings: Settings) -> Iterator[CheckResult]:
     elif why is None:
         yield ok("base URL", f"The service responds at {url}")
     else:
-        fix = "start it (make run, or bin/riskrelay serve); if it runs, set BIND or PUBLIC_BASE_URL in .env as it was started"
+        fix = "start it (make run, or bin/riskrelay serve); if it runs, set BIND or PUBLIC_BASE_URL in .env to its address"
         yield warning("base URL", f"No healthy response from {url}/healthz: {why}.", fix)
 
 

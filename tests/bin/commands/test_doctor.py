@@ -426,7 +426,7 @@ SYMPTOMS: Final[list[tuple[Callable[[Patient], None], str, str, str, str]]] = [
     (data_dir_is_not_there, "data", "warning", "does not exist yet", "make run"),
     (bind_is_open, "bind", "warning", "not https", "BIND=127.0.0.1:8000"),
     (base_url_is_not_safe, "base URL", "warning", "unencrypted", "https"),
-    (service_is_down, "base URL", "warning", "refused", "bin/riskrelay serve); if it runs, set BIND or PUBLIC_BASE_URL in .env"),
+    (service_is_down, "base URL", "warning", "refused", "bin/riskrelay serve); if it runs, set BIND or"),
     (backup_is_old, "backups", "warning", "The newest", "/backups/'; "),
     (backup_is_old_and_redactions_are_new, "backups", "warning", "The newest", "/backups/'; "),
     (no_backup_was_made, "backups", "warning", "was never run", "bin/riskrelay backup '/"),
