@@ -28,6 +28,7 @@ from storage.db.models import ExportRow, RecoveryRow, TargetRow, TicketEventRow
 from storage.db.queries import tuples
 from storage.secrets.default_secret import DefaultSecret
 from storage.targets import targets
+from storage.targets.throttle_state_sql import CHANGED_BY_ATTEMPTS
 
 #: `status_reason` of a removed target.
 REMOVED: Final = "removed"
@@ -38,17 +39,9 @@ MOVE_TARGET: Final = "move_target"
 #: Exports that a refused removal counts; more are shown as this many.
 MAX_COUNTED: Final = 10_000
 
-#: What attempts and validations of another URL have shown.
-_SHOWN_BY_ATTEMPTS: Final = (
-    TargetRow.concurrency,
-    TargetRow.ramp,
-    TargetRow.failures_in_row,
-    TargetRow.failing_since,
-    TargetRow.undelivered_in_row,
-    TargetRow.held_until,
-    TargetRow.held_reason,
-    TargetRow.paced_until,
-    TargetRow.last_success_at,
+#: What attempts and validations have shown of the former URL.
+_OF_FORMER_URL: Final = (
+    *CHANGED_BY_ATTEMPTS,
     TargetRow.validation_reason,
     TargetRow.validation_failures,
     TargetRow.validation_asked_at,
@@ -95,7 +88,7 @@ def edit(
         has_no_token = "secret_sealed" in changes
         missing = targets.UNSIGNED if has_no_token else targets.missing_secret(row, default, changes.get("signature"))
         if is_moved:
-            reset = {field.name: field.default for field in _SHOWN_BY_ATTEMPTS}
+            reset = {field.name: field.default for field in _OF_FORMER_URL}
             changes |= {**reset, **targets.first_state(row.provider_key, missing, now), "base_url": base_url}
             entries.append((MOVE_TARGET, host_of(base_url)))
         elif "signature" in changes and row.status == TargetStatus.INACTIVE:

@@ -59,19 +59,20 @@ _NEXT: Final = f"""{_WAITING}, ready (at) AS (
 )
 SELECT MIN(at) FROM ready WHERE at > ?"""  # noqa: S608 - our own names
 
-#: What attempts change: the columns by the names in a throttle state.
-_WRITTEN: Final[Mapping[str, Any]] = {
-    **_RENAMED,
-    "last_success_at": TargetRow.last_success_at,
-    "held_until": TargetRow.held_until,
-    "held_reason": TargetRow.held_reason,
-    "concurrency": TargetRow.concurrency,
-    "ramp": TargetRow.ramp,
-    "failures_in_row": TargetRow.failures_in_row,
-    "failing_since": TargetRow.failing_since,
-    "paced_until": TargetRow.paced_until,
-    "undelivered_in_row": TargetRow.undelivered_in_row,
-}
+#: What attempts change, beside the status of the connection.
+CHANGED_BY_ATTEMPTS: Final = (
+    TargetRow.last_success_at,
+    TargetRow.held_until,
+    TargetRow.held_reason,
+    TargetRow.concurrency,
+    TargetRow.ramp,
+    TargetRow.failures_in_row,
+    TargetRow.failing_since,
+    TargetRow.paced_until,
+    TargetRow.undelivered_in_row,
+)
+#: The columns that are written, by the names in a throttle state.
+_WRITTEN: Final[Mapping[str, Any]] = {**_RENAMED, **{field.name: field for field in CHANGED_BY_ATTEMPTS}}
 _WRITTEN_COLUMNS: Final = tuple(field.column_name for field in _WRITTEN.values())
 _WRITTEN_TYPES: Final = column_types(TargetRow, _WRITTEN_COLUMNS)
 _WRITE: Final = f"""
@@ -146,11 +147,8 @@ def lock(seen: Mapping[str, AddressedState]) -> dict[str, AddressedState]:
 
 def write(states: Iterable[ThrottleState]) -> None:
     """Write throttle states without their status; the caller holds the transaction and has read them locked."""
-    execute_over(
-        _WRITE,
-        _WRITTEN_TYPES,
-        [[field.db_value(getattr(state, name)) for name, field in _WRITTEN.items()] for state in states],
-    )
+    values = [[field.db_value(getattr(state, name)) for name, field in _WRITTEN.items()] for state in states]
+    execute_over(_WRITE, _WRITTEN_TYPES, values)
 
 
 def shorten_holds(now: datetime, longest_s: float) -> None:
