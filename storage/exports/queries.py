@@ -140,9 +140,8 @@ def last_error_of(target_id: str) -> str | None:
 
 def count_waiting(target_id: str, limit: int) -> int:
     """Return how many exports wait for a target or are being sent to it, counting no further than `limit`."""
-    return count_up_to(
-        ExportRow.select(SQL("1")).where(ExportRow.target == target_id, ExportRow.due_at.is_null(False)), limit
-    )
+    waiting = ExportRow.select(SQL("1")).where(ExportRow.target == target_id, ExportRow.due_at.is_null(False))
+    return count_up_to(waiting, limit)
 
 
 def count_due(now: datetime, limit: int, *, held_back: bool = False) -> int:

@@ -17,7 +17,7 @@ from schemas.base.errors import NotFound
 from schemas.settings.alert_channels import AlertChannel, AlertKind
 from storage.accounts.audit_log import append
 from storage.db import identifiers
-from storage.db.columns import columns, read
+from storage.db.columns import columns, read, values_of
 from storage.db.engine import transaction
 from storage.db.leases import JobLease, LeasedJobs, compare_and_swap
 from storage.db.models import AlertMessageRow, AlertRow
@@ -79,9 +79,8 @@ def update(sources: AlertSources, channels: Sequence[AlertChannel], make_body: M
     unanswered = [cause for cause, alert in news if _is_beyond_acknowledgement(cause, alert, now)]
     confirmed = [cause for cause, alert in pairs if alert_causes.needs_confirmation(cause, alert, now)]
     over = known.keys() - causes.keys() - alert_causes.unseen(known, causes.values(), now)
-    summaries = (
-        [] if AlertKind.WEEKLY not in sources.kinds or _has_summary(now) else [alert_causes.weekly_summary(len(known), now)]
-    )
+    needs_summary = AlertKind.WEEKLY in sources.kinds and not _has_summary(now)
+    summaries = [alert_causes.weekly_summary(len(known), now)] if needs_summary else []
     if opened or again or confirmed or over or summaries:
         with transaction():
             _store(opened, now, **_OPENED)
@@ -126,9 +125,8 @@ def finish_message(held: ClaimedMessage, *, is_sent: bool, now: datetime) -> Non
 
 def list_open(account_id: int | None = None, limit: int | None = MAX_OPEN) -> list[Alert]:
     """Return up to `limit` open alerts, the latest first, of one account where `account_id` is given; all with None."""
-    return read(
-        Alert, where_given(_open_alerts(), (AlertRow.account, account_id)).order_by(AlertRow.last_at.desc()).limit(limit)
-    )
+    own = where_given(_open_alerts(), (AlertRow.account, account_id))
+    return read(Alert, own.order_by(AlertRow.last_at.desc()).limit(limit))
 
 
 def list_recovered(limit: int, before: str | None = None, account_id: int | None = None) -> list[Alert]:
@@ -160,9 +158,7 @@ def _open_alerts() -> Any:
 
 def _known(kinds: Collection[AlertKind]) -> dict[str, OpenAlert]:
     """Return the open alerts of the kinds that are looked for, by their causes; the state of other kinds is unknown."""
-    shown = _open_alerts().select(
-        AlertRow.cause, AlertRow.kind, AlertRow.last_at, AlertRow.details, AlertRow.acknowledged_at
-    )
+    shown = _open_alerts().select(AlertRow.cause, *columns(OpenAlert, AlertRow))
     return {cause: OpenAlert(*row) for cause, *row in tuples(shown.where(_is_of(kinds)))}
 
 
@@ -184,18 +180,9 @@ def _store(causes: Sequence[AlertCause], now: datetime, **changes: Any) -> None:
 
 
 def _row(cause: AlertCause, state: AlertState, now: datetime) -> dict[str, Any]:
-    return {
-        "id": identifiers.new_id(identifiers.ALERT, now),
-        "cause": cause.key,
-        "kind": cause.kind.value,
-        "state": state.value,
-        "account": cause.account_id,
-        "subject_id": cause.subject_id,
-        "details": cause.details,
-        "first_at": cause.happened_at or now,
-        "last_at": cause.happened_at or now,
-        "count": 1,
-    }
+    at = cause.happened_at or now
+    own = {"id": identifiers.new_id(identifiers.ALERT, now), "cause": cause.key, "kind": cause.kind.value}
+    return values_of(AlertRow, cause, **own, state=state.value, first_at=at, last_at=at, count=1)
 
 
 def _close(causes: Sequence[str], now: datetime) -> None:

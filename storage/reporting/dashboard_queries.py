@@ -32,14 +32,7 @@ MAX_WAITING: Final = menu_counts.MAX_IN_MENU + 1
 MAX_RECOVERIES: Final = 50
 
 #: What needs a decision, waits or failed; exported and dismissed are final.
-_COUNTED: Final = (
-    ExportStatus.PREPARED,
-    ExportStatus.APPROVED,
-    ExportStatus.DELIVERING,
-    ExportStatus.RETRY_SCHEDULED,
-    ExportStatus.FAILED,
-    ExportStatus.BLOCKED,
-)
+_COUNTED: Final = tuple(each for each in ExportStatus if each not in {ExportStatus.EXPORTED, ExportStatus.DISMISSED})
 
 
 @dataclass(frozen=True, slots=True)

@@ -156,9 +156,8 @@ def due_age_s(now: datetime, account_id: int | None = None) -> float:
     wanted = [TargetRow.status == TargetStatus.ACTIVE.value]
     wanted += [] if account_id is None else [TargetRow.account == account_id]
     # One step of the index for each target that may be sent to.
-    oldest = ExportRow.select(fn.MIN(ExportRow.due_at)).where(
-        ExportRow.target == TargetRow.id, ExportRow.due_at.is_null(False)
-    )
+    is_waiting = (ExportRow.target == TargetRow.id) & ExportRow.due_at.is_null(False)
+    oldest = ExportRow.select(fn.MIN(ExportRow.due_at)).where(is_waiting)
     t = TargetRow
     paced_until = t.paced_until / 1000
     free_at = Case(None, [(paced_until > fn.COALESCE(t.held_until, 0), paced_until)], t.held_until).alias("free_at")

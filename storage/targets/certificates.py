@@ -31,10 +31,8 @@ def remove_certificate(target_id: str, now: datetime, actor: str) -> None:
 def certificate_fingerprints() -> dict[str, str]:
     """Return the fingerprint of each target's own certificate, by the target's id."""
     has_one = TargetRow.certificate_fingerprint.is_null(False)
-    rows = (
-        TargetRow.select(TargetRow.id, TargetRow.certificate_fingerprint).where(has_one, IS_PRESENT).order_by(TargetRow.id)
-    )
-    return {row.id: str(row.certificate_fingerprint) for row in rows}
+    rows = TargetRow.select(TargetRow.id, TargetRow.certificate_fingerprint).where(has_one, IS_PRESENT)
+    return {row.id: str(row.certificate_fingerprint) for row in rows.order_by(TargetRow.id)}
 
 
 def _write(target_id: str, sealed: bytes | None, fingerprint: str | None, action: str, now: datetime, actor: str) -> None:

@@ -83,18 +83,11 @@ def claim_next(now: datetime, excluded: Collection[int | None] = ()) -> PingJob 
 
     Pings of the accounts `excluded` are left alone.
     """
-    oldest = (
-        PingRow.select(
-            TargetRow.status, *job_columns(PingJob, PingRow, account_id=TargetRow.account, target_name=TargetRow.name)
-        )
-        .join(TargetRow)
-        .where(_IS_WAITING)
-        .order_by(PingRow.requested_at)
-        .limit(1)
-    )
+    shown = job_columns(PingJob, PingRow, account_id=TargetRow.account, target_name=TargetRow.name)
+    waiting = PingRow.select(TargetRow.status, *shown).join(TargetRow).where(_IS_WAITING)
     if excluded:
-        oldest = oldest.where(TargetRow.account.not_in(list(excluded)))
-    while found := tuples(oldest.clone()):
+        waiting = waiting.where(TargetRow.account.not_in(list(excluded)))
+    while found := tuples(waiting.order_by(PingRow.requested_at).limit(1)):
         [(status, *values)] = found
         order = read_job(PingJob, values)
         obstacle = _obstacle(order, status, now)

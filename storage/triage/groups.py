@@ -226,11 +226,6 @@ def _group_of_ticket(row: GroupRow) -> Group | None:
 
 
 def _append(action: str, changed: Sequence[tuple[GroupRow, int]], now: datetime, actor: str) -> None:
-    append_all(
-        [
-            AuditEntry(
-                to_ms(now), actor, action, row.id, row.status, row.status, f"{added} finding{'' if added == 1 else 's'}"
-            )
-            for row, added in changed
-        ]
-    )
+    at = to_ms(now)
+    counted = [(row, f"{added} finding{'' if added == 1 else 's'}") for row, added in changed]
+    append_all([AuditEntry(at, actor, action, row.id, row.status, row.status, reason) for row, reason in counted])

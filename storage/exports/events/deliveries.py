@@ -146,9 +146,8 @@ def shorten_leases(now: datetime, lease_s: float) -> None:
     """Let no lease lapse later than `lease_s` seconds after `now`, as some would after a clock was set back."""
     until = now + timedelta(seconds=lease_s)
     with transaction():
-        TicketEventRow.update(due_at=until).where(
-            TicketEventRow.due_at > until, TicketEventRow.lease.is_null(False)
-        ).execute()
+        is_late = (TicketEventRow.due_at > until) & TicketEventRow.lease.is_null(False)
+        TicketEventRow.update(due_at=until).where(is_late).execute()
 
 
 def postpone(event: EventJob, until: datetime) -> None:
@@ -266,13 +265,8 @@ def _end(events: Sequence[_Unsendable], error_code: str, now: datetime, actor: s
     is_due = TicketEventRow.id.in_([each.id for each in events]) & (TicketEventRow.due_at <= now)
     ended = TicketEventRow.update(**changes, due_at=None, lease=None).where(is_due).returning(TicketEventRow.id)
     ids = {row.id for row in ended.execute()} if events else set()
-    append_all(
-        [
-            AuditEntry(to_ms(now), actor, f"{each.type.value}_failed", each.export_id, reason=each.id)
-            for each in events
-            if each.id in ids
-        ]
-    )
+    failed = [(each, f"{each.type.value}_failed") for each in events if each.id in ids]
+    append_all([AuditEntry(to_ms(now), actor, action, each.export_id, reason=each.id) for each, action in failed])
 
 
 def _due(now: datetime, *selected: Any) -> Any:
@@ -309,13 +303,9 @@ def _is_open_request(event: Any, now: datetime) -> Any:
 def _is_first() -> Any:
     """Return the condition that no event of the same ticket comes first."""
     other = TicketEventRow.alias("other")
-    return ~fn.EXISTS(
-        other.select(SQL("1")).where(
-            other.export == TicketEventRow.export,
-            other.number < TicketEventRow.number,
-            other.status == TicketEventStatus.PENDING.value,
-        )
-    )
+    is_earlier = (other.export == TicketEventRow.export) & (other.number < TicketEventRow.number)
+    is_pending = other.status == TicketEventStatus.PENDING.value
+    return ~fn.EXISTS(other.select(SQL("1")).where(is_earlier, is_pending))
 
 
 def _later(now_ms: int) -> Any:

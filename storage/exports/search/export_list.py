@@ -18,20 +18,20 @@ from storage.db.engine import database, planned_for_values
 from storage.db.models import ExportRow
 from storage.db.queries import in_query, scalars, tuples
 from storage.exports.queries import list_by_ids
-from storage.exports.search.export_sets import FINDINGS, IndexParts, count_rows, first_rows, ranked_parts, smallest
+from storage.exports.search.export_sets import COLUMNS, FINDINGS, IndexParts, count_rows, first_rows, ranked_parts, smallest
 
 #: Totals are counted up to here; a larger total is None.
 MAX_COUNTED: Final = 10_000
 #: The counts beside filters are of so many exports: each is read.
 MAX_FACETED: Final = 5_000
 
-#: The counts beside filters: by the parameter, the member of the query and the column.
+#: The counts beside filters: the members of the query by the parameter.
 _FACETS: Final = {
-    "status": ("statuses", ExportRow.status),
-    "severity": ("severities", ExportRow.severity_rank),
-    "project_id": ("project_ids", ExportRow.project),
-    "source": ("sources", ExportRow.source_type),
-    "rule": ("rules", ExportRow.rule),
+    "status": "statuses",
+    "severity": "severities",
+    "project_id": "project_ids",
+    "source": "sources",
+    "rule": "rules",
 }
 FACETS: Final = tuple(_FACETS)
 #: What ranks the exports of an order that is not by time.
@@ -82,8 +82,8 @@ def facets(query: ExportQuery, wanted: Sequence[str] = FACETS) -> dict[str, dict
     # Most facets have no filter of their own: they are counted at once.
     by_query: dict[ExportQuery, list[tuple[str, Any]]] = {}
     for name in wanted:
-        member, column = _FACETS[name]
-        by_query.setdefault(_without_filter(query, member), []).append((name, column))
+        member = _FACETS[name]
+        by_query.setdefault(_without_filter(query, member), []).append((name, COLUMNS[member]))
     for others, columns in by_query.items():
         counts |= _count_values(others, columns)
     return {name: counts[name] for name in wanted}

@@ -295,7 +295,7 @@ def _checks(query: ExportQuery) -> Iterator[tuple[str, Any]]:
     if query.visible_projects is not None:
         yield "visible_projects", ExportRow.project.in_(query.visible_projects or _NO_PROJECT)
     ranks = tuple(SEVERITIES.index(each) for each in query.severities)
-    for member in _COLUMNS:
+    for member in COLUMNS:
         if values := ranks if member == "severities" else getattr(query, member):
             yield member, _column(member).in_(values)
     if query.hosts:
@@ -318,7 +318,7 @@ def _checks(query: ExportQuery) -> Iterator[tuple[str, Any]]:
 
 #: The id of no project: finds nothing.
 _NO_PROJECT: Final = (0,)
-_COLUMNS: Final = {
+COLUMNS: Final = {
     "statuses": ExportRow.status,
     "severities": ExportRow.severity_rank,
     "project_ids": ExportRow.project,
@@ -330,7 +330,7 @@ _COLUMNS: Final = {
 
 def _column(member: str) -> Any:
     """Return the column of a filter; SQLite reads no index of one that has few values."""
-    column: Any = _COLUMNS[member]
+    column: Any = COLUMNS[member]
     return NodeList((SQL("+"), column), glue="") if is_sqlite() and member in {"statuses", "severities"} else column
 
 
