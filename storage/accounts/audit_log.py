@@ -1,7 +1,7 @@
 """The append-only audit log: who did what to which record, and which status it had before and after."""
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -27,14 +27,8 @@ class AuditEntry:
     reason: str | None = None
     #: `sha256:` and 64 hex digits of what was decided or done.
     digest: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class StoredEntry:
-    """An entry as stored; `id` grows with every entry."""
-
-    id: int
-    entry: AuditEntry
+    #: Grows with every entry; 0 before it is stored.
+    id: int = field(default=0, compare=False)
 
 
 def append(now: datetime, actor: str, action: str, subject_id: str, reason: str | None = None) -> None:
@@ -65,10 +59,10 @@ def append_all(entries: Sequence[AuditEntry]) -> None:
 def list_for_subject(subject_id: str, limit: int) -> list[AuditEntry]:
     """Return up to `limit` entries about one record, the newest first; the caller has checked access to the record."""
     newest = newest_first(AuditEntryRow.select(), AuditEntryRow.id, limit)
-    return [_stored_entry(row).entry for row in newest.where(AuditEntryRow.subject_id == subject_id)]
+    return [_entry(row) for row in newest.where(AuditEntryRow.subject_id == subject_id)]
 
 
-def list_matching(filters: AuditFilter, limit: int, before: int | None) -> list[StoredEntry]:
+def list_matching(filters: AuditFilter, limit: int, before: int | None) -> list[AuditEntry]:
     """Return up to `limit` entries that match, the newest first, or those that follow the entry `before`.
 
     Without an account they are those of all, in the order of their ids.
@@ -83,11 +77,11 @@ def list_matching(filters: AuditFilter, limit: int, before: int | None) -> list[
     if filters.before_ms is not None:
         query = query.where(e.at < filters.before_ms)
     if filters.account_id is None and filters.subject_id is None:
-        return [_stored_entry(row) for row in newest_first(query, e.id, limit, before)]
+        return [_entry(row) for row in newest_first(query, e.id, limit, before)]
     if before is not None:
         last = e.alias("last")
         query = query.where(Tuple(e.at, e.id) < Tuple(last.select(last.at).where(last.id == before), before))
-    return [_stored_entry(row) for row in query.order_by(e.at.desc(), e.id.desc()).limit(limit)]
+    return [_entry(row) for row in query.order_by(e.at.desc(), e.id.desc()).limit(limit)]
 
 
 def ids_of_account(account_id: int, subject_ids: Collection[str]) -> set[str]:
@@ -105,6 +99,6 @@ def ids_of_account(account_id: int, subject_ids: Collection[str]) -> set[str]:
     return {*scalars(exports + targets + recoveries)}
 
 
-def _stored_entry(row: AuditEntryRow) -> StoredEntry:
+def _entry(row: AuditEntryRow) -> AuditEntry:
     digest = None if row.digest is None else f"sha256:{row.digest.hex()}"
-    return StoredEntry(row.id, record_of(AuditEntry, row, at_ms=to_ms(row.at), digest=digest))
+    return record_of(AuditEntry, row, at_ms=to_ms(row.at), digest=digest)

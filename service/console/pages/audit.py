@@ -1,7 +1,7 @@
 """`/console/audit`: the audit log, newest first, with the filters of `GET /api/audit` and of `audit list`."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, time
 from typing import Any, Final, NamedTuple
 
@@ -12,7 +12,7 @@ from service.console.layout import CONSOLE, ConsolePage, list_content
 from service.console.sessions import ConsoleUser
 from service.http.paging import NUMBERS, Matching, read_numbered_page
 from storage.accounts import accounts, audit_log
-from storage.accounts.audit_log import AuditEntry, StoredEntry
+from storage.accounts.audit_log import AuditEntry
 from storage.accounts.audit_log_sql import AuditFilter
 from storage.db import identifiers
 
@@ -85,8 +85,7 @@ def _actor(text: str) -> str:
     return f"user:{users[0].id}" if len(users) == 1 else text
 
 
-def _rows(lines: Iterable[StoredEntry], account_id: int) -> list[AuditRow]:
-    entries = [line.entry for line in lines]
+def _rows(entries: Sequence[AuditEntry], account_id: int) -> list[AuditRow]:
     people = emails_by_actor(entry.actor for entry in entries)
     own = audit_log.ids_of_account(account_id, {entry.subject_id for entry in entries if _path_of(entry.subject_id)})
     return [

@@ -4,7 +4,7 @@ from typing import Any
 
 from schemas.base.timestamps import from_ms
 from storage.accounts import audit_log
-from storage.accounts.audit_log import AuditEntry, StoredEntry
+from storage.accounts.audit_log import AuditEntry
 from storage.accounts.audit_log_sql import AuditFilter, kind_of
 
 #: Actors whose names mean something to an account; those of workers name hosts.
@@ -13,14 +13,13 @@ _NAMED_ACTORS = ("user", "rule")
 
 def list_page(filters: AuditFilter, limit: int, before: int | None) -> list[dict[str, Any]]:
     """Return up to `limit` entries that match, the newest first, or those that follow the entry `before`."""
-    return [_record(stored) for stored in audit_log.list_matching(filters, limit, before)]
+    return [_record(entry) for entry in audit_log.list_matching(filters, limit, before)]
 
 
-def _record(stored: StoredEntry) -> dict[str, Any]:
-    entry = stored.entry
+def _record(entry: AuditEntry) -> dict[str, Any]:
     kind, _, name = entry.actor.partition(":")
     return {
-        "id": stored.id,
+        "id": entry.id,
         "at": from_ms(entry.at_ms),
         "actor": {"kind": kind, "id": name if kind in _NAMED_ACTORS else None},
         "action": entry.action,

@@ -3,7 +3,7 @@
 import base64
 from datetime import UTC, datetime
 from html import escape
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 from falcon.testing import TestClient
@@ -30,7 +30,7 @@ CURSORS: Final = (
 MAX_STATEMENTS: Final = 6
 
 
-def line(actor: str = "operator", action: str = "test_it", subject: str = "scanner", **members: str) -> AuditEntry:
+def line(actor: str = "operator", action: str = "test_it", subject: str = "scanner", **members: Any) -> AuditEntry:
     return AuditEntry(to_ms(NOW), actor, action, subject, **members)
 
 
