@@ -25,7 +25,6 @@ from worker.http.signed_request import ClaimedTarget, open_certificate
 from worker.trackers.session import TrackerResult, TrackerSession
 
 _log: Final = logging.getLogger(__name__)
-_NOTHING: Final[Mapping[str, str]] = {}
 
 
 class _Task(NamedTuple):
@@ -56,7 +55,8 @@ class TrackerRunner:
         def create(task: _Task) -> TrackerResult:
             return _create_once(task, claim, self._public_base_url)
 
-        return self._run(claim, create, "creating an issue failed", in_doubt=claim.is_outcome_unknown)
+        about = {"target_id": claim.target_id}
+        return _run(self._begin(claim), create, "creating an issue failed", about, in_doubt=claim.is_outcome_unknown)
 
     def apply_event(self, target: ClaimedTarget, event: TrackerEvent) -> TrackerResult:
         """Apply an event to the issue that the target made of its ticket; never raises.
@@ -69,8 +69,8 @@ class TrackerRunner:
             session, tracker, access = task
             return session.result(session.run(apply_event(tracker, access, event)))
 
-        about = {"event_id": event.event_id}
-        return self._run(target, apply, "applying an event at a tracker failed", about, in_doubt=event.is_outcome_unknown)
+        task, about = self._begin(target), {"event_id": event.event_id}
+        return _run(task, apply, "applying an event at a tracker failed", about, in_doubt=event.is_outcome_unknown)
 
     def validate(self, target: ClaimedTarget, spent_s: float = 0.0) -> TrackerResult:
         """Check a target's token, its rights and the settings, and change nothing; never raises.
@@ -82,31 +82,8 @@ class TrackerRunner:
             session, tracker, access = task
             return session.result(session.run(tracker.validate(access)))
 
-        return self._run(target, check, "validating a target of a tracker failed", spent_s=spent_s)
-
-    def _run(
-        self,
-        target: ClaimedTarget,
-        act: _Act,
-        failed: str,
-        about: Mapping[str, str] = _NOTHING,
-        *,
-        in_doubt: bool = False,
-        spent_s: float = 0.0,
-    ) -> TrackerResult:
-        """Carry out a task; `in_doubt`, an earlier attempt may have done it. A bug of ours is logged as `failed`."""
-        task = self._begin(target, spent_s)
-        if isinstance(task, Outcome):
-            return TrackerResult(task, is_outcome_unknown=in_doubt)
-        session = task.session
-        session.in_doubt = in_doubt
-        try:
-            return act(task)
-        except TransportError as lost:
-            return session.failed(lost)
-        except Exception:  # noqa: BLE001 - a bug of ours must not lose the export: it counts as a missing response
-            _log.exception(failed, extra={"target_id": target.target_id, **about})
-            return session.result(error="internal_error")
+        about = {"target_id": target.target_id}
+        return _run(self._begin(target, spent_s), check, "validating a target of a tracker failed", about)
 
     def _begin(self, target: ClaimedTarget, spent_s: float = 0.0) -> _Task | Outcome:
         """Return a session with the target's token and settings, or the outcome of an attempt that cannot begin."""
@@ -126,6 +103,23 @@ class TrackerRunner:
         except Exception:  # noqa: BLE001 - a bug of ours must not lose the export: it counts as a missing response
             _log.exception("a task at a tracker cannot begin", extra={"target_id": target.target_id})
             return Outcome(error="internal_error")
+
+
+def _run(
+    task: _Task | Outcome, act: _Act, failed: str, about: Mapping[str, str], *, in_doubt: bool = False
+) -> TrackerResult:
+    """Carry out a task, which an earlier attempt may have done if `in_doubt`. A bug of ours is logged as `failed`."""
+    if isinstance(task, Outcome):
+        return TrackerResult(task, is_outcome_unknown=in_doubt)
+    session = task.session
+    session.in_doubt = in_doubt
+    try:
+        return act(task)
+    except TransportError as lost:
+        return session.failed(lost)
+    except Exception:  # noqa: BLE001 - a bug of ours must not lose the export: it counts as a missing response
+        _log.exception(failed, extra=about)
+        return session.result(error="internal_error")
 
 
 def _create_once(task: _Task, claim: Claim, public_base_url: str | None) -> TrackerResult:
