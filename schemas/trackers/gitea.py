@@ -7,6 +7,7 @@ to the repository; Gitea drops them otherwise, and assignees too.
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Final
 from urllib.parse import urlsplit
 
@@ -25,7 +26,7 @@ from schemas.trackers.common import (
     value_of,
 )
 from schemas.trackers.events import TrackerEvent
-from schemas.trackers.exchange import Steps, TrackerAccess, TrackerFailure, TrackerIssue, TrackerResponse, TrackerTicket
+from schemas.trackers.exchange import Steps, TrackerAccess, TrackerIssue, TrackerRefused, TrackerResponse, TrackerTicket
 from schemas.trackers.failures import ARCHIVED, ISSUES_DISABLED, NOT_FOUND, failure_of, misconfigured, number, raise_for
 from schemas.trackers.issue_events import IssueEvents
 
@@ -95,7 +96,7 @@ class GiteaTracker(IssueEvents):
         if ids:
             wanted["labels"] = ids
         response = yield _api(access).post("/issues", wanted, creates=True)
-        raise_for((yield from _explained(access, response)))
+        yield from _require_success(access, response)
         return self._issue(access, response.json())
 
     def find(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | None]:
@@ -112,9 +113,10 @@ class GiteaTracker(IssueEvents):
         """
         response = yield _api(access).post("/issues", {"title": ""})
         if response.status != 422 or response.json() is None:
-            failure = yield from _explained(access, response)
-            raise_for(failure or misconfigured(NOT_FOUND, "base_url"))
-        raise_for((yield from _repository_failure(access)) or (yield from _assignee_failure(access)))
+            yield from _require_success(access, response)
+            raise TrackerRefused(misconfigured(NOT_FOUND, "base_url"))
+        yield from _require_issues(access)
+        yield from _require_assignees(access)
 
     def _comment_queries(self, event: TrackerEvent) -> list[dict[str, Any]]:
         # This list has no pages.
@@ -151,42 +153,37 @@ def _label_ids(access: TrackerAccess, names: list[str]) -> Steps[list[int]]:
     return [ids[name] for name in names if name in ids]
 
 
-def _explained(access: TrackerAccess, response: TrackerResponse) -> Steps[TrackerFailure | None]:
-    """Return the failure of a create; a 404 may be a repository without issues, so ask for the repository."""
+def _require_success(access: TrackerAccess, response: TrackerResponse) -> Steps[None]:
+    """Raise TrackerRefused for a refused create; a 404 may be a repository without issues, so ask for the repository."""
     failure = failure_of(response)
-    if failure is None:
-        return None
-    if failure.code == NOT_FOUND:
-        return (yield from _repository_failure(access)) or failure
-    if failure.refuses_ticket:
+    if failure is not None and failure.code == NOT_FOUND:
+        yield from _require_issues(access)
+    elif failure is not None and failure.refuses_ticket:
         message = (text_at(response.json(), "message") or "").lower()
-        field = next((field for word, field in _FIELDS.items() if word in message), None)
-        return TrackerFailure(failure.kind, failure.code, field=field)
-    return failure
+        failure = replace(failure, field=next((field for word, field in _FIELDS.items() if word in message), None))
+    raise_for(failure)
 
 
-def _repository_failure(access: TrackerAccess) -> Steps[TrackerFailure | None]:
-    """Return why the repository takes no issues; None if it does, or if the token may not read it."""
+def _require_issues(access: TrackerAccess) -> Steps[None]:
+    """Raise TrackerRefused if the repository takes no issues, as far as the token may read it."""
     response = yield _api(access).get()
     repository = response.json() if response.status == 200 else None
     if value_at(repository, "archived") is True:
-        return misconfigured(ARCHIVED)
+        raise TrackerRefused(misconfigured(ARCHIVED))
     if value_at(repository, "has_issues") is False:
-        return misconfigured(ISSUES_DISABLED)
-    return None
+        raise TrackerRefused(misconfigured(ISSUES_DISABLED))
 
 
-def _assignee_failure(access: TrackerAccess) -> Steps[TrackerFailure | None]:
-    """Return a failure if a user cannot be assigned; None if all can, or if the token may not read who can."""
+def _require_assignees(access: TrackerAccess) -> Steps[None]:
+    """Raise TrackerRefused if a user cannot be assigned, as far as the token may read who can."""
     wanted = access.settings.get("assignees")
     if not wanted:
-        return None
+        return
     response = yield _api(access).get("/assignees")
     users = response.json() if response.status == 200 else None
-    if not isinstance(users, list):
-        return None
-    names = {(text_at(user, "login") or "").lower() for user in users}
-    return None if names.issuperset(map(str.lower, wanted)) else misconfigured(NOT_FOUND, "assignees")
+    names = {(text_at(user, "login") or "").lower() for user in users} if isinstance(users, list) else None
+    if names is not None and not names.issuperset(map(str.lower, wanted)):
+        raise TrackerRefused(misconfigured(NOT_FOUND, "assignees"))
 
 
 def _api(access: TrackerAccess) -> Api:
