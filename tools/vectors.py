@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
+from schemas.base.places import ChangedPlace
 from schemas.base.strict_json import canonical
 from schemas.base.ticket_event_types import TicketEventType
 from schemas.base.timestamps import format_rfc3339
 from schemas.exports.tickets.ticket import Source, Ticket, delivery_body, digest
-from schemas.exports.tickets.ticket_events import ChangedPlace, EventTicket, TicketChange, event_body
+from schemas.exports.tickets.ticket_events import EventTicket, TicketChange, event_body
 from schemas.targets.pings import PingJob, ping_body
 from worker.delivery.outcomes import SIGNATURE_INVALID, VALIDATION_FAILED, WEBHOOK_RATE_LIMITED
 from worker.http.signing import DEFAULT_TOLERANCE_S, NONCE_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, hmac_sha256, sign

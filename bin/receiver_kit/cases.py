@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from schemas.base.places import ChangedPlace
 from schemas.base.strict_json import canonical
 from schemas.base.ticket_event_types import TicketEventType
 from schemas.exports.delivery import DELIVERED, Outcome, Verdict
 from schemas.exports.tickets.ticket import Source, digest
-from schemas.exports.tickets.ticket_events import ChangedPlace, EventTicket, TicketChange, event_body
+from schemas.exports.tickets.ticket_events import EventTicket, TicketChange, event_body
 from storage.db import identifiers
 from worker.delivery.outcomes import SIGNATURE_INVALID, VALIDATION_FAILED
 from worker.http.signed_request import Message, new_nonce, signed_headers

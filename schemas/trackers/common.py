@@ -68,14 +68,18 @@ class TrackerSettingsForm(Form):
             raise ValidationError("invalid_url")
 
 
+def name_field(description: str, max_length: int = 100) -> Text:
+    """Return the field of a name in the tracker."""
+    return Text(min_length=1, max_length=max_length, **described(description))
+
+
 def assignees_field(description: str, max_length: int = 100) -> Array:
     """Return the field of the users that issues are assigned to."""
     return Array(Text(min_length=1, max_length=max_length), at_most=MAX_ASSIGNEES, **described(description))
 
 
 def _priority(severity: str) -> Text:
-    description = f"The name of the priority of tickets with the severity `{severity}`."
-    return Text(min_length=1, max_length=MAX_LABEL, **described(description))
+    return name_field(f"The name of the priority of tickets with the severity `{severity}`.")
 
 
 class PriorityBySeverityForm(Form):

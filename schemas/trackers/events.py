@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+from schemas.base.places import ChangedPlace
 from schemas.base.ticket_event_types import TicketEventType
 
 
@@ -19,15 +20,6 @@ class TrackerEventAction(StrEnum):
     REDACTED = "redacted"
     #: The target wants nothing of this event; no request was sent.
     SKIPPED = "skipped"
-
-
-@dataclass(frozen=True, slots=True)
-class TrackerEventPlace:
-    """A place that changed; both texts are untrusted."""
-
-    url: str
-    location: str
-    is_fixed: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +40,7 @@ class TrackerEvent:
     places_fixed: int = 0
     places_open: int = 0
     #: Some of the places that changed; the counts are of all.
-    places: tuple[TrackerEventPlace, ...] = ()
+    places: tuple[ChangedPlace, ...] = ()
     #: The export's page in the console.
     console_url: str | None = None
     has_closed: bool = False

@@ -12,6 +12,7 @@ from enum import Enum, auto
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from schemas.base.fields import Form
+from schemas.base.places import Place
 from schemas.base.strict_json import has_too_many_values
 from schemas.trackers.events import TrackerEvent
 
@@ -117,14 +118,6 @@ class TrackerAccess:
 
 
 @dataclass(frozen=True, slots=True)
-class TrackerPlace:
-    """A place of a finding: the URL of its page and the location on it."""
-
-    url: str
-    location: str
-
-
-@dataclass(frozen=True, slots=True)
 class TrackerTicket:
     """A ticket as a tracker's text is made of it; everything but `export_id` and `console_url` may be untrusted text.
 
@@ -137,7 +130,7 @@ class TrackerTicket:
     severity: str
     page_url: str | None = None
     labels: tuple[str, ...] = ()
-    places: tuple[TrackerPlace, ...] = ()
+    places: tuple[Place, ...] = ()
     #: How many places there are, the listed ones included.
     places_total: int = 0
     evidence: Mapping[str, Any] = field(default_factory=dict)

@@ -26,6 +26,7 @@ from schemas.trackers.common import (
     api_base_of,
     asked,
     labels_of,
+    name_field,
     require_key,
     text_at,
     value_at,
@@ -89,14 +90,12 @@ class JiraSettingsForm(TrackerSettingsForm):
     """`provider_settings` of a Jira target."""
 
     project = Text(max_length=MAX_KEY, **required("The key of the project, such as `SHOP`."))
-    issue_type = Text(min_length=1, max_length=100, **described("The name of the issue type; by default `Task`."))
+    issue_type = name_field("The name of the issue type; by default `Task`.")
     priority_by_severity = fields.Nested(
         PriorityBySeverityForm, **described("The name of Jira's priority for each severity; without it, Jira's default.")
     )
-    assignee = Text(
-        min_length=1,
-        max_length=200,
-        **described("Who gets the issues: an account id of Jira Cloud, a user name of Jira Data Center."),
+    assignee = name_field(
+        "Who gets the issues: an account id of Jira Cloud, a user name of Jira Data Center.", max_length=200
     )
     api_version = Integer(
         minimum=2, maximum=3, **described("3 for Jira Cloud, which is the default; 2 for Jira Data Center.")

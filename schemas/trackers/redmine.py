@@ -12,7 +12,7 @@ from urllib.parse import urlencode, urlsplit
 
 from marshmallow import fields
 
-from schemas.base.fields import Form, Text, described
+from schemas.base.fields import Form, described
 from schemas.trackers import failures
 from schemas.trackers.common import (
     Api,
@@ -22,6 +22,7 @@ from schemas.trackers.common import (
     api_base_of,
     asked,
     is_number,
+    name_field,
     oldest_with_marker,
     text_at,
     value_at,
@@ -49,20 +50,12 @@ _ACTIVE: Final = 1
 class RedmineSettingsForm(TrackerSettingsForm):
     """`provider_settings` of a Redmine target."""
 
-    tracker = Text(
-        min_length=1,
-        max_length=100,
-        **described("The name or the id of the project's tracker, such as `Bug`; by default its first one."),
-    )
+    tracker = name_field("The name or the id of the project's tracker, such as `Bug`; by default its first one.")
     priority_by_severity = fields.Nested(
         PriorityBySeverityForm,
         **described("The name or the id of the priority for each severity; without it, Redmine's default."),
     )
-    assignee = Text(
-        min_length=1,
-        max_length=200,
-        **described("The member that gets the issues: a name as the project lists it, an id, or `me`."),
-    )
+    assignee = name_field("The member that gets the issues: a name as the project lists it, an id, or `me`.", max_length=200)
 
 
 class RedmineTracker(Tracker):

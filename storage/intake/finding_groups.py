@@ -10,8 +10,9 @@ from datetime import datetime
 from typing import Self
 
 from schemas.base.checkpoint import Checkpoint, no_checkpoint
+from schemas.base.places import Place
 from schemas.exports.state_machine import ExportStatus
-from schemas.exports.tickets.group_ticket import Group, Place, group_ticket, highest, new_group, with_findings
+from schemas.exports.tickets.group_ticket import Group, group_ticket, highest, new_group, with_findings
 from schemas.exports.tickets.ticket import Source, Ticket
 from schemas.exports.tickets.ticket_events import PlaceChange
 from schemas.intake.scanner import Issue, ScanPostback

@@ -14,12 +14,12 @@ from typing import Any, Final
 from peewee import fn
 
 from schemas.base.checkpoint import Checkpoint, no_checkpoint
+from schemas.base.places import Place
 from schemas.base.timestamps import to_ms
 from schemas.exports.state_machine import ExportStatus
 from schemas.exports.tickets.group_ticket import (
     MAX_PLACES,
     Group,
-    Place,
     group_ticket,
     grown_ticket,
     highest,

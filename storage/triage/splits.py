@@ -7,9 +7,10 @@ from typing import Any, Final, NamedTuple
 from peewee import JOIN
 
 from schemas.base.errors import Conflict, WrongStatus
+from schemas.base.places import Place
 from schemas.exports.record import Export
 from schemas.exports.state_machine import ExportStatus
-from schemas.exports.tickets.group_ticket import Group, Place, finding_ticket, read_group
+from schemas.exports.tickets.group_ticket import Group, finding_ticket, read_group
 from schemas.exports.tickets.ticket import Source, Ticket
 from schemas.intake.artifacts import artifact_url
 from storage.accounts.account_limits import UNLIMITED, AccountLimits

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from schemas.base.places import Place
 from schemas.base.strict_json import canonical
 from schemas.exports.tickets.ticket import MAX_TITLE, Ticket
 from schemas.exports.tickets.ticket_text import (
@@ -43,18 +44,6 @@ GROUP_NAMES: Final = ("places", "findings", "pages", "sites")
 _PLACES: Final = "\n\nPlaces:\n"
 #: The list as it is written, to its last line; a person may have changed what is around it.
 _PLACES_LIST: Final = re.compile(r"\n\nPlaces:(?:\n- [^\n]*)+(?:\n… and \d+ more)?(?=\n|\Z)")
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a finding is: the URL of its page and the location on it."""
-
-    url: str
-    location: str
-
-    def record(self) -> dict[str, str]:
-        """Return it as JSON."""
-        return {"url": self.url, "location": self.location}
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
 
+from schemas.base.places import ChangedPlace
 from schemas.base.strict_json import JsonValue, canonical
 from schemas.base.ticket_event_types import TicketEventType
 from schemas.exports.tickets.ticket import BODY_VERSION, Source
@@ -45,15 +46,6 @@ class PlaceChange(StrEnum):
     ADDED = "added"
     FIXED = "fixed"
     REOPENED = "reopened"
-
-
-@dataclass(frozen=True, slots=True)
-class ChangedPlace:
-    """A place that changed: `state` is `open` or `fixed`."""
-
-    url: str
-    location: str
-    state: str
 
 
 @dataclass(frozen=True, slots=True)

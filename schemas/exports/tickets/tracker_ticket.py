@@ -3,10 +3,11 @@
 import json
 from typing import Any
 
+from schemas.base.places import ChangedPlace, Place
 from schemas.base.ticket_event_types import TicketEventType
 from schemas.exports.tickets.group_ticket import GROUP_NAMES, is_group, without_places
-from schemas.trackers.events import TrackerEvent, TrackerEventPlace
-from schemas.trackers.exchange import TrackerPlace, TrackerTicket
+from schemas.trackers.events import TrackerEvent
+from schemas.trackers.exchange import TrackerTicket
 
 
 def ticket_of(body: bytes, public_base_url: str | None) -> TrackerTicket:
@@ -18,7 +19,7 @@ def ticket_of(body: bytes, public_base_url: str | None) -> TrackerTicket:
     export_id, ticket = delivery["export"]["id"], delivery["ticket"]
     evidence: dict[str, Any] = ticket["evidence"]
     # A scanner's own evidence may have some of a group's names.
-    places = [TrackerPlace(**each) for each in evidence["places"]] if is_group(ticket) else []
+    places = [Place(**each) for each in evidence["places"]] if is_group(ticket) else []
     return TrackerTicket(
         export_id=export_id,
         title=ticket["title"],
@@ -58,9 +59,7 @@ def event_of(
         places_added=change["places_added"],
         places_fixed=change["places_fixed"],
         places_open=change["places_open"],
-        places=tuple(
-            TrackerEventPlace(each["url"], each["location"], is_fixed=each["state"] == "fixed") for each in change["places"]
-        ),
+        places=tuple(ChangedPlace(**each) for each in change["places"]),
         console_url=_console_url(public_base_url, export_id),
         has_closed=has_closed,
         is_left_alone=is_left_alone,

@@ -10,9 +10,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Generic, TypeVar
 
+from schemas.base.places import ChangedPlace, Place
 from schemas.base.ticket_event_types import TicketEventType
-from schemas.trackers.events import TrackerEvent, TrackerEventPlace
-from schemas.trackers.exchange import TrackerPlace, TrackerTicket
+from schemas.trackers.events import TrackerEvent
+from schemas.trackers.exchange import TrackerTicket
 from schemas.trackers.text.neutral import cut, encoded, harmless, length, one_line
 
 #: Enough for the parts that are never shortened, the longest URL included.
@@ -108,15 +109,15 @@ class Flavor(ABC, Generic[Block, Text]):
             yield self.link(_OPEN, parts.console_url)
         yield self.line(parts.marker)
 
-    def _comment_blocks(self, event: TrackerEvent, places: Sequence[TrackerEventPlace]) -> Iterator[Block]:
+    def _comment_blocks(self, event: TrackerEvent, places: Sequence[ChangedPlace]) -> Iterator[Block]:
         """Yield the blocks of a comment: what happened, counts, the places, links."""
         yield self.line(_NEWS[event.type])
         counts = _counts(event)
         if counts:
             yield self.line(counts)
         found = "Found again:" if event.type is TicketEventType.REOPENED else "Added:"
-        for title, is_fixed, total in (("Fixed:", True, event.places_fixed), (found, False, event.places_added)):
-            listed = [_changed_place(each, self) for each in places if each.is_fixed is is_fixed]
+        for title, state, total in (("Fixed:", "fixed", event.places_fixed), (found, "open", event.places_added)):
+            listed = [_changed_place(each, self) for each in places if each.state == state]
             if listed:
                 yield self.line(title)
                 yield self.places(listed, _more(total - len(listed)))
@@ -225,7 +226,7 @@ def _outline(ticket: TrackerTicket, max_chars: int, flavor: Flavor[Block, Text])
     )
 
 
-def _place(place: TrackerPlace, flavor: Flavor[Block, Text]) -> tuple[str, ...]:
+def _place(place: Place, flavor: Flavor[Block, Text]) -> tuple[str, ...]:
     return tuple(filter(None, (flavor.neutral_url(place.url), flavor.neutral(one_line(place.location)))))
 
 
@@ -240,7 +241,7 @@ def _counts(event: TrackerEvent) -> str:
     return f"{', '.join([first, *(f'{number} {state}' for number, state in others)])}."
 
 
-def _changed_place(place: TrackerEventPlace, flavor: Flavor[Block, Text]) -> tuple[str, ...]:
+def _changed_place(place: ChangedPlace, flavor: Flavor[Block, Text]) -> tuple[str, ...]:
     url = flavor.neutral_url(cut(place.url, _MAX_PAGE))
     location = flavor.neutral(one_line(cut(place.location, _MAX_LOCATION)))
     return tuple(filter(None, (url, location))) or ("unknown",)

@@ -10,12 +10,12 @@ from typing import Any, Final, NamedTuple
 
 from peewee import SQL, fn
 
+from schemas.base.places import ChangedPlace
 from schemas.base.ticket_event_types import TicketEventType
 from schemas.base.timestamps import format_rfc3339, to_ms
 from schemas.exports.tickets.ticket import Source
 from schemas.exports.tickets.ticket_events import (
     MAX_PLACES,
-    ChangedPlace,
     EventTicket,
     PlaceChange,
     TicketChange,

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from schemas.base.errors import ValidationFailed
+from schemas.base.places import Place
 from schemas.trackers.exchange import (
     FailureKind,
     TrackerAccess,
     TrackerFailure,
     TrackerIssue,
-    TrackerPlace,
     TrackerRequest,
     TrackerResponse,
     TrackerTicket,
@@ -38,7 +38,7 @@ TICKET = TrackerTicket(
     "high",
     page_url="https://shop.example.com/contact",
     labels=("riskrelay", "severity:high", "page:product page"),
-    places=(TrackerPlace("https://shop.example.com/contact", "footer"),),
+    places=(Place("https://shop.example.com/contact", "footer"),),
     places_total=1,
     console_url=f"https://relay.example.com/console/exports/{EXPORT_ID}",
 )

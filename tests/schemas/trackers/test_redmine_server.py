@@ -8,10 +8,11 @@ from typing import Any, Final, get_args
 import pytest
 import requests
 
+from schemas.base.places import ChangedPlace, Place
 from schemas.base.ticket_event_types import TicketEventType
 from schemas.trackers.event_steps import apply_event
-from schemas.trackers.events import TrackerEvent, TrackerEventAction, TrackerEventPlace
-from schemas.trackers.exchange import FailureKind, TrackerAccess, TrackerFailure, TrackerIssue, TrackerPlace, TrackerTicket
+from schemas.trackers.events import TrackerEvent, TrackerEventAction
+from schemas.trackers.exchange import FailureKind, TrackerAccess, TrackerFailure, TrackerIssue, TrackerTicket
 from schemas.trackers.failures import (
     ARCHIVED,
     FORBIDDEN,
@@ -181,7 +182,7 @@ def test_validation_creates_nothing_and_sees_an_assignee_who_gets_no_issues(redm
 
 
 def test_a_ticket_of_the_largest_size_is_taken(redmine: RedmineServer) -> None:
-    places = tuple(TrackerPlace(f"https://shop.example/{number}", "form > input") for number in range(50))
+    places = tuple(Place(f"https://shop.example/{number}", "form > input") for number in range(50))
     large = ticket(
         "exp_large",
         title="ä" * 1000,
@@ -201,7 +202,7 @@ def hostile_issues(redmine: RedmineServer) -> dict[str, tuple[str, TrackerIssue]
     """An issue of each hostile text, under the text's name, and the id of its export. What is sent suits every format."""
     made = {}
     for number, (name, text) in enumerate(hostile_texts().items()):
-        place = TrackerPlace(f"https://shop.example/{text}", text)
+        place = Place(f"https://shop.example/{text}", text)
         hostile = ticket(
             f"exp_hostile{number}",
             title=text,
@@ -344,7 +345,7 @@ def test_hostile_places_are_harmless_in_a_note(redmine: RedmineServer) -> None:
     target = access(redmine)
     made = created(perform(REDMINE.create(target, ticket("exp_places"))))
     for number, text in enumerate(hostile_texts().values()):
-        places = (TrackerEventPlace(f"https://shop.example/{text}", text, is_fixed=bool(number % 2)),)
+        places = (ChangedPlace(f"https://shop.example/{text}", text, state="fixed" if number % 2 else "open"),)
         hostile = event_at(made, event_id=f"evt_{number}x", places=places, console_url=CONSOLE)
         assert applied(target, hostile) is TrackerEventAction.COMMENTED
     assert "@reporter" not in "".join(notes(redmine, made))

@@ -2,8 +2,9 @@
 
 from typing import Any, Final
 
+from schemas.base.places import ChangedPlace
 from schemas.base.ticket_event_types import TicketEventType
-from schemas.trackers.events import TrackerEvent, TrackerEventPlace
+from schemas.trackers.events import TrackerEvent
 
 EVENT_ID: Final = "evt_01KG9YS7G061SQWPCHNYBQC8F5"
 EXPORT_ID: Final = "exp_01KG9YS7G061SQWPCHNYBQC8F2"
@@ -21,8 +22,8 @@ def event(event_type: TicketEventType = TicketEventType.UPDATED, **changes: Any)
         "places_fixed": 1,
         "places_open": 5,
         "places": (
-            TrackerEventPlace("https://shop.example/cart", "main > img", is_fixed=True),
-            TrackerEventPlace("https://shop.example/", "", is_fixed=False),
+            ChangedPlace("https://shop.example/cart", "main > img", state="fixed"),
+            ChangedPlace("https://shop.example/", "", state="open"),
         ),
         "console_url": CONSOLE,
     }

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from schemas.trackers.exchange import TrackerPlace, TrackerTicket
+from schemas.base.places import Place
+from schemas.trackers.exchange import TrackerTicket
 from tests.support.corpora import tracker_file
 
 #: A ticket whose untrusted text has no effect.
@@ -21,7 +22,7 @@ PLAIN: Final = TrackerTicket(
     description="What is wrong.",
     severity="high",
     page_url="https://shop.example/cart",
-    places=(TrackerPlace("https://shop.example/cart", "main > img"), TrackerPlace("https://shop.example/", "")),
+    places=(Place("https://shop.example/cart", "main > img"), Place("https://shop.example/", "")),
     places_total=5,
     evidence={"rule": "image-alt"},
     console_url="https://risk.example/console/exports/exp_01JD0000000000000000000000",
@@ -63,7 +64,7 @@ HOSTILE: Final = st.lists(_TOKENS | st.text(max_size=4), max_size=20).map("".joi
 def tickets(texts: st.SearchStrategy[str] = HOSTILE) -> st.SearchStrategy[TrackerTicket]:
     """Return tickets of the parts of PLAIN, each of any text that shows something."""
     visible = texts.map(lambda text: f"x{text}")
-    places = st.tuples(st.builds(TrackerPlace, visible, visible), st.builds(TrackerPlace, visible, st.just("")))
+    places = st.tuples(st.builds(Place, visible, visible), st.builds(Place, visible, st.just("")))
     return st.builds(
         replace,
         st.just(PLAIN),
@@ -82,7 +83,7 @@ def everywhere(text: str) -> TrackerTicket:
         title=text,
         description=text,
         page_url=f"https://shop.example/{text}",
-        places=(TrackerPlace(f"https://shop.example/{text}", text), TrackerPlace(text, "")),
+        places=(Place(f"https://shop.example/{text}", text), Place(text, "")),
         evidence={text: text},
     )
 

@@ -6,10 +6,11 @@ from typing import Any, Final
 import pytest
 from jsonschema_rs import Draft7Validator
 
+from schemas.base.places import ChangedPlace
 from schemas.base.strict_json import canonical
 from schemas.base.ticket_event_types import TicketEventType
 from schemas.exports.tickets.ticket import REDACTED_TICKET, Source, Ticket, delivery_body
-from schemas.exports.tickets.ticket_events import ChangedPlace, EventTicket, TicketChange, event_body
+from schemas.exports.tickets.ticket_events import EventTicket, TicketChange, event_body
 from schemas.targets.pings import PingJob, ping_body
 from schemas.targets.webhook_options import BodyFormat
 from tests.support.factories import NOW

@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.logs import JsonFormatter
+from schemas.base.places import ChangedPlace
 from schemas.base.ticket_event_types import TicketEventType
 from schemas.exports.tickets.ticket import Source
-from schemas.exports.tickets.ticket_events import ChangedPlace, EventTicket, TicketChange, event_body
+from schemas.exports.tickets.ticket_events import EventTicket, TicketChange, event_body
 from schemas.exports.tickets.tracker_ticket import event_of
 from schemas.targets.delivery_options import DeliveryOptions
 from schemas.trackers.events import TrackerEvent, TrackerEventAction

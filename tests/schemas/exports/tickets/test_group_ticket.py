@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from schemas.accounts.forms import ProjectChangeForm
 from schemas.base.errors import ValidationFailed
+from schemas.base.places import Place
 from schemas.base.strict_json import canonical
 from schemas.exports.tickets.group_ticket import (
     MAX_PLACES,
     MAX_PLACES_BYTES,
     MAX_SITES,
     Group,
-    Place,
     finding_ticket,
     group_ticket,
     grown_ticket,

@@ -2,12 +2,13 @@
 
 import pytest
 
-from schemas.exports.tickets.group_ticket import Group, Place, group_ticket, new_group, with_findings, without_places
+from schemas.base.places import Place
+from schemas.exports.tickets.group_ticket import Group, group_ticket, new_group, with_findings, without_places
 from schemas.exports.tickets.ticket import Source, Ticket, delivery_body
 from schemas.exports.tickets.ticket_text import ticket_by_hand
 from schemas.exports.tickets.tracker_ticket import ticket_of
 from schemas.intake.scanner import Issue, ScannedPage
-from schemas.trackers.exchange import TrackerPlace, TrackerTicket
+from schemas.trackers.exchange import TrackerTicket
 
 PAGE = ScannedPage("https://shop.example/", None, 200, "home", {})
 CSP = Issue("csp", "No Content-Security-Policy header", "medium", "The page sends none.", "", None, {"cwe": "693"})
@@ -49,14 +50,14 @@ def test_evidence_with_the_names_of_a_group_is_shown_as_it_is() -> None:
 def test_a_group_has_its_places_once() -> None:
     ticket = read(group_ticket(grouped(60)))
     assert (len(ticket.places), ticket.places_total) == (50, 60)
-    assert ticket.places[1] == TrackerPlace("https://shop.example/1", "#part-1")
+    assert ticket.places[1] == Place("https://shop.example/1", "#part-1")
     assert ticket.description == "The page sends none.\n\nSeverity: medium\nRule: csp\nFound by: scan run 42"
     assert ticket.evidence == {"cwe": "693", "rule": "csp", "location": ""}
 
 
 def test_a_group_of_one_has_the_facts_of_its_finding() -> None:
     ticket = read(group_ticket(grouped(1)))
-    assert (ticket.places, ticket.places_total) == ((TrackerPlace(PAGE.url, ""),), 1)
+    assert (ticket.places, ticket.places_total) == ((Place(PAGE.url, ""),), 1)
     assert "Page: https://shop.example/\n" in ticket.description
 
 

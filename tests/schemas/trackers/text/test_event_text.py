@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from schemas.base.places import ChangedPlace
 from schemas.base.ticket_event_types import TicketEventType
-from schemas.trackers.events import TrackerEvent, TrackerEventPlace
+from schemas.trackers.events import TrackerEvent
 from schemas.trackers.text import adf, markdown, textile, wiki
 from schemas.trackers.text.neutral import ZWSP
 from schemas.trackers.text.outline import erased_title
@@ -31,14 +32,14 @@ LINK: Final = f"[Open this ticket in RiskRelay]({CONSOLE})"
 EVENTS: Final = st.builds(
     event,
     st.sampled_from([each for each in TicketEventType if each is not TicketEventType.REDACT]),
-    places=st.lists(st.builds(TrackerEventPlace, HOSTILE, HOSTILE, st.booleans()), max_size=3).map(tuple),
+    places=st.lists(st.builds(ChangedPlace, HOSTILE, HOSTILE, st.sampled_from(["open", "fixed"])), max_size=3).map(tuple),
 )
 
 
 def plain(made: TrackerEvent) -> TrackerEvent:
     """Return the event with places of harmless text in place of strangers'."""
-    tidy = TrackerEventPlace("https://shop.example/", "main", is_fixed=True)
-    return replace(made, places=tuple(replace(tidy, is_fixed=each.is_fixed) for each in made.places))
+    tidy = ChangedPlace("https://shop.example/", "main", state="fixed")
+    return replace(made, places=tuple(replace(tidy, state=each.state) for each in made.places))
 
 
 def markup_of(text: str) -> list[str]:
@@ -109,7 +110,7 @@ def test_a_comment_of_a_reopened_ticket_says_what_was_found_again() -> None:
     ],
 )
 def test_as_many_places_as_fit_are_listed_and_never_more_than_fifty(comment_of: Any) -> None:
-    long = TrackerEventPlace("https://shop.example/" + "a" * 3000, "ü" * 900, is_fixed=False)
+    long = ChangedPlace("https://shop.example/" + "a" * 3000, "ü" * 900, state="open")
     text = comment_of(event(places=(long,) * 60, places_added=60), LIMIT)
     assert len(text) <= LIMIT
     listed = text.count("https://shop.example/a")
@@ -150,12 +151,12 @@ def test_hostile_places_are_texts_of_code_in_a_document(made: TrackerEvent) -> N
 
 def test_what_a_real_gitea_acted_on_has_no_effect() -> None:
     for body in recorded_bodies():
-        place = TrackerEventPlace(f"https://shop.example/{body['markdown']}", body["markdown"], is_fixed=True)
+        place = ChangedPlace(f"https://shop.example/{body['markdown']}", body["markdown"], state="fixed")
         assert effects(markdown.comment_of(event(places=(place,)), LIMIT)) <= {"link"}
 
 
 def test_a_place_of_invisible_text_is_named_so() -> None:
-    text = markdown.comment_of(event(places=(TrackerEventPlace("\x00", "\u202e", is_fixed=True),)), LIMIT)
+    text = markdown.comment_of(event(places=(ChangedPlace("\x00", "\u202e", state="fixed"),)), LIMIT)
     assert "- `unknown`" in text
 
 
@@ -172,7 +173,7 @@ def test_an_erased_ticket_has_nothing_but_its_marker() -> None:
 
 
 def test_a_comment_of_just_the_limit_keeps_all_its_places() -> None:
-    places = tuple(TrackerEventPlace(f"https://shop.example/{number}", "main", is_fixed=False) for number in range(51))
+    places = tuple(ChangedPlace(f"https://shop.example/{number}", "main", state="open") for number in range(51))
     made = event(TicketEventType.UPDATED, places=places[:50])
     whole = markdown.comment_of(made, LIMIT)
     assert whole.count("https://shop.example/") == 50

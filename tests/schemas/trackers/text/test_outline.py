@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas.trackers.exchange import TrackerPlace, TrackerTicket
+from schemas.base.places import Place
+from schemas.trackers.exchange import TrackerTicket
 from schemas.trackers.text import adf, markdown, textile, wiki
 from schemas.trackers.text.neutral import ZWSP, length
 from schemas.trackers.text.outline import MIN_CHARS
@@ -33,8 +34,8 @@ every_flavor = pytest.mark.parametrize("write", FLAVORS.values(), ids=FLAVORS)
 SHORTENED: Final = "This text is shortened"
 
 
-def many_places(count: int) -> tuple[TrackerPlace, ...]:
-    return tuple(TrackerPlace(f"https://shop.example/{number:040}", "") for number in range(count))
+def many_places(count: int) -> tuple[Place, ...]:
+    return tuple(Place(f"https://shop.example/{number:040}", "") for number in range(count))
 
 
 def large(**changes: Any) -> TrackerTicket:
