@@ -149,19 +149,10 @@ def _create(
         raise Conflict(f"Target {target_id} is {status}; run `target resume {target_id}`, then recover its exports.")
     recovery_id = identifiers.new_id(identifiers.RECOVERY, now)
     [total] = count_recoverable_since(target_id, [since], COUNTED_AT_FIRST)
-    row = RecoveryRow.insert(
-        id=recovery_id,
-        target=target_id,
-        since=since,
-        status=RecoveryStatus.RUNNING.value,
-        total=total,
-        done=0,
-        after_id=_FROM_THE_FIRST,
-        actor=actor,
-        lease=lease,
-        next_run_at=now if lease is None else now + timedelta(seconds=LEASE_S),
-        created_at=now,
-    )
+    of_target = {"id": recovery_id, "target": target_id, "since": since, "actor": actor, "created_at": now}
+    progress = {"status": RecoveryStatus.RUNNING.value, "total": total, "done": 0, "after_id": _FROM_THE_FIRST}
+    due_at = now if lease is None else now + timedelta(seconds=LEASE_S)
+    row = RecoveryRow.insert(**of_target, **progress, lease=lease, next_run_at=due_at)
     # Word by word the condition of its unique index.
     once = row.on_conflict(action="NOTHING", conflict_target=[RecoveryRow.target], conflict_where=SQL("status = 'running'"))
     with transaction():

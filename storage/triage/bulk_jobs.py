@@ -33,7 +33,7 @@ from storage.accounts.account_limits import AccountLimits
 from storage.accounts.audit_log import append
 from storage.db import identifiers
 from storage.db.bulk_sql import insert_records
-from storage.db.columns import columns, get_by_id, read
+from storage.db.columns import columns, get_by_id, read, values_of
 from storage.db.engine import savepoint, transacted, transaction
 from storage.db.leases import BatchProgress, JobBatch, JobLease, LeasedJobs, compare_and_swap
 from storage.db.models import AccountRow, BulkJobItemRow, BulkJobRow, UserRow
@@ -182,23 +182,12 @@ def _create(new: NewBulkJob, now: datetime, policy: TargetPolicy, lease: str | N
                 f"The account already has {MAX_RUNNING} running bulk jobs; wait until one has finished, or cancel one."
             )
         found = _expected_matches(new)
-        BulkJobRow.insert(
-            id=job_id,
-            account=new.account_id,
-            user=new.user_id,
-            action=decision.action.value,
-            options={name: value for name, value in options.items() if value is not None},
-            status=BulkJobStatus.RUNNING.value,
-            total=len(found),
-            done=0,
-            changed=0,
-            skipped=0,
-            errors={},
-            actor=new.actor,
-            lease=lease,
-            next_run_at=now if lease is None else now + timedelta(seconds=LEASE_S),
-            created_at=now,
-        ).execute()
+        counts = {"total": len(found), "done": 0, "changed": 0, "skipped": 0, "errors": {}}
+        given = {name: value for name, value in options.items() if value is not None}
+        state = {"id": job_id, "action": decision.action.value, "options": given, "status": BulkJobStatus.RUNNING.value}
+        due_at = now if lease is None else now + timedelta(seconds=LEASE_S)
+        times = {"lease": lease, "next_run_at": due_at, "created_at": now}
+        BulkJobRow.insert(values_of(BulkJobRow, new, **state, **counts, **times)).execute()
         _insert_items(job_id, found)
         append(now, new.actor, f"begin_bulk_{decision.action.value}", job_id)
     return job_id

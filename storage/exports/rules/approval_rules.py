@@ -34,7 +34,7 @@ from schemas.triage.approval_rules import (
 from storage.accounts.audit_log import append
 from storage.accounts.tokens import is_live
 from storage.db import identifiers
-from storage.db.columns import LAST_ULID, columns, get_by_id, read
+from storage.db.columns import LAST_ULID, columns, get_by_id, read, values_of
 from storage.db.engine import is_sqlite, transaction
 from storage.db.leases import compare_and_swap
 from storage.db.models import (
@@ -114,17 +114,9 @@ def create(account_id: int, request: RuleRequest, author_id: int, now: datetime,
         if ApprovalRuleRow.select().where(ApprovalRuleRow.account == account_id).count() >= MAX_RULES:
             message = f"An account may have {MAX_RULES} approval rules; delete or change one."
             raise ValidationFailed(FieldProblem("", "limit_reached", message))
-        ApprovalRuleRow.insert(
-            id=rule_id,
-            account=account_id,
-            name=request.name,
-            enabled=request.enabled,
-            conditions=request.match.record(),
-            action=request.action.record(),
-            author=author_id,
-            created_at=now,
-            updated_at=now,
-        ).execute()
+        parts = {"conditions": request.match.record(), "action": request.action.record()}
+        own = {"id": rule_id, "account": account_id, "author": author_id, "created_at": now, "updated_at": now}
+        ApprovalRuleRow.insert(values_of(ApprovalRuleRow, request, **parts, **own)).execute()
         append(now, actor, "create_rule", rule_id, request.action.type.value)
     return _get(rule_id, account_id)
 
