@@ -35,6 +35,7 @@ from storage.db.columns import read
 from storage.db.engine import transaction
 from storage.db.models import AttemptRow, ExportRow, ProjectRow, TargetRow, TicketEventRow
 from storage.db.queries import for_update, scalars, tuples
+from storage.exports import transitions_sql
 from storage.exports.events import deliveries
 from storage.exports.events.redaction import redact_events
 from storage.exports.queries import get, get_all, recoverable
@@ -42,15 +43,7 @@ from storage.exports.rows import Draft, WrittenTicket, prepared_values, written
 from storage.exports.rules.rule_evaluation import LEFT_TO_WORKERS, ApprovalRules
 from storage.exports.search import export_search
 from storage.exports.search.export_search import SearchEntry
-from storage.exports.transitions_sql import (
-    NOT_SNOOZED,
-    LockedExport,
-    approve_locked,
-    dismissal_columns,
-    lock_exports,
-    lock_targets,
-    transition_entry,
-)
+from storage.exports.transitions_sql import LockedExport, transition_entry
 from storage.secrets.default_secret import DefaultSecret
 from storage.targets import targets, validations
 
@@ -59,8 +52,13 @@ RECOVERY_EXAMINED: Final = 10_000
 #: The transition of the exports that wait for a target that was turned off, by the status of the target.
 _WHEN_OFF: Final = {TargetStatus.BLOCKED: Transition.BLOCK, TargetStatus.DISABLED: Transition.WITHDRAW}
 
+#: What a tracker, or the response of a webhook, named.
+PROVIDER_TICKET: Final = ("provider_ticket_id", "provider_ticket_url")
 #: Exports that a resumption makes due in one transaction: a quarter of a second, in a request.
 REQUEUED_AT_ONCE: Final = 5000
+#: What a redaction sets to NULL; `rule` may be the title of an issue without a code.
+_ERASED: Final = ("original_ticket", "dismissal_note", "open_group", "rule", *PROVIDER_TICKET, "events")
+
 #: Why exports are due again that a tracker's configuration error had blocked: the reason of their audit entries.
 RESUMED: Final = "target_resumed"
 
@@ -196,7 +194,7 @@ def approve_many(
             return export.target_id == target_id and (accepts_ended or export.status in _ON_ITS_WAY)
 
         results, held = check_transition(wanted, account_id, Transition.APPROVE, is_approved, refusal)
-        approve_locked([(each, target_id) for each in held], now, actor, reason, covers_events=covers_events)
+        transitions_sql.approve_locked([(each, target_id) for each in held], now, actor, reason, covers_events=covers_events)
         return results
 
 
@@ -238,7 +236,7 @@ def retry_many(
     """
     with transaction():
         exports = lock_many(wanted, account_id)
-        found = lock_targets({each.target_id for each in exports.values() if each.target_id is not None})
+        found = transitions_sql.lock_targets({each.target_id for each in exports.values() if each.target_id is not None})
 
         def refusal(export: LockedExport) -> RiskRelayError | None:
             # A target that is not active would let the export wait for a person.
@@ -249,7 +247,7 @@ def retry_many(
             return redaction_error(export) or (ValidationFailed(inactive) if inactive else None)
 
         results, held = check_transition(wanted, account_id, Transition.RETRY, refusal=refusal, exports=exports)
-        transition_many(held, Transition.RETRY, now, actor, reason, **_restart(now))
+        transition_many(held, Transition.RETRY, now, actor, reason, **restart(now))
         return results
 
 
@@ -265,7 +263,7 @@ def dismiss_many(
 
     `reason` is for the audit log, by default the one of the dismissal.
     """
-    changes = dismissal_columns(dismissal.reason, dismissal.note, now)
+    changes = transitions_sql.dismissal_columns(dismissal.reason, dismissal.note, now)
     with transaction():
         results, held = check_transition(wanted, account_id, Transition.DISMISS)
         transition_many(held, Transition.DISMISS, now, actor, reason or changes["dismissal_reason"], **changes)
@@ -288,7 +286,7 @@ def recover_batch(
     found = scalars(wanted.order_by(ExportRow.id).limit(limit))
     unredacted = _unredacted(found, ExportRow.target == target_id)
     held = [each for each in unredacted if allows(Transition.RETRY, each.status)]
-    transition_many(held, Transition.RETRY, now, actor, reason, **_restart(now))
+    transition_many(held, Transition.RETRY, now, actor, reason, **restart(now))
     is_rest = len(found) < limit and bool(end)
     return (end[0][0] if is_rest else found[-1] if found else None), len(held)
 
@@ -308,17 +306,9 @@ def redact(export_ids: Sequence[str], now: datetime, actor: str) -> int:
         ticket=stub,
         ticket_digest=digest(stub),
         preview_problems=[],
-        original_ticket=None,
-        dismissal_note=None,
-        open_group=None,
-        # The title of an issue without a code.
-        rule=None,
         body=Case(None, [(ExportRow.body.is_null(False), b"")]),
-        provider_ticket_id=None,
-        provider_ticket_url=None,
         redacted_at=now,
-        **NOT_SNOOZED,
-        events=None,
+        **dict.fromkeys((*transitions_sql.NOT_SNOOZED, *_ERASED)),
         # A manual export has a source id in its author's own words; other sources have identifiers of ours.
         source_id=Case(None, [(ExportRow.source_type == MANUAL, "redacted")], ExportRow.source_id),
     )
@@ -368,7 +358,7 @@ def requeue_blocked(target_id: str, now: datetime, actor: str, except_id: str | 
     # Another request may retry one meanwhile.
     is_blocked = (ExportRow.status == ExportStatus.BLOCKED.value) & (ExportRow.id != (except_id or ""))
     status = TRANSITIONS[Transition.RETRY].target.value
-    requeued = ExportRow.update(version=ExportRow.version + 1, status=status, **_restart(now))
+    requeued = ExportRow.update(version=ExportRow.version + 1, status=status, **restart(now))
     ids = [row.id for row in requeued.where(ExportRow.id.in_(wanted), is_blocked).returning(ExportRow.id).execute()]
     append_all([transition_entry(now, actor, Transition.RETRY, ExportStatus.BLOCKED, each, RESUMED) for each in ids])
     return len(ids)
@@ -380,9 +370,8 @@ def shorten_leases(now: datetime, lease_s: float) -> int:
     is_late = (ExportRow.status == ExportStatus.DELIVERING.value) & (ExportRow.due_at > until)
     with transaction():
         # From target to target, as the index of what is due has it.
-        return int(
-            ExportRow.update(due_at=until).where(is_late, ExportRow.target.in_(TargetRow.select(TargetRow.id))).execute()
-        )
+        late = ExportRow.update(due_at=until).where(is_late, ExportRow.target.in_(TargetRow.select(TargetRow.id)))
+        return int(late.execute())
 
 
 def lock(export_id: str, account_id: int | None) -> Export:
@@ -401,7 +390,7 @@ def lock_many(wanted: Sequence[ExportReference], account_id: int | None) -> dict
     Others cannot change them until the transaction ends, so that a repeat sees the change.
     """
     ids = [each.id for each in wanted if identifiers.is_id(identifiers.EXPORT, each.id)]
-    return {each.id: each for each in lock_exports(ids, account_id)}
+    return {each.id: each for each in transitions_sql.lock_exports(ids, account_id)}
 
 
 def reopen_groups(exports: Sequence[LockedExport]) -> None:
@@ -467,11 +456,7 @@ def check_transition(
             error = _conflict(transition, export.id, export.status)
         else:
             error = refusal(export)
-        results.append(
-            DecisionResult(reference.id, after, is_changed=True)
-            if error is None
-            else DecisionResult(reference.id, error=error)
-        )
+        results.append(DecisionResult(reference.id, after if error is None else None, is_changed=error is None, error=error))
     return results, [exports[each.id] for each in results if each.is_changed]
 
 
@@ -484,7 +469,7 @@ def redaction_error(export: LockedExport) -> Conflict | None:
 
 def approval_errors(target_ids: Sequence[str], account_id: int, policy: TargetPolicy) -> dict[str, ValidationFailed]:
     """Return why no export of the account may be approved for a target now, by its id; only targets with an error."""
-    found = lock_targets(target_ids)
+    found = transitions_sql.lock_targets(target_ids)
     errors: dict[str, ValidationFailed] = {}
     for target_id in target_ids:
         target = found.get(target_id)
@@ -517,11 +502,16 @@ def mark_outcomes_unknown() -> None:
     TicketEventRow.update(is_outcome_unknown=True).where(TicketEventRow.due_at.is_null(False)).execute()
 
 
-def due_again(now: datetime) -> Any:
-    """Return when an export that ended is due again: now; if its issue may exist, once every tracker would find it."""
+def restart(now: datetime) -> dict[str, Any]:
+    """Return the columns that make an ended export due again, with its whole schedule.
+
+    It is due now; if its issue may exist, once every tracker would find it.
+    """
     found_from = ExportRow.finished_at + LONGEST_LOOKUP_S * 1000
     is_early = ExportRow.is_outcome_unknown & (found_from > to_ms(now))
-    return Case(None, [(is_early, found_from)], to_ms(now))
+    due_at = Case(None, [(is_early, found_from)], to_ms(now))
+    restarted = {"due_at": due_at, "schedule_began_at": now, "attempts_before": ExportRow.attempts}
+    return {**restarted, "finished_at": None, "status_reason": None}
 
 
 def update(export_ids: Sequence[str], **changes: Any) -> None:
@@ -552,12 +542,6 @@ def _ended(reason: str, now: datetime) -> dict[str, Any]:
     return {"status_reason": reason, "lease": None, "due_at": None, "finished_at": now}
 
 
-def _restart(now: datetime) -> dict[str, Any]:
-    """Return the columns that make an ended export due again, with its whole schedule."""
-    restarted = {"due_at": due_again(now), "schedule_began_at": now, "attempts_before": ExportRow.attempts}
-    return {**restarted, "finished_at": None, "status_reason": None}
-
-
 def _unredacted(export_ids: Sequence[str], condition: Any = True) -> list[ExportState]:
     """Return which of these exports have contents, and keep others from changing them."""
     if not export_ids:
@@ -574,23 +558,18 @@ def _conflict(transition: Transition, export_id: str, status: ExportStatus) -> C
 
 
 def _unblock(
-    export: LockedExport,
-    validation: Validation,
-    now: datetime,
-    actor: str,
-    default: DefaultSecret | None,
-    records_validation: bool,
+    export: LockedExport, validation: Validation, now: datetime, actor: str, default: DefaultSecret | None, is_recorded: bool
 ) -> None:
     """Resume the blocked target of an export whose address may be used again; one in another state stays as it is."""
     target_id = str(export.target_id)
     if not validation.has_passed:
         raise ValidationFailed(not_active(TargetStatus.BLOCKED, validation.reason))
     # Either also locks the target until the transaction ends.
-    if records_validation:
+    if is_recorded:
         targets.record_validation(target_id, export.account_id, validation, now, actor)
     else:
         validations.request(target_id, export.account_id, now, actor)
-    if lock_targets([target_id])[target_id].status == TargetStatus.BLOCKED:
+    if transitions_sql.lock_targets([target_id])[target_id].status == TargetStatus.BLOCKED:
         targets.change_status(target_id, "resume", now, actor, Transition.RETRY, default=default)
         requeue_blocked(target_id, now, actor, export.id)
         deliveries.make_due(target_id, now)

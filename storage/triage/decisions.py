@@ -22,22 +22,10 @@ from storage.db import identifiers
 from storage.db.columns import JsonField
 from storage.db.engine import transaction
 from storage.db.models import ExportRow
-from storage.exports import groups_sql
+from storage.exports import groups_sql, transitions
 from storage.exports.queries import get
 from storage.exports.rows import written_records
 from storage.exports.search import export_search
-from storage.exports.transitions import (
-    append_entry,
-    check_transition,
-    digest_error,
-    dismiss_many,
-    lock,
-    redaction_error,
-    reopen_groups,
-    require_changed,
-    transition_many,
-    update,
-)
 from storage.exports.transitions_sql import NOT_SNOOZED, LockedExport, write_locked
 from storage.triage import groups
 
@@ -51,9 +39,9 @@ def edit(export_id: str, account_id: int | None, now: datetime, actor: str, edit
     Raises ExportNotFound, Conflict for another status or another digest.
     """
     with transaction():
-        export = lock(export_id, account_id)
+        export = transitions.lock(export_id, account_id)
         _require_prepared("edit", export)
-        if error := digest_error(edited.ticket_digest, export):
+        if error := transitions.digest_error(edited.ticket_digest, export):
             raise error
         ticket = _edited(export.ticket, edited)
         if ticket == export.ticket:
@@ -64,7 +52,7 @@ def edit(export_id: str, account_id: int | None, now: datetime, actor: str, edit
         original_ticket = None if is_original else JsonField.text(original)
         write_locked([{"id": export_id, **written.columns()}], {"original_ticket": original_ticket})
         export_search.replace({export_id: (written.words, written.hosts)})
-        append_entry(export, "edit", now, actor)
+        transitions.append_entry(export, "edit", now, actor)
         return get(export_id)
 
 
@@ -82,12 +70,12 @@ def dismiss(
     Raises ExportNotFound, Conflict, TicketChanged for another `ticket_digest` than the one given.
     """
     with transaction():
-        export = lock(export_id, account_id)
+        export = transitions.lock(export_id, account_id)
         dismissal = export.dismissal
         if dismissal is None or (dismissal.reason, dismissal.note) != (reason, note):
             wanted = [ExportReference(export_id, ticket_digest)]
-            results = dismiss_many(wanted, account_id, now, actor, DismissalRequest(reason, note))
-            require_changed(results, Transition.DISMISS)
+            results = transitions.dismiss_many(wanted, account_id, now, actor, DismissalRequest(reason, note))
+            transitions.require_changed(results, Transition.DISMISS)
         return get(export_id)
 
 
@@ -127,17 +115,17 @@ def restore_many(
     with transaction():
         # Before the exports, in the order of a postback.
         groups_sql.lock_projects_of(each.id for each in wanted if identifiers.is_id(identifiers.EXPORT, each.id))
-        results, held = check_transition(
-            wanted, account_id, Transition.RESTORE, _is_waiting, redaction_error, is_allowed=_is_snoozed
+        results, held = transitions.check_transition(
+            wanted, account_id, Transition.RESTORE, _is_waiting, transitions.redaction_error, is_allowed=_is_snoozed
         )
         dismissed = [each for each in held if not _is_snoozed(each)]
         # No rule decides again what a person brought back.
         undone = ("finished_at", "status_reason", "dismissal_reason", "dismissal_note", "approved_by_rule_id")
-        transition_many(dismissed, Transition.RESTORE, now, actor, reason, **dict.fromkeys(undone))
-        reopen_groups(dismissed)
+        transitions.transition_many(dismissed, Transition.RESTORE, now, actor, reason, **dict.fromkeys(undone))
+        transitions.reopen_groups(dismissed)
         groups.update_tickets(dismissed)
         snoozed = [each for each in held if _is_snoozed(each)]
-        transition_many(snoozed, Transition.RESTORE, now, actor, reason, **NOT_SNOOZED)
+        transitions.transition_many(snoozed, Transition.RESTORE, now, actor, reason, **NOT_SNOOZED)
         # A snoozed export has counted as waiting all the time.
         for account, number in Counter(each.account_id for each in dismissed).items():
             limits.require_room(account, Limited.WAITING_EXPORTS, number, now)
@@ -155,12 +143,12 @@ def snooze(export_id: str, account_id: int | None, now: datetime, actor: str, un
         if until <= now:
             raise ValidationFailed(problem("/until", "in_the_past"))
     with transaction():
-        export = lock(export_id, account_id)
+        export = transitions.lock(export_id, account_id)
         _require_prepared("snooze", export)
         if export.snooze == Snooze(until):
             return export
-        update([export_id], version=ExportRow.version + 1, snoozed_at=now, snoozed_until=until)
-        append_entry(export, "snooze", now, actor, format_rfc3339_or_none(until))
+        transitions.update([export_id], version=ExportRow.version + 1, snoozed_at=now, snoozed_until=until)
+        transitions.append_entry(export, "snooze", now, actor, format_rfc3339_or_none(until))
         return get(export_id)
 
 

@@ -18,22 +18,11 @@ from storage.db.columns import JsonField
 from storage.db.engine import transaction
 from storage.db.models import AuditEntryRow, TargetRow
 from storage.db.queries import scalars
+from storage.exports import transitions
 from storage.exports.events import deliveries
 from storage.exports.queries import get, list_by_ids
 from storage.exports.rows import Draft, WrittenTicket
 from storage.exports.search import export_search
-from storage.exports.transitions import (
-    approval_errors,
-    check_transition,
-    digest_error,
-    due_again,
-    insert,
-    lock,
-    redaction_error,
-    require_changed,
-    transition_many,
-    update,
-)
 from storage.exports.transitions_sql import LockedExport, approve_locked, frozen_body
 
 
@@ -53,9 +42,9 @@ def approve_for_all(
     TargetUrlRefused if `policy` refuses a target's URL.
     """
     with transaction():
-        errors = approval_errors(approval.target_ids, account_id, policy)
-        export = lock(export_id, account_id)
-        if stale := digest_error(approval.ticket_digest, export):
+        errors = transitions.approval_errors(approval.target_ids, account_id, policy)
+        export = transitions.lock(export_id, account_id)
+        if stale := transitions.digest_error(approval.ticket_digest, export):
             raise stale
         # Of an approval of this ticket for several targets.
         existing = _in_order(export.siblings) if export.siblings else []
@@ -67,12 +56,12 @@ def approve_for_all(
             return next((_at(errors[id_], index) for index, id_ in enumerate(approval.target_ids) if id_ in errors), unsafe)
 
         wanted = [ExportReference(export_id)]
-        results, held = check_transition(wanted, account_id, Transition.APPROVE, lambda _: False, refusal)
-        require_changed(results, Transition.APPROVE)
-        ids = [export_id, *insert([_copy(export)] * (len(approval.target_ids) - 1), now, actor)]
+        results, held = transitions.check_transition(wanted, account_id, Transition.APPROVE, lambda _: False, refusal)
+        transitions.require_changed(results, Transition.APPROVE)
+        ids = [export_id, *transitions.insert([_copy(export)] * (len(approval.target_ids) - 1), now, actor)]
         limits.require_room(account_id, Limited.WAITING_EXPORTS, len(ids) - 1, now)
         fixed = None if export.findings is None else export.findings[1]
-        update(ids, siblings=ids, findings_fixed=fixed, original_ticket=export.original_ticket)
+        transitions.update(ids, siblings=ids, findings_fixed=fixed, original_ticket=export.original_ticket)
         exports = [held[0]._replace(id=each) for each in ids]
         approve_locked([*zip(exports, approval.target_ids, strict=True)], now, actor, None, covers_events=approval.events)
         return _in_order(ids)
@@ -89,41 +78,34 @@ def retry_elsewhere(
     ExportNotFound, Conflict, ValidationFailed for the target, TargetUrlRefused if `policy` refuses the target's URL.
     """
     with transaction():
-        export = lock(export_id, account_id)
+        export = transitions.lock(export_id, account_id)
         if export.target_id == target_id:
             return export if export.status in IN_PROGRESS else None
-        errors = approval_errors([target_id], export.account_id, policy)
+        errors = transitions.approval_errors([target_id], export.account_id, policy)
 
         def refusal(each: LockedExport) -> RiskRelayError | None:
-            return redaction_error(each) or errors.get(target_id)
+            return transitions.redaction_error(each) or errors.get(target_id)
 
-        results, held = check_transition([ExportReference(export_id)], account_id, Transition.RETRY, refusal=refusal)
-        require_changed(results, Transition.RETRY)
+        results, held = transitions.check_transition(
+            [ExportReference(export_id)], account_id, Transition.RETRY, refusal=refusal
+        )
+        transitions.require_changed(results, Transition.RETRY)
         was_there = _was_at(export, target_id)
         approved_at = export.approved_at or now
         # An approval that covered events covers those that the new target asks for.
         events = TargetRow.get_by_id(target_id).events if held[0].events else []
         if events:
             append(now, actor, "approve_events", export_id, " ".join(events))
-        transition_many(
-            held,
-            Transition.RETRY,
-            now,
-            actor,
-            export.target_id,
-            target=target_id,
-            events=events,
-            body=frozen_body(held[0], target_id, approved_at),
-            due_at=due_again(now) if was_there else now,
-            finished_at=None,
-            status_reason=None,
-            schedule_began_at=now,
-            attempts_before=export.attempts,
-            provider_ticket_id=None,
-            provider_ticket_url=None,
+        changes = {
+            **(transitions.restart(now) if was_there else transitions.restart(now) | {"due_at": now}),
+            "target": target_id,
+            "events": events,
+            "body": frozen_body(held[0], target_id, approved_at),
+            **dict.fromkeys(transitions.PROVIDER_TICKET),
             # An unknown outcome at the former target says nothing about this one, which may have got the export before.
-            is_outcome_unknown=was_there,
-        )
+            "is_outcome_unknown": was_there,
+        }
+        transitions.transition_many(held, Transition.RETRY, now, actor, export.target_id, **changes)
         deliveries.follow(export_id, target_id, events, now)
         return get(export_id)
 

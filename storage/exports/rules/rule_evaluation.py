@@ -23,18 +23,11 @@ from storage.db.columns import columns, read
 from storage.db.engine import after_commit, transaction
 from storage.db.models import ExportRow
 from storage.db.queries import for_update
+from storage.exports import transitions_sql
 from storage.exports.rows import written_records
 from storage.exports.rules import approval_rules
 from storage.exports.rules.approval_rules import IS_WAITING, RuleUsability
-from storage.exports.transitions_sql import (
-    ApprovalTarget,
-    LockedExport,
-    approve_locked,
-    dismissal_columns,
-    has_rules,
-    set_waiting,
-    write_locked,
-)
+from storage.exports.transitions_sql import ApprovalTarget, LockedExport
 from storage.targets import targets
 
 #: Exports that wait and are decided in one transaction: some 50 ms, in which no other writer of SQLite writes.
@@ -65,7 +58,7 @@ class ApprovalRules:
 
         Exports that are not prepared, or snoozed, stay as they are.
         """
-        if not export_ids or not has_rules(account_id):
+        if not export_ids or not transitions_sql.has_rules(account_id):
             return
         rules = approval_rules.enabled_rules(account_id)
         exports = [each for each in _read_prepared(export_ids) if not _is_snoozed(each, now)]
@@ -78,7 +71,7 @@ class ApprovalRules:
             # A person changed or deleted one of them a moment ago.
             rules = approval_rules.enabled_rules(account_id)
         waiting = [each.id for each in exports if each.approved_by_rule_id is not None]
-        set_waiting(waiting, None)
+        transitions_sql.set_waiting(waiting, None)
         for decision in decisions:
             self._apply_decision(decision, usability.targets, now)
 
@@ -106,7 +99,7 @@ class ApprovalRules:
             if rule.enabled:
                 _usable([rule], usability, now)
             found = [each for each in waiting if not _is_snoozed(each, now)] if is_usable else []
-            set_waiting([each.id for each in waiting], None)
+            transitions_sql.set_waiting([each.id for each in waiting], None)
             for decision in _decisions([rule] if is_usable else [], found):
                 self._apply_decision(decision, usability.targets, now)
         return True
@@ -122,7 +115,8 @@ class ApprovalRules:
             # A person reviews what the preview warns of.
             safe = [each for each in exports if not each.preview_problems]
             if self._accepts(rule, known, now):
-                approve_locked([(each, str(rule.action.target_id)) for each in safe], now, rule.actor, _reason(rule))
+                approved = [(each, str(rule.action.target_id)) for each in safe]
+                transitions_sql.approve_locked(approved, now, rule.actor, _reason(rule))
                 after_commit(self._wake_workers)
             else:
                 _wait(rule, safe, now)
@@ -187,7 +181,7 @@ def _decides_groups(rule: ApprovalRule, older: Iterable[ApprovalRule]) -> bool:
 
 
 def _wait(rule: ApprovalRule, exports: Sequence[LockedExport], now: datetime) -> None:
-    set_waiting([each.id for each in exports], rule.id)
+    transitions_sql.set_waiting([each.id for each in exports], rule.id)
     new = [each for each in exports if each.approved_by_rule_id != rule.id]
     _append(rule, "wait_for_target", new, ExportStatus.PREPARED, now)
 
@@ -195,11 +189,11 @@ def _wait(rule: ApprovalRule, exports: Sequence[LockedExport], now: datetime) ->
 def _dismiss(decision: _Decision, now: datetime) -> None:
     rule, exports = decision.rule, decision.exports
     status = TRANSITIONS[Transition.DISMISS].target
-    shared = {"status": status.value, **dismissal_columns(rule.action.reason, None, now)}
+    shared = {"status": status.value, **transitions_sql.dismissal_columns(rule.action.reason, None, now)}
     if not decision.is_of_groups:
         # What joins the group would be dismissed with it, although rules may decide otherwise on it.
         shared["open_group"] = None
-    write_locked([{"id": each.id} for each in exports], shared)
+    transitions_sql.write_locked([{"id": each.id} for each in exports], shared)
     _append(rule, Transition.DISMISS.value, exports, status, now)
 
 
@@ -208,7 +202,8 @@ def _label(rule: ApprovalRule, exports: Sequence[LockedExport], now: datetime) -
     labels = [_labels(rule, each.ticket["labels"]) for each in exports]
     changed = [(each, wanted) for each, wanted in zip(exports, labels, strict=True) if wanted != each.ticket["labels"]]
     tickets = written_records([{**each.ticket, "labels": wanted} for each, wanted in changed])
-    write_locked([{"id": each.id, **ticket.columns()} for (each, _), ticket in zip(changed, tickets, strict=True)], {})
+    records = [{"id": each.id, **ticket.columns()} for (each, _), ticket in zip(changed, tickets, strict=True)]
+    transitions_sql.write_locked(records, {})
     _append(rule, RuleActionType.LABEL.value, [each for each, _ in changed], ExportStatus.PREPARED, now)
 
 
