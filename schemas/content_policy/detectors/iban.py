@@ -37,18 +37,9 @@ def _is_iban(written: str) -> bool:
     length = _LENGTHS.get(bare[:2], 0)
     number = bare[:length]
     # A following letter or digit without a separator belongs to a longer id.
-    if not length or len(number) < length or not _ends_there(written, length):
+    if not length or not re.match(rf"(?:[0-9A-Za-z]{_BETWEEN}){{{length - 1}}}[0-9A-Za-z](?![0-9A-Za-z])", written):
         return False
     if bare[:2] in _NUMERIC and not number[2:].isdecimal():
         return False
     digits = "".join(str(int(character, 36)) for character in number[4:] + number[:4])
     return int(digits) % 97 == 1
-
-
-def _ends_there(written: str, length: int) -> bool:
-    seen = 0
-    for character in written:
-        if seen == length:
-            return not character.isalnum()
-        seen += character.isalnum()
-    return True
