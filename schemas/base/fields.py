@@ -242,10 +242,13 @@ class Timestamp(fields.Field[datetime]):
 
 
 class Array(fields.List[Any]):
-    """An array; its length is checked before its entries: a problem for each of a million would be a large response."""
+    """An array of values or of objects with a form.
 
-    def __init__(self, entry: fields.Field[Any], *, at_most: int, at_least: int = 0, **options: Any) -> None:
-        super().__init__(entry, **options)
+    Its length is checked before its entries: a problem for each of a million would be a large response.
+    """
+
+    def __init__(self, entry: fields.Field[Any] | type[Schema], *, at_most: int, at_least: int = 0, **options: Any) -> None:
+        super().__init__(fields.Nested(entry) if isinstance(entry, type) else entry, **options)
         self.at_most = at_most
         self.at_least = at_least
 

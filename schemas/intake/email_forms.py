@@ -129,9 +129,7 @@ class _PlainForm(LenientForm):
     html = AnyText(**optional("The HTML part; used only if there is no text."))
     received_at = _ReceivedAt(**optional("When it was received: RFC 3339, or a mail header's date."))
     attachments = Array(
-        fields.Nested(_PlainAttachmentForm),
-        at_most=MAX_ATTACHMENTS,
-        **optional("The attachments; their contents are not stored."),
+        _PlainAttachmentForm, at_most=MAX_ATTACHMENTS, **optional("The attachments; their contents are not stored.")
     )
 
     @post_load(pass_original=True)
@@ -180,7 +178,7 @@ class _PostmarkAttachmentForm(LenientForm):
 
 
 def _several_mailboxes(data_key: str, description: str) -> Array:
-    return Array(fields.Nested(_PostmarkMailboxForm), at_most=MAX_RECIPIENTS, data_key=data_key, **optional(description))
+    return Array(_PostmarkMailboxForm, at_most=MAX_RECIPIENTS, data_key=data_key, **optional(description))
 
 
 class _PostmarkForm(LenientForm):
@@ -207,7 +205,7 @@ class _PostmarkForm(LenientForm):
     html = AnyText(data_key="HtmlBody", **optional("The HTML part; used only if there is no text."))
     date = AnyText(data_key="Date", **optional("The sender's date."))
     attachments = Array(
-        fields.Nested(_PostmarkAttachmentForm),
+        _PostmarkAttachmentForm,
         at_most=MAX_ATTACHMENTS,
         data_key="Attachments",
         **optional("The attachments; their contents are not stored."),

@@ -8,8 +8,6 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from marshmallow import fields
-
 from schemas.base.fields import Array, Form, Integer, PageUrl, RecordForm, Text, Timestamp, optional, required
 from schemas.base.timestamps import format_rfc3339_or_none
 
@@ -69,7 +67,7 @@ class CaptureForm(UploadForm, RecordForm):
     meta_description = Text(**optional("The meta description of the page."))
     canonical_url = PageUrl(**optional("The canonical URL of the page."))
     heading_outline = Array(
-        fields.Nested(_HeadingForm), at_most=MAX_HEADINGS, post_load=tuple, **optional("The headings of the page, in order.")
+        _HeadingForm, at_most=MAX_HEADINGS, post_load=tuple, **optional("The headings of the page, in order.")
     )
     captured_at = Timestamp(**optional("When it was captured."))
     extension_version = Text(max_length=MAX_VERSION, **optional("The version of the extension."))

@@ -191,9 +191,7 @@ class PostbackForm(LenientForm):
     status = Text(allowed=RUN_STATUSES, **required("The status of the run; only `completed` and `partial` create findings."))
     page = fields.Nested(_PageForm, **required("The scanned page."))
     artifacts = fields.Nested(_ArtifactsForm, **described("References to artifacts of the scanner.", load_default=dict))
-    issues = Array(
-        fields.Nested(_IssueForm), at_most=MAX_ISSUES, **described("The issues found on the page.", load_default=list)
-    )
+    issues = Array(_IssueForm, at_most=MAX_ISSUES, **described("The issues found on the page.", load_default=list))
 
     @post_load
     def _make(self, postback: dict[str, Any], **_: Any) -> ScanPostback:

@@ -120,7 +120,7 @@ class BulkDecisionForm(Form):
     reason = Text(allowed=DismissalReason, **optional("With `dismiss`: why."))
     note = Text(max_length=MAX_NOTE, **optional("With `dismiss`: a note for others."))
     ids = Array(
-        fields.Nested(ExportReferenceForm),
+        ExportReferenceForm,
         at_least=1,
         at_most=MAX_REFERENCES,
         **optional("The exports, each once; the results are in their order."),
