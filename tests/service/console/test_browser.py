@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
 from pathlib import Path
 from threading import Event, Thread
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Request, Route, ViewportSize, expect
@@ -564,6 +564,22 @@ class MadeUp:
             return
         body = _FRAME.format(base=self._base, main=self.main)
         route.fulfill(status=self.status, body=body, content_type="text/html", headers={"Content-Security-Policy": POLICY})
+
+
+@pytest.mark.parametrize("color_scheme", ["light", "dark"])
+def test_a_primary_button_under_the_pointer_keeps_its_colors(
+    color_scheme: Literal["light", "dark"], furnished: Installed, at_furnished: BrowserContext
+) -> None:
+    page = at_furnished.new_page()
+    page.emulate_media(color_scheme=color_scheme)
+    page.goto(furnished.at("/targets/add?provider=github"))
+    button = page.get_by_role("button", name="Add target")
+    colors = "(e) => [getComputedStyle(e).color, getComputedStyle(e).backgroundColor]"
+    before = button.evaluate(colors)
+    button.hover()
+    assert button.evaluate("(e) => e.matches(':hover')")
+    assert button.evaluate(colors) == before
+    page.close()
 
 
 def test_times_are_the_readers_and_utc_stands_on_hover(furnished: Installed, at_furnished: BrowserContext) -> None:
