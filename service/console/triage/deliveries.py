@@ -66,8 +66,10 @@ class DeliveriesPage(TicketListPage):
 def delivery_line(export: Export, target: TargetSummary | None) -> Markup:
     """Return what happened last to an export and when, where it goes and what happens next."""
     last = export.last_attempt
+    # Behind the status `retry scheduled`, a time alone would be taken for that of the retry.
+    tried = Markup("tried ") if last and not export.finished_at else Markup("")
     parts = [
-        ago(export.finished_at or (last.at if last else export.approved_at)),
+        tried + ago(export.finished_at or (last.at if last else export.approved_at)),
         visible(target.name if target else ""),
         visible((export.status_reason or "").replace("_", " ")),
         f"HTTP {last.response_status}" if last and last.response_status else "",

@@ -360,6 +360,17 @@ def test_when_a_delivery_is_due_is_a_time_that_goes_on(person: ConsoleBrowser, c
 
 
 @on_sqlite
+def test_the_last_attempt_of_a_delivery_is_not_taken_for_its_next_one(person: ConsoleBrowser, customer: Customer) -> None:
+    make_approved(customer, make_target(customer).id)
+    at = to_ms(utc_now() - timedelta(minutes=3))
+    execute("UPDATE exports SET status = 'retry_scheduled', attempts = 1, last_attempt_at = ?, last_duration_ms = 5", (at,))
+    line = person.get("/deliveries").text.partition('class="row-about">')[2].partition("</p>")[0]
+    assert re.search(r'tried <time class="ago" [^>]+>3 min ago</time>', line)
+    execute("UPDATE exports SET status = 'exported', finished_at = last_attempt_at, due_at = NULL")
+    assert "tried" not in person.get("/deliveries", "view=delivered").text
+
+
+@on_sqlite
 @pytest.mark.parametrize(
     ("query", "text"),
     [
