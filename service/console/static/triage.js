@@ -218,6 +218,8 @@ const KEYS = {
 };
 
 document.addEventListener("keydown", (event) => {
+  // In a field, such as the target that was missing for an approval, keys type. This one leaves it.
+  if (event.key === "Escape" && event.target.matches(FIELDS)) event.target.blur();
   const isTyped = event.ctrlKey || event.metaKey || event.altKey || event.isComposing || event.repeat;
   // The list of shortcuts has the button that turns them on again.
   const isOn = hasKeys || (help && event.key === "?");

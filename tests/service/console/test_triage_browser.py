@@ -94,6 +94,20 @@ def test_shortcuts_that_are_off_are_turned_on_again_by_the_button_or_by_the_key(
         expect(page.locator(".row :checked")).to_have_count(1)
 
 
+def test_escape_leaves_a_field_so_that_keys_have_an_effect_again(browser: Browser, running: Installed) -> None:
+    with signed_in(browser, running) as context, visit(context, running.at("/inbox")) as seen:
+        page = seen.page
+        for field in (page.get_by_role("searchbox"), page.get_by_label("Target", exact=True)):
+            field.focus()
+            page.keyboard.press("x")
+            expect(page.locator(".row :checked")).to_have_count(0)
+            page.keyboard.press("Escape")
+            expect(field).not_to_be_focused()
+            page.keyboard.press("x")
+            expect(page.locator(".row :checked")).to_have_count(1)
+            page.keyboard.press("x")
+
+
 @pytest.mark.parametrize(("key", "decision"), [("a", "approve"), ("d", "dismiss")])
 def test_with_a_selection_keys_decide_on_it_and_not_on_the_ticket_beside_the_list(
     key: str, decision: str, browser: Browser, running: Installed
