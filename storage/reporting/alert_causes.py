@@ -140,12 +140,8 @@ def _targets(now: datetime) -> Iterator[AlertCause]:
         is_off = status != TargetStatus.ACTIVE.value
         # A validation that passed has a reason, too: the certificate expires soon.
         failed_by = validation_reason if validation == FAILED else None
-        details = {
-            "name": name,
-            "host": host_of(base_url) or "",
-            "status": status if is_off else FAILING,
-            "reason": reason if is_off else failed_by or code,
-        }
+        shown, why = (status, reason) if is_off else (FAILING, failed_by or code)
+        details = {"name": name, "host": host_of(base_url) or "", "status": shown, "reason": why}
         yield AlertCause(f"target:{target_id}", AlertKind.TARGET, details, target_id, account_id)
 
 
