@@ -7,7 +7,7 @@ import base64
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import astuple, dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
@@ -49,20 +49,28 @@ class ExportSort(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class ExportQuery:
-    """Which exports a list has: those with any of the values of each member, and all `words`; an empty one has no effect."""
+class ListQuery:
+    """What a list has: what has any of the values of each member, and all `words`; an empty one has no effect."""
 
-    #: None for the operator: the exports of every account.
+    #: None for the operator: every account.
     account_id: int | None = None
-    statuses: tuple[str, ...] = ()
     severities: tuple[str, ...] = ()
     project_ids: tuple[int, ...] = ()
-    sources: tuple[str, ...] = ()
     rules: tuple[str, ...] = ()
-    target_ids: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
-    #: Words that it has all of, as `schemas.triage.search_words` forms them.
+    #: As `schemas.triage.search_words` forms them.
     words: tuple[str, ...] = ()
+    #: The projects of a caller whose roles are in single projects; None: all.
+    visible_projects: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExportQuery(ListQuery):
+    """Which exports a list has."""
+
+    statuses: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+    target_ids: tuple[str, ...] = ()
     #: The first moment, and the one after the last.
     created_after: datetime | None = None
     created_before: datetime | None = None
@@ -70,8 +78,6 @@ class ExportQuery:
     is_snoozed: bool | None = None
     now: datetime | None = None
     is_fixed: bool | None = None
-    #: The projects of a caller whose roles are in single projects; None: all.
-    visible_projects: tuple[int, ...] | None = None
 
     def waiting_for_decision(self, now: datetime) -> "ExportQuery":
         """Return the query of those that wait for a person at `now`: prepared, neither snoozed nor wholly fixed."""
@@ -193,13 +199,13 @@ def query_from(parameters: Mapping[str, Any], account_id: int | None) -> ExportQ
     return replace(query, account_id=account_id)
 
 
-def encode_cursor(query: Any, sort: ExportSort, position: ListPosition) -> str:
-    """Return the cursor of the page that follows `position`; the query is a dataclass of an account's filters."""
+def encode_cursor(query: ListQuery, sort: ExportSort, position: ListPosition) -> str:
+    """Return the cursor of the page that follows `position`."""
     text = f"2:{_fingerprint(query, sort)}:{position.rank}:{position.id}"
     return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
 
-def decode_cursor(query: Any, sort: ExportSort, cursor: str) -> ListPosition | None:
+def decode_cursor(query: ListQuery, sort: ExportSort, cursor: str) -> ListPosition | None:
     """Return where a cursor of this list says that its page begins; None for any other text."""
     try:
         text = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode("ascii")
@@ -211,8 +217,7 @@ def decode_cursor(query: Any, sort: ExportSort, cursor: str) -> ListPosition | N
     return position if position and encode_cursor(query, sort, position) == cursor else None
 
 
-def _fingerprint(query: Any, sort: ExportSort) -> str:
+def _fingerprint(query: ListQuery, sort: ExportSort) -> str:
     # Without `now`, which differs from page to page, and without the account: a cursor gives no access to another account.
-    unbound = {name: None for name in ("account_id", "now") if hasattr(query, name)}
-    asked = repr((*astuple(replace(query, **unbound)), sort.value))
+    asked = repr(({**asdict(query), "account_id": None, "now": None}, sort.value))
     return hashlib.sha256(asked.encode()).hexdigest()[:_FINGERPRINT_DIGITS]

@@ -7,7 +7,7 @@ from typing import Any, Final
 from schemas.base.fields import Form
 from schemas.findings.life_cycle import FindingState
 from schemas.intake.scanner import SEVERITIES
-from schemas.triage.export_filter import PROJECT_ID, Hosts, OneOrMore, ProjectIdValues, SearchText
+from schemas.triage.export_filter import PROJECT_ID, Hosts, ListQuery, OneOrMore, ProjectIdValues, SearchText
 from schemas.triage.search_words import lowered
 
 #: Each is looked for in all findings that the others leave: no index has their words.
@@ -15,20 +15,12 @@ _MAX_WORDS: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
-class FindingQuery:
-    """The findings of an account with any of the values of each member, and all `words`; an empty one has no effect."""
+class FindingQuery(ListQuery):
+    """Which findings of an account a list has."""
 
-    account_id: int | None
     states: tuple[str, ...] = ()
-    severities: tuple[str, ...] = ()
-    project_ids: tuple[int, ...] = ()
-    rules: tuple[str, ...] = ()
-    hosts: tuple[str, ...] = ()
     #: Digests of pages, as `schemas.intake.page_url` makes them; for the console.
     pages: tuple[str, ...] = ()
-    words: tuple[str, ...] = ()
-    #: The projects of a caller whose roles are in single projects; None: all.
-    visible_projects: tuple[int, ...] | None = None
 
 
 class FindingFilterForm(Form):

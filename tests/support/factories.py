@@ -216,7 +216,7 @@ def make_approved(customer: Customer, target_id: str, now: datetime = NOW, label
 
 def make_bulk_job(customer: Customer) -> str:
     """Begin a bulk job of a customer, on dismissed exports; return its id."""
-    decision, query = BulkDecision(BulkAction.RESTORE), ExportQuery(customer.account_id, ("dismissed",))
+    decision, query = BulkDecision(BulkAction.RESTORE), ExportQuery(customer.account_id, statuses=("dismissed",))
     count = len(export_list.ids_matching(query))
     new = NewBulkJob(decision, query, count, customer.account_id, customer.user_id, f"user:{customer.user_id}")
     return bulk_jobs.begin(new, NOW, LOOPBACK_POLICY).id

@@ -127,7 +127,7 @@ def test_a_cursor_is_read_with_the_filters_and_the_order_it_was_created_for() ->
         cursor = encode_cursor(QUERY, sort, position)
         assert decode_cursor(QUERY, sort, cursor) == position
         others = [query_from({name: value}, 1) for name, value in OTHER_VALUES.items()]
-        assert all(decode_cursor(other, sort, cursor) is None for other in [*others, ExportQuery(2, ("failed",))])
+        assert all(decode_cursor(other, sort, cursor) is None for other in [*others, ExportQuery(2, statuses=("failed",))])
         assert all(decode_cursor(QUERY, other, cursor) is None for other in ExportSort if other is not sort)
     assert set(OTHER_VALUES) == set(FILTERS)
 

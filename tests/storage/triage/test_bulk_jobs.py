@@ -43,7 +43,7 @@ def approval(target: Target) -> BulkDecision:
 
 
 def new(customer: Customer, decision: BulkDecision, expected: int, *statuses: str) -> NewBulkJob:
-    query = ExportQuery(customer.account_id, statuses)
+    query = ExportQuery(customer.account_id, statuses=statuses)
     return NewBulkJob(decision, query, expected, customer.account_id, customer.user_id, f"user:{customer.user_id}")
 
 

@@ -872,7 +872,7 @@ def test_what_an_account_has_of_its_other_shops_is_not_touched(shop: Customer, t
         execute("UPDATE attempts SET answer = ? WHERE export_id = ?", (text, export_id))
         decision = BulkDecision(BulkAction.DISMISS, None, DismissalReason.OTHER, text)
         make_exports(shop, 1)
-        query = ExportQuery(shop.account_id, ("prepared",))
+        query = ExportQuery(shop.account_id, statuses=("prepared",))
         bulk_jobs.request(
             NewBulkJob(decision, query, number + 1, shop.account_id, shop.user_id, "user:1"), utc_now(), LOOPBACK_POLICY
         )
