@@ -5,19 +5,7 @@ from typing import Any, Final
 
 from marshmallow import ValidationError, fields, post_load, pre_load, validates
 
-from schemas.base.fields import (
-    MAX_URL,
-    AnyObject,
-    Array,
-    ChangeForm,
-    Form,
-    Integer,
-    MayName,
-    NoMembers,
-    RecordForm,
-    Text,
-    optional,
-)
+from schemas.base.fields import MAX_URL, AnyObject, Array, ChangeForm, Form, Integer, MayName, NoMembers, Text, optional
 from schemas.base.ticket_event_types import ALL_EVENTS
 from schemas.settings.definitions import DeploymentMode
 from schemas.targets.target import MAX_PER_MINUTE, TargetEdit, TargetRequest
@@ -77,10 +65,9 @@ class _FormWithUrl(Form):
             raise ValidationError("credential_in_query")
 
 
-class _NewTargetForm(RecordForm, _FormWithUrl):
+class _NewTargetForm(_FormWithUrl):
     """The fields of a new target of any provider."""
 
-    makes = TargetRequest
     base_url = _url_field(required=True)
     deployment_mode = Text(
         allowed=[mode.value for mode in DeploymentMode],
@@ -93,6 +80,10 @@ class _NewTargetForm(RecordForm, _FormWithUrl):
     def _has_settings(self, body: Any, **_: Any) -> Any:
         """Add the settings where there are none, so that a missing one is named by its own path."""
         return {"provider_settings": {}, **body} if isinstance(body, dict) else body
+
+    @post_load
+    def _make(self, request: dict[str, Any], **_: Any) -> TargetRequest:
+        return TargetRequest(**request)
 
 
 class TargetForm(Form):
