@@ -59,7 +59,7 @@ def event_of(
         places_added=change["places_added"],
         places_fixed=change["places_fixed"],
         places_open=change["places_open"],
-        places=tuple(ChangedPlace(**each) for each in change["places"]),
+        places=tuple(ChangedPlace(each["url"], each["location"], each["state"]) for each in change["places"]),
         console_url=_console_url(public_base_url, export_id),
         has_closed=has_closed,
         is_left_alone=is_left_alone,
