@@ -53,7 +53,7 @@ def checked_settings(env_file: Path | None = None) -> Settings:
     try:
         return load_settings(env_file)
     except InvalidSettings as wrong:
-        raise WrongSettings(wrong.report()) from None
+        raise WrongSettings(str(wrong)) from None
 
 
 def daemon_settings() -> Settings:
@@ -61,7 +61,7 @@ def daemon_settings() -> Settings:
     settings = checked_settings()
     lacking = extras.missing(settings)
     if lacking:
-        raise WrongSettings(InvalidSettings(lacking).report())
+        raise WrongSettings(str(InvalidSettings(lacking)))
     logs.configure(settings.log_level, settings.log_format)
     _warn_of_unknown_names()
     return settings

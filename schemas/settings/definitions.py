@@ -65,16 +65,12 @@ OPTIONAL_FAMILIES: Final = frozenset({RouteFamily.SCANNER, RouteFamily.EMAIL})
 
 
 class InvalidSettings(Exception):
-    """The settings are invalid; `mistakes` maps each setting to its problems."""
+    """The settings are invalid: `mistakes` maps each setting to its problems, the message has one per line."""
 
     def __init__(self, mistakes: Mapping[str, list[str]]) -> None:
         self.mistakes = dict(mistakes)
-        super().__init__(self.report())
-
-    def report(self) -> str:
-        """Return every mistake, one per line."""
         lines = [f"  {name}: {' '.join(problems)}" for name, problems in sorted(self.mistakes.items())]
-        return "\n".join(["Invalid settings:", *lines])
+        super().__init__("\n".join(["Invalid settings:", *lines]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,9 +232,9 @@ class Settings:
         shown="chosen by the kernel",
     )
     delivery_timeout_s: float = setting(
-        values.seconds(), "15", "seconds; one deadline for DNS, connect, TLS, headers and body"
+        values.seconds, "15", "seconds; one deadline for DNS, connect, TLS, headers and body"
     )
-    connect_timeout_s: float = setting(values.seconds(), "5", "seconds for connecting")
+    connect_timeout_s: float = setting(values.seconds, "5", "seconds for connecting")
     retry_schedule_s: tuple[int, ...] = setting(
         values.schedule,
         "5,30,120,600,1800,7200,18000,36000,50400,72000",
@@ -256,7 +252,7 @@ class Settings:
         values.whole(1, values.MAX_THREADS), "32", "concurrent deliveries of each worker process"
     )
     sweep_s: float = setting(
-        values.seconds(), "1", "how often a worker polls for due exports without a wake-up", name="SWEEP_SECONDS"
+        values.seconds, "1", "how often a worker polls for due exports without a wake-up", name="SWEEP_SECONDS"
     )
     max_body_bytes: int = setting(values.whole(1024, values.MAX_BODY_BYTES), "1048576", "maximum size of a request body")
     rate_limit_per_minute: int = setting(values.whole(1), "600", "requests per minute of one user or one inbound sender")

@@ -77,9 +77,9 @@ def whole(minimum: int, maximum: int = MAX_COUNT) -> Parse:
     return fields.Integer(validate=validate.Range(min=minimum, max=maximum)).deserialize
 
 
-def seconds() -> Parse:
-    """Return a parser of numbers from MIN_WAIT_S to MAX_WAIT_S, fractions included."""
-    return fields.Float(validate=validate.Range(min=MIN_WAIT_S, max=MAX_WAIT_S)).deserialize
+def seconds(value: str) -> Any:
+    """Return a number from MIN_WAIT_S to MAX_WAIT_S, fractions included."""
+    return fields.Float(validate=validate.Range(min=MIN_WAIT_S, max=MAX_WAIT_S)).deserialize(value)
 
 
 def truth(value: str) -> Any:

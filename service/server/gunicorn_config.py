@@ -25,7 +25,7 @@ try:
     _settings = load_settings()
 except InvalidSettings as wrong:
     # `serve` has checked already; gunicorn started by hand would print a stack trace instead of the report.
-    sys.stderr.write(f"{wrong.report()}\n")
+    sys.stderr.write(f"{wrong}\n")
     raise SystemExit(2) from None
 # For what goes wrong before the application is loaded.
 logs.configure(_settings.log_level, _settings.log_format)

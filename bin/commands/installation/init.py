@@ -93,7 +93,7 @@ def _require_files_with_values(env_file: Path) -> None:
     fix = "Names an empty file. Write the value into it, or remove this setting: init then generates a value."
     empty = {name: [fix] for name in empty_files(env_file) if name.removesuffix(FILE_SUFFIX) in _generated()}
     if empty:
-        raise WrongSettings(InvalidSettings(empty).report())
+        raise WrongSettings(str(InvalidSettings(empty)))
 
 
 @contextmanager

@@ -68,7 +68,7 @@ def require_keys(settings: Settings) -> None:
     if not settings.encryption_keys:
         where = f"set neither in the environment nor in {find_env_file()}"
         how = f"restore the .env of this database, run bin/riskrelay init for a new one, or set {ENV_FILE_VARIABLE}"
-        raise WrongSettings(InvalidSettings({"ENCRYPTION_KEYS": [f"{where}; {how}."]}).report())
+        raise WrongSettings(str(InvalidSettings({"ENCRYPTION_KEYS": [f"{where}; {how}."]})))
 
 
 def warn_if_redis_is_unavailable(settings: Settings) -> None:
