@@ -289,7 +289,7 @@ def test_the_way_back_from_a_decision_on_a_selection_is_the_list(running: Instal
         page.locator(".row input").first.check()
         page.locator("#selection").get_by_role("button", name="Dismiss").click()
         page.get_by_role("button", name="Dismiss 1 ticket").click()
-        expect(page.get_by_role("link", name="Back to the list")).to_be_visible()
+        expect(page.get_by_role("link", name="Back to the list")).to_be_focused()
         page.go_back()
         expect(page.locator(".row").first).to_be_visible()
         assert page.url == running.at("/inbox?severity=high")

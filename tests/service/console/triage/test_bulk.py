@@ -112,7 +112,9 @@ def test_a_selection_is_approved_and_what_changed_meanwhile_is_left_out_with_the
         f'href="/console/exports/{changed}"><bdi>Changed</bdi></a>: It changed meanwhile, and is prepared now.' in page.text
     )
     assert f"<bdi>{strange}</bdi></a>: There is no such ticket." in page.text
-    assert '<a class="button primary" href="/console/inbox?q=x">Back to the list</a>' in page.text
+    # The key Enter leads back.
+    back = '<a class="button primary" href="/console/inbox?q=x" autofocus aria-describedby="result">Back to the list</a>'
+    assert back in page.text
     assert queries.get(first).status is ExportStatus.APPROVED
     assert {queries.get(each).status for each in (changed, strange)} == {ExportStatus.PREPARED}
     assert wake_ups.notifications == 1
