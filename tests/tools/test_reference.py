@@ -92,7 +92,7 @@ def test_a_default_is_followed_by_no_range_that_only_the_database_limits() -> No
     page = reference.commands_page()
     assert "| `--limit N` | Maximum number of requests. [default: 10000] |" in page
     assert "; ]" not in page
-    assert "| `--account N` | The account's id. [required] |" in page
+    assert "| `--project N` | The project's id. [required] |" in page
 
 
 def test_examples_on_the_page_of_commands_run_in_the_checkout() -> None:
