@@ -13,12 +13,12 @@ from urllib.parse import urlsplit
 
 import click
 
-from bin.api_client.postbacks import ImportSummary, PostbackSender, send_all
 from bin.checks.machine import is_loopback
 from bin.cli.installation import checked_settings
 from bin.cli.output import Refused, counted, echo
 from bin.cli.records import json_option, print_record
 from bin.cli.terminal import progress_bar, secret_line
+from bin.scan_import.sender import ImportSummary, PostbackSender, send_all
 from runtime.files import replacing, require_replaceable
 from schemas.base.fields import MAX_ID
 from schemas.intake.page_url import page_key

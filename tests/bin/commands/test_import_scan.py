@@ -16,8 +16,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from bin.__main__ import riskrelay
-from bin.api_client.postbacks import PostbackSender, send_all
 from bin.receiver_kit.receiver import LocalReceiver
+from bin.scan_import.sender import PostbackSender, send_all
 from runtime.clock import utc_now
 from schemas.report_files.pages import run_number
 from storage.db import schema_version

@@ -1,0 +1,1 @@
+"""The sender of `import-scan`."""
