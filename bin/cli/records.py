@@ -92,7 +92,7 @@ def _print_json(document: Any) -> None:
 
 
 def _shown(value: Any) -> str:
-    if value is None:
+    if value is None or value == []:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
