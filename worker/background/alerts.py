@@ -34,23 +34,23 @@ Send: TypeAlias = Callable[[AlertChannel, dict[str, Any], datetime], ChannelResp
 
 @dataclass(slots=True)
 class AlertTask:
-    """Compares in one call, then sends a message per call until none is left. `console` is the console's URL."""
+    """Compares and sends a message in turns until none is left. `console` is the console's URL."""
 
     sources: AlertSources
     channels: Sequence[AlertChannel]
     send: Send
     console: str | None
     now: Callable[[], datetime]
-    _may_have_messages: bool = field(default=False, init=False)
+    _has_compared: bool = field(default=False, init=False)
 
     def run_once(self) -> bool:
-        """Send a message, or compare where none is left; return whether there may be messages."""
-        if self._may_have_messages:
-            self._may_have_messages = self._send_next()
-        else:
+        """Compare, or send a message: new causes do not wait for all of many; return whether there may be more."""
+        if not self._has_compared:
             self._compare()
-            self._may_have_messages = True
-        return self._may_have_messages
+            self._has_compared = True
+            return True
+        self._has_compared = False
+        return self._send_next()
 
     def _compare(self) -> None:
         def body_of(message_id: str, about: Sequence[Alert]) -> dict[str, Any]:

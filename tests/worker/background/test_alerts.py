@@ -262,6 +262,18 @@ def test_a_channel_that_fails_leaves_the_others_working_and_gets_its_message_lat
     assert rows("SELECT 1 FROM alert_messages") == []
 
 
+def test_a_new_cause_does_not_wait_for_all_messages(site: Site, customer: Customer, target: Target) -> None:
+    worker = site.worker(KINDS, (AlertChannel.EMAIL, AlertChannel.SLACK))
+    set_target(target, connected="failing")
+    # It compares, and sends the first of two messages, which may take a minute.
+    assert worker.run_once()
+    assert worker.run_once()
+    make_failed(customer, target.id, 1)
+    assert worker.run_once()
+    assert rows("SELECT kind FROM alerts ORDER BY kind") == [("exports",), ("target",)]
+    assert rows("SELECT count(*) FROM alert_messages WHERE channel = 'slack'") == [(2,)]
+
+
 def test_a_message_that_nobody_takes_is_dropped_after_a_day(site: Site, target: Target) -> None:
     worker = site.worker()
     site.channels.broken = {AlertChannel.SLACK}
