@@ -156,13 +156,12 @@ document.addEventListener("toggle", ({ target }) => {
 
 const selection = () => document.getElementById("selection");
 const countPicked = () => all(".row input[type=checkbox]:checked").length;
+const isAllPicked = () => Boolean(selection()?.elements.all?.checked);
 
 function countSelected() {
   const form = selection();
   if (!form) return;
-  const picked = countPicked();
-  const isAll = form.elements.all?.checked;
-  form.querySelector("[data-selected]").textContent = isAll ? "Every ticket of the list" : `${picked} selected`;
+  form.querySelector("[data-selected]").textContent = isAllPicked() ? "Every ticket of the list" : `${countPicked()} selected`;
 }
 
 document.addEventListener("change", (event) => {
@@ -192,7 +191,7 @@ const isLoading = () => Boolean(ticketOf(document)?.matches('[aria-busy="true"]'
 
 function press(key) {
   if (isLoading()) return;
-  if (countPicked()) {
+  if (countPicked() || isAllPicked()) {
     // The user means the selection, and a decision on another ticket would lose it. Its button shows a summary first.
     selection().querySelector(`[data-key="${key}"]`)?.click();
     return;

@@ -124,6 +124,17 @@ def test_with_a_selection_keys_decide_on_it_and_not_on_the_ticket_beside_the_lis
         expect(page.get_by_role("heading", name="1 ticket")).to_be_visible()
 
 
+def test_keys_decide_on_every_ticket_of_the_list_although_no_row_is_selected(browser: Browser, running: Installed) -> None:
+    with signed_in(browser, running) as context, visit(context, running.at("/inbox")) as seen:
+        page = seen.page
+        page.keyboard.press("x")
+        page.get_by_label("that match").check()
+        page.locator(".row input").first.uncheck()
+        with page.expect_request(lambda asked: asked.method == "POST") as sent:
+            page.keyboard.press("a")
+        assert sent.value.url == running.at("/inbox/review")
+
+
 def test_the_shortcuts_are_listed_for_a_finger_and_not_offered_without_the_script(
     phone: Page, browser: Browser, running: Installed
 ) -> None:
