@@ -15,6 +15,8 @@ from worker.http.response_parser import InvalidResponse, ResponseParser
 
 #: The first is that of the standard; tinyproxy answers a wrong password with the second.
 _AUTH_REQUIRED: Final = frozenset({407, 401})
+#: The end of the headers.
+_END: Final = b"\r\n\r\n"
 
 
 class ProxyGatewayError(Exception):
@@ -41,21 +43,24 @@ def open_tunnel(connected: socket.socket, proxy: EgressProxy, address: str, port
 
 def _read_status(connected: socket.socket, until: float) -> int:
     """Return the status of the proxy's response."""
+    received = bytearray()
 
     def receive(most: int) -> bytes:
         connected.settimeout(_left_s(until))
-        return connected.recv(most)
+        piece = connected.recv(most)
+        received.extend(piece)
+        return piece
 
     parser = ResponseParser()
     try:
         parser.read_head(receive)
     except InvalidResponse:
         raise transport_error("proxy_bad_answer") from None
-    response = parser.read_body(lambda _most: b"")
-    if response.body and 200 <= response.status < 300:
-        # What follows a success belongs to the target, which speaks only after us.
+    status = parser.read_body(lambda _most: b"").status
+    if 200 <= status < 300 and received.partition(_END)[2]:
+        # What follows a success belongs to the target, which speaks only after us; a success has no body, whatever it says.
         raise transport_error("proxy_bad_answer")
-    return response.status
+    return status
 
 
 def _left_s(until: float) -> float:

@@ -129,6 +129,7 @@ def test_another_address_of_the_receiver_is_tried_where_the_proxy_cannot_reach_o
     ("behave", "error"),
     [
         (once(b"HTTP/1.1 200 OK\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"), "proxy_bad_answer"),
+        (once(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\nHTTP/1.1 200 OK\r\n\r\n"), "proxy_bad_answer"),
         (once(b"SSH-2.0-OpenSSH_9.2\r\n"), "proxy_bad_answer"),
         (once(b"HTTP/1.1 200 OK\r\nX-Filler: "), "proxy_bad_answer"),
         (once(b"HTTP/1.1 200 OK\r\n" + b"X-Filler: x\r\n" * 3000), "proxy_bad_answer"),
@@ -137,7 +138,10 @@ def test_another_address_of_the_receiver_is_tried_where_the_proxy_cannot_reach_o
         (once(b"HTTP/1.1 302 Found\r\nLocation: http://login.example.com/\r\n\r\n"), "proxy_refused"),
         (once(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 6\r\n\r\nDenied"), "proxy_refused"),
     ],
-    ids=["it speaks for the receiver", "no HTTP", "half a head", "no end", "no status", "nothing", "redirect", "refusal"],
+    ids=[
+        *("it speaks for the receiver", "it does so after no body", "no HTTP", "half a head", "no end", "no status"),
+        *("nothing", "redirect", "refusal"),
+    ],
 )
 def test_a_proxy_that_misbehaves_is_named(behave: Callable[[Peer], None], error: str) -> None:
     with LoopbackServer(behave) as proxy, made_client(egress=through(proxy.port)) as client:
