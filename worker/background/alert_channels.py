@@ -66,7 +66,16 @@ class AlertSender:
         url = self._urls[channel]
         if channel is AlertChannel.WEBHOOK:
             content = _json(body)
-            signed = Message(body["id"], body["id"], "", url, None, content, now, new_nonce())
+            signed = Message(
+                id=body["id"],
+                key=body["id"],
+                target_id="",
+                url=url,
+                secret_sealed=None,
+                body=content,
+                at=now,
+                nonce=new_nonce(),
+            )
             headers = signed_headers(signed, self._settings.alert_webhook_secret or "")
         else:
             content = _json(_FORMS[channel](body))

@@ -104,7 +104,9 @@ def retry(error: str, retry_after_s: int | None, effect: TargetEffect, ended: Tr
     `retry_after_s` are the seconds that the receiver asks to wait.
     """
     failing = replace(effect, connected="failing", health=TargetHealth.UNHEALTHY)
-    given_up = Verdict(Transition.FAIL, "exhausted", "attempts_exhausted", error, None, retry_after_s, effect=failing)
+    given_up = Verdict(
+        Transition.FAIL, "exhausted", "attempts_exhausted", error, retry_after_s=retry_after_s, effect=failing
+    )
     schedule = ended.schedule
     if ended.number > len(schedule.delays_s):
         return given_up
@@ -112,7 +114,14 @@ def retry(error: str, retry_after_s: int | None, effect: TargetEffect, ended: Tr
     next_at = ended.now + timedelta(seconds=delay_s)
     if next_at - ended.began_at > schedule.max_age:
         return given_up
-    return Verdict(Transition.RESCHEDULE, "retryable", None, error, next_at, retry_after_s, effect=effect)
+    return Verdict(
+        Transition.RESCHEDULE,
+        "retryable",
+        error_code=error,
+        next_attempt_at=next_at,
+        retry_after_s=retry_after_s,
+        effect=effect,
+    )
 
 
 def delivered_as(ticket_id: str | None, url: str | None) -> Verdict:
