@@ -137,7 +137,9 @@ def _add_pages(file: Path, known: Sequence[str], prepared: PreparedImport, summa
     """Add the accepted pages of a report to the file of pages."""
     keys = {page_key(clean_url(url) or url) for url in known}
     keys.update(page_key(url) for url, _ in summary.rejected)
-    added = dict.fromkeys(each.url for each in prepared.postbacks if page_key(each.url) not in keys)
+    # A stopped import has not asked about the others, which may be rejected.
+    done = prepared.postbacks[: summary.sent + summary.sent_before + len(summary.rejected)]
+    added = dict.fromkeys(each.url for each in done if page_key(each.url) not in keys)
     if not added:
         return
     try:

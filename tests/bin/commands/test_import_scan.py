@@ -252,6 +252,14 @@ def test_a_rejected_page_is_not_added_to_the_file_of_pages(
     assert (tmp_path / "pages.txt").read_text() == f"{SHOP}b\n"
 
 
+def test_pages_that_a_stopped_import_did_not_send_are_not_added_to_the_file_of_pages(
+    service: FakeService, run: Callable[..., Result], tmp_path: Path
+) -> None:
+    service.first = [accepted(), (401, {}, {})]
+    assert run("nuclei", "--pages", "pages.txt", file=nuclei_report(tmp_path, "a", "b", "c")).exit_code == 1
+    assert (tmp_path / "pages.txt").read_text() == f"{SHOP}a\n"
+
+
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [
