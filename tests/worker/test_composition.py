@@ -8,6 +8,7 @@ import pytest
 
 from runtime.clock import utc_now
 from storage.db.engine import rows
+from storage.db.shared_clock import SharedClock
 from tests.support.database.databases import on_sqlite
 from tests.support.factories import make_settings
 from tests.support.processes.gunicorn_process import free_port
@@ -20,6 +21,21 @@ def test_no_ticket_links_to_a_console_that_is_not_served(tmp_path: Path, changes
     base = {"PUBLIC_BASE_URL": "https://relay.example.com"}
     assert composition.compose_event_options(make_settings(tmp_path, base)).public_base_url == base["PUBLIC_BASE_URL"]
     assert composition.compose_event_options(make_settings(tmp_path, base | changes)).public_base_url is None
+
+
+@on_sqlite
+def test_what_is_due_by_time_alone_does_not_run_with_every_approval(
+    database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: dict[str, bool] = {}
+
+    def note(name: str, *_: object, takes_wake_ups: bool = True) -> None:
+        made[name] = takes_wake_ups
+
+    monkeypatch.setattr(composition, "BackgroundTask", note)
+    settings = make_settings(tmp_path, {"ALERT_SLACK_URL": "https://hooks.example.com/x"})
+    composition.compose_background_tasks(settings, SharedClock(utc_now))
+    assert {name for name, takes_wake_ups in made.items() if not takes_wake_ups} == {"alerts", "audit-chain", "retention"}
 
 
 @on_sqlite
