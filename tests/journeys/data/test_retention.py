@@ -17,8 +17,7 @@ from storage.secrets.vault import Vault
 from tests.support.database.databases import on_sqlite
 from tests.support.factories import Customer, environment, make_exports
 from tests.support.http.storefront import ADA, give_shop, plant_captures, receive
-from tests.support.processes.workers import RISKRELAY, UnluckyWorker, notify_workers, wait_until
-from tests.support.servers.redis_and_postgres import RedisServer
+from tests.support.processes.workers import RISKRELAY, UnluckyWorker, wait_until
 
 #: Batches enough to be caught in the middle of them.
 MANY: Final = 30 * EXPORTS_AT_ONCE
@@ -81,16 +80,14 @@ def test_a_prune_that_is_killed_has_archived_all_that_it_removed(database: str, 
 
 
 @on_sqlite
-def test_a_worker_removes_what_is_over_by_itself(
-    unlucky: Callable[..., UnluckyWorker], redis: RedisServer, customer: Customer
-) -> None:
+def test_a_worker_removes_what_is_over_by_itself(unlucky: Callable[..., UnluckyWorker], customer: Customer) -> None:
     make_exports(customer, 3, utc_now() - timedelta(days=91))
     [young] = make_exports(customer, 1, utc_now())
     with unlucky("--prune-after", "2") as worker:
         worker.go()
         wait_until(lambda: worker.has_logged("worker started"))
         assert len(left()) == 4
-        wait_until(lambda: notify_workers(redis) and left() == {young})
+        wait_until(lambda: left() == {young})
         wait_until(lambda: worker.has_logged("expired records deleted"))
     [line] = [line for line in worker.log_lines if line["message"] == "expired records deleted"]
     assert line["count"] == 3

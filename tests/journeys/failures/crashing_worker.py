@@ -49,6 +49,7 @@ def main() -> None:
         _step_with(asked.clock)
     if asked.prune_after is not None:
         vars(retention)["FIRST_RUN_AFTER"] = timedelta(seconds=asked.prune_after)
+        vars(retention)["POLL_S"] = 1.0
     if asked.at:
         POINTS[asked.at](_Once(signal.Signals[f"SIG{asked.signal}"]))
     logging.getLogger(__name__).info("waiting for its cue")
