@@ -150,17 +150,25 @@ def _decisions(export: PolledExport, now_ms: int) -> str:
         tail += f', "dismissal": {{{why}, "at": {_moment(export.finished_at)}}}'
     if _is_snoozed(export, now_ms):
         tail += f', "snoozed_until": {_moment(export.snoozed_until)}'
-    kind, approver = "user", _number(export.approved_by_user_id)
-    if export.approved_by_rule_id is not None:
-        kind, approver = "rule", f'"{export.approved_by_rule_id}"'
     # A prepared export may wait for the target of the rule.
-    if export.approved_at is not None and approver != "null":
-        tail += f', "approved_by": {{"kind": "{kind}", "id": {approver}, "name": {_text(export.approved_by_name)}}}'
+    if export.approved_at is not None:
+        tail += _approver(export)
     if export.siblings is not None:
         tail += f', "siblings": {export.siblings}'
     if export.original_ticket is not None:
         tail += f', "original_ticket": {export.original_ticket}'
     return tail
+
+
+def _approver(export: PolledExport) -> str:
+    """Write who approved it; the operator at the command line is neither a rule nor a user."""
+    if export.approved_by_rule_id is not None:
+        known = f'"kind": "rule", "id": "{export.approved_by_rule_id}"'
+    elif export.approved_by_user_id is not None:
+        known = f'"kind": "user", "id": {export.approved_by_user_id}'
+    else:
+        return ""
+    return f', "approved_by": {{{known}, "name": {_text(export.approved_by_name)}}}'
 
 
 def _is_snoozed(export: PolledExport, now_ms: int) -> bool:
