@@ -92,7 +92,7 @@ def advance(
     changed = _noted(fixed, PlaceChange.FIXED, exports, sets) + _noted(informing, PlaceChange.REOPENED, exports, sets)
     note(changed, postback.scan_run_id, now)
     # A run that takes back its own fix has changed nothing, unless an event of the fix exists already.
-    taken_back = [each for each in reported if each not in reopened]
+    taken_back = [each for each, (_, outcome) in zip(reported, back, strict=True) if outcome is not RunOutcome.REOPENED]
     note(_noted(taken_back, PlaceChange.REOPENED, exports, sets), postback.scan_run_id, now, replaces=False)
     return LifeCycleChanges(len(fixed), len(reopened), renewed, open_again)
 
