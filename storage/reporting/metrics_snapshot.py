@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
+from threading import Lock
 from typing import Any, Final
 
 from peewee import SQL, Case, DatabaseError, Select, Tuple, fn
@@ -236,14 +237,23 @@ def _counted_on(tally: ExportCount) -> tuple[ExportCount, bool]:
     return ExportCount(tally.began_at, after, counts), sum(row[3] for row in found) < COUNT_BATCH
 
 
+#: Where no lock file can be made.
+_IN_PROCESS: Final = Lock()
+
+
 @contextmanager
 def _alone(file: Path, now: datetime) -> Iterator[bool]:
-    """Yield whether this caller holds the lock file, and note since when; without a lock file, every caller holds it."""
+    """Yield whether this caller holds the lock file, and note since when; without one, a caller of each process is alone."""
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError:
-        yield True
+        is_taken = _IN_PROCESS.acquire(blocking=False)
+        try:
+            yield is_taken
+        finally:
+            if is_taken:
+                _IN_PROCESS.release()
         return
     try:
         is_taken = try_lock(descriptor)

@@ -3,7 +3,7 @@
 import json
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -387,6 +387,25 @@ def test_without_a_folder_each_process_looks_for_itself(tmp_path: Path) -> None:
     assert one.figures(NOW) == one.figures(in_s(0.5))
     assert len(looks.lasts) == 1
     assert two.figures(NOW) is not None
+    assert len(looks.lasts) == 2
+
+
+def test_without_a_folder_one_scrape_of_a_process_looks_at_a_time(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    looks = Looks()
+    shared = SnapshotCache(tmp_path / "file" / "snapshot.json", looks)
+    first = shared.figures(NOW)
+    looks.cue.clear()
+    looks.began.clear()
+    with ThreadPoolExecutor(2) as pool:
+        under_way = pool.submit(shared.figures, in_s(15))
+        assert looks.began.wait(20)
+        meanwhile = pool.submit(shared.figures, in_s(15))
+        found = wait([meanwhile], timeout=2).done
+        looks.cue.set()
+        assert found
+        assert meanwhile.result() == first
+        assert under_way.result() != first
     assert len(looks.lasts) == 2
 
 
