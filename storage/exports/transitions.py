@@ -558,14 +558,19 @@ def _conflict(transition: Transition, export_id: str, status: ExportStatus) -> C
 
 
 def _unblock(
-    export: LockedExport, validation: Validation, now: datetime, actor: str, default: DefaultSecret | None, is_recorded: bool
+    export: LockedExport,
+    validation: Validation,
+    now: datetime,
+    actor: str,
+    default: DefaultSecret | None,
+    records_validation: bool,
 ) -> None:
     """Resume the blocked target of an export whose address may be used again; one in another state stays as it is."""
     target_id = str(export.target_id)
     if not validation.has_passed:
         raise ValidationFailed(not_active(TargetStatus.BLOCKED, validation.reason))
     # Either also locks the target until the transaction ends.
-    if is_recorded:
+    if records_validation:
         targets.record_validation(target_id, export.account_id, validation, now, actor)
     else:
         validations.request(target_id, export.account_id, now, actor)
