@@ -330,11 +330,13 @@ def end_waiting(target_ids: Sequence[str], now: datetime, worker: str, limit: in
 
     An export that is being sent at this moment is left to its worker. The caller holds the transaction.
     """
+    if not target_ids:
+        return 0
     number = 0
     is_unsent = (ExportRow.status != ExportStatus.DELIVERING.value) | (ExportRow.due_at <= now)
     waiting = ExportRow.select(ExportRow.id, ExportRow.status, ExportRow.target)
     waiting = waiting.where(ExportRow.due_at.is_null(False), is_unsent).limit(limit)
-    for off, transition in _WHEN_OFF.items() if target_ids else ():
+    for off, transition in _WHEN_OFF.items():
         turned_off = TargetRow.select(TargetRow.id).where(TargetRow.id.in_(target_ids), TargetRow.status == off.value)
         found = tuples(for_update(waiting.where(ExportRow.target.in_(turned_off)), "FOR UPDATE SKIP LOCKED"))
         # A worker that died may have sent it.

@@ -97,7 +97,7 @@ def retry_elsewhere(
         if events:
             append(now, actor, "approve_events", export_id, " ".join(events))
         changes = {
-            **(transitions.restart(now) if was_there else transitions.restart(now) | {"due_at": now}),
+            **transitions.restart(now),
             "target": target_id,
             "events": events,
             "body": frozen_body(held[0], target_id, approved_at),
@@ -105,6 +105,9 @@ def retry_elsewhere(
             # An unknown outcome at the former target says nothing about this one, which may have got the export before.
             "is_outcome_unknown": was_there,
         }
+        if not was_there:
+            # No issue of this export is looked for there.
+            changes["due_at"] = now
         transitions.transition_many(held, Transition.RETRY, now, actor, export.target_id, **changes)
         deliveries.follow(export_id, target_id, events, now)
         return get(export_id)
