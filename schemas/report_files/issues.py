@@ -56,7 +56,7 @@ class ScanIssue:
 
 @dataclass(frozen=True, slots=True)
 class VisitedPages:
-    """Pages that a scanner visited, also those without issues, and the rules that it checked.
+    """Pages that a scanner visited, also those without issues, and the rules that it checked there.
 
     `rules` are as in a postback. Other scanners' findings are not fixed by its reports.
     """

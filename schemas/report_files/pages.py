@@ -79,7 +79,8 @@ def run_number(content: bytes) -> int:
 def prepare(issues: Iterable[ScanIssue], scan_run_id: int, report: bytes, visited: VisitedPages) -> PreparedImport:
     """Return the postbacks of a report's issues, in the order of the report.
 
-    `visited` pages without issues have a postback, too, so that their findings can be fixed.
+    `visited` pages without issues have a postback, too, so that their findings can be fixed. Other pages were visited by the
+    scanners of their issues.
     Idempotency-Keys depend on the bytes of the report: another report with the same issues is not a repeat.
     """
     by_page: dict[str, dict[tuple[str, str], ScanIssue]] = {}
@@ -94,12 +95,16 @@ def prepare(issues: Iterable[ScanIssue], scan_run_id: int, report: bytes, visite
         urls.setdefault(key, url)
         found, place = by_page.setdefault(key, {}), (_code(issue).lower(), issue.location)
         found[place] = _more_severe(found[place], issue) if place in found else issue
+    checked: dict[str, Sequence[str]] = {}
     for url in filter(None, map(clean_url, visited.urls)):
         by_page.setdefault(page_key(url), {})
         urls.setdefault(page_key(url), url)
-    parts = [(urls[key], part) for key, found in by_page.items() for part in _parts([*found.values()])]
+        checked[page_key(url)] = visited.rules
+    parts = [(key, part) for key, found in by_page.items() for part in _parts([*found.values()])]
     digest = hashlib.sha256(report).digest()
-    postbacks = tuple(_postback(url, part, scan_run_id, digest, visited.rules) for url, part in parts)
+    postbacks = tuple(
+        _postback(urls[key], part, scan_run_id, digest, checked.get(key) or _all_of_scanners(part)) for key, part in parts
+    )
     included = sum(len(part) for _, part in parts)
     too_many = sum(map(len, by_page.values())) - included
     return PreparedImport(scan_run_id, len(urls), included, postbacks, _skipped(without_page, too_many))
@@ -200,6 +205,11 @@ def _postback(
         "issues": _allowed_entries(issues),
     }
     return PagePostback(url, body, hashlib.sha256(digest + _json(body)).hexdigest())
+
+
+def _all_of_scanners(issues: Sequence[ScanIssue]) -> list[str]:
+    """Return all rules of the scanners that named a page: another one of the report may not have visited it."""
+    return sorted({f"{_code(issue).partition(':')[0]}:*" for issue in issues})
 
 
 def _allowed_entries(issues: Sequence[ScanIssue]) -> list[dict[str, Any]]:

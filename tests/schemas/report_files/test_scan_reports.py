@@ -6,6 +6,7 @@ import json
 import time
 import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +21,7 @@ from schemas.intake.scanner import MAX_ISSUES, PostbackForm
 from schemas.report_files.document import MAX_REPORT_BYTES, UnreadableReport
 from schemas.report_files.formats import FORMATS, read_report, recognize
 from schemas.report_files.issues import ScanIssue
-from schemas.report_files.pages import MAX_POSTBACK_BYTES, PreparedImport, clean_url, run_number
+from schemas.report_files.pages import MAX_POSTBACK_BYTES, PreparedImport, clean_url, prepare, run_number
 from tests.support.scan_reports import FILES, REPORTS, SHOP, imported, prepared, read_issues
 
 ROOT: Final = Path(__file__).resolve().parents[3]
@@ -694,6 +695,23 @@ def test_an_audit_of_lighthouse_that_failed_has_not_checked_the_page() -> None:
     checked = CheckedRules(postback.body["page"]["rules"])
     assert "lighthouse:label" in checked
     assert "lighthouse:image-alt" not in checked
+
+
+def test_a_tool_of_a_report_of_several_has_not_checked_the_pages_of_another() -> None:
+    def run(tool: str, path: str) -> dict[str, Any]:
+        place = {"physicalLocation": {"artifactLocation": {"uri": f"{SHOP}{path}"}}}
+        return {"tool": {"driver": {"name": tool}}, "results": [{"ruleId": "r", "locations": [place]}]}
+
+    content = json.dumps({"version": "2.1.0", "runs": [run("One", "a"), run("Two", "b"), run("Two", "c")]}).encode()
+    report = read_report(content, "sarif")
+    found = prepare(report.issues, 7, content, replace(report.visited, urls=(f"{SHOP}b", f"{SHOP}d")))
+    # Somebody said of the second and the last one that they were visited.
+    assert [(each.url.removeprefix(SHOP), each.body["page"]["rules"]) for each in found.postbacks] == [
+        ("a", ["one:*"]),
+        ("b", ["one:*", "two:*"]),
+        ("c", ["two:*"]),
+        ("d", ["one:*", "two:*"]),
+    ]
 
 
 def test_a_visited_page_with_issues_has_no_second_postback() -> None:
