@@ -52,7 +52,7 @@ class ExportSort(StrEnum):
 class ListQuery:
     """What a list has: what has any of the values of each member, and all `words`; an empty one has no effect."""
 
-    #: None for the operator: every account.
+    #: None for the operator: the exports of every account; findings are always those of one.
     account_id: int | None = None
     severities: tuple[str, ...] = ()
     project_ids: tuple[int, ...] = ()

@@ -92,7 +92,10 @@ def cancel_unstarted(target_id: str, requested_at: datetime, now: datetime, acto
 
 
 def stop_waiting(target_id: str, requested_at: datetime, now: datetime, actor: str, *expected: Any) -> bool:
-    """Stop waiting for a worker that has begun, as `cancel_unstarted` does; its result still counts if it returns."""
+    """Take back a validation that may have begun, if `expected` holds; the worker's result still counts if it returns.
+
+    What is returned and recorded is as in `cancel_unstarted`.
+    """
     with transaction():
         is_same = TargetRow.validation_asked_at == requested_at
         if not compare_and_swap(TargetRow, target_id, is_same, *expected, validation_asked_at=None):
