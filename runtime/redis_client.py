@@ -4,11 +4,13 @@ Behind Sentinels a client asks them for the master whenever it opens a connectio
 failover. Sentinels and server together may take as long as one server does otherwise.
 """
 
+from contextlib import suppress
 from typing import Any, Final
 
 from redis import Redis
 from redis.backoff import NoBackoff
 from redis.connection import Connection, ConnectionPool, SSLConnection, UnixDomainSocketConnection
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.retry import Retry
 from redis.sentinel import Sentinel, SentinelConnectionPool
 
@@ -35,11 +37,33 @@ def connect(url: str, timeout_s: float | None = TIMEOUT_S, most_connections: int
     return Redis.from_pool(pool)
 
 
+class _Sentinels:
+    """Sentinels that are asked with the servers' password first, then without it.
+
+    Commonly Redis has a password and its Sentinels have none; they refuse one then.
+    """
+
+    def __init__(self, where: RedisUrl, timeout_s: float) -> None:
+        asking: dict[str, Any] = {**_tls(where), **_timeouts(timeout_s, 1.0), "retry": Retry(NoBackoff(), 0)}
+        # Two lists: redis-py moves who answered to the top of one, while other threads go through it.
+        self._asked = [Sentinel(where.places, sentinel_kwargs={**asking, **_credentials(where)})]
+        if where.password is not None:
+            self._asked.append(Sentinel(where.places, sentinel_kwargs=asking))
+
+    def discover_master(self, service_name: str) -> tuple[str, int]:
+        """Return the master's host and port; this is what the pool calls before it connects. Raises a RedisError."""
+        *first, last = self._asked
+        for sentinels in first:
+            with suppress(RedisConnectionError):
+                return _master_of(sentinels, service_name)
+        return _master_of(last, service_name)
+
+
 def _behind_sentinels(where: RedisUrl, service: str, timeout_s: float | None, limits: dict[str, Any]) -> ConnectionPool:
     part_s = _SENTINELS_PART * (timeout_s or TIMEOUT_S) / len(where.places)
     return SentinelConnectionPool(
         service,
-        _sentinels(where, part_s),
+        _Sentinels(where, part_s),
         db=where.database,
         ssl=where.is_tls,
         **where.tls_files,
@@ -49,17 +73,9 @@ def _behind_sentinels(where: RedisUrl, service: str, timeout_s: float | None, li
     )
 
 
-def _sentinels(where: RedisUrl, timeout_s: float) -> Sentinel:
-    """Return the Sentinels, which are asked with the servers' password first, then without it.
-
-    Commonly Redis has a password and its Sentinels have none; they refuse one then.
-    """
-    tls = {"ssl": True, **where.tls_files} if where.is_tls else {}
-    asking: dict[str, Any] = {**tls, **_timeouts(timeout_s, 1.0), "retry": Retry(NoBackoff(), 0)}
-    sentinels = Sentinel(where.places, sentinel_kwargs={**asking, **_credentials(where)})
-    if where.password is not None:
-        sentinels.sentinels += Sentinel(where.places, sentinel_kwargs=asking).sentinels
-    return sentinels
+def _master_of(sentinels: Sentinel, service_name: str) -> tuple[str, int]:
+    host, port = sentinels.discover_master(service_name)
+    return host, port
 
 
 def _server(where: RedisUrl) -> dict[str, Any]:
@@ -69,6 +85,10 @@ def _server(where: RedisUrl) -> dict[str, Any]:
     [(host, port)] = where.places
     tls = {"connection_class": SSLConnection, **where.tls_files} if where.is_tls else {"connection_class": Connection}
     return {"host": host, "port": port, **tls, **common}
+
+
+def _tls(where: RedisUrl) -> dict[str, Any]:
+    return {"ssl": True, **where.tls_files} if where.is_tls else {}
 
 
 def _credentials(where: RedisUrl) -> dict[str, Any]:
