@@ -133,7 +133,8 @@ STRANGE: Final = """() => {
     + "plaintext, marquee, animate, set, foreignObject, meta[http-equiv], script:not([src]), [srcdoc], [style]";
   for (const each of document.querySelectorAll(never)) found.push(each.outerHTML.slice(0, 200));
   for (const each of document.querySelectorAll("*")) for (const { name, value } of each.attributes) {
-    if (name.startsWith("on") || name === "autofocus" && !each.matches("#token, a.primary")) found.push(`${each.localName} ${name}`);
+    const mayFocus = each.matches("#token, a.primary");
+    if (name.startsWith("on") || name === "autofocus" && !mayFocus) found.push(`${each.localName} ${name}`);
     if (!["href", "src", "action", "formaction", "xlink:href"].includes(name) || each.rel === "icon") continue;
     const leads = new URL(value, location);
     const isOwn = leads.origin === location.origin;
