@@ -58,7 +58,7 @@ _CELERY_READY: Final = "bench:celery"
 EXPORTS: Final = {"product": 5000, "celery": 1500, "rq": 300}
 QUICK_EXPORTS: Final = {"product": 2000, "celery": 500, "rq": 100}
 #: What the product is held to, as times of theirs, and under which name.
-AIMS: Final = {"rq": ("delivery_vs_stock_rq", 40.0), "celery": ("delivery_vs_celery", 8.0)}
+AIMS: Final = {"rq": ("delivery_vs_stock_rq", 40.0), "celery": ("delivery_vs_celery", 9.0)}
 PROMISED: Final = tuple(name for name, _ in AIMS.values())
 
 
