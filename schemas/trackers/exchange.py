@@ -186,7 +186,7 @@ class Tracker(Protocol):
         """Reopen or close the issue of an event; returns False where its workflow does not allow that."""
 
     def redact(self, access: TrackerAccess, event: TrackerEvent) -> Steps[None]:
-        """Overwrite title and description of the issue of an event; afterwards they are."""
+        """Overwrite title and description of the issue of an event; returns only if the tracker shows that it did."""
 
     def held_until_s(self, response: TrackerResponse) -> float | None:
         """Return until when the tracker wants no more requests, in seconds since 1970; None where it says nothing."""

@@ -50,7 +50,7 @@ class ExportSort(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ListQuery:
-    """What a list has: what has any of the values of each member, and all `words`; an empty one has no effect."""
+    """The filters of a list: any of the values of each member, and all `words`. An empty member has no effect."""
 
     #: None for the operator: the exports of every account; findings are always those of one.
     account_id: int | None = None
@@ -66,7 +66,7 @@ class ListQuery:
 
 @dataclass(frozen=True, slots=True)
 class ExportQuery(ListQuery):
-    """Which exports a list has."""
+    """The filters of a list of exports."""
 
     statuses: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()

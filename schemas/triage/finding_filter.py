@@ -16,7 +16,7 @@ _MAX_WORDS: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class FindingQuery(ListQuery):
-    """Which findings of an account a list has."""
+    """The filters of a list of an account's findings."""
 
     states: tuple[str, ...] = ()
     #: Digests of pages, as `schemas.intake.page_url` makes them; for the console.

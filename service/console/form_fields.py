@@ -1,4 +1,4 @@
-"""What forms of the console have in common: their fields as they arrive, and how their texts are read."""
+"""The fields of a submitted form of the console, and how their texts are read."""
 
 import re
 from collections.abc import Mapping, Sequence

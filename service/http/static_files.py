@@ -1,4 +1,4 @@
-"""Files of pages: served by name, without authentication, because they contain no data; no other file is served."""
+"""Serves the files that pages load, by their names. They contain no data, so no authentication is needed."""
 
 from collections.abc import Mapping
 from functools import cache
