@@ -10,6 +10,7 @@ from typing import Any, Final
 from redis import Redis
 from redis.backoff import NoBackoff
 from redis.connection import Connection, ConnectionPool, SSLConnection, UnixDomainSocketConnection
+from redis.driver_info import DriverInfo
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.retry import Retry
 from redis.sentinel import Sentinel, SentinelConnectionPool
@@ -20,6 +21,8 @@ from schemas.settings.redis_url import RedisUrl, parse_redis_url
 TIMEOUT_S: Final = 0.5
 #: The Sentinels' part of the time to connect, divided among them: one that hangs leaves time for the others.
 _SENTINELS_PART: Final = 0.5
+#: Nothing is repeated. The client's name and version are read once: by default each connection reads its installed metadata.
+_COMMON: Final[dict[str, Any]] = {"retry": Retry(NoBackoff(), 0), "driver_info": DriverInfo()}
 
 
 def connect(url: str, timeout_s: float | None = TIMEOUT_S, most_connections: int | None = None) -> Redis:
@@ -29,7 +32,7 @@ def connect(url: str, timeout_s: float | None = TIMEOUT_S, most_connections: int
     Raises ValidationError.
     """
     where = parse_redis_url(url)
-    limits: dict[str, Any] = {"max_connections": most_connections, "retry": Retry(NoBackoff(), 0)}
+    limits: dict[str, Any] = {"max_connections": most_connections, **_COMMON}
     if where.service is None:
         pool = ConnectionPool(**_server(where), **_timeouts(timeout_s, 1.0), **limits)
     else:
@@ -44,7 +47,7 @@ class _Sentinels:
     """
 
     def __init__(self, where: RedisUrl, timeout_s: float) -> None:
-        asking: dict[str, Any] = {**_tls(where), **_timeouts(timeout_s, 1.0), "retry": Retry(NoBackoff(), 0)}
+        asking: dict[str, Any] = {**_tls(where), **_timeouts(timeout_s, 1.0), **_COMMON}
         # Two lists: redis-py moves who answered to the top of one, while other threads go through it.
         self._asked = [Sentinel(where.places, sentinel_kwargs={**asking, **_credentials(where)})]
         if where.password is not None:

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any
 
 import gevent
+import gevent.threadpool  # gevent would import it in each process that serves, which share what is imported here
 from gevent import monkey
 
 from runtime import dns_resolver, error_reports, logs, metrics, tls_key_log, tracing

@@ -12,7 +12,7 @@ from socket import SOCK_STREAM
 from typing import Any, ClassVar, Final
 
 import gevent
-from gevent import monkey, socket
+from gevent import socket
 from gunicorn.http.errors import LimitRequestHeaders, LimitRequestLine, ParseException
 from gunicorn.util import write_nonblock
 from gunicorn.workers.ggevent import GeventWorker
@@ -68,12 +68,10 @@ class ServiceWorker(GeventWorker):  # type: ignore[misc]  # gunicorn has no anno
         self._yield_to_others = Yielder()
 
     def patch(self) -> None:
-        """Patch what the parent has left to its children.
+        """Give gevent the sockets that the parent has opened; the parent has patched what an application uses.
 
-        Patching everything again, as gunicorn would, touches every object, and no memory would be shared with the parent.
+        Patching again, as gunicorn would, touches every object, and no memory would be shared with the parent.
         """
-        monkey.patch_os()
-        monkey.patch_signal()
         self.sockets = [socket.socket(each.FAMILY, SOCK_STREAM, fileno=each.sock.detach()) for each in self.sockets]
 
     def handle(self, listener: Any, client: Any, addr: Any) -> None:

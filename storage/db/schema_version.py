@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from playhouse.migrations import Runner
 
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
+#: Read when this module is imported: an upgrade replaces the files of processes that still run the older version.
+_KNOWN: Final = tuple(sorted(path.stem for path in MIGRATIONS.glob("[0-9]*.py")))
 
 #: The table of the names of the migrations that have run.
 HISTORY: Final = "schema_migrations"
@@ -97,7 +99,7 @@ def version() -> str:
 
 def known() -> list[str]:
     """Return the names of this version's migrations, in the order they run in."""
-    return sorted(path.stem for path in MIGRATIONS.glob("[0-9]*.py"))
+    return list(_KNOWN)
 
 
 def inspect() -> SchemaState:
@@ -108,10 +110,10 @@ def inspect() -> SchemaState:
         raise OperationalError(getattr(error, "strerror", None) or str(error)) from error
     except sqlite3.DatabaseError as damaged:
         return SchemaState(damage=str(damaged))
-    ours = known()
-    if tables and not applied & {*ours}:
+    if tables and not applied & {*_KNOWN}:
         return SchemaState(foreign=tuple(sorted(tables)))
-    return SchemaState(pending=tuple(name for name in ours if name not in applied), unknown=tuple(sorted(_unknown(applied))))
+    pending = tuple(name for name in _KNOWN if name not in applied)
+    return SchemaState(pending=pending, unknown=tuple(sorted(_unknown(applied))))
 
 
 def is_current() -> bool:
@@ -121,7 +123,7 @@ def is_current() -> bool:
     """
     try:
         applied = _applied()
-        return applied.issuperset(known()) and not _unknown(applied)
+        return applied.issuperset(_KNOWN) and not _unknown(applied)
     except DatabaseError:
         # There is no history.
         return False
@@ -140,7 +142,7 @@ def migrate() -> list[str]:
     with connection(), exclusive(Lock.MIGRATE, wait=True):
         # The previous holder of the lock may have been of a newer version.
         names = _require_fit()
-        if len(names) < len(known()):
+        if len(names) < len(_KNOWN):
             _rename_applied()
         if names:
             _run_all()
@@ -154,8 +156,8 @@ def current_names(applied: Iterable[str]) -> set[str]:
 
 def _unknown(applied: set[str]) -> set[str]:
     """Return the migrations of newer versions that do not say that they keep this one working."""
-    newest = max(known())
-    found = {name: _SINCE.search(name) for name in applied.difference(known())}
+    newest = _KNOWN[-1]
+    found = {name: _SINCE.search(name) for name in applied.difference(_KNOWN)}
     return {name for name, since in found.items() if since is None or since[1] > newest[: len(since[1])]}
 
 

@@ -5,6 +5,7 @@ import ssl
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.metadata import Distribution
 from pathlib import Path
 from typing import Final
 
@@ -117,6 +118,14 @@ def test_redis_is_not_reached_with_a_wrong_or_missing_password(url: str, caplog:
             assert WakeUpQueue(client).notify() is False
     assert "hunter2" not in caplog.text
     assert "Redis unavailable" in caplog.text
+
+
+def test_a_connection_does_not_read_the_clients_metadata_again(
+    server: PortRedis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Distribution, "from_name", lambda name: pytest.fail(f"metadata of {name} was read"))
+    with redis_client.connect(server.url) as client:
+        assert client.ping()
 
 
 def test_a_database_of_its_own_is_kept_apart(server: PortRedis) -> None:

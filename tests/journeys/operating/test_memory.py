@@ -71,6 +71,13 @@ def test_only_tracing_loads_opentelemetry(tmp_path: Path, endpoint: dict[str, st
     assert (ran.stdout, ran.returncode) == (f"{loaded}\n", 0), ran.stderr
 
 
+def test_gevents_threads_are_imported_before_the_processes_of_a_service_are_forked(database: str, tmp_path: Path) -> None:
+    code = "import sys; import service.server.gunicorn_config; print('gevent.threadpool' in sys.modules)"
+    settings = environment(tmp_path, DATABASE_URL=database)
+    ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=settings, capture_output=True, text=True, check=False)
+    assert (ran.stdout, ran.returncode) == ("True\n", 0), ran.stderr
+
+
 def test_the_processes_of_a_service_share_the_application(database: str, redis: RedisServer, tmp_path: Path) -> None:
     settings = environment(tmp_path, DATABASE_URL=database, REDIS_URL=redis.url, WEB_PROCESSES="2", **LOOPBACK)
     with Service(settings, forked=False) as service:

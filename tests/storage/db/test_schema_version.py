@@ -292,6 +292,17 @@ def test_migrations_that_keep_this_version_working_are_accepted(empty: str) -> N
         assert schema_version.is_current()
 
 
+def test_a_running_process_ignores_migrations_that_an_upgrade_adds(
+    empty: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema_version.migrate()
+    (tmp_path / "0999_newer.py").touch()
+    monkeypatch.setattr(schema_version, "MIGRATIONS", tmp_path)
+    with connection():
+        assert schema_version.is_current()
+    assert schema_version.inspect() == SchemaState()
+
+
 @pytest.mark.parametrize("name", ["0999_less_since_0998", "0999_since_0001_less", "0999_less"])
 def test_a_migration_that_breaks_this_version_is_not(empty: str, name: str) -> None:
     schema_version.migrate()
