@@ -17,7 +17,7 @@ from schemas.intake.scanner import SEVERITIES
 from schemas.targets.target import FAILING, TargetStatus
 from storage.db.columns import columns, read
 from storage.db.engine import database
-from storage.db.models import AccountRow, ApprovalRuleRow, ExportRow, RecoveryRow, TargetRow
+from storage.db.models import AccountRow, ExportRow, RecoveryRow, TargetRow
 from storage.exports.queries import last_error
 from storage.reporting import menu_counts
 from storage.targets import targets
@@ -65,15 +65,6 @@ class UnavailableTarget:
 
 
 @dataclass(frozen=True, slots=True)
-class StoppedRule:
-    """An approval rule that stopped by itself."""
-
-    id: str
-    name: str
-    stopped_reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class RunningRecovery:
     """A running recovery with its target and account."""
 
@@ -117,13 +108,6 @@ def waiting_by_severity(account_id: int, now: datetime) -> dict[str, int]:
     counted = Select([part], [part.c.severity_rank, fn.COUNT(part.c.severity_rank)]).group_by(part.c.severity_rank)
     found = {int(rank): int(number) for rank, number in counted.bind(database).tuples()}
     return {SEVERITIES[rank]: found[rank] for rank in sorted(found, reverse=True)}
-
-
-def list_stopped_rules(account_id: int, limit: int) -> list[StoppedRule]:
-    """Return up to `limit` of an account's approval rules that stopped by themselves."""
-    r = ApprovalRuleRow
-    found = r.select(*columns(StoppedRule, r)).where(r.account == account_id, r.stopped_reason.is_null(False))
-    return read(StoppedRule, found.order_by(r.id.desc()).limit(limit))
 
 
 def count_leases() -> int:

@@ -1,8 +1,9 @@
 """`/console/overview`: what waits, whether it gets better, and what needs a person."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
@@ -11,8 +12,9 @@ import falcon
 from runtime.clock import utc_now
 from schemas.exports.state_machine import IN_PROGRESS, ExportStatus
 from schemas.targets.error_help import help_for
-from schemas.targets.target import ASKED_FOR, BREAKER_OPEN, FAILING, RESTORED, TargetStatus
+from schemas.targets.target import ASKED_FOR, FAILING, TargetStatus
 from schemas.targets.validations import FAILED as VALIDATION_FAILED
+from schemas.triage.approval_rules import ApprovalRule
 from schemas.triage.export_filter import ExportQuery
 from service.api.health import OK, VITAL
 from service.console import charts
@@ -20,6 +22,7 @@ from service.console.charts import ChartedTrend
 from service.console.health_cards import HealthCard, health_cards
 from service.console.layout import CONSOLE, ConsolePage, PageLayout
 from service.console.sessions import ConsoleUser
+from service.console.triage.rules import STOPS
 from service.console.triage.ticket_list import MAX_PROJECTS
 from service.console.wording import bounded, count, duration
 from storage.accounts import projects
@@ -38,20 +41,16 @@ _MAX_TRENDS: Final = 500
 #: Trends are shown for this many times as long as they took to read: reading them takes a fortieth of the time at most.
 _SHOWN_FOR: Final = 40
 
-#: What to do about a target, by its status or the reason of its pause; for the others, the reason explains it.
-_ADVICE: Final[Mapping[str, str]] = {
-    TargetStatus.PAUSED: "It was paused, and its approved exports wait. Resume it when it may receive again.",
-    TargetStatus.DISABLED: "It was disabled, and its approved exports fail. Resume it if it is still in use.",
-    RESTORED: "It was restored from a backup. Check which tickets the receiver already has, then resume it.",
-    BREAKER_OPEN: "Too many attempts in a row failed. Fix the receiver, then ping it; RiskRelay retries automatically.",
-}
 #: The list of deliveries that failed or were blocked.
 _FAILED: Final = "/deliveries?view=failed"
 #: The charts of findings, of the same days.
 _TRENDS: Final = f"/findings/trends?days={TREND_DAYS}"
 _SECOND: Final = timedelta(seconds=1)
-_WAIT: Final = "Nothing to do: its receiver asked RiskRelay to wait. Deliveries continue automatically."
-_FAILING: Final = "Open one of its deliveries to see the receiver's response. Fix the receiver, then ping the target."
+#: Why a target fails whose attempts left no error code, and what to do.
+_UNEXPLAINED: Final = (
+    "Its last deliveries failed.",
+    "Open one of its deliveries to see the receiver's response. Fix the receiver, then ping the target.",
+)
 
 
 class Number(NamedTuple):
@@ -112,21 +111,22 @@ class OverviewPage(ConsolePage):
         counts = dashboard_queries.count_account(user.account_id)
         is_new = not (counts.has_targets or counts.has_exports)
         shown_projects = projects.list_page(user.account_id, MAX_PROJECTS) if user.may("/findings") else []
-        figures = self._figures(user.account_id, counts, cards)
+        figures = self._figures(user, counts, cards)
         return {**shown, "has_database": True, "is_new": is_new, "projects": shown_projects, **figures}
 
-    def _figures(self, account_id: int, counts: AccountCounts, cards: Sequence[HealthCard]) -> dict[str, Any]:
-        now = utc_now()
+    def _figures(self, user: ConsoleUser, counts: AccountCounts, cards: Sequence[HealthCard]) -> dict[str, Any]:
+        account_id, now = user.account_id, utc_now()
         trend = self._trends(account_id, now)
         due_age_s = metrics_snapshot.due_age_s(now, account_id)
         targets = dashboard_queries.list_unavailable_targets(account_id, now, MAX_ROWS + 1)
+        rules = self._operations.approval_rules.list_page(user.principal)
         return {
             "numbers": [*_numbers(account_id, counts, trend, due_age_s, now)],
             "attention": [
                 *(_of_card(card) for card in cards if card.status != OK),
                 *_of_exports(account_id, counts, due_age_s),
                 *(_of_target(target) for target in targets[:MAX_ROWS]),
-                *_of_rules(account_id),
+                *islice(_of_rules(rules), MAX_ROWS),
             ],
             "has_more_targets": len(targets) > MAX_ROWS,
             "deliveries": trend.deliveries,
@@ -232,26 +232,20 @@ def _of_failures(account_id: int, status: ExportStatus, number: int) -> Attentio
 
 
 def _of_target(target: UnavailableTarget) -> Attention:
-    """Return why a target is in trouble. A hold that the receiver requested is shown as a pause."""
+    """Return why a target is in trouble, in the words of its own page; a hold ends by itself."""
     path, host = f"/targets/{target.id}", urlsplit(target.base_url).hostname or ""
-    if target.status is TargetStatus.ACTIVE and target.held_until is not None:
-        tone, to_do = ("warn", _WAIT) if target.held_reason in ASKED_FOR else ("bad", _ADVICE[BREAKER_OPEN])
-        why = f"{(target.held_reason or '').replace('_', ' ')}; next attempt"
-        return Attention(target.name, host, "held", tone, why, to_do, path, until=target.held_until)
-    if target.status is TargetStatus.ACTIVE:
-        reason = target.validation_reason if target.validation_status == VALIDATION_FAILED else target.last_error
-        why, to_do = help_for(reason) if reason else ("Its last deliveries failed.", _FAILING)
-        return Attention(target.name, host, FAILING, "bad", why, to_do, path)
-    reason = target.status_reason
-    advice = _ADVICE.get(RESTORED if reason == RESTORED else target.status) or help_for(reason or "").fix
-    tone = "warn" if target.status is TargetStatus.PAUSED else "bad"
-    why = (reason or "unknown").replace("_", " ")
-    return Attention(target.name, host, target.status.value, tone, why, advice, path)
+    if target.status is not TargetStatus.ACTIVE:
+        tone = "warn" if target.status is TargetStatus.PAUSED else "bad"
+        return Attention(target.name, host, target.status.value, tone, *help_for(target.status_reason or ""), path)
+    if target.held_until is not None:
+        tone, why_and_fix = "warn" if target.held_reason in ASKED_FOR else "bad", help_for(target.held_reason or "")
+        return Attention(target.name, host, "held", tone, *why_and_fix, path, until=target.held_until)
+    reason = target.validation_reason if target.validation_status == VALIDATION_FAILED else target.last_error
+    return Attention(target.name, host, FAILING, "bad", *(help_for(reason) if reason else _UNEXPLAINED), path)
 
 
-def _of_rules(account_id: int) -> Iterator[Attention]:
-    for rule in dashboard_queries.list_stopped_rules(account_id, MAX_ROWS):
-        why = rule.stopped_reason.replace("_", " ")
-        yield Attention(
-            rule.name, "Approval rule", "stopped", "bad", why, "Fix the reason, then enable the rule again.", "/rules"
-        )
+def _of_rules(rules: Iterable[ApprovalRule]) -> Iterator[Attention]:
+    """Yield why rules stopped, in the words of the list of rules."""
+    for rule in rules:
+        if rule.stopped_reason is not None:
+            yield Attention(rule.name, "Approval rule", "stopped", "bad", *STOPS[rule.stopped_reason], "/rules")

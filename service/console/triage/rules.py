@@ -51,10 +51,10 @@ _MESSAGES: Final[Mapping[tuple[str, str], str]] = {
     ("/labels", "too_short"): "Enter a label.",
 }
 #: Why a rule stopped, and what to do.
-_STOPS: Final[Mapping[str, str]] = {
-    StoppedReason.AUTHOR_LOST_ABILITY.value: "Its author may no longer do this. Turn it on to become its author.",
-    StoppedReason.AUTHOR_DISABLED.value: "Its author is disabled. Turn it on to become its author.",
-    StoppedReason.TARGET_REMOVED.value: "Its target was removed. Edit it to choose another target, then turn it on.",
+STOPS: Final[Mapping[StoppedReason, tuple[str, str]]] = {
+    StoppedReason.AUTHOR_LOST_ABILITY: ("Its author may no longer do this.", "Turn it on to become its author."),
+    StoppedReason.AUTHOR_DISABLED: ("Its author is disabled.", "Turn it on to become its author."),
+    StoppedReason.TARGET_REMOVED: ("Its target was removed.", "Edit it to choose another target, then turn it on."),
 }
 
 
@@ -78,7 +78,7 @@ class RulesPage(ConsolePage):
         return {
             "rules": _in_words(rules, user),
             "lacks_ability": Ability.MANAGE_RULES in user.principal.role_abilities - user.principal.abilities,
-            "stops": _STOPS,
+            "stops": STOPS,
         }
 
 

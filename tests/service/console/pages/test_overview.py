@@ -14,6 +14,7 @@ from runtime.clock import utc_now
 from schemas.base.timestamps import to_ms
 from schemas.intake.scanner import PostbackForm
 from schemas.targets.target import BREAKER_OPEN, RATE_LIMITED, TargetStatus
+from schemas.triage.approval_rules import RuleAction, RuleActionType
 from service.app import create_app
 from service.console.pages import overview
 from storage.db.disk_space import LAST_FULL_WRITE
@@ -33,6 +34,7 @@ from tests.support.factories import (
     make_exports,
     make_failed,
     make_project,
+    make_rule,
     make_settings,
     make_target,
     postback,
@@ -322,13 +324,10 @@ def test_a_target_that_fails_is_shown_before_others_notice(person: ConsoleBrowse
 
 def test_a_rule_that_stopped_says_why(person: ConsoleBrowser, customer: Customer) -> None:
     make_target(customer)
-    execute(
-        "INSERT INTO approval_rules (id, account_id, name, enabled, conditions, action, author_id, stopped_reason, "
-        "created_at, updated_at) VALUES ('rul_1', ?, 'Criticals', ?, '{}', '{}', 1, 'target_removed', 1, 1)",
-        (customer.account_id, True),
-    )
+    make_rule(customer, RuleAction(RuleActionType.LABEL, labels=("shop",)), name="Criticals")
+    execute("UPDATE approval_rules SET enabled = ?, stopped_reason = 'target_removed'", (False,))
     [row] = [row for row in attention(person.get("/overview").text) if row.startswith("Criticals")]
-    assert row.startswith("Criticals Approval rule stopped target removed")
+    assert row.startswith("Criticals Approval rule stopped Its target was removed. Edit it to choose another target")
 
 
 def test_the_oldest_due_export_tells_its_age(person: ConsoleBrowser, customer: Customer) -> None:
@@ -345,14 +344,18 @@ def test_the_oldest_due_export_tells_its_age(person: ConsoleBrowser, customer: C
 
 #: What happens to a target, what it shows then, and a part of what to do.
 TROUBLES = {
-    "blocked": ({"status": "blocked", "status_reason": "address_private"}, "address private", "Correct the URL"),
-    "token": ({"status": "blocked", "status_reason": "tracker_token_rejected"}, "tracker token rejected", "a new token"),
-    "no secret": ({"status": "inactive", "status_reason": "no_secret"}, "no secret", "Set it on"),
-    "paused by hand": ({"status": "paused", "status_reason": "operator"}, "operator", "It was paused"),
-    "restored": ({"status": "paused", "status_reason": "restored"}, "restored", "It was restored from a backup"),
-    "disabled": ({"status": "disabled", "status_reason": "receiver_gone"}, "receiver gone", "It was disabled"),
-    "breaker": ({"held_reason": BREAKER_OPEN}, "breaker open", "RiskRelay retries automatically"),
-    "receiver asked": ({"held_reason": RATE_LIMITED}, "rate limited", "asked RiskRelay to wait"),
+    "blocked": (
+        {"status": "blocked", "status_reason": "address_private"},
+        "its IP address is not allowed",
+        "Correct the URL",
+    ),
+    "token": ({"status": "blocked", "status_reason": "tracker_token_rejected"}, "rejects the token", "Create a new token"),
+    "no secret": ({"status": "inactive", "status_reason": "no_secret"}, "has no signing secret", "Set it on"),
+    "paused by hand": ({"status": "paused", "status_reason": "operator"}, "stopped the target", "Resume the target when"),
+    "restored": ({"status": "paused", "status_reason": "restored"}, "restored from a backup", "Check which tickets"),
+    "disabled": ({"status": "disabled", "status_reason": "receiver_gone"}, "410 Gone", "resume the target"),
+    "breaker": ({"held_reason": BREAKER_OPEN}, "Too many attempts in a row failed.", "sends single test attempts"),
+    "receiver asked": ({"held_reason": RATE_LIMITED}, "429 Too Many Requests.", "continues automatically"),
 }
 
 
@@ -464,7 +467,7 @@ def test_a_hold_says_when_the_next_attempt_is(case: str, person: ConsoleBrowser,
     held_until = to_ms(utc_now() + timedelta(minutes=14, seconds=30))
     execute("UPDATE targets SET held_reason = ?, held_until = ?", (changes["held_reason"], held_until))
     page = person.get("/overview").text.partition(">Needs attention</h2>")[2]
-    assert re.search(rf"{reason}; next attempt <time [^>]+>in 14 min</time>", page)
+    assert re.search(rf"{reason} Next attempt <time [^>]+>in 14 min</time>", page)
 
 
 @on_sqlite
