@@ -17,7 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from runtime.wake_up_queue import WakeUpQueue
 from schemas.base.console_session import SessionEndReason
-from schemas.base.errors import FieldProblem, NotFound, RiskRelayError, ValidationFailed
+from schemas.base.errors import FieldProblem, RiskRelayError, ValidationFailed
 from schemas.settings.definitions import RouteFamily, Settings
 from schemas.version import VERSION
 from service.api.health import ReadinessChecks
@@ -211,7 +211,7 @@ class ConsoleRoute:
         gate.require_one_account(req, user)
         # As permitted now: permissions may have changed while the form was sent.
         user = req.context.user
-        require_permission(self.path.removeprefix(CONSOLE), user.principal, ids)
+        require_permission(self.path.removeprefix(CONSOLE), user.principal, ids, is_operator=user.is_operator)
         return user, form
 
     def read(self, req: falcon.Request) -> Fields:
@@ -247,7 +247,6 @@ class ConsolePage(ConsoleRoute):
     """A page: subclasses set `template`, and return the template's content."""
 
     template: str
-    is_for_operator = False
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, **ids: str) -> None:
         """Render the page."""
@@ -266,10 +265,7 @@ class ConsolePage(ConsoleRoute):
     def _reader(self, req: falcon.Request, resp: falcon.Response, ids: Mapping[str, str]) -> ConsoleUser:
         """Return the user, who may see the page. Raises SignInRequired, Forbidden, NotFound."""
         user = self._layout.gate.authenticate(req, resp)
-        if self.is_for_operator and not user.is_operator:
-            # As if the page did not exist.
-            raise NotFound
-        require_permission(self.path.removeprefix(CONSOLE), user.principal, ids)
+        require_permission(self.path.removeprefix(CONSOLE), user.principal, ids, is_operator=user.is_operator)
         return user
 
 

@@ -38,7 +38,6 @@ class MenuItem(NamedTuple):
     path: str
     icon: str
     has_count: bool = False
-    is_for_operator: bool = False
 
 
 MENU: Final = (
@@ -49,11 +48,11 @@ MENU: Final = (
     MenuItem("Targets", "/targets", "targets", has_count=True),
     MenuItem("Overview", "/overview", "overview"),
     MenuItem("Alerts", "/alerts", "alerts"),
-    MenuItem("Integrations", "/integrations", "integrations", is_for_operator=True),
-    MenuItem("Compliance", "/compliance", "compliance", is_for_operator=True),
-    MenuItem("Audit", "/audit", "audit", is_for_operator=True),
-    MenuItem("Queue and workers", "/queue", "queue", is_for_operator=True),
-    MenuItem("Settings", "/settings", "settings", is_for_operator=True),
+    MenuItem("Integrations", "/integrations", "integrations"),
+    MenuItem("Compliance", "/compliance", "compliance"),
+    MenuItem("Audit", "/audit", "audit"),
+    MenuItem("Queue and workers", "/queue", "queue"),
+    MenuItem("Settings", "/settings", "settings"),
 )
 #: Entries that fit the bar of a phone; the others follow "More".
 _IN_BAR: Final = 4
@@ -81,9 +80,9 @@ class Navigation:
     def menu(self, user: ConsoleUser, *, may_ask: bool = True) -> Menu:
         """Return the user's menu; unless it `may_ask` the database, from what is cached."""
         counts = self.counts(user, may_ask=may_ask)
-        offered = {item for item in MENU if user.may(item.path) and (user.is_operator or not item.is_for_operator)}
+        offered = {item for item in MENU if user.may(item.path)}
         # Without the operator's entries there is no second group.
-        split = _OVERVIEW if any(item.is_for_operator for item in offered) else len(MENU)
+        split = _OVERVIEW if user.may("/settings") else len(MENU)
         first, rest, installation = (
             tuple(item for item in part if item in offered) for part in (MENU[:_IN_BAR], MENU[_IN_BAR:split], MENU[split:])
         )

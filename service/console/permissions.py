@@ -9,16 +9,20 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from schemas.base.errors import Forbidden
+from schemas.base.errors import Forbidden, NotFound
 from schemas.base.principal import Ability, TokenPrincipal, least_role
 from service.http.auth import require_project_role
 
 
 class Need(NamedTuple):
-    """What a page or form needs; `allows_project_roles` admits users whose roles are in single projects."""
+    """What a page or form needs.
+
+    `allows_project_roles` admits users whose roles are in single projects, `is_for_operator` only the operator's account.
+    """
 
     ability: Ability
     allows_project_roles: bool = False
+    is_for_operator: bool = False
 
 
 _READ: Final = Need(Ability.READ_EXPORTS)
@@ -28,6 +32,7 @@ _DECIDE_IN_PROJECTS: Final = Need(Ability.APPROVE_EXPORTS, allows_project_roles=
 _FINDINGS: Final = Need(Ability.READ_FINDINGS, allows_project_roles=True)
 _TARGETS: Final = Need(Ability.MANAGE_TARGETS)
 _RULES: Final = Need(Ability.MANAGE_RULES)
+_INSTALLATION: Final = Need(Ability.MANAGE_TARGETS, is_for_operator=True)
 _CONSOLE: Final = Need(Ability.CONSOLE, allows_project_roles=True)
 
 _OF_TOKEN: Final = frozenset({Ability.MANAGE_RULES, Ability.MANAGE_ACCOUNT})
@@ -38,7 +43,7 @@ def _below(page: str, need: Need, *verbs: str) -> dict[str, Need]:
     return {f"{page}/{verb}": need for verb in verbs}
 
 
-#: By the path below the console. Pages about the installation are for managers of the operator's account.
+#: By the path below the console.
 NEEDS: Final[Mapping[str, Need]] = {
     "/inbox": _READ_IN_PROJECTS,
     **_below("/inbox", _DECIDE_IN_PROJECTS, "review", "decide"),
@@ -81,11 +86,11 @@ NEEDS: Final[Mapping[str, Need]] = {
     "/shortcuts/on": _CONSOLE,
     "/shortcuts/off": _CONSOLE,
     "/counts": _CONSOLE,
-    "/integrations": _TARGETS,
-    "/compliance": _TARGETS,
-    "/audit": _TARGETS,
-    "/queue": _TARGETS,
-    "/settings": _TARGETS,
+    "/integrations": _INSTALLATION,
+    "/compliance": _INSTALLATION,
+    "/audit": _INSTALLATION,
+    "/queue": _INSTALLATION,
+    "/settings": _INSTALLATION,
 }
 
 
@@ -93,9 +98,12 @@ NEEDS: Final[Mapping[str, Need]] = {
 _MAX_PATHS: Final = 1024
 
 
-def require_permission(path: str, principal: TokenPrincipal, ids: Mapping[str, str]) -> None:
+def require_permission(path: str, principal: TokenPrincipal, ids: Mapping[str, str], *, is_operator: bool) -> None:
     """Raise Forbidden or NotFound unless the caller's role allows the page or form at `path`, for the record it names."""
     need = NEEDS[path]
+    if need.is_for_operator and not is_operator:
+        # As if the page did not exist.
+        raise NotFound
     if not need.allows_project_roles:
         # Another role in a project would not help.
         require_project_role(principal, need.ability, {}, allows_project_roles=False)
@@ -106,11 +114,12 @@ def require_permission(path: str, principal: TokenPrincipal, ids: Mapping[str, s
     require_project_role(principal, need.ability, ids, allows_project_roles=need.allows_project_roles)
 
 
-def is_offered(path: str, principal: TokenPrincipal) -> bool:
+def is_offered(path: str, principal: TokenPrincipal, *, is_operator: bool) -> bool:
     """Return whether pages show a link or a form for `path`, which may contain ids: whether some role allows it."""
     need = NEEDS[route_of(path)]
     may = need.ability in principal.role_abilities and need.ability not in _OF_TOKEN - principal.abilities
-    return may and (need.allows_project_roles or principal.projects is None)
+    is_for_account = is_operator or not need.is_for_operator
+    return may and is_for_account and (need.allows_project_roles or principal.projects is None)
 
 
 def is_allowed_in(project_id: int | None, ability: Ability, principal: TokenPrincipal) -> bool:

@@ -89,7 +89,7 @@ class ConsoleUser:
 
     def may(self, path: str) -> bool:
         """Return whether pages offer the user a link or form, by its path below the console."""
-        return is_offered(path, self.principal)
+        return is_offered(path, self.principal, is_operator=self.is_operator)
 
     @property
     def may_add_targets(self) -> bool:

@@ -53,7 +53,6 @@ class AuditPage(ConsolePage):
 
     path = f"{CONSOLE}/audit"
     template = "audit.html"
-    is_for_operator = True
 
     def content(self, req: falcon.Request, user: ConsoleUser, **_ids: str) -> Mapping[str, Any]:
         """Return one page of the log. Raises ValidationFailed."""

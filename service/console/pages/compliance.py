@@ -24,7 +24,6 @@ class CompliancePage(ConsolePage):
 
     path = f"{CONSOLE}/compliance"
     template = "compliance.html"
-    is_for_operator = True
 
     def content(self, req: falcon.Request, user: ConsoleUser, **_ids: str) -> Mapping[str, Any]:
         """Return one page of the requests."""

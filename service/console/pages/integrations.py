@@ -88,7 +88,6 @@ class IntegrationsPage(ConsolePage):
 
     path = f"{CONSOLE}/integrations"
     template = "integrations.html"
-    is_for_operator = True
 
     def content(self, req: falcon.Request, user: ConsoleUser, **_ids: str) -> Mapping[str, Any]:
         """Return a card for each source."""

@@ -21,7 +21,6 @@ class QueuePage(ConsolePage):
 
     path = f"{CONSOLE}/queue"
     template = "queue.html"
-    is_for_operator = True
 
     def content(self, req: falcon.Request, user: ConsoleUser, **_ids: str) -> Mapping[str, Any]:
         """Return the figures; `queued` is None while Redis is unavailable."""

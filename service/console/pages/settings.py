@@ -47,7 +47,6 @@ class SettingsPage(ConsolePage):
 
     path = f"{CONSOLE}/settings"
     template = "settings.html"
-    is_for_operator = True
 
     def content(self, req: falcon.Request, user: ConsoleUser, **_ids: str) -> Mapping[str, Any]:
         """Return all settings, in the order of the documentation, and the facts."""
