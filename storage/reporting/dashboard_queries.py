@@ -11,13 +11,12 @@ from typing import Final
 
 from peewee import SQL, Case, Select, fn
 
-from schemas.exports.recoveries import RecoveryStatus
 from schemas.exports.state_machine import ExportStatus
 from schemas.intake.scanner import SEVERITIES
 from schemas.targets.target import FAILING, TargetStatus
 from storage.db.columns import columns, read
 from storage.db.engine import database
-from storage.db.models import AccountRow, ExportRow, RecoveryRow, TargetRow
+from storage.db.models import AccountRow, ExportRow, TargetRow
 from storage.exports.queries import last_error
 from storage.reporting import menu_counts
 from storage.targets import targets
@@ -28,8 +27,6 @@ MAX_COUNTED: Final = 10_000
 MAX_OF_A_STATUS: Final = 1_000
 #: Waiting exports whose severities are counted, as many as the menu counts.
 MAX_WAITING: Final = menu_counts.MAX_IN_MENU + 1
-#: Running recoveries that a page shows; a target has one at a time.
-MAX_RECOVERIES: Final = 50
 
 #: What needs a decision, waits or failed; exported and dismissed are final.
 _COUNTED: Final = tuple(each for each in ExportStatus if each not in {ExportStatus.EXPORTED, ExportStatus.DISMISSED})
@@ -62,19 +59,6 @@ class UnavailableTarget:
     held_reason: str | None
     held_until: datetime | None
     last_error: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class RunningRecovery:
-    """A running recovery with its target and account."""
-
-    id: str
-    target_id: str
-    target_name: str
-    account_id: int
-    total: int
-    done: int
-    created_at: datetime
 
 
 def count_account(account_id: int) -> AccountCounts:
@@ -117,11 +101,3 @@ def count_leases() -> int:
     # No join: SQLite might first read all exports for a filter of its own. Workers hold some thousands at most.
     counted = AccountRow.select(held.alias("held")).alias("counted")
     return int(Select([counted], [fn.COALESCE(fn.SUM(counted.c.held), 0)]).bind(database).scalar())
-
-
-def list_running_recoveries() -> list[RunningRecovery]:
-    """Return up to MAX_RECOVERIES running recoveries of all accounts."""
-    of_target = {"target_name": TargetRow.name, "account_id": TargetRow.account}
-    found = RecoveryRow.select(*columns(RunningRecovery, RecoveryRow, **of_target)).join(TargetRow)
-    running = found.where(RecoveryRow.status == RecoveryStatus.RUNNING.value)
-    return read(RunningRecovery, running.order_by(RecoveryRow.target).limit(MAX_RECOVERIES))

@@ -13,11 +13,11 @@ from service.console.wording import bounded
 from storage.compliance import requests as compliance_requests
 from storage.exports import queries, worker_heartbeats
 from storage.reporting import dashboard_queries, metrics_snapshot
-from storage.reporting.dashboard_queries import MAX_COUNTED, MAX_RECOVERIES
+from storage.reporting.dashboard_queries import MAX_COUNTED
 
 
 class QueuePage(ConsolePage):
-    """Shows due exports, workers, Redis, running recoveries and stopped targets."""
+    """Shows due exports, workers, Redis and stopped targets."""
 
     path = f"{CONSOLE}/queue"
     template = "queue.html"
@@ -27,7 +27,6 @@ class QueuePage(ConsolePage):
         now = utc_now()
         known, most = worker_heartbeats.list_recent(now), MAX_COUNTED + 1
         due_age_s = metrics_snapshot.due_age_s(now)
-        recoveries = dashboard_queries.list_running_recoveries()
         by_status, by_pause = metrics_snapshot.targets_by_state(now)
         return {
             "queued": self._layout.wake_ups.queued(),
@@ -40,8 +39,6 @@ class QueuePage(ConsolePage):
             "due_age_s": due_age_s,
             "is_late": due_age_s > metrics_snapshot.LATE_S,
             "leases": dashboard_queries.count_leases(),
-            "recoveries": recoveries,
-            "has_more_recoveries": len(recoveries) == MAX_RECOVERIES,
             "unfinished": compliance_requests.count_unfinished(),
             "overdue": compliance_requests.count_overdue(now),
             "pauses": {reason: count for reason, count in by_pause.items() if count},
@@ -50,5 +47,4 @@ class QueuePage(ConsolePage):
                 for status in (TargetStatus.INACTIVE, TargetStatus.BLOCKED, TargetStatus.DISABLED)
                 if by_status[status]
             },
-            "account_id": user.account_id,
         }

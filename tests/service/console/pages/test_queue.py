@@ -15,19 +15,11 @@ from schemas.base.timestamps import to_ms
 from schemas.targets.target import TargetStatus
 from service.app import create_app
 from storage.db.engine import execute
-from storage.exports import recoveries, worker_heartbeats
+from storage.exports import worker_heartbeats
 from storage.targets import targets
 from tests.support.database.many_rows import learn, many_finished, many_targets, many_waiting
 from tests.support.database.query_plans import read_whole
-from tests.support.factories import (
-    Customer,
-    claim_due,
-    make_approved,
-    make_customer,
-    make_failed,
-    make_settings,
-    make_target,
-)
+from tests.support.factories import Customer, claim_due, make_approved, make_customer, make_settings, make_target
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.http.console_user import ConsoleBrowser, make_console_token, page_statements
 from tests.support.servers.redis_and_postgres import RedisServer
@@ -59,7 +51,6 @@ def test_an_installation_at_rest(person: ConsoleBrowser) -> None:
     assert shown["Compliance requests"] == "0 pending , none overdue"
     assert shown["Redis"] == "ok"
     assert "No worker is running" in page.text
-    assert "No running recoveries." in page.text
     assert "All targets accept deliveries." in page.text
 
 
@@ -112,22 +103,6 @@ def test_targets_that_are_turned_off_are_counted_by_status(person: ConsoleBrowse
     many_targets(make_customer(), 2, 3, URL, TargetStatus.DISABLED)
     shown = facts(person.get("/queue").text)
     assert (shown["Blocked"], shown["Disabled"]) == ("2", "3")
-
-
-def test_a_recovery_that_runs_leads_to_its_page_where_it_is_the_visitors(person: ConsoleBrowser, customer: Customer) -> None:
-    now, other = utc_now(), make_customer()
-    own, theirs = make_target(customer, name="Own").id, make_target(other, name="Theirs").id
-    make_failed(customer, own, 3, now)
-    make_failed(other, theirs, 1, now)
-    mine = recoveries.begin(own, now - timedelta(days=1), now, "operator")
-    foreign = recoveries.begin(theirs, now - timedelta(days=1), now, "operator")
-    html = person.get("/queue").text
-    assert f'<a href="/console/recoveries/{mine.id}">' in html
-    assert "0 of 3 found" in html
-    assert foreign.id in html
-    assert f'href="/console/recoveries/{foreign.id}"' not in html
-    # An account's own words are its own.
-    assert "Theirs" not in html
 
 
 @pytest.mark.parametrize("state", ["overdue", "waiting"])
@@ -191,6 +166,4 @@ def test_the_page_asks_the_same_few_questions_however_much_waits(customer: Custo
         page = person.get("/queue")
     assert facts(page.text)["Due now"] == "10 000+"
     assert len(ran) == len(at_rest) <= STATEMENTS
-    # An index of those that run alone is read whole.
-    whole = {step for statement in ran for step in read_whole(statement)} - {"Bitmap Index Scan of  recoveries_running"}
-    assert whole == set()
+    assert {step for statement in ran for step in read_whole(statement)} == set()
