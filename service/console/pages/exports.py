@@ -17,12 +17,13 @@ from schemas.exports.record import Export, as_shown
 from schemas.exports.state_machine import ExportStatus
 from schemas.exports.tickets.ticket import SOURCE_TYPES
 from schemas.triage.export_filter import ExportQuery, ListPosition
+from service.console.choices import offered_targets
 from service.console.layout import CONSOLE, ConsolePage, list_content
 from service.console.pages.audit import emails_by_actor
 from service.console.preferences import last_target_id
 from service.console.sessions import ConsoleUser
 from service.console.triage.attempts import shown_attempts
-from service.console.triage.ticket_view import MAX_TARGETS, ticket_content
+from service.console.triage.ticket_view import ticket_content
 from service.http.paging import Matching, PageRequest, next_page, read_page
 from storage.accounts import audit_log, projects
 from storage.accounts.audit_log import AuditEntry
@@ -69,18 +70,11 @@ class ExportsPage(ConsolePage):
         page = read_page(req, identifiers.EXPORT, _FILTERS)
         now = utc_now()
         found = [as_shown(export, now) for export in _list(page, user.account_id)]
-        offered = summaries.list_page(user.account_id, MAX_TARGETS)
-        named = {export.target_id for export in found[: page.limit]} | {page.filters.get("target")}
+        offered = offered_targets(user, page.filters.get("target", ""))
         known = {target.id: target for target in offered}
-        other = summaries.by_id({each for each in named if each} - {*known}, user.account_id)
-        chosen = other.get(page.filters.get("target", ""))
-        return {
-            **list_content(page, found),
-            "choices": _FILTERS,
-            # The chosen one may be too old to be offered.
-            "offered": [*offered, chosen] if chosen else offered,
-            "targets": {**known, **other},
-        }
+        older = {export.target_id for export in found[: page.limit] if export.target_id} - {*known}
+        targets = known | summaries.by_id(older, user.account_id)
+        return {**list_content(page, found), "choices": _FILTERS, "offered": offered, "targets": targets}
 
 
 def _find(entered_id: str, user: ConsoleUser) -> Export:

@@ -7,17 +7,15 @@ from typing import Any, Final
 import falcon
 
 from runtime.clock import utc_now
-from schemas.base.errors import NotFound
 from schemas.base.principal import Ability
 from schemas.intake.scanner import SEVERITIES
 from service.console import charts
 from service.console.charts import Series, Stack
+from service.console.choices import chosen_project, offered_projects
 from service.console.layout import CONSOLE, ConsolePage
 from service.console.pages.findings import PROJECT_IDS
 from service.console.sessions import ConsoleUser
-from service.console.triage.ticket_list import MAX_PROJECTS
 from service.http.paging import read_page
-from storage.accounts import projects
 from storage.db import identifiers
 from storage.reporting import finding_trends
 from storage.reporting.finding_trends import Change
@@ -41,15 +39,13 @@ class FindingTrendsPage(ConsolePage):
         days = filters.get("days", _DEFAULT_DAYS)
         project_id = int(filters["project_id"]) if "project_id" in filters else None
         visible = user.principal.projects_with(Ability.READ_FINDINGS)
-        known = projects.list_page(user.account_id, MAX_PROJECTS, visible=visible)
+        known = offered_projects(user, filters.get("project_id", ""), visible)
         if visible is not None and project_id is None:
             # The trends of the account are of all its projects.
             project_id = known[0].id
             filters = {**filters, "project_id": str(project_id)}
-        if visible is not None and project_id not in visible:
-            raise NotFound("There is no such project.")
-        if project_id is not None and project_id not in {each.id for each in known}:
-            known = [*known, projects.get_project(project_id, user.account_id)]
+        if project_id is not None:
+            chosen_project(known, project_id)
         today = utc_now().replace(hour=0, minute=0, second=0, microsecond=0)
         trend = finding_trends.read_trend(user.account_id, project_id, today - timedelta(days=int(days) - 1), int(days))
         changes = [Stack(day.at, tuple(day.changes.get(each, 0) for each in _OF_SERIES)) for day in trend.days]

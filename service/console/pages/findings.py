@@ -5,7 +5,7 @@ project's tickets is set here, too.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from tempfile import SpooledTemporaryFile
@@ -26,10 +26,10 @@ from schemas.intake.scanner import SEVERITIES
 from schemas.triage.export_filter import PROJECT_ID, join_values
 from schemas.triage.finding_filter import FINDING_FILTERS, FindingQuery, finding_query_from
 from service.api.findings import MAX_RUNS
+from service.console.choices import chosen_project, offered_projects
 from service.console.form_fields import Fields
 from service.console.layout import CONSOLE, Action, ConsolePage, PageLayout, Redirect, list_content
 from service.console.sessions import ConsoleUser
-from service.console.triage.ticket_list import MAX_PROJECTS
 from service.console.untrusted_text import safe_link
 from service.console.wording import bounded
 from service.http.limits.large_body_limiter import LARGE_BYTES, LargeBodyQueue
@@ -73,13 +73,13 @@ class FindingsPage(ConsolePage):
         page, now = read_page(req, identifiers.FINDING, _FILTERS), utc_now()
         query = _query(page.filters, user)
         found = finding_list.list_page(query, now, page.fetch_limit, page.before)
-        known = stored_projects.list_page(user.account_id, MAX_PROJECTS, visible=query.visible_projects)
-        project = _chosen(query, known, user.account_id)
+        known = offered_projects(user, ",".join(map(str, query.project_ids)), query.visible_projects)
+        project = _chosen(query, known)
         of_page = page.filters.get("page")
         return {
             **list_content(page, found),
             "project": project,
-            "projects": known if project is None or project in known else [*known, project],
+            "projects": known,
             "project_names": {each.id: each.name for each in known},
             "severities": tuple(reversed(SEVERITIES)),
             "states": [each.value for each in FindingState],
@@ -190,12 +190,8 @@ def _counts(query: FindingQuery, filters: Mapping[str, str]) -> list[tuple[str, 
     return [(each.value, bounded(counted[each], MAX_COUNTED), urlencode({**filters, "state": each})) for each in counted]
 
 
-def _chosen(query: FindingQuery, known: list[Project], account_id: int) -> Project | None:
-    """Return the project that the list is of, or the only one of the account."""
-    if len(query.project_ids) != 1:
-        return known[0] if len(known) == 1 and not query.project_ids else None
-    [project_id] = query.project_ids
-    among = [project for project in known if project.id == project_id]
-    if query.visible_projects is not None and project_id not in query.visible_projects:
-        raise NotFound("There is no such project.")
-    return among[0] if among else stored_projects.get_project(project_id, account_id)
+def _chosen(query: FindingQuery, known: Sequence[Project]) -> Project | None:
+    """Return the project that the list is of, or the only one of the account. Raises NotFound."""
+    if len(query.project_ids) == 1:
+        return chosen_project(known, query.project_ids[0])
+    return known[0] if len(known) == 1 and not query.project_ids else None

@@ -19,13 +19,12 @@ from schemas.triage.export_filter import ExportQuery
 from service.api.health import OK, VITAL
 from service.console import charts
 from service.console.charts import ChartedTrend
+from service.console.choices import offered_projects
 from service.console.health_cards import HealthCard, health_cards
 from service.console.layout import CONSOLE, ConsolePage, PageLayout
 from service.console.sessions import ConsoleUser
 from service.console.triage.rules import STOPS
-from service.console.triage.ticket_list import MAX_PROJECTS
 from service.console.wording import bounded, count, duration
-from storage.accounts import projects
 from storage.exports import delivery_hours
 from storage.exports.search import export_list
 from storage.reporting import dashboard_queries, finding_trends, menu_counts, metrics_snapshot
@@ -110,7 +109,7 @@ class OverviewPage(ConsolePage):
             return shown
         counts = dashboard_queries.count_account(user.account_id)
         is_new = not (counts.has_targets or counts.has_exports)
-        shown_projects = projects.list_page(user.account_id, MAX_PROJECTS) if user.may("/findings") else []
+        shown_projects = offered_projects(user) if user.may("/findings") else []
         figures = self._figures(user, counts, cards)
         return {**shown, "has_database": True, "is_new": is_new, "projects": shown_projects, **figures}
 

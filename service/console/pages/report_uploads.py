@@ -8,11 +8,10 @@ import falcon
 from schemas.base.errors import FieldProblem, ValidationFailed
 from schemas.intake.report_uploads import MAX_FILE_BYTES, ReportUploadStatus, UploadError
 from schemas.report_files.formats import FORMATS
-from schemas.triage.export_filter import PROJECT_ID
+from service.console.choices import offered_projects
 from service.console.form_fields import Fields, Problems, by_path
 from service.console.layout import CONSOLE, ConsolePage, Content, FormPage, PageLayout, Redirect
 from service.console.sessions import ConsoleUser
-from service.console.triage.ticket_list import MAX_PROJECTS
 from service.http.limits.large_body_limiter import MAX_BUFFERED_BYTES, ByteBudget
 from service.http.multipart_form import MultipartFields, read_multipart
 from storage.accounts import projects
@@ -50,11 +49,9 @@ class UploadReportPage(FormPage):
     def form(self, req: falcon.Request, user: ConsoleUser, typed: Fields | None, problems: Problems, **_ids: str) -> Content:
         """Return the form with the projects to choose from, and the newest uploads."""
         typed = typed or {"project": req.get_param("project") or ""}
-        offered, chosen = projects.list_page(user.account_id, MAX_PROJECTS), typed.get("project", "")
-        if PROJECT_ID.fullmatch(chosen) and chosen not in {str(each.id) for each in offered}:
-            offered += projects.list_page(user.account_id, 1, visible=[int(chosen)])
+        chosen = typed.get("project", "")
         return {
-            "projects": offered,
+            "projects": offered_projects(user, chosen),
             "chosen": chosen,
             "scan_run_id": typed.get("scan_run_id", ""),
             "formats": [each.title for each in FORMATS.values()],

@@ -18,6 +18,7 @@ from schemas.exports.state_machine import Transition, allows
 from schemas.intake.scanner import SEVERITIES
 from schemas.triage.bulk_decisions import MAX_REFERENCES, BulkDecision, BulkDecisionForm, BulkRequest, DecisionResult
 from schemas.triage.bulk_jobs import BulkJobStatus, CountDiffers
+from service.console.choices import MAX_TARGETS
 from service.console.form_fields import Fields, by_path, normalize_line_breaks, safe_next
 from service.console.layout import CONSOLE, Action, ConsolePage, ConsoleRoute, PageLayout, Redirect, RefusedForm
 from service.console.permissions import is_allowed_in
@@ -27,7 +28,7 @@ from service.console.triage.deliveries import DELIVERIES, DELIVERY_VIEWS
 from service.console.triage.inbox import INBOX, INBOX_VIEWS
 from service.console.triage.list_address import ListAddress
 from service.console.triage.ticket_list import ListView, TicketList, page_of, read_list
-from service.console.triage.ticket_view import MAX_TARGETS, REASONS, chosen_target
+from service.console.triage.ticket_view import REASONS, chosen_target
 from service.console.wording import count, word
 from storage.accounts import projects
 from storage.db import identifiers

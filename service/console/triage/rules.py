@@ -25,18 +25,15 @@ from schemas.triage.approval_rules import (
     StoppedReason,
 )
 from schemas.triage.export_filter import PROJECT_ID
+from service.console.choices import offered_projects, offered_targets
 from service.console.form_fields import Fields, Problems, entries_of, normalize_line_breaks
 from service.console.layout import CONSOLE, Action, ConsolePage, Content, FormPage, PageLayout, Redirect
 from service.console.sessions import ConsoleUser
-from service.console.triage.ticket_list import MAX_PROJECTS
-from service.console.triage.ticket_view import MAX_TARGETS, REASONS, SOURCES
+from service.console.triage.ticket_view import REASONS, SOURCES
 from service.http.limits.large_body_limiter import LARGE_BYTES, LargeBodyQueue
-from storage.accounts import projects
-from storage.accounts.projects import Project
 from storage.db import engine
 from storage.exports import queries
 from storage.targets import summaries
-from storage.targets.summaries import TargetSummary
 
 RULES: Final = f"{CONSOLE}/rules"
 RULE: Final = f"{RULES}/{{rule_id}}"
@@ -185,7 +182,7 @@ class RemoveRule(Action):
 
 def _in_words(rules: Sequence[ApprovalRule], user: ConsoleUser) -> list[RuleInWords]:
     """Return the rules in words: their conditions and actions."""
-    names = {each.id: each.name for each in projects.list_page(user.account_id, MAX_PROJECTS)}
+    names = {each.id: each.name for each in offered_projects(user)}
     named = {rule.action.target_id for rule in rules if rule.action.target_id is not None}
     targets = {each.id: f"{each.name} ({each.host})" for each in summaries.by_id(named, user.account_id).values()}
     return [RuleInWords(rule, [*_match_words(rule.match, names)], _action_words(rule.action, targets)) for rule in rules]
@@ -271,24 +268,9 @@ def _form_content(user: ConsoleUser, typed: Fields, problems: Problems) -> dict[
         "present": None,
         "typed": typed,
         "problems": worded,
-        "projects": _projects(user, typed.get("project_id", "")),
+        "projects": offered_projects(user, typed.get("project_id", "")),
         "severities": tuple(reversed(SEVERITIES)),
         "sources": SOURCES,
-        "targets": _targets(user, typed.get("target_id", "")),
+        "targets": [each for each in offered_targets(user, typed.get("target_id", "")) if not each.is_removed],
         "reasons": REASONS,
     }
-
-
-def _projects(user: ConsoleUser, chosen: str) -> list[Project]:
-    """Return the projects to choose from, with the chosen one: a form without it would be sent as a rule for any project."""
-    offered = projects.list_page(user.account_id, MAX_PROJECTS)
-    if PROJECT_ID.fullmatch(chosen) is None or chosen in {str(each.id) for each in offered}:
-        return offered
-    return [*offered, *projects.list_page(user.account_id, 1, visible=[int(chosen)])]
-
-
-def _targets(user: ConsoleUser, chosen: str) -> list[TargetSummary]:
-    """Return the targets to choose from, with the chosen one."""
-    offered = summaries.list_page(user.account_id, MAX_TARGETS)
-    missing = [chosen] if chosen and chosen not in {each.id for each in offered} else []
-    return [*offered, *(each for each in summaries.by_id(missing, user.account_id).values() if not each.is_removed)]

@@ -14,29 +14,26 @@ from schemas.base.principal import Ability
 from schemas.exports.record import Export, as_shown
 from schemas.intake.scanner import SEVERITIES
 from schemas.triage.export_filter import ExportQuery, ExportSort, decode_cursor, encode_cursor, query_from
+from service.console.choices import offered_projects, offered_targets
 from service.console.layout import ConsolePage
 from service.console.permissions import is_allowed_in
 from service.console.preferences import last_target_id, uses_keys
 from service.console.sessions import ConsoleUser
 from service.console.triage.list_address import ListAddress
 from service.console.triage.places import row_line
-from service.console.triage.ticket_view import MAX_TARGETS, SOURCES, ticket_content
+from service.console.triage.ticket_view import SOURCES, ticket_content
 from service.console.wording import bounded, count
-from storage.accounts import projects
 from storage.accounts.projects import Project
 from storage.db import identifiers
 from storage.exports import queries
 from storage.exports.search import export_list
 from storage.exports.search.export_list import MAX_COUNTED, MAX_FACETED
-from storage.targets import summaries
 from storage.targets.summaries import TargetSummary
 
 #: Rows of one page: as many check boxes as a form may send.
 PAGE_ROWS: Final = 50
 #: Rules of their menu; the search finds the others. Menus of what has a name, such as projects, have all of it.
 MAX_OPTIONS: Final = 20
-#: Projects that are named, and entries of a drop-down of projects: any other is reachable by its number in the URL.
-MAX_PROJECTS: Final = 200
 
 #: The parameters of a list, in the order of its address.
 _PARAMETERS: Final = (
@@ -126,7 +123,7 @@ class TicketListPage(ConsolePage):
         shown = [as_shown(each, now) for each in page_of(found)]
         rows = self.rows(shown[:PAGE_ROWS], found.address, user)
         opened = _opened(req.params.get("export"), rows, user, now)
-        known = projects.list_page(user.account_id, MAX_PROJECTS, visible=found.query.visible_projects)
+        known = offered_projects(user, visible=found.query.visible_projects)
         names = {str(each.id): each.name for each in sorted(known, key=_by_name)}
         return {
             "page_title": self.page_title,
@@ -176,7 +173,7 @@ class TicketListPage(ConsolePage):
         is_cut = any(sum(each.values()) >= MAX_FACETED for each in facets.values())
         menus = [_menu(found.address, name, label, texts, facets[name], is_cut=is_cut) for name, label, texts in counted]
         if any(view.key in {"moving", "failed", "delivered"} for view in self.views):
-            listed = sorted(summaries.list_page(user.account_id, MAX_TARGETS), key=_by_name)
+            listed = sorted(offered_targets(user), key=_by_name)
             targets = {each.id: f"{each.name} ({each.host})" for each in listed}
             menus.append(_menu(found.address, "target_id", "Target", targets, None))
         return [*menus, _sort_menu(found)]

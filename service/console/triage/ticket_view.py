@@ -12,6 +12,7 @@ from schemas.exports.tickets.ticket import MANUAL, delivery_body
 from schemas.targets.error_help import help_for
 from schemas.targets.target import TargetStatus
 from schemas.triage.approval_rules import glob_of
+from service.console.choices import MAX_TARGETS
 from service.console.finding_details import finding_details
 from service.console.permissions import is_allowed_in
 from service.console.sessions import ConsoleUser
@@ -22,8 +23,6 @@ from storage.exports.queries import FrozenBody
 from storage.targets import summaries
 from storage.targets.summaries import TargetSummary
 
-#: Entries of a drop-down; nobody reads through a longer one.
-MAX_TARGETS: Final = 200
 #: Targets that the page names with the reason why they are not offered.
 MAX_UNAVAILABLE: Final = 5
 #: Places that are shown at once; the others are behind a fold.

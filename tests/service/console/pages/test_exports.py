@@ -21,9 +21,9 @@ from schemas.intake.scanner import PostbackForm
 from schemas.targets.target import TargetStatus
 from schemas.targets.validations import Validation
 from service.app import create_app
+from service.console.choices import MAX_TARGETS
 from service.console.pages.exports import MAX_ENTRIES
 from service.console.triage.attempts import AttemptPhase, phases_of
-from service.console.triage.ticket_view import MAX_TARGETS
 from service.console.wording import TOO_LATE
 from storage.accounts import audit_chain, audit_log, projects
 from storage.db.engine import execute, transaction
@@ -821,7 +821,7 @@ def test_letters_that_cannot_be_seen_are_shown_by_their_numbers_wherever_they_st
     )
     recovery = recoveries.request(target.id, customer.account_id, utc_now(), utc_now(), "user:1").id
     targets.change_status(target.id, "pause", utc_now(), "user:1")
-    of_target = ("/overview", "/targets", f"/targets/{target.id}", "/recoveries", f"/recoveries/{recovery}", "/queue")
+    of_target = ("/overview", "/targets", f"/targets/{target.id}", "/recoveries", f"/recoveries/{recovery}")
     for path in ("/exports", f"/exports/{sent}", f"/exports/{waiting}", *of_target):
         page = person.get(path)
         assert "safe [U+202E]exe" in page.text, path

@@ -12,8 +12,8 @@ from schemas.base.principal import Ability
 from schemas.exports.record import Approval
 from schemas.intake.grouping import TicketGrouping
 from schemas.intake.scanner import SEVERITIES, PostbackForm
+from service.console.choices import MAX_PROJECTS
 from service.console.pages import findings as findings_page
-from service.console.triage.ticket_list import MAX_PROJECTS
 from service.operations.finding_reports import MEDIA_TYPES, ReportFormat
 from storage.accounts import projects
 from storage.db.engine import execute, rows

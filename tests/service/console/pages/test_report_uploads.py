@@ -7,7 +7,7 @@ from falcon.testing import Result
 
 from runtime.clock import utc_now
 from schemas.intake.report_uploads import MAX_FILE_BYTES
-from service.console.pages import report_uploads as upload_pages
+from service.console import choices
 from storage.db.engine import rows
 from storage.intake import report_uploads
 from storage.intake.options import DEFAULT_OPTIONS
@@ -186,7 +186,7 @@ def test_among_several_projects_the_form_chooses_none_but_the_one_that_is_asked_
     person: ConsoleBrowser, customer: Customer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A report in the project of another client would become tickets of that client.
-    monkeypatch.setattr(upload_pages, "MAX_PROJECTS", 2)
+    monkeypatch.setattr(choices, "MAX_PROJECTS", 2)
     assert "Project…" not in person.get(NEW).text
     others = [make_project(customer) for _ in range(2)]
     assert '<option value="">Project…</option>' in person.get(NEW).text

@@ -10,7 +10,7 @@ import pytest
 from runtime.clock import utc_now
 from schemas.base.principal import Ability
 from schemas.triage.approval_rules import ApprovalRule, RuleAction, RuleActionType
-from service.console.triage import rules as rules_page
+from service.console import choices
 from service.http.limits import large_body_limiter
 from storage.db.engine import execute
 from storage.exports import queries
@@ -120,7 +120,7 @@ def test_a_form_with_more_to_choose_from_than_it_shows_keeps_what_the_rule_has(
     assert decider.post("/rules/new", **fields).status_code == 303
     make_target(customer)
     for most in ("MAX_PROJECTS", "MAX_TARGETS"):
-        monkeypatch.setattr(rules_page, most, 1)
+        monkeypatch.setattr(choices, most, 1)
     page = decider.get(f"/rules/{stored(customer)[0].id}").text
     assert f'<option value="{project}">' in page
     assert f'<option value="{customer.project_id}" selected>' in page
