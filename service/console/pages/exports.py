@@ -11,7 +11,6 @@ from typing import Any, Final, NamedTuple
 import falcon
 
 from runtime.clock import utc_now
-from schemas.base.errors import ExportNotFound
 from schemas.base.timestamps import from_ms
 from schemas.exports.record import Export, as_shown
 from schemas.exports.state_machine import ExportStatus
@@ -50,20 +49,10 @@ _FILTERS: Final[Mapping[str, Container[str]]] = {
 
 
 class ExportsPage(ConsolePage):
-    """Lists the account's exports, newest first; `?id=` redirects to one."""
+    """Lists the account's exports, newest first."""
 
     path = EXPORTS
     template = "exports.html"
-
-    def on_get(self, req: falcon.Request, resp: falcon.Response, **ids: str) -> None:
-        """Show the list, or redirect to the export with the entered id. Raises ExportNotFound."""
-        entered = req.params.get("id")
-        if entered:
-            user = self._reader(req, resp, ids)
-            export = _find(str(entered), user)
-            self._layout.redirect(resp, f"/exports/{export.id}")
-        else:
-            super().on_get(req, resp, **ids)
 
     def content(self, req: falcon.Request, user: ConsoleUser, **_ids: str) -> Mapping[str, Any]:
         """Return one page of the exports with their targets."""
@@ -75,16 +64,6 @@ class ExportsPage(ConsolePage):
         older = {export.target_id for export in found[: page.limit] if export.target_id} - {*known}
         targets = known | summaries.by_id(older, user.account_id)
         return {**list_content(page, found), "choices": _FILTERS, "offered": offered, "targets": targets}
-
-
-def _find(entered_id: str, user: ConsoleUser) -> Export:
-    """Return the export with an entered id. Raises ExportNotFound."""
-    try:
-        return queries.get(entered_id.strip(), user.account_id)
-    except ExportNotFound:
-        raise ExportNotFound(
-            "No export has this ID. An export ID is exp_ and 26 letters and digits; copy it whole."
-        ) from None
 
 
 def _list(page: PageRequest, account_id: int) -> list[Export]:

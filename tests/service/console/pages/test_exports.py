@@ -212,28 +212,6 @@ def test_a_bad_filter_is_refused_by_its_name_and_not_repeated(person: ConsoleBro
         assert "CANARY" not in page.text, query
 
 
-def test_an_export_is_opened_by_its_id(person: ConsoleBrowser, customer: Customer) -> None:
-    [export_id] = make_exports(customer, 1)
-    went = person.get("/exports", f"id=%20{export_id}%0A")
-    assert (went.status_code, went.headers["location"]) == (303, f"/console/exports/{export_id}")
-    assert person.get("/exports", "id=").status_code == 200
-
-
-def test_an_unknown_id_is_explained(person: ConsoleBrowser) -> None:
-    for sought in [*BAD_IDS, "exp_01AAAAAAAAAAAAAAAAAAAAAAAA&id=x", "<script>alert(1)</script>"]:
-        page = person.get("/exports", f"id={sought}")
-        assert page.status_code == 404, sought
-        assert "No export has this ID" in page.text, sought
-        assert "<script>alert" not in page.text
-
-
-@on_sqlite
-def test_an_id_is_looked_for_by_nobody_who_is_not_signed_in(client: TestClient, customer: Customer) -> None:
-    [export_id] = make_exports(customer, 1)
-    went = ConsoleBrowser(client).get("/exports", f"id={export_id}")
-    assert (went.status_code, went.headers["location"].partition("?")[0]) == (303, "/console/sign-in")
-
-
 def test_an_empty_list_says_why(person: ConsoleBrowser, customer: Customer) -> None:
     assert 'data-state="unused"' in person.get("/exports").text
     make_exports(customer, 1)
@@ -704,7 +682,7 @@ def test_another_accounts_export_is_not_there(person: ConsoleBrowser) -> None:
     export_id = prepared(strange)
     before = queries.get(export_id)
     seen = {"target_id": make_target(strange).id, "ticket_digest": before.ticket_digest}
-    pages = [person.get(f"/exports/{export_id}"), person.get("/exports", f"id={export_id}")]
+    pages = [person.get(f"/exports/{export_id}")]
     pages += [person.post(f"/exports/{export_id}/{verb}", **seen) for verb in ("approve", "retry", "dismiss")]
     assert {page.status_code for page in pages} == {404}
     assert all("The total is wrong" not in page.text for page in pages)
