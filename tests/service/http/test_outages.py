@@ -121,7 +121,7 @@ def test_a_postgresql_that_takes_no_writes_is_an_outage_for_whoever_writes(postg
     assert (read.status_code, page.status_code) == (200, 200)
     assert (form.status_code, stolen.status_code) == (503, 503)
     assert "<code>bin/riskrelay doctor</code>, which shows the failed component" in form.text
-    assert "<h1>Service unavailable</h1>" in form.text
+    assert "<h1><bdi>Service unavailable</bdi></h1>" in form.text
 
 
 def fill_disk() -> None:

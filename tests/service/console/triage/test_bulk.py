@@ -374,7 +374,7 @@ def test_a_summary_counts_the_tickets_that_are_still_there(person: ConsoleBrowse
     fields = picked(*ids)
     assert person.post(f"/exports/{ids[1]}/dismiss").status_code == 303
     page = person.post("/inbox/review", action="dismiss", **fields)
-    assert "<h1>Dismiss 1 ticket</h1>" in page.text
+    assert "<h1><bdi>Dismiss 1 ticket</bdi></h1>" in page.text
     assert '<button class="danger">Dismiss 1 ticket</button>' in page.text
     assert "1 of the selected tickets changed meanwhile, and is left out." in page.text
     assert (f'name="{ids[0]}"' in page.text, f'name="{ids[1]}"' in page.text) == (True, False)
