@@ -11,7 +11,7 @@ from typing import Final
 
 from peewee import SQL, Case, Select, fn
 
-from schemas.exports.state_machine import ExportStatus
+from schemas.exports.state_machine import IN_PROGRESS, ExportStatus
 from schemas.intake.scanner import SEVERITIES
 from schemas.targets.target import FAILING, TargetStatus
 from storage.db.columns import columns, read
@@ -28,13 +28,13 @@ MAX_OF_A_STATUS: Final = 1_000
 #: Waiting exports whose severities are counted, as many as the menu counts.
 MAX_WAITING: Final = menu_counts.MAX_IN_MENU + 1
 
-#: What needs a decision, waits or failed; exported and dismissed are final.
-_COUNTED: Final = tuple(each for each in ExportStatus if each not in {ExportStatus.EXPORTED, ExportStatus.DISMISSED})
+#: What is on its way or failed.
+_COUNTED: Final = (*IN_PROGRESS, ExportStatus.FAILED, ExportStatus.BLOCKED)
 
 
 @dataclass(frozen=True, slots=True)
 class AccountCounts:
-    """The counts of an account: exports by status, none counted further than MAX_OF_A_STATUS and one."""
+    """The counts of an account: its exports on their way and failed, none counted further than MAX_OF_A_STATUS and one."""
 
     has_targets: bool
     has_exports: bool

@@ -27,7 +27,7 @@ from service.console.triage.rules import STOPS
 from service.console.wording import bounded, count, duration
 from storage.exports import delivery_hours
 from storage.exports.search import export_list
-from storage.reporting import dashboard_queries, finding_trends, menu_counts, metrics_snapshot
+from storage.reporting import dashboard_queries, finding_trends, metrics_snapshot
 from storage.reporting.dashboard_queries import MAX_OF_A_STATUS, AccountCounts, UnavailableTarget
 from storage.reporting.menu_counts import MAX_IN_MENU
 
@@ -159,11 +159,11 @@ def _read_trends(account_id: int, now: datetime) -> Trends:
 
 def _numbers(account_id: int, counts: AccountCounts, trend: Trends, due_age_s: float, now: datetime) -> Iterator[Number]:
     """Yield the numbers at the top: decisions, findings, deliveries under way and failed ones."""
-    menu, by_status = menu_counts.count(account_id, now), counts.by_status
-    severities = dashboard_queries.waiting_by_severity(account_id, now)
+    severities, by_status = dashboard_queries.waiting_by_severity(account_id, now), counts.by_status
+    waiting = sum(severities.values())
     yield Number(
-        bounded(menu.inbox, MAX_IN_MENU),
-        "waits for a decision" if menu.inbox == 1 else "wait for a decision",
+        bounded(waiting, MAX_IN_MENU),
+        "waits for a decision" if waiting == 1 else "wait for a decision",
         "/inbox",
         tuple((f"sev {name}", f"{bounded(number, MAX_IN_MENU)} {name}") for name, number in severities.items()),
     )
