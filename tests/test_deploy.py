@@ -32,7 +32,7 @@ from schemas.intake.report_uploads import MAX_FILE_BYTES
 from schemas.settings.definitions import FILE_SUFFIX, SETTINGS, Settings, load_settings
 from service.console.pages.report_uploads import UploadReportPage
 from service.http.error_responses import STATUS
-from service.http.multipart_form import MAX_OTHER_BYTES
+from service.http.form_bodies import MAX_OTHER_BYTES
 from tests.support.factories import ENCRYPTION_KEY
 from tests.support.processes.crontab import CRONTAB, cron_jobs
 

@@ -19,21 +19,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final, Literal
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import urlsplit
 
 import falcon
 
 from runtime.clock import utc_now
 from schemas.base.console_session import Session, SessionEndReason, SignInMethod
-from schemas.base.errors import Forbidden, PayloadTooLarge, RateLimited, Unauthorized, UnsupportedMediaType, ValidationFailed
-from schemas.base.fields import problem
+from schemas.base.errors import Forbidden, RateLimited, Unauthorized
 from schemas.base.principal import Ability, TokenPrincipal
 from schemas.settings.definitions import Settings
 from schemas.url_policy.target_url import DEFAULT_PORTS
 from service.console.form_fields import Fields
 from service.console.permissions import is_offered
+from service.http.form_bodies import read_urlencoded
 from service.http.limits.rate_limits import RateLimits
-from service.http.request_pipeline import read_chunk
 from service.operations.accounts.authority import OperatorAccount
 from storage.accounts import sessions, tokens
 from storage.db import engine
@@ -45,13 +44,8 @@ SIGN_IN_COOKIE: Final = "riskrelay_sign_in"
 #: Browsers accept the prefix only over https, without a domain, and for the path /.
 COOKIE_PREFIX: Final = "__Host-"
 CSRF_FIELD: Final = "csrf"
-#: The longest field is a description: 20,000 characters, each of which a form writes with up to 12 bytes.
-MAX_FORM_BYTES: Final = 256 * 1024
-#: The largest form has a check box for each ticket of a page, and a few fields.
-MAX_FORM_FIELDS: Final = 100
 #: Another path or host of the domain may have set cookies with the same name. Browsers keep up to 180 cookies of a site.
 _MAX_COOKIES: Final = 200
-_FORM_TYPE: Final = "application/x-www-form-urlencoded"
 #: The expiry date that deletes a cookie.
 _EXPIRED: Final = datetime(1970, 1, 1, tzinfo=UTC)
 #: Names of one installation in the browser of its own machine.
@@ -142,7 +136,7 @@ class SessionGate:
         self._require_own_origin(req)
         # A slow client may take minutes to send a form; the few database connections must not wait for it.
         engine.release()
-        return (read or _fields)(req)
+        return (read or read_urlencoded)(req)
 
     def require_own_form(self, req: falcon.Request, user: ConsoleUser, fields: Fields) -> None:
         """Raise SignInRequired or Forbidden unless the session goes on and the form carries its CSRF token.
@@ -359,37 +353,3 @@ def _csrf(secret: str, account_id: int) -> str:
 
 def _browser(req: falcon.Request) -> str:
     return req.user_agent or ""
-
-
-def _fields(req: falcon.Request) -> dict[str, str]:
-    """Read a form of UTF-8 text in which each field occurs once."""
-    if (req.content_type or "").partition(";")[0].strip().lower() != _FORM_TYPE:
-        raise UnsupportedMediaType("Forms must have the content type application/x-www-form-urlencoded.")
-    body = _body(req)
-    try:
-        pairs = parse_qsl(
-            body.decode(), keep_blank_values=True, errors="strict", max_num_fields=MAX_FORM_FIELDS, strict_parsing=bool(body)
-        )
-    except ValueError:
-        raise _malformed() from None
-    fields = dict(pairs)
-    if len(fields) < len(pairs) or any("\0" in text for pair in pairs for text in pair):
-        raise _malformed()
-    return fields
-
-
-def _body(req: falcon.Request) -> bytes:
-    """Read a form's bytes, up to the limit. A form without a length would be chunked, which no browser sends."""
-    length = req.content_length or 0
-    if length > MAX_FORM_BYTES:
-        raise PayloadTooLarge(f"A form has at most {MAX_FORM_BYTES} bytes.")
-    body = b""
-    while len(body) < length and (piece := read_chunk(req.bounded_stream, length - len(body))):
-        body += piece
-    if len(body) < length:
-        raise _malformed()
-    return body
-
-
-def _malformed() -> ValidationFailed:
-    return ValidationFailed(problem("", "malformed_form"))

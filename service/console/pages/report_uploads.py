@@ -12,8 +12,8 @@ from service.console.choices import offered_projects
 from service.console.form_fields import Fields, Problems, by_path
 from service.console.layout import CONSOLE, ConsolePage, Content, FormPage, PageLayout, Redirect
 from service.console.sessions import ConsoleUser
+from service.http.form_bodies import MultipartFields, read_multipart
 from service.http.limits.large_body_limiter import MAX_BUFFERED_BYTES, ByteBudget
-from service.http.multipart_form import MultipartFields, read_multipart
 from storage.accounts import projects
 from storage.intake import report_uploads
 

@@ -12,7 +12,8 @@ from runtime.clock import utc_now
 from schemas.base.console_session import SessionEndReason
 from schemas.exports.state_machine import ExportStatus
 from service.app import create_app
-from service.console.sessions import MAX_FORM_BYTES, MAX_FORM_FIELDS, origin_of
+from service.console.sessions import origin_of
+from service.http.form_bodies import MAX_FORM_BYTES, MAX_FORM_FIELDS
 from storage.accounts import sessions
 from storage.db.engine import database, execute, rows
 from storage.exports import queries

@@ -1,7 +1,8 @@
-"""Forms with one file (`multipart/form-data`), read within a limit of bytes."""
+"""The forms of browsers, read within a limit of bytes: fields alone, or with one file (`multipart/form-data`)."""
 
 from io import BytesIO
 from typing import Final
+from urllib.parse import parse_qsl
 
 import falcon
 from falcon.media.multipart import BodyPart, MultipartForm, MultipartParseError, MultipartParseOptions
@@ -11,11 +12,16 @@ from schemas.base.fields import problem
 from service.http.limits.large_body_limiter import ByteBudget
 from service.http.request_pipeline import read_chunk, reserve
 
+#: The longest field is a description: 20,000 characters, each of which a form writes with up to 12 bytes.
+MAX_FORM_BYTES: Final = 256 * 1024
+#: The largest form has a check box for each ticket of a page, and a few fields.
+MAX_FORM_FIELDS: Final = 100
 #: The fields beside the file, and what separates them.
 MAX_OTHER_BYTES: Final = 64 * 1024
 _MAX_FIELDS: Final = 20
 _CHUNK_BYTES: Final = 64 * 1024
-_FORM_TYPE: Final = "multipart/form-data"
+_URLENCODED: Final = "application/x-www-form-urlencoded"
+_MULTIPART: Final = "multipart/form-data"
 _OPTIONS: Final = MultipartParseOptions()
 _OPTIONS.max_body_part_count = _MAX_FIELDS
 _OPTIONS.max_body_part_buffer_size = MAX_OTHER_BYTES
@@ -28,6 +34,26 @@ class MultipartFields(dict[str, str]):
     content = b""
 
 
+def read_urlencoded(req: falcon.Request) -> dict[str, str]:
+    """Read a form of UTF-8 text in which each field occurs once.
+
+    Raises PayloadTooLarge, RequestTimeout, UnsupportedMediaType, ValidationFailed.
+    """
+    if (req.content_type or "").partition(";")[0].strip().lower() != _URLENCODED:
+        raise UnsupportedMediaType("Forms must have the content type application/x-www-form-urlencoded.")
+    body = _body(req, MAX_FORM_BYTES, PayloadTooLarge(f"A form has at most {MAX_FORM_BYTES} bytes."))
+    try:
+        pairs = parse_qsl(
+            body.decode(), keep_blank_values=True, errors="strict", max_num_fields=MAX_FORM_FIELDS, strict_parsing=bool(body)
+        )
+    except ValueError:
+        raise _malformed() from None
+    fields = dict(pairs)
+    if len(fields) < len(pairs) or any("\0" in text for pair in pairs for text in pair):
+        raise _malformed()
+    return fields
+
+
 def read_multipart(req: falcon.Request, max_file_bytes: int, budget: ByteBudget) -> MultipartFields:
     """Read a form with a file of at most `max_file_bytes`; what has arrived counts against `budget` until the response.
 
@@ -35,12 +61,10 @@ def read_multipart(req: falcon.Request, max_file_bytes: int, budget: ByteBudget)
     """
     media_type, parameters = falcon.parse_header(req.content_type or "")
     boundary = parameters.get("boundary", "")
-    if media_type.lower() != _FORM_TYPE or not boundary.isascii():
-        raise UnsupportedMediaType(f"A form with a file must have the content type {_FORM_TYPE}.")
+    if media_type.lower() != _MULTIPART or not boundary.isascii():
+        raise UnsupportedMediaType(f"A form with a file must have the content type {_MULTIPART}.")
     too_large = PayloadTooLarge(f"The file is larger than {max_file_bytes // 1024**2} MiB. Nothing was stored.")
-    if (req.content_length or 0) > max_file_bytes + MAX_OTHER_BYTES:
-        raise too_large
-    body = _body(req, budget)
+    body = _body(req, max_file_bytes + MAX_OTHER_BYTES, too_large, budget)
     fields = MultipartFields()
     try:
         for part in MultipartForm(BytesIO(body), boundary.encode(), len(body), _OPTIONS):
@@ -66,14 +90,20 @@ def _name_of(part: BodyPart) -> str:
     return (part.filename or "").replace("\\", "/").rpartition("/")[2]
 
 
-def _body(req: falcon.Request, budget: ByteBudget) -> bytes:
-    """Read a form's bytes. A form without a length would be chunked, which no browser sends."""
+def _body(req: falcon.Request, max_bytes: int, too_large: PayloadTooLarge, budget: ByteBudget | None = None) -> bytes:
+    """Read a form's bytes. A form without a length would be chunked, which no browser sends.
+
+    What has arrived counts against `budget`. Raises `too_large`, RequestTimeout, ValidationFailed, LargeBodyOverload.
+    """
     length = req.content_length or 0
+    if length > max_bytes:
+        raise too_large
     pieces, size = [], 0
     while size < length and (piece := read_chunk(req.bounded_stream, min(_CHUNK_BYTES, length - size))):
         pieces.append(piece)
         size += len(piece)
-        reserve(req, budget, size)
+        if budget is not None:
+            reserve(req, budget, size)
     if size < length:
         raise _malformed()
     return b"".join(pieces)
