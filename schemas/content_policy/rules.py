@@ -35,8 +35,8 @@ from schemas.content_policy.text_parts import folded, joined, parts_with_digits
 
 #: Enough to correct a sender; a body full of violations must not cause a larger response than itself.
 MAX_PROBLEMS: Final = 50
-#: Checks of parts of a body to locate violations: a quarter of a second. An honest body has violations in a few locations,
-#: each of which takes a dozen checks.
+#: Checks of single texts to locate violations: a quarter of a second. An honest body has violations in a few locations, and
+#: a block has at most some hundred texts.
 MAX_CHECKS: Final = 5_000
 #: Characters checked as one: the longest time between two checkpoints.
 _BLOCK: Final = 64 * 1024
@@ -45,8 +45,6 @@ _BLOCK: Final = 64 * 1024
 _NAMES: Final = 1_000
 #: Characters that two parts of a longer text share: more than any pattern reads.
 _OVERLAP: Final = 8 * 1024
-#: Texts that violate a rule together are split into this many parts.
-_PARTS: Final = 8
 
 Entry = TypeVar("Entry")
 
@@ -291,51 +289,37 @@ def _problems(
     if judged.rules:
         texts = [(place, text) for place, node in _nodes(value, known_names) if len(text := _text_of(node)) >= _MIN_TEXT]
         checkpoint()
-        yield from _Search(checkpoint).problems(texts, judged.rules)
+        yield from _violations(texts, judged.rules, checkpoint)
         checkpoint()
     if judged.parts:
         yield from _order_records(value, known_names, judged.parts, checkpoint)
 
 
-class _Search:
-    """Locates the texts that violate rules: checks all texts as one, then splits each part that violates a rule.
+def _violations(
+    texts: Sequence[tuple[_Location, str]], rules: Sequence[Rule], checkpoint: Checkpoint
+) -> Iterator[tuple[_Location, str]]:
+    """Yield the codes of `rules` that texts violate, with their locations, in the order of the texts.
 
-    A text is checked by itself once its part has no other. A violation that only several texts form together, such as a dump
-    with one statement per text, could lead to ten thousand checks; so checks are counted, and a body that needs too many is
-    refused as a whole.
+    Texts are checked block by block as one, and those of a block that violates a rule one by one. Many texts may form
+    together what none of them is, such as a dump with one statement per text; so checks are counted, and a body that needs
+    too many is refused as a whole.
     """
-
-    def __init__(self, checkpoint: Checkpoint) -> None:
-        self._checkpoint = checkpoint
-        self._reported: set[tuple[str, str]] = set()
-        self._checks = 0
-
-    def problems(self, texts: Sequence[tuple[_Location, str]], rules: Sequence[Rule]) -> Iterator[tuple[_Location, str]]:
-        """Yield the codes of `rules` that texts violate, with their locations, in the order of the texts."""
-        for block in _blocks(texts, lambda each: len(each[1])):
-            yield from self._within(block, rules)
-        if self._checks >= MAX_CHECKS:
-            yield from ((_Location(), rule.code) for rule in rules)
-
-    def _within(self, texts: Sequence[tuple[_Location, str]], rules: Sequence[Rule]) -> Iterator[tuple[_Location, str]]:
-        if self._checks >= MAX_CHECKS:
-            return
-        place, text = texts[0]
-        if len(texts) == 1 or len({place.path for place, _ in texts}) == 1:
+    reported: set[tuple[str, str]] = set()
+    checks = 0
+    for block in _blocks(texts, lambda each: len(each[1])):
+        broken = _broken_rules(joined(text for _, text in block), rules, checkpoint)
+        for place, text in block if broken else ():
             # Many texts may share a path; a violation is reported once per path.
-            rules = [rule for rule in rules if (place.path, rule.code) not in self._reported]
-        if not rules:
-            return
-        self._checks += 1
-        if len(texts) == 1:
-            for rule in _broken_rules(text, rules, self._checkpoint):
-                self._reported.add((place.path, rule.code))
+            wanted = [rule for rule in broken if (place.path, rule.code) not in reported]
+            if not wanted:
+                continue
+            if checks == MAX_CHECKS:
+                yield from ((_Location(), rule.code) for rule in rules)
+                return
+            checks += 1
+            for rule in _broken_rules(text, wanted, checkpoint):
+                reported.add((place.path, rule.code))
                 yield place, rule.code
-            return
-        broken = _broken_rules(joined(text for _, text in texts), rules, self._checkpoint)
-        size = -(-len(texts) // _PARTS)
-        for at in range(0, len(texts) if broken else 0, size):
-            yield from self._within(texts[at : at + size], broken)
 
 
 def _forbidden_names(value: Any, known_names: Set[str], forbidden: Set[str]) -> Iterator[tuple[_Location, str]]:
