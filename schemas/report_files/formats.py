@@ -1,6 +1,6 @@
-"""The report formats, and the table of their severities in docs/scanners.md."""
+"""The report formats."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ _MAX_SIZE: Final = 150_000_000
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One format: its title, how to detect and read it, and its severities with ours.
+    """One format: its title, and how to detect and read it.
 
     `visited` returns the rules of its scanner, and the pages of a report that also names those without issues.
     """
@@ -23,7 +23,6 @@ class Format:
     is_report: Callable[[Any], bool]
     read_issues: Callable[[Node], Iterable[ScanIssue]]
     visited: Callable[[Node], VisitedPages]
-    severities: tuple[tuple[str, str], ...]
     may_be_lines: bool = False
 
 
@@ -40,47 +39,12 @@ def _all_rules_of(scanner: str) -> Callable[[Node], VisitedPages]:
     return lambda _: rules
 
 
-def _named_severities(name: str, severities: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    return tuple((f"{name} {value}", severity) for value, severity in severities.items())
-
-
-def _severities_by_score(scores: Iterable[tuple[str, float, str]]) -> tuple[tuple[str, str], ...]:
-    return tuple((label, severity) for label, _, severity in scores)
-
-
 FORMATS: Final = {
-    "zap": Format(
-        "ZAP", zap.is_report, zap.read_issues, _all_rules_of("zap"), _named_severities("riskcode", zap.SEVERITIES)
-    ),
-    "lighthouse": Format(
-        "Lighthouse",
-        lighthouse.is_report,
-        lighthouse.read_issues,
-        lighthouse.visited,
-        _named_severities("impact", lighthouse.SEVERITIES) + _severities_by_score(lighthouse.SCORES),
-    ),
-    "nuclei": Format(
-        "Nuclei",
-        nuclei.is_report,
-        nuclei.read_issues,
-        _all_rules_of("nuclei"),
-        tuple(nuclei.SEVERITIES.items()),
-        may_be_lines=True,
-    ),
-    "wapiti": Format(
-        "Wapiti",
-        wapiti.is_report,
-        wapiti.read_issues,
-        _all_rules_of("wapiti"),
-        _named_severities("level", wapiti.SEVERITIES),
-    ),
-    "sarif": Format(
-        "SARIF",
-        sarif.is_report,
-        sarif.read_issues,
-        sarif.visited,
-        _severities_by_score(sarif.SCORES) + _named_severities("level", sarif.SEVERITIES),
-    ),
+    "zap": Format("ZAP", zap.is_report, zap.read_issues, _all_rules_of("zap")),
+    "lighthouse": Format("Lighthouse", lighthouse.is_report, lighthouse.read_issues, lighthouse.visited),
+    "nuclei": Format("Nuclei", nuclei.is_report, nuclei.read_issues, _all_rules_of("nuclei"), may_be_lines=True),
+    "wapiti": Format("Wapiti", wapiti.is_report, wapiti.read_issues, _all_rules_of("wapiti")),
+    "sarif": Format("SARIF", sarif.is_report, sarif.read_issues, sarif.visited),
 }
 
 

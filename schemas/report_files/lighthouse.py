@@ -23,8 +23,8 @@ from schemas.report_files.issues import (
 
 #: By the impact of an accessibility audit (`details.debugData.impact`).
 SEVERITIES: Final[Mapping[str, str]] = {"critical": "critical", "serious": "high", "moderate": "medium", "minor": "low"}
-#: Other audits, by score: label in the documentation, exclusive upper limit, severity.
-SCORES: Final = (("score below 0.5", 0.5, "medium"), ("score from 0.5 to 0.9", 0.9, "low"))
+#: Other audits, by score: exclusive upper limit, severity.
+SCORES: Final = ((0.5, "medium"), (0.9, "low"))
 
 #: `scoreDisplayMode` of audits without a result, whatever their score; old versions spell one with a hyphen.
 _NO_RESULT: Final = frozenset({"informative", "manual", "notApplicable", "not-applicable", "error"})
@@ -51,7 +51,7 @@ def read_issues(report: Node) -> Iterator[ScanIssue]:
     for name, audit in report.member("audits").members():
         score = audit.member("score").number()
         has_result = audit.member("scoreDisplayMode").text() not in _NO_RESULT
-        if has_result and score is not None and score < SCORES[-1][1] and name in categories:
+        if has_result and score is not None and score < SCORES[-1][0] and name in categories:
             yield from _of_audit(url, name, audit, score, categories[name])
 
 
@@ -94,7 +94,7 @@ def _of_audit(url: str, name: str, audit: Node, score: float, category: str) -> 
             url=url,
             code=f"lighthouse:{name}",
             title=audit.member("title").text() or name,
-            severity=SEVERITIES.get(impact) or next(severity for _, limit, severity in SCORES if score < limit),
+            severity=SEVERITIES.get(impact) or next(severity for limit, severity in SCORES if score < limit),
             description=paragraphs(description),
             location=location,
             evidence=evidence(category=category, references=references(description)),

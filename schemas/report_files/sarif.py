@@ -24,13 +24,8 @@ from schemas.report_files.issues import (
 
 #: By `level`, if the rule has no `security-severity`.
 SEVERITIES: Final[Mapping[str, str]] = {"error": "high", "warning": "medium", "note": "low", "none": "info"}
-#: By the `security-severity` of a rule or result: label in the documentation, minimum, severity.
-SCORES: Final = (
-    ("security-severity from 9.0", 9.0, "critical"),
-    ("security-severity from 7.0", 7.0, "high"),
-    ("security-severity from 4.0", 4.0, "medium"),
-    ("security-severity above 0", 0.1, "low"),
-)
+#: By the `security-severity` of a rule or result: minimum, severity.
+SCORES: Final = ((9.0, "critical"), (7.0, "high"), (4.0, "medium"), (0.1, "low"))
 
 _DEFAULT_LEVEL: Final = "warning"
 _KINDS: Final = frozenset({"", "fail", "open", "review"})
@@ -129,7 +124,7 @@ def _tool(run: Node) -> str:
 def _severity(result: Node, rule: Node) -> str:
     for node in (result, rule):
         score = node.member("properties").member("security-severity").number()
-        if score is not None and (found := [severity for _, minimum, severity in SCORES if score >= minimum]):
+        if score is not None and (found := [severity for minimum, severity in SCORES if score >= minimum]):
             return found[0]
     by_rule = rule.member("defaultConfiguration").member("level").text()
     return SEVERITIES.get(result.member("level").text() or by_rule or _DEFAULT_LEVEL, "info")
