@@ -1,14 +1,9 @@
 """The title of an issue: one line that is never empty, within the tracker's limit."""
 
 import unicodedata
-from typing import Final
 
 from schemas.trackers.exchange import TrackerTicket
 from schemas.trackers.text.neutral import ELLIPSIS, ZWSP, harmless_title, length
-
-#: Longer runs of combining characters are cut in the middle.
-_MAX_CLUSTER: Final = 32
-_JOINER: Final = "\u200d"
 
 
 def title_of(ticket: TrackerTicket, max_chars: int, max_bytes: int | None = None) -> str:
@@ -21,24 +16,11 @@ def title_of(ticket: TrackerTicket, max_chars: int, max_bytes: int | None = None
     end = min(len(title), max_chars) - 1
     while end > 0 and not _fits(title[:end] + ELLIPSIS, max_chars, max_bytes):
         end -= 1
-    return title[: _before_cluster(title, max(end, 0))].rstrip(f" {ZWSP}") + ELLIPSIS
+    return title[: max(end, 0)].rstrip(f" {ZWSP}") + ELLIPSIS
 
 
 def _fits(title: str, max_chars: int, max_bytes: int | None) -> bool:
     return length(title) <= max_chars and (max_bytes is None or len(title.encode()) <= max_bytes)
-
-
-def _before_cluster(title: str, end: int) -> int:
-    """Return where to cut at or before `end`, so that no letter loses its accents and no emoji its parts."""
-    for place in range(end, max(end - _MAX_CLUSTER, 0), -1):
-        if not _continues(title[place]) and title[place - 1] != _JOINER:
-            return place
-    return end
-
-
-def _continues(letter: str) -> bool:
-    """Return whether a character belongs to the one before it: accents, variation selectors, joiners, skin tones."""
-    return unicodedata.category(letter).startswith("M") or letter == _JOINER or "\U0001f3fb" <= letter <= "\U0001f3ff"
 
 
 def _is_visible(letter: str) -> bool:
