@@ -9,7 +9,7 @@ texts.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
@@ -26,8 +26,6 @@ MIN_LOOSE_LENGTH: Final = 6
 
 #: A word: letters and digits. An underscore joins words in programs, not in prose.
 _WORD: Final = re.compile(r"[^\W_]+")
-#: An id without a letter or a digit.
-_ALONE: Final = r"(?<![^\W_])(?:{})(?![^\W_])"
 # Characters around an address that are not part of it: "...john@x.de", "_john@x.de_", "john@x.de."
 _ADDRESS: Final = r"(?<![^\W_])(?<![^\W_][._+-]){}(?![^\W_])(?![.-][^\W_])"
 _BETWEEN_DIGITS: Final = r"[\s().\-/\u00a0\u2010-\u2013]{0,3}"
@@ -45,11 +43,10 @@ class Mentions:
         if subject.phone and phone is None:
             ids.append(subject.phone)
         folded = [each.casefold() for each in ids]
-        self._ids = _WholeWords(each for each in folded if _WORD.search(each))
-        signs = [re.escape(each) for each in folded if not _WORD.search(each)]
-        patterns = [_ALONE.format("|".join(signs))] if signs else []
-        if subject.email:
-            patterns.append(_ADDRESS.format(re.escape(subject.email.casefold())))
+        # Most ids are numbers, of which there may be 50,000: an expression of so many alternatives takes seconds for one text.
+        self._words = {each for each in folded if _WORD.fullmatch(each)}
+        self._phrases = {*folded} - self._words
+        patterns = [_ADDRESS.format(re.escape(subject.email.casefold()))] if subject.email else []
         if phone:
             patterns.append(phone.expression())
         self._expression = re.compile("|".join(patterns)) if patterns else None
@@ -76,7 +73,11 @@ class Mentions:
         return {path: text for path, text in _texts(name, value) if self.in_text(text)}
 
     def _is_mentioned(self, reading: str) -> bool:
-        return self._ids.in_text(reading) or (self._expression is not None and bool(self._expression.search(reading)))
+        return (
+            not self._words.isdisjoint(_WORD.findall(reading))
+            or any(_has_phrase(reading, each) for each in self._phrases)
+            or (self._expression is not None and bool(self._expression.search(reading)))
+        )
 
     def _has_loose(self, reading: str) -> bool:
         # By the few lengths of 50,000 ids: to search a name for each of them would take milliseconds.
@@ -84,36 +85,6 @@ class Mentions:
             reading[at : at + length] in self._loose
             for length in self._loose_lengths
             for at in range(len(reading) - length + 1)
-        )
-
-
-class _Shape(NamedTuple):
-    """How many words an id has, and how many other characters stand before the first and after the last one."""
-
-    before: int
-    words: int
-    after: int
-
-
-class _WholeWords:
-    """Ids that are found by a set: an expression of 50,000 alternatives takes seconds for one text."""
-
-    def __init__(self, ids: Iterable[str]) -> None:
-        self._ids = frozenset(ids)
-        self._shapes = {_shape_of(each) for each in self._ids}
-
-    def in_text(self, text: str) -> bool:
-        """Return whether `text` has one of the ids, with neither a letter nor a digit on either side."""
-        words = [word.span() for word in _WORD.finditer(text)] if self._ids else []
-        return any(self._has_id(text, words, shape) for shape in self._shapes)
-
-    def _has_id(self, text: str, words: Sequence[tuple[int, int]], shape: _Shape) -> bool:
-        """Look up each series of as many words as ids of this shape have: it begins and ends where an id may."""
-        before, count, after = shape
-        return any(
-            text[first - before : last + after] in self._ids and _stands_alone(text, first - before, last + after)
-            for (first, _), (_, last) in zip(words, words[count - 1 :], strict=False)
-            if first >= before
         )
 
 
@@ -141,13 +112,15 @@ class _Phone(NamedTuple):
         return rf"(?<![0-9])(?:{code}{between})?(?:0{between})?{between.join(self.rest)}(?![0-9])"
 
 
-def _shape_of(an_id: str) -> _Shape:
-    words = [*_WORD.finditer(an_id)]
-    return _Shape(words[0].start(), len(words), len(an_id) - words[-1].end())
-
-
-def _stands_alone(text: str, start: int, end: int) -> bool:
-    return not (text[start - 1 : start].isalnum() or text[end : end + 1].isalnum())
+def _has_phrase(text: str, phrase: str) -> bool:
+    """Return whether `text` has an id of several words or of signs, with neither a letter nor a digit on either side."""
+    at = text.find(phrase)
+    while at >= 0:
+        end = at + len(phrase)
+        if not (text[at - 1 : at].isalnum() or text[end : end + 1].isalnum()):
+            return True
+        at = text.find(phrase, at + 1)
+    return False
 
 
 def _patterns(words: Iterable[str], phone: _Phone | None) -> tuple[str, ...] | None:
