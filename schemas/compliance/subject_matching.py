@@ -43,7 +43,7 @@ class Mentions:
         if subject.phone and phone is None:
             ids.append(subject.phone)
         folded = [each.casefold() for each in ids]
-        # Most ids are numbers, of which there may be 50,000: an expression of so many alternatives takes seconds for one text.
+        # Most ids are numbers, of which there may be 50,000: an expression of all of them takes seconds for one text.
         self._words = {each for each in folded if _WORD.fullmatch(each)}
         self._phrases = {*folded} - self._words
         patterns = [_ADDRESS.format(re.escape(subject.email.casefold()))] if subject.email else []
