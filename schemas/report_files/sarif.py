@@ -8,7 +8,6 @@ page, so results of the same rule on several lines of a page, without another lo
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
-from urllib.parse import urljoin
 
 from schemas.report_files.document import Node, UnreadableReport, shortened
 from schemas.report_files.issues import (
@@ -37,8 +36,6 @@ _PLACEHOLDER: Final = re.compile(r"\{([0-9]{1,3})\}")
 _MAX_PLACEHOLDERS: Final = 50
 #: Characters of a tool's name, which begins its codes; MAX_CODE has room for the rule's name, too.
 _MAX_TOOL: Final = 100
-#: Bases may be relative to one another; the limit ends a cycle.
-_MAX_BASES: Final = 8
 
 
 def is_report(value: Any) -> bool:
@@ -103,7 +100,7 @@ def _issue(run: Node, result: Node, rule: Node) -> ScanIssue:
     message = _message(result.member("message"), rule)
     title = rule.member("shortDescription").member("text").text() or rule.member("name").text()
     return ScanIssue(
-        url=_url(run, result),
+        url=_url(result),
         code=f"{_tool(run)}:{name or title or message}",
         title=title or message or name or "A result without a name",
         severity=_severity(result, rule),
@@ -143,35 +140,11 @@ def _message(message: Node, rule: Node) -> str:
     return without_personal_data(shortened(_PLACEHOLDER.sub(argument_of, text, count=_MAX_PLACEHOLDERS)))
 
 
-def _url(run: Node, result: Node) -> str:
+def _url(result: Node) -> str:
     """Return the first http or https URL, otherwise the first location, which is reported as skipped."""
-    locations = [each.member("physicalLocation") for each in result.member("locations").entries()]
-    uris = [_uri(run, each.member("artifactLocation")) for each in locations]
-    uris.append(result.member("webRequest").member("target").text())
+    locations = [each.member("physicalLocation").member("artifactLocation") for each in result.member("locations").entries()]
+    uris = [*(each.member("uri").text() for each in locations), result.member("webRequest").member("target").text()]
     return next((each for each in uris if _WEB.match(each)), next(filter(None, uris), ""))
-
-
-def _uri(run: Node, artifact: Node) -> str:
-    """Return the URI of an artifact: its own, or that of its index in the run's list, joined to its bases."""
-    index = artifact.member("index").value
-    listed = run.member("artifacts").value
-    if not artifact.member("uri").text() and isinstance(listed, list) and type(index) is int and 0 <= index < len(listed):
-        artifact = Node(listed[index], f"{run.pointer}/artifacts/{index}").member("location")
-    bases, uri = run.member("originalUriBaseIds"), artifact.member("uri").text()
-    for _ in range(_MAX_BASES):
-        base = artifact.member("uriBaseId").text()
-        if not base or _WEB.match(uri):
-            break
-        artifact = bases.member(base)
-        uri = _joined(artifact.member("uri").text(), uri)
-    return uri
-
-
-def _joined(base: str, relative: str) -> str:
-    try:
-        return urljoin(base, shortened(relative))
-    except ValueError:  # brackets without an IPv6 address
-        return ""
 
 
 def _location(result: Node) -> str:
