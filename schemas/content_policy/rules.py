@@ -59,10 +59,11 @@ class Rule:
     marks: frozenset[str]
 
 
-#: Words that rules are recognized by, in lower case; each is its own mark.
+#: Words that rules are recognized by, in lower case; each is its own mark. Of some the end, which has a rarer first letter:
+#: secret, cookie, token.
 _MARK_WORDS: Final = (
     *("pass", "pwd", "cret", "curl", "dump", "stdin", "pragma", "storage", "address", "authorization", "eyj", "values"),
-    *("session", "mysql", *tables.PLACE_WORDS),
+    *("kie", "ken", "key", "session", "mysql", *tables.PLACE_WORDS),
 )
 #: Patterns that begin with a literal take a tenth of the time of others, and words with the same first letter together
 #: little more than one of them.
@@ -89,9 +90,6 @@ _MARKS: Final[tuple[tuple[str, str, re.Pattern[str]], ...]] = tuple(
 #: The marks of every text, and of one with enough digits for a card or an account; of the latter only such parts are read.
 _ANY: Final = "any"
 _NUMBERS: Final = "numbers"
-#: Roots of many words that begin with the same rare letter.
-_ROOTS: Final = re.compile("k(ie|en|ey)")
-_OF_ROOTS: Final = {"ie": "cookie", "en": "token", "ey": "key"}
 
 
 def _marked(code: str, breaks: Callable[[str], bool], *marks: str) -> Rule:
@@ -105,7 +103,7 @@ RULES: Final = (
     _marked("token", token_formats.found_in, _ANY),
     _marked("jwt", credential_patterns.has_jwt, "eyj"),
     _marked("authorization_line", credential_patterns.has_authorization, "authorization"),
-    _marked("cookie_line", browser_state.has_cookies, "cookie"),
+    _marked("cookie_line", browser_state.has_cookies, "kie"),
     _marked("cookie_line", browser_state.has_cookie_jar, "jar"),
     _marked("browser_storage", browser_state.has_browser_storage, "storage"),
     _marked("url_credentials", credential_patterns.has_url_password, "url"),
@@ -114,12 +112,12 @@ RULES: Final = (
     _marked("command_credentials", browser_state.has_command_cookies, "curl"),
     _marked("command_credentials", credential_patterns.has_login_of_machine, "pass"),
     _marked("command_credentials", credential_patterns.has_database_password, "mysql"),
-    _marked("assigned_secret", assignments.has_assignment, "pass", "pwd", "cret", "key", "token"),
+    _marked("assigned_secret", assignments.has_assignment, "pass", "pwd", "cret", "key", "ken"),
     _marked("forbidden_json", embedded_json.has_forbidden_names, "json", "dictionary"),
     _marked("html_document", document_patterns.is_page, "html"),
     _marked("sql_dump", document_patterns.is_dump, "values", "dump", "stdin", "pragma"),
     _marked("password_hash", tables.has_password_hash, "hash", "ldap"),
-    _marked("credential_table", tables.has_credential_table, "pass", "pwd", "cret", "key", "token", "session"),
+    _marked("credential_table", tables.has_credential_table, "pass", "pwd", "cret", "key", "ken", "session"),
     _marked("order_record", embedded_json.has_order_record, "json", "dictionary"),
     _marked("order_record", tables.has_customer_table, "at", "address", *tables.PLACE_WORDS),
 )
@@ -418,5 +416,4 @@ def _marks(text: str) -> set[str]:
     lower = folded(text)
     found: set[str] = {word for pattern in _WORDS for word in pattern.findall(lower)}
     found.update(mark for mark, first, pattern in _MARKS if first in lower and pattern.search(lower))
-    found.update(map(_OF_ROOTS.__getitem__, _ROOTS.findall(lower)))
     return found
