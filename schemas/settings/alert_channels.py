@@ -4,7 +4,6 @@ Errors never quote a value: each of these URLs contains a password or is one.
 """
 
 import ipaddress
-import re
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
@@ -12,6 +11,7 @@ from urllib.parse import unquote
 
 from marshmallow import ValidationError
 
+from schemas.base.email_address import is_email_address
 from schemas.settings.parsers import HOW_TO_ENCODE, server_address, web_address
 
 
@@ -46,8 +46,6 @@ _SMTP_FORM: Final = f"Use smtps://USER:PASSWORD@HOST:PORT, or smtp:// for a serv
 _SMTP_ASCII: Final = (
     "The user or password has characters that are not ASCII. Use an account of the mail server without them."
 )
-#: Neither spaces nor characters that separate addresses or headers.
-_ADDRESS: Final = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63})*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +81,8 @@ def parse_smtp(text: str) -> SmtpServer:
 def parse_addresses(text: str) -> tuple[str, ...]:
     """Return comma-separated email addresses. Raises ValidationError."""
     found = tuple(each.strip() for each in text.split(",") if each.strip())
-    if not all(_ADDRESS.fullmatch(each) for each in found):
+    # smtplib writes them as ASCII.
+    if not all(each.isascii() and is_email_address(each) for each in found):
         raise ValidationError("Use email addresses such as ops@example.com, comma-separated, without names.")
     return found
 
