@@ -13,13 +13,12 @@ def read_checked(
     form: Form,
     value: Any,
     inspected: Callable[[Any], Any] = lambda value: value,
-    known_names: frozenset[str] | None = None,
     checkpoint: Checkpoint = no_checkpoint,
 ) -> Any:
     """Return the value of `form` for a body. Raises ValidationFailed with every problem.
 
-    `inspected` picks the part of the reduced value to search for forbidden content; `known_names` are the form's member
-    names, where the caller has them already; `checkpoint` is called between parts of the work.
+    `inspected` picks the part of the reduced value to search for forbidden content; `checkpoint` is called between parts of
+    the work.
     """
     problems: tuple[FieldProblem, ...] = ()
     payload = None
@@ -29,7 +28,7 @@ def read_checked(
     except ValidationFailed as failed:
         problems = failed.problems
     checkpoint()
-    problems += rules.find(inspected(value), form.member_names() if known_names is None else known_names, checkpoint)
+    problems += rules.find(inspected(value), form.member_names(), checkpoint)
     if problems:
         # A field's own check and the search may find the same.
         raise ValidationFailed(*dict.fromkeys(problems))

@@ -6,7 +6,7 @@ payload in `req.context` for the responder. A method without an operation passes
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final
 
@@ -80,10 +80,6 @@ class Operation:
     inspected: Callable[[Any], Any] = _as_it_is
     #: Work on a valid payload that needs no transaction; the responder gets its result instead of the payload.
     prepare: Callable[[Any, Checkpoint], Any] = _as_it_is
-    known_names: frozenset[str] = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "known_names", self.form.member_names() if self.form else frozenset())
 
 
 class RequestPipeline:
@@ -120,7 +116,7 @@ class RequestPipeline:
                     self._reauthenticate(req, operation)
                 value = _parsed(body)
                 yield_to_others()
-                payload = read_checked(operation.form, value, operation.inspected, operation.known_names, yield_to_others)
+                payload = read_checked(operation.form, value, operation.inspected, yield_to_others)
                 yield_to_others()
                 req.context.canonical_payload = canonical(value)
                 yield_to_others()

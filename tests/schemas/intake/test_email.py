@@ -380,7 +380,7 @@ def test_each_address_header_is_parsed_once_and_others_may_work_after_each(
 
     monkeypatch.setattr(email_forms, "mailboxes_in", parse)
     with suppress(ValidationFailed):
-        read_checked(FORM, body, inspected, None, lambda: steps.append("checkpoint"))
+        read_checked(FORM, body, inspected, lambda: steps.append("checkpoint"))
     assert steps.count("parsed") == parsed
     assert ("parsed", "parsed") not in pairwise(steps)
 

@@ -205,7 +205,7 @@ def test_nothing_of_a_request_is_kept_whatever_its_names_are(
 def known_names(folder: Path) -> set[str]:
     """Return every member of every form, every forbidden name and the headers that credentials stand in."""
     operations = [each for resource in sources(folder) for each in resource.operations.values()]
-    members = {name for operation in operations for name in operation.known_names}
+    members = {name for operation in operations if operation.form for name in operation.form.member_names()}
     return members | set(FORBIDDEN_NAMES) | {"X-Scanner-Secret", "X-Email-Webhook-Secret", "Authorization", SIGNATURE}
 
 

@@ -134,7 +134,8 @@ def unnamed_members(app: App, world: CloudInstallation) -> dict[str, set[str]]:
     lacking: dict[str, set[str]] = {}
     for method, route, operation in _operations(app, world):
         reported = {name for call in _calls(world, method, route) for name in _names(call.body)}
-        if unnamed := set(operation.known_names) - reported:
+        members = operation.form.member_names() if operation.form else frozenset()
+        if unnamed := {*members} - reported:
             lacking[f"{method} {route}"] = unnamed
     return lacking
 
@@ -372,7 +373,7 @@ def _operations(app: App, world: CloudInstallation) -> Iterator[tuple[str, str, 
 class _Open:
     """The operation of a route without checks."""
 
-    known_names: frozenset[str] = frozenset()
+    form: None = None
     has_dry_run: bool = False
 
 

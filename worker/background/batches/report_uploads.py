@@ -33,7 +33,6 @@ _READER_FAILED: Final = "The report cannot be read: its values have an unexpecte
 
 _log: Final = logging.getLogger(__name__)
 _form: Final = PostbackForm()
-_names: Final = _form.member_names()
 
 
 @dataclass
@@ -121,7 +120,7 @@ def _checked(postback: PagePostback, project_id: int) -> PreparedPostback | Refu
     """Check a postback as the API does, and prepare it before the transaction that records it."""
     body: Mapping[str, Any] = postback.body
     try:
-        return findings.prepare_postback(read_checked(_form, body, known_names=_names), project_id)
+        return findings.prepare_postback(read_checked(_form, body), project_id)
     except ValidationFailed as failed:
         # The page is named to the user, unless its URL is what may not be stored.
         url = "" if find([postback.url], frozenset()) else postback.url
