@@ -161,20 +161,10 @@ class _PostmarkMailboxForm(LenientForm):
         return mailbox_of(data["name"] or "", data["address"] or ""), data["tag"] or ""
 
 
-class _PostmarkAttachmentForm(LenientForm):
+class _PostmarkAttachmentForm(_PlainAttachmentForm):
     name = Text(data_key="Name", max_length=MAX_FILE_NAME, **optional("The file's name."))
     content_type = Text(data_key="ContentType", max_length=MAX_CONTENT_TYPE, **optional("The media type."))
     size_bytes = Integer(data_key="ContentLength", **optional("The size in bytes."))
-    content = AnyText(data_key="Content", **optional("The file in base64; only its size is used."))
-    data = AnyText(data_key="Data", **optional("The same as `Content`."))
-
-    @post_load
-    def _make(self, data: dict[str, Any], **_: Any) -> Attachment:
-        size_bytes = data["size_bytes"]
-        contents = data["data"] if data["content"] is None else data["content"]
-        if size_bytes is None and contents is not None:
-            size_bytes = _decoded_bytes(contents)
-        return Attachment(data["name"] or "", data["content_type"] or "", size_bytes)
 
 
 def _several_mailboxes(data_key: str, description: str) -> Array:
@@ -339,11 +329,6 @@ def _project(tags: Iterable[str]) -> int | None:
         if found := _PROJECT_TAG.fullmatch(tag):
             return int(found[1]) if len(found[1]) <= MAX_PROJECT_DIGITS else MAX_ID
     return None
-
-
-def _decoded_bytes(base64_text: str) -> int:
-    """Return the decoded length of base64 without decoding megabytes."""
-    return (len(base64_text) - base64_text.count("=", -2)) * 3 // 4
 
 
 def _parsed(value: Any, checkpoint: Checkpoint) -> Any:

@@ -189,7 +189,6 @@ REFUSED = [
     (postmark_email(TextBody="", HtmlBody="x" * (MAX_TEXT + 1)), [("/HtmlBody", "too_long")]),
     (postmark_email(Date=5), [("/Date", "invalid_type")]),
     (postmark_email(Attachments=[{"ContentLength": "8"}]), [("/Attachments/0/ContentLength", "invalid_type")]),
-    (postmark_email(Attachments=[{"Content": 8}]), [("/Attachments/0/Content", "invalid_type")]),
 ]
 
 
@@ -271,16 +270,12 @@ def test_a_senders_clock_that_is_wrong_loses_no_email(date: str) -> None:
     ("attachment", "size_bytes"),
     [
         ({"ContentLength": 45, "Content": "AAAA"}, 45),
-        ({"Content": ""}, 0),
-        ({"Content": "QQ=="}, 1),
-        ({"Content": "QUE="}, 2),
-        ({"Content": "QUFB"}, 3),
-        ({"Data": "QUFBQQ=="}, 4),
         ({"ContentLength": None, "Content": None}, None),
+        ({"Content": "QUFB"}, None),
         ({}, None),
     ],
 )
-def test_the_size_of_an_attachment_is_reported_or_counted(attachment: dict[str, Any], size_bytes: int | None) -> None:
+def test_the_size_of_an_attachment_is_the_reported_one(attachment: dict[str, Any], size_bytes: int | None) -> None:
     assert read(postmark_email(Attachments=[attachment])).attachments == (Attachment("", "", size_bytes),)
 
 

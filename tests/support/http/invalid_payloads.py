@@ -116,7 +116,7 @@ _ISSUE: Final = {**issue(), "url": "https://shop.example/", "helpUrl": "https://
 _HEADED: Final = {**postback()["page"], "responseHeaders": {"server": "nginx"}, "rules": ["img-alt", "csp*"]}
 #: What a message with an attachment is in the plain form.
 _ATTACHED: Final = [{"name": "a.png", "content_type": "image/png", "size_bytes": 8}]
-_ENCLOSED: Final = [{"Name": "b.png", "Data": "iVBORw0KGgo=", "ContentType": "image/png", "ContentLength": 8}]
+_ENCLOSED: Final = [{"Name": "b.png", "Content": "iVBORw0KGgo=", "ContentType": "image/png", "ContentLength": 8}]
 _REACHED: Final = re.compile(r"[a-z0-9-]+(\.[a-z0-9-]+)+")
 
 
