@@ -42,8 +42,10 @@ class ApprovalRuleResponse(ResponseSchema):
     id = field.identifier("rul", "The rule.")
     name = field.text("The name.", example="Severe findings of the checkout")
     enabled = field.truth("Whether it decides; false once it stopped.")
-    match = field.part(RuleMatchResponse, "What an export must match.")
-    action = field.part(RuleActionResponse, "What is done with an export that matches.")
+    match = field.part(RuleMatchResponse, "What an export must match.", example={"severity_at_least": "high"})
+    action = field.part(
+        RuleActionResponse, "What is done with an export that matches.", example={"type": "dismiss", "reason": "wont_fix"}
+    )
     author = field.inline(
         RuleAuthorResponse, "The user who decided last what it does; it stops when the user may not do so."
     )

@@ -168,7 +168,7 @@ class ExportListResponse(ResponseSchema):
 
     items = field.several(ExportResponse, "The exports, in the order of `sort`.")
     next_cursor = field.next_cursor_text()
-    total = field.number("How many exports match on all pages; null if more than 10,000 do.", nullable=True)
+    total = field.number("How many exports match on all pages; null if more than 10,000 do.", nullable=True, example=392)
     facets = field.part(ExportFacetsResponse, "Present with `facets=true`.", optional=True)
 
 

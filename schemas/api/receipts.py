@@ -60,7 +60,7 @@ class DeliveryReceiptResponse(ResponseSchema):
     export_id = field.identifier("exp", "The export.")
     target_id = field.identifier("tgt", "The target; null after a redaction.", nullable=True)
     ticket_digest = field.text("The digest of the approved ticket.", pattern=DIGEST)
-    approved_by = field.text("The actor who approved it, such as `user:7` or `rule:rul_…`.", nullable=True)
+    approved_by = field.text("The actor who approved it, such as `user:7` or `rule:rul_…`.", nullable=True, example="user:7")
     approved_at = field.moment("When it was approved.", nullable=True)
     delivered_at = field.moment("When the delivery was recorded.")
     body = field.text("The frozen bytes, as text; null after a redaction.", nullable=True)

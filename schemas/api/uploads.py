@@ -15,7 +15,11 @@ from schemas.intake.evidence import HEADING_LEVELS, Capture
 
 class _HandoffSource(ResponseSchema):
     id = field.identifier("hof", "The handoff.")
-    source = field.part(SourceResponse, "The capture or the diagnostics.")
+    source = field.part(
+        SourceResponse,
+        "The capture or the diagnostics.",
+        example={"type": "evidence_capture", "id": "evc_01KJM8AV0G3T0M3Q9V6W2Y5Z7A"},
+    )
     project_id = field.number("The project.", minimum=1)
     report_id = field.number("The report, if one was named.", nullable=True, minimum=1)
 

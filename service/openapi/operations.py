@@ -18,7 +18,7 @@ from schemas.triage.export_filter import MAX_PROJECT_ID, ExportFilterForm, Expor
 from schemas.triage.finding_filter import FindingFilterForm
 from service.http.paging import DEFAULT_LIMIT, MAX_LIMIT
 from service.openapi.docs_page import FILES
-from service.openapi.examples import example_id, example_of
+from service.openapi.examples import example_id
 
 #: Ids of the examples.
 EXPORT_ID: Final = example_id("exp")
@@ -81,7 +81,7 @@ def operation(
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A kind of record: its name, its schema, and its name in ids of operations; `members` are those of its example.
+    """A kind of record: its name, its schema, and its name in ids of operations.
 
     `title` is its name in summaries, if that is another one.
     """
@@ -89,39 +89,24 @@ class Record:
     name: str
     schema: type[ResponseSchema]
     id: str = ""
-    members: Mapping[str, Any] = field(default_factory=dict)
     title: str = ""
 
-    @property
-    def example(self) -> dict[str, Any]:
-        """An example of a response."""
-        return example_of(self.schema, **self.members)
+    def response(self, description: str = "", links: tuple[str, ...] = ()) -> SuccessResponse:
+        """Return a response with the record; operations in `links` may follow."""
+        return SuccessResponse(200, description or f"The {self.name}.", self.schema, links=links)
 
-    def response(
-        self,
-        description: str = "",
-        *,
-        http_status: int = 200,
-        headers: tuple[str, ...] = (),
-        links: tuple[str, ...] = (),
-        **new: Any,
-    ) -> SuccessResponse:
-        """Return a response with the record, whose example has the members `new`."""
-        description = description or f"The {self.name}."
-        return SuccessResponse(http_status, description, self.schema, {**self.example, **new}, headers, links)
-
-    def created(self, *links: str, description: str = "", http_status: int = 201) -> SuccessResponse:
+    def created(self, *links: str, description: str = "", status: int = 201) -> SuccessResponse:
         """Return the response with the new record and its URL; operations in `links` may follow."""
-        return self.response(description, http_status=http_status, headers=("Location",), links=links)
+        return replace(self.response(description, links), status=status, headers=("Location",))
 
     def operation(self, verb: str, description: str, *responses: SuccessResponse, **more: Any) -> OperationDescription:
         """Return the description of an operation that `verb` names, with one record; `more` as of `operation`."""
         summary = f"{verb.capitalize()} {'an' if self._title[0] in 'aeio' else 'a'} {self._title}"
         return operation(f"{verb}{self._id}", summary, description, *responses, **more)
 
-    def read(self, description: str, response: str = "", summary: str = "", **new: Any) -> OperationDescription:
+    def read(self, description: str, response: str = "", summary: str = "") -> OperationDescription:
         """Return the operation that reads one record."""
-        described = self.operation("read", description, self.response(response, **new))
+        described = self.operation("read", description, self.response(response))
         return replace(described, summary=summary) if summary else described
 
     def listed(
@@ -131,9 +116,7 @@ class Record:
         summary = summary or f"List {many or f'{self._title}s'}"
         many = many or f"{self.name}s"
         schema = page_schema(self.schema, f"The {many.removeprefix('bulk ')}, {order}.")
-        page = SuccessResponse(
-            200, f"A page of {many}, {order}.", schema, {"items": [self.example], "next_cursor": None}, ("Link",)
-        )
+        page = SuccessResponse(200, f"A page of {many}, {order}.", schema, headers=("Link",))
         named = f"list{self._id}s" if not self._id.endswith("y") else f"list{self._id[:-1]}ies"
         return operation(named, summary, description, page, parameters=(*parameters, *PAGING))
 

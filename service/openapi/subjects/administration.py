@@ -45,7 +45,7 @@ OPERATIONS: Final[Operations] = {
         "change",
         "Its name, its shop domain, and how findings become tickets: with `rule`, new findings of one rule "
         "share a prepared export; with `finding`, each prepares one. Exports that exist stay as they are.",
-        _PROJECT.response(ticket_grouping="finding"),
+        _PROJECT.response(),
         examples={"Rename": {"name": "Shop"}, "One ticket for each finding": {"ticket_grouping": "finding"}},
     ),
     "GET /api/account": operation(
@@ -73,7 +73,7 @@ OPERATIONS: Final[Operations] = {
         "change",
         "If `may_use_webhooks` is false, its targets are blocked, and exports that wait for them are not sent. After "
         "you allow webhooks again, each target stays blocked until it is resumed.",
-        _ACCOUNT.response(may_use_webhooks=False),
+        _ACCOUNT.response(),
         examples={"Rename": {"name": "Example Ltd"}, "Forbid webhooks": {"may_use_webhooks": False}},
     ),
     "POST /api/users": _USER.operation(
@@ -92,7 +92,7 @@ OPERATIONS: Final[Operations] = {
         "changeUser",
         "Change a user's role, disable or enable a user",
         "Takes effect with the next request. The last active owner of an account cannot be disabled or lose the role: 409.",
-        _USER.response(role="manager"),
+        _USER.response(),
         error_codes=("CONFLICT",),
         examples={"Change the role": {"role": "manager"}, "Disable": {"state": "disabled"}},
     ),
@@ -174,6 +174,6 @@ OPERATIONS: Final[Operations] = {
         "End a session",
         "The browser must sign in again. A session that has ended stays as it is. To prevent another sign-in, "
         "revoke the token or disable the user.",
-        _SESSION.response("The session as it ended.", ended_at="2026-03-01T12:41:00.000Z", ended_reason="revoked"),
+        _SESSION.response("The session as it ended."),
     ),
 }

@@ -1,16 +1,12 @@
 """Documents `/api/approval-rules`."""
 
-from typing import Any, Final
+from typing import Final
 
 from schemas.api.approval_rules import ApprovalRuleResponse, RuleTestResponse
 from schemas.triage.approval_rules import MAX_RULES
 from service.openapi.operations import TARGET_ID, Operations, Record, SuccessResponse
 
-_MATCH: Final[dict[str, Any]] = {"severity_at_least": "high", "sources": ["finding"], "page_path": "/checkout/*"}
-_ACTION: Final[dict[str, Any]] = {"type": "approve", "target_id": TARGET_ID}
-_RULE: Final = Record(
-    "rule", ApprovalRuleResponse, "ApprovalRule", {"match": _MATCH, "action": _ACTION}, title="approval rule"
-)
+_RULE: Final = Record("rule", ApprovalRuleResponse, "ApprovalRule", "approval rule")
 
 OPERATIONS: Final[Operations] = {
     "POST /api/approval-rules": _RULE.operation(
@@ -20,7 +16,11 @@ OPERATIONS: Final[Operations] = {
         "the ability `ticket-exports:approve`. The target may be inactive: exports wait for it.",
         _RULE.created("readApprovalRule", "changeApprovalRule", "deleteApprovalRule", "testApprovalRule"),
         examples={
-            "Approve": {"name": "Severe findings of the checkout", "match": _MATCH, "action": _ACTION},
+            "Approve": {
+                "name": "Severe findings of the checkout",
+                "match": {"severity_at_least": "high", "sources": ["finding"], "page_path": "/checkout/*"},
+                "action": {"type": "approve", "target_id": TARGET_ID},
+            },
             "Dismiss": {
                 "name": "Findings of the staging pages",
                 "match": {"page_path": "/staging/*"},
@@ -41,7 +41,7 @@ OPERATIONS: Final[Operations] = {
         "change",
         "`match` and `action` are replaced as a whole. A caller who changes one of them, or enables the rule, "
         "becomes its author. It applies to exports that are prepared or extended from now on.",
-        _RULE.response(enabled=False),
+        _RULE.response(),
         examples={"Turn off": {"enabled": False}, "Another action": {"action": {"type": "dismiss", "reason": "wont_fix"}}},
     ),
     "DELETE /api/approval-rules/{rule_id}": _RULE.operation(

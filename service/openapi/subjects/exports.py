@@ -17,7 +17,7 @@ from service.openapi.operations import EXPORT_FILTERS, PAGING, TARGET_ID, Operat
 
 TICKET: Final = example_of(TicketResponse)
 _EXPORT: Final = Record("export", ExportResponse, "TicketExport")
-_PREPARED: Final = _EXPORT.example
+_PREPARED: Final = example_of(ExportResponse)
 DIGEST: Final = _PREPARED["ticket_digest"]
 _APPROVED: Final = {**_PREPARED, "status": "approved", "target_id": TARGET_ID, "next_attempt_at": AT, "approved_at": AT}
 _WAITING: Final = {
@@ -28,17 +28,7 @@ _WAITING: Final = {
     "last_attempt": example_of(LastAttemptResponse, response_status=503, error_code="receiver_unavailable"),
 }
 _ATTEMPT: Final = Record("attempt", AttemptResponse, "TicketExportAttempt")
-_EVENT: Final = Record(
-    "event", TicketEventResponse, "TicketExportEvent", {"status": "delivered", "attempts": 1, "finished_at": AT}
-)
-_RECEIPT: Final = example_of(
-    DeliveryReceiptResponse,
-    target_id=TARGET_ID,
-    approved_by="user:7",
-    approved_at=AT,
-    body='{"created_at":"2026-03-01T12:05:00.000Z","export":{},"ticket":{}}',
-    body_sha256=DIGEST.removeprefix("sha256:"),
-)
+_EVENT: Final = Record("event", TicketEventResponse, "TicketExportEvent")
 
 _DISMISSAL: Final = {"reason": "false_positive", "note": "The picture is decoration."}
 #: Of an export that is due now, or later at a target that is on hold.
@@ -53,18 +43,6 @@ _NEXT: Final = (
     "listTicketExportAttempts",
 )
 
-_LIST: Final = {
-    "items": [_WAITING],
-    "next_cursor": None,
-    "total": 1,
-    "facets": {
-        "status": {"retry_scheduled": 1},
-        "severity": {"high": 1},
-        "project_id": {},
-        "source": {"manual": 1},
-        "rule": {},
-    },
-}
 OPERATIONS: Final[Operations] = {
     "POST /api/ticket-exports": operation(
         "prepareTicketExport",
@@ -83,7 +61,7 @@ OPERATIONS: Final[Operations] = {
         "The exports of the token's account that have one of the values of each filter. A cursor belongs to its "
         "filters and its order: with others the response is a 422. If you sort by time, an export that exists while you "
         "read all pages is listed exactly once.",
-        SuccessResponse(200, "A page of exports.", ExportListResponse, _LIST, ("Link",)),
+        SuccessResponse(200, "A page of exports.", ExportListResponse, headers=("Link",)),
         parameters=(*EXPORT_FILTERS, "ExportSort", "Facets", *PAGING),
     ),
     "GET /api/ticket-exports/{export_id}": operation(
@@ -113,7 +91,7 @@ OPERATIONS: Final[Operations] = {
         "of the audit log. `riskrelay receipt verify` checks it without a database. If the export is not `exported`, the "
         "response is 409; for some seconds after a delivery it is 409 with `Retry-After`, until the audit log has "
         "chained the newest entries.",
-        SuccessResponse(200, "The receipt.", DeliveryReceiptResponse, _RECEIPT),
+        SuccessResponse(200, "The receipt.", DeliveryReceiptResponse),
         error_codes=("CONFLICT",),
     ),
     "POST /api/ticket-exports/{export_id}/approve": operation(
@@ -150,7 +128,7 @@ OPERATIONS: Final[Operations] = {
         "reason and the fix. With `target_id`, the export is retried at that target of the account, which must meet the "
         "conditions of an approval: the ticket and its digest stay, the delivered body names the new target, and "
         "`provider_ticket` is removed. If the outcome at the former target is unknown, both receivers may have the ticket.",
-        SuccessResponse(202, "The export is due.", ExportResponse, {**_APPROVED, "attempts": 11}, _DUE_HEADERS),
+        SuccessResponse(202, "The export is due.", ExportResponse, _APPROVED, _DUE_HEADERS),
         error_codes=("CONFLICT",),
         examples={"Empty body": {}, "Another target": {"target_id": TARGET_ID}},
     ),
@@ -161,13 +139,7 @@ OPERATIONS: Final[Operations] = {
         "The ticket gets a new digest and is searched for forbidden content again. The first original is kept as "
         "`original_ticket`; an edit back to it makes `edited` false. With the `ticket_digest` that you read, a ticket that "
         "has changed since is a 409. A label `severity:…` follows a new severity, unless `labels` are given.",
-        _EXPORT.response(
-            "The export with its new ticket.",
-            ticket={**TICKET, "severity": "low"},
-            severity="low",
-            edited=True,
-            original_ticket=TICKET,
-        ),
+        _EXPORT.response("The export with its new ticket."),
         error_codes=("CONFLICT",),
         examples={
             "A title": {"title": "Describe the picture on the home page"},
@@ -187,13 +159,7 @@ OPERATIONS: Final[Operations] = {
         "same reason and note returns the record; with others, the response is 409. New places join a group that was "
         "dismissed as `false_positive` or `wont_fix` and need no decision; with another reason, or without one, they make a "
         "new group.",
-        _EXPORT.response(
-            "The export is dismissed.",
-            links=("restoreTicketExport",),
-            status="dismissed",
-            finished_at=AT,
-            dismissal={**_DISMISSAL, "at": AT},
-        ),
+        _EXPORT.response("The export is dismissed.", ("restoreTicketExport",)),
         error_codes=("CONFLICT",),
         examples={"Empty body": {}, "A reason and a note": _DISMISSAL},
     ),
@@ -202,7 +168,7 @@ OPERATIONS: Final[Operations] = {
         "Restore a dismissed export, or end a snooze",
         "Makes a dismissed export prepared again, or ends the snooze of a prepared one. A prepared export "
         "that is not snoozed is returned unchanged. A redacted export cannot be restored (409).",
-        _EXPORT.response("The export is prepared.", links=_NEXT),
+        _EXPORT.response("The export is prepared.", _NEXT),
         error_codes=("CONFLICT",),
     ),
     "POST /api/ticket-exports/{export_id}/split": operation(
@@ -218,7 +184,7 @@ OPERATIONS: Final[Operations] = {
         "Snooze a prepared export",
         "Until a time in the future, or, with `until` null or missing, until one of its findings is seen again. "
         "The status stays `prepared`; an approval, a dismissal, `restore` or a higher severity ends it earlier.",
-        _EXPORT.response("The export is snoozed.", snoozed_until="2026-03-15T08:00:00.000Z"),
+        _EXPORT.response("The export is snoozed."),
         error_codes=("CONFLICT",),
         examples={"A time": {"until": "2126-03-15T08:00:00Z"}, "Until it is seen again": {"until": None}},
     ),

@@ -3,7 +3,6 @@
 from typing import Any, Final
 
 from schemas.api.intake import ComplianceResponse, EmailResponse, PostbackResponse
-from service.openapi.examples import example_of
 from service.openapi.operations import Operations, SuccessResponse, operation
 
 _POSTBACK: Final[dict[str, Any]] = {
@@ -79,12 +78,7 @@ OPERATIONS: Final[Operations] = {
         "signature matches the raw body (else 401), topic and shop are valid and the body matches both headers (else "
         "422). A worker processes the request within 30 days. A repeated webhook is the same request.",
         SuccessResponse(204, "The request is stored."),
-        dry_run_response=SuccessResponse(
-            200,
-            "With `dry_run`: the record that would be stored.",
-            ComplianceResponse,
-            example_of(ComplianceResponse, topic="customers/redact", due_at="2026-03-31T12:00:00.000Z"),
-        ),
+        dry_run_response=SuccessResponse(200, "With `dry_run`: the record that would be stored.", ComplianceResponse),
         error_codes=("SIGNATURE_INVALID",),
         parameters=("Topic", "ShopDomain"),
         examples={

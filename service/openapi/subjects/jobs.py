@@ -4,7 +4,6 @@ from typing import Any, Final
 
 from schemas.api.bulk import BulkJobResponse, BulkResultsResponse
 from schemas.api.deliveries import RecoveryResponse
-from service.openapi.examples import AT
 from service.openapi.operations import EXPORT_ID, TARGET_ID, Operations, Record, SuccessResponse, operation
 
 _OTHER_ID: Final = "exp_01KJM8AV0G3T0M3Q9V6W2Y5Z7B"
@@ -16,8 +15,7 @@ _RESULTS: Final[dict[str, Any]] = {
     "changed": 1,
     "skipped": 0,
 }
-_JOB: Final = Record("job", BulkJobResponse, "BulkJob", title="bulk job")
-_PROGRESS: Final[dict[str, Any]] = {"done": 200, "changed": 197, "skipped": 2, "errors": {"changed": 1}}
+_JOB: Final = Record("job", BulkJobResponse, "BulkJob", "bulk job")
 _RECOVERY: Final = Record("recovery", RecoveryResponse, "TicketExportRecovery")
 
 OPERATIONS: Final[Operations] = {
@@ -32,7 +30,7 @@ OPERATIONS: Final[Operations] = {
         "what matches now, up to 10,000 exports; another count is a 409 with `details.count`. An account has up to 20 "
         "running jobs.",
         SuccessResponse(200, "A result for each export.", BulkResultsResponse, _RESULTS),
-        _JOB.created("readBulkJob", "cancelBulkJob", description="With `filter`: the job has begun.", http_status=202),
+        _JOB.created("readBulkJob", "cancelBulkJob", description="With `filter`: the job has begun.", status=202),
         error_codes=("CONFLICT",),
         examples={
             "Approve": {"action": "approve", "target_id": TARGET_ID, "ids": [{"id": EXPORT_ID}, {"id": _OTHER_ID}]},
@@ -54,12 +52,10 @@ OPERATIONS: Final[Operations] = {
     ),
     "GET /api/bulk-jobs": _JOB.listed("The jobs of the account, newest first.", many="bulk jobs"),
     "GET /api/bulk-jobs/{job_id}": _JOB.read(
-        "How many exports are processed, and with which results.", "The job as it is now.", **_PROGRESS
+        "How many exports are processed, and with which results.", "The job as it is now."
     ),
     "POST /api/bulk-jobs/{job_id}/cancel": _JOB.operation(
-        "cancel",
-        "Decisions already made stay in effect. A job that has ended is returned unchanged.",
-        _JOB.response(**_PROGRESS, status="cancelled", finished_at=AT),
+        "cancel", "Decisions already made stay in effect. A job that has ended is returned unchanged.", _JOB.response()
     ),
     "POST /api/ticket-export-recoveries": operation(
         "beginTicketExportRecovery",
@@ -68,7 +64,7 @@ OPERATIONS: Final[Operations] = {
         "A worker does this in batches; read the recovery for its progress. A target that is neither active nor "
         "paused is a 409, and so is one that has a recovery already.",
         _RECOVERY.created(
-            "readTicketExportRecovery", "cancelTicketExportRecovery", description="The recovery has begun.", http_status=202
+            "readTicketExportRecovery", "cancelTicketExportRecovery", description="The recovery has begun.", status=202
         ),
         error_codes=("CONFLICT",),
         examples={
@@ -80,12 +76,12 @@ OPERATIONS: Final[Operations] = {
         "The recoveries of the account's targets, newest first.", many="recoveries"
     ),
     "GET /api/ticket-export-recoveries/{recovery_id}": _RECOVERY.read(
-        "How many exports were found, and how many of them are due again.", "The recovery as it is now.", done=17
+        "How many exports were found, and how many of them are due again.", "The recovery as it is now."
     ),
     "POST /api/ticket-export-recoveries/{recovery_id}/cancel": _RECOVERY.operation(
         "cancel",
         "Exports that are due again stay so. A recovery that has ended is a 409.",
-        _RECOVERY.response(status="cancelled", done=17, finished_at=AT),
+        _RECOVERY.response(),
         error_codes=("CONFLICT",),
     ),
 }

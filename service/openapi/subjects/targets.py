@@ -2,13 +2,11 @@
 
 from typing import Final
 
-from schemas.api.targets import LastValidationResponse, PingOutcomeResponse, ProviderListResponse, TargetResponse
-from service.openapi.examples import example_of
+from schemas.api.targets import PingOutcomeResponse, ProviderListResponse, TargetResponse
 from service.openapi.operations import Operations, Record, SuccessResponse, operation
 
 TARGET_URL: Final = "https://tracker.example.com/hook"
 _TARGET: Final = Record("target", TargetResponse, "TicketExportTarget")
-_VALIDATION: Final = example_of(LastValidationResponse)
 
 #: Operations on a new target.
 _NEXT: Final = (
@@ -55,7 +53,7 @@ OPERATIONS: Final[Operations] = {
         "Changes the fields in the body. A new `base_url` is checked like a new target's, and the "
         "target starts as a new one: status, validation, holds and failures are those of a target that nothing was sent to. "
         "Exports that wait are sent to the new URL with unchanged bodies; an attempt under way ends at the old one.",
-        _TARGET.response(max_per_minute=60),
+        _TARGET.response(),
         examples={
             "Another URL": {"base_url": TARGET_URL},
             "A name and a rate limit": {"name": "Our tracker", "max_per_minute": 60},
@@ -76,7 +74,7 @@ OPERATIONS: Final[Operations] = {
         "is sent. An address that the policy refuses blocks an active or paused target; anything else that fails "
         "does not change the status, but prevents approvals until a validation passes or a delivery succeeds. If no "
         "worker starts within 5 s, the result covers URL policy and DNS only, and an earlier failure to connect remains.",
-        _TARGET.response("The target, with the result in `last_validation`.", last_validation=_VALIDATION),
+        _TARGET.response("The target, with the result in `last_validation`."),
     ),
     "POST /api/ticket-export-targets/{target_id}/ping": operation(
         "pingTicketExportTarget",
@@ -89,7 +87,7 @@ OPERATIONS: Final[Operations] = {
     "POST /api/ticket-export-targets/{target_id}/pause": _TARGET.operation(
         "pause",
         "Its exports wait. Pausing a paused target changes nothing; a target that is neither active nor paused is a 409.",
-        _TARGET.response(status="paused", status_reason="client"),
+        _TARGET.response(),
         error_codes=("CONFLICT",),
     ),
     "POST /api/ticket-export-targets/{target_id}/resume": _TARGET.operation(
@@ -97,13 +95,13 @@ OPERATIONS: Final[Operations] = {
         "Reactivates a `paused`, `blocked` or `disabled` target, and ends a hold that the receiver asked for "
         "and an open breaker. The address is checked again: an unsafe one is refused on `/base_url`. Exports that a "
         "tracker's refusal blocked are `approved` again.",
-        _TARGET.response("The target; its exports are delivered again.", last_validation=_VALIDATION),
+        _TARGET.response("The target; its exports are delivered again."),
         error_codes=("CONFLICT",),
     ),
     "POST /api/ticket-export-targets/{target_id}/disable": _TARGET.operation(
         "disable",
         "The target accepts no approvals. Waiting exports become `failed` with the reason `target_disabled`.",
-        _TARGET.response(status="disabled", status_reason="client"),
+        _TARGET.response(),
         error_codes=("CONFLICT",),
     ),
 }
