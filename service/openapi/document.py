@@ -227,8 +227,18 @@ class _Writer:
             object_["content"] = {
                 kind: {"schema": self._shape(good, kind), "example": each} for kind, each in examples.items()
             }
-        links = {name: _link(name) for name in good.links if name in self._served}
-        return {**object_, "links": links} if links else object_
+        if good.links_to:
+            object_["links"] = dict(self._links(good.links_to))
+        return object_
+
+    def _links(self, record: str) -> Iterator[tuple[str, Any]]:
+        """Yield the operations on a new record, whose ids end with `record`; its id is in the response."""
+        for route, described in _OPERATIONS.items():
+            _, brace, rest = route.partition("{")
+            if brace and described.id.endswith(record) and described.id in self._served:
+                parameters = {rest.partition("}")[0]: "$response.body#/id"}
+                link = {"operationId": described.id, "parameters": parameters, "description": f"{described.summary}."}
+                yield described.id, link
 
     def _shape(self, good: SuccessResponse, media_type: str) -> dict[str, Any]:
         if good.schema is not None:
@@ -268,12 +278,6 @@ def _headers(good: SuccessResponse, operation: Operation | None) -> Iterator[str
             yield "Replayed"
     for name in good.headers:
         yield name.removesuffix("?").replace("-", "") + ("Optional" if name.endswith("?") else "")
-
-
-def _link(operation_id: str) -> dict[str, Any]:
-    described, route = next((each, route) for route, each in _OPERATIONS.items() if each.id == operation_id)
-    name = route.partition("{")[2].partition("}")[0]
-    return {"operationId": operation_id, "parameters": {name: "$response.body#/id"}, "description": f"{described.summary}."}
 
 
 def _security(operation: Operation | None) -> list[dict[str, list[str]]]:

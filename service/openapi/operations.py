@@ -28,17 +28,15 @@ REQUEST_ID: Final = "req_01KJM8B4C2D6E8F0G1H3J5K7M9"
 
 @dataclass(frozen=True, slots=True)
 class SuccessResponse:
-    """A successful response; `headers` beyond the common ones, `links` to operations that may follow.
-
-    Without an `example`, it is that of the schema.
-    """
+    """A successful response; `headers` are those beyond the common ones. Without an `example`, it is that of the schema."""
 
     status: int
     description: str
     schema: type[Schema] | None = None
     example: Any = None
     headers: tuple[str, ...] = ()
-    links: tuple[str, ...] = ()
+    #: The end of the ids of those operations that may follow on the new record; it has links to them.
+    links_to: str = ""
     media_type: str = "application/json"
     #: Another shape of the same response, for another form of the request.
     alternative: type[Schema] | None = None
@@ -91,13 +89,13 @@ class Record:
     id: str = ""
     title: str = ""
 
-    def response(self, description: str = "", links: tuple[str, ...] = ()) -> SuccessResponse:
-        """Return a response with the record; operations in `links` may follow."""
-        return SuccessResponse(200, description or f"The {self.name}.", self.schema, links=links)
+    def response(self, description: str = "") -> SuccessResponse:
+        """Return a response with the record."""
+        return SuccessResponse(200, description or f"The {self.name}.", self.schema)
 
-    def created(self, *links: str, description: str = "", status: int = 201) -> SuccessResponse:
-        """Return the response with the new record and its URL; operations in `links` may follow."""
-        return replace(self.response(description, links), status=status, headers=("Location",))
+    def created(self, description: str = "", status: int = 201) -> SuccessResponse:
+        """Return the response with the new record and its URL."""
+        return replace(self.response(description), status=status, headers=("Location",), links_to=self._id)
 
     def operation(self, verb: str, description: str, *responses: SuccessResponse, **more: Any) -> OperationDescription:
         """Return the description of an operation that `verb` names, with one record; `more` as of `operation`."""

@@ -30,7 +30,7 @@ OPERATIONS: Final[Operations] = {
     "POST /api/projects": _PROJECT.operation(
         "create",
         "Users get access to it by their role in the account or by grants.",
-        _PROJECT.created("readProject", "changeProject"),
+        _PROJECT.created(),
         examples={
             "A website": {"name": "Shop"},
             "A storefront": {"name": "Shop", "shop_domain": "snow.shops.example", "ticket_grouping": "rule"},
@@ -64,7 +64,7 @@ OPERATIONS: Final[Operations] = {
     "POST /api/accounts": _ACCOUNT.operation(
         "create",
         "It has no users and no projects yet.",
-        _ACCOUNT.created("readAccount", "changeAccount"),
+        _ACCOUNT.created(),
         examples={"Create": {"name": "Example Ltd"}, "Without webhooks": {"name": "Trial", "may_use_webhooks": False}},
     ),
     "GET /api/accounts": _ACCOUNT.listed("All accounts of the installation, newest first."),
@@ -79,7 +79,7 @@ OPERATIONS: Final[Operations] = {
     "POST /api/users": _USER.operation(
         "create",
         "The role cannot be higher than the caller's. The address is unique in the installation.",
-        _USER.created("readUser", "changeUser", "removeUser"),
+        _USER.created(),
         error_codes=("CONFLICT",),
         examples={
             "Triager": {"email": "ada@shop.example", "role": "triager"},
@@ -109,7 +109,7 @@ OPERATIONS: Final[Operations] = {
         "Let a user manage a project or a report",
         "Without a `role`, the user may upload to it. With one, a user without a role in the account may also "
         "see the project and act in it.",
-        _GRANT.created("readGrant", "removeGrant"),
+        _GRANT.created(),
         error_codes=("CONFLICT",),
         examples={
             "Uploads to a project": {"user_id": 7, "project_id": 1},
@@ -127,7 +127,7 @@ OPERATIONS: Final[Operations] = {
         "For the caller or another user of the account whose role is not above the caller's. An API token gets "
         "no ability that the token of this request lacks. `token` is in this response only: it is not stored, and the "
         "response to a repeated request has `null`. If you lose a token, revoke it and create another one.",
-        Record("token", NewTokenResponse).created("readToken", "revokeToken"),
+        Record("token", NewTokenResponse).created(),
         error_codes=("CONFLICT",),
         examples={
             "For a client": {"kind": "api", "abilities": ["ticket-exports:read"], "name": "nightly export"},
@@ -147,7 +147,7 @@ OPERATIONS: Final[Operations] = {
         "Results with its id belong to the project. One scanner numbers the runs of all accounts, so only "
         "tokens of the operator's account choose an `id`, and get the next free number without one. Other accounts get a "
         "number of twelve digits, which the scanner does not use by itself: pass it to the scanner.",
-        _SCAN_RUN.created("readScanRun"),
+        _SCAN_RUN.created(),
         error_codes=("CONFLICT",),
         examples={"The next number": {"project_id": 1}, "The scanner's number": {"project_id": 1, "id": 42}},
     ),

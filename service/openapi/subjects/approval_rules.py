@@ -14,7 +14,7 @@ OPERATIONS: Final[Operations] = {
         "It decides on exports that are prepared or extended from now on, of every source. Of several rules "
         f"that match, the oldest decides. An account may have {MAX_RULES} rules. An action other than `label` also needs "
         "the ability `ticket-exports:approve`. The target may be inactive: exports wait for it.",
-        _RULE.created("readApprovalRule", "changeApprovalRule", "deleteApprovalRule", "testApprovalRule"),
+        _RULE.created(),
         examples={
             "Approve": {
                 "name": "Severe findings of the checkout",

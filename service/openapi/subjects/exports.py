@@ -33,23 +33,13 @@ _EVENT: Final = Record("event", TicketEventResponse, "TicketExportEvent")
 _DISMISSAL: Final = {"reason": "false_positive", "note": "The picture is decoration."}
 #: Of an export that is due now, or later at a target that is on hold.
 _DUE_HEADERS: Final = ("Location", "Retry-After?")
-#: What may follow an export that is prepared.
-_NEXT: Final = (
-    "readTicketExport",
-    "editTicketExport",
-    "approveTicketExport",
-    "dismissTicketExport",
-    "snoozeTicketExport",
-    "listTicketExportAttempts",
-)
-
 OPERATIONS: Final[Operations] = {
     "POST /api/ticket-exports": operation(
         "prepareTicketExport",
         "Prepare an export by hand",
         "Stores a ticket exactly as sent, or rejects it: nothing is cut or trimmed. It is not delivered until "
         "it is approved. Only the title is required; without a `source` the export is its own source.",
-        _EXPORT.created(*_NEXT, description="The export is prepared."),
+        _EXPORT.created("The export is prepared."),
         examples={
             "Minimal": {"ticket": {"title": "Image without alternative text"}},
             "Complete": {"ticket": TICKET, "source": {"type": "manual", "id": "NOTE-7"}},
@@ -110,7 +100,6 @@ OPERATIONS: Final[Operations] = {
             ExportResponse,
             _APPROVED,
             _DUE_HEADERS,
-            ("readTicketExport",),
             alternative=SiblingExportsResponse,
         ),
         error_codes=("CONFLICT",),
@@ -159,7 +148,7 @@ OPERATIONS: Final[Operations] = {
         "same reason and note returns the record; with others, the response is 409. New places join a group that was "
         "dismissed as `false_positive` or `wont_fix` and need no decision; with another reason, or without one, they make a "
         "new group.",
-        _EXPORT.response("The export is dismissed.", ("restoreTicketExport",)),
+        _EXPORT.response("The export is dismissed."),
         error_codes=("CONFLICT",),
         examples={"Empty body": {}, "A reason and a note": _DISMISSAL},
     ),
@@ -168,7 +157,7 @@ OPERATIONS: Final[Operations] = {
         "Restore a dismissed export, or end a snooze",
         "Makes a dismissed export prepared again, or ends the snooze of a prepared one. A prepared export "
         "that is not snoozed is returned unchanged. A redacted export cannot be restored (409).",
-        _EXPORT.response("The export is prepared.", _NEXT),
+        _EXPORT.response("The export is prepared."),
         error_codes=("CONFLICT",),
     ),
     "POST /api/ticket-exports/{export_id}/split": operation(
@@ -176,7 +165,7 @@ OPERATIONS: Final[Operations] = {
         "Split a group into one export per finding",
         "The export keeps its first finding; each other finding of the group gets a prepared export. Findings "
         "of the rule that come later begin a new group. An export of one finding, or of more than 1,000, is a 409.",
-        SuccessResponse(200, "The group is split.", SplitResponse, links=("readTicketExport",)),
+        SuccessResponse(200, "The group is split.", SplitResponse),
         error_codes=("CONFLICT",),
     ),
     "POST /api/ticket-exports/{export_id}/snooze": operation(

@@ -30,7 +30,7 @@ OPERATIONS: Final[Operations] = {
         "what matches now, up to 10,000 exports; another count is a 409 with `details.count`. An account has up to 20 "
         "running jobs.",
         SuccessResponse(200, "A result for each export.", BulkResultsResponse, _RESULTS),
-        _JOB.created("readBulkJob", "cancelBulkJob", description="With `filter`: the job has begun.", status=202),
+        _JOB.created("With `filter`: the job has begun.", status=202),
         error_codes=("CONFLICT",),
         examples={
             "Approve": {"action": "approve", "target_id": TARGET_ID, "ids": [{"id": EXPORT_ID}, {"id": _OTHER_ID}]},
@@ -63,9 +63,7 @@ OPERATIONS: Final[Operations] = {
         "Every export of the target that failed or was blocked at `since` or later is retried with a new schedule. "
         "A worker does this in batches; read the recovery for its progress. A target that is neither active nor "
         "paused is a 409, and so is one that has a recovery already.",
-        _RECOVERY.created(
-            "readTicketExportRecovery", "cancelTicketExportRecovery", description="The recovery has begun.", status=202
-        ),
+        _RECOVERY.created("The recovery has begun.", status=202),
         error_codes=("CONFLICT",),
         examples={
             "The last day": {"target_id": TARGET_ID, "since": "24h"},

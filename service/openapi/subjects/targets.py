@@ -8,24 +8,13 @@ from service.openapi.operations import Operations, Record, SuccessResponse, oper
 TARGET_URL: Final = "https://tracker.example.com/hook"
 _TARGET: Final = Record("target", TargetResponse, "TicketExportTarget")
 
-#: Operations on a new target.
-_NEXT: Final = (
-    "readTicketExportTarget",
-    "validateTicketExportTarget",
-    "pauseTicketExportTarget",
-    "resumeTicketExportTarget",
-    "disableTicketExportTarget",
-    "editTicketExportTarget",
-    "removeTicketExportTarget",
-)
-
 OPERATIONS: Final[Operations] = {
     "POST /api/ticket-export-targets": _TARGET.operation(
         "create",
         "The address is checked at once: https, a public address, an allowed port. An address that is not "
         "allowed, does not resolve or has a parameter named like a credential is rejected on `/base_url` with the reason. "
         "The operator sets the signing secret; without one the target is `inactive`.",
-        _TARGET.created(*_NEXT, description="The target is created."),
+        _TARGET.created("The target is created."),
         examples={
             "A target": {"provider_key": "generic_webhook", "base_url": TARGET_URL, "name": "Our tracker"},
             "With a rate limit": {
