@@ -19,6 +19,7 @@ from limits.storage import MemoryStorage, RedisStorage
 from limits.strategies import SlidingWindowCounterRateLimiter
 
 from runtime import redis_client
+from runtime.outages import Outage
 
 #: A Redis on the same machine answers in a fifth of a millisecond; a request waits no longer than this for one that hangs.
 _REDIS_TIMEOUT_S: Final = 0.25
@@ -76,6 +77,12 @@ class RateLimitCounters:
         self._clock = clock
         self._lock = Lock()
         self._down_until: float | None = None
+        self._outage = Outage(
+            _log,
+            "Redis unavailable: each process counts rate limits for itself",
+            "Redis available again: rate limits hold over all processes",
+            clock,
+        )
 
     def take(self, item: RateLimitItemPerSecond, kind: str, key: str, share: int) -> tuple[int, RateLimitWindow]:
         """Count up to `share` requests and return how many, with the window before; 0 and the window if it is full."""
@@ -91,9 +98,11 @@ class RateLimitCounters:
             try:
                 result = ask(self._redis)
             except StorageError as error:
-                self._note_down(error)
+                self._outage.record_failure(error.__cause__ or error)
+                self._down_until = self._clock() + _REDIS_RETRY_S
             else:
-                self._note_back()
+                self._down_until = None
+                self._outage.record_success()
                 return result
         return ask(self._in_memory())
 
@@ -107,23 +116,6 @@ class RateLimitCounters:
             # This request finds out whether Redis is back; the others do not wait.
             self._down_until = now + _REDIS_RETRY_S
             return True
-
-    def _note_down(self, error: StorageError) -> None:
-        with self._lock:
-            is_news = self._down_until is None
-            self._down_until = self._clock() + _REDIS_RETRY_S
-        if is_news:
-            kind = type(error.__cause__ or error).__name__
-            _log.warning("Redis unavailable: each process counts rate limits for itself", extra={"error": kind})
-
-    def _note_back(self) -> None:
-        if self._down_until is None:
-            return
-        with self._lock:
-            is_news = self._down_until is not None
-            self._down_until = None
-        if is_news:
-            _log.info("Redis available again: rate limits hold over all processes")
 
     def _in_memory(self) -> MemoryStorage:
         with self._lock:
