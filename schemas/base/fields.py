@@ -1,5 +1,7 @@
 """The fields and the form that read every request body.
 
+`json_schema` of a field describes the values that it accepts, as far as JSON Schema can.
+
 A form raises ValidationFailed: for each problem a JSON Pointer of our own names, a code and a sentence. Submitted values are
 never repeated; the name of an unknown field is repeated only if it is an ordinary identifier and the caller allows it.
 """
@@ -27,6 +29,11 @@ MAX_URL: Final = 2048
 MAX_MEMBERS: Final = 100
 #: The largest integer that both databases hold.
 MAX_ID: Final = 2**63 - 1
+
+#: A character that is not white space; unlike in JavaScript's patterns, some control characters count as white space.
+NOT_BLANK: Final = r"[^\s\u001c-\u001f\u0085]"
+_LINE_ENDS: Final = r"\n\v\f\r\u001c-\u001e\u0085\u2028\u2029"
+_ONE_LINE: Final = rf"^[^{_LINE_ENDS}]*{NOT_BLANK}[^{_LINE_ENDS}]*$"
 
 #: The form of an unknown field's name that a message may repeat, and how many of one object.
 _NAMEABLE: Final = re.compile(r"[A-Za-z0-9_]{1,40}")
@@ -175,11 +182,36 @@ class Text(fields.String):
         self.max_length = max_length
         self._is_plain = type(self) is Text and len(checks) == 1 and not (self.pre_load or self.post_load)
 
+    @property
+    def json_schema(self) -> dict[str, Any]:
+        """What it accepts."""
+        if self.allowed:
+            return {"type": "string", "enum": [str(each) for each in self.allowed]}
+        not_blank = {"minLength": self.min_length, "pattern": NOT_BLANK} if self.min_length else {}
+        return {"type": "string", "maxLength": self.max_length, **not_blank}
+
     def deserialize(self, value: Any, attr: str | None = None, data: Mapping[str, Any] | None = None, **kwargs: Any) -> Any:
         """Read a value; a plain text within its limit skips marshmallow's checks, which saves 1 ms per hundred issues."""
         if type(value) is str and self._is_plain and len(value) <= self.max_length:
             return value
         return super().deserialize(value, attr, data, **kwargs)
+
+
+class Line(Text):
+    """One line that is not blank."""
+
+    @property
+    def json_schema(self) -> dict[str, Any]:
+        """What it accepts."""
+        return {**super().json_schema, "minLength": 1, "pattern": _ONE_LINE}
+
+    def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> str:
+        line: str = super()._deserialize(value, attr, data, **kwargs)
+        if line.splitlines() not in ([line], []):
+            raise ValidationError("not_one_line")
+        if not line.strip():
+            raise ValidationError("too_short")
+        return line
 
 
 class Integer(fields.Integer):
@@ -191,6 +223,7 @@ class Integer(fields.Integer):
         super().__init__(validate=validate.Range(min=minimum, max=maximum, error="out_of_range"), **options)
         self.minimum = minimum
         self.maximum = maximum
+        self.json_schema = {"type": "integer", "minimum": minimum, "maximum": maximum}
 
     def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> int:
         if type(value) is not int:
@@ -208,6 +241,7 @@ class Boolean(fields.Boolean):
 class WebUrl(fields.Url):
     """An absolute http or https URL. Only its form is checked; `schemas.url_policy.target_url` decides what is dialed."""
 
+    json_schema: Final = {"type": "string", "format": "uri", "maxLength": MAX_URL, "pattern": "^[Hh][Tt][Tt][Pp][Ss]?://"}
     default_error_messages = {"invalid": "invalid_url", "invalid_utf8": "invalid_type"}  # noqa: RUF012 - as marshmallow declares it
 
     def __init__(self, **options: Any) -> None:
@@ -234,6 +268,8 @@ class PageUrl(WebUrl):
 class Timestamp(fields.Field[datetime]):
     """An RFC 3339 timestamp with a time zone."""
 
+    json_schema: Final = {"type": "string", "format": "date-time"}
+
     def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> datetime:
         moment = parse_rfc3339(typed(value, str))
         if moment is None:
@@ -252,6 +288,14 @@ class Array(fields.List[Any]):
         self.at_most = at_most
         self.at_least = at_least
 
+    @property
+    def json_schema(self) -> dict[str, Any]:
+        """What it accepts; the form of an object is described by itself."""
+        entry: Any = self.inner
+        items = {} if isinstance(entry, fields.Nested) else {"items": entry.json_schema}
+        at_least = {"minItems": self.at_least} if self.at_least else {}
+        return {"type": "array", **items, **at_least, "maxItems": self.at_most}
+
     def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> list[Any]:
         if isinstance(value, list) and len(value) > self.at_most:
             raise ValidationError("too_many")
@@ -262,6 +306,8 @@ class Array(fields.List[Any]):
 
 class AnyObject(fields.Field[dict[str, Any]]):
     """A JSON object with any fields, unchanged."""
+
+    json_schema: Final = {"type": "object"}
 
     def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> dict[str, Any]:
         return typed(value, dict)

@@ -140,6 +140,13 @@ _FOREIGN: Final[Mapping[Topic, tuple[str, ...]]] = {
 class Identifier(fields.Field[str]):
     """An id as platforms write them, a number or a text; read as text."""
 
+    json_schema: Final = {
+        "anyOf": [
+            {"type": "integer", "minimum": 0, "maximum": MAX_ID},
+            Text(min_length=1, max_length=MAX_IDENTIFIER).json_schema,
+        ]
+    }
+
     def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> str:
         if type(value) is int:
             if not 0 <= value <= MAX_ID:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from marshmallow import ValidationError, fields, post_load
 
-from schemas.base.fields import AnyObject, Array, Boolean, Form, Integer, PageUrl, Text, described, optional, required
+from schemas.base.fields import AnyObject, Array, Boolean, Form, Integer, Line, PageUrl, Text, described, optional, required
 from schemas.base.strict_json import canonical
 from schemas.base.timestamps import from_ms, to_ms
 from schemas.exports.decisions import ApprovedBy, Dismissal, Snooze
@@ -121,20 +121,10 @@ class Export:
     finding: Sighting | None = None
 
 
-class Title(Text):
-    """A title: one line that is not blank."""
-
-    def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> str:
-        title: str = super()._deserialize(value, attr, data, **kwargs)
-        if title.splitlines() not in ([title], []):
-            raise ValidationError("not_one_line")
-        if not title.strip():
-            raise ValidationError("too_short")
-        return title
-
-
 class Severity(Text):
     """A severity, or a synonym that scanners use; an unknown one is rejected."""
+
+    json_schema: Final = {"type": "string", "enum": sorted(SEVERITY_SYNONYMS)}
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -174,7 +164,7 @@ def label_list(**options: Any) -> Array:
 
 
 class _TicketForm(Form):
-    title = Title(max_length=MAX_TITLE, **required("The title, a single line."))
+    title = Line(max_length=MAX_TITLE, **required("The title, a single line."))
     description = Text(**optional("The description."))
     severity = Severity(**optional("The severity; synonyms are mapped to `info`, `low`, `medium`, `high`, `critical`."))
     page_url = PageUrl(**optional("The URL of the page."))

@@ -63,6 +63,8 @@ class Diagnostics:
 class ShopDomain(fields.Field[str]):
     """A shop domain, normalized for comparison."""
 
+    json_schema: Final = {"type": "string", "format": "idn-hostname"}
+
     def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> str:
         domain = normalized_shop_domain(typed(value, str))
         if domain is None:
@@ -76,6 +78,11 @@ class Symptoms(Array):
     def __init__(self, description: str) -> None:
         super().__init__(Text(max_length=MAX_SYMPTOM), at_most=MAX_SYMPTOMS, **optional(description))
         self._prose = Text()
+
+    @property
+    def json_schema(self) -> dict[str, Any]:
+        """What it accepts."""
+        return {"anyOf": [super().json_schema, self._prose.json_schema]}
 
     def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> list[Any]:
         if isinstance(value, str):

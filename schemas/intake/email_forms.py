@@ -80,6 +80,13 @@ class Mailboxes(fields.Field[list[Mailbox]]):
         super().__init__(**options)
         self.may_be_array = may_be_array
 
+    @property
+    def json_schema(self) -> dict[str, Any]:
+        """What it accepts."""
+        header = {"type": "string", "maxLength": MAX_TEXT}
+        several = {"type": "array", "maxItems": MAX_RECIPIENTS, "items": header}
+        return {"anyOf": [header, several]} if self.may_be_array else header
+
     def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> list[Mailbox]:
         headers = value if self.may_be_array and isinstance(value, list) else [value]
         if len(headers) > MAX_RECIPIENTS:
@@ -93,6 +100,8 @@ class Mailboxes(fields.Field[list[Mailbox]]):
 
 class AnyText(fields.Field[str]):
     """A string of any length that is stored only in part."""
+
+    json_schema: Final = {"type": "string"}
 
     def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> str:
         return typed(value, str)

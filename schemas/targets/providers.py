@@ -5,7 +5,6 @@ from typing import Any, Final, NamedTuple
 
 from marshmallow import Schema, fields
 
-from schemas.base.fields import MAX_URL, Array, Integer, Text, WebUrl
 from schemas.targets.forms import settings_form
 from schemas.trackers.registry import GENERIC_WEBHOOK, TRACKERS
 
@@ -54,38 +53,19 @@ def _object(form: Schema) -> dict[str, Any]:
     required = [name for name, field in form.fields.items() if field.required]
     return {
         "type": "object",
-        "properties": {name: _property_schema(field) for name, field in form.fields.items()},
+        "properties": {name: {**_value(field), **_description(field)} for name, field in form.fields.items()},
         **({"required": required} if required else {}),
         "additionalProperties": False,
     }
 
 
-def _property_schema(field: fields.Field[Any]) -> dict[str, Any]:
-    description: Mapping[str, Any] = {name: text for name, text in field.metadata.items() if name == "description"}
-    return {**_type(field), **description}
+def _value(field: Any) -> dict[str, Any]:
+    schema: dict[str, Any] = _object(field.schema) if isinstance(field, fields.Nested) else field.json_schema
+    return schema
 
 
-def _type(field: fields.Field[Any]) -> dict[str, Any]:
-    """Return the JSON Schema of a field. Raises TypeError for a kind of field that no settings have had yet."""
-    match field:
-        case fields.Nested():
-            return _object(field.schema)
-        case Array():
-            return {
-                "type": "array",
-                "items": _property_schema(field.inner),
-                "minItems": field.at_least,
-                "maxItems": field.at_most,
-            }
-        case Integer():
-            return {"type": "integer", "minimum": field.minimum, "maximum": field.maximum}
-        case WebUrl():
-            return {"type": "string", "format": "uri", "maxLength": MAX_URL}
-        case Text(allowed=[*_, _]):
-            return {"type": "string", "enum": list(field.allowed)}
-        case Text():
-            return {"type": "string", "minLength": field.min_length, "maxLength": field.max_length}
-    raise TypeError(field)
+def _description(field: fields.Field[Any]) -> dict[str, Any]:
+    return {name: text for name, text in field.metadata.items() if name == "description"}
 
 
 def setting_from(schema: Mapping[str, Any], texts: Sequence[str]) -> Any:

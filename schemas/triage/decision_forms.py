@@ -6,9 +6,9 @@ from typing import Any, Final
 
 from marshmallow import ValidationError, post_load
 
-from schemas.base.fields import Form, RecordForm, Text, Timestamp, described, optional
+from schemas.base.fields import Form, Line, RecordForm, Text, Timestamp, described, optional
 from schemas.exports.decisions import DismissalReason
-from schemas.exports.record import Severity, Title, digest_text, id_text, label_list
+from schemas.exports.record import Severity, digest_text, id_text, label_list
 from schemas.exports.tickets.ticket import MAX_TITLE
 
 #: Enough for a paragraph that explains a dismissal.
@@ -90,7 +90,7 @@ class SnoozeForm(RecordForm):
 class EditForm(Form):
     """The body of `PATCH /api/ticket-exports/<export_id>`."""
 
-    title = Title(max_length=MAX_TITLE, **described("The title, a single line."))
+    title = Line(max_length=MAX_TITLE, **described("The title, a single line."))
     description = Text(min_length=1, **described("The description."))
     severity = Severity(**described("The severity; synonyms are mapped to `info`, `low`, `medium`, `high`, `critical`."))
     labels = label_list(**described("All labels; an empty list removes them."))

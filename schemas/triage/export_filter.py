@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from marshmallow import ValidationError
 
@@ -106,6 +106,8 @@ class OneOrMore(Text):
     """Values separated by commas, or a list of them; read as a sorted tuple without repeats, a member of the query."""
 
     at_most = MAX_VALUES
+    #: What an entry of a JSON list is.
+    json_type: ClassVar[str | list[str]] = "string"
 
     def __init__(
         self, member: str, description: str, allowed: Iterable[str] = (), form: re.Pattern[str] = _ANY_TEXT
@@ -114,6 +116,13 @@ class OneOrMore(Text):
         # The message names them.
         self.allowed = tuple(allowed)
         self._form = form
+
+    @property
+    def json_schema(self) -> dict[str, Any]:
+        """What it accepts in a JSON object."""
+        value = {"type": self.json_type} | ({"enum": [*map(str, self.allowed)]} if self.allowed else {})
+        one = {"type": "string", "description": "One value, or several separated by commas."}
+        return {"anyOf": [one, {"type": "array", "minItems": 1, "items": value}]}
 
     def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> Any:
         given = split_values(value) if isinstance(value, str) else value
@@ -136,6 +145,8 @@ class OneOrMore(Text):
 
 class ProjectIdValues(OneOrMore):
     """Ids of projects: digits, or whole numbers in a JSON list."""
+
+    json_type = ["integer", "string"]  # noqa: RUF012 - never changed
 
     def _read(self, each: Any) -> int:
         return int(super()._read(str(each) if type(each) is int else each))

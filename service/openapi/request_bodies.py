@@ -1,37 +1,13 @@
-"""The JSON Schema of request bodies: what our own field classes add to apispec's conversion of marshmallow fields."""
+"""The JSON Schema of request bodies: that of our own fields, and what depends on several of them."""
 
 from collections.abc import Mapping
 from typing import Any, Final
 
 from marshmallow import fields
 
-from schemas.base.fields import MAX_ID, MAX_TEXT, MAX_URL, AnyObject, Array, Text, Timestamp, WebUrl
-from schemas.compliance import requests as compliance_requests
-from schemas.exports import record
-from schemas.intake import diagnostics, email_forms
-from schemas.intake.diagnostics import MAX_SYMPTOM, MAX_SYMPTOMS
-from schemas.intake.email_forms import MAX_RECIPIENTS
-from schemas.intake.scanner import ISSUE_ALIASES, SEVERITY_SYNONYMS
-from schemas.triage.export_filter import OneOrMore, ProjectIdValues
+from schemas.base.fields import NOT_BLANK
+from schemas.intake.scanner import ISSUE_ALIASES
 
-#: A character that is not white space; unlike in JavaScript's patterns, some control characters count as white space.
-_NOT_BLANK: Final = r"[^\s\u001c-\u001f\u0085]"
-_LINE_ENDS: Final = r"\n\v\f\r\u001c-\u001e\u0085\u2028\u2029"
-_ONE_LINE: Final = rf"^[^{_LINE_ENDS}]*{_NOT_BLANK}[^{_LINE_ENDS}]*$"
-_URL: Final = {"type": "string", "format": "uri", "maxLength": MAX_URL, "pattern": "^[Hh][Tt][Tt][Pp][Ss]?://"}
-_IDENTIFIER: Final = {
-    "anyOf": [
-        {"type": "integer", "minimum": 0, "maximum": MAX_ID},
-        {"type": "string", "maxLength": compliance_requests.MAX_IDENTIFIER, "pattern": _NOT_BLANK},
-    ]
-}
-_HEADER: Final = {"type": "string", "maxLength": MAX_TEXT}
-_SYMPTOMS: Final = {
-    "anyOf": [
-        {"type": "array", "maxItems": MAX_SYMPTOMS, "items": {"type": "string", "maxLength": MAX_SYMPTOM}},
-        {"type": "string", "maxLength": MAX_TEXT},
-    ]
-}
 #: The form keeps it among the evidence, with every other unknown member.
 _HELP_URL: Final = {
     "type": ["string", "null"],
@@ -41,68 +17,25 @@ _HELP_URL: Final = {
 
 
 def own_schema(_converter: Any, field: fields.Field[Any], ret: dict[str, Any]) -> dict[str, Any]:
-    """Return the additions to the JSON Schema `ret` that apispec made for a field; an attribute function of apispec."""
+    """Replace the JSON Schema `ret` that apispec made for a field by the field's own; an attribute function of apispec."""
     # A field that is not required is omitted from `required`; a default of null would be invalid.
     if ret.get("default", ...) is None:
         del ret["default"]
-    schema = _own_class_schema(field)
-    if "enum" in {*ret, *schema}:
-        ret.pop("maxLength", None)
-    if not field.allow_none:
-        return _without_type(schema, ret)
-    if isinstance(schema.get("type"), str):
-        return {**schema, "type": [schema["type"], "null"]}
-    if "enum" in schema:
-        return {**schema, "enum": [*schema["enum"], None]}
-    return _without_type({**schema, "anyOf": [*schema["anyOf"], {"type": "null"}]} if "anyOf" in schema else schema, ret)
+    own: dict[str, Any] | None = getattr(field, "json_schema", None)
+    if own is None:
+        return {}
+    # Of an array of objects, apispec refers to their form.
+    kept = {"description", "default", "items"} if own.get("type") == "array" else {"description", "default"}
+    for name in {*ret} - kept:
+        del ret[name]
+    return _or_null(own) if field.allow_none else own
 
 
-def _without_type(schema: dict[str, Any], ret: dict[str, Any]) -> dict[str, Any]:
-    """Return `schema`; if it has alternatives, drop the type that apispec derived from the field."""
+def _or_null(schema: dict[str, Any]) -> dict[str, Any]:
     if "anyOf" in schema:
-        ret.pop("type", None)
-        ret.pop("items", None)
-    return schema
-
-
-def _own_class_schema(field: fields.Field[Any]) -> dict[str, Any]:
-    """Return what the class of a field adds to its schema, if it is one of ours."""
-    if isinstance(field, email_forms.Mailboxes):
-        several = {"type": "array", "maxItems": MAX_RECIPIENTS, "items": _HEADER}
-        return {"anyOf": [_HEADER, several]} if field.may_be_array else dict(_HEADER)
-    for kind, schema in _KINDS.items():
-        if isinstance(field, kind):
-            return dict(schema)
-    if isinstance(field, OneOrMore):
-        return _text_or_several(field)
-    if isinstance(field, Array):
-        counted = {"minItems": field.at_least, "maxItems": field.at_most}
-        return {name: count for name, count in counted.items() if count}
-    if isinstance(field, Text) and field.min_length:
-        return {"minLength": field.min_length, "pattern": _NOT_BLANK}
-    return {}
-
-
-def _text_or_several(field: OneOrMore) -> dict[str, Any]:
-    value: dict[str, Any] = {"type": ["integer", "string"] if isinstance(field, ProjectIdValues) else "string"}
-    if field.allowed:
-        value["enum"] = [str(each) for each in field.allowed]
-    several = {"type": "array", "minItems": 1, "items": value}
-    return {"anyOf": [{"type": "string", "description": "One value, or several separated by commas."}, several]}
-
-
-#: Fields whose kind says everything, the narrower ones first.
-_KINDS: Final[Mapping[type[fields.Field[Any]], Mapping[str, Any]]] = {
-    WebUrl: _URL,
-    Timestamp: {"type": "string", "format": "date-time"},
-    AnyObject: {"type": "object"},
-    record.Title: {"minLength": 1, "pattern": _ONE_LINE},
-    record.Severity: {"enum": sorted(SEVERITY_SYNONYMS)},
-    diagnostics.ShopDomain: {"type": "string", "format": "idn-hostname"},
-    diagnostics.Symptoms: _SYMPTOMS,
-    compliance_requests.Identifier: _IDENTIFIER,
-    email_forms.AnyText: {"type": "string"},
-}
+        return {"anyOf": [*schema["anyOf"], {"type": "null"}]}
+    values = {"enum": [*schema["enum"], None]} if "enum" in schema else {}
+    return {**schema, "type": [schema["type"], "null"], **values}
 
 
 def with_aliases(issue: dict[str, Any]) -> dict[str, Any]:
@@ -115,7 +48,7 @@ def with_aliases(issue: dict[str, Any]) -> dict[str, Any]:
             members[alias] = {**members[name], "description": f"The same as `{name}`."}
     members["helpUrl"] = dict(_HELP_URL)
     naming = [alias for name in ("code", "title") for alias in (name, *ISSUE_ALIASES[name])]
-    said = {"type": ["string", "integer"], "pattern": _NOT_BLANK}
+    said = {"type": ["string", "integer"], "pattern": NOT_BLANK}
     return {**issue, "properties": members, **_one_of(dict.fromkeys(naming, said))}
 
 
