@@ -10,7 +10,7 @@ from falcon.media.multipart import BodyPart, MultipartForm, MultipartParseError,
 from schemas.base.errors import PayloadTooLarge, UnsupportedMediaType, ValidationFailed
 from schemas.base.fields import problem
 from service.http.limits.large_body_limiter import ByteBudget
-from service.http.request_pipeline import read_chunk, reserve
+from service.http.request_body import read_body
 
 #: The longest field is a description: 20,000 characters, each of which a form writes with up to 12 bytes.
 MAX_FORM_BYTES: Final = 256 * 1024
@@ -19,7 +19,8 @@ MAX_FORM_FIELDS: Final = 100
 #: The fields beside the file, and what separates them.
 MAX_OTHER_BYTES: Final = 64 * 1024
 _MAX_FIELDS: Final = 20
-_CHUNK_BYTES: Final = 64 * 1024
+#: The code of a form that cannot be read.
+_MALFORMED: Final = "malformed_form"
 _URLENCODED: Final = "application/x-www-form-urlencoded"
 _MULTIPART: Final = "multipart/form-data"
 _OPTIONS: Final = MultipartParseOptions()
@@ -41,7 +42,7 @@ def read_urlencoded(req: falcon.Request) -> dict[str, str]:
     """
     if (req.content_type or "").partition(";")[0].strip().lower() != _URLENCODED:
         raise UnsupportedMediaType("Forms must have the content type application/x-www-form-urlencoded.")
-    body = _body(req, MAX_FORM_BYTES, PayloadTooLarge(f"A form has at most {MAX_FORM_BYTES} bytes."))
+    body = read_body(req, MAX_FORM_BYTES, None, f"A form has at most {MAX_FORM_BYTES} bytes.", _MALFORMED)
     try:
         pairs = parse_qsl(
             body.decode(), keep_blank_values=True, errors="strict", max_num_fields=MAX_FORM_FIELDS, strict_parsing=bool(body)
@@ -57,14 +58,14 @@ def read_urlencoded(req: falcon.Request) -> dict[str, str]:
 def read_multipart(req: falcon.Request, max_file_bytes: int, budget: ByteBudget) -> MultipartFields:
     """Read a form with a file of at most `max_file_bytes`; what has arrived counts against `budget` until the response.
 
-    Raises PayloadTooLarge, UnsupportedMediaType, ValidationFailed, LargeBodyOverload.
+    Raises PayloadTooLarge, RequestTimeout, UnsupportedMediaType, ValidationFailed, LargeBodyOverload.
     """
     media_type, parameters = falcon.parse_header(req.content_type or "")
     boundary = parameters.get("boundary", "")
     if media_type.lower() != _MULTIPART or not boundary.isascii():
         raise UnsupportedMediaType(f"A form with a file must have the content type {_MULTIPART}.")
-    too_large = PayloadTooLarge(f"The file is larger than {max_file_bytes // 1024**2} MiB. Nothing was stored.")
-    body = _body(req, max_file_bytes + MAX_OTHER_BYTES, too_large, budget)
+    too_large = f"The file is larger than {max_file_bytes // 1024**2} MiB. Nothing was stored."
+    body = read_body(req, max_file_bytes + MAX_OTHER_BYTES, budget, too_large, _MALFORMED)
     fields = MultipartFields()
     try:
         for part in MultipartForm(BytesIO(body), boundary.encode(), len(body), _OPTIONS):
@@ -79,7 +80,7 @@ def read_multipart(req: falcon.Request, max_file_bytes: int, budget: ByteBudget)
     except (MultipartParseError, ValueError):
         raise _malformed() from None
     if len(fields.content) > max_file_bytes:
-        raise too_large
+        raise PayloadTooLarge(too_large)
     if any("\0" in text for text in (*fields.values(), *fields, fields.file_name)):
         raise _malformed()
     return fields
@@ -90,24 +91,5 @@ def _name_of(part: BodyPart) -> str:
     return (part.filename or "").replace("\\", "/").rpartition("/")[2]
 
 
-def _body(req: falcon.Request, max_bytes: int, too_large: PayloadTooLarge, budget: ByteBudget | None = None) -> bytes:
-    """Read a form's bytes. A form without a length would be chunked, which no browser sends.
-
-    What has arrived counts against `budget`. Raises `too_large`, RequestTimeout, ValidationFailed, LargeBodyOverload.
-    """
-    length = req.content_length or 0
-    if length > max_bytes:
-        raise too_large
-    pieces, size = [], 0
-    while size < length and (piece := read_chunk(req.bounded_stream, min(_CHUNK_BYTES, length - size))):
-        pieces.append(piece)
-        size += len(piece)
-        if budget is not None:
-            reserve(req, budget, size)
-    if size < length:
-        raise _malformed()
-    return b"".join(pieces)
-
-
 def _malformed() -> ValidationFailed:
-    return ValidationFailed(problem("", "malformed_form"))
+    return ValidationFailed(problem("", _MALFORMED))

@@ -18,7 +18,6 @@ from schemas.base.errors import (
     NotAcceptable,
     NotFound,
     PayloadTooLarge,
-    RequestTimeout,
     Unauthorized,
     UnsupportedMediaType,
     ValidationFailed,
@@ -28,12 +27,11 @@ from schemas.base.strict_json import FAULTS, MAX_VALUES, JsonFault, MalformedJso
 from schemas.content_policy.checked_form import read_checked
 from service.http.auth import Authenticate, is_of_another_site
 from service.http.error_responses import PROBLEM_JSON
-from service.http.limits.large_body_limiter import LARGE_BYTES, BodyBudgets, ByteBudget, LargeBodyQueue
+from service.http.limits.large_body_limiter import BodyBudgets, ByteBudget, LargeBodyQueue
 from service.http.limits.rate_limits import RateLimits
+from service.http.request_body import read_body, release
 from storage.db import engine
 
-#: A chunked body is read in pieces of this size, so that an excess over the limit is noticed before much more is read.
-_CHUNK_BYTES: Final = 64 * 1024
 #: A request whose body takes longer to arrive is authenticated again: its token may have been revoked meanwhile.
 REAUTHENTICATE_AFTER_S: Final = 1.0
 #: The values of `?dry_run=`.
@@ -48,19 +46,6 @@ class Body(Enum):
     OPTIONAL = auto()
     #: JSON whose raw bytes are signed: they are read before `authenticate`, which finds them in `req.context.raw_body`.
     SIGNED = auto()
-
-
-def read_chunk(stream: Any, size: int) -> bytes:
-    """Read from a body that may break off or be chunked wrongly, which is the sender's error.
-
-    Raises RequestTimeout, ValidationFailed.
-    """
-    try:
-        return bytes(stream.read(size))
-    except TimeoutError:
-        raise RequestTimeout from None
-    except Exception:  # noqa: BLE001 - every server has its own errors for it, and some quote the body
-        raise ValidationFailed(problem("", "malformed_json")) from None
 
 
 def _as_it_is(value: Any, _checkpoint: Checkpoint = no_checkpoint) -> Any:
@@ -124,9 +109,7 @@ class RequestPipeline:
 
     def process_response(self, req: falcon.Request, _resp: falcon.Response, _resource: Any, _req_succeeded: bool) -> None:
         """Release the budget of a large body."""
-        budget, reserved_bytes = req.context.get("budget"), req.context.get("reserved_bytes")
-        if budget is not None and reserved_bytes:
-            budget.release(reserved_bytes)
+        release(req)
 
     def _authenticate(self, req: falcon.Request, resp: falcon.Response, operation: Operation) -> None:
         try:
@@ -170,28 +153,7 @@ class RequestPipeline:
         return b"{}" if operation.body is Body.OPTIONAL and not body else body
 
     def _read(self, req: falcon.Request, budget: ByteBudget | None = None) -> bytes:
-        """Read the body up to the limit; one without a length is chunked, not empty."""
-        stream = req.bounded_stream if req.content_length is not None else req.stream
-        chunks: list[bytes] = []
-        size = 0
-        while chunk := read_chunk(stream, min(_CHUNK_BYTES, self._max_body_bytes + 1 - size)):
-            chunks.append(chunk)
-            size += len(chunk)
-            if size > self._max_body_bytes:
-                raise PayloadTooLarge
-            if size > LARGE_BYTES:
-                reserve(req, budget or self._body_budgets.known, size)
-        if size < (req.content_length or 0):
-            # The part that arrived may be valid JSON, or empty, which some routes accept.
-            raise ValidationFailed(problem("", "malformed_json"))
-        return b"".join(chunks)
-
-
-def reserve(req: falcon.Request, budget: ByteBudget, size: int) -> None:
-    """Reserve the bytes that have arrived of a large body. Raises LargeBodyOverload."""
-    context = req.context
-    budget.reserve(size - (context.get("reserved_bytes") or 0))
-    context.budget, context.reserved_bytes = budget, size
+        return read_body(req, self._max_body_bytes, budget or self._body_budgets.known)
 
 
 def _parsed(body: bytes) -> Any:
