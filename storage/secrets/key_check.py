@@ -4,7 +4,6 @@ With foreign keys a process would fail at every secret and encrypt new ones with
 not start.
 """
 
-from collections.abc import Iterator
 from contextlib import suppress
 from datetime import datetime
 from typing import Final
@@ -12,14 +11,11 @@ from typing import Final
 from schemas.base.errors import WrongEncryptionKey
 from storage.db.engine import transaction
 from storage.db.models import InstallationRow
-from storage.db.queries import tuples
-from storage.secrets.encrypted_columns import CANARY, ENCRYPTED_COLUMNS
+from storage.secrets.encrypted_columns import CANARY
 from storage.secrets.vault import Vault
 
 _TEXT: Final = "These keys are this installation's."
 _CONTEXT: Final = CANARY.context("1")
-#: Encrypted values of each column that are tried where there is no canary yet; one that opens is enough.
-_SAMPLE: Final = 20
 
 _WRONG: Final = (
     "ENCRYPTION_KEYS does not open what this installation has sealed; put back the key that sealed it, "
@@ -28,15 +24,11 @@ _WRONG: Final = (
 
 
 def check_keys(vault: Vault, now: datetime) -> None:
-    """Check that the keys are this installation's. The first check of a new installation stores the canary with its keys.
+    """Check that the keys are this installation's. Raises WrongEncryptionKey, NoEncryptionKey.
 
-    Without a canary, one of the values that are encrypted already has to open. Raises WrongEncryptionKey, NoEncryptionKey.
+    The first check of a new installation stores the canary with its keys: it comes before the first encrypted value.
     """
-    found = canary()
-    if found is None:
-        _require_that_something_opens(vault)
-        found = _add_canary(vault, now)
-    if not opens(found, vault):
+    if not opens(canary() or _add_canary(vault, now), vault):
         raise WrongEncryptionKey(_WRONG)
 
 
@@ -48,7 +40,9 @@ def canary() -> bytes | None:
 
 def opens(canary: bytes, vault: Vault) -> bool:
     """Return whether the keys open a canary, of this database or from a backup. Raises NoEncryptionKey without any key."""
-    return _open_or_none(vault, canary, _CONTEXT) == _TEXT
+    with suppress(WrongEncryptionKey):
+        return vault.open(canary, _CONTEXT) == _TEXT
+    return False
 
 
 def is_current(canary: bytes, vault: Vault) -> bool:
@@ -76,23 +70,3 @@ def _add_canary(vault: Vault, now: datetime) -> bytes:
     if found is None:
         raise RuntimeError("The canary was removed while it was added.")
     return found
-
-
-def _require_that_something_opens(vault: Vault) -> None:
-    samples = list(_samples())
-    if samples and all(_open_or_none(vault, *each) is None for each in samples):
-        raise WrongEncryptionKey(_WRONG)
-
-
-def _samples() -> Iterator[tuple[bytes, str]]:
-    """Yield the newest encrypted values of each column with their contexts."""
-    for column in ENCRYPTED_COLUMNS:
-        newest = column.field.model.select(column.key, column.field).where(column.field.is_null(False))
-        for row_id, sealed in tuples(newest.order_by(column.key.desc()).limit(_SAMPLE)):
-            yield sealed, column.context(row_id)
-
-
-def _open_or_none(vault: Vault, sealed: bytes, context: str) -> str | None:
-    with suppress(WrongEncryptionKey):
-        return vault.open(sealed, context)
-    return None

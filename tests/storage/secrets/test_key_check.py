@@ -10,8 +10,7 @@ from storage.compliance import requests as compliance_requests
 from storage.db.engine import connection, rows
 from storage.secrets.key_check import canary, check_keys, opens, renew_canary
 from storage.secrets.vault import Vault
-from storage.targets import targets
-from tests.support.factories import NOW, make_customer, make_target
+from tests.support.factories import NOW
 from tests.support.http.storefront import ADA, receive
 
 OLD, NEW = b"A" * 32, b"B" * 32
@@ -58,24 +57,6 @@ def test_of_two_that_start_at_once_with_different_keys_one_is_refused(database: 
         each.join()
     assert sorted(recorded) == ["refused", "welcome"]
     assert rows("SELECT COUNT(*) FROM installation") == [(1,)]
-
-
-def test_where_secrets_are_older_than_the_canary_one_of_them_has_to_open(database: str) -> None:
-    target_id = make_target(make_customer()).id
-    targets.set_secret(target_id, "s", Vault([OLD]), NOW)
-    with pytest.raises(WrongEncryptionKey):
-        check_keys(Vault([NEW]), NOW)
-    assert canary() is None
-    check_keys(Vault([NEW, OLD]), NOW)
-    assert canary() is not None
-
-
-def test_a_secret_whose_key_is_lost_does_not_hide_the_others(database: str) -> None:
-    customer = make_customer()
-    for key in (OLD, NEW, OLD):
-        targets.set_secret(make_target(customer).id, "s", Vault([key]), NOW)
-    check_keys(Vault([NEW]), NOW)
-    assert canary() is not None
 
 
 def test_no_request_is_encrypted_with_foreign_keys(database: str) -> None:
