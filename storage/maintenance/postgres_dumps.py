@@ -174,9 +174,10 @@ def _require_success(process: subprocess.Popen[bytes], complaint: IO[bytes]) -> 
         return
     complaint.seek(0)
     messages = [line for line in complaint.read().decode(errors="replace").splitlines() if line.strip()]
-    # The first line names the cause; the others are hints and consequences.
+    # The first line names the cause, and a detail what is concerned; the others are hints and consequences.
+    cause = messages[: 2 if messages[1:] and messages[1].startswith("DETAIL:") else 1]
     program = Path(process.args[0]).name if isinstance(process.args, list) else "PostgreSQL"
-    raise DumpFailed(messages[0] if messages else f"{program} ended with {process.returncode}")
+    raise DumpFailed(" ".join(cause) or f"{program} ended with {process.returncode}")
 
 
 def _address(url: str) -> str:

@@ -24,14 +24,14 @@ from storage.accounts.audit_log import append
 from storage.compliance import erasure_replay
 from storage.db import schema_version
 from storage.db.engine import OUTAGES, close_database, connection, database, execute, is_sqlite, open_database, transaction
-from storage.db.models import ALL, AccountRow, AuditEntryRow, ComplianceRequestRow, ExportRow, PingRow, TargetRow, WorkerRow
+from storage.db.models import AccountRow, AuditEntryRow, ComplianceRequestRow, ExportRow, PingRow, TargetRow, WorkerRow
 from storage.db.schema_version import UnsuitableDatabase
 from storage.db.shared_clock import SharedClock
 from storage.exports import transitions, worker_heartbeats
 from storage.exports.search import export_words_sql
 from storage.maintenance import backup as backup_files
 from storage.maintenance import postgres_dumps, sqlite_copies
-from storage.maintenance.restore_sql import dependents_of, pausing_statements
+from storage.maintenance.restore_sql import pausing_statements
 from storage.maintenance.sqlite_copies import DamagedCopy
 
 #: The subject of an audit entry about the whole installation.
@@ -95,14 +95,6 @@ def inspect(now: datetime) -> CurrentDatabase:
 def contents() -> Contents:
     """Count the rows that a restore would replace."""
     return Contents(AccountRow.select().count(), ExportRow.select().count())
-
-
-def dependents() -> list[str]:
-    """Return the views and tables of others that would prevent the replacement of RiskRelay's tables; PostgreSQL only.
-
-    SQLite is restored as a whole file.
-    """
-    return [] if is_sqlite() else dependents_of([str(model._meta.table_name) for model in ALL])
 
 
 def is_unfinished() -> bool:

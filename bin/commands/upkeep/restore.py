@@ -131,7 +131,7 @@ def _opened(settings: Settings) -> Iterator[None]:
 
 def _obstacles(settings: Settings, before: CurrentDatabase) -> list[str]:
     """Return the reasons that prevent a restore now, each with its fix."""
-    found = [f"{each} refers to RiskRelay's tables; drop it first." for each in restoring.dependents()]
+    found = []
     if before.workers:
         found.append(f"A worker is running ({before.workers[0]}); stop it and wait a few seconds.")
     if _responds(settings.bind):

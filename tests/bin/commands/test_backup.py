@@ -584,11 +584,12 @@ def test_other_tables_of_the_same_database_are_left_alone(postgres_url: str, tmp
             # One that needs ours cannot be left alone.
             connection.execute("CREATE TABLE more (account_id INTEGER REFERENCES accounts (id))")
             connection.execute("CREATE VIEW report AS SELECT count(*) FROM exports")
-            for options in ((), ("--dry-run",)):
-                refused = operator.type("restore", file, *options)
-                assert refused.exit_code == 1
-                assert "Table more refers to RiskRelay's tables; drop it first." in refused.stderr
-                assert "View report refers to RiskRelay's tables; drop it first." in refused.stderr
+            refused = operator.type("restore", file, "--replace")
+            assert refused.exit_code == 1
+            assert "because other objects depend on them DETAIL:  " in refused.stderr
+            assert "depends on table" in refused.stderr
+            assert refused.stderr.endswith("The database is unchanged.\n")
+            assert connection.execute("SELECT count(*) FROM report").fetchall() == [(1,)]
         finally:
             connection.execute("DROP TABLE IF EXISTS more; DROP VIEW IF EXISTS report; DROP TABLE notes")
 
