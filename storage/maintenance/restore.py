@@ -43,10 +43,6 @@ _DONE: Final = "restore"
 UNFINISHED: Final = "A restore was cut off: what was erased since the backup is not erased again yet."
 FINISH: Final = "run the same restore again: bin/riskrelay restore FILE --replace"
 
-#: The migrations that added tables which an older database does not have.
-_WORKERS_SINCE: Final = "0003_throttle_state_and_workers"
-_ERASURE_LOG_SINCE: Final = "0004_key_check_and_erasure_log"
-
 
 @dataclass(frozen=True, slots=True)
 class Contents:
@@ -83,7 +79,7 @@ def inspect(now: datetime) -> CurrentDatabase:
         return CurrentDatabase(EMPTY)
     try:
         with connection():
-            return _read(state.pending, now)
+            return _read(now)
     except OUTAGES:
         raise
     except DatabaseError:
@@ -164,12 +160,11 @@ def prepare(file: Path, sources: Sequence[Path], now: datetime) -> Counter[str]:
     return counts + Counter(paused=paused, exports=ExportRow.select().count())
 
 
-def _read(pending: Sequence[str], now: datetime) -> CurrentDatabase:
+def _read(now: datetime) -> CurrentDatabase:
     # The clock that the workers use: by a wrong clock of this host, a worker that is alive was seen long ago.
     clock = SharedClock(lambda: now)
     clock.compare()
-    workers = worker_heartbeats.list_alive(clock.now()) if _WORKERS_SINCE not in pending else []
-    return CurrentDatabase(contents(), workers, has_erasure_log=_ERASURE_LOG_SINCE not in pending)
+    return CurrentDatabase(contents(), worker_heartbeats.list_alive(clock.now()), has_erasure_log=True)
 
 
 def _set_aside(path: Path, now: datetime) -> Path:
