@@ -111,7 +111,7 @@ def database_at(url: str) -> Iterator[None]:
 def alone(lock: Lock, within_s: float = 0.0) -> Iterator[None]:
     """Hold the lock of a command; waits `within_s` seconds, then raises Refused. Needs an open database."""
     try:
-        with locks.exclusive_within(lock, within_s):
+        with locks.exclusive(lock, within_s):
             yield
     except locks.LockBusy:
         raise Refused(f"Another {lock.name.lower().replace('_', '-')} is running; wait until it ends.") from None

@@ -3,17 +3,18 @@
 Both end with the process or the connection that holds them, however that ends. PostgreSQL's takes a connection of its own.
 """
 
-import fcntl
 import os
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import IntEnum
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from peewee import OperationalError
 
+from runtime.files import try_lock
 from storage.db.engine import database, is_sqlite, second_connection
 
 #: Between two tries to get a lock that may be free at any moment.
@@ -40,33 +41,22 @@ class LockBusy(Exception):
 
 
 @contextmanager
-def exclusive(lock: Lock, *, wait: bool = False) -> Iterator[None]:
-    """Keep other processes from the same work; the caller holds a connection throughout.
+def exclusive(lock: Lock, within_s: float = 0.0) -> Iterator[None]:
+    """Keep other processes from the same work; waits up to `within_s` seconds for the holder of the lock.
 
-    Raises LockBusy if another process holds the lock; with `wait`, waits for it.
+    The caller holds a connection throughout. Raises LockBusy if another process still holds the lock.
     """
-    with _file(lock, wait=wait) if is_sqlite() else _advisory(lock, wait=wait):
-        yield
-
-
-@contextmanager
-def exclusive_within(lock: Lock, within_s: float) -> Iterator[None]:
-    """Take the lock like `exclusive`, but wait up to `within_s` seconds for its holder. Raises LockBusy."""
     gives_up_at = time.monotonic() + within_s
-    with ExitStack() as held:
-        while True:
-            try:
-                held.enter_context(exclusive(lock))
-                break
-            except LockBusy:
-                if time.monotonic() >= gives_up_at:
-                    raise
+    with _file(lock) if is_sqlite() else _advisory(lock) as try_to_take:
+        while not try_to_take():
+            if time.monotonic() >= gives_up_at:
+                raise LockBusy
             time.sleep(_TRY_AGAIN_S)
         yield
 
 
 @contextmanager
-def _file(lock: Lock, *, wait: bool) -> Iterator[None]:
+def _file(lock: Lock) -> Iterator[Callable[[], bool]]:
     path = Path(f"{database.obj.database}.{lock.name.lower()}.lock")
     try:
         # For its owner alone: any process that can open it can hold it.
@@ -74,17 +64,15 @@ def _file(lock: Lock, *, wait: bool) -> Iterator[None]:
     except OSError as failed:
         # SQLite reports a folder that cannot be written to, or is full, by the same error.
         raise OperationalError(f"{path} cannot be written: {failed.strerror}") from failed
-    with os.fdopen(opened, "w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise LockBusy from None
-        yield
+    try:
+        yield partial(try_lock, opened)
+    finally:
+        os.close(opened)
 
 
 @contextmanager
-def _advisory(lock: Lock, *, wait: bool) -> Iterator[None]:
-    """Hold the lock in a transaction of its own: in PgBouncer's mode `transaction`, no session stays with a connection.
+def _advisory(lock: Lock) -> Iterator[Callable[[], bool]]:
+    """Take the lock in a transaction of its own: in PgBouncer's mode `transaction`, no session stays with a connection.
 
     That transaction has no snapshot: however long it is idle, it keeps no row from being vacuumed.
     """
@@ -92,12 +80,6 @@ def _advisory(lock: Lock, *, wait: bool) -> Iterator[None]:
         run("BEGIN")
         try:
             run("SET LOCAL idle_in_transaction_session_timeout = 0")
-            if wait:
-                # The present holder may take longer than a request would wait for a lock.
-                run("SET LOCAL lock_timeout = 0")
-                run("SELECT pg_advisory_xact_lock(%s)", lock.value)
-            elif not run("SELECT pg_try_advisory_xact_lock(%s)", lock.value).fetchone()[0]:
-                raise LockBusy
-            yield
+            yield lambda: bool(run("SELECT pg_try_advisory_xact_lock(%s)", lock.value).fetchone()[0])
         finally:
             run("ROLLBACK")

@@ -4,6 +4,7 @@ Refuses, before it changes anything, a database of a newer version, one that hol
 that is no database.
 """
 
+import math
 import re
 import sqlite3
 from collections.abc import Iterable
@@ -139,7 +140,7 @@ def migrate() -> list[str]:
     if is_sqlite():
         _make_private(Path(database.obj.database))
     # A migration may take longer than a request would wait for a lock, and so may waiting for it.
-    with connection(), exclusive(Lock.MIGRATE, wait=True):
+    with connection(), exclusive(Lock.MIGRATE, math.inf):
         # The previous holder of the lock may have been of a newer version.
         names = _require_fit()
         if len(names) < len(_KNOWN):

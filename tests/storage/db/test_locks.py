@@ -10,7 +10,7 @@ import pytest
 
 from storage.db import locks
 from storage.db.engine import connection
-from storage.db.locks import Lock, exclusive, exclusive_within
+from storage.db.locks import Lock, exclusive
 from tests.support.processes.workers import wait_until
 
 ROOT: Final = Path(__file__).parents[3]
@@ -57,10 +57,10 @@ def test_what_another_process_is_at_is_refused_until_it_is_killed(database: str)
 
 def test_who_can_wait_a_little_gets_what_is_free_soon_and_is_refused_else(database: str) -> None:
     with holding(database, Lock.PRUNE) as holder:
-        with pytest.raises(locks.LockBusy), connection(), exclusive_within(Lock.PRUNE, 0.2):
+        with pytest.raises(locks.LockBusy), connection(), exclusive(Lock.PRUNE, 0.2):
             """Never reached: it is held for a minute."""
         threading.Timer(0.3, holder.kill).start()
-        with connection(), exclusive_within(Lock.PRUNE, 60):
+        with connection(), exclusive(Lock.PRUNE, 60):
             assert holder.wait() != 0
     assert is_free(Lock.PRUNE)
 
