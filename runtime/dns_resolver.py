@@ -10,7 +10,6 @@ Nothing is cached: an answer goes to the callers that waited when it arrived. `s
 addresses may be dialed.
 """
 
-import os
 import socket
 import threading
 import time
@@ -55,41 +54,6 @@ class DnsError(Exception):
         self.reason = reason
 
 
-class DnsResolver:
-    """Resolves names on `max_workers` shared threads and those reserved for other accounts.
-
-    At most `max_waiting` names of an account wait for a thread. Threads start with a lookup and end when none is waiting.
-    Works under gevent's monkey patching, where threads are greenlets, and on both sides of a fork. `getaddrinfo` replaces
-    `socket.getaddrinfo` in tests.
-    """
-
-    def __init__(
-        self, max_workers: int = MAX_WORKERS, max_waiting: int = MAX_WAITING, getaddrinfo: GetAddrInfo | None = None
-    ) -> None:
-        self._max_workers = max_workers
-        self._max_waiting = max_waiting
-        self._getaddrinfo = getaddrinfo
-        self._queues: dict[int, _LookupQueue] = {}
-
-    def resolve(self, host: str, port: int, timeout_s: float, account_id: AccountId = None) -> Addresses:
-        """Return every address of `host` for TCP, in the resolver's order, each once; never an empty tuple.
-
-        A literal address is returned as it is, without a lookup. The timeout includes the wait for a free thread, which only
-        lookups for the same account prolong. Raises DnsError.
-        """
-        literal = _literal(host)
-        return (literal,) if literal else self._queue().resolve((account_id, host, port), timeout_s)
-
-    def _queue(self) -> "_LookupQueue":
-        """Return the queue of this process: a forked child inherits neither the threads nor a usable lock."""
-        queue = self._queues.get(os.getpid())
-        if queue is None:
-            # Read here, not at import: gevent may have patched the socket module since.
-            getaddrinfo = self._getaddrinfo or socket.getaddrinfo
-            queue = self._queues.setdefault(os.getpid(), _LookupQueue(self._max_workers, self._max_waiting, getaddrinfo))
-        return queue
-
-
 #: Account, host name and port. Accounts do not share a lookup, because it may have to wait for a thread of its account.
 _Key: TypeAlias = tuple[AccountId, str, int]
 
@@ -104,18 +68,33 @@ class _Lookup:
         self.outcome: Future[Addresses | DnsFailure] = Future()
 
 
-class _LookupQueue:
-    """The lookups of one process and the threads that make them."""
+class DnsResolver:
+    """Resolves names on `max_workers` shared threads and those reserved for other accounts.
 
-    def __init__(self, max_workers: int, max_waiting: int, getaddrinfo: GetAddrInfo) -> None:
+    At most `max_waiting` names of an account wait for a thread. Threads start with a lookup and end when none is waiting.
+    Works under gevent's monkey patching, where threads are greenlets. `getaddrinfo` replaces `socket.getaddrinfo` in tests.
+    """
+
+    def __init__(
+        self, max_workers: int = MAX_WORKERS, max_waiting: int = MAX_WAITING, getaddrinfo: GetAddrInfo | None = None
+    ) -> None:
         self._max_waiting = max_waiting
-        self._getaddrinfo = getaddrinfo
+        self._getaddrinfo = getaddrinfo or socket.getaddrinfo
         self._lock = threading.Lock()
         self._lookups: dict[_Key, _Lookup] = {}  # waiting or running
         self._waiting: dict[AccountId, deque[_Lookup]] = {}
         self._threads = AccountShares(max_workers)
 
-    def resolve(self, key: _Key, timeout_s: float) -> Addresses:
+    def resolve(self, host: str, port: int, timeout_s: float, account_id: AccountId = None) -> Addresses:
+        """Return every address of `host` for TCP, in the resolver's order, each once; never an empty tuple.
+
+        A literal address is returned as it is, without a lookup. The timeout includes the wait for a free thread, which only
+        lookups for the same account prolong. Raises DnsError.
+        """
+        literal = _literal(host)
+        if literal is not None:
+            return (literal,)
+        key = (account_id, host, port)
         with self._lock:
             lookup = self._lookups.get(key) or self._enqueue(_Lookup(key))
             lookup.wanted_until = max(lookup.wanted_until, time.monotonic() + timeout_s)

@@ -1,4 +1,4 @@
-"""Names are looked up with a deadline and a bound, in threads, under gevent, after a fork and at the exit."""
+"""Names are looked up with a deadline and a bound, in threads, under gevent and at the exit."""
 
 import socket
 import subprocess
@@ -247,29 +247,6 @@ except DnsError as failed:
     )
     assert printed == "dns_timeout\n"
     assert time.monotonic() - started < 20
-
-
-def test_a_forked_child_looks_up_though_its_parents_threads_all_hang() -> None:
-    printed = run_script(
-        """
-import os, sys, time
-from runtime.dns_resolver import DnsResolver, DnsError
-import socket
-def ask(host, port, **hints):
-    return time.sleep(600) if host == "slow.example" else socket.getaddrinfo(host, port, **hints)
-resolver = DnsResolver(max_workers=1, max_waiting=0, getaddrinfo=ask)
-try:
-    resolver.resolve("slow.example", 443, 0.1)
-except DnsError as failed:
-    print(failed.reason, flush=True)
-child = os.fork()
-if child == 0:
-    print(resolver.resolve("localhost", 443, 5)[0].is_loopback, flush=True)
-    os._exit(0)
-sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-"""
-    )
-    assert printed == "dns_timeout\nTrue\n"
 
 
 def test_under_gevent_others_go_on_while_a_name_is_looked_up() -> None:
