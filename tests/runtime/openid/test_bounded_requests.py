@@ -4,15 +4,12 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from ipaddress import ip_address
-from types import SimpleNamespace
 from typing import Final
 
 import pytest
 
-from runtime.dns_resolver import DnsError, DnsFailure
 from runtime.openid import bounded_requests
 from runtime.openid.bounded_requests import DEADLINE_S, fetch_json
 from runtime.openid.errors import IssuerUnavailable
@@ -68,49 +65,62 @@ def plain_server() -> Iterator[int]:
         thread.join(10)
 
 
-def resolving_to(monkeypatch: pytest.MonkeyPatch, resolve: Callable[[float], tuple[str, ...]]) -> None:
-    """Let every name lead to what `resolve` returns for its time limit."""
-    resolver = SimpleNamespace(resolve=lambda _host, _port, timeout_s: tuple(map(ip_address, resolve(timeout_s))))
-    monkeypatch.setattr(bounded_requests, "_RESOLVER", resolver)
+def resolving_to(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
+    """Let every name lead to these addresses."""
+
+    def resolve(_host: str, port: int, *_: object) -> list[tuple[object, ...]]:
+        return [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (each, port)) for each in addresses]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+
+
+def refusal() -> str:
+    """Return why a request fails."""
+    with pytest.raises(IssuerUnavailable) as found:
+        fetch_json("http://issuer.example/", client_context(""))
+    return found.value.reason
 
 
 def test_an_address_that_does_not_accept_leaves_time_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    connect = socket.create_connection
+    connect = socket.socket.connect
     tried: list[str] = []
 
-    def connecting(address: tuple[str, int], timeout_s: float) -> socket.socket:
+    def connecting(connected: socket.socket, address: tuple[str, int]) -> None:
         tried.append(address[0])
         if address[0] == "192.0.2.1":
-            time.sleep(timeout_s)
+            time.sleep(connected.gettimeout() or DEADLINE_S)
             raise TimeoutError
-        return connect(address, timeout_s)
+        connect(connected, address)
 
-    monkeypatch.setattr(socket, "create_connection", connecting)
-    resolving_to(monkeypatch, lambda _timeout_s: ("192.0.2.1", "127.0.0.1"))
+    monkeypatch.setattr(socket.socket, "connect", connecting)
+    resolving_to(monkeypatch, "192.0.2.1", "127.0.0.1")
     with plain_server() as port:
         assert fetch_json(f"http://issuer.example:{port}/", client_context("")) == {}
     assert tried == ["192.0.2.1", "127.0.0.1"]
 
 
 def test_a_lookup_or_a_connection_that_takes_the_whole_deadline_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    def hanging(timeout_s: float) -> tuple[str, ...]:
-        assert 0 < timeout_s <= DEADLINE_S
-        raise DnsError(DnsFailure.TIMEOUT)
+    ends = threading.Event()
 
-    def refused() -> str:
-        with pytest.raises(IssuerUnavailable) as found:
-            fetch_json("http://issuer.example/", client_context(""))
-        return found.value.reason
+    def hang(*_: object) -> None:
+        ends.wait(10)
 
-    resolving_to(monkeypatch, hanging)
-    assert refused() == "late"
+    monkeypatch.setattr(bounded_requests, "DEADLINE_S", 0.2)
+    with monkeypatch.context() as hanging:
+        hanging.setattr(socket, "getaddrinfo", hang)
+        assert refusal() == "late"
+    resolving_to(monkeypatch, "192.0.2.1")
+    monkeypatch.setattr(socket.socket, "connect", hang)
+    assert refusal() == "late"
+    ends.set()
 
-    def unreachable(_address: tuple[str, int], _timeout_s: float) -> socket.socket:
-        raise TimeoutError
 
-    monkeypatch.setattr(socket, "create_connection", unreachable)
-    resolving_to(monkeypatch, lambda _timeout_s: ("192.0.2.1",))
-    assert refused() == "late"
+def test_a_name_that_is_not_found_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*_: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    assert refusal() == "dns_failed"
 
 
 def test_the_authority_of_the_operator_is_trusted() -> None:
