@@ -2,7 +2,7 @@
 
 The files are those of prometheus_client's multiprocess mode. This module adds what that mode leaves open: unique file names,
 since in containers every process may have the same id; allocated disk space, because a write to a mapped file on a full disk
-kills the process; and the counts of ended processes, which the next process of their role merges into one file. If no
+kills the process; and the counts of an ended process, which the next process of its role continues in the same files. If no
 process of a role runs, its counters begin at 0.
 
 If the folder cannot be written to, nothing is counted, a warning is logged, and the process works on.
@@ -13,7 +13,7 @@ import logging
 import os
 import secrets
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
@@ -21,7 +21,6 @@ from typing import Final
 
 from prometheus_client import Metric, generate_latest, values
 from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.mmap_dict import MmapedDict, mmap_key
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_fixed
@@ -38,8 +37,6 @@ PAGE_FOR_S: Final = 1.0
 #: Bytes for each type of metric in each process: more than all series that the labels allow
 #: (tests/service/http/test_metrics.py).
 RESERVED_BYTES: Final[Mapping[str, int]] = {"counter": 256 * 1024, "histogram": 256 * 1024}
-#: The name of the merged counts of ended processes; a process's name has a hyphen.
-_ENDED: Final = "dead"
 #: Reading or starting takes milliseconds; a longer wait means that another process is suspended.
 _LOCK_WITHIN_S: Final = 1.0
 _LOCK_RETRY_S: Final = 0.005
@@ -66,12 +63,11 @@ def open_files(data_dir: Path, role: ProcessKind) -> bool:
     Call it before anything is counted, once per process and not before a fork.
     """
     folder = data_dir / "metrics" / role
-    name = f"{os.getpid()}-{secrets.token_hex(4)}"
     try:
         _make_folders(data_dir, folder)
         with _folder_lock(folder, fcntl.LOCK_EX):
-            _merge_ended(folder)
-            _open_descriptors.extend(_reserved(folder, kind, name) for kind in RESERVED_BYTES)
+            name = _free_name(folder)
+            _open_descriptors.extend(_locked(folder, kind, name) for kind in RESERVED_BYTES)
     except OSError as failed:
         _log.warning("metrics are not counted: DATA_DIR/metrics is not writable", extra={"error": type(failed).__name__})
         return False
@@ -124,7 +120,7 @@ def _read_counters(folder: Path) -> list[Metric]:
         return []
     try:
         with _folder_lock(folder, fcntl.LOCK_SH):
-            return _merged(folder.glob("*.db"), accumulate=True)
+            return _merged(folder.glob("*.db"))
     except OSError as failed:
         _log.warning("metrics cannot be read", extra={"error": type(failed).__name__})
         return []
@@ -154,20 +150,21 @@ def _make_folders(data_dir: Path, folder: Path) -> None:
         each.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
-def _merge_ended(folder: Path) -> None:
-    """Merge the files of ended processes into one, or delete all if no process runs; the caller holds the lock.
+def _free_name(folder: Path) -> str:
+    """Return the name of an ended process, whose counts this one continues, or a new one; the caller holds the lock.
 
-    A process killed between the last two steps leaves these counts twice: too much once, never too little.
+    If no process runs, all counts are deleted first.
     """
     for unfinished in folder.glob("*.new"):
         unfinished.unlink()
-    gone = [file for file in folder.glob("*.db") if _has_ended(file)]
-    if len(gone) < len(list(folder.glob("*.db"))):
-        for kind in RESERVED_BYTES:
-            _merge_files(folder, kind, [file for file in gone if file.name.startswith(kind)])
-        gone = [file for file in gone if not _is_sum(file)]
-    for file in gone:
-        file.unlink()
+    files = list(folder.glob("*.db"))
+    ended = [file for file in files if _has_ended(file)]
+    is_alone = len(ended) == len(files)
+    for file in ended:
+        if is_alone or not _is_whole(file):
+            file.unlink()
+    left = [file.stem.partition("_")[2] for file in ended if file.exists()]
+    return left[0] if left else f"{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def _has_ended(file: Path) -> bool:
@@ -176,33 +173,19 @@ def _has_ended(file: Path) -> bool:
         return try_lock(opened)
 
 
-def _is_sum(file: Path) -> bool:
-    return file.stem.partition("_")[2] == _ENDED
+def _is_whole(file: Path) -> bool:
+    """Return whether another process can continue the counts of a file: it is readable, and has all its space."""
+    kind, _, _ = file.stem.partition("_")
+    return file.stat().st_size >= RESERVED_BYTES[kind] and _is_readable(str(file))
 
 
-def _merge_files(folder: Path, kind: str, files: Sequence[Path]) -> None:
-    """Merge the files of ended processes into one, unless that is all there is."""
-    if all(_is_sum(file) for file in files):
-        return
-    merged = _merged(files, accumulate=False)
-    beside = folder / f"{kind}_{_ENDED}.new"
-    _allocate(beside, RESERVED_BYTES[kind])
-    sums = MmapedDict(str(beside))
-    for metric in merged:
-        for sample in metric.samples:
-            key = mmap_key(metric.name, sample.name, list(sample.labels), list(sample.labels.values()), metric.documentation)
-            sums.write_value(key, sample.value, 0.0)
-    sums.close()
-    beside.replace(beside.with_suffix(".db"))
-
-
-def _merged(files: Iterable[Path], *, accumulate: bool) -> list[Metric]:
+def _merged(files: Iterable[Path]) -> list[Metric]:
     """Return the sums of files; a damaged file does not hide the rest."""
     names = [str(file) for file in files]
     try:
-        return list(MultiProcessCollector.merge(names, accumulate))
+        return list(MultiProcessCollector.merge(names))
     except _DAMAGED:
-        return list(MultiProcessCollector.merge([name for name in names if _is_readable(name)], accumulate))
+        return list(MultiProcessCollector.merge([name for name in names if _is_readable(name)]))
 
 
 def _is_readable(name: str) -> bool:
@@ -214,14 +197,15 @@ def _is_readable(name: str) -> bool:
     return True
 
 
-def _reserved(folder: Path, kind: str, name: str) -> int:
-    """Create a file with all its space, and return the descriptor with this process's lock."""
+def _locked(folder: Path, kind: str, name: str) -> int:
+    """Return the descriptor with this process's lock on a file, which is created with all its space if it is missing."""
     path = folder / f"{kind}_{name}.db"
-    beside = path.with_suffix(".new")
-    _allocate(beside, RESERVED_BYTES[kind])
-    descriptor = os.open(beside, os.O_RDWR | os.O_CLOEXEC)
+    if not path.exists():
+        beside = path.with_suffix(".new")
+        _allocate(beside, RESERVED_BYTES[kind])
+        beside.replace(path)
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
-    beside.replace(path)
     return descriptor
 
 
