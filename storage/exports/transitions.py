@@ -355,15 +355,13 @@ def requeue_blocked(target_id: str, now: datetime, actor: str, except_id: str | 
     Return how many, REQUEUED_AT_ONCE at most: a validation that passes makes the rest due. `except_id` is left as it is. The
     caller holds the transaction.
     """
-    wanted = recoverable(target_id).where(ExportRow.status_reason.in_(sorted(CONFIGURATION_CODES)))
-    wanted = for_update(wanted.order_by(ExportRow.id).limit(REQUEUED_AT_ONCE))
-    # Another request may retry one meanwhile.
-    is_blocked = (ExportRow.status == ExportStatus.BLOCKED.value) & (ExportRow.id != (except_id or ""))
-    status = TRANSITIONS[Transition.RETRY].target.value
-    requeued = ExportRow.update(version=ExportRow.version + 1, status=status, **restart(now))
-    ids = [row.id for row in requeued.where(ExportRow.id.in_(wanted), is_blocked).returning(ExportRow.id).execute()]
-    append_all([transition_entry(now, actor, Transition.RETRY, ExportStatus.BLOCKED, each, RESUMED) for each in ids])
-    return len(ids)
+    is_blocked = (ExportRow.status == ExportStatus.BLOCKED.value) & ExportRow.status_reason.in_(sorted(CONFIGURATION_CODES))
+    blocked = (
+        recoverable(target_id).select(ExportRow.id, ExportRow.status).where(is_blocked, ExportRow.id != (except_id or ""))
+    )
+    held = read(ExportState, for_update(blocked.order_by(ExportRow.id).limit(REQUEUED_AT_ONCE)))
+    transition_many(held, Transition.RETRY, now, actor, RESUMED, **restart(now))
+    return len(held)
 
 
 def shorten_leases(now: datetime, lease_s: float) -> int:
