@@ -145,9 +145,8 @@ class GuardedAdapter(BaseAdapter):
         return self._within_deadline(exchange, lambda: route.origin.connect(exchange))
 
     def close(self) -> None:
-        """Close every kept connection, and end the watchdog's thread until the next request."""
+        """Close every kept connection."""
         self._pool.close()
-        self._watchdog.stop()
 
     def _within_deadline(self, exchange: Exchange, work: Callable[[], Result]) -> Result:
         self._watchdog.watch(exchange)

@@ -128,60 +128,48 @@ class WatchedSocket:
 
 
 class Watchdog:
-    """Ends exchanges whose deadline has passed; asleep while there are none.
+    """Ends exchanges whose deadline has passed, on a thread that runs while there are some, or connections are kept.
 
-    Calls `tidy` every `tidy_every_s` to close unused connections, until it returns that none is kept.
+    Calls `tidy` every `tidy_every_s` to close unused connections; it returns whether any are still kept.
     """
 
     def __init__(self, tidy: Callable[[], bool], tidy_every_s: float) -> None:
         self._tidy = tidy
         self._tidy_every_s = tidy_every_s
         self._exchanges: dict[int, Exchange] = {}
-        self._some = threading.Event()
         self._thread: threading.Thread | None = None
-        self._is_stopping = False
         self._lock = threading.Lock()
 
     def watch(self, exchange: Exchange) -> None:
         """Expire the exchange when its deadline passes."""
-        self._start()
-        self._exchanges[id(exchange)] = exchange
-        if not self._some.is_set():
-            self._some.set()
+        with self._lock:
+            # A forked child has no such thread, and an error in `tidy` ends it: without the thread there is no deadline.
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._run, name="deadline-watchdog", daemon=True)
+                self._thread.start()
+            self._exchanges[id(exchange)] = exchange
 
     def forget(self, exchange: Exchange) -> None:
         """Stop watching an exchange that has ended."""
         del self._exchanges[id(exchange)]
 
-    def stop(self) -> None:
-        """End the thread; the next `watch` starts another. No exchange may be under way."""
-        self._is_stopping = True
-        self._some.set()
-
-    def _start(self) -> None:
-        if not self._is_running():
-            with self._lock:
-                if not self._is_running():
-                    if self._is_stopping and self._thread is not None:
-                        self._thread.join()
-                    self._is_stopping = False
-                    self._thread = threading.Thread(target=self._run, name="deadline-watchdog", daemon=True)
-                    self._thread.start()
-
-    def _is_running(self) -> bool:
-        # A forked child has no such thread, and an error in `tidy` ends it: without the thread there is no deadline.
-        return not self._is_stopping and self._thread is not None and self._thread.is_alive()
-
     def _run(self) -> None:
-        is_kept, tidy_at = True, time.monotonic() + self._tidy_every_s
-        while not self._is_stopping:
-            if self._some.wait(self._tidy_every_s if is_kept else None):
-                is_kept = True
-                time.sleep(_WATCH_S)
-                self._expire_overdue()
+        tidy_at = time.monotonic() + self._tidy_every_s
+        while True:
+            time.sleep(_WATCH_S)
+            self._expire_overdue()
             if time.monotonic() >= tidy_at:
-                is_kept = self._tidy()
+                if not self._tidy() and self._may_end():
+                    return
                 tidy_at = time.monotonic() + self._tidy_every_s
+
+    def _may_end(self) -> bool:
+        """Return whether nothing is left to watch; then the next exchange starts another thread."""
+        with self._lock:
+            if self._exchanges:
+                return False
+            self._thread = None
+            return True
 
     def _expire_overdue(self) -> None:
         """Expire the exchanges whose deadline is over."""
@@ -190,11 +178,6 @@ class Watchdog:
         for exchange in self._exchanges.copy().values():
             if now >= exchange.deadline:
                 exchange.expire()
-        if not self._exchanges:
-            self._some.clear()
-            # An exchange that was added between the check and the clear.
-            if self._exchanges:
-                self._some.set()
 
 
 def milliseconds(seconds: float) -> int:

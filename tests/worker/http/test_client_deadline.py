@@ -10,6 +10,7 @@ import pytest
 
 from runtime.dns_resolver import DnsResolver
 from tests.support.fakes import FakeResolver, LoopbackServer, Peer, SlowResolver
+from tests.support.processes.workers import wait_until
 from tests.support.worker.receivers import (
     DEADLINE_S,
     DRIPPED_BODIES,
@@ -219,6 +220,29 @@ def test_a_watchdog_that_a_fault_ended_is_followed_by_another() -> None:
         _watch_briefly(watchdog, here)
         ended[0].join(SLACK_S)
         assert not ended[0].is_alive()
+        _watch_briefly(watchdog, here)
+        there.settimeout(SLACK_S)
+        assert there.recv(1) == b""  # cut
+
+
+def test_a_watchdog_with_nothing_to_watch_ends_and_the_next_exchange_has_one() -> None:
+    threads: list[threading.Thread] = []
+
+    def tidy() -> bool:
+        threads.append(threading.current_thread())
+        return False
+
+    watchdog = Watchdog(tidy, tidy_every_s=0.01)
+    exchange = Exchange(60)
+    watchdog.watch(exchange)
+    wait_until(lambda: len(threads) > 1)
+    assert threads[0].is_alive()
+    watchdog.forget(exchange)
+    threads[0].join(SLACK_S)
+    assert not threads[0].is_alive()
+
+    here, there = socket.socketpair()
+    with here, there:
         _watch_briefly(watchdog, here)
         there.settimeout(SLACK_S)
         assert there.recv(1) == b""  # cut
