@@ -5,7 +5,6 @@ page does.
 """
 
 import logging
-import time
 from bisect import bisect_left
 from collections import Counter as Tally
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -16,7 +15,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, Metric, sta
 from prometheus_client.registry import Collector
 
 from runtime import metrics
-from runtime.metrics import PAGE_FOR_S, PREFIX, ProcessKind
+from runtime.metrics import PREFIX, ProcessKind
 from schemas.exports.delivery import DELIVERED, CompletedAttempt
 
 #: From a receiver on the same network to the deadline of 15 s; a longer attempt has also waited for a thread.
@@ -93,15 +92,10 @@ def _note_interruption(_request: Any, _client_address: Any) -> None:
 
 
 class _WorkerCounts(Collector):
-    """Collects the counts at most once in PAGE_FOR_S, however often it is scraped."""
+    """The counts of all workers with this DATA_DIR."""
 
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir
-        self._collected: list[Metric] = []
-        self._valid_until = 0.0
 
     def collect(self) -> Iterable[Metric]:
-        if time.monotonic() >= self._valid_until:
-            self._collected = [metrics.build_info(), *metrics.counted(self._data_dir, [ProcessKind.WORKER])]
-            self._valid_until = time.monotonic() + PAGE_FOR_S
-        return self._collected
+        return [metrics.build_info(), *metrics.counted(self._data_dir, [ProcessKind.WORKER])]

@@ -12,7 +12,6 @@ from prometheus_client import CollectorRegistry, Histogram
 
 import worker.metrics
 from runtime import metrics
-from runtime.metrics import PAGE_FOR_S
 from schemas.exports.delivery import Claim, CompletedAttempt, Outcome, Timings, Verdict
 from schemas.exports.state_machine import Transition
 from tests.support.factories import NOW, completed_attempt
@@ -106,24 +105,6 @@ def test_the_server_shows_metrics(port: int) -> None:
     answer = asked(port)
     assert (answer.status, answer.headers["Content-Type"]) == (200, metrics.CONTENT_TYPE)
     assert answer.read().startswith(b"# HELP riskrelay_build_info ")
-
-
-def test_a_page_is_put_together_once_for_all_who_ask_within_a_second(port: int, tmp_path: Path) -> None:
-    (tmp_path / "metrics" / "worker").mkdir(parents=True)
-    # Made by each look at the counts.
-    lock = tmp_path / "metrics" / "worker" / "lock"
-
-    def was_looked_for() -> bool:
-        lock.unlink(missing_ok=True)
-        return asked(port).status == 200 and lock.exists()
-
-    for _ in range(10):
-        began = time.monotonic()
-        if was_looked_for() and not was_looked_for():
-            return
-        # It is a page of before, or the machine is so busy that the second has passed.
-        time.sleep(max(0.0, began + PAGE_FOR_S - time.monotonic()))
-    raise AssertionError("Each page was put together anew.")
 
 
 def test_an_idle_connection_keeps_no_scrape_out(port: int) -> None:
