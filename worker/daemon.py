@@ -7,11 +7,9 @@ process at once; its leases expire and another worker takes over.
 
 import logging
 import os
-import queue
 import signal
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from types import FrameType
 from typing import Final
 
@@ -93,7 +91,8 @@ class _Daemon:
         """Take wake-ups until a signal comes; after an outage of Redis listen again."""
         while not self._stop_signal.is_requested():
             listen(self._settings.redis_url, self._stop_signal.is_requested)
-            self._stop_signal.wait(REDIS_RETRY_S)
+            if not self._stop_signal.is_requested():
+                time.sleep(REDIS_RETRY_S)
 
     def join(self) -> bool:
         """Wait for the threads after a signal; return whether the dispatcher ended."""
@@ -128,23 +127,16 @@ class _StopSignal:
     def __init__(self, on_stop: Callable[[], None]) -> None:
         self._on_stop = on_stop
         self._requested_at: float | None = None
-        self._requests: queue.SimpleQueue[None] = queue.SimpleQueue()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
 
     def is_requested(self) -> bool:
         return self._requested_at is not None
 
-    def wait(self, timeout_s: float) -> None:
-        """Wait for a signal, at most `timeout_s` seconds."""
-        with suppress(queue.Empty):
-            self._requests.get(timeout=0 if self.is_requested() else timeout_s)
-
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
         now = time.monotonic()
         if self._requested_at is None:
             self._requested_at = now
             self._on_stop()
-            self._requests.put(None)
         elif now - self._requested_at > ECHO_S:
             os._exit(1)
