@@ -11,14 +11,12 @@ to a list of at most one entry, which running workers wait for.
 import logging
 import threading
 import time
-from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from redis import Redis
 from redis.exceptions import RedisError
 from rq import Queue
 from rq.serializers import JSONSerializer
-from rq.worker_registration import WORKERS_BY_QUEUE_KEY
 
 from runtime import redis_client
 from runtime.outages import Outage
@@ -59,16 +57,6 @@ def connect(url: str, timeout_s: float | None = redis_client.TIMEOUT_S) -> Redis
 def queue(client: Redis) -> Queue:
     """Return the RQ queue of wake-ups. JSON, because unpickling what lies in Redis would be running it."""
     return Queue(QUEUE, connection=client, serializer=JSONSerializer, default_timeout=JOB_TIMEOUT_S)
-
-
-@dataclass(frozen=True, slots=True)
-class QueueCounts:
-    """RQ's counts for the queue: jobs waiting, running and failed, and workers listening."""
-
-    waiting: int
-    running: int
-    failed: int
-    listeners: int
 
 
 class WakeUpQueue:
@@ -116,18 +104,6 @@ class WakeUpQueue:
             return bool(self._client.ping())
         except RedisError:
             return False
-
-    def queued(self) -> QueueCounts | None:
-        """Return RQ's counts for the queue, in one round trip; None if Redis does not answer."""
-        try:
-            with self._client.pipeline(transaction=False) as pipeline:
-                pipeline.llen(self._queue.key)
-                pipeline.zcard(self._queue.started_job_registry.key)
-                pipeline.zcard(self._queue.failed_job_registry.key)
-                pipeline.scard(WORKERS_BY_QUEUE_KEY % QUEUE)
-                return QueueCounts(*pipeline.execute())
-        except RedisError:
-            return None
 
 
 class BackgroundWakeUps(WakeUpQueue):

@@ -15,7 +15,7 @@ from redis import Redis
 from rq.job import Job
 
 from runtime import wake_up_queue
-from runtime.wake_up_queue import JOB, QUEUE, BackgroundWakeUps, QueueCounts, WakeUpQueue
+from runtime.wake_up_queue import JOB, QUEUE, BackgroundWakeUps, WakeUpQueue
 from tests.support.processes.workers import wait_until
 from tests.support.servers.redis_and_postgres import RedisServer
 
@@ -177,18 +177,6 @@ def test_a_redis_that_accepts_no_writes_notifies_nobody(client: Redis) -> None:
     finally:
         client.config_set("maxmemory", "0")
     assert WakeUpQueue(client).notify() is True
-
-
-def test_what_rq_knows_of_the_queue_is_one_exchange(client: Redis) -> None:
-    wake_ups = WakeUpQueue(client)
-    assert wake_ups.queued() == QueueCounts(waiting=0, running=0, failed=0, listeners=0)
-    wake_ups.notify()
-    assert wake_ups.queued() == QueueCounts(waiting=1, running=0, failed=0, listeners=0)
-
-
-def test_nothing_is_known_of_a_queue_that_is_away(tmp_path: Path) -> None:
-    with wake_up_queue.connect(f"unix://{tmp_path}/nobody.sock") as nobody:
-        assert WakeUpQueue(nobody).queued() is None
 
 
 def test_in_the_background_every_notification_is_followed_by_one_to_the_workers(client: Redis) -> None:

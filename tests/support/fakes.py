@@ -13,7 +13,7 @@ from typing import Final, Self, cast
 import falcon
 
 from runtime.dns_resolver import Addresses, DnsError, DnsFailure, DnsResolver
-from runtime.wake_up_queue import QueueCounts, WakeUpQueue
+from runtime.wake_up_queue import WakeUpQueue
 from schemas.base.errors import RateLimited
 from service.http.limits.rate_limits import RateLimits
 from worker.trackers.runner import TrackerRunner
@@ -44,9 +44,6 @@ class FakeWakeUpQueue(WakeUpQueue):
 
     def is_reachable(self) -> bool:
         return self.is_connected
-
-    def queued(self) -> QueueCounts | None:
-        return QueueCounts(0, 0, 0, 0) if self.is_connected else None
 
 
 class FakeResolver(DnsResolver):

@@ -23,13 +23,13 @@ class QueuePage(ConsolePage):
     template = "queue.html"
 
     def content(self, req: falcon.Request, user: ConsoleUser, **_ids: str) -> Mapping[str, Any]:
-        """Return the figures; `queued` is None while Redis is unavailable."""
+        """Return the figures."""
         now = utc_now()
         known, most = worker_heartbeats.list_recent(now), MAX_COUNTED + 1
         due_age_s = metrics_snapshot.due_age_s(now)
         by_status, by_pause = metrics_snapshot.targets_by_state(now)
         return {
-            "queued": self._layout.wake_ups.queued(),
+            "has_redis": self._layout.wake_ups.is_reachable(),
             "workers": known,
             "alive": sum(worker.is_alive for worker in known),
             # The clocks of two hosts may differ slightly.
