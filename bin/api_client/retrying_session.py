@@ -14,7 +14,7 @@ from tenacity import RetryCallState, Retrying, retry_if_exception_type, stop_aft
 from urllib3.exceptions import HTTPError
 
 from bin.checks.machine import is_loopback
-from bin.cli.deadline import within
+from runtime.deadline import within
 
 #: To connect, and to read a response; the service takes a second for a full page on a small machine.
 TIMEOUTS_S: Final = (10.0, 60.0)

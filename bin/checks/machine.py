@@ -14,8 +14,8 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
 
 from bin.checks.results import CheckResult, failure, ok, warning
-from bin.cli.deadline import within
 from bin.processes.local_service import DIRECTLY
+from runtime.deadline import within
 from schemas.settings.definitions import ENV_FILE_VARIABLE, Settings
 from schemas.settings.file_trust import trust_problem, trusted_users
 from storage.db.disk_space import LOW_BYTES, free_bytes

@@ -1,22 +1,21 @@
 """One request to the operator's issuer within a deadline: no redirect, no proxy, a bounded JSON body.
 
-Each request has a thread of its own, for which the caller waits no longer than the deadline, whatever takes the time: the
-name lookup, an address that does not accept, TLS, or a server that sends a byte now and then. The issuer is named by the
-operator, so its address is not checked; clients have no influence on the URL.
+The caller waits no longer than the deadline, whatever takes the time: the name lookup, an address that does not accept, TLS,
+or a server that sends a byte now and then. The issuer is named by the operator, so its address is not checked; clients have
+no influence on the URL.
 """
 
 import ssl
 import time
 from collections.abc import Mapping
-from concurrent.futures import Future
 from contextlib import closing
 from functools import partial
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from socket import gaierror
-from threading import Thread
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 
+from runtime.deadline import within
 from runtime.openid.errors import IssuerUnavailable
 from schemas.base.strict_json import MalformedJson, parse
 from schemas.version import USER_AGENT
@@ -30,9 +29,6 @@ _OK: Final = 200
 #: An address that does not accept leaves as much time for the next one.
 _CONNECT_PART: Final = 0.5
 
-#: A response, and its body as far as it was read.
-_Answer: TypeAlias = tuple[HTTPResponse, bytes]
-
 
 def fetch_json(
     url: str, tls: ssl.SSLContext, form: Mapping[str, str] | None = None, authorization: str | None = None
@@ -43,11 +39,8 @@ def fetch_json(
         headers["Authorization"] = authorization
     if form is not None:
         headers["Content-Type"] = "application/x-www-form-urlencoded"
-    answer: Future[_Answer] = Future()
-    request = (answer, url, tls, headers, None if form is None else urlencode(form))
-    Thread(target=_answer, args=request, name="issuer-request", daemon=True).start()
     try:
-        response, body = answer.result(DEADLINE_S)
+        response, body = within(DEADLINE_S, partial(_exchange, url, tls, headers, None if form is None else urlencode(form)))
     except (OSError, HTTPException, ValueError) as failed:
         raise IssuerUnavailable(_reason(failed)) from None
     if response.status != _OK:
@@ -59,15 +52,11 @@ def fetch_json(
     return _object(body)
 
 
-def _answer(answer: Future[_Answer], *request: Any) -> None:
-    try:
-        answer.set_result(_exchange(*request))
-    except Exception as failed:  # noqa: BLE001 - the caller raises it
-        answer.set_exception(failed)
+def _exchange(url: str, tls: ssl.SSLContext, headers: dict[str, str], form: str | None) -> tuple[HTTPResponse, bytes]:
+    """Return the response to one request, and its body as far as the deadline allows.
 
-
-def _exchange(url: str, tls: ssl.SSLContext, headers: dict[str, str], form: str | None) -> _Answer:
-    """Send one request and read its response until the deadline. Raises OSError, HTTPException, ValueError."""
+    Raises OSError, HTTPException, ValueError.
+    """
     parts, until = urlsplit(url), time.monotonic() + DEADLINE_S
     path = f"{parts.path or '/'}{f'?{parts.query}' if parts.query else ''}"
     connection = partial(HTTPSConnection, context=tls) if parts.scheme == "https" else HTTPConnection

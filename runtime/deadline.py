@@ -21,6 +21,6 @@ def within(deadline_s: float, call: Callable[[], Result]) -> Result:
         except Exception as failed:  # noqa: BLE001 - raised again in the thread that waits
             result.set_exception(failed)
 
-    # A daemon: a server that never ends its response does not keep the command from ending.
+    # A daemon: a server that never ends its response does not keep the process from ending.
     threading.Thread(target=run, daemon=True).start()
     return result.result(deadline_s)
