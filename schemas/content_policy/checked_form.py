@@ -10,10 +10,7 @@ from schemas.content_policy import rules
 
 
 def read_checked(
-    form: Form,
-    value: Any,
-    inspected: Callable[[Any], Any] = lambda value: value,
-    checkpoint: Checkpoint = no_checkpoint,
+    form: Form, value: Any, inspected: Callable[[Any], Any] = lambda value: value, checkpoint: Checkpoint = no_checkpoint
 ) -> Any:
     """Return the value of `form` for a body. Raises ValidationFailed with every problem.
 

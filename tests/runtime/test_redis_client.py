@@ -120,9 +120,7 @@ def test_redis_is_not_reached_with_a_wrong_or_missing_password(url: str, caplog:
     assert "Redis unavailable" in caplog.text
 
 
-def test_a_connection_does_not_read_the_clients_metadata_again(
-    server: PortRedis, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_connection_does_not_read_the_clients_metadata_again(server: PortRedis, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Distribution, "from_name", lambda name: pytest.fail(f"metadata of {name} was read"))
     with redis_client.connect(server.url) as client:
         assert client.ping()
