@@ -1,6 +1,7 @@
 """Writes this worker's heartbeat, renews the leases of its claims, and reads its share of the targets' concurrency."""
 
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Iterable
@@ -33,7 +34,7 @@ class LeaseKeeper:
         self.share = WorkerShare()
         self._held: dict[int, Claim] = {}
         self._renew_at = 0.0
-        #: When the last heartbeat was written; None before the first one.
+        #: When the last heartbeat was written; None before the first one, and -inf after a clock step.
         self._renewed_at: float | None = None
         self._has_left = False
 
@@ -62,8 +63,9 @@ class LeaseKeeper:
         step_s = self._clock.check(compare=self._is_due())
         if step_s:
             _log.warning("clock was set, renewing leases before claiming again", extra={"step_s": round(step_s)})
-            self._renew_at = 0.0
-            self._clock.defer_claims(DEFER_CLAIMS_FACTOR * self._options.renew_s)
+            # Until the renewal is written; then until the others have had time for theirs.
+            self._clock.defer_claims(math.inf)
+            self._renew_at, self._renewed_at = 0.0, -math.inf
         if step_s is None or step_s < 0:
             # Leases of a worker that died before a step back would last until the old time comes again; so would the waits
             # for rate limits and breakers.
@@ -96,7 +98,7 @@ class LeaseKeeper:
         self._renew_at = self._renewed_at + (self._options.renew_s if renewed == len(held) else RENEW_AGAIN_S)
 
     def _let_others_renew(self) -> None:
-        """Defer claims after a renewal so late that other workers' leases may have expired.
+        """Defer claims after a renewal so late that other workers' leases may have expired, or look so after a clock step.
 
         A database outage or a suspended machine kept the other workers from renewing too, and they still hold their claims.
         """
