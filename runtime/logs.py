@@ -66,8 +66,10 @@ def quiet_trace(error: BaseException | None) -> str:
 
 
 def chain_of(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error, what it was raised from or during, and so on, as a traceback shows them."""
-    while error is not None:
+    """Yield an error, what it was raised from or during, and so on, as a traceback shows them; each of a cycle once."""
+    seen = set[int]()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
         yield error
         error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
 

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
+from itertools import islice
 from pathlib import Path
 from select import PIPE_BUF
 from subprocess import PIPE
@@ -17,7 +18,7 @@ from typing import Any, Final
 
 import pytest
 
-from runtime.logs import FIELDS, JsonFormatter, TextFormatter, access_log, add_context, set_context
+from runtime.logs import FIELDS, JsonFormatter, TextFormatter, access_log, add_context, chain_of, set_context
 from schemas.exports.state_machine import ExportStatus
 
 ROOT = Path(__file__).parents[2]
@@ -125,6 +126,12 @@ def test_an_exception_brings_its_place_and_type_and_never_its_text(logger: loggi
     assert trace.endswith("builtins.LookupError")
     assert "test_logs.py" in trace
     assert submitted not in stream.getvalue()
+
+
+def test_errors_that_are_each_others_cause_are_named_once() -> None:
+    first, second = LookupError(), ValueError()
+    first.__cause__, second.__context__ = second, first
+    assert list(islice(chain_of(first), 3)) == [first, second]
 
 
 def test_a_line_says_what_its_thread_is_at(logger: logging.Logger, stream: io.StringIO) -> None:
