@@ -78,7 +78,8 @@ class Bearer:
     def __call__(self, req: falcon.Request) -> TokenPrincipal:
         req.context.challenge = _CHALLENGE
         header = req.auth or ""
-        text = header[len(_BEARER) :] if header[: len(_BEARER)].lower() == _BEARER else ""
+        # More spaces than one are valid, too (RFC 6750, section 2.1).
+        text = header[len(_BEARER) :].lstrip(" ") if header[: len(_BEARER)].lower() == _BEARER else ""
         principal = self._holder(req, text) if text else None
         if principal is None:
             _note(req, "Authorization", _fault(header))

@@ -430,7 +430,7 @@ def known_callers(scene: PermissionScene) -> Iterator[Caller]:
 def _with_more(of: Customer, kind: TokenKind, abilities: frozenset[Ability]) -> Iterator[Caller]:
     """A token whose scheme is spelled otherwise, and one beside other credentials: each header counts for itself."""
     text = tokens.create(of.email, kind, utc_now(), sorted(abilities))[1]
-    for scheme in ("bearer", "BEARER"):
+    for scheme in ("bearer", "BEARER", "Bearer "):
         yield Caller(f"{kind} token with {scheme}", fixed(("Authorization", f"{scheme} {text}")), kind, abilities, of)
     right = ("Authorization", f"Bearer {text}")
     wrong = [(header, "wrong") for header in (SCANNER_HEADER, EMAIL_HEADER, STOREFRONT_HEADER)]
@@ -479,8 +479,8 @@ def _misspelled(token: str) -> Iterator[Caller]:
     written = {
         "a scheme alone": "Bearer",
         "a scheme and a space": "Bearer ",
+        "a scheme and two spaces": "Bearer  ",
         "a token without a scheme": token,
-        "a token behind two spaces": f"Bearer  {token}",
         "a token behind a tab": f"Bearer\t{token}",
         "a token with a colon": f"Bearer: {token}",
         "a token in quotes": f'Bearer "{token}"',
