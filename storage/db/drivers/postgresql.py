@@ -3,6 +3,7 @@
 Imported only if the database is PostgreSQL (`storage.db.drivers.unused_driver`).
 """
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
@@ -11,6 +12,7 @@ import psycopg
 from peewee import Database
 from playhouse.pool import MaxConnectionsExceeded, PooledPostgresqlDatabase
 from psycopg.conninfo import conninfo_to_dict
+from psycopg.errors import ConnectionTimeout
 from psycopg.pq import TransactionStatus
 
 from storage.db.drivers.shared import (
@@ -45,6 +47,10 @@ _LINK_OF_THE_SERVER: Final[Mapping[str, int]] = {
     "tcp_keepalives_interval": 10,
     "tcp_keepalives_count": 3,
 }
+
+#: The pool opens one connection at a time. After a timeout, callers that waited meanwhile fail at once: each would wait for
+#: its own timeout otherwise, the tenth for 50 s.
+REFUSED_AFTER_TIMEOUT_S: Final = 1.0
 
 
 def open_postgresql(url: str, lock_wait_s: float, driver: Driver | None) -> Database:
@@ -128,9 +134,17 @@ class _Adapter(peewee.Psycopg3Adapter):
     process id that it reports.
     """
 
+    _refuses_until = 0.0
+
     def connect(self, db: Any, **params: Any) -> Any:
         driver: Driver = params.pop("driver")
-        connected = driver.connect(db.database, autocommit=True, **params)
+        if time.monotonic() < self._refuses_until:
+            raise ConnectionTimeout("the server did not answer another connection in time")
+        try:
+            connected = driver.connect(db.database, autocommit=True, **params)
+        except ConnectionTimeout:
+            self._refuses_until = time.monotonic() + REFUSED_AFTER_TIMEOUT_S
+            raise
         [process_id] = connected.execute("SELECT pg_backend_pid()").fetchone() or [None]
         if process_id != connected.info.backend_pid:
             connected.prepare_threshold = None

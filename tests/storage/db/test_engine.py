@@ -9,10 +9,12 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
+import psycopg
 import pytest
 from peewee import IntegrityError, OperationalError
+from psycopg.errors import ConnectionTimeout
 
 from storage.accounts import accounts
 from storage.db.drivers.sqlite import CACHE_BYTES, WRITER_CACHE_BYTES
@@ -38,6 +40,7 @@ from storage.db.engine import database as db
 from storage.db.models import AccountRow
 from tests.support.database.databases import on_sqlite
 from tests.support.factories import NOW, Customer
+from tests.support.processes.workers import wait_until
 from tests.support.servers.redis_and_postgres import PostgresServer
 
 ROOT: Final = Path(__file__).parents[3]
@@ -378,6 +381,30 @@ def test_a_server_that_is_not_there_is_an_outage(opened: Callable[[str], None]) 
     with pytest.raises(OUTAGES), connection():
         count()
     assert not is_reachable()
+
+
+class SilentOnce(psycopg.Connection[Any]):
+    """A driver whose first connection gets no response in time."""
+
+    asked = 0
+
+    @classmethod
+    def connect(cls, *args: Any, **options: Any) -> Self:
+        cls.asked += 1
+        if cls.asked == 1:
+            raise ConnectionTimeout("connection timeout expired")
+        return super().connect(*args, **options)
+
+
+def test_a_server_that_does_not_answer_keeps_callers_waiting_once_and_not_one_after_the_other(postgres_url: str) -> None:
+    open_database(postgres_url, driver=SilentOnce)
+    try:
+        assert [is_reachable() for _ in range(3)] == [False] * 3
+        assert SilentOnce.asked == 1
+        wait_until(is_reachable)
+        assert SilentOnce.asked == 2
+    finally:
+        close_database()
 
 
 def test_who_cannot_wait_long_for_a_lock_says_so(postgres_url: str) -> None:
