@@ -14,7 +14,7 @@ from worker.delivery.options import RENEW_S, DispatcherOptions
 SLOW_S: Final = 2 * DEFER_CLAIMS_FACTOR * RENEW_S
 
 
-class SlowClock:
+class ClockOfASlowDatabase:
     """A wall clock, `passed_s` of a monotonic one, and so much time between two readings as a slow database takes."""
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class SlowClock:
 @pytest.mark.usefixtures("database")
 @pytest.mark.parametrize("step_s", [30.0, -30.0])
 def test_claims_wait_after_the_renewal_that_follows_a_clock_step_however_long_it_took(step_s: float) -> None:
-    clock = SlowClock()
+    clock = ClockOfASlowDatabase()
     guard = ClockGuard(clock, lambda: None, lambda: clock.passed_s)
     keeper = LeaseKeeper(DispatcherOptions("worker:test", 1, 1.0, clock), guard)
     keeper.keep()
