@@ -34,6 +34,7 @@ class AcceptedPage:
 
     new: int
     seen: int
+    fixed: int
     ticket_exports: tuple[str, ...]
     is_repeat: bool
 
@@ -50,12 +51,13 @@ class ImportSummary:
     sent_before: int = 0
     new: int = 0
     seen: int = 0
+    fixed: int = 0
     ticket_exports: list[str] = field(default_factory=list)
     rejected: list[tuple[str, list[str]]] = field(default_factory=list)
     stopped: str | None = None
 
     def count(self, postback: PagePostback, result: AcceptedPage | list[str]) -> None:
-        """Count a page, or its problems; the tickets of a repeat were prepared by the earlier import."""
+        """Count a page, or its problems; what a repeat prepared and fixed is of the earlier import."""
         if isinstance(result, list):
             self.rejected.append((postback.url, result))
         elif result.is_repeat:
@@ -65,6 +67,7 @@ class ImportSummary:
             self.sent += 1
             self.new += result.new
             self.seen += result.seen
+            self.fixed += result.fixed
             self.ticket_exports += result.ticket_exports
 
 
@@ -130,9 +133,9 @@ def send_all(
 def _accepted(response: requests.Response, body: dict[str, Any]) -> AcceptedPage | None:
     match body:
         case {"findings": {"new": int(new), "seen": int(seen), **more}, "ticket_exports": list(exports)}:
-            reopened = more.get("reopened")
-            known = seen + (reopened if isinstance(reopened, int) else 0)
-            return AcceptedPage(new, known, tuple(map(str, exports)), "Idempotency-Replayed" in response.headers)
+            reopened, fixed = (found if isinstance(found := more.get(name), int) else 0 for name in ("reopened", "fixed"))
+            is_repeat = "Idempotency-Replayed" in response.headers
+            return AcceptedPage(new, seen + reopened, fixed, tuple(map(str, exports)), is_repeat)
         case _:
             return None
 

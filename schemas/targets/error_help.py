@@ -117,7 +117,7 @@ _HELP: Final[Mapping[str, ErrorHelp]] = {
     ),
     failures.TOKEN_REJECTED: ErrorHelp(
         "The tracker rejects the token: it is wrong, expired or revoked.",
-        "Create a new token and set it on the target's page or with `secret set target`; Jira Cloud needs `email:token`.",
+        "Create a new token, in the form that the target's page names, and set it there or with `secret set target`.",
     ),
     failures.FORBIDDEN: ErrorHelp(
         "The token lacks a right at the tracker.", "Give the token the rights that the target's page names, then validate."

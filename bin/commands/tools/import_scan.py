@@ -185,7 +185,8 @@ def _print_summary(title: str, prepared: PreparedImport, summary: ImportSummary,
         return
     issues, pages = counted(prepared.issues, "issue"), counted(prepared.pages, "page")
     echo(f"{title} report: {issues} on {pages}, scan run {prepared.scan_run_id}.")
-    findings = f"{counted(summary.new, 'new finding')}, {counted(summary.seen, 'known finding')}"
+    fixed = f", {summary.fixed} fixed" if summary.fixed else ""
+    findings = f"{counted(summary.new, 'new finding')}, {counted(summary.seen, 'known finding')}{fixed}"
     if is_dry_run:
         echo(f"{findings}. Nothing was stored.")
         return

@@ -17,7 +17,7 @@ import click
 
 from bin.cli.installation import alone, opened
 from bin.cli.option_types import DAYS, LIMIT
-from bin.cli.output import Refused
+from bin.cli.output import Refused, echo
 from bin.cli.records import json_option, print_record
 from bin.cli.terminal import is_terminal, progress_bar
 from runtime.clock import utc_now
@@ -65,7 +65,10 @@ def prune(days: int | None, dry_run: bool, limit: int, folder: Path | None, as_j
     with opened() as settings:
         until = _until(settings, days)
         counts = retention.count_expired(until, limit) if dry_run else _remove(until, limit, folder)
+    if as_json or counts.total():
         print_record({name: counts[name] for name in retention.counted(until)}, as_json)
+    else:
+        echo("Nothing is old enough to delete.")
 
 
 def _until(settings: Settings, days: int | None) -> Cutoffs:

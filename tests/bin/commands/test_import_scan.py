@@ -515,6 +515,8 @@ def test_the_last_finding_of_a_page_is_fixed_if_the_page_is_in_the_file_of_pages
         for run_id, paths in enumerate((("a", "b"), ("a",), ("a",)), 1):
             report = str(nuclei_report(tmp_path, *paths))
             words = ["import-scan", "--format", "nuclei", report, "--pages", "pages.txt", "--scan-run", str(run_id)]
-            assert CliRunner().invoke(riskrelay, words, env=to).exit_code == 0
+            imported = CliRunner().invoke(riskrelay, words, env=to)
+            assert imported.exit_code == 0
+            assert (", 1 fixed;" in imported.stdout) == (run_id == 3), imported.stdout
         found = service.request("GET", "/api/findings", shop.bearer).json["items"]
     assert {each["url"].removeprefix(SHOP): each["state"] for each in found} == {"a": "open", "b": "fixed"}

@@ -112,6 +112,8 @@ def test_a_person_reads_a_line_a_table(shell: Keeper) -> None:
     lines = shell.type("prune").stdout.splitlines()
     assert lines[0].split() == ["exports", "2"]
     assert [line.split()[0] for line in lines] == [*COUNTED]
+    for words in ((), ("--dry-run",)):
+        assert shell.type("prune", *words).stdout == "Nothing is old enough to delete.\n"
 
 
 def test_an_archive_is_written_and_a_dry_run_writes_none(shell: Keeper, tmp_path: Path) -> None:
