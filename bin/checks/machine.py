@@ -1,10 +1,11 @@
-"""Checks of `doctor` for this machine and its settings: Python, files, disk, addresses."""
+"""Checks of `doctor` for this machine and its settings: Python, files, disk, addresses, backups."""
 
 import json
 import os
 import ssl
 import stat
 from collections.abc import Collection, Iterator
+from datetime import UTC, datetime, timedelta
 from http.client import HTTPException
 from ipaddress import ip_address
 from pathlib import Path
@@ -18,6 +19,7 @@ from runtime.deadline import within
 from schemas.settings.definitions import ENV_FILE_VARIABLE, Settings
 from schemas.settings.file_trust import trust_problem, trusted_users
 from storage.db.disk_space import LOW_BYTES, free_bytes
+from storage.maintenance.backup import PART
 from storage.secrets.vault import installation_ids
 
 #: As in setup.cfg.
@@ -27,6 +29,10 @@ ANSWER_WITHIN_S: Final = 2.0
 #: The first is what a busy installation writes in a day; below the second, SQLite is about to refuse writes.
 LITTLE_DISK_BYTES: Final = 1024**3
 NO_DISK_BYTES: Final = LOW_BYTES
+#: A daily backup that was missed once.
+BACKUP_WITHIN: Final = timedelta(days=2)
+#: Files beside backups: the redactions file, which cron and the systemd units write every hour, and incomplete backups.
+_NO_BACKUPS: Final = frozenset({".redactions", PART})
 
 ANOTHER_INSTALLATION: Final = "another installation responds"
 
@@ -118,6 +124,36 @@ def base_url(settings: Settings) -> Iterator[CheckResult]:
     else:
         fix = "start it (make run, or bin/riskrelay serve); if it runs, set BIND or PUBLIC_BASE_URL in .env to its address"
         yield warning("base URL", f"No healthy response from {url}/healthz: {why}.", fix)
+
+
+def backups(settings: Settings, now: datetime) -> Iterator[CheckResult]:
+    """Check the age of the newest backup in DATA_DIR/backups, if there is one; the database knows of others."""
+    made_at = newest_backup(settings)
+    if made_at is not None:
+        yield check_backup(settings, made_at, f"The newest backup in {_backup_folder(settings)} is from", now)
+
+
+def newest_backup(settings: Settings) -> datetime | None:
+    """Return the time of the newest backup in DATA_DIR/backups; None without any."""
+    folder = _backup_folder(settings)
+    files = folder.iterdir() if folder.is_dir() else ()
+    times = [path.stat().st_mtime for path in files if path.is_file() and path.suffix not in _NO_BACKUPS]
+    return datetime.fromtimestamp(max(times), UTC) if times else None
+
+
+def check_backup(settings: Settings, made_at: datetime, where: str, now: datetime) -> CheckResult:
+    """Return whether a backup is young enough; `where` begins the message."""
+    message = f"{where} {made_at:%Y-%m-%d %H:%M} UTC."
+    return warning("backups", message, back_up(settings)) if now - made_at > BACKUP_WITHIN else ok("backups", message)
+
+
+def back_up(settings: Settings) -> str:
+    """Return the fix for a missing backup."""
+    return f"bin/riskrelay backup '{_backup_folder(settings)}/'; docs/backup.md has a line for cron"
+
+
+def _backup_folder(settings: Settings) -> Path:
+    return settings.data_dir / "backups"
 
 
 def is_loopback(host: str) -> bool:

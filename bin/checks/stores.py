@@ -4,9 +4,10 @@ The checks of the open database share one connection; each makes a few reads.
 """
 
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final
 
+from bin.checks import machine
 from bin.checks.results import CheckResult, Level, failure, ok, warning
 from bin.cli.installation import shared_secrets
 from runtime.redis_client import connect
@@ -40,8 +41,6 @@ WRONG_CLOCK_S: Final = 60.0
 SLOW_REDIS_S: Final = 0.1
 #: Timeout for Redis.
 REDIS_WITHIN_S: Final = 2.0
-#: A daily backup that was missed once.
-BACKUP_WITHIN: Final = timedelta(days=2)
 #: If an export is due for longer, probably no worker sends anything.
 MUCH_TOO_LATE_S: Final = 3600.0
 
@@ -188,20 +187,16 @@ def targets(settings: Settings, figures: MetricsSnapshot) -> Iterator[CheckResul
 
 
 def backups(settings: Settings, now: datetime) -> Iterator[CheckResult]:
-    """Check when `backup` made the last backup, unless ALERTS leaves backups to another tool."""
-    if AlertKind.BACKUP not in settings.alert_kinds:
+    """Check when `backup` made the last backup, unless DATA_DIR/backups has one or ALERTS leaves backups to another tool."""
+    if machine.newest_backup(settings) is not None or AlertKind.BACKUP not in settings.alert_kinds:
         return
     made_at, started_at = backup_files.last_recorded()
-    since = made_at or started_at
-    is_late = since is not None and now - since > BACKUP_WITHIN
     if made_at is not None:
-        message = f"The last backup was made at {made_at:%Y-%m-%d %H:%M} UTC."
-    elif is_late:
-        message = "No backups: `bin/riskrelay backup` was never run."
+        yield machine.check_backup(settings, made_at, "The last backup was made at", now)
+    elif started_at is not None and now - started_at > machine.BACKUP_WITHIN:
+        yield warning("backups", "No backups: `bin/riskrelay backup` was never run.", machine.back_up(settings))
     else:
-        message = "No backups yet; `bin/riskrelay backup FILE` creates one anywhere."
-    fix = f"bin/riskrelay backup '{settings.data_dir / 'backups'}/'; docs/backup.md has a line for cron"
-    yield warning("backups", message, fix) if is_late else ok("backups", message)
+        yield ok("backups", "No backups yet; `bin/riskrelay backup FILE` creates one anywhere.")
 
 
 def first_records(settings: Settings) -> CheckResult:

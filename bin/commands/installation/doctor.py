@@ -34,6 +34,7 @@ MACHINE: Final[dict[str, Callable[[Settings, datetime], Checked]]] = {
     "base URL": lambda settings, _: machine.base_url(settings),
     "Redis": lambda settings, _: stores.redis(settings),
     "egress": egress,
+    "backups": machine.backups,
 }
 #: Checks that need the migrated database.
 DATABASE: Final[dict[str, Callable[[Settings, MetricsSnapshot, datetime], Checked]]] = {

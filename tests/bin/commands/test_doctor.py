@@ -208,14 +208,37 @@ def service_is_down(patient: Patient) -> None:
         patient.environment["PUBLIC_BASE_URL"] = gone.url().rstrip("/")
 
 
+def backup_is_old(patient: Patient) -> None:
+    made = patient.data_dir / "backups" / "riskrelay.backup"
+    made.parent.mkdir()
+    made.write_text("")
+    at = (utc_now() - timedelta(days=3)).timestamp()
+    os.utime(made, (at, at))
+
+
+def backup_is_old_and_redactions_are_new(patient: Patient) -> None:
+    backup_is_old(patient)
+    (patient.data_dir / "backups" / "riskrelay.redactions").write_text("")
+
+
 def no_backup_was_made(patient: Patient) -> None:
     with patient.database():
         execute("UPDATE installation SET backup_at = NULL")
 
 
-def backup_is_old(patient: Patient) -> None:
+def backup_elsewhere_is_old(patient: Patient) -> None:
     with patient.database():
         backup.record(utc_now() - timedelta(days=3))
+
+
+def backup_folder_is_empty(patient: Patient) -> None:
+    no_backup_was_made(patient)
+    (patient.data_dir / "backups").mkdir()
+
+
+def backup_folder_has_redactions_only(patient: Patient) -> None:
+    backup_folder_is_empty(patient)
+    (patient.data_dir / "backups" / "riskrelay.redactions").write_text("")
 
 
 # ---- what is wrong with the stores
@@ -404,8 +427,12 @@ SYMPTOMS: Final[list[tuple[Callable[[Patient], None], str, str, str, str]]] = [
     (bind_is_open, "bind", "warning", "not https", "BIND=127.0.0.1:8000"),
     (base_url_is_not_safe, "base URL", "warning", "unencrypted", "https"),
     (service_is_down, "base URL", "warning", "refused", "bin/riskrelay serve); if it runs, set BIND or"),
+    (backup_is_old, "backups", "warning", "The newest", "/backups/'; "),
+    (backup_is_old_and_redactions_are_new, "backups", "warning", "The newest", "/backups/'; "),
     (no_backup_was_made, "backups", "warning", "was never run", "bin/riskrelay backup '/"),
-    (backup_is_old, "backups", "warning", "The last backup", "bin/riskrelay backup '/"),
+    (backup_elsewhere_is_old, "backups", "warning", "The last backup", "bin/riskrelay backup '/"),
+    (backup_folder_is_empty, "backups", "warning", "No backups", "bin/riskrelay backup '/"),
+    (backup_folder_has_redactions_only, "backups", "warning", "No backups", "bin/riskrelay backup '/"),
     (redis_is_stopped, "Redis", "failure", "does not respond", "REDIS_URL"),
     (redis_cannot_write, "Redis", "failure", "refuses commands", "free space"),
     (embedded_redis_is_stopped, "Redis", "warning", "not running", "make run"),
