@@ -20,6 +20,7 @@ import pytest
 import requests
 from click.testing import CliRunner
 
+from bin.__main__ import riskrelay
 from bin.commands.tools.listen import listen
 from bin.receiver_kit import saved_requests
 from bin.receiver_kit.receiver import MAX_BODY_BYTES, FaultInjection, LocalReceiver, Received
@@ -697,6 +698,6 @@ def test_invalid_options_are_wrong_usage(arguments: list[str]) -> None:
 
 
 def test_the_help_shows_an_example_and_the_exit_codes() -> None:
-    lines = [line.strip() for line in CliRunner().invoke(listen, ["--help"]).output.splitlines()]
+    lines = [line.strip() for line in CliRunner().invoke(riskrelay, ["listen", "--help"]).output.splitlines()]
     assert "riskrelay listen --port 9000 --fail 503 --times 2 --retry-after 5" in lines
     assert lines[lines.index("Exit codes:") + 1].startswith("0  stopped")
