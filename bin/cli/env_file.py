@@ -3,7 +3,8 @@
 The new text is written to a temporary file with mode 0600, which replaces `.env` once it is on the disk: an interruption
 leaves either the old or the new file.
 
-A new first key is refused unless one line has the keys in use, written out: a key added elsewhere would have no effect.
+A new first key is refused if its line cannot be parsed, and if the file is not the source of the keys in use: a key added
+there would have no effect.
 """
 
 import base64
@@ -11,9 +12,16 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from bin.cli.output import Refused
 from runtime.files import replacing
+
+_LINE: Final = re.compile(
+    r"^(?P<name>[ \t]*(?:export[ \t]+)?ENCRYPTION_KEYS[ \t]*=[ \t]*)(?P<quote>['\"]?)(?P<keys>[A-Za-z0-9+/=, ]+)(?P=quote)"
+    r"(?=[ \t]*(?:#.*)?\r?$)",
+    re.MULTILINE,
+)
 
 
 def by_hand(where: str) -> str:
@@ -47,11 +55,14 @@ def set_line(env_file: Path, name: str, value: str) -> None:
 
 
 def _with_key(text: str, key: bytes, in_use: Sequence[bytes]) -> str | None:
-    """Return the text with `key` in front of the keys in use; None if not just one line has these, written out."""
-    keys = ",".join(base64.b64encode(each).decode() for each in in_use)
-    line = re.compile(rf"^([ \t]*(?:export[ \t]+)?ENCRYPTION_KEYS[ \t]*=[ \t]*['\"]?){re.escape(keys)}", re.MULTILINE)
-    changed, count = line.subn(rf"\g<1>{base64.b64encode(key).decode()},{keys}", text)
-    return changed if count == 1 else None
+    lines = list(_LINE.finditer(text))
+    if len(lines) != 1:
+        return None
+    [line] = lines
+    if [base64.b64decode(part) for part in line["keys"].split(",") if part.strip()] != list(in_use):
+        return None
+    at = line.start("keys")
+    return f"{text[:at]}{base64.b64encode(key).decode()},{text[at:]}"
 
 
 def _replace(path: Path, text: str) -> None:
