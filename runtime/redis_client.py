@@ -21,7 +21,7 @@ from schemas.settings.redis_url import RedisUrl, parse_redis_url
 TIMEOUT_S: Final = 0.5
 #: The Sentinels' part of the time to connect, divided among them: one that hangs leaves time for the others.
 _SENTINELS_PART: Final = 0.5
-#: Nothing is repeated. The client's name and version are read once: by default each connection reads its installed metadata.
+#: A failed command is not repeated. The client's name and version are read once, not by each connection, as is the default.
 _COMMON: Final[dict[str, Any]] = {"retry": Retry(NoBackoff(), 0), "driver_info": DriverInfo()}
 
 
