@@ -106,6 +106,12 @@ def test_a_new_key_changes_one_line_and_leaves_the_file_to_its_owner_alone(shell
     assert [path.name for path in shell.env_file.parent.glob(".env*")] == [".env"]
 
 
+def test_keys_may_have_spaces_between_them(shell: KeyShell) -> None:
+    shell.has(OLD, form="ENCRYPTION_KEYS={keys}, " + text_of(NEW) + "\n")
+    assert shell.json("--generate") == {"env_file": str(shell.env_file), "keys": 3}
+    assert shell.env_file.read_text().endswith(f",{text_of(OLD)}, {text_of(NEW)}\n")
+
+
 def test_a_link_stays_a_link(shell: KeyShell, tmp_path: Path) -> None:
     elsewhere = tmp_path / "settings"
     shell.env_file.rename(elsewhere)
