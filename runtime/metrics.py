@@ -44,9 +44,6 @@ _LOCK_RETRY_S: Final = 0.005
 #: Errors of reading a damaged file.
 _DAMAGED: Final = (struct.error, ValueError, TypeError, RuntimeError)
 
-#: Holds the locks on this process's files, which show the others that it runs.
-_open_descriptors: Final[list[int]] = []
-
 _log: Final = logging.getLogger(__name__)
 
 
@@ -67,7 +64,8 @@ def open_files(data_dir: Path, role: ProcessKind) -> bool:
         _make_folders(data_dir, folder)
         with _folder_lock(folder, fcntl.LOCK_EX):
             name = _free_name(folder)
-            _open_descriptors.extend(_locked(folder, kind, name) for kind in RESERVED_BYTES)
+            for kind in RESERVED_BYTES:
+                _hold(folder, kind, name)
     except OSError as failed:
         _log.warning("metrics are not counted: DATA_DIR/metrics is not writable", extra={"error": type(failed).__name__})
         return False
@@ -197,16 +195,15 @@ def _is_readable(name: str) -> bool:
     return True
 
 
-def _locked(folder: Path, kind: str, name: str) -> int:
-    """Return the descriptor with this process's lock on a file, which is created with all its space if it is missing."""
+def _hold(folder: Path, kind: str, name: str) -> None:
+    """Lock a file until this process ends, which shows others that it runs; a missing one is created with all its space."""
     path = folder / f"{kind}_{name}.db"
     if not path.exists():
         beside = path.with_suffix(".new")
         _allocate(beside, RESERVED_BYTES[kind])
         beside.replace(path)
-    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    return descriptor
+    # Never closed: the lock belongs to the descriptor.
+    fcntl.flock(os.open(path, os.O_RDWR | os.O_CLOEXEC), fcntl.LOCK_EX)
 
 
 def _allocate(path: Path, size_bytes: int) -> None:
