@@ -48,15 +48,15 @@ def tls_server(name: str, answer: bytes, *, drips: bool = False, waits_s: float 
 
 
 @contextmanager
-def plain_server() -> Iterator[int]:
-    """Answer one request without TLS, on every address of loopback; yield the port."""
+def plain_server(answer: bytes = ANSWER) -> Iterator[int]:
+    """Answer one request without TLS; yield the port."""
 
     def serve() -> None:
         with suppress(OSError):
             peer, _ = listener.accept()
             with peer:
                 peer.recv(65_536)
-                peer.sendall(ANSWER)
+                peer.sendall(answer)
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=serve)
@@ -74,10 +74,10 @@ def resolving_to(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
 
 
-def refusal() -> str:
+def refusal(url: str = "http://issuer.example/") -> str:
     """Return why a request fails."""
     with pytest.raises(IssuerUnavailable) as found:
-        fetch_json("http://issuer.example/", client_context(""))
+        fetch_json(url, client_context(""))
     return found.value.reason
 
 
@@ -121,6 +121,14 @@ def test_a_name_that_is_not_found_is_named(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
     assert refusal() == "dns_failed"
+
+
+def test_a_body_is_read_up_to_the_limit() -> None:
+    longest = b"HTTP/1.1 200 OK\r\n\r\n{" + b" " * (bounded_requests.MAX_BODY_BYTES - 2)
+    with plain_server(longest + b"}") as port:
+        assert fetch_json(f"http://127.0.0.1:{port}/", client_context("")) == {}
+    with plain_server(longest + b" }") as port:
+        assert refusal(f"http://127.0.0.1:{port}/") == "too_large"
 
 
 def test_the_authority_of_the_operator_is_trusted() -> None:
