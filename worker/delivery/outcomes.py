@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from schemas.base.retry_after import parse_retry_after
 from schemas.exports.delivery import DELIVERED, Outcome, TargetEffect, TargetHealth, Verdict
-from schemas.exports.response_excerpt import MAX_EXCERPT, REDACTED, has_forbidden
+from schemas.exports.response_excerpt import has_forbidden
 from schemas.exports.state_machine import Transition
 from schemas.targets.target import RATE_LIMITED, RECEIVER_UNAVAILABLE, TargetStatus
 
@@ -208,8 +208,8 @@ def _receiver_code(response: dict[str, Any]) -> str | None:
 
 
 def _is_clean(outcome: Outcome) -> bool:
-    """Return whether the whole response was searched for text that must not be stored, and none was found."""
-    return outcome.kept is not None and REDACTED not in outcome.kept and len(outcome.body) <= MAX_EXCERPT
+    """Return whether the whole response is kept as it came: it was searched for text that must not be stored."""
+    return outcome.kept is not None and outcome.kept.encode() == outcome.body.strip()
 
 
 def _first_text(response: dict[str, Any], *names: str) -> str | None:

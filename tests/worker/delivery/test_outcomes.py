@@ -449,6 +449,13 @@ def test_what_must_never_be_stored_is_no_id_and_no_link(filler: str, is_kept: bo
     assert verdict.transition is Transition.DELIVER
 
 
+def test_an_id_that_the_excerpt_has_no_room_for_is_judged_too() -> None:
+    # Compact JSON grows when it is redacted, so that the id comes after the end of the excerpt.
+    body = json.dumps({"codes": [1] * 900, "id": "4242 4242 4242 4242"}, separators=(",", ":")).encode()
+    verdict = judged(Outcome(status=201, body=body, kept=response_excerpt(body)))
+    assert verdict.provider_ticket_id is None
+
+
 def test_space_before_an_answer_is_no_matter() -> None:
     outcome = Outcome(status=201, body=b' \r\n{"id": "T-1"}\n')
     assert judged(outcome).provider_ticket_id == "T-1"
