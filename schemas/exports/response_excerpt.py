@@ -19,7 +19,7 @@ from schemas.content_policy.detectors.order_values import is_order_record
 from schemas.content_policy.field_names import meaning
 from schemas.content_policy.rules import find
 
-#: The contract's 2 KiB, in characters.
+#: The contract's 2 KiB, in UTF-8.
 MAX_EXCERPT: Final = 2048
 #: Bytes that are checked, so that everything that starts in the excerpt is checked to its end.
 _LOOKED_AT_BYTES: Final = 2 * MAX_EXCERPT
@@ -52,15 +52,19 @@ def response_excerpt(body: bytes) -> str | None:
     if not text:
         return None
     if _is_innocent(text):
-        return text[:MAX_EXCERPT]
+        return _cut(text)
     # Once more: escapes of JSON are characters now.
     cleaned = _printable(_cleaned(text, is_cut=len(body) > _LOOKED_AT_BYTES))
-    return cleaned[:MAX_EXCERPT] if _is_innocent(cleaned) else REDACTED
+    return _cut(cleaned) if _is_innocent(cleaned) else REDACTED
 
 
 def has_forbidden(text: str) -> bool:
     """Return whether a text of a response has forbidden content."""
     return bool(find(text, _NO_NAMES)) or _names_what_is_forbidden(text)
+
+
+def _cut(text: str) -> str:
+    return text.encode()[:MAX_EXCERPT].decode(errors="ignore")
 
 
 def _cleaned(text: str, *, is_cut: bool) -> str:
