@@ -6,6 +6,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from schemas.exports.record import Export
+from service.console.wording import count
 from storage.intake import finding_history
 from storage.intake.finding_history import PlaceFinding
 
@@ -58,7 +59,7 @@ def row_line(export: Export) -> str:
         hosts[0] if len(hosts) == 1 else f"{len(hosts)} sites" if hosts else "",
         _pages(pages, total),
         export.rule or "",
-        f"{fixed} of {total} fixed" if fixed else "",
+        f"{count(fixed)} of {count(total)} fixed" if fixed else "",
         "edited" if export.original_ticket is not None else "",
     ]
     return " · ".join(filter(None, parts))
@@ -72,7 +73,7 @@ def _pages(pages: Sequence[str], total: int) -> str:
     if len(pages) <= _FEW_PATHS and total <= _FEW_PATHS:
         return ", ".join(pages)
     # A long group lists its first places only.
-    return f"{total} places" if total > len(pages) else f"{len(pages)} pages"
+    return f"{count(total)} places" if total > len(pages) else f"{len(pages)} pages"
 
 
 def _place(url: Any, location: Any) -> TicketPlace:

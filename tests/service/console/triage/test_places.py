@@ -64,6 +64,11 @@ def test_a_text_that_is_no_url_is_shown_as_it_is(url: str) -> None:
         ),
         (grouped(*[f"https://shop.example/{n}" for n in range(4)]), {"findings": (4, 0)}, "shop.example · 4 pages"),
         (grouped(*["https://shop.example/a"] * 3), {"findings": (61, 0)}, "shop.example · 61 places"),
+        (
+            grouped("https://shop.example/a"),
+            {"findings": (1400, 1200)},
+            "shop.example · 1\u202f400 places · 1\u202f200 of 1\u202f400 fixed",
+        ),
         (grouped("https://a.example/", "https://b.example/"), {"findings": (2, 0)}, "2 sites · /"),
         ({"page_url": "https://shop.example/a"}, {"original_ticket": {}}, "shop.example · /a · edited"),
         ({}, {}, ""),
