@@ -47,9 +47,10 @@ ISSUE_ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 #: Names of the link to a scanner's page about the rule, in lower case without `_` and `-`.
 _HELP_NAMES: Final = frozenset({"helpurl", "helpuri", "helplink", "documentationurl", "docsurl", "infourl", "moreinfourl"})
-#: Our name of that link in a ticket's evidence, and of a list that may begin with it.
+#: Our name of that link in a ticket's evidence, and of a list that may have it; entries after these are not read.
 HELP_URL: Final = "help_url"
 _REFERENCES: Final = "references"
+_MAX_REFERENCES: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,14 +216,14 @@ def _text_or_none(text: str | None) -> str | None:
 
 
 def _help_url(members: Mapping[str, Any]) -> str | None:
-    """Return the first web URL among the fields that name a page about the rule, or else the first reference."""
+    """Return the first web URL among the fields that name a page about the rule, or else among the references."""
     for name, value in members.items():
         # Most names of a scanner are shorter or longer: folding every name would take a tenth of reading an issue.
         if name[:1] in "hdimHDIM" and name.lower().replace("_", "").replace("-", "") in _HELP_NAMES and _is_web_url(value):
             return str(value)
     references = members.get(_REFERENCES)
-    first = references[0] if isinstance(references, list) and references else None
-    return first if _is_web_url(first) else None
+    listed = references[:_MAX_REFERENCES] if isinstance(references, list) else ()
+    return next(filter(_is_web_url, listed), None)
 
 
 def _is_web_url(value: Any) -> bool:

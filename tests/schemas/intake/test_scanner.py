@@ -183,6 +183,21 @@ def test_an_unknown_severity_is_info_and_stays_readable() -> None:
     assert (found.severity, found.evidence) == ("info", {"severity": "catastrophic", "more": 1})
 
 
+@pytest.mark.parametrize(
+    ("references", "link"),
+    [
+        (["https://rules.example/1", "https://rules.example/2"], "https://rules.example/1"),
+        (["CWE-79", None, {"url": "https://rules.example/0"}, "https://rules.example/1"], "https://rules.example/1"),
+        (["CWE-79"], None),
+        ([], None),
+        ("https://rules.example/1", None),
+    ],
+)
+def test_without_a_help_page_the_first_url_of_the_references_is_the_link(references: Any, link: str | None) -> None:
+    assert only_issue(references=references).help_url == link
+    assert only_issue(references=references, helpUrl="https://rules.example/help").help_url == "https://rules.example/help"
+
+
 def test_evidence_is_kept_in_the_senders_order_as_long_as_it_fits() -> None:
     members = {f"m{number}": "x" * 1000 for number in range(12)}
     kept = only_issue(**members).evidence
