@@ -126,7 +126,8 @@ HEADERS: Final[Mapping[str, _Header]] = {
     "Link": _Header("Link", 'The next page, as `<…>; rel="next"`; absent on the last one.', {"type": "string"}, False),
     "Replayed": _Header(
         "Idempotency-Replayed",
-        "`true` if this is the stored response of the first request.",
+        "`true` if this is the stored response of the first request; if its data was erased since, the body is "
+        '`{"redacted": true}`.',
         {"type": "string", "enum": ["true"]},
         required=False,
     ),

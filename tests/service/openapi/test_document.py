@@ -27,6 +27,7 @@ from service.app import App, create_app
 from service.http.error_responses import STATUS
 from service.openapi.document import document
 from service.openapi.resource import OpenApiResource
+from storage.compliance.erasure import ERASED_RESPONSE
 from tests.support.database.databases import on_sqlite
 from tests.support.factories import NOW, Customer, make_exports, make_settings
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
@@ -64,6 +65,11 @@ def test_the_description_is_openapi(mode: str, database: str, tmp_path: Path) ->
     actual = described_in(mode, tmp_path)
     assert actual["openapi"] == "3.1.0"
     validate(actual)
+
+
+def test_a_repeated_response_is_described_with_the_body_that_an_erasure_leaves(database: str, tmp_path: Path) -> None:
+    header = described_in("cloud", tmp_path)["components"]["headers"]["Replayed"]
+    assert f"`{ERASED_RESPONSE}`" in header["description"]
 
 
 @pytest.mark.parametrize("mode", MODES)
