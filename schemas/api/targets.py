@@ -144,4 +144,6 @@ class PingOutcomeResponse(ResponseSchema):
     delivered = field.truth("Whether the receiver responded with 2xx.")
     response_status = field.number("The receiver's HTTP status; null if there was no response.", nullable=True, example=202)
     error_code = field.text("The reason of the failure; `no_worker` if no worker sent it in time.", nullable=True)
-    duration_ms = field.number("The duration in milliseconds; null if nothing was sent.", nullable=True, example=87)
+    duration_ms = field.number(
+        "The duration in milliseconds; null if no worker reported a result.", nullable=True, example=87
+    )

@@ -38,7 +38,7 @@ class PingJob:
 
 @dataclass(frozen=True, slots=True)
 class PingResult:
-    """The result of a ping; `duration_ms` is None if nothing was sent."""
+    """The result of a ping; `duration_ms` is None if no worker reported one."""
 
     delivered: bool
     response_status: int | None = None

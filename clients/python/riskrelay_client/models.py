@@ -386,7 +386,7 @@ class PingOutcome(TypedDict):
     error_code: str | None
     """The reason of the failure; `no_worker` if no worker sent it in time."""
     duration_ms: int | None
-    """The duration in milliseconds; null if nothing was sent."""
+    """The duration in milliseconds; null if no worker reported a result."""
 
 
 class Source(TypedDict):

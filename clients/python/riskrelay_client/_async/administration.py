@@ -191,7 +191,7 @@ class AsyncScanRuns(AsyncResource):
     """Scan runs, registered so that their results belong to a project."""
 
     def list(self, *, project_id: int | None = None, account_id: int | None = None) -> AsyncIterator[ScanRun]:
-        """Iterate over scan runs, newest first."""
+        """Iterate over scan runs, the highest number first."""
         query = {"project_id": project_id, "account_id": account_id}
         return self._sender.pages(ScanRun, "/api/scan-runs", query)
 

@@ -194,7 +194,7 @@ class ScanRuns(Resource):
     """Scan runs, registered so that their results belong to a project."""
 
     def list(self, *, project_id: int | None = None, account_id: int | None = None) -> Iterator[ScanRun]:
-        """Iterate over scan runs, newest first."""
+        """Iterate over scan runs, the highest number first."""
         query = {"project_id": project_id, "account_id": account_id}
         return self._sender.pages(ScanRun, "/api/scan-runs", query)
 
