@@ -122,7 +122,11 @@ class OneOrMore(Text):
         """What it accepts in a JSON object."""
         value = {"type": self.json_type} | ({"enum": [*map(str, self.allowed)]} if self.allowed else {})
         one = {"type": "string", "description": "One value, or several separated by commas."}
-        return {"anyOf": [one, {"type": "array", "minItems": 1, "items": value}]}
+        return {"anyOf": [one, {"type": "array", "minItems": 1, "maxItems": self._most, "items": value}]}
+
+    @property
+    def _most(self) -> int:
+        return max(len(self.allowed), self.at_most)
 
     def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> Any:
         given = split_values(value) if isinstance(value, str) else value
@@ -131,7 +135,7 @@ class OneOrMore(Text):
         if not given:
             # Without a value it would have no effect, and a decision would be about every export.
             raise ValidationError("too_short")
-        if len(given) > max(len(self.allowed), self.at_most):
+        if len(given) > self._most:
             raise ValidationError("too_many")
         return tuple(sorted({self._read(each) for each in given}))
 
@@ -191,7 +195,7 @@ class ExportFilterForm(RecordForm):
     rule = OneOrMore("rules", "Only exports of exactly these rule codes; a comma in one is written `\\,`.")
     target_id = OneOrMore("target_ids", "Only exports for these targets.", form=_TARGET_ID)
     host = Hosts("hosts", "Only exports with a page on one of these hosts, any page of a group.")
-    q = SearchText("Only exports with all these whole words in their title, description or URLs, in any case.")
+    q = SearchText("Only exports with all these whole words, at most 20, in their title, description or URLs, in any case.")
     created_after = Timestamp(metadata={"description": "Only exports prepared at this time or later."})
     created_before = Timestamp(metadata={"description": "Only exports prepared before this time."})
 

@@ -832,7 +832,7 @@ class ExportFilterInput(TypedDict):
     host: NotRequired[str | list[str]]
     """Only exports with a page on one of these hosts, any page of a group."""
     q: NotRequired[str]
-    """Only exports with all these whole words in their title, description or URLs, in any case."""
+    """Only exports with all these whole words, at most 20, in their title, description or URLs, in any case."""
     created_after: NotRequired[str]
     """Only exports prepared at this time or later."""
     created_before: NotRequired[str]

@@ -31,6 +31,16 @@ def refusals(parameters: dict[str, Any]) -> list[tuple[str, str]]:
     return [(each.path, each.code) for each in refused.value.problems]
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("rule", "alt"), ("status", "failed"), ("project_id", 7), ("target_id", TARGET)]
+)
+def test_a_filter_describes_how_many_values_it_may_have(name: str, value: Any) -> None:
+    form = ExportFilterForm()
+    _, several = form.fields[name].json_schema["anyOf"]
+    assert form.read({name: [value] * several["maxItems"]}) == form.read({name: [value]})
+    assert refusals({name: [value] * (several["maxItems"] + 1)}) == [(f"/{name}", "too_many")]
+
+
 def test_a_comma_within_a_value_is_escaped() -> None:
     assert query_from({"rule": r"Image\, without alt,b,c\d"}, 1).rules == ("Image, without alt", "b", r"c\d")
     assert query_from({"rule": ["Image, without alt"]}, 1).rules == ("Image, without alt",)
