@@ -36,7 +36,8 @@ def refusals(parameters: dict[str, Any]) -> list[tuple[str, str]]:
 )
 def test_a_filter_describes_how_many_values_it_may_have(name: str, value: Any) -> None:
     form = ExportFilterForm()
-    _, several = form.fields[name].json_schema["anyOf"]
+    values: Any = form.fields[name]
+    _, several = values.json_schema["anyOf"]
     assert form.read({name: [value] * several["maxItems"]}) == form.read({name: [value]})
     assert refusals({name: [value] * (several["maxItems"] + 1)}) == [(f"/{name}", "too_many")]
 
