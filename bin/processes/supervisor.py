@@ -26,21 +26,24 @@ STOP_GRACE_S = 30
 POLL_INTERVAL_S = 0.1
 #: How often they are checked during a stop.
 STOP_POLL_INTERVAL_S = 0.02
+#: Of one and the same Ctrl-C, a process may get several signals: a later one is a second one, for workers as well.
+ECHO_S = 1.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Supervisor:
     """Starts children, waits, and stops them in reverse order; children with the same command are stopped together.
 
-    A child that does not exit within `stop_within_s` is killed. A second signal is passed on at once: a worker then exits
-    without waiting for its requests.
+    A child that does not exit within `stop_within_s` is killed. After a second signal each gets further ones, also if it is
+    stopped later than that: a worker then exits without waiting for its requests.
     """
 
     def __init__(self, stop_within_s: float) -> None:
         self._stop_within_s = stop_within_s
         self._children: dict[str, Popen[bytes] | _Adopted] = {}
         self._stopping = False
-        self._signals = 0
+        self._signaled_at: float | None = None
+        self._is_urgent = False
         for number in _SIGNALS:
             signal.signal(number, self._on_signal)
 
@@ -113,12 +116,11 @@ class Supervisor:
         # Terminated one after another, a worker would claim deliveries until the previous worker has exited.
         for child in children:
             child.terminate()
-        deadline = time.monotonic() + self._stop_within_s
-        passed_on = 1
+        began_at = time.monotonic()
+        deadline, again_at = began_at + self._stop_within_s, began_at + ECHO_S
         while any(child.poll() is None for child in children):
-            # A worker ignores one that comes within a second of the first.
-            if self._signals > passed_on:
-                passed_on = self._signals
+            if self._is_urgent and time.monotonic() > again_at:
+                again_at += ECHO_S
                 for child in children:
                     child.terminate()
             if time.monotonic() >= deadline:
@@ -128,7 +130,11 @@ class Supervisor:
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
         self._stopping = True
-        self._signals += 1
+        now = time.monotonic()
+        if self._signaled_at is None:
+            self._signaled_at = now
+        elif now - self._signaled_at > ECHO_S:
+            self._is_urgent = True
 
 
 class _Adopted:

@@ -43,19 +43,30 @@ while not signaled:
 time.sleep(0.3)
 raise SystemExit(4 if list(folder.glob("signaled-*")) else 0)
 """
-#: Signals its parent at the first and the second SIGTERM, and exits with 5 at the third.
+#: Signals its parent a while after SIGTERM, and exits with 0, whatever it gets meanwhile.
 IMPATIENT: Final = """
 import os, pathlib, signal, time
 signaled = []
 signal.signal(signal.SIGTERM, lambda *_: signaled.append(1))
 (pathlib.Path(os.environ["FOLDER"]) / ("ready-" + os.environ["NAME"])).touch()
-for number in (1, 2):
-    while len(signaled) < number:
-        time.sleep(0.01)
-    os.kill(os.getppid(), signal.SIGTERM)
-while len(signaled) < 3:
+while not signaled:
     time.sleep(0.01)
-raise SystemExit(5)
+time.sleep(float(os.environ["WANTED"]))
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+os.kill(os.getppid(), signal.SIGTERM)
+"""
+#: Exits with 5 at a SIGTERM that comes more than a second after the first one, as a worker does, otherwise after 3 s with 0.
+BUSY: Final = """
+import os, pathlib, signal, time
+at = []
+signal.signal(signal.SIGTERM, lambda *_: at.append(time.monotonic()))
+(pathlib.Path(os.environ["FOLDER"]) / ("ready-" + os.environ["NAME"])).touch()
+while not at:
+    time.sleep(0.01)
+while time.monotonic() < at[0] + 3:
+    if at[-1] - at[0] > 1:
+        raise SystemExit(5)
+    time.sleep(0.01)
 """
 IGNORES_SIGTERM: Final = """
 import os, pathlib, signal, time
@@ -99,11 +110,23 @@ def test_workers_are_stopped_together_after_the_service(tmp_path: Path) -> None:
     assert exit_codes(children) == {"one": 0, "two": 0, "service": 0}
 
 
-def test_later_signals_are_passed_on_to_children_that_are_still_stopping(tmp_path: Path) -> None:
-    supervisor, children = started(tmp_path, 30, ("one", IMPATIENT, ""))
+@pytest.mark.parametrize(
+    ("after_s", "code"), [("1.2", 5), ("0", 0)], ids=["a second signal is passed on", "an echo of the first one is not"]
+)
+def test_signals_while_the_service_stops_concern_the_workers_too(tmp_path: Path, after_s: str, code: int) -> None:
+    supervisor, children = started(tmp_path, 30, ("one", BUSY, ""), ("two", BUSY, ""), ("service", IMPATIENT, after_s))
     os.kill(os.getpid(), signal.SIGTERM)
     assert supervisor.run() == 0
-    assert exit_codes(children) == {"one": 5}
+    assert exit_codes(children) == {"one": code, "two": code, "service": 0}
+
+
+def test_a_second_signal_while_the_workers_stop_is_passed_on(tmp_path: Path) -> None:
+    supervisor, children = started(tmp_path, 30, ("one", BUSY, ""), ("two", IMPATIENT, "1.2"))
+    # As workers are: stopped together.
+    children["one"].args = children["two"].args
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert supervisor.run() == 0
+    assert exit_codes(children) == {"one": 5, "two": 0}
 
 
 def test_no_child_is_started_after_a_signal() -> None:
