@@ -123,8 +123,8 @@ def verify(file: BinaryIO | None, anchors: Mapping[int, str], as_json: bool) -> 
 
     Example: riskrelay audit verify audit.jsonl --anchor 4711:9f86d081…
 
-    Exit codes: 0 the chain is whole, 1 it is broken, FILE is not readable or database unavailable, 2 wrong usage or
-    settings.
+    Exit codes: 0 the chain is whole, 1 it is broken, FILE is no export of it or database unavailable, 2 no such file, wrong
+    usage or settings.
     """
     verification = ChainVerification(anchors)
     unchained: dict[str, int] = {}

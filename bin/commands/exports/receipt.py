@@ -61,7 +61,7 @@ def verify(file: BinaryIO, log: BinaryIO | None, secret_stdin: bool, as_json: bo
 
     Example: riskrelay receipt verify receipt.json --audit audit.jsonl
 
-    Exit codes: 0 valid, 1 invalid or not readable, 2 wrong usage.
+    Exit codes: 0 valid, 1 invalid or no receipt, 2 no such file or wrong usage.
     """
     content = parse_strictly(file.read())
     export_id = str(content.get("export_id")) if isinstance(content, dict) else ""
