@@ -48,6 +48,11 @@ def test_every_setting_stands_there_in_the_order_of_the_documents(customer: Cust
     assert [*values(html)] == [setting.name for setting in SETTINGS]
 
 
+@on_sqlite
+def test_no_cell_says_none(customer: Customer, tmp_path: Path) -> None:
+    assert "<td>none</td>" not in shown(customer, tmp_path)
+
+
 def test_values_are_shown_as_they_are_typed(customer: Customer, tmp_path: Path) -> None:
     changes = {
         "BIND": "127.0.0.1:9000",

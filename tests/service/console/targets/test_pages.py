@@ -105,6 +105,11 @@ def test_the_list_shows_how_each_target_fares(person: ConsoleBrowser, customer: 
     assert "<script>" not in person.get("/targets").text.partition("<main")[2]
 
 
+def test_the_list_says_that_the_token_of_a_tracker_is_missing(person: ConsoleBrowser, target: Target) -> None:
+    execute("UPDATE targets SET provider_key = 'github', status = 'inactive' WHERE id = ?", (target.id,))
+    assert '<td><span class="status warn">missing</span></td>' in person.get("/targets").text
+
+
 def test_the_list_is_filtered_paged_and_says_when_it_is_empty(person: ConsoleBrowser, customer: Customer) -> None:
     assert 'data-state="unused"' in person.get("/targets").text
     ids = [make_target(customer).id for _ in range(3)]
