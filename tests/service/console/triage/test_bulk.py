@@ -243,7 +243,7 @@ def test_more_than_one_job_decides_on_are_not_offered_together(
     monkeypatch.setattr(ticket_list, "MAX_COUNTED", 2)
     for number in range(2):
         prepare(f"Ticket {number}")
-    assert 'name="all"' in person.get("/inbox").text
+    assert '<input type="checkbox" name="all" value="yes"> select all 2 that match</label>' in person.get("/inbox").text
     prepare("One more")
     page = person.get("/inbox").text
     assert ('name="all"' in page, "filter the list to at most 2" in page) == (False, True)
