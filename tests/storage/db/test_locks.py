@@ -3,13 +3,14 @@
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 from storage.db import locks
-from storage.db.engine import connection
+from storage.db.engine import close_database, connection, open_database
 from storage.db.locks import Lock, exclusive
 from tests.support.processes.workers import wait_until
 
@@ -76,3 +77,14 @@ def test_a_lock_is_free_after_its_work_broke(database: str) -> None:
         raise ValueError("broke")
     with holding(database, Lock.SWEEP) as holder:
         holder.kill()
+
+
+def test_a_lock_outlasts_the_time_after_which_an_idle_transaction_ends(postgres_url: str) -> None:
+    separator = "&" if "?" in postgres_url else "?"
+    url = f"{postgres_url}{separator}options=-c%20idle_in_transaction_session_timeout%3D100"
+    open_database(postgres_url)
+    with holding(url, Lock.PRUNE) as holder:
+        time.sleep(0.5)
+        assert not is_free(Lock.PRUNE)
+        holder.kill()
+    close_database()
