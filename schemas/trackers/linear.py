@@ -333,7 +333,8 @@ def _is_linear(base_url: str) -> bool:
 
 def _request(access: TrackerAccess, query: str, variables: Mapping[str, Any], creates: bool = False) -> TrackerRequest:
     """Return a request with the API key, which has no scheme before it."""
-    usual = "https://api.linear.app/graphql" if _is_linear(access.base_url) else f"{access.base_url}/graphql"
+    url = urlsplit(access.base_url)
+    usual = "https://api.linear.app/graphql" if _is_linear(access.base_url) else f"{url.scheme}://{url.netloc}/graphql"
     headers = {"Authorization": access.token, "Accept": "application/json"}
     api = Api(api_base_of(access.settings, usual), headers)
     return api.post("", {"query": query, "variables": variables}, creates=creates)

@@ -454,6 +454,7 @@ def test_a_used_up_limit_holds_until_its_reset(headers: dict[str, str], held_unt
     [
         ("https://linear.app/acme", {}, API),
         ("https://linear.example.com", {}, "https://linear.example.com/graphql"),
+        ("https://linear.example.com/acme", {}, "https://linear.example.com/graphql"),
         ("https://linear.app/acme", {"api_base": "https://proxy.example.com/linear"}, "https://proxy.example.com/linear"),
     ],
 )
