@@ -9,7 +9,8 @@ texts.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
@@ -26,6 +27,8 @@ MIN_LOOSE_LENGTH: Final = 6
 
 #: A word: letters and digits. An underscore joins words in programs, not in prose.
 _WORD: Final = re.compile(r"[^\W_]+")
+#: Stands for the word of an id that has none.
+_NO_WORD: Final = ""
 # Characters around an address that are not part of it: "...john@x.de", "_john@x.de_", "john@x.de."
 _ADDRESS: Final = r"(?<![^\W_])(?<![^\W_][._+-]){}(?![^\W_])(?![.-][^\W_])"
 _BETWEEN_DIGITS: Final = r"[\s().\-/\u00a0\u2010-\u2013]{0,3}"
@@ -43,9 +46,9 @@ class Mentions:
         if subject.phone and phone is None:
             ids.append(subject.phone)
         folded = [each.casefold() for each in ids]
-        # Most ids are numbers, of which there may be 50,000: an expression of all of them takes seconds for one text.
+        # There may be 50,000 ids: an expression of all of them takes seconds for one text, and so does a search for each.
         self._words = {each for each in folded if _WORD.fullmatch(each)}
-        self._phrases = {*folded} - self._words
+        self._phrases = _by_rarest_word({*folded} - self._words)
         patterns = [_ADDRESS.format(re.escape(subject.email.casefold()))] if subject.email else []
         if phone:
             patterns.append(phone.expression())
@@ -73,9 +76,10 @@ class Mentions:
         return {path: text for path, text in _texts(name, value) if self.in_text(text)}
 
     def _is_mentioned(self, reading: str) -> bool:
+        words = {_NO_WORD, *_WORD.findall(reading)}
         return (
-            not self._words.isdisjoint(_WORD.findall(reading))
-            or any(_has_phrase(reading, each) for each in self._phrases)
+            not self._words.isdisjoint(words)
+            or any(_has_phrase(reading, each) for word in self._phrases.keys() & words for each in self._phrases[word])
             or (self._expression is not None and bool(self._expression.search(reading)))
         )
 
@@ -110,6 +114,16 @@ class _Phone(NamedTuple):
         code = rf"(?:\+|00)?{self.country}" if self.country else r"(?:(?:\+|00)[0-9]{1,3}|1)"
         between = _BETWEEN_DIGITS
         return rf"(?<![0-9])(?:{code}{between})?(?:0{between})?{between.join(self.rest)}(?![0-9])"
+
+
+def _by_rarest_word(phrases: Iterable[str]) -> Mapping[str, Sequence[str]]:
+    """Return ids of several words or signs by the word of each that fewest of them have: a text without it lacks the id."""
+    words = {each: {*_WORD.findall(each)} for each in phrases}
+    numbers = Counter(word for found in words.values() for word in found)
+    phrases_by_word: dict[str, list[str]] = defaultdict(list)
+    for each, found in words.items():
+        phrases_by_word[min(found, key=numbers.__getitem__, default=_NO_WORD)].append(each)
+    return phrases_by_word
 
 
 def _has_phrase(text: str, phrase: str) -> bool:
