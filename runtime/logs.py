@@ -44,6 +44,8 @@ FIELDS: Final = (
 )
 
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT"})
+#: What RQ logs when Redis is unreachable, beside errors of Redis with their traces.
+_RQ_IN_OUTAGES: Final = ("could not connect to Redis", "Redis connection timeout")
 
 #: Of a value that JSON cannot encode, the type is written: a line is never lost, and an exception's text is not trusted.
 _one_line: Final = json.JSONEncoder(ensure_ascii=False, default=lambda value: type(value).__name__).encode
@@ -274,7 +276,12 @@ def _chunks(lines: Sequence[str]) -> Iterator[str]:
 
 
 def _is_no_outage(record: logging.LogRecord) -> bool:
-    return "could not connect to Redis" not in str(record.msg)
+    """Leave out what RQ logs about an outage of Redis: the worker logs when it starts and when it ends."""
+    # Most commands need no Redis; a process with lines of RQ has imported it.
+    from redis.exceptions import RedisError  # noqa: PLC0415 - see above
+
+    error = None if record.exc_info is None else record.exc_info[1]
+    return not (isinstance(error, RedisError) or any(each in str(record.msg) for each in _RQ_IN_OUTAGES))
 
 
 def _silence_quoting_loggers() -> None:

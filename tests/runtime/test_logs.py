@@ -197,6 +197,19 @@ def test_a_process_logs_to_standard_error_in_the_configured_format_and_level(
     assert all(expected in line for expected, line in zip(lines, logged, strict=True))
 
 
+def test_what_rq_logs_about_an_outage_of_redis_is_left_out() -> None:
+    code = (
+        "import logging; from redis.exceptions import ReadOnlyError; from runtime import logs\n"
+        "logs.configure('info', 'json'); log = logging.getLogger('rq.worker')\n"
+        "log.error('Worker %s: Redis connection timeout, quitting...', 'w')\n"
+        "for each in (ReadOnlyError(), LookupError()):\n"
+        "    log.error('Worker %s: found an unhandled exception, quitting...', 'w', exc_info=each)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    [logged] = ran.stderr.splitlines()
+    assert "builtins.LookupError" in logged
+
+
 @pytest.mark.parametrize(
     ("code", "message", "kind"),
     [
