@@ -166,7 +166,7 @@ class GuardedAdapter(BaseAdapter):
             return Exchange(timeout, timeout)
         connect_s, read_s = timeout
         connect_s = self._connect_timeout_s if connect_s is None else connect_s
-        return Exchange(self._deadline_s if read_s is None else connect_s + read_s, connect_s)
+        return Exchange(self._deadline_s if read_s is None else connect_s + read_s, connect_s, rest_s=read_s)
 
     def _response(self, request: requests.PreparedRequest, parsed: ParsedResponse, exchange: Exchange) -> requests.Response:
         response = GuardedResponse()

@@ -23,8 +23,8 @@ _WATCH_S: Final = 0.05
 class Exchange:
     """One request, or several one after the other, under one deadline: the connection it uses, the duration of its parts.
 
-    It begins now and ends after `deadline_s` seconds; connecting may take `connect_timeout_s` of them. Its name is looked up
-    in the share of `account_id`. `certificate` is the target's own client certificate with its key. `has_sent` says whether
+    It begins now and ends after `deadline_s` seconds; connecting may take `connect_timeout_s` of them, and what follows
+    `rest_s` if that is given. Its name is looked up in the share of `account_id`. `certificate` is the target's own client certificate with its key. `has_sent` says whether
     the receiver may have got bytes of the request; `max_response_bytes` is how much is read of its response.
     """
 
@@ -34,6 +34,7 @@ class Exchange:
         connect_timeout_s: float = math.inf,
         account_id: AccountId = None,
         certificate: str | None = None,
+        rest_s: float | None = None,
     ) -> None:
         self.account_id = account_id
         self.certificate = certificate
@@ -47,6 +48,7 @@ class Exchange:
         self.first_byte_at: float | None = None
         self.has_sent = False
         self.max_response_bytes = MAX_RESPONSE_BYTES
+        self._rest_s = rest_s
         self._expired = False
         self._watched: WatchedSocket | None = None
 
@@ -61,6 +63,8 @@ class Exchange:
         """Use a connection from now on, new or kept."""
         watched.holder = self
         self._watched, self.address = watched, address
+        if self._rest_s is not None:
+            self.deadline = min(self.deadline, time.monotonic() + self._rest_s)
         if self._expired:
             # The watchdog came before there was a connection to shut down, and does not come twice.
             watched.shut_down(self)
