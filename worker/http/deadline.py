@@ -24,8 +24,9 @@ class Exchange:
     """One request, or several one after the other, under one deadline: the connection it uses, the duration of its parts.
 
     It begins now and ends after `deadline_s` seconds; connecting may take `connect_timeout_s` of them, and what follows
-    `rest_s` if that is given. Its name is looked up in the share of `account_id`. `certificate` is the target's own client certificate with its key. `has_sent` says whether
-    the receiver may have got bytes of the request; `max_response_bytes` is how much is read of its response.
+    `rest_s` if that is given. Its name is looked up in the share of `account_id`. `certificate` is the target's own client
+    certificate with its key. `has_sent` says whether the receiver may have got bytes of the request; `max_response_bytes` is
+    how much is read of its response.
     """
 
     def __init__(
