@@ -79,6 +79,7 @@ _MARKS: Final[tuple[tuple[str, str, re.Pattern[str]], ...]] = tuple(
     (mark, pattern[-1] if pattern[0] == "\\" else pattern[0], re.compile(pattern + rest))
     for mark, pattern, rest in (
         ("at", "@", ""),
+        ("name", tables.CUSTOMER_NAME[0], tables.CUSTOMER_NAME[1:]),
         ("url", ":", "//"),
         ("html", "<", r"(?:html|!doctype|\\{0,3}/head)"),
         ("hash", r"\$", r"(?:2[abxy]|argon2i?d?|[phs1567y]|gy|apr1|sha1|md5|[0-9]{3,8})\$"),
@@ -121,7 +122,7 @@ RULES: Final = (
     _marked("password_hash", tables.has_password_hash, "hash", "ldap"),
     _marked("credential_table", tables.has_credential_table, "pass", "pwd", "cret", "key", "ken", "session"),
     _marked("order_record", embedded_json.has_order_record, "json", "dictionary"),
-    _marked("order_record", tables.has_customer_table, "at", "address", *tables.PLACE_WORDS),
+    _marked("order_record", tables.has_customer_table, "at", "name", "address", *tables.PLACE_WORDS),
 )
 
 MESSAGES: Final[Mapping[str, str]] = {
