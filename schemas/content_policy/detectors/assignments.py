@@ -52,8 +52,8 @@ _LEAST_SECRET: Final = 8
 #: A variable's name alone is weak evidence, so its value must be long.
 _LEAST_VARIABLE: Final = 16
 
-#: A parameter of a query, a fragment or a path, with its value.
-_PARAMETER: Final = re.compile(r"[?&#;]([\w.\[\]-]{1,64})=([^\s&?#;\"'<>]{8,4096})")
+#: A parameter of a query, a fragment or a path, with its value, which is at least as long as a password.
+_PARAMETER: Final = re.compile(r"[?&#;]([\w.\[\]-]{1,64})=([^\s&?#;\"'<>]{6,4096})")
 #: Names of which every value with digits and letters counts, by their end: `pass` only as a word of its own, not `compass`;
 #: a form asks for some of them twice.
 _PASSWORD_PARAMETER: Final = re.compile(

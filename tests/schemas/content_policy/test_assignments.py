@@ -125,10 +125,10 @@ def test_the_form_of_an_assignment_decides_what_counts(text: str, is_assigned: b
 
 PARAMETERS: Final = [
     # name, the shortest value
-    *((name, 8) for name in ("password", "user_passwd", "pwd", "client_secret", "user[password]", "userPassword")),
-    *((name, 8) for name in ("pass", "user_pass", "user.pass", "userPass", "user[pass]", "passphrase", "PASSCODE")),
-    *((name, 8) for name in ("passwort", "kennwort", "password2", "pass_2", "password[]", "password_confirm")),
-    *((name, 8) for name in ("passwordConfirmation", "password-repeat", "password_again1")),
+    *((name, 6) for name in ("password", "user_passwd", "pwd", "client_secret", "user[password]", "userPassword")),
+    *((name, 6) for name in ("pass", "user_pass", "user.pass", "userPass", "user[pass]", "passphrase", "PASSCODE")),
+    *((name, 6) for name in ("passwort", "kennwort", "password2", "pass_2", "password[]", "password_confirm")),
+    *((name, 6) for name in ("passwordConfirmation", "password-repeat", "password_again1")),
     *((name, 10) for name in ("token", "access_token", "session_id", "jsessionid", "sessid", "auth")),
     *((name, 12) for name in ("key", "api_key", "X-Amz-Signature", "sig", "api_key1", "key[0]")),
     ("sid", 16),
