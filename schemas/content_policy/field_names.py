@@ -40,7 +40,10 @@ _PARTS: Final[Mapping[str, tuple[str, ...]]] = {
         *("total", "total_price", "total_amount", "total_paid", "order_total", "grand_total", "cart_total"),
         *("subtotal", "subtotal_price", "amount_paid", "amount_due", "order_amount", "invoice_total", "current_total_price"),
     ),
-    LINE_ITEMS: ("items", "lines", "products", "ordered_items", "cart_items", "purchased_items", "order_lines"),
+    LINE_ITEMS: (
+        *("line_items", "order_items", "items", "lines", "products", "ordered_items", "cart_items", "purchased_items"),
+        "order_lines",
+    ),
 }
 #: Fields of an entry that was bought; a list without them is just a list.
 _BOUGHT: Final = frozenset(

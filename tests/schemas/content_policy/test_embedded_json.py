@@ -79,6 +79,8 @@ ORDERS: Final = [
     ('{"email": "ann@shop.example", "address": {}}', False),
     ('{"email": "ann@shop.example", "address": {"type": "string"}}', False),
     ('{"email": "ann@shop.example", "items": [{"sku": "A-1"}]}', True),
+    ('{"email": "ann@shop.example", "line_items": [{"title": "Tee", "quantity": 2}]}', True),
+    ('{"order_items": [{"name": "Tee", "qty": 1}], "total": "12.50"}', True),
     ('{"email": "ann@shop.example", "items": [{"title": "A"}]}', False),
     ('{"email": "ann@shop.example", "sku": "A-1"}', False),
     ('{"items": [{"sku": "A-1", "email": "ann@shop.example"}]}', False),

@@ -30,7 +30,7 @@ PARTS: Final = {
     ADDRESS: "address address_1 address_line_1 street street_address postal_address home_address *_address",
     TOTAL: "total total_price total_amount total_paid order_total grand_total cart_total subtotal subtotal_price amount_paid"
     " amount_due order_amount invoice_total current_total_price",
-    LINE_ITEMS: "items lines products ordered_items cart_items purchased_items order_lines",
+    LINE_ITEMS: "line_items order_items items lines products ordered_items cart_items purchased_items order_lines",
 }
 NAMES_OF_PARTS: Final = [
     (part, name.replace("*", customer))
