@@ -28,7 +28,8 @@ _HASH: Final = re.compile(
 _LDAP: Final = re.compile(r"\{S?(?:SHA(?:256|512)?|MD5)\}[A-Za-z0-9+/]{22,200}")
 #: Parts of a column's name that say where a person lives or is reached.
 PLACE_WORDS: Final = ("street", "strasse", "straße", "anschrift", "phone", "telefon", "mobile", "plz", "zip", "postcode")
-#: The end of a column's name that may be a customer's, such as `customer_name`, `buyerName` and `Billing last name`.
+#: The end of a column's name that may be a customer's, such as `customer_name`, `buyerName` and `Billing last name`. Before
+#: it is a letter that such words end with: most lines about names of other things are not read.
 CUSTOMER_NAME: Final = r"name(?=[\"']?[^\S\n]{0,40}(?:[,;|\t\n\0]|\Z))(?:(?<=[eglrty]name)|(?<=[eglrty][ _-]name))"
 #: A word whose line is read as the head of a table.
 _COLUMN: Final = re.compile("|".join(("mail|address|pass|pwd|secret|token|key|session", *PLACE_WORDS, CUSTOMER_NAME)))
