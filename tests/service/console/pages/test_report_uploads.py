@@ -151,16 +151,25 @@ def test_a_file_name_with_nul_is_refused_unless_only_its_folder_has_it(
 
 
 @on_sqlite
-@pytest.mark.parametrize("body", [b"", b"--x\r\n", b"no form at all", b"--x--"])
-def test_a_broken_form_is_refused(person: ConsoleBrowser, body: bytes) -> None:
+@pytest.mark.parametrize(
+    ("body", "content_type", "status"),
+    [
+        *((body, "multipart/form-data; boundary=x", 422) for body in (b"", b"--x\r\n", b"no form at all")),
+        # A form without the token of the session.
+        (b"--x--", "multipart/form-data; boundary=x", 403),
+        (b"--x--", "application/x-www-form-urlencoded; boundary=x", 415),
+        (b"--\xe9--", "multipart/form-data; boundary=\xe9", 415),
+        (b"--x--", "", 415),
+    ],
+)
+def test_a_broken_form_is_refused(person: ConsoleBrowser, body: bytes, content_type: str, status: int) -> None:
     headers = {
         "Cookie": f"riskrelay_session={person.cookie}",
         "User-Agent": person.browser,
         "Origin": person.origin or "",
-        "Content-Type": "multipart/form-data; boundary=x",
+        "Content-Type": content_type,
     }
-    answer = person.client.simulate_post(f"/console{NEW}", body=body, headers=headers)
-    assert answer.status_code in {403, 422}
+    assert person.client.simulate_post(f"/console{NEW}", body=body, headers=headers).status_code == status
 
 
 @on_sqlite
