@@ -18,8 +18,8 @@ _TOKEN: Final = re.compile(r"[\"']([^\"'\\\r\n{}]{1,64})\\{0,3}[\"']\s{0,9}:|([{
 _NAME: Final = re.compile(r"[\"']([^\"'\\\r\n{}]{1,64})\\{0,3}[\"']\s{0,9}:")
 _TEXT_VALUE: Final = re.compile(r"\s{0,20}\\{0,3}[\"']([^\"'\\]{0,4096})")
 _NUMBER: Final = re.compile(r"\s{0,20}-?[0-9]{3}")
-_LIST_OR_OBJECT: Final = re.compile(r"\s{0,20}[\[{]")
-#: How much of a list or an object is searched for a value.
+_LIST_OR_OBJECT: Final = re.compile(r"\s{0,20}[\[{](?!\s{0,20}[\]}])")
+#: How much of a list or an object, which is not empty, is searched for a value.
 _LOOKED_AT: Final = 250
 _ANY_VALUE: Final = re.compile(r"[:\[,]\s{0,20}(?:\\{0,3}[\"']([^\"'\\]{2,300})\\{0,3}[\"'](?!\\{0,3}\s{0,9}:)|-?[0-9]{3})")
 #: Of a package that has a forbidden name: `"js-cookie": "^3.0.5"`.

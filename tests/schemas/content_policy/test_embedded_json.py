@@ -31,7 +31,9 @@ VALUES: Final = [
     ('{"value": "abc"}', True),
     ('{"type": "string"}', False),
     ('{}, "other": "abc"', False),
-    ('[], "other": {"name": "abc"}', True),  # up to the next brace that closes
+    ('[], "other": {"name": "abc"}', False),
+    ('[ ], "other": "abc"', False),
+    ('["<token>"], "other": {"name": "abc"}', True),  # up to the next brace that closes
     (f'[{" " * 239}"abc"]', False),  # further than anybody looks
     (f'[{" " * 15}"abc"]', True),
 ]

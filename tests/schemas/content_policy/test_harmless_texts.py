@@ -156,6 +156,8 @@ FINDINGS: Final = [
     "Kunde;Betrag\n10023;12,50",
     "Eingabe;Anschrift;Betrag\nPflichtfeld;ja;nein",
     "name,total,items\nscript.js,12,4\nstyle.css,9,2",
+    '{"url": "https://shop.example/", "cookies": [], "headers": [{"name": "Accept", "value": "text/html"}]}',
+    '{"local_storage": {}, "session_storage": { }, "title": "Home page, 2nd"}',
     "file name,total\nscript.js,12\nstyle.css,9",
     "The form asks for customer name, total\nand phone, on three pages, twice",
     "customer_name,total\n{{ name }},{{ total }}",
