@@ -111,10 +111,13 @@ def _read_name(text: str, found: re.Match[str], open_objects: list[_Object]) -> 
         return
     if parent and meaning(parent.last).part == LINE_ITEMS and is_bought(name):
         parent.parts.add(LINE_ITEMS)
-    of_customer = meaning(f"{parent.last}_{name}").part if parent and meaning(parent.last).is_customer else None
+    # The fields of a customer are also those of the object that has the customer.
+    customer = parent if parent and meaning(parent.last).is_customer else None
+    of_customer = meaning(f"{customer.last}_{name}").part if customer else None
     for each in {part, of_customer} - {None}:
         if each and _fits(each, text, found.end()):
-            this.parts.add(each)
+            for holder in (this, customer or this):
+                holder.parts.add(each)
 
 
 def _fits(part: str, text: str, at: int) -> bool:
