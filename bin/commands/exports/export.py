@@ -295,6 +295,6 @@ def _recover(target_id: str, since: datetime, settings: Settings, as_json: bool)
     recovery = recoveries.get(held.id)
     print_record(dump(RecoveryResponse, recovery), as_json)
     if progress is BatchProgress.WAITING_FOR_TARGET:
-        raise Refused(f"Target {target_id} was paused or disabled; a worker continues after `target resume {target_id}`.")
+        raise Refused(f"Target {target_id} was blocked or disabled; a worker continues after `target resume {target_id}`.")
     if recovery.status is not RecoveryStatus.DONE:
         raise Refused(f"A worker took over recovery {held.id}; see `export recover --show {held.id}`.")

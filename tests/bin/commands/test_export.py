@@ -8,10 +8,13 @@ from typing import Any, Final
 
 import pytest
 
+from bin.commands.exports import export
+from bin.commands.exports.export_bulk import process
 from runtime.clock import utc_now
 from schemas.exports.state_machine import Transition
 from schemas.targets.target import TargetStatus
 from storage.db.engine import close_database, execute, rows
+from storage.db.leases import BatchProgress
 from storage.exports import claims_sql, queries, recoveries
 from storage.targets import changes, targets
 from tests.support.factories import (
@@ -123,6 +126,25 @@ def test_a_second_recovery_of_a_target_is_refused_and_names_the_first(shell: Exp
     assert held.id in shell.refused("recover", "--target", shell.target_id, "--since", "1h")
     cancelled = shell.json("recover", "--cancel", held.id)
     assert (cancelled["status"], cancelled["done"], cancelled["finished_at"] is None) == ("cancelled", 0, False)
+    assert recover(shell, "--since", "1h")["done"] == 1
+
+
+def test_a_recovery_names_what_halted_it(shell: ExportShell, monkeypatch: pytest.MonkeyPatch) -> None:
+    def process_blocked(*given: Any) -> BatchProgress:
+        execute("UPDATE targets SET status = 'blocked'")
+        return process(*given)
+
+    shell.failed()
+    monkeypatch.setattr(export, "process", process_blocked)
+    halted = shell.type("recover", "--target", shell.target_id, "--since", "1h")
+    assert halted.exit_code == 1
+    assert "was blocked or disabled" in halted.stderr
+
+
+def test_a_paused_target_halts_no_recovery(shell: ExportShell) -> None:
+    shell.failed()
+    with shell.database():
+        execute("UPDATE targets SET status = 'paused', status_reason = 'operator'")
     assert recover(shell, "--since", "1h")["done"] == 1
 
 
