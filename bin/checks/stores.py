@@ -145,13 +145,14 @@ def heartbeat(figures: MetricsSnapshot, now: datetime) -> CheckResult:
 
 def deliveries(figures: MetricsSnapshot) -> CheckResult:
     """Check how late the oldest due export is."""
-    message = f"{figures.waiting:,} exports are waiting; the oldest due one is {_span(figures.due_age_s)} late."
+    waiting = "1 export is waiting" if figures.waiting == 1 else f"{figures.waiting:,} exports are waiting"
+    message = f"{waiting}; the oldest due one is {_span(figures.due_age_s)} late."
     fix = "check that a worker runs (bin/riskrelay work), and its log; start more workers if they are busy"
     if figures.due_age_s > MUCH_TOO_LATE_S:
         return failure("deliveries", message, fix)
     if figures.due_age_s > LATE_S:
         return warning("deliveries", message, fix)
-    return ok("deliveries", f"{figures.waiting:,} exports are waiting; none is late.")
+    return ok("deliveries", f"{waiting}; none is late.")
 
 
 def targets(settings: Settings, figures: MetricsSnapshot) -> Iterator[CheckResult]:

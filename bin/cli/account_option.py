@@ -18,6 +18,8 @@ def account_or_only(account_id: int | None) -> int:
     if account_id is not None:
         return accounts.get_account(account_id).id
     found = accounts.list_page()
-    if len(found) != 1:
+    if not found:
+        raise Refused("There is no account. `account add` creates one.")
+    if len(found) > 1:
         raise Refused(f"There are {len(found)} accounts; use --account. `account list` lists them.")
     return found[0].id

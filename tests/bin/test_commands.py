@@ -106,7 +106,7 @@ def test_an_installation_is_furnished_from_the_command_line(shell: Shell) -> Non
 def test_the_only_account_needs_no_number(shell: Shell) -> None:
     commands = [("user", "add", "ada@example.com"), ("project", "add", "Shop"), ("export", "prepare", "--title", "x")]
     for words in commands:
-        assert "There are 0 accounts; use --account" in shell.refused(*words)
+        assert "There is no account. `account add` creates one." in shell.refused(*words)
     account = shell.json("account", "add", "Example Ltd")["id"]
     user, project, _ = (shell.json(*words) for words in commands)
     assert user["account_id"] == project["account_id"] == account

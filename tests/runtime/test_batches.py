@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from runtime import batches
 from runtime.batches import Batches
 from tests.support.processes.workers import wait_until
 
@@ -97,7 +98,7 @@ def test_callers_that_can_join_at_once_are_in_the_first_batch(
             arrived.append(pool.submit(doubling.run, len(arrived) + 1))
             wait_until(partial(doubling.has_waiting, len(arrived)), 10)
 
-    monkeypatch.setattr("runtime.batches.time", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(batches, "time", SimpleNamespace(sleep=sleep))
     assert doubling.run(0) == 0
     assert [each.result(10) for each in arrived] == [2, 4]
     assert doubling.batches == [[0, 1, 2]]

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import click
 
+from bin.cli.account_option import account_or_only
 from bin.cli.installation import opened
 from bin.cli.interruption import Interruption
 from bin.cli.option_types import ROW_ID, options, require_one
@@ -157,10 +158,9 @@ def _account_of(decision: BulkDecision, query: ExportQuery) -> int:
         return targets.account_of(targets.find_row(target_id))
     if query.project_ids:
         return projects.get_project(query.project_ids[0]).account_id
-    account_id = accounts.first_id()
-    if account_id is None or accounts.are_several():
+    if accounts.are_several():
         raise click.UsageError("There are several accounts; use --account.")
-    return account_id
+    return account_or_only(None)
 
 
 def filters_of(action: BulkAction, given: Mapping[str, Any]) -> dict[str, str]:

@@ -19,6 +19,7 @@ from schemas.exports.record import Approval, ApprovalForAll
 from schemas.intake.grouping import TicketGrouping
 from schemas.intake.scanner import PostbackForm
 from schemas.targets.target import FAILING_AFTER, TargetEdit
+from service.operations import targets as target_operations
 from service.operations.targets import TargetOperations
 from storage.accounts import projects
 from storage.accounts.account_limits import UNLIMITED
@@ -588,7 +589,7 @@ def test_events_wait_for_a_paused_target_and_end_with_a_disabled_one(
     with pytest.raises(changes.TargetInUse) as refused:
         changes.remove(target_id, NOW, "user:1")
     assert refused.value.details["pending_events"] == 1
-    monkeypatch.setattr("service.operations.targets.utc_now", lambda: worker.now)
+    monkeypatch.setattr(target_operations, "utc_now", lambda: worker.now)
     nobody_asks = cast("Any", None)
     operations = TargetOperations(nobody_asks, nobody_asks, DEFAULT_SECRET, "self-hosted", 1.0, UNLIMITED)
     operations.change_status(target_id, verb, OperatorPrincipal())
