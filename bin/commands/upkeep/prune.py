@@ -65,7 +65,8 @@ def prune(days: int | None, dry_run: bool, limit: int, folder: Path | None, as_j
     with opened() as settings:
         until = _until(settings, days)
         counts = retention.count_expired(until, limit) if dry_run else _remove(until, limit, folder)
-    if as_json or counts.total():
+    # An export that has more rows than the limit stays, however old it is.
+    if as_json or counts.total() or limit != retention.ALL:
         print_record({name: counts[name] for name in retention.counted(until)}, as_json)
     else:
         echo("Nothing is old enough to delete.")

@@ -14,7 +14,7 @@ import pytest
 from freezegun import freeze_time
 
 from runtime.clock import utc_now
-from storage.db.engine import close_database, rows
+from storage.db.engine import close_database, execute, rows
 from storage.db.locks import Lock, exclusive
 from tests.support.factories import make_customer, make_exports
 from tests.support.processes.shell import Shell
@@ -114,6 +114,20 @@ def test_a_person_reads_a_line_a_table(shell: Keeper) -> None:
     assert [line.split()[0] for line in lines] == [*COUNTED]
     for words in ((), ("--dry-run",)):
         assert shell.type("prune", *words).stdout == "Nothing is old enough to delete.\n"
+
+
+def test_what_a_limit_leaves_is_not_called_too_young(shell: Keeper) -> None:
+    [export_id] = shell.prepared(1, 91)
+    with shell.database():
+        execute(
+            "INSERT INTO attempts (id, export_id, number, started_at, outcome, total_ms, worker) "
+            "VALUES ('att_1', ?, 1, 1, 'rejected', 1, 'w')",
+            (export_id,),
+        )
+    for words in ((), ("--dry-run",)):
+        lines = shell.type("prune", "--limit", "1", *words).stdout.splitlines()
+        assert [line.split() for line in lines] == [[name, "0"] for name in COUNTED]
+    assert shell.pruned("--limit", "2") == {"exports": 1, "attempts": 1}
 
 
 def test_an_archive_is_written_and_a_dry_run_writes_none(shell: Keeper, tmp_path: Path) -> None:
