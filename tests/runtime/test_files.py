@@ -4,10 +4,13 @@ import os
 import stat
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 import pytest
 
 from runtime.files import replacing
+
+ROOT: Final = Path(__file__).parents[2]
 
 
 def write(path: Path) -> None:
@@ -60,6 +63,17 @@ def test_a_draft_that_a_killed_run_left_is_deleted_after_a_day(tmp_path: Path) -
         os.utime(draft, (0, 0))
     write(tmp_path / "file")
     assert {*tmp_path.iterdir()} == {recent, other, tmp_path / "file"}
+
+
+def test_the_draft_of_a_hidden_file_has_a_name_that_git_ignores_as_well(tmp_path: Path) -> None:
+    assert "/.env.*" in (ROOT / ".gitignore").read_text().splitlines()
+    with replacing(tmp_path / ".env"):
+        [draft] = tmp_path.iterdir()
+        assert draft.match(".env.*")
+        os.utime(draft, (0, 0))
+        with replacing(tmp_path / ".env"):
+            assert not draft.exists()
+        draft.touch()
 
 
 def test_a_failed_run_leaves_the_file_and_no_draft(tmp_path: Path) -> None:
