@@ -61,7 +61,7 @@ def replacing(path: Path) -> Iterator[TextIO]:
     """
     require_replaceable(path)
     # The draft has a unique name, because another process may be replacing the same file.
-    descriptor, name = tempfile.mkstemp(_DRAFT, _begin_of_drafts(path), path.parent)
+    descriptor, name = tempfile.mkstemp(_DRAFT, _draft_prefix(path), path.parent)
     draft = Path(name)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
@@ -84,14 +84,14 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _begin_of_drafts(path: Path) -> str:
+def _draft_prefix(path: Path) -> str:
     # What ignores `.env.*`, as git does here, ignores the draft of `.env` as well.
     return f".{path.name.removeprefix('.')}."
 
 
 def _delete_left_drafts(path: Path, before: float) -> None:
     """Delete drafts of a file that nothing has written to since `before`: their processes were killed."""
-    for draft in path.parent.glob(f"{glob.escape(_begin_of_drafts(path))}????????{_DRAFT}"):
+    for draft in path.parent.glob(f"{glob.escape(_draft_prefix(path))}????????{_DRAFT}"):
         # Another process deletes it, too, or it is another user's.
         with suppress(OSError):
             if draft.lstat().st_mtime < before:

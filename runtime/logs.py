@@ -277,8 +277,7 @@ def _chunks(lines: Sequence[str]) -> Iterator[str]:
 
 def _is_no_outage(record: logging.LogRecord) -> bool:
     """Leave out what RQ logs about an outage of Redis: the worker logs when it starts and when it ends."""
-    # Most commands need no Redis; a process with lines of RQ has imported it.
-    from redis.exceptions import RedisError  # noqa: PLC0415 - see above
+    from redis.exceptions import RedisError  # noqa: PLC0415 - most commands need no Redis; where RQ logs, it is imported
 
     error = None if record.exc_info is None else record.exc_info[1]
     return not (isinstance(error, RedisError) or any(each in str(record.msg) for each in _RQ_IN_OUTAGES))

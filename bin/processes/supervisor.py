@@ -26,7 +26,7 @@ STOP_GRACE_S = 30
 POLL_INTERVAL_S = 0.1
 #: How often they are checked during a stop.
 STOP_POLL_INTERVAL_S = 0.02
-#: Of one and the same Ctrl-C, a process may get several signals: a later one is a second one, for workers as well.
+#: Signals within this time count as one, here and in workers: one Ctrl-C may reach a process several times.
 ECHO_S = 1.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 

@@ -47,7 +47,7 @@ ISSUE_ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 #: Names of the link to a scanner's page about the rule, in lower case without `_` and `-`.
 _HELP_NAMES: Final = frozenset({"helpurl", "helpuri", "helplink", "documentationurl", "docsurl", "infourl", "moreinfourl"})
-#: Our name of that link in a ticket's evidence, and of a list that may have it; entries after these are not read.
+#: Our name of that link in a ticket's evidence; the list that may have it, and how many of its entries are read.
 HELP_URL: Final = "help_url"
 _REFERENCES: Final = "references"
 _MAX_REFERENCES: Final = 20
