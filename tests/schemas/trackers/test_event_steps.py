@@ -165,7 +165,7 @@ def test_the_same_event_again_changes_nothing_more(
 
         def loses(*arguments: Any, **options: Any) -> Any:
             yield from original(*arguments, **options)
-            return TrackerFailure(RETRY, UNAVAILABLE)
+            raise TrackerRefused(TrackerFailure(RETRY, UNAVAILABLE))
 
         setattr(tracker, lost, loses)
     first, _ = applied(tracker, made, on_fixed)
