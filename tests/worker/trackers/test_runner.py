@@ -20,6 +20,7 @@ from schemas.trackers.exchange import (
     TrackerAccess,
     TrackerFailure,
     TrackerIssue,
+    TrackerRefused,
     TrackerRequest,
     TrackerResponse,
     TrackerTicket,
@@ -456,7 +457,7 @@ def test_a_response_to_a_lookup_is_kept_unless_it_is_a_success(
 ) -> None:
     def looks(access: TrackerAccess) -> Steps[Any]:
         yield TrackerRequest("GET", f"{access.base_url}/issues", authorized(access))
-        return TrackerFailure(FailureKind.RETRY, UNAVAILABLE)
+        raise TrackerRefused(TrackerFailure(FailureKind.RETRY, UNAVAILABLE))
 
     tracker.find_steps = looks
     with LoopbackServer(answering((status, b"[]"))) as server:
@@ -482,7 +483,7 @@ def test_a_refused_create_is_shown_although_a_request_for_the_reason_followed(
     def refused(access: TrackerAccess) -> Steps[Any]:
         yield creating(access)
         yield TrackerRequest("GET", f"{access.base_url}/project", authorized(access))
-        return TrackerFailure(kind, REJECTED)
+        raise TrackerRefused(TrackerFailure(kind, REJECTED))
 
     tracker.create_steps = refused
     with LoopbackServer(answering((created, b"the create"), (asked, b"the reason"))) as server:
