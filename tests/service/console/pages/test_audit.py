@@ -1,6 +1,7 @@
 """The ledger's page: what is in it and in which order, whose lines, and nothing of it runs."""
 
 import base64
+import re
 from datetime import UTC, datetime
 from html import escape
 from typing import Any, Final
@@ -61,6 +62,12 @@ def test_it_shows_who_did_what_to_which_record_and_why(person: ConsoleBrowser, c
     assert '<span class="status calm">prepared</span> → <span class="status busy">approved</span>' in text
     assert text.index("somebody_elses") < text.index("because") < text.index("approved</span>")
     assert f'href="/console/exports/{export_id}">{export_id}</a>' in text
+
+
+def test_an_entry_that_changes_no_status_shows_none(person: ConsoleBrowser, customer: Customer) -> None:
+    append(line("scanner", "extend", "exp_1", status_before="prepared", status_after="prepared", reason="1 finding"))
+    [row] = re.findall(r"<tr>(?:(?!<tr>).)*exp_1.*?</tr>", person.get("/audit").text, re.DOTALL)
+    assert "prepared" not in row
 
 
 def test_only_what_the_visitor_may_open_is_a_link(person: ConsoleBrowser, customer: Customer) -> None:
