@@ -77,7 +77,8 @@ class ApprovalRuleTestResource(ApiResource):
         self._queue = LargeBodyQueue()
 
     def _test(self, req: falcon.Request, rule_id: str) -> None:
-        # Before the transaction: it reads for longer than other writers should wait. One at a time, which yields to others.
+        # The test reads longer than other writers should wait, so it runs before the transaction. One test runs at a time,
+        # and yields to other requests.
         principal = req.context.principal
         with self._queue.slot(str(principal.account_id), LARGE_BYTES + 1) as yield_to_others:
             req.context.result = self._api.operations.approval_rules.test(rule_id, principal, yield_to_others)

@@ -32,7 +32,7 @@ class BulkDecisionsResource(ApiResource):
 
     @once_per_key_with(makes_due=True)
     def on_post(self, req: falcon.Request) -> ApiResponse:
-        """Decide on the exports or begin a job."""
+        """Decide on the listed exports at once, or begin a job if the request has a filter."""
         requested: BulkRequest = req.context.payload
         principal, decision = req.context.principal, requested.decision
         log_fields = {"target_id": decision.target_id}
@@ -71,7 +71,7 @@ class BulkJobResource(ApiResource):
 
 
 class BulkJobCancellationResource(ApiResource):
-    """Ends a running bulk job; what was decided stays so."""
+    """Ends a running bulk job; exports that it has already decided on stay decided."""
 
     path = f"{BULK_JOBS}/{{job_id}}/cancel"
     checks = by_method(POST=Operation(Bearer(TokenKind.API, Ability.APPROVE_EXPORTS), NoMembers(), Body.OPTIONAL))

@@ -17,7 +17,7 @@ from service.http.idempotency import ApiResponse
 from service.http.idempotent_batches import IdempotentBatches
 from service.http.request_pipeline import Body, Operation
 
-#: The bodies of decisions that deliver nothing.
+#: The forms of decisions that deliver nothing, by the verb in the path.
 _FORMS: Final[Mapping[str, type[Form]]] = {
     "dismiss": DismissalForm,
     "restore": NoMembers,
@@ -65,7 +65,7 @@ class TicketExportApprovalResource(ApiResource):
 class TicketExportRetryResource(ApiResource):
     """Retries a failed or blocked export with its whole schedule, at its own target or at another one.
 
-    Checks the address of its own target first if that is blocked.
+    If its own target is blocked, checks the target's address first.
     """
 
     path = f"{EXPORTS}/{{export_id}}/retry"
@@ -85,7 +85,7 @@ class TicketExportRetryResource(ApiResource):
 
 
 class TicketExportDecisionResource(ApiResource):
-    """Dismisses, restores, snoozes or splits an export, which delivers nothing; the body may be absent."""
+    """Dismisses, restores, snoozes or splits an export; these decisions deliver nothing. The body may be absent."""
 
     def __init__(self, verb: str, api: ApiContext) -> None:
         self.path = f"{EXPORTS}/{{export_id}}/{verb}"

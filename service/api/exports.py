@@ -1,4 +1,4 @@
-"""`/api/ticket-exports`: prepare a ticket by hand, list exports, poll or edit one, get its parts.
+"""`/api/ticket-exports`: prepare a ticket by hand, list exports, poll or edit one export, list its attempts and events.
 
 `service.api.export_actions` serves approval, retry and the other decisions.
 """
@@ -32,7 +32,7 @@ from storage.exports.search import export_list
 
 EXPORTS: Final = "/api/ticket-exports"
 _PARAMETERS: Final = (*FILTERS, "sort", "facets")
-#: What belongs to an export: the prefix of its ids, its schema, and what lists it.
+#: The lists that belong to an export, by the last part of their path: the id prefix, the schema and the query of each.
 _PARTS: Final[Mapping[str, tuple[str, type[ResponseSchema], Callable[..., Sequence[object]]]]] = {
     "attempts": (identifiers.ATTEMPT, AttemptResponse, attempts.list_page),
     "events": (identifiers.EVENT, TicketEventResponse, events.list_page),
@@ -46,7 +46,7 @@ def export_url(public_base_url: str, export_id: str) -> str:
 
 
 def decided(export: Export) -> ApiResponse:
-    """Return the response to a decision that makes nothing due."""
+    """Return the response to a decision that makes no export due."""
     return ApiResponse(200, export_record(export, utc_now()))
 
 
@@ -77,7 +77,7 @@ class TicketExportsResource(ApiResource):
 
 
 class TicketExportResource(ApiResource):
-    """Serves polls, with one query and no schema, because clients poll often; edits prepared tickets."""
+    """Serves polls and edits. Clients poll often, so a poll uses one query and no schema."""
 
     path = f"{EXPORTS}/{{export_id}}"
     checks = by_method(
@@ -108,7 +108,7 @@ class TicketExportResource(ApiResource):
 
 
 class TicketExportPartsResource(ApiResource):
-    """Lists the attempts of one export, or its events, which its target gets after the ticket; newest first."""
+    """Lists the attempts of one export, or the events that its target gets after the ticket; newest first."""
 
     checks = by_method(GET=_READING)
 
@@ -118,7 +118,7 @@ class TicketExportPartsResource(ApiResource):
         self._prefix, self._schema, self._list_page = _PARTS[parts]
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, export_id: str) -> None:
-        """Return a page."""
+        """Return a page of the list."""
         page = read_page(req, self._prefix)
         found = self._list_page(export_id, req.context.principal.account_id, page.fetch_limit, page.before)
         records = [dump(self._schema, each) for each in found]

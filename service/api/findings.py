@@ -1,4 +1,4 @@
-"""`/api/findings`: what scan runs found on the account's pages, and whether it is fixed."""
+"""`/api/findings`: the findings of scan runs on the account's pages, and whether they are fixed."""
 
 from dataclasses import asdict
 from typing import Final
@@ -18,7 +18,7 @@ from service.http.paging import send_record
 from service.http.request_pipeline import Operation
 from storage.intake import finding_history, finding_list
 
-#: Scan runs of a finding's history.
+#: Maximum number of scan runs in the history of a finding.
 MAX_RUNS: Final = 200
 _READING: Final = Operation(Bearer(TokenKind.API, Ability.READ_FINDINGS, allows_project_roles=True))
 

@@ -22,21 +22,21 @@ from storage.secrets.vault import Vault, installation_ids
 
 OK: Final = "ok"
 UNAVAILABLE: Final = "unavailable"
-#: The check could not run.
+#: The status of a check that could not run.
 UNKNOWN: Final = "unknown"
-#: Requests succeed, and deliveries may be late.
+#: The service accepts requests, but deliveries may be late.
 DEGRADED: Final = "degraded"
-#: The tables are of another version and may lack columns.
+#: The tables belong to another version and may lack columns.
 NOT_CURRENT: Final = "not_current"
-#: In the order of the response.
+#: The checks, in the order of the response.
 CHECKS: Final = ("database", "disk", "schema", "keys", "redis", "workers")
-#: Without these, requests fail.
+#: If one of these checks fails, requests fail.
 VITAL: Final = frozenset({"database", "disk", "schema", "keys"})
 _AWAY: Final = {"database": UNAVAILABLE, "schema": UNKNOWN, "keys": UNKNOWN, "workers": UNKNOWN}
 
 
 class HealthResource:
-    """Reports that the process is alive, and of which installation; accesses nothing."""
+    """Reports that the process is running, and the id of the installation. Accesses neither the database nor Redis."""
 
     path = "/healthz"
     family = RouteFamily.HEALTH
@@ -63,7 +63,7 @@ class ReadinessChecks:
         self._data_dir = data_dir
 
     def found(self) -> dict[str, str]:
-        """Return the result of each of CHECKS, in order: `ok` or a value that the response schema lists."""
+        """Return the status of each check, in the order of CHECKS: `ok`, or another value that the response schema lists."""
         checks = self._of_the_database() | {"redis": OK if self._wake_ups.is_reachable() else UNAVAILABLE}
         checks["disk"] = state_of(free_bytes([self._data_dir, *database_folders()])).value
         return {name: checks[name] for name in CHECKS}
@@ -74,7 +74,7 @@ class ReadinessChecks:
         try:
             with connection():
                 return {"database": OK, **self._of_its_rows()}
-        except OUTAGES:  # it became unavailable meanwhile
+        except OUTAGES:  # the database became unavailable after the first check
             return _AWAY
 
     def _of_its_rows(self) -> dict[str, str]:
@@ -97,8 +97,8 @@ class ReadinessChecks:
 class ReadinessResource:
     """Reports each check, and distinguishes degraded from unavailable.
 
-    Without a worker or Redis everything is accepted and delivered later: `degraded`. Without its database, with one of
-    another version or of keys that this process lacks, or on a full disk it is `unavailable`.
+    Without a worker or Redis the service accepts everything and delivers it later: `degraded`. The service is `unavailable`
+    without its database, with a database of another version, without the keys of the database, or on a full disk.
     """
 
     path = "/readyz"
@@ -111,7 +111,7 @@ class ReadinessResource:
         """Return 200 `ok` or `degraded`, or 503 `unavailable`."""
         checks = self._checks.found()
         failed = {name for name, found in checks.items() if found != OK}
-        # Little free space is a warning; everything is still stored.
+        # Low disk space is a warning: everything can still be stored.
         vital = {name for name in failed & VITAL if checks[name] != DiskState.LOW}
         status = UNAVAILABLE if vital else DEGRADED if failed else OK
         resp.status = 503 if vital else 200

@@ -1,7 +1,7 @@
 """`/metrics` in Prometheus' text format: the counters of every process, and figures from the database and Redis.
 
-Open without authentication, so no label holds anything that a client or an account chose. A response is reused for a second,
-and one process reads the database's figures for all, so that frequent scrapes cost little.
+The route needs no authentication, so no label contains a value that a client or an account chose. To make frequent scrapes
+cheap, a response is reused for a second, and one process reads the database's figures for all processes.
 """
 
 import time
@@ -39,7 +39,7 @@ class MetricsResource:
 
     def on_get(self, _req: falcon.Request, resp: falcon.Response) -> None:
         """Return 200 even if the database or Redis is down, without the figures that need it."""
-        # No lock: a request that waits for a database that does not answer must not delay the others.
+        # No lock: a request that waits for an unresponsive database must not delay other requests.
         if time.monotonic() >= self._good_until:
             self._page = metrics.exposition(self._metrics())
             self._good_until = time.monotonic() + PAGE_FOR_S
@@ -49,7 +49,7 @@ class MetricsResource:
     on_head = on_get
 
     def _metrics(self) -> Iterator[Metric]:
-        """Yield the metrics of this moment, those of processes last."""
+        """Yield the current metrics; the counters of the processes come last."""
         now = utc_now()
         yield metrics.build_info()
         yield gauge("redis_up", "Whether Redis answers.", self._wake_ups.is_reachable())
@@ -61,7 +61,7 @@ class MetricsResource:
             yield gauge("database_up", "Whether the database responds and can be used.", figures.is_up)
             if figures.is_up:
                 yield from _snapshot_metrics(figures, now)
-        # Last, so that a response that had to wait includes what was counted meanwhile.
+        # Last, so that a response that waited for the database includes what was counted in that time.
         yield from metrics.counted(self._data_dir, ProcessKind)
 
 

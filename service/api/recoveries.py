@@ -1,7 +1,7 @@
-"""`/api/ticket-export-recoveries`: redeliver what failed or was blocked at a target since a moment.
+"""`/api/ticket-export-recoveries`: redeliver the exports of a target that failed or were blocked since a given time.
 
-Beginning and cancelling deliver something or stop it, so they need an account that may use webhook targets; reading does
-not.
+Beginning or cancelling a recovery starts or stops deliveries, so the account must be allowed to use webhook targets. Reading
+has no such requirement.
 """
 
 from typing import Final
@@ -63,7 +63,7 @@ class RecoveryResource(ApiResource):
 
 
 class RecoveryCancellationResource(ApiResource):
-    """Ends a running recovery; exports that are due again stay due."""
+    """Ends a running recovery; exports that it has already made due stay due."""
 
     path = f"{RecoveryResource.path}/cancel"
     checks = by_method(POST=Operation(_DELIVERING, NoMembers(), Body.OPTIONAL))

@@ -1,4 +1,4 @@
-"""The base of API resources: the dependencies of their responders, and the checks before them."""
+"""The base class of API resources: the dependencies of responders, and the checks that run before them."""
 
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -27,18 +27,18 @@ class ApiContext:
 
     @classmethod
     def of(cls, settings: Settings, operations: Operations) -> "ApiContext":
-        """Return that of an installation."""
+        """Return the dependencies for one installation."""
         executor = IdempotentExecutor(settings.idempotency_ttl)
         return cls(executor, operations, OperatorAccount(settings), account_limits(settings), settings.public_base_url)
 
 
 def by_method(**checks: Operation) -> Mapping[str, Operation]:
-    """Return the checks before each method of a route."""
+    """Return the keyword arguments as a mapping from method to its checks."""
     return checks
 
 
 class ApiResource:
-    """A route; subclasses set `path` and the `checks` before each method. A route with GET supports HEAD as well."""
+    """A route; subclasses set `path` and the `checks` before each method. A route with GET also supports HEAD."""
 
     path: str
     family = RouteFamily.EXPORTS
@@ -56,17 +56,17 @@ class ApiResource:
 
 
 def once_per_key(work: Callable[..., ApiResponse]) -> Callable[..., None]:
-    """Make a responder of a method that returns the response: it runs in a transaction, once per Idempotency-Key."""
+    """Turn a method that returns an ApiResponse into a responder; it runs in a transaction, once per Idempotency-Key."""
     return once_per_key_with()(work)
 
 
 def once_per_key_with(
     before: Callable[..., None] | None = None, *, makes_due: bool = False
 ) -> Callable[[Callable[..., ApiResponse]], Callable[..., None]]:
-    """Return `once_per_key` for methods that do more than their transaction does.
+    """Return a decorator like `once_per_key` for methods that also work outside their transaction.
 
-    `before` is a method that waits for the network before the transaction; a replay skips it. A method that `makes_due`
-    exports blocks a target whose URL the policy refuses, and the workers are woken after the commit.
+    `before` is a method that waits for the network before the transaction; a replay skips it. If `makes_due`, a target whose
+    URL the policy refuses is blocked, and the workers are woken after the commit.
     """
 
     def decorate(work: Callable[..., ApiResponse]) -> Callable[..., None]:

@@ -1,6 +1,6 @@
 """`/api/console-sessions`: list and revoke the account's console sessions.
 
-Revoking a session that has ended returns it unchanged, because clients repeat requests that got no response.
+Revoking a session that has already ended returns it unchanged, because clients repeat a request if they got no response.
 """
 
 from typing import Final
@@ -31,7 +31,7 @@ class ConsoleSessionsResource(ApiResource):
     checks = by_method(GET=Operation(_USER))
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Return a page of the list."""
+        """Return a page of the sessions."""
         page = read_page(req, identifiers.SESSION)
         found = sessions.list_page(req.context.principal, page.fetch_limit, page.before)
         send_page(resp, self._url, page, [dump(ConsoleSessionResponse, session) for session in found])

@@ -1,7 +1,7 @@
 """`POST /api/ticket-export-targets/{target_id}/…`: pause, resume, disable, validate or ping a target.
 
-Repeating an action changes nothing and succeeds, because clients repeat requests that got no response. Every account may
-turn its targets off; resuming, validating and pinging need one that may use webhook targets.
+Repeating an action changes nothing and succeeds, because clients repeat a request if they got no response. Every account may
+pause or disable its targets. Resuming, validating and pinging require an account that may use webhook targets.
 """
 
 import falcon
@@ -19,7 +19,7 @@ from service.http.request_pipeline import Body, Operation
 
 
 class _TargetActionResource(ApiResource):
-    """A POST without members to one target."""
+    """Handles a POST to one target; its body has no members."""
 
     verb: str
     requires_webhooks = True
@@ -35,7 +35,7 @@ class _TargetActionResource(ApiResource):
 
 
 class TargetSwitchResource(_TargetActionResource):
-    """Pauses or disables a target: its exports wait, or it accepts no more."""
+    """Pauses or disables a target: the exports of a paused target wait; a disabled target accepts no exports."""
 
     requires_webhooks = False
 
@@ -51,7 +51,7 @@ class TargetSwitchResource(_TargetActionResource):
 
 
 class TargetResumptionResource(_TargetActionResource):
-    """Resumes deliveries to a target, after the URL policy allowed its address again."""
+    """Resumes deliveries to a target if the URL policy allows its address."""
 
     verb = "resume"
 
@@ -60,13 +60,13 @@ class TargetResumptionResource(_TargetActionResource):
 
     @once_per_key_with(_check, makes_due=True)
     def on_post(self, req: falcon.Request, target_id: str) -> ApiResponse:
-        """Resume the target, whose waiting exports become due."""
+        """Resume the target and make its waiting exports due."""
         self._targets.resume(target_id, req.context.principal, req.context.validation)
         return self._record(req, target_id)
 
 
 class TargetValidationResource(_TargetActionResource):
-    """Validates a target as it is now; a refused address blocks it."""
+    """Validates a target; if its address is refused, the target is blocked."""
 
     verb = "validate"
 
@@ -80,7 +80,7 @@ class TargetValidationResource(_TargetActionResource):
 
 
 class TargetPingResource(_TargetActionResource):
-    """Has a worker send a signed test event to a target; this process connects to nothing."""
+    """Makes a worker send a signed test event to a target; this process opens no connection to the target."""
 
     verb = "ping"
 

@@ -1,7 +1,8 @@
-"""`/api/ticket-export-targets`: create, list, read, edit and remove targets; `/api/providers`: where they can lead.
+"""`/api/ticket-export-targets`: create, list, read, edit and remove targets; `/api/providers`: the systems that a target can
+send to.
 
-Only an account that may use webhook targets creates and edits them; one that may not any more still reads and removes its
-targets.
+Only an account that may use webhook targets can create and edit them. An account that may no longer use them can still read
+and remove its targets.
 """
 
 from typing import Any, Final
@@ -29,13 +30,13 @@ _STATUSES: Final = tuple(status.value for status in TargetStatus)
 
 
 class TargetsResource(ApiResource):
-    """Creates webhook targets, and lists them."""
+    """Creates targets, and lists them."""
 
     path = "/api/ticket-export-targets"
     checks = by_method(GET=_MANAGING, POST=Operation(_WEBHOOK_MANAGER, TargetForm(), has_dry_run=True))
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Return a page of the account's targets, newest first, with the `?status=` that is asked for."""
+        """Return a page of the account's targets, newest first; `?status=` limits the list to one status."""
         page = read_page(req, identifiers.TARGET, {"status": _STATUSES})
         status = TargetStatus(page.filters["status"]) if "status" in page.filters else None
         account_id, default, now = req.context.principal.account_id, self._api.operations.targets.default_secret, utc_now()
@@ -47,7 +48,7 @@ class TargetsResource(ApiResource):
 
     @once_per_key_with(_check)
     def on_post(self, req: falcon.Request) -> ApiResponse:
-        """Store the target, whose address is allowed."""
+        """Store the target; `_check` has checked its address."""
         principal = req.context.principal
         target = self._api.operations.targets.create(req.context.payload, principal.account_id, principal)
         headers = {"Location": f"{self._url}/{target.id}"}
@@ -55,7 +56,7 @@ class TargetsResource(ApiResource):
 
 
 class ProvidersResource(ApiResource):
-    """Lists where tickets can go."""
+    """Lists the providers to which tickets can be sent."""
 
     path = "/api/providers"
     checks = by_method(GET=_MANAGING)
@@ -80,7 +81,7 @@ class TargetResource(ApiResource):
 
     @once_per_key_with(_check, makes_due=True)
     def on_patch(self, req: falcon.Request, target_id: str) -> ApiResponse:
-        """Change the target, whose waiting exports become due, and return it."""
+        """Change the target, make its waiting exports due, and return the target."""
         self._api.operations.targets.edit(target_id, req.context.payload, req.context.principal)
         return ApiResponse(200, self._record(req, target_id))
 

@@ -1,1 +1,1 @@
-"""API resources of accounts and what is managed in them."""
+"""API resources of accounts and of the records that belong to them, such as users, tokens and projects."""

@@ -22,10 +22,10 @@ from storage.accounts.accounts import Account
 
 
 class _AccountRecords(ManagedResource):
-    """Accounts with what they use."""
+    """Returns each account with its usage: how much it stores, and the limits."""
 
     def records(self, found: list[Account]) -> list[dict[str, Any]]:
-        """Return the JSON objects of accounts; one query counts for all."""
+        """Return the JSON objects of accounts. One query counts the usage of all of them."""
         usage = self._api.limits.usage([each.id for each in found], utc_now())
         return [
             {
@@ -83,7 +83,7 @@ class AccountResource(_AccountRecords, ChangeableRecord):
         return found(text, "account", lambda number, _: accounts.find_account(number), actor)
 
     def change(self, account: Account, changes: Mapping[str, Any], actor: Manager) -> Account:
-        """Rename it, allow or forbid webhooks."""
+        """Rename the account, and allow or forbid its webhook targets."""
         if "name" in changes:
             account = operations.rename_account(account.id, changes["name"], actor)
         if "may_use_webhooks" in changes:

@@ -1,5 +1,6 @@
-"""`/api/audit`: the audit log, as far as it is about the account or by its users. `/api/compliance-requests`: the ledger of
-requests about personal data, for administrators; it holds no such data.
+"""`/api/audit`: the audit log. `/api/compliance-requests`: requests about personal data, for administrators.
+
+An account sees the entries about itself and those by its users. The records of compliance requests contain no personal data.
 """
 
 from typing import Any, Final
@@ -17,7 +18,7 @@ from storage.accounts.audit_log_sql import AuditFilter
 from storage.compliance import requests
 from storage.db import identifiers
 
-#: Longer than any actor, action or id.
+#: Accepts every actor, action and id: none of them is longer than 200 characters.
 _WORD: Final = Matching(lambda text: 0 < len(text) <= 200 and text.isprintable())
 _MOMENT: Final = Matching(parse_rfc3339, "invalid_timestamp")
 

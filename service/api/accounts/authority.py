@@ -1,4 +1,7 @@
-"""Who manages what: tokens with `account:manage` their own account, tokens with `admin` of the operator's account every one.
+"""Checks who may manage which account.
+
+A token with `account:manage` manages its own account. A token with `admin` manages every account while its user belongs to
+the operator's account.
 
 Resources find the caller in `req.context.actor`, whose `account_id` is None if it is not limited to one account.
 """
@@ -20,7 +23,7 @@ from service.http.request_pipeline import Operation
 from service.operations.accounts.authority import OperatorAccount
 from storage.accounts import accounts
 
-#: The query parameter of lists for administrators.
+#: The query parameter with which administrators limit a list to one account.
 ACCOUNT: Final = "account_id"
 
 
@@ -28,7 +31,8 @@ class AccountBearer(Bearer):
     """Requires an API token with one ability, or with `admin` while its user belongs to the operator's account."""
 
     def __init__(self, operator_account: OperatorAccount, ability: Ability | None) -> None:
-        # What every API token may read has a responder that limits it to the projects of its user.
+        # Routes without an ability are open to every API token. Their responders return only the projects of the token's
+        # user.
         super().__init__(TokenKind.API, ability, allows_project_roles=ability is None)
         self.alternatives = (Ability.ADMIN,) if ability not in {None, Ability.ADMIN} else ()
         self._operator_account = operator_account
@@ -50,7 +54,7 @@ class AccountBearer(Bearer):
 
 
 class ManagedResource(ApiResource):
-    """Records that callers with the ability `reading` see; `form` is the body of a POST or a PATCH, for managers."""
+    """A resource that requires the ability `reading`, if any, for a GET; `form` validates the body of a POST or a PATCH."""
 
     reading: ClassVar[Ability | None] = Ability.MANAGE_ACCOUNT
     response: ClassVar[type[ResponseSchema]]
@@ -77,7 +81,7 @@ class ManagedResource(ApiResource):
 
 
 class ManagedList(ManagedResource):
-    """A list of records with numeric ids."""
+    """Lists records that have numeric ids."""
 
     filters: ClassVar[Mapping[str, Container[str]]] = {ACCOUNT: NUMBERS}
 
@@ -92,12 +96,12 @@ class ManagedList(ManagedResource):
         send_page(resp, self._url, page, self.records(self.found(page, actor.account_id or account_id, before)))
 
     def found(self, page: PageRequest, account_id: int | None, before: int | None) -> list[Any]:
-        """Return up to `page.fetch_limit` records of one account, or of all."""
+        """Return up to `page.fetch_limit` records of one account, or of all accounts if `account_id` is None."""
         raise NotImplementedError
 
 
 class ManagedCollection(ManagedList):
-    """A list to which a POST adds."""
+    """Lists records, and creates one with a POST."""
 
     @once_per_key
     def on_post(self, req: falcon.Request) -> ApiResponse:
@@ -105,17 +109,17 @@ class ManagedCollection(ManagedList):
         return self.created(self.create(req))
 
     def create(self, req: falcon.Request) -> Any:
-        """Return the record that the body asks for, stored."""
+        """Store a record with the values of the body, and return it."""
         raise NotImplementedError
 
     def created(self, made: Any) -> ApiResponse:
-        """Return the response with a new record."""
+        """Return the response to the creation of a record."""
         record = self.record(made)
         return ApiResponse(201, record, {"Location": f"{self._url}/{record['id']}"})
 
 
 class ManagedRecord(ManagedResource):
-    """One record, by its id."""
+    """Reads one record by its id."""
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, **ids: str) -> None:
         """Return the record."""
@@ -128,7 +132,7 @@ class ManagedRecord(ManagedResource):
 
 
 class ChangeableRecord(ManagedRecord):
-    """One record that a PATCH changes."""
+    """Reads one record, and changes it with a PATCH."""
 
     @once_per_key
     def on_patch(self, req: falcon.Request, **ids: str) -> ApiResponse:
@@ -138,12 +142,12 @@ class ChangeableRecord(ManagedRecord):
         return ApiResponse(200, self.record(self.change(found, req.context.payload, req.context.actor)))
 
     def change(self, found: Any, changes: Mapping[str, Any], actor: Manager) -> Any:
-        """Return the record with changes, stored."""
+        """Store the changes of a record, and return the changed record."""
         raise NotImplementedError
 
 
 def number(page: PageRequest, name: str) -> int | None:
-    """Return a filter that is an id."""
+    """Return the value of a filter as a number; None if the filter is not given."""
     value = page.filters.get(name)
     return None if value is None else int(value)
 

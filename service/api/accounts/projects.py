@@ -1,4 +1,4 @@
-"""`/api/projects` and `/api/scan-runs`: websites of the account, and scan runs, which assign a scanner's results to them."""
+"""`/api/projects` and `/api/scan-runs`: the websites of the account, and the scan runs that assign scan results to them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,7 +20,7 @@ from storage.accounts.projects import Project, ScanRun
 
 
 class ProjectsResource(ManagedCollection):
-    """Creates projects, and lists them; any API token reads those of its account."""
+    """Creates projects, and lists them; any API token may list the projects of its account."""
 
     path = "/api/projects"
     reading = None
@@ -28,7 +28,7 @@ class ProjectsResource(ManagedCollection):
     form = NewProjectForm
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Return a page of the projects that the caller sees: users with roles in single projects see these."""
+        """Return a page of the projects that the caller may see, which may be single projects."""
         caller = req.context.principal
         if caller.projects is None:
             super().on_get(req, resp)
@@ -62,7 +62,7 @@ class ProjectResource(ChangeableRecord):
         return operations.get(text, actor)
 
     def change(self, project: Project, changes: Mapping[str, Any], actor: Manager) -> Project:
-        """Change its name, its shop domain or how findings become tickets."""
+        """Change the project's name, its shop domain or how its findings become tickets."""
         shop_domain = (changes["shop_domain"] or "") if "shop_domain" in changes else None
         grouping = TicketGrouping(changes["ticket_grouping"]) if "ticket_grouping" in changes else None
         return operations.change(project.id, changes.get("name"), shop_domain, grouping, actor)
@@ -83,7 +83,8 @@ class ScanRunsResource(ManagedCollection):
     def create(self, req: falcon.Request) -> ScanRun:
         """Register the scan run. Raises Forbidden, ValidationFailed."""
         body, principal = req.context.payload, req.context.principal
-        # One scanner numbers the runs of all accounts: a number that another account registers first would get its results.
+        # The scanner numbers the runs of all accounts in one sequence. If an account could choose a number, it could
+        # register the number of another account's later run and receive its results.
         scan_run_id: int | None = body["id"]
         if not self._api.operator_account.has_id(principal.account_id):
             if scan_run_id is not None:

@@ -1,4 +1,4 @@
-"""`/api/tokens`: the tokens of the account; the text of one is in the first response to its creation, and never stored."""
+"""`/api/tokens`: the tokens of the account. Only the first response to a creation contains the text of a token."""
 
 from dataclasses import replace
 
@@ -43,7 +43,7 @@ class TokensResource(ManagedCollection):
         return operations.create(user, body["kind"], body["abilities"], body["name"], expires, actor, now)
 
     def created(self, made: tuple[Token, str]) -> ApiResponse:
-        """Return the response with the text, which a repeated request does not get."""
+        """Return the response with the token's text; a replayed response does not contain it."""
         token, text = made
         response = super().created(token)
         return replace(response, body={**response.body, "token": None}, secrets={"token": text})
@@ -60,6 +60,6 @@ class TokenResource(ManagedRecord):
         return found(text, "token", tokens.find, actor)
 
     def on_delete(self, req: falcon.Request, resp: falcon.Response, token_id: str) -> None:
-        """Revoke the token; one that is revoked already stays so."""
+        """Revoke the token; does nothing if it is already revoked."""
         operations.revoke(self.find(token_id, req.context.actor).id, req.context.actor)
         resp.status = falcon.HTTP_204

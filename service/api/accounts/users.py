@@ -62,7 +62,7 @@ class UserResource(ChangeableRecord):
         return user
 
     def on_delete(self, req: falcon.Request, resp: falcon.Response, user_id: str) -> None:
-        """Remove the user for good; one that is removed already stays so."""
+        """Remove the user permanently; does nothing if the user is already removed."""
         user = self.find(user_id, req.context.actor)
         if user.removed_at is None:
             operations.remove_user(user.email, req.context.actor)

@@ -1,8 +1,8 @@
 """`POST /api/storefront-app/webhooks/compliance`: the storefront platform requests a person's data, or its erasure.
 
-Checked in this order, before anything is stored: a secret is configured, the body's signature, the topic and shop headers,
-the body. 204 means that the request is stored, encrypted; a worker carries it out. A dry run checks the same and stores
-nothing.
+Before anything is stored, the checks run in this order: a secret is configured, the body's signature, the topic and shop
+headers, the body. 204 means that the encrypted request is stored; a worker carries it out. A dry run makes the same checks
+and stores nothing.
 """
 
 from datetime import datetime
@@ -31,8 +31,8 @@ class ComplianceWebhooksResource:
 
     def __init__(self, secrets: SharedSecrets, operations: Operations) -> None:
         self._verify = StorefrontSignature(secrets)
-        # These bodies hold a customer's email and orders by design, so they are not searched; nothing is stored in the
-        # clear.
+        # These bodies contain a customer's email address and orders by design, so they are not searched for forbidden
+        # content. Nothing is stored unencrypted.
         accepting = Operation(self._authenticate, ComplianceForm(), Body.SIGNED, has_dry_run=True, inspected=lambda _: None)
         self.operations = {"POST": accepting}
         self._operations = operations
@@ -47,7 +47,7 @@ class ComplianceWebhooksResource:
 
         if context.is_dry_run:
             due_at = run_and_roll_back(receive)
-            # The person's pseudonym is for the operator alone.
+            # The response omits the person's pseudonym, which only the operator may see.
             ledger = {"duplicate": due_at is None, "topic": order.topic, "shop_domain": order.shop_domain, "due_at": due_at}
             send_record(resp, dump(ComplianceResponse, ledger))
             return

@@ -1,7 +1,7 @@
 """Uploads of the browser extension, the CMS plugin and the storefront app, and their handoffs; served in cloud mode only.
 
-An upload needs a user who manages its project or report now. A replayed request needs the grant too, so that a stored
-response is not returned to a user whose grant was removed.
+An upload requires a user who currently manages its project or report. A replayed request requires the grant too: a stored
+response must not be returned to a user whose grant was removed.
 """
 
 import json
@@ -92,7 +92,7 @@ class HandoffResource(ApiResource):
 
     path = "/api/handoffs/{handoff_id}"
     family = RouteFamily.HANDOFFS
-    # The handoff decides which ability of the kind it takes.
+    # The required ability depends on the handoff, so `get_handoff` checks it.
     checks = by_method(GET=Operation(Bearer(TokenKind.PLATFORM)))
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, handoff_id: str) -> None:
