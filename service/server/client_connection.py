@@ -1,8 +1,9 @@
 """A client's connection with time limits for its headers, body and response, and a size limit for its headers.
 
-A stalled client holds a connection that others may need. Only the time that the service waits for the client counts, never
-its own: a request that has arrived is read, however busy the machine is. A body may be as slow as a poor line; headers are
-short on every line. gunicorn has one timeout for idling and headers, and none for a body or for sending the response.
+A stalled client holds a connection that other clients may need. Only the time that the service waits for the client counts,
+not the service's own time: a request that has arrived is read even if the machine is busy. A body may be slow, because some
+networks are slow; headers are short even for a slow network. gunicorn has one timeout for idling and headers, and none for a
+body or for sending the response.
 """
 
 import errno
@@ -16,8 +17,8 @@ from typing import Any, Final
 
 from gunicorn.http.errors import LimitRequestHeaders, ParseException
 
-#: All headers together. Tokens, signatures and what proxies add are a few hundred bytes; gunicorn alone takes 800 KB, and
-#: searches what it has of them again with every packet. nginx takes 32 KiB.
+#: The maximum size of all headers together. Tokens, signatures and the headers that proxies add are a few hundred bytes.
+#: gunicorn alone accepts 800 KB, and searches the buffered headers again with every packet. nginx accepts 32 KiB.
 MAX_HEADERS_BYTES: Final = 64 * 1024
 
 #: The shortest socket timeout; zero would mean non-blocking.
@@ -29,21 +30,22 @@ _CHUNK_BYTES: Final = 64 * 1024
 class ConnectionTimeouts:
     """The time limits of a connection; tests use shorter ones."""
 
-    #: A new connection until its first byte, and a head from its first byte to its last. Browsers and proxies that open
-    #: connections ahead open them again; a head fits into a few packets.
+    #: The time limit for the first byte of a new connection, and for the headers from their first byte to their last.
+    #: Browsers and proxies that open connections in advance open them again; headers fit into a few packets.
     head_s: float = 20.0
-    #: A body without progress, and a response that is not read.
+    #: The time limit for a body without progress, and for a response that the client does not read.
     body_s: float = 20.0
-    #: Each byte extends the limit as if the line carried this many a second; the slowest real lines carry more.
+    #: Each byte extends the limit by the time it takes at this rate. Even the slowest real networks are faster.
     bytes_per_s: int = 1024
-    #: A whole body. 1 MiB, the default maximum, passes at 2 KB/s.
+    #: The time limit for a whole body. 1 MiB, the default maximum, fits at 2 KB/s.
     most_body_s: float = 600.0
-    #: How long the rest of a rejected request is read and discarded; a client that reads responses has stopped by then.
+    #: How long the rest of a rejected request is read and discarded. A client that reads responses stops sending within this
+    #: time.
     linger_s: float = 5.0
 
 
 class Awaits(Enum):
-    """The part of a request that the service waits for; the earlier in this list, the less is lost with the connection."""
+    """The part of a request that the service waits for, ordered by how much is lost if the connection is closed."""
 
     REQUEST = auto()
     REST = auto()
@@ -52,7 +54,7 @@ class Awaits(Enum):
 
 
 class HeadersTimeout(ParseException):  # type: ignore[misc]  # gunicorn has no annotations
-    """The headers began and did not end in time."""
+    """The headers started to arrive but were not complete in time."""
 
 
 class ClientConnection:
@@ -72,7 +74,7 @@ class ClientConnection:
         return getattr(self._socket, name)
 
     def expect_request(self, idle_s: float) -> None:
-        """Wait `idle_s` seconds for the next request; the first one has less time."""
+        """Wait up to `idle_s` seconds for the next request; the first request has less time."""
         self._expect(Awaits.REQUEST, self._timeouts.head_s if self._is_new else idle_s)
         self._is_new = False
 
@@ -87,7 +89,7 @@ class ClientConnection:
     def recv(self, size: int) -> bytes:
         """Return received bytes, or nothing if either side has disconnected.
 
-        Raises HeadersTimeout, LimitRequestHeaders; TimeoutError during a body.
+        Raises HeadersTimeout, LimitRequestHeaders, and TimeoutError during a body.
         """
         self._yield_to_others()
         if self._is_disconnected:
@@ -102,7 +104,7 @@ class ClientConnection:
         return data
 
     def sendall(self, data: bytes) -> None:
-        """Send a response within the time of a poor line. Raises BrokenPipeError if the client does not read it."""
+        """Send a response; a slow network gets enough time. Raises BrokenPipeError if the client does not read it."""
         self._socket.settimeout(self._timeouts.body_s + len(data) / self._timeouts.bytes_per_s)
         self._sends_since = time.monotonic()
         try:
@@ -115,12 +117,12 @@ class ClientConnection:
             self._sends_since = None
 
     def send(self, data: bytes) -> int:
-        """Send gunicorn's bytes before a response, with the same limits."""
+        """Send the bytes that gunicorn sends before a response, with the same limits."""
         self.sendall(data)
         return len(data)
 
     def disconnect(self) -> None:
-        """Disconnect: reads and writes in progress end as if the client had disconnected."""
+        """Disconnect the client: reads and writes in progress end as if the client had disconnected."""
         self._is_disconnected = True
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RD if self._sends_since is None else socket.SHUT_RDWR)
@@ -138,14 +140,14 @@ class ClientConnection:
 
     @property
     def eviction_order(self) -> tuple[int, float]:
-        """The sort key of eviction: the least loss first, then the longest wait."""
+        """The sort key for evictions: the smallest loss first, then the longest wait."""
         if self._sends_since is not None:
             return Awaits.ANSWER.value, self._sends_since
         return self.awaits.value, self._since
 
     @property
     def is_evictable(self) -> bool:
-        """Whether the service waits for the client, to send something or to read its response."""
+        """Whether the service waits for the client to send something or to read its response."""
         return (self._is_read or self._sends_since is not None) and not self._is_disconnected
 
     @property
@@ -171,7 +173,7 @@ class ClientConnection:
             self._is_read = False
 
     def _received_bytes(self, count: int) -> None:
-        """Extend the limit for received bytes."""
+        """Extend the time limit for `count` received bytes. Raises LimitRequestHeaders."""
         if self.awaits is Awaits.REQUEST:
             if not self._received:
                 self._left_s = self._timeouts.head_s
@@ -192,7 +194,7 @@ class ClientConnection:
         return b""
 
     def _disconnected(self) -> bytes:
-        """End a read after a disconnection; during a body as a timeout: a partial body is not the client's error."""
+        """End a read after a disconnection. During a body, raise TimeoutError: the client did not cause the partial body."""
         if self.awaits is Awaits.BODY:
             raise TimeoutError
         return b""

@@ -1,9 +1,9 @@
 """Caps open connections; at the cap, evicts idle clients of the busiest address.
 
-An idle connection costs nothing but its place, so all are kept while there is room. At the cap the service disconnects
-clients that it waits for: those of the address with most connections, and among them the longest idle first, then those that
-stall in a body, then those that do not read their response. Active clients are served; a client that polls reconnects.
-Behind a proxy all clients share one address, and the longest idle is evicted.
+An idle connection uses only its place, so all connections are kept while there is room. At the cap the service disconnects
+clients that it waits for. It starts with the address that has most connections; of these, it disconnects first the longest
+idle clients, then clients that stall in a body, then clients that do not read their response. Active clients are served; a
+client that polls reconnects. Behind a proxy all clients share one address, so the longest idle client is evicted.
 """
 
 from collections import Counter
@@ -12,7 +12,8 @@ from typing import Final
 
 from service.server.client_connection import ClientConnection
 
-#: One in this many is evicted at once: finding them takes 0.3 ms among a thousand, too much for each new connection.
+#: At the cap, one connection in this many is evicted at once. Finding the clients to evict takes 0.3 ms among a thousand,
+#: which is too much to do for each new connection.
 _PART: Final = 50
 
 
@@ -24,7 +25,7 @@ class ConnectionLimit:
         self._connections: set[ClientConnection] = set()
 
     def add(self, connection: ClientConnection) -> None:
-        """Track a connection; at the cap, evict others."""
+        """Track a connection; at the cap, evict other connections."""
         if len(self._connections) + 1 >= self._count:
             self._evict_idle()
         self._connections.add(connection)
@@ -34,9 +35,9 @@ class ConnectionLimit:
         self._connections.discard(connection)
 
     def enforce(self) -> None:
-        """Evict at the cap: when the last connection was added, all may have been busy.
+        """Evict clients at the cap: all of them may have been busy when the last connection was added.
 
-        Call it regularly, because at the cap no new connection triggers an eviction.
+        Call this regularly, because at the cap no new connection triggers an eviction.
         """
         if len(self._connections) >= self._count:
             self._evict_idle()

@@ -15,7 +15,7 @@ Answer = TypeVar("Answer")
 
 
 class GreenletConnection(psycopg.Connection[Any]):
-    """A connection that waits in gevent's loop; a server that goes away, or a link that is lost, ends the wait."""
+    """A connection that waits in gevent's loop. If the server closes the connection, or the network fails, the wait ends."""
 
     def wait(self, gen: PQGen[Answer], interval: float = 0.1, timeout: float | None = None) -> Answer:
         """Run psycopg's generator `gen` to its end and return its result; wait for the socket in gevent's loop."""
@@ -31,7 +31,7 @@ class GreenletConnection(psycopg.Connection[Any]):
                     hub.wait(watcher)
                 finally:
                     watcher.close()
-                # If psycopg waits for reading or writing, report both as ready; it finds out itself which one is.
+                # If psycopg waits for either reading or writing, report both as ready; psycopg finds out which one is.
                 awaited = gen.send(Ready(int(awaited)))
         except StopIteration as ended:
             answer: Answer = ended.value
