@@ -1,10 +1,10 @@
-"""Authentication: bearer tokens, shared secrets and the storefront's signature; none replaces another.
+"""Authentication: bearer tokens, shared secrets and the storefront's signature. Each route accepts one kind only.
 
-Users with roles only in single projects can access records of these projects; all other records are a 404 for them.
+Users with roles only in single projects can access records of these projects; for all other records they get a 404.
 
-WSGI joins a repeated header with a comma, so a repeated secret is wrong like any other; every failure gets the same
-response. Secrets are compared as digests, in constant time. The storefront's signature is checked over the raw bytes, before
-parsing.
+WSGI joins a repeated header with a comma, so a repeated secret is rejected like any wrong secret. Every failure gets the
+same response. Secrets are compared as digests, in constant time. The storefront's signature is checked over the raw bytes,
+before parsing.
 """
 
 import base64
@@ -37,15 +37,15 @@ from storage.intake import finding_list
 from storage.secrets.integrations import Integration, SharedSecrets
 
 Principal = TokenPrincipal | SharedSecretPrincipal
-#: Returns the caller. Raises Unauthorized or Forbidden.
+#: A check that returns the caller. Raises Unauthorized or Forbidden.
 Authenticate = Callable[[falcon.Request], Principal]
 
 _BEARER: Final = "bearer "
 _CHALLENGE: Final = 'Bearer realm="riskrelay"'
 _HEX_SHA256: Final = re.compile(r"[0-9A-Fa-f]{64}")
-#: In no form of a signature: WSGI joined two headers.
+#: WSGI joins a repeated header with a comma, which no signature contains.
 _TWICE: Final = ","
-#: The project of the record that a route's parameter names.
+#: Functions that return the project of a record, by the route parameter that contains the record's id.
 _PROJECT_OF: Final[Mapping[str, Callable[[str], int | None]]] = {
     "export_id": lambda export_id: queries.projects_of([export_id]).get(export_id),
     "finding_id": finding_list.project_of,
@@ -54,10 +54,10 @@ _PROJECT_OF: Final[Mapping[str, Callable[[str], int | None]]] = {
 
 
 class Bearer:
-    """Requires a token of one kind with one ability; `requires_webhooks` also an account that may use webhook targets.
+    """Requires a token of one kind with one ability; with `requires_webhooks`, also an account that may use webhook targets.
 
-    Without an ability, any token of the kind will do. `allows_project_roles` admits users whose roles are in single
-    projects, to records of these.
+    Without an ability, any token of the kind is accepted. `allows_project_roles` admits users whose roles are in single
+    projects, but only to records of these projects.
     """
 
     def __init__(
@@ -71,14 +71,14 @@ class Bearer:
         self.kind = kind
         self.ability = ability
         self.allows_project_roles = allows_project_roles
-        #: Abilities that count like `ability`.
+        #: Abilities that are accepted instead of `ability`.
         self.alternatives: tuple[Ability, ...] = ()
         self._for_webhooks = requires_webhooks
 
     def __call__(self, req: falcon.Request) -> TokenPrincipal:
         req.context.challenge = _CHALLENGE
         header = req.auth or ""
-        # More spaces than one are valid, too (RFC 6750, section 2.1).
+        # More than one space is valid, too (RFC 6750, section 2.1).
         text = header[len(_BEARER) :].lstrip(" ") if header[: len(_BEARER)].lower() == _BEARER else ""
         principal = self._holder(req, text) if text else None
         if principal is None:
@@ -106,7 +106,7 @@ class Bearer:
 
 
 class PollingBearer(Bearer):
-    """The same for polls: one query returns the caller and the export, which `req.context.polled` keeps."""
+    """A Bearer for polls: one query returns the caller and the export, which is stored in `req.context.polled`."""
 
     def _holder(self, req: falcon.Request, text: str) -> TokenPrincipal | None:
         known = poll_sql.poll(text, req.context.params["export_id"], utc_now())
@@ -118,7 +118,7 @@ class PollingBearer(Bearer):
 
 @dataclass(frozen=True, slots=True)
 class SharedSecret:
-    """Requires the secret of one integration in one header, and a client address in `networks` if there are any."""
+    """Requires the secret of one integration in one header, and a client address in `networks` unless that is empty."""
 
     header: str
     integration: Integration
@@ -137,11 +137,14 @@ class SharedSecret:
         return SharedSecretPrincipal(self.integration.value)
 
     def _require_network(self, req: falcon.Request) -> None:
-        """Raise Forbidden for another network; after the secret, so that only its holder can find out which are allowed."""
+        """Raise Forbidden for a client outside `networks`.
+
+        Call this after the check of the secret, so that only its holder can find out which networks are allowed.
+        """
         address = client_address(req, self.trusted_proxies)
         if address is None or not is_in(address, self.networks):
             _note(req, "X-Forwarded-For", CredentialFault.OTHER_NETWORK)
-            # A rate limit of its own: requests with a stolen secret must not use up the provider's.
+            # These requests have their own rate limit: requests with a stolen secret must not use up the provider's limit.
             req.context.principal = SharedSecretPrincipal(f"{self.integration.value}:other_network")
             raise Forbidden(
                 "This client's network is not allowed; the operator allows networks with "
@@ -182,10 +185,11 @@ class StorefrontSignature:
 def require_project_role(
     principal: TokenPrincipal, ability: Ability | None, ids: Mapping[str, str], *, allows_project_roles: bool
 ) -> None:
-    """Raise unless a role of the caller gives `ability` for the record that a route names; a role in the account does.
+    """Raise unless the caller's role gives `ability` for the record that a route names.
 
-    `allows_project_roles` says that the route is for such callers at all: its responder shows no other project's records.
-    Raises NotFound for a record of a project without a role, Forbidden for a role that lacks the ability.
+    A role in the whole account always does. `allows_project_roles` says whether users with roles in single projects may use
+    the route at all; the responder of such a route returns no records of other projects. Raises NotFound for a record of a
+    project without a role, Forbidden for a role that lacks the ability.
     """
     roles = principal.projects
     if roles is None:
@@ -203,9 +207,9 @@ def require_project_role(
 
 
 def is_of_another_site(req: falcon.Request) -> bool:
-    """Return whether a page of another site made a browser send the request; it then carries no credential of the user.
+    """Return whether a page of another site made a browser send the request, which then carries no credential of the user.
 
-    Such requests do not count as failed authentications: otherwise a page could block the address of everybody who opens it.
+    Such requests do not count as failed authentications. Otherwise a page could block the address of everyone who opens it.
     """
     is_missing = req.context.fault.code == CredentialFault.MISSING
     return is_missing and req.get_header("Sec-Fetch-Site") in {"cross-site", "same-site"}
@@ -218,29 +222,29 @@ def is_signed(body: bytes, signature: str, secret: bytes) -> bool:
 
 
 def _fault(submitted: str | None) -> CredentialFault:
-    """Return the fault of a rejected credential, judged by its form alone."""
+    """Return the fault of a rejected credential, using only the credential's form."""
     if not submitted:
         return CredentialFault.MISSING
     return CredentialFault.TWICE if _TWICE in submitted else CredentialFault.WRONG
 
 
 def _note(req: falcon.Request, header: str, fault: CredentialFault) -> None:
-    """Note the fault for the operator; the client gets the same response for every fault."""
+    """Record the fault for the operator; the client gets the same response for every fault."""
     req.context.fault = RejectedField(f"/{header}", fault.value)
 
 
 def _signature_bytes(text: str) -> bytes | None:
-    # Hex first: its digits are base64 too, of other bytes and too many.
+    # Check for hex first: hex digits are also valid base64, but decode to other bytes.
     if _HEX_SHA256.fullmatch(text):
         return bytes.fromhex(text)
     try:
         return base64.b64decode(text, validate=True)
-    except ValueError:  # binascii's error is one; another one comes for text that is not ASCII
+    except ValueError:  # binascii.Error is a ValueError, and text that is not ASCII raises a plain ValueError
         return None
 
 
 def _same(submitted: str, expected: str) -> bool:
-    # WSGI gives header bytes as latin-1; the secret was typed as UTF-8. Digests make both one length.
+    # WSGI decodes header bytes as latin-1; the secret is text that clients send as UTF-8. Digests have equal lengths.
     ours = hashlib.sha256(expected.encode()).digest()
     theirs = hashlib.sha256(submitted.encode("latin-1", "replace")).digest()
     return hmac.compare_digest(ours, theirs)

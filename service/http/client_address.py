@@ -1,4 +1,4 @@
-"""The client address: failed authentications are counted for it, and email webhooks may be limited to some.
+"""The client address: failed authentications are counted for it, and email webhooks may be limited to some networks.
 
 Only entries of `X-Forwarded-For` that a trusted proxy wrote are used.
 """
@@ -10,17 +10,17 @@ import falcon
 
 from schemas.url_policy.policy import Address, Network
 
-#: The prefix of one subscriber, who can use every address within it.
+#: The prefix length of one subscriber, who can use every address within the prefix.
 _IPV6_PREFIX: Final = 64
-#: The prefixes of one network, whose customer can use many addresses or many subnets.
+#: The prefix lengths of one network, whose customer can use many addresses or many subnets.
 _IPV4_NETWORK: Final = 24
 _IPV6_NETWORK: Final = 48
-#: Peers of a unix socket have no address and count as one.
+#: The key of unix socket peers, which have no address and count as one client.
 _NO_ADDRESS: Final = "local"
 
 
 def counted_address(req: falcon.Request, trusted_proxies: tuple[Network, ...]) -> str:
-    """Return the key of a client's address: a whole IPv4 address, a /64 of IPv6, or one key for all unix socket peers."""
+    """Return the key of a client's address: an IPv4 address, a /64 of IPv6, or one key for all unix socket peers."""
     address = client_address(req, trusted_proxies)
     if address is None:
         return _NO_ADDRESS
@@ -30,7 +30,7 @@ def counted_address(req: falcon.Request, trusted_proxies: tuple[Network, ...]) -
 
 
 def counted_network(req: falcon.Request, trusted_proxies: tuple[Network, ...]) -> str:
-    """Return the key of the network that a client's address is in: a /24 of IPv4, a /48 of IPv6, or one for unix sockets."""
+    """Return the key of a client's network: a /24 of IPv4, a /48 of IPv6, or one key for all unix socket peers."""
     address = client_address(req, trusted_proxies)
     if address is None:
         return _NO_ADDRESS

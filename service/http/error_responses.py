@@ -1,7 +1,7 @@
-"""Sends every error, of every route and of the framework, with one body.
+"""Sends every error, of every route and of the framework, in the same format.
 
-Each code has one HTTP status. `application/problem+json` (RFC 9457) is served if `Accept` asks for it. A response never
-holds a stack trace, a submitted value or a request header.
+Each code has one HTTP status. `application/problem+json` (RFC 9457) is served if `Accept` prefers it. A response never
+contains a stack trace, a submitted value or a request header.
 """
 
 import json
@@ -34,13 +34,13 @@ STATUS: Final[Mapping[str, int]] = {
     "SERVICE_UNAVAILABLE": 503,
 }
 
-#: A restart of the database takes seconds; a person has to free a full disk.
+#: Seconds in Retry-After. A restart of the database takes seconds, but a person has to free a full disk.
 _OUTAGE_RETRY_S: Final = 5
 _FULL_DISK_RETRY_S: Final = 60
 
 PROBLEM_JSON: Final = "application/problem+json"
 
-#: The errors of the framework as our own.
+#: Our errors for the framework's statuses.
 _FRAMEWORK: Final[Mapping[int, type[errors.RiskRelayError]]] = {
     404: errors.NotFound,
     405: errors.MethodNotAllowed,
@@ -56,15 +56,15 @@ _SUCCESS_HEADERS: Final = ("Location", "ETag", "Link", "Retry-After", "Idempoten
 _log: Final = logging.getLogger(__name__)
 
 
-#: Shows an error as a page, if a page was requested; returns whether it was.
+#: Shows an error as a page if the client requested a page; returns whether it did.
 ShowError = Callable[[falcon.Request, falcon.Response, errors.RiskRelayError], bool]
 
-#: Records an error with its status; never fails.
+#: Records an error with its HTTP status; never fails.
 RecordRejection = Callable[[falcon.Request, errors.RiskRelayError, int], None]
 
 
 def install(app: "falcon.App[Any, Any]", show_error: ShowError | None = None, note: RecordRejection | None = None) -> None:
-    """Handle every error of `app`: those of pages as pages, and each recorded with `note`."""
+    """Handle every error of `app`: `show_error` shows errors of pages as pages, and `note` records each error."""
     handlers = _ErrorHandlers(show_error, note)
     app.add_error_handler(Exception, handlers.broken)
     app.add_error_handler(falcon.HTTPError, handlers.framework_error)
@@ -81,9 +81,9 @@ class _ErrorHandlers:
         self._note = note
 
     def domain_error(self, req: falcon.Request, resp: falcon.Response, error: errors.RiskRelayError, params: object) -> None:
-        """Handle an error of the domain."""
+        """Handle an error that our own code raised."""
         if error.code == errors.RiskRelayError.code:
-            # A mistake of the operator, such as a wrong encryption key: the log names it, the response does not.
+            # A mistake of the operator, such as a wrong encryption key: the log contains the cause, the response does not.
             self.broken(req, resp, error, params)
             return
         self._send_error(req, resp, error)
@@ -92,7 +92,7 @@ class _ErrorHandlers:
         """Handle an error of the framework."""
         kind = _FRAMEWORK.get(error.status_code)
         if kind is None:
-            # 400s of the framework: a path or query that does not decode, a header that does not parse.
+            # A 400 of the framework: a path or query that cannot be decoded, or a header that cannot be parsed.
             kind = errors.ValidationFailed if error.status_code < 500 else errors.RiskRelayError
         if error.headers:
             resp.set_headers(error.headers)

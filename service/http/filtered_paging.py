@@ -1,6 +1,6 @@
-"""Lists in pages with the filters of `schemas.triage` and `?sort=`, besides `?limit=` and `?cursor=`.
+"""Lists in pages with the filters of `schemas.triage` and `?sort=`, in addition to `?limit=` and `?cursor=`.
 
-A cursor belongs to the filters and the order that it was created for; with others it is refused.
+A cursor is valid only with the filters and the order that it was created for.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,7 +24,7 @@ Query = TypeVar("Query", ExportQuery, FindingQuery)
 
 @dataclass(frozen=True, slots=True)
 class FilteredPageRequest(Generic[Query]):
-    """The requested part of the list; `parameters` are the filters and the order as they were given."""
+    """The requested part of a list; `parameters` are the filters and the order as the client sent them."""
 
     query: Query
     sort: ExportSort
@@ -35,7 +35,7 @@ class FilteredPageRequest(Generic[Query]):
 
     @property
     def fetch_limit(self) -> int:
-        """How many records to query: one more than are shown, to find out whether there is a next page."""
+        """How many records to query: one more than the page shows, to find out whether there is a next page."""
         return self.limit + 1
 
 
@@ -46,7 +46,7 @@ def read_filtered_page(
     parameters: Iterable[str],
     query_from: Callable[[Mapping[str, str], int], Query],
 ) -> FilteredPageRequest[Query]:
-    """Read which of the records are requested that a caller may see with `ability`.
+    """Read the requested page of the records that a caller may see with `ability`.
 
     `parameters` names the filters, which `query_from` reads, and `sort` and `facets` if the list has them. Raises
     ValidationFailed with every problem.
@@ -82,7 +82,7 @@ def send_filtered_page(
     last: ListPosition | None,
     **more: Any,
 ) -> None:
-    """Send a page of the list at `url`, which ends at `last` if another one follows; `more` are further members."""
+    """Send a page of the list at `url`; `last` is its last position if another page follows; `more` are further members."""
     cursor = None
     if last is not None:
         cursor = encode_cursor(page.query, page.sort, last)

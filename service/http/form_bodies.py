@@ -1,4 +1,4 @@
-"""The forms of browsers, read within a limit of bytes: fields alone, or with one file (`multipart/form-data`)."""
+"""Reads the forms of browsers up to a maximum size: fields alone, or fields with one file (`multipart/form-data`)."""
 
 from io import BytesIO
 from typing import Final
@@ -12,14 +12,14 @@ from schemas.base.fields import problem
 from service.http.limits.large_body_limiter import ByteBudget
 from service.http.request_body import read_body
 
-#: The longest field is a description: 20,000 characters, each of which a form writes with up to 12 bytes.
+#: Maximum size of a form. The longest field is a description of 20,000 characters; encoding uses up to 12 bytes for each.
 MAX_FORM_BYTES: Final = 256 * 1024
-#: The largest form has a check box for each ticket of a page, and a few fields.
+#: Maximum number of fields. The largest form has a check box for each ticket of a page, and a few more fields.
 MAX_FORM_FIELDS: Final = 100
-#: The fields beside the file, and what separates them.
+#: Maximum size of a multipart body without its file: the other fields and the boundaries.
 MAX_OTHER_BYTES: Final = 64 * 1024
 _MAX_FIELDS: Final = 20
-#: The code of a form that cannot be read.
+#: The problem code of a form that cannot be read.
 _MALFORMED: Final = "malformed_form"
 _URLENCODED: Final = "application/x-www-form-urlencoded"
 _MULTIPART: Final = "multipart/form-data"
@@ -29,7 +29,7 @@ _OPTIONS.max_body_part_buffer_size = MAX_OTHER_BYTES
 
 
 class MultipartFields(dict[str, str]):
-    """The fields of a form, with its file; without one, `content` is empty."""
+    """The fields of a form, with its file; `content` is empty if the form has no file."""
 
     file_name = ""
     content = b""
@@ -56,7 +56,7 @@ def read_urlencoded(req: falcon.Request) -> dict[str, str]:
 
 
 def read_multipart(req: falcon.Request, max_file_bytes: int, budget: ByteBudget) -> MultipartFields:
-    """Read a form with a file of at most `max_file_bytes`; what has arrived counts against `budget` until the response.
+    """Read a form with a file of at most `max_file_bytes`; received bytes count against `budget` until the response.
 
     Raises PayloadTooLarge, RequestTimeout, UnsupportedMediaType, ValidationFailed, LargeBodyOverload.
     """
@@ -87,7 +87,7 @@ def read_multipart(req: falcon.Request, max_file_bytes: int, budget: ByteBudget)
 
 
 def _name_of(part: BodyPart) -> str:
-    """Return the name of a file without its folders, which some browsers send."""
+    """Return the name of a file without the folders that some browsers send."""
     return (part.filename or "").replace("\\", "/").rpartition("/")[2]
 
 

@@ -1,8 +1,9 @@
 """Runs a request's work once per key; the key, the work and the stored response commit in one transaction.
 
-The key is the client's `Idempotency-Key`; without one, the natural key of what the request is about, if it has one.
+The key is the client's `Idempotency-Key`. Without that header, the key is the natural key of the request's subject, if there
+is one.
 
-Errors are not stored: they raise, and the transaction rolls back with the key.
+Errors are not stored: they roll the transaction back, including the key.
 """
 
 import hashlib
@@ -26,7 +27,7 @@ from storage.exports import idempotency
 _KEY: Final = re.compile(r"[\x20-\x7e]{1,255}")
 REPLAYED: Final = "Idempotency-Replayed"
 
-#: json.dumps would build such an encoder for every response.
+#: Kept, because json.dumps would create such an encoder for every response.
 _encode: Final = json.JSONEncoder(ensure_ascii=False).encode
 
 _Result = TypeVar("_Result")
@@ -36,7 +37,8 @@ _Result = TypeVar("_Result")
 class ApiResponse:
     """A responder's result: a status, a JSON body, headers to store with it, and ids for the log.
 
-    `secrets` replace members of the body in the first response, and are neither stored nor part of a repeated response.
+    `secrets` replace members of the body in the first response. They are not stored, and a replayed response does not
+    contain them.
     """
 
     status: int
@@ -47,15 +49,15 @@ class ApiResponse:
 
     @property
     def shown(self) -> str:
-        """The body of the first response."""
+        """The body of the first response, with the secrets."""
         return _encode({**self.body, **self.secrets})
 
 
 class IdempotentExecutor:
-    """Runs the work of POST and PATCH requests, once per key, and sends the response."""
+    """Runs the work of POST and PATCH requests once per key, and sends the response."""
 
     def __init__(self, ttl: timedelta) -> None:
-        #: How long a key holds.
+        #: How long a key and its response are kept.
         self.ttl = ttl
 
     def respond(
@@ -68,9 +70,9 @@ class IdempotentExecutor:
     ) -> None:
         """Run `work` in a transaction, or replay the response stored for the same key and payload.
 
-        `before_transaction` is work that waits for the network; a replay skips it. A request without a key is a repeat for
-        `NATURAL_KEY_TTL` if it has the same `natural_key`. A dry run rolls everything back and responds with 200.
-        Raises ValidationFailed for a malformed key, IdempotencyConflict, IdempotencyInProgress.
+        `before_transaction` is work that waits for the network; a replay skips it. A request without a key counts as a
+        repeat if a request with the same `natural_key` was made within `NATURAL_KEY_TTL`. A dry run rolls everything back
+        and responds with 200. Raises ValidationFailed for a malformed key, IdempotencyConflict, IdempotencyInProgress.
         """
         request = keyed_request(req)
         if before_transaction is not None and (req.context.is_dry_run or not self._is_stored(request)):
@@ -97,7 +99,7 @@ class IdempotentExecutor:
     def _run_once(
         resp: falcon.Response, request: idempotency.KeyedRequest, ttl: timedelta, work: Callable[[], ApiResponse]
     ) -> None:
-        """Run the work unless its key is known, and send its response or the stored one."""
+        """Run the work unless its key is stored, and send its response or the stored one."""
 
         def once() -> tuple[ApiResponse | None, idempotency.StoredResponse]:
             before = idempotency.begin(request, utc_now(), ttl)
@@ -118,13 +120,13 @@ class IdempotentExecutor:
 
 
 class _RollBack(Exception):
-    """Rolls back a dry run."""
+    """Rolls back the transaction of a dry run."""
 
 
 def run_and_roll_back(work: Callable[[], _Result]) -> _Result:
-    """Return the result of `work`, and roll back its transaction: a dry run. Raises what `work` raises.
+    """Do a dry run: return the result of `work`, and roll back its transaction. Raises what `work` raises.
 
-    `work` must not do what no transaction undoes, such as network requests or wake-ups.
+    `work` must do nothing that a rollback cannot undo, such as network requests or wake-ups.
     """
     with suppress(_RollBack), engine.transaction():
         result = work()
@@ -133,18 +135,22 @@ def run_and_roll_back(work: Callable[[], _Result]) -> _Result:
 
 
 def request_digest(req: falcon.Request) -> str | None:
-    """Return 64 hex digits that every repeat of a keyed request shares; None without a key."""
+    """Return 64 hex digits that are the same for every repeat of a keyed request; None without a key."""
     request = keyed_request(req)
     return None if request is None else hashlib.sha256(repr(request).encode()).hexdigest()
 
 
 def stored(response: ApiResponse) -> idempotency.StoredResponse:
-    """Return the form in which a response is stored and repeated, without its secrets."""
+    """Return a response as it is stored and replayed, without its secrets."""
     return idempotency.StoredResponse(response.status, dict(response.headers), _encode(response.body))
 
 
 def keyed_request(req: falcon.Request) -> idempotency.KeyedRequest | None:
-    """Fingerprint the canonical JSON of the parsed body and the path, which holds the ids; None without a key."""
+    """Return the request's key with a digest of its payload; None without a key.
+
+    The digest covers the canonical JSON of the parsed body, and the path, which contains the ids. Raises ValidationFailed
+    for a malformed key.
+    """
     key = req.get_header("Idempotency-Key")
     if key is None:
         return None

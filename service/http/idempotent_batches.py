@@ -1,6 +1,6 @@
-"""Does the work of requests that arrive at the same moment in one transaction, together with their keys and responses.
+"""Processes concurrent requests in one transaction, together with their keys and responses.
 
-A request alone, a repeated one, and every request of a batch in which one fails are handled one by one.
+A request that arrives alone, a repeated request, and every request of a batch in which one fails are processed one by one.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -17,7 +17,7 @@ from storage.exports import idempotency
 
 
 class _KeyedWork(NamedTuple):
-    """A request, its key, and its subject."""
+    """A request, its key, and its subject, such as the id of an export."""
 
     req: falcon.Request
     key: idempotency.KeyedRequest | None
@@ -25,17 +25,17 @@ class _KeyedWork(NamedTuple):
 
 
 class _Done(NamedTuple):
-    """A response of a batch, and its form in the database."""
+    """A response of a batch, and the form in which it is stored."""
 
     response: ApiResponse
     stored: idempotency.StoredResponse
 
 
 class IdempotentBatches:
-    """Answers the POST requests of one route, whose responses have no secrets.
+    """Responds to the POST requests of one route; their responses must contain no secrets.
 
-    `together` does the work of several requests of a group in the caller's transaction, and returns a response for each, or
-    raises. The requests of a group have the same principal.
+    `together` does the work of several requests of a group in the caller's transaction. It returns a response for each
+    request, or raises. The requests of a group have the same principal.
     """
 
     def __init__(
@@ -56,12 +56,16 @@ class IdempotentBatches:
             send(resp, done.stored.status, done.stored.headers, done.stored.body)
 
     def _run(self, wanted: Sequence[_KeyedWork]) -> list[_Done | None]:
-        """Process in one transaction the first request of each subject and key, unless its key is known; None for others."""
+        """Process the first request of each subject and key in one transaction, and return the responses.
+
+        The response is None for a request that must run alone: a later one with the same subject or key, or one with a
+        stored key.
+        """
         first: list[int] = []
         seen: set[tuple[str, str]] = set()
         for number, each in enumerate(wanted):
-            # Keys are compared without their payload: a request that reuses a key runs alone, and fails there if the payload
-            # differs.
+            # Only the keys are compared, not the payloads: a request that reuses a key runs alone, and fails then if its
+            # payload differs.
             marks = {("subject", each.subject)} | ({("key", each.key.key)} if each.key else set())
             if seen.isdisjoint(marks):
                 first.append(number)

@@ -1,7 +1,10 @@
-"""Lists in pages, newest first: `?limit=` and `?cursor=` in, `{"items": …, "next_cursor": …}` and `Link: rel="next"` out.
+"""Lists in pages, newest first.
 
-A cursor holds the last id of the page and a version, so that its format can change; it reveals nothing new to its owner. The
-next page starts after that id, whatever was added or removed meanwhile. Invalid parameters are rejected and never repeated.
+Requests have `?limit=` and `?cursor=`; responses have `{"items": …, "next_cursor": …}` and `Link: rel="next"`.
+
+A cursor contains the last id of the page, and a version, so that its format can change; it reveals nothing new to its owner.
+The next page starts after that id, even if records were added or removed in the meantime. Invalid parameters are rejected,
+and their values are never repeated in the response.
 """
 
 import base64
@@ -19,23 +22,26 @@ from schemas.base.fields import MAX_ID, problem
 from storage.db import identifiers
 
 DEFAULT_LIMIT: Final = 50
-#: A page of exports is a few hundred kilobytes then.
+#: Maximum number of entries on a page. A page of this many exports is a few hundred kilobytes.
 MAX_LIMIT: Final = 200
 
 
 _VERSION: Final = "1:"
 _WHOLE_NUMBER: Final = re.compile(r"-?[0-9]+")
 _NUMBER: Final = re.compile(r"[1-9][0-9]{0,18}")
-#: A longer number is over the limit in any case, and may be too long for int().
+#: A longer number is always over the limit, and may be too long for int().
 _MAX_DIGITS: Final = 9
 
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """Contains every text that meets a condition: the values of a filter that are too many to name; `words` describe it."""
+    """A container of every text that meets a condition; `words` describe these texts.
+
+    It contains the allowed values of a filter that has too many values to list.
+    """
 
     condition: Callable[[str], object]
-    #: What is wrong with any other text.
+    #: The problem code for any other text.
     code: str = "not_allowed"
     words: str = ""
 
@@ -43,7 +49,7 @@ class Matching:
         return isinstance(text, str) and bool(self.condition(text))
 
 
-#: Contains the ids of rows; a larger number does not fit into the database's integer.
+#: Accepts the ids of rows; a larger number does not fit into the database's integer.
 NUMBERS: Final = Matching(lambda text: _NUMBER.fullmatch(text) and int(text) <= MAX_ID, words="a number, such as 7")
 
 
@@ -53,19 +59,19 @@ class PageRequest:
 
     limit: int = DEFAULT_LIMIT
     before: str | None = None
-    #: The filters that were given, by name.
+    #: The filters in the request, by name.
     filters: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def fetch_limit(self) -> int:
-        """How many entries to query: one more than are shown, to find out whether there is a next page."""
+        """How many entries to query: one more than the page shows, to find out whether there is a next page."""
         return self.limit + 1
 
 
 def read_page(req: falcon.Request, prefix: str, filters: Mapping[str, Container[str]] | None = None) -> PageRequest:
-    """Read the requested page of a list of `prefix` ids.
+    """Read the requested page of a list whose ids have the prefix `prefix`.
 
-    `filters` names further parameters and their allowed values. Raises ValidationFailed with every problem, on `/limit`,
+    `filters` contains further parameters with their allowed values. Raises ValidationFailed with every problem, on `/limit`,
     `/cursor` or `/<filter>`.
     """
     return _page(req, lambda last_id: identifiers.is_id(prefix, last_id), filters)
@@ -77,7 +83,7 @@ def read_numbered_page(req: falcon.Request, filters: Mapping[str, Container[str]
 
 
 def send_page(resp: falcon.Response, url: str, page: PageRequest, records: Sequence[Mapping[str, Any]]) -> None:
-    """Send a page of the list at `url`; `records` are up to `page.fetch_limit` of them, each with its `id`."""
+    """Send a page of the list at `url`; `records` are up to `page.fetch_limit` records, each with its `id`."""
     ids = [record["id"] for record in records]
     query, cursor = next_page(page, ids), None
     if query is not None:
@@ -87,7 +93,7 @@ def send_page(resp: falcon.Response, url: str, page: PageRequest, records: Seque
 
 
 def send_record(resp: falcon.Response, record: Mapping[str, Any]) -> None:
-    """Send a JSON object."""
+    """Send a record as a JSON object."""
     resp.content_type = falcon.MEDIA_JSON
     resp.data = json.dumps(record, ensure_ascii=False).encode()
 
@@ -100,7 +106,7 @@ def next_page(page: PageRequest, ids: Sequence[str]) -> str | None:
 
 
 def read_limit(req: falcon.Request, problems: list[FieldProblem]) -> int:
-    """Read `?limit=`; adds to `problems` where it is none."""
+    """Return `?limit=`, or the default; add a problem to `problems` if the parameter is invalid."""
     text = read_text(req, "limit")
     if text is None:
         return DEFAULT_LIMIT
@@ -114,7 +120,7 @@ def read_limit(req: falcon.Request, problems: list[FieldProblem]) -> int:
 
 
 def read_text(req: falcon.Request, name: str) -> str | None:
-    """Return a parameter's value; a repeated parameter has no allowed value."""
+    """Return a parameter's value, or None if it is absent. For a repeated parameter, return "", which no filter allows."""
     value = req.params.get(name)
     return "" if isinstance(value, list) else value
 
@@ -134,7 +140,7 @@ def _before(req: falcon.Request, is_id: Callable[[str], bool], problems: list[Fi
     if text is None:
         return None
     last_id = _id_in(text)
-    # A cursor with another encoding was not created here.
+    # Another encoding of the same id was not created by this service.
     if not is_id(last_id) or _cursor(last_id) != text:
         problems.append(problem("/cursor", "invalid_cursor"))
     return last_id

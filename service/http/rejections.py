@@ -1,8 +1,9 @@
 """Records the newest rejected request of each inbound source, so that an operator sees why nothing arrives.
 
-Recording costs a rejected request one entry in memory, an accepted one nothing, and keeps no submitted value. A thread
-writes at once, then at most every PAUSE_S seconds, and only the newest rejection of each source. While the database is down
-or locked the newest rejection waits, and no request waits for it; what waits when the process ends is lost.
+Recording adds one entry in memory for a rejected request, costs an accepted request nothing, and keeps no submitted value. A
+thread writes the first rejection at once, then the newest rejection of each source at most every PAUSE_S seconds. While the
+database is down or locked, the newest rejections wait, and no request waits for them. Rejections that are not yet written
+when the process ends are lost.
 """
 
 import logging
@@ -19,11 +20,11 @@ from schemas.intake.sources import InboundSource, RejectedField, Rejection
 from storage.db.engine import OUTAGES
 from storage.intake import rejections
 
-#: Soon enough for an operator who tests a sender, and no load in a flood: one write of a few rows.
+#: Soon enough for an operator who tests a sender, and little load in a flood of requests: one write of a few rows.
 PAUSE_S: Final = 3.0
-#: A body can have thousands of problems; the first ones show what is wrong with its sender.
+#: A body can have thousands of problems; the first ones show what is wrong with the sender.
 MAX_REPORTED_PROBLEMS: Final = 10
-#: A request for an unknown path or method is not a rejection of a sender.
+#: Codes for an unknown path or method. These requests do not count as rejections of a source.
 _OF_NOBODY: Final = frozenset({"NOT_FOUND", "METHOD_NOT_ALLOWED"})
 
 _log: Final = logging.getLogger(__name__)
@@ -38,7 +39,7 @@ class RejectionRecorder:
         self._newest: dict[InboundSource, Rejection] = {}
         self._lock = threading.Lock()
         self._noted = threading.Event()
-        #: Whether the next rejection starts the thread.
+        #: Whether the next rejection must start the thread.
         self._starts = False
 
     def watch(self, resources: Iterable[Any]) -> None:
@@ -59,24 +60,24 @@ class RejectionRecorder:
             try:
                 threading.Thread(target=self._write_forever, name="rejections", daemon=True).start()
             except RuntimeError:
-                # The system has no thread left; the next rejection tries again.
+                # The system cannot start another thread. The next rejection tries again.
                 self._starts = True
                 _log.exception("rejections are not written")
 
     def start(self) -> None:
-        """Write from now on, for the life of the process and of those that it forks before the first rejection."""
-        # No thread yet: a fork would leave it behind.
+        """Enable writing in this process, and in the processes that it forks before the first rejection."""
+        # The thread starts later, because a fork would not copy it to the child.
         self._starts = True
 
     def write(self) -> bool:
-        """Write the rejections noted since the last call; return whether that succeeded."""
+        """Write the rejections that were recorded since the last call; return whether that succeeded."""
         with self._lock:
             taken, self._newest = self._newest, {}
             self._noted.clear()
         try:
             rejections.record(taken.values())
         except OUTAGES:
-            # Other queries log the outage; this would repeat it at every interval.
+            # Other queries already log the outage. Logging it here would repeat the message at every interval.
             with self._lock:
                 self._newest = {**taken, **self._newest}
             self._noted.set()

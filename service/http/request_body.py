@@ -1,4 +1,4 @@
-"""Reads the body of a request, JSON or form, within a limit of bytes."""
+"""Reads the body of a request, JSON or form, up to a maximum size."""
 
 from typing import Any, Final
 
@@ -8,7 +8,7 @@ from schemas.base.errors import PayloadTooLarge, RequestTimeout, ValidationFaile
 from schemas.base.fields import problem
 from service.http.limits.large_body_limiter import LARGE_BYTES, ByteBudget
 
-#: A body is read in pieces of this size, so that an excess over the limit is noticed before much more is read.
+#: A body is read in chunks of this size, so that little more than the limit is read of a body that is too large.
 _CHUNK_BYTES: Final = 64 * 1024
 
 
@@ -19,10 +19,10 @@ def read_body(
     too_large: str = "",
     malformed: str = "malformed_json",
 ) -> bytes:
-    """Read the body up to the limit; one without a length is chunked, not empty.
+    """Read the body up to the limit; a body without a length is chunked, not empty.
 
-    What has arrived of a large body counts against `budget` until `release`. Raises PayloadTooLarge with the message
-    `too_large`, ValidationFailed with the code `malformed` for a body that breaks off, RequestTimeout, LargeBodyOverload.
+    Received bytes of a large body count against `budget` until `release`. Raises PayloadTooLarge with the message
+    `too_large`, ValidationFailed with the code `malformed` for an incomplete body, RequestTimeout, LargeBodyOverload.
     """
     length = req.content_length
     if (length or 0) > max_bytes:
@@ -39,13 +39,13 @@ def read_body(
             budget.reserve(size - (req.context.get("reserved_bytes") or 0))
             req.context.budget, req.context.reserved_bytes = budget, size
     if size < (length or 0):
-        # The part that arrived may be valid JSON, or empty, which some routes accept.
+        # The received part may be valid JSON, or empty, which some routes accept.
         raise ValidationFailed(problem("", malformed))
     return b"".join(chunks)
 
 
 def release(req: falcon.Request) -> None:
-    """Release the budget of a large body."""
+    """Release the reserved budget of a large body."""
     if req.context.get("reserved_bytes"):
         req.context.budget.release(req.context.reserved_bytes)
 
@@ -55,5 +55,5 @@ def _read(stream: Any, size: int, malformed: str) -> bytes:
         return bytes(stream.read(size))
     except TimeoutError:
         raise RequestTimeout from None
-    except Exception:  # noqa: BLE001 - every server has its own errors for it, and some quote the body
+    except Exception:  # noqa: BLE001 - every server has its own errors for a failed read, and some quote the body
         raise ValidationFailed(problem("", malformed)) from None

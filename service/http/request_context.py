@@ -1,7 +1,7 @@
 """Falcon middleware around every request: request id, security headers, access log, metrics, release of the connection.
 
-Requests are counted by method, route and status. A label holds nothing that a client or an account chose: routes are
-templates of the application. Clients can invent methods and paths, so the number of series is bounded.
+Requests are counted by method, route and status. A label contains no value that a client or an account chose: routes are
+templates of the application. Clients can invent methods and paths, so the number of series is limited.
 """
 
 import logging
@@ -22,27 +22,29 @@ from storage.db import engine, identifiers
 
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
-#: The ids in our paths, by their names in the routes.
+#: The prefixes of the ids in our paths, by the names of the route parameters.
 _IDS: Final = {"export_id": identifiers.EXPORT, "target_id": identifiers.TARGET}
-#: 5 ms is a read, 20 ms a write, 0.1 s a slow write, 5 s the wait for a lock, 20 s the slowest ping.
+#: The buckets: 5 ms is a read, 20 ms a write, 0.1 s a slow write, 5 s the wait for a lock, 20 s the slowest ping.
 REQUEST_BUCKETS_S: Final = (0.005, 0.02, 0.1, 0.5, 1, 5, 20)
-#: The labels of an unknown path, and of a request beyond the bound of series.
+#: Label values for an unknown path, and for requests beyond MAX_SERIES.
 UNMATCHED: Final = "unmatched"
 OTHER: Final = "other"
-#: Methods with a label of their own; clients can invent others.
+#: Methods that have their own label value; clients can invent other methods.
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 #: Methods that Falcon's router knows.
 _ROUTED_METHODS: Final = frozenset(falcon.COMBINED_METHODS) - {"WEBSOCKET"}
-#: The most series in one process. Each route has a few; a client that tries every method on every route cannot add more.
+#: Maximum number of series in one process. Each route has a few. A client that tries every method on every route cannot add
+#: more.
 MAX_SERIES: Final = 600
 
 _log: Final = logging.getLogger(__name__)
 
 
 class ServiceRequest(falcon.Request):
-    """A request; a method that clients invent is handled, counted and logged like TRACE, which no route has.
+    """A request. A method that a client invents is handled, counted and logged like TRACE, which no route has.
 
-    Falcon has 405 for the methods that it knows, 400 for others, and runs no middleware for its own `WEBSOCKET`.
+    Falcon responds with 405 to the methods that it knows and with 400 to others, and runs no middleware for its own method
+    `WEBSOCKET`.
     """
 
     __slots__ = ()
@@ -54,12 +56,12 @@ class ServiceRequest(falcon.Request):
 
     @property
     def accept(self) -> str:
-        """The Accept header in lower case: Falcon compares media types by case, HTTP does not."""
+        """The Accept header in lower case: Falcon compares media types case-sensitively, HTTP does not."""
         return super().accept.lower()
 
 
 class RequestMetrics:
-    """Counts responses, at a few microseconds each; a failure to count fails no request."""
+    """Counts responses, which takes a few microseconds each. If counting fails, the request does not fail."""
 
     def __init__(self) -> None:
         self._total = Counter(
@@ -72,18 +74,18 @@ class RequestMetrics:
             buckets=REQUEST_BUCKETS_S,
             registry=None,
         )
-        #: The series of each kind of response: looking one up by its labels costs more than counting.
+        #: The series of each kind of response; finding a series by its labels takes longer than counting.
         self._bound: dict[tuple[str, str | None, int], _Series] = {}
 
     def count(self, method: str, route: str | None, status: int, seconds: float) -> None:
-        """Count one response; `route` is the template of the application, None for an unknown path."""
+        """Count one response; `route` is the application's route template, None for an unknown path."""
         series = self._bound.get((method, route, status)) or self._bind(method, route, status)
         series.add()
         series.observe(seconds)
 
     def _bind(self, method: str, route: str | None, status: int) -> "_Series":
         if method not in _METHODS:
-            # Not cached: a client can invent any number.
+            # Not cached: a client can invent any number of methods.
             return self._series(OTHER, UNMATCHED, str(status))
         if len(self._bound) >= MAX_SERIES:
             return self._series(OTHER, UNMATCHED, OTHER)
@@ -92,7 +94,7 @@ class RequestMetrics:
     def _series(self, method: str, route: str, status: str) -> "_Series":
         try:
             return _Series(self._total.labels(method, route, status).inc, self._seconds.labels(route).observe)
-        except OSError as failed:  # the folder was removed after the start
+        except OSError as failed:  # the metrics folder was removed after the start
             _log.warning("requests are not counted", extra={"route": route, "error": type(failed).__name__})
             return _UNCOUNTED
 
@@ -108,33 +110,34 @@ _UNCOUNTED: Final = _Series(lambda: None, lambda _: None)
 
 
 class RequestContext:
-    """Prepares every request, and finishes every response."""
+    """Prepares every request and finishes every response."""
 
     def __init__(self, requests: RequestMetrics) -> None:
         self._requests = requests
 
     def process_request(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Accept or create the request id before anything can fail."""
-        # From the environment: `get_header` takes ten times as long to find none, for every request.
+        """Accept or create the request id, before anything can fail."""
+        # Read from the environment, because for a missing header, which is the usual case, `get_header` takes ten times as
+        # long.
         offered = req.env.get("HTTP_X_REQUEST_ID", "")
         is_fit = bool(offered) and _REQUEST_ID.fullmatch(offered) is not None
         request_id = offered if is_fit else identifiers.new_id(identifiers.REQUEST, utc_now())
         context = req.context
         context.request_id = request_id
         context.began_at = time.perf_counter()
-        # Every log line and error report until the response carries the request id.
+        # Every log line and error report until the response contains the request id.
         logs.set_context(request_id=request_id)
         context.span = tracing.request_began(req.method, req.env.get("HTTP_TRACEPARENT"))
         resp.set_header("X-Request-Id", request_id)
         resp.set_headers(SAFE_HEADERS)
         if req.path.startswith("//"):
-            # The router collapses repeated slashes; a proxy that protects /metrics may not.
+            # The router collapses repeated slashes, but a proxy that protects /metrics may not.
             raise NotFound
 
     def process_resource(
         self, _req: falcon.Request, _resp: falcon.Response, _resource: Any, params: Mapping[str, str]
     ) -> None:
-        """Log the ids in the path; what does not have the form of an id is the client's own text."""
+        """Log the ids in the path. A parameter that does not have the form of an id is client text, so it is not logged."""
         if params:
             named = {name: value for name, value in params.items() if name in _IDS and identifiers.is_id(_IDS[name], value)}
             logs.add_context(**named)
@@ -142,7 +145,7 @@ class RequestContext:
     def process_response(self, req: falcon.Request, resp: falcon.Response, resource: Any, _req_succeeded: bool) -> None:
         """Release the connection, count the response, and write the access log.
 
-        The log names the caller and the route, never the path, the query or a header.
+        The log contains the caller and the route, never the path, the query or a header.
         """
         engine.release()
         route = req.uri_template if resource is not None else None

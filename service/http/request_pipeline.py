@@ -1,7 +1,8 @@
-"""The order of checks before any work: size, authentication, rate limit, headers, parsing, schema, forbidden content.
+"""Runs the checks before a responder.
 
-A resource declares its `operations`; this middleware runs the checks of each, and leaves the principal and the checked
-payload in `req.context` for the responder. A method without an operation passes, and gets 405.
+The order is: size, authentication, rate limit, headers, parsing, schema, forbidden content. A resource declares its
+`operations`. This middleware runs the checks of the operation, and stores the principal and the checked payload in
+`req.context` for the responder. A method without an operation is not checked; Falcon responds with 405.
 """
 
 import time
@@ -32,9 +33,9 @@ from service.http.limits.rate_limits import RateLimits
 from service.http.request_body import read_body, release
 from storage.db import engine
 
-#: A request whose body takes longer to arrive is authenticated again: its token may have been revoked meanwhile.
+#: A request whose body takes longer to arrive is authenticated again, because its token may have been revoked in that time.
 REAUTHENTICATE_AFTER_S: Final = 1.0
-#: The values of `?dry_run=`.
+#: The allowed values of `?dry_run=`.
 _DRY_RUN: Final = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -42,9 +43,9 @@ class Body(Enum):
     """The kind of a request's body."""
 
     JSON = auto()
-    #: JSON, or nothing, which means an empty object.
+    #: JSON, or no body, which counts as an empty object.
     OPTIONAL = auto()
-    #: JSON whose raw bytes are signed: they are read before `authenticate`, which finds them in `req.context.raw_body`.
+    #: JSON whose raw bytes are signed. They are read before `authenticate`, which finds them in `req.context.raw_body`.
     SIGNED = auto()
 
 
@@ -54,16 +55,16 @@ def _as_it_is(value: Any, _checkpoint: Checkpoint = no_checkpoint) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """The checks before one method of one route."""
+    """The checks before one method of a route."""
 
     authenticate: Authenticate
     form: Form | None = None
     body: Body = Body.JSON
     #: Whether `?dry_run=true` is supported.
     has_dry_run: bool = False
-    #: The part of the body to search for forbidden content, with every member at its own path.
+    #: Returns the part of the body to search for forbidden content, with every member at its own path.
     inspected: Callable[[Any], Any] = _as_it_is
-    #: Work on a valid payload that needs no transaction; the responder gets its result instead of the payload.
+    #: Processes a valid payload without a transaction; the responder gets the result instead of the payload.
     prepare: Callable[[Any, Checkpoint], Any] = _as_it_is
 
 
@@ -77,7 +78,7 @@ class RequestPipeline:
         self._large_bodies = LargeBodyQueue()
 
     def process_resource(self, req: falcon.Request, resp: falcon.Response, resource: Any, params: Mapping[str, Any]) -> None:
-        """Run the checks in order; the first that fails decides the response."""
+        """Run the checks in order; the first failed check determines the response."""
         operations: Mapping[str, Operation] = getattr(resource, "operations", {})
         operation = operations.get(req.method)
         if operation is None:
@@ -93,7 +94,7 @@ class RequestPipeline:
         _check_accept(req)
         req.context.is_dry_run = _is_dry_run(req, operation)
         if operation.form is not None:
-            # A body may take minutes to arrive; connections are few, and none is held meanwhile.
+            # A body may take minutes to arrive. Connections are few, so none is held during this time.
             engine.release()
             body = self._json_body(req, operation)
             with self._large_bodies.slot(req.context.principal.key, len(body)) as yield_to_others:
@@ -119,7 +120,8 @@ class RequestPipeline:
                 self._rate_limits.count_failure(req)
             raise
         except (Forbidden, NotFound, ValidationFailed):
-            # Authenticated, but not allowed, without a role in the project, or with invalid headers: they count, too.
+            # These callers are authenticated, but lack an ability or a role in the project, or sent invalid headers. Their
+            # requests count against the rate limit, too.
             self._spend(req, resp)
             raise
         self._spend(req, resp)
@@ -143,13 +145,13 @@ class RequestPipeline:
             body = self._read(req)
             if not body:
                 return b"{}"
-        # A provider signs bytes, not headers: a signed body may have no type, but not another type.
+        # A provider signs bytes, not headers, so a signed body may have no content type, but not another one.
         if req.get_header("Content-Encoding", default="identity").lower() != "identity":
             raise UnsupportedMediaType("Compressed bodies are not supported; remove Content-Encoding.")
         if media_type != falcon.MEDIA_JSON and (media_type or operation.body is not Body.SIGNED):
             raise UnsupportedMediaType
         body = self._read(req) if body is None else body
-        # Many clients name the type of JSON with every request, also of one without a body.
+        # Many clients send the content type of JSON with every request, even without a body.
         return b"{}" if operation.body is Body.OPTIONAL and not body else body
 
     def _read(self, req: falcon.Request, budget: ByteBudget | None = None) -> bytes:
@@ -172,7 +174,7 @@ def _is_dry_run(req: falcon.Request, operation: Operation) -> bool:
         raise ValidationFailed(problem("/dry_run", "not_supported"))
     asked = req.params["dry_run"]
     if not isinstance(asked, str) or asked not in _DRY_RUN:
-        # A request for a dry run must never do the work, so an unclear value is an error.
+        # A request for a dry run must never do the work, so an unknown value is an error.
         raise ValidationFailed(problem("/dry_run", "not_allowed", ", ".join(_DRY_RUN)))
     return _DRY_RUN[asked]
 

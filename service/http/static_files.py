@@ -1,4 +1,4 @@
-"""Serves the files that pages load, by their names. They contain no data, so no authentication is needed."""
+"""Serves the files that pages load. They contain no data, so no authentication is needed."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -35,5 +35,5 @@ class StaticFiles:
 
 @cache
 def _read(path: Path) -> TaggedBody:
-    """Read a file at its first request: most processes never serve it."""
+    """Read a file at its first request, because most processes never serve it."""
     return tagged(path.read_bytes())

@@ -1,1 +1,1 @@
-"""Limits of requests: how many, how large, and from which addresses."""
+"""Limits for requests: their number, their size, and the failed authentications of an address."""

@@ -1,9 +1,9 @@
-"""Limits large bodies: the bytes that a process buffers, and one at a time being processed.
+"""Limits large bodies: how many bytes a process buffers, and to one body that is processed at a time.
 
-Parsing and checking a megabyte takes up to a second of CPU time and tens of megabytes. A client may send ten a second, and
-every other request would wait. So large bodies are queued and served sender by sender, and the one in progress yields to
-small requests between parts of the work. A body without room, or not served in time, gets 503 and can be retried. Small
-bodies are not counted; the limit on connections bounds them.
+Parsing and checking a megabyte takes up to a second of CPU time and tens of megabytes of memory. A client may send ten a
+second, and every other request would wait. So large bodies are queued, and their senders are served in turn. The body in
+progress yields to small requests between parts of the work. A body that exceeds the buffer, or is not served in time, gets
+503 and can be retried. Small bodies are not counted, because the limit on connections bounds them.
 """
 
 import threading
@@ -16,19 +16,22 @@ from typing import Final
 
 from schemas.base.errors import ServiceUnavailable
 
-#: A body up to this size takes 25 ms at worst; a thousand of them, one per connection, take 16 MiB.
+#: Bodies above this size are large. A body of this size takes 25 ms at worst; a thousand of them, one per connection, take
+#: 16 MiB.
 LARGE_BYTES: Final = 16 * 1024
-#: Large bodies that wait or are processed: sixty of the default maximum size.
+#: Maximum bytes of large bodies that wait or are processed: sixty bodies of the default maximum size.
 MAX_BUFFERED_BYTES: Final = 64 * 1024 * 1024
-#: The same for bodies read before authentication, so that a sender without a secret cannot use up the others' budget.
+#: Maximum bytes of large bodies that are read before authentication. The separate budget keeps a sender without a secret
+#: from using up the other senders' budget.
 MAX_UNAUTHENTICATED_BYTES: Final = 16 * 1024 * 1024
-#: A client that waits longer has disconnected, or soon will.
+#: Maximum wait for a slot. After this time a client has disconnected, or soon will.
 MAX_WAIT_S: Final = 10.0
-#: How long other requests wait at most, unless a single text takes longer: a postback of a hundred issues.
+#: Maximum time that other requests wait before this body yields, unless one text takes longer. A postback of a hundred
+#: issues takes this long.
 _MAX_UNYIELDED_S: Final = 0.02
-#: The time to yield: a poll takes half a dozen iterations of gevent's loop, 2 ms.
+#: Length of a pause: a poll takes half a dozen iterations of gevent's loop, which is 2 ms.
 _YIELD_S: Final = 0.002
-#: A large body takes a second or two.
+#: The value of Retry-After: a large body takes a second or two.
 _RETRY_AFTER_S: Final = 2
 
 
@@ -47,7 +50,7 @@ class ByteBudget:
         self._lock = threading.Lock()
 
     def reserve(self, more_bytes: int) -> None:
-        """Reserve bytes that have arrived. Raises LargeBodyOverload, and reserves none, if they exceed the budget."""
+        """Reserve bytes that have arrived. Raises LargeBodyOverload, without reserving any, if they exceed the budget."""
         with self._lock:
             if self.reserved_bytes + more_bytes > self._most_bytes:
                 raise LargeBodyOverload
@@ -61,21 +64,21 @@ class ByteBudget:
 
 @dataclass(frozen=True, slots=True)
 class BodyBudgets:
-    """The budgets of authenticated senders, and of bodies that must be read to authenticate their sender."""
+    """The budgets of authenticated senders (`known`), and of bodies read before authentication (`unknown`)."""
 
     known: ByteBudget
     unknown: ByteBudget
 
     @classmethod
     def for_bodies_of(cls, max_body_bytes: int) -> "BodyBudgets":
-        """Return budgets that fit at least one body of the installation's maximum size."""
+        """Return budgets with room for at least one body of the installation's maximum size."""
         return cls(
             ByteBudget(max(MAX_BUFFERED_BYTES, max_body_bytes)), ByteBudget(max(MAX_UNAUTHENTICATED_BYTES, max_body_bytes))
         )
 
 
 class LargeBodyQueue:
-    """Lets one large body at a time be processed; senders are served round-robin, each in order of arrival."""
+    """Processes one large body at a time; serves senders round-robin, and the bodies of each in order of arrival."""
 
     def __init__(self, within_s: float = MAX_WAIT_S) -> None:
         self._within_s = within_s
@@ -86,9 +89,9 @@ class LargeBodyQueue:
 
     @contextmanager
     def slot(self, sender: str, body_bytes: int) -> Iterator[Callable[[], None]]:
-        """Wait for a slot if the body is large; yields a function to call between parts of the work.
+        """Wait for a slot if the body is large; yield a function to call between parts of the work.
 
-        The caller holds no database connection. Raises LargeBodyOverload if no slot is free in time.
+        The caller must hold no database connection. Raises LargeBodyOverload if no slot becomes free in time.
         """
         if body_bytes <= LARGE_BYTES:
             yield _go_on
@@ -111,7 +114,7 @@ class LargeBodyQueue:
             return
         with self._lock:
             if mine.is_set():
-                # The slot was granted at this very moment.
+                # The slot was granted just after the wait timed out.
                 return
             self._waiting[sender].remove(mine)
             if not self._waiting[sender]:
@@ -119,7 +122,7 @@ class LargeBodyQueue:
         raise LargeBodyOverload
 
     def _release(self) -> None:
-        """Grant the slot to the next sender's first body, and move that sender to the end. The lock is held."""
+        """Grant the slot to the first body of the next sender, and move that sender to the end. Hold the lock."""
         self._is_busy = bool(self._waiting)
         if self._is_busy:
             sender, line = self._waiting.popitem(last=False)
@@ -133,7 +136,7 @@ def _go_on() -> None:
 
 
 class _YieldPoint:
-    """Yields to other greenlets after each stretch of work; gevent's `sleep(0)` returns before sockets are polled."""
+    """Lets other greenlets run at intervals. It sleeps, because gevent's `sleep(0)` returns before sockets are polled."""
 
     def __init__(self) -> None:
         self._since = time.monotonic()

@@ -1,8 +1,8 @@
 """Rate limits: requests a minute per principal, failed authentications a minute per address, sign-in links per network.
 
-A Redis round trip per request would cost as much as answering a poll. So a process reserves a share of the limit and spends
-it locally; an unspent share lapses with the period, and the limit holds over all processes. A refusal is remembered until
-the window has room again, so that a client over its limit costs least.
+A Redis round trip per request would cost as much as responding to a poll. So a process reserves a share of the limit and
+spends it locally. An unspent share expires with the period, and the limit applies across all processes. A refusal is kept in
+memory until the window has room again, so that a client over its limit costs least.
 """
 
 import hashlib
@@ -21,18 +21,19 @@ from service.http.limits.blocked_addresses import BlockedAddresses
 from service.http.limits.rate_counters import CLOCK_RESOLUTION_S, MAX_CACHED_KEYS, Clock, RateLimitCounters, RateLimitWindow
 from storage.accounts.sign_in_links import LASTS_FOR
 
-#: The period that the settings count by.
+#: The period that the settings refer to: a minute.
 WINDOW_S: Final = 60
 
-#: A reservation is this part of the limit: a second of a minute. Limits below twice this are counted one by one.
+#: A reservation is the limit divided by this: the requests of a second. If the limit is less than twice this, each request
+#: is counted by itself.
 _SHARES: Final = 60
 
-#: Links to one email address that are sent for one network, in the time that a link lasts.
+#: Maximum number of sign-in links for one email address and one network within the lifetime of a link.
 LINKS_OF_NETWORK: Final = 3
 
 
 class RateLimits:
-    """Counts requests and failures; `window_s` and `clock` (monotonic seconds) are for tests that cannot wait a minute."""
+    """Counts requests and failures; tests that cannot wait a minute set `window_s` and `clock` (monotonic seconds)."""
 
     def __init__(self, settings: Settings, window_s: int = WINDOW_S, clock: Clock = time.monotonic) -> None:
         self._requests = RateLimitItemPerSecond(settings.rate_limit_per_minute, window_s)
@@ -41,7 +42,7 @@ class RateLimits:
         self._trusted_proxies = settings.trusted_proxies
         self._clock = clock
         self._counters = RateLimitCounters(settings.redis_url, settings.web_threads, clock)
-        #: The newest MAX_CACHED_KEYS principals, oldest first; a forgotten one reserves again.
+        #: The newest MAX_CACHED_KEYS principals, oldest first; a principal that was dropped reserves again.
         self._reservations: dict[str, _Reservation] = {}
         self._lock = Lock()
         self._links = RateLimitItemPerSecond(LINKS_OF_NETWORK, int(LASTS_FOR.total_seconds()))
@@ -49,23 +50,23 @@ class RateLimits:
         self._addresses = BlockedAddresses(failures, self._counters, clock)
 
     def require_unblocked(self, req: falcon.Request) -> None:
-        """Raise RateLimited for an address that failed to authenticate too often, whatever its credentials are now."""
+        """Raise RateLimited if the request's address failed to authenticate too often, even with correct credentials."""
         if not self._addresses.is_empty:
             self._addresses.require_unblocked(self._address(req))
 
     def require_still_unblocked(self, req: falcon.Request) -> None:
-        """The same for an authenticated request: others from its address may have failed meanwhile. Raises RateLimited."""
+        """Raise RateLimited if requests of the same address failed while this request was authenticated."""
         if not self._addresses.is_empty:
             self._addresses.require_still_unblocked(self._address(req))
 
     def count_failure(self, req: falcon.Request) -> None:
-        """Count a failed authentication of the request's address. Raises RateLimited over the limit."""
+        """Count a failed authentication for the request's address. Raises RateLimited over the limit."""
         self._addresses.count(self._address(req))
 
     def may_request_link(self, req: falcon.Request, email: str) -> bool:
-        """Count a request for a sign-in link to an email address, known or not; return whether its network may have one.
+        """Count a request for a sign-in link to an email address, known or not; return whether it is within the limit.
 
-        Without a limit for each network, one stranger could use up all links of a user.
+        Each network has its own limit. Otherwise one stranger could use up all links of a user.
         """
         digest = hashlib.sha256(email.lower().encode()).hexdigest()
         count, _ = self._counters.take(self._links, "link", f"{counted_network(req, self._trusted_proxies)}:{digest}", 1)
@@ -77,8 +78,8 @@ class RateLimits:
     def spend(self, req: falcon.Request, resp: falcon.Response, principal_key: str) -> None:
         """Count one request of a principal and set the rate limit headers. Raises RateLimited over the limit.
 
-        The headers are those of draft-ietf-httpapi-ratelimit-headers: `r` requests may follow within `t` seconds; on a
-        refusal `t` is the wait. `r` excludes the reservations of other processes.
+        The headers follow draft-ietf-httpapi-ratelimit-headers: `r` more requests are allowed within `t` seconds; on a
+        refusal, `t` is the time to wait. `r` excludes the reservations of other processes.
         """
         status = self._spend(principal_key)
         resp.set_header("RateLimit-Policy", self._policy)
@@ -88,7 +89,7 @@ class RateLimits:
 
     def _spend(self, principal_key: str) -> "_RateLimitStatus":
         reservation = self._reservations.get(principal_key) or self._reservation(principal_key)
-        # Concurrent requests of this principal wait here for one reservation instead of making more.
+        # Concurrent requests of this principal wait here for one reservation instead of each making one.
         with reservation.lock:
             now = self._clock()
             if reservation.is_used_up(now):
@@ -106,12 +107,12 @@ class RateLimits:
 
 
 def _whole_seconds(seconds: float) -> int:
-    """Round up, to at least 1."""
+    """Round up to whole seconds, at least 1."""
     return max(1, math.ceil(seconds))
 
 
 class _RateLimitStatus(NamedTuple):
-    """The result of one request: whether it is refused, how many remain, and for how many seconds that holds."""
+    """The result of one request: whether it is refused, how many requests remain, and for how many seconds this applies."""
 
     is_refused: bool
     remaining: int
@@ -119,7 +120,7 @@ class _RateLimitStatus(NamedTuple):
 
 
 class _Reservation:
-    """The rest of one principal's reservation in this process, or how long it is refused. Use it under its lock."""
+    """The unspent reservation of one principal in this process, or the end of its refusal. Hold `lock` while you use it."""
 
     def __init__(self) -> None:
         self.lock = Lock()
@@ -129,13 +130,14 @@ class _Reservation:
         self._opens_at = -math.inf
 
     def is_used_up(self, now: float) -> bool:
-        """Return whether a new reservation is due: none is left in this period, and no refusal holds."""
+        """Return whether a new reservation is needed: this period's is spent, and no refusal applies."""
         return now >= self._opens_at and (not self._left or now >= self._ends_at)
 
     def renew(self, count: int, window: RateLimitWindow, asked_at: float, responded_at: float) -> None:
-        """Store a reservation; a `count` of 0 refuses until the window has room.
+        """Store a reservation; a `count` of 0 refuses requests until the window has room.
 
-        A reservation ends counted from before the request to Redis, a refusal from after it: both err on the safe side.
+        The end of a reservation is counted from before the request to Redis, and the end of a refusal from after it, so
+        neither exceeds the limit.
         """
         self._left = count
         self._unreserved = max(0, window.remaining - count)
@@ -143,7 +145,7 @@ class _Reservation:
         self._opens_at = -math.inf if count else responded_at + window.opens_in_s + CLOCK_RESOLUTION_S
 
     def spend(self, now: float) -> _RateLimitStatus:
-        """Spend one, if there is one."""
+        """Spend one reserved request and return the status, which is a refusal if none is left."""
         if not self._left:
             return _RateLimitStatus(True, 0, _whole_seconds(self._opens_at - now))
         self._left -= 1
