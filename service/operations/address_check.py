@@ -12,7 +12,7 @@ from schemas.url_policy.target_url import check_url
 
 
 class AddressCheck:
-    """Checks the URL of a target against the policy: its form, and every address that its host resolves to now."""
+    """Checks the URL of a target against the policy: its form and every address that its host currently resolves to."""
 
     def __init__(self, settings: Settings, resolver: DnsResolver) -> None:
         self._policy = settings.target_policy
@@ -22,7 +22,7 @@ class AddressCheck:
     def check(self, url: str, account_id: AccountId) -> Validation:
         """Return why `url` is not allowed, or a partial validation that has passed.
 
-        Waits for the resolver, in the share of the account; None is the operator's own.
+        Waits for the resolver and uses the account's share of it; None is the operator's share.
         """
         address = check_url(url, self._policy)
         if isinstance(address, RefusalReason):
@@ -35,7 +35,7 @@ class AddressCheck:
         return _refused_validation(refusal) if refusal else Validation(is_partial=True)
 
     def require_safe(self, url: str, account_id: AccountId, path: str = "/base_url") -> None:
-        """Raise ValidationFailed on `path` for a URL that is not allowed, ServiceUnavailable as `validate` does."""
+        """Raise ValidationFailed on `path` if the URL is not allowed; raises ServiceUnavailable as `validate` does."""
         found = self.validate(url, account_id)
         if found.reason is not None:
             raise ValidationFailed(FieldProblem(path, found.reason, self.explain(found)))

@@ -1,6 +1,7 @@
 """Use cases of alerts: list and acknowledge.
 
-An account sees the alerts of its own targets, exports and rules; the operator's account those of the whole installation.
+An account sees the alerts of its own targets, exports and rules; the operator's account sees those of the whole
+installation.
 """
 
 from collections.abc import Sequence
@@ -13,12 +14,12 @@ from storage.reporting.alerts import MAX_OPEN
 
 
 def list_open(actor: Actor, limit: int | None = MAX_OPEN, *, is_operator: bool) -> Sequence[Alert]:
-    """Return up to `limit` open alerts, the latest first; all with None."""
+    """Return up to `limit` open alerts, latest first; all of them if `limit` is None."""
     return alerts.list_open(_account(actor, is_operator), limit)
 
 
 def list_recovered(actor: Actor, limit: int, before: str | None = None, *, is_operator: bool) -> Sequence[Alert]:
-    """Return up to `limit` alerts that are over, the newest first, older than the one with the id `before`."""
+    """Return up to `limit` recovered alerts, newest first, older than the alert with the id `before` if that is given."""
     return alerts.list_recovered(limit, before, _account(actor, is_operator))
 
 

@@ -1,7 +1,7 @@
 """Use cases of approval rules: create, change, delete, test.
 
-A rule acts for its author, the user who decided last what it does. It goes on only while the author is not disabled and has
-live API tokens with the abilities that the rule needs, whichever token it was created with.
+A rule acts for its author, the user who last decided what it does. It runs only while the author is not disabled and has
+live API tokens with the abilities that the rule needs. It does not matter with which token the rule was created.
 """
 
 from collections.abc import Collection, Sequence
@@ -17,36 +17,37 @@ from storage.exports.rules import approval_rules
 
 
 class ApprovalRuleOperations:
-    """Changes the rules of the caller's account; the operator names an author. Methods with a rule's id raise NotFound."""
+    """Changes the rules of the caller's account; the operator names an author. Methods with a `rule_id` raise NotFound."""
 
     def create(self, request: RuleRequest, actor: TokenPrincipal) -> ApprovalRule:
         """Store a rule of the caller's account, with the caller as its author.
 
-        Raises Forbidden without the abilities that its action needs, ValidationFailed for a project or a target that is not
-        the account's, and at the limit of rules.
+        Raises Forbidden if the caller lacks an ability that the action needs, ValidationFailed for a project or a target of
+        another account, and at the limit of rules.
         """
         _require(actor.abilities, request.action)
         return approval_rules.create(actor.account_id, request, actor.user_id, utc_now(), actor.key)
 
     def create_for(self, author: User, request: RuleRequest, actor: Actor) -> ApprovalRule:
-        """Store a rule with a user as its author, for the operator. Raises Conflict, ValidationFailed."""
+        """Store a rule for the operator, with a user as its author. Raises Conflict, ValidationFailed."""
         with engine.transaction():
             _require_author(author, request.action)
             return approval_rules.create(author.account_id, request, author.id, utc_now(), actor.key)
 
     def list_page(self, actor: Actor, limit: int | None = None, before: str | None = None) -> Sequence[ApprovalRule]:
-        """Return up to `limit` rules, the newest first, older than the one with the id `before`."""
+        """Return up to `limit` rules, newest first, older than the rule with the id `before` if that is given."""
         return approval_rules.list_page(actor.account_id, utc_now(), limit, before)
 
     def get(self, rule_id: str, actor: Actor) -> ApprovalRule:
-        """Return a rule as it is now."""
+        """Return a rule in its current state."""
         return approval_rules.get(rule_id, actor.account_id, utc_now())
 
     def change(self, rule_id: str, changes: RuleChange, actor: Actor, author: User | None = None) -> ApprovalRule:
-        """Change a rule. Who changes `match` or `action`, or enables it, becomes its author; the operator may name one.
+        """Change a rule.
 
-        Raises Forbidden without the abilities that its old and its new action need, Conflict for an author without them,
-        ValidationFailed as `create` does.
+        A user who changes `match` or `action`, or enables the rule, becomes its author; the operator may name an author.
+        Raises Forbidden if the caller lacks an ability that the old or the new action needs, Conflict for an author who
+        lacks one, and ValidationFailed as `create` does.
         """
         with engine.transaction():
             rule = self.get(rule_id, actor)
@@ -67,14 +68,14 @@ class ApprovalRuleOperations:
             return changed
 
     def delete(self, rule_id: str, actor: Actor) -> None:
-        """Delete a rule; what it decided stays decided. Raises Forbidden for a token that may not manage rules."""
-        # The API's route asks for it; a session of the console has the abilities of the token that began it.
+        """Delete a rule; its earlier decisions remain. Raises Forbidden for a token that may not manage rules."""
+        # The API's route requires the ability too, but a console session has the abilities of the token that began it.
         if isinstance(actor, TokenPrincipal) and Ability.MANAGE_RULES not in actor.abilities:
             raise Forbidden(f"This needs the ability {Ability.MANAGE_RULES}, which this token lacks.")
         approval_rules.delete(rule_id, actor.account_id, utc_now(), actor.key)
 
     def test(self, rule_id: str, actor: Actor, checkpoint: Checkpoint = no_checkpoint) -> RuleTestResult:
-        """Return the matches of a rule among the exports of the last 30 days; changes nothing. Holds no transaction.
+        """Return the exports of the last 30 days that a rule matches; changes nothing and holds no transaction.
 
         `checkpoint` is called between parts of the work.
         """

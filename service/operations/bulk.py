@@ -1,4 +1,4 @@
-"""Use cases of decisions on many exports: at once for those that a request names, as a job for those of a filter."""
+"""Use cases of decisions on many exports: at once for exports that are listed, as a job for exports that match a filter."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -27,11 +27,11 @@ class BulkOperations:
     def decide(
         self, decision: BulkDecision, exports: Sequence[ExportReference], principal: TokenPrincipal
     ) -> list[DecisionResult]:
-        """Decide on up to MAX_REFERENCES exports; the results are in their order, and an error leaves the others alone.
+        """Decide on up to MAX_REFERENCES exports; return one result for each, in the same order.
 
-        The service runs it, and the transaction around it, in `ExportOperations.blocking_refused_target`. Call
-        `Operations.wake_workers` after the commit. Raises ValidationFailed for the target of an approval, which no export
-        could pass, and at the account's limit.
+        An error affects only its own export. In the service, run this and its transaction inside
+        `ExportOperations.blocking_refused_target`. Call `Operations.wake_workers` after the commit. Raises ValidationFailed
+        if the target of an approval is invalid for every export, and at the account's limit.
         """
         account_id, now = principal.account_id, utc_now()
         refused = _out_of_reach(exports, principal)
@@ -48,9 +48,9 @@ class BulkOperations:
     def begin_job(
         self, decision: BulkDecision, query: ExportQuery, expected_count: int, principal: TokenPrincipal
     ) -> BulkJob:
-        """Have a worker decide on every export of the account that `query` matches now.
+        """Create a job in which a worker decides on every export of the account that `query` matches now.
 
-        The service runs it, and the transaction around it, in `ExportOperations.blocking_refused_target`. Call
+        In the service, run this and its transaction inside `ExportOperations.blocking_refused_target`. Call
         `Operations.wake_workers` after the commit. Raises Forbidden for a caller whose roles are in single projects,
         CountDiffers unless `expected_count` exports match, Conflict for too many jobs, ValidationFailed for too many exports
         or for the target of an approval.
@@ -62,7 +62,7 @@ class BulkOperations:
         return bulk_jobs.request(new, utc_now(), self.policy)
 
     def begin_here(self, decision: BulkDecision, query: ExportQuery, expected_count: int, account_id: int) -> JobLease:
-        """Begin a job of the operator, and claim it for its first batch. Raises what `begin_job` raises."""
+        """Create a job of the operator, and claim it for its first batch. Raises what `begin_job` raises."""
         query = replace(query, account_id=account_id)
         new = NewBulkJob(decision, query, expected_count, account_id, None, OPERATOR.key)
         return bulk_jobs.begin(new, utc_now(), self.policy)
@@ -72,12 +72,12 @@ class BulkOperations:
         return bulk_jobs.get(job_id, actor.account_id)
 
     def cancel(self, job_id: str, actor: Actor) -> BulkJob:
-        """End a running job; what was decided stays so, and a job that has ended is returned unchanged. Raises NotFound."""
+        """End a running job; its earlier decisions remain. A job that has ended is returned unchanged. Raises NotFound."""
         return bulk_jobs.cancel(job_id, utc_now(), actor.key, actor.account_id)
 
 
 def _out_of_reach(exports: Sequence[ExportReference], principal: TokenPrincipal) -> dict[str, DecisionResult]:
-    """Return the results of those exports on which the caller's roles in single projects allow no decision."""
+    """Return error results for those exports on which the caller's roles in single projects allow no decision."""
     allowed = principal.projects_with(Ability.APPROVE_EXPORTS)
     if allowed is None or principal.projects is None:
         return {}

@@ -16,16 +16,16 @@ _log: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ComplianceOperations:
-    """Stores requests about personal data, encrypted, for a worker to carry out."""
+    """Stores encrypted requests about personal data; a worker carries them out."""
 
     vault: Vault
 
     def receive(self, order: ComplianceWebhook, raw_body: bytes, signature: bytes, actor: str) -> datetime | None:
-        """Store a request and return when it is due by law; None for a repeated webhook.
+        """Store a request and return when it is due by law; return None for a repeated webhook.
 
         Call `Operations.wake_workers` after the commit. Raises ValidationFailed for a body that was accepted under another
-        topic, and ServiceUnavailable without this installation's encryption key: the platform sends the webhook again, so no
-        request is lost, stored in the clear or encrypted with a foreign key.
+        topic. Raises ServiceUnavailable without this installation's encryption key: the platform then sends the webhook
+        again, so no request is lost, stored unencrypted or encrypted with another key.
         """
         now = utc_now()
         try:

@@ -1,6 +1,6 @@
 """Use cases of exports: prepare, edit, approve, retry, dismiss, restore, snooze, split.
 
-`schemas.exports.state_machine` names the states that each one starts from; any other state is a Conflict.
+`schemas.exports.state_machine` lists the states in which each of them is allowed; in any other state it raises Conflict.
 """
 
 from collections.abc import Iterator, Sequence
@@ -51,28 +51,28 @@ class ExportOperations:
     def approve(self, export_id: str, actor: Actor, approval: Approval) -> Export:
         """Freeze the ticket for a target and make it due. Raises ValidationFailed for the target or the preview.
 
-        In the service, call it and the transaction around it inside `blocking_refused_target`. After the commit, call
+        In the service, run this and its transaction inside `blocking_refused_target`. After the commit, call
         `Operations.wake_workers`.
         """
         return transitions.approve(export_id, _account_of(export_id, actor), approval, utc_now(), actor.key, self.policy)
 
     def approve_all(self, approvals: Sequence[tuple[str, Approval]], actor: TokenPrincipal) -> list[Export]:
-        """Approve distinct exports as `approve` does one, all or none; the approvals have the same target and events."""
+        """Approve distinct exports as `approve` does, all or none; the approvals must have the same target and events."""
         return transitions.approve_all(approvals, actor.account_id, utc_now(), actor.key, self.policy)
 
     def approve_for_all(self, export_id: str, actor: Actor, approval: ApprovalForAll) -> list[Export]:
-        """Approve an export for several targets, one export for each, all or none; otherwise as `approve`.
+        """Approve an export for several targets, one export for each target, all or none; otherwise like `approve`.
 
-        Raises ValidationFailed at the account's limit, too.
+        Also raises ValidationFailed at the account's limit.
         """
         account_id = _account_of(export_id, actor)
         return targeting.approve_for_all(export_id, account_id, approval, utc_now(), actor.key, self.policy, self.limits)
 
     @contextmanager
     def blocking_refused_target(self, actor: Actor) -> Iterator[None]:
-        """Block the target if the policy refuses its URL in an approval inside: that approval has rolled back by then.
+        """Block the target if the policy refuses its URL during an approval inside this context.
 
-        Only for the service, whose settings are those of the installation.
+        By then the approval is rolled back. Only for the service, whose settings are those of the installation.
         """
         try:
             yield
@@ -81,11 +81,11 @@ class ExportOperations:
             raise
 
     def check_blocked_target(self, export_id: str, actor: Actor, target_id: str | None = None) -> Validation | None:
-        """Check the address of an export's target before a retry.
+        """Check the address of an export's blocked target before a retry.
 
-        Returns None if the target is not blocked, or if `target_id` names another one. Waits for the resolver,
-        so no transaction may be open. Raises WebhooksForbidden if the account may no longer use webhook targets;
-        ValidationFailed for a caller with roles in projects alone: the target is the whole account's.
+        Returns None if the target is not blocked, or if `target_id` names another target. Waits for the resolver, so no
+        transaction may be open. Raises WebhooksForbidden if the account may no longer use webhook targets. Raises
+        ValidationFailed for a caller whose roles are in single projects, because the target belongs to the whole account.
         """
         url = queries.blocked_url(export_id, actor.account_id, target_id)
         engine.release()
@@ -98,12 +98,12 @@ class ExportOperations:
         return self.check.validate(url, actor.account_id)
 
     def retry(self, export_id: str, actor: Actor, validation: Validation | None, target_id: str | None = None) -> Export:
-        """Make a failed or blocked export due with its whole schedule; `validation` is what `check_blocked_target` returned.
+        """Make a failed or blocked export due with its whole schedule, at the target `target_id` if that is given.
 
-        With `target_id` at that target. In the service, call it and the transaction around it inside
-        `blocking_refused_target`. Resumes a blocked target whose address is allowed now; for the operator's shell, whose
-        settings may differ from those of the workers, a worker validates it then. After the commit, call
-        `Operations.wake_workers`.
+        `validation` is the result of `check_blocked_target`. In the service, run this and its transaction inside
+        `blocking_refused_target`. Resumes a blocked target if its address is now allowed. The settings of the operator's
+        shell may differ from those of the workers, so for the operator a worker validates the target as well. After the
+        commit, call `Operations.wake_workers`.
         """
         if target_id is not None:
             elsewhere = targeting.retry_elsewhere(export_id, actor.account_id, target_id, utc_now(), actor.key, self.policy)
@@ -115,7 +115,7 @@ class ExportOperations:
         )
 
     def edit(self, export_id: str, actor: Actor, edit: Edit) -> Export:
-        """Replace parts of a prepared export's ticket; the caller has searched them for forbidden content."""
+        """Replace parts of a prepared export's ticket; the caller must have searched them for forbidden content."""
         return decisions.edit(export_id, actor.account_id, utc_now(), actor.key, edit)
 
     def dismiss(
@@ -126,26 +126,26 @@ class ExportOperations:
         note: str | None = None,
         ticket_digest: str | None = None,
     ) -> Export:
-        """Dismiss a prepared export; the caller has searched the note for forbidden content."""
+        """Dismiss a prepared export; the caller must have searched the note for forbidden content."""
         return decisions.dismiss(export_id, actor.account_id, utc_now(), actor.key, reason, note, ticket_digest)
 
     def split(self, export_id: str, actor: Actor) -> list[str]:
-        """Prepare an export for each finding of a prepared group; return the ids, the group's own first."""
+        """Split a prepared group into one export per finding; return the ids, starting with the group's own."""
         return splits.split(export_id, actor.account_id, utc_now(), actor.key, self.limits, self.artifacts_base_url)
 
     def restore(self, export_id: str, actor: Actor, version: int | None = None) -> Export:
-        """Make a dismissed export prepared again, or end the snooze of a prepared one.
+        """Return a dismissed export to the state prepared, or end the snooze of a prepared one.
 
-        Raises ValidationFailed at the account's limit, and for another `version` than the one given.
+        Raises ValidationFailed at the account's limit, and if the export does not have the given `version`.
         """
         return decisions.restore(export_id, actor.account_id, utc_now(), actor.key, self.limits, version)
 
     def snooze(self, export_id: str, actor: Actor, until: datetime | None) -> Export:
-        """Snooze a prepared export until a time, or until it is seen again. Raises ValidationFailed for a past time."""
+        """Snooze a prepared export until a time, or until a finding is seen again. Raises ValidationFailed for a past time."""
         return decisions.snooze(export_id, actor.account_id, utc_now(), actor.key, until)
 
     def receipt(self, export_id: str, actor: Actor) -> dict[str, Any]:
-        """Return the delivery receipt of an export; a Conflict unless it is exported and the audit log has it chained."""
+        """Return the delivery receipt of an export. Raises Conflict unless it is exported and chained in the audit log."""
         return receipts.read(export_id, actor.account_id)
 
 
@@ -156,5 +156,5 @@ def read_preparation(body: Any) -> Preparation:
 
 
 def _account_of(export_id: str, actor: Actor) -> int:
-    """Return the account of the actor; for the operator, who has none, that of the export. Raises ExportNotFound."""
+    """Return the actor's account; for the operator, who has none, the account of the export. Raises ExportNotFound."""
     return queries.get(export_id).account_id if actor.account_id is None else actor.account_id

@@ -1,6 +1,6 @@
-"""Reports of a project's findings, one file to hand on: HTML to read, CSV, JSON, and SARIF for code scanning.
+"""Reports of a project's findings in one file: HTML to read, CSV, JSON, and SARIF for code scanning.
 
-Findings are read in parts, the most severe first, so that a large project needs no more memory than a small one.
+Findings are read in batches, most severe first, so that a large project needs no more memory than a small one.
 """
 
 import csv
@@ -28,18 +28,18 @@ from storage.accounts.projects import Project
 from storage.intake import finding_list
 from storage.intake.finding_list import Finding
 
-#: Findings that are read at once.
+#: Number of findings that are read at once.
 _BATCH: Final = 1_000
-#: Findings that a page lists; a browser shows more of them slowly, and nobody reads them.
+#: Maximum number of findings in an HTML page; browsers are slow with more, and nobody reads them.
 MAX_IN_HTML: Final = 5_000
-#: GitHub shows at most as many results of one run, and one run has one severity.
+#: Maximum number of findings of one severity in SARIF: GitHub shows at most this many results of one run.
 MAX_IN_RUN: Final = 5_000
 _WORST_FIRST: Final = SEVERITIES[::-1]
-#: What is done about a finding that code scanning shall not show.
+#: States of findings that code scanning must not show.
 _CLOSED: Final = frozenset({FindingState.FIXED, FindingState.DISMISSED})
-#: A spreadsheet takes a cell that begins with one of these for a formula.
+#: A spreadsheet interprets a cell that begins with one of these as a formula.
 _FORMULA: Final = re.compile(r"[\t\r\n ]*[=+\-@|%\uff1d\uff0b\uff0d\uff20]|[\t\r\n]")
-#: A URL that every browser parses alike: without userinfo, and with printable ASCII characters only.
+#: A URL that every browser parses the same way: without userinfo, and with printable ASCII characters only.
 _PLAIN_URL: Final = re.compile(r"https?://[A-Za-z0-9.-]+(:[0-9]{1,5})?([/?#][!-~]*)?")
 
 
@@ -62,10 +62,10 @@ MEDIA_TYPES: Final[Mapping[ReportFormat, str]] = {
 
 
 def report(project: Project, wanted: ReportFormat, now: datetime, most: int | None = None) -> Iterator[str]:
-    """Yield the report of a project's findings at `now` in parts.
+    """Yield the parts of a report of a project's findings at `now`.
 
-    Raises ValidationFailed on `/format` before the first part where a format that lists everything has more than `most`
-    findings.
+    CSV and JSON list every finding. For more than `most` findings they raise ValidationFailed on `/format` before the first
+    part.
     """
     is_whole = wanted in {ReportFormat.CSV, ReportFormat.JSON}
     if is_whole and most is not None and sum(finding_list.totals(project.id, now).values()) > most:
@@ -79,7 +79,7 @@ def _html(project: Project, now: datetime) -> Iterator[str]:
     totals = finding_list.totals(project.id, now)
     counts = {severity: [totals.get((severity, state), 0) for state in FindingState] for severity in _WORST_FIRST}
     total = sum(totals.values())
-    # A page that leaves some out has what is left to do, not what was fixed long ago.
+    # If the page omits some findings, it shows the open ones first, not those that were fixed long ago.
     stream = _template().stream(
         project=project,
         at=now,
@@ -95,7 +95,7 @@ def _html(project: Project, now: datetime) -> Iterator[str]:
 
 
 def _csv(project: Project, now: datetime) -> Iterator[str]:
-    # A mark for spreadsheets that take a file without it for another encoding.
+    # A byte order mark: without it, some spreadsheets read the file in another encoding.
     yield "\N{ZERO WIDTH NO-BREAK SPACE}" + _line(FindingResponse().fields)
     for each in _walk(project, now, _WORST_FIRST):
         yield _line(_cell(value) for value in dump(FindingResponse, each).values())
@@ -125,7 +125,7 @@ def _sarif(project: Project, now: datetime) -> Iterator[str]:
 
 
 def _run(project: Project, severity: str, found: Iterable[Finding]) -> dict[str, Any]:
-    """Return the run of one severity; an empty one closes the alerts of its category."""
+    """Return the SARIF run of one severity; an empty run closes the alerts of its category."""
     rules: list[dict[str, Any]] = []
     results: list[dict[str, Any]] = []
     indexes: dict[str, int] = {}
@@ -136,7 +136,7 @@ def _run(project: Project, severity: str, found: Iterable[Finding]) -> dict[str,
         results.append(_result(each, indexes[each.rule]))
     return {
         "tool": {"driver": {"name": "RiskRelay", "rules": rules}},
-        # GitHub's category of the run: what precedes the last slash.
+        # GitHub's category of the run is the part before the last slash.
         "automationDetails": {"id": f"riskrelay/project-{project.id}/{severity}/"},
         "results": results,
     }
@@ -147,7 +147,7 @@ def _rule(finding: Finding) -> dict[str, Any]:
 
 
 def _result(finding: Finding, rule_index: int) -> dict[str, Any]:
-    # GitHub needs a line; a page has none.
+    # GitHub requires a line, but a page has none.
     region = {"startLine": 1, "startColumn": 1, "endLine": 1, "endColumn": 1}
     physical = {"artifactLocation": {"uri": path_of(finding.url)}, "region": region}
     return {

@@ -1,4 +1,4 @@
-"""Use cases of intake: record a scanner's postback, an inbound email, a capture or diagnostics; follow an upload."""
+"""Use cases of intake: record a scanner's postback, an email, a capture or diagnostics; read the progress of an upload."""
 
 from dataclasses import dataclass, replace
 
@@ -30,7 +30,7 @@ class IntakeOperations:
     artifacts_base_url: str
 
     def prepare_postback(self, postback: ScanPostback, checkpoint: Checkpoint) -> PreparedPostback:
-        """Compare a postback with the findings already known, before the transaction that records it."""
+        """Compare a postback with the known findings. Call this before the transaction that records the postback."""
         url = artifact_url(self.artifacts_base_url, postback.screenshot_path)
         postback = postback if url is None else replace(postback, screenshot_url=url)
         return findings.prepare_postback(postback, self.default_project_id, checkpoint)
@@ -49,18 +49,19 @@ class IntakeOperations:
 
 
 def require_grant(upload: Capture | Diagnostics, principal: TokenPrincipal) -> None:
-    """Raise Forbidden unless the user manages the project or report; ValidationFailed if the report is not the project's."""
+    """Raise Forbidden unless the user manages the project or report; ValidationFailed for a report of another project."""
     manageable(principal, upload.project_id, upload.report_id)
 
 
 def get_handoff(handoff_id: str, principal: TokenPrincipal) -> HandoffProgress:
     """Return the progress of an upload of the caller's user.
 
-    Raises NotFound; Forbidden without the ability that the upload needed, or once the user no longer manages its project.
+    Raises NotFound. Raises Forbidden without the ability that the upload needed, or if the user no longer manages its
+    project.
     """
     handoff = handoffs.get(handoff_id, principal.user_id)
     if handoff.ability not in principal.abilities:
         raise Forbidden(f"This token lacks the ability {handoff.ability.value}.")
-    # A handoff names the ticket: a user who no longer manages the project must not see it.
+    # The handoff contains the ticket's id, which a user who no longer manages the project must not see.
     manageable(principal, handoff.project_id, handoff.report_id)
     return handoff

@@ -1,4 +1,4 @@
-"""Checks what a target says of its provider: the settings of a tracker, and that its URL is a page of that tracker."""
+"""Checks the provider's part of a target: the settings of a tracker, and that the target's URL is a page of that tracker."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,14 +10,14 @@ from schemas.targets.forms import settings_form
 from schemas.targets.target import Target, TargetEdit
 from schemas.trackers.registry import TRACKERS
 
-#: The code of a URL that is no page of the target's tracker.
+#: The problem code of a URL that is not a page of the target's tracker.
 NO_TRACKER_PAGE: Final = "no_tracker_page"
 
 _SETTINGS: Final = "/provider_settings"
 
 
 def checked_edit(edit: TargetEdit, target: Target) -> TargetEdit:
-    """Return an edit with the settings as the form of the target's provider reads them.
+    """Return an edit whose settings the form of the target's provider has validated.
 
     Raises ValidationFailed below `/provider_settings`.
     """
@@ -32,7 +32,7 @@ def checked_edit(edit: TargetEdit, target: Target) -> TargetEdit:
 
 
 def require_page(provider_key: str, base_url: str, settings: Mapping[str, Any]) -> None:
-    """Raise ValidationFailed on `/base_url` for a URL that is no page of the tracker; every valid URL is a webhook's."""
+    """Raise ValidationFailed on `/base_url` unless the URL is a page of the tracker; a webhook accepts every valid URL."""
     tracker = TRACKERS.get(provider_key)
     message = None if tracker is None else tracker.problem_of(base_url, settings)
     if message is not None:

@@ -1,6 +1,6 @@
-"""Use cases of recoveries: redeliver exports that failed or were blocked at a target since a moment.
+"""Use cases of recoveries: redeliver exports that failed or were blocked at a target since a given time.
 
-A target has one recovery at a time, and only an active or paused target gets a new one.
+A target has one recovery at a time, and only an active or paused target can get a new one.
 """
 
 from runtime.clock import utc_now
@@ -10,7 +10,7 @@ from storage.exports import recoveries
 
 
 def begin(target_id: str, since: str, principal: TokenPrincipal) -> Recovery:
-    """Have a worker redeliver every export of the caller's target that failed or was blocked at `since` or later.
+    """Create a recovery: a worker redelivers every export of the caller's target that failed or was blocked since `since`.
 
     Call `Operations.wake_workers` after the commit. Raises TargetNotFound, Conflict, and ValidationFailed on `/since`.
     """
@@ -19,5 +19,5 @@ def begin(target_id: str, since: str, principal: TokenPrincipal) -> Recovery:
 
 
 def cancel(recovery_id: str, actor: Actor) -> Recovery:
-    """End a running recovery; exports that are due again stay due. Raises NotFound, Conflict."""
+    """End a running recovery; exports that it has already made due stay due. Raises NotFound, Conflict."""
     return recoveries.cancel(recovery_id, utc_now(), actor.key, actor.account_id)

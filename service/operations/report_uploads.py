@@ -1,4 +1,4 @@
-"""Use cases of uploaded reports: recognize and store one, follow its import."""
+"""Use cases of uploaded reports: recognize and store a report, read the progress of its import."""
 
 import hashlib
 import logging
@@ -22,7 +22,7 @@ from storage.intake.report_uploads import NewReportUpload
 from storage.secrets.key_check import check_keys
 from storage.secrets.vault import Vault
 
-#: Stored instead of a name with forbidden content, such as an access token.
+#: Stored in place of a file name with forbidden content, such as an access token.
 _HIDDEN_NAME: Final = "report"
 _MAX_DIGITS: Final = len(str(MAX_ID))
 
@@ -31,7 +31,7 @@ _log: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ReportUploadOperations:
-    """Stores uploaded reports, which a worker imports."""
+    """Stores uploaded reports; a worker imports them."""
 
     vault: Vault
     limits: AccountLimits
@@ -39,9 +39,9 @@ class ReportUploadOperations:
     def upload(
         self, project_id: str, scan_run_id: str, file_name: str, content: bytes, principal: TokenPrincipal
     ) -> ReportUpload:
-        """Store a report of the caller's account for a worker; an empty `scan_run_id` means the file's own scan run.
+        """Store a report of the caller's account; with an empty `scan_run_id` it gets a scan run derived from the file.
 
-        The same file of the same project is the same scan run. Raises ValidationFailed, NotFound, Conflict, and
+        The same file of the same project gets the same scan run. Raises ValidationFailed, NotFound, Conflict, and
         ServiceUnavailable without this installation's key.
         """
         project = projects.get(project_id, principal)
@@ -51,14 +51,15 @@ class ReportUploadOperations:
             _log.error("report not stored: %s", wrong.message)
             raise ServiceUnavailable("Nothing was stored, because ENCRYPTION_KEYS lacks this installation's key.") from None
         given = _run_in(scan_run_id)
-        # Reading a large report takes a moment; no connection waits for it.
+        # Reading a large report takes a moment, so no connection is held during this time.
         engine.release()
         try:
             format_ = recognize(content, MAX_FILE_VALUES)
         except UnreadableReport as unreadable:
             raise ValidationFailed(FieldProblem("/report", "invalid_report", str(unreadable))) from None
-        # Numbers of scan runs are those of all accounts: the same file in another project is another run. Keyed, because
-        # files could be tried until one has the number of a later run of the scanner, whose results its project would get.
+        # All accounts share the numbers of scan runs, so the same file in another project must get another run. The number
+        # is keyed. Otherwise a user could try files until one gets the number of a later run of the scanner, and that run's
+        # results would go to the user's project.
         own = run_number(self.vault.pseudonym(f"{project.id}|{hashlib.sha256(content).hexdigest()}").encode())
         is_named = not rules.find([file_name], frozenset())
         new = NewReportUpload(
@@ -80,11 +81,11 @@ class ReportUploadOperations:
 
 
 def _run_in(text: str) -> int | None:
-    """Return the number of a scan run; None for an empty text."""
+    """Return the number of a scan run; None for an empty text. Raises ValidationFailed."""
     if not text.strip():
         return None
     digits = text.strip()
-    # The length first: Python refuses to read thousands of digits.
+    # Check the length first: Python refuses to convert thousands of digits.
     is_number = digits.isascii() and digits.isdecimal() and len(digits) <= _MAX_DIGITS
     if not is_number or not 1 <= int(digits) <= MAX_ID:
         message = "This is not the number of a scan run. Enter a whole number, or leave the field empty."

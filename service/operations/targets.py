@@ -1,7 +1,7 @@
 """Use cases of targets: create, edit, remove, pause, resume, disable, validate, ping.
 
-An account that may not use webhook targets may still read and turn off its targets; the caller refuses it everything else.
-No transaction and no connection is held while waiting for a resolver, a worker or a receiver.
+An account that may not use webhook targets may still read, pause and disable its targets; the callers of this module refuse
+everything else. No transaction and no connection is held while waiting for a resolver, a worker or a receiver.
 """
 
 import time
@@ -31,15 +31,15 @@ from storage.secrets.vault import Vault
 from storage.targets import changes, pings, targets, validations
 from storage.targets.validations import RequestedValidation
 
-#: `status_reason` of a target that a client turned off; an operator's is the actor's key.
+#: The `status_reason` of a target that a client paused or disabled; for the operator it is the actor's key.
 BY_CLIENT: Final = "client"
 
-#: Pause between two reads of a row; half of it is the average delay of the response.
+#: Pause between two reads of a row. The average delay of the response is half of it.
 _POLL_INTERVAL_S: Final = 0.05
-#: Time a worker may need beyond the deadline of its request: to write the result, to wait for another writer.
+#: Time that a worker may need after the deadline of its request: to write the result, and to wait for another writer.
 _MARGIN_S: Final = 2.0
 
-#: What a worker does for a request that waits.
+#: The jobs of a worker for which a request waits.
 _Job = TypeVar("_Job", Ping, RequestedValidation)
 
 
@@ -55,11 +55,11 @@ class TargetOperations:
     limits: AccountLimits
 
     def get(self, target_id: str, actor: Actor) -> Target:
-        """Return the target as it is now."""
+        """Return the target in its current state."""
         return targets.get(target_id, self.default_secret, actor.account_id)
 
     def require_safe(self, request: TargetRequest, account_id: int) -> None:
-        """Check the URLs of an account's new target. Waits for the resolver. Raises ValidationFailed."""
+        """Check the URLs of a new target of an account. Waits for the resolver. Raises ValidationFailed."""
         self.check.require_safe(request.base_url, account_id)
         self._require_safe_api(request.provider_settings, account_id)
         require_page(request.provider_key, request.base_url, request.provider_settings)
@@ -71,12 +71,12 @@ class TargetOperations:
             target = targets.create(request, account_id, self.deployment_mode, self.default_secret, now, actor.key)
             self.limits.require_room(account_id, Limited.TARGETS, 1, now)
             if isinstance(actor, OperatorPrincipal):
-                # The settings of a shell may differ from those of the workers: one of them checks the URL too.
+                # The settings of a shell may differ from those of the workers, so a worker checks the URL too.
                 validations.request(target.id, None, now, actor.key)
         return target
 
     def require_safe_edit(self, target_id: str, edit: TargetEdit, actor: Actor) -> None:
-        """Check a new URL and new settings as those of a new target. Raises ValidationFailed."""
+        """Check a new URL and new settings like those of a new target. Raises ValidationFailed."""
         target = self.get(target_id, actor)
         engine.release()
         edit = checked_edit(edit, target)
@@ -89,7 +89,7 @@ class TargetOperations:
             require_page(target.provider_key, base_url, settings)
 
     def edit(self, target_id: str, edit: TargetEdit, actor: Actor) -> None:
-        """Change a target after `require_safe_edit`; a new URL takes what waits with it.
+        """Change a target after `require_safe_edit`; waiting exports are sent to the new URL.
 
         Call `Operations.wake_workers` after the commit. Raises WebhooksForbidden for a new URL.
         """
@@ -99,12 +99,12 @@ class TargetOperations:
         with engine.transaction():
             is_moved = changes.edit(target_id, edit, self.default_secret, now, actor.key, actor.account_id)
             if edit.provider_settings is not None or (is_moved and isinstance(actor, OperatorPrincipal)):
-                # The settings of a shell may differ from those of the workers: one of them checks the URL too. Only a
-                # tracker knows whether its settings are right.
+                # The settings of a shell may differ from those of the workers, so a worker checks the URL too. And only the
+                # tracker itself can confirm that its settings are right.
                 validations.request(target_id, None, now, actor.key)
 
     def set_secret(self, target_id: str, secret: str, vault: Vault, actor: Actor) -> str:
-        """Give a target its own secret and return the fingerprint; a worker tries the token of a tracker.
+        """Give a target its own secret and return the fingerprint; a worker validates the token of a tracker.
 
         Call `Operations.wake_workers` after the commit.
         """
@@ -116,29 +116,29 @@ class TargetOperations:
         return fingerprint
 
     def remove(self, target_id: str, actor: Actor) -> None:
-        """Remove a target that no export waits for, and erase its secret. Raises TargetInUse, a Conflict."""
+        """Remove a target for which no export waits, and erase its secret. Raises TargetInUse, a Conflict."""
         changes.remove(target_id, utc_now(), actor.key, actor.account_id)
 
     def change_status(self, target_id: str, verb: str, actor: Actor) -> None:
-        """Pause, disable or resume a target; repeating it changes nothing. Raises Conflict if its state forbids it.
+        """Pause, disable or resume a target; repeating this changes nothing. Raises Conflict if its state forbids it.
 
-        With a target of a tracker, what configuration errors have blocked there is due again.
+        Resuming a tracker's target also makes the exports due that configuration errors blocked there.
         """
         now, why = utc_now(), BY_CLIENT if isinstance(actor, TokenPrincipal) else actor.key
         default, account_id = self.default_secret, actor.account_id
         with engine.transaction():
             targets.change_status(target_id, verb, now, actor.key, why, default=default, account_id=account_id)
             if verb in {"resume", "disable"}:
-                # To be sent, or to end: a target whose events wait cannot be removed.
+                # Waiting events are sent after a resumption and end after a disabling; while any wait, the target cannot be removed.
                 deliveries.make_due(target_id, now)
             if verb == "resume" and targets.get(target_id, default).provider_key != GENERIC_WEBHOOK:
                 transitions.requeue_blocked(target_id, now, actor.key)
 
     def check_before_resuming(self, target_id: str, actor: Actor) -> Validation | None:
-        """Check the address of a target before it is resumed; None if its status cannot be resumed.
+        """Check the address of a target before it is resumed; return None if its status does not allow a resumption.
 
-        Waits for the resolver. A client is refused with ValidationFailed on `/base_url` for any failure. The operator may
-        resume a paused target whose name does not resolve now, and is refused with Conflict for everything else.
+        Waits for the resolver. For a client, any failure raises ValidationFailed on `/base_url`. The operator may resume a
+        paused target whose name does not resolve now; any other failure raises Conflict.
         """
         target = self.get(target_id, actor)
         if target.status not in RESUMABLE:
@@ -153,20 +153,20 @@ class TargetOperations:
         return found
 
     def resume(self, target_id: str, actor: Actor, validation: Validation | None) -> None:
-        """Resume deliveries; `validation` is what `check_before_resuming` returned.
+        """Resume deliveries; `validation` is the result of `check_before_resuming`.
 
         Call `Operations.wake_workers` after the commit. Raises Conflict, WebhooksForbidden.
         """
-        # Before the target: `account set --webhooks off` locks in this order, and another one could deadlock.
+        # Lock the account before the target, as `account set --webhooks off` does: the reverse order could deadlock with it.
         require_webhooks(self.get(target_id, actor).account_id)
         if validation is not None and validation.has_passed:
             targets.record_validation(target_id, actor.account_id, validation, utc_now(), actor.key)
         self.change_status(target_id, "resume", actor)
 
     def check_and_resume(self, target_id: str, actor: OperatorPrincipal) -> None:
-        """Resume the target if its address is allowed here, and let a worker validate it. Raises Conflict.
+        """Resume the target if its address is allowed here, and have a worker validate it. Raises Conflict.
 
-        The check here is not recorded: the settings of a shell may differ from those of the workers.
+        The result of this check is not recorded, because the settings of a shell may differ from those of the workers.
         """
         self.check_before_resuming(target_id, actor)
         with engine.transaction():
@@ -174,7 +174,7 @@ class TargetOperations:
             validations.request(target_id, None, utc_now(), actor.key)
 
     def resume_all_paused(self, actor: OperatorPrincipal) -> tuple[list[str], list[RiskRelayError]]:
-        """Resume every target that a person or a restore has paused; returns the ids resumed, and why others were not."""
+        """Resume every target that a person or a restore has paused; return the resumed ids and the other errors."""
         resumed, refusals = list[str](), list[RiskRelayError]()
         for target in targets.list_all(self.default_secret):
             if target.status is TargetStatus.PAUSED:
@@ -186,7 +186,7 @@ class TargetOperations:
         return resumed, refusals
 
     def validate(self, target_id: str, actor: Actor) -> None:
-        """Check the target's URL and addresses here, then its connection and certificate by a worker; record the result.
+        """Check the target's URL and addresses here, and its connection and certificate in a worker; record the result.
 
         A refused address blocks the target. Raises ServiceUnavailable if our resolver is overloaded.
         """
@@ -206,9 +206,9 @@ class TargetOperations:
         engine.release()
 
     def validate_by_worker(self, target_id: str, actor: Actor) -> bool:
-        """Have a running worker validate the target, by its settings; return whether one did.
+        """Have a running worker validate the target with the worker's settings; return whether a worker did.
 
-        Without a worker's result nothing is recorded: the settings of a shell may differ from those of the workers.
+        Without a worker's result nothing is recorded, because the settings of a shell may differ from those of the workers.
         """
         self.get(target_id, actor)
         if not self.has_worker():
@@ -218,15 +218,15 @@ class TargetOperations:
         return not any(cancelled)
 
     def has_worker(self) -> bool:
-        """Return whether a worker had a heartbeat recently."""
+        """Return whether any worker has a recent heartbeat."""
         count = worker_heartbeats.count_alive(utc_now())
         engine.release()
         return count > 0
 
     def ping(self, target_id: str, actor: Actor, request_sha256: str | None = None) -> PingResult:
-        """Have a worker send a signed test event to the target, and return its result.
+        """Have a worker send a signed test event to the target, and return the result.
 
-        A request with the digest of an earlier keyed request gets the earlier ping. Raises Conflict.
+        A request with the digest of an earlier keyed request gets the result of the earlier ping. Raises Conflict.
         """
         account_id = actor.account_id
         if account_id is None:
@@ -238,24 +238,24 @@ class TargetOperations:
             end(ping_id, utc_now())
 
         ended = self._wait(lambda: pings.get(ping_id), give_up)
-        assert ended.result is not None  # noqa: S101 - a ping that is over has its result
+        assert ended.result is not None  # noqa: S101 - a ping that is over has a result
         return ended.result
 
     def _require_safe_api(self, settings: Mapping[str, Any], account_id: int) -> None:
-        """Check the address of a tracker's API, where it is another one."""
+        """Check the address of a tracker's API if the settings have one."""
         if "api_base" in settings:
             self.check.require_safe(settings["api_base"], account_id, "/provider_settings/api_base")
 
     def _wait_for_validation(self, target_id: str, actor: Actor, give_up: Callable[[datetime, bool], object]) -> None:
-        """Request a validation and wait as `_wait` does; `give_up` gets the time of the request, too."""
+        """Request a validation and wait as `_wait` does; `give_up` also gets the time of the request."""
         requested_at = validations.request(target_id, actor.account_id, utc_now(), actor.key)
         self._wait(lambda: validations.get(target_id, requested_at, utc_now()), partial(give_up, requested_at))
 
     def _wait(self, read: Callable[[], _Job], give_up: Callable[[bool], object]) -> _Job:
-        """Wake the workers and return the job once it is over. No connection is held meanwhile.
+        """Wake the workers and return the job when it is over. No connection is held while waiting.
 
-        `give_up` ends the job if no worker begins it in time, or if the worker does not finish in time; it gets whether a
-        worker has begun.
+        `give_up` ends the job if no worker begins it in time, or if the worker does not finish in time. Its argument says
+        whether a worker has begun.
         """
         engine.release()
         self.wake_ups.notify()
@@ -266,7 +266,7 @@ class TargetOperations:
             if not job.has_begun:
                 began_at = now
                 if now - requested_at > BEGIN_WITHIN_S:
-                    # A worker that begins at this very moment wins, and is waited for.
+                    # If a worker begins at the same moment, `give_up` has no effect, and the loop waits for the worker.
                     give_up(False)
             elif now - began_at > self.delivery_timeout_s + _MARGIN_S:
                 give_up(True)

@@ -1,4 +1,4 @@
-"""Builds every use case once, for the API, the console and the command line."""
+"""Creates every use case once, for the API, the console and the command line."""
 
 from dataclasses import dataclass
 
@@ -22,7 +22,7 @@ from storage.secrets.vault import Vault
 
 @dataclass(frozen=True, slots=True)
 class Operations:
-    """Every use case that has dependencies of its own."""
+    """The use cases that have dependencies."""
 
     wake_ups: WakeUpQueue
     exports: ExportOperations
@@ -34,14 +34,14 @@ class Operations:
     approval_rules: ApprovalRuleOperations
 
     def wake_workers(self) -> None:
-        """Wake the workers for what became due, after the commit."""
+        """Wake the workers, after the commit, for exports and jobs that became due."""
         self.wake_ups.notify()
 
 
 def build_operations(
     settings: Settings, wake_ups: WakeUpQueue | None = None, resolver: DnsResolver | None = None
 ) -> Operations:
-    """Return the use cases; `wake_ups` and `resolver` stand in for Redis and DNS."""
+    """Return the use cases; `wake_ups` and `resolver` replace Redis and DNS if given."""
     vault = Vault(settings.encryption_keys)
     wake_ups = wake_ups or WakeUpQueue(connect(settings.redis_url))
     default_secret = DefaultSecret.of(settings, vault)

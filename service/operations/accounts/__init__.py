@@ -1,1 +1,1 @@
-"""Use cases of accounts: the accounts themselves, their users, projects, tokens and sessions, and who may do what."""
+"""Use cases of accounts and of the records that belong to them: users, projects, tokens and sessions."""

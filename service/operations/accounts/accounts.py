@@ -1,4 +1,4 @@
-"""Use cases of accounts, users and grants. Rights that are given or withdrawn count from the next request on.
+"""Use cases of accounts, users and grants. Changes of rights apply from the next request.
 
 No process caches a user, a grant or an account's rights.
 """
@@ -25,14 +25,15 @@ def add_account(name: str, actor: Manager, *, may_use_webhooks: bool = True) -> 
 
 
 def rename_account(account_id: int, name: str, actor: Manager) -> Account:
-    """Give an account another name. Raises NotFound."""
+    """Rename an account. Raises NotFound."""
     return accounts.rename(account_id, name, utc_now(), actor.key)
 
 
 def set_webhooks(account_id: int, is_allowed: bool, actor: Manager) -> Account:
-    """Allow an account to use webhook targets, or forbid it, which blocks its targets; what waits for them is not sent.
+    """Allow or forbid an account to use webhook targets.
 
-    Allowed again, a target stays blocked until it is resumed, which checks its address. Raises NotFound.
+    Forbidding blocks the account's targets, so the exports that wait for them are not sent. After it is allowed again, a
+    target stays blocked until it is resumed, which checks its address. Raises NotFound.
     """
     now = utc_now()
     with transaction():
@@ -43,7 +44,7 @@ def set_webhooks(account_id: int, is_allowed: bool, actor: Manager) -> Account:
 
 
 def add_user(email: str, account_id: int, role: Role | None, actor: Manager) -> User:
-    """Create a user of an account. Raises NotFound for the account, Forbidden, Conflict for an email that is taken."""
+    """Create a user of an account. Raises NotFound for the account, Forbidden, and Conflict for an email in use."""
     require_role(role, actor)
     now = utc_now()
     with transaction():
@@ -53,7 +54,7 @@ def add_user(email: str, account_id: int, role: Role | None, actor: Manager) -> 
 
 
 def set_role(email: str, role: Role | None, actor: Manager) -> User:
-    """Set a user's role in the account; None leaves the roles of the user's grants.
+    """Set a user's role in the account. With None, the user has only the roles of the grants.
 
     Raises NotFound, Forbidden, and Conflict for the last active owner.
     """
@@ -82,13 +83,13 @@ def enable_user(email: str, actor: Manager) -> User:
 
 
 def remove_user(email: str, actor: Manager) -> User:
-    """Disable a user for good and erase the address, tokens, grants and stored responses.
+    """Disable a user permanently and erase the email address, tokens, grants and stored responses.
 
     Raises NotFound, Forbidden, and Conflict for the last active owner.
     """
     with transaction():
         _require_may_withdraw(email, actor)
-        # As it is stored: responses have that one.
+        # The stored spelling of the address, because stored responses contain it.
         email = accounts.user_by_email(email).email
     naming = users.responses_that_name(email, utc_now())
     with transaction():
@@ -97,9 +98,9 @@ def remove_user(email: str, actor: Manager) -> User:
 
 
 def add_grant(email: str, project_id: int | None, report_id: int | None, role: Role | None, actor: Manager) -> Grant:
-    """Let a user manage one project, and with a `role` more, or one report of the user's account.
+    """Let a user manage one report or one project of the user's account; a `role` gives further abilities in the project.
 
-    Raises NotFound for the user, ValidationFailed for the project or the report, Forbidden, and Conflict for a grant that
+    Raises NotFound for the user, ValidationFailed for the project or the report, Forbidden, and Conflict if the grant
     exists.
     """
     require_role(role, actor)
@@ -122,7 +123,7 @@ def remove_grant(grant_id: int, actor: Manager) -> Grant:
 
 
 def _require_may_withdraw(email: str, actor: Manager) -> None:
-    """Refuse to take rights from a user above the caller, or from the last active owner; the operator's shell may."""
+    """Raise Forbidden for a user above the caller, and Conflict for the last active owner; neither for the operator."""
     user = accounts.user_by_email(email)
     require_role(user.role, actor)
     if not isinstance(actor, OperatorPrincipal):

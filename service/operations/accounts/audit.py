@@ -1,4 +1,4 @@
-"""The audit log as its readers see it: an account's own entries, or all."""
+"""Lists audit log entries as their readers may see them: without the names of workers."""
 
 from typing import Any
 
@@ -7,12 +7,12 @@ from storage.accounts import audit_log
 from storage.accounts.audit_log import AuditEntry
 from storage.accounts.audit_log_sql import AuditFilter, kind_of
 
-#: Actors whose names mean something to an account; those of workers name hosts.
+#: Actor kinds whose names are shown; the names of workers contain host names.
 _NAMED_ACTORS = ("user", "rule")
 
 
 def list_page(filters: AuditFilter, limit: int, before: int | None) -> list[dict[str, Any]]:
-    """Return up to `limit` entries that match, the newest first, or those that follow the entry `before`."""
+    """Return up to `limit` matching entries, newest first, older than the entry `before` if that is given."""
     return [_record(entry) for entry in audit_log.list_matching(filters, limit, before)]
 
 

@@ -1,4 +1,4 @@
-"""Who may act on which account, and what a manager of accounts may give to users.
+"""Checks who may act on which account, and which roles a caller may give to users.
 
 A token with the ability `admin` acts on every account, but only while its user belongs to the operator's account.
 """
@@ -20,9 +20,9 @@ Record = TypeVar("Record")
 
 
 class OperatorAccount:
-    """The account whose users see and, with the ability `admin`, manage all others.
+    """The account whose users see all accounts and, with the ability `admin`, manage them.
 
-    It is OPERATOR_ACCOUNT_ID; without it, the first account, except in the cloud, where it is none.
+    OPERATOR_ACCOUNT_ID names it. Without that setting it is the first account, except in cloud mode, where there is none.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -47,14 +47,17 @@ def found(
 
 
 def token_of(actor: Manager) -> TokenPrincipal | None:
-    """Return the token of a caller; None for the operator at the command line, whom no role limits."""
+    """Return the token of a caller; None for the operator at the command line, who is not limited by a role."""
     if isinstance(actor, OperatorPrincipal):
         return None
     return actor.token if isinstance(actor, AdministratorPrincipal) else actor
 
 
 def require_role(role: Role | None, actor: Manager) -> None:
-    """Raise Forbidden for a role above the caller's own: nobody gives it, and nobody acts for a user who has it."""
+    """Raise Forbidden for a role above the caller's own.
+
+    A caller may neither give such a role nor act for a user who has it.
+    """
     token = token_of(actor)
     if token is not None and _rank(role) > _rank(token.role):
         raise Forbidden(f"Your role is below {role}; a user with that role or a higher one must do this.")

@@ -1,4 +1,4 @@
-"""Use cases of projects, their scan runs and reports: create and change them, and set how findings become tickets."""
+"""Use cases of projects, scan runs and reports: create and change them, and set how findings become tickets."""
 
 from runtime.clock import utc_now
 from schemas.base.errors import NotFound
@@ -11,7 +11,7 @@ from storage.db.engine import transaction
 
 
 def get(project_id: str, actor: Manager) -> Project:
-    """Return a project that the caller sees. Raises NotFound."""
+    """Return a project that the caller may see. Raises NotFound."""
     return found(project_id, "project", _find, actor)
 
 
@@ -27,7 +27,7 @@ def add(name: str, account_id: int, shop_domain: str | None, grouping: TicketGro
 def change(
     project_id: int, name: str | None, shop_domain: str | None, grouping: TicketGrouping | None, actor: Manager
 ) -> Project:
-    """Change what is not None of a project; an empty domain removes it. Raises NotFound, ValidationFailed."""
+    """Change the given values of a project; an empty domain removes the domain. Raises NotFound, ValidationFailed."""
     with transaction():
         if grouping is not None:
             set_ticket_grouping(project_id, grouping, actor)
@@ -40,7 +40,7 @@ def set_ticket_grouping(project_id: int, grouping: TicketGrouping, actor: Manage
 
 
 def add_scan_run(project_id: int, scan_run_id: int | None, actor: Manager) -> ScanRun:
-    """Register a scan run, by default with the next free id. Raises NotFound, Conflict for an id that is taken."""
+    """Register a scan run, by default with the next free id. Raises NotFound, and Conflict if the id is already in use."""
     now = utc_now()
     with transaction():
         projects.get_project(project_id, actor.account_id)
@@ -55,7 +55,7 @@ def add_report(title: str, project_id: int, actor: Manager) -> Report:
     with transaction():
         projects.get_project(project_id, actor.account_id)
         report = projects.add_report(title, project_id, now)
-        # About the project, because the account of an entry is that of its object.
+        # The object is the project, because the account of an audit entry is derived from its object.
         audit_log.append(now, actor.key, "add_report", f"project:{project_id}", f"report:{report.id}")
     return report
 

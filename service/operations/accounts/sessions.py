@@ -1,4 +1,4 @@
-"""Use cases of console sessions: revoke one, or all of a user."""
+"""Use cases of console sessions: list the live ones, revoke one, revoke all of a user."""
 
 from runtime.clock import utc_now
 from schemas.base.console_session import Session, SessionEndReason
@@ -8,12 +8,12 @@ from storage.accounts.accounts import user_by_email
 
 
 def list_page(caller: TokenPrincipal, limit: int, before: str | None = None) -> list[Session]:
-    """Return up to `limit` live sessions, the newest first: for an owner those of the account, for others their own."""
+    """Return up to `limit` live sessions, newest first: all of the account for an owner, only their own for other users."""
     return sessions.list_live(utc_now(), limit, before, caller.account_id, user_id=_only(caller))
 
 
 def revoke(session_id: str, actor: Actor) -> Session:
-    """End a session of the caller's account; one that has ended already is returned as it ended.
+    """End a session of the caller's account; a session that has already ended is returned unchanged.
 
     Raises NotFound, also for a session of another user unless the caller is an owner.
     """
@@ -22,7 +22,7 @@ def revoke(session_id: str, actor: Actor) -> Session:
 
 
 def revoke_of_user(email: str, actor: OperatorPrincipal) -> list[Session]:
-    """End every live session of a user, and return them, the newest first. Raises NotFound for an unknown user."""
+    """End every live session of a user, and return them, newest first. Raises NotFound for an unknown user."""
     return sessions.end_of_user(user_by_email(email).email, SessionEndReason.REVOKED, utc_now(), actor.key)
 
 

@@ -1,4 +1,4 @@
-"""Use cases of tokens: create one, which never has more abilities than its maker, and revoke."""
+"""Use cases of tokens: create one, which never has more abilities than the token that creates it, and revoke tokens."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -24,11 +24,12 @@ def create(
 ) -> tuple[Token, str]:
     """Create a token for a user and return it with its text, which is not stored.
 
-    It expires `expires` after `now`, and not after a token that makes it. Without `abilities`, it gets the default ones that
-    its maker has. Platform tokens may have every ability of their kind: the user's grants limit them.
+    The token expires `expires` after `now`, and never after the token that creates it. Without `abilities`, it gets those
+    default abilities that the creating token has. Platform tokens may have every ability of their kind, because the user's
+    grants limit them.
 
-    Raises Forbidden for an ability that the maker lacks and for a user with a role above its own, Conflict for a disabled
-    user, ValidationFailed if the maker has no default ability, or expires earlier.
+    Raises Forbidden for an ability that the creating token lacks and for a user with a role above the caller's, Conflict for
+    a disabled user, and ValidationFailed if the creating token has no default ability or expires earlier than `expires`.
     """
     now = now or utc_now()
     maker = token_of(actor)
@@ -46,17 +47,17 @@ def create(
 
 
 def revoke(token_id: int, actor: Manager) -> Token:
-    """Revoke a token from the next request on. Raises NotFound."""
+    """Revoke a token; the next request with it is refused. Raises NotFound."""
     return tokens.revoke(token_id, utc_now(), actor.key)
 
 
 def revoke_all(email: str, actor: OperatorPrincipal) -> list[Token]:
-    """Revoke every token of a user; return those that were not revoked before. Raises NotFound for the user."""
+    """Revoke every token of a user; return the tokens that were not revoked before. Raises NotFound for the user."""
     return tokens.revoke_all(email, utc_now(), actor.key)
 
 
 def _within(expires: timedelta | None, maker: TokenPrincipal, now: datetime) -> timedelta | None:
-    """Return the time until a new token expires: that of the token that creates it, unless `expires` is shorter."""
+    """Return the time until a new token expires: `expires`, or until the creating token does. Raises ValidationFailed."""
     own = tokens.find(maker.token_id, None) if maker.token_id is not None else None
     if own is None or own.expires_at is None:
         return expires
