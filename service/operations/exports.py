@@ -141,7 +141,7 @@ class ExportOperations:
         return decisions.restore(export_id, actor.account_id, utc_now(), actor.key, self.limits, version)
 
     def snooze(self, export_id: str, actor: Actor, until: datetime | None) -> Export:
-        """Snooze a prepared export until a time, or until a finding is seen again. Raises ValidationFailed for a past time."""
+        """Snooze a prepared export until a time, or until a finding is seen again. Raises ValidationFailed for the past."""
         return decisions.snooze(export_id, actor.account_id, utc_now(), actor.key, until)
 
     def receipt(self, export_id: str, actor: Actor) -> dict[str, Any]:

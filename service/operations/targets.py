@@ -129,7 +129,8 @@ class TargetOperations:
         with engine.transaction():
             targets.change_status(target_id, verb, now, actor.key, why, default=default, account_id=account_id)
             if verb in {"resume", "disable"}:
-                # Waiting events are sent after a resumption and end after a disabling; while any wait, the target cannot be removed.
+                # The waiting events are then sent, or end if the target is disabled. A target with waiting events cannot be
+                # removed.
                 deliveries.make_due(target_id, now)
             if verb == "resume" and targets.get(target_id, default).provider_key != GENERIC_WEBHOOK:
                 transitions.requeue_blocked(target_id, now, actor.key)
