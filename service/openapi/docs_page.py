@@ -1,7 +1,8 @@
 """`/docs`: the OpenAPI description as a page to read and to try, without authentication.
 
-Swagger UI displays it. Its files are served from the installed package swagger-ui-py; the page and its script are ours. The
-page has no inline scripts or styles, loads and calls nothing outside this service, and drops a token when its tab is closed.
+Swagger UI displays the description. Its files are served from the installed package swagger-ui-py; the page and its script
+are ours. The page has no inline scripts or styles, loads and calls nothing outside this service, and drops a token when its
+tab is closed.
 """
 
 from collections.abc import Mapping
@@ -16,17 +17,17 @@ from service.http import conditional_requests
 from service.http.conditional_requests import tagged
 from service.http.static_files import StaticFiles
 
-#: The strictest policy that the page works with. Swagger UI's style sheet has its images as `data:`.
+#: The strictest policy with which the page works. Swagger UI's style sheet contains its images as `data:` URLs.
 CONTENT_SECURITY_POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 
-#: The page and its script. All URLs in them are relative, so that the page works below any path of a proxy.
+#: The folder of the page and its script. All URLs in them are relative, so that the page works below any path of a proxy.
 _STATIC: Final = Path(__file__).parent / "static"
-#: Importing the package would load a template engine.
+#: The package's files are located, because importing the package would load a template engine.
 _SWAGGER_UI: Final = Path(str(distribution("swagger-ui-py").locate_file("swagger_ui/static")))
-#: The files that the page needs, 1.6 MB.
+#: The files that the page loads, 1.6 MB.
 FILES: Final[Mapping[str, Path]] = {
     **{name: _SWAGGER_UI / name for name in ("swagger-ui-bundle.js", "swagger-ui.css", "index.css")},
     "page.js": _STATIC / "page.js",
@@ -34,7 +35,7 @@ FILES: Final[Mapping[str, Path]] = {
 
 
 class DocsPageResource:
-    """Serves the page; `files` serves what it loads."""
+    """Serves the page; `files` serves the files that the page loads."""
 
     path = "/docs"
     family = RouteFamily.HEALTH
@@ -44,7 +45,7 @@ class DocsPageResource:
         self._page = tagged((_STATIC / "docs.html").read_bytes())
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Return the page, or 304 if the client has it."""
+        """Return the page, or 304 if the client has the current version."""
         resp.set_header("Content-Security-Policy", CONTENT_SECURITY_POLICY)
         conditional_requests.send_kept(req, resp, self._page, falcon.MEDIA_HTML)
 

@@ -1,6 +1,6 @@
 """Builds the OpenAPI document of the served routes, from their operations and descriptions.
 
-A route without a description fails here; a test finds it before an installation does.
+If a route has no description, building the document fails; a test finds this before an installation does.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -40,7 +40,10 @@ _OPERATIONS: Final = {route: each for subject in _SUBJECTS for route, each in su
 
 
 class _Tag(NamedTuple):
-    """A group of operations: those whose paths begin with one of `paths`, and with no longer one of another tag."""
+    """A group of operations.
+
+    An operation belongs to the tag with the longest path in `paths` with which its own path begins.
+    """
 
     name: str
     description: str
@@ -84,13 +87,13 @@ Malformed HTTP is rejected before routing: 400 `VALIDATION_FAILED`, 414 and 431 
 
 Served at `/openapi.json`, and as a page at [`/docs`]({page}).
 """
-#: The parameters that describe the parts of paths that vary.
+#: The components of the path parameters, by the name of the parameter.
 _IN_PATHS: Final = {each["name"]: component for component, each in PARAMETERS.items() if each["in"] == "path"}
 _AS_IF: Final = "With `dry_run`: the response as if the request were stored. Its ids do not exist."
 
 
 def document(resources: Iterable[Any], public_base_url: str) -> dict[str, Any]:
-    """Return the document of `resources`, reachable at `public_base_url`."""
+    """Return the OpenAPI document of `resources`, which are reachable at `public_base_url`."""
     return _Writer(public_base_url).write(list(resources))
 
 
@@ -154,7 +157,7 @@ class _Writer:
             self._resolve(error)
 
     def _complete(self, tags: set[str]) -> dict[str, Any]:
-        """Return the document with webhooks and tags, completed schemas, and without components that nothing refers to."""
+        """Return the document with webhooks and tags, with completed schemas, and without unused components."""
         webhooks = deliveries.webhooks(self._resolve)
         whole = self._spec.to_dict()
         schemas = whole["components"]["schemas"]
@@ -216,7 +219,7 @@ class _Writer:
             yield str(status), {"$ref": f"#/components/responses/{name}"}
 
     def _success_response(self, good: SuccessResponse, operation: Operation | None) -> dict[str, Any]:
-        """Return the Response Object of a success."""
+        """Return the Response Object of a successful response."""
         object_: dict[str, Any] = {
             "description": good.description,
             "headers": error_responses.references(_headers(good, operation)),
@@ -232,7 +235,10 @@ class _Writer:
         return object_
 
     def _links(self, record: str) -> Iterator[tuple[str, Any]]:
-        """Yield the operations on a new record, whose ids end with `record`; its id is in the response."""
+        """Yield links to the operations on a new record: those whose ids end with `record`.
+
+        The link takes the record's id from the response.
+        """
         for route, described in _OPERATIONS.items():
             _, brace, rest = route.partition("{")
             if brace and described.id.endswith(record) and described.id in self._served:
@@ -252,7 +258,7 @@ def _tag_of(path: str) -> str:
 
 
 def _methods(resource: Any) -> list[str]:
-    """Return the methods of a resource; HEAD is GET without a body."""
+    """Return the documented methods of a resource; HEAD, which is GET without a body, is not among them."""
     return [method for method in ("GET", "POST", "PUT", "PATCH", "DELETE") if hasattr(resource, f"on_{method.lower()}")]
 
 
@@ -291,7 +297,7 @@ def _security(operation: Operation | None) -> list[dict[str, list[str]]]:
     return [{scheme: []}]
 
 
-#: The security schemes of the senders with a shared secret, and their descriptions, by header.
+#: The name and description of each shared secret's security scheme, by header.
 _SHARED_SECRETS: Final = {
     "X-Scanner-Secret": ("scannerSecret", "The shared secret of the scanner."),
     "X-Email-Webhook-Secret": ("emailSecret", "The shared secret of the email provider."),
@@ -320,13 +326,13 @@ def _token_scheme(kind: TokenKind) -> dict[str, str]:
 
 
 def _asked_for(schemes: dict[str, Any], paths: Any) -> dict[str, Any]:
-    """Return the security schemes that an operation requires."""
+    """Return the security schemes that at least one operation requires."""
     operations = [operation for item in paths.values() for operation in item.values()]
     asked = {name for operation in operations for needed in operation["security"] for name in needed}
     return {name: scheme for name, scheme in schemes.items() if name in asked}
 
 
 def _used(components: dict[str, Any], kind: str, paths: Any) -> dict[str, Any]:
-    """Return the components that a path refers to."""
+    """Return the components to which a path refers."""
     text = repr(paths)
     return {name: component for name, component in components.items() if f"#/components/{kind}/{name}'" in text}

@@ -1,6 +1,6 @@
 """Documents error responses: the codes that an operation can return, and one response per status.
 
-The codes of the request pipeline are derived from the `Operation`, so none can be left out.
+The codes of the request pipeline are derived from the `Operation`, so no code can be missing.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -30,8 +30,8 @@ _DESCRIPTIONS: Final[Mapping[str, str]] = {
     "SERVICE_UNAVAILABLE": "The database is unavailable, locked or full, a secret is not configured, or too many large "
     "bodies are being processed; retry with the same key, after `Retry-After` if present.",
 }
-#: The same for every status, whose examples show its codes. In generated clients a schema per status would become several
-#: classes per status of each operation.
+#: One schema for all statuses; the examples of a status show its codes. With a schema per status, generated clients would
+#: have several error classes for each operation.
 _ERROR: Final = {"$ref": "#/components/schemas/Error"}
 _PROBLEM: Final = {"$ref": "#/components/schemas/Problem"}
 _EXAMPLE_FIELD: Final = errors.FieldProblem("/page/url", "invalid_url", "Not a valid URL.")
@@ -55,7 +55,7 @@ def codes(operation: Operation | None, path: str, further: Iterable[str]) -> set
 
 
 def has_key(operation: Operation) -> bool:
-    """Return whether an operation supports Idempotency-Key: all with a body, except a signed one."""
+    """Return whether an operation supports Idempotency-Key: all do that have a body, except a signed one."""
     return operation.form is not None and operation.body is not Body.SIGNED
 
 
@@ -66,13 +66,13 @@ def by_status(found: Collection[str]) -> Iterator[tuple[int, tuple[str, ...]]]:
 
 
 def component_name(group: tuple[str, ...], *, challenges: bool) -> str:
-    """Return the component name of the response with these codes."""
+    """Return the component name of a response with these codes."""
     name = "Or".join("".join(word.capitalize() for word in code.split("_")) for code in group)
     return f"{name}WithChallenge" if challenges and group == ("UNAUTHORIZED",) else name
 
 
 def response(status: int, group: tuple[str, ...], *, challenges: bool) -> dict[str, Any]:
-    """Return the response of one status; a bearer's 401 has a challenge."""
+    """Return the response of one status; `challenges` adds the challenge header to a 401."""
     return {
         "description": " ".join(f"`{code}`: {_DESCRIPTIONS[code]}" for code in group),
         "headers": _headers(status, group, challenges=challenges),
@@ -109,7 +109,7 @@ _REMAINING: Final = "`r` requests may follow within `t` seconds"
 _ALLOWED: Final = "`q` requests may be made within any `w` seconds"
 _AUTHENTICATED: Final = "present once the caller is authenticated."
 _WAIT: Final = {"type": "integer", "minimum": 1}
-#: The headers by component; "optional" ones are absent in some responses of a status.
+#: The headers, by component name; some responses of a status do not have the "optional" headers.
 HEADERS: Final[Mapping[str, _Header]] = {
     "RequestId": _Header(
         "X-Request-Id", "Your `X-Request-Id`, or a generated one.", {"type": "string", "pattern": "^[A-Za-z0-9._-]{1,128}$"}
@@ -136,7 +136,7 @@ HEADER_NAMES: Final = {component: header.name for component, header in HEADERS.i
 
 
 def references(names: Iterable[str]) -> dict[str, Any]:
-    """Return header components by the names of their headers."""
+    """Return references to header components, by header name."""
     return {HEADER_NAMES[name]: {"$ref": f"#/components/headers/{name}"} for name in names}
 
 

@@ -1,4 +1,4 @@
-"""Examples of responses, made from their schemas: a field has an example of its own, or one that follows from its kind."""
+"""Generates examples of responses from their schemas: each field has its own example, or one that follows from its type."""
 
 import re
 from typing import Any, Final
@@ -7,7 +7,7 @@ from marshmallow import Schema, fields, validate
 
 from schemas.api.response_fields import DIGEST, EXAMPLE, FINGERPRINT, SHA256, TimestampText
 
-#: The instant of the examples.
+#: The time in all examples.
 AT: Final = "2026-03-01T12:00:00.000Z"
 _ULID: Final = "01KJM8AV0G3T0M3Q9V6W2Y5Z7A"
 _HASH: Final = "5b1f0c8a4d2e6f7091a3b5c7d9e1f30214365870a1b2c3d4e5f60718293a4b5c"
@@ -16,12 +16,12 @@ _PREFIX: Final = re.compile(r"\^([a-z]{3})_")
 
 
 def example_id(prefix: str) -> str:
-    """Return an id that begins with `prefix`."""
+    """Return an example id with the prefix `prefix`."""
     return f"{prefix}_{_ULID}"
 
 
 def example_of(schema: type[Schema], /, **members: Any) -> dict[str, Any]:
-    """Return an example of a record with these `members`; others that a record may lack are left out."""
+    """Return an example of a record with the required fields; `members` are added or replace them."""
     made = {field.data_key or name: _example(field) for name, field in schema().fields.items() if field.required}
     return made | members
 
@@ -47,7 +47,7 @@ def _example(field: fields.Field[Any]) -> Any:
 
 
 def _fit(field: fields.Field[Any]) -> Any:
-    """Return a value that a number or a text may have."""
+    """Return a value that the validators of a number or text field accept."""
     for check in field.validators:
         if isinstance(check, validate.Range):
             return check.min

@@ -1,4 +1,4 @@
-"""The descriptions of operations: what the code of a route does not say.
+"""Descriptions of operations: the parts of the documentation that the code of a route does not contain.
 
 Path, security, body, dry run and common errors are read from the resources, so that they cannot differ from the code.
 """
@@ -20,7 +20,7 @@ from service.http.paging import DEFAULT_LIMIT, MAX_LIMIT
 from service.openapi.docs_page import FILES
 from service.openapi.examples import example_id
 
-#: Ids of the examples.
+#: The ids in examples.
 EXPORT_ID: Final = example_id("exp")
 TARGET_ID: Final = example_id("tgt")
 REQUEST_ID: Final = "req_01KJM8B4C2D6E8F0G1H3J5K7M9"
@@ -28,19 +28,22 @@ REQUEST_ID: Final = "req_01KJM8B4C2D6E8F0G1H3J5K7M9"
 
 @dataclass(frozen=True, slots=True)
 class SuccessResponse:
-    """A successful response; `headers` are those beyond the common ones. Without an `example`, it is that of the schema."""
+    """A successful response; `headers` are added to the common ones.
+
+    Without an `example`, the response has the example of the schema.
+    """
 
     status: int
     description: str
     schema: type[Schema] | None = None
     example: Any = None
     headers: tuple[str, ...] = ()
-    #: The end of the ids of those operations that may follow on the new record; it has links to them.
+    #: The response links to the operations on the new record, whose ids end with this text.
     links_to: str = ""
     media_type: str = "application/json"
-    #: Another shape of the same response, for another form of the request.
+    #: A second schema of the same response, for another form of the request.
     alternative: type[Schema] | None = None
-    #: Other media types, with an example each.
+    #: Examples of other media types, by media type.
     others: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -52,7 +55,7 @@ class OperationDescription:
     summary: str
     description: str
     responses: tuple[SuccessResponse, ...]
-    #: Error codes beyond the common ones.
+    #: Error codes in addition to the common ones.
     error_codes: tuple[str, ...] = ()
     #: Names of parameters in `PARAMETERS`.
     parameters: tuple[str, ...] = ()
@@ -62,7 +65,7 @@ class OperationDescription:
     examples: Mapping[str, Any] = field(default_factory=dict)
 
 
-#: By method and path, such as `GET /api/users`.
+#: Descriptions by method and path, such as `GET /api/users`.
 Operations = Mapping[str, OperationDescription]
 
 #: The response to a client that has the current version.
@@ -73,7 +76,7 @@ PAGING: Final = ("Limit", "Cursor")
 def operation(
     operation_id: str, summary: str, description: str, *responses: SuccessResponse, **more: Any
 ) -> OperationDescription:
-    """Return the description of an operation; `more` are further members of `OperationDescription`."""
+    """Return the description of an operation; `more` are further fields of it."""
     return OperationDescription(operation_id, summary, description, responses, **more)
 
 
@@ -81,7 +84,7 @@ def operation(
 class Record:
     """A kind of record: its name, its schema, and its name in ids of operations.
 
-    `title` is its name in summaries, if that is another one.
+    `title` is the name in summaries, if that differs from `name`.
     """
 
     name: str
@@ -98,19 +101,19 @@ class Record:
         return replace(self.response(description), status=status, headers=("Location",), links_to=self._id)
 
     def operation(self, verb: str, description: str, *responses: SuccessResponse, **more: Any) -> OperationDescription:
-        """Return the description of an operation that `verb` names, with one record; `more` as of `operation`."""
+        """Return the description of the operation `verb` on one record; `more` are further fields of it."""
         summary = f"{verb.capitalize()} {'an' if self._title[0] in 'aeio' else 'a'} {self._title}"
         return operation(f"{verb}{self._id}", summary, description, *responses, **more)
 
     def read(self, description: str, response: str = "", summary: str = "") -> OperationDescription:
-        """Return the operation that reads one record."""
+        """Return the description of the operation that reads one record."""
         described = self.operation("read", description, self.response(response))
         return replace(described, summary=summary) if summary else described
 
     def listed(
         self, description: str, *parameters: str, summary: str = "", many: str = "", order: str = "newest first"
     ) -> OperationDescription:
-        """Return the operation that lists the records, of which there are `many`."""
+        """Return the description of the operation that lists the records; `many` is the plural if it is irregular."""
         summary = summary or f"List {many or f'{self._title}s'}"
         many = many or f"{self.name}s"
         schema = page_schema(self.schema, f"The {many.removeprefix('bulk ')}, {order}.")
@@ -128,7 +131,7 @@ class Record:
 
 
 _LABEL: Final = "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
-#: A name whose last label is numeric is an address.
+#: The last label must begin with a letter: a name whose last label is numeric is an IP address.
 _TOP_LABEL: Final = "[A-Za-z]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 
 
@@ -165,7 +168,7 @@ def _words(words: Iterable[str]) -> list[str]:
 
 
 def _filters(of: str, form: Form) -> dict[str, dict[str, Any]]:
-    """Return the filters of a list as parameters, by the names of their components."""
+    """Return the filters of a list as parameters, by component name."""
     return {f"{of}{name.title().replace('_', '')}": _filter(name, field) for name, field in form.fields.items()}
 
 
@@ -185,14 +188,14 @@ def _filter(name: str, values: fields.Field[Any]) -> dict[str, Any]:
     return _query(name, f"{description} Several are separated by commas.", schema, style="form", explode=False)
 
 
-#: Printable characters.
+#: Up to 200 printable ASCII characters, without spaces.
 _WORD: Final = {"type": "string", "pattern": "^[!-~]{1,200}$"}
 _TIME: Final = {"type": "string", "format": "date-time"}
 _TEXT: Final = {"type": "string"}
 
 EXPORT_FILTERS: Final = _filters("Export", ExportFilterForm())
 FINDING_FILTERS: Final = _filters("Finding", FindingFilterForm())
-#: Every parameter, by the name of its component.
+#: Every parameter, by component name.
 PARAMETERS: Final[Mapping[str, Mapping[str, Any]]] = {
     **EXPORT_FILTERS,
     **FINDING_FILTERS,

@@ -1,4 +1,4 @@
-"""The JSON Schema of request bodies: that of our own fields, and what depends on several of them."""
+"""JSON Schemas of request bodies: those of our own fields, and conditions that depend on several fields."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -8,7 +8,7 @@ from marshmallow import fields
 from schemas.base.fields import NOT_BLANK
 from schemas.intake.scanner import ISSUE_ALIASES
 
-#: The form keeps it among the evidence, with every other unknown member.
+#: The form stores this member in the evidence, like every other unknown member.
 _HELP_URL: Final = {
     "type": ["string", "null"],
     "description": "The scanner's page about the rule, http or https; `help_url` in the ticket's evidence. Also accepted as "
@@ -17,14 +17,14 @@ _HELP_URL: Final = {
 
 
 def own_schema(_converter: Any, field: fields.Field[Any], ret: dict[str, Any]) -> dict[str, Any]:
-    """Replace the JSON Schema `ret` that apispec made for a field by the field's own; an attribute function of apispec."""
-    # A field that is not required is omitted from `required`; a default of null would be invalid.
+    """Replace the JSON Schema `ret` that apispec made for a field by the field's own; apispec calls this for every field."""
+    # Optional fields are absent from `required`, so they need no default; a default of null would be invalid.
     if ret.get("default", ...) is None:
         del ret["default"]
     own: dict[str, Any] | None = getattr(field, "json_schema", None)
     if own is None:
         return {}
-    # Of an array of objects, apispec refers to their form.
+    # For an array of objects, apispec's `items` refers to the form of the objects, so it is kept.
     kept = {"description", "default", "items"} if own.get("type") == "array" else {"description", "default"}
     for name in {*ret} - kept:
         del ret[name]
@@ -39,10 +39,10 @@ def _or_null(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_aliases(issue: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of an issue with the other names of its members, one of which has to name it, and its help page."""
+    """Return the schema of an issue with the aliases of its members and its help page; one member must name the issue."""
     members = dict(issue["properties"])
     for name, aliases in ISSUE_ALIASES.items():
-        # A number is taken as its digits.
+        # An integer is accepted too; its digits are the text.
         members[name] = {**members[name], "type": ["string", "integer", "null"]}
         for alias in aliases:
             members[alias] = {**members[name], "description": f"The same as `{name}`."}
@@ -53,7 +53,7 @@ def with_aliases(issue: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_mailboxes(email: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of an email in Postmark's format with the fields that name its sender and its recipients."""
+    """Return the schema of an email in Postmark's format with the fields that contain its sender and its recipients."""
     header: dict[str, Any] = {"type": "string"}
     parsed: dict[str, Any] = {"type": "object", "required": ["Email"], "properties": {"Email": {"type": "string"}}}
     several: dict[str, Any] = {"type": "array", "minItems": 1}
@@ -64,12 +64,12 @@ def with_mailboxes(email: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_a_part(edit: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of an edit, which names at least one part of the ticket."""
+    """Return the schema of an edit, which must contain at least one part of the ticket."""
     return {**edit, "anyOf": [{"required": [name]} for name in edit["properties"] if name != "ticket_digest"]}
 
 
 def with_target_or_targets(approval: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of an approval, which names one target or several."""
+    """Return the schema of an approval, which must contain either one target or several."""
     target_ids = {**approval["properties"]["target_ids"], "uniqueItems": True}
     named = [{"required": ["target_id"]}, {"required": ["target_ids"]}]
     return {**approval, "properties": {**approval["properties"], "target_ids": target_ids}, "oneOf": named}

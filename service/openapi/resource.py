@@ -1,7 +1,7 @@
 """`/openapi.json`: the OpenAPI 3.1 description of the API, without authentication.
 
-It describes the routes that this installation serves, without secrets or records. It is built on the first request, because
-most processes never serve it.
+It describes the routes that this installation serves, and contains no secrets or records. It is built on the first request,
+because most processes never serve it.
 """
 
 import json
@@ -27,15 +27,15 @@ class OpenApiResource:
         self._written: TaggedBody | None = None
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Return the description, or 304 if the client has this version."""
-        # Two concurrent first requests both build it; the results are equal.
+        """Return the description, or 304 if the client has the current version."""
+        # Two concurrent first requests may both build the description; the results are equal.
         written = self._written = self._written or self._write()
         conditional_requests.send_kept(req, resp, written, falcon.MEDIA_JSON)
 
     on_head = on_get
 
     def _write(self) -> TaggedBody:
-        # Imported here: apispec and the texts of all operations would delay every start by a tenth of a second.
+        # Imported here, because apispec and the texts of all operations would delay every start by a tenth of a second.
         from service.openapi.document import document  # noqa: PLC0415 - see above
 
         return tagged(json.dumps(document(self.resources, self._public_base_url), ensure_ascii=False).encode())

@@ -1,4 +1,4 @@
-"""Documents accounts and what is managed in them: users, grants, tokens, projects, scan runs, sessions, the audit log."""
+"""Documents accounts, users, grants, tokens, projects, scan runs, sessions, the audit log and compliance requests."""
 
 from typing import Final
 

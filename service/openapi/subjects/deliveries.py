@@ -1,4 +1,4 @@
-"""Documents the outbound webhooks: deliveries and test events, and the meaning of each response."""
+"""Documents the outbound webhooks: deliveries, events and pings, and the meaning of each response."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -57,7 +57,7 @@ _HEADERS: Final = (
     ("User-Agent", "The sender and its version.", None, USER_AGENT),
 )
 
-#: The effect of a response on an export; a ping only reports it.
+#: The effect of a response on an export; a ping only reports the response.
 _MEANINGS: Final = {
     "2XX": "Accepted: the export is `exported`. A JSON body with `id` or `ticket_id`, and `url` or `ticket_url`, is "
     "shown to clients as `provider_ticket`.",

@@ -31,7 +31,7 @@ _ATTEMPT: Final = Record("attempt", AttemptResponse, "TicketExportAttempt")
 _EVENT: Final = Record("event", TicketEventResponse, "TicketExportEvent")
 
 _DISMISSAL: Final = {"reason": "false_positive", "note": "The picture is decoration."}
-#: Of an export that is due now, or later at a target that is on hold.
+#: Headers of an export that is due now, or later if its target is on hold.
 _DUE_HEADERS: Final = ("Location", "Retry-After?")
 OPERATIONS: Final[Operations] = {
     "POST /api/ticket-exports": operation(

@@ -1,4 +1,4 @@
-"""Documents the open routes: health, metrics, this description and its page."""
+"""Documents the routes without authentication: health, metrics, the OpenAPI description and its page."""
 
 from typing import Final
 

@@ -68,7 +68,7 @@ OPERATIONS: Final[Operations] = {
         "project comes from the plus address of a recipient (`anything+p7@…`); the default is the installation's project.",
         SuccessResponse(202, "The email is stored.", EmailResponse),
         examples={"Plain": _PLAIN, "Postmark": _POSTMARK},
-        # From a network that EMAIL_ALLOWED_NETWORKS does not name.
+        # Returned if EMAIL_ALLOWED_NETWORKS does not contain the client's network.
         error_codes=("FORBIDDEN",),
     ),
     "POST /api/storefront-app/webhooks/compliance": operation(
