@@ -1,7 +1,7 @@
-"""The geometry of charts in units of the SVG view box; a template draws it.
+"""Computes the geometry of charts in units of the SVG view box; a template draws them.
 
-The template sets classes, the style sheet colors. Every non-zero value is visible: one failure among a million deliveries
-is still a line of its own.
+The template sets classes, and the style sheet defines their colors. Every non-zero value is visible: one failure among a
+million deliveries still has a bar of its own.
 """
 
 from collections.abc import Sequence
@@ -14,25 +14,25 @@ from storage.reporting.finding_trends import FindingDay
 
 WIDTH: Final = 560
 HEIGHT: Final = 180
-#: Space for the numbers on the left and the times below.
+#: Margins for the numbers on the left and the times below.
 _LEFT: Final = 44
 _RIGHT: Final = 16
 _TOP: Final = 10
 _BOTTOM: Final = 22
-#: The share of its slot that a column fills.
+#: The share of its slot's width that a column fills.
 _FILL: Final = 0.72
-#: The smallest visible height.
+#: The smallest height at which a bar is visible.
 _MIN_HEIGHT: Final = 2.0
-#: Maxima of an axis, times a power of ten. All but the first have an integer half.
+#: The possible maxima of an axis, before multiplication by a power of ten. Half of each is an integer, except for 1.
 _MAXIMA: Final = (1, 2, 4, 6, 8, 10)
-#: Only some columns have a label, so that labels do not overlap.
+#: Only every third hour or fifth day has a label, so that labels do not overlap.
 _LABEL_EVERY_H: Final = 3
 _LABEL_EVERY_DAYS: Final = 5
 _MAX_DAY_LABELS: Final = 6
 
 
 class Series(NamedTuple):
-    """One number of every column; `kind` is its class in the style sheet."""
+    """One kind of number that every column has; `kind` is its class in the style sheet."""
 
     kind: str
     name: str
@@ -45,10 +45,10 @@ class Stack(NamedTuple):
     numbers: tuple[int, ...]
 
 
-#: The parts of a column of findings, the lowest first, and the severities of each.
+#: The parts of a column of findings, lowest first, and the severities that each part adds up.
 SEVERITY_SERIES: Final = (Series("low", "medium and lower"), Series("high", "high"), Series("critical", "critical"))
 _PARTS: Final = (("info", "low", "medium"), ("high",), ("critical",))
-#: Failed attempts stand on the delivered ones.
+#: The parts of a column of deliveries, lowest first.
 DELIVERIES: Final = (Series("good", "delivered"), Series("bad", "failed attempts"))
 
 
@@ -62,14 +62,14 @@ class Box(NamedTuple):
 
 
 class ChartBar(NamedTuple):
-    """A number of a column that is not zero."""
+    """The bar of one non-zero number in a column."""
 
     kind: str
     box: Box
 
 
 class ChartColumn(NamedTuple):
-    """One hour or day with its numbers in words; the bars stand on each other, and `slot` spans the whole height."""
+    """One hour or day: its numbers as text, and a stack of bars. `slot` spans the whole height."""
 
     text: str
     slot: Box
@@ -77,7 +77,7 @@ class ChartColumn(NamedTuple):
 
 
 class AxisLabel(NamedTuple):
-    """A label of an axis; that of an hour has its time `at`, so that the script can convert it to the reader's time zone."""
+    """A label of an axis; for an hour, `at` is its time, which the script converts to the reader's time zone."""
 
     text: str
     x: float
@@ -86,7 +86,7 @@ class AxisLabel(NamedTuple):
 
 
 class ColumnChart(NamedTuple):
-    """Columns in time, the oldest on the left; each of the `ticks` has a line from `left` to `right`."""
+    """A chart of columns in time, oldest on the left; each of the `ticks` has a line from `left` to `right`."""
 
     width: int
     height: int
@@ -98,7 +98,7 @@ class ColumnChart(NamedTuple):
 
 
 class ChartedTrend(NamedTuple):
-    """Numbers by hour or day, the oldest first, with their chart."""
+    """Numbers by hour or day, oldest first, with their chart."""
 
     series: Sequence[Series]
     stacks: Sequence[Stack]
@@ -106,32 +106,35 @@ class ChartedTrend(NamedTuple):
 
     @property
     def totals(self) -> list[int]:
-        """The sum of each number over all hours or days."""
+        """The sum of each series over all hours or days."""
         return [sum(stack.numbers[place] for stack in self.stacks) for place in range(len(self.series))]
 
 
 def severity_trend(days: Sequence[FindingDay]) -> ChartedTrend:
-    """Return the findings that were not fixed at the end of each day, by severity."""
+    """Return the number of findings that were not fixed at the end of each day, by severity."""
     stacks = [Stack(day.at, tuple(sum(day.unfixed.get(each, 0) for each in part) for part in _PARTS)) for day in days]
     return day_trend(stacks, SEVERITY_SERIES)
 
 
 def day_trend(days: Sequence[Stack], series: Sequence[Series]) -> ChartedTrend:
-    """Return the numbers of days (UTC): today and every fifth day before it have a label, of many days every 15th."""
+    """Return the numbers of days (UTC) with a chart.
+
+    Today and every fifth day before it have a label; in a chart of 90 days every 15th.
+    """
     every = max(_LABEL_EVERY_DAYS, len(days) // _MAX_DAY_LABELS)
     labelled = [(len(days) - 1 - number) % every == 0 for number in range(len(days))]
     return ChartedTrend(series, days, _chart(days, series, "%d %b", labelled, is_hourly=False))
 
 
 def hourly_attempts(hours: Sequence[DeliveryHour]) -> ChartedTrend:
-    """Return the attempts of hours (UTC)."""
+    """Return the delivered and failed attempts of each hour (UTC)."""
     stacks = _attempts(hours)
     labelled = [stack.at.hour % _LABEL_EVERY_H == 0 for stack in stacks]
     return ChartedTrend(DELIVERIES, stacks, _chart(stacks, DELIVERIES, "%H:%M UTC", labelled, is_hourly=True))
 
 
 def daily_attempts(days: Sequence[DeliveryHour]) -> ChartedTrend:
-    """Return the attempts of days (UTC)."""
+    """Return the delivered and failed attempts of each day (UTC)."""
     return day_trend(_attempts(days), DELIVERIES)
 
 
@@ -142,7 +145,7 @@ def _attempts(counted: Sequence[DeliveryHour]) -> list[Stack]:
 def _chart(
     stacks: Sequence[Stack], series: Sequence[Series], time: str, labelled: Sequence[bool], *, is_hourly: bool
 ) -> ColumnChart:
-    """Return stacked columns with their axes; those that are `labelled` have a label below."""
+    """Return stacked columns with their axes; the columns that are `labelled` have a label below."""
     end = axis_end(max((sum(stack.numbers) for stack in stacks), default=0))
     step = (WIDTH - _LEFT - _RIGHT) / max(1, len(stacks))
     labels = [
@@ -167,7 +170,7 @@ def _chart(
 
 
 def axis_end(most: int) -> int:
-    """Return the maximum of an axis for values up to `most`: a number such as 20 or 400, at least 1."""
+    """Return the maximum of an axis for values up to `most`: a round number such as 20 or 400, at least 1."""
     power = 1
     while most > 10 * power:
         power *= 10
@@ -179,7 +182,7 @@ def _marks(end: int) -> tuple[int, ...]:
 
 
 def _column(stack: Stack, series: Sequence[Series], time: str, x: float, step: float, end: int) -> ChartColumn:
-    """Return the column that begins at `x`; `end` is the greatest number of the axis."""
+    """Return the column that begins at `x`; `end` is the maximum of the axis."""
     left, width = round(x + step * (1 - _FILL) / 2, 1), round(step * _FILL, 1)
     ground = floor = _y(0, end)
     bars: list[ChartBar] = []
@@ -193,7 +196,7 @@ def _column(stack: Stack, series: Sequence[Series], time: str, x: float, step: f
 
 
 def _bar(number: int, end: int, left: float, width: float, ground: float) -> Box:
-    """Return the bar for a number that is not zero; `ground` is the y of its lower edge."""
+    """Return the bar for a non-zero number; `ground` is the y of its lower edge."""
     height = max(_MIN_HEIGHT, round(_y(0, end) - _y(number, end), 1))
     return Box(left, round(ground - height, 1), width, height)
 

@@ -1,4 +1,4 @@
-"""Details of the finding of an export: its help link, screenshot, history and neighbors on the page."""
+"""Details of the finding of an export: its help link, its screenshot, its history, and other findings on the page."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,13 +12,13 @@ from service.console.untrusted_text import SafeLink, safe_link
 from storage.intake import finding_history
 from storage.intake.finding_history import PageFinding, ScanRunSighting
 
-#: Scan runs, and findings of the page, that are listed.
+#: Maximum number of scan runs, and of other findings on the page, that are listed.
 MAX_LISTED: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
 class FindingDetails:
-    """The details of a finding; the texts are the scanner's, and a link is None where its text may not be one."""
+    """The details of a finding. The texts come from the scanner; a link is None if its text must not be a link."""
 
     help_url: str | None
     help_link: SafeLink | None
@@ -31,12 +31,12 @@ class FindingDetails:
 
     @property
     def reopened_at(self) -> datetime | None:
-        """When the finding was last reported again after it was fixed, if one of the listed scan runs did so."""
+        """When one of the listed scan runs last reported the finding again after it was fixed; None if none did."""
         return max((each.seen_at for each in self.sightings if each.outcome is RunOutcome.REOPENED), default=None)
 
 
 def finding_details(export: Export, artifacts_base_url: str) -> FindingDetails | None:
-    """Return the details of an export's finding, the first one of a group; None for other sources. Two queries."""
+    """Return the details of an export's finding, or of a group's first one; None for other sources. Makes two queries."""
     if export.finding is None:
         return None
     finding_id = export.finding.finding_id
@@ -57,7 +57,7 @@ def finding_details(export: Export, artifacts_base_url: str) -> FindingDetails |
 
 
 def _screenshot_link(screenshot: str | None, base_url: str) -> SafeLink | None:
-    """Return the link to a screenshot. Tickets have its URL if ARTIFACTS_BASE_URL was set when they were written."""
+    """Return the link to a screenshot; a ticket contains its URL if ARTIFACTS_BASE_URL was set when it was written."""
     if screenshot and base_url and screenshot.startswith(f"{base_url.rstrip('/')}/"):
         path = screenshot.removeprefix(f"{base_url.rstrip('/')}/")
         return safe_link(screenshot) if not {"", ".", ".."}.intersection(path.split("/")) else None

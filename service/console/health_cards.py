@@ -15,11 +15,11 @@ _NAMES: Final = {
     "redis": "Redis",
     "workers": "Workers",
 }
-#: Shown instead of a command to users who are not the operator.
+#: Users who are not the operator see this instead of a command.
 _CONTACT_OPERATOR: Final = "Contact the operator of this installation."
 _DOCTOR: Final = "bin/riskrelay doctor"
 
-#: The meaning and the command that helps, by check and status.
+#: The meaning of each status, and the command that helps, by check and status.
 _MEANING: Final[Mapping[tuple[str, str], tuple[str, str]]] = {
     ("database", OK): ("Responding.", ""),
     ("database", UNAVAILABLE): ("Not responding. Nothing is accepted or delivered.", _DOCTOR),
@@ -38,7 +38,7 @@ _MEANING: Final[Mapping[tuple[str, str], tuple[str, str]]] = {
 _UNCHECKED: Final = ("Not checked. Fix the other failed checks first.", "")
 
 
-#: A failed check in a few words; one that did not run has none.
+#: Failed checks in a few words. A check that did not run has no entry.
 _FAILURES: Final[Mapping[tuple[str, str], str]] = {
     ("database", UNAVAILABLE): "Database not responding",
     ("disk", DiskState.LOW): "Disk nearly full",
@@ -51,7 +51,7 @@ _FAILURES: Final[Mapping[tuple[str, str], str]] = {
 
 
 class HealthLine(NamedTuple):
-    """All checks in one line; `tone` is that of a status."""
+    """The results of all checks in one line; `tone` is the color class of a status."""
 
     text: str
     tone: str
@@ -59,7 +59,7 @@ class HealthLine(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class HealthCard:
-    """A check with its status and meaning; a problem has a `command` for the operator and `advice` for other users."""
+    """A check with its status and meaning. For a problem, the operator sees a `command`, and other users see `advice`."""
 
     name: str
     status: str
@@ -74,7 +74,7 @@ def health_cards(checks: Mapping[str, str], *, is_operator: bool) -> list[Health
 
 
 def health_line(checks: Mapping[str, str]) -> HealthLine:
-    """Return the problems, or a text that there are none."""
+    """Return the first problem and the number of other problems, or a text that there are none."""
     failures = [(check, _FAILURES[check, status]) for check, status in checks.items() if (check, status) in _FAILURES]
     if not failures:
         return HealthLine("All systems ok", "good")

@@ -1,6 +1,6 @@
 """The common parts of console pages: menu, content security policy, error pages, and base classes for pages and forms.
 
-Pages load nothing from other hosts and contain no inline script or style. Templates escape all values, because most of them
+Pages load nothing from other hosts and contain no inline script or style. Templates escape all values, because most values
 come from third parties.
 """
 
@@ -40,12 +40,12 @@ CONTENT_SECURITY_POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 )
-#: With the API's `no-referrer`, browsers would send `Origin: null` with our own forms.
+#: With the API's value `no-referrer`, browsers would send `Origin: null` with our own forms.
 REFERRER_POLICY: Final = "same-origin"
 
-#: The Sec-Fetch-Site value of a link on another site.
+#: The value of Sec-Fetch-Site for a link on another site.
 _CROSS_SITE: Final = "cross-site"
-#: A path of fixed words and well-formed ids, which is safe to echo in a response.
+#: A path of fixed words and well-formed ids, which can be repeated safely in a response.
 _SAFE_PATH: Final = re.compile(r"(/[a-z-]+|/[a-z]{3}_[0-9A-HJKMNP-TV-Z]{26})+")
 
 _NOT_FOUND: Final = 404
@@ -59,7 +59,8 @@ _TEMPLATES: Final = Path(__file__).parent / "templates"
 class Redirect(NamedTuple):
     """The page to show after a form, relative to the console, and the key of its notice.
 
-    The notice offers to undo a decision: `undo` is the id of its export, a dot and the version that the decision gave it.
+    If the notice offers to undo a decision, `undo` is the id of the export, a dot, and the export's version after the
+    decision.
     """
 
     path: str
@@ -68,9 +69,9 @@ class Redirect(NamedTuple):
 
 
 class UndoForm(NamedTuple):
-    """The form that undoes a decision: its path, and the page to show next, which opens the ticket; both relative.
+    """The form that undoes a decision: its path, and the page to show next, which opens the ticket; both are relative.
 
-    `version` is that of the export after the decision: once it has another one, nothing is undone.
+    `version` is the export's version after the decision. If the export has another version by now, nothing is undone.
     """
 
     path: str
@@ -79,20 +80,20 @@ class UndoForm(NamedTuple):
 
 
 class RefusedForm(NamedTuple):
-    """A form that a page shows again: the verb of its path, what was typed in it, and its problems by path."""
+    """A refused form that a page shows again: the verb in its path, the entered texts, and its problems by path."""
 
     verb: str
     typed: Mapping[str, str]
     problems: Mapping[str, FieldProblem]
 
 
-#: The variables of a template, and a template with them.
+#: The variables of a template; a template's name with its variables.
 Content = Mapping[str, Any]
 Shown = tuple[str, Content]
 
 
 class PageLayout:
-    """Renders pages, redirects and errors, and holds what pages and forms share."""
+    """Renders pages, redirects and errors, and contains the dependencies that pages and forms share."""
 
     def __init__(
         self, settings: Settings, limits: RateLimits, vault: Vault, wake_ups: WakeUpQueue, operations: Operations
@@ -127,7 +128,7 @@ class PageLayout:
                 base=self._base,
                 root=self.gate.root,
                 current=req.path.removeprefix(CONSOLE),
-                # The page of an error asks nothing of a database that may be the reason for it.
+                # An error page must not query the database, whose outage may be the reason for the error.
                 menu=self.navigation.menu(user, may_ask=resp.status_code < _SERVER_ERROR) if user else None,
                 user=user,
                 notice=wording.NOTICES.get(done),
@@ -140,19 +141,19 @@ class PageLayout:
         )
 
     def redirect(self, resp: falcon.Response, path: str, **query: str) -> None:
-        """Redirect with 303 to a page; `path` is relative to the console."""
+        """Redirect to a page with 303; `path` is relative to the console."""
         resp.status = falcon.HTTP_303
         begin = "&" if "?" in path else "?"
         resp.set_header("Location", self._base + path + (f"{begin}{urlencode(query)}" if query else ""))
 
     def address(self, path: str) -> str:
-        """Return the address of a page, for the browser; `path` is relative to the console."""
+        """Return the address of a page for the browser; `path` is relative to the console."""
         return self._base + path
 
     def render_redirect_page(
         self, req: falcon.Request, resp: falcon.Response, address: str, reason: str = "You are being redirected."
     ) -> None:
-        """Respond with a page that opens another address by itself, or itself again if there is none."""
+        """Respond with a page that opens another address automatically, or reloads itself if `address` is empty."""
         refresh = f"0; url={address}" if address else "0"
         self.render(req, resp, "continue.html", {"refresh": refresh, "address": address, "reason": reason})
 
@@ -173,7 +174,8 @@ class PageLayout:
 
     def _redirect_to_sign_in(self, req: falcon.Request, resp: falcon.Response, ended: SessionEndReason | None) -> None:
         if req.get_header("Sec-Fetch-Site") == _CROSS_SITE and not self.gate.has_cookie(req):
-            # Browsers omit the SameSite cookie after a link on another site. This page reloads itself, which sends it.
+            # Browsers omit the SameSite cookie after a link on another site. This page reloads itself; then browsers send
+            # the cookie.
             resp.status = falcon.HTTP_200
             self.render_redirect_page(req, resp, "", "You followed a link from another site.")
             return
@@ -186,7 +188,7 @@ class ConsoleRoute:
 
     path: str
     family = RouteFamily.CONSOLE
-    #: The labels of the texts that the page of an error shows again, by the name of their field; never those of secrets.
+    #: The labels of the text fields that an error page shows again, by field name; never fields with secrets.
     text_fields: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, layout: PageLayout) -> None:
@@ -196,12 +198,12 @@ class ConsoleRoute:
         self._operations = layout.operations
 
     def _submitted(self, req: falcon.Request, resp: falcon.Response, ids: Mapping[str, str]) -> tuple[ConsoleUser, Fields]:
-        """Return the user who sent a form, and its fields, after every check."""
+        """Return the user who sent a form, and the form's fields, after all checks."""
         gate = self._layout.gate
         try:
             user = gate.authenticate(req, resp)
         except SignInRequired:
-            # The session ended while somebody wrote.
+            # The session ended while the user filled in the form.
             with suppress(RiskRelayError):
                 self._keep_for_error(req, gate.read_fields(req))
             raise
@@ -209,22 +211,22 @@ class ConsoleRoute:
         self._keep_for_error(req, form)
         gate.require_own_form(req, user, form)
         gate.require_one_account(req, user)
-        # As permitted now: permissions may have changed while the form was sent.
+        # The user with current permissions, which may have changed while the form was sent.
         user = req.context.user
         require_permission(self.path.removeprefix(CONSOLE), user.principal, ids, is_operator=user.is_operator)
         return user, form
 
     def read(self, req: falcon.Request) -> Fields:
-        """Return the fields of a form."""
+        """Read and return the fields of the submitted form."""
         return self._layout.gate.read_fields(req)
 
     def _keep_for_error(self, req: falcon.Request, form: Fields) -> None:
-        """Keep for the page of an error what was typed, and the list that it leads back to."""
+        """Store the entered texts, and the list to which the page leads back, for an error page."""
         req.context.typed = self.typed(form)
         req.context.then = safe_next(form.get("then", ""))
 
     def typed(self, form: Fields) -> dict[str, str]:
-        """Return the texts of a form by their labels, for the page of an error, which may be the only one to have them."""
+        """Return the texts of a form by label, for an error page. That page may have the only copy of them."""
         return {label: form[name] for name, label in self.text_fields.items() if form.get(name, "").strip()}
 
 
@@ -237,14 +239,14 @@ class RedirectRoute(ConsoleRoute):
         self._to = to
 
     def on_get(self, _req: falcon.Request, resp: falcon.Response) -> None:
-        """Redirect."""
+        """Redirect to the other path."""
         self._layout.redirect(resp, self._to)
 
     on_head = on_get
 
 
 class ConsolePage(ConsoleRoute):
-    """A page: subclasses set `template`, and return the template's content."""
+    """A page; subclasses set `template` and return the template's variables."""
 
     template: str
 
@@ -255,7 +257,7 @@ class ConsolePage(ConsoleRoute):
         self._layout.render(req, resp, self.template, self.content(req, user, **ids), user)
 
     def on_head(self, req: falcon.Request, resp: falcon.Response, **ids: str) -> None:
-        """Do the same; the server leaves the body out."""
+        """Respond like GET; the server omits the body."""
         self.on_get(req, resp, **ids)
 
     def content(self, req: falcon.Request, user: ConsoleUser, **ids: str) -> Mapping[str, Any]:
@@ -263,14 +265,14 @@ class ConsolePage(ConsoleRoute):
         raise NotImplementedError
 
     def _reader(self, req: falcon.Request, resp: falcon.Response, ids: Mapping[str, str]) -> ConsoleUser:
-        """Return the user, who may see the page. Raises SignInRequired, Forbidden, NotFound."""
+        """Return the signed-in user if the user may see the page. Raises SignInRequired, Forbidden, NotFound."""
         user = self._layout.gate.authenticate(req, resp)
         require_permission(self.path.removeprefix(CONSOLE), user.principal, ids, is_operator=user.is_operator)
         return user
 
 
 class Action(ConsoleRoute):
-    """A form: subclasses act on the submitted fields and return the page to show."""
+    """A form; subclasses process the submitted fields and return the page to show."""
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, **ids: str) -> None:
         """Check and process the form."""
@@ -290,33 +292,36 @@ class Action(ConsoleRoute):
         raise NotImplementedError
 
     def again(self, req: falcon.Request, user: ConsoleUser, form: Fields, failed: ValidationFailed, **ids: str) -> Shown:
-        """Return the template and the variables of a page that shows a refused form again; without one, raises `failed`."""
+        """Return the template and the variables of a page that shows a refused form again; without one, raise `failed`."""
         raise failed
 
 
 class PageAction(Action):
-    """A form of a page with several; if it is refused, the page shows it again, with what was typed and the reasons."""
+    """A form on a page with several forms; if it is refused, the page shows it again.
+
+    The page then shows the entered texts and the reasons.
+    """
 
     page: type[ConsolePage]
-    #: The fields that are shown again: all but secrets.
+    #: The fields that a refused form shows again: all except secrets.
     fields: ClassVar[tuple[str, ...]] = ()
 
     def again(self, req: falcon.Request, user: ConsoleUser, form: Fields, failed: ValidationFailed, **ids: str) -> Shown:
-        """Return the page with what differs for the refused form."""
+        """Return the page, with the variables that differ for the refused form."""
         page = self.page(self._layout)
         return page.template, {**page.content(req, user, **ids), **self.refused(form, failed.problems, **ids)}
 
     def refused(self, form: Fields, problems: Problems, **_ids: str) -> Mapping[str, Any]:
-        """Return the page's variables for a form with problems."""
+        """Return the page's variables for a refused form."""
         typed = {name: form[name] for name in self.fields if name in form}
         return {"refused": RefusedForm(self.path.rpartition("/")[2], typed, by_path(problems))}
 
 
 class FormPage(ConsolePage, Action):
-    """A page with one form; a refused form keeps what was typed and shows the reasons."""
+    """A page with one form; a refused form is shown again with the entered texts and the reasons."""
 
     def content(self, req: falcon.Request, user: ConsoleUser, **ids: str) -> Mapping[str, Any]:
-        """Return the page with a new form."""
+        """Return the page's variables with a new form."""
         return self.form(req, user, None, (), **ids)
 
     def again(self, req: falcon.Request, user: ConsoleUser, form: Fields, failed: ValidationFailed, **ids: str) -> Shown:
@@ -324,12 +329,12 @@ class FormPage(ConsolePage, Action):
         return self.template, self.form(req, user, form, failed.problems, **ids)
 
     def form(self, req: falcon.Request, user: ConsoleUser, typed: Fields | None, problems: Problems, **ids: str) -> Content:
-        """Return the template's variables; `typed` is a form with `problems`, or None for a new one."""
+        """Return the template's variables; `typed` is a refused form, which has `problems`, or None for a new form."""
         raise NotImplementedError
 
 
 def list_content(page: PageRequest, found: Sequence[Any], ids: Sequence[str] | None = None) -> dict[str, Any]:
-    """Return the variables of `list.html`; `found` has up to `page.fetch_limit` records, with these `ids`."""
+    """Return the variables of `list.html`; `found` contains up to `page.fetch_limit` records, and `ids` their ids."""
     return {
         "shown": found[: page.limit],
         "filters": page.filters,
@@ -340,7 +345,7 @@ def list_content(page: PageRequest, found: Sequence[Any], ids: Sequence[str] | N
 
 @cache
 def templates() -> Environment:
-    """Return the templates; each is compiled once per process, at its first use."""
+    """Return the template environment; each template is compiled once per process, at its first use."""
     environment = Environment(
         loader=FileSystemLoader(_TEMPLATES),
         autoescape=True,
@@ -354,7 +359,7 @@ def templates() -> Environment:
 
 
 def _undo(req: falcon.Request, user: ConsoleUser | None) -> UndoForm | None:
-    """Return the form that undoes the decision of the parameter `undo`; None without one, or if the user may not."""
+    """Return the form that undoes the decision in the parameter `undo`; None without one, or if the user may not undo it."""
     export_id, _, version = (req.get_param("undo") or "").partition(".")
     path, page = f"/exports/{export_id}/restore", req.path.removeprefix(CONSOLE)
     is_named = identifiers.is_id(identifiers.EXPORT, export_id) and VERSION_NUMBER.fullmatch(version)
@@ -367,17 +372,18 @@ def _undo(req: falcon.Request, user: ConsoleUser | None) -> UndoForm | None:
 
 
 def _drop_empty_params(req: falcon.Request) -> None:
-    """Remove empty parameters: a filter form sends all of its fields, including those set to all."""
+    """Remove empty parameters: a filter form sends all of its fields, including those without a filter."""
     params: Any = req.params
     for name in [name for name, text in params.items() if not text]:
         del params[name]
 
 
 def _parent(req: falcon.Request, resp: falcon.Response) -> str:
-    """Return the page of a rejected form, relative to the console; a form's path is its page's plus a verb.
+    """Return the page to which an error page leads back, relative to the console; "" if there is none.
 
-    Browsers open the form's path without the form, for example in a duplicated tab. For a page with a bad filter, return
-    the page without filters; for a form of a record that was not found, "".
+    For a rejected form this is the form's page, because a form's path is the page's path plus a verb. Browsers may open the
+    form's path without sending the form, for example in a duplicated tab. For a page with an invalid filter it is the page
+    without filters. There is none for a form of a record that was not found.
     """
     page = req.path.removeprefix(CONSOLE)
     if req.method == "GET" and req.query_string and resp.status_code == _UNPROCESSABLE:

@@ -1,7 +1,7 @@
 """The menu of the console: its entries, their counts, and one line about the health of the installation.
 
-Every page shows them, so they are cached for a few seconds: counts by account, health for the process. They are left out
-where the database cannot answer; a page never fails because of its menu.
+Every page shows counts and health, so they are cached for a few seconds: counts by account, health for the process. If the
+database is unavailable, they are omitted; a page never fails because of its menu.
 """
 
 import json
@@ -24,15 +24,16 @@ from storage.db.engine import OUTAGES
 from storage.reporting import menu_counts
 from storage.reporting.menu_counts import MAX_IN_MENU
 
-#: A decision changes a count at once for the user who made it; others see it this much later.
+#: How long counts and health are cached. A decision updates the counts at once for the user who made it, and after this time
+#: for other users.
 COUNTS_S: Final = 3.0
 HEALTH_S: Final = 5.0
-#: Accounts whose counts are kept, a few hundred bytes each.
+#: Maximum number of accounts whose counts are cached, a few hundred bytes each.
 _MAX_ACCOUNTS: Final = 1000
 
 
 class MenuItem(NamedTuple):
-    """An entry; `path` is relative to the console, `icon` names its drawing and its count, if it `has_count`."""
+    """An entry; `path` is relative to the console, `icon` is the name of its icon and, if it `has_count`, of its count."""
 
     name: str
     path: str
@@ -54,13 +55,13 @@ MENU: Final = (
     MenuItem("Queue and workers", "/queue", "queue"),
     MenuItem("Settings", "/settings", "settings"),
 )
-#: Entries that fit the bar of a phone; the others follow "More".
+#: Number of entries in the bar on a phone; the others are under "More".
 _IN_BAR: Final = 4
 _OVERVIEW: Final = 5
 
 
 class Menu(NamedTuple):
-    """The menu of one page; `counts` are texts by the name of the icon, `health` is None where it is not known."""
+    """The menu of one page; `counts` are texts by icon name, `health` is None if it is unknown."""
 
     first: tuple[MenuItem, ...]
     rest: tuple[MenuItem, ...]
@@ -70,7 +71,7 @@ class Menu(NamedTuple):
 
 
 class Navigation:
-    """Builds the menu, and answers scripts that follow its counts."""
+    """Builds the menu, and returns the current counts and health for the scripts of open pages."""
 
     def __init__(self, checks: ReadinessChecks) -> None:
         self._checks = checks
@@ -78,10 +79,10 @@ class Navigation:
         self._counts: OrderedDict[int, tuple[float, Mapping[str, int]]] = OrderedDict()
 
     def menu(self, user: ConsoleUser, *, may_ask: bool = True) -> Menu:
-        """Return the user's menu; unless it `may_ask` the database, from what is cached."""
+        """Return the user's menu; only from cached values unless it `may_ask` the database."""
         counts = self.counts(user, may_ask=may_ask)
         offered = {item for item in MENU if user.may(item.path)}
-        # Without the operator's entries there is no second group.
+        # Without the operator's entries, the menu has no second group.
         split = _OVERVIEW if user.may("/settings") else len(MENU)
         first, rest, installation = (
             tuple(item for item in part if item in offered) for part in (MENU[:_IN_BAR], MENU[_IN_BAR:split], MENU[split:])
@@ -90,9 +91,9 @@ class Navigation:
         return Menu(first, rest, installation, shown, self.health(may_ask=may_ask))
 
     def counts(self, user: ConsoleUser, *, may_ask: bool = True) -> Mapping[str, int]:
-        """Return the counts of an account by the name of their icon, none if they are not known.
+        """Return the counts of the user's account by icon name; empty if they are unknown.
 
-        None for a user whose roles are in single projects, because they are of all.
+        Also empty for a user whose roles are in single projects, because the counts include all projects.
         """
         if user.principal.projects is not None:
             return {}
@@ -112,11 +113,11 @@ class Navigation:
         return counts
 
     def forget(self, account_id: int) -> None:
-        """Drop the cached counts of an account, because its user has just changed something."""
+        """Remove the cached counts of an account whose user has just changed something."""
         self._counts.pop(account_id, None)
 
     def health(self, *, may_ask: bool = True) -> HealthLine | None:
-        """Return the line about the installation's health."""
+        """Return the line about the installation's health; None if it is unknown."""
         known = self._health
         if may_ask and (known is None or time.monotonic() - known[0] >= HEALTH_S):
             checks = self._checks.found()
@@ -125,7 +126,7 @@ class Navigation:
 
 
 class LiveCounts:
-    """`/console/counts`: the counts and the health of the menu as JSON, for the script of an open page."""
+    """`/console/counts`: the menu's counts and health as JSON, for the script of an open page."""
 
     path = "/console/counts"
     family = RouteFamily.CONSOLE
@@ -145,5 +146,5 @@ class LiveCounts:
 
 
 def _shown(number: int | None) -> str:
-    """Return a count of the menu as text; empty for zero, so that only entries with work have a number."""
+    """Return a count of the menu as text; empty for zero, so that only entries with work show a number."""
     return bounded(number, MAX_IN_MENU) if number else ""

@@ -1,7 +1,7 @@
 """Signs users in at the operator's OpenID Connect issuer: authorization code with PKCE, state and nonce.
 
-State, nonce and code verifier are kept in an encrypted cookie for ten minutes, so that only the browser that began a sign-in
-can finish it. Requests to the issuer hold no database connection and no transaction.
+State, nonce and code verifier are stored in an encrypted cookie for ten minutes, so that only the browser that began a
+sign-in can finish it. Requests to the issuer hold no database connection and no transaction.
 """
 
 import base64
@@ -29,11 +29,11 @@ from storage.db import engine
 from storage.secrets.encrypted_columns import ID_TOKEN
 from storage.secrets.vault import Vault
 
-#: How long a person may take at the issuer.
+#: Maximum time that a person may spend at the issuer.
 LASTS_FOR: Final = timedelta(minutes=10)
 CALLBACK: Final = "/sign-in/callback"
 
-#: 256 bits in URL-safe base64; RFC 7636 allows 43 characters and more.
+#: 256 bits, which are 43 characters of URL-safe base64; RFC 7636 requires at least 43 characters.
 _RANDOM_BYTES: Final = 32
 _CONTEXT: Final = "cookie|sign-in|OpenID Connect"
 _ROLES: Final = tuple(Role)
@@ -47,7 +47,7 @@ class SignInFailed(Forbidden):
 
 @dataclass(frozen=True, slots=True)
 class SignedInPerson:
-    """A person whom the issuer vouches for; `state` was used for this sign-in alone."""
+    """A person whom the issuer has authenticated; `state` is unique to this sign-in."""
 
     identity: Identity
     state: str
@@ -56,7 +56,7 @@ class SignedInPerson:
 
 
 class OpenIdConnect:
-    """The sign-in with the issuer of the settings."""
+    """The sign-in at the issuer that the settings name."""
 
     def __init__(self, settings: Settings, vault: Vault, console_url: str) -> None:
         self.label = settings.oidc_label
@@ -64,18 +64,18 @@ class OpenIdConnect:
         self._vault = vault
         self._console_url = console_url
         tls = client_context(settings.target_ca)
-        # Not at the top: its packages take 7 MB in each process, and few installations have an issuer.
+        # Imported here, because its packages take 7 MB in each process, and few installations have an issuer.
         from runtime.openid.issuer import Issuer  # noqa: PLC0415 - see above
 
         self._issuer = Issuer(settings.oidc_issuer, settings.oidc_client_id, settings.oidc_client_secret, tls)
 
     @property
     def account_id(self) -> int | None:
-        """The account of the users who sign in; None if there is none yet."""
+        """The account of the users who sign in; None if there is no account yet."""
         return self._settings.oidc_account_id or self._settings.operator_account_id or accounts.first_id()
 
     def begin(self, next_path: str, now: datetime) -> tuple[str, str]:
-        """Return the issuer's URL for the browser, and the cookie. Raises ServiceUnavailable."""
+        """Return the issuer's URL for the browser, and the value of the cookie. Raises ServiceUnavailable."""
         state, nonce, verifier = (secrets.token_urlsafe(_RANDOM_BYTES) for _ in range(3))
         kept = {"state": state, "nonce": nonce, "verifier": verifier, "next": next_path, "at": to_ms(now)}
         challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).decode().rstrip("=")
@@ -97,9 +97,9 @@ class OpenIdConnect:
         return url, base64.urlsafe_b64encode(self._vault.seal(json.dumps(kept), _CONTEXT)).decode().rstrip("=")
 
     def finish(self, params: Mapping[str, str], cookie: str, now: datetime) -> SignedInPerson:
-        """Return the person of the issuer's redirect; `params` has its parameters.
+        """Return the person who signed in; `params` are the parameters of the issuer's redirect.
 
-        Raises SignInFailed for what fails a check, Forbidden for a person without a role, ServiceUnavailable.
+        Raises SignInFailed if a check fails, Forbidden for a person without a role, ServiceUnavailable.
         """
         kept = self._kept(cookie, now)
         if not hmac.compare_digest(params.get("state", "").encode(), kept["state"].encode()):
@@ -110,19 +110,19 @@ class OpenIdConnect:
         except TokenRefused as refused:
             raise _failed(refused.reason) from None
         except IssuerUnavailable as failed:
-            # A code that was used, has expired or belongs to another client.
+            # The code was already used, has expired, or belongs to another client.
             if failed.reason == "status_400":
                 raise _failed("code") from None
             raise _unavailable(failed) from None
 
     def sealer(self, person: SignedInPerson) -> Callable[[str], bytes]:
-        """Return a function that encrypts the ID token for the session with a given id."""
+        """Return a function that takes a session's id and encrypts the ID token for that session."""
         return lambda session_id: self._vault.seal(person.id_token, ID_TOKEN.context(session_id))
 
     def sign_out_url(self, session_id: str, sealed_id_token: bytes | None) -> str | None:
-        """Return the issuer's URL that ends the person's session there too; None where there is none or it is away."""
+        """Return the issuer's URL that ends the person's session at the issuer; None if it has none or is unavailable."""
         id_token = None
-        # Its key may be gone; most issuers then ask the person.
+        # The key of the ID token may be missing. Without the token, most issuers ask the person to confirm.
         with suppress(WrongEncryptionKey):
             id_token = sealed_id_token and self._vault.open(bytes(sealed_id_token), ID_TOKEN.context(session_id))
         engine.release()
@@ -146,7 +146,7 @@ class OpenIdConnect:
 
     def _person(self, params: Mapping[str, str], kept: Mapping[str, str], now: datetime) -> SignedInPerson:
         issuer = self._issuer
-        # RFC 9207: another issuer would make us send its code, or that of its victim, to this one.
+        # RFC 9207: otherwise another issuer could make us send its code, or the code of its victim, to this issuer.
         named = params.get("iss")
         if named != issuer.url and (named is not None or issuer.describe().names_itself):
             raise _failed("another_issuer")

@@ -1,7 +1,7 @@
-"""Which ability each page and form of the console needs: a user has those of the role.
+"""The ability that each page and form of the console needs. A user has the abilities of the role.
 
-Roles and their abilities are in `schemas.base.principal`. A session that began with a token needs two of them of the token
-as well: `approval-rules:manage` for rules, `account:manage` for the settings of projects.
+`schemas.base.principal` defines the abilities of roles. If a session began with a token, the token itself must also have two
+abilities where they are needed: `approval-rules:manage` for rules, `account:manage` for the settings of projects.
 """
 
 import re
@@ -15,9 +15,10 @@ from service.http.auth import require_project_role
 
 
 class Need(NamedTuple):
-    """What a page or form needs.
+    """The requirements of a page or form.
 
-    `allows_project_roles` admits users whose roles are in single projects, `is_for_operator` only the operator's account.
+    `allows_project_roles` admits users whose roles are in single projects; `is_for_operator` admits only users of the
+    operator's account.
     """
 
     ability: Ability
@@ -43,7 +44,7 @@ def _below(page: str, need: Need, *verbs: str) -> dict[str, Need]:
     return {f"{page}/{verb}": need for verb in verbs}
 
 
-#: By the path below the console.
+#: The need of each page and form, by its path below the console.
 NEEDS: Final[Mapping[str, Need]] = {
     "/inbox": _READ_IN_PROJECTS,
     **_below("/inbox", _DECIDE_IN_PROJECTS, "review", "decide"),
@@ -80,7 +81,7 @@ NEEDS: Final[Mapping[str, Need]] = {
     "/overview": _READ,
     "/alerts": _READ,
     "/alerts/{alert_id}/acknowledge": _DECIDE,
-    # One's own sessions; an owner also sees and revokes those of others.
+    # Users see and revoke their own sessions; an owner also those of other users.
     "/sessions": _CONSOLE,
     "/sessions/{session_id}/revoke": _CONSOLE,
     "/shortcuts/on": _CONSOLE,
@@ -94,18 +95,18 @@ NEEDS: Final[Mapping[str, Need]] = {
 }
 
 
-#: Every page asks for the route of each form that it shows.
+#: Size of a cache: every page looks up the route of each form that it shows.
 _MAX_PATHS: Final = 1024
 
 
 def require_permission(path: str, principal: TokenPrincipal, ids: Mapping[str, str], *, is_operator: bool) -> None:
-    """Raise Forbidden or NotFound unless the caller's role allows the page or form at `path`, for the record it names."""
+    """Raise Forbidden or NotFound unless the caller's role allows the page or form at `path` for the record in `ids`."""
     need = NEEDS[path]
     if need.is_for_operator and not is_operator:
-        # As if the page did not exist.
+        # The response is the same as for a page that does not exist.
         raise NotFound
     if not need.allows_project_roles:
-        # Another role in a project would not help.
+        # Check this first: the message must not advise another role, because no role in a project is enough.
         require_project_role(principal, need.ability, {}, allows_project_roles=False)
     if need.ability not in principal.role_abilities:
         raise Forbidden(f"This needs the role {least_role(need.ability).value}. An owner of the account can give it to you.")
@@ -115,7 +116,7 @@ def require_permission(path: str, principal: TokenPrincipal, ids: Mapping[str, s
 
 
 def is_offered(path: str, principal: TokenPrincipal, *, is_operator: bool) -> bool:
-    """Return whether pages show a link or a form for `path`, which may contain ids: whether some role allows it."""
+    """Return whether pages show a link or a form for `path`, which may contain ids: whether a role of the user allows it."""
     need = NEEDS[route_of(path)]
     may = need.ability in principal.role_abilities and need.ability not in _OF_TOKEN - principal.abilities
     is_for_account = is_operator or not need.is_for_operator
@@ -123,14 +124,14 @@ def is_offered(path: str, principal: TokenPrincipal, *, is_operator: bool) -> bo
 
 
 def is_allowed_in(project_id: int | None, ability: Ability, principal: TokenPrincipal) -> bool:
-    """Return whether the caller has an ability for a record of a project, or of none."""
+    """Return whether the caller has an ability for records of a project, or for records without one."""
     projects = principal.projects_with(ability)
     return ability in principal.role_abilities and (projects is None or project_id in projects)
 
 
 @lru_cache(maxsize=_MAX_PATHS)
 def route_of(path: str) -> str:
-    """Return the route of a path below the console, as NEEDS has it."""
+    """Return the route in NEEDS that matches a path below the console."""
     plain = path.partition("?")[0]
     if plain in NEEDS:
         return plain

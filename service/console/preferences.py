@@ -1,6 +1,7 @@
-"""Preferences that a browser keeps in a cookie: the last target of each project's approvals, and whether shortcuts are off.
+"""Preferences that a browser stores in a cookie: the last target of each project's approvals, and whether shortcuts are off.
 
-All are in one cookie, for the console alone. It is no secret, and a wrong value has no effect: every choice is checked.
+One cookie, for the console only, contains all of them. It is not secret, and a wrong value has no effect, because every
+choice is checked.
 """
 
 from collections.abc import Collection, Mapping
@@ -13,38 +14,41 @@ from storage.db import identifiers
 
 _COOKIE: Final = "riskrelay_preferences"
 _NO_KEYS: Final = "no-keys"
-#: Between the parts of the cookie, and between a project and its target.
+#: Separators between the parts of the cookie, and between a project and its target.
 _DOT: Final = "."
 _COLON: Final = ":"
 _YEAR_S: Final = 365 * 24 * 3600
-#: Projects whose target is kept, those with the newest approvals: up to 3.9 KB of the 4 that a cookie may have, with ids of
-#: seven digits.
+#: Maximum number of projects whose target is stored, those with the newest approvals. With ids of seven digits these are up
+#: to 3.9 KB of the 4 KB that a cookie may have.
 _MAX_PROJECTS: Final = 100
 
 
 def last_target_id(req: falcon.Request, project_ids: Collection[int | None]) -> str | None:
-    """Return the target of the last approval in these projects, unless they differ: another client's would be a mistake."""
+    """Return the target of the last approval in these projects; None if they have different targets.
+
+    A preselected target of another client would be a mistake.
+    """
     targets = _targets(req)
     last = {targets.get(_key(each)) for each in project_ids}
     return last.pop() if len(last) == 1 else None
 
 
 def uses_keys(req: falcon.Request) -> bool:
-    """Return whether keyboard shortcuts are on, as they are by default."""
+    """Return whether keyboard shortcuts are on, which is the default."""
     return _NO_KEYS not in _parts(req)
 
 
 def remember_target(
     req: falcon.Request, resp: falcon.Response, gate: SessionGate, target_id: str, project_ids: Collection[int | None]
 ) -> None:
-    """Keep the target of an approval in these projects."""
+    """Store the target of an approval for these projects."""
     newest = {_key(each): target_id for each in project_ids}
     others = {key: target for key, target in _targets(req).items() if key not in newest}
     _set_cookie(resp, gate, newest | others, are_on=uses_keys(req))
 
 
 def remember_keys(req: falcon.Request, resp: falcon.Response, gate: SessionGate, *, are_on: bool) -> None:
-    """Keep whether shortcuts are on."""
+    """Store whether keyboard shortcuts are on."""
     _set_cookie(resp, gate, _targets(req), are_on=are_on)
 
 
@@ -53,7 +57,7 @@ def _key(project_id: int | None) -> str:
 
 
 def _targets(req: falcon.Request) -> dict[str, str]:
-    """Return the last target of each project, the newest first."""
+    """Return the last target of each project, newest first."""
     pairs = (part.partition(_COLON) for part in _parts(req))
     return {key: target for key, _, target in pairs if key.isdecimal() and identifiers.is_id(identifiers.TARGET, target)}
 

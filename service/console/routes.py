@@ -36,10 +36,10 @@ from service.http.static_files import StaticFiles
 from service.operations.wiring import Operations
 from storage.secrets.vault import Vault
 
-#: The style sheets and the scripts.
+#: The folder of the style sheets and the scripts.
 _STATIC: Final = Path(__file__).parent / "static"
 _STATIC_FILES: Final = {name: _STATIC / name for name in ("console.css", "console.js", "triage.css", "triage.js")}
-#: The pages and forms of every installation, in rows of what they are about.
+#: The pages and forms of every installation, one row per subject.
 _ROUTES: Final[tuple[tuple[Callable[[PageLayout], ConsoleRoute], ...], ...]] = (
     (partial(RedirectRoute, "", "/inbox"), partial(RedirectRoute, "/", "/inbox")),
     (sign_in.SignIn, sign_in.SignOut),

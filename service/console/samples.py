@@ -1,8 +1,8 @@
 """Sample requests of each inbound source to paste into a shell, with URL, credential and a valid body.
 
 No sample contains a secret: its first line reads one from the user's `.env` or prompts for it. All samples are dry runs, so
-that none creates a ticket. Prompts are in braces; otherwise a shell that runs pasted lines one by one would read the next
-line as the answer.
+that none creates a ticket. Prompts are in braces. Otherwise a shell that runs pasted lines one by one would read the next
+line as the input of the prompt.
 """
 
 import json
@@ -16,16 +16,16 @@ from schemas.intake.diagnostics import Platform
 from schemas.intake.sources import InboundSource
 from service.http.auth import StorefrontSignature
 
-#: A shop that does not exist.
+#: A shop that does not exist, for samples.
 _SHOP: Final = "snow.shops.example"
 _DRY_RUN: Final = "?dry_run=true"
 _JSON: Final = "-H 'Content-Type: application/json'"
-#: Prints the status below the response.
+#: The command; it prints the status below the response.
 _CURL: Final = "curl -s -w '\\n%{http_code}\\n'"
 
 
 class SampleValues(NamedTuple):
-    """The values of samples: the service's base URL, a project and one of its scan runs."""
+    """The values in samples: the service's base URL, a project and one of its scan runs."""
 
     base_url: str
     project_id: int
@@ -33,7 +33,7 @@ class SampleValues(NamedTuple):
 
 
 def with_secret(source: InboundSource, path: str, values: SampleValues, variable: str, *, is_in_env: bool) -> str:
-    """Return a sample for a source with a shared secret, which `variable` holds."""
+    """Return a sample for a source with a shared secret, which is in the shell variable `variable`."""
     if source is InboundSource.COMPLIANCE:
         request = _signed(f"{values.base_url}{path}{_DRY_RUN}", variable)
     else:
@@ -43,7 +43,7 @@ def with_secret(source: InboundSource, path: str, values: SampleValues, variable
 
 
 def with_token(source: InboundSource, path: str, values: SampleValues, commands: Sequence[str]) -> str:
-    """Return a sample for a source with a token. The last of `commands` prints the token; without any, prompts for it."""
+    """Return a sample for a source with a token. The last of `commands` prints the token; without any, it prompts."""
     request = _request(f"{values.base_url}{path}{_DRY_RUN}", "Authorization: Bearer $TOKEN", _body(source, values))
     if not commands:
         return _prompt("TOKEN", "Token", request)

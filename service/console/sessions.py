@@ -1,15 +1,16 @@
 """Console sessions and forms: cookie authentication, sign-in with an API token, CSRF checks.
 
-The console accepts a form only with the Origin of PUBLIC_BASE_URL and with the CSRF token of the user's session, which names
-the account of the page. Each rejection states its reason to the user and is logged; cookies, tokens and secrets are never
-echoed. The page of an error shows only typed texts again (`ConsoleRoute.text_fields`).
+The console accepts a form only with the Origin of PUBLIC_BASE_URL and with the CSRF token of the user's session, which
+contains the account of the page. Each rejection states its reason to the user and is logged. Cookies, tokens and secrets are
+never echoed; an error page shows again only the fields in `ConsoleRoute.text_fields`.
 
-Over https the cookie's name has the prefix `__Host-`, so that no other host of the domain can set it. Over http it can:
-cookies without a valid session are ignored, and with valid sessions of two accounts only sign-in and sign-out are accepted.
+Over https the cookie's name has the prefix `__Host-`, so that no other host of the domain can set it. Over http another host
+can set it. So cookies without a valid session are ignored, and with valid sessions of two accounts only sign-in and sign-out
+are accepted.
 
-Failed sign-ins count towards the address's limit of failed authentications, as in the API. A cookie cannot be guessed, so
-signed-in users stay signed in while others guess from the same address. Their requests have the API's limit, but a counter
-of their own.
+As in the API, failed sign-ins count towards the address's limit of failed authentications. A cookie cannot be guessed, so
+signed-in users stay signed in while others guess from the same address. Their requests have the API's limit, but their own
+counter.
 """
 
 import base64
@@ -37,18 +38,19 @@ from service.operations.accounts.authority import OperatorAccount
 from storage.accounts import sessions, tokens
 from storage.db import engine
 
-#: The name of the session cookie over http; over https it has the prefix.
+#: The name of the session cookie over http; over https it also has the prefix.
 COOKIE: Final = "riskrelay_session"
-#: The name of the cookie of a sign-in that is under way.
+#: The name of the cookie of a sign-in in progress.
 SIGN_IN_COOKIE: Final = "riskrelay_sign_in"
-#: Browsers accept the prefix only over https, without a domain, and for the path /.
+#: Browsers accept this prefix only over https, without a domain, and for the path /.
 COOKIE_PREFIX: Final = "__Host-"
 CSRF_FIELD: Final = "csrf"
-#: Another path or host of the domain may have set cookies with the same name. Browsers keep up to 180 cookies of a site.
+#: Maximum number of cookies to check. Another path or host of the domain may have set cookies with the same name; browsers
+#: keep up to 180 cookies of a site.
 _MAX_COOKIES: Final = 200
 #: The expiry date that deletes a cookie.
 _EXPIRED: Final = datetime(1970, 1, 1, tzinfo=UTC)
-#: Names of one installation in the browser of its own machine.
+#: Names under which a browser on the same machine reaches the installation.
 _LOOPBACK_HOSTS: Final = ("127.0.0.1", "localhost", "[::1]")
 
 _log: Final = logging.getLogger(__name__)
@@ -68,26 +70,26 @@ class TokenRejected(Unauthorized):
 
 @dataclass(frozen=True, slots=True)
 class ConsoleUser:
-    """A signed-in user; `csrf` is the token that their forms contain."""
+    """A signed-in user; `csrf` is the token that the user's forms contain."""
 
     session: Session
     csrf: str
     is_operator: bool
-    #: Whether the browser sent a session of another account as well.
+    #: Whether the browser also sent a valid session of another account.
     is_ambiguous: bool = False
 
     @property
     def principal(self) -> TokenPrincipal:
-        """The principal for operations and storage."""
+        """The principal to pass to operations and storage."""
         return self.session.principal
 
     def may(self, path: str) -> bool:
-        """Return whether pages offer the user a link or form, by its path below the console."""
+        """Return whether pages show the user a link or form, given its path below the console."""
         return is_offered(path, self.principal, is_operator=self.is_operator)
 
     @property
     def may_add_targets(self) -> bool:
-        """Whether pages lead to the form of a new target."""
+        """Whether pages link to the form for a new target."""
         return self.principal.may_use_webhooks and self.may("/targets/add")
 
     @property
@@ -107,7 +109,7 @@ class SessionGate:
         self.is_secure = base.scheme == "https"
         #: The path prefix that a reverse proxy strips.
         self.root = base.path.rstrip("/")
-        # The name has the path prefix: with the path /, other installations on the same host get the cookie too.
+        # The name contains the path prefix: because of the path /, other installations on the same host get the cookie too.
         suffix = self.root.replace("/", "-")
         self.console_url = f"{settings.public_base_url}/console"
         self._cookie = f"{COOKIE_PREFIX}{COOKIE}{suffix}" if self.is_secure else COOKIE
@@ -128,18 +130,18 @@ class SessionGate:
         return user
 
     def read_fields(self, req: falcon.Request, read: Callable[[falcon.Request], Fields] | None = None) -> Fields:
-        """Return the fields of a form from a console page, of a browser that may have no session.
+        """Return the fields of a form that a console page sent; the browser need not have a session.
 
         `read` reads a form with a file. Raises Forbidden, PayloadTooLarge, UnsupportedMediaType, ValidationFailed,
         RequestTimeout, and what `read` raises.
         """
         self._require_own_origin(req)
-        # A slow client may take minutes to send a form; the few database connections must not wait for it.
+        # A slow client may take minutes to send a form. Database connections are few, so none is held during this time.
         engine.release()
         return (read or read_urlencoded)(req)
 
     def require_own_form(self, req: falcon.Request, user: ConsoleUser, fields: Fields) -> None:
-        """Raise SignInRequired or Forbidden unless the session goes on and the form carries its CSRF token.
+        """Raise SignInRequired or Forbidden unless the session is still valid and the form contains its CSRF token.
 
         Updates `req.context.user`, because permissions may change while the form is sent.
         """
@@ -147,7 +149,7 @@ class SessionGate:
         self._require_own_csrf(req, user, fields.get(CSRF_FIELD, ""))
 
     def require_one_account(self, req: falcon.Request, user: ConsoleUser) -> None:
-        """Raises Forbidden if the browser sent valid sessions of several accounts: one of them may be planted."""
+        """Raise Forbidden if the browser sent valid sessions of several accounts: an attacker may have set one of them."""
         if user.is_ambiguous:
             self._log_rejection(req, "several_accounts")
             raise Forbidden(
@@ -155,7 +157,7 @@ class SessionGate:
             )
 
     def require_unblocked(self, req: falcon.Request) -> None:
-        """Raises RateLimited for an address with too many failed sign-ins, even with a valid token."""
+        """Raise RateLimited for an address with too many failed sign-ins, even with a valid token."""
         try:
             self._limits.require_unblocked(req)
         except RateLimited:
@@ -163,7 +165,7 @@ class SessionGate:
             raise
 
     def sign_in(self, req: falcon.Request, resp: falcon.Response, token: str) -> None:
-        """Exchange an API token for the cookie of a new session; ends the browser's previous session.
+        """Begin a session for an API token, set its cookie, and end the browser's previous session.
 
         Raises TokenRejected, Forbidden, RateLimited.
         """
@@ -194,7 +196,7 @@ class SessionGate:
         once: str,
         seal_id_token: Callable[[str], bytes] | None = None,
     ) -> None:
-        """Set the cookie of a new session for a user without a token; ends the browser's previous session.
+        """Begin a session for a user without a token, set its cookie, and end the browser's previous session.
 
         Raises Conflict for a second use of `once` and for a disabled user, RateLimited.
         """
@@ -204,28 +206,28 @@ class SessionGate:
         self._set_cookie(resp, secret)
 
     def count_failure(self, req: falcon.Request, reason: str) -> None:
-        """Count and log a failed sign-in of the request's address. Raises RateLimited over the limit."""
+        """Count and log a failed sign-in for the request's address. Raises RateLimited over the limit."""
         self._log_rejection(req, reason)
         self._limits.count_failure(req)
 
     def count_link_request(self, req: falcon.Request) -> None:
-        """Count a request for a link as a failed sign-in, which nobody sends by the thousand. Raises RateLimited."""
+        """Count a request for a link as a failed sign-in, so that one address cannot send thousands. Raises RateLimited."""
         self._limits.count_failure(req)
 
     def may_request_link(self, req: falcon.Request, email: str) -> bool:
-        """Count a request for a sign-in link; return whether the client's network may have one to this address."""
+        """Count a request for a sign-in link; return whether the client's network may request one for this email address."""
         is_allowed = self._limits.may_request_link(req, email)
         if not is_allowed:
             self._log_rejection(req, "too_many_links")
         return is_allowed
 
     def keep_sign_in(self, resp: falcon.Response, kept: str) -> None:
-        """Set the cookie of a sign-in that goes on elsewhere, or delete it if `kept` is empty."""
+        """Set the cookie of a sign-in that continues at the issuer or in a mailbox, or delete it if `kept` is empty."""
         # Lax, because the browser returns from another site.
         self._set_cookie(resp, kept, self._sign_in_cookie, "Lax")
 
     def kept_sign_in(self, req: falcon.Request) -> str:
-        """Return the cookie of a sign-in that went on elsewhere, or ""."""
+        """Return the cookie that `keep_sign_in` has set, or ""."""
         return next(iter(req.get_cookie_values(self._sign_in_cookie) or [""]))
 
     def sign_out(self, req: falcon.Request, resp: falcon.Response) -> None:
@@ -234,26 +236,26 @@ class SessionGate:
         self._set_cookie(resp, "")
 
     def has_cookie(self, req: falcon.Request) -> bool:
-        """Return whether the request carries a session cookie."""
+        """Return whether the request contains a session cookie."""
         return bool(req.get_cookie_values(self._cookie))
 
     def _session(self, req: falcon.Request, resp: falcon.Response) -> tuple[str, Session, bool]:
-        """Return the first valid session with its secret, and whether one of another account is valid as well."""
+        """Return the first valid session with its secret, and whether a session of another account is valid as well."""
         found = self._find_sessions(req)
         valid = [(secret, each) for secret, each in found if isinstance(each, Session)]
         if valid:
             return *valid[0], len({each.principal.account_id for _, each in valid}) > 1
-        # The reason of an ended session counts before that of an unknown one.
+        # The reason of an ended session takes precedence over that of an unknown session.
         reasons = [each for _, each in found if isinstance(each, SessionEndReason)]
         ended = next((each for each in reasons if each is not SessionEndReason.UNKNOWN), reasons[0] if reasons else None)
         if ended is not None:
             self._log_rejection(req, f"session_{ended.value}")
-            # Without the cookie, the reason is shown only once.
+            # Delete the cookie, so that the reason is shown only once.
             self._set_cookie(resp, "")
         raise SignInRequired(ended)
 
     def _require_still_signed_in(self, req: falcon.Request, user: ConsoleUser) -> None:
-        # The session may have been revoked, or its permissions changed, while a slow form arrived.
+        # The session may have been revoked, or its permissions changed, while a slow client sent the form.
         found = [each for _, each in self._find_sessions(req) if isinstance(each, Session)]
         session = next((each for each in found if each.id == user.session.id), None)
         if session is None:
@@ -273,7 +275,7 @@ class SessionGate:
         raise Forbidden("This form does not belong to your session. Nothing was changed. Reload the page and try again.")
 
     def _find_sessions(self, req: falcon.Request) -> list[tuple[str, Session | SessionEndReason]]:
-        """Return the session of each session cookie, or why there is none, in the order of the cookies."""
+        """Return for each session cookie its session, or the reason why there is none, in the order of the cookies."""
         secrets = dict.fromkeys(req.get_cookie_values(self._cookie) or [])
         return sessions.authenticate_cookies(list(secrets)[:_MAX_COOKIES], _browser(req), utc_now())
 
@@ -285,7 +287,7 @@ class SessionGate:
     def _set_cookie(
         self, resp: falcon.Response, secret: str, name: str | None = None, same_site: Literal["Strict", "Lax"] = "Strict"
     ) -> None:
-        """Set the session cookie, or that with the `name`; delete it if `secret` is empty."""
+        """Set the session cookie, or the cookie `name`; delete it if `secret` is empty."""
         resp.set_cookie(
             name or self._cookie,
             secret,
@@ -297,7 +299,8 @@ class SessionGate:
         )
 
     def _spend(self, req: falcon.Request, resp: falcon.Response, principal: TokenPrincipal) -> None:
-        # Not the API's counter: a client that polls too often with the same user's token must not lock the user out.
+        # The console does not use the API's counter: a client that polls too often with the user's token must not lock the
+        # user out.
         try:
             self._limits.spend(req, resp, f"console:{principal.key}")
         except RateLimited:
@@ -305,9 +308,9 @@ class SessionGate:
             raise
 
     def _require_own_origin(self, req: falcon.Request) -> None:
-        # Browsers send Origin with every form, and no page can change it. Without it, the client is no browser.
+        # Browsers send Origin with every form, and no page can change it. A client that does not send it is not a browser.
         origin = origin_of(req.get_header("Origin") or "")
-        # Another loopback name counts only if the form was sent to that name: it is then the page's own server.
+        # Another loopback name is accepted only if the form was sent to that name: then the page came from this server.
         is_loopback = origin in self._loopback_origins and origin == origin_of(f"http://{req.netloc}")
         if origin != self.origin and not is_loopback:
             self._log_rejection(req, "origin")
@@ -338,7 +341,7 @@ def origin_of(url: str) -> str:
 
 
 def _loopback_origins(origin: str) -> frozenset[str]:
-    """Return the origins of all loopback names if `origin` has one of them and no TLS."""
+    """Return the origins of all loopback names if `origin` is http and has one of these names; otherwise none."""
     base = urlsplit(origin)
     if base.scheme != "http" or base.hostname not in {name.strip("[]") for name in _LOOPBACK_HOSTS}:
         return frozenset()

@@ -1,9 +1,10 @@
-"""Safe display of text and URLs from third parties.
+"""Displays text and URLs from third parties safely.
 
-Invisible characters and those that change the text direction are shown as code points, because they can disguise a title.
-Only joiners between letters beyond ASCII stay: Persian, Indic scripts and composed emoji need them.
-A URL becomes a link only with HTTP or HTTPS and with its host in ASCII. A URL with a password, or one that browsers might
-parse differently, stays text.
+Invisible characters, and characters that change the text direction, are shown as code points, because they can disguise a
+title. Only joiners between non-ASCII letters are kept, because Persian, Indic scripts and composed emoji need them.
+
+A URL becomes a link only if it is HTTP or HTTPS, and its host is shown in ASCII. A URL with a password, or one that browsers
+might parse differently, is shown as text.
 """
 
 import json
@@ -25,7 +26,7 @@ _INVISIBLE: Final = re.compile(
     "\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
     f"|\r(?!\n)|(?<![^\x00-\x7f{_JOINERS}])[{_JOINERS}]|[{_JOINERS}](?![^\x00-\x7f{_JOINERS}])"
 )
-#: Without userinfo and backslashes, which browsers may parse as another host.
+#: URLs without userinfo and backslashes, which browsers may interpret as another host.
 _WEB_URL: Final = re.compile(
     r"(?P<scheme>https?)://(?P<host>[^/?#:@\\\[\]\s]+|\[[0-9A-Fa-f:.]+\])(?P<port>:[0-9]{1,5})?(?P<rest>[/?#].*)?"
 )
@@ -33,14 +34,17 @@ _ASCII_HOST: Final = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?|\[[0-9A-F
 
 
 class SafeLink(NamedTuple):
-    """A link; `host` is in ASCII, as in `href`."""
+    """A link; `host` is in ASCII, like the host in `href`."""
 
     href: str
     host: str
 
 
 def visible(text: str) -> str:
-    """Return a text with code points such as `[U+202E]` in place of invisible characters; markup is ours and stays."""
+    """Return a text with code points such as `[U+202E]` in place of invisible characters.
+
+    Our own Markup is returned unchanged.
+    """
     if isinstance(text, Markup):
         return text
     return _INVISIBLE.sub(lambda found: f"[U+{ord(found[0]):04X}]", text)
@@ -57,7 +61,7 @@ def safe_link(url: str | None) -> SafeLink | None:
 
 
 def pretty(value: Any) -> str:
-    """Return a value as indented JSON, with invisible characters as JSON escapes, so that the value stays the same."""
+    """Return a value as indented JSON; invisible characters become JSON escapes, which do not change the value."""
     return _INVISIBLE.sub(lambda found: escape(found[0]), json.dumps(value, ensure_ascii=False, indent=2))
 
 
@@ -70,10 +74,10 @@ def pretty_body(body: bytes) -> str:
 
 
 def _ascii_host(host: str) -> str | None:
-    """Return a host in ASCII, in which look-alike letters of other scripts differ; None if it is invalid."""
+    """Return a host in ASCII, which distinguishes look-alike letters of other scripts; None if the host is invalid."""
     if host.isascii():
         return host if _ASCII_HOST.fullmatch(host) else None
     try:
         return idna.encode(host, uts46=True, std3_rules=True).decode("ascii")
-    except UnicodeError:  # idna.IDNAError is one
+    except UnicodeError:  # idna.IDNAError is a UnicodeError
         return None

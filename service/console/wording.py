@@ -14,7 +14,7 @@ from schemas.exports.state_machine import ExportStatus
 from schemas.targets.error_help import help_for
 from service.console.untrusted_text import visible
 
-#: The notice for each value of `?done=`; other values show none.
+#: The notice for each value of `?done=`; other values show no notice.
 NOTICES: Final[Mapping[str, str]] = {
     "signed_out": "You are signed out.",
     "approved": "Ticket approved. A worker delivers it.",
@@ -63,12 +63,12 @@ NOTICES: Final[Mapping[str, str]] = {
     "alert_acknowledged": "Alert acknowledged. It is silent until it occurs again.",
 }
 
-#: The notices of decisions that `restore` undoes.
+#: The keys of the notices of decisions that `restore` can undo.
 UNDOABLE: Final = frozenset({"dismissed", "snoozed"})
-#: The notices that report a failure.
+#: The keys of the notices that report a failure.
 FAILURE_NOTICES: Final = frozenset({"validation_failed", "ping_failed", "token_erased"})
 
-#: Why a decision on a ticket comes too late, by the status of its export.
+#: Why a decision on a ticket is no longer possible, by the status of its export.
 TOO_LATE: Final[Mapping[ExportStatus, str]] = {
     ExportStatus.APPROVED: "This ticket is approved already and waits for its delivery.",
     ExportStatus.DELIVERING: "This ticket is approved already and is being delivered.",
@@ -78,10 +78,10 @@ TOO_LATE: Final[Mapping[ExportStatus, str]] = {
     ExportStatus.BLOCKED: "This ticket was approved, and its delivery is blocked.",
     ExportStatus.DISMISSED: "This ticket is dismissed.",
 }
-#: Why a decision on a ticket is refused that is not the one on the page.
+#: Why a decision is refused if the ticket differs from the one on the page.
 TICKET_CHANGED: Final = "This ticket changed after you opened it: scans added places, or somebody edited it."
 
-#: The statuses of each color: in progress, success, warning, failure. The others are neutral.
+#: The statuses of each color: in progress, success, warning, failure. Other statuses are neutral.
 _STATUSES: Final = {
     "busy": ("approved", "delivering", "running"),
     "good": ("exported", "active", "connected", "passed", "done", "ok", "alive", "delivered", "fixed", "recovered"),
@@ -90,13 +90,13 @@ _STATUSES: Final = {
 }
 _TONES: Final = {value: tone for tone, values in _STATUSES.items() for value in values}
 
-#: Words for values of the API that say little to people; the others are shown as they are, with spaces.
+#: Words for values of the API that are hard to understand; other values are shown with spaces in place of underscores.
 _WORDS: Final[Mapping[str, str]] = {
     "exported": "delivered",
     "retryable": "temporary failure",
     "exhausted": "last attempt failed",
 }
-#: What happened to an export, by the action of its audit entry.
+#: Texts for events of an export, by the action of the audit entry.
 _EVENTS: Final[Mapping[str, str]] = {
     "prepare": "Prepared",
     "extend": "Places added",
@@ -121,7 +121,7 @@ _EVENTS: Final[Mapping[str, str]] = {
     "label": "Labels added",
     "seen_again": "Seen again",
 }
-#: Events about a ticket after its delivery.
+#: Texts for events of a ticket after its delivery.
 _TICKET_EVENTS: Final[Mapping[str, str]] = {
     TicketEventType.FIXED: "all places fixed",
     TicketEventType.REOPENED: "open again",
@@ -129,11 +129,11 @@ _TICKET_EVENTS: Final[Mapping[str, str]] = {
     TicketEventType.REDACT: "ticket redacted",
 }
 
-#: Units of relative times in seconds; the script has the same ones.
+#: Units of relative times, in seconds; the script uses the same units.
 _UNITS: Final = (("day", "days", 86_400), ("h", "h", 3_600), ("min", "min", 60))
-#: An underscore of a code; that of an id stands before 26 letters and digits.
+#: An underscore in a code; the underscore of an id, which 26 letters and digits follow, does not match.
 _UNDERSCORE: Final = re.compile(r"_(?![0-9A-HJKMNP-TV-Z]{26}\b)")
-#: There are a few dozen statuses, and every row of a list has one.
+#: More than the number of statuses, a few dozen. The cache is worthwhile because every row of a list has a status.
 _CACHED_STATUSES: Final = 128
 
 
@@ -142,7 +142,7 @@ def moment(at: datetime | None) -> Markup:
     if at is None:
         return Markup()
     day, time = at.isoformat()[:19].split("T")
-    # Nothing here needs escaping, which would take most of a list's rendering time.
+    # No character of a time needs escaping; escaping would take most of a list's rendering time.
     return Markup(f'<time datetime="{day}T{time}Z" title="{day} {time} UTC">{day} {time} UTC</time>')  # noqa: S704 - digits only
 
 
@@ -167,19 +167,19 @@ def relative(until: timedelta) -> str:
 
 @lru_cache(maxsize=_CACHED_STATUSES)
 def status(value: str | None) -> Markup:
-    """Return a status as a colored word, or nothing for None."""
+    """Return a status as a colored word; empty for None."""
     if value is None:
         return Markup()
     return Markup('<span class="status {}">{}</span>').format(_TONES.get(value, "calm"), word(value))
 
 
 def word(value: str) -> str:
-    """Return a value of the API in the words of the console."""
+    """Return the console's word for a value of the API."""
     return _WORDS.get(value, value.replace("_", " "))
 
 
 def event(action: str) -> str:
-    """Return an event of an export in words, such as `Attempt started` for its audit entry `claim`."""
+    """Return a text for an event of an export, such as `Attempt started` for the audit entry `claim`."""
     ticket_event, _, outcome = action.partition("_")
     if ticket_event in _TICKET_EVENTS:
         return f"Event “{_TICKET_EVENTS[ticket_event]}” {outcome or 'prepared'}"
@@ -187,12 +187,12 @@ def event(action: str) -> str:
 
 
 def count(number: int | None) -> str:
-    """Return a whole number with thin spaces between its thousands, or nothing for None."""
+    """Return a whole number with narrow spaces between its thousands; empty for None."""
     return "" if number is None else f"{number:,}".replace(",", "\N{NARROW NO-BREAK SPACE}")
 
 
 def bounded(number: int, most: int) -> str:
-    """Return a count that stopped at `most` + 1, such as `1 000+`."""
+    """Return a count that was limited to `most` + 1, such as `1 000+`."""
     return f"{count(most)}+" if number > most else count(number)
 
 
@@ -210,12 +210,12 @@ def duration(seconds: float | timedelta) -> str:
 
 
 def spaced(text: str) -> str:
-    """Return a code with spaces in place of underscores; ids in the text stay, so that they can be copied."""
+    """Return a code with spaces in place of underscores. Ids in the text are unchanged, so that they can be copied."""
     return _UNDERSCORE.sub(" ", text)
 
 
 def coded(text: str) -> Markup:
-    """Return a text with its parts between backticks as code; an odd number of backticks stays as it is."""
+    """Return a text with its parts between backticks as code; a text with an odd number of backticks is unchanged."""
     parts = text.split("`")
     if len(parts) % 2 == 0:
         return escape(text)
@@ -223,7 +223,7 @@ def coded(text: str) -> Markup:
     return Markup("").join(code.format(part) if number % 2 else part for number, part in enumerate(parts))
 
 
-#: Filters of templates, by name.
+#: The filters of templates, by name.
 FILTERS: Final[Mapping[str, Callable[..., Any]]] = {
     "moment": moment,
     "ago": ago,

@@ -1,4 +1,4 @@
-"""`/console/alerts`: what is wrong, with what to do and a button to silence it; then what is over."""
+"""`/console/alerts`: open alerts, with advice and a button to silence each; then recovered alerts."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,13 +15,13 @@ from storage.db import identifiers
 
 
 class AlertsPage(ConsolePage):
-    """Lists alerts: on the first page the open ones, then those that are over."""
+    """Lists alerts: the open ones on the first page, then the recovered ones."""
 
     path = f"{CONSOLE}/alerts"
     template = "alerts.html"
 
     def content(self, req: falcon.Request, user: ConsoleUser, **_ids: str) -> Mapping[str, Any]:
-        """Return the alerts in words."""
+        """Return the alerts with their texts."""
         page = read_page(req, identifiers.ALERT)
         found = alerts.list_recovered(user.principal, page.fetch_limit, page.before, is_operator=user.is_operator)
         listed = list_content(page, found)
@@ -31,7 +31,7 @@ class AlertsPage(ConsolePage):
 
 
 def _text(alert: Alert, user: ConsoleUser) -> AlertText:
-    """Return an alert in words; the operator has no pages of other accounts' targets and rules."""
+    """Return the text of an alert; without a link for another account's alert, because the operator has no page for it."""
     text = describe(alert)
     return text if alert.account_id in {None, user.account_id} else text._replace(path="")
 

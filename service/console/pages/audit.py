@@ -16,9 +16,9 @@ from storage.accounts.audit_log import AuditEntry
 from storage.accounts.audit_log_sql import AuditFilter
 from storage.db import identifiers
 
-#: Paths of records, by the prefix of their ids.
+#: Paths of records, by id prefix.
 _PATHS: Final = {identifiers.EXPORT: "/exports/", identifiers.TARGET: "/targets/", identifiers.RECOVERY: "/recoveries/"}
-#: The actor of a request with a token.
+#: The actor of a user's request.
 _USER: Final = re.compile(r"user:([1-9][0-9]{0,8})")
 _DAY: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
@@ -30,7 +30,7 @@ def _day(text: str) -> date | None:
         return None
 
 
-#: Longer than any id, address or action; PostgreSQL rejects NUL characters.
+#: Accepts every id, address and action, none of which is longer. Not NUL characters, which PostgreSQL rejects.
 _WORD: Final = Matching(lambda text: 0 < len(text) <= 200 and text.isprintable())
 _FILTERS: Final = {
     **dict.fromkeys(("subject", "actor", "action"), _WORD),
@@ -40,7 +40,7 @@ _FILTERS: Final = {
 
 
 class AuditRow(NamedTuple):
-    """An entry as shown: `actor` is the user's email if known, `path` the page of the subject if the account owns it."""
+    """An entry as shown: `actor` is the user's email if known, `path` the subject's page if the account owns it."""
 
     entry: AuditEntry
     at: datetime
@@ -64,14 +64,14 @@ class AuditPage(ConsolePage):
 
 
 def _filter(given: Mapping[str, str]) -> AuditFilter:
-    """Return what the fields ask for: both days are whole ones of UTC."""
+    """Return the filter that the fields describe; both days are whole days in UTC."""
     words = {name: given[name].strip() for name in ("subject", "actor", "action") if given.get(name, "").strip()}
     first, last = (_day(given.get(name, "")) for name in ("first_day", "last_day"))
     return AuditFilter(
         int(given["account_id"]) if "account_id" in given else None,
         words.get("subject"),
         _actor(words["actor"]) if "actor" in words else None,
-        # As the page shows it, too.
+        # The page shows actions with spaces, so both spellings are accepted.
         words["action"].replace(" ", "_") if "action" in words else None,
         to_ms(datetime.combine(first, time.min, UTC)) if first else None,
         to_ms(datetime.combine(last, time.max, UTC)) + 1 if last else None,
@@ -79,7 +79,7 @@ def _filter(given: Mapping[str, str]) -> AuditFilter:
 
 
 def _actor(text: str) -> str:
-    """Return the actor that is written as in the log, or as the address of a user."""
+    """Return the actor for a text, which is an actor as in the log or the email address of a user."""
     users = accounts.users_by_email(text) if "@" in text else ()
     return f"user:{users[0].id}" if len(users) == 1 else text
 
@@ -99,7 +99,7 @@ def _rows(entries: Sequence[AuditEntry], account_id: int) -> list[AuditRow]:
 
 
 def emails_by_actor(actors: Iterable[str]) -> dict[str, str]:
-    """Return the emails of those actors that are users, as far as they are known; one query."""
+    """Return the known emails of the actors that are users. Makes one query."""
     ids = {found[0]: int(found[1]) for actor in actors if (found := _USER.fullmatch(actor))}
     emails = accounts.emails_of({*ids.values()})
     return {actor: emails[user_id] for actor, user_id in ids.items() if user_id in emails}

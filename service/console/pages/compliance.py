@@ -15,7 +15,7 @@ from storage.compliance import requests as compliance_requests
 from storage.db import identifiers
 
 _FILTERS: Final = {"status": tuple(ComplianceStatus), "topic": tuple(Topic)}
-#: Recipients that the page names; `riskrelay compliance show` names more.
+#: Maximum number of recipients that the page lists; `riskrelay compliance show` lists more.
 MAX_RECIPIENTS: Final = 20
 
 

@@ -1,6 +1,6 @@
-"""`/console/exports`: every export of the account in one table, and the page of one, with ticket, attempts and timeline.
+"""`/console/exports`: every export of the account in one table, and a page for each with ticket, attempts and timeline.
 
-Only the operator sees the address, the worker and the response of an attempt; other users see what the API returns.
+Only the operator sees the address, the worker and the response of an attempt; other users see the same as in the API.
 """
 
 import json
@@ -33,11 +33,11 @@ from storage.exports.search import export_list
 from storage.targets import summaries
 
 EXPORTS: Final = f"{CONSOLE}/exports"
-#: Far more entries than an export gets from a full retry schedule and some manual retries.
+#: Maximum number of timeline entries: far more than a full retry schedule and some manual retries produce.
 MAX_ENTRIES: Final = 200
-#: Each scan run makes one at most; the API lists all.
+#: Maximum number of ticket events. Each scan run creates at most one; the API lists all.
 MAX_EVENTS: Final = 20
-#: The list that an export is in.
+#: The statuses of exports that the inbox lists.
 _INBOX_STATUSES: Final = (ExportStatus.PREPARED, ExportStatus.DISMISSED)
 
 
@@ -67,7 +67,7 @@ class ExportsPage(ConsolePage):
 
 
 def _list(page: PageRequest, account_id: int) -> list[Export]:
-    """Return up to `page.fetch_limit` exports."""
+    """Return up to `page.fetch_limit` exports that match the filters."""
     statuses, sources, target_ids = (
         (page.filters[name],) if name in page.filters else () for name in ("status", "source", "target")
     )
@@ -77,7 +77,7 @@ def _list(page: PageRequest, account_id: int) -> list[Export]:
 
 
 class TimelineEntry(NamedTuple):
-    """An audit entry of the export; `recovery_id` is the recovery that caused it, if any."""
+    """An audit entry of the export; `recovery_id` is the recovery that caused it, or None."""
 
     entry: AuditEntry
     at: datetime
@@ -117,7 +117,7 @@ class ExportPage(ConsolePage):
 
 
 class ExportReceipt(ConsolePage):
-    """Downloads the delivery receipt of an export, as the API returns it."""
+    """Downloads the delivery receipt of an export, with the same content as in the API."""
 
     path = f"{CONSOLE}/exports/{{export_id}}/receipt"
 
@@ -134,7 +134,7 @@ def _project_name(export: Export) -> str | None:
 
 
 def _timeline(entries: Sequence[AuditEntry], user: ConsoleUser) -> list[TimelineEntry]:
-    """Return audit entries for display. A worker's name contains its host, which only the operator sees."""
+    """Return audit entries for display. A worker's name contains its host name, which only the operator may see."""
     people = emails_by_actor(entry.actor for entry in entries)
     shown = []
     for entry in entries:

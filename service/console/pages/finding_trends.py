@@ -1,4 +1,4 @@
-"""`/console/findings/trends`: whether findings become fewer: by severity over time, changes per day, and time to fix."""
+"""`/console/findings/trends`: trends of findings: unfixed ones by severity, changes per day, and time to fix."""
 
 from collections.abc import Mapping
 from datetime import timedelta
@@ -20,7 +20,7 @@ from storage.db import identifiers
 from storage.reporting import finding_trends
 from storage.reporting.finding_trends import Change
 
-#: Days of a trend, including today.
+#: The possible lengths of a trend in days, including today.
 DAYS: Final = ("7", "30", "90")
 _DEFAULT_DAYS: Final = "30"
 _CHANGES: Final = (Series("good", "fixed"), Series("high", "new"), Series("critical", "reopened"))
@@ -41,7 +41,7 @@ class FindingTrendsPage(ConsolePage):
         visible = user.principal.projects_with(Ability.READ_FINDINGS)
         known = offered_projects(user, filters.get("project_id", ""), visible)
         if visible is not None and project_id is None:
-            # The trends of the account are of all its projects.
+            # The account's trends include all projects, so a user with roles in single projects sees those of one project.
             project_id = known[0].id
             filters = {**filters, "project_id": str(project_id)}
         if project_id is not None:

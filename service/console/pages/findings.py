@@ -1,7 +1,7 @@
-"""`/console/findings`: what scans found on the account's websites, by any filter, and each finding with its history.
+"""`/console/findings`: the findings of scans on the account's websites, with filters, and each finding with its history.
 
-The list with a rule, or with a page, is the page of that rule or page: it has their findings by state. The grouping of a
-project's tickets is set here, too.
+If the list is filtered by one rule or one page, it is the page of that rule or web page, with counts by state. The grouping
+of a project's tickets is also set here.
 """
 
 import re
@@ -43,12 +43,12 @@ from storage.db import engine, identifiers
 from storage.intake import finding_history, finding_list
 from storage.intake.finding_list import MAX_COUNTED, Finding
 
-#: Findings of a download that has all of them: a browser waits for it a few seconds.
+#: Maximum number of findings in a CSV or JSON download, for which a browser waits a few seconds.
 MAX_DOWNLOADED: Final = 25_000
-#: Bytes of a download beyond which it is written to a file.
+#: Maximum size of a download in memory, in bytes; a larger one is written to a file.
 MAX_IN_MEMORY: Final = 1 << 20
 
-#: What tickets are, by the grouping of their project.
+#: Descriptions of a project's ticket grouping.
 GROUPINGS: Final[Mapping[str, str]] = {
     TicketGrouping.RULE.value: "one for each rule",
     TicketGrouping.FINDING.value: "one for each finding",
@@ -56,7 +56,7 @@ GROUPINGS: Final[Mapping[str, str]] = {
 
 
 PROJECT_IDS: Final = Matching(PROJECT_ID.fullmatch)
-#: Any text: the form of the filters checks it.
+#: Accepts any text, because the form of the filters validates it.
 _TEXTS: Final = Matching(lambda _: True)
 _DIGESTS: Final = Matching(re.compile("[0-9a-f]{32}").fullmatch)
 _FILTERS: Final = {**dict.fromkeys(FINDING_FILTERS, _TEXTS), "page": _DIGESTS}
@@ -116,7 +116,7 @@ class FindingPage(ConsolePage):
 
 
 class FindingReport(ConsolePage):
-    """Downloads a report of a project's findings, as the command `report` writes it."""
+    """Downloads the report of a project's findings that the command `report` writes."""
 
     path = f"{CONSOLE}/projects/{{project_id}}/report/{{report_format}}"
 
@@ -131,7 +131,8 @@ class FindingReport(ConsolePage):
         if ids["report_format"] not in {*ReportFormat}:
             raise NotFound("There is no such format.")
         wanted = ReportFormat(ids["report_format"])
-        # One at a time, which yields to other requests; while it waits, others may have the connection.
+        # One report is written at a time, and yields to other requests. While this one waits, other requests may use the
+        # connection.
         engine.release()
         with self._queue.slot(str(user.account_id), LARGE_BYTES + 1) as yield_to_others:
             file = _written(finding_reports.report(project, wanted, utc_now(), MAX_DOWNLOADED), yield_to_others)
@@ -156,24 +157,27 @@ class SetTicketGrouping(Action):
 
 
 def _written(parts: Iterable[str], checkpoint: Checkpoint) -> IO[bytes]:
-    """Return a file with a text: written before the response begins, so that a failure is an error page, not half a file."""
+    """Return a file with the text.
+
+    The file is complete before the response begins, so a failure gives an error page, not half a file.
+    """
     with ExitStack() as stack:
         file = stack.enter_context(SpooledTemporaryFile(MAX_IN_MEMORY))
         for part in parts:
             file.write(part.encode())
             checkpoint()
-        # The server closes it.
+        # Keep the file open; the server closes it.
         stack.pop_all()
     return file
 
 
 def page_query(finding: Finding) -> str:
-    """Return the query of the list of all findings of a finding's page."""
+    """Return the query string of the list of all findings on the finding's page."""
     return urlencode({"project_id": finding.project_id, "page": finding.page_digest})
 
 
 def rule_query(finding: Finding, project_ids: str | None = None) -> str | None:
-    """Return the query of the list of all findings of a rule, in chosen projects; None for a finding without one."""
+    """Return the query string of the list of a rule's findings, in the given projects; None for a finding without a rule."""
     chosen = {"project_id": project_ids} if project_ids else {}
     return urlencode({**chosen, "rule": join_values([finding.rule])}) if finding.rule else None
 
@@ -185,13 +189,13 @@ def _query(filters: Mapping[str, str], user: ConsoleUser) -> FindingQuery:
 
 
 def _counts(query: FindingQuery, filters: Mapping[str, str]) -> list[tuple[str, str, str]]:
-    """Return each state with the number of its findings and the query of their list."""
+    """Return each state with the number of its findings and the query string of their list."""
     counted = finding_list.count_by_state(query, utc_now())
     return [(each.value, bounded(counted[each], MAX_COUNTED), urlencode({**filters, "state": each})) for each in counted]
 
 
 def _chosen(query: FindingQuery, known: Sequence[Project]) -> Project | None:
-    """Return the project that the list is of, or the only one of the account. Raises NotFound."""
+    """Return the project by which the list is filtered, or the account's only project; otherwise None. Raises NotFound."""
     if len(query.project_ids) == 1:
         return chosen_project(known, query.project_ids[0])
     return known[0] if len(known) == 1 and not query.project_ids else None

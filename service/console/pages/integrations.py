@@ -1,4 +1,4 @@
-"""`/console/integrations`: each inbound source with its credential, last accepted and last rejected request."""
+"""`/console/integrations`: each inbound source with its credential, and its last accepted and last rejected request."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from storage.secrets.integrations import MAX_TOKENS, Integration, SampleIds, Sec
 
 
 class _Source(NamedTuple):
-    """A source: its name, its API resource, and its credential, a shared secret or a token's ability."""
+    """A source: its name, its API resource, and its credential, which is a shared secret or a token with an ability."""
 
     name: str
     resource: Any
@@ -43,7 +43,7 @@ SOURCES: Final = (
     _Source("Storefront compliance", ComplianceWebhooksResource, Integration.STOREFRONT, "STOREFRONT_WEBHOOK_SECRET"),
 )
 
-#: Problems with a credential in words; other problems are shown as their code.
+#: Texts for problems with a credential; other problems are shown as their code.
 _PROBLEMS: Final = {
     "not_configured": "no secret is set",
     "missing": "the header is missing",
@@ -60,7 +60,7 @@ _AUTHORIZATION: Final = "/Authorization"
 
 @dataclass(frozen=True, slots=True)
 class IntegrationCard:
-    """A source as the page shows it; `commands` create a token if there is none."""
+    """A source for display; `commands` create a token if there is none."""
 
     kind: _Source
     enabling_setting: str | None
@@ -127,12 +127,12 @@ class IntegrationsPage(ConsolePage):
         )
 
     def _sample_values(self, ids: SampleIds) -> SampleValues | None:
-        """Return the values of sample requests; None without a project."""
+        """Return the values for sample requests; None if there is no project."""
         default = self._settings.default_project_id
         project_id = ids.granted_project_id or ids.project_id or default
         if project_id is None:
             return None
-        # With a default project any scan run is accepted; without one it must be registered.
+        # With a default project, any scan run is accepted; without one, the scan run must be registered.
         run = 1 if default is not None or ids.scan_run_id is None else ids.scan_run_id
         return SampleValues(self._settings.public_base_url, project_id, run)
 
@@ -150,7 +150,7 @@ def _enabling_setting(family: RouteFamily) -> str:
 
 
 def _token_commands(email: str, ability: Ability, ids: SampleIds) -> tuple[str, ...]:
-    """Return the commands that create a token with an ability, and grant its user a project if necessary."""
+    """Return the commands that create a token with an ability and, if necessary, grant a project to its user."""
     create = samples.token_command(email, ability)
     if ids.granted_project_id is not None or ids.project_id is None:
         return (create,)

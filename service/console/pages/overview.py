@@ -1,4 +1,4 @@
-"""`/console/overview`: what waits, whether it gets better, and what needs a person."""
+"""`/console/overview`: waiting decisions, trends, and problems that need a person."""
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -31,21 +31,21 @@ from storage.reporting import dashboard_queries, finding_trends, metrics_snapsho
 from storage.reporting.dashboard_queries import MAX_OF_A_STATUS, AccountCounts, UnavailableTarget
 from storage.reporting.menu_counts import MAX_IN_MENU
 
-#: Targets, and rules, that are listed; their own lists have the others.
+#: Maximum number of targets, and of rules, in the list; their own pages list all of them.
 MAX_ROWS: Final = 5
-#: Days of a trend, including today.
+#: Length of a trend in days, including today.
 TREND_DAYS: Final = 30
-#: Accounts whose trends are kept, some kilobytes each.
+#: Maximum number of accounts whose trends are cached, some kilobytes each.
 _MAX_TRENDS: Final = 500
-#: Trends are shown for this many times as long as they took to read: reading them takes a fortieth of the time at most.
+#: Trends are cached for this many times the duration of reading them, so at most a fortieth of the time is spent reading.
 _SHOWN_FOR: Final = 40
 
 #: The list of deliveries that failed or were blocked.
 _FAILED: Final = "/deliveries?view=failed"
-#: The charts of findings, of the same days.
+#: The charts of findings for the same number of days.
 _TRENDS: Final = f"/findings/trends?days={TREND_DAYS}"
 _SECOND: Final = timedelta(seconds=1)
-#: Why a target fails whose attempts left no error code, and what to do.
+#: The reason and the fix for a failing target whose attempts have no error code.
 _UNEXPLAINED: Final = (
     "Its last deliveries failed.",
     "Open one of its deliveries to see the receiver's response. Fix the receiver, then ping the target.",
@@ -53,7 +53,7 @@ _UNEXPLAINED: Final = (
 
 
 class Number(NamedTuple):
-    """A number that leads to its list, with tags that say more about it, each with its tone."""
+    """A number with a link to its list. Each tag is a tone and a text with further information."""
 
     number: str
     name: str
@@ -62,7 +62,10 @@ class Number(NamedTuple):
 
 
 class Attention(NamedTuple):
-    """Something that needs a person: what, a status with its reason, and what to do; `path` and `verb` are of its button."""
+    """A problem that needs a person: its subject, a status with its reason, and the fix.
+
+    `path` and `verb` are of its button.
+    """
 
     what: str
     about: str
@@ -72,14 +75,14 @@ class Attention(NamedTuple):
     to_do: str
     path: str = ""
     verb: str = "Open"
-    #: When it ends by itself; shown after `why`.
+    #: The time when the problem ends automatically; shown after `why`.
     until: datetime | None = None
 
 
 class Trends(NamedTuple):
-    """Numbers by day, the oldest first: attempts, and the findings that were not fixed at its end.
+    """Attempts by day, and the findings that were not fixed at the end of each day; oldest first.
 
-    The median time to fix is of these days, and of as many days before.
+    `fix` is the median time to fix in these days, `fix_before` in the same number of days before.
     """
 
     deliveries: ChartedTrend
@@ -89,14 +92,14 @@ class Trends(NamedTuple):
 
 
 class OverviewPage(ConsolePage):
-    """Shows numbers, two trends, what needs attention, and the checks of the installation."""
+    """Shows numbers, two trends, problems that need attention, and the health checks of the installation."""
 
     path = f"{CONSOLE}/overview"
     template = "overview.html"
 
     def __init__(self, layout: PageLayout) -> None:
         super().__init__(layout)
-        #: The trends of an account, and until when (`time.monotonic`) they are shown.
+        #: The cached trends by account, with the time (`time.monotonic`) at which they expire.
         self._kept: dict[int, tuple[float, Trends]] = {}
 
     def content(self, req: falcon.Request, user: ConsoleUser, **_ids: str) -> Mapping[str, Any]:
@@ -133,7 +136,7 @@ class OverviewPage(ConsolePage):
         }
 
     def _trends(self, account_id: int, now: datetime) -> Trends:
-        """Return the last TREND_DAYS of an account; those of a large one, which take a moment, are some seconds old."""
+        """Return the trends of the last TREND_DAYS of an account. Those of a large account are cached for some seconds."""
         until, kept = self._kept.get(account_id, (0.0, None))
         began = time.monotonic()
         if kept is None or began >= until:
@@ -158,7 +161,7 @@ def _read_trends(account_id: int, now: datetime) -> Trends:
 
 
 def _numbers(account_id: int, counts: AccountCounts, trend: Trends, due_age_s: float, now: datetime) -> Iterator[Number]:
-    """Yield the numbers at the top: decisions, findings, deliveries under way and failed ones."""
+    """Yield the numbers at the top: waiting decisions, findings, current deliveries and failed deliveries."""
     severities, by_status = dashboard_queries.waiting_by_severity(account_id, now), counts.by_status
     waiting = sum(severities.values())
     yield Number(
@@ -185,7 +188,7 @@ def _numbers(account_id: int, counts: AccountCounts, trend: Trends, due_age_s: f
 
 
 def _fewer(before: int, now: int) -> Iterator[tuple[str, str]]:
-    """Yield a tag that compares the findings now with those at the end of the first day."""
+    """Yield a tag that compares the current number of findings with the number at the end of the first day."""
     if now < before:
         yield "status good", f"{count(before - now)} fewer in {TREND_DAYS} days"
     elif now > before:
@@ -193,7 +196,7 @@ def _fewer(before: int, now: int) -> Iterator[tuple[str, str]]:
 
 
 def _faster(fix: timedelta, before: timedelta | None) -> Iterator[tuple[str, str]]:
-    """Yield a tag that compares the median time to fix with that of as many days before."""
+    """Yield a tag that compares the median time to fix with the median of the same number of days before."""
     if before is None or abs(fix - before) < _SECOND:
         return
     tone, word = ("good", "faster") if fix < before else ("warn", "slower")
@@ -217,7 +220,7 @@ def _of_exports(account_id: int, counts: AccountCounts, due_age_s: float) -> Ite
 
 
 def _of_failures(account_id: int, status: ExportStatus, number: int) -> Attention:
-    """Return the exports of a final status, explained by the newest of them."""
+    """Return the problem of the exports with a final status, with the reason of the newest export."""
     newest = export_list.list_page(ExportQuery(account_id, statuses=(status,)), limit=1)
     reason = newest[0].status_reason if newest else None
     attempt = newest[0].last_attempt if newest else None
@@ -231,7 +234,7 @@ def _of_failures(account_id: int, status: ExportStatus, number: int) -> Attentio
 
 
 def _of_target(target: UnavailableTarget) -> Attention:
-    """Return why a target is in trouble, in the words of its own page; a hold ends by itself."""
+    """Return the problem of a target, in the words of the target's page; a hold ends automatically."""
     path, host = f"/targets/{target.id}", urlsplit(target.base_url).hostname or ""
     if target.status is not TargetStatus.ACTIVE:
         tone = "warn" if target.status is TargetStatus.PAUSED else "bad"
@@ -244,7 +247,7 @@ def _of_target(target: UnavailableTarget) -> Attention:
 
 
 def _of_rules(rules: Iterable[ApprovalRule]) -> Iterator[Attention]:
-    """Yield why rules stopped, in the words of the list of rules."""
+    """Yield the problems of stopped rules, in the words of the list of rules."""
     for rule in rules:
         if rule.stopped_reason is not None:
             yield Attention(rule.name, "Approval rule", "stopped", "bad", *STOPS[rule.stopped_reason], "/rules")

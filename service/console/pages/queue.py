@@ -17,7 +17,7 @@ from storage.reporting.dashboard_queries import MAX_COUNTED
 
 
 class QueuePage(ConsolePage):
-    """Shows due exports, workers, Redis and stopped targets."""
+    """Shows due exports, workers, Redis and targets that receive nothing."""
 
     path = f"{CONSOLE}/queue"
     template = "queue.html"
@@ -32,7 +32,7 @@ class QueuePage(ConsolePage):
             "has_redis": self._layout.wake_ups.is_reachable(),
             "workers": known,
             "alive": sum(worker.is_alive for worker in known),
-            # The clocks of two hosts may differ slightly.
+            # At least 0, because the clocks of two hosts may differ slightly.
             "sweep_lag_s": max(0.0, (now - known[0].seen_at).total_seconds()) if known else None,
             "could_be_sent": bounded(queries.count_due(now, most), MAX_COUNTED),
             "held_back": bounded(queries.count_due(now, most, held_back=True), MAX_COUNTED),

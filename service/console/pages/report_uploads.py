@@ -1,4 +1,4 @@
-"""`/console/report-uploads`: a form for a scanner's report, then the progress and the result of its import."""
+"""`/console/report-uploads`: a form to upload a scanner's report, then the progress and the result of its import."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -18,7 +18,7 @@ from storage.accounts import projects
 from storage.intake import report_uploads
 
 UPLOADS: Final = f"{CONSOLE}/report-uploads"
-#: Uploads that the form lists.
+#: Maximum number of uploads that the form lists.
 _FEW: Final = 10
 
 _ERRORS: Final[Mapping[UploadError, str]] = {
@@ -33,7 +33,7 @@ _ERRORS: Final[Mapping[UploadError, str]] = {
 
 
 class UploadReportPage(FormPage):
-    """Takes a report file for a project."""
+    """Accepts a report file for a project."""
 
     path = UPLOADS
     template = "report_upload_new.html"
@@ -43,7 +43,7 @@ class UploadReportPage(FormPage):
         self._budget = ByteBudget(MAX_BUFFERED_BYTES)
 
     def read(self, req: falcon.Request) -> Fields:
-        """Return the fields of a form, with its file. Raises LargeBodyOverload, and what `read_fields` raises."""
+        """Return the fields of a form with its file. Raises LargeBodyOverload, and what `read_fields` raises."""
         return self._layout.gate.read_fields(req, lambda sent: read_multipart(sent, MAX_FILE_BYTES, self._budget))
 
     def form(self, req: falcon.Request, user: ConsoleUser, typed: Fields | None, problems: Problems, **_ids: str) -> Content:

@@ -1,7 +1,7 @@
 """`/console/settings`: the effective value of every setting; secrets only as fingerprints.
 
-Settings with credentials or a parsed form have a formatter of their own; URLs are reduced to their destination, without
-user, password and options. Other values are shown as entered, other secrets only as configured or not set.
+Settings that contain credentials or have a parsed form have their own formatter. URLs are shown without user, password and
+options. Other values are shown as entered, other secrets only as configured or not set.
 """
 
 import platform
@@ -29,12 +29,12 @@ from storage.secrets.vault import key_fingerprint
 
 NOT_SET: Final = "not set"
 CONFIGURED: Final = "configured"
-#: The integration of each secret setting; a secret in the database overrides the setting.
+#: The integrations of secret settings, by setting. A secret in the database overrides the setting.
 _INTEGRATIONS: Final = {each.variable: each.integration.value for each in SOURCES if each.integration}
 
 
 class SettingRow(NamedTuple):
-    """A setting as it is shown; code is between backticks in `default` and `meaning`."""
+    """A setting for display; in `default` and `meaning`, code is between backticks."""
 
     name: str
     value: str
@@ -43,7 +43,7 @@ class SettingRow(NamedTuple):
 
 
 class SettingsPage(ConsolePage):
-    """Shows the settings and the version facts of this service process."""
+    """Shows the settings, versions and other facts of this service process."""
 
     path = f"{CONSOLE}/settings"
     template = "settings.html"
@@ -58,7 +58,7 @@ class SettingsPage(ConsolePage):
         }
 
     def _states(self) -> Mapping[str, SecretState]:
-        """Return the state of each integration's secret; without an encryption key there are no fingerprints."""
+        """Return the state of each integration's secret; empty without an encryption key, which fingerprints need."""
         if not self._settings.encryption_keys:
             return {}
         return {state.name: state for state in SharedSecrets(self._settings, self._vault).states()}
@@ -143,7 +143,7 @@ def _places(where: RedisUrl) -> list[str]:
 def _sentry(settings: Settings) -> str:
     if not settings.sentry_dsn:
         return NOT_SET
-    # The key precedes the host; between the host and the project number there may be the path of a proxy.
+    # The key precedes the host. Between the host and the project number there may be the path of a proxy.
     parts = urlsplit(settings.sentry_dsn)
     return f"Sentry, host {parts.hostname}, project {parts.path.rpartition('/')[2]}"
 
@@ -173,7 +173,7 @@ def _client_certificate(settings: Settings) -> str:
     return certificate_fingerprint(settings.target_client_cert) if settings.target_client_cert else NOT_SET
 
 
-#: Values with credentials, and values that `Settings` has under another name.
+#: Formatters of settings that contain credentials, or that `Settings` stores under another name.
 _FORMATTERS: Final[Mapping[str, Callable[[Settings], str]]] = {
     "DATABASE_URL": lambda settings: engine.describe_url(settings.database_url),
     "REDIS_URL": _redis,

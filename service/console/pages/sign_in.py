@@ -30,12 +30,12 @@ _ENDED: Final = {
     SessionEndReason.RESTORED: "You were signed out because a backup was restored.",
     SessionEndReason.UNKNOWN: "This session no longer exists.",
 }
-#: Parameters of an issuer's redirect.
+#: The parameters of an issuer's redirect.
 _PARAMETERS: Final = ("state", "code", "iss", "error")
 
 
 class _SignInRoute(ConsoleRoute):
-    """A way to sign in; a refusal shows the form with its reason."""
+    """A way to sign in; if it is refused, the form is shown with the reason."""
 
     def refuse(self, req: falcon.Request, resp: falcon.Response, refused: RiskRelayError, next_path: str = "") -> None:
         """Show the form with the reason why a sign-in was refused."""
@@ -62,7 +62,7 @@ class SignIn(_SignInRoute):
     on_head = on_get
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Sign in and redirect to the requested page, or show the form with the reason for the rejection."""
+        """Sign in and redirect to the requested page, or show the form with the reason for the refusal."""
         self._layout.gate.require_unblocked(req)
         form = self._layout.gate.read_fields(req)
         next_path = safe_next(form.get("next", ""))
@@ -75,12 +75,15 @@ class SignIn(_SignInRoute):
 
 
 class SignInLink(ConsoleRoute):
-    """Takes a request for a link, and shows the page that a link opens: mail scanners follow links, but send no forms."""
+    """Accepts requests for a link, and serves the page that a link opens.
+
+    The page has a button, because mail scanners follow links but send no forms.
+    """
 
     path = f"{SIGN_IN}/link"
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Show the button that signs in; the link is not spent."""
+        """Show the button that signs in; opening the page does not use the link up."""
         self._layout.render(req, resp, "sign_in_link.html", {"token": req.get_param("token") or ""})
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
@@ -89,7 +92,7 @@ class SignInLink(ConsoleRoute):
         gate.require_unblocked(req)
         email = gate.read_fields(req).get("email", "").strip()
         gate.count_link_request(req)
-        # Beyond the limit, the cookie stays that of the last link that was sent.
+        # Beyond the limit no link is sent, so the cookie must keep belonging to the last link that was sent.
         if is_email_address(email) and gate.may_request_link(req, email):
 
             def seal(link_id: str, token: str) -> bytes:
@@ -101,12 +104,12 @@ class SignInLink(ConsoleRoute):
 
 
 class SignInByLink(_SignInRoute):
-    """Signs in with a link, in the browser that asked for it."""
+    """Signs in with a link, in the browser that requested the link."""
 
     path = f"{SIGN_IN}/link/open"
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Begin a session, or show the sign-in with the reason for the refusal."""
+        """Begin a session, or show the sign-in form with the reason for the refusal."""
         gate = self._layout.gate
         gate.require_unblocked(req)
         token = gate.read_fields(req).get("token", "")
@@ -122,7 +125,7 @@ class SignInByLink(_SignInRoute):
 
 
 class _OpenIdRoute(_SignInRoute):
-    """A part of the sign-in at the operator's issuer."""
+    """A step of the sign-in at the operator's issuer."""
 
     def __init__(self, layout: PageLayout, openid: OpenIdConnect) -> None:
         super().__init__(layout)
@@ -130,12 +133,12 @@ class _OpenIdRoute(_SignInRoute):
 
 
 class BeginOpenIdSignIn(_OpenIdRoute):
-    """Sends the browser to the issuer."""
+    """Redirects the browser to the issuer."""
 
     path = f"{SIGN_IN}/openid-connect"
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Redirect to the issuer, or show why that is not possible."""
+        """Redirect to the issuer, or show the form with the reason why that is not possible."""
         self._layout.gate.require_unblocked(req)
         next_path = safe_next(req.get_param("next") or "")
         try:
@@ -149,17 +152,17 @@ class BeginOpenIdSignIn(_OpenIdRoute):
 
 
 class FinishOpenIdSignIn(_OpenIdRoute):
-    """Receives the browser from the issuer."""
+    """Handles the redirect from the issuer."""
 
     path = f"{CONSOLE}{CALLBACK}"
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Begin a session and show the page that was asked for, or the sign-in with the reason for the refusal."""
+        """Begin a session and show the requested page, or show the sign-in form with the reason for the refusal."""
         gate = self._layout.gate
         gate.require_unblocked(req)
         cookie = gate.kept_sign_in(req)
         if cookie:
-            # Delete the cookie first: this sign-in has ended, whether it succeeds or not.
+            # Delete the cookie first: this sign-in ends here, whether it succeeds or not.
             gate.keep_sign_in(resp, "")
         params = {name: value for name in _PARAMETERS if (value := req.get_param(name)) is not None}
         try:
@@ -171,14 +174,14 @@ class FinishOpenIdSignIn(_OpenIdRoute):
             sealer = self._openid.sealer(person)
             gate.begin_for_user(req, resp, user.id, SignInMethod.OPENID_CONNECT, person.state, sealer)
         except SignInFailed as failed:
-            # Without the cookie the request may be from a page of another site.
+            # Without the cookie, a page of another site may have sent the request, so it is not counted.
             if cookie:
                 gate.count_failure(req, "openid_connect")
             self.refuse(req, resp, failed)
         except (Forbidden, Conflict, ServiceUnavailable) as refused:
             self.refuse(req, resp, refused)
         else:
-            # Not a redirect: after the issuer's, browsers would omit the SameSite cookie.
+            # A page instead of a redirect: after the issuer's redirect, browsers would omit the SameSite cookie.
             self._layout.render_redirect_page(req, resp, self._layout.address(person.next_path))
 
 
@@ -188,10 +191,10 @@ class SignOut(ConsoleRoute):
     path = f"{CONSOLE}/sign-out"
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """End the session, then the one at the issuer if that has a page for it; without a session, respond as with one."""
+        """End the session, then the one at the issuer if the issuer has a page for that; succeeds without a session, too."""
         gate = self._layout.gate
         try:
-            # Not counted: a user over the rate limit, perhaps because the cookie was stolen, must be able to sign out.
+            # Not counted: a user over the rate limit must be able to sign out, because the cookie may have been stolen.
             user = gate.authenticate(req, resp, is_counted=False)
             gate.require_own_form(req, user, gate.read_fields(req))
         except SignInRequired:
@@ -204,7 +207,7 @@ class SignOut(ConsoleRoute):
             if openid is not None and session.method is SignInMethod.OPENID_CONNECT:
                 url = openid.sign_out_url(session.id, sealed)
                 if url is not None:
-                    # Not a redirect: our form-action allows forms to lead to our own pages only.
+                    # A page instead of a redirect: our form-action allows forms to lead only to our own pages.
                     self._layout.render_redirect_page(req, resp, url)
                     return
         self._layout.redirect(resp, "/sign-in", done="signed_out")

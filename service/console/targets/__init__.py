@@ -1,1 +1,1 @@
-"""Pages and forms of targets: the list, one target, adding, changing and removing."""
+"""Pages and forms of targets: list, show, add, change and remove them."""

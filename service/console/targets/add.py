@@ -1,6 +1,6 @@
-"""`/console/targets/add`: where tickets go, then the form of that provider.
+"""`/console/targets/add`: choose the provider, then fill in the form for that provider.
 
-A token is stored in the vault and in no page; a worker tries it at once, so that the next page shows what is missing.
+A token is stored in the vault and shown on no page. A worker tries it at once, so that the next page shows problems.
 """
 
 import falcon
@@ -27,14 +27,14 @@ from storage.db import engine
 
 
 class AddTargetPage(FormPage):
-    """Adds a target; `?provider=` says where its tickets go, without it the page asks."""
+    """Adds a target; `?provider=` selects its provider, and without it the page lists the providers."""
 
     path = f"{TARGETS}/add"
     template = "target_add.html"
     text_fields = target_texts()
 
     def form(self, req: falcon.Request, user: ConsoleUser, typed: Fields | None, problems: Problems, **_ids: str) -> Content:
-        """Return the providers, or the form of one, without its secret. Raises WebhooksForbidden."""
+        """Return the providers, or the form of one provider, without its secret. Raises WebhooksForbidden."""
         require_webhooks(user)
         key = req.get_param("provider") if typed is None else _key(typed)
         found = PROVIDERS.get(key or "")
@@ -50,7 +50,7 @@ class AddTargetPage(FormPage):
         }
 
     def typed(self, form: Fields) -> dict[str, str]:
-        """Return the texts of the form by their labels, without a credential in the URL."""
+        """Return the texts of the form by label; a credential in the URL is masked."""
         return super().typed(without_credential(form))
 
     def act(self, user: ConsoleUser, form: Fields, **_ids: str) -> Redirect:
@@ -74,7 +74,7 @@ class AddTargetPage(FormPage):
         return Redirect(f"/targets/{made.id}", self._done(made.id, user, has_token=secret is not None))
 
     def _done(self, target_id: str, user: ConsoleUser, *, has_token: bool) -> str:
-        """Return the notice about a new target; waits for a worker that tries the token of a tracker."""
+        """Return the key of the notice about a new target; for a tracker with a token, wait until a worker has tried it."""
         if not self._operations.targets.get(target_id, user.principal).is_tracker:
             return "target_added"
         if not has_token:

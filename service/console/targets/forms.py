@@ -1,7 +1,7 @@
-"""The forms that control, change and remove a target, and those for what a webhook is sent beside the ticket.
+"""The forms that control, change and remove a target, and the forms for a webhook's options, headers and secret.
 
 Submitted secrets and headers are stored only in the vault; pages show their fingerprints. As in the API, actions that
-connect or deliver need an account that may use webhook targets.
+connect or deliver require an account that may use webhook targets.
 """
 
 import logging
@@ -30,17 +30,17 @@ from storage.secrets.key_check import check_keys
 from storage.secrets.vault import Vault
 from storage.targets import targets, webhook_secrets
 
-#: Before the name of a field: what the form showed.
+#: The prefix of hidden fields with the values that the form originally showed.
 _SHOWN: Final = "shown."
 
 _log: Final = logging.getLogger(__name__)
 
 
 class TargetAction(Action):
-    """A form of the page of a target, of an account that may use webhook targets."""
+    """A form on the page of a target; requires an account that may use webhook targets."""
 
     def act(self, user: ConsoleUser, form: Fields, **ids: str) -> Redirect:
-        """Change the target, then show its page. Raises WebhooksForbidden, TargetNotFound, and what `change` raises."""
+        """Change the target and redirect to its page. Raises WebhooksForbidden, TargetNotFound, and what `change` raises."""
         require_webhooks(user)
         target = self._operations.targets.get(ids["target_id"], user.principal)
         return Redirect(f"/targets/{target.id}", self.change(user, form, target))
@@ -51,13 +51,13 @@ class TargetAction(Action):
 
 
 class TargetPageAction(TargetAction, PageAction):
-    """A form of a target that the page of the target shows again if it is refused."""
+    """A form of a target; if it is refused, the page of the target shows it again."""
 
     page = TargetPage
 
 
 class StopTarget(Action):
-    """Pauses or disables a target, which every account may do."""
+    """Pauses or disables a target; every account may do this."""
 
     _DONE: Final = {"pause": "paused", "disable": "disabled"}
 
@@ -73,7 +73,7 @@ class StopTarget(Action):
 
 
 class ResumeTarget(TargetPageAction):
-    """Resumes a target after its address passes the policy again."""
+    """Resumes a target if the URL policy allows its address."""
 
     path = f"{TARGET}/resume"
 
@@ -108,13 +108,13 @@ class PingTarget(TargetAction):
 
 
 class SetTargetSecret(TargetPageAction):
-    """Sets a target's own signing secret, or a tracker's token; no page or command shows it again."""
+    """Sets a target's own signing secret, or a tracker's token; afterwards no page or command shows it."""
 
     path = f"{TARGET}/secret"
 
     def change(self, user: ConsoleUser, form: Fields, target: Target) -> str:
         """Encrypt and store the secret. Raises ValidationFailed, ServiceUnavailable."""
-        # The first secret activates an inactive target, which then connects.
+        # The first secret activates an inactive target; from then on workers connect to it.
         self._operations.targets.set_secret(target.id, checked_secret(form, self._vault), self._vault, user.principal)
         return tried(self._operations, target.id, user) if target.is_tracker else "secret_set"
 
@@ -131,7 +131,7 @@ class EditTarget(TargetPageAction):
         form = _with_present(form, target)
         members: dict[str, Any] = {**text_members(form), "max_per_minute": None, **limit_member(form)}
         if members.get("base_url") == target.shown_url:
-            # A credential in the URL of an earlier version is shown masked.
+            # The URL may be from an earlier version and contain a credential, which was masked. It is unchanged then.
             del members["base_url"]
         if target.is_tracker:
             settings = settings_in(PROVIDERS[target.provider_key], form, target.provider_settings)
@@ -148,19 +148,19 @@ class EditTarget(TargetPageAction):
         return "target_moved" if edit.base_url else "target_edited"
 
     def typed(self, form: Fields) -> dict[str, str]:
-        """Return the texts of the form by their labels, without a credential in the URL."""
+        """Return the texts of the form by label; a credential in the URL is masked."""
         return super().typed(without_credential(form))
 
     def refused(self, form: Fields, problems: Problems, **ids: str) -> Mapping[str, Any]:
-        """Return the form as it was typed, without a credential in the URL. Raises TargetNotFound."""
+        """Return the refused form with the entered texts; a credential in the URL is masked. Raises TargetNotFound."""
         content = super().refused(without_credential(form), by_setting(problems), **ids)
-        # Whose target it is has been checked by the page.
+        # No account is given, because the page has already checked that the target belongs to the user's account.
         inputs = setting_inputs(PROVIDERS[targets.get(ids["target_id"], None).provider_key], form)
         return {**content, "inputs": inputs, "shown_fields": _shown(form)}
 
 
 class RemoveTarget(Action):
-    """Removes a target that no export waits for, which every account may do."""
+    """Removes a target for which no export waits; every account may do this."""
 
     path = f"{TARGET}/remove"
 
@@ -181,7 +181,7 @@ class SetWebhookOptions(TargetPageAction):
         members: dict[str, Any] = {name: form[name] for name in ("signature", "format") if name in form}
         if "has_events" in form:
             members["events"] = [each for each in ALL_EVENTS if f"event_{each}" in form]
-        # What was left as it was shown somebody else may have changed since.
+        # Do not submit options that the user left unchanged: another user may have changed them since the form was shown.
         left = {name for name, value in members.items() if form.get(f"{_SHOWN}{name}") == _option_text(value)}
         if not left or left < members.keys():
             changed = {name: value for name, value in members.items() if name not in left}
@@ -190,12 +190,12 @@ class SetWebhookOptions(TargetPageAction):
         return "target_edited"
 
     def refused(self, form: Fields, problems: Problems, **ids: str) -> Mapping[str, Any]:
-        """Return the form as it was chosen, and as it was shown at first."""
+        """Return the refused form with the chosen options, and with the options that it originally showed."""
         return {**super().refused(form, problems, **ids), "shown_options": _shown(form)}
 
 
 class SetHeader(TargetPageAction):
-    """Sets a header of a webhook's deliveries; no page or command shows its value again."""
+    """Sets a header of a webhook's deliveries; afterwards no page or command shows its value."""
 
     path = f"{TARGET}/header"
     fields = ("name",)
@@ -223,7 +223,7 @@ class RemoveHeader(TargetAction):
 
 
 class SetStandardSecret(TargetPageAction):
-    """Sets the Standard Webhooks secret of a webhook; no page or command shows it again."""
+    """Sets the Standard Webhooks secret of a webhook; afterwards no page or command shows it."""
 
     path = f"{TARGET}/standard-secret"
 
@@ -239,17 +239,17 @@ class SetStandardSecret(TargetPageAction):
 
 
 def _option_text(value: str | Sequence[str]) -> str:
-    """Return an option of a webhook as its form says what it showed."""
+    """Return the value of an option as the text of its hidden field."""
     return value if isinstance(value, str) else " ".join(value)
 
 
 def _shown(form: Fields) -> dict[str, str]:
-    """Return the fields of a form as they were when it was shown."""
+    """Return the values that the form originally showed, by field name."""
     return {name.removeprefix(_SHOWN): text for name, text in form.items() if name.startswith(_SHOWN)}
 
 
 def _with_present(form: Fields, target: Target) -> dict[str, str]:
-    """Return the form of a target; a field that was left as it was shown has what somebody else may have saved since."""
+    """Return the form of a target; unchanged fields get their current value, which another user may have changed."""
     present = shown_fields(target)
     shown = {name: normalize_line_breaks(form[f"{_SHOWN}{name}"]) for name in present if f"{_SHOWN}{name}" in form}
     return {
@@ -259,20 +259,23 @@ def _with_present(form: Fields, target: Target) -> dict[str, str]:
 
 
 def _validated(target: Target, passed: str) -> str:
-    """Return the notice about a validation, which resumes no target; one that passed may have a reason too, as a warning."""
+    """Return the key of the notice about a validation, which resumes no target.
+
+    A validation that passed may have a reason, too: a warning.
+    """
     if target.validation_status != PASSED:
         return "validation_failed"
     return f"{passed}_off" if target.status in RESUMABLE else passed
 
 
 def require_webhooks(user: ConsoleUser) -> None:
-    """Raises WebhooksForbidden for an account that may not use webhook targets."""
+    """Raise WebhooksForbidden for an account that may not use webhook targets."""
     if not user.principal.may_use_webhooks:
         raise WebhooksForbidden
 
 
 def tried(operations: Operations, target_id: str, user: ConsoleUser) -> str:
-    """Have a worker try the token of a tracker, and return the notice about it."""
+    """Have a worker try the token of a tracker, and return the key of the notice about it."""
     operations.wake_workers()
     if not operations.targets.validate_by_worker(target_id, user.principal):
         return "token_untried"
@@ -280,21 +283,21 @@ def tried(operations: Operations, target_id: str, user: ConsoleUser) -> str:
 
 
 def without_credential(form: Fields) -> dict[str, str]:
-    """Return a form with a mask in place of a credential in its URL."""
+    """Return a form in which a credential in the URL is masked."""
     return {**form, "base_url": masked(form.get("base_url", ""))}
 
 
 def text_members(form: Fields) -> dict[str, str]:
-    """Return the name and the URL as members of a form."""
+    """Return the name and the URL of a form, as members of the API's body."""
     return {name: form[name].strip() for name in ("name", "base_url") if name in form}
 
 
 def limit_member(form: Fields) -> dict[str, Any]:
-    """Return the rate limit as a member of a form; none if its field is empty."""
+    """Return the rate limit of a form as a member of the API's body; no member if the field is empty."""
     entered = form.get("max_per_minute", "").strip()
     if not entered:
         return {}
-    # More digits than any limit has are text, which the form refuses.
+    # A number with more digits than any limit stays text, which the API's form refuses.
     is_number = entered.isascii() and entered.isdecimal() and len(entered) <= len(str(MAX_PER_MINUTE))
     return {"max_per_minute": int(entered) if is_number else entered}
 

@@ -1,4 +1,4 @@
-"""`/console/targets`: the account's targets with their delivery statistics, and the page of one."""
+"""`/console/targets`: the account's targets with their delivery statistics, and a page for each target."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -26,9 +26,9 @@ from storage.targets import pings, targets
 TARGETS: Final = f"{CONSOLE}/targets"
 TARGET: Final = f"{TARGETS}/{{target_id}}"
 
-#: Recoveries on the page of a target; the list of recoveries has all of them.
+#: Maximum number of recoveries on the page of a target; the list of recoveries has all of them.
 _RECENT: Final = 5
-#: The time windows of the recovery form, besides an entered start time; the second one is preselected.
+#: The time windows of the recovery form, in addition to an entered start time; the second one is preselected.
 _WINDOWS: Final = (("1h", "the last hour"), ("24h", "the last 24 hours"), ("7d", "the last 7 days"))
 
 
@@ -63,7 +63,7 @@ class TargetsPage(ConsolePage):
         }
 
 
-#: The events that a webhook may ask for, in words.
+#: The events that a webhook can subscribe to, with their names.
 EVENT_NAMES: Final = (
     ("ticket.updated", "Places added or fixed"),
     ("ticket.fixed", "All places fixed"),
@@ -106,7 +106,7 @@ class TargetPage(ConsolePage):
 
 
 def shown_fields(target: Target) -> dict[str, str]:
-    """Return the fields of the form that edits a target, as they are now."""
+    """Return the fields of the form that edits a target, with their current values."""
     limit = "" if target.max_per_minute is None else str(target.max_per_minute)
     inputs = setting_inputs(PROVIDERS[target.provider_key], typed_settings(target.provider_settings))
     own = {"name": target.name, "base_url": target.shown_url, "max_per_minute": limit}
@@ -114,7 +114,7 @@ def shown_fields(target: Target) -> dict[str, str]:
 
 
 def _offered_windows(target_id: str, entered: str | None, now: datetime) -> dict[str, Any]:
-    """Return the time windows of the recovery form, and the entered start time with its problem if it is none."""
+    """Return the time windows of the recovery form; for an invalid start time, also that text and its problem."""
     try:
         return {"windows": _windows(target_id, entered, now), "entered_since": "", "since_problems": {}}
     except ValidationFailed as failed:
@@ -123,7 +123,7 @@ def _offered_windows(target_id: str, entered: str | None, now: datetime) -> dict
 
 
 def _windows(target_id: str, entered: str | None, now: datetime) -> list[RecoveryWindow]:
-    """Return the time windows of the recovery form, counted with one query."""
+    """Return the time windows of the recovery form with their numbers of exports. Makes one query."""
     offered = [*_WINDOWS, *([(entered, "")] if entered else [])]
     moments = [parse_past(since, now) for since, _ in offered]
     counts = queries.count_recoverable_since(target_id, moments, MAX_COUNTED + 1)
@@ -131,7 +131,7 @@ def _windows(target_id: str, entered: str | None, now: datetime) -> list[Recover
 
 
 def _may(target: Target, user: ConsoleUser, now: datetime) -> Mapping[str, bool]:
-    """Return which actions the page offers for the target in its current state."""
+    """Return for each action whether the page offers it in the target's current state."""
     may_connect = user.principal.may_use_webhooks
     return {
         "connect": may_connect,

@@ -1,4 +1,4 @@
-"""The settings of a provider as fields of a form: one for each, or for each part of an object."""
+"""The settings of a provider as fields of a form: one field per setting, or one for each part of an object."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -11,16 +11,16 @@ from schemas.targets.providers import PROVIDERS, Provider, setting_from
 from service.console.form_fields import Fields, Problems, entries_of, normalize_line_breaks
 
 _PREFIX: Final = "setting."
-#: The place of a value in a list.
+#: The index of a list entry at the end of a problem's path.
 _ENTRY: Final = re.compile(r"/[0-9]+$")
 _NONE: Final[Mapping[str, Any]] = MappingProxyType({})
-#: Shown at once; the others are folded.
+#: Optional settings that the form shows at once; the others are folded.
 _FIRST: Final = frozenset({"labels"})
 _LABELS: Final[Mapping[str, str]] = {"api_base": "Address of the API", "on_fixed": "When the ticket is fixed"}
 
 
 class SettingInput(NamedTuple):
-    """A field: `kind` is text, number, list or choice; `path` is that of its problems."""
+    """A field. `kind` is text, number, list or choice; `path` is the path of the field's problems."""
 
     name: str
     label: str
@@ -35,7 +35,10 @@ class SettingInput(NamedTuple):
 
 
 def setting_inputs(provider: Provider, typed: Mapping[str, str]) -> list[SettingInput]:
-    """Return the fields of a provider, required ones first, with what was typed, or what `typed_settings` returns."""
+    """Return the fields of a provider, required ones first.
+
+    `typed` contains their values: the entered texts, or the result of `typed_settings`.
+    """
     schema = provider.settings_schema
     inputs = [
         each
@@ -46,15 +49,15 @@ def setting_inputs(provider: Provider, typed: Mapping[str, str]) -> list[Setting
 
 
 def target_texts() -> dict[str, str]:
-    """Return the labels of the texts that the forms of targets have, by the name of their field; none is a secret."""
+    """Return the labels of the text fields in the forms of targets, by field name; none of these fields is secret."""
     settings = {each.name: each.label for provider in PROVIDERS.values() for each in setting_inputs(provider, {})}
     return {"name": "Name", "base_url": "URL", **settings, "max_per_minute": "Deliveries per minute"}
 
 
 def settings_in(provider: Provider, form: Fields, stored: Mapping[str, Any] = _NONE) -> dict[str, Any]:
-    """Return the settings of a form as the API takes them; empty fields are none.
+    """Return the settings of a form as the API accepts them; empty fields are omitted.
 
-    A text that is sent back as it was shown leaves its `stored` value as it is, whatever characters that has.
+    If a text is unchanged, the `stored` value is kept, even if it has characters that the form would change.
     """
     found: dict[str, Any] = {}
     for name, schema in provider.settings_schema["properties"].items():
@@ -68,12 +71,12 @@ def settings_in(provider: Provider, form: Fields, stored: Mapping[str, Any] = _N
 
 
 def by_setting(problems: Problems) -> list[FieldProblem]:
-    """Return the problems of a form, with one of an entry of a list at the field of the list."""
+    """Return the problems of a form; a problem of a list entry gets the path of the list's field."""
     return [replace(each, path=_ENTRY.sub("", each.path)) for each in problems]
 
 
 def _value(text: str, schema: Mapping[str, Any], stored: Any) -> Any:
-    """Return the value of a field, or None if it is empty."""
+    """Return the value of a field, or None if the field is empty."""
     text = normalize_line_breaks(text)
     if stored is not None and text == normalize_line_breaks(_typed(stored)):
         return stored
@@ -82,7 +85,7 @@ def _value(text: str, schema: Mapping[str, Any], stored: Any) -> Any:
 
 
 def typed_settings(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return stored settings as the texts of a form."""
+    """Return stored settings as texts of form fields, by field name."""
     typed: dict[str, str] = {}
     for name, value in settings.items():
         if isinstance(value, Mapping):
@@ -93,7 +96,7 @@ def typed_settings(settings: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _typed(value: Any) -> str:
-    """Return a stored value as the text of its field: one entry of a list a line."""
+    """Return a stored value as the text of its field; a list has one entry per line."""
     return "\n".join(value) if isinstance(value, list) else str(value)
 
 

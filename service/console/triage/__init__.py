@@ -1,1 +1,1 @@
-"""Pages where people decide: the inbox, deliveries, decisions on one ticket or many, and approval rules."""
+"""Pages for decisions: the inbox, deliveries, decisions on one ticket or many, and approval rules."""

@@ -1,4 +1,4 @@
-"""The attempts of an export for display: the phases of each with their share of its time."""
+"""The attempts of an export for display, with the share that each phase has of the attempt's time."""
 
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
@@ -21,15 +21,15 @@ class AttemptPhase(NamedTuple):
 def shown_attempts(
     export_id: str, user: ConsoleUser, limit: int, before: str | None
 ) -> list[tuple[AttemptDetails, list[AttemptPhase]]]:
-    """Return up to `limit` attempts, the newest first, with their phases. Raises ExportNotFound, ValidationFailed."""
+    """Return up to `limit` attempts with their phases, newest first. Raises ExportNotFound, ValidationFailed."""
     found = attempts.list_details(export_id, user.account_id, limit, before)
     return [(details, phases_of(details.attempt.timings)) for details in found]
 
 
 def phases_of(timings: Timings) -> list[AttemptPhase]:
-    """Return the phases of an attempt that took time.
+    """Return the phases of an attempt with a duration above zero.
 
-    The time to the first byte counts from the start of the attempt, so the phases before it are subtracted.
+    The time to the first byte is measured from the start of the attempt, so the earlier phases are subtracted.
     """
     connecting = {"DNS": timings.dns_ms or 0, "connect": timings.connect_ms or 0, "TLS": timings.tls_ms or 0}
     before = sum(connecting.values())

@@ -1,4 +1,4 @@
-"""Decisions on many tickets: a summary before anything happens, the results after it, and the progress of a job."""
+"""Decisions on many tickets: a summary before the decision, the results after it, and the progress of a job."""
 
 import re
 from collections import Counter
@@ -37,14 +37,15 @@ from storage.exports.search import export_list
 from storage.targets import summaries
 
 JOB: Final = f"{CONSOLE}/bulk-jobs/{{job_id}}"
-#: Stands for the exports of a job in a form that reads the decision alone.
+#: Placeholder for the `ids` of a job, whose form needs only the decision.
 _ALL: Final = {"id": "all"}
-#: Between the id of a ticket that was left out and the code of its error.
+#: Separates the id of a ticket that was not changed from the code of its error.
 _CODE: Final = "."
-#: Some servers and proxies take no longer request line than 4 KB; a result without its list's filters is shorter.
+#: Some servers and proxies accept no request line longer than 4 KB. If a result's address exceeds this, it omits the list's
+#: filters.
 _MAX_ADDRESS: Final = 3500
 _COUNT: Final = re.compile("[0-9]{1,3}")
-#: Titles that a summary of all that match shows.
+#: Maximum number of titles in the summary of all matching tickets.
 FEW_TITLES: Final = 10
 
 _VIEWS: Final[Mapping[str, Sequence[ListView]]] = {INBOX: INBOX_VIEWS, DELIVERIES: DELIVERY_VIEWS}
@@ -66,7 +67,7 @@ _DONE: Final[Mapping[str, str]] = {
 
 
 class LeftOut(NamedTuple):
-    """A ticket that a decision left out, and why."""
+    """A ticket that a decision did not change, with the reason."""
 
     id: str
     title: str
@@ -74,7 +75,7 @@ class LeftOut(NamedTuple):
 
 
 class _BulkForm(ConsoleRoute):
-    """A form of a list's selection: signed in, checked, and rendered as a page of its own."""
+    """A form for a list's selection: checks the user and the form; the response is a page of its own."""
 
     verb: ClassVar[str]
 
@@ -88,23 +89,26 @@ class _BulkForm(ConsoleRoute):
         self.respond(req, resp, *self._submitted(req, resp, {}))
 
     def respond(self, req: falcon.Request, resp: falcon.Response, user: ConsoleUser, form: Fields) -> None:
-        """Process the form."""
+        """Process the form, and respond."""
         raise NotImplementedError
 
     def listed(self, form: Fields, user: ConsoleUser) -> TicketList:
-        """Return the list that the selection was made in."""
+        """Return the list in which the user made the selection."""
         params = dict(parse_qsl(urlsplit(self.then(form)).query))
         return read_list(params, self._list_path.strip("/"), _VIEWS[self._list_path], user, utc_now())
 
     def then(self, form: Fields) -> str:
-        """Return the list's address. Raises ValidationFailed for another: without its filters, all that match are more."""
+        """Return the list's address. Raises ValidationFailed for the path of another list.
+
+        Without the filters of its own list, more tickets would match.
+        """
         path = safe_next(form.get("then", self._list_path))
         if urlsplit(path).path != self._list_path:
             raise ValidationFailed(problem("/then", "not_allowed", self._list_path))
         return path
 
     def project_ids(self, listed: TicketList, form: Fields, user: ConsoleUser) -> set[int | None]:
-        """Return the projects of the selected tickets, of which approvals remember the target; none for other decisions."""
+        """Return the projects of the selected tickets, for which an approval stores the target; none for other decisions."""
         if _action(form) != "approve":
             return set()
         if form.get("all") != "yes":
@@ -112,7 +116,7 @@ class _BulkForm(ConsoleRoute):
         return _projects_of_all(listed, _count_by_project(listed))
 
     def span(self, listed: TicketList, number: int, counted: Mapping[str, int], user: ConsoleUser) -> str:
-        """Return the projects of all that match: the name of one, or how many; nothing for tickets without a project."""
+        """Return a text about the projects of all matching tickets: one name or their number; "" if none has a project."""
         chosen = listed.query.project_ids
         ids = [int(each) for each in counted if not chosen or int(each) in chosen]
         others = 0 if chosen else number - sum(counted.values())
@@ -124,7 +128,7 @@ class _BulkForm(ConsoleRoute):
         return "".join(f"Project: {each.name}{rest}" for each in projects.list_page(user.account_id, 1, visible=ids))
 
     def summary(self, req: falcon.Request, user: ConsoleUser, form: Fields) -> dict[str, Any]:
-        """Return what a decision on the selection would do. Raises ValidationFailed, Forbidden."""
+        """Return the variables of the summary page. Raises ValidationFailed, Forbidden."""
         action = _action(form)
         listed = self.listed(form, user)
         is_all = form.get("all") == "yes"
@@ -154,7 +158,7 @@ class _BulkForm(ConsoleRoute):
             "number_text": count(number),
             "picked": {name: digest for name, digest in picked.items() if name in {known.id for known in titles}},
             "gone": 0 if is_all else len(picked) - number,
-            # Of more, only the newest are counted.
+            # If more tickets match, only this many of the newest are counted.
             "most_counted": export_list.MAX_FACETED,
             "by_severity": {name: by_severity[name] for name in reversed(SEVERITIES) if by_severity.get(name)},
             "titles": titles,
@@ -169,7 +173,7 @@ class _BulkForm(ConsoleRoute):
 
 
 class ReviewSelection(_BulkForm):
-    """Shows what a decision on a selection would do, before it happens."""
+    """Shows a summary of a decision on a selection, before the decision."""
 
     verb = "review"
 
@@ -179,17 +183,17 @@ class ReviewSelection(_BulkForm):
 
 
 class DecideSelection(_BulkForm, ConsolePage):
-    """Decides on a selection, and shows the result: at once for checked tickets, as a job for all that match."""
+    """Decides on a selection: at once for checked tickets, as a job for all matching tickets. Then shows the result."""
 
     verb = "decide"
     template = "bulk_results.html"
     text_fields: ClassVar = {"note": "Note"}
 
     def content(self, req: falcon.Request, user: ConsoleUser, **_ids: str) -> Mapping[str, Any]:
-        """Return the result that the address has; a reload shows it again and decides on nothing."""
+        """Return the result from the address; a reload shows it again and decides nothing."""
         listed = read_list(req.params, self._list_path.strip("/"), _VIEWS[self._list_path], user, utc_now())
         return {
-            # An address without a query is not the result of a decision; somebody may have shortened it.
+            # An address without a query contains no result; the user may have shortened it.
             "done": _DONE[_action(req.params)] if req.params else "decided",
             "changed": _number(req.params, "changed"),
             "skipped": _number(req.params, "skipped"),
@@ -198,8 +202,8 @@ class DecideSelection(_BulkForm, ConsolePage):
         }
 
     def respond(self, req: falcon.Request, resp: falcon.Response, user: ConsoleUser, form: Fields) -> None:
-        """Decide, or show the summary again with the reasons."""
-        # Afterwards the list no longer has the tickets.
+        """Decide, or show the summary again with the reasons of the refusal."""
+        # Read now: after the decision, the list no longer contains the tickets.
         project_ids = self.project_ids(self.listed(form, user), form, user)
         try:
             decision = self._decide(resp, user, form)
@@ -218,7 +222,7 @@ class DecideSelection(_BulkForm, ConsolePage):
             remember_target(req, resp, self._layout.gate, decision.target_id, project_ids)
 
     def _decide(self, resp: falcon.Response, user: ConsoleUser, form: Fields) -> BulkDecision:
-        """Decide, and redirect to the result of each ticket, or to the job. Raises ValidationFailed, CountDiffers."""
+        """Decide, and redirect to the results or to the job. Raises ValidationFailed, CountDiffers."""
         action = _action(form)
         listed = self.listed(form, user)
         is_all = form.get("all") == "yes"
@@ -248,7 +252,7 @@ class BulkJobPage(ConsolePage):
 
 
 class CancelBulkJob(Action):
-    """Cancels a running job; what it has decided stays decided."""
+    """Cancels a running job; its earlier decisions remain."""
 
     path = f"{JOB}/cancel"
 
@@ -259,17 +263,17 @@ class CancelBulkJob(Action):
 
 
 def _count_by_project(listed: TicketList) -> Mapping[str, int]:
-    """Return how many of all that match each project has."""
+    """Return the number of matching tickets by project."""
     return export_list.facets(listed.query, ["project_id"])["project_id"]
 
 
 def _projects_of_all(listed: TicketList, counted: Mapping[str, int]) -> set[int | None]:
-    """Return the projects of all that match; None stands for tickets without one."""
+    """Return the projects of all matching tickets; only None if no ticket has a project."""
     return {*(listed.query.project_ids or map(int, counted))} or {None}
 
 
 def _decision(action: str, form: Fields) -> dict[str, Any]:
-    """Return the decision of a form as the API's body has it; a field of another action has no effect."""
+    """Return the decision of a form as members of the API's body, without the fields of other actions."""
     names = {"approve": ("target_id",), "dismiss": ("reason", "note")}.get(action, ())
     return {"action": action, **{name: normalize_line_breaks(form[name]) for name in names if form.get(name, "").strip()}}
 
@@ -282,13 +286,13 @@ def _expected(form: Fields) -> int:
 
 
 def _job_address(job_id: str, then: str) -> str:
-    """Return the address of a job's page, which leads back to a list; one with long filters begins without them."""
+    """Return the address of a job's page with the list to return to; without that list if the address would be too long."""
     address = f"/bulk-jobs/{job_id}?{urlencode({'then': then})}"
     return address if then and len(address) <= _MAX_ADDRESS else f"/bulk-jobs/{job_id}"
 
 
 def _result_address(path: str, listed: TicketList, action: str, results: Sequence[DecisionResult]) -> str:
-    """Return the address of a result: that of the list, with the counts, and with the code of each ticket left out."""
+    """Return the address of a result: the list's parameters, the counts, and the error code of each unchanged ticket."""
     result = {
         "action": action,
         "changed": str(sum(each.is_changed for each in results)),
@@ -300,7 +304,7 @@ def _result_address(path: str, listed: TicketList, action: str, results: Sequenc
 
 
 def _left_out(text: str, user: ConsoleUser) -> list[LeftOut]:
-    """Return the tickets of a result's address that were left out, with the titles that the user may see."""
+    """Return the unchanged tickets in a result's address, with the titles that the user may see."""
     codes = dict(each.split(_CODE, 1) for each in text.split(",") if _CODE in each)
     ids = [each for each in codes if identifiers.is_id(identifiers.EXPORT, each)][:MAX_REFERENCES]
     found = {
@@ -316,14 +320,14 @@ def _title(export: Export | None, export_id: str) -> str:
 
 
 def _reason(code: str, export: Export | None) -> str:
-    """Return why a ticket was left out; no text is taken from the address, because anybody can write one."""
+    """Return why a ticket was not changed. The address may be forged, so no text is taken from it."""
     if code in MESSAGES:
         return MESSAGES[code]
     if code == Forbidden.code:
         return "Your role in its project does not allow this."
     if export is None:
         return "There is no such ticket."
-    # Another status or another text than that which was selected.
+    # The status or the text differs from that of the selected ticket.
     return f"It changed meanwhile, and is {word(export.status.value)} now. Open it before you decide."
 
 
@@ -340,14 +344,14 @@ def _action(form: Mapping[str, Any]) -> str:
 
 
 def _picked(form: Fields) -> dict[str, str]:
-    """Return the digests that the user saw of the tickets whose boxes are checked."""
+    """Return the ids of the checked tickets, with the digests that the user saw."""
     return {name: value for name, value in form.items() if identifiers.is_id(identifiers.EXPORT, name)}
 
 
 def _decidable(action: str, picked: Collection[str], listed: TicketList, user: ConsoleUser) -> list[Export]:
-    """Return the picked tickets that the decision is still possible on, in the order of the list; the others changed."""
+    """Return the picked tickets on which the decision is still possible, in the order of the list."""
     shown = [each for each in page_of(listed) if each.id in picked]
-    # New tickets may have moved others to the next page.
+    # New tickets may have moved picked ones to the next page.
     moved = queries.list_named([*({*picked} - {each.id for each in shown})], user.account_id)
     visible = listed.query.visible_projects
     return [

@@ -1,6 +1,7 @@
 """The forms of one ticket: approve, retry, dismiss, restore, snooze, split, edit.
 
-Each shows the page in its field `then` next, which is the next ticket of a list. Sending a form twice changes nothing more.
+After the decision, each form redirects to the page in its field `then`, which is the next ticket of a list. Sending a form
+twice has the same effect as sending it once.
 """
 
 from collections.abc import Mapping
@@ -29,24 +30,25 @@ from storage.accounts import audit_log
 from storage.exports import queries
 
 EXPORT: Final = f"{CONSOLE}/exports/{{export_id}}"
-#: The newest audit entries in which to look for a decision that a form, sent twice, has already made.
+#: Number of newest audit entries in which to search for a decision that an earlier copy of the form has made.
 _NEWEST_ENTRIES: Final = 20
-#: The field of a form whose page showed a snooze.
+#: The field of a form whose page showed a snoozed ticket.
 _WAS_SNOOZED: Final = "was_snoozed"
 _SEVERITY_LABELS: Final = frozenset(f"severity:{each}" for each in SEVERITIES)
 
 
 class ExportAction(Action):
-    """A decision on one export; `done` is the notice."""
+    """A decision on one export; `done` is the key of the notice."""
 
     done: ClassVar[str]
-    #: Whether the notice offers to undo it.
+    #: Whether the notice offers to undo the decision.
     can_be_undone: ClassVar[bool] = False
-    #: The statuses that the decision leads to: sending its form twice is answered like sending it once.
+    #: The statuses that the decision leads to. If the export already has one, a repeated form gets the response of the
+    #: first.
     decided: ClassVar[frozenset[ExportStatus]] = frozenset()
 
     def act(self, user: ConsoleUser, form: Fields, **ids: str) -> Redirect:
-        """Decide, then show the requested page, or the export. Raises ExportNotFound, Conflict, ValidationFailed."""
+        """Decide, then redirect to the requested page or the export. Raises ExportNotFound, Conflict, ValidationFailed."""
         try:
             export = self.decide(user, form, ids["export_id"])
         except Conflict as conflict:
@@ -54,27 +56,27 @@ class ExportAction(Action):
             if not self.is_decided(export):
                 raise _too_late(export, conflict) from None
         then = safe_next(form.get("then", "")) or f"/exports/{export.id}"
-        # To restore a ticket does not bring back a snooze that its dismissal ended.
+        # Restoring a ticket does not restore a snooze that its dismissal ended.
         can_be_undone = self.can_be_undone and _WAS_SNOOZED not in form
         return Redirect(then, self.done, f"{export.id}.{export.version}" if can_be_undone else None)
 
     def decide(self, user: ConsoleUser, form: Fields, export_id: str) -> Export:
-        """Make the decision."""
+        """Make the decision, and return the export."""
         raise NotImplementedError
 
     def is_decided(self, export: Export) -> bool:
-        """Return whether the decision has been made on an export that no longer allows it."""
+        """Return whether the decision has already been made on an export that no longer allows it."""
         return export.status in self.decided
 
 
 class Approve(ExportAction):
-    """Approves an export for a target; the form carries the digest of the ticket that the user saw."""
+    """Approves an export for a target; the form contains the digest of the ticket that the user saw."""
 
     path = f"{EXPORT}/approve"
     done = "approved"
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, **ids: str) -> None:
-        """Process the form and remember the target."""
+        """Process the form and store the target as the last one of the project."""
         super().on_post(req, resp, **ids)
         export = queries.get(ids["export_id"], req.context.user.account_id)
         if export.target_id is not None:
@@ -95,14 +97,14 @@ class Approve(ExportAction):
 
 
 class Retry(ExportAction):
-    """Retries a failed or blocked export, at its target or another one; validates the address of a blocked target again."""
+    """Retries a failed or blocked export at its target or another one; checks the address of a blocked target again."""
 
     path = f"{EXPORT}/retry"
     done = "retried"
     decided = frozenset(IN_PROGRESS)
 
     def decide(self, user: ConsoleUser, form: Fields, export_id: str) -> Export:
-        """Queue the export, then notify the workers."""
+        """Make the export due, then notify the workers."""
         target_id = form.get("target_id") or None
         validation = self._operations.exports.check_blocked_target(export_id, user.principal, target_id)
         with self._operations.exports.blocking_refused_target(user.principal):
@@ -112,14 +114,14 @@ class Retry(ExportAction):
 
 
 class FormDecision(ExportAction, PageAction):
-    """A decision whose form has fields; if it is refused, the page of the export shows it again."""
+    """A decision whose form has fields; if the form is refused, the page of the export shows it again."""
 
     def __init__(self, page: type[ConsolePage], layout: PageLayout) -> None:
         super().__init__(layout)
         self.page = page
 
     def refused(self, form: Fields, problems: Problems, **ids: str) -> Mapping[str, Any]:
-        """Return the form as it was typed; sent again, it leads to the next ticket of the list that it came from."""
+        """Return the refused form with the entered texts; sent again, it still leads to the next ticket of its list."""
         return {**super().refused(form, problems, **ids), "then": safe_next(form.get("then", ""))}
 
 
@@ -136,19 +138,19 @@ class Dismiss(FormDecision):
         """Dismiss the export."""
         given = {name: normalize_line_breaks(form[name]) for name in self.fields if form.get(name, "").strip()}
         wanted: DismissalRequest = read_checked(DismissalForm(), given)
-        # Places that somebody has not seen are not dismissed with the others.
+        # The digest prevents a dismissal of places that were added after the user opened the ticket.
         digest = form.get("ticket_digest") or None
         return self._operations.exports.dismiss(export_id, user.principal, wanted.reason, wanted.note, digest)
 
 
 class Restore(ExportAction):
-    """Restores a dismissed export, or ends a snooze; the form of an undo carries the version that its decision made."""
+    """Restores a dismissed export, or ends a snooze; an undo form contains the export's version after the decision."""
 
     path = f"{EXPORT}/restore"
     done = "restored"
 
     def decide(self, user: ConsoleUser, form: Fields, export_id: str) -> Export:
-        """Restore the export. Raises Conflict for an undo of a decision that is not the last one."""
+        """Restore the export. Raises Conflict for an undo of a decision that is not the latest one."""
         version = form.get("version", "")
         if version and not VERSION_NUMBER.fullmatch(version):
             raise ValidationFailed(problem("/version", "invalid_type"))
@@ -161,7 +163,7 @@ class Restore(ExportAction):
 
 
 class SnoozeTicket(FormDecision):
-    """Snoozes a prepared export for some days, until the end of a date, or until it is seen again."""
+    """Snoozes a prepared export for some days, until the end of a date, or until one of its findings is seen again."""
 
     path = f"{EXPORT}/snooze"
     done = "snoozed"
@@ -169,14 +171,17 @@ class SnoozeTicket(FormDecision):
     fields = ("days", "date")
 
     def decide(self, user: ConsoleUser, form: Fields, export_id: str) -> Export:
-        """Snooze the export. Raises ValidationFailed for one without findings until it is seen again: it never is."""
+        """Snooze the export.
+
+        Raises ValidationFailed for an export without findings that is snoozed until it is seen again: it never is.
+        """
         until = _snoozed_until(form, utc_now())
         if until is None and queries.get(export_id, user.account_id).findings is None:
             raise ValidationFailed(FieldProblem("/days", "not_allowed", "No scan reports this ticket again. Choose a time."))
         return self._operations.exports.snooze(export_id, user.principal, until)
 
     def refused(self, form: Fields, problems: Problems, **ids: str) -> Mapping[str, Any]:
-        """Return the form as it was typed, with the problem of a time at the field of its date."""
+        """Return the refused form with the entered texts; a problem of the end time is shown at the date field."""
         at_fields = [replace(each, path="/date") if each.path == "/until" else each for each in problems]
         return super().refused(form, at_fields, **ids)
 
@@ -188,30 +193,30 @@ class Split(ExportAction):
     done = "split"
 
     def decide(self, user: ConsoleUser, form: Fields, export_id: str) -> Export:
-        """Split the export."""
+        """Split the export, and return the one that keeps the first finding."""
         ids = self._operations.exports.split(export_id, user.principal)
         return queries.get(ids[0], user.account_id)
 
     def is_decided(self, export: Export) -> bool:
-        """Return whether the export was split: what is left of a group looks like a ticket that never was one."""
+        """Return whether the audit log contains the split: a ticket that was split looks like one that never was a group."""
         return any(entry.action == "split" for entry in audit_log.list_for_subject(export.id, _NEWEST_ENTRIES))
 
 
 class EditPage(FormPage):
-    """Edits the ticket of a prepared export, with the original beside it; a refused form keeps what was typed."""
+    """Edits the ticket of a prepared export, with the original beside it; a refused form keeps the entered texts."""
 
     path = f"{EXPORT}/edit"
     template = "edit.html"
     text_fields: ClassVar = {"title": "Title", "description": "Description", "labels": "Labels, one a line"}
 
     def form(self, req: falcon.Request, user: ConsoleUser, typed: Fields | None, problems: Problems, **ids: str) -> Content:
-        """Return the ticket, or what was typed. Raises ExportNotFound, Conflict for one that is not prepared."""
+        """Return the ticket, or the entered texts. Raises ExportNotFound, Conflict for an export that is not prepared."""
         export = _prepared(ids["export_id"], user)
-        # What somebody else saved meanwhile is what the text that was typed would replace.
+        # If another user has saved a change since, the page shows that user's text, which the entered text would replace.
         is_stale = any(each.code == "ticket_changed" for each in problems)
         digest = export.ticket_digest if typed is None else typed.get("ticket_digest", "")
         return {
-            # Only the page that says that the ticket changed shows the ticket of now.
+            # The form gets the current digest only if the page says that the ticket changed, and shows the current ticket.
             "ticket_digest": export.ticket_digest if is_stale else digest,
             "export": export,
             "parts": dict(export.ticket) if typed is None else _parts(typed),
@@ -223,11 +228,11 @@ class EditPage(FormPage):
         }
 
     def act(self, user: ConsoleUser, form: Fields, **ids: str) -> Redirect:
-        """Change the ticket. Raises ExportNotFound, Conflict for one that is not prepared, ValidationFailed."""
+        """Change the ticket. Raises ExportNotFound, ValidationFailed, and Conflict for an export that is not prepared."""
         export = _prepared(ids["export_id"], user)
         digest = form.get("ticket_digest") or None
         is_stale = digest not in {None, export.ticket_digest}
-        # A form that is sent twice has an old digest, and a ticket that is as it says already.
+        # If a form is sent twice, the second one has an old digest, but the ticket already has the entered texts.
         if changed := _changed(_parts(form), export.ticket, is_stale=is_stale):
             edit: Edit = read_checked(EditForm(), {**changed, "ticket_digest": digest})
             if is_stale:
@@ -245,17 +250,20 @@ class Shortcuts(Action):
         self._choice = choice
 
     def on_post(self, req: falcon.Request, resp: falcon.Response, **ids: str) -> None:
-        """Process the form and remember the choice."""
+        """Process the form and store the choice."""
         super().on_post(req, resp, **ids)
         remember_keys(req, resp, self._layout.gate, are_on=self._choice == "on")
 
     def act(self, user: ConsoleUser, form: Fields, **_ids: str) -> Redirect:
-        """Return the page that the form was on."""
+        """Return the page that contained the form."""
         return Redirect(safe_next(form.get("then", "")) or "/inbox", f"keys_{self._choice}")
 
 
 def _snoozed_until(form: Fields, now: datetime) -> datetime | None:
-    """Return the end of a snooze, the last moment of its day; None for one without. Raises ValidationFailed."""
+    """Return the end of a snooze; None for a snooze without an end. Raises ValidationFailed.
+
+    For a date, this is the last moment of the day.
+    """
     if form.get("date"):
         try:
             return datetime.combine(datetime.fromisoformat(form["date"]), time.max, UTC)
@@ -275,7 +283,7 @@ def _prepared(export_id: str, user: ConsoleUser) -> Export:
 
 
 def _too_late(export: Export, conflict: Conflict) -> Conflict:
-    """Return `conflict` in the words of the console if it is about the export's status or its ticket."""
+    """Return `conflict`; if it is about the export's status or ticket, return a conflict with the console's text instead."""
     if not isinstance(conflict, WrongStatus | TicketChanged):
         return conflict
     reason = TOO_LATE.get(export.status, TICKET_CHANGED if isinstance(conflict, TicketChanged) else None)
@@ -283,20 +291,20 @@ def _too_late(export: Export, conflict: Conflict) -> Conflict:
 
 
 def _parts(form: Fields) -> dict[str, Any]:
-    """Return the parts of a ticket from a form: browsers send line breaks as CR LF, and labels stand one a line."""
+    """Return the parts of a ticket from a form, with line feeds instead of CR LF, and one label per line."""
     lines = {name: normalize_line_breaks(form.get(name, "")) for name in ("title", "description", "severity", "labels")}
     return {**lines, "labels": entries_of(lines["labels"])}
 
 
 def _changed(parts: Mapping[str, Any], ticket: Mapping[str, Any], *, is_stale: bool) -> dict[str, Any]:
-    """Return the parts of a form that differ from what it showed; the others of the ticket stay, to the last character.
+    """Return the parts of a form that the user changed; the other parts of the ticket stay exactly as they are.
 
-    A ticket that RiskRelay wrote may have parts that no form accepts, such as a text that became too long by its facts.
+    A ticket that RiskRelay wrote may have parts that no form accepts, such as a text that its facts made too long.
     """
     shown = _parts({**ticket, "labels": "\n".join(ticket.get("labels") or ())})
     changed = {name: part for name, part in parts.items() if part != shown[name]}
     if is_stale and [_of_severity(each, parts["severity"]) for each in parts["labels"]] == shown["labels"]:
-        # The form was sent before, and the label of the severity followed the new one.
+        # The form was sent before, and the severity's label was changed with the severity.
         changed.pop("labels", None)
     return changed
 

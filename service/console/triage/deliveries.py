@@ -1,4 +1,4 @@
-"""`/console/deliveries`: exports on their way, those that failed, and those that were delivered, with their attempts."""
+"""`/console/deliveries`: exports in delivery, failed ones and delivered ones, with their attempts."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -22,7 +22,7 @@ from storage.targets import summaries
 from storage.targets.summaries import TargetSummary
 
 DELIVERIES: Final = "/deliveries"
-#: Attempts beside the list; the export's own page has all of them.
+#: Maximum number of attempts beside the list; the export's own page shows all of them.
 FEW_ATTEMPTS: Final = 10
 
 
@@ -40,7 +40,7 @@ DELIVERY_VIEWS: Final = (
 
 
 class DeliveriesPage(TicketListPage):
-    """Lists deliveries, with the attempts of one beside the list."""
+    """Lists deliveries, with the attempts of the open one beside the list."""
 
     path = f"{CONSOLE}{DELIVERIES}"
     template = "deliveries.html"
@@ -53,7 +53,7 @@ class DeliveriesPage(TicketListPage):
         return {**super().ticket(req, export, user, now), "attempts": found}
 
     def rows(self, exports: Sequence[Export], address: ListAddress, user: ConsoleUser) -> list[TicketRow]:
-        """Return the rows of exports: the target, its answer and what happens next."""
+        """Return the rows of exports, each with the target, its response and the next step."""
         targets = summaries.by_id({each.target_id for each in exports if each.target_id}, user.account_id)
         return [
             row._replace(
@@ -64,9 +64,9 @@ class DeliveriesPage(TicketListPage):
 
 
 def delivery_line(export: Export, target: TargetSummary | None) -> Markup:
-    """Return what happened last to an export and when, where it goes and what happens next."""
+    """Return a line with the last event of an export and its time, the target, and the next step."""
     last = export.last_attempt
-    # Behind the status `retry scheduled`, a time alone would be taken for that of the retry.
+    # After the status `retry scheduled`, readers would take a time alone for the time of the retry.
     tried = Markup("tried ") if last and not export.finished_at else Markup("")
     parts = [
         tried + ago(export.finished_at or (last.at if last else export.approved_at)),

@@ -1,4 +1,4 @@
-"""`/console/inbox`: what waits for a decision, what is snoozed and what was dismissed."""
+"""`/console/inbox`: tickets that wait for a decision, snoozed tickets and dismissed tickets."""
 
 from dataclasses import replace
 from typing import Final
@@ -32,7 +32,7 @@ INBOX_VIEWS: Final = (
 
 
 class InboxPage(TicketListPage):
-    """Lists what waits for a decision, by severity, with one ticket beside the list."""
+    """Lists tickets that wait for a decision, by severity, with one ticket beside the list."""
 
     path = f"{CONSOLE}{INBOX}"
     template = "inbox.html"
@@ -40,7 +40,7 @@ class InboxPage(TicketListPage):
     page_title = "Inbox"
 
     def row(self, export: Export, address: ListAddress) -> TicketRow:
-        """Return the row of an export: of a dismissed one, why and when; of a snoozed one, until when."""
+        """Return the row of an export: if dismissed, with reason and time; if snoozed, with the end of the snooze."""
         row = super().row(export, address)
         view, dismissal, snooze = address.params.get("view"), export.dismissal, export.snooze
         if view == "dismissed" and dismissal is not None:

@@ -1,4 +1,4 @@
-"""The address of a list: its filters, order, page and open ticket, as links and forms of the page keep them."""
+"""The address of a list, which contains its filters, order, page and open ticket; links and forms of the page keep it."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -7,21 +7,21 @@ from urllib.parse import urlencode
 
 from schemas.triage.export_filter import join_values, split_values
 
-#: Parameters of one place in a list; another filter or order begins at the first page.
+#: Parameters of a position in a list. They are dropped with a change of filter or order, which begins at the first page.
 _PLACE: Final = ("cursor", "export")
 
 
 @dataclass(frozen=True, slots=True)
 class ListAddress:
-    """A list's path, relative to the console, and its parameters; empty values are left out."""
+    """A list's path, relative to the console, and its parameters; empty values are omitted."""
 
     path: str
     params: Mapping[str, str]
 
     def href(self, **changes: str | None) -> str:
-        """Return the address with changed parameters; None removes one. Filters and page stay otherwise."""
+        """Return the address with changed parameters; None removes a parameter. All other parameters stay."""
         kept = {name: text for name, text in {**self.params, **changes}.items() if text}
-        # Commas between values stay readable.
+        # Commas between values are not encoded, to keep the address readable.
         return f"{self.path}?{urlencode(kept, safe=',')}" if kept else self.path
 
     def filtered(self, **changes: str | None) -> str:
@@ -29,7 +29,7 @@ class ListAddress:
         return self.href(**dict.fromkeys(_PLACE), **changes)
 
     def toggled(self, name: str, value: str) -> str:
-        """Return the address with a value added to a filter that allows several, or removed from it."""
+        """Return the address with a value added to a filter that allows several values, or removed if it is there."""
         chosen = self.values(name)
         left = [each for each in chosen if each != value] if value in chosen else [*chosen, value]
         return self.filtered(**{name: join_values(left)})
@@ -40,5 +40,5 @@ class ListAddress:
         return split_values(text) if text else []
 
     def fields(self, *without: str) -> Iterator[tuple[str, str]]:
-        """Yield the filters as hidden fields of a search form."""
+        """Yield the filters as names and values of hidden fields, except those in `without`."""
         return ((name, text) for name, text in self.params.items() if text and name not in {*without, *_PLACE})

@@ -1,4 +1,4 @@
-"""Where a ticket's findings are, as rows and tickets show it: hosts, pages, a location on each, and which are fixed."""
+"""The places of a ticket's findings, for lists and tickets: hosts, pages, a location on each, and which are fixed."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -10,14 +10,14 @@ from service.console.wording import count
 from storage.intake import finding_history
 from storage.intake.finding_history import PlaceFinding
 
-#: Paths that one line of a row has room for.
+#: Number of paths for which one line of a row has room.
 _FEW_PATHS: Final = 2
-#: Findings that are compared with the places of a ticket, of which there are fewer.
+#: Maximum number of findings to compare with the places of a ticket; a ticket lists fewer places.
 _MAX_FINDINGS: Final = 500
 
 
 class TicketPlace(NamedTuple):
-    """One place of a ticket; `page` is the URL without its `host`. The finding is one that is not fixed, if there is one."""
+    """One place of a ticket; `page` is the URL without its `host`. The finding is an unfixed one, if there is one."""
 
     url: str
     host: str
@@ -28,7 +28,7 @@ class TicketPlace(NamedTuple):
 
 
 def places_of(export: Export) -> list[TicketPlace]:
-    """Return the places of a ticket: those of its group, or the page that it is about."""
+    """Return the places of a ticket: the places of its group, or its page."""
     evidence = _object(export.ticket.get("evidence"))
     listed = evidence.get("places")
     if isinstance(listed, list) and listed:
@@ -38,13 +38,13 @@ def places_of(export: Export) -> list[TicketPlace]:
 
 
 def places_with_findings(export: Export) -> list[TicketPlace]:
-    """Return the places of a ticket, each with its finding where the ticket still has it; a query."""
+    """Return the places of a ticket, each with its finding if the ticket still contains it. Makes one query."""
     places = places_of(export)
     if export.findings is None or not places:
         return places
     urls = {place.url for place in places}
     found = finding_history.list_of_exports(export.siblings or (export.id,), urls, _MAX_FINDINGS)
-    # Of several at one place, the last one counts.
+    # Sorted, so that an unfixed finding replaces a fixed one at the same place.
     by_place = {(each.page_url, each.location): each for each in sorted(found, key=lambda each: each.fixed_at is None)}
     return [_with_finding(place, by_place.get((place.url, place.location))) for place in places]
 
@@ -72,12 +72,12 @@ def _with_finding(place: TicketPlace, found: PlaceFinding | None) -> TicketPlace
 def _pages(pages: Sequence[str], total: int) -> str:
     if len(pages) <= _FEW_PATHS and total <= _FEW_PATHS:
         return ", ".join(pages)
-    # A long group lists its first places only.
+    # The ticket of a large group lists only its first places.
     return f"{count(total)} places" if total > len(pages) else f"{len(pages)} pages"
 
 
 def _place(url: Any, location: Any) -> TicketPlace:
-    """Return a place; the page of a text that is no URL is the text."""
+    """Return the place of a URL and a location; for a text that is not a URL, `page` is the text."""
     text = str(url or "")
     host, page = "", text
     with suppress(ValueError):

@@ -1,4 +1,4 @@
-"""`/console/rules`: approval rules: what they match, what they do, who made them, and why one stopped."""
+"""`/console/rules`: approval rules with their conditions, actions and authors, and why a rule stopped."""
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,16 +38,16 @@ from storage.targets import summaries
 RULES: Final = f"{CONSOLE}/rules"
 RULE: Final = f"{RULES}/{{rule_id}}"
 _SAVED: Final = Redirect("/rules", "rule_saved")
-#: Check boxes of the form: this and the source.
+#: The prefix of the names of the source check boxes; the source follows it.
 _SOURCE: Final = "source-"
 _TEXTS: Final = ("project_id", "severity_at_least", "rule", "page_path")
-#: What the form says instead of the API's messages, by field and code.
+#: Messages that replace those of the API, by field and code.
 _MESSAGES: Final[Mapping[tuple[str, str], str]] = {
     ("/match", "empty_match"): "Choose at least one condition.",
     ("/target_id", "too_short"): "Choose a target.",
     ("/labels", "too_short"): "Enter a label.",
 }
-#: Why a rule stopped, and what to do.
+#: Texts for stopped rules: the reason, and the fix.
 STOPS: Final[Mapping[StoppedReason, tuple[str, str]]] = {
     StoppedReason.AUTHOR_LOST_ABILITY: ("Its author may no longer do this.", "Turn it on to become its author."),
     StoppedReason.AUTHOR_DISABLED: ("Its author is disabled.", "Turn it on to become its author."),
@@ -56,7 +56,7 @@ STOPS: Final[Mapping[StoppedReason, tuple[str, str]]] = {
 
 
 class RuleInWords(NamedTuple):
-    """A rule with its conditions, in parts, and its action."""
+    """A rule with its conditions and its action as texts."""
 
     rule: ApprovalRule
     matches: Sequence[str]
@@ -64,13 +64,13 @@ class RuleInWords(NamedTuple):
 
 
 class RulesPage(ConsolePage):
-    """Lists the account's rules, the oldest first, which is the order in which they decide."""
+    """Lists the account's rules, oldest first, because the oldest matching rule decides."""
 
     path = RULES
     template = "rules.html"
 
     def content(self, req: falcon.Request, user: ConsoleUser, **_ids: str) -> Mapping[str, Any]:
-        """Return the rules in words."""
+        """Return the rules with their texts."""
         rules = sorted(self._operations.approval_rules.list_page(user.principal), key=lambda rule: rule.id)
         return {
             "rules": _in_words(rules, user),
@@ -102,19 +102,19 @@ class RuleTestPage(ConsolePage):
 
 
 class _RuleFormPage(FormPage):
-    """The form of a rule."""
+    """A page with the form of a rule."""
 
     template = "rule.html"
     text_fields: ClassVar = {"name": "Name", "rule": "Rule code", "page_path": "Path of the page", "labels": "Labels"}
 
 
 class NewRulePage(_RuleFormPage):
-    """Adds a rule; `?rule=` and `?project_id=` fill the form for a ticket."""
+    """Adds a rule; `?rule=` and `?project_id=` prefill the form from a ticket."""
 
     path = f"{RULES}/new"
 
     def form(self, req: falcon.Request, user: ConsoleUser, typed: Fields | None, problems: Problems, **_ids: str) -> Content:
-        """Return an empty form, or what was typed."""
+        """Return a new form, or the refused one."""
         if typed is None:
             kind = "approve" if Ability.APPROVE_EXPORTS in user.principal.abilities else "label"
             given = {name: str(req.params[name]) for name in _TEXTS if isinstance(req.params.get(name), str)}
@@ -134,12 +134,13 @@ class RulePage(_RuleFormPage):
     path = RULE
 
     def form(self, req: falcon.Request, user: ConsoleUser, typed: Fields | None, problems: Problems, **ids: str) -> Content:
-        """Return the rule as the form has it, or what was typed. Raises NotFound."""
+        """Return the rule as form fields, or the refused form. Raises NotFound."""
         rule = self._operations.approval_rules.get(ids["rule_id"], user.principal)
         content = {**_form_content(user, _typed(rule) if typed is None else typed, problems), "rule_id": rule.id}
         is_stale = any(each.code == "rule_changed" for each in problems)
         if typed is None or is_stale:
-            # Only beside the rule as it is now, what was typed may replace that rule.
+            # The form gets the current digest only if the page shows the current rule. Only then may the entered texts
+            # replace it.
             content["digest"] = _digest(rule)
         return {**content, "present": _in_words([rule], user)[0] if is_stale else None}
 
@@ -147,7 +148,7 @@ class RulePage(_RuleFormPage):
         """Change the rule. Raises NotFound, ValidationFailed."""
         rule = self._operations.approval_rules.get(ids["rule_id"], user.principal)
         change: RuleChange = read_checked(RuleChangeForm(), _body(form, rule))
-        # A form that is sent twice has an old digest, and a rule that is as it says already.
+        # If a form is sent twice, the second one has an old digest, but the rule already has the entered values.
         is_stale = form.get("digest", "") not in {"", _digest(rule)}
         if is_stale and (change.name, change.match, change.action) != (rule.name, rule.match, rule.action):
             raise ValidationFailed(problem("/digest", "rule_changed"))
@@ -181,7 +182,7 @@ class RemoveRule(Action):
 
 
 def _in_words(rules: Sequence[ApprovalRule], user: ConsoleUser) -> list[RuleInWords]:
-    """Return the rules in words: their conditions and actions."""
+    """Return the rules with their conditions and actions as texts."""
     names = {each.id: each.name for each in offered_projects(user)}
     named = {rule.action.target_id for rule in rules if rule.action.target_id is not None}
     targets = {each.id: f"{each.name} ({each.host})" for each in summaries.by_id(named, user.account_id).values()}
@@ -211,9 +212,9 @@ def _action_words(action: RuleAction, targets: Mapping[str, str]) -> str:
 
 
 def _body(form: Fields, rule: ApprovalRule | None) -> dict[str, Any]:
-    """Return a form of a rule, or of a new one, as the body of the API; an account without targets sends no target id."""
+    """Return a form as the API's body; `rule` is None for a new rule. An account without targets sends no target id."""
     match: dict[str, Any] = {name: form[name].strip() for name in _TEXTS if form.get(name, "").strip()}
-    # Other texts, such as more digits than Python converts, are refused by the form.
+    # Other texts, such as more digits than Python converts, stay texts, which the API's form refuses.
     if PROJECT_ID.fullmatch(match.get("project_id", "")):
         match["project_id"] = int(match["project_id"])
     sources = [name.removeprefix(_SOURCE) for name in form if name.startswith(_SOURCE)]
@@ -231,7 +232,7 @@ def _body(form: Fields, rule: ApprovalRule | None) -> dict[str, Any]:
 
 
 def _labels(form: Fields, rule: ApprovalRule | None) -> list[str]:
-    """Return the labels of a form; those that are sent back as shown stay as they are, whatever characters they have."""
+    """Return the labels of a form; unchanged labels are kept even if they have characters that the form would change."""
     text = normalize_line_breaks(form.get("labels", ""))
     if rule is not None and rule.action.labels and text == normalize_line_breaks(_typed(rule)["labels"]):
         return list(rule.action.labels)
@@ -239,7 +240,7 @@ def _labels(form: Fields, rule: ApprovalRule | None) -> list[str]:
 
 
 def _typed(rule: ApprovalRule) -> dict[str, str]:
-    """Return a rule as fields of the form."""
+    """Return a rule as texts of the form's fields."""
     match, action = rule.match.record(), rule.action
     return {
         "name": rule.name,
@@ -253,12 +254,12 @@ def _typed(rule: ApprovalRule) -> dict[str, str]:
 
 
 def _digest(rule: ApprovalRule) -> str:
-    """Return a digest of the fields of a rule that its form shows."""
+    """Return a digest of those fields of a rule that the form shows."""
     return hashlib.sha256(canonical({**_typed(rule)})).hexdigest()
 
 
 def _form_content(user: ConsoleUser, typed: Fields, problems: Problems) -> dict[str, Any]:
-    # A problem of one label is at its number.
+    # The path of a problem with one label ends with the label's index.
     by_field = {"/labels" if "/labels" in each.path else f"/{each.path.rpartition('/')[2]}": each for each in problems}
     worded = {name: replace(each, message=_MESSAGES.get((name, each.code), each.message)) for name, each in by_field.items()}
     return {

@@ -1,4 +1,4 @@
-"""A list of tickets beside the open one: its views, filters and pages, as the inbox and the deliveries show them."""
+"""A list of tickets with the open ticket beside it: views, filters and pages, used by the inbox and the deliveries."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -30,9 +30,10 @@ from storage.exports.search import export_list
 from storage.exports.search.export_list import MAX_COUNTED, MAX_FACETED
 from storage.targets.summaries import TargetSummary
 
-#: Rows of one page: as many check boxes as a form may send.
+#: Number of rows of a page. Each row has a check box, so the number must stay below the maximum of a form's fields.
 PAGE_ROWS: Final = 50
-#: Rules of their menu; the search finds the others. Menus of what has a name, such as projects, have all of it.
+#: Maximum number of rules in their menu; the search finds other rules. Menus of named things, such as projects, have no
+#: limit.
 MAX_OPTIONS: Final = 20
 
 #: The parameters of a list, in the order of its address.
@@ -49,15 +50,15 @@ _SORTS: Final[Mapping[str, str]] = {
 
 
 class ListView(NamedTuple):
-    """A tab of a list; `narrow` makes its query of one that has the other filters."""
+    """A tab of a list; `narrow` adds the view's conditions to a query with the other filters."""
 
     key: str
     name: str
     narrow: Callable[[ExportQuery, datetime], ExportQuery]
-    #: The decisions on a selection, the main one last.
+    #: The decisions on a selection; the main one is the last.
     actions: tuple[str, ...]
     sort: ExportSort
-    #: What follows the number of tickets.
+    #: The text after the number of tickets.
     about: str
 
 
@@ -71,7 +72,7 @@ class ViewTab(NamedTuple):
 
 
 class FilterOption(NamedTuple):
-    """A value of a filter's menu, with the number of tickets that have it."""
+    """A value in a filter's menu, with the number of tickets that have it."""
 
     text: str
     href: str
@@ -80,7 +81,7 @@ class FilterOption(NamedTuple):
 
 
 class FilterMenu(NamedTuple):
-    """A filter's menu; `clear` removes the filter."""
+    """The menu of a filter; the link `clear` removes the filter."""
 
     label: str
     text: str
@@ -90,7 +91,7 @@ class FilterMenu(NamedTuple):
 
 
 class TicketRow(NamedTuple):
-    """A ticket in a list; `at` is when it was prepared, which the order is by, or when its snooze ends."""
+    """A row of a list; `at` is the ticket's creation, by which the list is sorted, or the end of its snooze."""
 
     export: Export
     title: str
@@ -101,13 +102,13 @@ class TicketRow(NamedTuple):
 
 
 class TicketListPage(ConsolePage):
-    """A list of tickets with the open one beside it; subclasses set the views."""
+    """A list of tickets with the open ticket beside it; subclasses set the views."""
 
     views: tuple[ListView, ...]
     page_title: str
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, **ids: str) -> None:
-        """Show the list, or redirect to the export whose id was searched for."""
+        """Show the list; if the search text is the id of an export, redirect to that export."""
         sought = str(req.params.get("q", "")).strip()
         if identifiers.is_id(identifiers.EXPORT, sought):
             self._layout.gate.authenticate(req, resp)
@@ -158,7 +159,7 @@ class TicketListPage(ConsolePage):
         return [self.row(each, address) for each in exports]
 
     def row(self, export: Export, address: ListAddress) -> TicketRow:
-        """Return the row of an export."""
+        """Return the row of one export."""
         title = export.ticket.get("title") or "Untitled"
         return TicketRow(export, title, row_line(export), address.href(export=export.id), export.created_at, None)
 
@@ -180,26 +181,26 @@ class TicketListPage(ConsolePage):
 
 
 class TicketList(NamedTuple):
-    """A list, as its address asks for it."""
+    """A list as described by its address."""
 
     address: ListAddress
     view: ListView
-    #: The filters without the view.
+    #: The filters without those of the view.
     base: ExportQuery
     query: ExportQuery
     sort: ExportSort
 
     @property
     def is_filtered(self) -> bool:
-        """Whether anything but the view, the order and the page narrows the list."""
+        """Whether the list has a filter other than its view."""
         return any(name not in {"view", "sort", "export", "cursor"} for name in self.address.params)
 
 
 def read_list(
     params: Mapping[str, Any], path: str, views: Sequence[ListView], user: ConsoleUser, now: datetime
 ) -> TicketList:
-    """Return the list that parameters ask for, limited to the exports that the user may see. Raises ValidationFailed."""
-    # A filter that is given twice has both values.
+    """Return the list that the parameters describe, limited to exports that the user may see. Raises ValidationFailed."""
+    # A parameter that occurs twice contributes both values.
     texts = {name: ",".join(value) if isinstance(value, list) else str(value) for name, value in params.items()}
     given = {name: texts[name] for name in _PARAMETERS if texts.get(name)}
     address = ListAddress(f"/{path}", given)
@@ -214,7 +215,7 @@ def read_list(
 
 
 def page_of(found: TicketList) -> list[Export]:
-    """Return the exports of the requested page, and one more if there is another page. Raises ValidationFailed."""
+    """Return the exports of the requested page, plus one if there is another page. Raises ValidationFailed."""
     cursor = found.address.params.get("cursor")
     after = None if cursor is None else decode_cursor(found.query, found.sort, cursor)
     if cursor is not None and after is None:
@@ -227,7 +228,7 @@ def _by_name(named: Project | TargetSummary) -> str:
 
 
 def _next(found: TicketList, shown: Sequence[Export], *, is_opened: bool = False) -> str | None:
-    """Return the address of the next page; with its first ticket, which was read already, if that `is_opened`."""
+    """Return the address of the next page; if `is_opened`, with its first ticket open, which has already been read."""
     if len(shown) <= PAGE_ROWS:
         return None
     position = export_list.position_of(shown[PAGE_ROWS - 1], found.sort)
@@ -236,7 +237,7 @@ def _next(found: TicketList, shown: Sequence[Export], *, is_opened: bool = False
 
 
 def _opened(export_id: Any, rows: Sequence[TicketRow], user: ConsoleUser, now: datetime) -> Export | None:
-    """Return the requested ticket, else the first of the list; one that was decided meanwhile stays readable."""
+    """Return the requested ticket, even if it has left the list since; otherwise the first ticket of the list."""
     listed = {row.export.id: row.export for row in rows}
     if isinstance(export_id, str) and export_id in listed:
         return listed[export_id]
@@ -254,7 +255,10 @@ def _opened(export_id: Any, rows: Sequence[TicketRow], user: ConsoleUser, now: d
 def _beside(
     export: Export, rows: Sequence[TicketRow], found: TicketList, total: int | None, beyond: str | None
 ) -> dict[str, Any]:
-    """Return the neighbors of the open ticket, `beyond` after the last row; after a decision, the next one is shown."""
+    """Return the links to the previous and the next ticket, and the page to show after a decision.
+
+    `beyond` is the link that follows the last row.
+    """
     ids = [row.export.id for row in rows]
     at = ids.index(export.id) if export.id in ids else None
     before = rows[at - 1].href if at else None
@@ -283,16 +287,16 @@ def _menu(
     *,
     is_cut: bool = False,
 ) -> FilterMenu:
-    """Return the menu of a filter; without `texts` its options are the values that were counted.
+    """Return the menu of a filter; without `texts`, its options are the counted values.
 
-    With `is_cut`, only the newest tickets were counted: a value that only others have is offered without a number.
+    If `is_cut`, only the newest tickets were counted, so a value that only older tickets have is offered without a number.
     """
     chosen = address.values(name)
     values = [*texts, *(each for each in counts or {} if each not in texts)]
     if counts is not None and not is_cut:
         values = [each for each in values if each in counts or each in chosen]
     if not texts:
-        # The chosen ones first: a link removes them.
+        # The chosen values come first, so that the user can remove them.
         values = sorted({*values, *chosen}, key=lambda each: (each not in chosen, -(counts or {}).get(each, 0), each))
         values = values[:MAX_OPTIONS]
     numbers = {each: count(number) + ("+" if is_cut else "") for each, number in (counts or {}).items()}

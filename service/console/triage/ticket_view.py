@@ -1,4 +1,4 @@
-"""One ticket as people decide on it: why it has its status, its text as it is sent, and the decisions it allows."""
+"""One ticket for a decision: the reason for its status, its text as it is sent, and the decisions that it allows."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -23,18 +23,18 @@ from storage.exports.queries import FrozenBody
 from storage.targets import summaries
 from storage.targets.summaries import TargetSummary
 
-#: Targets that the page names with the reason why they are not offered.
+#: Maximum number of unavailable targets that the page lists, each with the reason.
 MAX_UNAVAILABLE: Final = 5
-#: Places that are shown at once; the others are behind a fold.
+#: Number of places that are shown at once; the others are folded.
 FEW_PLACES: Final = 3
 
-#: Refresh intervals of exports that a worker is about to send, and of one that waits for a retry.
+#: Refresh intervals in seconds: short for exports that a worker is about to send, longer for exports that wait for a retry.
 REFRESH_S: Final[Mapping[ExportStatus, int]] = {
     ExportStatus.APPROVED: 3,
     ExportStatus.DELIVERING: 3,
     ExportStatus.RETRY_SCHEDULED: 10,
 }
-#: Where a ticket came from, in words.
+#: Texts for the source of a ticket.
 SOURCES: Final[Mapping[str, str]] = {
     "finding": "scan",
     "evidence_capture": "browser extension",
@@ -42,7 +42,7 @@ SOURCES: Final[Mapping[str, str]] = {
     "inbound_email": "email",
     MANUAL: "written by hand",
 }
-#: What a dismissal's reasons mean, in the order of the form.
+#: Texts for the reasons of a dismissal, in the order of the form.
 REASONS: Final[Mapping[str, str]] = {
     DismissalReason.FALSE_POSITIVE.value: "False positive",
     DismissalReason.WONT_FIX.value: "Won't fix",
@@ -50,7 +50,7 @@ REASONS: Final[Mapping[str, str]] = {
     DismissalReason.TEST.value: "Only a test",
     DismissalReason.OTHER.value: "Other",
 }
-#: How long a ticket is snoozed, in days; none: until it is seen again.
+#: Texts for the length of a snooze, by days; the empty key means until a finding is seen again.
 SNOOZES: Final[Mapping[str, str]] = {"1": "for a day", "7": "for a week", "30": "for 30 days", "": "until it is seen again"}
 
 #: Placeholders in the preview of a request body.
@@ -61,7 +61,7 @@ _TIME_PLACEHOLDER: Final = "(the approval time)"
 def ticket_content(
     export: Export, user: ConsoleUser, last_target_id: str | None, artifacts_base_url: str, now: datetime
 ) -> dict[str, Any]:
-    """Return the variables of `ticket.html` for an export of the user's account, as it is shown."""
+    """Return the variables of `ticket.html` for an export of the user's account, which `as_shown` has returned."""
     frozen = queries.get_frozen_body(export.id, user.account_id)
     return {
         "export": export,
@@ -79,7 +79,7 @@ def ticket_content(
 
 
 def _status_help(export: Export) -> dict[str, Any]:
-    """Return the reason for the export's status; if the attempts are exhausted, also that of the last one."""
+    """Return the reason for the export's status; if its attempts are exhausted, also the reason of the last attempt."""
     last = export.last_attempt
     last_code = last.error_code if last else None
     reason = export.status_reason or (last_code if export.status is ExportStatus.RETRY_SCHEDULED else None)
@@ -93,7 +93,7 @@ def _status_help(export: Export) -> dict[str, Any]:
 
 
 def _ticket(export: Export, frozen: FrozenBody) -> dict[str, Any]:
-    """Return the ticket and its request body; before the approval, a preview of the body."""
+    """Return the ticket and its request body; before the approval, the body is a preview."""
     body = frozen.body
     if body is None:
         body = delivery_body(export.id, _TARGET_PLACEHOLDER, export.source, export.ticket, _TIME_PLACEHOLDER)
@@ -143,7 +143,7 @@ def _decisions(
 
 
 def chosen_target(offered: list[TargetSummary], last_target_id: str | None) -> str | None:
-    """Return the target to preset: the last one chosen if it is offered, or the only one."""
+    """Return the target to preselect: the last one chosen if it is offered, or the only one."""
     if last_target_id in {each.id for each in offered}:
         return last_target_id
     return offered[0].id if len(offered) == 1 else None
