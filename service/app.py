@@ -38,9 +38,9 @@ def create_app(
     body_budgets: BodyBudgets | None = None,
     rejections: RejectionRecorder | None = None,
 ) -> App:
-    """Return the WSGI application; the database is open already (`storage.db.engine.open_database`).
+    """Return the WSGI application. The caller has opened the database with `storage.db.engine.open_database`.
 
-    `wake_ups` and `resolver` stand in for Redis and DNS; `rejections` are written once the caller has started them.
+    `wake_ups` and `resolver` replace Redis and DNS if given. The caller starts `rejections`, which then writes rejections.
     """
     rate_limits = rate_limits or RateLimits(settings)
     wake_ups = wake_ups or BackgroundWakeUps(connect(settings.redis_url))
@@ -57,7 +57,7 @@ def create_app(
     else:
         error_responses.install(app)
     for resource in resources:
-        # The last one compiles the router: each forked process would do so within its first request.
+        # Adding the last route compiles the router. Otherwise each forked process would compile it in its first request.
         app.add_route(resource.path, resource, compile=resource is resources[-1])
     return app
 

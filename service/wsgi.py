@@ -1,6 +1,6 @@
-"""Loaded once by gunicorn, before it forks the processes that serve: settings, the database, the application.
+"""gunicorn loads this module once, before it forks the serving processes: settings, the database, the application.
 
-Nothing connects, starts a thread or opens a file here; the processes do so when they first need to.
+This module opens no connections and files and starts no threads; each process does that when it first needs them.
 """
 
 from runtime import logs
@@ -15,18 +15,18 @@ def _open_database(url: str) -> None:
     if url.startswith("sqlite:"):
         open_database(url)
         return
-    from service.server.greenlet_connection import GreenletConnection  # noqa: PLC0415 - SQLite does not need its driver
+    from service.server.greenlet_connection import GreenletConnection  # noqa: PLC0415 - SQLite does not need this driver
 
     open_database(url, driver=GreenletConnection)
 
 
 _settings = load_settings()
-# Again: gevent has patched the locks of logging since `gunicorn_config` did it.
+# Configured again, because gevent has patched the locks of logging since `gunicorn_config` configured it.
 logs.configure(_settings.log_level, _settings.log_format)
 _open_database(_settings.database_url)
 _rejections = RejectionRecorder()
 if RouteFamily.CONSOLE in _settings.route_families:
     _rejections.start()
 app = create_app(_settings, rejections=_rejections)
-# marshmallow compiles the expression for URLs when one is first checked: 30 ms, which no request should wait for.
+# marshmallow compiles the pattern of URLs at the first check, which takes 30 ms. No request should wait for that.
 WebUrl().deserialize("https://riskrelay.invalid/")

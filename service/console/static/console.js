@@ -2,19 +2,19 @@
 // Optional: every page works without this script. It shows times in the reader's time zone, updates lists in place and
 // refreshes pages. It inserts only its own text and parts of pages that the service sent.
 
-/** Shorter waits show no loading message. */
+/** A loading message is shown after this time. */
 const LOADING_AFTER_MS = 150;
 const REQUEST_TIMEOUT_MS = 20_000;
-/** The longest interval between refreshes, after failures. */
+/** The longest interval between refreshes; failures extend the interval. */
 const MAX_REFRESH_S = 60;
-/** How often the counts of the menu and relative times are renewed. */
+/** The interval between updates of the menu's counts and of relative times. */
 const COUNTS_EVERY_MS = 20_000;
 /** Pages stop refreshing after this time without interaction, so that the session of an open tab can expire. */
 const IDLE_AFTER_MS = 15 * 60_000;
 
 const LISTS = "[data-list]";
 const FILTERS = "form[data-filters]";
-/** Menus, and decisions of a ticket. */
+/** Open menus, and open decision forms of a ticket. */
 const OPEN_FOLDS = "details.pop[open], details.menu[open]";
 const FOCUSABLE = "a[href], button, input:not([type=hidden]), select, textarea, summary, [tabindex]";
 const all = (selector, root = document) => [...root.querySelectorAll(selector)];
@@ -59,7 +59,7 @@ function enhance(root) {
 
 const UNITS = [["day", "days", 86_400], ["h", "h", 3_600], ["min", "min", 60]];
 
-/** Shows relative times as of now. */
+/** Updates the relative times in `root`. */
 function renewTimes(root) {
   for (const time of all("time.ago[datetime]", root)) {
     const left = (new Date(time.dateTime) - Date.now()) / 1000;
@@ -71,7 +71,7 @@ function renewTimes(root) {
   }
 }
 
-/** Names the time zone of the times; browsers name an unknown one `Etc/Unknown`. */
+/** Shows the name of the time zone; browsers call an unknown zone `Etc/Unknown`. */
 function nameZone() {
   const sentence = document.querySelector("[data-zone]");
   const { timeZone = "" } = Intl.DateTimeFormat().resolvedOptions();
@@ -109,12 +109,12 @@ function showNotice() {
   if (isFree) notice.focus({ preventScroll: true });
 }
 
-/** Removes a notice that is about something else than what is shown now. */
+/** Removes the notice, because it does not apply to the content that is shown now. */
 function removeNotice() {
   document.querySelector(".notice")?.remove();
 }
 
-/** Gives the page that a form led to the address that it came from: browsers cannot go back to such a page, or reload it. */
+/** Replaces the address of a form's response with that of the form's page: browsers cannot reload a response. */
 function replaceAddress() {
   const { instead } = document.querySelector("[data-instead]")?.dataset ?? {};
   if (instead) history.replaceState(null, "", instead);
@@ -141,12 +141,12 @@ function followRedirect(url) {
   return new Promise(() => {});
 }
 
-/** Whether a form of a part is being sent, or was changed: if `since` is given, after that time of `performance.now()`. */
+/** Whether a form in `part` is being sent, or was changed after `since`, which is a time of `performance.now()`. */
 function isInUse(part, since = -1) {
   return all("form", part).some((form) => form.dataset.sent || Number(form.dataset.typed ?? -1) > since);
 }
 
-/** Replaces `old` by `fresh`; keeps the focus and open details. */
+/** Replaces `old` with `fresh`; keeps the focus and open details. */
 function replace(old, fresh) {
   const focused = document.activeElement, place = all(FOCUSABLE, old).indexOf(focused);
   const open = all("details", old).map((details) => details.open);
@@ -155,7 +155,7 @@ function replace(old, fresh) {
   all("details", fresh).forEach((details, n) => { details.open ||= open[n] ?? false; });
   if (place < 0) return;
   const found = all(FOCUSABLE, fresh);
-  // The row of a ticket may have moved.
+  // The row of a ticket may be at another position.
   const moved = focused.dataset.open && found.find((each) => each.dataset.open === focused.dataset.open);
   (moved || found[place] || document.querySelector("main")).focus({ preventScroll: true });
 }
@@ -251,37 +251,37 @@ async function refresh() {
   const from = refreshedFrom(document);
   const page = await load(from ?? location.href);
   failures = typeof page === "string" ? failures + 1 : 0;
-  // Meanwhile another ticket may have been opened; and where this one is gone, the service shows another one.
+  // The user may have opened another ticket since. If this ticket has left the list, the response contains another one.
   const isSame = !failures && from === refreshedFrom(document) && from === refreshedFrom(page);
   const said = isSame ? all("[data-refresh][id]").map((each) => update(each, page.getElementById(each.id))) : [];
   if (said.some(Boolean)) announce(said.find(Boolean));
   scheduleRefresh();
 }
 
-/** Where a page says that its refreshed parts are: a list shows its first ticket beside it, which may soon be another. */
+/** The address of the open ticket, for refreshes. The list's own address opens its first ticket, which may change. */
 const refreshedFrom = (page) => page.querySelector("[data-here]")?.dataset.here;
 
-/** Updates a part; returns its status if that is the last one. */
+/** Updates a part; returns its status if that is final, otherwise "". */
 function update(each, fresh) {
-  // Do not replace a part that the user types in, has typed in, or submits.
+  // Do not replace a part whose form the user is filling in, has changed, or is sending.
   const isLeft = isInUse(each) || each.querySelector(":is(input, select, textarea):focus");
   if (!fresh || isLeft || fresh.outerHTML === asSent.get(each)) return "";
   asSent.set(fresh, fresh.outerHTML);
   replace(each, fresh);
   if (fresh.dataset.refresh) return "";
   removeNotice();
-  // A job that is done has changed what the menu counts.
+  // A finished job has changed the menu's counts.
   renewCounts();
   return fresh.querySelector(".status")?.textContent ?? "";
 }
 
 // --- live counts of the menu
 
-/** What each count was when the page was loaded. */
+/** The menu's counts when the page was loaded, by name. */
 const counted = Object.fromEntries(all("[data-count]").map((each) => [each.dataset.count, Number(each.textContent.replace(/\D/g, ""))]));
 let countsTag = "";
 
-/** Renews the counts and the health line; a `[data-new]` element names what has been added since the page was loaded. */
+/** Updates the counts and the health line; `[data-new]` elements show how many were added since the page was loaded. */
 async function renewCounts() {
   const url = document.querySelector("[data-live]")?.dataset.live;
   if (!url || document.hidden || Date.now() - activeAt > IDLE_AFTER_MS) return;
@@ -293,7 +293,7 @@ async function renewCounts() {
     countsTag = response.headers.get("ETag") ?? "";
     showCounts(await response.json());
   } catch {
-    // The page stays as it is; the next time may succeed.
+    // Keep the page unchanged; the next update may succeed.
     countsTag = "";
   }
 }
@@ -347,7 +347,7 @@ document.addEventListener("click", (event) => {
   showList(link.href, { isPager: true });
 });
 
-// One fold at a time; a click elsewhere, a link in it and the Escape key close it.
+// At most one fold is open. A click elsewhere, a click on a link in it and the Escape key close it.
 document.addEventListener("click", (event) => {
   for (const each of all(OPEN_FOLDS)) {
     if (!each.contains(event.target) || event.target.closest("a")) each.open = false;
@@ -363,7 +363,7 @@ document.addEventListener("keydown", (event) => {
 });
 
 addEventListener("popstate", () => {
-  // A page without lists, such as the inbox, has a script of its own for the way back.
+  // A page without lists, such as the inbox, has its own script for the back button.
   if (here() === shown || !document.querySelector(LISTS)) return;
   shown = here();
   showList(location.href, { isNew: false });

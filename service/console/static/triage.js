@@ -1,5 +1,5 @@
 "use strict";
-// Optional: the inbox works without this script. It opens tickets beside the list, counts the selection and has shortcuts.
+// Optional: the inbox works without this script. It opens tickets beside the list, counts the selection and handles shortcuts.
 
 const FIELDS = "input:not([type=checkbox]), select, textarea, [contenteditable]";
 const ticketOf = (page) => page.getElementById("ticket");
@@ -9,15 +9,15 @@ const ticketOf = (page) => page.getElementById("ticket");
 const panes = document.querySelector(".panes");
 let openedAt = here();
 let openings = 0;
-/** How far the page was scrolled when a ticket took the place of its list. */
+/** The scroll position of the page when a ticket replaced its list. */
 let listTop;
 
-/** Whether an address names a ticket: without a name it means the list, which has its first ticket beside it. */
+/** Whether an address contains a ticket's id. An address without one is that of the list, which opens its first ticket. */
 const namesTicket = (href) => new URL(href, location).searchParams.has("export");
 const isShown = (element) => element.getClientRects().length > 0;
 const isListShown = () => isShown(panes.querySelector(".pane-list"));
 
-/** Opens a ticket beside the list or, on a phone, in its place. `isNew` adds it to the history; `byKeys` focuses its title. */
+/** Opens a ticket beside the list, on a phone instead of it. `isNew` adds it to the history; `byKeys` focuses its title. */
 async function openTicket(href, { isNew = true, byKeys = false } = {}) {
   const opening = ++openings, began = performance.now();
   const old = ticketOf(document);
@@ -25,7 +25,7 @@ async function openTicket(href, { isNew = true, byKeys = false } = {}) {
   const late = old && setTimeout(showLoading, LOADING_AFTER_MS, old);
   const page = await load(href);
   clearTimeout(late);
-  // Another ticket was asked for meanwhile; answers may arrive in any order.
+  // The user has opened another ticket since. Responses may arrive in any order.
   if (opening !== openings) return;
   if (isNew && old && isInUse(old, began)) {
     stopWaiting(old);
@@ -47,9 +47,9 @@ async function openTicket(href, { isNew = true, byKeys = false } = {}) {
   showInstead(old, fresh, isSame);
   panes.classList.toggle("opened", namesTicket(href));
   markRow(page);
-  // Back at the list, the user continues where they left it, wherever its first ticket is.
+  // A list without an open ticket keeps its scroll position, even if its first ticket is out of view.
   if (namesTicket(href)) currentRow()?.scrollIntoView({ block: "nearest" });
-  // On a phone the list has gone, with the focus and with what the page was scrolled to.
+  // On a phone the ticket replaces the list, so the focus and the scroll position are lost.
   const isInstead = !isListShown() && (wasListShown || !isSame);
   if (isInstead) fresh.scrollIntoView();
   const title = fresh.querySelector("h2");
@@ -58,7 +58,7 @@ async function openTicket(href, { isNew = true, byKeys = false } = {}) {
   else announce(title.textContent);
 }
 
-/** Shows a ticket: another one keeps neither open folds nor the focus, which might be on a decision. */
+/** Shows a ticket. For another ticket, open folds and the focus are not kept: the focus might be on a decision. */
 function showInstead(old, fresh, isSame) {
   if (isSame) {
     replace(old, fresh);
@@ -76,7 +76,7 @@ function stopWaiting(ticket) {
 
 const currentRow = () => document.querySelector(".row[aria-current]");
 
-/** Marks the row of the ticket that a page shows. */
+/** Marks the row of the ticket that is open on `page`. */
 function markRow(page) {
   const open = page.querySelector(".row[aria-current] [data-open]")?.dataset.open;
   for (const row of all("[data-tickets] .row")) {
@@ -85,7 +85,7 @@ function markRow(page) {
   }
 }
 
-/** Shows the list as the user left it, with the focus at the ticket they were at. */
+/** Shows the list at its last scroll position, with the focus on the row of the last open ticket. */
 function showTickets() {
   const row = currentRow(), focused = document.activeElement;
   const isInstead = !isListShown();
@@ -100,26 +100,26 @@ document.addEventListener("click", (event) => {
   const isPlain = !(event.button || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey);
   if (link && isPlain) {
     event.preventDefault();
-    // Keys click without a pointer, and so without a count of clicks.
+    // A click by the keyboard has a click count of 0.
     if (link.dataset.open) openTicket(link.href, { byKeys: event.detail === 0 });
     else leaveTicket(link.href);
   }
 });
 
-/** Follows the link to all tickets, which a phone has above a ticket. */
+/** Follows the link to all tickets, which is above a ticket on a phone. */
 function leaveTicket(href) {
   history.pushState(null, "", href);
   returnTo();
 }
 
-/** Shows what the address names. */
+/** Shows the ticket or the list that the address describes. */
 function returnTo() {
   shown = openedAt = here();
   if (namesTicket(location.href)) {
     openTicket(location.href, { isNew: false });
     return;
   }
-  // A ticket that is still loading is no longer wanted.
+  // Ignore a ticket that is still loading.
   openings++;
   const ticket = ticketOf(document);
   if (ticket) stopWaiting(ticket);
@@ -128,11 +128,11 @@ function returnTo() {
 }
 
 addEventListener("popstate", () => {
-  // A link within the page, such as the skip link, leaves the ticket as it is.
+  // Links within the page, such as the skip link, do not change the ticket.
   if (panes && here() !== openedAt) returnTo();
 });
 
-/** After a decision, the list continues at the next ticket; a row that is in view stays where it is. */
+/** Scrolls to the row of the next ticket after a decision, unless the row is in view. */
 function showCurrentRow() {
   const row = panes && namesTicket(location.href) && currentRow();
   if (!row || !isShown(row)) return;
@@ -143,7 +143,7 @@ showCurrentRow();
 
 // --- the filters
 
-/** A menu that would leave the screen at the right begins further left. */
+/** Moves a menu to the left if it would extend beyond the right edge of the screen. */
 document.addEventListener("toggle", ({ target }) => {
   const options = target.open && target.querySelector(":scope > .options");
   if (!options) return;
@@ -181,18 +181,18 @@ const pageOf = (href) => new URL(href, location).searchParams.get("cursor");
 function follow(name) {
   const href = ticketOf(document)?.dataset[name];
   if (!href) return;
-  // The next page of the list has rows of its own.
+  // The ticket is on another page of the list, so the whole page must be loaded.
   if (pageOf(href) === pageOf(location)) openTicket(href);
   else location.assign(href);
 }
 
-/** While another ticket is loading, the user may mean that one: keys decide on none. */
+/** Whether a ticket is loading. The user may mean that ticket, so keys make no decision until it is shown. */
 const isLoading = () => Boolean(ticketOf(document)?.matches('[aria-busy="true"]'));
 
 function press(key) {
   if (isLoading()) return;
   if (countPicked() || isAllPicked()) {
-    // The user means the selection, and a decision on another ticket would lose it. Its button shows a summary first.
+    // The key is for the selection, which a decision on the open ticket would lose. The button shows a summary first.
     selection().querySelector(`[data-key="${key}"]`)?.click();
     return;
   }
@@ -217,10 +217,10 @@ const KEYS = {
 };
 
 document.addEventListener("keydown", (event) => {
-  // In a field, such as the target that was missing for an approval, keys type. This one leaves it.
+  // In a field, such as the target that an approval needs, keys enter text. Escape leaves the field.
   if (event.key === "Escape" && event.target.matches(FIELDS)) event.target.blur();
   const isTyped = event.ctrlKey || event.metaKey || event.altKey || event.isComposing || event.repeat;
-  // The list of shortcuts has the button that turns them on again.
+  // `?` always works, because the list of shortcuts has the button that turns them on again.
   const isOn = hasKeys || (help && event.key === "?");
   if (!isOn || isTyped || help.open || event.target.closest(FIELDS) || !KEYS[event.key]) return;
   event.preventDefault();
