@@ -4,11 +4,11 @@
     session.mount("https://", adapter)
     session.mount("http://", adapter)
 
-A name is resolved once, every address is classified, and the very address that was classified is dialed, or is what a proxy
-of the installation opens a tunnel to; Host, SNI and the certificate's name stay those of the URL. Redirects are never
-followed, not even by a session that allows them. Proxies and certificate authorities of the environment or of a session are
-ignored; cookies of receivers are not stored. Responses are read to 64 KiB, never decompressed. Refused: a header that
-contains a line end, which would begin another header; `verify=False`; a client certificate of a session.
+The adapter resolves a name once, classifies every address, and dials an address that it has classified; with a proxy of the
+installation, the proxy opens a tunnel to that address. Host, SNI and the certificate's name stay those of the URL. Redirects
+are never followed, not even by a session that allows them. Proxies and certificate authorities of the environment or of a
+session are ignored; cookies of receivers are not stored. Responses are read to 64 KiB, never decompressed. Refused: a header
+that contains a line end, which would begin another header; `verify=False`; a client certificate of a session.
 """
 
 import ssl
@@ -36,14 +36,14 @@ from worker.http.response_parser import InvalidResponse, ParsedResponse
 
 Result = TypeVar("Result")
 
-#: How long a DNS answer is valid for kept connections. A receiver that moves lets its name be cached for 30 s and more, so
-#: this is no visible delay, and one lookup per host in this time is no load.
+#: How long a DNS answer is valid for kept connections. The TTL of a receiver's name is 30 s or more, so this adds no visible
+#: delay when the receiver moves. One lookup per host in this time is no load.
 CONFIRMED_FOR_S: Final = 5.0
-#: How long an unused connection is kept. Load balancers and firewalls commonly drop one after 60 s, some silently.
+#: How long an unused connection is kept. Load balancers and firewalls often drop idle connections after 60 s, some silently.
 KEPT_IDLE_S: Final = 30.0
-#: The lines of a head besides the caller's headers: request line, Host, Accept-Encoding, Content-Length, the empty one.
+#: Lines of a request head besides the caller's headers: request line, Host, Accept-Encoding, Content-Length, empty line.
 _OWN_LINES: Final = 5
-#: Alerts of a peer that asks for a client certificate or refuses ours; with TLS 1.3 they follow the handshake.
+#: TLS alerts of a peer that requires a client certificate or refuses ours. With TLS 1.3 they arrive after the handshake.
 _CERTIFICATE_ALERTS: Final = frozenset(
     {
         "BAD_CERTIFICATE",
@@ -60,7 +60,7 @@ _OWN_HEADERS: Final = frozenset({"host", "accept-encoding", "content-length", "t
 
 
 class GuardedResponse(requests.Response):
-    """A response whose redirect is not followed."""
+    """A response that is never a redirect for requests, so that a session does not follow it."""
 
     @property
     def is_redirect(self) -> bool:
@@ -75,9 +75,9 @@ class GuardedAdapter(BaseAdapter):
     """Sends requests over guarded connections; one for all threads of a process.
 
     `deadline_s` bounds DNS, connect, TLS, headers and body together, `connect_timeout_s` bounds connecting. `verify` is True
-    for the usual certificate authorities, or the path of a bundle. An origin keeps up to `connections` connections; each is
-    used while its name was confirmed within `confirmed_for_s`, and closed after some `kept_idle_s` without use. `egress`
-    adds authorities, a client certificate, a proxy and source addresses.
+    for the usual certificate authorities, or the path of a bundle. An origin keeps up to `connections` connections. A kept
+    connection is reused only if its name was resolved within the last `confirmed_for_s` seconds, and closed after about
+    `kept_idle_s` seconds without use. `egress` adds authorities, a client certificate, a proxy and source addresses.
     """
 
     def __init__(
@@ -127,9 +127,9 @@ class GuardedAdapter(BaseAdapter):
         return self._response(request, parsed, exchange)
 
     def exchange(self, exchange: Exchange, method: str, url: str, headers: dict[str, str], body: bytes) -> ParsedResponse:
-        """Send one request within an exchange, without the objects of requests, whose making costs more than sending.
+        """Send one request within an exchange. It creates no objects of requests: they cost more than sending.
 
-        `headers` holds none of Host, Accept-Encoding, Content-Length and Transfer-Encoding. Raises as `send` does.
+        `headers` must not contain Host, Accept-Encoding, Content-Length or Transfer-Encoding. Raises as `send` does.
         """
         route = self._pool.route(url, exchange.account_id, exchange.certificate)
         message = _message(method, route.start, headers, body)
@@ -140,7 +140,7 @@ class GuardedAdapter(BaseAdapter):
         return Exchange(self._deadline_s, self._connect_timeout_s, account_id, certificate)
 
     def connect(self, exchange: Exchange, url: str) -> GuardedConnection:
-        """Return a connection as a request would get it, with TLS, which is never kept. Raises as `send` does."""
+        """Open and return a connection like that of a request, with TLS; it is never kept. Raises as `send` does."""
         route = self._pool.route(url, exchange.account_id, exchange.certificate)
         return self._within_deadline(exchange, lambda: route.origin.connect(exchange))
 
@@ -183,7 +183,7 @@ class GuardedAdapter(BaseAdapter):
 
 
 def headers_of(parsed: ParsedResponse) -> CaseInsensitiveDict[str]:
-    """Return the headers as requests has them: found by names in any case, values of one name joined by commas."""
+    """Return the headers as requests represents them: case-insensitive names, repeated headers joined by commas."""
     headers: CaseInsensitiveDict[str] = CaseInsensitiveDict()
     for name, value in parsed.headers:
         key, text = name.decode("latin-1"), value.decode("latin-1").strip()
@@ -195,7 +195,7 @@ def _message(method: str, start: str, headers: dict[str, str], body: bytes) -> b
     """Return the whole request as it goes over the wire. Raises InvalidHeader."""
     lines = [f"{name}: {value}\r\n" for name, value in headers.items()]
     head = f"{method}{start}{''.join(lines)}Accept-Encoding: identity\r\nContent-Length: {len(body)}\r\n\r\n"
-    # One check of the whole costs a third of checking each part.
+    # One check of the whole head costs a third of checking each header.
     ends = len(lines) + _OWN_LINES
     if head.count("\r") != ends or head.count("\n") != ends or "\0" in head:
         raise InvalidHeader("A header contains a line end or a zero byte; it would be read as another header.")
@@ -203,7 +203,7 @@ def _message(method: str, start: str, headers: dict[str, str], body: bytes) -> b
 
 
 def _named(failed: InvalidResponse | OSError, exchange: Exchange) -> TransportError:
-    """Return the error between connecting and the end of the headers, with its code."""
+    """Return the error, with its code, for a failure after connecting and before the end of the headers."""
     if exchange.is_over():
         return transport_error("deadline_exceeded")
     if isinstance(failed, InvalidResponse):
@@ -221,7 +221,7 @@ def _text(value: str | bytes) -> str:
 
 
 def _body_of(request: requests.PreparedRequest) -> bytes:
-    """Return the body in one piece: requests may hold text, a file or an iterator."""
+    """Return the body as bytes: a prepared request may hold text, a file or an iterator."""
     body: Any = request.body
     if body is None or isinstance(body, bytes):
         return body or b""

@@ -1,7 +1,7 @@
-"""Forms of a delivery's body besides the approved one: CloudEvents and SARIF.
+"""Formats of a delivery's body besides the approved one: CloudEvents and SARIF.
 
-Each is made from the approved bytes alone, so all attempts of an export send the same bytes. Pings have the same forms.
-Events of tickets have those of CloudEvents alone: SARIF has results of scans, and no form for a change of a ticket.
+Each is made from the approved bytes alone, so all attempts of an export send the same bytes. Pings have the same formats.
+Ticket events have only the CloudEvents formats: SARIF describes results of scans, and cannot express a change of a ticket.
 """
 
 import hashlib
@@ -15,7 +15,7 @@ from schemas.exports.tickets.group_ticket import is_group
 from schemas.findings.sarif import LEVELS, logical_locations, sarif_log, sarif_rule, uri_of
 from schemas.targets.webhook_options import BodyFormat
 
-#: Event types are reverse domain names by convention; ours is followed by the `type` of the body.
+#: By convention, event types begin with a reversed domain name. The `type` of the body follows it.
 _EVENT_TYPE_PREFIX: Final = "io.riskrelay."
 
 
@@ -27,7 +27,7 @@ class FormattedBody(NamedTuple):
 
 
 def formatted(body: bytes, wanted: BodyFormat) -> FormattedBody:
-    """Return the body of an export, an event or a ping in a form; an event stays JSON where SARIF is wanted."""
+    """Return the body of an export, an event or a ping in a format; an event stays JSON if the format is SARIF."""
     return _FORMS[wanted](body)
 
 
@@ -47,7 +47,7 @@ def _binary(body: bytes) -> FormattedBody:
 
 
 def _attributes(event: Mapping[str, Any]) -> dict[str, str]:
-    """Return the context attributes of CloudEvents 1.0: ids, times and constants alone, which any header may hold."""
+    """Return the context attributes of CloudEvents 1.0: only ids, times and constants, which are valid in any header."""
     target_id = event["export"]["target_id"] if "export" in event else event["target"]["id"]
     return {
         "specversion": "1.0",
@@ -81,14 +81,14 @@ def _sarif(body: bytes) -> FormattedBody:
 
 def _rule(ticket: Mapping[str, Any], source: str) -> dict[str, Any]:
     code = ticket["evidence"].get("rule")
-    # A title of a rule without a code would be another rule for every ticket.
+    # Without a code, the source is the rule: with its title, every ticket would have another rule.
     rule_id = code if isinstance(code, str) and code else source
     text = ticket["description"] or ticket["title"]
     return sarif_rule(rule_id, ticket["title"], text, ticket["severity"], ticket["labels"])
 
 
 def _places(ticket: Mapping[str, Any]) -> list[tuple[str | None, str]]:
-    """Return page and location of each result; a ticket that is no group has one."""
+    """Return page and location of each result; a ticket that is not a group has one result."""
     evidence = ticket["evidence"]
     if is_group(ticket):
         return [(place["url"], place["location"]) for place in evidence["places"]]

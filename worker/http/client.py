@@ -1,4 +1,4 @@
-"""Posts to targets and inspects them; what the network or the receiver does comes back as a value.
+"""Posts to targets and inspects them; failures of the network or the receiver are returned as values.
 
 The hot path calls the adapter without a session (`worker.http.adapter`).
 """
@@ -15,7 +15,7 @@ from schemas.targets.validations import EXPIRES_SOON, EXPIRES_SOON_DAYS, Validat
 from worker.http.adapter import GuardedAdapter
 from worker.http.errors import TargetRefused, TransportError
 
-#: OpenSSL's X509_V_ERR_CERT_HAS_EXPIRED, which the ssl module has no name for.
+#: OpenSSL's X509_V_ERR_CERT_HAS_EXPIRED, which the ssl module does not define.
 _CERT_HAS_EXPIRED: Final = 10
 
 
@@ -25,7 +25,7 @@ class HttpClient(GuardedAdapter):
     def post(
         self, url: str, headers: dict[str, str], body: bytes, account_id: AccountId = None, certificate: str | None = None
     ) -> Outcome:
-        """Send one POST for an account and return its outcome; never raises for what the network or the receiver does.
+        """Send one POST for an account and return its outcome; never raises for failures of the network or the receiver.
 
         `certificate` is the target's own client certificate with its key, as PEM.
         """
@@ -37,9 +37,9 @@ class HttpClient(GuardedAdapter):
         return exchange.outcome(response.status, retry_after=response.retry_after, body=response.body)
 
     def inspect(self, url: str, account_id: AccountId = None, certificate: str | None = None) -> Validation:
-        """Check a target as a delivery would meet it now, from its URL to its certificate; sends nothing, never raises.
+        """Check whether a delivery to a target could be sent now, from its URL to its certificate.
 
-        Reasons are the error codes of attempts, and `certificate_expired` beside them.
+        Sends no request and never raises. Reasons are the error codes of attempts, and `certificate_expired`.
         """
         exchange = self.begin(account_id, certificate)
         try:
@@ -59,7 +59,7 @@ def _check_expiry(connected: socket.socket) -> Validation:
 
 
 def _reason(failed: TransportError) -> str:
-    """Return the error code of an attempt, but `certificate_expired` for a certificate that has expired."""
+    """Return the error code of an attempt, or `certificate_expired` for a certificate that has expired."""
     cause = failed.__cause__
     if failed.error == "tls_certificate" and isinstance(cause, ssl.SSLCertVerificationError):
         return "certificate_expired" if cause.verify_code == _CERT_HAS_EXPIRED else failed.error

@@ -1,11 +1,11 @@
 """Connections that only the dialer opens, kept open while their names still resolve to their addresses.
 
-Accounts share none: name servers that do not answer for one account do not affect the connections of another. Neither do
-client certificates: a connection belongs to the identity that opened it.
+Accounts do not share connections: name servers that do not answer for one account do not affect the connections of another.
+Client certificates do not share them either: a connection belongs to the identity that opened it.
 
 A request is one write, a response is read as far as `worker.http.response_parser` allows, and nothing in between sends a
-request twice. A POST over a kept connection takes 60 µs of processor time where requests' own adapter, urllib3 and
-http.client took 360, and half of it is the kernel's.
+request twice. A POST over a kept connection takes 60 µs of processor time, half of it in the kernel. With requests' own
+adapter, urllib3 and http.client it took 360 µs.
 """
 
 import math
@@ -31,12 +31,12 @@ from worker.http.dialer import Confirmation, Dialer
 from worker.http.errors import TargetRefused, TransportError, transport_error
 from worker.http.response_parser import ParsedResponse, ResponseParser
 
-#: Cached routes and policy verdicts of URLs; an origin's kept connections are closed with the last of its routes.
+#: How many routes and policy verdicts of URLs are cached. An origin's kept connections are closed with its last route.
 _ROUTES: Final = 1024
-#: How long an origin keeps no connection after the receiver closed one instead of responding. Some receivers close each one
-#: after its response without saying so: up to every second attempt would fail.
+#: How long an origin keeps no connections after the receiver closed a kept one instead of responding. Some receivers close
+#: every connection after a response without announcing it: up to every second attempt would fail.
 KEEPS_NONE_S: Final = 10.0
-#: TLS contexts, one for each client certificate; each holds all authorities.
+#: How many TLS contexts are cached, one for each client certificate; each context holds all authorities.
 _CONTEXTS: Final = 128
 
 
@@ -48,10 +48,10 @@ class GuardedConnection(WatchedSocket):
         self.address = address
         #: When the name was last known to resolve to the address; monotonic.
         self.confirmed_at = confirmed_at
-        #: Whether it has had a response before.
+        #: Whether it has carried a response before.
         self.is_kept = False
         self._parser = ResponseParser()
-        # Kept with the connection: creating one for each check costs twice what the check costs.
+        # Created once per connection: creating a poll object costs twice as much as the check.
         self._unread = select.poll()
         self._unread.register(connected, select.POLLIN)
 
@@ -67,8 +67,8 @@ class GuardedConnection(WatchedSocket):
 
     def send(self, message: bytes) -> None:
         """Send head and body in one write: one system call for us, one wake-up for the receiver."""
-        # A receiver may respond and hang up before it has read everything; its response, or the alert that names what is
-        # wrong with our certificate, can still be read.
+        # A receiver may respond and close the connection before it has read the whole request. Its response, or its alert
+        # about our certificate, can still be read.
         with suppress(BrokenPipeError, ConnectionResetError, ssl.SSLEOFError):
             self.socket.sendall(message)
 
@@ -82,10 +82,10 @@ class GuardedConnection(WatchedSocket):
 
 
 class Origin:
-    """A scheme, host and port of an account: its kept connections, and what its name last resolved to.
+    """A scheme, host and port of an account: its kept connections, and the last resolution of its name.
 
-    Closes the connections when the last reference to it is gone. Threads share it without a lock: taking from and adding to
-    a list is one step each, and a connection that was taken belongs to the thread that took it.
+    Closes the connections when the last reference to it is gone. Threads share it without a lock: operations on a list are
+    atomic, and a connection that a thread has removed from the list belongs to that thread.
     """
 
     def __init__(self, dialer: Dialer, host: str, port: int, context: ssl.SSLContext | None, connections: int) -> None:
@@ -94,13 +94,13 @@ class Origin:
         self._port = port
         self._context = context
         self._connections = connections
-        #: The one used last is used next, so that with few requests the others become idle and are closed.
+        #: The connection used last is used next, so that with few requests the others become idle and are closed.
         self._kept: list[GuardedConnection] = []
         #: The last resolution of the name, shared by all connections, so that thousands of posts cost one lookup.
         self._confirmation = Confirmation(-math.inf, None)
-        #: Confirmations up to here are void: an address was refused then.
+        #: Confirmations up to this time are void: the policy refused an address then.
         self._void_until = -math.inf
-        #: No connection is kept up to here.
+        #: Until this time, no connection is kept.
         self._keeps_none_until = -math.inf
 
     def __del__(self) -> None:
@@ -118,7 +118,7 @@ class Origin:
             if connection.is_kept and isinstance(failed, ConnectionResetError) and not exchange.is_over():
                 self._keeps_none_until = time.monotonic() + KEEPS_NONE_S
             raise
-        # In this order: see `WatchedSocket`.
+        # Release the connection before keeping it: see `WatchedSocket`.
         if connection.release(exchange) and not response.ends_connection and self._may_keep():
             connection.is_kept = True
             self._kept.append(connection)
@@ -130,7 +130,7 @@ class Origin:
         """Return a new connection, used by the exchange alone. Raises TransportError, OSError."""
         confirmed_at = time.monotonic()
         connected, address = self._dialer.dial(self._host, self._port, exchange)
-        # What is left of the connect timeout would bound the handshake; the deadline does that.
+        # Remove the rest of the connect timeout: the deadline bounds the handshake.
         connected.settimeout(None)
         connection = GuardedConnection(connected, address, confirmed_at)
         exchange.use(connection, address)
@@ -142,7 +142,7 @@ class Origin:
         """Close the kept connections that were last confirmed up to `until`; return whether others remain."""
         for connection in self._kept.copy():
             if connection.confirmed_at <= until:
-                with suppress(ValueError):  # a thread has taken it to use it
+                with suppress(ValueError):  # another thread has taken it
                     self._kept.remove(connection)
                     connection.close()
         return bool(self._kept)
@@ -182,7 +182,7 @@ class Origin:
         if connection.confirmed_at > since:
             return True
         if self._confirmation.at <= since:
-            # Threads that get here together cause one lookup: the resolver joins concurrent lookups of a name.
+            # Several threads at once cause one lookup: the resolver joins concurrent lookups of a name.
             self._confirmation = self._dialer.confirm(self._host, self._port, exchange)
         confirmation = self._confirmation
         connection.confirmed_at = confirmation.at
@@ -200,7 +200,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """How a URL is reached: its origin, and what follows the method in every request to it, Host included."""
+    """The origin of a URL, and the `start` of each request to it: the text from the path to the Host header."""
 
     origin: Origin
     start: str
@@ -239,7 +239,7 @@ class ConnectionPool:
 
     def close_idle(self, idle_s: float) -> bool:
         """Close connections that were not used for `idle_s`; return whether any are still kept."""
-        # A connection in use is confirmed every few seconds, so one not confirmed since `until` was not used since then.
+        # A connection in use is confirmed every few seconds: one last confirmed before `until` has not been used since then.
         until = time.monotonic() - idle_s
         with self._origins_lock:
             origins = list(self._origins.values())
@@ -261,7 +261,7 @@ class ConnectionPool:
             try:
                 load_pair(context, certificate)
             except ssl.SSLError as refused:
-                # It was valid when it was set, so this host has another OpenSSL or stricter settings.
+                # The certificate was valid when it was set, so this host has another OpenSSL or stricter settings.
                 raise transport_error("client_certificate_refused") from refused
         return context
 

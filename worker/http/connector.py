@@ -15,7 +15,7 @@ from worker.http.deadline import Exchange
 from worker.http.errors import TransportError, transport_error
 from worker.http.proxy_tunnel import ProxyGatewayError, open_tunnel
 
-#: Linux's, which Python names since 3.12.
+#: The constant of Linux; Python defines it since 3.12.
 _IP_BIND_ADDRESS_NO_PORT: Final = 24
 
 
@@ -93,7 +93,7 @@ def _one_by_one(addresses: Sequence[Address], until: float) -> Iterator[tuple[Ad
 
 
 def _with_source(addresses: Sequence[Address], sources: Sources) -> Sequence[Address]:
-    """Return the addresses of the families that have a source address; all of them without fixed sources."""
+    """Return the addresses of the families that have a source address, or all addresses without fixed sources."""
     return [each for each in addresses if source_for(each, sources)] if sources else addresses
 
 
@@ -117,7 +117,7 @@ def _open(address: Address, port: int, until: float, sources: Sources) -> socket
 
 
 def _bind(connected: socket.socket, source: Address | None) -> None:
-    # The kernel chooses the port once it knows the destination: one port serves connections to many.
+    # The kernel chooses the source port once it knows the destination: one port serves connections to many destinations.
     connected.setsockopt(socket.IPPROTO_IP, _IP_BIND_ADDRESS_NO_PORT, 1)
     try:
         connected.bind((str(source), 0))

@@ -23,10 +23,10 @@ _WATCH_S: Final = 0.05
 class Exchange:
     """One request, or several one after the other, under one deadline: the connection it uses, the duration of its parts.
 
-    It begins now and ends after `deadline_s` seconds; connecting may take `connect_timeout_s` of them, and what follows
-    `rest_s` if that is given. Its name is looked up in the share of `account_id`. `certificate` is the target's own client
-    certificate with its key. `has_sent` says whether the receiver may have got bytes of the request; `max_response_bytes` is
-    how much is read of its response.
+    It begins now and ends after `deadline_s` seconds. Connecting may take `connect_timeout_s` of them, and everything after
+    that `rest_s` if given. Its name lookups use the slots of `account_id`. `certificate` is the target's own client
+    certificate with its key. `has_sent` says whether the receiver may have received bytes of the request. At most
+    `max_response_bytes` of a response are read.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Exchange:
         if self._rest_s is not None:
             self.deadline = min(self.deadline, time.monotonic() + self._rest_s)
         if self._expired:
-            # The watchdog came before there was a connection to shut down, and does not come twice.
+            # The watchdog expired this exchange before it had a connection to shut down.
             watched.shut_down(self)
 
     def expire(self) -> None:
@@ -95,7 +95,7 @@ class Exchange:
 class WatchedSocket:
     """A connected socket that the watchdog can shut down while another thread waits for it.
 
-    Two races are prevented. (1) Shutting down a descriptor that another socket has got meanwhile, because this one was just
+    Two races are prevented. (1) Shutting down a descriptor that now belongs to another socket, because this one was just
     closed: the lock prevents it. (2) Shutting down a connection that the next exchange already uses, because the previous
     exchange has reached its deadline: an exchange first releases the connection and then reads the clock. If its deadline
     has passed, the watchdog may have seen that while the connection was held, and the connection is not reused. So taking
@@ -114,7 +114,7 @@ class WatchedSocket:
             if self.holder is exchange:
                 # The peer may have closed it already.
                 with suppress(OSError):
-                    # The plain socket's: that of TLS would forget its session under the thread that reads.
+                    # The method of the plain socket: SSLSocket.shutdown would drop the TLS session that another thread uses.
                     socket.socket.shutdown(self.socket, socket.SHUT_RDWR)
 
     def release(self, exchange: Exchange) -> bool:
@@ -123,7 +123,7 @@ class WatchedSocket:
         return time.monotonic() < exchange.deadline
 
     def replace(self, wrap: Callable[[socket.socket], socket.socket]) -> None:
-        """Replace the socket by the one that `wrap` returns, which takes over the descriptor."""
+        """Replace the socket with the result of `wrap`, which takes over the descriptor."""
         with self._lock:
             self.socket = wrap(self.socket)
 
@@ -133,9 +133,9 @@ class WatchedSocket:
 
 
 class Watchdog:
-    """Ends exchanges whose deadline has passed, on a thread that runs while there are some, or connections are kept.
+    """Expires exchanges whose deadline has passed, on a thread that runs while there are exchanges or kept connections.
 
-    Calls `tidy` every `tidy_every_s` to close unused connections; it returns whether any are still kept.
+    Calls `tidy` every `tidy_every_s` seconds to close unused connections; `tidy` returns whether any are still kept.
     """
 
     def __init__(self, tidy: Callable[[], bool], tidy_every_s: float) -> None:
@@ -148,7 +148,7 @@ class Watchdog:
     def watch(self, exchange: Exchange) -> None:
         """Expire the exchange when its deadline passes."""
         with self._lock:
-            # A forked child has no such thread, and an error in `tidy` ends it: without the thread there is no deadline.
+            # A forked child lacks the thread, and an error in `tidy` ends it. Without the thread no deadline is enforced.
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._run, name="deadline-watchdog", daemon=True)
                 self._thread.start()
@@ -177,9 +177,9 @@ class Watchdog:
             return True
 
     def _expire_overdue(self) -> None:
-        """Expire the exchanges whose deadline is over."""
+        """Expire the exchanges whose deadline has passed."""
         now = time.monotonic()
-        # A copy is made in one step; other threads come and go meanwhile.
+        # The copy is atomic; meanwhile other threads add and remove exchanges.
         for exchange in self._exchanges.copy().values():
             if now >= exchange.deadline:
                 exchange.expire()

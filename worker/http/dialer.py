@@ -18,8 +18,8 @@ from worker.http.connector import Connector
 from worker.http.deadline import Exchange, milliseconds
 from worker.http.errors import TargetRefused, TransportError, transport_error
 
-#: How long a kept connection waits for the name servers. Working ones need milliseconds; an outage of theirs must not take
-#: the time that the delivery needs.
+#: How long a kept connection waits for the name servers. They respond in milliseconds; an outage of name servers must not
+#: use up the time that the delivery needs.
 _CONFIRM_WAIT_S: Final = 1.0
 
 
@@ -31,7 +31,7 @@ class Confirmation:
     addresses: frozenset[str] | None
 
     def covers(self, address: str) -> bool:
-        """Return whether a connection to `address` may be reused; without an answer, the last verdict remains valid."""
+        """Return whether a connection to `address` may be reused; if the name servers did not answer, it may."""
         return self.addresses is None or address in self.addresses
 
 
@@ -63,7 +63,7 @@ class Dialer:
         except TargetRefused:
             raise
         except TransportError as failed:
-            # That the name does not exist is an answer too: its former address may belong to another owner tomorrow.
+            # "The name does not exist" is an answer too: its former address may soon belong to another owner.
             return Confirmation(at, frozenset() if failed.error == DnsFailure.NOT_FOUND else None)
         return Confirmation(at, frozenset(str(address) for address in addresses))
 

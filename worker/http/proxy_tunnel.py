@@ -1,6 +1,6 @@
-"""Asks an HTTP proxy for a tunnel to an address (CONNECT).
+"""Opens a tunnel to an address through an HTTP proxy (CONNECT).
 
-The address goes to the proxy, never the target's name: the policy was checked for the address. The proxy's refusals have
+The proxy gets the address, never the target's name: the policy was checked for the address. The proxy's refusals have
 error codes of their own; nothing else of its response is kept.
 """
 
@@ -13,7 +13,7 @@ from schemas.version import VERSION
 from worker.http.errors import transport_error
 from worker.http.response_parser import InvalidResponse, ResponseParser
 
-#: The first is that of the standard; tinyproxy answers a wrong password with the second.
+#: 407 is the status of the standard; tinyproxy responds to a wrong password with 401.
 _AUTH_REQUIRED: Final = frozenset({407, 401})
 #: The end of the headers.
 _END: Final = b"\r\n\r\n"
@@ -24,9 +24,9 @@ class ProxyGatewayError(Exception):
 
 
 def open_tunnel(connected: socket.socket, proxy: EgressProxy, address: str, port: int, until: float) -> None:
-    """Let a connection to a proxy reach `address` and `port`, until `until` (monotonic).
+    """Open a tunnel to `address` and `port` over a connection to a proxy, by the monotonic time `until`.
 
-    Raises TransportError, ProxyGatewayError, TimeoutError, OSError; ConnectionError for a response that breaks off.
+    Raises TransportError, ProxyGatewayError, TimeoutError, OSError; ConnectionError for an incomplete response.
     """
     destination = f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
     authorization = f"Proxy-Authorization: {proxy.authorization}\r\n" if proxy.authorization else ""
@@ -58,7 +58,7 @@ def _read_status(connected: socket.socket, until: float) -> int:
         raise transport_error("proxy_bad_answer") from None
     status = parser.read_body(lambda _most: b"").status
     if 200 <= status < 300 and received.partition(_END)[2]:
-        # What follows a success belongs to the target, which speaks only after us; a success has no body, whatever it says.
+        # Bytes after a success would be the target's, which sends nothing before our request; a success never has a body.
         raise transport_error("proxy_bad_answer")
     return status
 

@@ -1,14 +1,15 @@
 """Parses a receiver's response, bounded in bytes as they arrive: its headers, its body, and the framing of the body.
 
-llhttp does the parsing, the parser of Node.js: 5 µs per response, a twentieth of what urllib3, http.client and the e-mail
-header parser behind them take. A status counts only when its headers are complete. A body that is too long or breaks off
-ends its connection and is no error: the status was the response. Bytes after a response end the connection too; they would
-be taken for the next response.
+llhttp, the parser of Node.js, does the parsing: 5 µs per response, a twentieth of the time that urllib3, http.client and the
+e-mail header parser behind them take. A status counts only when its headers are complete. A body that is too long or
+incomplete ends its connection and is not an error: the status was the response. Bytes after a response end the connection
+too: they would be read as the next response.
 
 Refused: anything but HTTP/1, malformed header lines, lengths that are unreadable or contradict each other, and the same
-length twice: RFC 9112 lets a client accept that, but llhttp has no switch for it, and joining the two would mean to read
-every head a second time. Accepted, as RFC 9112 asks of clients and as old receivers need it: folded headers, lines that end
-without a carriage return, chunk sizes followed by spaces, and a length beside `chunked`, which is ignored then.
+length twice. RFC 9112 lets a client accept that, but llhttp has no switch for it, and joining the two lengths would require
+parsing every head a second time. Accepted, because RFC 9112 requires it of clients or old receivers need it: folded headers,
+lines that end without a carriage return, chunk sizes followed by spaces, and a length beside `chunked`, which is then
+ignored.
 """
 
 from collections.abc import Callable
@@ -20,12 +21,12 @@ from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrad
 MAX_RESPONSE_BYTES: Final = 64 * 1024
 #: Servers and proxies send 8 to 32 KiB of headers at most; interim responses (100, 103) count as well.
 MAX_HEAD_BYTES: Final = 64 * 1024
-#: A chunked body with its sizes, extensions and trailers, per byte of the body: no honest framing is longer than what it
-#: frames.
+#: Bytes to read of a chunked body, with its sizes, extensions and trailers, per byte of content: normal framing is never
+#: longer than the content.
 CHUNKED_FACTOR: Final = 2
-#: Headers of one response, and trailers of a chunked body; http.client's number.
+#: Headers of one response, and trailers of a chunked body; the same limit as in http.client.
 _MAX_HEADERS: Final = 100
-#: Bytes per read: a whole record of TLS, so that none of it waits unseen above the socket.
+#: Bytes per read: a whole TLS record, so that no decrypted bytes stay in the TLS layer, where `poll` does not see them.
 _PIECE_BYTES: Final = 16 * 1024
 _RETRY_AFTER: Final = b"retry-after"
 _VERSIONS: Final = frozenset({"1.0", "1.1"})
@@ -101,13 +102,13 @@ class ResponseParser:
             left -= len(piece)
 
     def _go_past_the_head(self, rest: bytes) -> None:
-        """Feed the bytes after the limit of the headers, which the body may use."""
+        """Feed the bytes after the limit of the headers; only a body may begin there."""
         if not self._status:
             raise InvalidResponse("The response headers are too long.")
         self._feed(rest)
 
     def read_body(self, receive: Callable[[int], bytes], max_bytes: int = MAX_RESPONSE_BYTES) -> ParsedResponse:
-        """Read `max_bytes` of the body, as far as `receive` allows; a longer or broken one ends its connection."""
+        """Read up to `max_bytes` of the body; a longer or incomplete body ends the connection."""
         if not self._is_done:
             self._read_on(receive, max_bytes)
         body = b"".join(self._pieces)[:max_bytes]
@@ -121,7 +122,7 @@ class ResponseParser:
             try:
                 piece = receive(_PIECE_BYTES)
             except OSError:
-                return  # the status was the response; the body is what was read of it
+                return  # the status was the response; the body is what was read so far
             if not piece:
                 return
             self._feed(piece)
@@ -133,7 +134,7 @@ class ResponseParser:
         except (HttpParserError, HttpParserUpgrade) as broken:
             stopped_by = broken.__context__ if isinstance(broken, HttpParserCallbackError) else None
             if stopped_by is not None and not isinstance(stopped_by, InvalidResponse):
-                raise stopped_by from None  # a bug of ours, or an interrupt: not the receiver's
+                raise stopped_by from None  # a bug of ours, or an interrupt: not the receiver's fault
             self._ends_connection = self._is_done = True
             if not self._status:
                 raise InvalidResponse("The response is not HTTP.") from broken
@@ -155,7 +156,7 @@ class ResponseParser:
         if status < _LOWEST_STATUS or self._parser.get_http_version() not in _VERSIONS:
             raise InvalidResponse("The response is not HTTP/1.")
         if status >= _FIRST_FINAL or status == _SWITCHING_PROTOCOLS:
-            # What follows are trailers, which nothing reads.
+            # Header lines from here on are trailers, which nothing reads.
             self._headers, self._lines = self._lines, []
             self._status = status
 

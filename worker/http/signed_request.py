@@ -1,7 +1,7 @@
 """Signs a message with its target's secrets and posts it.
 
-A target's own secret takes precedence over the default, which serves certain accounts only. A target may ask for the
-signature of Standard Webhooks, another form of the body, and headers of its own. A message that cannot be signed is not
+A target's own secret takes precedence over the default secret, which only certain accounts use. A target's options may add
+the signature of Standard Webhooks, another format of the body, and further headers. A message that cannot be signed is not
 sent. Every result is an outcome, not an exception.
 """
 
@@ -43,19 +43,20 @@ from worker.http.signing import (
 
 #: 128 bits, in hex.
 _NONCE_BYTES: Final = 16
-#: Decrypting a secret costs more than signing with it; a rotated one has other bytes and is decrypted again.
+#: How many decrypted secrets are cached: decrypting costs more than signing. A rotated secret has other bytes, so it is
+#: decrypted again.
 _OPEN_SECRETS: Final = 1024
 
-#: The headers that a receipt shows.
+#: The signature headers that a receipt shows.
 _SIGNATURES: Final = (SIGNATURE_HEADER, STANDARD_SIGNATURE_HEADER)
 
 _log: Final = logging.getLogger(__name__)
 
 
-#: Sends one request within a deadline and returns its outcome; never raises for what the network does. The arguments are
+#: Sends one request within a deadline and returns its outcome; never raises for failures of the network. The arguments are
 #: URL, headers, body, account, and the client certificate of the target with its key.
 Post: TypeAlias = Callable[[str, dict[str, str], bytes, AccountId, str | None], Outcome]
-#: A claimed export, event, ping or validation, with its target as the claim has it.
+#: A claimed export, event, ping or validation, with its target as the claim read it.
 ClaimedTarget: TypeAlias = Claim | EventJob | PingJob | ValidationJob
 
 

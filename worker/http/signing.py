@@ -4,7 +4,7 @@ Both directions are in one module, so that they stay consistent. The signed text
 secret that sender and receiver share; the body is raw bytes and is never re-encoded.
 
 Refused: a nonce with a dot, which would let bytes move between nonce and body under one signature; an empty secret, with
-which anybody could sign; a repeated header, of which two readers could each see another value.
+which anybody could sign; a repeated header, in which two readers could see different values.
 """
 
 import hmac
