@@ -1,8 +1,8 @@
-"""One delivery attempt: check that the claim still holds, sign, send, decide what follows; at trackers: create an issue.
+"""One delivery attempt: check that the claim is still valid, sign, send, decide the outcome. For a tracker: create an issue.
 
 It runs on a thread of the sender pool; the dispatcher writes the result. Between the claim and the attempt the export may
-have been redacted, its target turned off, its secret rotated, or the lease lost: a claim that has waited is checked in the
-database again, and no attempt starts that must not.
+have been redacted, its target turned off, its secret rotated, or the lease lost. So the claim is checked in the database again if
+it has waited, and starts no attempt if it is no longer valid.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ from worker.http.signed_request import Post, SignedPost, message_to, new_nonce
 from worker.trackers.runner import TrackerRunner
 from worker.trackers.session import TrackerResult
 
-#: A claim that waited no longer than a few ticks is sent without a second check, which costs a third of a delivery; so an
+#: A claim that is no older than this, a few ticks, is sent without a second check, which costs a third of a delivery. So an
 #: attempt starts at most this long after its row was read.
 FRESH: Final = timedelta(milliseconds=200)
 

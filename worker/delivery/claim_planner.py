@@ -3,11 +3,11 @@
 `runtime.account_shares` divides the free threads among accounts; each account's part is divided among its targets. So an
 account with a thousand targets and a hundred thousand due exports takes no claims from the other accounts.
 
-A scan goes from target to target with due exports; so a target with a hundred thousand waiting exports costs as much as a
-target with one, and is planned for no more often. Of more than MAX_KNOWN targets it returns some of each account, and each
-plan reads a page of the others. Scans of many targets are spaced so that they take a small part of the time; the scans
-between them read the targets that the last full scan found. While every claim gets its full quota, the next plans reuse the
-result of the scan: the claim statement itself checks what is due and whether it may be sent.
+A scan skips from one target with due exports to the next, so a target with a hundred thousand waiting exports costs as much
+as a target with one, and gets no larger share. If more than MAX_KNOWN targets are due, a scan returns some of each account,
+and each plan reads a page of the others. Scans of many targets are spaced so that they take a small part of the time; the
+scans between them read the targets that the last full scan found. While every target fills its quota, the next plans reuse
+the result of the scan: the claim statement itself checks what is due and whether it may be sent.
 """
 
 import heapq
@@ -27,31 +27,32 @@ from storage.targets import throttle_state_sql
 from worker.delivery import throttle
 from worker.delivery.target_queues import WaitingClaims
 
-#: Exports of one claim. An attempt takes 16 parameters, and SQLite's limit of 32,766 would look like a permanent outage.
+#: The most exports of one claim. An attempt takes 16 parameters; exceeding SQLite's limit of 32,766 parameters would look
+#: like a permanent outage.
 MAX_BATCH: Final = 500
-#: How many claims may wait for a slot: this many times what came back within a tick, and at most what is sent in _WAITS_S
+#: How many claims may wait for a slot: this many times the results of a tick, and at most as many as are sent in _WAITS_S
 #: seconds. A claim that has waited for longer than `worker.delivery.attempt.FRESH` is checked in the database again, which
-#: was 9 % of the sending threads' time where ticks took 70 ms.
+#: took 9 % of the sender threads' time when ticks took 70 ms.
 _AHEAD: Final = 2.0
 _WAITS_S: Final = 0.12
-#: Statuses that end what waits for a target; a pause only keeps it waiting.
+#: Statuses that end the exports waiting for a target; a pause keeps them waiting.
 _TURNED_OFF: Final = frozenset({TargetStatus.BLOCKED, TargetStatus.DISABLED})
 
-#: Targets of one statement: a few milliseconds on either database.
+#: Targets that one statement reads: a few milliseconds on either database.
 TARGETS_PER_QUERY: Final = 256
-#: After a full scan that took longer than a tick can spare, the next one waits nine times as long: scans get a tenth of the
-#: time.
+#: If a full scan takes longer than this, more than a tick can spare, the next scan waits nine times as long: scans get a
+#: tenth of the time.
 QUICK_SCAN_S: Final = 0.005
 REST_FACTOR: Final = 9.0
-#: But no longer than a sweep's period: where a process or a database stalled within a scan, new exports must not wait for
-#: minutes, nor longer than after a lost wake-up.
+#: The longest wait after a scan, a sweep's period. If a process or a database stalls during a scan, new exports must not
+#: wait for minutes, nor longer than after a lost wake-up.
 MAX_REST_S: Final = 1.0
-#: Targets that one scan returns, and that are read between full scans; more than these are read in pages.
+#: The most targets that one scan returns, and that are read between full scans; further targets are read in pages.
 MAX_KNOWN: Final = 256
-#: Of more targets, those that are read between full scans: four of each of 16 accounts.
+#: If more targets are due, how many of them are read between full scans: four of each of 16 accounts.
 KNOWN_OF_MANY: Final = 64
 #: How long the result of a scan serves further claims: exports that come due for another target wait no longer than this.
-#: A scan of twenty targets took 0.2 ms on SQLite; on PostgreSQL 1.3, which must skip the dead rows that ticks leave behind.
+#: A scan of twenty targets took 0.2 ms on SQLite, and 1.3 ms on PostgreSQL, which must skip the dead rows that ticks leave.
 SCAN_REUSED_FOR_S: Final = 0.1
 _NONE_WAITING: Final = WaitingClaims(Counter(), Counter())
 #: Added to "now" if a rest ended during a scan: a time in the past would mean that no export waits.
@@ -77,30 +78,30 @@ class ClaimPlan:
 class DueTargetScanner:
     """Reads the throttle states of targets with due exports, some of each account.
 
-    Reading that took longer than `quick_scan_s` is followed by a rest.
+    After a read that took longer than `quick_scan_s`, it reads nothing for a while.
     """
 
     def __init__(self, quick_scan_s: float = QUICK_SCAN_S, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
         self._scans, self._pages = _Backoff(quick_scan_s, monotonic), _Backoff(quick_scan_s, monotonic)
-        #: What the last full scan found, whether that were all due targets, when it began, and whether it may be used again.
+        #: The result of the last full scan, whether it has all due targets, when the scan began, and whether to reuse it.
         self._result: list[ThrottleState] = []
         self._is_complete = True
         self._scanned_at = 0.0
         self.is_reusable = False
-        #: What is read between full scans.
+        #: The ids of the targets that are read between full scans.
         self._known: list[str] = []
         self._was_full = False
         #: The target that the last page ended with.
         self._page_end = ""
 
     def cached(self) -> list[ThrottleState]:
-        """Return the result of the last full scan while it may be used again; else nothing."""
+        """Return the result of the last full scan while it may be reused, else an empty list."""
         is_fresh = self.is_reusable and self._is_complete and self._monotonic() < self._scanned_at + SCAN_REUSED_FOR_S
         return self._result if is_fresh else []
 
     def scan(self, now: datetime) -> list[ThrottleState]:
-        """Return targets with exports due at `now`: if there are more than MAX_KNOWN, of all accounts alike."""
+        """Return targets with exports due at `now`; if there are more than MAX_KNOWN, some of each account."""
         self.is_reusable = False
         self._was_full = self._scans.is_over()
         if not self._was_full:
@@ -113,10 +114,10 @@ class DueTargetScanner:
         return self._result
 
     def pages(self, now: datetime) -> Generator[list[ThrottleState], None, None]:
-        """Yield the due targets of all accounts, from the one after the last page; nothing if scans find all of them."""
+        """Yield the due targets of all accounts, beginning after the last page; nothing if scans find all of them."""
         if self._is_complete or not self._pages.is_over():
             return
-        # A caller that has enough ends this; the time until then counts.
+        # The caller closes this generator when it has enough targets; the time until then counts as the time of the read.
         with self._pages.after():
             yield from _pages(self._page_end, now)
 
@@ -125,7 +126,7 @@ class DueTargetScanner:
         self._page_end = target_id
 
     def next_scan_at(self, now: datetime) -> datetime | None:
-        """Return when to scan again after a scan that left nothing to claim; None where nothing waits for a moment."""
+        """Return when to scan again after a scan that found nothing to claim; None if no export waits for a time."""
         if self._was_full and self._is_complete:
             return throttle_state_sql.next_ready(now)
         rest_s = self._scans.left_s() if self._is_complete else min(self._scans.left_s(), self._pages.left_s())
@@ -159,9 +160,9 @@ class _Backoff:
 
 
 class _QuotaCollector:
-    """Collects, by account, how many claims each target may get, for as many targets as can get one.
+    """Collects, by account, how many claims each target may get, for no more targets than can get a claim.
 
-    `quota` returns that number for one target. Also collects the targets with a rate limit and those that are turned off.
+    `quota` returns the number for one target. Also collects the targets with a rate limit and those that are turned off.
     """
 
     def __init__(
@@ -201,15 +202,15 @@ class ClaimPlanner:
     def __init__(self, threads: int, scanner: DueTargetScanner | None = None) -> None:
         self._threads = threads
         self._scanner = scanner or DueTargetScanner()
-        #: One target takes half the threads at most, so that one that hangs leaves room for the others.
+        #: A target takes half the threads at most, so that a target that hangs leaves threads to the others.
         self._slots_per_target = max(1, threads // 2)
         self._ahead = _AHEAD
-        #: The target that each account was served last.
+        #: By account, the target that got the last claim.
         self._served_last: dict[AccountId, str] = {}
         self.share = WorkerShare()
-        #: When the next attempt of any target may start, as far as the last plan knows; None where nothing waits.
+        #: When the next attempt of any target may start, according to the last plan; None if nothing waits.
         self.ready_at: datetime | None = None
-        #: Whether the last plan met a due target that only another worker has a slot for.
+        #: Whether the last plan found a due target for which only another worker has a slot.
         self.has_work_for_other_workers = False
 
     def slots(self, state: ThrottleState, now: datetime) -> int:
@@ -223,7 +224,7 @@ class ClaimPlanner:
 
         `held` counts this worker's claims by target, without those `returned` in this tick; `waiting` counts those of them
         that no thread is sending yet. Waiting claims do not count against other accounts, and claims that wait for a slot of
-        their target do not count against other targets: if one hangs suddenly, the others must still get free threads.
+        their target do not count against other targets: if a target hangs suddenly, the others must still get free threads.
         """
         self.ready_at, self.has_work_for_other_workers = None, False
         shares, satisfied = self._shares(held, returned, waiting)
@@ -246,23 +247,23 @@ class ClaimPlanner:
         return ClaimPlan(quotas, sorted(wanted.rate_limited & quotas.keys()), sorted(wanted.off))
 
     def record_claims(self, plan: ClaimPlan, claimed: Counter[str]) -> None:
-        """Record what was claimed for a plan: where all it asked for was due, the scan serves the next plan too."""
+        """Record the claims made for a plan: if every target filled its quota, the next plan may reuse the scan."""
         self._scanner.is_reusable = all(claimed[target_id] == quota for target_id, quota in plan.quotas.items())
 
     def scan_again(self) -> None:
-        """Base the next plan on a new scan: a wake-up came."""
+        """Base the next plan on a new scan, because a wake-up came."""
         self._scanner.is_reusable = False
 
     def record_tick(self, tick_s: float) -> None:
-        """Set how many claims may wait, by the length of a tick: a claim that waits too long must be checked again."""
+        """Set how many claims may wait, from the length of a tick: a claim that waits too long must be checked again."""
         self._ahead = max(1.0, min(_AHEAD, _WAITS_S / max(tick_s, _WAITS_S / _AHEAD)))
 
     def _shares(
         self, held: Mapping[TargetKey, int], returned: Mapping[TargetKey, int], waiting: WaitingClaims
     ) -> tuple[AccountShares, set[AccountId]]:
-        """Return the threads that accounts hold, minus the claims that each may make in advance of threads that return soon.
+        """Return the threads that each account holds, minus the claims it may make for threads that will be free soon.
 
-        Also returns the accounts that already hold that many in advance; more waiting claims do not count against others.
+        Also returns the accounts that already hold more such claims; these do not count against other accounts.
         """
         in_use, back, satisfied = Counter[AccountId](), Counter[AccountId](), set[AccountId]()
         for key, count in held.items():
@@ -288,7 +289,7 @@ class ClaimPlanner:
         return read
 
     def _after_served(self, state: ThrottleState) -> tuple[bool, str]:
-        """Order the targets of an account from the one after that which was served last."""
+        """Return a key that sorts the targets of an account, beginning after the target that got the last claim."""
         return state.target_id <= self._served_last.get(state.account_id, ""), state.target_id
 
     def _allot(self, wanted: Mapping[AccountId, Mapping[str, int]], shares: AccountShares) -> dict[str, int]:
@@ -296,10 +297,10 @@ class ClaimPlanner:
         wanted_of = {account_id: sum(quotas.values()) for account_id, quotas in wanted.items() if quotas}
         given = Counter[AccountId]()
         most = shares.total + MAX_BATCH
-        # A heap: to order hundreds of accounts anew for each claim took 14 ms of a tick.
+        # A heap, because sorting hundreds of accounts again for each claim took 14 ms of a tick.
         queue = [(shares.held(account_id), place, account_id) for place, account_id in enumerate(wanted_of)]
         heapq.heapify(queue)
-        # If the account that holds the fewest may take none, no other may.
+        # If the account that holds the fewest threads may take none, no other account may.
         while queue and shares.total < most and shares.may_take(queue[0][-1]):
             _, place, account_id = queue[0]
             shares.take(account_id)
@@ -329,17 +330,17 @@ class ClaimPlanner:
         if state.max_per_minute is None:
             return _room(slots, round(self._ahead * returned.get(state.key, 0)), held_here) if slots else 0
         self._plan_again_by(throttle.rate_allows_from(state), now)
-        # With a rate limit, claim only for free slots: claims that wait for one would later be sent faster than the limit.
+        # With a rate limit, claim only for free slots: claims that wait for a slot would later exceed the limit.
         return min(_room(slots, 0, held_here), throttle.rate_allowance(state, now))
 
     def _plan_again_by(self, ready_at: datetime | None, now: datetime) -> None:
-        """Move `ready_at` forward to this moment if it is earlier, and not over yet."""
+        """Set `self.ready_at` to this time if it is earlier, and in the future."""
         if ready_at is not None and ready_at > now and (self.ready_at is None or ready_at < self.ready_at):
             self.ready_at = ready_at
 
 
 def _pages(after_id: str, now: datetime) -> Iterator[list[ThrottleState]]:
-    """Yield the due targets after an id in pages, then those up to it."""
+    """Yield pages of the due targets after an id, then of those up to it."""
     yield from _pages_between(after_id, None, now)
     if after_id:
         yield from _pages_between("", after_id, now)
@@ -358,9 +359,9 @@ def _pages_between(after_id: str, up_to: str | None, now: datetime) -> Iterator[
 
 
 def _last_served(read: Sequence[ThrottleState], quotas: Collection[str]) -> str:
-    """Return the target after which the next page begins: the last that got a claim, or the last of all.
+    """Return the target after which the next page begins: the last target with a claim, or the last target of all.
 
-    Of the account with the most targets there: scans find some targets of the others anyway.
+    Only claims of the account with the most targets count: scans find some targets of the other accounts anyway.
     """
     [(account_id, _)] = Counter(state.account_id for state in read).most_common(1)
     served = [state.target_id for state in read if state.account_id == account_id and state.target_id in quotas]
@@ -368,5 +369,5 @@ def _last_served(read: Sequence[ThrottleState], quotas: Collection[str]) -> str:
 
 
 def _room(at_once: int, ahead: int, held: int) -> int:
-    """Return how many more claims to hold: those to send at once, and those to wait for a slot."""
+    """Return how many more claims to make: some are sent at once, some wait for a slot."""
     return min(max(0, at_once + ahead - held), MAX_BATCH)

@@ -1,6 +1,6 @@
-"""Detects that the wall clock was set, and says from when on this worker may claim.
+"""Detects that the wall clock was set, and decides when this worker may claim again.
 
-Leases are measured by the wall clock: after a step it may look as if leases had expired that other workers still renew.
+Leases are measured by the wall clock: after a clock step, leases that other workers still renew may seem to have expired.
 """
 
 import time
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
-#: A wall clock that leaves the monotonic one by more was set.
+#: If the wall clock drifts from the monotonic clock by more than this, it was set.
 CLOCK_STEP_S: Final = 1.0
 
 
@@ -22,13 +22,13 @@ class ClockGuard:
     monotonic: Callable[[], float] = time.monotonic
     #: Both clocks at the last check.
     _clocks: tuple[datetime, float] | None = field(default=None, init=False)
-    #: By the monotonic clock.
+    #: Monotonic time from which this worker may claim.
     _claim_from: float = field(default=0.0, init=False)
 
     def check(self, *, compare: bool) -> float | None:
         """Return by how many seconds the clock was set since the last check: 0 if it was not, None at the first check.
 
-        `compare` corrects the clock first, as the first check does; a database connection is held.
+        With `compare`, and at the first check, it first corrects the clock. The caller holds a database connection.
         """
         if compare or self._clocks is None:
             self.compare_clocks()
@@ -36,8 +36,8 @@ class ClockGuard:
             self._record_readings()
             return None
         if self.was_set_since_check(self.now()):
-            # The clock may have been corrected, and then the difference to the shared clock was wrong. If the comparison
-            # fails, the next check finds the step again.
+            # The step may have corrected the clock; then the known difference to the shared clock is wrong. If the
+            # comparison fails, the next check finds the step again.
             self.compare_clocks()
         step_s = self._record_readings()
         return step_s if abs(step_s) > CLOCK_STEP_S else 0.0

@@ -27,11 +27,11 @@ from worker.delivery.target_queues import TargetQueues
 from worker.delivery.tick_writer import TickWriter
 
 #: A commit costs a disk sync: at 20 ms dozens of deliveries share it, and no user notices the delay. A tick is twice as long
-#: while every thread is busy and more claims are ready: whatever would be claimed then would only wait too.
+#: while every thread is busy and more claims are ready: further claims would only wait, too.
 TICK_S: Final = 0.02
-#: Due times are whole milliseconds; waking a little early would only mean scanning twice.
+#: Due times are whole milliseconds; a wake-up slightly too early would cause a second scan.
 MIN_SLEEP_S: Final = 0.005
-#: While requests are open and no result comes, how soon to check for exports that have come due.
+#: How often to check for exports that have come due while requests are open and no result arrives.
 IDLE_SCAN_S: Final = 0.5
 #: How long one wake-up may occupy its RQ job; the next wake-up continues.
 SLICE_S: Final = 25.0
@@ -45,7 +45,7 @@ class Dispatcher:
     def __init__(self, runner: AttemptRunner, options: DispatcherOptions) -> None:
         self._options = options
         self._stopped_at = float("inf")
-        #: When `join` no longer waits.
+        #: Monotonic time at which `join` stops waiting.
         self._ends_at = float("inf")
         self._planner = ClaimPlanner(options.concurrency, DueTargetScanner(options.quick_scan_s))
         self._inbox = Inbox(self._planner.scan_again)
@@ -57,7 +57,7 @@ class Dispatcher:
         self._thread = threading.Thread(target=self._run, name="dispatcher")
 
     def start(self) -> None:
-        """Start the threads; the first scan is at once."""
+        """Start the threads; the first scan begins at once."""
         self._inbox.wake()
         self._pool.grow()
         self._thread.start()
@@ -67,12 +67,12 @@ class Dispatcher:
         self._inbox.wake()
 
     def deliver_due(self, timeout_s: float = SLICE_S) -> bool:
-        """Wake the thread and wait until nothing is due, at most `timeout_s` seconds; return whether nothing is."""
+        """Wake the thread and wait until nothing is due, at most `timeout_s` seconds; return False after the timeout."""
         return self._inbox.wake_and_wait(timeout_s)
 
     @property
     def has_work_for_other_workers(self) -> bool:
-        """Return whether the last scan found due exports that another worker is to send."""
+        """Return whether the last scan found due exports for which only another worker has a slot."""
         return self._planner.has_work_for_other_workers
 
     def stop(self) -> None:
@@ -84,7 +84,7 @@ class Dispatcher:
         self._inbox.wake()
 
     def join(self, timeout_s: float) -> bool:
-        """Wait for the thread after `stop`; return whether it ended. Later it retries no write."""
+        """Wait for the thread after `stop`; return whether it ended. After `timeout_s`, the thread retries no write."""
         self._ends_at = min(self._ends_at, time.monotonic() + timeout_s)
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
@@ -93,9 +93,10 @@ class Dispatcher:
         return self._stopped_at < float("inf")
 
     def _gives_up(self, began_at: float) -> bool:
-        """Return whether work that began at `began_at` is retried no longer.
+        """Return whether work that began at `began_at` is no longer retried.
 
-        A request may end later than `stop_timeout_s` after the stop, and its result is nowhere else.
+        A request may end later than `stop_timeout_s` after the stop, and its result is stored nowhere else. So the timeout
+        counts from the stop or from `began_at`, whichever is later.
         """
         now = time.monotonic()
         return now > self._ends_at or now - max(self._stopped_at, began_at) > self._options.stop_timeout_s
@@ -103,13 +104,13 @@ class Dispatcher:
     def _run(self) -> None:
         while not self._is_stopping():
             if not self._leases:
-                # Until a wake-up, the next sweep or the next due time; the scan that follows answers every wake-up so far.
+                # Wait for a wake-up, the next sweep or the next due time. The next scan serves every wake-up until then.
                 self._inbox.take(self._wait_s())
                 self._inbox.take_wake_ups()
             self._safely(self._deliver_until_idle)
             self._inbox.release_callers()
         self._safely(self._return_unsent)
-        # Before the open requests end: targets with room for one request are left to the others at once.
+        # Before the open requests end, so that other workers at once get targets that allow only one request.
         self._safely(self._leases.leave)
         self._safely(self._finish_sending)
         self._pool.stop()
@@ -130,26 +131,26 @@ class Dispatcher:
                 return
 
     def _finish_sending(self) -> None:
-        """Write the results of open requests until there is none; those that cannot be written in time are lost."""
+        """Write the results of open requests until no request is open; results that cannot be written in time are lost."""
         while self._leases:
             try:
                 self._tick(claiming=False)
-                # Claims that threads put back into a paused queue were not sent either.
+                # Threads may have put claims back into a paused queue; these were not sent either.
                 self._return_unsent()
                 self._inbox.release_callers()
             except Exception as error:
                 if time.monotonic() > self._ends_at:
                     raise
-                # Other requests may still be open, and their results are nowhere else.
+                # Other requests may still be open, and their results are stored nowhere else.
                 _log_failure("dispatcher failed, finishing its attempts", error)
 
     def _tick(self, *, claiming: bool) -> list[Claim]:
-        """Write the results that came back, claim, and return the new claims."""
+        """Write the results that have arrived, claim, and return the new claims."""
         results = self._collect()
         try:
             tick = self._writer.write(results, claiming=claiming)
         finally:
-            # Written or not, they are held no longer: a result that could not be written expires and is sent again.
+            # Written or not: if a result could not be written, its lease expires, and the export is sent again.
             self._leases.drop(each.claim for each in results)
             for each in results:
                 if each.pauses_queue:
@@ -167,7 +168,7 @@ class Dispatcher:
             return []
         results = [first]
         if len(self._leases) > 1:
-            # Asleep, not waiting for each: every result that woke this thread would delay the threads that send.
+            # Sleep instead of waiting for each result: each wake-up of this thread would delay the sender threads.
             time.sleep(TICK_S)
             if self._queues.has_ready():
                 time.sleep(TICK_S)
@@ -176,7 +177,7 @@ class Dispatcher:
         return results
 
     def _open_queues(self, states: dict[str, ThrottleState]) -> None:
-        """Give each queue the slots that its target's throttle state allows now; return the claims of one that gets none."""
+        """Set the slots of each queue as its target's throttle state allows; take the claims out of queues without slots."""
         waiting, now = self._queues.waiting(), self._options.now()
         if unknown := waiting - states.keys():
             states |= self._writer.read_states(unknown)
@@ -194,7 +195,7 @@ class Dispatcher:
             self._writer.postpone(unsent)
 
     def _wait_s(self) -> float:
-        """Return the sweep's period, or less where an attempt may start or a renewal is due before that."""
+        """Return the seconds to wait: the sweep's period, or less if an attempt may start or a renewal is due earlier."""
         if not self._inbox.is_empty():
             return 0.0
         wait_s = min(self._options.sweep_s, self._leases.until_renewal_s())
@@ -205,5 +206,5 @@ class Dispatcher:
 
 
 def _log_failure(message: str, error: Exception) -> None:
-    """Log an error with its trace; an outage, whose retries have ended, needs none."""
+    """Log an error with its traceback; an outage, whose retries have ended, needs no traceback."""
     _log.error(message, extra={"error": type(error).__name__}, exc_info=not isinstance(error, OUTAGES))

@@ -13,7 +13,7 @@ from schemas.exports.delivery import Claim, CompletedAttempt
 
 
 class SendResult(NamedTuple):
-    """A claim that came back from the sender pool: with its attempt, unsent, or with neither where the attempt crashed.
+    """A claim that the sender pool has returned: with its attempt, unsent, or with neither if the attempt crashed.
 
     `pauses_queue`: the target's queue stays closed until this result is committed.
     """
@@ -29,7 +29,7 @@ class Inbox:
 
     def __init__(self, on_wake_up: Callable[[], None]) -> None:
         self._on_wake_up = on_wake_up
-        #: Wake-ups are events that are set once the work is done, or None where no caller waits for that.
+        #: A wake-up is an event that is set once the work is done, or None if no caller waits for that.
         self._queue: queue.SimpleQueue[SendResult | threading.Event | None] = queue.SimpleQueue()
         #: Callers of wake-ups that were taken: they are released when the scan that follows is done.
         self._callers: list[threading.Event] = []
@@ -43,7 +43,7 @@ class Inbox:
         self._queue.put(None)
 
     def wake_and_wait(self, timeout_s: float) -> bool:
-        """Wake the dispatcher and wait until nothing is due, at most `timeout_s` seconds; return whether nothing is."""
+        """Wake the dispatcher and wait until nothing is due, at most `timeout_s` seconds; return False after the timeout."""
         # A new event per call: a scan that began before this wake-up may end after it without seeing what is due now.
         done = threading.Event()
         self._queue.put(done)
@@ -54,7 +54,7 @@ class Inbox:
         return self._queue.empty()
 
     def take(self, timeout_s: float) -> SendResult | None:
-        """Return the next result; None where a wake-up or nothing came within `timeout_s` seconds."""
+        """Return the next result; None if a wake-up or nothing arrived within `timeout_s` seconds."""
         try:
             item = self._queue.get(timeout=timeout_s)
         except queue.Empty:
@@ -67,7 +67,7 @@ class Inbox:
         return None
 
     def take_wake_ups(self) -> None:
-        """Take all wake-ups that are there; only while nothing is being sent, as results would be lost."""
+        """Take all queued wake-ups. Call it only while nothing is being sent: results in the queue would be lost."""
         while not self._queue.empty():
             self.take(0)
 

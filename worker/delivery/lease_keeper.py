@@ -17,9 +17,10 @@ from worker.delivery.clock_guard import ClockGuard
 from worker.delivery.options import DispatcherOptions
 from worker.delivery.throttle import LONGEST_HOLD_S
 
-#: After a renewal that failed, or left out claims, how soon to try again.
+#: How soon to try again after a renewal that failed or did not renew every claim.
 RENEW_AGAIN_S: Final = 0.5
-#: How long claims wait after a clock step or a late renewal, in times `renew_s`: every worker renews its leases within that.
+#: How long claiming is deferred after a clock step or a late renewal, in multiples of `renew_s`: in this time, every worker
+#: renews its leases.
 DEFER_CLAIMS_FACTOR: Final = 1.5
 
 _log: Final = logging.getLogger(__name__)
@@ -46,7 +47,7 @@ class LeaseKeeper:
         self._held |= {id(claim): claim for claim in claims}
 
     def drop(self, claims: Iterable[Claim]) -> None:
-        """Renew the leases of these claims no longer."""
+        """Stop renewing the leases of these claims."""
         for claim in claims:
             del self._held[id(claim)]
 
@@ -59,23 +60,23 @@ class LeaseKeeper:
         return max(0.0, self._renew_at - time.monotonic())
 
     def keep(self) -> None:
-        """Check the clock, and renew the leases if that is due; a database connection is held."""
+        """Check the clock, and renew the leases if a renewal is due. The caller holds a database connection."""
         step_s = self._clock.check(compare=self._is_due())
         if step_s:
             _log.warning("clock was set, renewing leases before claiming again", extra={"step_s": round(step_s)})
-            # Until the renewal is written; then until the others have had time for theirs.
+            # Defer claims until the renewal is written, and then until the other workers have had time for theirs.
             self._clock.defer_claims(math.inf)
             self._renew_at, self._renewed_at = 0.0, -math.inf
         if step_s is None or step_s < 0:
-            # Leases of a worker that died before a step back would last until the old time comes again; so would the waits
-            # for rate limits and breakers.
+            # After a step back, the leases of a worker that died before it would last until the clock shows the old time
+            # again. So would the waits for rate limits and breakers.
             transitions.shorten_leases(self._options.now(), self._options.lease_s)
             throttle_state_sql.shorten_holds(self._options.now(), LONGEST_HOLD_S)
         if self._is_due():
             self._renew()
 
     def leave(self) -> None:
-        """Remove this worker's heartbeat for good, so that the others take its share of the targets at once."""
+        """Remove this worker's heartbeat for good, so that other workers take over its share of the targets at once."""
         self._has_left = True
         with connection():
             worker_heartbeats.remove(self._options.worker)
@@ -98,7 +99,7 @@ class LeaseKeeper:
         self._renew_at = self._renewed_at + (self._options.renew_s if renewed == len(held) else RENEW_AGAIN_S)
 
     def _let_others_renew(self) -> None:
-        """Defer claims after a renewal so late that other workers' leases may have expired, or look so after a clock step.
+        """Defer claims after a late renewal or a clock step: leases of other workers may have expired, or seem so.
 
         A database outage or a suspended machine kept the other workers from renewing too, and they still hold their claims.
         """

@@ -27,7 +27,7 @@ class DispatcherOptions:
     renew_s: float = RENEW_S
     stop_timeout_s: float = STOP_TIMEOUT_S
     quick_scan_s: float = QUICK_SCAN_S
-    #: Corrects `now` by the clock that all hosts share, from time to time; a connection is held then.
+    #: Called from time to time to correct `now` by the clock that all hosts share; the caller holds a database connection.
     compare_clocks: Callable[[], None] = lambda: None
-    #: Called with attempts once they are committed, and with the ids of the exports that they moved.
+    #: Called with attempts once they are committed, and with the ids of the exports whose state they changed.
     count: Callable[[Sequence[CompletedAttempt], Collection[str]], None] = lambda _attempts, _moved: None

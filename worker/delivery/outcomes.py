@@ -17,9 +17,9 @@ from schemas.exports.response_excerpt import has_forbidden
 from schemas.exports.state_machine import Transition
 from schemas.targets.target import RATE_LIMITED, RECEIVER_UNAVAILABLE, TargetStatus
 
-#: Statuses that ask for a retry; every 5xx but those of PERMANENT does so too.
+#: Statuses that are retried, as is every 5xx except those of PERMANENT.
 RETRYABLE: Final = frozenset({408, 425, 429})
-#: "Not implemented" and "HTTP version not supported" do not change by waiting.
+#: "Not implemented" and "HTTP version not supported": a retry would get the same response.
 PERMANENT: Final = frozenset({501, 505})
 #: Statuses whose Retry-After is obeyed.
 RETRY_AFTER: Final = frozenset({429, 503})
@@ -29,9 +29,10 @@ SIGNATURE_INVALID: Final = "WEBHOOK_SIGNATURE_INVALID"
 VALIDATION_FAILED: Final = "WEBHOOK_VALIDATION_FAILED"
 RECEIVER_CODES: Final = frozenset({WEBHOOK_RATE_LIMITED, SIGNATURE_INVALID, VALIDATION_FAILED})
 
-#: Spreads the load of a receiver that is back after an outage.
+#: The fraction of its delay by which a retry may come earlier or later, to spread the load of a receiver after an outage.
 JITTER: Final = 0.15
-#: A time that the receiver named: retries come a little later, so that they do not come all at once, and never earlier.
+#: How much later than the receiver's Retry-After a retry may come, so that retries do not come all at once. It never comes
+#: earlier.
 MAX_LATENESS_S: Final = 10.0
 #: A Retry-After of more than a day counts as a day.
 MAX_RETRY_AFTER_S: Final = 24 * 3600
@@ -45,7 +46,7 @@ MAX_PROVIDER_TEXT: Final = 500
 CONNECTED: Final = TargetEffect(connected="connected", health=TargetHealth.HEALTHY)
 _FAILING: Final = TargetEffect(connected="failing", health=TargetHealth.UNHEALTHY)
 _GONE: Final = TargetEffect("failing", TargetStatus.DISABLED, "receiver_gone", TargetHealth.UNHEALTHY)
-#: The verdict of a response without a ticket; creating it for each would cost as much as all the rest of the decision.
+#: The verdict on a response without a ticket. To create it for each response would cost as much as the rest of the decision.
 _DELIVERED: Final = Verdict(Transition.DELIVER, DELIVERED, effect=CONNECTED)
 
 
@@ -57,11 +58,11 @@ class Schedule:
     max_age: timedelta
 
     def is_exceeded(self, try_number: int) -> bool:
-        """Return whether every try was begun and none ended: the export crashes its worker."""
+        """Return whether every try has begun and none has ended, which means that the export crashes its worker."""
         return try_number > len(self.delays_s) + 1
 
 
-#: With a retry left, an outcome describes its attempt alone, not the end of a schedule.
+#: With one retry left, the verdict describes the attempt alone, not the end of a schedule.
 ONE_RETRY_LEFT: Final = Schedule((0.0,), timedelta.max)
 
 
@@ -90,7 +91,7 @@ def decide_outcome(outcome: Outcome, ended: Try) -> Verdict:
         return _delivered(response, is_clean=_is_clean(outcome))
     code = _receiver_code(response)
     if code == SIGNATURE_INVALID and 400 <= outcome.status < 500:
-        # It says that the secret or the clock is wrong, whatever status it uses: neither changes by waiting.
+        # With any 4xx, this code means that the secret or the clock is wrong. A retry would change neither.
         return Verdict(Transition.FAIL, "rejected", code, code, effect=_FAILING)
     if _is_retryable(outcome.status, code):
         error = code or ("receiver_rate_limited" if outcome.status == 429 else "receiver_unavailable")
@@ -99,7 +100,7 @@ def decide_outcome(outcome: Outcome, ended: Try) -> Verdict:
 
 
 def retry(error: str, retry_after_s: int | None, effect: TargetEffect, ended: Try) -> Verdict:
-    """Schedule the next attempt, or give up where the schedule is used up or the export is too old.
+    """Schedule the next attempt, or give up if the schedule is used up or the export is too old.
 
     `retry_after_s` are the seconds that the receiver asks to wait.
     """
@@ -144,7 +145,7 @@ def _delivered(response: dict[str, Any], *, is_clean: bool) -> Verdict:
         return _DELIVERED
     ticket_id, url = _first_text(response, "ticket_id", "id"), _first_text(response, "ticket_url", "url")
     if not is_clean:
-        # Clients see both: text that must not be stored is neither an id nor a link.
+        # Clients see the id and the link, so neither may contain text that must not be stored.
         ticket_id, url = (None if each is None or has_forbidden(each) else each for each in (ticket_id, url))
     return delivered_as(ticket_id, url)
 
@@ -182,14 +183,14 @@ def _delay_s(scheduled_s: float, retry_after_s: int | None, jitter: float) -> fl
 
 
 def _named_retry_after_s(outcome: Outcome, error: str, now: datetime) -> int | None:
-    """Return the seconds until the time that Retry-After names, a day at most; None where it is absent or not obeyed.
+    """Return the seconds until the time that Retry-After names, a day at most; None if it is absent or not obeyed.
 
     A time in the past is 0 or less. A body with WEBHOOK_RATE_LIMITED counts as a 429.
     """
     if not outcome.retry_after or (outcome.status not in RETRY_AFTER and error != WEBHOOK_RATE_LIMITED):
         return None
     wait_s = parse_retry_after(outcome.retry_after).wait_s(now)
-    # Rounded up: never earlier than asked.
+    # Rounded up, so that no retry comes earlier than the receiver asked.
     return None if wait_s is None else math.ceil(min(wait_s, MAX_RETRY_AFTER_S))
 
 
@@ -208,7 +209,7 @@ def _receiver_code(response: dict[str, Any]) -> str | None:
 
 
 def _is_clean(outcome: Outcome) -> bool:
-    """Return whether the whole response is kept as it came: it was searched for text that must not be stored."""
+    """Return whether the whole response is kept unchanged, so that it contains no text that must not be stored."""
     return outcome.kept is not None and outcome.kept.encode() == outcome.body.strip()
 
 

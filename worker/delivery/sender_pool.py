@@ -15,7 +15,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 class SenderPool:
-    """Sends the claims that `queues` hands out, on as many threads as that asks for."""
+    """Sends the claims that `queues` hands out, on as many threads as `queues` needs."""
 
     def __init__(self, runner: AttemptRunner, queues: TargetQueues, inbox: Inbox) -> None:
         self._runner = runner
@@ -29,7 +29,7 @@ class SenderPool:
             try:
                 threading.Thread(target=self._run, name=f"delivery-{next(self._numbers)}", daemon=True).start()
             except RuntimeError:
-                # The system has no thread left: what was handed out waits for one of ours, and its lease is renewed.
+                # The system has no thread left: the claim waits for a thread of the pool, and its lease is renewed.
                 self._queues.remove_thread()
                 _log.warning("cannot start a sender thread; the delivery waits")
                 return

@@ -1,11 +1,12 @@
 """Queues of claims by target, between the dispatcher that claims and the threads that send.
 
-A target never has more open requests here than the slots that its queue was given, whatever is claimed for it; claims that
-wait in one queue take no thread from another. A result that pauses a queue removes its slots until the result is committed:
-a throttle state that was read earlier would otherwise restore them.
+A target never has more open requests in this worker than its queue has slots, however many exports are claimed for it.
+Claims that wait in one queue take no thread from another. A result that pauses a queue removes its slots until the result
+is committed: a throttle state that was read earlier would otherwise restore them.
 
-Accounts share the threads by `runtime.account_shares`, whose slots are the open requests. Among the targets of an account
-threads alternate; of its reserved threads a target gets half, so that one that hangs leaves the others theirs.
+Accounts share the threads by `runtime.account_shares`; each open request holds a slot there. The threads of an account
+alternate between its targets. A target gets half of the reserved threads at most, so that a target that hangs leaves threads
+to the others.
 """
 
 import queue
@@ -34,14 +35,14 @@ class _TargetQueue:
 
 
 class WaitingClaims(NamedTuple):
-    """Claims that wait, by account: for a thread, or for a slot of their target, so that no free thread could send them."""
+    """How many claims wait, by account: for a thread, or for a slot of their target. No free thread may send the latter."""
 
     for_threads: Counter[AccountId]
     for_slots: Counter[AccountId]
 
 
 class TargetQueues:
-    """Hands claims to threads, each target's in order, as many at once as its queue has slots and its account threads."""
+    """Hands claims to threads, each target's in order, as far as its queue has slots and its account has threads."""
 
     def __init__(self, threads: int) -> None:
         self._lock = threading.Lock()
@@ -49,8 +50,8 @@ class TargetQueues:
         self._shares = AccountShares(threads)
         #: By account, the queues whose next claim only waits for a thread, each once.
         self._listed: dict[AccountId, deque[_TargetQueue]] = {}
-        #: Claims that have a thread each; None ends one thread. A simple queue, because an executor's future costs a
-        #: delivery more than its share of the database does.
+        #: Claims for which there is a thread; None ends one thread. A simple queue, because an executor's future would cost
+        #: more than a delivery's share of the database work.
         self._handed_out: queue.SimpleQueue[Claim | None] = queue.SimpleQueue()
         self._threads = 0
 
@@ -70,12 +71,12 @@ class TargetQueues:
                 self._hand_out()
 
     def waiting(self) -> set[str]:
-        """Return the targets that claims wait for."""
+        """Return the targets with waiting claims."""
         with self._lock:
             return {target_id for target_id, target in self._queues.items() if target.waiting}
 
     def count_waiting(self) -> WaitingClaims:
-        """Return by account how many claims wait, and the reasons."""
+        """Return how many claims of each account wait, by the reason."""
         counts = WaitingClaims(Counter(), Counter())
         with self._lock:
             for each in self._queues.values():
@@ -89,7 +90,7 @@ class TargetQueues:
         return bool(self._listed)
 
     def add_thread(self) -> bool:
-        """Count one more thread if one is missing: the shared ones at first, then one for each claim that has none."""
+        """Count one more thread if a shared thread is missing, or a thread for a claim; return whether one was missing."""
         with self._lock:
             is_missing = self._threads < max(self._shares.shared, self._shares.total)
             self._threads += is_missing
@@ -179,7 +180,7 @@ class TargetQueues:
         return None
 
     def _next_of(self, listed: deque[_TargetQueue]) -> Claim | None:
-        """Return the next claim of an account, whose targets take turns; None if no target may send one."""
+        """Return the next claim of an account, whose targets alternate; None if no target may get one."""
         most = self._shares.half_reserved if self._shares.is_reserve else self._shares.shared
         for _ in range(len(listed)):
             target = listed.popleft()
@@ -199,7 +200,7 @@ class TargetQueues:
         self._shares.release(target.account_id)
 
     def _requeue_if_paused(self, claim: Claim) -> bool:
-        """Put a claim back to the front if its queue was closed while it waited for a thread, which gets another one."""
+        """Put a claim back to the front if its queue was closed while it waited for a thread; return whether it was."""
         with self._lock:
             target = self._queues[claim.target_id]
             if target.slots:
@@ -211,7 +212,7 @@ class TargetQueues:
 
     def _remove_ready(self) -> list[Claim]:
         removed = []
-        # Threads take without the lock: what was there a moment ago may be gone.
+        # Threads take claims without the lock, so the queue may become empty at any moment.
         with suppress(queue.Empty):
             while (claim := self._handed_out.get_nowait()) is not None:
                 removed.append(claim)

@@ -23,27 +23,27 @@ from schemas.targets.target import BREAKER_OPEN, ENABLED, FAILING, FAILING_AFTER
 from schemas.targets.throttle_state import ThrottleState, WorkerShare
 from schemas.targets.validations import FAILED, PASSED
 
-#: The contract's bounds of what a target may have open at once.
+#: The contract's bounds of how many requests to a target may be open at once.
 MIN_CONCURRENCY: Final = 1.0
 MAX_CONCURRENCY: Final = 16.0
 #: Consecutive failures that open the breaker; then one probe at a time, after 1, 2, 4 … seconds, a minute at most.
 BREAKER_FAILURES: Final = 5
 MAX_PROBE_WAIT_S: Final = 60
-#: A receiver that has only failed for so long is gone: its target is disabled.
+#: If all attempts have failed for this long, the receiver is gone: its target is disabled.
 GIVE_UP_AFTER: Final = timedelta(days=5)
 GIVEN_UP: Final = "failing_for_days"
-#: `last_success_at` is at most this old; a busy target's row is not written with every tick.
+#: `last_success_at` is at most this much too old, so that a busy target's row is not written in every tick.
 SUCCESS_SHOWN_WITHIN: Final = timedelta(seconds=1)
-#: Whole intervals are counted in floating point.
+#: Tolerance, because whole intervals are counted in floating point.
 _ROUNDING: Final = 1e-9
-#: The rate limit allows this much of itself at once: a worker claims every 20 ms, and may catch up with what it missed.
+#: How many seconds' worth of the rate limit may be used at once: a worker claims every 20 ms, and may make up for a delay.
 BURST_S: Final = 1.0
-#: The longest wait of a breaker, and that after an attempt at one a minute.
+#: The longest wait that a breaker or a rate limit causes; a rate limit of one attempt per minute waits longest.
 LONGEST_HOLD_S: Final = max(MAX_PROBE_WAIT_S, 60 + BURST_S)
 
 
 class TargetEvent(NamedTuple):
-    """A change of a target that operators find in the log, written once it is committed; `level` is the log's."""
+    """A change of a target that operators find in the log, logged once it is committed; `level` is the log level."""
 
     target_id: str
     text: str
@@ -68,7 +68,7 @@ class ThrottleUpdate:
 
 
 def update(before: ThrottleState, effects: Sequence[TargetEffect], now: datetime) -> ThrottleUpdate:
-    """Return the changes of a target by attempts that came back together."""
+    """Return the changes of a target by attempts whose results arrived together."""
     if is_at_rest(before, effects, now):
         return ThrottleUpdate(before)
     after = next_state(before, effects, now)
@@ -85,9 +85,9 @@ def update(before: ThrottleState, effects: Sequence[TargetEffect], now: datetime
 
 
 def next_state(state: ThrottleState, effects: Sequence[TargetEffect], now: datetime) -> ThrottleState:
-    """Return a target's state after attempts that came back together, in their order; its status stays.
+    """Return a target's state after attempts whose results arrived together, in their order; its status stays.
 
-    Attempts that come back together were sent together: an overload among them halves the concurrency once.
+    Attempts whose results arrive together were sent together: overloads among them halve the concurrency once.
     """
     was_probing, was_held = state.failures_in_row >= BREAKER_FAILURES, state.is_held(now)
     for is_healthy, run in groupby(effects, key=_is_healthy):
@@ -97,13 +97,13 @@ def next_state(state: ThrottleState, effects: Sequence[TargetEffect], now: datet
         state = replace(state, concurrency=max(MIN_CONCURRENCY, state.concurrency / 2))
     failures = _failures_at_the_end(effects)
     if failures and not (was_probing and was_held):
-        # A request that was open when the breaker opened comes back late: its failure is already counted.
+        # Not for a late result of a request that was open when the breaker opened: its failure is already counted.
         state = _apply_failures(state, failures, now, was_probing=was_probing)
     return _count_undelivered(state, effects)
 
 
 def is_worth_writing(before: ThrottleState, after: ThrottleState) -> bool:
-    """Return whether the row must be written: a success alone is not, while the one shown is fresh."""
+    """Return whether the row must be written: a success alone is not, while the stored `last_success_at` is fresh."""
     shown, newest = before.last_success_at, after.last_success_at
     if newest is not None and (shown is None or newest - shown >= SUCCESS_SHOWN_WITHIN):
         return True
@@ -113,7 +113,7 @@ def is_worth_writing(before: ThrottleState, after: ThrottleState) -> bool:
 def is_at_rest(state: ThrottleState, effects: Iterable[TargetEffect], now: datetime) -> bool:
     """Return whether a healthy target with no limit in force had only plain successes, so that nothing changes.
 
-    Most ticks find most targets so, and computing the next state takes ten times as long (12 µs).
+    This holds for most targets in most ticks, and computing the next state takes ten times as long (12 µs).
     """
     return (
         state.concurrency == MAX_CONCURRENCY
@@ -166,7 +166,7 @@ def use_rate_allowance(state: ThrottleState, count: int, now: datetime) -> Throt
 
 
 def rate_allows_from(state: ThrottleState) -> datetime | None:
-    """Return from when on `max_per_minute` allows the next attempt; None where it holds nothing back."""
+    """Return from when on `max_per_minute` allows the next attempt; None if it delays no attempt."""
     if state.max_per_minute is None or state.paced_until is None:
         return None
     spare_s = _burst_s(state.max_per_minute) - _interval_s(state.max_per_minute)
@@ -174,7 +174,7 @@ def rate_allows_from(state: ThrottleState) -> datetime | None:
 
 
 def distribute(quotas: Mapping[str, int], room: int) -> dict[str, int]:
-    """Divide `room` claims among targets one by one in turns, none getting more than its quota."""
+    """Divide `room` claims among targets, one by one in turn; no target gets more than its quota."""
     given: dict[str, int] = {}
     wanting = [target_id for target_id, quota in quotas.items() if quota > 0]
     while room > 0 and wanting:
@@ -188,21 +188,21 @@ def distribute(quotas: Mapping[str, int], room: int) -> dict[str, int]:
 def _turned_off(
     before: ThrottleState, after: ThrottleState, effects: Sequence[TargetEffect], now: datetime, *, is_changed: bool
 ) -> tuple[TargetStatus | None, str | None]:
-    """Return the status that attempts turn their target off with, and why; the last such effect counts."""
+    """Return the status with which attempts turn their target off, and the reason; the last such effect counts."""
     if before.status not in ENABLED:
         return None, None
     for effect in reversed(effects):
-        # Also where the state stays the same, as after a late answer to an open breaker.
+        # Also if the state stays the same, as after a late response while the breaker is open.
         if effect.status is not None:
             return effect.status, effect.reason
-    # A failed ping ends nothing that waits for a paused target.
+    # A failed ping does not disable a paused target, which would end the exports that wait for it.
     if is_changed and before.status is TargetStatus.ACTIVE and has_failed_for_days(after, now):
         return TargetStatus.DISABLED, GIVEN_UP
     return None, None
 
 
 def _throttle_event(before: ThrottleState, after: ThrottleState, now: datetime) -> TargetEvent | None:
-    """Return a pause that the receiver asked for, or the breaker opening or closing; not each of its probes."""
+    """Return the event of a pause that the receiver asked for, or of the breaker opening or closing; probes have none."""
     was_open, is_open = (state.failures_in_row >= BREAKER_FAILURES for state in (before, after))
     if is_open != was_open:
         if is_open:
@@ -251,7 +251,7 @@ def _apply_successes(state: ThrottleState, effects: Sequence[TargetEffect], now:
         validation_status=PASSED if state.validation_status == FAILED else state.validation_status,
     )
     for effect in effects:
-        # The last request that a limit allowed.
+        # A success may be the last request that a limit allowed.
         state = _hold(state, effect, now)
     return state
 
@@ -267,7 +267,7 @@ def _apply_others(state: ThrottleState, effects: Sequence[TargetEffect], now: da
 
 
 def _hold(state: ThrottleState, effect: TargetEffect, now: datetime) -> ThrottleState:
-    """Hold for as long as the receiver asks; an answer to an earlier request that asks for less shortens nothing."""
+    """Hold for as long as the receiver asks; a response to an earlier request shortens no hold."""
     if effect.hold_s is None:
         return state
     until = now + timedelta(seconds=effect.hold_s)
@@ -277,7 +277,7 @@ def _hold(state: ThrottleState, effect: TargetEffect, now: datetime) -> Throttle
 
 
 def _failures_at_the_end(effects: Sequence[TargetEffect]) -> int:
-    """Count the failures after the tick's last success; a receiver that names a time to come back is not broken."""
+    """Count the failures after the tick's last success; a receiver that names a time to retry is not failing."""
     failures = 0
     for effect in effects:
         if effect.health is TargetHealth.HEALTHY:
@@ -290,7 +290,7 @@ def _failures_at_the_end(effects: Sequence[TargetEffect]) -> int:
 def _count_undelivered(state: ThrottleState, effects: Iterable[TargetEffect]) -> ThrottleState:
     """Count attempts without a delivery; FAILING_AFTER of them in a row show the target as failing.
 
-    A receiver that asks to wait is not failing. Rejected tickets count: they hold nothing back, so nothing else shows them.
+    A receiver that asks to wait is not failing. Rejected tickets count: they delay nothing, so nothing else shows them.
     """
     count = state.undelivered_in_row
     for effect in effects:
@@ -303,7 +303,7 @@ def _count_undelivered(state: ThrottleState, effects: Iterable[TargetEffect]) ->
 
 
 def _apply_failures(state: ThrottleState, failures: int, now: datetime, *, was_probing: bool) -> ThrottleState:
-    # A probe counts once, however many results come back with it. Otherwise the count stops at BREAKER_FAILURES, so that an
+    # A probe counts once, however many results arrive with it. Otherwise the count stops at BREAKER_FAILURES, so that an
     # opening breaker begins with its shortest interval.
     in_row = state.failures_in_row + 1 if was_probing else min(BREAKER_FAILURES, state.failures_in_row + failures)
     state = replace(state, failures_in_row=in_row)
@@ -312,7 +312,7 @@ def _apply_failures(state: ThrottleState, failures: int, now: datetime, *, was_p
 
 def _open_breaker(state: ThrottleState, now: datetime) -> ThrottleState:
     if state.is_held(now):
-        # The receiver has named a time itself, and no success of an earlier request may bring it forward.
+        # The receiver has named a time itself, and a success of an earlier request must not end the hold sooner.
         return state
     steps = min(state.failures_in_row - BREAKER_FAILURES, MAX_PROBE_WAIT_S.bit_length())
     until = now + timedelta(seconds=min(MAX_PROBE_WAIT_S, 2**steps))

@@ -3,7 +3,8 @@
 Part of the transaction that writes the attempts. Rows are locked only where something is to be written: a healthy target has
 the same row for a second at a time, and two workers that deliver to it do not wait for each other.
 
-An attempt may come back after its target has got another URL, token or settings: it shows nothing about the new ones.
+The result of an attempt may arrive after its target's URL, token or settings were changed: it says nothing about the new
+values.
 """
 
 import logging
@@ -35,7 +36,7 @@ class SentEffect(NamedTuple):
     provider_settings: str = "{}"
 
 
-#: The effects of attempts, by target, in the order in which they came back.
+#: The effects of attempts, by target, in the order in which their results arrived.
 Effects = Mapping[str, Sequence[SentEffect]]
 
 
@@ -47,7 +48,7 @@ class WrittenStates(NamedTuple):
 
 
 def effects_of(attempts: Iterable[CompletedAttempt], moved: Collection[str]) -> Effects:
-    """Return the effects of the attempts that moved their exports."""
+    """Return the effects of the attempts that changed the state of their exports."""
     effects: dict[str, list[SentEffect]] = defaultdict(list)
     for attempt in attempts:
         claim = attempt.claim

@@ -59,7 +59,7 @@ class TickWriter:
     def write(self, results: Sequence[SendResult], *, claiming: bool) -> Tick:
         """Write results and claim what there is room for; a result that the database refuses does not lose the others."""
         try:
-            # Retried: the results of receivers are nowhere else.
+            # Retried, because the results are stored nowhere else.
             return self._retry(partial(self._write, results, claiming=claiming))
         except OUTAGES:
             raise
@@ -89,15 +89,16 @@ class TickWriter:
         """Write the results and their effects, and claim, all in one transaction."""
         worker = self.options.worker
         attempts = [each.attempt for each in results if each.attempt is not None]
-        # Once a tick, and before the database is waited for.
+        # Once per tick, and before a wait for the database.
         logs.write_waiting()
         with connection():
-            # Not before: a wait for the connection would look as if the clock had been set.
+            # Not earlier: a wait for the connection would look as if the clock had been set.
             self.leases.keep()
             self.planner.share = self.leases.share
             now = self.options.now()
             claiming = claiming and self.clock.allows_claims()
-            # A plan takes no write lock; most ticks of an idle worker end here. Results may change what a plan finds.
+            # Planning takes no write lock; most ticks of an idle worker end here. Results are written first: they may change
+            # what a plan finds.
             plan = self._plan(results, now) if claiming and not results else ClaimPlan()
             if not (results or plan):
                 return Tick([], {})
@@ -107,7 +108,7 @@ class TickWriter:
                 for target_id in _refused_as_they_were(attempts, moved, written.states):
                     transitions.requeue_blocked(target_id, now, worker)
                 claims_sql.postpone([each.claim for each in results if each.is_unsent], now, worker)
-                # Other writers may have delayed the transaction for as long as most of a lease.
+                # Read the time again: other writers may have delayed the transaction for most of a lease.
                 now = self.options.now()
                 claiming = claiming and not self.clock.was_set_since_check(now)
                 claims = self._claim(plan or self._plan(results, now), now) if claiming else []
@@ -126,11 +127,11 @@ class TickWriter:
     def _claim(self, plan: ClaimPlan, now: datetime) -> list[Claim]:
         """Claim the exports that the plan allows, and end those of targets that were turned off."""
         transitions.end_waiting(plan.off, now, self.options.worker, MAX_BATCH)
-        # Another worker may have used the rate limit since the plan; the row lock stops it from here on. Targets that
+        # Another worker may have used the rate limit since the plan; the row lock prevents that from here on. Targets that
         # another worker has locked are skipped: two workers that wait for each other's targets would deadlock.
         limited = throttle_state_sql.read(plan.rate_limited, locked=True, waits=False)
         allowance = dict.fromkeys(plan.rate_limited, 0)
-        # An event that has been due for longer than every export comes first; a worker looks for it once a second.
+        # Leave an attempt to an event that has been due for longer than every export; its task claims it within a second.
         spared = deliveries.targets_to_spare(limited, now) if limited else ()
         for target_id, state in limited.items():
             allowance[target_id] = max(0, throttle.rate_allowance(state, now) - (target_id in spared))
@@ -160,7 +161,7 @@ def _read_states(target_ids: Collection[str]) -> dict[str, ThrottleState]:
 def _refused_as_they_were(
     attempts: Sequence[CompletedAttempt], moved: Collection[str], states: Mapping[str, ThrottleState]
 ) -> set[str]:
-    """Return the trackers that are still active although they refused attempts: with a former URL, token or settings."""
+    """Return the trackers that refused attempts with a former URL, token or settings, and so are still active."""
     refused = {
         each.claim.target_id
         for each in attempts

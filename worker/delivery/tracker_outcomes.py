@@ -30,13 +30,13 @@ from worker.delivery.outcomes import (
 )
 from worker.trackers.session import TrackerResult
 
-#: How long a rate limit that names no time holds the target: GitHub asks for a minute at least. The export waits longer each
-#: time, by its schedule.
+#: How long a rate limit that names no time holds the target: GitHub asks for a minute at least. The export waits longer
+#: after each try, by its schedule.
 DEFAULT_HOLD_S: Final = 60
 
 
 def decide_tracker_outcome(result: TrackerResult, ended: Try) -> Verdict:
-    """Return the verdict on the delivery of an export or an event, by a try that has ended.
+    """Return the verdict on a try, which has ended, to deliver an export or an event.
 
     After an unknown outcome the next attempt begins once the issue or the comment can be found.
     """
@@ -83,20 +83,20 @@ def _decide(result: TrackerResult, ended: Try) -> Verdict:
     is_overloaded = is_limit or result.outcome.status in RETRY_AFTER
     effect = retryable_effect(hold_s, is_rate_limited=is_limit, is_overloaded=is_overloaded)
     if effect.hold_reason == RATE_LIMITED and ended.number > 1:
-        # GitHub names a minute again and again while a limit of an hour lasts: then the named time is the least wait.
+        # During a limit of an hour, GitHub names a minute again and again. So the named time is only the minimum wait.
         return retry(error, None, effect, ended)._replace(retry_after_s=wait_s)
     return retry(error, wait_s, effect, ended)
 
 
 def _wait_s(failure: TrackerFailure, now: datetime) -> int | None:
-    """Return the whole seconds that a tracker asks to wait, a day at most; None where it asks for none."""
+    """Return the whole seconds that a tracker asks to wait, a day at most; None if it asks for no wait."""
     until_s = 0.0 if failure.retry_at_s is None else failure.retry_at_s - now.timestamp()
     wait_s = max(failure.retry_after_s or 0.0, until_s)
     return math.ceil(min(wait_s, MAX_RETRY_AFTER_S)) if wait_s > 0 else None
 
 
 def _held(effect: TargetEffect, held_until_s: float | None, now: datetime) -> TargetEffect:
-    """Return an effect that also holds the target until a moment that a response named, a day at most."""
+    """Return an effect that also holds the target until a time that a response named, a day at most."""
     hold_s = 0.0 if held_until_s is None else min(held_until_s - now.timestamp(), MAX_RETRY_AFTER_S)
     if effect.status is not None or hold_s <= (effect.hold_s or 0):
         return effect
