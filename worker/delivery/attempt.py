@@ -1,8 +1,8 @@
 """One delivery attempt: check that the claim is still valid, sign, send, decide the outcome. For a tracker: create an issue.
 
 It runs on a thread of the sender pool; the dispatcher writes the result. Between the claim and the attempt the export may
-have been redacted, its target turned off, its secret rotated, or the lease lost. So the claim is checked in the database again if
-it has waited, and starts no attempt if it is no longer valid.
+have been redacted, its target turned off, its secret rotated, or the lease lost. So a claim that has waited is checked again
+in the database, and starts no attempt if it is no longer valid.
 """
 
 import hashlib
