@@ -16,10 +16,10 @@ from storage.db.engine import OUTAGES
 from worker import outages
 from worker.background.tasks import BackgroundTask
 
-#: Concurrent jobs of one account alone, in one worker; beside it, other accounts have threads of their own. A receiver that
-#: hangs must not make other clients wait for its deadline.
+#: How many jobs of one account may run at once in a worker; other accounts have threads of their own besides. A receiver
+#: that hangs must not make other clients wait for its deadline.
 AT_ONCE: Final = 4
-#: How much longer than its deadline a job is leased: to write the result, to wait for another writer.
+#: How much longer than its deadline a job is leased: time to wait for another writer and to write the result.
 LEASE_MARGIN_S: Final = 15.0
 
 _log: Final = logging.getLogger(__name__)
@@ -36,9 +36,9 @@ JobT = TypeVar("JobT", bound=Job)
 
 
 class AccountTask(BackgroundTask, Generic[JobT]):
-    """Runs claimed jobs, AT_ONCE of one account alone.
+    """Runs claimed jobs, at most AT_ONCE of one account.
 
-    `claim` takes the accounts that may start no job now, and returns None where no other account has one.
+    `claim` takes the accounts that may start no job now, and returns None if no other account has a job.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class AccountTask(BackgroundTask, Generic[JobT]):
             if self._shares.total >= self._shares.limit:
                 return False
             excluded = self._shares.holders_of_all()
-        # Only this thread starts jobs: meanwhile others may end, and none begins.
+        # Only this thread starts jobs: during the claim, other jobs may end, but none begins.
         job = self._claim(excluded)
         if job is None:
             return False
@@ -80,7 +80,7 @@ class AccountTask(BackgroundTask, Generic[JobT]):
         try:
             thread.start()
         except RuntimeError:
-            # The system has no thread left, and a claimed job that is not run has lost an attempt.
+            # The system has no thread left. Run the job here: otherwise it would lose an attempt.
             self._jobs.discard(thread)
             self._run_and_release(job)
         return True
@@ -96,5 +96,5 @@ class AccountTask(BackgroundTask, Generic[JobT]):
             with self._lock:
                 self._shares.release(job.account_id)
                 self._jobs.discard(threading.current_thread())
-            # Its account may have more.
+            # The account may have more jobs.
             self.wake()

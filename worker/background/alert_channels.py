@@ -1,4 +1,4 @@
-"""Sends messages about alerts: email by SMTP with TLS, chats and a webhook by the client of targets.
+"""Sends messages about alerts: email over SMTP with TLS, chats and a webhook with the HTTP client of deliveries.
 
 The URLs of chats follow the rules of targets: https, TARGET_ALLOWED_NETWORKS, TARGET_ALLOWED_PORTS, TARGET_CA, the egress
 proxy. The mail server is the operator's own, often on a private address, and speaks no HTTP: it is connected to directly.
@@ -24,16 +24,17 @@ from schemas.version import USER_AGENT
 from worker.http.client import HttpClient
 from worker.http.signed_request import Message, new_nonce, signed_headers
 
-#: Of one SMTP step; a person may be waiting for the mail.
+#: The longest timeout of one SMTP step; a person may be waiting for the mail.
 _MAX_STEP_S: Final = 20.0
-#: How long a sender holds a message: longer than the slowest mail, a dozen SMTP steps that each take their whole timeout.
+#: How long a message is leased: longer than the slowest mail, a dozen SMTP steps that each take their whole timeout.
 SEND_LEASE_S: Final = 300.0
 #: Characters of a response that `alert test` shows: a chat names its error in a few words.
 _MAX_RESPONSE: Final = 120
-#: How we introduce ourselves, as smtplib does for hosts without a full name; looking that up could take longer than sending.
+#: Our name in EHLO, the one that smtplib uses for hosts without a full name: to look up the name could take longer than to
+#: send the mail.
 _LOCAL_NAME: Final = "[127.0.0.1]"
 
-#: The form of a message for each chat.
+#: The function that formats a message for each chat.
 _FORMS: Final[dict[AlertChannel, Callable[[messages.AlertBody], messages.AlertBody]]] = {
     AlertChannel.SLACK: messages.slack,
     AlertChannel.MATTERMOST: messages.mattermost,
@@ -43,7 +44,7 @@ _FORMS: Final[dict[AlertChannel, Callable[[messages.AlertBody], messages.AlertBo
 
 
 class ChannelResponse(NamedTuple):
-    """Whether a channel took a message, and what it said."""
+    """Whether a channel accepted a message, and the text of its response."""
 
     is_sent: bool
     text: str
@@ -58,7 +59,7 @@ class AlertSender:
         self._urls = settings.alert_urls
 
     def send(self, channel: AlertChannel, body: dict[str, Any], now: datetime) -> ChannelResponse:
-        """Send a message to a channel; never raises for what the network does."""
+        """Send a message to a channel; never raises for failures of the network."""
         if channel is AlertChannel.EMAIL:
             settings = self._settings
             message = messages.email(body, settings.alert_email_from, settings.alert_email_to, now)
@@ -84,7 +85,7 @@ class AlertSender:
 
 
 def send_email(settings: Settings, message: EmailMessage) -> ChannelResponse:
-    """Send a message by the mail server of the settings; never raises for what the network does."""
+    """Send a message over the mail server of the settings; never raises for failures of the network."""
     server = settings.smtp_server
     if server is None:
         return ChannelResponse(is_sent=False, text="no SMTP_URL")

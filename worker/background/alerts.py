@@ -28,13 +28,13 @@ POLL_S: Final = 30.0
 _log: Final = logging.getLogger(__name__)
 
 
-#: Sends a message to a channel within a deadline; never raises for what the network does.
+#: Sends a message to a channel within a deadline; never raises for failures of the network.
 Send: TypeAlias = Callable[[AlertChannel, dict[str, Any], datetime], ChannelResponse]
 
 
 @dataclass(slots=True)
 class AlertTask:
-    """Compares and sends a message in turns until none is left. `console` is the console's URL."""
+    """Alternately compares the causes and sends a message, until no message is left. `console` is the console's URL."""
 
     sources: AlertSources
     channels: Sequence[AlertChannel]
@@ -44,7 +44,7 @@ class AlertTask:
     _has_compared: bool = field(default=False, init=False)
 
     def run_once(self) -> bool:
-        """Compare, or send a message: new causes do not wait for all of many; return whether there may be more."""
+        """Compare, or send one message: new causes do not wait for all messages. Return whether there may be more."""
         if not self._has_compared:
             self._compare()
             self._has_compared = True

@@ -18,7 +18,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 def decide_waiting(rules: ApprovalRules, now: Callable[[], datetime]) -> bool:
-    """Decide a batch of what waits for the targets of rules; return whether there may be more."""
+    """Decide on a batch of exports that wait for the targets of rules; return whether there may be more."""
     with connection():
         has_decided = rules.resume(now())
     if has_decided:

@@ -1,7 +1,7 @@
 """Chains new entries of the audit log, and writes an anchor of the chain to the log once a day.
 
 One process at a time chains; while another worker or a command does, this task skips its run. Chained entries cannot be
-changed unnoticed, so the pause between two runs is how long a change stays possible.
+changed unnoticed, so an unnoticed change is possible only until the next run.
 """
 
 import logging
@@ -18,7 +18,7 @@ from storage.db.locks import Lock
 #: How long an entry waits; more entries in one transaction cost fewer syncs of the disk.
 POLL_S: Final = 5.0
 _ANCHOR_EVERY: Final = timedelta(days=1)
-#: Between two batches of many: nine tenths of SQLite's one writer are left for deliveries.
+#: The pause between two batches: it leaves nine tenths of SQLite's one writer to deliveries.
 _PAUSE_S: Final = 0.1
 
 _log: Final = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ class AuditChainTask:
     def run_once(self) -> bool:
         """Chain the next batch; return whether there may be more."""
         with connection():
-            # Reading takes no lock; of several workers, most calls of all but one end here.
+            # Reading takes no lock. With several workers, most calls of all workers but one end here.
             if audit_chain.has_unchained() and self._extend() == audit_chain.BATCH:
                 time.sleep(_PAUSE_S)
                 return True
@@ -42,7 +42,7 @@ class AuditChainTask:
         return False
 
     def _anchor_once_a_day(self) -> None:
-        """Log an anchor if a day is over; a clock that was set back does not make it longer."""
+        """Log an anchor if a day has passed; setting the clock back does not delay it."""
         if self._anchored_at is not None and timedelta(0) <= self._now() - self._anchored_at < _ANCHOR_EVERY:
             return
         head = audit_chain.head()

@@ -24,7 +24,7 @@ from storage.db.engine import OUTAGES, connection, transact, transaction
 from storage.exports.search import export_words_sql
 from storage.secrets.vault import Vault
 
-#: A request is due within a month and may wait this long; a wake-up makes it sooner.
+#: A request is due within a month, so it may wait this long; a wake-up starts it sooner.
 POLL_S: Final = 5.0
 
 _log: Final = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class ComplianceTask:
         _log.info("compliance request %s claimed", lease.id, extra={"worker": self._worker})
         try:
             if _ComplianceRun(lease, self._vault, self._worker, self._now).run():
-                # The next run of retention empties a log that others keep busy.
+                # If others use the log now, the next run of retention empties it.
                 write_ahead_log_sql.empty()
             self.done += 1
         except OUTAGES:
@@ -75,7 +75,7 @@ class _ComplianceRun:
         self._vault = vault
         self._worker = worker
         self._now = now
-        # A search counts from 0; an erasure continues the counts of the worker before.
+        # A search counts from 0; an erasure continues the counts of the previous worker.
         self._counts: Counter[str] = Counter() if lease.topic is Topic.DATA_REQUEST else Counter(lease.counts)
 
     def run(self) -> bool:
@@ -120,7 +120,7 @@ class _ComplianceRun:
 
     def _redact_shop(self) -> None:
         shop = self._lease.shop_domain
-        # First: a search that has passed would miss data that its users submit meanwhile, and nothing finds it later.
+        # First, because users could submit data after its table was searched, and nothing would find this data later.
         self._step(partial(erasure.revoke_access, shop, self._now(), self._lease.id))
         self._erase_waiting_reports()
         for table in (*ERASABLE_TABLES, UNASSIGNED):
@@ -166,7 +166,7 @@ class _ComplianceRun:
             return None
 
     def _overwrite_words(self) -> None:
-        """Remove erased words from SQLite's text index: before the end, because nothing would repeat that after a kill."""
+        """Remove erased words from SQLite's text index. Call it before `_finish`: after a kill, nothing would repeat it."""
         if self._counts.total():
             export_words_sql.overwrite_removed(partial(self._step, Counter))
 
@@ -174,7 +174,7 @@ class _ComplianceRun:
         """Run one step, add its counts and renew the lease, all in one transaction. Raises LeaseLost."""
 
         def renewed() -> Counter[str]:
-            # Before the work, too: it locks the request, so that nobody claims it however long the work takes.
+            # Before the work, too: this locks the request, so that no worker claims it, however long the work takes.
             compliance_requests.renew(self._lease, self._counts, self._now())
             counts = self._counts + work()
             compliance_requests.renew(self._lease, counts, self._now())

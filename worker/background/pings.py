@@ -22,7 +22,7 @@ from worker.delivery.tracker_outcomes import decide_validation
 from worker.http.signed_request import SignedPost, message_to, new_nonce
 from worker.trackers.runner import TrackerRunner
 
-#: A client waits: a lost wake-up, or one during a run of the dispatcher, costs it a second at most.
+#: A client waits for the result: a lost wake-up, or one during a run of the dispatcher, costs it a second at most.
 POLL_S: Final = 1.0
 
 

@@ -19,14 +19,14 @@ from storage.maintenance import retention
 from storage.maintenance.retention import Cutoffs
 from worker.delivery.clock_guard import ClockGuard
 
-#: An hour or a day too late does no harm; a run that finds nothing costs one index step per table.
+#: Deleting an hour or a day late does no harm; a run that finds nothing costs one index step per table.
 RUN_EVERY: Final = timedelta(hours=1)
-#: How soon it notices that an hour is over.
+#: How often to check whether an hour has passed.
 POLL_S: Final = 60.0
 #: A machine that was just started, or whose clock was just set, needs time to correct it: a clock that is years ahead would
 #: empty the database.
 FIRST_RUN_AFTER: Final = timedelta(minutes=10)
-#: Some 10 ms of work and then this: nine tenths of SQLite's one writer are left for deliveries.
+#: The pause after a batch of about 10 ms: it leaves nine tenths of SQLite's one writer to deliveries.
 _PAUSE_S: Final = 0.1
 
 _log: Final = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ class RetentionTask:
             _log.info("expired records deleted", extra={"worker": self.worker, "count": self._removed})
         self._removed = 0
         self._begin_pause(RUN_EVERY)
-        # Also where nothing was deleted: an erasure may have found it busy.
+        # Also if nothing was deleted: an erasure may have found the log in use.
         with connection():
             write_ahead_log_sql.empty()
 

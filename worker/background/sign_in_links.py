@@ -18,7 +18,7 @@ from worker.background.alert_channels import SEND_LEASE_S, ChannelResponse
 
 #: A person waits for the mail; the service wakes the workers as well.
 POLL_S: Final = 5.0
-#: A link lasts for minutes only.
+#: How soon a mail that failed is sent again: a link is valid for minutes only.
 _TRIED_AGAIN_AFTER: Final = timedelta(minutes=1)
 
 _log: Final = logging.getLogger(__name__)

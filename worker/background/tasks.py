@@ -63,7 +63,7 @@ class BackgroundTask:
         while not self._is_stopping:
             self._until_nothing_is_left()
             self._woken.wait(self._sweep_s)
-            # Before the next run and the check for a stop: what is requested after this wakes it again.
+            # Before the next run and the check for a stop: a request after this wakes the thread again.
             self._woken.clear()
 
     def _until_nothing_is_left(self) -> None:

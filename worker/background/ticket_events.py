@@ -1,4 +1,4 @@
-"""Forms events of tickets from what scan runs changed, and delivers them as exports are: signed, retried, throttled.
+"""Forms ticket events from the changes that scan runs found, and delivers them like exports: signed, retried, throttled.
 
 Events of one ticket are sent one after the other. An event affects its target as an export does, but no event affects its
 export. No database connection is held during the request.
@@ -89,7 +89,7 @@ class EventTask:
     #: A clock guard of its own: leases of events are not renewed, so claims wait longer after a clock step than those of
     #: exports.
     clock: ClockGuard
-    #: A worker that died before a step back left leases that would last until the old time comes again.
+    #: Whether leases may last too long: those of a worker that died before the clock was set back.
     _has_long_leases: bool = field(default=True, init=False)
 
     def claim(self, excluded: Collection[AccountId] = ()) -> EventJob | None:
@@ -121,7 +121,7 @@ class EventTask:
         _log.info("%s %s", event.type.value, verdict.outcome, extra={**fields, "error": verdict.error_code})
 
     def _check_clock(self) -> None:
-        """Correct leases after the clock was set back; claim nothing for as long as one lasts after it was set ahead."""
+        """Shorten leases after the clock was set back; after it was set ahead, claim nothing for the length of a lease."""
         step_s = self.clock.check(compare=False)
         if step_s is not None and step_s > 0:
             # By the new time, leases of requests that are still open seem to have expired.
@@ -193,13 +193,13 @@ class EventTask:
 
 
 def _schedule_began_at(event: EventJob, now: datetime) -> datetime:
-    """Return when the first attempt of an event began that was to be retried: it may have waited for its target before."""
+    """Return when the first retryable attempt of an event began: before, the event may have waited for its target."""
     retried = [each["started_at"] for each in event.attempt_records if each["outcome"] == "retryable"]
     return datetime.fromisoformat(retried[0]) if retried else now
 
 
 def _writes(event: EventJob) -> int:
-    """Return how many requests of an event change something: a comment, and the issue that is closed or reopened."""
+    """Return how many requests of an event change the tracker: to add a comment, and to close or reopen the issue."""
     is_move = event.type in {TicketEventType.FIXED, TicketEventType.REOPENED}
     return 2 if is_move and json.loads(event.options.provider_settings).get("on_fixed") == "close" else 1
 
@@ -216,7 +216,7 @@ def _status_after(verdict: Verdict, now: datetime) -> tuple[TicketEventStatus, d
 def _record(
     event: EventJob, attempt_id: str, nonce: str, started_at: datetime, outcome: Outcome, verdict: Verdict
 ) -> dict[str, Any]:
-    """Return an attempt as its event keeps it, with what receipts show of attempts of exports."""
+    """Return the record of an attempt that its event stores, with the fields that receipts show of an export's attempts."""
     return {
         "id": attempt_id,
         "number": event.attempts,

@@ -1,4 +1,4 @@
-"""Validates targets: URL, DNS, connection, certificate; a tracker is asked about its token and settings as well.
+"""Validates targets: URL, DNS, connection and certificate; for a tracker, also its token and settings.
 
 Nothing is sent to a receiver, and nothing is created at a tracker. The result is recorded with the target. Only our own
 address policy blocks a target; a resolver error, a receiver that is down or a token that a tracker rejects is shown and
@@ -28,9 +28,9 @@ from worker.delivery.throttle_writer import SentEffect, log_events, write_effect
 from worker.delivery.tracker_outcomes import decide_validation
 from worker.trackers.runner import TrackerRunner
 
-#: A client waits: a lost wake-up costs it a second at most.
+#: A client waits for the result: a lost wake-up costs it a second at most.
 POLL_S: Final = 1.0
-#: Reasons that say nothing about the target.
+#: Reasons that say nothing about the target; they postpone its validation.
 _POSTPONING: Final = frozenset({DnsFailure.OVERLOADED, RATE_LIMITED})
 
 Inspect: TypeAlias = Callable[[ValidationJob], Validation]
@@ -42,8 +42,8 @@ _log: Final = logging.getLogger(__name__)
 class ValidationTask:
     """Claims and validates targets.
 
-    `inspect_address` checks a target within a deadline and never raises for what the network does; a lease lasts `lease_s`
-    seconds. Those of trackers go on to `trackers`.
+    `inspect_address` checks a target within a deadline and never raises for failures of the network; a lease lasts `lease_s`
+    seconds. `trackers` validates the token and settings of trackers.
     """
 
     inspect_address: Inspect
@@ -66,7 +66,7 @@ class ValidationTask:
                 held = {due.target_id: [SentEffect(hold, due.base_url, due.secret_sealed)]}
                 log_events(write_effects(held, now, self.worker).events)
         if validation.reason in _POSTPONING:
-            # Our own overload or a limit, not the target's fault: it is validated once it may be asked again.
+            # Our own overload or a rate limit, not the target's fault: validate the target once the limit allows it.
             if hold is not None:
                 with connection():
                     validations.postpone(due, now + timedelta(seconds=hold.hold_s or 0))
@@ -92,7 +92,7 @@ class ValidationTask:
         return count > 0
 
     def inspect(self, due: ValidationJob) -> Validation:
-        """Return what a delivery to a target would meet now: at its address, then at its tracker; one deadline for both."""
+        """Return whether a delivery to a target could succeed now: check its address, then its tracker, in one deadline."""
         return self._examine(due)[0]
 
     def _examine(self, due: ValidationJob) -> tuple[Validation, TargetEffect | None]:

@@ -39,7 +39,7 @@ _Act: TypeAlias = Callable[[_Task], TrackerResult]
 
 
 class TrackerRunner:
-    """Runs tasks at trackers; `public_base_url` is where the console is reachable, None without one."""
+    """Runs tasks at trackers; `public_base_url` is the base URL of the console, None without a console."""
 
     def __init__(
         self, adapter: GuardedAdapter, vault: Vault, public_base_url: str | None, trackers: Mapping[str, Tracker] = TRACKERS
@@ -59,7 +59,7 @@ class TrackerRunner:
         return _run(self._begin(claim), create, "creating an issue failed", about, in_doubt=claim.is_outcome_unknown)
 
     def apply_event(self, target: ClaimedTarget, event: TrackerEvent) -> TrackerResult:
-        """Apply an event to the issue that the target made of its ticket; never raises.
+        """Apply an event to the issue that was created for its ticket; never raises.
 
         The value of a success is a TrackerEventAction. After an attempt whose outcome is unknown, `event` says so, and the
         comment is looked up before another one is made.
@@ -108,7 +108,7 @@ class TrackerRunner:
 def _run(
     task: _Task | Outcome, act: _Act, failed: str, about: Mapping[str, str], *, in_doubt: bool = False
 ) -> TrackerResult:
-    """Carry out a task, which an earlier attempt may have done if `in_doubt`. A bug of ours is logged as `failed`."""
+    """Run a task; if `in_doubt`, an earlier attempt may have done it. A bug of ours is logged as `failed`."""
     if isinstance(task, Outcome):
         return TrackerResult(task, is_outcome_unknown=in_doubt)
     session = task.session
@@ -123,18 +123,18 @@ def _run(
 
 
 def _create_once(task: _Task, claim: Claim, public_base_url: str | None) -> TrackerResult:
-    """Create the issue of an export; if an earlier attempt may have created it, look for that one first."""
+    """Create the issue of an export; if an earlier attempt may have created it, look it up first."""
     session, tracker, access = task
     ticket = ticket_of(claim.body, public_base_url)
     if session.in_doubt:
         found = session.run(tracker.find(access, ticket), is_lookup=True)
         if found is None and session.has_unreadable:
             found = TrackerFailure(FailureKind.RETRY, UNAVAILABLE)
-        # The worker that died may have created it a moment ago.
+        # The worker that died may have created it so recently that a lookup does not find it yet.
         if found is not None or (claim.has_lapsed and tracker.lookup_delay_s):
             return session.result(found)
         session.in_doubt = False
     created = session.run(tracker.create(access, ticket))
-    # A success that names no issue.
+    # In doubt if a success names no issue.
     session.in_doubt = created is None
     return session.result(created)

@@ -1,7 +1,7 @@
 """Sends the requests that a tracker's module yields, one after the other, under one deadline and to one origin.
 
-Redirects are never followed. Responses are read as far as each request allows. The token is removed from what the module
-gets, and from the excerpt that is kept: a tracker that repeats it puts it into no row.
+Redirects are never followed. Responses are read as far as each request allows. The token is removed from the response that
+the module gets and from the excerpt that is kept, so that a tracker that repeats it cannot put it into a row.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ from schemas.version import USER_AGENT
 from worker.http.adapter import GuardedAdapter, headers_of
 from worker.http.errors import TargetRefused, TransportError, transport_error
 
-#: A shorter part of a token would occur in a response by chance.
+#: The shortest part of a token to remove: a shorter one would occur in a response by chance.
 _LEAST_PART: Final = 8
 
 Result = TypeVar("Result")
@@ -87,14 +87,14 @@ class TrackerSession:
         #: The last response to a request that may create something.
         self._create_shown: _Shown | None = None
         self._held_until_s: float | None = None
-        #: The last request that may create an issue or a comment, if its response does not refuse it.
+        #: The last request that may have created an issue or a comment and got a 2xx.
         self._created: TrackerRequest | None = None
         self._last: TrackerRequest | None = None
-        #: Whether a create got no response, or one that says nothing about the issue.
+        #: Whether a request to create got no response, or a response that says nothing about the issue.
         self._is_create_lost = False
         #: Whether an earlier attempt may have created the issue or the comment.
         self.in_doubt = False
-        #: Whether a success could not be read: what it lists is unknown.
+        #: Whether a successful lookup could not be read, so that the issues it lists are unknown.
         self.has_unreadable = False
 
     def run(self, steps: Steps[Result], *, is_lookup: bool = False) -> Result | TrackerFailure:
@@ -136,12 +136,12 @@ class TrackerSession:
             return False
         if self.in_doubt or self._is_create_lost or self._created is None:
             return self.in_doubt or self._is_create_lost
-        # A success may contain a refusal, as with GraphQL; one that may pass soon says nothing about this request.
+        # A 2xx may contain a refusal, as with GraphQL. A temporary refusal says nothing about this request.
         is_refusal = isinstance(value, TrackerFailure) and (value.kind is not FailureKind.RETRY or value.is_rate_limit)
         return not (is_refusal and self._last is self._created)
 
     def _shown_for(self, value: object) -> _Shown:
-        """Return what to show for a result: a refused create, if the requests that followed only asked for the reason."""
+        """Return the response to show for a result: that of a refused create if later requests only read the reason."""
         last, create = self._shown, self._create_shown
         is_refusal = isinstance(value, TrackerFailure) and value.kind is not FailureKind.RETRY
         if create is None or not is_refusal:
@@ -172,7 +172,7 @@ class TrackerSession:
     def _record(self, request: TrackerRequest, response: TrackerResponse, received: str, *, is_lookup: bool) -> None:
         """Record what a response, with the digest of its body, says about the result of the task."""
         is_success = _is_success(response.status)
-        # Other successes are lists of issues, which are none of ours.
+        # Other successes are lists of issues, which may not be ours.
         kept = response_excerpt(response.body) if request.creates or not is_success else None
         self._shown = _Shown(response.status, kept, received)
         if request.creates:
@@ -186,7 +186,7 @@ class TrackerSession:
             self._held_until_s = max(held_until_s, self._held_until_s or 0.0)
 
     def _require_same_origin(self, url: str) -> None:
-        """Keep the token from another server, to which a URL in a response may lead. Raises ValueError."""
+        """Never send the token to another server: a URL in a response may lead to one. Raises ValueError."""
         origin = urlsplit(url)[:2]
         if self._origin not in {None, origin}:
             raise ValueError("A tracker's module has left the origin of its first request.")

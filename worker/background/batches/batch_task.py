@@ -22,7 +22,7 @@ from storage.triage import bulk_jobs
 
 #: How late at most the job of a killed worker or command is continued after its lease has expired.
 POLL_S: Final = 2.0
-#: Other writers of SQLite retry every 2 ms: long enough for them between two batches.
+#: The pause between two batches: other writers of SQLite retry every 2 ms, so it is long enough for them.
 _PAUSE_S: Final = 0.01
 
 _log: Final = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class BatchTask:
             step = self.process_batch(self._lease)
         except Exception as failed:
             if not isinstance(failed, OUTAGES):
-                # Until its lease lapses, the other jobs come first.
+                # Release this job: until its lease expires, the other jobs come first.
                 self._lease = None
             raise
         if step.progress is not BatchProgress.MORE:
@@ -69,7 +69,7 @@ class BatchTask:
         with connection():
             step = self.advance(lease, self.now())
         if step.due and self._is_redis_up:
-            # An unavailable Redis is tried once per job: the sweep finds what is due.
+            # If Redis is unavailable, it is tried once per job: the sweep finds the exports that are due.
             self._is_redis_up = self.wake_ups.notify()
         if step.progress is BatchProgress.MORE:
             time.sleep(_PAUSE_S)

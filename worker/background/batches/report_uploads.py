@@ -61,7 +61,7 @@ class ReportUploadTask:
                 self._advance(self._current)
             except Exception as failed:
                 if not isinstance(failed, OUTAGES):
-                    # Until its lease lapses, the other reports come first.
+                    # Release this report: until its lease expires, the other reports come first.
                     self._current = None
                 raise
             return True
@@ -83,10 +83,10 @@ class ReportUploadTask:
             except (WrongEncryptionKey, NoEncryptionKey):
                 report_uploads.fail(lease, UploadError.KEY_MISSING, "", self.now())
                 return
-        # Without a connection: it takes seconds.
+        # No connection is held: reading a report takes seconds.
         prepared = _prepared(content, upload)
         if not isinstance(prepared, str) and upload.total not in {None, len(prepared.postbacks)}:
-            # Another version of the reader has begun it, and made another number of postbacks.
+            # Another version of the reader began this import, and made a different number of postbacks.
             prepared = _READER_CHANGED
         with connection():
             if isinstance(prepared, str):
@@ -111,7 +111,7 @@ def _prepared(content: bytes, upload: HeldUpload) -> PreparedImport | str:
         return prepare(report.issues, upload.scan_run_id, content, report.visited)
     except UnreadableReport as unreadable:
         return str(unreadable)
-    except Exception as error:  # noqa: BLE001 - an error of a reader would come back with every attempt
+    except Exception as error:  # noqa: BLE001 - an error of a reader would occur again in every attempt
         _log.warning("a reader failed on an uploaded report", extra={"reason": type(error).__name__})
         return _READER_FAILED
 
@@ -122,6 +122,6 @@ def _checked(postback: PagePostback, project_id: int) -> PreparedPostback | Refu
     try:
         return findings.prepare_postback(read_checked(_form, body), project_id)
     except ValidationFailed as failed:
-        # The page is named to the user, unless its URL is what may not be stored.
+        # Name the page to the user, unless its URL contains text that must not be stored.
         url = "" if find([postback.url], frozenset()) else postback.url
         return RefusedPostback(url, failed.problems[0].message)
