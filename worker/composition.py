@@ -49,14 +49,14 @@ from worker.http.signed_request import SignedPost, open_certificate
 from worker.metrics import Attempts
 from worker.trackers.runner import TrackerRunner
 
-#: Shorter than the wait of requests (5 s): a worker that waits so long for a lock and then renews could miss its lease.
+#: Shorter than the lock wait of API requests (5 s): a worker that waits 5 s before it renews a lease could lose the lease.
 LOCK_WAIT_S: Final = LEASE_S - 2 * RENEW_S
 
 Now = Callable[[], datetime]
 
 
 def compared_clock() -> SharedClock:
-    """Return a clock that was compared with the database's, if that is available; the dispatcher repeats it later."""
+    """Return a clock, compared with the database's if the database is available; the dispatcher compares again later."""
     clock = SharedClock(utc_now)
     with suppress(*OUTAGES, DAMAGE), connection():
         clock.compare()
@@ -64,7 +64,7 @@ def compared_clock() -> SharedClock:
 
 
 def compose_client(settings: Settings, connections: int) -> HttpClient:
-    """Return a client of receivers for `connections` concurrent requests."""
+    """Return an HTTP client that sends up to `connections` concurrent requests to receivers."""
     return HttpClient(
         policy=settings.target_policy,
         resolver=DnsResolver(),
@@ -76,7 +76,7 @@ def compose_client(settings: Settings, connections: int) -> HttpClient:
 
 
 def egress_of(settings: Settings) -> Egress:
-    """Return how connections to targets are made."""
+    """Return the egress settings for connections to targets."""
     return Egress(
         settings.target_ca,
         settings.client_certificate,
@@ -87,7 +87,7 @@ def egress_of(settings: Settings) -> Egress:
 
 
 def compose_dispatcher(settings: Settings, clock: SharedClock, client: HttpClient, attempts: Attempts) -> Dispatcher:
-    """Return a dispatcher that keeps `clock` right and counts `attempts`; the database is open."""
+    """Return a dispatcher that corrects `clock` and counts `attempts`; the database must be open."""
     schedule = Schedule(settings.retry_schedule_s, settings.max_age)
     vault = Vault(settings.encryption_keys)
     attempt_options = AttemptOptions(DefaultSecret.of(settings, vault), schedule, clock.now)
@@ -104,7 +104,7 @@ def compose_dispatcher(settings: Settings, clock: SharedClock, client: HttpClien
 
 
 def compose_background_tasks(settings: Settings, clock: SharedClock) -> list[BackgroundTask]:
-    """Return all tasks beside deliveries, by the dispatcher's clock: they have leases too, and delete by age."""
+    """Return all background tasks. They use the dispatcher's clock, because they have leases too, and delete by age."""
     now, vault = clock.now, Vault(settings.encryption_keys)
     ping = compose_ping_task(settings, AT_ONCE, now)
     validation = compose_validation_task(settings, AT_ONCE, now)
@@ -165,7 +165,7 @@ def compose_ping_task(settings: Settings, at_once: int, now: Now = utc_now) -> p
 
 
 def compose_event_options(settings: Settings, now: Now = utc_now) -> ticket_events.EventOptions:
-    """Return how events are formed and sent."""
+    """Return the options for forming and sending events."""
     return ticket_events.EventOptions(
         Schedule(settings.retry_schedule_s, settings.max_age),
         settings.event_settle_s,
@@ -205,5 +205,5 @@ def _senders(settings: Settings, at_once: int) -> tuple[SignedPost, TrackerRunne
 
 
 def _console_base(settings: Settings) -> str | None:
-    """Return where the console is reachable; None if the installation serves none."""
+    """Return the base URL of the console; None if the installation does not serve it."""
     return settings.public_base_url if RouteFamily.CONSOLE in settings.route_families else None

@@ -31,13 +31,13 @@ from worker.delivery.options import STOP_TIMEOUT_S
 from worker.metrics import Attempts
 from worker.wake_up_listener import REDIS_RETRY_S, early_wake_ups, listen
 
-#: How long a wake-up delivers before it wakes the background tasks: their queries compete for the interpreter with the first
-#: delivery, which took 8 ms instead of 4 from the approval to the receiver.
+#: How long a wake-up delivers before it wakes the background tasks. Their queries compete with the first delivery for the
+#: interpreter: without this, it took 8 ms instead of 4 from the approval to the receiver.
 HEAD_START_S: Final = 0.05
 #: A wake-up reaches one worker only. If it cannot send all that is due, it sends one more wake-up, at most this often; Redis
 #: gives it to the worker that has waited longest.
 PASS_ON_EVERY_S: Final = 0.2
-#: A supervisor and the terminal may both pass on one and the same Ctrl-C; only a later signal is a second one.
+#: A supervisor and the terminal may both pass on the same Ctrl-C; only a signal after this time counts as a second one.
 ECHO_S: Final = 1.0
 #: Each kept connection takes two descriptors; the usual soft limit of 1,024 is for programs that use select.
 _FILES: Final = 65_536
@@ -62,7 +62,7 @@ def run(settings: Settings) -> int:
     tracing.close()
     error_reports.close()
     if not has_ended:
-        # Threads that still wait for a receiver would keep the process alive; the results of the others are written.
+        # Threads that still wait for a receiver would keep the process alive; the results of all other threads are written.
         logs.write_waiting()
         os._exit(1)
     return 0
@@ -122,7 +122,7 @@ class _Daemon:
 
 
 class _StopSignal:
-    """SIGTERM or SIGINT, which call `on_stop`; the handler takes no lock and raises nothing in the code it interrupts."""
+    """Calls `on_stop` at SIGTERM or SIGINT; the handler takes no lock and raises nothing in the code it interrupts."""
 
     def __init__(self, on_stop: Callable[[], None]) -> None:
         self._on_stop = on_stop

@@ -10,7 +10,7 @@ _on_wake_up: Callable[[], None] | None = None
 
 def install(on_wake_up: Callable[[], None]) -> None:
     """Set the function that the job runs in this process."""
-    global _on_wake_up  # noqa: PLW0603 - RQ finds a job by its module and name, so the module must know
+    global _on_wake_up  # noqa: PLW0603 - RQ finds a job by its module and name, so the module must keep it
     _on_wake_up = on_wake_up
 
 
@@ -19,7 +19,7 @@ def deliver_due() -> None:
     if _on_wake_up is not None:
         _on_wake_up()
         return
-    # Imported here: it imports the whole worker, which a process that only takes wake-ups has loaded already.
+    # Imported here, because it imports the whole worker. A daemon, which returns above, has loaded it already.
     from worker.standalone import deliver  # noqa: PLC0415 - see above
 
     deliver()

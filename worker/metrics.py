@@ -1,7 +1,7 @@
 """Counts attempts, and serves the counts on a worker host that has no service.
 
-`work` starts the server once for all its processes, at WORKER_METRICS_BIND. It shows nothing of the database; the service's
-page does.
+`work` starts the server once for all its processes, at WORKER_METRICS_BIND. It exposes no metrics of the database; the
+service does.
 """
 
 import logging
@@ -42,12 +42,12 @@ class Attempts:
         self._seconds = _Seconds(
             f"{PREFIX}delivery_seconds", "Seconds an attempt took.", buckets=DELIVERY_BUCKETS_S, registry=registry
         )
-        # All from the start: an outcome that has not occurred is 0, not absent.
+        # All outcomes from the start: one that has not occurred is 0, not absent.
         self._add: dict[str, Callable[[float], None]] = {outcome: total.labels(outcome).inc for outcome in OUTCOMES}
 
     def count(self, attempts: Sequence[CompletedAttempt], moved: Collection[str]) -> None:
-        """Count attempts that are written; those of exports that were not `moved` were late."""
-        # Once per tick, not per attempt: 0.8 µs each, not 4.
+        """Count attempts that are written; an attempt was late if its export is not in `moved`."""
+        # Counting once per tick takes 0.8 µs per attempt; counting each attempt alone takes 4 µs.
         outcomes = Tally([each.verdict.outcome if each.claim.export_id in moved else LATE for each in attempts])
         for outcome, count in outcomes.items():
             # An outcome outside OUTCOMES must not fail the tick that has just been written.
@@ -59,7 +59,7 @@ class _Seconds(Histogram):
     """A histogram that takes many observations at once."""
 
     def observe_all(self, amounts: Sequence[float]) -> None:
-        """Observe amounts as `observe` would each: into the first bucket that holds it, and into the sum."""
+        """Observe each amount as `observe` does: count it in the first bucket that holds it, and add it to the sum."""
         self._sum.inc(sum(amounts))
         for place, count in Tally([bisect_left(self._upper_bounds, amount) for amount in amounts]).items():
             self._buckets[place].inc(count)
@@ -75,7 +75,7 @@ def serve(bind: str, data_dir: Path) -> int:
     registry.register(_WorkerCounts(data_dir))
     started: tuple[Any, Any] = start_http_server(int(port), host.strip("[]"), registry)
     server, _ = started
-    # Each connection has a thread: without a limit, those of clients that are gone would stay for good.
+    # Each connection has a thread: without a timeout, the threads of disconnected clients would never end.
     limited = {"timeout": _REQUEST_TIMEOUT_S}
     server.RequestHandlerClass = type("MetricsHandler", (server.RequestHandlerClass,), limited)
     # By default, Python prints a stack trace with the client's address.

@@ -22,9 +22,9 @@ MAX_DEADLINE_S: Final = wake_up_queue.JOB_TIMEOUT_S - SLICE_S - STOP_TIMEOUT_S
 
 
 def deliver() -> None:
-    """Deliver until nothing is due, for one time slice at most; queue the next job for what is left then.
+    """Deliver until nothing is due, for one time slice at most; queue the next job if exports are still due then.
 
-    Raises InvalidSettings, also for a deadline of requests that RQ would not wait for.
+    Raises InvalidSettings, also if the deadline of requests is longer than RQ would wait.
     """
     tls_key_log.disable()
     settings = load_settings()
@@ -32,7 +32,7 @@ def deliver() -> None:
         too_long = f"A plain RQ worker supports at most {MAX_DEADLINE_S:.0f} seconds. Run `bin/riskrelay work` instead."
         raise InvalidSettings({"DELIVERY_TIMEOUT_S": [too_long]})
     wake_ups = wake_up_queue.WakeUpQueue(wake_up_queue.connect(settings.redis_url))
-    # Before the first scan: what is committed from now on queues a job again.
+    # Before the first scan: from now on, a commit queues a job again.
     wake_ups.acknowledge()
     with ExitStack() as ends:
         dispatcher = _started(settings, ends)
@@ -42,7 +42,7 @@ def deliver() -> None:
 
 
 def _started(settings: Settings, ends: ExitStack) -> Dispatcher:
-    """Return a running dispatcher; at the end running attempts are finished, leases are returned and threads end."""
+    """Return a running dispatcher; when `ends` closes, running attempts finish, unsent claims are returned, threads end."""
     error_reports.configure(settings, "worker")
     # A forked child of RQ ends without its exit handlers.
     ends.callback(error_reports.close)

@@ -25,9 +25,9 @@ from worker.background.tasks import BackgroundTask
 REDIS_RETRY_S: Final = 1.0
 #: How long one wait for a wake-up lasts, and so how late a stop may be noticed.
 WAIT_S: Final = 1
-#: Beyond that wait, how long Redis may take to answer.
+#: How much longer than that wait Redis may take to respond.
 _ANSWER_S: Final = 2
-#: RQ waits for this much less than its workers' time to live.
+#: RQ waits for a job this much shorter than the time to live of its workers.
 _RQ_MARGIN_S: Final = 15
 
 _log: Final = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ def listen(redis_url: str, is_stopping: Callable[[], bool]) -> None:
         _WakeUpListener(client, is_stopping).work(logging_level="WARNING")
     except RedisError as unavailable:
         outages.REDIS.record_failure(unavailable)
-    except Exception:  # noqa: BLE001 - wake-ups only save time; whatever is wrong with them, the sweep goes on
+    except Exception:  # noqa: BLE001 - wake-ups only save time; the sweep works without them
         _log.exception("listening for wake-ups failed, sweeping for due exports")
     finally:
         client.close()
@@ -78,7 +78,7 @@ class _WakeUpJob(Job):
 
 
 class _WakeUpListener(SimpleWorker):
-    """Takes jobs, and neither signals nor commands that come through Redis."""
+    """Takes jobs, but handles neither signals nor commands from Redis."""
 
     max_connection_wait_time = REDIS_RETRY_S
 
@@ -100,14 +100,14 @@ class _WakeUpListener(SimpleWorker):
         return WAIT_S + _ANSWER_S
 
     def heartbeat(self, *args: Any, **kwargs: Any) -> None:
-        """Stop if requested: RQ calls this before each wait for a job, when nothing is half done."""
+        """Stop if requested: RQ calls this before each wait for a job, when no job is running."""
         if not (args or kwargs):
             self._stop_if_requested()
         super().heartbeat(*args, **kwargs)
         outages.REDIS.record_success()
 
     def handle_exception(self, job: Job, *exc_info: Any) -> None:
-        """Log in our form that a wake-up job failed; RQ would log the error's text."""
+        """Log in our own format that a wake-up job failed; RQ would log the error's text."""
         _log.error("wake-up job failed", exc_info=exc_info[1])
 
     def handle_job_failure(self, job: Job, queue: Queue, started_job_registry: Any = None, exc_string: str = "") -> None:
@@ -121,10 +121,10 @@ class _WakeUpListener(SimpleWorker):
         """Subscribe to no commands."""
 
     def unsubscribe(self) -> None:
-        """There is no subscription to end."""
+        """Do nothing: there is no subscription."""
 
     def _install_signal_handlers(self) -> None:
-        """The daemon handles signals."""
+        """Install none: the daemon handles signals."""
 
     def _stop_if_requested(self) -> None:
         if self._is_stopping():
