@@ -19,9 +19,9 @@ from typing import Final, TypeAlias
 #: None stands for callers that act for no account, such as a command.
 AccountId: TypeAlias = int | None
 
-#: How many accounts may hold slots while each is guaranteed its reserved ones. A slot is a thread that waits: 50 kB.
+#: For how many accounts the reserved slots are guaranteed. A slot is a thread that waits, which takes 50 kB.
 ACCOUNTS: Final = 16
-#: An account is guaranteed a quarter of what one alone may use.
+#: Each account is guaranteed a quarter of the slots that a single active account may use.
 _RESERVED_PART: Final = 4
 
 
@@ -57,12 +57,12 @@ class AccountShares:
         return self.total < self.limit and self.held(account_id) < self.reserved
 
     def in_order(self, accounts: Iterable[AccountId]) -> list[AccountId]:
-        """Return the accounts that may take a slot, in the order in which they get one."""
+        """Return the accounts that may take a slot, those that hold the fewest slots first."""
         allowed = list(filter(self.may_take, accounts))
         return allowed if len(allowed) < 2 else sorted(allowed, key=self.held)
 
     def holders_of_all(self) -> list[AccountId]:
-        """Return the accounts that hold all they may hold now."""
+        """Return the accounts that may take no further slot now."""
         return [account_id for account_id in self._held if not self.may_take(account_id)]
 
     def take(self, account_id: AccountId) -> None:

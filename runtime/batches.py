@@ -13,9 +13,9 @@ from typing import Final, Generic, TypeVar
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-#: The most items of one batch: a few milliseconds in a transaction, in which others wait.
+#: The most items of one batch: they take a few milliseconds in a transaction, for which other writers wait.
 _MAX_BATCH: Final = 32
-#: One iteration of gevent's loop, in which every greenlet that can run does; a thread only lets others run.
+#: A sleep of one iteration of gevent's loop, in which every ready greenlet runs; a thread only lets other threads run.
 _YIELD_S: Final = 0.000_001
 
 
@@ -72,7 +72,7 @@ class Batches(Generic[Item, Result]):
             results = self._together([caller.item for caller in batch])
             for caller, result in zip(batch, results, strict=True):
                 caller.result = result
-        except Exception:  # noqa: BLE001 - each caller meets its own error alone
+        except Exception:  # noqa: BLE001 - each caller runs its item alone and gets its own error
             for caller in batch:
                 caller.result = None
         finally:

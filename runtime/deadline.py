@@ -1,4 +1,4 @@
-"""A limit of time for a request as a whole."""
+"""A time limit for a whole request."""
 
 import threading
 from collections.abc import Callable
@@ -11,7 +11,7 @@ Result = TypeVar("Result")
 def within(deadline_s: float, call: Callable[[], Result]) -> Result:
     """Return the result of a call. Raises TimeoutError after the deadline.
 
-    Timeouts of sockets limit each read alone: a DNS lookup, or a header that arrives byte by byte, outlasts all of them.
+    Timeouts of sockets limit only each single read: a DNS lookup, or a header that arrives byte by byte, can take longer.
     """
     result: Future[Result] = Future()
 
@@ -21,6 +21,6 @@ def within(deadline_s: float, call: Callable[[], Result]) -> Result:
         except Exception as failed:  # noqa: BLE001 - raised again in the thread that waits
             result.set_exception(failed)
 
-    # A daemon: a server that never ends its response does not keep the process from ending.
+    # A daemon thread: a server that never ends its response must not keep the process running.
     threading.Thread(target=run, daemon=True).start()
     return result.result(deadline_s)

@@ -26,11 +26,11 @@ from schemas.url_policy.policy import Address
 Addresses: TypeAlias = tuple[Address, ...]
 GetAddrInfo: TypeAlias = Callable[..., Sequence[tuple[Any, ...]]]
 
-# A resolver that works answers in milliseconds, so a few threads serve thousands of names a second. One account alone uses
-# no more than these; beside accounts whose names hang, others get threads of their own.
+# The threads that a single active account may use. A resolver that works answers in milliseconds, so a few threads serve
+# thousands of names a second. If the names of some accounts hang, other accounts get threads of their own.
 MAX_WORKERS = 8
 
-# Of one account. With all threads hung for glibc's usual 10 s, more names than this could not be resolved within a deadline.
+# The waiting names of one account. If all threads hang for glibc's usual 10 s, more names could not be resolved in time.
 MAX_WAITING = 64
 
 # The threads of a process when 16 accounts have names that hang.
@@ -59,7 +59,7 @@ _Key: TypeAlias = tuple[AccountId, str, int]
 
 
 class _Lookup:
-    """One lookup of a name, shared by all callers that ask for the same account meanwhile."""
+    """One lookup of a name, shared by all callers of the same account until it ends."""
 
     def __init__(self, key: _Key) -> None:
         self.key = key
@@ -144,7 +144,7 @@ class DnsResolver:
         return None
 
     def _next_of(self, account_id: AccountId) -> _Lookup | None:
-        """Return the next lookup of an account that somebody still waits for; the others time out."""
+        """Return the next lookup of an account that a caller still waits for; lookups without a caller time out."""
         waiting, found = self._waiting[account_id], None
         while waiting and found is None:
             lookup = waiting.popleft()
@@ -171,7 +171,7 @@ class DnsResolver:
             return DnsFailure.FAILED
 
 
-# The name does not exist, or has no address of a kind that we know. Not every platform has all three.
+# The name does not exist, or has no address of a family that we use. Not every platform defines all three codes.
 _NOT_FOUND = frozenset(
     getattr(socket, name) for name in ("EAI_NONAME", "EAI_NODATA", "EAI_ADDRFAMILY") if hasattr(socket, name)
 )

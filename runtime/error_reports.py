@@ -32,7 +32,7 @@ CHAIN: Final = 10
 
 #: Fields of a log line that a report carries as tags.
 _TAGS: Final = ("request_id", "trace_id", "export_id", "attempt_id", "target_id")
-#: Loggers of the connection to Sentry itself: their errors would come back as the next report.
+#: Loggers of the connection to Sentry itself: a report of their errors would cause the next error.
 _EXCLUDED: Final = frozenset({"sentry_sdk", "urllib3", "opentelemetry"})
 
 _ROOT: Final = Path(__file__).resolve().parent.parent
@@ -47,19 +47,19 @@ def configure(settings: Settings, role: str) -> None:
 
     Call it after `logs.configure`. Raises ModuleNotFoundError if the package of the extra `sentry` is not installed.
     """
-    global _reports  # noqa: PLW0603 - as logs: of one process, to one place
+    global _reports  # noqa: PLW0603 - one per process, like the configuration of logs
     if settings.sentry_dsn is None:
         return
-    from runtime.sentry import sentry_client  # noqa: PLC0415 - it needs a package that only the extra brings
+    from runtime.sentry import sentry_client  # noqa: PLC0415 - it needs a package that only the extra installs
 
     _reports = _Reports(sentry_client(settings.sentry_dsn, f"riskrelay@{VERSION}", settings.deployment_mode.value), role)
     logging.getLogger().addHandler(_reports)
-    # The error that ends a process matters most.
+    # Send the last reports at exit: the error that ends a process matters most.
     atexit.register(close)
 
 
 def close() -> None:
-    """Send waiting reports, for a moment at most, and report nothing more."""
+    """Send waiting reports, within STOP_WITHIN_S, and report nothing more."""
     global _reports
     reports, _reports = _reports, None
     if reports is not None:
@@ -105,7 +105,7 @@ def _report(record: logging.LogRecord, error: BaseException, role: str) -> Any:
     return {
         "level": "fatal" if record.levelno >= logging.CRITICAL else "error",
         "logger": record.name,
-        # The first cause first, as Sentry reads it.
+        # Sentry expects the first cause first.
         "exception": {"values": [_exception(each) for each in islice(logs.chain_of(error), CHAIN)][::-1]},
         "tags": {"role": role, **{name: str(fields[name]) for name in _TAGS if name in fields}},
     }

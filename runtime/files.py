@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Final, TextIO
 
-#: The end of the names of drafts.
+#: The suffix of the names of drafts.
 _DRAFT: Final = ".part"
 #: A draft that has not changed for a day belongs to a process that was killed.
 _LEFT_AFTER_S: Final = 86_400
@@ -76,7 +76,7 @@ def replacing(path: Path) -> Iterator[TextIO]:
 
 
 def sync(path: Path) -> None:
-    """Write a file, or the names in a folder, to the disk: after a power cut each needs its own sync. Raises OSError."""
+    """Write a file, or the names in a folder, to the disk: a power cut may lose either without its sync. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -85,14 +85,14 @@ def sync(path: Path) -> None:
 
 
 def _draft_prefix(path: Path) -> str:
-    # What ignores `.env.*`, as git does here, ignores the draft of `.env` as well.
+    # A rule that ignores `.env.*`, such as git's here, then ignores the draft of `.env` as well.
     return f".{path.name.removeprefix('.')}."
 
 
 def _delete_left_drafts(path: Path, before: float) -> None:
     """Delete drafts of a file that nothing has written to since `before`: their processes were killed."""
     for draft in path.parent.glob(f"{glob.escape(_draft_prefix(path))}????????{_DRAFT}"):
-        # Another process deletes it, too, or it is another user's.
+        # Another process may delete the draft first, or it may belong to another user.
         with suppress(OSError):
             if draft.lstat().st_mtime < before:
                 draft.unlink()

@@ -1,6 +1,6 @@
 """Metrics: counters of processes, in files under DATA_DIR/metrics that are summed over all processes of a role.
 
-The files are those of prometheus_client's multiprocess mode. This module adds what that mode leaves open: unique file names,
+The files are those of prometheus_client's multiprocess mode. This module adds what that mode lacks: unique file names,
 since in containers every process may have the same id; allocated disk space, because a write to a mapped file on a full disk
 kills the process; and the counts of an ended process, which the next process of its role continues in the same files. If no
 process of a role runs, its counters begin at 0.
@@ -126,9 +126,9 @@ def _read_counters(folder: Path) -> list[Metric]:
 
 @contextmanager
 def _folder_lock(folder: Path, kind: int) -> Iterator[None]:
-    """Keep the set of files as it is: LOCK_SH to read it, LOCK_EX to change it. Raises BlockingIOError."""
+    """Lock the set of files: LOCK_SH to read it, LOCK_EX to change it. Raises BlockingIOError."""
     descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    # Asleep between two attempts, so that the other greenlets of a service go on.
+    # Sleep between two attempts, so that the other greenlets of a service can run.
     retrying = Retrying(
         retry=retry_if_exception_type(BlockingIOError),
         stop=stop_after_attempt(round(_LOCK_WITHIN_S / _LOCK_RETRY_S)),
@@ -149,7 +149,7 @@ def _make_folders(data_dir: Path, folder: Path) -> None:
 
 
 def _free_name(folder: Path) -> str:
-    """Return the name of an ended process, whose counts this one continues, or a new one; the caller holds the lock.
+    """Return the name of an ended process, whose counts this process continues, or a new name; the caller holds the lock.
 
     If no process runs, all counts are deleted first.
     """
@@ -166,7 +166,7 @@ def _free_name(folder: Path) -> str:
 
 
 def _has_ended(file: Path) -> bool:
-    """Return whether no process holds a file; the kernel releases it however the process ends."""
+    """Return whether no process holds the lock of a file; the kernel releases it however the process ends."""
     with file.open("r+b") as opened:
         return try_lock(opened)
 
@@ -196,7 +196,7 @@ def _is_readable(name: str) -> bool:
 
 
 def _hold(folder: Path, kind: str, name: str) -> None:
-    """Lock a file until this process ends, which shows others that it runs; a missing one is created with all its space."""
+    """Lock a file until this process ends, which shows that it runs; a missing file is created with all its space."""
     path = folder / f"{kind}_{name}.db"
     if not path.exists():
         beside = path.with_suffix(".new")

@@ -25,9 +25,9 @@ from schemas.version import VERSION
 #: Spans of about a kilobyte that are kept for an unavailable collector; newer ones replace the oldest.
 QUEUE: Final = 2048
 BATCH: Final = 512
-#: A batch is sent when it is full, and after so long.
+#: A batch is sent when it is full, and after this time.
 EVERY_MS: Final = 2000
-#: One batch, retries included; only the next batch waits for it.
+#: The timeout of one batch, retries included; only the next batch waits for it.
 TIMEOUT_S: Final = 3.0
 #: How long a stopping process waits for its last batch.
 STOP_WITHIN_S: Final = 2.0
@@ -81,7 +81,7 @@ class Recorder:
 
 
 class _LoggingExporter(SpanExporter):
-    """Passes batches on; logs, rarely, that they are not accepted."""
+    """Passes batches on; logs at most once a minute that they are not accepted."""
 
     def __init__(self, exporter: SpanExporter) -> None:
         self._exporter = exporter

@@ -8,7 +8,7 @@ from typing import Final
 
 #: How often a continuing outage is logged again.
 REMIND_S: Final = 60.0
-#: A dependency that serves some requests and fails others is still out; it is back after so long without a failure.
+#: A dependency that serves some requests and fails others is still out; it is back after this long without a failure.
 STABLE_FOR_S: Final = 5.0
 
 
@@ -40,8 +40,8 @@ class Outage:
             self._log.warning(self._gone, extra={"error": None if error is None else type(error).__name__})
 
     def record_success(self) -> None:
-        """Record a success just now."""
-        # Called after every piece of work, nearly always without an outage: without the lock.
+        """Record a success."""
+        # Called after every piece of work, nearly always without an outage, so the first check takes no lock.
         if self._failed_at is not None and self._has_ended() and self._back is not None:
             self._log.info(self._back)
 

@@ -1,7 +1,7 @@
 """Makes clients for every form of REDIS_URL, which fail soon and do not retry.
 
-Behind Sentinels a client asks them for the master whenever it opens a connection, so it finds the new master after a
-failover. Sentinels and server together may take as long as one server does otherwise.
+Behind Sentinels a client requests the master from them whenever it opens a connection, so it finds the new master after a
+failover. Sentinels and server together may take as long as a server alone.
 """
 
 from contextlib import suppress
@@ -19,7 +19,7 @@ from schemas.settings.redis_url import RedisUrl, parse_redis_url
 
 #: A request waits no longer than this for Redis, up or down.
 TIMEOUT_S: Final = 0.5
-#: The Sentinels' part of the time to connect, divided among them: one that hangs leaves time for the others.
+#: The Sentinels' part of the time to connect, divided among them: a Sentinel that hangs leaves time for the others.
 _SENTINELS_PART: Final = 0.5
 #: A failed command is not repeated. The client's name and version are read once, not by each connection, as is the default.
 _COMMON: Final[dict[str, Any]] = {"retry": Retry(NoBackoff(), 0), "driver_info": DriverInfo()}
@@ -41,20 +41,20 @@ def connect(url: str, timeout_s: float | None = TIMEOUT_S, most_connections: int
 
 
 class _Sentinels:
-    """Sentinels that are asked with the servers' password first, then without it.
+    """Sentinels that are queried with the servers' password first, then without it.
 
-    Commonly Redis has a password and its Sentinels have none; they refuse one then.
+    Commonly Redis has a password and its Sentinels have none; then they refuse the password.
     """
 
     def __init__(self, where: RedisUrl, timeout_s: float) -> None:
         asking: dict[str, Any] = {**_tls(where), **_timeouts(timeout_s, 1.0), **_COMMON}
-        # Two lists: redis-py moves who answered to the top of one, while other threads go through it.
+        # Two lists: redis-py moves the Sentinel that responded to the top of its list, while other threads iterate over it.
         self._asked = [Sentinel(where.places, sentinel_kwargs={**asking, **_credentials(where)})]
         if where.password is not None:
             self._asked.append(Sentinel(where.places, sentinel_kwargs=asking))
 
     def discover_master(self, service_name: str) -> tuple[str, int]:
-        """Return the master's host and port; this is what the pool calls before it connects. Raises a RedisError."""
+        """Return the master's host and port; the pool calls this before it connects. Raises a RedisError."""
         *first, last = self._asked
         for sentinels in first:
             with suppress(RedisConnectionError):

@@ -48,7 +48,7 @@ def sentry_client(dsn: str, release: str, environment: str) -> Client:
 
 
 class _LoggingTransport(HttpTransport):
-    """Logs, rarely, that reports are not accepted."""
+    """Logs at most once a minute that reports are not accepted."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         super().__init__(options)

@@ -1,4 +1,4 @@
-"""Keeps TLS secrets out of files: Python's ssl, urllib3 and what uses them write each session's keys to SSLKEYLOGFILE."""
+"""Keeps TLS secrets out of files: Python's ssl and urllib3 write the keys of each session to SSLKEYLOGFILE."""
 
 import os
 

@@ -26,8 +26,8 @@ def leave_out_if_unused(settings: Settings) -> None:
     That client imports OpenTelemetry wherever it is installed, 2 MB in each process.
     """
     if settings.otlp_endpoint is None and "redis" not in sys.modules:
-        # Python's own sign for a module that cannot be imported.
-        sys.modules["opentelemetry"] = None  # type: ignore[assignment]  # the annotation knows modules alone
+        # Python refuses to import a module whose entry is None.
+        sys.modules["opentelemetry"] = None  # type: ignore[assignment]  # the annotation allows only modules
 
 
 def configure(settings: Settings, role: str) -> None:
@@ -35,16 +35,16 @@ def configure(settings: Settings, role: str) -> None:
 
     Raises ModuleNotFoundError if the packages of the extra `tracing` are not installed.
     """
-    global _recorder  # noqa: PLW0603 - as logs: of one process, to one place
+    global _recorder  # noqa: PLW0603 - one per process, like the configuration of logs
     if settings.otlp_endpoint is None:
         return
-    from runtime.opentelemetry import Recorder  # noqa: PLC0415 - it needs packages that only the extra brings
+    from runtime.opentelemetry import Recorder  # noqa: PLC0415 - it needs packages that only the extra installs
 
     _recorder = Recorder(settings.otlp_endpoint, settings.deployment_mode, role)
 
 
 def close() -> None:
-    """Send the remaining spans, for a moment at most, and record nothing more."""
+    """Send the remaining spans within a short deadline, and record nothing more."""
     global _recorder
     recorder, _recorder = _recorder, None
     if recorder is not None:

@@ -29,7 +29,7 @@ JOB: Final = "worker.jobs.deliver_due"
 JOB_TIMEOUT_S: Final = 180
 
 _MARK: Final = "riskrelay:woken"
-#: Has an entry from a notification until a worker that waits has taken it.
+#: The list that has an entry from a notification until a worker that waits takes it.
 _NOTIFIED: Final = "riskrelay:notified"
 #: If the job is lost with the mark still set, `notify` works again after this long.
 _MARK_S: Final = 5
@@ -55,7 +55,7 @@ def connect(url: str, timeout_s: float | None = redis_client.TIMEOUT_S) -> Redis
 
 
 def queue(client: Redis) -> Queue:
-    """Return the RQ queue of wake-ups. JSON, because unpickling what lies in Redis would be running it."""
+    """Return the RQ queue of wake-ups. JSON, because unpickling data of Redis could run any code."""
     return Queue(QUEUE, connection=client, serializer=JSONSerializer, default_timeout=JOB_TIMEOUT_S)
 
 
@@ -99,7 +99,7 @@ class WakeUpQueue:
             self._outage.record_failure(error)
 
     def is_reachable(self) -> bool:
-        """Return whether Redis answers now."""
+        """Return whether Redis responds now."""
         try:
             return bool(self._client.ping())
         except RedisError:
@@ -107,7 +107,7 @@ class WakeUpQueue:
 
 
 class BackgroundWakeUps(WakeUpQueue):
-    """Notifies from a thread of its own: no request waits for Redis, and notifications of the same moment are one."""
+    """Notifies from a thread of its own: no request waits for Redis, and simultaneous notifications become one."""
 
     #: On few cores, queueing and fetching the job would take processor time from the delivery that has just begun.
     job_delay_s = 0.005
@@ -120,7 +120,7 @@ class BackgroundWakeUps(WakeUpQueue):
     def notify(self) -> bool:
         """Let the thread notify the workers; return whether it runs. An outage is logged."""
         self._requested.set()
-        # Not before the first notification: a process that forks keeps no thread.
+        # Start the thread at the first notification: threads do not survive a fork.
         if self._start.acquire(blocking=False):
             try:
                 threading.Thread(target=self._run, name="wake-ups", daemon=True).start()

@@ -26,7 +26,7 @@ DEADLINE_S: Final = 3.0
 MAX_BODY_BYTES: Final = 256 * 1024
 
 _OK: Final = 200
-#: An address that does not accept leaves as much time for the next one.
+#: The part of the deadline for connecting to an address: if it does not accept, as much time is left for the next one.
 _CONNECT_PART: Final = 0.5
 
 
@@ -64,7 +64,7 @@ def _exchange(url: str, tls: ssl.SSLContext, headers: dict[str, str], form: str 
         http.connect()
         http.sock.settimeout(DEADLINE_S)
         http.request("GET" if form is None else "POST", path, form, headers)
-        # A response without a length holds the socket; closing the connection alone would leave it open.
+        # A response without a length keeps the socket open; closing only the connection would not close it.
         with http.getresponse() as response:
             body = b""
             while time.monotonic() < until and len(body) <= MAX_BODY_BYTES and (piece := response.read1()):

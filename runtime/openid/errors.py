@@ -1,4 +1,4 @@
-"""Why a sign-in at an issuer fails. Apart from the issuer, whose packages take 7 MB and few installations need."""
+"""Why a sign-in at an issuer fails. Separate from `issuer`, whose packages take 7 MB and few installations need."""
 
 
 class SignInFailure(Exception):
@@ -10,7 +10,7 @@ class SignInFailure(Exception):
 
 
 class IssuerUnavailable(SignInFailure):
-    """The issuer did not answer as it must."""
+    """The issuer did not respond, or its response is not valid."""
 
 
 class TokenRefused(SignInFailure):

@@ -29,11 +29,11 @@ ALGORITHMS: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES25
 MAX_SUBJECT_LENGTH: Final = 255
 #: Clocks of two well-kept hosts differ by less.
 LEEWAY_S: Final = 60
-#: Issuers rotate keys within days or weeks; a key that was withdrawn counts no longer than this.
+#: Issuers rotate keys within days or weeks; a key that was withdrawn is accepted no longer than this.
 CACHED_S: Final = 3600.0
-#: A token with an unknown key is a reason to ask for new keys, but anybody can make one.
+#: How often a token with an unknown key may cause a request for new keys: anybody can make such a token.
 REFETCH_S: Final = 60.0
-#: While an issuer is down, each sign-in would wait for it.
+#: How long a failure is kept: while an issuer is down, each sign-in would otherwise wait for it.
 RETRY_S: Final = 10.0
 
 _DISCOVERY: Final = "/.well-known/openid-configuration"
@@ -50,7 +50,7 @@ class IssuerDescription:
     jwks_uri: str
     userinfo_endpoint: str | None
     end_session_endpoint: str | None
-    #: Whether its responses to the browser always name it (RFC 9207).
+    #: Whether the issuer's responses to the browser always name the issuer (RFC 9207).
     names_itself: bool
     #: Whether the client's secret goes into a header; else into the form.
     takes_basic: bool
@@ -84,7 +84,7 @@ class Issuer:
         form = {"grant_type": "authorization_code", "code": code, "redirect_uri": redirect_uri, "code_verifier": verifier}
         authorization = None
         if self._secret is not None and description.takes_basic:
-            # RFC 6749 encodes both before it joins them.
+            # RFC 6749: both are encoded before they are joined.
             pair = f"{quote_plus(self.client_id)}:{quote_plus(self._secret)}"
             authorization = f"Basic {base64.b64encode(pair.encode()).decode()}"
         else:
@@ -113,7 +113,7 @@ class Issuer:
         return dict(claims)
 
     def user_info(self, tokens: IssuedTokens, subject: str) -> Mapping[str, Any]:
-        """Return further claims of the same person; none where the issuer has no endpoint for them.
+        """Return further claims of the same person; none if the issuer has no endpoint for them.
 
         Raises IssuerUnavailable, TokenRefused for another person.
         """
@@ -138,7 +138,7 @@ class Issuer:
 
     def _fetch_description(self) -> IssuerDescription:
         found = fetch_json(self.url.removesuffix("/") + _DISCOVERY, self._tls)
-        # Exactly: another issuer's description would name another issuer's keys.
+        # The URLs must be equal: another issuer's description would name another issuer's keys.
         if found.get("issuer") != self.url:
             raise IssuerUnavailable("another_issuer")
         authorization, token, keys = (self._endpoint(found, name) for name in _ENDPOINTS)
@@ -190,7 +190,7 @@ class _Cached(Generic[_Fetched]):
         self._failed: tuple[str, float] | None = None
 
     def get(self, max_age_s: float) -> _Fetched:
-        """Return the value, fetched again if it is older. Raises IssuerUnavailable."""
+        """Return the value, fetched again if it is older than `max_age_s`. Raises IssuerUnavailable."""
         with self._lock:
             now = time.monotonic()
             if self._found is not None and now - self._found[1] < max_age_s:
