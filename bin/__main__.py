@@ -45,7 +45,7 @@ def _describe(refused: RiskRelayError) -> str:
 
 
 def _print_bug(_type: type[BaseException], error: BaseException, _trace: TracebackType | None) -> None:
-    """Print an unexpected error as the logs do, without its message: that may quote a row, and cron would mail it."""
+    """Print an unexpected error as the logs do, without its message: a message may quote a row, and cron would mail it."""
     from runtime.logs import quiet_trace  # noqa: PLC0415 - help is quick without it
 
     echo(quiet_trace(error), err=True)
@@ -53,7 +53,7 @@ def _print_bug(_type: type[BaseException], error: BaseException, _trace: Traceba
 
 
 def _kind(error: BaseException) -> str:
-    """Return the type of an error, and the system's text for its number, which quotes nothing and may hint at the fix."""
+    """Return the type of an error, and the system's text for its number, which quotes no data and may suggest the fix."""
     name = type(error).__name__
     # Subclasses of other modules have error numbers of their own, such as those of DNS and TLS.
     if isinstance(error, OSError) and error.errno and type(error).__module__ == "builtins":

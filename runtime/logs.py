@@ -157,7 +157,7 @@ class _StandardError(logging.StreamHandler[Any]):
             # Other threads may add lines after these meanwhile.
             lines = self._waiting[:]
             del self._waiting[: len(lines)]
-            # A failed write to standard error must not end a thread, and cannot be logged; the same is true of a nested write.
+            # A failed write to standard error must not end a thread, and cannot be logged; nor must a nested write end it.
             with suppress(OSError, ValueError, RuntimeError):
                 for chunk in _chunks(lines):
                     self.stream.write(chunk)

@@ -40,7 +40,7 @@ class ApiRefusal(Refused):
 
 
 class ApiRecord(dict[str, Any]):
-    """An object of the API, also one within another; a member that it lacks, or of another type, ends the command."""
+    """An object of the API, at any depth. A member that is missing, or of another type, ends the command."""
 
     def __getitem__(self, name: str) -> Any:
         value = super().__getitem__(name)
@@ -48,14 +48,14 @@ class ApiRecord(dict[str, Any]):
         return value
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return a member, or the default for one that is absent. Raises ApiRefusal for one of another type."""
+        """Return a member, or the default if it is absent. Raises ApiRefusal for a member of another type."""
         return super().get(name, default) if name not in self else self[name]
 
     def __missing__(self, name: str) -> Any:
         raise ApiRefusal(f"The response of the server lacks `{name}`; check --url, and that its version is not older.")
 
 
-#: The types of members that commands do more with than print them.
+#: The types of the members that commands not only print, but also use.
 _TYPES: Final[Mapping[str, type | UnionType]] = {
     **dict.fromkeys(("id", "project_id", "report_id", "user_id"), int | str | None),
     **dict.fromkeys(("status", "provider_key"), str),
@@ -87,7 +87,7 @@ class ApiClient:
         return self._record("PATCH", path, json=body, headers=_idempotency_key())
 
     def delete(self, path: str) -> None:
-        """Delete the record at a path; one that a retry does not find was deleted before. Raises ApiRefusal."""
+        """Delete the record at a path; a 404 to a retry means that an earlier attempt deleted it. Raises ApiRefusal."""
         try:
             content = self._send("DELETE", path)
         except ApiRefusal as refused:
@@ -106,7 +106,7 @@ class ApiClient:
             page = self.get(path, **query, limit=size, cursor=cursor)
             records = records_of(page)
             cursor = page["next_cursor"]
-            # A page that is not the last one is full.
+            # A page has at most `size` records; one that is not the last is never empty.
             if len(records) > size or (cursor is not None and not records):
                 break
             found += records
@@ -138,7 +138,7 @@ class ApiClient:
         raise self._refusal(response)
 
     def _refusal(self, response: requests.Response) -> ApiRefusal:
-        """Return the refusal in the words in which a command on the server prints it."""
+        """Return the refusal, with the text that a command on the server would print."""
         status, body = response.status_code, _parsed(response.content)
         if 300 <= status < 400:
             return ApiRefusal(
@@ -148,7 +148,7 @@ class ApiClient:
         if not isinstance(error, ApiRecord) or not isinstance(error.get("message"), str):
             return ApiRefusal(f"{self._host} responds {status}, and not as RiskRelay does; check --url.", status)
         about = "; ".join(field_problems(body))
-        # One line, whatever a server sends.
+        # Print one line, even if a server sends several.
         text = " ".join((f"{error['message']}: {about}" if about else error["message"]).split())
         if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
             text += f" (request {error.get('request_id')})"
@@ -159,7 +159,7 @@ class ApiClient:
 
 
 def path_to(template: str, **ids: Any) -> str:
-    """Return a path with ids of the command line in it, each as one segment."""
+    """Return a path with ids from the command line, each quoted as one segment."""
     return template.format(**{name: quote(str(value), safe="") or "-" for name, value in ids.items()})
 
 
@@ -168,7 +168,7 @@ def _idempotency_key() -> dict[str, str]:
 
 
 def _parsed(content: bytes) -> ApiRecord:
-    """Return the JSON object, or an empty one for anything else, also for text that has no encoding."""
+    """Return the JSON object, or an empty one for anything else, and for text that UTF-8 cannot encode."""
     try:
         body = json.loads(content, object_hook=ApiRecord)
         json.dumps(body, ensure_ascii=False).encode()

@@ -16,18 +16,18 @@ from urllib3.exceptions import HTTPError
 from bin.checks.machine import is_loopback
 from runtime.deadline import within
 
-#: To connect, and to read a response; the service takes a second for a full page on a small machine.
+#: Timeouts to connect and to read a response; the service takes a second for a full page on a small machine.
 TIMEOUTS_S: Final = (10.0, 60.0)
 #: More than a page of 200 exports of maximum size.
 MAX_RESPONSE_BYTES: Final = 64 * 1024**2
-#: Before each retry. Half a minute covers a restart of the service; after a longer outage, run the command again.
+#: Pauses before each retry. Half a minute covers a restart of the service; after a longer outage, run the command again.
 PAUSES_S: Final = (1.0, 2.0, 4.0, 8.0, 15.0)
 #: A limit of requests per minute never needs a longer pause than a minute.
 MAX_RETRY_AFTER_S: Final = 90.0
 
-#: Bodies are read as they are sent: a compressed one could be a thousand times larger.
+#: Bodies are not compressed: a decompressed body could be a thousand times larger than the bytes received.
 _HEADERS: Final = {"Accept": "application/json", "Accept-Encoding": "identity"}
-#: Retried. A request with the key of a running request gets 409 with Retry-After, which is retried, too.
+#: Statuses that are retried. A request with the key of a running request gets 409 with Retry-After, which is retried, too.
 _TRANSIENT: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 _IN_PROGRESS: Final = "IDEMPOTENCY_IN_PROGRESS"
 _UNTRUSTED: Final = "its certificate is not trusted"
@@ -35,7 +35,7 @@ _PIECE_BYTES: Final = 1024**2
 
 
 class TransientFailure(Exception):
-    """A failure that the same request may not have later; `response` is what caused it, unless there was none."""
+    """A failure that a later retry may not have; `response` is the response that caused it, None without a response."""
 
     def __init__(self, cause: str, response: requests.Response | None = None) -> None:
         super().__init__(cause)
@@ -43,7 +43,7 @@ class TransientFailure(Exception):
 
 
 class CannotSend(Exception):
-    """A request that would fail again; the message is the cause."""
+    """A failure that every retry would have; the message is the cause."""
 
 
 class RetryingSession:
@@ -62,7 +62,7 @@ class RetryingSession:
 
     @property
     def attempts(self) -> int:
-        """How often the last request was sent."""
+        """How many times the last request was sent."""
         return int(self._retrying.statistics["attempt_number"])
 
     def send(self, method: str, path: str, **options: Any) -> requests.Response:
@@ -123,7 +123,7 @@ def field_problems(body: Mapping[str, Any]) -> list[str]:
 
 
 def _retrying(pauses_s: Iterable[float]) -> Retrying:
-    """Return the loop that retries after TransientFailure: after its Retry-After, else after the next of the pauses."""
+    """Return the loop that retries a TransientFailure: after its Retry-After, else after the next of the pauses."""
     pauses = [wait_fixed(pause_s) for pause_s in pauses_s]
     pause = wait_chain(*pauses)
 
@@ -140,7 +140,7 @@ def _retrying(pauses_s: Iterable[float]) -> Retrying:
 def _session_to(url: str) -> requests.Session:
     """Return a session for a RiskRelay, which sends no credentials of this machine."""
     session = requests.Session()
-    # A proxy of the environment is for other hosts: it cannot reach a service on this machine.
+    # Ignore a proxy of the environment for this machine's service: the proxy cannot reach it.
     session.trust_env = not is_loopback(urlsplit(url).hostname or "")
     # Without this, requests would add a login from a .netrc on this machine.
     session.auth = _no_auth
@@ -156,10 +156,10 @@ def _read(session: requests.Session, method: str, url: str, **options: Any) -> r
     options |= {"timeout": TIMEOUTS_S, "allow_redirects": False, "stream": True}
     with session.request(method, url, **options) as response:
         received = bytearray()
-        # The last read is empty, or says that the response is not complete.
+        # The last read is empty, or raises an error if the response is incomplete.
         while len(received) <= MAX_RESPONSE_BYTES and (piece := response.raw.read(_PIECE_BYTES, decode_content=False)):
             received += piece
-    # As if it had been read at once.
+    # Store the body where requests stores a body that it has read itself.
     response._content = bytes(received)
     return response
 

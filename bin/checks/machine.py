@@ -22,14 +22,14 @@ from storage.db.disk_space import LOW_BYTES, free_bytes
 from storage.maintenance.backup import PART
 from storage.secrets.vault import installation_ids
 
-#: As in setup.cfg.
+#: The same version as in setup.cfg.
 OLDEST_PYTHON: Final = (3, 11)
 #: A local service responds in milliseconds, a distant one in half a second.
 ANSWER_WITHIN_S: Final = 2.0
-#: The first is what a busy installation writes in a day; below the second, SQLite is about to refuse writes.
+#: A busy installation writes the first number of bytes in a day; below the second, SQLite is about to refuse writes.
 LITTLE_DISK_BYTES: Final = 1024**3
 NO_DISK_BYTES: Final = LOW_BYTES
-#: A daily backup that was missed once.
+#: The age of the newest backup if a daily backup was missed once.
 BACKUP_WITHIN: Final = timedelta(days=2)
 #: Files beside backups: the redactions file, which cron and the systemd units write every hour, and incomplete backups.
 _NO_BACKUPS: Final = frozenset({".redactions", PART})
@@ -127,14 +127,14 @@ def base_url(settings: Settings) -> Iterator[CheckResult]:
 
 
 def backups(settings: Settings, now: datetime) -> Iterator[CheckResult]:
-    """Check the age of the newest backup in DATA_DIR/backups, if there is one; the database knows of others."""
+    """Check the age of the newest backup in DATA_DIR/backups, if there is one; the database records backups elsewhere."""
     made_at = newest_backup(settings)
     if made_at is not None:
         yield check_backup(settings, made_at, f"The newest backup in {_backup_folder(settings)} is from", now)
 
 
 def newest_backup(settings: Settings) -> datetime | None:
-    """Return the time of the newest backup in DATA_DIR/backups; None without any."""
+    """Return the time of the newest backup in DATA_DIR/backups; None without a backup."""
     folder = _backup_folder(settings)
     files = folder.iterdir() if folder.is_dir() else ()
     times = [path.stat().st_mtime for path in files if path.is_file() and path.suffix not in _NO_BACKUPS]
@@ -167,7 +167,7 @@ def is_loopback(host: str) -> bool:
 def health_problem(url: str, within_s: float = ANSWER_WITHIN_S, ours: Collection[str] = ()) -> str | None:
     """Request a service's health; return what is wrong with the response, or None if it is healthy.
 
-    ANOTHER_INSTALLATION if the response names an installation that is not one of `ours`.
+    Returns ANOTHER_INSTALLATION if the response names an installation that is not one of `ours`.
     """
     late = f"no response within {within_s:g} s"
     try:
@@ -185,7 +185,7 @@ def health_problem(url: str, within_s: float = ANSWER_WITHIN_S, ours: Collection
         return "the response is not RiskRelay's"
     if not isinstance(health, dict) or health.get("status") != "ok":
         return "the response is not RiskRelay's"
-    # A service without keys, or of an older version, names none.
+    # A service without keys, or of an older version, names no installation.
     installation = health.get("installation")
     return None if installation is None or not ours or installation in ours else ANOTHER_INSTALLATION
 

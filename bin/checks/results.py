@@ -24,7 +24,7 @@ class CheckResult:
     fix: str | None = None
 
     def record(self) -> dict[str, Any]:
-        """Return it as JSON."""
+        """Return the result as JSON."""
         return {"name": self.name, "status": self.level.value, "message": self.message, "fix": self.fix}
 
 

@@ -32,7 +32,7 @@ from storage.targets import targets as target_rows
 
 #: Enough to check a file of some gigabytes; a larger one is checked in part.
 INTEGRITY_CHECK_S: Final = 5.0
-#: SQLite checkpoints its log at 4 MiB; one this long is held by a reader that never ends.
+#: SQLite checkpoints its log at 4 MiB; a reader that never ends holds a log that is this long.
 LONG_LOG_BYTES: Final = 256 * 1024**2
 #: Signatures and leases tolerate some seconds; a receiver rejects timestamps five minutes off.
 SKEW_S: Final = 2.0
@@ -117,7 +117,7 @@ def database_clock() -> Iterator[CheckResult]:
 
 
 def timeouts() -> Iterator[CheckResult]:
-    """Check that sessions have the time-outs that RiskRelay sets; PgBouncer passes on none of them."""
+    """Check that sessions have the timeouts that RiskRelay sets; PgBouncer does not pass them on."""
     missing = store_health.missing_timeouts()
     if missing:
         fix = "set it for the user of DATABASE_URL, as docs/scaling.md says"
@@ -163,17 +163,17 @@ def targets(settings: Settings, figures: MetricsSnapshot) -> Iterator[CheckResul
     )
     one = "bin/riskrelay target resume ID"
     if restored:
-        # Of targets that a person has paused, nobody may resume all for the sake of the others.
+        # With `--all`, targets that a person has paused would be resumed, too.
         fix = f"{one} for each: --all would resume those paused manually" if by_hand else f"{one}, or --all"
         yield warning("targets", f"{restored} paused since a backup was restored.", f"see docs/backup.md, then: {fix}")
     if by_hand:
-        yield warning("targets", f"{by_hand} paused manually.", f"{one}, if nothing speaks against it any more")
+        yield warning("targets", f"{by_hand} paused manually.", f"{one}, once the reason for the pause is gone")
     if blocked:
         fix = "fix the status_reason of bin/riskrelay target list, then: bin/riskrelay target resume ID"
         yield warning("targets", f"{blocked} blocked: the address policy, the tracker or the account forbids them.", fix)
     if inactive:
         in_cloud = settings.deployment_mode is DeploymentMode.CLOUD
-        # There, the default secret serves the operator's account alone.
+        # In the cloud mode, the default secret signs only for the operator's account.
         fix = "OPERATOR_ACCOUNT_ID, for that account's webhooks," if in_cloud else "WEBHOOK_SECRET, for webhooks,"
         fix = f"bin/riskrelay secret set target ID, or set {fix} and restart"
         yield warning("targets", f"{inactive} inactive: a webhook has no signing secret, or a tracker no token.", fix)
@@ -289,7 +289,7 @@ def _secret_problems(settings: Settings) -> Iterator[CheckResult]:
     if settings.webhook_secret is None:
         message = "WEBHOOK_SECRET is not set: targets without their own secret are inactive."
         yield warning("secrets", message, "set it, or set one per target: bin/riskrelay secret set target ID")
-    # Those of the environment; the others are encrypted, with their length, and were checked when they were set.
+    # Only secrets of the environment: the others are encrypted and were checked when they were set.
     for name, secret in shared_secrets(settings).items():
         if len(secret.encode()) < RECOMMENDED_SECRET_BYTES:
             message = f"{name} is shorter than {RECOMMENDED_SECRET_BYTES} bytes."
@@ -305,7 +305,7 @@ def _secret_problems(settings: Settings) -> Iterator[CheckResult]:
 
 def _no_redis(settings: Settings, why: str) -> CheckResult:
     if why == "ResponseError":
-        # It runs, and refuses every write, mostly because it cannot write its file.
+        # Redis runs but refuses every write, usually because it cannot write its file.
         level = Level.WARNING if settings.redis_embedded else Level.FAILURE
         return CheckResult("Redis", level, "Redis refuses commands.", "free space on its disk; its log says why")
     if settings.redis_embedded:

@@ -3,8 +3,8 @@
 The new text is written to a temporary file with mode 0600, which replaces `.env` once it is on the disk: an interruption
 leaves either the old or the new file.
 
-A new first key is refused if its line cannot be parsed, and if the file is not the source of the keys in use: a key added
-there would have no effect.
+A new first key is refused if the line of the keys cannot be parsed, and if the file is not the source of the keys in use: a
+key added there would have no effect.
 """
 
 import base64
@@ -25,7 +25,7 @@ _LINE: Final = re.compile(
 
 
 def by_hand(where: str) -> str:
-    """Return the steps to add a key where this command cannot write it."""
+    """Return the steps to add a key by hand, for keys that this command cannot write."""
     return (
         f"ENCRYPTION_KEYS {where}. Add a new key and a comma in front of it there (`openssl rand -base64 32` prints one), "
         "restart service and workers, then run: bin/riskrelay rotate-keys"
@@ -46,7 +46,7 @@ def put_in_front(env_file: Path, key: bytes, in_use: Sequence[bytes]) -> None:
 
 
 def set_line(env_file: Path, name: str, value: str) -> None:
-    """Replace the value of a setting that has a line in `env_file`, or add the line. Raises OSError."""
+    """Replace the value of a setting in `env_file`, or add a line for it. Raises OSError."""
     path = env_file.resolve()
     text = path.read_text(encoding="utf-8")
     line = re.compile(rf"^([ \t]*(?:export[ \t]+)?{name}[ \t]*=).*$", re.MULTILINE)

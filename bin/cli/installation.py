@@ -33,7 +33,7 @@ from storage.db.schema_version import UnsuitableDatabase
 
 _log: Final = logging.getLogger(__name__)
 
-#: What RiskRelay and its senders or receivers both know.
+#: The secrets that RiskRelay shares with its senders or receivers.
 SHARED_SECRETS: Final = ("SCANNER_SHARED_SECRET", "EMAIL_WEBHOOK_SECRET", "STOREFRONT_WEBHOOK_SECRET", "WEBHOOK_SECRET")
 
 
@@ -48,7 +48,7 @@ class WrongSettings(click.ClickException):
 
 
 def checked_settings(env_file: Path | None = None) -> Settings:
-    """Return the settings, before anything is logged. Raises WrongSettings with every mistake in one report."""
+    """Return the settings; call it before anything is logged. Raises WrongSettings with every mistake in one report."""
     logs.quote_nothing()
     try:
         return load_settings(env_file)
@@ -133,7 +133,7 @@ def make_data_dir(settings: Settings) -> None:
 
 
 def require_migrated() -> None:
-    """Raise Refused if migrations are pending, or if this version does not know one that has run."""
+    """Raise Refused if migrations are pending, or if a migration has run that this version does not have."""
     if require_fit():
         raise Refused("The database is not migrated; run: bin/riskrelay migrate")
 

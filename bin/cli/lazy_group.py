@@ -14,10 +14,10 @@ from click.shell_completion import CompletionItem
 from bin.cli.option_types import TEXT
 from bin.command_table import DEFAULTS, commands_of
 
-#: The module of commands against a remote installation. Imported by its name: it is above this one, and other commands are
-#: quick without it.
+#: The module of commands against a remote installation. Imported by its name, because its layer is above this module, and
+#: because other commands are quick without it.
 REMOTE: Final = "bin.remote.dispatch"
-#: Where commands are that have no module of their name in `bin.commands`: in one of a noun, or in a package.
+#: The modules of commands that have no module of their own name in `bin.commands`.
 _MODULES: Final = {
     **dict.fromkeys(("account", "user", "grant"), "accounts"),
     **dict.fromkeys(("project", "scan-run", "report"), "projects"),
@@ -27,12 +27,12 @@ _MODULES: Final = {
     **{name: f"upkeep.{name}" for name in ("backup", "restore", "prune", "rotate-keys")},
     **{name: f"tools.{name}" for name in ("listen", "trigger", "import-scan", "demo", "completion")},
 }
-#: What other tools call a command.
+#: Names of commands in other tools, with our names for them.
 _SYNONYMS: Final = {"delete": ("remove", "revoke"), "create": ("add",), "add": ("create",), "status": ("doctor",)}
 
 
 class LazyGroup(click.Group):
-    """Lists the commands of the group that the words `within` name; each is imported from the module of its first word."""
+    """Lists the commands of the group that the words `within` name; imports each from the module of its first word."""
 
     def __init__(self, *args: Any, within: tuple[str, ...] = (), **attributes: Any) -> None:
         super().__init__(*args, **attributes)
@@ -41,13 +41,13 @@ class LazyGroup(click.Group):
         self._default = DEFAULTS.get(" ".join(within))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments; options that begin them, but for help, are those of the default command."""
+        """Parse the arguments; if they begin with an option other than help, they belong to the default command."""
         if self._default and args and args[0].startswith("--") and args[0] not in ctx.help_option_names:
             args = [self._default, *args]
         return super().parse_args(ctx, args)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that `args` begin with; the error about an unknown one names those that are alike."""
+        """Return the command that `args` begin with; the error about an unknown command names similar commands."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as unknown:
@@ -86,7 +86,7 @@ class LazyGroup(click.Group):
 def load(path: tuple[str, ...]) -> click.Command:
     """Import and return the command at `path`, such as `("secret", "set", "target")`; its texts must be UTF-8."""
     if path[0] != "completion":
-        # That one is quick: it needs no settings.
+        # `completion` is quick: it needs no settings.
         _leave_out_unused_packages()
     module = importlib.import_module(f"bin.commands.{_MODULES.get(path[0], path[0])}".replace("-", "_"))
     command: click.Command = getattr(module, path[0].replace("-", "_"))
@@ -100,7 +100,7 @@ def load(path: tuple[str, ...]) -> click.Command:
 
 
 def _move_below_options(command: click.Command) -> None:
-    """Show the examples and the exit codes at the end of a docstring below the options; their lists keep their lines."""
+    """Move the examples and exit codes from the end of a docstring below the options; lists keep their line breaks."""
     paragraphs = inspect.cleandoc(command.help or "").split("\n\n")
     below = [each for each in paragraphs if each.startswith(("Example", "Exit codes:"))]
     if below:
@@ -110,9 +110,9 @@ def _move_below_options(command: click.Command) -> None:
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Import without garbage collections, and leave what is imported out of later ones, such as that at the process's end.
+    """Import without garbage collections, and exclude the imported objects from later ones, as at the process's end.
 
-    It is never garbage; looking through it takes a fifth to a quarter of a short command.
+    Imported objects are never garbage; checking them takes a fifth to a quarter of a short command.
     """
     gc.disable()
     try:
@@ -123,7 +123,7 @@ def _uncollected() -> Iterator[None]:
 
 
 def _leave_out_unused_packages() -> None:
-    """Keep packages that the settings have no use for out of this process: their imports take a fifth of a short command."""
+    """Prevent imports of packages that the settings do not need: they take a fifth of the time of a short command."""
     from runtime import tracing  # noqa: PLC0415 - help is quick without it
     from schemas.settings.definitions import InvalidSettings, load_settings  # noqa: PLC0415 - as above
     from storage.db.drivers.unused_driver import leave_out_postgresql  # noqa: PLC0415 - as above
@@ -131,7 +131,7 @@ def _leave_out_unused_packages() -> None:
     try:
         settings = load_settings()
     except InvalidSettings:
-        # The command reports it, unless it needs no settings.
+        # The command reports the invalid settings, unless it needs none.
         return
     leave_out_postgresql(settings.database_url)
     tracing.leave_out_if_unused(settings)

@@ -1,4 +1,4 @@
-"""Types of options: text, numbers that the database can hold, so that a typing error is refused, and lists with commas."""
+"""Types of options: text, numbers that fit into the database, so that a typing error is refused, and lists with commas."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, Final
@@ -8,7 +8,7 @@ from click.types import StringParamType
 
 from bin.cli.records import Command
 
-#: Auto-increment ids: four bytes in PostgreSQL, more than any installation needs.
+#: An auto-increment id: four bytes in PostgreSQL, more than any installation needs.
 ROW_ID: Final = click.IntRange(1, 2**31 - 1)
 #: A maximum; SQLite integers have eight bytes.
 LIMIT: Final = click.IntRange(1, 2**63 - 1)
@@ -17,7 +17,7 @@ DAYS: Final = click.IntRange(1, 36_500)
 
 
 class _Utf8Text(StringParamType):
-    """Text that is UTF-8: neither a database nor a response could hold the bytes that Python has in place of it."""
+    """Text that is UTF-8: the characters that Python uses for other bytes fit neither into a database nor a response."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return the text; other bytes are wrong usage."""
@@ -41,24 +41,24 @@ class ValueList(click.ParamType[tuple[Any, ...]]):
         self.name = each.name
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Any, ...]:
-        """Convert every value; the first that is invalid is reported as the type of one reports it."""
+        """Convert every value; the type of a single value reports the first invalid one."""
         if isinstance(value, tuple):
             return value
         parts = [part.strip() for part in str(value).split(",")]
         if "" in parts:
-            # Such as that of an unset variable; of a filter, it would not be about what was meant.
+            # An empty value may come from an unset shell variable; a filter with it would match other records than meant.
             self.fail("A value is empty.", param, ctx)
         return tuple(self._each.convert(part, param, ctx) for part in parts)
 
 
 def require_one(usage: str, *given: object) -> None:
-    """Raise UsageError unless exactly one of these options was given: None and False are not."""
+    """Raise UsageError unless exactly one of these options was given; None and False count as not given."""
     if sum(each is not None and each is not False for each in given) != 1:
         raise click.UsageError(usage)
 
 
 class Parsed(click.ParamType[Any]):
-    """Text that a function reads; one for which it returns None is wrong usage, with the `fix` as the message."""
+    """Text that a function parses; if it returns None, the text is wrong usage, with `fix` as the message."""
 
     name = "text"
 
@@ -67,7 +67,7 @@ class Parsed(click.ParamType[Any]):
         self._fix = fix
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the value that the function reads."""
+        """Return the value that the function returns for the text."""
         found = self._read(TEXT.convert(value, param, ctx))
         return self.fail(self._fix, param, ctx) if found is None else found
 
@@ -84,5 +84,5 @@ def options(*each: Callable[[Command], Command]) -> Callable[[Command], Command]
 
 
 def several_of(words: Iterable[str]) -> ValueList:
-    """Return the type of a choice of words; an error names all of them."""
+    """Return the type of a list of these words; an error names all of them."""
     return ValueList(click.Choice([*map(str, words)]))

@@ -1,6 +1,7 @@
 """Prints text: commands print with `echo` only, so that no third-party text reaches a terminal unescaped.
 
-A command whose output cannot be written fails; a pipe whose reader has left ends it without a message, as `head` expects.
+A command fails if its output cannot be written; a pipe that its reader has closed ends it without a message, as `head`
+expects.
 """
 
 import errno
@@ -36,7 +37,7 @@ def echo(text: str = "", *, err: bool = False, nl: bool = True) -> None:
 def echo_styled(text: str) -> None:
     """Print text, on a terminal with styles unless NO_COLOR is set. Raises Refused.
 
-    The caller passes every part that is not its own through `printable`.
+    The caller must pass third-party text through `printable`.
     """
     with _written():
         click.echo(text, color=False if os.environ.get("NO_COLOR") else None)
@@ -53,19 +54,19 @@ def _written() -> Iterator[None]:
     """Raise Refused if standard output is closed, or cannot be written."""
     try:
         if sys.stdout is None:
-            # Closed before the start; click would print nothing and succeed.
+            # Standard output was closed before the start; click would print nothing and succeed.
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         yield
     except BrokenPipeError:
         raise
     except OSError as failed:
-        # At its exit, Python would write what is left once more, and fail with a second message.
+        # At its exit, Python would write the rest once more, and fail with a second message.
         sys.stdout = None
         raise Refused(f"Standard output cannot be written: {failed.strerror}.") from None
 
 
 def escape_unencodable() -> None:
-    """Let characters that the encoding of the output lacks become escapes: a locale fails no command."""
+    """Print characters that the encoding of the output lacks as escapes, so that no command fails because of its locale."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")

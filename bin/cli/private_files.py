@@ -1,4 +1,4 @@
-"""Writes what a command prints to a file that only its owner can read, or to standard output."""
+"""Writes the output of a command to a file that only its owner can read, or to standard output."""
 
 import sys
 from collections.abc import Iterable

@@ -11,7 +11,7 @@ from schemas.base.ticket_event_types import ALL_EVENTS
 from schemas.targets.providers import PROVIDERS, setting_from
 from schemas.targets.webhook_options import BodyFormat, Signature
 
-#: The value of `--event` that asks for none.
+#: The value of `--event` for no events.
 NO_EVENTS: Final = "none"
 
 
@@ -54,9 +54,9 @@ def webhook_members(events: Sequence[str], **named: str | None) -> dict[str, Any
 def settings_from(
     provider_key: str, settings: Sequence[str], labels: Sequence[str], before: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return the settings that the options name, over those `before`; an empty value removes one.
+    """Return the settings `before`, changed by the options; an empty value removes a setting.
 
-    Raises UsageError, with the names that the provider has.
+    Raises UsageError, with the names of the provider's settings.
     """
     named: dict[str, list[str]] = {"labels": list(labels)} if labels else {}
     for each in settings:
@@ -78,7 +78,7 @@ def settings_from(
             allowed = f"it has {', '.join(properties)}" if properties else "it has none"
             raise click.UsageError(f"{provider_key} has no setting `{outer}`; {allowed}.")
         if dot:
-            # The settings before may come from another host, which can send anything.
+            # `before` may come from another host, which can send any value.
             parts = found.get(outer)
             found[outer] = {**(parts if isinstance(parts, Mapping) else {}), part: texts[-1]}
         else:

@@ -1,4 +1,4 @@
-"""Prints records: aligned text, or one JSON document with --json. Also what commands that do so have in common."""
+"""Prints records: aligned text, or one JSON document with --json. Also the code that commands with such output share."""
 
 import json
 import sys
@@ -14,7 +14,7 @@ Record = Mapping[str, Any]
 Command = TypeVar("Command", bound=Callable[..., Any])
 Entry = TypeVar("Entry")
 
-#: Rows of a table without `--limit`: a screenful.
+#: Rows of a table without `--limit`: about one screen.
 SHOWN: Final = 50
 _PAGE: Final = 500
 
@@ -49,7 +49,7 @@ def shown_of(limit: int | None, as_json: bool, is_all: bool = False) -> int | No
 def all_pages(read: Callable[[int, Any], Sequence[Entry]], id_of: Callable[[Entry], Any]) -> Iterator[Entry]:
     """Yield every entry of a list that is read page by page.
 
-    `read` takes the maximum number of entries and the id of the last entry of the page before, which is None at first.
+    `read` takes the maximum number of entries and the id of the last entry of the previous page, None for the first page.
     """
     last_id = None
     while page := read(_PAGE, last_id):
@@ -63,7 +63,7 @@ def json_option(command: Command) -> Command:
 
 
 def print_record(record: Record, as_json: bool) -> None:
-    """Print one record: a line for each field, also of the objects in it, as `ticket.title`, and for each line of a text."""
+    """Print one record: a line for each field, each field of its objects (as `ticket.title`), and each line of a text."""
     if as_json:
         _print_json(record)
         return
@@ -77,7 +77,7 @@ def print_record(record: Record, as_json: bool) -> None:
 
 
 def _flat(record: Record) -> Iterator[tuple[str, Any]]:
-    """Yield the fields of a record and of the objects in it; objects in those stay whole: senders name their fields."""
+    """Yield the fields of a record and of its objects; deeper objects stay whole, because senders name their fields."""
     for name, value in record.items():
         if isinstance(value, dict) and value:
             yield from ((printable(f"{name}.{inner}"), each) for inner, each in value.items())
@@ -86,7 +86,7 @@ def _flat(record: Record) -> Iterator[tuple[str, Any]]:
 
 
 def _print_json(document: Any) -> None:
-    # JSON is UTF-8: in another encoding, only ASCII is read by every reader, and what it lacks would get Python's escapes.
+    # JSON is UTF-8. In another encoding, use only ASCII: other characters could be misread, or become Python's escapes.
     encoding = getattr(sys.stdout, "encoding", None) or ""
     echo(json.dumps(document, ensure_ascii=encoding.lower().replace("-", "") != "utf8"))
 

@@ -23,7 +23,7 @@ class FieldText(click.ParamType[str]):
         self._field = cast(Text, form().fields[field])
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the text; one that the field refuses is wrong usage."""
+        """Return the text; a text that the field refuses is wrong usage."""
         text = TEXT.convert(value, param, ctx)
         try:
             self._field.deserialize(text)
@@ -47,7 +47,7 @@ def read_limited(file: BinaryIO, max_bytes: int) -> bytes:
 
 
 def parse_strictly(text: bytes) -> Any:
-    """Parse JSON: a shell can pass text that no response can carry. Raises Refused."""
+    """Parse JSON strictly: a shell can pass text that a response could not contain. Raises Refused."""
     try:
         return parse(text)
     except MalformedJson as malformed:
@@ -55,7 +55,7 @@ def parse_strictly(text: bytes) -> Any:
 
 
 def parse_lines(file: BinaryIO) -> Iterator[Any]:
-    """Yield the values of JSON Lines. Raises Refused for a line that is no JSON."""
+    """Yield the values of JSON Lines. Raises Refused for a line that is not JSON."""
     for number, line in enumerate(file, 1):
         try:
             yield parse(line)

@@ -28,7 +28,7 @@ def read_secret(prompt: str = "Secret", fix: str = f"; {HOW_TO_GENERATE}") -> st
 
 
 def read_line(prompt: str) -> str:
-    """Read one line as it is, without its newline."""
+    """Read one line without checks, and without its newline."""
     return _read(prompt).removesuffix("\n").removesuffix("\r")
 
 

@@ -9,12 +9,12 @@ import click
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Return whether a standard stream is a terminal; Python has None for one that was closed before the start."""
+    """Return whether a standard stream is a terminal; it is None if it was closed before the start."""
     return stream is not None and stream.isatty()
 
 
 def replace_closed_input() -> None:
-    """Read from an empty file if standard input was closed before the start: Python has None for it, which nothing reads."""
+    """Replace standard input by an empty file if it was closed before the start: `sys.stdin` is None then."""
     if sys.stdin is None:
         sys.stdin = Path(os.devnull).open()  # noqa: SIM115 - open until the process ends
 
