@@ -1,4 +1,4 @@
-"""Every command of `bin/riskrelay` with its summary, in the order of an installation's life.
+"""Every command of `bin/riskrelay` with its summary, in the order in which an installation needs them.
 
 `--help` prints this table: importing all commands would take most of a second. A test compares it with the commands.
 """
@@ -116,7 +116,7 @@ COMMAND_TABLE: Final = {
     ),
 }
 
-#: The command of a group that options alone mean.
+#: The default command of a group, which runs if its name is left out.
 DEFAULTS: Final = {"report": "write"}
 
 

@@ -1,4 +1,4 @@
-"""`account`, `user` and `grant`: the owners of projects, targets and exports, their users, and what these may manage."""
+"""`account`, `user` and `grant`: the owners of projects, targets and exports, their users, and the rights of users."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -72,7 +72,7 @@ def list_accounts(as_json: bool) -> None:
 
 
 def _stored(usage: Sequence[Usage], as_json: bool) -> dict[str, object]:
-    """Return the usage of each limit by an account: numbers in JSON, `3 of 1000` in a table."""
+    """Return how much of each limit an account uses: numbers for JSON, `3 of 1000` for a table."""
     return {
         STORED[each.limited]: {"used": each.used, "limit": each.limit} if as_json else f"{each.used} of {each.limit}"
         for each in usage

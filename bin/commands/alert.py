@@ -24,7 +24,7 @@ from worker.composition import compose_client
 _ALERTS: Final = RecordTable(
     ("id", "state", "alert", "first_at", "last_at", "count", "acknowledged_at"), "There are no alerts."
 )
-#: Alerts that are over, beside the open ones, in a table.
+#: How many recovered alerts a table shows besides the open ones.
 _RECOVERED_SHOWN: Final = 100
 
 

@@ -36,7 +36,7 @@ _ANCHOR: Final = re.compile(r"([1-9][0-9]{0,17}):([0-9a-f]{64})")
 
 
 def _anchors(_context: click.Context, _option: click.Parameter, texts: tuple[str, ...]) -> dict[int, str]:
-    """Read `--anchor`."""
+    """Parse the values of `--anchor`."""
     found = [_ANCHOR.fullmatch(text) for text in texts]
     anchors = {Anchor(int(each[1]), each[2]) for each in found if each}
     if None in found or len(dict(anchors)) < len(anchors):
@@ -144,7 +144,7 @@ def verify(file: BinaryIO | None, anchors: Mapping[int, str], as_json: bool) -> 
 
 @contextmanager
 def _whole_chain() -> Iterator[None]:
-    """Raise Refused where the chain is broken."""
+    """Raise Refused if the chain is broken."""
     try:
         yield
     except BrokenChain as broken:

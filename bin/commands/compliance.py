@@ -1,7 +1,7 @@
 """`compliance`: process and list the requests of storefront compliance webhooks.
 
-`run` is for cron on hosts without a worker daemon. It is safe beside one: each request has one lease holder. If killed,
-its lease expires within seconds and the next run continues.
+`run` is for cron on hosts without a worker daemon. It may run beside a daemon: each request has one lease holder. If it is
+killed, its lease expires within seconds and the next run continues.
 """
 
 from pathlib import Path
@@ -28,7 +28,7 @@ REQUESTS: Final = RecordTable(
     ("id", "topic", "shop_domain", "status", "result", "due_at", "overdue", "attempts", "last_error"),
     "There are no compliance requests.",
 )
-#: Tickets at targets that `show` names.
+#: The most tickets at targets that `show` lists.
 MAX_RECIPIENTS: Final = 1_000
 
 
@@ -126,7 +126,7 @@ def export(file: Path | None) -> None:
                 echo(line, nl=False)
             return
         try:
-            # As `backup` does: this may be the first file there.
+            # Create the folder, as `backup` does: this may be its first file.
             file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             erasure_replay.save(file)
         except OSError as failed:

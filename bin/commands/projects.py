@@ -1,4 +1,4 @@
-"""`project`, `scan-run` and `report`: the websites of an account, what scanned them, and reports of their findings."""
+"""`project`, `scan-run` and `report`: the websites of an account, their scan runs, and reports of their findings."""
 
 from pathlib import Path
 from typing import Final

@@ -35,7 +35,7 @@ _SECRETS: Final = RecordTable(
     "There are no secrets.",
 )
 
-#: What a person gives for each field of a header.
+#: The option or input that sets each field of a header.
 _GIVEN: Final = {"/name": "--header", "/value": "standard input"}
 
 secret: Final = click.Group("secret")
@@ -98,7 +98,7 @@ def target(
 
 
 def _print_set(target_id: str, kind: str, value: object, fingerprint: str | None, as_json: bool) -> None:
-    """Print what was set beside a target's own secret, or removed if there is no fingerprint."""
+    """Print the result for an additional secret of a target: set, or removed if there is no fingerprint."""
     done = {"removed": True} if fingerprint is None else {"fingerprint": fingerprint}
     print_record({"name": target_id, kind: value, **done}, as_json)
 
@@ -209,7 +209,7 @@ def _target(target: Target) -> dict[str, object]:
 
 
 def _certificates() -> list[dict[str, object]]:
-    """Return the client certificates of targets; whether one works is known of its target as a whole."""
+    """Return the client certificates of targets, without a status: only a target as a whole has one."""
     shown = {"configured": True, "source": "database", "connected": None, "last_validation": None}
     times = {"last_accepted_at": None, "last_refused_at": None, "last_refusal": None}
     found = certificates.certificate_fingerprints()

@@ -57,7 +57,7 @@ def _either(words: Iterable[str]) -> str:
 
 
 HOW_TO_RECOVER: Final = "Use --target with --since, or one of --show, --cancel and --list."
-#: Filters that are read as those of the API are.
+#: Filters that are parsed like those of the API.
 READ_FILTERS = ("source", "rule", "host", "q", "created_after", "created_before")
 
 
@@ -216,7 +216,7 @@ for _command in (approve, dismiss, restore, snooze, split, edit, retry, bulk):
 
 
 def _since(text: str) -> datetime | None:
-    """Read `--since`."""
+    """Parse the value of `--since`."""
     now = utc_now()
     moment = parse_since(text, now)
     if moment is not None and moment > now:
@@ -271,7 +271,7 @@ def recover(
 
 
 def require_ticket(ticket: Mapping[str, str | None], file: BinaryIO | None) -> dict[str, Any]:
-    """Return the ticket that the options name, which is empty with a file. Raises UsageError for both or neither."""
+    """Return the ticket from the options, empty if there is a file. Raises UsageError for both or neither."""
     written = given(ticket)
     if (file is None) == (ticket["title"] is None) or (file is not None and written):
         raise click.UsageError("Give the ticket either as --title and other options, or as --ticket.")
@@ -288,7 +288,7 @@ def preparation_body(value: Any, source_id: str | None, project_id: int | None) 
 
 
 def _recover(target_id: str, since: datetime, settings: Settings, as_json: bool) -> None:
-    """Start a recovery and process it; raises Refused unless it is done."""
+    """Start a recovery and process it; raises Refused unless it completes."""
     held = recoveries.begin(target_id, since, utc_now(), "operator")
     task = recovery_task(WakeUpQueue(connect(settings.redis_url)), utc_now)
     progress = process(held, recoveries.get(held.id).total, task, recoveries.release, "recover")

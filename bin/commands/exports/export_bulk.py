@@ -1,4 +1,4 @@
-"""The decisions of `export` on every export that matches filters: a bulk job, which the command processes itself.
+"""Decisions of `export` on every export that matches filters: a bulk job, which the command processes itself.
 
 When interrupted, the command finishes the current batch and leaves the rest to a worker; when killed, a worker takes over
 once the lease expires.
@@ -49,7 +49,7 @@ BULK_JOBS: Final = RecordTable(
 
 HOW_TO_USE_BULK: Final = "Use one of --show, --cancel and --list."
 
-#: The options that filter exports: the filter of the list and its help. Several values are separated by commas.
+#: The options that filter exports, each with the API's filter and the help. Several values are separated by commas.
 _OPTIONS: Final[Mapping[str, tuple[str, str]]] = {
     "--status": ("status", "Decide on exports with these statuses; by default those that the decision can change."),
     "--severity": ("severity", "Decide on exports with these severities."),
@@ -79,7 +79,7 @@ def read_filters(filters: Mapping[str, Any]) -> ExportQuery:
 
 
 def filter_options(*, has_targets: bool = False) -> Callable[[Command], Command]:
-    """Add the options that filter exports, `has_targets` those that have a target."""
+    """Add the options that filter exports; with `has_targets`, also the filter by target."""
     filters = {**_OPTIONS, **(_OF_TARGET if has_targets else {})}
     return options(
         *(click.option(option, f"filter_{name}", help=text) for option, (name, text) in filters.items()),
@@ -89,7 +89,7 @@ def filter_options(*, has_targets: bool = False) -> Callable[[Command], Command]
 
 
 def decides_on_many(export_id: str | None, given: Mapping[str, Any]) -> bool:
-    """Return whether a command names filters in place of one export. Raises UsageError for both or neither."""
+    """Return whether a command has filters instead of one export's id. Raises UsageError for both or neither."""
     is_filtered = any(value is not None for name, value in given.items() if name.startswith("filter_"))
     if export_id is not None and (is_filtered or given["is_confirmed"] or given.get("account_id") is not None):
         raise click.UsageError("Use an export's id or filters, not both.")
@@ -99,7 +99,7 @@ def decides_on_many(export_id: str | None, given: Mapping[str, Any]) -> bool:
 
 
 def decide_on_matching(decision: BulkDecision, given: Mapping[str, Any], as_json: bool) -> None:
-    """Decide on every export that `filter_options` match, after a question. Raises Refused unless it is done."""
+    """Decide on every export that `filter_options` match, after a confirmation. Raises Refused unless the job completes."""
     with opened() as settings:
         query = _query(decision, given)
         count = require_few(export_list.count(query))
@@ -112,11 +112,11 @@ def decide_on_matching(decision: BulkDecision, given: Mapping[str, Any], as_json
 
 @contextmanager
 def refused_urls() -> Iterator[None]:
-    """Raise Refused with the fix where the policy refuses a target's URL."""
+    """Raise Refused with the fix if the policy refuses a target's URL."""
     try:
         yield
     except TargetUrlRefused as refused:
-        # These settings may differ from those of the service and the workers: the target is not blocked by them.
+        # These settings may differ from those of the service and the workers, so they do not block the target.
         raise Refused(
             f"The target policy of these settings refuses the target's URL ({refused.reason}); nothing was changed. Use "
             "the settings of the service, or correct TARGET_ALLOWED_PORTS, TARGET_ALLOWED_NETWORKS or TARGET_ALLOW_HTTP."
@@ -172,14 +172,14 @@ def filters_of(action: BulkAction, given: Mapping[str, Any]) -> dict[str, str]:
 
 
 def require_few(count: int | None) -> int:
-    """Return how many exports match. Raises Refused for more than one job decides on; None is too many to count."""
+    """Return the count of matching exports. Raises Refused if one job cannot decide on so many, or for None, uncounted."""
     if count is None or count > MAX_MATCHES:
         raise Refused(f"More than {MAX_MATCHES:,} exports match; narrow the filters and run several commands.")
     return count
 
 
 def confirm(action: BulkAction, target_id: str | None, count: int, by_severity: Mapping[str, int]) -> None:
-    """Print what would be decided, and ask. Raises Refused without a yes."""
+    """Print how many exports would change, and ask for confirmation. Raises Refused without a yes."""
     severities = ", ".join(f"{number:,} {severity}" for severity, number in by_severity.items())
     for_target = f" for target {target_id}" if action is BulkAction.APPROVE else ""
     matches = "1 export matches" if count == 1 else f"{count:,} exports match"
@@ -191,7 +191,7 @@ def confirm(action: BulkAction, target_id: str | None, count: int, by_severity: 
 
 
 def _process(held: JobLease, settings: Settings, as_json: bool) -> None:
-    """Process a job to its end; raises Refused unless it is done."""
+    """Process a job to its end; raises Refused unless it completes."""
     wake_ups = WakeUpQueue(connect(settings.redis_url))
     task = bulk_job_task(wake_ups, settings.target_policy, account_limits(settings), utc_now)
     process(held, bulk_jobs.get(held.id).total, task, bulk_jobs.release, "bulk")
@@ -204,8 +204,8 @@ def _process(held: JobLease, settings: Settings, as_json: bool) -> None:
 def process(
     held: JobLease, total: int, task: BatchTask, release: Callable[[JobLease, datetime], None], command: str
 ) -> BatchProgress:
-    """Process batch after batch of a job until none is left; returns how it ended. Raises Refused when interrupted."""
-    # Each batch takes a connection of its own: none is held while workers are notified.
+    """Process the batches of a job until none is left; return the last progress. Raises Refused when interrupted."""
+    # Each batch takes a connection of its own, so that no connection is held while workers are notified.
     engine.release()
     with Interruption() as interruption, progress_bar(total, held.id) as bar:
         while (step := task.process_batch(held)).progress is BatchProgress.MORE and not interruption.is_wanted:

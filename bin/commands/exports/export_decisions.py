@@ -20,7 +20,7 @@ from schemas.triage.bulk_decisions import BulkAction, BulkDecision
 from schemas.triage.decision_forms import DismissalForm, DismissalRequest, Edit, EditForm
 from service.operations.wiring import build_operations
 
-#: One ticket for several targets.
+#: The exports of one ticket that was approved for several targets.
 APPROVED: Final = RecordTable(("id", "status", "target_id"), "")
 
 
@@ -191,7 +191,7 @@ def print_export(record: Export, as_json: bool) -> None:
 
 
 def snoozed_until(until: str | None, until_seen: bool) -> datetime | None:
-    """Return the moment that the options of `snooze` name, None for --until-seen. Raises UsageError."""
+    """Return the end of the snooze from the options, None for --until-seen. Raises UsageError."""
     if (until is None) != until_seen:
         raise click.UsageError("Use either --until or --until-seen.")
     moment = None if until is None else parse_until(until, utc_now())

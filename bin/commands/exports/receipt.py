@@ -36,7 +36,7 @@ def show(export_id: str, file: Path | None) -> None:
     Exit codes: 0 shown, 1 not found, not delivered or write failed, 2 wrong usage or settings.
     """
     with opened() as settings:
-        # No worker may be running.
+        # Chain the entries here, because no worker may be running.
         audit_chain.extend_to_end()
         print_receipt(build_operations(settings).exports.receipt(export_id, OPERATOR), file)
 
@@ -80,12 +80,12 @@ def _forms(body: bytes) -> Iterator[bytes]:
         try:
             yield formatted(body, wanted).body
         except (AttributeError, KeyError, TypeError, ValueError):
-            # A ticket that was changed may lack what this form needs.
+            # A ticket that was changed may lack fields that this format needs.
             continue
 
 
 def _signature_check(export_id: str, secret: bytes) -> SignatureCheck:
-    """Return how signatures are checked: by Standard Webhooks for a `whsec_` secret, by ours for any other."""
+    """Return how to check signatures: by Standard Webhooks for a `whsec_` secret, else by our own scheme."""
     text = secret.decode(errors="replace")
     is_standard = text.startswith(STANDARD_PREFIX)
     key = (standard_key(text) or b"") if is_standard else secret

@@ -23,7 +23,7 @@ from storage.accounts.accounts import user_by_email
 RULES: Final = RecordTable(("id", "name", "enabled", "stopped_reason", "match", "action"), "There are no approval rules.")
 #: The options that make a rule's match, by the names of its members.
 _MATCH: Final = ("project_id", "severity_at_least", "sources", "rule", "page_path")
-#: The options that make its action, by the names of the action's members: the type.
+#: The type of action that each option makes, by the name of the action's member.
 _ACTIONS: Final = {"target_id": "approve", "reason": "dismiss", "labels": "label"}
 _rule_options: Final = options(
     click.option("--project", "project_id", type=ROW_ID, help="Match exports of this project."),
@@ -150,7 +150,7 @@ def test(rule_id: str, as_json: bool) -> None:
 
 
 def match_and_action(chosen: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the `match` and the `action` that options make, each only if one of its options is given."""
+    """Return the `match` and the `action` from the options, each only if one of its options is given."""
     match = given({name: chosen[name] for name in _MATCH})
     actions = given({name: chosen[name] for name in _ACTIONS})
     if len(actions) > 1:

@@ -1,7 +1,7 @@
 """`init`: create an installation: `.env` with generated secrets and keys, the first account, user, project and token.
 
 With an existing `.env` and a database without accounts it completes the installation: it adds the secrets that are missing
-and creates the first records; `run` does the latter, too. It changes no secret, and refuses a database that has accounts.
+and creates the first records; `run` also creates them. It changes no secret, and refuses a database that has accounts.
 """
 
 import base64
@@ -49,7 +49,7 @@ FIRST_USER = "admin@localhost"
 FIRST_TOKEN = "first-token"  # noqa: S105 - the name of a file
 #: 256 bits: as many as HMAC-SHA-256 and AES-256 can use.
 SECRET_BYTES = 32
-#: Creating the first records takes milliseconds.
+#: How long to wait for another `init`: creating the first records takes milliseconds.
 _OTHER_INIT_WITHIN_S = 10.0
 
 _HEADER = """\
@@ -70,7 +70,7 @@ def init() -> None:
     """
     env_file = find_env_file()
     if env_file.exists() and not env_file.is_file():
-        # A device such as /dev/null would be replaced by a file.
+        # Otherwise a file would replace a device such as /dev/null.
         raise Refused(f"{env_file} is not a file; set {ENV_FILE_VARIABLE} to another path.")
     settings = checked_settings()
     _require_files_with_values(env_file)
@@ -89,7 +89,7 @@ def init() -> None:
 
 
 def _require_files_with_values(env_file: Path) -> None:
-    """Raise WrongSettings for an empty file of a secret: a generated one could not be added beside it."""
+    """Raise WrongSettings if a setting names an empty file for a secret: a generated secret could not be added beside it."""
     fix = "Names an empty file. Write the value into it, or remove this setting: init then generates a value."
     empty = {name: [fix] for name in empty_files(env_file) if name.removesuffix(FILE_SUFFIX) in _generated()}
     if empty:
@@ -128,7 +128,7 @@ def _lines(settings: dict[str, str]) -> str:
 
 
 def _name_settings_of_the_environment() -> None:
-    """Print the settings that `.env` lacks: in another shell, a command would use other values or another database."""
+    """Print the settings that only the environment sets: in another shell, a command would use other values or databases."""
     names = [setting.name for setting in SETTINGS if is_in_environment(setting.name)]
     if names:
         echo(f"Set in the environment and not in .env: {', '.join(names)}. Every command needs them.")
@@ -137,8 +137,8 @@ def _name_settings_of_the_environment() -> None:
 def create_missing_records(settings: Settings, *, adds_secrets: bool = False) -> bool:
     """Create the first account, user, project and token if the migrated database has no account; return whether it had none.
 
-    Shows or saves the token, and writes the project to DEFAULT_PROJECT_ID in `.env`; with `adds_secrets`, the secrets that
-    are not set, too.
+    Prints or saves the token, and writes the project to DEFAULT_PROJECT_ID in `.env`. With `adds_secrets`, also adds the
+    secrets that are not set.
     """
     lines: list[str] = []
     with database_at(settings.database_url), connection(), alone(Lock.INIT, _OTHER_INIT_WITHIN_S):
@@ -148,7 +148,7 @@ def create_missing_records(settings: Settings, *, adds_secrets: bool = False) ->
             settings, lines = _add_secrets(find_env_file())
         with transaction():
             token, project_id = _add_first_records(settings)
-            # Before the commit, and before anything is printed: after a failure, the next run creates all of it.
+            # Before the commit, and before anything is printed: after a failure, the next run creates all records again.
             kept = _keep_token(token, settings.data_dir / FIRST_TOKEN)
             lines += ["The database had no account: created the first account, user, project and token."]
             lines += [*_set_default_project(settings, project_id), kept]
@@ -172,7 +172,7 @@ def _add_secrets(env_file: Path) -> tuple[Settings, list[str]]:
 
 
 def _set_default_project(settings: Settings, project_id: int) -> Iterator[str]:
-    """Write the first project to `.env`; yield what the operator must do if the setting comes from elsewhere."""
+    """Write the first project to `.env`; if the setting does not come from there, yield what the operator must do."""
     name, env_file = "DEFAULT_PROJECT_ID", find_env_file()
     if settings.default_project_id == project_id:
         return
@@ -186,7 +186,7 @@ def _set_default_project(settings: Settings, project_id: int) -> Iterator[str]:
 
 
 def _make_first_records(draft: Path, env_file: Path) -> str:
-    """Migrate, then create the first account, user, project, token and `.env`, all or none; return where the token is."""
+    """Migrate, then create the first account, user, project, token and `.env`, all or none; return a line on the token."""
     settings = checked_settings(draft)
     make_data_dir(settings)
     with database_at(settings.database_url):
@@ -208,7 +208,7 @@ def _add_first_records(settings: Settings) -> tuple[str, int]:
     project = projects.add_project("Default", account.id, now)
     accounts.grant_project(FIRST_USER, project.id, now)
     check_keys(Vault(settings.encryption_keys), now)
-    # With `console`, too: the operator signs in to the console with it.
+    # With all abilities, also `console`: the operator signs in to the console with this token.
     _, token = tokens.create(FIRST_USER, TokenKind.API, now, ABILITIES[TokenKind.API], name="first")
     return token, int(project.id)
 
@@ -225,9 +225,9 @@ def _finish(draft: Path, env_file: Path, project_id: int) -> None:
 
 
 def _keep_token(token: str, path: Path) -> str:
-    """Return the line that shows the token on a terminal; elsewhere, where output may be logged, write it to a private file.
+    """Return a line to print. On a terminal it shows the token; elsewhere, output may be logged, so it names a file.
 
-    The line then names the file; its mode is 0600.
+    The token is written to this file; its mode is 0600.
     """
     if is_terminal(sys.stdout):
         return f"The first API token, shown only once: {token}"

@@ -100,7 +100,7 @@ def _is_ready(settings: Settings) -> bool:
             checks = json.load(response)["checks"]
     except (URLError, OSError, ValueError):
         return False
-    # An external Redis that is down has been logged, and does not stop deliveries.
+    # An external Redis that is down was logged before, and does not stop deliveries.
     return all(found in {"ok", "low"} for name, found in checks.items() if name != "redis" or settings.redis_embedded)
 
 

@@ -52,7 +52,7 @@ def require_free(bind: str) -> None:
     host, _, port = bind.rpartition(":")
     family = socket.AF_INET6 if host.startswith("[") else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
-        # As gunicorn binds: connections in TIME_WAIT do not count as use.
+        # Bind like gunicorn: connections in TIME_WAIT do not keep the address in use.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host.strip("[]"), int(port)))
@@ -78,7 +78,7 @@ def warn_if_redis_is_unavailable(settings: Settings) -> None:
 
 
 def require_startable(settings: Settings, *, needs_account: bool = True) -> None:
-    """Raise Refused if a daemon could not work; a database that is unavailable only logs a warning, it may come back.
+    """Raise Refused if a daemon could not work. An unavailable database only logs a warning, because it may come back.
 
     With `needs_account`, a database without accounts logs a warning, too. Applies the default secret to the targets.
     """

@@ -1,6 +1,6 @@
 """`sweep`: wake the workers if exports are due, and send alerts. For cron: it also reports that no worker daemon runs.
 
-Beside a worker the alert task sends nothing twice. A channel that fails is tried again by the next sweep.
+If a worker runs, too, no alert is sent twice. A channel that fails is tried again by the next sweep.
 """
 
 from contextlib import nullcontext

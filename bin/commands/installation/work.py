@@ -53,5 +53,5 @@ def _show_metrics(bind: str, settings: Settings) -> None:
         raise Refused(f"{bind} cannot be bound: {failed.strerror}; set WORKER_METRICS_BIND to another address.") from None
 
 
-#: With the name of the command, by which lists of processes show it.
+#: The last word is the name of the command, which lists of processes show.
 WORK_ALONE = ("-P", "-m", "worker", "work")

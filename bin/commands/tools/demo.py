@@ -199,7 +199,7 @@ def _add_tracker(folder: Path, environment: dict[str, str], github: DemoGitHub) 
 
 
 def _type(command: Sequence[Any], folder: Path, environment: dict[str, str], standard_input: str = "") -> Any:
-    """Run a command of the installation; return the JSON document that it prints."""
+    """Run a command of the installation, and return the JSON document that it prints."""
     return json.loads(_run([*command, "--json"], folder, environment, standard_input))
 
 

@@ -97,7 +97,7 @@ def import_scan(
 
 
 def checked_url(url: str, given_as: str, what: str = "the scanner secret") -> str:
-    """Return the URL of a RiskRelay. Raises BadParameter, also where it would send `what` unencrypted."""
+    """Return the URL of a RiskRelay. Raises BadParameter, also if it would send `what` unencrypted."""
     try:
         parts = urlsplit(url)
         is_valid = parts.scheme in {"http", "https"} and parts.hostname and "@" not in parts.netloc and parts.port != 0
@@ -137,7 +137,7 @@ def _add_pages(file: Path, known: Sequence[str], prepared: PreparedImport, summa
     """Add the accepted pages of a report to the file of pages."""
     keys = {page_key(clean_url(url) or url) for url in known}
     keys.update(page_key(url) for url, _ in summary.rejected)
-    # A stopped import has not asked about the others, which may be rejected.
+    # A stopped import has not sent the other pages, which may be rejected.
     done = prepared.postbacks[: summary.sent + summary.sent_before + len(summary.rejected)]
     added = dict.fromkeys(each.url for each in done if page_key(each.url) not in keys)
     if not added:
@@ -191,7 +191,7 @@ def _print_summary(title: str, prepared: PreparedImport, summary: ImportSummary,
         echo(f"{findings}. Nothing was stored.")
         return
     before = f" ({counted(summary.sent_before, 'postback')} sent by an earlier import)" if summary.sent_before else ""
-    # Findings of one rule may share a ticket, and a new one may extend a ticket that was there.
+    # Findings of one rule may share a ticket, and a new finding may extend an existing ticket.
     echo(f"{findings}{before}; {counted(len(summary.ticket_exports), 'ticket')} prepared or extended.")
     for export_id in summary.ticket_exports:
         echo(export_id)

@@ -29,7 +29,7 @@ from schemas.settings.definitions import InvalidSettings, Settings, load_setting
 from worker.delivery.outcomes import VALIDATION_FAILED
 from worker.http.signing import DEFAULT_TOLERANCE_S, SignatureVerdict
 
-# A title takes a line or two of a terminal.
+# A title then takes at most a line or two of a terminal.
 MAX_SHOWN_CHARS = 200
 
 _EXPLANATIONS = {
@@ -123,7 +123,7 @@ def listen(
 
 
 def _secrets(from_stdin: bool) -> tuple[bytes, dict[str, bytes]]:
-    """Return the secret to verify with, and by name the secrets that a sender may use by mistake."""
+    """Return the secret that verifies requests, and the secrets that a sender may use by mistake, by name."""
     if from_stdin:
         secret, settings = secret_line(), _valid_settings()
     else:

@@ -139,7 +139,7 @@ def trigger(
         )
     settings = checked_settings()
     if _is_local(url):
-        # The policy of URLs refuses the name, which every host has.
+        # The URL policy refuses the name `localhost`, which every host has.
         url = _LOCALHOST.sub(r"\g<1>127.0.0.1", url)
     client = _ReceiverClient(settings, url)
     if chosen:
@@ -155,7 +155,7 @@ def trigger(
 
 
 class _ReceiverClient:
-    """Posts to one receiver, and judges its responses as a worker does."""
+    """Posts to one receiver, and evaluates its responses as a worker does."""
 
     def __init__(self, settings: Settings, url: str) -> None:
         self.url = url
@@ -339,7 +339,7 @@ def _is_local(url: str) -> bool:
 
 
 def _record(url: str, key: str | None, at: datetime, sent: Outcome, verdict: Verdict) -> dict[str, Any]:
-    """Return the request and its result like a record of an attempt."""
+    """Return the request and its result in the form of an attempt's record."""
     return {
         "url": url,
         "idempotency_key": key,

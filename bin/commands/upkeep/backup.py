@@ -33,7 +33,7 @@ from storage.maintenance.backup import PART, PATTERN, BackupRefused
 from storage.secrets.key_check import check_keys
 from storage.secrets.vault import Vault
 
-#: More than any installation keeps.
+#: More backups than any installation keeps.
 _MAX_KEPT: Final = 100_000
 
 _KEYS_ELSEWHERE: Final = (
@@ -102,7 +102,7 @@ def _require_another(path: Path) -> None:
 
 
 def _make_sure_of_canary(settings: Settings) -> None:
-    """Ensure that the backup records which keys it needs; with wrong keys the backup is created all the same."""
+    """Ensure that the backup records which keys it needs; the backup is created even with wrong keys."""
     try:
         check_keys(Vault(settings.encryption_keys), utc_now())
     except RiskRelayError as wrong:
@@ -132,7 +132,7 @@ def _taken(settings: Settings, path: Path, taken_at: datetime) -> dict[str, Any]
 
 
 def _store_time(taken_at: datetime) -> None:
-    """Store the time for the alert about old backups; a complete backup of a full or locked database is not a failed one."""
+    """Store the time for the alert about old backups. If the database is full or locked, the backup still succeeds."""
     try:
         backup_files.record(taken_at)
     except OUTAGES as outage:
@@ -148,7 +148,7 @@ def _part(path: Path) -> Iterator[Path]:
         _remove_leftovers(path.parent)
         part.unlink(missing_ok=True)
         with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            # Locked while it is written: an unlocked one is a leftover.
+            # The file is locked while it is written: an unlocked file is a leftover.
             fcntl.flock(file, fcntl.LOCK_EX)
             try:
                 yield part
@@ -170,7 +170,7 @@ def _remove_leftovers(folder: Path) -> None:
 def _remove_older(folder: Path, keep: int, taken: Path) -> list[Path]:
     """Delete the oldest backups of a folder, by the times in their names, so that `keep` remain.
 
-    The one just `taken` stays even if a clock that was ahead has named others later.
+    The backup just `taken` stays, even if a clock that was ahead has given others later names.
     """
     older = [each for each in sorted(folder.glob(PATTERN))[:-keep] if each != taken]
     for each in older:

@@ -1,7 +1,7 @@
 """`prune`: delete records older than RETENTION_DAYS; for cron, and to archive what is deleted.
 
-A worker does the same every hour in small batches, without an archive; it holds the lock for one batch at a time, and
-`prune` waits for it. Refuses to run beside another `prune`, and to archive to a folder that others can read.
+A worker does the same every hour in small batches, without an archive. It holds the lock for one batch at a time, and
+`prune` waits for the lock. Refuses to run beside another `prune`, and to archive to a folder that others can read.
 """
 
 import sys
@@ -65,7 +65,7 @@ def prune(days: int | None, dry_run: bool, limit: int, folder: Path | None, as_j
     with opened() as settings:
         until = _until(settings, days)
         counts = retention.count_expired(until, limit) if dry_run else _remove(until, limit, folder)
-    # An export that has more rows than the limit stays, however old it is.
+    # Print counts of 0 if there is a limit: an old export with more rows than the limit is not deleted.
     if as_json or counts.total() or limit != retention.ALL:
         print_record({name: counts[name] for name in retention.counted(until)}, as_json)
     else:
@@ -74,7 +74,7 @@ def prune(days: int | None, dry_run: bool, limit: int, folder: Path | None, as_j
 
 def _until(settings: Settings, days: int | None) -> Cutoffs:
     age = settings.retention if days is None else timedelta(days=days)
-    # As workers do: a host whose clock is ahead would delete records too early.
+    # Compare the clock, as workers do: a host whose clock is ahead would delete records too early.
     clock = SharedClock(utc_now)
     clock.compare()
     return retention.cutoffs(clock.now(), age, settings.idempotency_ttl)
@@ -101,9 +101,9 @@ def _archive(folder: Path) -> Iterator[Archive]:
 
 
 def _batches(until: Cutoffs, limit: int, archive: Archive | None) -> Counter[str]:
-    """Delete batch after batch with a pause for other writers; a terminal shows a progress bar."""
+    """Delete in batches, with pauses for other writers; a terminal shows a progress bar."""
     is_watched, counts = is_terminal(sys.stderr), Counter[str]()
-    # Counting everything first costs time that only a progress bar is worth.
+    # Count the rows first only for a progress bar: counting takes time.
     length = retention.count_expired(until, limit).total() if is_watched else 0
     with progress_bar(length, "Rows") as bar:
         for gone in retention.purge(until, limit, archive):

@@ -1,9 +1,9 @@
 """`restore`: replace the database with a backup; every target is paused, and erased data stays erased.
 
-All checks run before any change: the file is a whole backup of this kind of database, of this version or an older one, and
-of these keys; nothing runs; the present database is empty or may be replaced. Its erasure log is first saved to a file in
-DATA_DIR. A restore that is killed leaves the old database, or one that delivers nothing, and the next `restore` completes
-it.
+All checks run before any change: the file is a complete backup of this kind of database, of this version or an older one,
+with these keys; no service or worker runs; the present database is empty or may be replaced. Its erasure log is first saved
+to a file in DATA_DIR. A restore that is killed leaves the old database, or one that delivers nothing, and the next `restore`
+completes it.
 """
 
 import sqlite3
@@ -97,7 +97,7 @@ def restore(file: Path, replace: bool, redactions: Path | None, dry_run: bool, a
 
 @contextmanager
 def _refusals() -> Iterator[None]:
-    """Turn the error of any step into one line."""
+    """Turn an error of any step into a refusal of one line."""
     try:
         yield
     except BackupRefused as refused:
@@ -140,7 +140,7 @@ def _obstacles(settings: Settings, before: CurrentDatabase) -> list[str]:
 
 
 def _busy() -> list[str]:
-    """Return why a restore could not take its locks now; they are released at once, so that nothing waits for a dry run."""
+    """Return why a restore could not take its locks now; releases them at once, so that no process waits for a dry run."""
     try:
         with _alone():
             return []
@@ -156,7 +156,7 @@ def _responds(bind: str) -> bool:
     except HTTPError:
         return True
     except (URLError, OSError, HTTPException):
-        # What does not speak HTTP is not the service.
+        # A server that does not speak HTTP is not the service.
         return False
 
 

@@ -32,7 +32,7 @@ from storage.secrets.key_check import check_keys, renew_canary
 from storage.secrets.vault import Vault
 
 _SETTING: Final = "ENCRYPTION_KEYS"
-#: What to do about an unreadable value, by its table. ID tokens, uploads and mails of links are deleted by themselves.
+#: The fix for an unreadable value, by its table. ID tokens, uploads and mails of links are deleted automatically.
 _FIXES: Final = {
     "targets": "set it again",
     "integration_secrets": "set it again",
@@ -62,7 +62,7 @@ def rotate_keys(generate: bool, dry_run: bool, limit: int, as_json: bool) -> Non
         vault = Vault(settings.encryption_keys)
         check_keys(vault, utc_now())
         if not dry_run and is_from_file and (key_rotation.survey(vault).outdated or key_rotation.needs_older_keys(vault)):
-            # Without any secret, too: a service that has only the older keys is not ready once the canary is renewed.
+            # Even if there is no secret: a service with only the older keys is not ready once the canary is renewed.
             _require_restarted()
         reencrypted = 0 if dry_run else _rotate(vault, limit)
         found = key_rotation.survey(vault)
@@ -101,7 +101,7 @@ def _require_restarted() -> None:
 
 
 def _rotate(vault: Vault, limit: int) -> int:
-    """Encrypt up to `limit` values with the first key, and the key check once none is left; return how many."""
+    """Encrypt up to `limit` values with the first key, and the canary once no value is left; return how many values."""
     reencrypted = 0
     with alone(Lock.ROTATE_KEYS), progress_bar(key_rotation.count(), "Secrets") as bar:
         for progress in key_rotation.rotate(vault, limit):
