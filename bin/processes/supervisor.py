@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 
-# Nothing else is imported here: the process that supervises an installation runs this file alone, in 5 MB instead of 50.
+# No other module is imported here: the process that supervises an installation runs this file alone, in 5 MB instead of 50.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -34,8 +34,8 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class Supervisor:
     """Starts children, waits, and stops them in reverse order; children with the same command are stopped together.
 
-    A child that does not exit within `stop_within_s` is killed. After a second signal each gets further ones, also if it is
-    stopped later than that: a worker then exits without waiting for its requests.
+    A child that does not exit within `stop_within_s` is killed. After a second signal each child gets further signals, even
+    if it is stopped later: a worker then exits without waiting for its requests.
     """
 
     def __init__(self, stop_within_s: float) -> None:
@@ -87,9 +87,9 @@ class Supervisor:
         return 0 if exited is None else 1
 
     def run_alone(self, level: str, form: str, remove: Iterable[Path]) -> int:
-        """Replace this program with one that does as `run` does, with this process's id and children.
+        """Replace this program with one that does what `run` does, with this process's id and children.
 
-        It logs as `level` and `form` say, and removes the files and folders `remove` afterwards. Returns only if a stop has
+        It logs with `level` and `form`, and at its end removes the files and folders in `remove`. Returns only if a stop has
         already begun.
         """
         # A signal that arrives meanwhile waits for the new program's handlers.
@@ -103,7 +103,7 @@ class Supervisor:
         return self.run()
 
     def stop(self) -> None:
-        """Stop the children, the latest started first, those with the same command together; kill those that are late."""
+        """Stop the children in reverse order, those with the same command together; kill those that do not exit in time."""
         self._stopping = True
         waiting = list(self._children.values())
         while waiting:
@@ -113,7 +113,7 @@ class Supervisor:
             self._stop_together(together)
 
     def _stop_together(self, children: Sequence[Popen[bytes] | _Adopted]) -> None:
-        # Terminated one after another, a worker would claim deliveries until the previous worker has exited.
+        # Terminate all at once: otherwise a worker would claim deliveries until the previous worker has exited.
         for child in children:
             child.terminate()
         began_at = time.monotonic()
@@ -138,7 +138,7 @@ class Supervisor:
 
 
 class _Adopted:
-    """A child of the program that this one has replaced; those with the same command have the same `args`."""
+    """A child of the program that this one has replaced; children with the same command have the same `args`."""
 
     def __init__(self, pid: int, args: str) -> None:
         self.pid = pid
@@ -158,7 +158,7 @@ class _Adopted:
         self._send(signal.SIGKILL)
 
     def _send(self, number: signal.Signals) -> None:
-        # Of a child that was not waited for, no other process has the id.
+        # Until this process has waited for a child, no other process can get the child's id.
         if self.poll() is None:
             os.kill(self.pid, number)
 
@@ -188,8 +188,8 @@ def _supervise(stop_within_s: str, level: str, form: str, *words: str) -> int:
 
 
 def _configure_logs(level: str, form: str) -> None:
-    """Log as the other processes do."""
-    from pathlib import Path  # noqa: PLC0415 - imported at the end alone
+    """Configure the logs like those of the other processes."""
+    from pathlib import Path  # noqa: PLC0415 - needed only at the end
 
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
     from runtime import logs  # noqa: PLC0415 - likewise
@@ -199,7 +199,7 @@ def _configure_logs(level: str, form: str) -> None:
 
 def remove(paths: Iterable[str | Path]) -> None:
     """Remove files and empty folders."""
-    from pathlib import Path  # noqa: PLC0415 - imported at the end alone
+    from pathlib import Path  # noqa: PLC0415 - needed only at the end
 
     for path in map(Path, paths):
         if path.is_dir():

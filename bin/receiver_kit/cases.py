@@ -1,6 +1,6 @@
 """Test cases for receivers, sent by `trigger`: requests, and the responses of a correct receiver.
 
-A response is judged as a worker judges it, so "right" means that a delivery would end with the correct status. Each case
+A response is evaluated as a worker evaluates it, so "right" means that a delivery would end with the correct status. Each case
 has its own tickets and nonces, so cases can run alone, in any order, and repeatedly.
 """
 
@@ -20,7 +20,7 @@ from worker.delivery.outcomes import SIGNATURE_INVALID, VALIDATION_FAILED
 from worker.http.signed_request import Message, new_nonce, signed_headers
 from worker.http.signing import DEFAULT_TOLERANCE_S, NONCE_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
 
-#: Exceeds the tolerance by 100 s, so that two clocks that differ a little agree about it.
+#: Exceeds the tolerance by 100 s, so that it does so even if the clocks of sender and receiver differ a little.
 OUTSIDE_TOLERANCE_S: Final = DEFAULT_TOLERANCE_S + 100
 ACCEPTED: Final = "2xx"
 NO_SIGNATURE: Final = f"401 {SIGNATURE_INVALID}"
@@ -86,7 +86,7 @@ class SampleRequests:
         return self.signed(message, NO_SIGNATURE, secret=f"not {self.secret}")
 
 
-#: What makes the requests of a case; each is sent before the next is made.
+#: A function that yields the requests of a case; each request is sent before the next one is created.
 Requests = Callable[[SampleRequests], Iterator[CaseRequest]]
 
 

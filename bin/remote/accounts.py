@@ -1,4 +1,4 @@
-"""Accounts and what is managed in them, at a remote installation: users, projects, scan runs, grants, tokens.
+"""Accounts at a remote installation, with their users, projects, scan runs, grants and tokens.
 
 A command names a user by email, the API by id: the first request finds the id.
 """

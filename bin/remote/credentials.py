@@ -1,6 +1,6 @@
 """The token for a remote installation: from the environment, or from a file that only its owner can read.
 
-Never from an argument: `ps` shows those to every user of the machine.
+Never from an argument: `ps` shows arguments to every user of the machine.
 """
 
 import os

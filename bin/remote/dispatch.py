@@ -26,12 +26,12 @@ _REASONS: Final = {"secret": "Secrets are never sent over the API. "}
 
 
 def with_url(path: tuple[str, ...], url: str) -> click.Command:
-    """Return the command that does at `url` what the command at `path` does here; one that is not remote refuses to run."""
+    """Return the remote form, at `url`, of the command at `path`; a command that has none refuses to run."""
     command = copy.copy(load(path))
     if path in LOCAL:
         return command
     if path == ("import-scan",):
-        # It has the scanner's secret in place of a token.
+        # This command uses the scanner's secret instead of a token.
         command.context_settings = {"default_map": {"url": url}}
         return command
     found = remote_command_of(path)

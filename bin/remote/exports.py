@@ -24,11 +24,11 @@ _EXPORT: Final = f"{_EXPORTS}/{{export_id}}"
 _JOB: Final = "/api/bulk-jobs/{job_id}"
 _RECOVERIES: Final = "/api/ticket-export-recoveries"
 _RECOVERY: Final = f"{_RECOVERIES}/{{recovery_id}}"
-#: Far more than a ticket may have; the server has the limit that counts.
+#: Far more than a ticket may have; the server enforces the actual limit.
 _MAX_FILE_BYTES: Final = 16 * 1024**2
 #: Seconds between two polls of a job.
 _PAUSE_S: Final = 1.0
-#: A worker that runs begins a job within seconds, and processes each batch of it in less.
+#: A running worker begins a job within seconds, and processes each of its batches in less time.
 _NO_PROGRESS_S: Final = 60.0
 
 
@@ -167,12 +167,12 @@ def _decide_on_matching(
     page = api.get(_EXPORTS, **wanted, limit=1, facets="true")
     count = export_bulk.require_few(page["total"])
     if not count and action is not BulkAction.APPROVE:
-        # As a job that is done, without the job; an approval checks its target, too.
+        # Print the result of an empty job without creating one; an approval needs the job, which checks its target.
         counts = dict.fromkeys(("total", "done", "changed", "skipped"), 0)
         print_record({"id": None, "action": action.value, "status": "done", **counts}, as_json)
         return
     if count and not filters["is_confirmed"]:
-        # The facet of a filter leaves that filter out.
+        # The severity facet ignores the filter by severity, so apply the filter here.
         by_severity = counts_of(page, "facets")["severity"]
         matching = {name: number for name, number in by_severity.items() if not allowed or name in allowed}
         export_bulk.confirm(action, members.get("target_id"), count, matching)

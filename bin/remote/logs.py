@@ -22,7 +22,7 @@ def _list_audit(api: ApiClient, *, limit: int | None, as_json: bool, **filters: 
     shown = shown_of(limit, as_json)
     filters["object"] = filters.pop("subject_id")
     times = {name: format_rfc3339_or_none(filters[name]) for name in ("created_after", "created_before")}
-    # One more than is shown, to know whether there are more.
+    # Read one entry more than is shown, to find out whether there are more.
     found = api.items("/api/audit", None if shown is None else shown + 1, **{**filters, **times})
     show_entries(found[:shown], as_json, are_more=shown is not None and len(found) > shown)
 

@@ -1,4 +1,4 @@
-"""The base of remote commands: requests whose responses are printed as the commands on the server print theirs."""
+"""The base of remote commands: they send requests, and print the responses as the commands on the server would."""
 
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
@@ -13,7 +13,7 @@ TOKEN_DECIDES: Final = "the token decides"  # noqa: S105 - a sentence
 class RemoteCommand(NamedTuple):
     """The remote form of a command; `run` gets the client and the command's parameters.
 
-    Those in `without` are refused, and `why`.
+    Parameters in `without` are refused, with `why` as the reason.
     """
 
     run: Callable[..., None]

@@ -57,7 +57,7 @@ class ImportSummary:
     stopped: str | None = None
 
     def count(self, postback: PagePostback, result: AcceptedPage | list[str]) -> None:
-        """Count a page, or its problems; what a repeat prepared and fixed is of the earlier import."""
+        """Count a page, or its problems; tickets and fixed findings of a repeat count for the earlier import."""
         if isinstance(result, list):
             self.rejected.append((postback.url, result))
         elif result.is_repeat:
@@ -125,7 +125,7 @@ def send_all(
         summary.stopped = str(stopped)
     except KeyboardInterrupt:
         summary.stopped = "Stopped by Ctrl-C."
-    # Pages that share a ticket name it one after the other.
+    # Pages that share a ticket each name it.
     summary.ticket_exports = [*dict.fromkeys(summary.ticket_exports)]
     return summary
 
