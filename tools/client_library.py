@@ -1,4 +1,4 @@
-"""Generates what is mechanical of the client library in clients/python: models, blocking client, version.
+"""Generates the mechanical parts of the client library in clients/python: models, blocking client, version.
 
 The models come from the OpenAPI description, the blocking client from the asynchronous one. `make docs` writes the files.
 """
@@ -20,14 +20,14 @@ _OF_PROVIDERS: Final = frozenset({"/api/email/webhook", "/api/storefront-app/web
 _TYPES: Final = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
 _REFERENCE: Final = re.compile(r'"#/components/schemas/(\w+)"')
 
-#: The classes of members that several models share, each with one of these models; and the models that others extend.
+#: Base classes of members that several models share, each with a model that has them; and the models that others extend.
 _BASES: Final = {
     "_Page": ("TargetList", ("next_cursor",)),
     "_TargetInput": ("GithubTargetInput", ("base_url", "deployment_mode", "name", "max_per_minute", "events")),
     "_TrackerSettingsInput": ("GitHubSettingsInput", ("labels", "on_fixed", "api_base")),
 }
 _EXTENDED: Final = ("Finding", "Token")
-#: Objects whose further members are kept: a scanner's issue has its own.
+#: Objects that may have further members: a scanner's issue has members of its own.
 _OPEN: Final = frozenset({"IssueInput"})
 
 #: The lines of each member of a model.
@@ -44,7 +44,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NotRequired, TypedDict
 '''
 
-#: From the asynchronous client to the blocking one.
+#: The replacements that turn the asynchronous client into the blocking one.
 _REPLACEMENTS: Final = (
     (r"\basync (?=def|with|for)", ""),
     (r"\bawait ", ""),
@@ -89,7 +89,7 @@ def _models(openapi: Mapping[str, Any]) -> str:
     while wanted:
         found |= wanted
         wanted = {each for name in wanted for each in _named_in(schemas[name])} - found
-    # In the order of the description, a schema stands before those that refer to it.
+    # The description lists a schema before the schemas that refer to it.
     models = {name: _members(schemas[name]) for name in schemas if name in found}
     bases: dict[str, _Members] = {
         base: {each: models[name][each] for each in shared} for base, (name, shared) in _BASES.items()
@@ -120,7 +120,7 @@ def _members(schema: Mapping[str, Any]) -> _Members:
 
 
 def _model(name: str, members: _Members, bases: dict[str, _Members]) -> str:
-    """Return the class of a model, which inherits the members that a base has, too."""
+    """Return the class of a model; it inherits those of its members that a base has, too."""
     fitting = [each for each, shared in bases.items() if each != name and shared.items() <= members.items()]
     base = max(fitting, key=lambda each: len(bases[each]), default="TypedDict")
     own = [line for each in members if each not in bases.get(base, ()) for line in members[each]]
@@ -130,7 +130,7 @@ def _model(name: str, members: _Members, bases: dict[str, _Members]) -> str:
 
 
 def _field(start: str, kind: str) -> Iterator[str]:
-    """Yield the lines of a field; a long type is broken after commas, which is allowed inside its brackets."""
+    """Yield the lines of a field; a long type is broken after commas, where Python allows it inside brackets."""
     yield from textwrap.wrap(start + kind, _WIDTH, subsequent_indent=" " * 8, break_long_words=False, break_on_hyphens=False)
 
 

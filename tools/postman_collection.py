@@ -37,11 +37,11 @@ token and an approval rule are removed again. Each request tests the status of t
 Uploads and Compliance require a `DEPLOYMENT_MODE` that enables them; otherwise they return 404.
 """
 
-#: A compliance webhook erases the data of its shop: no project has this one, and no example of the documentation.
+#: A compliance webhook erases the data of its shop, so no project and no example of the documentation has this shop.
 SHOP_DOMAIN: Final = "postman.shops.example"
 _EXAMPLE_SHOP: Final = "snow.shops.example"
 
-#: The inputs of a run, and what its responses set.
+#: The inputs of a run, and the variables that its responses set.
 _VARIABLES: Final[Mapping[str, str]] = {
     "base_url": "http://127.0.0.1:8000",
     "token": "",
@@ -67,7 +67,7 @@ _VARIABLES: Final[Mapping[str, str]] = {
     "token_id": "",
     "scan_run_id": "",
     "compliance_id": example_id("cpl"),
-    # A list names those of the installation.
+    # An example; the list of findings returns the ids of the installation.
     "finding_id": example_id("fnd"),
 }
 
@@ -182,15 +182,15 @@ _SET_VARIABLES: Final[Mapping[str, Mapping[str, str]]] = {
     # Absent if the mode disables uploads.
     "browser-extension.evidence-captures.store": {"handoff_id": "handoff?.id"},
 }
-#: The variables that a response sets to a text of its own, as JSON.
+#: The variables that a response sets to a text that it contains, as JSON.
 _SET_TEXTS: Final[Mapping[str, Mapping[str, str]]] = {"readOwnAccount": {"account_name": "name"}}
-#: Operations that change a project or add to it: they name the one that the run created.
+#: Operations that change a project or add to it: they use the project that the run created.
 _OF_NEW_PROJECT: Final = frozenset({"changeProject", "createGrant", "createScanRun"})
-#: Members of bodies that are sent as they are.
+#: Members of bodies that are sent with their present values, so that nothing changes.
 _UNCHANGED: Final[Mapping[str, Mapping[str, str]]] = {"renameOwnAccount": {"name": "{{account_name}}"}}
 #: Other statuses that are expected in a run: only failed exports can be retried, and only groups can be split; a worker
-#: may finish a recovery before it is cancelled. A bulk decision with a filter is a 202; the example's finding and
-#: compliance request are not there.
+#: may finish a recovery before it is cancelled. A bulk decision with a filter gets 202; the finding and the compliance
+#: request of the examples do not exist.
 _EXPECTED_ERRORS: Final[Mapping[str, tuple[int, ...]]] = {
     **dict.fromkeys(("retryTicketExport", "splitTicketExport", "cancelTicketExportRecovery", "readDeliveryReceipt"), (409,)),
     "decideTicketExports": (202,),
@@ -300,7 +300,7 @@ class _Operation:
                 yield {"key": each["name"], "value": "", "description": each["description"], "disabled": True}
 
     def _value(self, parameter: Mapping[str, Any]) -> str:
-        # An example of a compliance webhook has the name of its topic.
+        # The examples of a compliance webhook have the names of its topics.
         is_value = self._example in parameter["schema"].get("enum", ())
         example = str(parameter["example"])
         return self._example if is_value else _VARIABLE_OF.get(example, example)
@@ -333,7 +333,7 @@ class _Operation:
         return self._in_project(re.sub(rf'"({{{{(?:{"|".join(_JSON_VARIABLES)})}}}})"', r"\1", written))
 
     def _in_project(self, text: str) -> str:
-        """Name the project that the run created where the operation changes it."""
+        """Insert the project that the run created if the operation changes its project."""
         is_new = self.definition["operationId"] in _OF_NEW_PROJECT
         return text.replace("{{project_id}}", "{{new_project_id}}") if is_new else text
 
@@ -352,7 +352,7 @@ class _Operation:
 
     def _expected(self) -> Iterator[int]:
         successes = [int(status) for status in self.definition["responses"] if status.startswith("2")]
-        # A second one is for dry runs.
+        # A second success status is for dry runs.
         yield successes[0]
         yield from _EXPECTED_ERRORS.get(self.definition["operationId"], ())
 

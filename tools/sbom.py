@@ -16,7 +16,7 @@ from schemas.version import VERSION
 ROOT: Final = Path(__file__).resolve().parent.parent
 SBOM: Final = ROOT / "build" / "sbom.cdx.json"
 
-#: Lock files by scope. `optional` is what the extras and the embedded Redis need; `required` wins where both name a package.
+#: Lock files by scope. `optional` is what the extras and the embedded Redis need; `required` wins if both name a package.
 LOCKS: Final = {"optional": ("requirements-extras.lock", "requirements-redis.lock"), "required": ("requirements.lock",)}
 _PIN: Final = re.compile(
     r"^(?P<name>[a-z0-9._-]+)(?:\[[^\]]+\])?==(?P<version>[^\s;\\]+)(?P<rest>.*(?:\n +--hash=.*)+)", re.MULTILINE

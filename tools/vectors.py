@@ -75,7 +75,7 @@ LIMITED: Final = Expected(429, WEBHOOK_RATE_LIMITED)
 class Vector:
     """One request, the state of the receiver, and the expected response; times in Unix seconds.
 
-    `after` are the tickets afterwards; by default those before, and a new one if the response says so.
+    `after` are the tickets after the request: by default `tickets`, and a new one if a ticket is expected.
     """
 
     name: str
