@@ -1,7 +1,7 @@
 """Test cases for receivers, sent by `trigger`: requests, and the responses of a correct receiver.
 
-A response is evaluated as a worker evaluates it, so "right" means that a delivery would end with the correct status. Each case
-has its own tickets and nonces, so cases can run alone, in any order, and repeatedly.
+A response is evaluated as a worker evaluates it, so "right" means that a delivery would end with the correct status. Each
+case has its own tickets and nonces, so cases can run alone, in any order, and repeatedly.
 """
 
 import json
