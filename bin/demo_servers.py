@@ -2,7 +2,7 @@
 
 The page has the issues of many small shops: no security headers, a script from another host over http, images without alt
 text, no language, no title. Its cookie tests that the scanner does not report cookies. The GitHub is one repository, which
-takes issues with its token: it answers the requests of `schemas/trackers/github.py` as GitHub Enterprise Server does, below
+takes issues with its token: it responds to the requests of `schemas/trackers/github.py` like GitHub Enterprise Server, below
 `/api/v3`, with the members of GitHub's responses that the product reads.
 """
 
@@ -67,7 +67,7 @@ class _DemoServer(ThreadingHTTPServer):
 class _DemoHandler(BaseHTTPRequestHandler):
     timeout = 10  # ends an idle connection and its thread
 
-    def answer(self, status: HTTPStatus, content_type: str, content: bytes, **headers: str) -> None:
+    def send_content(self, status: HTTPStatus, content_type: str, content: bytes, **headers: str) -> None:
         """Send a response."""
         self.send_response(status)
         for name, value in {"Content-Type": content_type, "Content-Length": str(len(content)), **headers}.items():
@@ -92,9 +92,9 @@ class _DemoSiteHandler(_DemoHandler):
 
     def do_GET(self) -> None:
         if self.path == "/":
-            self.answer(HTTPStatus.OK, "text/html; charset=utf-8", PAGE, **{"Set-Cookie": "visitor=42; Path=/"})
+            self.send_content(HTTPStatus.OK, "text/html; charset=utf-8", PAGE, **{"Set-Cookie": "visitor=42; Path=/"})
         else:
-            self.answer(HTTPStatus.NOT_FOUND, "text/plain", b"Not found.\n", **{"Set-Cookie": "visitor=42; Path=/"})
+            self.send_content(HTTPStatus.NOT_FOUND, "text/plain", b"Not found.\n", **{"Set-Cookie": "visitor=42; Path=/"})
 
 
 class DemoGitHub(_DemoServer):
@@ -131,7 +131,7 @@ class _DemoGitHubHandler(_DemoHandler):
         value: Any = {"message": "Bad credentials"}
         if self.headers.get("Authorization") == f"Bearer {self.server.token}":
             status, value = self.server.respond(self.command, urlsplit(self.path).path, json.loads(body or b"{}"))
-        self.answer(status, "application/json; charset=utf-8", json.dumps(value).encode())
+        self.send_content(status, "application/json; charset=utf-8", json.dumps(value).encode())
 
     def do_POST(self) -> None:
         self.do_GET()

@@ -130,8 +130,8 @@ def _retrying(pauses_s: Iterable[float]) -> Retrying:
     def wait_s(state: RetryCallState) -> float:
         failure = state.outcome.exception() if state.outcome else None
         response = failure.response if isinstance(failure, TransientFailure) else None
-        wanted_s = None if response is None else retry_after_s(response)
-        return pause(state) if wanted_s is None else wanted_s
+        requested_s = None if response is None else retry_after_s(response)
+        return pause(state) if requested_s is None else requested_s
 
     is_transient_failure = retry_if_exception_type(TransientFailure)
     return Retrying(retry=is_transient_failure, stop=stop_after_attempt(len(pauses) + 1), wait=wait_s, reraise=True)

@@ -42,8 +42,8 @@ _MIB: Final = 1024**2
 def python(version: tuple[int, ...], name: str) -> CheckResult:
     """Check the Python version."""
     if version[:2] < OLDEST_PYTHON:
-        wanted = ".".join(map(str, OLDEST_PYTHON))
-        return failure("python", f"Python {name} is too old.", f"install Python {wanted} or newer and run: make setup")
+        oldest = ".".join(map(str, OLDEST_PYTHON))
+        return failure("python", f"Python {name} is too old.", f"install Python {oldest} or newer and run: make setup")
     return ok("python", f"Python {name}")
 
 

@@ -252,8 +252,8 @@ def list_grants(email: str | None, as_json: bool) -> None:
     Exit codes: 0 listed, 1 no such user or database unavailable, 2 wrong usage or settings.
     """
     with opened():
-        wanted = None if email is None else accounts.user_by_email(email).email
-        GRANTS.show([_grant_record(each) for each in grants.list_all(wanted)], as_json)
+        user_email = None if email is None else accounts.user_by_email(email).email
+        GRANTS.show([_grant_record(each) for each in grants.list_all(user_email)], as_json)
 
 
 @grant.command("remove")

@@ -76,9 +76,9 @@ def list_entries(
     Exit codes: 0 listed, 1 database unavailable, 2 wrong usage or settings.
     """
     after_ms, before_ms = (None if each is None else to_ms(each) for each in (created_after, created_before))
-    wanted = AuditFilter(**filters, after_ms=after_ms, before_ms=before_ms)
+    criteria = AuditFilter(**filters, after_ms=after_ms, before_ms=before_ms)
     with opened():
-        entries = all_pages(partial(operations.list_page, wanted), itemgetter("id"))
+        entries = all_pages(partial(operations.list_page, criteria), itemgetter("id"))
         found = [dump(AuditEntryResponse, each) for each in islice(entries, shown_of(limit, as_json))]
         show_entries(found, as_json, are_more=next(entries, None) is not None)
 

@@ -129,8 +129,8 @@ def list_sessions(email: str | None, as_json: bool) -> None:
     Exit codes: 0 listed, 1 no such user or database unavailable, 2 wrong usage or settings.
     """
     with opened():
-        wanted = None if email is None else user_by_email(email).email
-        found = all_pages(partial(sessions.list_live, utc_now(), email=wanted), attrgetter("id"))
+        user_email = None if email is None else user_by_email(email).email
+        found = all_pages(partial(sessions.list_live, utc_now(), email=user_email), attrgetter("id"))
         SESSIONS.show([dump(ConsoleSessionResponse, each) for each in found], as_json)
 
 

@@ -27,7 +27,7 @@ _DIAGNOSABLE: Final = frozenset(
     }
 )
 #: A sender that reads the clock twice, to sign and to send, is off by a second or two.
-_NEIGHBOURS_S: Final = (-1, 1, -2, 2, -3, 3)
+_NEIGHBORS_S: Final = (-1, 1, -2, 2, -3, 3)
 _MS: Final = 1000
 _SHA256_BYTES: Final = 32
 _RAW_BYTES: Final = "sign and verify the raw bytes, not re-serialized JSON"
@@ -204,6 +204,6 @@ def _timestamps(timestamp: bytes) -> Iterator[tuple[str, bytes]]:
         return
     number = int(timestamp)
     yield "the timestamp in seconds, but it was sent in milliseconds: send the signed value", str(number // _MS).encode()
-    for off_s in _NEIGHBOURS_S:
+    for off_s in _NEIGHBORS_S:
         mistake = f"a timestamp {abs(off_s)} s {'later' if off_s > 0 else 'earlier'} than the one sent"
         yield f"{mistake}: read the clock once for both", str(number + off_s).encode()

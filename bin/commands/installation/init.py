@@ -84,7 +84,7 @@ def init() -> None:
     with _draft_of(env_file) as draft:
         kept = _make_first_records(draft, env_file)
     echo(f"Wrote {env_file} with generated secrets and keys.")
-    _name_settings_of_the_environment()
+    _print_environment_settings()
     echo(kept)
 
 
@@ -127,7 +127,7 @@ def _lines(settings: dict[str, str]) -> str:
     return "".join(f"{name}={value}\n" for name, value in settings.items() if not is_in_environment(name))
 
 
-def _name_settings_of_the_environment() -> None:
+def _print_environment_settings() -> None:
     """Print the settings that only the environment sets: in another shell, a command would use other values or databases."""
     names = [setting.name for setting in SETTINGS if is_in_environment(setting.name)]
     if names:

@@ -191,14 +191,14 @@ def _add_tracker(folder: Path, environment: dict[str, str], github: DemoGitHub) 
     _step("Add a GitHub repository as a target; the token comes on standard input")
     command = [RISKRELAY, "target", "add", "github", github.url, "--label", "website-risk"]
     _print(f"$ riskrelay {' '.join(map(str, command[1:]))} <token.txt")
-    added = _type(command, folder, environment, github.token)
-    checked = _type([RISKRELAY, "target", "validate", added["id"]], folder, environment)["checked"]
+    added = _run_json(command, folder, environment, github.token)
+    checked = _run_json([RISKRELAY, "target", "validate", added["id"]], folder, environment)["checked"]
     _require(checked["status"] == "passed", f"the validation failed: {checked['reason']}")
     _print(f"{added['id']} is {added['status']}; GitHub accepts the token for {github.url}")
     return str(added["id"])
 
 
-def _type(command: Sequence[Any], folder: Path, environment: dict[str, str], standard_input: str = "") -> Any:
+def _run_json(command: Sequence[Any], folder: Path, environment: dict[str, str], standard_input: str = "") -> Any:
     """Run a command of the installation, and return the JSON document that it prints."""
     return json.loads(_run([*command, "--json"], folder, environment, standard_input))
 

@@ -66,7 +66,7 @@ def backup(file: str, keep: int | None, force: bool, as_json: bool) -> None:
     path = _path_in(place, taken_at, is_folder=keep is not None or file.endswith("/"), force=force)
     with opened() as settings, alone(Lock.BACKUP):
         _require_another(path)
-        _make_sure_of_canary(settings)
+        _ensure_canary(settings)
         record = _taken(settings, path, taken_at)
         _store_time(taken_at)
     record["removed"] = [str(each) for each in _remove_older(place, keep, path)] if keep is not None else []
@@ -81,10 +81,10 @@ def _path_in(place: Path, taken_at: datetime, *, is_folder: bool, force: bool) -
         if is_folder:
             _make_folder(place)
         path = place / backup_files.name_at(taken_at) if place.is_dir() else place
-        is_there = require_replaceable(path)
+        exists = require_replaceable(path)
     except OSError as failed:
         raise Refused(f"{place} cannot be written: {failed.strerror}.") from None
-    if is_there and not force:
+    if exists and not force:
         raise Refused(f"{path} already exists. Use another file name, or --force to overwrite it.")
     return path
 
@@ -101,7 +101,7 @@ def _require_another(path: Path) -> None:
         raise Refused(f"{path} is the database itself; use another file name.")
 
 
-def _make_sure_of_canary(settings: Settings) -> None:
+def _ensure_canary(settings: Settings) -> None:
     """Ensure that the backup records which keys it needs; the backup is created even with wrong keys."""
     try:
         check_keys(Vault(settings.encryption_keys), utc_now())

@@ -47,7 +47,7 @@ _HOW_TO_RESUME: Final = (
     "backup; to keep these paused, resume the others one by one: bin/riskrelay target resume ID"
 )
 #: A running service responds at once.
-_ANSWERS_WITHIN_S: Final = 2
+_RESPONSE_WITHIN_S: Final = 2
 
 
 @click.command()
@@ -151,7 +151,7 @@ def _busy() -> list[str]:
 def _responds(bind: str) -> bool:
     """Return whether any HTTP service responds at an address."""
     try:
-        with DIRECTLY.open(f"{local_url(bind)}/healthz", timeout=_ANSWERS_WITHIN_S):
+        with DIRECTLY.open(f"{local_url(bind)}/healthz", timeout=_RESPONSE_WITHIN_S):
             return True
     except HTTPError:
         return True
@@ -173,15 +173,15 @@ def _plan(
     obstacles: Sequence[str],
 ) -> dict[str, Any]:
     """Return the plan of a restore."""
-    there = {line for source in _sources(settings, redactions) for line in erasure_replay.erasures_in(source)}
+    erasures = {line for source in _sources(settings, redactions) for line in erasure_replay.erasures_in(source)}
     if before.has_erasure_log:
         with connection():
-            there |= {line for page in erasure_log.pages() for line in page}
+            erasures |= {line for page in erasure_log.pages() for line in page}
     return {
         "file": str(file.absolute()),
         "would_run": [name for name in schema_version.known() if name > backup.schema],
         "would_pause": backup.paused_targets,
-        "would_redact": len(there - {*backup_files.erasures_in(file)}),
+        "would_redact": len(erasures - {*backup_files.erasures_in(file)}),
         "replaces_accounts": before.contents and before.contents.accounts,
         "replaces_exports": before.contents and before.contents.exports,
         "obstacles": list(obstacles),
