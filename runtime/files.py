@@ -15,7 +15,7 @@ from typing import IO, Final, TextIO
 #: The suffix of the names of drafts.
 _DRAFT: Final = ".part"
 #: A draft that has not changed for a day belongs to a process that was killed.
-_LEFT_AFTER_S: Final = 86_400
+_STALE_AFTER_S: Final = 86_400
 
 
 def raise_file_limit(count: int) -> int:
@@ -65,7 +65,7 @@ def replacing(path: Path) -> Iterator[TextIO]:
     draft = Path(name)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            _delete_left_drafts(path, os.fstat(descriptor).st_mtime - _LEFT_AFTER_S)
+            _delete_stale_drafts(path, os.fstat(descriptor).st_mtime - _STALE_AFTER_S)
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -89,7 +89,7 @@ def _draft_prefix(path: Path) -> str:
     return f".{path.name.removeprefix('.')}."
 
 
-def _delete_left_drafts(path: Path, before: float) -> None:
+def _delete_stale_drafts(path: Path, before: float) -> None:
     """Delete drafts of a file that nothing has written to since `before`: their processes were killed."""
     for draft in path.parent.glob(f"{glob.escape(_draft_prefix(path))}????????{_DRAFT}"):
         # Another process may delete the draft first, or it may belong to another user.

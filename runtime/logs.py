@@ -125,7 +125,7 @@ class _Event(logging.LogRecord):
 _PLAIN: Final = vars(logging.makeLogRecord({"levelno": logging.INFO, "levelname": "INFO"}))
 
 #: Logged instead of a line that cannot be formatted.
-_UNFORMED: Final = "a log line could not be formatted"
+_UNFORMATTABLE: Final = "a log line could not be formatted"
 #: The most lines that may wait: more than a tick of the dispatcher writes, about 80 KB.
 _MAX_WAITING: Final = 256
 #: The most bytes of a character in UTF-8.
@@ -166,10 +166,10 @@ class _StandardError(logging.StreamHandler[Any]):
             self.release()
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the name in logging
-        if record.msg == _UNFORMED:
+        if record.msg == _UNFORMATTABLE:
             return  # not even this line: there is nowhere to log it
         error = type(sys.exc_info()[1]).__name__
-        plain = {"name": record.name, "levelname": "ERROR", "levelno": logging.ERROR, "msg": _UNFORMED, "error": error}
+        plain = {"name": record.name, "levelname": "ERROR", "levelno": logging.ERROR, "msg": _UNFORMATTABLE, "error": error}
         self.handle(logging.makeLogRecord(plain))
 
 

@@ -47,15 +47,15 @@ class _Sentinels:
     """
 
     def __init__(self, where: RedisUrl, timeout_s: float) -> None:
-        asking: dict[str, Any] = {**_tls(where), **_timeouts(timeout_s, 1.0), **_COMMON}
+        options: dict[str, Any] = {**_tls(where), **_timeouts(timeout_s, 1.0), **_COMMON}
         # Two lists: redis-py moves the Sentinel that responded to the top of its list, while other threads iterate over it.
-        self._asked = [Sentinel(where.places, sentinel_kwargs={**asking, **_credentials(where)})]
+        self._queried = [Sentinel(where.places, sentinel_kwargs={**options, **_credentials(where)})]
         if where.password is not None:
-            self._asked.append(Sentinel(where.places, sentinel_kwargs=asking))
+            self._queried.append(Sentinel(where.places, sentinel_kwargs=options))
 
     def discover_master(self, service_name: str) -> tuple[str, int]:
         """Return the master's host and port; the pool calls this before it connects. Raises a RedisError."""
-        *first, last = self._asked
+        *first, last = self._queried
         for sentinels in first:
             with suppress(RedisConnectionError):
                 return _master_of(sentinels, service_name)
