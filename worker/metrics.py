@@ -79,7 +79,7 @@ def serve(bind: str, data_dir: Path) -> int:
     limited = {"timeout": _REQUEST_TIMEOUT_S}
     server.RequestHandlerClass = type("MetricsHandler", (server.RequestHandlerClass,), limited)
     # By default, Python prints a stack trace with the client's address.
-    server.handle_error = _note_interruption
+    server.handle_error = _log_interruption
     return int(server.server_port)
 
 
@@ -87,7 +87,7 @@ def _nothing(_count: float) -> None:
     """Count nothing."""
 
 
-def _note_interruption(_request: Any, _client_address: Any) -> None:
+def _log_interruption(_request: Any, _client_address: Any) -> None:
     _log.debug("scrape interrupted")
 
 

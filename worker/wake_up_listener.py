@@ -26,7 +26,7 @@ REDIS_RETRY_S: Final = 1.0
 #: How long one wait for a wake-up lasts, and so how late a stop may be noticed.
 WAIT_S: Final = 1
 #: How much longer than that wait Redis may take to respond.
-_ANSWER_S: Final = 2
+_RESPONSE_S: Final = 2
 #: RQ waits for a job this much shorter than the time to live of its workers.
 _RQ_MARGIN_S: Final = 15
 
@@ -48,7 +48,7 @@ def listen(redis_url: str, is_stopping: Callable[[], bool]) -> None:
 
 def early_wake_ups(redis_url: str, on_wake_up: Callable[[], None]) -> BackgroundTask:
     """Return a task that calls `on_wake_up` for notifications while RQ still fetches and registers their job."""
-    wake_ups = wake_up_queue.WakeUpQueue(wake_up_queue.connect(redis_url, timeout_s=WAIT_S + _ANSWER_S))
+    wake_ups = wake_up_queue.WakeUpQueue(wake_up_queue.connect(redis_url, timeout_s=WAIT_S + _RESPONSE_S))
 
     def wait_once() -> bool:
         try:
@@ -97,7 +97,7 @@ class _WakeUpListener(SimpleWorker):
 
     @property
     def connection_timeout(self) -> int:
-        return WAIT_S + _ANSWER_S
+        return WAIT_S + _RESPONSE_S
 
     def heartbeat(self, *args: Any, **kwargs: Any) -> None:
         """Stop if requested: RQ calls this before each wait for a job, when no job is running."""

@@ -61,12 +61,12 @@ class BackgroundTask:
 
     def _run(self) -> None:
         while not self._is_stopping:
-            self._until_nothing_is_left()
+            self._run_until_done()
             self._woken.wait(self._sweep_s)
             # Before the next run and the check for a stop: a request after this wakes the thread again.
             self._woken.clear()
 
-    def _until_nothing_is_left(self) -> None:
+    def _run_until_done(self) -> None:
         try:
             while not self._is_stopping and self._run_once():
                 pass

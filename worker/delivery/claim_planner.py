@@ -155,8 +155,8 @@ class _Backoff:
             yield
         finally:
             ended_at = self._monotonic()
-            took_s = ended_at - began_at
-            self._until = ended_at + (min(MAX_REST_S, REST_FACTOR * took_s) if took_s > self._quick_s else 0)
+            elapsed_s = ended_at - began_at
+            self._until = ended_at + (min(MAX_REST_S, REST_FACTOR * elapsed_s) if elapsed_s > self._quick_s else 0)
 
 
 class _QuotaCollector:
@@ -233,18 +233,18 @@ class ClaimPlanner:
         cached = self._scanner.cached()
         found = cached or self._scanner.scan(now)
         quota = partial(self._quota, held=held, returned=returned, now=now, shares=shares)
-        wanted = _QuotaCollector(shares, satisfied, quota)
+        collector = _QuotaCollector(shares, satisfied, quota)
         # If only reserved threads are free, the scan is enough: it returns targets of every account.
-        read = [] if shares.is_reserve else self._add_pages(wanted, now)
-        wanted.add(sorted(found, key=self._after_served))
-        quotas = self._allot(wanted.quotas, shares)
+        read = [] if shares.is_reserve else self._add_pages(collector, now)
+        collector.add(sorted(found, key=self._after_served))
+        quotas = self._allot(collector.quotas, shares)
         if cached:
             self._plan_again_by(now + timedelta(seconds=SCAN_REUSED_FOR_S), now)
         elif not quotas:
             self._plan_again_by(self._scanner.next_scan_at(now), now)
         if read:
             self._scanner.end_page(_last_served(read, quotas))
-        return ClaimPlan(quotas, sorted(wanted.rate_limited & quotas.keys()), sorted(wanted.off))
+        return ClaimPlan(quotas, sorted(collector.rate_limited & quotas.keys()), sorted(collector.off))
 
     def record_claims(self, plan: ClaimPlan, claimed: Counter[str]) -> None:
         """Record the claims made for a plan: if every target filled its quota, the next plan may reuse the scan."""
@@ -277,14 +277,14 @@ class ClaimPlanner:
                 satisfied.add(account_id)
         return AccountShares(self._threads, held=in_use), satisfied
 
-    def _add_pages(self, wanted: _QuotaCollector, now: datetime) -> list[ThrottleState]:
+    def _add_pages(self, collector: _QuotaCollector, now: datetime) -> list[ThrottleState]:
         """Add targets beyond those that scans find until all shared threads have one; return the targets that were read."""
         read: list[ThrottleState] = []
         with closing(self._scanner.pages(now)) as pages:
             for page in pages:
                 read += page
-                wanted.add(page)
-                if wanted.fills_shared():
+                collector.add(page)
+                if collector.fills_shared():
                     break
         return read
 
@@ -292,26 +292,26 @@ class ClaimPlanner:
         """Return a key that sorts the targets of an account, beginning after the target that got the last claim."""
         return state.target_id <= self._served_last.get(state.account_id, ""), state.target_id
 
-    def _allot(self, wanted: Mapping[AccountId, Mapping[str, int]], shares: AccountShares) -> dict[str, int]:
+    def _allot(self, quotas_of: Mapping[AccountId, Mapping[str, int]], shares: AccountShares) -> dict[str, int]:
         """Divide the room among accounts, then each account's share among its targets."""
-        wanted_of = {account_id: sum(quotas.values()) for account_id, quotas in wanted.items() if quotas}
+        total_of = {account_id: sum(quotas.values()) for account_id, quotas in quotas_of.items() if quotas}
         given = Counter[AccountId]()
         most = shares.total + MAX_BATCH
         # A heap, because sorting hundreds of accounts again for each claim took 14 ms of a tick.
-        queue = [(shares.held(account_id), place, account_id) for place, account_id in enumerate(wanted_of)]
+        queue = [(shares.held(account_id), place, account_id) for place, account_id in enumerate(total_of)]
         heapq.heapify(queue)
         # If the account that holds the fewest threads may take none, no other account may.
         while queue and shares.total < most and shares.may_take(queue[0][-1]):
             _, place, account_id = queue[0]
             shares.take(account_id)
             given[account_id] += 1
-            if given[account_id] < wanted_of[account_id]:
+            if given[account_id] < total_of[account_id]:
                 heapq.heapreplace(queue, (shares.held(account_id), place, account_id))
             else:
                 heapq.heappop(queue)
         quotas: dict[str, int] = {}
         for account_id, count in given.items():
-            quotas |= (own := throttle.distribute(wanted[account_id], count))
+            quotas |= (own := throttle.distribute(quotas_of[account_id], count))
             self._served_last[account_id] = next(reversed(own))
         return quotas
 

@@ -105,7 +105,7 @@ class TickWriter:
             with transaction():
                 moved = claims_sql.record_attempts(attempts, now, worker)
                 written = write_effects(effects_of(attempts, moved), now, worker, self.queues.waiting())
-                for target_id in _refused_as_they_were(attempts, moved, written.states):
+                for target_id in _active_after_refusal(attempts, moved, written.states):
                     transitions.requeue_blocked(target_id, now, worker)
                 claims_sql.postpone([each.claim for each in results if each.is_unsent], now, worker)
                 # Read the time again: other writers may have delayed the transaction for most of a lease.
@@ -158,7 +158,7 @@ def _read_states(target_ids: Collection[str]) -> dict[str, ThrottleState]:
         return throttle_state_sql.read(target_ids)
 
 
-def _refused_as_they_were(
+def _active_after_refusal(
     attempts: Sequence[CompletedAttempt], moved: Collection[str], states: Mapping[str, ThrottleState]
 ) -> set[str]:
     """Return the trackers that refused attempts with a former URL, token or settings, and so are still active."""

@@ -155,7 +155,7 @@ class GuardedAdapter(BaseAdapter):
         except TransportError:
             raise
         except (InvalidResponse, OSError) as failed:
-            raise _named(failed, exchange) from failed
+            raise _error_of(failed, exchange) from failed
         finally:
             self._watchdog.forget(exchange)
 
@@ -202,7 +202,7 @@ def _message(method: str, start: str, headers: dict[str, str], body: bytes) -> b
     return head.encode("latin-1") + body
 
 
-def _named(failed: InvalidResponse | OSError, exchange: Exchange) -> TransportError:
+def _error_of(failed: InvalidResponse | OSError, exchange: Exchange) -> TransportError:
     """Return the error, with its code, for a failure after connecting and before the end of the headers."""
     if exchange.is_over():
         return transport_error("deadline_exceeded")

@@ -35,7 +35,7 @@ class Connector:
         if self._egress.proxy is None:
             addresses = _with_source(addresses, self._egress.sources)
         error = "connect_timeout" if addresses else "source_address_unavailable"
-        for address, own_until in _one_by_one(addresses, until):
+        for address, own_until in _with_deadlines(addresses, until):
             try:
                 return self._reach(address, port, own_until), str(address)
             except TimeoutError:
@@ -73,7 +73,7 @@ class Connector:
         except DnsError:
             raise transport_error("proxy_unreachable") from None
         reachable = _with_source(addresses, self._egress.sources)
-        for address, own_until in _one_by_one(reachable, until):
+        for address, own_until in _with_deadlines(reachable, until):
             try:
                 return _open(address, proxy.port, own_until, self._egress.sources)
             except TransportError:
@@ -83,7 +83,7 @@ class Connector:
         raise transport_error("proxy_unreachable" if reachable else "source_address_unavailable")
 
 
-def _one_by_one(addresses: Sequence[Address], until: float) -> Iterator[tuple[Address, float]]:
+def _with_deadlines(addresses: Sequence[Address], until: float) -> Iterator[tuple[Address, float]]:
     """Yield each address with its share of the time that is left, so that a dead IPv6 route leaves time for IPv4."""
     for number, address in enumerate(addresses):
         now = time.monotonic()

@@ -98,10 +98,10 @@ class ResponseParser:
                 raise InvalidResponse("The response is not HTTP.")
             self._feed(piece[:left])
             if len(piece) >= left:
-                self._go_past_the_head(piece[left:])
+                self._feed_body(piece[left:])
             left -= len(piece)
 
-    def _go_past_the_head(self, rest: bytes) -> None:
+    def _feed_body(self, rest: bytes) -> None:
         """Feed the bytes after the limit of the headers; only a body may begin there."""
         if not self._status:
             raise InvalidResponse("The response headers are too long.")
