@@ -126,7 +126,7 @@ class DueTargetScanner:
         self._page_end = target_id
 
     def next_scan_at(self, now: datetime) -> datetime | None:
-        """Return when to scan again after a scan that found nothing to claim; None if no export waits for a time."""
+        """Return when to scan again after a scan that found nothing to claim; None if no export waits for a later time."""
         if self._was_full and self._is_complete:
             return throttle_state_sql.next_ready(now)
         rest_s = self._scans.left_s() if self._is_complete else min(self._scans.left_s(), self._pages.left_s())

@@ -76,7 +76,7 @@ class GuardedAdapter(BaseAdapter):
 
     `deadline_s` bounds DNS, connect, TLS, headers and body together, `connect_timeout_s` bounds connecting. `verify` is True
     for the usual certificate authorities, or the path of a bundle. An origin keeps up to `connections` connections. A kept
-    connection is reused only if its name was resolved within the last `confirmed_for_s` seconds, and closed after about
+    connection is reused only if its name was looked up within the last `confirmed_for_s` seconds, and closed after about
     `kept_idle_s` seconds without use. `egress` adds authorities, a client certificate, a proxy and source addresses.
     """
 
@@ -127,7 +127,7 @@ class GuardedAdapter(BaseAdapter):
         return self._response(request, parsed, exchange)
 
     def exchange(self, exchange: Exchange, method: str, url: str, headers: dict[str, str], body: bytes) -> ParsedResponse:
-        """Send one request within an exchange. It creates no objects of requests: they cost more than sending.
+        """Send one request within an exchange. Creates no objects of the requests library: they cost more than sending.
 
         `headers` must not contain Host, Accept-Encoding, Content-Length or Transfer-Encoding. Raises as `send` does.
         """

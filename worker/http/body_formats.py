@@ -81,7 +81,7 @@ def _sarif(body: bytes) -> FormattedBody:
 
 def _rule(ticket: Mapping[str, Any], source: str) -> dict[str, Any]:
     code = ticket["evidence"].get("rule")
-    # Without a code, the source is the rule: with its title, every ticket would have another rule.
+    # Without a code, the source is the rule: with the title as the rule, every ticket would have another rule.
     rule_id = code if isinstance(code, str) and code else source
     text = ticket["description"] or ticket["title"]
     return sarif_rule(rule_id, ticket["title"], text, ticket["severity"], ticket["labels"])
