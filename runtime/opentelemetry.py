@@ -81,7 +81,7 @@ class Recorder:
 
 
 class _LoggingExporter(SpanExporter):
-    """Passes batches on; logs at most once a minute that they are not accepted."""
+    """Passes batches on; logs that they are not accepted, once a minute during an outage."""
 
     def __init__(self, exporter: SpanExporter) -> None:
         self._exporter = exporter

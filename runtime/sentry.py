@@ -48,7 +48,7 @@ def sentry_client(dsn: str, release: str, environment: str) -> Client:
 
 
 class _LoggingTransport(HttpTransport):
-    """Logs at most once a minute that reports are not accepted."""
+    """Logs that reports are not accepted, once a minute during an outage."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         super().__init__(options)
