@@ -1,11 +1,12 @@
 """Statements over many rows at once: the results of a tick, its claims, its audit entries.
 
-Such a statement has `{rows}` in place of the rows, as in `WITH r (id, lease) AS ({rows}) UPDATE …`, and few texts for any
-number of rows: a VALUES list of each length would be a text of its own, parsed and planned again nearly every time.
-PostgreSQL gets an array per column, SQLite lists of a few lengths. No rows: no statement runs.
+A statement has `{rows}` in place of its rows, as in `WITH r (id, lease) AS ({rows}) UPDATE …`. Any number of rows needs few
+different texts: if each number of rows had a VALUES list of its own, the database would parse and plan nearly every
+statement anew. PostgreSQL gets an array for each column, SQLite gets lists of a few lengths. Without rows, no statement
+runs.
 
-Measured, an attempt's row of 17 values: 30 µs instead of 100 on PostgreSQL, driver and server together, 7 instead of 12 on
-SQLite.
+Measured for an attempt's row of 17 values: 30 µs instead of 100 on PostgreSQL, driver and server together, and 7 instead of
+12 on SQLite.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,11 +19,11 @@ from peewee import Model
 from storage.db.columns import column_types
 from storage.db.engine import execute, is_sqlite, rows, values_list
 
-#: The longest list for SQLite. For the look-ups of 256 rows, SQLite builds a Bloom filter of the other table and reads all
-#: of it: 90 ms with a million rows, instead of 0.3. The shorter lists are halves of it, so that any number of rows is a few
-#: statements, and all of them together fit into the 128 that a connection caches.
+#: The longest list for SQLite. To look up 256 rows, SQLite builds a Bloom filter of the other table and reads all of it: 90
+#: ms with a million rows, instead of 0.3. Shorter lists have a half, a quarter and so on of this length, so that any number
+#: of rows needs few statements. All of them together fit into the 128 that a connection caches.
 _LONGEST: Final = 64
-#: A few dozen statements, each with the halves that are needed.
+#: There are a few dozen statements, each with up to seven lengths of its list.
 _MAX_STATEMENTS: Final = 256
 
 Rows = Sequence[Sequence[Any]]
@@ -60,7 +61,7 @@ def lock_row(model: type[Model], row_id: str | int) -> None:
 def execute_over(sql: str, types: Sequence[str], values: Rows, parameters: Sequence[Any] = ()) -> None:
     """Run a statement over rows whose columns have the SQL `types`; `parameters` are for each `?` after the rows.
 
-    Returns no number of rows: Python's SQLite driver counts none of a statement that begins with WITH.
+    Returns no row count: Python's SQLite driver does not count the rows of a statement that begins with WITH.
     """
     for part in _parts(sql, tuple(types), values, parameters):
         execute(*part)
@@ -78,7 +79,7 @@ def _insert(model: type[Model], names: tuple[str, ...]) -> tuple[str, list[str]]
 
 @lru_cache(maxsize=_MAX_STATEMENTS)
 def _as_one(statements: tuple[str, ...]) -> str:
-    """Return one statement that runs all; PostgreSQL checks their foreign keys at its end."""
+    """Return one statement that runs all of them; PostgreSQL checks their foreign keys at its end."""
     first = ", ".join(f"part{number} AS ({text})" for number, text in enumerate(statements[:-1]))
     return f"WITH {first} {statements[-1]}"
 

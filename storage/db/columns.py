@@ -1,8 +1,8 @@
 """Column types that mean the same on both databases, and column lists that are derived from the models.
 
-Types: instants are integer milliseconds, JSON and enumerations are text. Lists: a shape is a dataclass or named tuple whose
-fields are named like columns. `columns` selects them with Peewee and `read` builds the records; `select_list` writes them
-into hand-written SQL, where the shape reads the row. A field that is no column fails at import.
+Types: timestamps are integer milliseconds, JSON and enumerations are text. Lists: a shape is a dataclass or named tuple
+whose fields have the names of columns. `columns` selects them with Peewee and `read` builds the records; `select_list`
+writes them into hand-written SQL, and the shape reads its rows. A field without a column raises an error at import.
 """
 
 import json
@@ -20,10 +20,10 @@ from schemas.base.timestamps import from_ms
 from storage.db import identifiers
 from storage.db.drivers.shared import Row
 
-#: The greatest ULID there is, after a prefix and an underscore: sorts behind every identifier in any collation.
+#: The greatest possible ULID: after a prefix and an underscore, it sorts behind every identifier in any collation.
 LAST_ULID: Final = f"7{'Z' * 25}"
 
-#: How PostgreSQL writes the types that Peewee names.
+#: PostgreSQL's names for Peewee's field types.
 _SQL_TYPES: Final = {
     "AUTO": "INTEGER",
     "BIGAUTO": "BIGINT",
@@ -36,16 +36,16 @@ _SQL_TYPES: Final = {
 }
 _EPOCH: Final = from_ms(0)
 _MILLISECOND: Final = timedelta(milliseconds=1)
-#: json.dumps would build such an encoder anew for every value.
+#: json.dumps would build a new encoder for every value.
 _compact: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 Record = TypeVar("Record")
 
 
 class TimestampField(BigIntegerField):
-    """An instant, in whole milliseconds since 1970: exact on both databases, comparable in SQL, readable by any client.
+    """A timestamp in whole milliseconds since 1970: exact on both databases, comparable in SQL, readable by any client.
 
-    Or in another `unit`.
+    `unit` replaces the millisecond.
     """
 
     def __init__(self, unit: timedelta = _MILLISECOND, **options: Any) -> None:
@@ -62,7 +62,7 @@ class TimestampField(BigIntegerField):
 class JsonField(TextField):
     """A JSON value as text: stored and read back unchanged, and the same on both databases.
 
-    `read` makes a record of it.
+    `read` converts the parsed value to a record.
     """
 
     def __init__(self, read: Callable[[Any], Any] | None = None, **options: Any) -> None:
@@ -74,7 +74,7 @@ class JsonField(TextField):
 
     @staticmethod
     def text(value: Any) -> str:
-        """Return a value as it is stored."""
+        """Return a value as the JSON text that is stored."""
         return _compact(value)
 
     def python_value(self, value: str | None) -> Any:
@@ -94,7 +94,7 @@ class EnumField(TextField):
         return None if value is None else self._members(value)
 
 
-#: The fields whose values are not what the drivers return.
+#: The fields whose Python values differ from those that the drivers return.
 _CONVERTED: Final = (TimestampField, JsonField, EnumField)
 
 
@@ -105,7 +105,7 @@ def field_names(shape: Any) -> tuple[str, ...]:
 
 
 def columns(shape: type, model: Any, **others: Any) -> list[Any]:
-    """Return the selection for the fields of `shape`, in order: columns of `model`, or of an alias of it, and `others`."""
+    """Return what a query selects for the fields of `shape`, in order: columns of `model` or of its alias, and `others`."""
     return [others[name] if name in others else getattr(model, _column(model, name).name) for name in field_names(shape)]
 
 
@@ -115,14 +115,14 @@ def read(shape: Callable[..., Record], query: Any) -> list[Record]:
 
 
 def read_first(shape: Callable[..., Record], query: Any) -> Record | None:
-    """Run a query of `columns` and return its first row as a record of `shape`; None where it finds none."""
+    """Run a query of `columns` and return its first row as a record of `shape`; None if it finds no row."""
     return next(iter(read(shape, query.limit(1))), None)
 
 
 def get_by_id(shape: Callable[..., Record], query: Any, prefix: str, row_id: str, missing: str) -> Record:
     """Run a query of `columns` for the row with an id and return its record. Raises NotFound with the text `missing`.
 
-    A text that is no id of this prefix is unknown without a query.
+    If `row_id` does not have the form of an id with this prefix, no query runs.
     """
     found = read_first(shape, query) if identifiers.is_id(prefix, row_id) else None
     if found is None:
@@ -131,12 +131,12 @@ def get_by_id(shape: Callable[..., Record], query: Any, prefix: str, row_id: str
 
 
 def record_of(shape: Callable[..., Record], row: Any, **others: Any) -> Record:
-    """Return a record of `shape` whose fields are the attributes of a row with these names, and `others`."""
+    """Return a record of `shape`: each field is taken from `others`, or from the attribute of the row with the same name."""
     return shape(**{name: getattr(row, name) for name in field_names(shape) if name not in others}, **others)
 
 
 def reader(shape: Callable[..., Record], model: type[Model], **others: Any) -> Callable[[Row], Record]:
-    """Return a function from a row of `select_list` to a record of `shape`: JSON, instants and enumerations become values.
+    """Return a function from a row of `select_list` to a record of `shape`; it converts JSON, timestamps and enumerations.
 
     `others` are columns of `model` for fields with other names.
     """
@@ -161,8 +161,8 @@ def values_of(model: type[Model], record: Any, **others: Any) -> dict[str, Any]:
 def select_list(shape: type, tables: Mapping[str, type[Model]], **others: str) -> str:
     """Return the select list of hand-written SQL for the fields of `shape`, in order.
 
-    `tables` are models by their alias in the statement: the first one with such a column gives it. `others` are expressions
-    for fields that are no columns.
+    `tables` maps aliases in the statement to models: the first model that has a column provides it. `others` are expressions
+    for fields without a column.
     """
     return ", ".join(others.get(name) or _qualified_name(name, tables) for name in field_names(shape))
 

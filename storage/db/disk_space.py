@@ -1,7 +1,7 @@
-"""Returns whether the disk has room, from the last write that failed for lack of space and the free space of our folders.
+"""Reports whether the disks have room, by the last write that failed for lack of space and by the free space of folders.
 
-Nothing is written to check it: the system reports the free space of DATA_DIR and of SQLite's folder. A full disk of
-PostgreSQL shows only in the writes of this process that fail.
+The check writes nothing: the system reports the free space of DATA_DIR and of SQLite's folder. A full disk of PostgreSQL
+shows only when a write of this process fails.
 """
 
 import errno
@@ -14,21 +14,21 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-#: SQLite's log has 4 MiB between two checkpoints, a segment of PostgreSQL's has 16.
+#: SQLite's write-ahead log has 4 MiB between two checkpoints; a segment of PostgreSQL's has 16 MiB.
 FULL_BYTES: Final = 16 * 1024**2
-#: A day of a small installation.
+#: What a small installation writes in a day.
 LOW_BYTES: Final = 100 * 1024**2
-#: How long a failed write counts. There may be no later write that would show that the disk has room again.
+#: How long a failed write counts. Perhaps no later write shows that the disk has room again.
 FULL_FOR_S: Final = 30.0
-#: PostgreSQL's code of that error.
+#: PostgreSQL's error code for a full disk.
 _DISK_FULL: Final = "53100"
 _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
-#: SQLite's extended codes have the primary one in the lowest byte.
+#: SQLite's extended error codes have the primary code in the lowest byte.
 _PRIMARY_CODE: Final = 0xFF
 
 
 class DiskState(StrEnum):
-    """How much room there is: `low` is a warning, `full` means that nothing can be stored."""
+    """How much room a disk has: `low` is a warning, `full` means that nothing can be stored."""
 
     OK = "ok"
     LOW = "low"
@@ -36,21 +36,21 @@ class DiskState(StrEnum):
 
 
 class LastFullWrite:
-    """When a write of this process failed for lack of space."""
+    """The time at which a write of this process last failed for lack of space."""
 
     def __init__(self) -> None:
         self._failed_at: float | None = None
 
     def note(self) -> None:
-        """Record such a failure just now."""
+        """Record that a write failed just now."""
         self._failed_at = time.monotonic()
 
     def forget(self) -> None:
-        """Forget it: another database was opened."""
+        """Delete the record, because another database was opened."""
         self._failed_at = None
 
     def is_recent(self) -> bool:
-        """Return whether the last one is no older than FULL_FOR_S."""
+        """Return whether the last failed write is no older than FULL_FOR_S."""
         return self._failed_at is not None and time.monotonic() - self._failed_at < FULL_FOR_S
 
 
@@ -58,7 +58,7 @@ LAST_FULL_WRITE: Final = LastFullWrite()
 
 
 def is_full_error(error: BaseException | None) -> bool:
-    """Return whether an error, or one that led to it, says that a disk is full."""
+    """Return whether an error, or one of its causes, reports a full disk."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))

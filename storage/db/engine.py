@@ -32,21 +32,22 @@ class DatabaseFull(peewee.OperationalError):
     """A disk of the database is full: reads work, writes do not."""
 
 
-#: The errors of a database that is away, locked or full.
+#: The errors of a database that is unreachable, locked or full.
 OUTAGES: Final = (peewee.OperationalError, peewee.InterfaceError, MaxConnectionsExceeded)
 
-#: SQLite raises exactly this class for a file that is damaged or no database; its subclasses are outages, or errors of ours.
+#: SQLite raises exactly this class for a file that is damaged or is no database. Its subclasses are outages or our own
+#: errors.
 DAMAGE: Final = peewee.DatabaseError
 
-#: PostgreSQL's code of an error by which it ends one of two transactions that wait for each other.
+#: PostgreSQL's error code for a deadlock: it rolls back one of two transactions that wait for each other.
 _DEADLOCK: Final = "40P01"
 
 
 def open_database(url: str, lock_wait_s: float = LOCK_WAIT_S, driver: "Driver | None" = None) -> Database:
     """Bind the models to the database at `url` and return it; nothing is connected yet.
 
-    `url` is `sqlite:///PATH` or anything psycopg takes after `postgresql://`; for a lock of the latter a statement waits
-    `lock_wait_s` seconds at most, and `driver` is the class of its connections, by default psycopg's.
+    `url` is `sqlite:///PATH` or any URL that psycopg accepts after `postgresql://`. On PostgreSQL, a statement waits for a
+    lock for `lock_wait_s` seconds at most, and `driver` is the class of the connections, by default psycopg's.
     Raises ValueError for another scheme.
     """
     if url.startswith("sqlite:///"):
@@ -78,9 +79,9 @@ def is_sqlite() -> bool:
 
 @contextmanager
 def connection() -> Iterator[None]:
-    """Hold one pooled connection for the block, and return it whatever happens; inside another one, use that one.
+    """Hold a pooled connection for the block and return it even after an error; use the thread's connection if it holds one.
 
-    The pool drops a broken connection when it comes back, so that the next user gets a fresh one.
+    The pool drops a broken connection when it is returned, so that the next caller gets a new one.
     """
     if not database.is_closed():
         yield
@@ -94,7 +95,7 @@ def connection() -> Iterator[None]:
 
 def release() -> None:
     """Give this thread's connection back to the pool, if it holds one."""
-    # Not through the proxy, as in `_run`: every request passes here.
+    # Without the proxy, as in `_run`: every request calls this.
     opened = database.obj
     if not opened.is_closed():
         opened.close()
@@ -104,7 +105,7 @@ def release() -> None:
 def transaction() -> Iterator[None]:
     """Run the block as one transaction, or as a part of the transaction around it.
 
-    Never call the network in the block: on SQLite every other writer is waiting.
+    Never call the network in the block: on SQLite, every other writer waits for it.
     """
     if database.in_transaction():
         yield
@@ -123,10 +124,10 @@ def transaction() -> Iterator[None]:
 
 
 def transact(work: Callable[[], _Result]) -> _Result:
-    """Return the result of `work`, run in a transaction; once more if PostgreSQL ends that because of a deadlock.
+    """Return the result of `work`, run in a transaction; run it once more if PostgreSQL rolls back because of a deadlock.
 
-    A statement locks rows in the order of their ids. Two statements of a transaction cannot always: a postback learns from
-    the first which exports the second concerns.
+    Each statement locks its rows in the order of their ids. Two statements of one transaction cannot always keep that order:
+    the first statement of a postback finds out which exports the second one changes.
     """
     try:
         with transaction():
@@ -149,9 +150,9 @@ def transacted(function: Callable[_Parameters, _Result]) -> Callable[_Parameters
 
 
 def after_commit(action: Callable[[], object]) -> None:
-    """Call `action` when the caller's transaction has committed; never if it rolls back.
+    """Call `action` after the caller's transaction has committed; never if it rolls back.
 
-    For what no rollback undoes, such as a wake-up. A repeated action is called once.
+    For actions that no rollback can undo, such as a wake-up. An action that is added twice is called once.
     """
     if action not in _after_commit.actions:
         _after_commit.actions.append(action)
@@ -166,9 +167,9 @@ def savepoint() -> Iterator[None]:
 
 @contextmanager
 def planned_for_values() -> Iterator[None]:
-    """Let PostgreSQL plan each statement of the block for its values: the best index for a list depends on its filters.
+    """Make PostgreSQL plan each statement of the block for its values: the best index for a list depends on its filters.
 
-    Prepared statements get one plan for all values: with a million exports, a list took 3 s with it instead of 0.03.
+    A prepared statement gets one plan for all values: with a million exports, such a list took 3 s instead of 0.03.
     """
     if is_sqlite():
         yield
@@ -182,63 +183,63 @@ def planned_for_values() -> Iterator[None]:
 
 
 def rows(sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-    """Run one hot statement, written with `?` for parameters, and return its rows.
+    """Run one hot statement, with `?` for its parameters, and return its rows.
 
-    The few statements that run thousands of times a second are SQL: building them in the ORM costs more than running them.
+    The few statements that run thousands of times a second are SQL: building them in the ORM takes longer than running them.
     """
     found: list[tuple[Any, ...]] = _run(sql, parameters).fetchall()
     return found
 
 
 def first_row(sql: str, parameters: Sequence[Any]) -> Row | None:
-    """Run the most frequent query, written with `?` for parameters, and return its first row; never in a transaction.
+    """Run the most frequent query, with `?` for its parameters, and return its first row; never in a transaction.
 
-    Holds no connection afterwards. A poll takes 22 µs on SQLite; by `rows`, with taking and returning a connection, 63.
+    Holds no connection afterwards. A poll takes 22 µs on SQLite; with `rows`, which gets and returns a connection, 63.
     """
     found: Row | None = database.obj.first_row(sql, parameters)
     return found
 
 
 def execute(sql: str, parameters: Sequence[Any] = ()) -> int:
-    """Run one hot statement, written with `?` for parameters, and return how many rows it touched."""
+    """Run one hot statement, with `?` for its parameters, and return its row count."""
     return int(_run(sql, parameters).rowcount)
 
 
 def values_list(columns: int, count: int) -> str:
-    """Return `(?, ?), (?, ?)`: the place of `count` rows of `columns` values in a statement."""
+    """Return `(?, ?), (?, ?)`: the placeholders of `count` rows of `columns` values."""
     row = f"({', '.join('?' * columns)})"
     return ", ".join([row] * count)
 
 
 def is_reachable() -> bool:
-    """Return whether the database answers a query now."""
+    """Return whether the database responds to a query now."""
     try:
         with connection():
             database.execute_sql("SELECT 1")
     except (*OUTAGES, peewee.DatabaseError):
-        # A file that is damaged, or no database, does not answer either.
+        # A file that is damaged or is no database raises an error that is not in OUTAGES.
         return False
     return True
 
 
 def outage_reason(outage: BaseException) -> str:
-    """Return the driver's message about an outage in one line: hosts and users, no password; for the operator alone."""
+    """Return the driver's message about an outage in one line: hosts and users, no password. Only for the operator."""
     if outage.__context__ is not None and str(outage).startswith("cannot rollback"):
-        # SQLite rolled the transaction back by itself; the cause came before.
+        # SQLite has already rolled the transaction back; an earlier error has the cause.
         return outage_reason(outage.__context__)
     lines = str(outage).strip().splitlines() or [type(outage).__name__]
-    # Of several hosts, the last one.
+    # If there are several hosts, use the error of the last one.
     line = lines[-1] if lines[0].startswith("Multiple connection attempts") else lines[0]
     return line.strip().removeprefix("connection failed: ").removeprefix("connection is bad: ")
 
 
 def database_folders() -> list[Path]:
-    """Return the folder of SQLite's file; PostgreSQL's are on its server."""
+    """Return the folder of SQLite's file; none for PostgreSQL, whose folders are on its server."""
     return [Path(database.obj.database).parent] if is_sqlite() else []
 
 
 def location_hint() -> str:
-    """Return what to check when the database is away: SQLite's file or folder, or the setting that names PostgreSQL."""
+    """Return what to check if the database is unreachable: SQLite's file or folder, or the setting that names PostgreSQL."""
     if not is_sqlite():
         return "DATABASE_URL"
     folder = missing_folder()
@@ -252,14 +253,14 @@ def location_hint() -> str:
 def missing_folder() -> Path | None:
     """Return the folder of SQLite's file if it does not exist."""
     folder = Path(database.obj.database).parent if is_sqlite() else None
-    # Of a folder that this user may not enter, nothing can be said.
+    # If this user may not enter the parent folder, it is unknown whether the folder exists.
     with suppress(OSError):
         return folder if folder and not folder.is_dir() else None
     return None
 
 
 def describe_url(url: str) -> str:
-    """Return the kind, host and name of the database of a URL, and nothing else of the URL."""
+    """Return the kind, host and name of the database at a URL, and nothing else of the URL."""
     if url.startswith("sqlite:///"):
         return f"SQLite, {url.removeprefix('sqlite:///')}"
     from storage.db.drivers.postgresql import describe  # noqa: PLC0415 - as in `open_database`
@@ -284,7 +285,7 @@ def is_pooled() -> bool:
 
 @contextmanager
 def second_connection() -> Iterator[Callable[..., Any]]:
-    """Hold another connection to PostgreSQL beside the caller's; yields a function that runs a statement on it."""
+    """Open another connection to PostgreSQL beside the caller's; yield a function that runs a statement on it."""
     opened = database.obj
     with translated:
         driver = opened._connect()
@@ -300,7 +301,7 @@ def second_connection() -> Iterator[Callable[..., Any]]:
 
 
 def is_deadlock(failed: BaseException) -> bool:
-    """Return whether PostgreSQL ended a transaction because of a deadlock."""
+    """Return whether PostgreSQL rolled a transaction back because of a deadlock."""
     return sqlstate_of(failed) == _DEADLOCK
 
 
@@ -310,7 +311,7 @@ def sqlstate_of(failed: BaseException) -> str | None:
 
 
 def _run(sql: str, parameters: Sequence[Any]) -> Any:
-    # Without the proxy and peewee's execute_sql: their look-ups take as long as a short statement.
+    # Without the proxy and peewee's execute_sql, whose look-ups take as long as a short statement.
     opened = database.obj
     statement = sql if isinstance(opened, SqliteDatabase) else for_psycopg(sql)
     log_statement(statement, parameters)
@@ -319,7 +320,7 @@ def _run(sql: str, parameters: Sequence[Any]) -> Any:
 
 
 class _AfterCommit(threading.local):
-    """The actions of this thread's transaction."""
+    """The actions to call after the commit of this thread's transaction."""
 
     actions: list[Callable[[], object]]
 

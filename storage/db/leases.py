@@ -1,8 +1,8 @@
-"""Leases of jobs: one worker at a time holds a job, until its lease lapses or the job ends.
+"""Leases of jobs: one worker at a time holds a job, until its lease expires or the job ends.
 
-A job is a row with a lease, the identifier of the present claim, and the moment from which a worker may claim it: at once,
-or when the present lease lapses. NULL means never. Each write is a compare-and-swap and names what it expects: the moment
-that the claimer saw, then the lease. A stale lease updates no row. Exports have statements of their own.
+A row of a job has a lease, which identifies the present claim, and the time from which a worker may claim the job: at once,
+or when the present lease expires. NULL means never. Each write is a compare-and-swap that names the expected value: the time
+that the claiming worker read, later the lease. A stale lease updates no row. Exports have statements of their own.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from storage.db.queries import tuples
 
 
 def compare_and_swap(model: type[Model], row_id: str, *expected: Any, **changes: Any) -> bool:
-    """Write `changes` to a row where all of `expected` holds; return whether it did. The caller holds the transaction."""
+    """Write `changes` to a row if all of `expected` is true; return whether it was. The caller holds the transaction."""
     return bool(model.update(**changes).where(model._meta.primary_key == row_id, *expected).execute())
 
 
@@ -33,9 +33,9 @@ class JobLease:
 class BatchProgress(Enum):
     """The result of one batch of a job."""
 
-    #: There may be more.
+    #: There may be more items.
     MORE = auto()
-    #: Every item is processed.
+    #: Every item is processed, and the job has not ended yet.
     ITEMS_DONE = auto()
     #: The job has ended: done, or stopped.
     FINISHED = auto()
@@ -63,18 +63,18 @@ class LeasedJobs:
         self._due_at = due_at
 
     def any_waiting(self, now: datetime) -> bool:
-        """Return whether a job may be claimed at `now`."""
+        """Return whether any job may be claimed at `now`."""
         return bool(self._waiting(now).exists())
 
     def claim_oldest(self, now: datetime, lease_s: float, **changes: Any) -> JobLease | None:
-        """Claim the job that has waited longest, as `claim` does; None if there is none, or if it is no longer due."""
-        # Reading takes no write lock; nearly all calls end here.
+        """Claim the job that has waited longest, as `claim` does; None if no job is due, or if another worker was first."""
+        # This read takes no write lock. Nearly all calls end here.
         if not self.any_waiting(now):
             return None
         waiting = self._waiting(now, self._model._meta.primary_key, getattr(self._model, self._due_at))
         with transaction():
             for job_id, seen_due_at in tuples(waiting.order_by(getattr(self._model, self._due_at)).limit(1)):
-                # Another worker, its former holder that woke up, or a cancellation may have won.
+                # Another worker, a former holder that resumed, or a cancellation may have won.
                 lease = self.claim(job_id, seen_due_at, now, lease_s, **changes)
                 return JobLease(job_id, lease) if lease else None
         return None
@@ -84,7 +84,7 @@ class LeasedJobs:
     ) -> str | None:
         """Claim a job for `lease_s` seconds from `now` and return the lease.
 
-        None where `seen_due_at` has changed: another worker claimed the job, its former holder renewed it, or it ended.
+        Returns None if `seen_due_at` has changed: another worker claimed the job, its former holder renewed it, or it ended.
         """
         lease = identifiers.new_id(identifiers.LEASE, now)
         leased = {self._lease: lease, self._due_at: now + timedelta(seconds=lease_s)}
@@ -92,7 +92,7 @@ class LeasedJobs:
         return lease if compare_and_swap(self._model, job_id, is_due, *expected, **leased, **changes) else None
 
     def renew(self, job_id: str, lease: str, now: datetime, lease_s: float, *expected: Any, **changes: Any) -> bool:
-        """Extend a lease to `lease_s` seconds after `now`; return whether it still held.
+        """Extend a lease to `lease_s` seconds after `now`; return whether it was still valid.
 
         On PostgreSQL this locks the row, so that nobody claims or cancels the job before the transaction ends.
         """
@@ -100,7 +100,7 @@ class LeasedJobs:
         return compare_and_swap(self._model, job_id, self._holds(lease), *expected, **renewed, **changes)
 
     def finish(self, job_id: str, lease: str, *expected: Any, due_at: datetime | None = None, **changes: Any) -> bool:
-        """End a lease: the job is due again at `due_at`, or never. Return whether the lease still held."""
+        """End a lease: the job is due again at `due_at`, or never. Return whether the lease was still valid."""
         ended = {self._lease: None, self._due_at: due_at}
         return compare_and_swap(self._model, job_id, self._holds(lease), *expected, **ended, **changes)
 
@@ -110,12 +110,12 @@ class LeasedJobs:
             self.finish(held.id, held.lease, due_at=due_at)
 
     def end(self, job_id: str, is_running: Any, status: str, now: datetime, **changes: Any) -> bool:
-        """End a running job with its last status, also a leased one; return whether it was running."""
+        """End a running job with its final status, even if it is leased; return whether it was running."""
         ended = {self._lease: None, self._due_at: None, "status": status, "finished_at": now}
         return compare_and_swap(self._model, job_id, is_running, **ended, **changes)
 
     def count_unfinished(self, *conditions: Any) -> int:
-        """Return how many jobs have not ended; the index of those that may be claimed has no others."""
+        """Return how many jobs have not ended: the index of jobs with a due time contains exactly these."""
         has_due_time = getattr(self._model, self._due_at).is_null(False)
         return int(self._model.select().where(has_due_time, *conditions).count())
 

@@ -1,6 +1,7 @@
-"""Locks: work that one process does at a time, over all processes: a file beside SQLite's, an advisory lock on PostgreSQL.
+"""Locks for work that only one process does at a time: a file beside SQLite's, an advisory lock on PostgreSQL.
 
-Both end with the process or the connection that holds them, however that ends. PostgreSQL's takes a connection of its own.
+A file lock ends with its process, an advisory lock with its connection, even after a crash. An advisory lock takes a
+connection of its own.
 """
 
 import os
@@ -17,12 +18,11 @@ from peewee import OperationalError
 from runtime.files import try_lock
 from storage.db.engine import database, is_sqlite, second_connection
 
-#: Between two tries to get a lock that may be free at any moment.
-_TRY_AGAIN_S: Final = 0.05
+_RETRY_INTERVAL_S: Final = 0.05
 
 
 class Lock(IntEnum):
-    """Work that one process does at a time; the numbers name PostgreSQL's locks and stay the same over versions."""
+    """Work that only one process does at a time; the numbers name PostgreSQL's locks and stay the same across versions."""
 
     MIGRATE = 7_245_991
     SWEEP = 7_245_992
@@ -42,7 +42,7 @@ class LockBusy(Exception):
 
 @contextmanager
 def exclusive(lock: Lock, within_s: float = 0.0) -> Iterator[None]:
-    """Keep other processes from the same work; waits up to `within_s` seconds for the holder of the lock.
+    """Keep other processes from the same work; wait up to `within_s` seconds for the holder of the lock.
 
     The caller holds a connection throughout. Raises LockBusy if another process still holds the lock.
     """
@@ -51,7 +51,7 @@ def exclusive(lock: Lock, within_s: float = 0.0) -> Iterator[None]:
         while not try_to_take():
             if time.monotonic() >= gives_up_at:
                 raise LockBusy
-            time.sleep(_TRY_AGAIN_S)
+            time.sleep(_RETRY_INTERVAL_S)
         yield
 
 
@@ -59,10 +59,10 @@ def exclusive(lock: Lock, within_s: float = 0.0) -> Iterator[None]:
 def _file(lock: Lock) -> Iterator[Callable[[], bool]]:
     path = Path(f"{database.obj.database}.{lock.name.lower()}.lock")
     try:
-        # For its owner alone: any process that can open it can hold it.
+        # Only the owner may open the file: any process that can open it can lock it.
         opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError as failed:
-        # SQLite reports a folder that cannot be written to, or is full, by the same error.
+        # SQLite raises the same error if the folder cannot be written to or is full.
         raise OperationalError(f"{path} cannot be written: {failed.strerror}") from failed
     try:
         yield partial(try_lock, opened)
@@ -72,9 +72,9 @@ def _file(lock: Lock) -> Iterator[Callable[[], bool]]:
 
 @contextmanager
 def _advisory(lock: Lock) -> Iterator[Callable[[], bool]]:
-    """Take the lock in a transaction of its own: in PgBouncer's mode `transaction`, no session stays with a connection.
+    """Take the lock in a separate transaction: in PgBouncer's mode `transaction`, no session stays with a connection.
 
-    That transaction has no snapshot: however long it is idle, it keeps no row from being vacuumed.
+    That transaction has no snapshot: even if it is idle for long, it keeps no row from being vacuumed.
     """
     with second_connection() as run:
         run("BEGIN")

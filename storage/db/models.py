@@ -1,6 +1,6 @@
-"""The tables; a column has a comment where its name is not enough. `storage.db.leases` explains `lease` and `next_run_at`.
+"""The tables; a column has a comment if its name is not enough. `storage.db.leases` explains `lease` and `next_run_at`.
 
-`storage.db.migrations` creates them; a test compares both on every database.
+`storage.db.migrations` creates the tables; a test compares them with these models on every database.
 """
 
 import re
@@ -40,8 +40,8 @@ from schemas.triage.bulk_jobs import BulkJobStatus
 from storage.db.columns import EnumField, JsonField, TimestampField
 from storage.db.engine import database
 
-#: In place of the export of a finding whose ticket retention deleted before anybody got it. Not null: findings whose exports
-#: were deleted before migration 0013 have that, also where these were delivered.
+#: The export of a finding if retention deleted its ticket before anybody received it. Not NULL, because NULL stands for all
+#: exports that were deleted before migration 0013, even for delivered ones.
 NO_EXPORT: Final = ""
 
 
@@ -51,7 +51,7 @@ def _table_name(model: type[Model]) -> str:
 
 
 class BaseModel(Model):
-    """A table of the one database this process has open; `ScanRunRow` is a row of `scan_runs`."""
+    """A table of the database that this process has open; `ScanRunRow` is a row of `scan_runs`."""
 
     class Meta:
         database = database
@@ -72,19 +72,19 @@ class UserRow(BaseModel):
 
     id = AutoField()
     account = ForeignKeyField(AccountRow)
-    #: Of a removed user: `removed:` and the id.
+    #: The address of a removed user is `removed:` and the id.
     email = TextField(unique=True)
     created_at = TimestampField()
-    #: Null: the user may do only what grants with a role allow, in their projects.
+    #: NULL: the user may do only what grants with a role allow, in their projects.
     role = EnumField(Role, null=True)
-    #: Since when the user's tokens and sessions are refused.
+    #: From when on the user's tokens and sessions are refused.
     disabled_at = TimestampField(null=True)
-    #: When the user was removed: disabled for good, and the address erased.
+    #: When the user was removed, which disables the user for good and erases the address.
     removed_at = TimestampField(null=True)
 
 
 class UserIdentityRow(BaseModel):
-    """A user as an issuer of sign-ins knows them."""
+    """The identity of a user at an issuer of sign-ins."""
 
     issuer = TextField()
     subject = TextField()
@@ -108,7 +108,7 @@ class ProjectRow(BaseModel):
 
 
 class ReportRow(BaseModel):
-    """A report of a project; a grant may be for it alone."""
+    """A report of a project; a grant may be only for it."""
 
     id = AutoField()
     project = ForeignKeyField(ProjectRow)
@@ -117,26 +117,26 @@ class ReportRow(BaseModel):
 
 
 class GrantRow(BaseModel):
-    """The right of a user to manage a whole project or one report: exactly one of both is set."""
+    """The right of a user to manage a whole project or one report: either `project` or `report` is set."""
 
     id = AutoField()
     user = ForeignKeyField(UserRow)
     project = ForeignKeyField(ProjectRow, null=True)
     report = ForeignKeyField(ReportRow, null=True)
     created_at = TimestampField()
-    #: Null: the grant is for uploads alone.
+    #: NULL: the grant is only for uploads.
     role = EnumField(Role, null=True)
 
 
 class ScanRunRow(BaseModel):
-    """One run of a scanner; the id is the scanner's own."""
+    """One run of a scanner; the id comes from the scanner."""
 
     id = BigIntegerField(primary_key=True)
     project = ForeignKeyField(ProjectRow)
     status = TextField()
     created_at = TimestampField()
     updated_at = TimestampField()
-    #: Whether `ticket_changes` has rows of it, and when they were last read.
+    #: Whether `ticket_changes` has rows of the run, and when they were last read.
     has_changes = BooleanField(default=False)
     changes_read_at = TimestampField(null=True)
 
@@ -171,23 +171,25 @@ class FindingRow(BaseModel):
     first_seen_at = TimestampField()
     last_seen_at = TimestampField()
     times_seen = IntegerField()
-    #: The export whose ticket it belongs to; retention may have deleted it, and leaves NO_EXPORT if nobody got the ticket.
+    #: The export whose ticket contains the finding. Retention may have deleted it; NO_EXPORT if nobody had received the
+    #: ticket.
     export_id = TextField(null=True)
     #: The scanner's page about the rule.
     help_url = TextField(null=True)
     account_id = IntegerField(default=0)
-    #: The page whose scan reported it first, as `schemas.intake.page_url` identifies pages.
+    #: The digest of `schemas.intake.page_url` for the page whose scan first reported the finding.
     page_digest = TextField(default="")
-    #: Of `page_url`.
+    #: The host of `page_url`.
     host = TextField(default="")
-    #: How many scan runs in a row have visited the page without reporting it; when it was fixed; how often it was reopened.
+    #: How many scan runs in a row have visited the page without reporting the finding, when it was fixed, and how often it
+    #: was reopened.
     missed_runs = IntegerField(default=0)
     fixed_at = TimestampField(null=True)
     times_reopened = IntegerField(default=0)
 
 
 class FindingSightingRow(BaseModel):
-    """One scan run that reported a finding, or visited its page without reporting it."""
+    """A scan run that reported a finding, or visited its page without reporting it."""
 
     finding = ForeignKeyField(FindingRow)
     scan_run = ForeignKeyField(ScanRunRow)
@@ -209,20 +211,20 @@ class TargetRow(BaseModel):
     name = TextField()
     status = EnumField(TargetStatus)
     status_reason = TextField(null=True)
-    #: The target's own secret, sealed by the vault; without one WEBHOOK_SECRET signs.
+    #: The target's own secret, sealed by the vault; if NULL, WEBHOOK_SECRET signs.
     secret_sealed = BlobField(null=True)
     secret_fingerprint = TextField(null=True)
-    #: What a tracker needs beside its URL and token: a JSON object, which only the tracker's module reads.
+    #: The settings of a tracker besides its URL and token: a JSON object that only the tracker's module reads.
     provider_settings = TextField(default="{}")
-    #: How requests to a webhook are signed, and in which form they carry the ticket.
+    #: How requests to a webhook are signed, and the form in which they contain the ticket.
     signature = TextField(default="service")
     format = TextField(default="ticket")
-    #: The types of events that it asks for.
+    #: The types of events that the target receives.
     events = JsonField(default=list)
-    #: The target's own headers as a JSON object, sealed, and each name with its fingerprint.
+    #: The target's own headers as a sealed JSON object, and each header's name with its fingerprint.
     headers_sealed = BlobField(null=True)
     header_fingerprints = JsonField(default=list)
-    #: The secret of Standard Webhooks, sealed.
+    #: The sealed secret of Standard Webhooks.
     standard_secret_sealed = BlobField(null=True)
     standard_secret_fingerprint = TextField(null=True)
     #: The client certificate and its key in PEM, sealed.
@@ -233,34 +235,34 @@ class TargetRow(BaseModel):
     validation_status = TextField(null=True)
     validation_reason = TextField(null=True)
     validated_at = TimestampField(null=True)
-    #: Failed validations in a row: the more, the later the next one.
+    #: Failed validations in a row. The next validation is later with each of them.
     validation_failures = IntegerField(default=0)
     created_at = TimestampField()
     updated_at = TimestampField()
-    #: No attempt starts before. The reason: the receiver asked for it, or its breaker is open.
+    #: No attempt starts before this time. The reason: the receiver asked to wait, or the target's circuit breaker is open.
     held_until = TimestampField(null=True)
     held_reason = TextField(null=True)
-    #: The most concurrent requests, over all workers; a fraction is progress towards the next whole number.
+    #: The most concurrent requests over all workers; a fraction is progress towards the next whole number.
     concurrency = DoubleField(default=16)
-    #: The ramp after a pause: the lesser of both limits. A new target begins part of the way up.
+    #: The limit during the ramp after a pause; the lower of `concurrency` and `ramp` applies. A new target starts at 4.
     ramp = IntegerField(default=4)
     failures_in_row = IntegerField(default=0)
-    #: The first failure since the last success.
+    #: The first failure after the last success.
     failing_since = TimestampField(null=True)
-    #: Attempts since the last success that delivered nothing, rejected ones included; counted up to FAILING_AFTER.
+    #: Attempts since the last success that delivered nothing, including rejected ones; counted up to FAILING_AFTER.
     undelivered_in_row = IntegerField(default=0)
-    #: A rate limit over all workers, and until when it is used up: in microseconds since 1970, because at a thousand
-    #: attempts a second whole milliseconds would lose one in forty.
+    #: A rate limit over all workers, and the time until which it is used up. In microseconds since 1970, because at a
+    #: thousand attempts a second whole milliseconds would lose one in forty.
     max_per_minute = IntegerField(null=True)
     paced_until = TimestampField(timedelta(microseconds=1), null=True)
-    #: When a worker may next validate its address and certificate: 0 if requested, a day after its last success or
+    #: When a worker may next validate the target's address and certificate: 0 if requested, a day after the last success or
     #: validation, sooner after a failed one, or the end of the lease. NULL: never.
     validation_due_at = TimestampField(null=True)
-    #: Since when a request waits for a validation.
+    #: Since when a client request waits for a validation.
     validation_asked_at = TimestampField(null=True)
-    #: The lease of the validating worker; a write under another lease changes nothing.
+    #: The lease of the validating worker; a write with another lease changes nothing.
     validation_lease = TextField(null=True)
-    #: When it was removed: it is found no more, and its exports keep its id.
+    #: When the target was removed: no query finds it afterwards, and its exports keep its id.
     deleted_at = TimestampField(null=True)
 
 
@@ -281,14 +283,14 @@ class ExportRow(BaseModel):
     preview_problems = JsonField()
     #: The bytes every attempt sends, frozen at approval.
     body = BlobField(null=True)
-    #: Attempts begun; counted when claiming, so that an export that kills its worker is not retried for ever.
+    #: Attempts that began. Counted when claiming, so that an export that kills its worker is not retried for ever.
     attempts = IntegerField()
-    #: Attempts made before the last manual retry; the schedule counts from there.
+    #: Attempts before the last manual retry; the retry schedule counts from here.
     attempts_before = IntegerField()
     schedule_began_at = TimestampField(null=True)
-    #: When a worker may next claim it: the next attempt, or the end of the present lease. NULL: never.
+    #: When a worker may next claim the export: at its next attempt, or at the end of the present lease. NULL: never.
     due_at = TimestampField(null=True)
-    #: The present claim; a write under another lease changes nothing.
+    #: The lease of the present claim; a write with another lease changes nothing.
     lease = TextField(null=True)
     #: Incremented by every change; the ETag.
     version = IntegerField()
@@ -298,42 +300,43 @@ class ExportRow(BaseModel):
     last_duration_ms = IntegerField(null=True)
     provider_ticket_id = TextField(null=True)
     provider_ticket_url = TextField(null=True)
-    #: Whether the target may have the ticket although no response said so: a tracker is searched before the next attempt.
+    #: Whether the target may have the ticket although no response confirmed it. A tracker is searched before the next
+    #: attempt.
     is_outcome_unknown = BooleanField(default=False)
     created_at = TimestampField()
     approved_at = TimestampField(null=True)
     finished_at = TimestampField(null=True)
-    #: When it was redacted for a compliance request: its ticket is empty and it is never sent again.
+    #: When the export was redacted for a compliance request: its ticket is empty and is never sent again.
     redacted_at = TimestampField(null=True)
     #: The ticket's severity as a number, from 0 for `info` to 4 for `critical`, to sort by.
     severity_rank = IntegerField(default=0)
-    #: The rule code of its findings; NULL for other sources.
+    #: The rule code of the export's findings; NULL for other sources.
     rule = TextField(null=True)
-    #: The rule code of a group while new findings with this code join it; one export of a project has it.
+    #: The rule code of a group while new findings with this code join it; in a project, one export at most has each code.
     open_group = TextField(null=True)
-    #: How many findings it has, and how many of them are fixed; NULL for other sources.
+    #: How many findings the export has, and how many of them are fixed; NULL for other sources.
     findings_total = IntegerField(null=True)
     findings_fixed = IntegerField(null=True)
     #: The ticket before a person edited it.
     original_ticket = JsonField(null=True)
-    #: Why and with which note a person or a rule dismissed it.
+    #: The reason and the note with which a person or a rule dismissed the export.
     dismissal_reason = TextField(null=True)
     dismissal_note = TextField(null=True)
-    #: Since when it is snoozed, and until when; NULL: until one of its findings is seen again.
+    #: Since when the export is snoozed, and until when; if NULL, until one of its findings is seen again.
     snoozed_at = TimestampField(null=True)
     snoozed_until = TimestampField(null=True)
-    #: The user or the rule that approved it; neither where the operator did. Of a prepared export: the rule for whose target
-    #: it waits.
+    #: The user or the rule that approved the export; both NULL if the operator did. For a prepared export: the rule whose
+    #: target must become available first.
     approved_by_user_id = IntegerField(null=True)
     approved_by_rule_id = TextField(null=True)
     #: The ids of all exports of one ticket that was approved for several targets.
     siblings = JsonField(null=True)
-    #: The types of events that its approval covers: those that its target asked for then.
+    #: The types of events that the approval covers: those that the target received at that time.
     events = JsonField(null=True)
 
 
 class ExportTermRow(BaseModel):
-    """A host or the rule code by which an export is found."""
+    """A host or the rule code by which an export can be found."""
 
     account_id = IntegerField()
     #: `host` or `rule`.
@@ -346,7 +349,7 @@ class ExportTermRow(BaseModel):
 
 
 class ExportSearchRow(BaseModel):
-    """The words by which an export is found; SQLite's index of them is the virtual table `export_words`."""
+    """The words by which an export can be found; SQLite's index of them is the virtual table `export_words`."""
 
     id = BigAutoField()
     export = ForeignKeyField(ExportRow, unique=True, on_delete="CASCADE")
@@ -367,9 +370,9 @@ class AttemptRow(BaseModel):
     outcome = TextField()
     response_status = IntegerField(null=True)
     error_code = TextField(null=True)
-    #: The receiver's Retry-After, in seconds.
+    #: Retry-After from the receiver, in seconds.
     retry_after_s = IntegerField(null=True)
-    #: The address that was dialed; for the operator alone.
+    #: The address that was dialed; only for the operator.
     address = TextField(null=True)
     dns_ms = IntegerField(null=True)
     connect_ms = IntegerField(null=True)
@@ -378,15 +381,15 @@ class AttemptRow(BaseModel):
     total_ms = IntegerField()
     nonce = TextField(null=True)
     worker = TextField()
-    #: The beginning of the response body, without content that must never be stored; for the operator alone.
+    #: The beginning of the response body, without content that must never be stored; only for the operator.
     answer = TextField(null=True)
-    #: The class of the dialed address: `public`, or why it is not.
+    #: The class of the dialed address: `public`, or the reason why it is not.
     address_class = TextField(null=True)
     #: The values of the signature headers, separated by a space.
     signature = TextField(null=True)
-    #: Of the bytes that were sent, or of the frozen bytes that an issue was made from.
+    #: The digest of the bytes that were sent, or of the frozen bytes from which a tracker's issue was made.
     body_sha256 = TextField(null=True)
-    #: Of the part of the response that was read.
+    #: The digest of the part of the response that was read.
     response_sha256 = TextField(null=True)
 
 
@@ -404,7 +407,7 @@ class TicketChangeRow(BaseModel):
 
 
 class TicketEventRow(BaseModel):
-    """One event for the target of an exported ticket; those of one export are delivered in the order of their numbers."""
+    """An event for the target of an exported ticket. Events of one export are delivered in the order of their numbers."""
 
     id = TextField(primary_key=True)
     account = ForeignKeyField(AccountRow)
@@ -413,17 +416,17 @@ class TicketEventRow(BaseModel):
     number = IntegerField()
     type = EnumField(TicketEventType)
     status = EnumField(TicketEventStatus)
-    #: The bytes every attempt sends; erased when the event has ended.
+    #: The bytes that every attempt sends; erased when the event has ended.
     body = BlobField(null=True)
-    #: Attempts begun, and the record of each that ended.
+    #: The attempts that began, and a record of each that ended.
     attempts = IntegerField()
     attempt_records = JsonField()
     error_code = TextField(null=True)
-    #: What was done at a tracker.
+    #: What the event changed at a tracker.
     result = TextField(null=True)
-    #: Whether an earlier attempt may have been applied although no response said so.
+    #: Whether an earlier attempt may have taken effect although no response confirmed it.
     is_outcome_unknown = BooleanField()
-    #: When a worker may next claim it: the next attempt, or the end of the present lease. NULL: never.
+    #: When a worker may next claim the event: at its next attempt, or at the end of the present lease. NULL: never.
     due_at = TimestampField(null=True)
     lease = TextField(null=True)
     created_at = TimestampField()
@@ -448,7 +451,7 @@ class EvidenceCaptureRow(BaseModel):
 
 
 class DiagnosticRow(BaseModel):
-    """A report of a CMS plugin or the storefront app about its site; a plugin names the site, the app its shop."""
+    """A report of a CMS plugin, which names its site's URL, or of the storefront app, which names its shop's domain."""
 
     id = TextField(primary_key=True)
     project = ForeignKeyField(ProjectRow)
@@ -458,7 +461,7 @@ class DiagnosticRow(BaseModel):
     shop_domain = TextField(null=True)
     shop_name = TextField(null=True)
     granted_scopes = JsonField(null=True)
-    #: The version of the plugin or app that sent it.
+    #: The version of the plugin or app that sent the report.
     client_version = TextField(null=True)
     diagnostics = JsonField()
     created_at = TimestampField()
@@ -479,11 +482,11 @@ class HandoffRow(BaseModel):
 
 
 class InboundEmailRow(BaseModel):
-    """An email that a provider posted: its text, and its attachments by name and size alone."""
+    """An email that a provider posted: its text, and only names and sizes of its attachments."""
 
     id = TextField(primary_key=True)
     project = ForeignKeyField(ProjectRow)
-    #: A digest of the message id, which identifies a repeat even after the message was erased.
+    #: A digest of the message id: it identifies a repeated message even after the message was erased.
     message_sha256 = TextField()
     sender = TextField()
     recipients = JsonField()
@@ -496,25 +499,26 @@ class InboundEmailRow(BaseModel):
 
 
 class ComplianceRequestRow(BaseModel):
-    """A storefront's compliance webhook: a request that waits, or the ledger's entry of one that is done."""
+    """A compliance webhook of a storefront: a request that waits, or the record of one that is done."""
 
     id = TextField(primary_key=True)
     topic = EnumField(Topic)
     shop_domain = TextField()
-    #: A digest of the body's signature: nobody can guess bodies from it without the secret. Rows of earlier versions have
-    #: the plain digest of the body until it arrives again. `|` and the id follow where a later request has the same bytes.
+    #: A digest of the body's signature: without the secret, nobody can guess the body from it. Rows of earlier versions have
+    #: the plain digest of the body until the same body arrives again. `|` and the id follow if a later request has the same
+    #: bytes.
     body_sha256 = TextField(unique=True)
     #: A keyed hash of the person, the same for every request about them in this shop.
     subject_pseudonym = TextField(null=True)
-    #: Its subject, sealed by the vault; erased when it is done.
+    #: The subject of the request, sealed by the vault; erased when the request is done.
     subject_sealed = BlobField(null=True)
     status = EnumField(ComplianceStatus)
     result = EnumField(ComplianceResult, null=True)
-    #: Records found, deleted or anonymised, by table.
+    #: Records found, deleted or anonymized, by table.
     counts = JsonField()
     #: The report of a data request, sealed, for the shop's owner.
     report_sealed = BlobField(null=True)
-    #: How often a worker claimed it, and the kind of error of the last failure.
+    #: How often a worker claimed the request, and the kind of error of the last failure.
     attempts = IntegerField()
     last_error = TextField(null=True)
     lease = TextField(null=True)
@@ -530,7 +534,7 @@ class PingRow(BaseModel):
 
     id = TextField(primary_key=True)
     target = ForeignKeyField(TargetRow)
-    #: The keyed request that asked for it: a repeat meanwhile waits for the same ping.
+    #: The keyed request for this ping: if it is repeated while the ping runs, it waits for the same ping.
     request_sha256 = TextField(null=True, unique=True)
     requested_at = TimestampField()
     started_at = TimestampField(null=True)
@@ -544,7 +548,7 @@ class PingRow(BaseModel):
 class DeliveryHourRow(BaseModel):
     """The counts of one worker's attempts at a target in one hour; charts add these up instead of attempts.
 
-    Each worker has rows of its own, since two that counted in one would wait for each other.
+    Each worker has its own rows: two workers that update the same row would wait for each other.
     """
 
     target = ForeignKeyField(TargetRow)
@@ -565,13 +569,13 @@ class InboundRefusalRow(BaseModel):
     refused_at = TimestampField()
     status = IntegerField()
     code = TextField()
-    #: Paths and codes of its problems, or why a credential was rejected.
+    #: Paths and codes of the problems, or the reason why a credential was rejected.
     problems = JsonField()
     request_id = TextField()
 
 
 class WorkerRow(BaseModel):
-    """The heartbeat of a worker process; living workers share the targets' concurrency."""
+    """The heartbeat of a worker process; running workers share the targets' concurrency."""
 
     name = TextField(primary_key=True)
     started_at = TimestampField()
@@ -583,7 +587,7 @@ class RecoveryRow(BaseModel):
 
     id = TextField(primary_key=True)
     target = ForeignKeyField(TargetRow)
-    #: Exports that failed or were blocked since then are made due.
+    #: Exports that failed or were blocked since this time are made due.
     since = TimestampField()
     status = EnumField(RecoveryStatus)
     total = IntegerField()
@@ -611,7 +615,7 @@ class ApprovalRuleRow(BaseModel):
     conditions = JsonField(match_from)
     action = JsonField(action_from)
     author = ForeignKeyField(UserRow)
-    #: Why it stopped by itself.
+    #: The reason why the rule stopped automatically.
     stopped_reason = EnumField(StoppedReason, null=True)
     created_at = TimestampField()
     updated_at = TimestampField()
@@ -622,10 +626,10 @@ class BulkJobRow(BaseModel):
 
     id = TextField(primary_key=True)
     account = ForeignKeyField(AccountRow)
-    #: The user who asked for it; NULL for the operator.
+    #: The user who created the job; NULL for the operator.
     user = ForeignKeyField(UserRow, null=True)
     action = EnumField(BulkAction)
-    #: The target, or the reason and the note.
+    #: The parameters of the action: the target, or the reason and the note.
     options = JsonField()
     status = EnumField(BulkJobStatus)
     total = IntegerField()
@@ -650,17 +654,17 @@ class ReportUploadRow(BaseModel):
     user = ForeignKeyField(UserRow)
     file_name = TextField()
     format = TextField()
-    #: No foreign key: an erasure may delete the run, and the import registers it again.
+    #: No foreign key: an erasure may delete the run, and the import then registers the run again.
     scan_run_id = BigIntegerField()
     status = EnumField(ReportUploadStatus)
-    #: Postbacks; NULL until a worker has read the report.
+    #: The number of postbacks; NULL until a worker has read the report.
     total = IntegerField(null=True)
     done = IntegerField()
     new_findings = IntegerField()
     seen_findings = IntegerField()
     tickets = IntegerField()
     refused = IntegerField()
-    #: URL and reason of what was refused or skipped.
+    #: URL and reason of each refused or skipped result.
     left_out = JsonField()
     error = EnumField(UploadError, null=True)
     actor = TextField()
@@ -668,7 +672,8 @@ class ReportUploadRow(BaseModel):
     next_run_at = TimestampField(null=True)
     created_at = TimestampField()
     finished_at = TimestampField(null=True)
-    #: The report, sealed by the vault; erased when the import ends. The last column: rows are read without its pages.
+    #: The report, sealed by the vault; erased when the import ends. This is the last column, so that reading a row does not
+    #: read the pages of the report.
     content_sealed = BlobField(null=True)
 
 
@@ -699,26 +704,26 @@ class TokenRow(BaseModel):
 
 
 class ConsoleSessionRow(BaseModel):
-    """A console session: it acts for an API token, or for a user, until it is idle for too long, ended or not allowed."""
+    """A console session for an API token or a user, until it ends, is idle for too long or is no longer allowed."""
 
     id = TextField(primary_key=True)
-    #: The token that was used to sign in; NULL where `user` signed in by another method.
+    #: The token that was used to sign in; NULL if `user` signed in by another method.
     token = ForeignKeyField(TokenRow, null=True)
-    #: Of the secret in the browser's cookie.
+    #: The digest of the secret in the browser's cookie.
     secret_sha256 = TextField(unique=True)
-    #: Of the browser's User-Agent: a cookie from another browser was stolen.
+    #: The digest of the browser's User-Agent: a cookie that another browser sends was stolen.
     browser_sha256 = TextField()
     created_at = TimestampField()
-    #: Written once a minute at most, so that most reads cost no write.
+    #: Updated once a minute at most, so that most requests cost no write.
     seen_at = TimestampField()
     ended_at = TimestampField(null=True)
     #: signed_out, revoked, crowded_out, another_browser or restored.
     ended_reason = TextField(null=True)
     user = ForeignKeyField(UserRow, null=True)
     method = EnumField(SignInMethod, default=SignInMethod.TOKEN)
-    #: Of what may be used for one session only: the state of an OpenID Connect sign-in, or a link.
+    #: The digest of a secret that opens only one session: the state of an OpenID Connect sign-in, or a link.
     sign_in_sha256 = TextField(null=True, unique=True)
-    #: The ID token, sealed, to sign out at its issuer; erased when the session ends.
+    #: The sealed ID token, which signs out at its issuer; erased when the session ends.
     id_token_sealed = BlobField(null=True)
 
 
@@ -726,12 +731,12 @@ class SignInLinkRow(BaseModel):
     """A one-time link for the console that was requested; deleted when it is used."""
 
     id = TextField(primary_key=True)
-    #: Of the secrets in the link, and in the cookie of the browser that asked for it.
+    #: The digests of the secrets in the link, and in the cookie of the browser that requested it.
     token_sha256 = TextField(unique=True)
     browser_sha256 = TextField()
-    #: The address and the link's secret, sealed; erased when the mail is sent.
+    #: The address and the link's secret, sealed; erased when the email is sent.
     mail_sealed = BlobField(null=True)
-    #: The user with that address, from when a worker looked.
+    #: The user with that address; set when a worker has searched for it.
     user = ForeignKeyField(UserRow, null=True)
     lease = TextField(null=True)
     next_run_at = TimestampField(null=True)
@@ -763,7 +768,7 @@ class IdempotencyKeyRow(BaseModel):
 
 
 class AuditEntryRow(BaseModel):
-    """One entry of the audit log, appended and never changed; a worker gives it its place in the chain."""
+    """One entry of the audit log, appended and never changed; a worker assigns its position in the chain."""
 
     id = BigAutoField()
     at = TimestampField()
@@ -773,12 +778,12 @@ class AuditEntryRow(BaseModel):
     status_before = TextField(null=True)
     status_after = TextField(null=True)
     reason = TextField(null=True)
-    #: SHA-256 of what was decided or done: of the ticket that was approved, of the record of the attempt.
+    #: SHA-256 of the subject of the action: the approved ticket, or the record of the attempt.
     digest = BlobField(null=True)
-    #: The place in the chain and the hash there; NULL until a worker has chained it.
+    #: The position in the hash chain and the hash there; NULL until a worker has chained the entry.
     position = BigIntegerField(null=True)
     hash = BlobField(null=True)
-    #: The account of the record, else of the actor; no foreign key, which every writer would have to check.
+    #: The account of the record, or else of the actor. No foreign key, because every writer would have to check it.
     account_id = IntegerField(null=True)
 
     class Meta:
@@ -800,7 +805,7 @@ class InstallationRow(BaseModel):
 
 
 class RedactionRow(BaseModel):
-    """A row that a compliance request erased or redacted, by its id alone; after a restore it is erased again."""
+    """A row that a compliance request erased or redacted, identified only by its id; after a restore it is erased again."""
 
     id = BigAutoField()
     request_id = TextField()
@@ -810,14 +815,14 @@ class RedactionRow(BaseModel):
 
 
 class AlertRow(BaseModel):
-    """Something that is or was wrong, one row for each cause; it opens again when the cause occurs again."""
+    """A problem that exists or existed, one row for each cause; the alert opens again when the cause occurs again."""
 
     id = TextField(primary_key=True)
-    #: The same while the cause persists, and when it occurs again.
+    #: Identifies the cause: the same value while it persists, and when it occurs again.
     cause = TextField(unique=True)
     kind = EnumField(AlertKind)
     state = EnumField(AlertState)
-    #: The account whose target or rule it is about; NULL for the installation.
+    #: The account of the target or rule that the alert is about; NULL for the installation.
     account = ForeignKeyField(AccountRow, null=True)
     subject_id = TextField(null=True)
     #: Names, counts and reasons for the text.
@@ -825,7 +830,7 @@ class AlertRow(BaseModel):
     first_at = TimestampField()
     last_at = TimestampField()
     count = IntegerField()
-    #: When the last message about it was queued, and the state that it had.
+    #: When the last message about the alert was queued, and the alert's state in it.
     sent_at = TimestampField(null=True)
     sent_state = EnumField(AlertState, null=True)
     acknowledged_at = TimestampField(null=True)
@@ -833,17 +838,16 @@ class AlertRow(BaseModel):
 
 
 class AlertMessageRow(BaseModel):
-    """A message for one channel until it is sent; then the row is deleted."""
+    """A message for one channel. The row is deleted when the message is sent."""
 
     id = TextField(primary_key=True)
     channel = TextField()
     body = JsonField()
-    #: How often a worker claimed it.
+    #: How often a worker claimed the message.
     attempts = IntegerField()
     lease = TextField(null=True)
     next_run_at = TimestampField(null=True)
     created_at = TimestampField()
 
 
-#: Every table.
 ALL: tuple[type[BaseModel], ...] = tuple(BaseModel.__subclasses__())

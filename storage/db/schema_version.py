@@ -1,7 +1,7 @@
 """The schema's version: the numbered migrations of this version, those that have run, and running the rest under a lock.
 
-Refuses, before it changes anything, a database of a newer version, one that holds another application's tables, and a file
-that is no database.
+Before it changes anything, it refuses a database of a newer version, one with another application's tables, and a file that
+is no database.
 """
 
 import math
@@ -27,10 +27,11 @@ MIGRATIONS: Final = Path(__file__).parent / "migrations"
 #: Read when this module is imported: an upgrade replaces the files of processes that still run the older version.
 _KNOWN: Final = tuple(sorted(path.stem for path in MIGRATIONS.glob("[0-9]*.py")))
 
-#: The table of the names of the migrations that have run.
+#: The table with the names of the migrations that have run.
 HISTORY: Final = "schema_migrations"
 _history: Final = Table(HISTORY)
-#: Names of migrations up to version 0.1.0. They count as the new ones wherever a history is read; `migrate` rewrites them.
+#: Names that migrations had up to version 0.1.0. Where a history is read, they count as the new ones; `migrate` rewrites
+#: them.
 RENAMED: Final = {
     "0001_first_tables": "0001_initial_tables",
     "0002_what_comes_in": "0002_uploads_emails_compliance",
@@ -39,17 +40,17 @@ RENAMED: Final = {
     "0005_what_the_console_needs": "0005_console_sessions_and_charts",
 }
 
-#: The end of the name of a migration that keeps older code working: all that knows the migration of this number.
+#: The end of the name of a migration that keeps older code working, if that code knows the migration with this number.
 _SINCE: Final = re.compile(r"_since_(\d{4})$")
 
-#: Running processes lock the tables that a migration changes in another order; PostgreSQL ends one of two transactions that
-#: deadlock. A migration that was ended has changed nothing, and is run again.
-_TRIES: Final = 10
-#: As many as identify the application.
-_TABLES_NAMED: Final = 3
+#: Running processes lock the tables that a migration changes in another order. In a deadlock, PostgreSQL rolls one of two
+#: transactions back. A migration that was rolled back has changed nothing, and runs again.
+_MAX_TRIES: Final = 10
+#: How many foreign tables the message names: enough to identify the application.
+_MAX_NAMED_TABLES: Final = 3
 
 _SQLITE_TABLES: Final = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite!_%' ESCAPE '!'"
-# An extension's tables, such as those of PostGIS, belong to no application.
+# The tables of an extension such as PostGIS belong to no application.
 _POSTGRESQL_TABLES: Final = """
     SELECT c.relname FROM pg_class c
      WHERE c.relnamespace = to_regnamespace(quote_ident(current_schema())) AND c.relkind IN ('r', 'p')
@@ -69,8 +70,8 @@ class UnsuitableDatabase(Exception):
 class SchemaState:
     """The state of a database, compared with this version.
 
-    `pending` migrations have not run yet; `unknown` ones have, and are of a newer version that this one cannot run beside;
-    `foreign` tables are another application's; `damage` is why SQLite cannot read the file.
+    `pending` migrations have not run yet. `unknown` ones have run; they belong to a newer version beside which this one
+    cannot run. `foreign` tables belong to another application. `damage` is the reason why SQLite cannot read the file.
     """
 
     pending: tuple[str, ...] = ()
@@ -80,11 +81,11 @@ class SchemaState:
 
     @property
     def problem(self) -> str | None:
-        """Why this version cannot use the database, and the fix; None if it can, once nothing is pending."""
+        """Why this version cannot use the database, and the fix; None if it can, after the pending migrations."""
         if self.damage:
             return f"{database.obj.database}: {self.damage}; restore a backup, or set DATABASE_URL to another file."
         if self.foreign:
-            tables = ", ".join(self.foreign[:_TABLES_NAMED]) + (", …" if len(self.foreign) > _TABLES_NAMED else "")
+            tables = ", ".join(self.foreign[:_MAX_NAMED_TABLES]) + (", …" if len(self.foreign) > _MAX_NAMED_TABLES else "")
             fix = "set DATABASE_URL to an empty database or to RiskRelay's own."
             return f"The database holds another application's tables ({tables}); {fix}"
         if self.unknown:
@@ -99,12 +100,12 @@ def version() -> str:
 
 
 def known() -> list[str]:
-    """Return the names of this version's migrations, in the order they run in."""
+    """Return the names of this version's migrations, in the order in which they run."""
     return list(_KNOWN)
 
 
 def inspect() -> SchemaState:
-    """Inspect the open database; changes nothing, and does not create a SQLite file."""
+    """Inspect the open database; change nothing, and create no SQLite file."""
     try:
         tables, applied = _inspect_sqlite() if is_sqlite() else _inspect_postgresql()
     except (sqlite3.OperationalError, PermissionError) as error:
@@ -118,7 +119,7 @@ def inspect() -> SchemaState:
 
 
 def is_current() -> bool:
-    """Return, by the history alone, whether this version's migrations have run, and no newer ones that break it.
+    """Return whether this version's migrations have run, and no newer ones that break it; reads only the history.
 
     The database must be reachable.
     """
@@ -126,23 +127,23 @@ def is_current() -> bool:
         applied = _applied()
         return applied.issuperset(_KNOWN) and not _unknown(applied)
     except DatabaseError:
-        # There is no history.
+        # The table of the history does not exist.
         return False
 
 
 def migrate() -> list[str]:
     """Run the migrations that have not run yet, in order, and return their names; concurrent callers wait for each other.
 
-    Raises UnsuitableDatabase before anything is changed, or where the database refuses one; what ran before that one stays.
+    Raises UnsuitableDatabase before it changes anything, or if the database refuses a migration; earlier ones stay.
     """
-    # Before the first connection: it would make another application's SQLite file keep a write-ahead log.
-    _require_fit()
+    # Before the first connection, which would make another application's SQLite file keep a write-ahead log.
+    _require_suitable()
     if is_sqlite():
         _make_private(Path(database.obj.database))
-    # A migration may take longer than a request would wait for a lock, and so may waiting for it.
+    # A migration, and so the wait for the lock, may take longer than a request would wait.
     with connection(), exclusive(Lock.MIGRATE, math.inf):
-        # The previous holder of the lock may have been of a newer version.
-        names = _require_fit()
+        # The previous holder of the lock may have run a newer version.
+        names = _require_suitable()
         if len(names) < len(_KNOWN):
             _rename_applied()
         if names:
@@ -151,38 +152,38 @@ def migrate() -> list[str]:
 
 
 def current_names(applied: Iterable[str]) -> set[str]:
-    """Return the names that a history's migrations have in this version."""
+    """Return the names of applied migrations as this version calls them."""
     return {RENAMED.get(name, name) for name in applied}
 
 
 def _unknown(applied: set[str]) -> set[str]:
-    """Return the migrations of newer versions that do not say that they keep this one working."""
+    """Return the applied migrations of newer versions whose names do not say that this version still works."""
     newest = _KNOWN[-1]
     found = {name: _SINCE.search(name) for name in applied.difference(_KNOWN)}
     return {name for name, since in found.items() if since is None or since[1] > newest[: len(since[1])]}
 
 
 def _applied() -> set[str]:
-    """Return the names of the migrations that have run. Raises DatabaseError where there is no history."""
+    """Return the names of the migrations that have run. Raises DatabaseError if the history does not exist."""
     return current_names(name for (name,) in _history.select(_history.c.name).bind(database).tuples())
 
 
 def _rename_applied() -> None:
-    """Give migrations that ran under an older name the one that the runner finds now."""
+    """Rename migrations that ran under an older name: the runner looks for the new one."""
     with transaction():
         for old, new in RENAMED.items():
             _history.update({_history.c.name: new}).where(_history.c.name == old).bind(database).execute()
 
 
 def _make_private(path: Path) -> None:
-    """Create SQLite's file for its owner alone; SQLite itself would make it readable for all users."""
-    # SQLite fails for the same reason, with its own error.
+    """Create SQLite's file so that only its owner can read it; SQLite would make it readable for all users."""
+    # SQLite then fails for the same reason, with its own error.
     with suppress(OSError):
         path.touch(0o600, exist_ok=False)
 
 
-def _require_fit() -> list[str]:
-    """Return the pending migrations."""
+def _require_suitable() -> list[str]:
+    """Return the pending migrations. Raises UnsuitableDatabase."""
     found = inspect()
     if found.problem:
         raise UnsuitableDatabase(found.problem)
@@ -190,23 +191,23 @@ def _require_fit() -> list[str]:
 
 
 def _inspect_sqlite() -> tuple[set[str], set[str]]:
-    """Return the names of the tables, the history aside, and of the migrations that have run.
+    """Return the names of the tables, except the history, and of the migrations that have run.
 
-    By a connection of its own, because those of the pool set how the file keeps its log.
+    Uses a separate connection, because a connection of the pool changes the file's journal mode.
     """
     path = Path(database.obj.database)
     if not path.exists():
         return set(), set()
-    with closing(open_file(path, "mode=rw")) as looking:
-        looking.execute("PRAGMA query_only = 1")
-        tables = {name for (name,) in looking.execute(_SQLITE_TABLES)}
-        columns = {row[1] for row in looking.execute(f"PRAGMA table_info({HISTORY})")}
-        applied = {name for (name,) in looking.execute(f"SELECT name FROM {HISTORY}")} if "name" in columns else set()  # noqa: S608 - our own names
+    with closing(open_file(path, "mode=rw")) as driver:
+        driver.execute("PRAGMA query_only = 1")
+        tables = {name for (name,) in driver.execute(_SQLITE_TABLES)}
+        columns = {row[1] for row in driver.execute(f"PRAGMA table_info({HISTORY})")}
+        applied = {name for (name,) in driver.execute(f"SELECT name FROM {HISTORY}")} if "name" in columns else set()  # noqa: S608 - our own names
         return _without_history(tables, columns), current_names(applied)
 
 
 def _inspect_postgresql() -> tuple[set[str], set[str]]:
-    """Return the same of PostgreSQL's current schema."""
+    """Return the same as `_inspect_sqlite`, for PostgreSQL's current schema."""
     with connection():
         tables = {name for (name,) in rows(_POSTGRESQL_TABLES)}
         columns = {name for (name,) in rows(_POSTGRESQL_COLUMNS, (HISTORY,))}
@@ -214,11 +215,11 @@ def _inspect_postgresql() -> tuple[set[str], set[str]]:
 
 
 def _without_history(tables: set[str], columns: set[str]) -> set[str]:
-    """Return the tables but for a history of the form that ours has; other applications call theirs the same."""
+    """Return the tables without our history, known by its column `name`; other applications use the same table name."""
     return tables - {HISTORY} if "name" in columns else tables
 
 
-@retry(retry=retry_if_exception(is_deadlock), stop=stop_after_attempt(_TRIES), reraise=True)
+@retry(retry=retry_if_exception(is_deadlock), stop=stop_after_attempt(_MAX_TRIES), reraise=True)
 def _run_all() -> None:
     try:
         _runner().up()
@@ -230,9 +231,9 @@ def _run_all() -> None:
 
 
 def _runner() -> "Runner":
-    # Imported here: the services and workers that check the schema run no migration.
+    # Imported here, because services and workers check the schema but run no migration.
     from playhouse.migrations import Runner  # noqa: PLC0415 - see above
 
-    # Tables are made where names without a schema lead; the runner would look for its history in `public` alone.
+    # PostgreSQL creates tables in the current schema; without it, the runner would look for its history only in `public`.
     current = None if is_sqlite() else Select(columns=[fn.current_schema()]).bind(database).scalar()
     return Runner(database.obj, directory=str(MIGRATIONS), table_name=HISTORY, schema=current)

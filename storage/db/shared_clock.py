@@ -1,8 +1,8 @@
 """The clock that the workers of several hosts share: PostgreSQL's.
 
-A lease is a moment that one worker writes and all the others compare. A worker whose own clock is a minute ahead would take
-every lease for lapsed and send everything a second time, so each compares its clock with the database's and uses the latter.
-A SQLite file has one host, and that host one clock.
+One worker writes the time at which a lease expires, and all others compare it with their clock. A worker whose own clock is
+a minute ahead would treat every lease as expired and send everything a second time. So each worker compares its clock with
+the database's and uses the latter. A SQLite file has one host, and the host has one clock.
 """
 
 import logging
@@ -14,19 +14,19 @@ from peewee import Select, fn
 
 from storage.db.engine import database, is_sqlite
 
-#: Leases last seconds: clocks that are as close as this are one clock, and a host whose time is kept never notices.
+#: Leases last seconds, so clocks this close count as one clock: a host with NTP never exceeds it.
 CLOSE: Final = timedelta(milliseconds=250)
-#: `doctor` warns from the same difference on.
+#: From this difference on, the log and `doctor` warn.
 FAR: Final = timedelta(seconds=2)
 
 _log: Final = logging.getLogger(__name__)
 
 
 def ahead_of(own: Callable[[], datetime]) -> tuple[timedelta, timedelta]:
-    """Return by how much PostgreSQL's clock is ahead of the clock `own`, and how uncertain that is."""
+    """Return by how much PostgreSQL's clock is ahead of the clock `own`, and the uncertainty of that value."""
     asked_at = own()
     shown: datetime = Select(columns=[fn.clock_timestamp()]).bind(database).scalar()
-    # It is unknown when within the query the clock was read.
+    # PostgreSQL reads its clock at an unknown time during the query.
     half_way = (own() - asked_at) / 2
     return shown - (asked_at + half_way), abs(half_way)
 
@@ -39,7 +39,7 @@ class SharedClock:
         self._ahead = timedelta()
 
     def now(self) -> datetime:
-        """Return nearly the time of the database's clock."""
+        """Return approximately the time of the database's clock."""
         return self._own() + self._ahead
 
     def compare(self) -> None:

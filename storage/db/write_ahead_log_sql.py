@@ -1,18 +1,18 @@
-"""SQLite's write-ahead log, `riskrelay.db-wal`: what was deleted stays in it until it is emptied or overwritten."""
+"""SQLite's write-ahead log, `riskrelay.db-wal`: deleted data stays in it until it is emptied or overwritten."""
 
 from typing import Final
 
 from storage.db.drivers.shared import LOCK_WAIT_S
 from storage.db.engine import is_sqlite, rows
 
-#: Writers wait as long as the log is being emptied.
+#: Writers wait while the log is being emptied.
 _WAIT_MS: Final = 250
 
 
 def empty() -> None:
-    """Empty the log, so that nothing of deleted data stays in it; PostgreSQL's server rotates its own.
+    """Empty the log, so that no deleted data stays in it; PostgreSQL's server rotates its own log.
 
-    While a reader or a writer keeps it busy, it stays as it is. Needs a connection without a transaction.
+    If a reader or a writer keeps the log busy, it is not emptied. Needs a connection without a transaction.
     """
     if not is_sqlite():
         return

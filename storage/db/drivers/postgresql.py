@@ -1,4 +1,4 @@
-"""PostgreSQL: pooled connections, which either side gives up soon after the link is lost.
+"""PostgreSQL: pooled connections, which client and server give up soon after the link is lost.
 
 Imported only if the database is PostgreSQL (`storage.db.drivers.unused_driver`).
 """
@@ -26,15 +26,14 @@ from storage.db.drivers.shared import (
     translated,
 )
 
-#: A class of connections.
 Driver: TypeAlias = type[psycopg.Connection[Any]]
 
-#: A transaction here takes milliseconds. A process that is idle in one for so long is stopped, or its machine is gone, and
-#: PostgreSQL would keep its locks for hours. Shorter than a worker's lease, so that a takeover does not wait for it.
+#: A transaction takes milliseconds here. If a process is idle in one for this long, it has stopped or its machine is lost,
+#: and PostgreSQL would keep its locks for hours. Shorter than a worker's lease, so that a takeover does not wait for it.
 IDLE_IN_TRANSACTION_S: Final = 5
 
 #: A broken network link closes no connection: a process would wait a quarter of an hour, and minutes more after the link is
-#: back. Either side gives up a connection without traffic; the server does so for the sake of max_connections.
+#: back. So client and server give up a connection without traffic; the server does so because of max_connections.
 LINK_LOST_AFTER_S: Final = 10
 _LINK: Final[Mapping[str, int]] = {
     "keepalives_idle": LINK_LOST_AFTER_S // 2,
@@ -48,8 +47,8 @@ _LINK_OF_THE_SERVER: Final[Mapping[str, int]] = {
     "tcp_keepalives_count": 3,
 }
 
-#: The pool opens one connection at a time. After a timeout, callers that waited meanwhile fail at once: each would wait for
-#: its own timeout otherwise, the tenth for 50 s.
+#: The pool opens one connection at a time. After a timeout, callers that waited for it fail at once. Otherwise each would
+#: wait for its own timeout, the tenth for 50 s.
 REFUSED_AFTER_TIMEOUT_S: Final = 1.0
 
 
@@ -59,7 +58,7 @@ def open_postgresql(url: str, lock_wait_s: float, driver: Driver | None) -> Data
     of_the_session: dict[str, Any] = {
         "lock_timeout": round(lock_wait_s * 1000),
         "idle_in_transaction_session_timeout": IDLE_IN_TRANSACTION_S * 1000,
-        # Lists of many exports took 30 to 400 ms longer where PostgreSQL compiled their queries first.
+        # Lists of many exports took 30 to 400 ms longer when PostgreSQL compiled their queries first.
         "jit": "off",
         **_LINK_OF_THE_SERVER,
     }
@@ -70,7 +69,7 @@ def open_postgresql(url: str, lock_wait_s: float, driver: Driver | None) -> Data
         timeout=POOL_WAIT_S,
         max_connections=POOL_SIZE,
         connect_timeout=LOCK_WAIT_S,
-        # The URL's own options come last and win; without them here, a search_path among them would be lost.
+        # The URL's own options come last and take precedence. If they were left out, a search_path among them would be lost.
         options=" ".join(
             [*(f"-c {name}={value}" for name, value in of_the_session.items()), _parts_of(url).get("options") or ""]
         ).strip(),
@@ -103,7 +102,7 @@ class _Postgresql(PooledPostgresqlDatabase):  # type: ignore[misc]  # playhouse 
         if conn.closed or conn.pgconn.transaction_status != TransactionStatus.IDLE:
             return bool(super()._is_closed(conn))
         try:
-            # A server that closes a connection may send a reason: the first read gets it, the second one the end.
+            # A server that closes a connection may send a reason. The first call reads the reason, the second one the end.
             conn.pgconn.consume_input()
             conn.pgconn.consume_input()
         except psycopg.OperationalError:
@@ -111,13 +110,13 @@ class _Postgresql(PooledPostgresqlDatabase):  # type: ignore[misc]  # playhouse 
         return False
 
     def first_row(self, sql: str, parameters: Sequence[Any]) -> Row | None:
-        # Without peewee's bookkeeping of connections, which takes as long as a short statement.
+        # Skips peewee's bookkeeping of connections, which takes as long as a short statement.
         statement = for_psycopg(sql)
         with translated:
             try:
                 driver = self._connect()
             except MaxConnectionsExceeded:
-                # The pool's ordinary way waits for a free connection.
+                # `pooled_row` waits for a free connection.
                 return pooled_row(self, statement, parameters)
             try:
                 found: Row | None = driver.execute(statement, parameters).fetchone()
@@ -128,10 +127,10 @@ class _Postgresql(PooledPostgresqlDatabase):  # type: ignore[misc]  # playhouse 
 
 
 class _Adapter(peewee.Psycopg3Adapter):
-    """Connects by the connection class in its parameters; prepares no statements where a pooler is in between.
+    """Connects with the connection class in its parameters; prepares no statements if there is a pooler.
 
-    PgBouncer may run each transaction in another session, which does not know what an earlier one prepared. It makes up the
-    process id that it reports.
+    PgBouncer may run each transaction in another session, which lacks the statements that an earlier session prepared. It is
+    recognized by the process id, which it makes up.
     """
 
     _refuses_until = 0.0

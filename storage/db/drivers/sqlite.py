@@ -1,7 +1,7 @@
 """SQLite: WAL, so that readers never wait for the writer; full synchronization; one connection for all writes.
 
 `synchronous=FULL`, because an acknowledged request must survive a power cut. IMMEDIATE transactions, because a deferred one
-that reads before it writes fails under load instead of waiting.
+that reads before it writes would fail under load instead of waiting.
 """
 
 import os
@@ -18,11 +18,12 @@ from playhouse.pool import PooledSqliteDatabase
 from storage.db.drivers.group_commit import GroupCommit
 from storage.db.drivers.shared import LOCK_WAIT_S, POOL_SIZE, POOL_WAIT_S, Row, log_statement, pooled_row, translated
 
-#: The writer, which all transactions of a process use, caches so much of the file; the system caches the rest.
+#: The part of the file that the writer caches, which runs all transactions of a process. The system caches the rest.
 WRITER_CACHE_BYTES: Final = 2_048_000
-#: The cache of each other connection: a worker has about twenty, seldom used. Caches of 512 KB grew by 10 MB within an hour.
+#: The cache of each other connection. A worker has about twenty, which it seldom uses. Caches of 512 KB grew by 10 MB within
+#: an hour.
 CACHE_BYTES: Final = 128_000
-#: Prepared statements that each of these connections keeps; Python's 128 grew by 25 MB within an hour, over all of a worker.
+#: The prepared statements that each of these connections keeps. With Python's 128, a worker grew by 25 MB within an hour.
 #: The writer, which runs the long statements of `bulk_sql` again and again, keeps the 128.
 CACHED_STATEMENTS: Final = 8
 PRAGMAS: Final[Mapping[str, object]] = {
@@ -45,14 +46,14 @@ def open_sqlite(path: Path) -> Database:
         lock_type="IMMEDIATE",
         timeout=POOL_WAIT_S,
         max_connections=POOL_SIZE,
-        # The pool gives a connection to one thread at a time, but not always to the one that opened it.
+        # The pool gives a connection to one thread at a time, but not always to the thread that opened it.
         check_same_thread=False,
         cached_statements=CACHED_STATEMENTS,
     )
 
 
 def open_file(path: Path, options: str) -> sqlite3.Connection:
-    """Open a file by a connection of its own, without the pool's settings and without Python's own transactions."""
+    """Open a file with a separate connection, without the pool's settings and without Python's own transactions."""
     name = quote(os.fsencode(path.absolute()))
     return sqlite3.connect(f"file:{name}?{options}", uri=True, timeout=LOCK_WAIT_S, isolation_level=None)
 
@@ -60,7 +61,8 @@ def open_file(path: Path, options: str) -> sqlite3.Connection:
 class _Sqlite(PooledSqliteDatabase):  # type: ignore[misc]  # playhouse has no annotations
     """Keeps two connections beside the pool's: one for single look-ups, one for writes.
 
-    SQLite answers within the call, so that no two greenlets use the first at once; threads wait for each other in SQLite.
+    SQLite returns within the call, so two greenlets never use the first one at once. SQLite makes threads wait for each
+    other.
     """
 
     _reader: sqlite3.Connection | None = None
@@ -71,7 +73,7 @@ class _Sqlite(PooledSqliteDatabase):  # type: ignore[misc]  # playhouse has no a
 
     @contextmanager
     def write(self) -> Iterator[None]:
-        """Run the block as one transaction on the writer connection; a connection that the thread holds stays its own."""
+        """Run the block as one transaction on the writer connection; afterwards the thread's own connection is restored."""
         with self._writes.transaction() as driver, self.manual_commit():
             state = self._state
             held = state.conn, state.closed
@@ -85,8 +87,8 @@ class _Sqlite(PooledSqliteDatabase):  # type: ignore[misc]  # playhouse has no a
         try:
             found: Row | None = (self._reader or self._open_reader()).execute(sql, parameters).fetchone()
         except sqlite3.Error:
-            # A connection of the pool waits for locks, and raises peewee's errors. The reader stays open: another thread may
-            # be using it at this moment, and would crash if it were closed.
+            # A connection of the pool waits for locks and raises peewee's errors. The reader stays open: another thread may
+            # be using it at this moment and would crash if it were closed.
             return pooled_row(self, sql, parameters)
         log_statement(sql, parameters)
         return found
@@ -102,7 +104,7 @@ class _Sqlite(PooledSqliteDatabase):  # type: ignore[misc]  # playhouse has no a
         with translated:
             driver = sqlite3.connect(self.database, timeout=self._timeout, isolation_level=None, check_same_thread=False)
             self._add_conn_hooks(driver)
-        # `GroupCommit` waits by itself.
+        # `GroupCommit` does the waiting.
         driver.execute("PRAGMA busy_timeout = 0")
         driver.execute(f"PRAGMA cache_size = {-WRITER_CACHE_BYTES // 1024}")
         return driver

@@ -7,7 +7,7 @@ import sys
 
 
 def leave_out_postgresql(database_url: str) -> None:
-    """Let imports of the driver fail from now on if `database_url` is SQLite's; too late once Peewee is imported."""
+    """Make imports of the driver fail from now on if `database_url` is SQLite's. Has no effect once Peewee is imported."""
     if database_url.startswith("sqlite:") and "peewee" not in sys.modules:
-        # Python's own sign for a module that cannot be imported.
-        sys.modules["psycopg"] = None  # type: ignore[assignment]  # the annotation knows modules alone
+        # Python's marker for a module that cannot be imported.
+        sys.modules["psycopg"] = None  # type: ignore[assignment]  # the annotation allows only modules

@@ -158,7 +158,7 @@ CREATE TABLE exports (
     -- An export with a target has its frozen body.
     CHECK (status IN ('prepared', 'dismissed') OR (target_id IS NOT NULL AND body IS NOT NULL))
 );
--- A finding is prepared once, however many postbacks race.
+-- A finding is prepared once, even if several postbacks report it at the same time.
 CREATE UNIQUE INDEX exports_finding ON exports (source_id) WHERE source_type = 'finding';
 -- The workers' scan: due exports, oldest first. Finished exports are not in the index.
 CREATE INDEX exports_due ON exports (due_at) WHERE due_at IS NOT NULL;
@@ -184,7 +184,7 @@ CREATE TABLE attempts (
     worker TEXT NOT NULL,
     UNIQUE (export_id, number)
 );
--- One successful attempt per export: the database enforces it.
+-- The database ensures that an export has one successful attempt at most.
 CREATE UNIQUE INDEX attempts_delivered ON attempts (export_id) WHERE outcome = 'delivered';
 CREATE TABLE idempotency_keys (
     id {bigserial},
@@ -223,7 +223,7 @@ POSTGRESQL = {"serial": "SERIAL PRIMARY KEY", "bigserial": "BIGSERIAL PRIMARY KE
 
 
 def up(_migrator: Any, db: Database) -> None:
-    """Make the tables."""
+    """Create the tables."""
     words = SQLITE if isinstance(db, SqliteDatabase) else POSTGRESQL
     for statement in TABLES.format(**words).split(";\n"):
         if statement.strip():

@@ -1,4 +1,4 @@
-"""What comes in beside scan results: uploads and their handoffs, emails, compliance requests; and pings that go out."""
+"""Uploads and their handoffs, emails, compliance requests, and pings."""
 
 from typing import Any
 
@@ -111,7 +111,7 @@ CREATE TABLE pings (
 );
 CREATE INDEX pings_waiting ON pings (requested_at) WHERE started_at IS NULL AND finished_at IS NULL;
 CREATE INDEX pings_target ON pings (target_id);
--- When its person was erased: its ticket is empty and it is never sent again.
+-- When an export was redacted for a compliance request: its ticket is empty and is never sent again.
 ALTER TABLE exports ADD COLUMN redacted_at BIGINT;
 CREATE INDEX exports_account_status ON exports (account_id, status, id);
 CREATE INDEX exports_account_source ON exports (account_id, source_type, id);
@@ -125,7 +125,7 @@ POSTGRESQL = {"boolean": "BOOLEAN", "blob": "BYTEA"}
 
 
 def up(_migrator: Any, db: Database) -> None:
-    """Make the tables, and what the first ones lack."""
+    """Create the tables, and add the columns and indexes to the first ones."""
     words = SQLITE if isinstance(db, SqliteDatabase) else POSTGRESQL
     for statement in TABLES.format(**words).split(";\n"):
         if statement.strip():

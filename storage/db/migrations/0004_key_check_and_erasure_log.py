@@ -1,4 +1,4 @@
-"""What operating needs: a canary for the keys, the ids of what was erased, and indexes for what is pruned."""
+"""A canary for the encryption keys, the ids of erased rows, and indexes for the rows that retention deletes."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ POSTGRESQL = {"bigserial": "BIGSERIAL PRIMARY KEY", "blob": "BYTEA"}
 
 
 def up(_migrator: Any, db: Database) -> None:
-    """Make the tables and the indexes."""
+    """Create the tables and the indexes."""
     words = SQLITE if isinstance(db, SqliteDatabase) else POSTGRESQL
     for statement in TABLES.format(**words).split(";\n"):
         if statement.strip():

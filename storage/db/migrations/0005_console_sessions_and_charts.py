@@ -1,4 +1,4 @@
-"""What the console needs: sessions, hours to draw, what each source was refused last, and indexes for its lists."""
+"""Tables for the console: sessions, hourly counts for charts, each source's last rejection; and indexes for its lists."""
 
 from typing import Any
 
@@ -18,10 +18,10 @@ CREATE TABLE console_sessions (
     CHECK ((ended_at IS NULL) = (ended_reason IS NULL))
 );
 CREATE INDEX console_sessions_token ON console_sessions (token_id, id);
--- A script that signs in leaves thousands of ended sessions; a token has at most ten open ones.
+-- A token has at most ten open sessions, but a script that signs in leaves thousands of ended ones.
 CREATE INDEX console_sessions_open ON console_sessions (token_id, id) WHERE ended_at IS NULL;
 CREATE INDEX console_sessions_seen ON console_sessions (seen_at);
--- Outcomes of attempts per hour: a day of a target is a few rows, with any number of attempts.
+-- Outcomes of attempts by hour: a day of a target is a few rows, with any number of attempts.
 CREATE TABLE delivery_hours (
     target_id TEXT NOT NULL REFERENCES targets (id),
     hour_at BIGINT NOT NULL,
@@ -44,7 +44,7 @@ CREATE INDEX findings_severity ON findings (project_id, severity, id);
 CREATE INDEX compliance_requests_status ON compliance_requests (status, id);
 CREATE INDEX compliance_requests_topic ON compliance_requests (topic, id);
 CREATE INDEX diagnostics_platform ON diagnostics (platform, id);
--- A target's page shows its newest ping; a target that a monitor pings has tens of thousands.
+-- A target's page shows only its newest ping, and a monitor may send tens of thousands to a target.
 DROP INDEX pings_target;
 CREATE INDEX pings_target ON pings (target_id, id);
 CREATE INDEX tokens_platform ON tokens (abilities) WHERE kind = 'platform' AND revoked_at IS NULL;
@@ -52,7 +52,7 @@ CREATE INDEX tokens_platform ON tokens (abilities) WHERE kind = 'platform' AND r
 
 
 def up(_migrator: Any, db: Database) -> None:
-    """Make the tables and the indexes."""
+    """Create the tables and the indexes."""
     for statement in TABLES.split(";\n"):
         if statement.strip():
             db.execute_sql(statement)  # type: ignore[no-untyped-call]  # peewee's stubs leave it out

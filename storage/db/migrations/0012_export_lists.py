@@ -7,7 +7,8 @@ from peewee import Database
 STATEMENTS = """
 DROP INDEX exports_project;
 CREATE INDEX exports_project ON exports (project_id, id);
--- Begins with the account, so that no query of a worker, which asks for a target alone, is led through finished exports.
+-- Begins with the account: otherwise PostgreSQL might use it for workers' queries, which filter by target only, and read
+-- finished exports.
 CREATE INDEX exports_account_target ON exports (account_id, target_id, id) WHERE target_id IS NOT NULL
 """
 

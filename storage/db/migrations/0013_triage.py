@@ -1,7 +1,7 @@
 """Groups of findings, decisions on many exports at once, approval rules, and targets that are removed.
 
-Exports of a project that groups its findings by rule have many findings; findings name their export instead of the other way
-round. Existing projects keep one export for each finding.
+An export of a project that groups its findings by rule has many findings. So a finding now names its export, instead of the
+other way round. Existing projects keep one export for each finding.
 """
 
 from typing import Any
@@ -31,14 +31,14 @@ UPDATE findings SET export_id =
 UPDATE exports SET findings_total = 1, findings_fixed = 0,
     rule = (SELECT code FROM findings WHERE findings.id = exports.source_id)
 WHERE source_type = 'finding';
--- Several exports may carry the ticket of one finding, one for each target.
+-- Several exports may have the ticket of one finding, one for each target.
 DROP INDEX exports_finding;
 CREATE INDEX exports_finding ON exports (source_id) WHERE source_type = 'finding';
 CREATE UNIQUE INDEX exports_open_group ON exports (project_id, open_group) WHERE open_group IS NOT NULL;
--- What a finding that is seen again brings back.
+-- The exports whose snooze ends when one of their findings is seen again.
 CREATE INDEX exports_until_seen ON exports (project_id) WHERE snoozed_at IS NOT NULL AND snoozed_until IS NULL;
 CREATE INDEX findings_export ON findings (export_id, page_url);
--- Which scan runs reported a finding.
+-- The scan runs that reported a finding.
 CREATE TABLE finding_sightings (
     finding_id TEXT NOT NULL REFERENCES findings (id),
     scan_run_id BIGINT NOT NULL REFERENCES scan_runs (id),

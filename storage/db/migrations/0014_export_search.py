@@ -1,6 +1,7 @@
-"""Hosts, rules and words by which exports are found, and indexes for the orders of their list.
+"""Hosts, rules and words by which exports are found, and indexes for the sort orders of their list.
 
-Beside the exports: a delivery updates its export several times, and PostgreSQL then writes every index of the table.
+In separate tables, because a delivery updates its export several times, and PostgreSQL then writes to every index of the
+export's table.
 """
 
 import json
@@ -26,17 +27,17 @@ CREATE TABLE export_search (
     export_id TEXT NOT NULL UNIQUE REFERENCES exports (id) ON DELETE CASCADE,
     words TEXT NOT NULL
 );
--- The severity makes each of its five values a part that is in the order of time.
+-- For each of its five values, the severity gives a part of the index that is sorted by time.
 DROP INDEX exports_account_status;
 CREATE INDEX exports_account_status ON exports (account_id, status, severity_rank, id);
--- Most exports have one finding or none: deliveries of those do not write it.
+-- Most exports have one finding or none, so their deliveries do not write to this index.
 CREATE INDEX exports_findings ON exports (account_id, findings_total, id) WHERE findings_total > 1
 """
-# After the rows: an index of many rows is made faster than it grows.
+# Created after the rows are inserted: building an index at once is faster than adding many rows to it.
 INDEXES: Final = """
 CREATE INDEX export_terms_export ON export_terms (export_id)
 """
-#: The text index has no copy of the words; without their places and lengths it is a third of the size.
+#: The text index has no copy of the words. Without the words' positions and lengths it has a third of the size.
 SQLITE_INDEX: Final = """
 CREATE VIRTUAL TABLE export_words USING fts5(
     words, content='export_search', content_rowid='id', tokenize="ascii tokenchars '@'", detail=none, columnsize=0
@@ -52,7 +53,7 @@ END
 POSTGRESQL_INDEX: Final = """
 CREATE INDEX export_search_words ON export_search USING gin (array_to_tsvector(string_to_array(words, ' ')))
 """
-#: Exports read and written at once.
+#: How many exports are read and written at once.
 BATCH: Final = 1_000
 
 _PAGE: Final = "SELECT id, account_id, ticket FROM exports WHERE id > {p} AND redacted_at IS NULL ORDER BY id LIMIT {p}"
@@ -91,5 +92,5 @@ def _batches(cursor: Any, page: str) -> Iterator[list[tuple[Any, ...]]]:
 
 def _run(db: Database, statements: str) -> None:
     for statement in statements.split(";\n"):
-        # Those of a trigger end inside it.
+        # `||` stands for the semicolons inside a trigger, where the statement does not end.
         db.execute_sql(statement.replace("||", ";"))  # type: ignore[no-untyped-call]  # peewee's stubs leave it out

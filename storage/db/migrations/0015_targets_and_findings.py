@@ -1,4 +1,4 @@
-"""How many attempts of a target in a row delivered nothing, and an index of the findings of a page."""
+"""The number of attempts in a row with which a target received nothing, and an index of the findings of a page."""
 
 from typing import Any
 

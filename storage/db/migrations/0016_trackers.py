@@ -1,4 +1,4 @@
-"""Targets with settings, headers and secrets of their own, and exports that their tracker may have."""
+"""Targets with their own settings, headers and secrets, and exports that a tracker may have received."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The life cycle of findings, what each scan run made of them, and by what they are listed."""
+"""The life cycle of findings, the outcome of each scan run for a finding, and columns and indexes for lists of findings."""
 
 from collections.abc import Iterator
 from typing import Any, Final
@@ -18,17 +18,17 @@ ALTER TABLE findings ADD COLUMN times_reopened INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE finding_sightings ADD COLUMN outcome TEXT NOT NULL DEFAULT 'seen';
 UPDATE findings SET account_id = (SELECT account_id FROM projects WHERE projects.id = findings.project_id)
 """
-#: After the rows: an index of many rows is made faster than it grows.
+#: Created after the rows are updated: building an index at once is faster than changing it row by row.
 INDEXES: Final = """
 DROP INDEX findings_page;
--- What a scan run that looked at a page may not have reported.
+-- The findings that a scan run of this page may not have reported.
 CREATE INDEX findings_page ON findings (project_id, page_digest, id) WHERE fixed_at IS NULL;
 CREATE INDEX findings_open ON findings (account_id, id) WHERE fixed_at IS NULL;
 CREATE INDEX findings_fixed ON findings (account_id, id) WHERE fixed_at IS NOT NULL;
 CREATE INDEX findings_rule ON findings (account_id, code, id);
 CREATE INDEX findings_host ON findings (account_id, host, id)
 """
-#: Findings read and written at once.
+#: How many findings are read and written at once.
 BATCH: Final = 1_000
 
 _PAGE: Final = "SELECT id, page_url FROM findings WHERE id > {p} ORDER BY id LIMIT {p}"

@@ -1,4 +1,4 @@
-"""The hash chain of the audit log, and what receipts show of attempts."""
+"""The hash chain of the audit log, and the columns of attempts that receipts show."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ STATEMENTS = """
 ALTER TABLE audit_entries ADD COLUMN digest {blob};
 ALTER TABLE audit_entries ADD COLUMN position BIGINT;
 ALTER TABLE audit_entries ADD COLUMN hash {blob};
--- The chain in its order, and the entries that are not in it yet.
+-- The chain in its order, and the entries that are not in the chain yet.
 CREATE INDEX audit_entries_chain ON audit_entries (position, id);
 ALTER TABLE attempts ADD COLUMN address_class TEXT;
 ALTER TABLE attempts ADD COLUMN signature TEXT;

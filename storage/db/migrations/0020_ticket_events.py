@@ -1,4 +1,4 @@
-"""Events of delivered tickets: what targets ask for, what approvals cover, what scan runs changed, and the events."""
+"""Events of delivered tickets: the events that targets receive and approvals cover, and the changes of scan runs."""
 
 from typing import Any
 
@@ -11,9 +11,9 @@ UPDATE targets SET events = '["ticket.fixed","ticket.reopened","ticket.updated",
 ALTER TABLE exports ADD COLUMN events TEXT;
 ALTER TABLE scan_runs ADD COLUMN has_changes {boolean} NOT NULL DEFAULT {false};
 ALTER TABLE scan_runs ADD COLUMN changes_read_at BIGINT;
--- Runs whose changes are to become events.
+-- Scan runs whose changes must become events.
 CREATE INDEX scan_runs_changed ON scan_runs (id) WHERE has_changes;
--- Whether a later run of the project has posted.
+-- Shows whether a later run of the project has posted.
 DROP INDEX scan_runs_project;
 CREATE INDEX scan_runs_project ON scan_runs (project_id, created_at);
 CREATE TABLE ticket_changes (
@@ -47,7 +47,7 @@ CREATE TABLE ticket_events (
 CREATE UNIQUE INDEX ticket_events_export ON ticket_events (export_id, number);
 CREATE INDEX ticket_events_due ON ticket_events (due_at) WHERE due_at IS NOT NULL;
 CREATE INDEX ticket_events_target ON ticket_events (target_id, due_at);
--- What a compliance request redacted, and so who received it.
+-- Shows what a compliance request redacted, and so which targets had received it.
 CREATE INDEX redactions_request ON redactions (request_id);
 CREATE INDEX ticket_events_account ON ticket_events (account_id)
 """

@@ -1,4 +1,4 @@
-"""Alerts, their messages until they are sent, and when the last backup was made."""
+"""Alerts, their messages until they are sent, and the time of the last backup."""
 
 from typing import Any
 
@@ -35,9 +35,9 @@ CREATE TABLE alert_messages (
 );
 CREATE INDEX alert_messages_due ON alert_messages (next_run_at) WHERE next_run_at IS NOT NULL;
 ALTER TABLE installation ADD COLUMN backup_at BIGINT;
--- The exports that failed lately; those that are delivered are never in it.
+-- The exports that failed recently. Delivered exports are never in this index.
 CREATE INDEX exports_failed ON exports (finished_at) WHERE status = 'failed' AND finished_at IS NOT NULL;
--- Few rules ever stop.
+-- Few rules ever stop, so this index is small.
 CREATE INDEX approval_rules_stopped ON approval_rules (id) WHERE stopped_reason IS NOT NULL
 """
 

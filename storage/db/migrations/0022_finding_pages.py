@@ -1,13 +1,13 @@
-"""Indexes of the fixed findings of a page, and of what trends count: when findings were new, fixed and reported again."""
+"""Indexes of a page's fixed findings, and of what trends count: findings that were new, fixed and reported again."""
 
 from typing import Any, Final
 
 from peewee import Database
 
 INDEXES: Final = """
--- Those that are not fixed have an index already.
+-- Findings that are not fixed already have an index.
 CREATE INDEX findings_page_fixed ON findings (project_id, page_digest, id) WHERE fixed_at IS NOT NULL;
--- Trends read these alone.
+-- Trends read only these indexes.
 CREATE INDEX findings_new ON findings (account_id, first_seen_at, severity, project_id);
 CREATE INDEX findings_fixes ON findings (account_id, fixed_at, first_seen_at, severity, project_id)
     WHERE fixed_at IS NOT NULL;

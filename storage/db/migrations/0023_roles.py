@@ -5,7 +5,7 @@ from typing import Any
 from peewee import Database
 
 STATEMENTS = """
--- Until now every user could do everything.
+-- Before this migration, every user was allowed everything.
 ALTER TABLE users ADD COLUMN role TEXT CHECK (role IN ('viewer', 'triager', 'manager', 'owner')) DEFAULT 'owner';
 ALTER TABLE grants ADD COLUMN role TEXT CHECK (role IN ('viewer', 'triager', 'manager'));
 """

@@ -1,6 +1,6 @@
-"""One-time links, users as issuers of sign-ins know them, and console sessions of users who signed in without a token.
+"""One-time links, users' identities at issuers of sign-ins, and console sessions of users who signed in without a token.
 
-A session has either a token or a user, so that an older version, which knows only tokens, can go on during an update.
+A session has either a token or a user, so that an older version, which knows only tokens, still works during an update.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ ALTER TABLE console_sessions ADD COLUMN sign_in_sha256 TEXT UNIQUE;
 ALTER TABLE console_sessions ADD COLUMN id_token_sealed BYTEA;
 ALTER TABLE console_sessions ADD CHECK ((token_id IS NULL) <> (user_id IS NULL));
 """
-#: SQLite cannot take NOT NULL from a column.
+#: SQLite cannot remove NOT NULL from a column, so the table is copied.
 SQLITE = """
 CREATE TABLE console_sessions_new (
     id TEXT NOT NULL PRIMARY KEY,
@@ -64,14 +64,14 @@ CREATE TABLE sign_in_links (
 );
 CREATE INDEX sign_in_links_due ON sign_in_links (next_run_at) WHERE next_run_at IS NOT NULL;
 CREATE INDEX sign_in_links_user ON sign_in_links (user_id, id);
--- Lists read open sessions, the newest first, with or without a token.
+-- Lists read the open sessions, newest first, with or without a token.
 CREATE INDEX console_sessions_newest ON console_sessions (id) WHERE ended_at IS NULL;
 CREATE INDEX console_sessions_user ON console_sessions (user_id, method, id);
 """
 
 
 def up(_migrator: Any, db: Database) -> None:
-    """Change the table."""
+    """Change the sessions' table, and create the other tables and indexes."""
     is_sqlite = isinstance(db, SqliteDatabase)
     tables = TABLES.format(blob="BLOB" if is_sqlite else "BYTEA")
     for statement in ((SQLITE if is_sqlite else POSTGRESQL) + tables).split(";\n"):

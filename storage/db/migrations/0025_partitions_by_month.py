@@ -1,8 +1,9 @@
-"""Attempts and audit entries by month on PostgreSQL: each table becomes the first partition of one of the same name.
+"""Partitions attempts and audit entries by month on PostgreSQL; each table becomes the first partition of its successor.
 
 No row is rewritten and no index is built; PostgreSQL reads each table once to verify the bound of its partition. The month
-is that in which the export was prepared, which its id begins with; of an audit entry, that of its `at`. Neither table has a
-primary key any more, because it would have to include those columns: each partition has one. SQLite is unchanged.
+of an attempt is the month in which its export was prepared, because the export's id begins with that time. The month of an
+audit entry is that of its `at`. Neither table has a primary key any more, because it would have to include those columns;
+each partition has one. SQLite is unchanged.
 """
 
 from datetime import UTC, datetime
@@ -38,13 +39,13 @@ ALTER TABLE audit_entries ATTACH PARTITION audit_entries_first FOR VALUES FROM (
 CREATE TABLE audit_entries_default PARTITION OF audit_entries (PRIMARY KEY (id)) DEFAULT
 """
 
-# Ids sort by time, so that the id of an export's newest month is at the end of the index.
+# Ids sort by time, so the newest export id is at the end of the index.
 _NEWEST_ATTEMPT: Final = "SELECT max(export_id) FROM attempts"
 _NEWEST_ENTRY: Final = "SELECT greatest(max(at), CAST(extract(epoch FROM now()) * 1000 AS BIGINT)) FROM audit_entries"
 
 
 def up(_migrator: Any, db: Database) -> None:
-    """Turn both tables into partitions; the first one ends with the month after the newest row's, or the present one."""
+    """Turn both tables into partitions; the first one includes the month after that of the newest row or the present one."""
     if isinstance(db, SqliteDatabase):
         return
     newest = [from_ms(_value(db, _NEWEST_ENTRY))]
@@ -60,6 +61,6 @@ def _value(db: Database, query: str) -> Any:
 
 
 def _second_month_after(moment: datetime) -> datetime:
-    """Return the beginning of the second month after that of `moment`: a month's time to create the next partition."""
+    """Return the start of the second month after `moment`'s, which leaves a month to create the next partition."""
     year, month = divmod(moment.year * 12 + moment.month + 1, 12)
     return datetime(year, month + 1, 1, tzinfo=UTC)

@@ -1,4 +1,4 @@
-"""The account of each audit entry; entries from before have none."""
+"""The account of each audit entry; earlier entries have none."""
 
 from typing import Any
 

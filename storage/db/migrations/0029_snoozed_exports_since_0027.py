@@ -1,4 +1,4 @@
-"""Creates the index of snoozed exports, which are few beside those that wait for a decision."""
+"""Creates the index of snoozed exports; among all exports that wait for a decision, they are few."""
 
 from typing import Any, Final
 
@@ -8,5 +8,5 @@ _CREATE: Final = "CREATE INDEX exports_snoozed ON exports (account_id, id) WHERE
 
 
 def up(_migrator: Any, db: Database) -> None:
-    """Create it."""
+    """Create the index."""
     db.execute_sql(_CREATE)  # type: ignore[no-untyped-call]  # peewee's stubs leave it out

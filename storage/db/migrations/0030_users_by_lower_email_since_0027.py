@@ -1,4 +1,4 @@
-"""Creates the index by which a user is found however an address is written."""
+"""Creates the index that finds users by email address, in any case."""
 
 from typing import Any, Final
 
@@ -8,5 +8,5 @@ _CREATE: Final = "CREATE INDEX users_lower_email ON users (LOWER(email))"
 
 
 def up(_migrator: Any, db: Database) -> None:
-    """Create it."""
+    """Create the index."""
     db.execute_sql(_CREATE)  # type: ignore[no-untyped-call]  # peewee's stubs leave it out

@@ -1,4 +1,4 @@
-"""Adds the hosts by which groups are found: before, a group was found only by those of the first places in its ticket."""
+"""Adds all hosts of a group to its search terms; before, only the hosts of the first places in its ticket were there."""
 
 import json
 from typing import Any, Final
@@ -11,7 +11,7 @@ SELECT DISTINCT e.account_id, 'host', f.host, e.id FROM exports e JOIN findings 
 WHERE e.findings_total > 1 AND e.redacted_at IS NULL AND f.host <> ''
 ON CONFLICT DO NOTHING"""
 _COPIED: Final = "SELECT id, siblings FROM exports WHERE siblings IS NOT NULL AND findings_total > 1 AND redacted_at IS NULL"
-# The findings of copies for further targets belong to one of them.
+# A ticket that was approved for further targets has copies; its findings belong to only one of them.
 _OF_COPIES: Final = """
 INSERT INTO export_terms (account_id, kind, value, export_id)
 SELECT e.account_id, 'host', t.value, e.id FROM exports e JOIN export_terms t ON t.account_id = e.account_id
@@ -20,7 +20,7 @@ ON CONFLICT DO NOTHING"""
 
 
 def up(_migrator: Any, db: Database) -> None:
-    """Add them."""
+    """Add the hosts."""
     cursor = db.cursor()  # type: ignore[no-untyped-call]  # peewee's stubs leave it out
     cursor.execute(_OF_FINDINGS)
     copies = [(export_id, each) for export_id, ids in cursor.execute(_COPIED).fetchall() for each in json.loads(ids)]

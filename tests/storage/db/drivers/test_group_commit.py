@@ -179,7 +179,7 @@ def test_a_close_fails_what_waits_for_its_commit(file: File) -> None:
     file.writes._waiting.add(object())
     with ThreadPoolExecutor(1) as pool:
         written = pool.submit(file.write, "a")
-        while file.writes._batch is None or not file.writes._batch.works:
+        while file.writes._batch is None or not file.writes._batch.completed:
             time.sleep(0.001)
         file.writes.close()
         assert isinstance(written.exception(timeout=10), peewee.OperationalError)
