@@ -24,11 +24,11 @@ _log: Final = logging.getLogger(__name__)
 
 def ahead_of(own: Callable[[], datetime]) -> tuple[timedelta, timedelta]:
     """Return by how much PostgreSQL's clock is ahead of the clock `own`, and the uncertainty of that value."""
-    asked_at = own()
-    shown: datetime = Select(columns=[fn.clock_timestamp()]).bind(database).scalar()
+    started_at = own()
+    database_time: datetime = Select(columns=[fn.clock_timestamp()]).bind(database).scalar()
     # PostgreSQL reads its clock at an unknown time during the query.
-    half_way = (own() - asked_at) / 2
-    return shown - (asked_at + half_way), abs(half_way)
+    half_way = (own() - started_at) / 2
+    return database_time - (started_at + half_way), abs(half_way)
 
 
 class SharedClock:
