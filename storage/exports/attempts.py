@@ -11,14 +11,14 @@ from storage.db.columns import record_of
 from storage.db.models import AttemptRow, ExportRow
 from storage.db.queries import tuples, where_given
 
-#: After every number: the greatest value of the column.
+#: Greater than every attempt number: the greatest value of the column.
 _AFTER_ALL: Final = 2**31 - 1
 
 
 def list_page(export_id: str, account_id: int, limit: int, before: str | None = None) -> list[Attempt]:
     """Return up to `limit` attempts of an account's export, newest first, older than the one with the id `before`.
 
-    Raises ExportNotFound, and ValidationFailed on `/cursor` where `before` is no attempt of this export.
+    Raises ExportNotFound, and ValidationFailed on `/cursor` if `before` is not an attempt of this export.
     """
     return [_attempt(row) for row in _page(export_id, account_id, limit, before)]
 
@@ -26,22 +26,22 @@ def list_page(export_id: str, account_id: int, limit: int, before: str | None = 
 def list_details(
     export_id: str, account_id: int | None = None, limit: int | None = None, before: str | None = None
 ) -> list[AttemptDetails]:
-    """Return attempts as `list_page` does, with the operator's fields; the caller shows those to nobody else.
+    """Return attempts as `list_page` does, with the operator's fields; the caller shows these fields only to the operator.
 
-    All of them without a `limit`, of any account without `account_id`.
+    Without `limit`, returns all attempts; without `account_id`, of any account.
     """
     return [_details(row) for row in _page(export_id, account_id, limit, before)]
 
 
 def require_export(export_id: str, account_id: int | None) -> None:
-    """Raise ExportNotFound unless there is an export, of one account where `account_id` is given."""
+    """Raise ExportNotFound unless the export exists and belongs to `account_id`, if that is given."""
     found = where_given(ExportRow.select(ExportRow.id), (ExportRow.id, export_id), (ExportRow.account, account_id))
     if not (identifiers.is_id(identifiers.EXPORT, export_id) and tuples(found)):
         raise ExportNotFound
 
 
 def number_before(model: Any, row_id: str | None, export_id: str) -> int:
-    """Return the number of an attempt or event of an export; None stands for one after all. Raises ValidationFailed."""
+    """Return the number of an attempt or event of an export; above all numbers without an id. Raises ValidationFailed."""
     if row_id is None:
         return _AFTER_ALL
     found = tuples(model.select(model.number).where(model.id == row_id, model.export == export_id))

@@ -1,7 +1,7 @@
-"""Claims of exports: claim, renew, give back, and record what attempts achieved, many exports in each statement.
+"""Claims of exports: claim, renew, give back, and record the results of attempts, many exports in each statement.
 
-Every write after the claim names the export's lease: a stale lease updates no row. Each transition leaves an audit entry in
-the same transaction. Exports are locked in the order of their ids, so that a redaction of the same ones waits and cannot
+Every write after the claim names the export's lease: a stale lease updates no row. Each transition appends an audit entry in
+the same transaction. Exports are locked in the order of their ids, so that a redaction of the same exports waits and cannot
 deadlock.
 """
 
@@ -27,11 +27,11 @@ from storage.exports.rows import DUE_COLUMNS, DueExport, attempt_values, claim_f
 from storage.exports.transitions_sql import transition_entry
 from storage.targets.delivery_options import OPTION_COLUMNS, options_from, read_job
 
-# Whether an attempt may start for a target `t` at a moment.
+# Whether an attempt may start for a target `t` at a given time.
 _OPEN: Final = "t.status = 'active' AND (t.held_until IS NULL OR t.held_until <= ?)"
-# The oldest due exports of each chosen target. PostgreSQL: row locks that two claimers do not wait for. SQLite: one writer
-# and no locks; its LIMIT takes no column, so there is a statement for the targets of each quota, and CROSS JOIN keeps it to
-# the order of the tables here, whatever ANALYZE has found.
+# The oldest due exports of each chosen target. PostgreSQL: two claiming workers skip each other's row locks. SQLite: one
+# writer and no row locks. Its LIMIT accepts no column, so there is a statement for the targets of each quota. CROSS JOIN
+# makes SQLite read the tables in this order, whatever ANALYZE has recorded.
 _DUE_POSTGRESQL: Final = f"""
 WITH q (target_id, quota) AS ({{rows}})
 SELECT {DUE_COLUMNS}
@@ -67,7 +67,7 @@ WITH r (id, lease) AS ({rows})
 UPDATE exports SET due_at = ?
 FROM r WHERE exports.id = r.id AND exports.lease = r.lease AND exports.status = 'delivering'
 RETURNING exports.id"""
-#: Leaves out rows that others have locked: while one was awaited, the other leases would lapse.
+#: Skips rows that other transactions have locked: while it waited for one row, the other leases would expire.
 _RENEW_UNLOCKED: Final = """
 WITH r (id, lease) AS ({rows}), unlocked AS (
     SELECT e.id FROM r JOIN exports e ON e.id = r.id AND e.lease = r.lease
@@ -89,10 +89,10 @@ RETURNING exports.id"""
 
 
 def claim_due(quotas: Mapping[str, int], now: datetime, lease_s: float, worker: str) -> list[Claim]:
-    """Claim due exports, each for one attempt: of each target up to its quota, the oldest due first.
+    """Claim due exports, each for one attempt: up to its quota for each target, the oldest due first.
 
-    Skips targets that are held, paused or turned off. A claim lapses `lease_s` seconds after `now` unless `renew` is called;
-    then the export is due again.
+    Skips targets that are held, paused or turned off. A claim expires `lease_s` seconds after `now` unless `renew` is
+    called; then the export is due again.
     """
     if not quotas:
         return []
@@ -102,16 +102,17 @@ def claim_due(quotas: Mapping[str, int], now: datetime, lease_s: float, worker: 
         due = _due(quotas, now_ms)
         if not due:
             return []
-        # Row locks on PostgreSQL and the one writer of SQLite have kept others out since they were found due.
+        # No other process can have claimed these since they were read, because of PostgreSQL's row locks and SQLite's one
+        # writer.
         execute_over(_TAKE, _LEASED[:1], [(each.id,) for each in due], (ExportStatus.DELIVERING.value, lease, until_ms))
         append_all([_claim_entry(each, now_ms, worker) for each in due])
     return [claim_from(each, lease, now) for each in due]
 
 
 def recheck(claim: Claim, now: datetime) -> Claim | None:
-    """Return a claim as it is at `now`, with the present URL and secret of its target.
+    """Return a claim with the present URL, secret and options of its target.
 
-    None where no attempt may start under it: its lease is gone, or its target accepts none.
+    Returns None if no attempt may start: the lease is lost at `now`, or the target accepts no attempts.
     """
     found = rows(_RECHECK, (claim.export_id, claim.lease, to_ms(now), to_ms(now)))
     if not found:
@@ -121,10 +122,9 @@ def recheck(claim: Claim, now: datetime) -> Claim | None:
 
 
 def renew(claims: Iterable[Claim], now: datetime, lease_s: float) -> int:
-    """Extend claims to `lease_s` seconds after `now`, and return how many.
+    """Extend claims to `lease_s` seconds after `now`; return how many were extended.
 
-    A claim that another worker has taken over stays with that worker. On PostgreSQL, one that a transaction has locked is
-    left out.
+    A claim that another worker has taken over is not changed. On PostgreSQL, neither is one that a transaction has locked.
     """
     held = sorted((claim.export_id, claim.lease) for claim in claims)
     if not held:
@@ -135,9 +135,10 @@ def renew(claims: Iterable[Claim], now: datetime, lease_s: float) -> int:
 
 
 def postpone(claims: Sequence[Claim], now: datetime, worker: str) -> int:
-    """Give claims back unsent: due again at once, the attempt not counted. Return how many still held.
+    """Give claims back unsent: due again at once, without counting the attempt. Return how many were still valid.
 
-    What a worker had when it died is due again at a tracker once the tracker would find the issue of that worker.
+    An export that another worker held when it died may have an issue at a tracker: it is due when a search would find that
+    issue.
     """
     held = sorted((claim.export_id, claim.lease, _due_again(claim, now)) for claim in claims)
     if not held:
@@ -150,9 +151,9 @@ def postpone(claims: Sequence[Claim], now: datetime, worker: str) -> int:
 
 
 def record_attempts(attempts: Sequence[CompletedAttempt], now: datetime, worker: str) -> set[str]:
-    """Write attempts and move their exports, all or nothing; return the ids of the exports that moved.
+    """Write attempts and change their exports, all or nothing; return the ids of the exports that changed.
 
-    An export whose lease lapsed belongs to another claim: its attempt is not written, not even beside that claim's attempt.
+    An export whose lease expired belongs to another claim: its attempt is not written, not even beside that claim's attempt.
     """
     attempts = _latest_of_each(attempts)
     if not attempts:
@@ -175,7 +176,7 @@ def _due_again(claim: Claim, now: datetime) -> int:
 
 
 def _due(quotas: Mapping[str, int], now_ms: int) -> list[DueExport]:
-    """Read what `claim_due` takes, each target's oldest first; on PostgreSQL nobody else can take it before the commit."""
+    """Read the exports for `claim_due`, each target's oldest first; on PostgreSQL they are locked until the commit."""
     if not is_sqlite():
         found = rows_over(_DUE_POSTGRESQL, ("TEXT", "BIGINT"), [*quotas.items()], (now_ms, now_ms))
         return [read_job(DueExport, row) for row in found]
@@ -196,7 +197,7 @@ def _record(names: tuple[str, ...]) -> tuple[str, list[str]]:
 
 
 def _latest_of_each(attempts: Sequence[CompletedAttempt]) -> list[CompletedAttempt]:
-    """Drop the attempt of an earlier claim of the same export: a worker can take over from itself. In the order of ids."""
+    """Return the latest attempt of each export, by id: a worker may claim an export again after its lease expired."""
     by_age = sorted(attempts, key=lambda attempt: attempt.claim.attempt)
     latest = {attempt.claim.export_id: attempt for attempt in by_age}
     return [latest[export_id] for export_id in sorted(latest)]
@@ -208,7 +209,7 @@ def _claim_entry(due: DueExport, now_ms: int, worker: str) -> AuditEntry:
 
 
 def _result_entry(now: datetime, worker: str, attempt: CompletedAttempt, record: Mapping[str, Any]) -> AuditEntry:
-    """Return the entry of an attempt's result, which has the digest of the attempt as receipts show it."""
+    """Return the audit entry of an attempt's result; its digest is that of the attempt as receipts show it."""
     verdict, shown = attempt.verdict, {**record, "started_at": format_rfc3339(attempt.started_at)}
     before, export_id = ExportStatus.DELIVERING, attempt.claim.export_id
     return transition_entry(now, worker, verdict.transition, before, export_id, verdict.reason, attempt_digest(shown))

@@ -1,7 +1,8 @@
-"""Counts of attempts by target and hour: a day of a target is read from a few rows, however many attempts it had.
+"""Counts of attempts by target and hour: a day of a target is read from a few rows, with any number of attempts.
 
-Counted in the transaction that writes the attempts, so that both agree whatever is repeated or stale. Each worker counts in
-rows of its own, since two that counted in one would wait for each other. An attempt belongs to the hour in which it began.
+The transaction that writes the attempts also counts them, so that both agree, even if a write is repeated or stale. Each
+worker has its own rows, because two workers that update the same row would wait for each other. An attempt belongs to the
+hour in which it began.
 """
 
 from collections import Counter
@@ -30,39 +31,39 @@ _SUMS: Final = (fn.SUM(_D.delivered), fn.SUM(_D.failed))
 
 @dataclass(frozen=True, slots=True)
 class AttemptCounts:
-    """How many attempts arrived and how many did not."""
+    """How many attempts delivered an export, and how many did not."""
 
     delivered: int = 0
     failed: int = 0
 
     @property
     def attempts(self) -> int:
-        """All of them."""
+        """The number of all attempts."""
         return self.delivered + self.failed
 
     @property
     def failure_rate(self) -> float | None:
-        """The part that failed, from 0 to 1; None where nothing was tried."""
+        """The fraction of attempts that failed, from 0 to 1; None without attempts."""
         return self.failed / self.attempts if self.attempts else None
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryHour:
-    """The attempts that began in the hour, or on the day, from `at` on."""
+    """The counts of attempts that began in the hour or day that starts at `at`."""
 
     at: datetime
     tally: AttemptCounts
 
 
 def count_attempts(attempts: Iterable[CompletedAttempt], worker: str) -> None:
-    """Count attempts that changed their exports; the caller holds the transaction that writes them."""
+    """Count attempts that changed their exports; the caller holds the transaction that writes the attempts."""
     counted = Counter(_place(attempt) for attempt in attempts)
     places = sorted({(target_id, hour_at) for target_id, hour_at, _ in counted})
     count([(*place, worker, counted[(*place, True)], counted[(*place, False)]) for place in places])
 
 
 def count_last_day(target_ids: Collection[str], now: datetime) -> dict[str, AttemptCounts]:
-    """Return the counts of the last DAY_HOURS for each of these targets; one query for all of them."""
+    """Return the counts of the last DAY_HOURS for each of these targets, with one query."""
     query = _D.select(_D.target, *_SUMS).where(_D.target.in_(target_ids), _D.hour_at.between(*_day_until(now)))
     found = tuples(query.group_by(_D.target)) if target_ids else []
     counts = {target_id: AttemptCounts(int(delivered), int(failed)) for target_id, delivered, failed in found}
@@ -70,19 +71,19 @@ def count_last_day(target_ids: Collection[str], now: datetime) -> dict[str, Atte
 
 
 def hours(target_id: str, now: datetime) -> list[DeliveryHour]:
-    """Return the last DAY_HOURS of a target, the oldest first, including empty ones."""
+    """Return the counts of a target for each of the last DAY_HOURS, the oldest first, including empty hours."""
     first, last = _day_until(now)
     query = _D.select(_D.hour_at, *_SUMS).where(_D.target == target_id, _D.hour_at.between(first, last))
     return _filled(tuples(query.group_by(_D.hour_at)), range(first, last + 1, _HOUR_MS))
 
 
 def days_of_account(account_id: int, first: datetime, until: datetime) -> list[DeliveryHour]:
-    """Return the days (UTC) from midnight `first` to `until` of all targets of an account, including empty ones.
+    """Return the counts of an account for each day (UTC) from midnight `first` to `until`, including empty days.
 
-    A target has a row for each hour and worker: the caller keeps the days that are over.
+    A target has a row for each hour and worker, so the caller should cache the days that are over.
     """
     days = range(to_ms(first), to_ms(until), _DAY_MS)
-    # From target to target: only CROSS JOIN keeps SQLite to this order.
+    # Reads targets first, then their rows: only CROSS JOIN makes SQLite keep this order.
     query = TargetRow.select((_D.hour_at / _DAY_MS).alias("day"), *_SUMS).join(_D, JOIN.CROSS)
     within = (TargetRow.account == account_id, _D.target == TargetRow.id, _D.hour_at >= first, _D.hour_at < until)
     found = tuples(query.where(*within).group_by(SQL("day")))
@@ -95,13 +96,13 @@ def _place(attempt: CompletedAttempt) -> tuple[str, int, bool]:
 
 
 def _day_until(now: datetime) -> tuple[int, int]:
-    """Return the first and the last hour of a day; what was counted by a clock that is ahead is in none yet."""
+    """Return the first and the last hour of a day; later hours, from a worker whose clock is ahead, are left out."""
     at = to_ms(now)
     last = at - at % _HOUR_MS
     return last - (DAY_HOURS - 1) * _HOUR_MS, last
 
 
 def _filled(found: Iterable[Row], moments: Iterable[int]) -> list[DeliveryHour]:
-    """Return the counts that were found by the beginning of the hour or day, and empty ones for the other moments."""
+    """Return counts for all `moments`, the starts of hours or days; empty counts if none were found."""
     known = {at: AttemptCounts(int(delivered), int(failed)) for at, delivered, failed in found}
     return [DeliveryHour(at, known.get(at, AttemptCounts())) for at in map(from_ms, moments)]

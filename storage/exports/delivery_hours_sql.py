@@ -1,4 +1,4 @@
-"""Adds a tick's attempts to the counts of their targets and hours, in one statement."""
+"""Adds the attempts of one tick to the counts of their targets and hours, in one statement."""
 
 from typing import Final
 

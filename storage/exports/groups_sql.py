@@ -1,4 +1,4 @@
-"""The statements of groups and snoozes, hand-written because postbacks run them. None writes an export's status."""
+"""The SQL of groups and snoozes, hand-written because postbacks run it. No statement writes an export's status."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -12,7 +12,7 @@ from storage.exports.transitions_sql import NOT_SNOOZED
 
 
 class GroupRow(NamedTuple):
-    """A group as the tables have it; `title` is that of its first finding, unless that was erased."""
+    """A group as stored; `title` is the title of its first finding, unless that was erased."""
 
     id: str
     open_group: str | None
@@ -40,23 +40,23 @@ FROM r JOIN exports e ON e.project_id = ? AND e.open_group = r.rule
     LEFT JOIN findings f ON f.id = e.source_id AND f.project_id = e.project_id
 ORDER BY e.id {{lock}}"""  # noqa: S608 - our own names
 _OPEN_UNLOCKED: Final = _OPEN.format(lock="")
-# In the order of ids, as others lock several exports. SQLite has one writer.
+# In the order of ids, as in other transactions that lock several exports. SQLite has one writer.
 _OPEN_LOCKED: Final = _OPEN.format(lock="FOR UPDATE OF e")
 _OPEN_TYPES: Final = ("TEXT", "TEXT")
 
 #: The columns of a ticket are in the order of `WrittenTicket.columns`.
 _EXTENSION: Final = ("id", "ticket", "ticket_digest", "preview_problems", "severity_rank")
-#: A person who snoozed it decided on the lower severity.
-_WAKES: Final = "CASE WHEN r.severity_rank > exports.severity_rank THEN NULL ELSE exports.{} END"
+#: If the severity rises, the snooze ends: the person who snoozed it decided on the lower severity.
+_END_SNOOZE_IF_WORSE: Final = "CASE WHEN r.severity_rank > exports.severity_rank THEN NULL ELSE exports.{} END"
 _REWRITE: Final = f"""
 WITH r ({", ".join(_EXTENSION)}, added) AS ({{{{rows}}}})
 UPDATE exports SET {", ".join(f"{name} = r.{name}" for name in _EXTENSION[1:])},
-    {", ".join(f"{name} = {_WAKES.format(name)}" for name in NOT_SNOOZED)},
+    {", ".join(f"{name} = {_END_SNOOZE_IF_WORSE.format(name)}" for name in NOT_SNOOZED)},
     findings_total = exports.findings_total + r.added, open_group = {{open_group}}, version = version + 1
 FROM r WHERE exports.id = r.id"""  # noqa: S608 - our own names
-#: Their last open findings may have been fixed by the same postback: what joins is open.
+#: `open_group` is set again: the same postback may have fixed the group's last open findings and closed it.
 _EXTEND: Final = _REWRITE.format(open_group="exports.rule")
-#: In one statement: while another group of the rule is open, this one must not be, not even for a moment.
+#: Closed by the same statement: this group and another one of its rule must never be open at the same time.
 _REDUCE: Final = _REWRITE.format(open_group="NULL")
 _EXTEND_TYPES: Final = (*column_types(ExportRow, _EXTENSION), "INTEGER")
 _JOIN: Final = """
@@ -96,19 +96,19 @@ _MOVE_TYPES: Final = column_types(FindingRow, ("id", "export_id"))
 
 
 def lock_project(project_id: int) -> None:
-    """Let no other postback of a project store findings until the transaction ends: both might begin the same group."""
+    """Keep other postbacks of a project from storing findings until the commit: both might begin the same group."""
     if not is_sqlite():
         execute(_LOCK_PROJECT, (project_id,))
 
 
 def lock_projects_of(export_ids: Iterable[str]) -> None:
-    """Let no postback begin a group in the projects of these exports until the transaction ends; lock exports after it."""
+    """Prevent new groups in the projects of these exports until the transaction ends. Lock the exports after this call."""
     if not is_sqlite():
         rows_over(_LOCK_PROJECTS, ("TEXT",), [(each,) for each in export_ids])
 
 
 def open_groups(project_id: int, places: Iterable[tuple[str, str]], *, locks: bool) -> list[tuple[GroupRow, set[str]]]:
-    """Return the open groups of rules, each with those of the URLs that it has already; `places` are pairs of both."""
+    """Return the open groups of rules, each with the URLs that it already has; `places` are pairs of rule and URL."""
     sql = _OPEN_LOCKED if locks and not is_sqlite() else _OPEN_UNLOCKED
     found: dict[str, tuple[GroupRow, set[str]]] = {}
     for *columns, url, is_known in rows_over(sql, _OPEN_TYPES, list(dict.fromkeys(places)), (project_id,)):
@@ -119,46 +119,46 @@ def open_groups(project_id: int, places: Iterable[tuple[str, str]], *, locks: bo
 
 
 def groups(export_ids: Iterable[str]) -> list[GroupRow]:
-    """Return groups by the ids of their exports, open or not; exports that no finding made, or redacted ones, are none."""
+    """Return the groups with these export ids, open or not, without exports of other sources and redacted ones."""
     return [GroupRow._make(row) for row in rows_over(_GROUPS, ("TEXT",), [(each,) for each in export_ids])]
 
 
 def extend(extensions: Sequence[tuple[str, WrittenTicket, int]]) -> None:
-    """Write tickets of prepared groups: the export's id, its ticket, and how many findings more it has."""
+    """Write tickets of prepared groups: the export's id, its ticket, and the number of findings that were added."""
     execute_over(_EXTEND, _EXTEND_TYPES, _rows(extensions))
 
 
 def join_frozen(joined: Sequence[tuple[str, int, str | None]]) -> None:
-    """Count findings of groups whose tickets stay as they are.
+    """Count findings of groups whose tickets stay unchanged.
 
-    Rows are the export's id, the number of new findings, and their rule's code; None for a copy.
+    A row has the export's id, the number of new findings, and their rule's code, or None for a copy.
     """
     execute_over(_JOIN, ("TEXT", "INTEGER", "TEXT"), joined)
 
 
 def reduce(reduced: tuple[str, WrittenTicket, int], source_id: str) -> None:
-    """Write the ticket of a group that is left with one finding, `source_id`, as `extend` does; no other may join it."""
+    """Write the ticket of a group that has only the finding `source_id` left, as `extend` does, and close the group."""
     execute_over(_REDUCE, _EXTEND_TYPES, _rows([reduced]))
     execute(_NAME_SOURCE, (source_id, reduced[0]))
 
 
 def siblings(export_ids: Iterable[str]) -> list[tuple[str, str | None]]:
-    """Return those of the exports that exist, each with its siblings as JSON."""
+    """Return each export that exists, with its siblings as JSON."""
     return [(row[0], row[1]) for row in rows_over(_SIBLINGS, ("TEXT",), [(each,) for each in export_ids])]
 
 
 def count_fixed(more: Mapping[str, int]) -> None:
-    """Count fixed findings of locked exports, more or fewer; close the groups whose findings are all fixed."""
+    """Change the numbers of fixed findings of locked exports; close groups whose findings are all fixed."""
     execute_over(_COUNT_FIXED, ("TEXT", "INTEGER"), list(more.items()))
 
 
 def move_findings(moved: Sequence[tuple[str, str]]) -> None:
-    """Give findings to other exports: pairs of ids."""
+    """Assign findings to other exports: pairs of finding id and export id."""
     execute_over(_MOVE, _MOVE_TYPES, moved)
 
 
 def end_snoozes(fingerprints: Sequence[str], project_id: int) -> list[str]:
-    """End the snoozes of exports that wait until one of these findings is seen again; return the exports' ids."""
+    """End the snoozes that last until one of these findings is seen again; return the ids of the exports."""
     sql = _END_SNOOZES_BY_SQLITE if is_sqlite() else _END_SNOOZES_BY_POSTGRESQL
     return [row[0] for row in rows_over(sql, ("TEXT",), [(mark,) for mark in fingerprints], (project_id, project_id))]
 

@@ -1,4 +1,4 @@
-"""Idempotency keys: the key, the work and the response commit together, so that a repeat finds all three or none."""
+"""Idempotency keys: key, work and response commit together, so that a repeated request finds all three or none."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,9 +14,9 @@ from storage.db.engine import sqlstate_of
 from storage.db.models import IdempotencyKeyRow
 from storage.exports import idempotency_sql
 
-#: How long a natural key stands for a key that the client did not send.
+#: How long a natural key replaces a key that the client did not send.
 NATURAL_KEY_TTL: Final = timedelta(days=1)
-#: No client's key begins with it: those are ASCII.
+#: The prefix of natural keys. Clients' keys are ASCII, so none begins with it.
 _NATURAL: Final = "≡"
 #: PostgreSQL's SQLSTATE for a lock timeout: here, the first request with this key is still running.
 _LOCK_NOT_AVAILABLE: Final = "55P03"
@@ -37,13 +37,13 @@ class KeyedRequest:
 
 
 def naturally_keyed(principal: str, method: str, route: str, natural_key: str) -> KeyedRequest:
-    """Return the identity of a request without a key by what its payload is about; other differences do not count."""
+    """Return the identity of a request without a key, by the subject of its payload; other differences are ignored."""
     return KeyedRequest(principal, method, route, f"{_NATURAL}{natural_key}", natural_key)
 
 
 @dataclass(frozen=True, slots=True)
 class StoredResponse:
-    """A response as it was given the first time."""
+    """The response to the first request."""
 
     status: int
     headers: dict[str, str]
@@ -53,15 +53,15 @@ class StoredResponse:
 def begin(request: KeyedRequest, now: datetime, ttl: timedelta) -> StoredResponse | None:
     """Claim the key in the caller's transaction; return the stored response if the work was done before.
 
-    Raises IdempotencyConflict for another payload, IdempotencyInProgress when the first request takes too long.
+    Raises IdempotencyConflict for another payload, and IdempotencyInProgress if the first request takes too long.
     """
     return None if claim_all([request], now, ttl) else recall(request, now, ttl)
 
 
 def claim_all(requests: Sequence[KeyedRequest], now: datetime, ttl: timedelta) -> set[KeyedRequest]:
-    """Claim distinct keys of one principal, method and route in the caller's transaction; return those that were new.
+    """Claim distinct keys of one principal, method and route in the caller's transaction; return the requests with new keys.
 
-    Raises IdempotencyInProgress when the first request of one takes too long.
+    Raises IdempotencyInProgress if the first request of a key takes too long.
     """
     if not requests:
         return set()
@@ -88,7 +88,7 @@ def recall(request: KeyedRequest, now: datetime, ttl: timedelta) -> StoredRespon
 
 
 def finish_all(responses: Sequence[tuple[KeyedRequest, StoredResponse]]) -> None:
-    """Store responses beside their keys, of one principal, method and route, in the same transaction as the work."""
+    """Store the responses of one principal, method and route beside their keys, in the transaction of the work."""
     if responses:
         values = [(each.key, new.status, _json.db_value(new.headers), new.body) for each, new in responses]
         idempotency_sql.store(_of(responses[0][0]), values)

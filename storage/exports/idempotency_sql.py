@@ -7,8 +7,8 @@ from storage.db.bulk_sql import execute_over, rows_over
 from storage.db.columns import column_types
 from storage.db.models import IdempotencyKeyRow
 
-# An expired key is new again; in one statement, since every keyed request pays for it. "WHERE true" tells SQLite where the
-# SELECT ends.
+# An expired key counts as new. One statement does both, because every keyed request runs it. "WHERE true" shows SQLite where
+# the SELECT ends.
 _CLAIM: Final = """
 WITH r (key, payload_sha256) AS ({rows})
 INSERT INTO idempotency_keys (principal, method, route, key, payload_sha256, created_at)
@@ -31,10 +31,10 @@ Scope = tuple[str, str, str]
 
 
 def claim(scope: Scope, keys: Sequence[tuple[str, str]], now_ms: int, expired_before_ms: int) -> set[str]:
-    """Claim distinct keys, each with the digest of its payload; return those that were not claimed, or have expired."""
+    """Claim distinct keys, each with the digest of its payload; return the keys that were free or had expired."""
     return {row[0] for row in rows_over(_CLAIM, _CLAIMED, keys, (*scope, now_ms, expired_before_ms))}
 
 
 def store(scope: Scope, responses: Sequence[tuple[str, int, str | None, str]]) -> None:
-    """Store the responses of claimed keys: a key, a status, headers as JSON, and a body each."""
+    """Store the responses of claimed keys, each as a key, a status, headers as JSON, and a body."""
     execute_over(_STORE, _STORED, responses, scope)

@@ -19,9 +19,9 @@ RETRY_AFTER_S: Final = 5
 
 
 def read(export_id: str, account_id: int | None) -> dict[str, Any]:
-    """Return the receipt of an exported export, of one account where `account_id` is given.
+    """Return the receipt of an exported export; with `account_id`, only if it belongs to that account.
 
-    Raises ExportNotFound, Conflict if it is not exported, or while one of its audit entries is not chained.
+    Raises ExportNotFound, and Conflict if the export is not exported or an audit entry of it is not chained yet.
     """
     export = queries.get(export_id, account_id)
     if export.status is not ExportStatus.EXPORTED:
@@ -56,7 +56,7 @@ def _entries(found: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def _line(position: int, stored_hash: bytes, before: bytes | None, *columns: Any) -> dict[str, Any]:
-    """Return an entry as stored; its hash may contradict it, which the verification finds."""
+    """Return an entry as stored. If its hash is wrong, the verification of the receipt finds it."""
     previous = GENESIS if before is None else bytes(before).hex()
     return {**line_of(ChainEntry._make(columns), position, previous), "hash": bytes(stored_hash or b"").hex()}
 

@@ -1,8 +1,8 @@
 """Recoveries: the failed exports of a target, made due again a batch at a time, by the holder of a lease.
 
-A batch, the last id of it and the count commit together: the next holder continues where the last one stopped, and no export
-is made due twice. A target has one recovery at a time. While the target is turned off no export is made due, since workers
-would end it at once; the recovery waits until the target is resumed.
+A batch, its last id and the count commit together: the next holder continues after the last batch, and no export is made due
+twice. A target has one recovery at a time. While the target is turned off, no export is made due, because workers would end
+it at once; the recovery waits until the target is resumed.
 """
 
 from datetime import datetime, timedelta
@@ -25,22 +25,22 @@ from storage.exports.queries import count_recoverable_since
 from storage.exports.transitions_sql import lock_targets
 from storage.targets import targets
 
-#: Some 40 ms of work on SQLite, 150 on PostgreSQL: other writers wait no longer, and a kill loses no more.
+#: A batch takes some 40 ms on SQLite, 150 on PostgreSQL: other writers wait no longer, and a killed worker loses no more.
 BATCH_SIZE: Final = 500
-#: Every batch renews it; longer than a batch that waits for another writer to the end (LOCK_WAIT_S) and then does its work.
+#: Every batch renews the lease. Longer than the longest wait of a batch for another writer (LOCK_WAIT_S) and its work.
 LEASE_S: Final = 6.0
-#: Failed exports of the target, the newest first, among which a recovery counts its own when it begins: 10 ms, in a request.
+#: A recovery counts its exports when it begins, among this many of the target's newest failed exports: 10 ms, in a request.
 COUNTED_AT_FIRST: Final = 10_000
-#: How soon a recovery whose target was turned off checks again whether it was resumed.
+#: After this time, a recovery whose target was turned off checks whether it was resumed.
 HALTED_RETRY_S: Final = 30.0
 
 _AFTER_ALL: Final = f"{identifiers.RECOVERY}_{LAST_ULID}"
-#: Before every id.
+#: Less than every id.
 _FROM_THE_FIRST: Final = ""
 _IS_RUNNING: Final = RecoveryRow.status == RecoveryStatus.RUNNING.value
 
 _jobs: Final = LeasedJobs(RecoveryRow)
-#: Lets another worker continue a job that this process holds.
+#: Gives the lease of a job back, so that another worker can continue it.
 release: Final = _jobs.release
 
 
@@ -53,7 +53,7 @@ class AlreadyRecovering(Conflict):
 
 
 def begin(target_id: str, since: datetime, now: datetime, actor: str) -> JobLease:
-    """Create a recovery of what failed at a target at `since` or later, and claim it for its first batch.
+    """Create a recovery of a target's exports that failed at `since` or later, and claim it for its first batch.
 
     Raises TargetNotFound, Conflict for a target that is turned off, AlreadyRecovering.
     """
@@ -62,21 +62,22 @@ def begin(target_id: str, since: datetime, now: datetime, actor: str) -> JobLeas
 
 
 def request(target_id: str, account_id: int, since: datetime, now: datetime, actor: str) -> Recovery:
-    """Create a recovery as `begin` does, of a target of one account, that any worker may claim at once.
+    """Create a recovery as `begin` does, for an account's target; any worker may claim it at once.
 
-    Notify the workers after the commit. Raises TargetNotFound, Conflict for a target that is turned off, AlreadyRecovering.
+    The caller notifies the workers after the commit. Raises TargetNotFound, Conflict for a target that is turned off,
+    AlreadyRecovering.
     """
     return get(_create(target_id, account_id, since, now, actor), account_id)
 
 
 def claim_next(now: datetime) -> JobLease | None:
-    """Claim the recovery that has waited longest; None if there is none. The claim lapses LEASE_S after its last batch."""
+    """Claim the recovery that has waited longest; None if none waits. The claim expires LEASE_S after its last batch."""
     return _jobs.claim_oldest(now, LEASE_S)
 
 
 @transacted
 def advance(held: JobLease, now: datetime) -> JobBatch:
-    """Make the next batch due again, or end the recovery where nothing is left; a stale lease changes nothing."""
+    """Make the next batch due again, or end the recovery if no export is left; a stale lease changes nothing."""
     if not _jobs.renew(held.id, held.lease, now, LEASE_S):
         return JobBatch(BatchProgress.LEASE_LOST)
     r = RecoveryRow
@@ -90,20 +91,20 @@ def advance(held: JobLease, now: datetime) -> JobBatch:
         _end(held.id, RecoveryStatus.DONE, now, actor)
         return JobBatch(BatchProgress.ITEMS_DONE)
     done += moved
-    # Not all were counted, and exports that fail while it runs may be included: the total is at least what is done.
+    # At the beginning not all exports were counted, and more may fail meanwhile: the total is at least the number done.
     compare_and_swap(RecoveryRow, held.id, after_id=last_id, done=done, total=max(total, done))
 
     return JobBatch(BatchProgress.MORE, processed=moved, due=moved)
 
 
 def cancel(recovery_id: str, now: datetime, actor: str, account_id: int | None = None) -> Recovery:
-    """End a running recovery, of a target of one account where `account_id` is given; exports made due stay due.
+    """End a running recovery; with `account_id`, only of a target of that account. Exports that were made due stay due.
 
-    Raises NotFound, Conflict where it has ended already.
+    Raises NotFound, and Conflict if the recovery has ended already.
     """
     with transaction():
         recovery = get(recovery_id, account_id)
-        # Its holder may have won, with the last batch.
+        # The recovery's holder may have won and processed the last batch.
         if not _end(recovery_id, RecoveryStatus.CANCELLED, now, actor):
             ended = get(recovery_id).status
             raise Conflict(f"Recovery {recovery.id} is {ended}; only a running one can be cancelled.")
@@ -111,22 +112,22 @@ def cancel(recovery_id: str, now: datetime, actor: str, account_id: int | None =
 
 
 def get(recovery_id: str, account_id: int | None = None) -> Recovery:
-    """Return a recovery, of a target of one account where `account_id` is given. Raises NotFound."""
+    """Return a recovery; with `account_id`, only of a target of that account. Raises NotFound."""
     query = where_given(_recoveries().join(TargetRow), (RecoveryRow.id, recovery_id), (TargetRow.account, account_id))
     return get_by_id(Recovery, query, identifiers.RECOVERY, recovery_id, "There is no such recovery.")
 
 
 def list_page(limit: int | None = None, target_id: str | None = None) -> list[Recovery]:
-    """Return up to `limit` recoveries of one target or of all, the newest first."""
+    """Return up to `limit` recoveries of one target or of all, newest first."""
     query = where_given(_recoveries(), (RecoveryRow.target, target_id))
     return read(Recovery, newest_first(query, RecoveryRow.id, limit))
 
 
 def list_account_page(account_id: int, limit: int, before: str | None = None) -> list[Recovery]:
-    """Return up to `limit` recoveries of an account's targets, the newest first, after the one with the id `before`."""
+    """Return up to `limit` recoveries of an account's targets, newest first, older than the one with the id `before`."""
     until = before or _AFTER_ALL
-    # From target to target, so that no recovery of another account is read. CROSS JOIN keeps SQLite to that order. To
-    # PostgreSQL a target is bounded, not equalled, since that order only one index has.
+    # Reads targets first, so that no recovery of another account is read. CROSS JOIN makes SQLite keep this order. On
+    # PostgreSQL, two bounds instead of an equality select a target, because only one index has that order.
     if is_sqlite():
         own = TargetRow.select(*columns(Recovery, RecoveryRow)).join(RecoveryRow, JOIN.CROSS)
         own = own.where(TargetRow.account == account_id, RecoveryRow.target == TargetRow.id, RecoveryRow.id < until)
@@ -153,14 +154,14 @@ def _create(
     progress = {"status": RecoveryStatus.RUNNING.value, "total": total, "done": 0, "after_id": _FROM_THE_FIRST}
     due_at = now if lease is None else now + timedelta(seconds=LEASE_S)
     row = RecoveryRow.insert(**of_target, **progress, lease=lease, next_run_at=due_at)
-    # Word by word the condition of its unique index.
+    # Exactly the condition of the table's unique index.
     once = row.on_conflict(action="NOTHING", conflict_target=[RecoveryRow.target], conflict_where=SQL("status = 'running'"))
     with transaction():
-        # A removal may have won since the first read, or waits now and ends this recovery.
+        # A removal of the target may have won since the first read. Otherwise it now waits, and then ends this recovery.
         if not lock_targets([target_id]):
             raise TargetNotFound
         while not once.as_rowcount().execute():
-            # The running recovery may end between the two statements; then the loop tries again.
+            # If the running recovery ends between the two statements, the loop inserts again.
             running = tuples(RecoveryRow.select(RecoveryRow.id).where(RecoveryRow.target == target_id, _IS_RUNNING))
             if running:
                 raise AlreadyRecovering(target_id, running[0][0])
@@ -173,7 +174,7 @@ def _recoveries() -> Any:
 
 
 def _end(recovery_id: str, status: RecoveryStatus, now: datetime, actor: str) -> bool:
-    """End a recovery that is running; return whether it was."""
+    """End a running recovery; return whether it was running."""
     ended = _jobs.end(recovery_id, _IS_RUNNING, status.value, now)
     if ended:
         append(now, actor, "finish_recovery" if status is RecoveryStatus.DONE else "cancel_recovery", recovery_id)

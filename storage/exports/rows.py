@@ -1,4 +1,4 @@
-"""Rows of exports and attempts: what the hot statements select and store, and the records that other layers get."""
+"""Rows of exports and attempts: the columns that hot statements select and store, and the records for other layers."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -27,7 +27,7 @@ _NO_PROBLEMS: Final = "[]"
 
 
 class DueExport(NamedTuple):
-    """A due export and its target, as the tables have them; a claim is made from it."""
+    """A due export and its target, as stored; `claim_from` makes a claim of it."""
 
     id: str
     status: str
@@ -43,12 +43,12 @@ class DueExport(NamedTuple):
     options: DeliveryOptions
 
 
-#: Until when a target is held, or has used up its rate limit: one above 61 is never used up for a second.
+#: Until when a target is held or has used up its rate limit; a limit above 61 a minute is never used up for a whole second.
 _HELD_UNTIL: Final = (
     "CASE WHEN t.max_per_minute <= 61 AND t.paced_until > COALESCE(t.held_until, 0) * 1000 "
     "THEN (t.paced_until + 999) / 1000 ELSE t.held_until END"
 )
-#: A PolledExport: an export `e` except its body and lease, the finding `f` that it was prepared from, its target `t`.
+#: The columns of a PolledExport: export `e` except its body and lease, finding `f` from which it was prepared, target `t`.
 EXPORT_COLUMNS: Final = select_list(
     PolledExport,
     {"e": ExportRow, "f": FindingRow},
@@ -57,30 +57,30 @@ EXPORT_COLUMNS: Final = select_list(
     held_until=_HELD_UNTIL,
     approved_by_name="COALESCE(ar.name, CASE WHEN au.removed_at IS NULL THEN au.email END)",
 )
-#: What EXPORT_COLUMNS need besides the export `e`.
+#: The tables that EXPORT_COLUMNS need besides the export `e`.
 EXPORT_JOINS: Final = """
     LEFT JOIN findings f ON f.id = e.source_id AND e.source_type = 'finding'
     LEFT JOIN targets t ON t.id = e.target_id
     LEFT JOIN users au ON au.id = e.approved_by_user_id
     LEFT JOIN approval_rules ar ON ar.id = e.approved_by_rule_id"""
-#: A DueExport, which `read_job` reads: an export `e` and its target `t`.
+#: The columns of a DueExport, which `read_job` reads: an export `e` and its target `t`.
 DUE_COLUMNS: Final = select_list(DueExport, {"e": ExportRow, "t": TargetRow}, options=OPTION_COLUMNS)
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenTicket:
-    """A ticket as its row holds it; the ticket and the problems of its preview are JSON."""
+    """A ticket as its row stores it; the ticket and the problems of its preview are JSON."""
 
     text: str
     digest: str
     problems: str
     severity_rank: int
-    #: What it is found by.
+    #: The words and hosts by which the ticket is found.
     words: str
     hosts: tuple[str, ...]
 
     def columns(self) -> dict[str, Any]:
-        """Return its columns in an export's row."""
+        """Return the ticket's columns in an export's row."""
         return {
             "ticket": self.text,
             "ticket_digest": self.digest,
@@ -91,31 +91,31 @@ class WrittenTicket:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A ticket to be prepared for an account; a source with an empty id is the export itself."""
+    """A ticket to be prepared for an account; if the id of its source is empty, the source is the export itself."""
 
     account_id: int
     project_id: int | None
     source: Source
     ticket: Ticket | WrittenTicket
-    #: The rule code and the number of its findings, if it has some.
+    #: The rule code and the number of the ticket's findings, if it has any.
     rule: str | None = None
     findings: int | None = None
-    #: The rule code again, if findings that come later join it.
+    #: The rule code again, if later findings may join the ticket.
     open_group: str | None = None
-    #: The id, if its findings have it already.
+    #: The id of the new export, if its findings already have it.
     export_id: str | None = None
 
 
 def written(tickets: Iterable[Ticket], checkpoint: Checkpoint = no_checkpoint) -> list[WrittenTicket]:
-    """Write tickets, and search each for forbidden content: most of the cost of preparing one.
+    """Write tickets, and search each for forbidden content, which is most of the cost of preparing one.
 
-    `checkpoint` is called between parts of the work; a caller in a transaction has none.
+    `checkpoint` is called between parts of the work; a caller that is in a transaction passes none.
     """
     return written_records([ticket.record() for ticket in tickets], checkpoint)
 
 
 def written_records(records: Sequence[dict[str, Any]], checkpoint: Checkpoint = no_checkpoint) -> list[WrittenTicket]:
-    """Write tickets that are JSON already, as `written` does."""
+    """Write tickets that are already JSON records, as `written` does."""
     made: list[WrittenTicket] = []
     for record, problems in zip(records, preview_problems(records, checkpoint), strict=True):
         found = _json.text([asdict(each) for each in problems]) if problems else _NO_PROBLEMS
@@ -152,7 +152,7 @@ def export_from(row: PolledExport) -> Export:
 
 
 def claim_from(due: DueExport, lease: str, now: datetime) -> Claim:
-    """Return the claim of an export that was due until `lease` took it at `now`."""
+    """Return the claim of an export that was due until `lease` claimed it at `now`."""
     has_lapsed = due.status == ExportStatus.DELIVERING
     return Claim(
         export_id=due.id,
@@ -167,7 +167,7 @@ def claim_from(due: DueExport, lease: str, now: datetime) -> Claim:
         claimed_at=now,
         account_id=due.account_id,
         options=due.options,
-        # A worker whose lease lapsed may have sent the request before it died.
+        # A worker whose lease expired may have sent the request before it died.
         is_outcome_unknown=bool(due.is_outcome_unknown) or has_lapsed,
         has_lapsed=has_lapsed,
     )
@@ -196,7 +196,7 @@ def prepared_values(export_id: str, draft: Draft, ticket: WrittenTicket, now: da
 
 
 def recorded_values(attempted: CompletedAttempt, now: datetime) -> dict[str, Any]:
-    """Return the columns of an export after an attempt that was decided at `now`, with those of its claim."""
+    """Return the columns of an export after an attempt that was decided at `now`, with the id and the lease of its claim."""
     verdict = attempted.verdict
     status = TRANSITIONS[verdict.transition].target
     return {
@@ -246,7 +246,7 @@ def _dismissal(row: PolledExport) -> Dismissal:
 
 def _approved_by(row: PolledExport) -> ApprovedBy | None:
     if row.approved_at is None:
-        # A prepared export may wait for the target of the rule.
+        # Not approved: the rule may still be set, if a prepared export waits for the rule's target.
         return None
     if row.approved_by_rule_id is not None:
         return ApprovedBy("rule", row.approved_by_rule_id, row.approved_by_name)

@@ -1,8 +1,9 @@
-"""State changes of exports that requests, recoveries and redactions make: prepare, approve, dismiss, retry, redact.
+"""State changes of exports by requests, recoveries and redactions: prepare, approve, dismiss, retry, redact.
 
 Only this module, `transitions_sql` and `claims_sql` write an export's status; approval rules (`rules.rule_evaluation`) and
-the other decisions (`storage.triage`) call them. A transition here locks its exports, checks their status, and appends an
-audit entry in the same transaction. Results of workers name their lease (`claims_sql`); a stale lease updates no row.
+the other decisions (`storage.triage`) call them. A transition in this module locks its exports, checks their status, and
+appends an audit entry in the same transaction. Workers write results with their lease (`claims_sql`); a stale lease updates
+no row.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -47,25 +48,25 @@ from storage.exports.transitions_sql import LockedExport, transition_entry
 from storage.secrets.default_secret import DefaultSecret
 from storage.targets import targets, validations
 
-#: Failed exports that one batch of a recovery reads from their index: 2 ms, in a transaction.
+#: How many failed exports one batch of a recovery reads from their index: 2 ms, in a transaction.
 RECOVERY_EXAMINED: Final = 10_000
-#: The transition of the exports that wait for a target that was turned off, by the status of the target.
+#: The transition of exports that wait for a target, by the status with which the target was turned off.
 _WHEN_OFF: Final = {TargetStatus.BLOCKED: Transition.BLOCK, TargetStatus.DISABLED: Transition.WITHDRAW}
 
-#: What a tracker, or the response of a webhook, named.
+#: The columns that a tracker, or the response of a webhook, fills.
 PROVIDER_TICKET: Final = ("provider_ticket_id", "provider_ticket_url")
-#: Exports that a resumption makes due in one transaction: a quarter of a second, in a request.
+#: How many exports become due in one transaction when a target is resumed: a quarter of a second, in a request.
 REQUEUED_AT_ONCE: Final = 5000
-#: What a redaction sets to NULL; `rule` may be the title of an issue without a code.
+#: The columns that a redaction sets to NULL; `rule` may be the title of an issue without a code.
 _ERASED: Final = ("original_ticket", "dismissal_note", "open_group", "rule", *PROVIDER_TICKET, "events")
 
-#: Why exports are due again that a tracker's configuration error had blocked: the reason of their audit entries.
+#: The reason in the audit entries of exports that a tracker's configuration error had blocked and that are due again.
 RESUMED: Final = "target_resumed"
 
-#: The statuses of an approved export that was delivered, or will be without a decision of a person.
+#: The statuses of an approved export that was delivered, or will be delivered without another decision of a person.
 _ON_ITS_WAY: Final = frozenset({*IN_PROGRESS, ExportStatus.EXPORTED})
 
-#: The statuses in which an export has what these transitions want; `approve` compares its target.
+#: The statuses in which these transitions have nothing left to do; `approve` compares the target instead.
 _DECIDED: Final[Mapping[Transition, Collection[ExportStatus]]] = {
     Transition.DISMISS: {ExportStatus.DISMISSED},
     Transition.RETRY: IN_PROGRESS,
@@ -89,9 +90,10 @@ def prepare(
     limits: AccountLimits = UNLIMITED,
     rules: ApprovalRules | None = LEFT_TO_WORKERS,
 ) -> list[str]:
-    """Store each draft as a `prepared` export, apply the approval rules, and return the ids, in order.
+    """Store each draft as a `prepared` export, apply the approval rules, and return the ids in the order of `drafts`.
 
-    With None the caller applies them. The caller holds the transaction. Raises ValidationFailed at an account's limit.
+    If `rules` is None, the caller applies them. The caller holds the transaction. Raises ValidationFailed at an account's
+    limit.
     """
     ids = insert(drafts, now, actor)
     for account_id in {draft.account_id: None for draft in drafts}:
@@ -103,7 +105,7 @@ def prepare(
 
 
 def insert(drafts: Sequence[Draft], now: datetime, actor: str) -> list[str]:
-    """Store each draft as a `prepared` export with its audit entry and return the ids, in order."""
+    """Store each draft as a `prepared` export with its audit entry, and return the ids in the order of `drafts`."""
     ids = [draft.export_id or identifiers.new_id(identifiers.EXPORT, now) for draft in drafts]
     tickets = [draft.ticket if isinstance(draft.ticket, WrittenTicket) else written([draft.ticket])[0] for draft in drafts]
     prepared = [*zip(ids, drafts, tickets, strict=True)]
@@ -139,11 +141,11 @@ def prepare_by_hand(
 
 
 def approve(export_id: str, account_id: int, approval: Approval, now: datetime, actor: str, policy: TargetPolicy) -> Export:
-    """Freeze the ticket's bytes for a target and make the export due now; for the same target again, return it unchanged.
+    """Freeze the ticket's bytes for a target and make the export due now; if that was done before, return it unchanged.
 
-    A validation that fails, or a person who pauses the target, while this transaction runs counts as later: the export waits
-    for the target. Raises ExportNotFound, Conflict for an illegal transition or another digest, ValidationFailed for the
-    target or the preview, TargetUrlRefused if `policy` refuses the target's URL.
+    If a validation fails or a person pauses the target during this transaction, it counts as later: the export waits for the
+    target. Raises ExportNotFound, Conflict for an illegal transition or another digest, ValidationFailed for the target or
+    the preview, TargetUrlRefused if `policy` refuses the target's URL.
     """
     return approve_all([(export_id, approval)], account_id, now, actor, policy)[0]
 
@@ -151,7 +153,7 @@ def approve(export_id: str, account_id: int, approval: Approval, now: datetime, 
 def approve_all(
     approvals: Sequence[tuple[str, Approval]], account_id: int, now: datetime, actor: str, policy: TargetPolicy
 ) -> list[Export]:
-    """Approve distinct exports as `approve` does one, all or none; the approvals have the same target and events."""
+    """Approve distinct exports as `approve` does one, all or none; all approvals have the same target and events."""
     of_all = approvals[0][1]
     wanted = [ExportReference(export_id, approval.ticket_digest) for export_id, approval in approvals]
     with transaction():
@@ -178,9 +180,9 @@ def approve_many(
 ) -> list[DecisionResult]:
     """Approve exports of an account for a target, as `approve` does one; the results are in the order of `wanted`.
 
-    An export whose `error` is set stays as it is. `reason` is for the audit log. `covers_events` approves the events too
-    that the target asks for now. `accepts_ended` takes one that failed or is blocked at the target as approved already, so
-    that the same request again is no error.
+    If the result of an export has an `error`, the export is unchanged. `reason` is for the audit log. `covers_events` also
+    approves the events to which the target is subscribed now. With `accepts_ended`, an export that failed or was blocked at
+    the target counts as approved already, so that a repeated request is no error.
     """
     with transaction():
         target_error = approval_errors([target_id], account_id, policy).get(target_id)
@@ -190,7 +192,7 @@ def approve_many(
             return target_error or unsafe
 
         def is_approved(export: LockedExport) -> bool:
-            # In a bulk approval, an export that failed at this target is an error: it needs a retry.
+            # In a bulk approval, an export that failed at this target is an error, because it needs a retry.
             return export.target_id == target_id and (accepts_ended or export.status in _ON_ITS_WAY)
 
         results, held = check_transition(wanted, account_id, Transition.APPROVE, is_approved, refusal)
@@ -208,19 +210,19 @@ def retry(
     *,
     records_validation: bool = True,
 ) -> Export:
-    """Make a failed or blocked export due again, with its whole schedule, for a target that is active.
+    """Make a failed or blocked export due again, with its whole schedule, for an active target.
 
-    A blocked target is resumed with it if `validation`, made of its `blocked_url` just now, has passed and if a secret
-    signs for it: its own or `default`. Without `records_validation`, a worker validates that target anew. A target whose
-    last validation failed is tried. Raises ExportNotFound, Conflict, WebhooksForbidden, ValidationFailed for a target that
-    is not active.
+    A blocked target is resumed too if `validation`, a new one of its `blocked_url`, has passed, and if it has a secret for
+    signatures: its own or `default`. Without `records_validation`, a worker validates that target anew. If the last
+    validation of an active target failed, the export is still due. Raises ExportNotFound, Conflict, WebhooksForbidden,
+    ValidationFailed for a target that is not active.
     """
     wanted = [ExportReference(export_id)]
     with transaction():
         if validation is not None:
             results, held = check_transition(wanted, account_id, Transition.RETRY, refusal=redaction_error)
             require_changed(results, Transition.RETRY)
-            # Before the target: `account set --webhooks off` locks in this order, and another one could deadlock.
+            # Before the target, because `account set --webhooks off` locks in this order: another order could deadlock.
             require_webhooks(held[0].account_id)
             _unblock(held[0], validation, now, actor, default, records_validation)
         require_changed(retry_many(wanted, account_id, now, actor), Transition.RETRY)
@@ -230,7 +232,7 @@ def retry(
 def retry_many(
     wanted: Sequence[ExportReference], account_id: int | None, now: datetime, actor: str, reason: str | None = None
 ) -> list[DecisionResult]:
-    """Make failed or blocked exports due again where their targets are active; the results are in the order of `wanted`.
+    """Make failed or blocked exports due again if their targets are active; the results are in the order of `wanted`.
 
     `reason` is for the audit log.
     """
@@ -239,7 +241,7 @@ def retry_many(
         found = transitions_sql.lock_targets({each.target_id for each in exports.values() if each.target_id is not None})
 
         def refusal(export: LockedExport) -> RiskRelayError | None:
-            # A target that is not active would let the export wait for a person.
+            # If the target is not active, the export would wait until a person resumes it.
             target = found.get(str(export.target_id))
             if target is None:
                 return redaction_error(export) or ValidationFailed(problem("/target_id", "target_removed"))
@@ -261,7 +263,7 @@ def dismiss_many(
 ) -> list[DecisionResult]:
     """Dismiss prepared exports; the results are in the order of `wanted`.
 
-    `reason` is for the audit log, by default the one of the dismissal.
+    `reason` is for the audit log; by default it is the reason of the dismissal.
     """
     changes = transitions_sql.dismissal_columns(dismissal.reason, dismissal.note, now)
     with transaction():
@@ -275,10 +277,10 @@ def recover_batch(
 ) -> tuple[str | None, int]:
     """Make up to `limit` exports of a target due again that failed or were blocked at `since` or later, as `retry` does.
 
-    In the order of their ids, after `after_id`; redacted ones are left out, and an export that changes meanwhile stays as it
-    is. Examines RECOVERY_EXAMINED failed exports at most. Return the last id examined, None where none is left, and how many
-    are due again. The caller holds the transaction and has checked that the target accepts exports; `reason` is for the
-    audit log.
+    In the order of their ids, after `after_id`. Redacted exports are left out; an export that changes meanwhile is not
+    changed here. Examines RECOVERY_EXAMINED failed exports at most. Returns the last id that was examined, or None if no
+    export is left, and how many are due again. The caller holds the transaction and has checked that the target accepts
+    exports; `reason` is for the audit log.
     """
     failed = recoverable(target_id, after_id=after_id).order_by(ExportRow.id)
     end = tuples(failed.offset(RECOVERY_EXAMINED - 1).limit(1))
@@ -292,10 +294,10 @@ def recover_batch(
 
 
 def redact(export_ids: Sequence[str], now: datetime, actor: str) -> int:
-    """Empty exports of their contents and let none be sent any more; return how many had contents until now.
+    """Delete the contents of exports and prevent that they are sent; return how many had contents before.
 
-    Exports still to be sent are dismissed or fail with the reason `redacted`; finished ones keep their status. A worker that
-    holds one of them can write nothing back. The caller holds the transaction.
+    Exports that were not sent yet are dismissed or fail with the reason `redacted`; finished ones keep their status. A
+    worker that holds one of them can no longer write a result. The caller holds the transaction.
     """
     found = _unredacted(export_ids)
     ids, stub = [each.id for each in found], REDACTED_TICKET.record()
@@ -309,7 +311,7 @@ def redact(export_ids: Sequence[str], now: datetime, actor: str) -> int:
         body=Case(None, [(ExportRow.body.is_null(False), b"")]),
         redacted_at=now,
         **dict.fromkeys((*transitions_sql.NOT_SNOOZED, *_ERASED)),
-        # A manual export has a source id in its author's own words; other sources have identifiers of ours.
+        # The author of a manual export chose its source id freely; other sources have our own identifiers.
         source_id=Case(None, [(ExportRow.source_type == MANUAL, "redacted")], ExportRow.source_id),
     )
     export_search.remove(ids)
@@ -317,7 +319,7 @@ def redact(export_ids: Sequence[str], now: datetime, actor: str) -> int:
         AttemptRow.update(answer=None).where(AttemptRow.export.in_(ids)).execute()
     for transition in (Transition.DISMISS, Transition.WITHDRAW):
         unsent = [each for each in found if allows(transition, each.status)]
-        # The version has been counted up.
+        # `update` above has already incremented the version.
         ended = {**_ended("redacted", now), "version": ExportRow.version}
         transition_many(unsent, transition, now, actor, "redacted", **ended)
     kept = [(each.id, each.status.value) for each in found if each.status in FINISHED]
@@ -328,7 +330,7 @@ def redact(export_ids: Sequence[str], now: datetime, actor: str) -> int:
 def end_waiting(target_ids: Sequence[str], now: datetime, worker: str, limit: int) -> int:
     """End up to `limit` exports that wait for targets that were turned off: blocked or failed, as the target is.
 
-    An export that is being sent at this moment is left to its worker. The caller holds the transaction.
+    An export that is being sent now is left to its worker. The caller holds the transaction.
     """
     if not target_ids:
         return 0
@@ -339,7 +341,7 @@ def end_waiting(target_ids: Sequence[str], now: datetime, worker: str, limit: in
     for off, transition in _WHEN_OFF.items():
         turned_off = TargetRow.select(TargetRow.id).where(TargetRow.id.in_(target_ids), TargetRow.status == off.value)
         found = tuples(for_update(waiting.where(ExportRow.target.in_(turned_off)), "FOR UPDATE SKIP LOCKED"))
-        # A worker that died may have sent it.
+        # A worker may have sent the request before it died.
         update([each for each, status, _ in found if status == ExportStatus.DELIVERING], is_outcome_unknown=True)
         reasons = _reasons_of({target_id for _, _, target_id in found}, off)
         for reason in set(reasons.values()):
@@ -352,7 +354,7 @@ def end_waiting(target_ids: Sequence[str], now: datetime, worker: str, limit: in
 def requeue_blocked(target_id: str, now: datetime, actor: str, except_id: str | None = None) -> int:
     """Make exports of a resumed target due again that a tracker's configuration error blocked, as `retry` does.
 
-    Return how many, REQUEUED_AT_ONCE at most: a validation that passes makes the rest due. `except_id` is left as it is. The
+    Returns how many, at most REQUEUED_AT_ONCE; a validation that passes makes the rest due. Does not change `except_id`. The
     caller holds the transaction.
     """
     is_blocked = (ExportRow.status == ExportStatus.BLOCKED.value) & ExportRow.status_reason.in_(sorted(CONFIGURATION_CODES))
@@ -365,17 +367,17 @@ def requeue_blocked(target_id: str, now: datetime, actor: str, except_id: str | 
 
 
 def shorten_leases(now: datetime, lease_s: float) -> int:
-    """Let no claim lapse later than `lease_s` seconds after `now`, as some would after a clock was set back; count them."""
+    """Shorten leases to `lease_s` seconds after `now`; return how many. After a clock was set back, some would be longer."""
     until = now + timedelta(seconds=lease_s)
     is_late = (ExportRow.status == ExportStatus.DELIVERING.value) & (ExportRow.due_at > until)
     with transaction():
-        # From target to target, as the index of what is due has it.
+        # Target by target, which is the order of the index of due exports.
         late = ExportRow.update(due_at=until).where(is_late, ExportRow.target.in_(TargetRow.select(TargetRow.id)))
         return int(late.execute())
 
 
 def lock(export_id: str, account_id: int | None) -> Export:
-    """Return an export and keep others from changing it until the transaction ends, so that a repeat sees the change.
+    """Return an export, and prevent changes of it until the transaction ends; a repeated request then sees this change.
 
     Raises ExportNotFound.
     """
@@ -385,9 +387,9 @@ def lock(export_id: str, account_id: int | None) -> Export:
 
 
 def lock_many(wanted: Sequence[ExportReference], account_id: int | None) -> dict[str, LockedExport]:
-    """Return those of the exports that exist, of one account where `account_id` is given, by id.
+    """Return the exports that exist, by id; with `account_id`, only those of that account.
 
-    Others cannot change them until the transaction ends, so that a repeat sees the change.
+    Nobody else can change them until the transaction ends, so that a repeated request sees the changes.
     """
     ids = [each.id for each in wanted if identifiers.is_id(identifiers.EXPORT, each.id)]
     return {each.id: each for each in transitions_sql.lock_exports(ids, account_id)}
@@ -409,7 +411,7 @@ def reopen_groups(exports: Sequence[LockedExport]) -> None:
 
 
 def require_changed(results: Sequence[DecisionResult], transition: Transition) -> None:
-    """Raise the error of the only result; one that was in the wanted state already is an illegal transition."""
+    """Raise the error of the only result; if its export already had the wanted state, the transition is illegal."""
     [result] = results
     if result.error is not None:
         raise result.error
@@ -418,7 +420,7 @@ def require_changed(results: Sequence[DecisionResult], transition: Transition) -
 
 
 def append_entry(export: Export, action: str, now: datetime, actor: str, reason: str | None = None) -> None:
-    """Append the audit entry of a decision on an export whose status stays."""
+    """Append the audit entry of a decision that does not change the status of an export."""
     status = export.status.value
     append_all([AuditEntry(to_ms(now), actor, action, export.id, status, status, reason)])
 
@@ -432,10 +434,10 @@ def check_transition(
     exports: Mapping[str, LockedExport] | None = None,
     is_allowed: Callable[[LockedExport], bool] = lambda _: False,
 ) -> tuple[list[DecisionResult], list[LockedExport]]:
-    """Return the result that `transition` has for each export, and those that the caller must change, locked.
+    """Return the result of `transition` for each export, and the locked exports that the caller must change.
 
-    `refusal` judges exports in a legal state; `is_decided` finds those that are in the wanted state already, by default by
-    their status. `is_allowed` finds states that are legal beside those of the transition.
+    `refusal` returns the error of an export in a legal state. `is_decided` says whether an export already has the wanted
+    state; by default, its status decides. `is_allowed` accepts states that are legal besides those of the transition.
     """
     exports = lock_many(wanted, account_id) if exports is None else exports
     after, already = TRANSITIONS[transition].target, _DECIDED.get(transition, ())
@@ -461,14 +463,14 @@ def check_transition(
 
 
 def redaction_error(export: LockedExport) -> Conflict | None:
-    """Return the error of an export that was redacted."""
+    """Return the error of an export that was redacted, or None."""
     if export.redacted_at is None:
         return None
     return Conflict(f"Export {export.id} was redacted; nothing is left of it to deliver.")
 
 
 def approval_errors(target_ids: Sequence[str], account_id: int, policy: TargetPolicy) -> dict[str, ValidationFailed]:
-    """Return why no export of the account may be approved for a target now, by its id; only targets with an error."""
+    """Return, by target id, why an account's exports cannot be approved for a target now; omits targets without an error."""
     found = transitions_sql.lock_targets(target_ids)
     errors: dict[str, ValidationFailed] = {}
     for target_id in target_ids:
@@ -484,28 +486,28 @@ def approval_errors(target_ids: Sequence[str], account_id: int, policy: TargetPo
 
 
 def digest_error(ticket_digest: str | None, export: Export | LockedExport) -> TicketChanged | None:
-    """Return the error of a digest that is not the ticket's; None if it is, or if none is given."""
+    """Return the error of a digest that does not match the ticket; None if it matches or is not given."""
     if ticket_digest in {None, export.ticket_digest}:
         return None
     return TicketChanged(f"The ticket of export {export.id} is not the one with this digest; read it again.")
 
 
 def mark_outcomes_unknown() -> None:
-    """Have workers look for the issue of every export that is not exported before they create one: a backup was restored.
+    """Make workers search for an issue before they create one, for every export that is not exported: a backup was restored.
 
-    A tracker may have got it since, by an approval of before the backup or after it.
+    A tracker may have received the issue since the backup, by an approval from before or after the backup.
     """
     has_tracker = TargetRow.select(TargetRow.account).where(TargetRow.provider_key != GENERIC_WEBHOOK)
     is_unsure = (ExportRow.status != ExportStatus.EXPORTED.value) & ExportRow.account.in_(has_tracker)
     ExportRow.update(is_outcome_unknown=True).where(is_unsure).execute()
-    # Likewise the comments of events.
+    # The same for comments that events add.
     TicketEventRow.update(is_outcome_unknown=True).where(TicketEventRow.due_at.is_null(False)).execute()
 
 
 def restart(now: datetime) -> dict[str, Any]:
     """Return the columns that make an ended export due again, with its whole schedule.
 
-    It is due now; if its issue may exist, once every tracker would find it.
+    The export is due now. If its issue may exist, it is due when every tracker would find the issue.
     """
     found_from = ExportRow.finished_at + LONGEST_LOOKUP_S * 1000
     is_early = ExportRow.is_outcome_unknown & (found_from > to_ms(now))
@@ -523,14 +525,14 @@ def update(export_ids: Sequence[str], **changes: Any) -> None:
 def transition_many(
     exports: Sequence[Locked], transition: Transition, now: datetime, actor: str, reason: str | None, **changes: Any
 ) -> None:
-    """Make a transition of exports that the caller has locked, with other changes of their columns."""
+    """Apply a transition to exports that the caller has locked, with other changes of their columns."""
     counted = {"status": TRANSITIONS[transition].target.value, "version": ExportRow.version + 1}
     update([each.id for each in exports], **counted | changes)
     append_all([transition_entry(now, actor, transition, each.status, each.id, reason) for each in exports])
 
 
 def _reasons_of(target_ids: Collection[str], off: TargetStatus) -> dict[str, str]:
-    """Return why exports of targets that were turned off are ended: a tracker's configuration error, or the status."""
+    """Return the reason to end exports of targets that were turned off: a tracker's configuration error, or the status."""
     if not target_ids:
         return {}
     found = tuples(TargetRow.select(TargetRow.id, TargetRow.status_reason).where(TargetRow.id.in_(sorted(target_ids))))
@@ -538,12 +540,12 @@ def _reasons_of(target_ids: Collection[str], off: TargetStatus) -> dict[str, str
 
 
 def _ended(reason: str, now: datetime) -> dict[str, Any]:
-    """Return the columns of an export that is not sent any more, but its status."""
+    """Return the columns of an export that is no longer sent, except its status."""
     return {"status_reason": reason, "lease": None, "due_at": None, "finished_at": now}
 
 
 def _unredacted(export_ids: Sequence[str], condition: Any = True) -> list[ExportState]:
-    """Return which of these exports have contents, and keep others from changing them."""
+    """Return the exports that still have contents, and prevent changes of them."""
     if not export_ids:
         return []
     wanted = ExportRow.select(ExportRow.id, ExportRow.status).where(
@@ -565,11 +567,11 @@ def _unblock(
     default: DefaultSecret | None,
     records_validation: bool,
 ) -> None:
-    """Resume the blocked target of an export whose address may be used again; one in another state stays as it is."""
+    """Resume the blocked target of an export if its address may be used again; do not change a target in another state."""
     target_id = str(export.target_id)
     if not validation.has_passed:
         raise ValidationFailed(not_active(TargetStatus.BLOCKED, validation.reason))
-    # Either also locks the target until the transaction ends.
+    # Both calls also lock the target until the transaction ends.
     if records_validation:
         targets.record_validation(target_id, export.account_id, validation, now, actor)
     else:

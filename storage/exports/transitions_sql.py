@@ -1,4 +1,4 @@
-"""The statements of approvals and rules, over many exports at once, and what approvals and retries read of targets."""
+"""The SQL of approvals and rules, over many exports at once, and the reads of targets by approvals and retries."""
 
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -17,8 +17,8 @@ from storage.db.columns import column_types, reader, select_list
 from storage.db.engine import is_sqlite, rows
 from storage.db.models import ExportRow, TargetRow
 
-# Until the transaction ends the targets are not removed; nothing else waits for this lock.
-_STAYS: Final = " FOR KEY SHARE OF t"
+# Prevents the removal of the targets until the transaction ends; nothing else waits for this lock.
+_PREVENT_REMOVAL: Final = " FOR KEY SHARE OF t"
 _LOCKED: Final = " FOR UPDATE OF e"
 _APPROVE: Final = """
 WITH r (id, target_id, body) AS ({{rows}})
@@ -40,7 +40,7 @@ _ANY_RULE: Final = "SELECT 1 FROM approval_rules WHERE account_id = ? AND enable
 
 
 class LockedExport(NamedTuple):
-    """An export as a decision reads it; nobody else changes it until the transaction ends."""
+    """An export with the columns that decisions need; nobody else changes it until the transaction ends."""
 
     id: str
     account_id: int
@@ -56,21 +56,21 @@ class LockedExport(NamedTuple):
     preview_problems: Any
     rule: str | None
     approved_at: datetime | None
-    #: The types of events that its approval covers.
+    #: The types of events that the approval covers.
     events: Any
     redacted_at: datetime | None
-    #: The exports of the same ticket for several targets, this one included; None for a single one.
+    #: The ids of all exports of a ticket for several targets, including this one; None if there is only one.
     siblings: Any
     severity_rank: int
     findings_total: int | None
     snoozed_at: datetime | None
     snoozed_until: datetime | None
-    #: Of a prepared export: the rule for whose target it waits.
+    #: For a prepared export: the rule whose target it waits for.
     approved_by_rule_id: str | None
 
 
 class ApprovalTarget(NamedTuple):
-    """A target as an approval, a retry or a rule reads it."""
+    """A target with the columns that approvals, retries and rules need."""
 
     account_id: int
     base_url: str
@@ -95,13 +95,13 @@ _LOCK: Final = f"""
 WITH r (id) AS ({{rows}})
 SELECT {select_list(LockedExport, {"e": ExportRow})} FROM r JOIN exports e ON e.id = r.id{{of_account}} ORDER BY r.id"""  # noqa: S608 - our own names
 _LOCK_ALL: Final = _LOCK.replace("{of_account}", "")
-# An expression, so that no plan reads all exports of the account to find a few hundred.
+# An expression instead of the column, so that no plan reads all exports of the account to find a few hundred.
 _LOCK_OWN: Final = _LOCK.replace("{of_account}", " WHERE e.account_id + 0 = ?")
 _locked_export: Final = reader(LockedExport, ExportRow)
 
 
 def lock_exports(export_ids: Collection[str], account_id: int | None) -> list[LockedExport]:
-    """Return those of the exports that exist, of one account where `account_id` is given, by their ids.
+    """Return the exports that exist, by their ids; with `account_id`, only those of that account.
 
     Nobody else changes them before the transaction ends.
     """
@@ -129,9 +129,10 @@ def transition_entry(
 def approve_locked(
     exports: Sequence[tuple[LockedExport, str]], now: datetime, actor: str, reason: str | None, *, covers_events: bool = True
 ) -> None:
-    """Freeze the bytes of locked exports, each for a target, and make them due; audit entries have the digests.
+    """Freeze the bytes of locked exports, each for a target, and make them due; the audit entries have the digests.
 
-    With `covers_events` the approval is also one of the events that the target asks for now; the audit log names them.
+    With `covers_events`, the approval also covers the events to which the target is subscribed now; the audit log names
+    them.
     """
     at = to_ms(now)
     changes = {
@@ -159,7 +160,7 @@ def approve_locked(
 
 
 def approver_columns(actor: str) -> dict[str, Any]:
-    """Return the columns that name who approves: a user or a rule; the operator at the command line is neither."""
+    """Return the columns that name the approver: a user or a rule; both are NULL for the operator at the command line."""
     kind, _, actor_id = actor.partition(":")
     return {
         "approved_by_user_id": int(actor_id) if kind == "user" and actor_id.isdecimal() else None,
@@ -168,9 +169,9 @@ def approver_columns(actor: str) -> dict[str, Any]:
 
 
 def dismissal_columns(reason: DismissalReason | None, note: str | None, now: datetime) -> dict[str, Any]:
-    """Return the columns of an export that is dismissed, but its status.
+    """Return the columns of a dismissed export, except its status.
 
-    New places join its group if the reason is one of REASONS_KEEPING_GROUP_OPEN; otherwise they make a new group.
+    Later places join its group if the reason is one of REASONS_KEEPING_GROUP_OPEN; otherwise they form a new group.
     """
     named = None if reason is None else reason.value
     columns = {"finished_at": to_ms(now), "dismissal_reason": named, "dismissal_note": note, **NOT_SNOOZED}
@@ -178,14 +179,14 @@ def dismissal_columns(reason: DismissalReason | None, note: str | None, now: dat
 
 
 def has_rules(account_id: int) -> bool:
-    """Return whether an approval rule of the account decides: most accounts have none, and every request asks."""
+    """Return whether the account has an enabled approval rule: most accounts have none, and every request checks it."""
     return bool(rows(_ANY_RULE, (account_id,)))
 
 
 def write_locked(records: Sequence[Mapping[str, Any]], shared: Mapping[str, Any]) -> None:
-    """Write columns of locked exports and count their versions up.
+    """Write columns of locked exports and increment their versions.
 
-    A record has the `id` of an export and the columns that are its own; `shared` are columns with the same value in all.
+    A record has the `id` of an export and its own columns; `shared` are columns with the same value for all exports.
     """
     if not records:
         return
@@ -197,13 +198,13 @@ def write_locked(records: Sequence[Mapping[str, Any]], shared: Mapping[str, Any]
 
 
 def set_waiting(export_ids: Sequence[str], rule_id: str | None) -> None:
-    """Let locked prepared exports wait for the target of a rule, or for none; clients see no change."""
+    """Make locked prepared exports wait for the target of a rule, or for none; clients see no change."""
     execute_over(_SET_WAITING, column_types(ExportRow, ("id",)), [(each,) for each in export_ids], (rule_id,))
 
 
 def lock_targets(target_ids: Collection[str]) -> dict[str, ApprovalTarget]:
     """Return the targets that exist, by id; none is removed before the transaction ends."""
-    sql = _TARGETS if is_sqlite() else _TARGETS + _STAYS
+    sql = _TARGETS if is_sqlite() else _TARGETS + _PREVENT_REMOVAL
     found = rows_over(sql, column_types(TargetRow, ("id",)), [(each,) for each in target_ids])
     return {target_id: ApprovalTarget._make(target) for target_id, *target in found}
 

@@ -1,4 +1,4 @@
-"""Heartbeats of worker processes; by them, each worker knows its share of a target's concurrency."""
+"""Heartbeats of worker processes, from which each worker computes its share of a target's concurrency."""
 
 import os
 import secrets
@@ -15,12 +15,12 @@ from storage.db.engine import transaction
 from storage.db.models import WorkerRow
 from storage.db.queries import scalars
 
-#: As long as a lease: a worker without a heartbeat for so long has lost its claims.
+#: As long as a lease: a worker that has sent no heartbeat for this long has lost its claims.
 ALIVE_FOR: Final = timedelta(seconds=6)
-#: The other workers delete the rows of workers that were killed.
+#: After this time, the other workers delete the rows of workers that were killed.
 FORGOTTEN_AFTER: Final = timedelta(minutes=10)
 
-#: Above any real number of workers; the list stays on one page.
+#: More than any real number of workers, so that the list fits on one page.
 MAX_LISTED: Final = 200
 
 
@@ -38,8 +38,8 @@ class WorkerHeartbeat:
 def process_name(kind: str) -> str:
     """Return the name of this process as a `kind` of worker, unique over all hosts and times.
 
-    Containers may all be host `app` with process 1, and a system reuses process ids: two workers of one name would count as
-    one, and each would take the share of both.
+    Containers may all be host `app` with process 1, and a system reuses process ids. Two workers with one name would count
+    as one, and each would use the share of both.
     """
     return f"{kind}:{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
 
@@ -54,7 +54,7 @@ def beat(name: str, now: datetime) -> WorkerShare:
 
 
 def share(name: str, now: datetime) -> WorkerShare:
-    """Return a worker's place among those with a recent heartbeat, itself always among them."""
+    """Return a worker's place among the workers with a recent heartbeat; it always counts itself."""
     found = {*list_alive(now), name}
     return WorkerShare(sorted(found).index(name), len(found))
 
@@ -70,7 +70,7 @@ def count_alive(now: datetime) -> int:
 
 
 def last_seen() -> datetime | None:
-    """Return the time of the last heartbeat of any worker; None if all have ended, of which none was killed lately."""
+    """Return the time of the last heartbeat of any worker; None if all workers ended properly or were killed long ago."""
     seen_at: datetime | None = WorkerRow.select(fn.MAX(WorkerRow.seen_at)).scalar()
     return seen_at
 
@@ -83,18 +83,18 @@ def list_recent(now: datetime) -> list[WorkerHeartbeat]:
 
 
 def on_this_host_since_before(moment: datetime, now: datetime) -> list[str]:
-    """Return the names of the living workers of this host that started before `moment`."""
+    """Return the names of the running workers of this host that started before `moment`."""
     living = WorkerRow.select(WorkerRow.name).where(_is_alive(now), WorkerRow.started_at < moment)
     here = f"worker:{socket.gethostname()}:"
     return sorted(name for name in scalars(living) if name.startswith(here))
 
 
 def remove(name: str) -> None:
-    """Record that a worker has ended; the others share its concurrency from their next heartbeat on."""
+    """Record that a worker has ended; from their next heartbeat on, the others share its concurrency."""
     with transaction():
         WorkerRow.delete().where(WorkerRow.name == name).execute()
 
 
 def _is_alive(now: datetime) -> Any:
-    # Not later than now either: before a clock was set back, dead workers were seen at times in the future.
+    # Not later than now either: before a clock was set back, workers that are dead now had heartbeats in the future.
     return (WorkerRow.seen_at > now - ALIVE_FOR) & (WorkerRow.seen_at < now + ALIVE_FOR)

@@ -1,1 +1,1 @@
-"""Events of delivered tickets: what scan runs changed, the events formed from it, and their deliveries."""
+"""Events of delivered tickets: changes by scan runs, the events formed from them, and the deliveries of events."""

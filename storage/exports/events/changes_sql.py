@@ -1,4 +1,4 @@
-"""What scan runs changed in approved exports, hand-written because postbacks store it; `forming` makes events of it."""
+"""Changes of approved exports by scan runs, hand-written because postbacks store them; `forming` makes events of them."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -15,7 +15,8 @@ from storage.db.models import TicketChangeRow
 from storage.exports.transitions_sql import LockedExport
 
 _NAMES: Final = ("scan_run_id", "export_id", "finding_id", "change", "changed_at")
-#: An approval may have committed since the postback took its time. What waited for the lock of the export comes after it.
+#: An approval may have committed after the postback read the time. A change that waited for the lock of the export gets a
+#: later time than the approval.
 _ADD: Final = f"""
 WITH r ({", ".join(_NAMES)}) AS ({{rows}})
 INSERT INTO ticket_changes ({", ".join(_NAMES)})
@@ -26,8 +27,8 @@ ON CONFLICT (scan_run_id, export_id, finding_id) DO {{on_conflict}}"""  # noqa: 
 _REPLACE: Final = "UPDATE SET change = excluded.change, changed_at = excluded.changed_at"
 _ADD_OR_REPLACE: Final = _ADD.format(rows="{rows}", on_conflict=_REPLACE)
 _ADD_NEW: Final = _ADD.format(rows="{rows}", on_conflict="NOTHING")
-#: Events to a disabled target fail, and a removed one is disabled. Nor does an event reach an issue that was deleted or
-#: moved: the last one that was sent to the tracker failed with that.
+#: An event to a disabled target would fail; a removed target is disabled too. Nor does an event reach an issue that was
+#: deleted or moved: the last event for its tracker failed with that code.
 _SUBSCRIBED: Final = f"""
 WITH r (id, target_id) AS ({{rows}})
 SELECT r.id FROM r JOIN targets t ON t.id = r.target_id WHERE t.events LIKE ? AND t.status <> 'disabled'
@@ -43,7 +44,7 @@ SELECT e.id FROM r JOIN exports e ON e.id = r.id JOIN targets t ON t.id = e.targ
 
 
 class NotedChange(NamedTuple):
-    """A finding that changed, and the export whose target may get an event."""
+    """A change of a finding, and the export whose target may receive an event."""
 
     export_id: str
     finding_id: str
@@ -51,20 +52,21 @@ class NotedChange(NamedTuple):
 
 
 def asking_for(event_type: TicketEventType, exports: Iterable[LockedExport]) -> set[str]:
-    """Return those of the exports whose approval covers an event for which their targets ask now, and that it can reach."""
+    """Return the exports whose approval covers an event that the target is subscribed to, if their issue still exists."""
     covered = [(each.id, each.target_id) for each in exports if event_type.value in (each.events or ())]
     return {row[0] for row in rows_over(_SUBSCRIBED, ("TEXT", "TEXT"), covered, (f'%"{event_type.value}"%',))}
 
 
 def at_disabled_targets(export_ids: Iterable[str]) -> set[str]:
-    """Return those of the exports whose target is disabled or removed."""
+    """Return the exports whose target is disabled or removed."""
     return {row[0] for row in rows_over(_AT_DISABLED, ("TEXT",), [(each,) for each in export_ids])}
 
 
 def note(changes: Sequence[NotedChange], scan_run_id: int, now: datetime, *, replaces: bool = True) -> None:
-    """Store what a scan run changed. The caller holds the transaction and the locks of the exports, and marks the run.
+    """Store the changes of a scan run. The caller holds the transaction and the locks of the exports, and marks the run.
 
-    Unless it `replaces` it, a change of the same run and finding that is no event yet stays.
+    With `replaces`, a new change replaces a stored one of the same run and finding that is not in an event yet; otherwise
+    the stored one is kept.
     """
     if not changes:
         return

@@ -1,6 +1,6 @@
-"""Deliveries of events: claim, give back, record an attempt. Those of one export are delivered one after the other.
+"""Deliveries of events: claim, give back, record an attempt. Events of one export are delivered one after the other.
 
-An event waits until its ticket is delivered and its target accepts deliveries. Each write after the claim names its lease.
+An event waits until its ticket is delivered and its target accepts deliveries. Each write after the claim names the lease.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -24,18 +24,18 @@ from storage.db.queries import scalars, tuples
 from storage.targets.changes import MOVE_TARGET
 from storage.targets.delivery_options import OPTION_FIELDS, job_columns, options_from, read_job
 
-#: Events that cannot be sent now, put off in one transaction.
+#: How many events that cannot be sent now are postponed in one transaction.
 POSTPONED_AT_ONCE: Final = 500
-#: When such an event is looked at again: the longer it waits, the later, at most this much.
+#: Bounds of the time until a postponed event is checked again; the longer it has waited, the longer the time.
 _LONGEST_WAIT_S: Final = 600
 _SHORTEST_WAIT_S: Final = 5
 
-#: How long before an attempt its target may have been read, with room for clocks of hosts that differ.
+#: How long before an attempt its target may have been read, with room for different clocks of hosts.
 _READ_BEFORE_ATTEMPT_MS: Final = 60_000
 
-#: A limit of so many a minute allows one request at a time, a higher one those of a second.
+#: A rate limit up to this value allows one request at a time; a higher limit allows the requests of one second at once.
 _PER_MINUTE_OF_BURST: Final = 60
-#: The error code of an event whose ticket was sent to another target, which does not ask for it.
+#: The error code of an event whose ticket was then sent to another target, which is not subscribed to such events.
 RETRIED_ELSEWHERE: Final = "retried_elsewhere"
 
 _JOBS: Final = LeasedJobs(TicketEventRow, due_at="due_at")
@@ -43,7 +43,7 @@ _IS_OPEN: Final = (TargetRow.status == TargetStatus.ACTIVE.value) & TargetRow.de
 
 
 class EventJob(NamedTuple):
-    """An event that is due, its ticket and its target."""
+    """A due event, its ticket and its target."""
 
     id: str
     account_id: int
@@ -65,7 +65,7 @@ class EventJob(NamedTuple):
 
 
 class EventResult(NamedTuple):
-    """The result of an attempt of an event; `done` is the action at a tracker."""
+    """The result of an attempt of an event; `done` is what it changed at a tracker."""
 
     record: Mapping[str, Any]
     status: TicketEventStatus
@@ -85,27 +85,27 @@ class _Unsendable(NamedTuple):
 
     @property
     def is_gone(self) -> bool:
-        """Return whether its target takes nothing any more."""
+        """Return whether the target no longer accepts anything."""
         return self.removed_at is not None or self.target_status is TargetStatus.DISABLED
 
     @property
     def waits_for_person(self) -> bool:
-        """Return whether its target is turned off until a person acts, who expects it to learn what became of its ticket.
+        """Return whether the event waits until a person turns its target on again; its ticket should then be up to date.
 
-        A redaction does not wait so long: it has a deadline by law, and when it ends a person is asked to erase the ticket.
+        A redaction does not wait so long: it has a legal deadline, and when it fails, a person is asked to erase the ticket.
         """
         return self.target_status is not TargetStatus.ACTIVE and self.type is not TicketEventType.REDACT
 
 
 def next_due(now: datetime, excluded: Collection[int | None] = ()) -> EventJob | None:
-    """Return the event that has been due longest and may be sent now; of any account but those `excluded`."""
+    """Return the event that has been due longest and may be sent now, of any account that is not `excluded`."""
     shown = job_columns(EventJob, TicketEventRow, provider_ticket_id=ExportRow.provider_ticket_id)
     found = _due(now, *shown).where(_may_be_sent(now), _has_room(now), _is_first())
     if excluded:
         found = found.where(TicketEventRow.account.not_in(list(excluded)))
     for row in tuples(found.order_by(TicketEventRow.due_at).limit(1)):
         event = read_job(EventJob, row)
-        # Its last attempt ended with its lease, at an unknown moment.
+        # A lease means that the last attempt ended when the lease expired, with an unknown result.
         return event._replace(is_outcome_unknown=event.is_outcome_unknown or event.lease is not None)
     return None
 
@@ -123,8 +123,8 @@ def targets_to_spare(target_ids: Collection[str], now: datetime) -> set[str]:
 def claim(event: EventJob, now: datetime, lease_s: float) -> EventJob | None:
     """Claim an event for one attempt; None if another worker was first.
 
-    It is returned with its lease, and with its target as that is now: somebody may have edited it since it was read. The
-    caller holds the transaction and a lock on the target.
+    Returns the event with its lease and with the present data of its target, which may have been edited since the event was
+    read. The caller holds the transaction and a lock on the target.
     """
     lease = _JOBS.claim(event.id, event.due_at, now, lease_s, attempts=TicketEventRow.attempts + 1)
     if lease is None:
@@ -143,7 +143,7 @@ def count_open(target_id: str, now: datetime) -> int:
 
 
 def shorten_leases(now: datetime, lease_s: float) -> None:
-    """Let no lease lapse later than `lease_s` seconds after `now`, as some would after a clock was set back."""
+    """Shorten leases to `lease_s` seconds after `now`; after a clock was set back, some would be longer."""
     until = now + timedelta(seconds=lease_s)
     with transaction():
         is_late = (TicketEventRow.due_at > until) & TicketEventRow.lease.is_null(False)
@@ -151,10 +151,10 @@ def shorten_leases(now: datetime, lease_s: float) -> None:
 
 
 def postpone(event: EventJob, until: datetime) -> None:
-    """Let an event that is not claimed wait, without an attempt."""
+    """Postpone an event that is not claimed, without an attempt."""
     with transaction():
         is_seen = TicketEventRow.due_at == event.due_at
-        # A lapsed lease that stays would count as an open request until then.
+        # An expired lease that stayed would count as an open request until then.
         ended = {"lease": None, "is_outcome_unknown": event.is_outcome_unknown}
         compare_and_swap(TicketEventRow, event.id, is_seen, due_at=until, **ended)
 
@@ -168,12 +168,12 @@ def results_before(event: EventJob) -> list[str]:
 
 
 def has_moved(event: EventJob) -> bool:
-    """Return whether the target of an event may have got another address since its ticket was sent to the former one.
+    """Return whether the target of an event may have got another address since its ticket was sent to the earlier one.
 
-    A move that is counted wrongly costs one read at the tracker.
+    If this is wrong, it costs one read at the tracker.
     """
     move = AuditEntryRow
-    # From before the delivering attempt began: it is recorded after a move that happened while its request was open.
+    # Earlier than the start of the delivering attempt: a target may have moved while its request was open.
     sent_at = ExportRow.last_attempt_at - _READ_BEFORE_ATTEMPT_MS
     since = ExportRow.select(sent_at).where(ExportRow.id == event.export_id)
     is_move = (move.subject_id == event.target_id) & (move.action == MOVE_TARGET) & (move.at >= since)
@@ -181,9 +181,9 @@ def has_moved(event: EventJob) -> bool:
 
 
 def record_attempt(event: EventJob, result: EventResult, now: datetime, actor: str) -> bool:
-    """Write an attempt of a claimed event and what follows; return whether its lease still held.
+    """Write an attempt of a claimed event and its effects; return whether the lease was still valid.
 
-    The body of an event that has ended is erased; its attempts have the hash. The caller holds the transaction.
+    When an event ends, its body is erased; its attempts keep the hash. The caller holds the transaction.
     """
     changes: dict[str, Any] = {
         "status": result.status.value,
@@ -204,11 +204,11 @@ def record_attempt(event: EventJob, result: EventResult, now: datetime, actor: s
 
 
 def postpone_unsendable(now: datetime, max_age: timedelta, actor: str) -> int:
-    """Let due events wait that cannot be sent now, and end those that have waited too long or have no target any more.
+    """Postpone due events that cannot be sent now; end those that have waited too long or whose target is gone.
 
-    Return how many, POSTPONED_AT_ONCE at most.
+    Returns how many events these were, at most POSTPONED_AT_ONCE.
     """
-    # Most calls find nothing, and must not wait for other writers.
+    # Most calls find nothing and must not wait for other writers.
     due = _due(now, *columns(_Unsendable, TicketEventRow, target_status=TargetRow.status, removed_at=TargetRow.deleted_at))
     found = read(_Unsendable, due.where(~_may_be_sent(now)).limit(POSTPONED_AT_ONCE))
     if not found:
@@ -221,7 +221,7 @@ def postpone_unsendable(now: datetime, max_age: timedelta, actor: str) -> int:
         _end(gone, "target_disabled", now, actor)
         _end(late, "attempts_exhausted", now, actor)
         is_due = TicketEventRow.due_at <= now
-        # The lease of a dead worker has lapsed; if it stayed, the event would count as an open request of its target.
+        # The lease of a dead worker has expired. If it stayed, the event would count as an open request of its target.
         was_sent = TicketEventRow.is_outcome_unknown | TicketEventRow.lease.is_null(False)
         changes = {"due_at": _later(to_ms(now)), "lease": None, "is_outcome_unknown": was_sent}
         TicketEventRow.update(**changes).where(TicketEventRow.id.in_(waiting), is_due).execute()
@@ -234,15 +234,17 @@ def make_due(target_id: str, now: datetime) -> None:
     The caller holds the transaction.
     """
     waiting = (TicketEventRow.target == target_id) & (TicketEventRow.due_at > now) & TicketEventRow.lease.is_null()
-    # It may wait for the end of a request that it cancelled; if it waits for the target, it is due within minutes by itself.
+    # Before its first attempt, a redaction may wait for the end of a request that it cancelled. If it waits for the target
+    # instead, it is due within minutes anyway.
     is_unsent_redaction = (TicketEventRow.type == TicketEventType.REDACT.value) & (TicketEventRow.attempts == 0)
     TicketEventRow.update(due_at=now).where(waiting, ~is_unsent_redaction).execute()
 
 
 def follow(export_id: str, target_id: str, wanted: Collection[str], now: datetime) -> None:
-    """Send the events of an export that is retried at another target there, and cancel those for which it does not ask.
+    """Move the events of an export to the target at which it is retried; cancel those to which it is not subscribed.
 
-    They were never sent: their ticket was not delivered. The caller holds the transaction and the lock of the export.
+    The events were never sent, because their ticket was not delivered. The caller holds the transaction and the lock of the
+    export.
     """
     pending = (TicketEventRow.export == export_id) & (TicketEventRow.status == TicketEventStatus.PENDING.value)
     found = tuples(TicketEventRow.select(TicketEventRow.id, TicketEventRow.type, TicketEventRow.body).where(pending))
@@ -254,7 +256,7 @@ def follow(export_id: str, target_id: str, wanted: Collection[str], now: datetim
 
 
 def cancel(condition: Any, error_code: str, now: datetime) -> None:
-    """Cancel the events that a condition names, also those that are being sent. The caller holds the transaction."""
+    """Cancel the events that match a condition, including those that are being sent. The caller holds the transaction."""
     ended = {"status": TicketEventStatus.CANCELLED.value, "body": None, "due_at": None, "lease": None, "finished_at": now}
     TicketEventRow.update(**ended, error_code=error_code).where(condition).execute()
 
@@ -282,9 +284,9 @@ def _may_be_sent(now: datetime) -> Any:
 
 
 def _has_room(now: datetime) -> Any:
-    """Return the condition that rate limit, ramp and concurrency of the target allow a request, as far as SQL can tell.
+    """Return the condition that the target's rate limit, ramp and concurrency allow a request, as far as SQL can check it.
 
-    Without it, the events of a target that has to wait would be looked at again and again before those of all others.
+    Otherwise, the events of a target that has to wait would be read again and again, before those of all other targets.
     """
     interval_us = 60_000_000 / TargetRow.max_per_minute
     spare_us = Case(None, [(TargetRow.max_per_minute > _PER_MINUTE_OF_BURST, 1_000_000 - interval_us)], 0)
@@ -301,7 +303,7 @@ def _is_open_request(event: Any, now: datetime) -> Any:
 
 
 def _is_first() -> Any:
-    """Return the condition that no event of the same ticket comes first."""
+    """Return the condition that no earlier event of the same ticket is pending."""
     other = TicketEventRow.alias("other")
     is_earlier = (other.export == TicketEventRow.export) & (other.number < TicketEventRow.number)
     is_pending = other.status == TicketEventStatus.PENDING.value
@@ -309,7 +311,7 @@ def _is_first() -> Any:
 
 
 def _later(now_ms: int) -> Any:
-    """Return when a waiting event is looked at again; a quarter of the time that it has waited, within bounds."""
+    """Return when a waiting event is checked again: after a quarter of the time that it has waited, within bounds."""
     waited = now_ms - TicketEventRow.created_at
     is_long = TicketEventRow.created_at <= now_ms - 4 * 1000 * _LONGEST_WAIT_S
     return Case(None, [(is_long, now_ms + 1000 * _LONGEST_WAIT_S)], now_ms + 1000 * _SHORTEST_WAIT_S + waited / 4)

@@ -1,6 +1,6 @@
-"""Forms events from what scan runs changed: one for a ticket and run, once the run has been quiet, or a later one posts.
+"""Forms one event for each ticket that a scan run changed, once the run has been quiet or a later run posts.
 
-What a run changes after that waits until it is quiet again. Exports are locked meanwhile, as by a postback.
+Changes that the run makes afterwards wait until it is quiet again. As in a postback, the exports are locked meanwhile.
 """
 
 from collections import defaultdict
@@ -30,16 +30,16 @@ from storage.db.engine import transacted
 from storage.db.models import ExportRow, FindingRow, ScanRunRow, TargetRow, TicketChangeRow, TicketEventRow
 from storage.db.queries import for_update, scalars, tuples
 
-#: Tickets of a run in one transaction.
+#: How many tickets of a run one transaction processes.
 BATCH: Final = 200
-#: The first of these that applies and that the target asks for is sent.
+#: The event is the first of these types that applies and to which the target is subscribed.
 _ORDER: Final = (TicketEventType.FIXED, TicketEventType.REOPENED, TicketEventType.UPDATED)
 _ACTOR: Final = "events"
 _EXPORT_ID: Final = TicketChangeRow.export
 
 
 class NewEvent(NamedTuple):
-    """An event of a ticket of an account, due at `due_at` or, without one, as soon as it is stored."""
+    """An event of a ticket of an account, due at `due_at`, or at once if that is None."""
 
     type: TicketEventType
     ticket: EventTicket
@@ -49,7 +49,7 @@ class NewEvent(NamedTuple):
 
 
 class ApprovedTicket(NamedTuple):
-    """An approved export, and the events that its target asks for."""
+    """An approved export, and the types of events to which its target is subscribed."""
 
     id: str
     account_id: int
@@ -69,7 +69,7 @@ class ApprovedTicket(NamedTuple):
     wanted: list[str]
 
     def about(self, title: str | None, ticket_digest: str) -> EventTicket:
-        """Return it as an event names it, with this title and digest."""
+        """Return the ticket as an event contains it, with this title and digest."""
         source = Source(self.source_type, self.source_id, self.scan_run_id)
         provider_ticket = (self.provider_ticket_id, self.provider_ticket_url)
         return EventTicket(self.id, self.target_id, source, title, ticket_digest, *provider_ticket)
@@ -84,13 +84,13 @@ class _Change(NamedTuple):
     fixed_at: datetime | None
 
     @property
-    def stands(self) -> bool:
-        """Return whether the finding is still as this change left it."""
+    def is_current(self) -> bool:
+        """Return whether the finding is still in the state of this change."""
         return (self.fixed_at is not None) == (self.change is PlaceChange.FIXED)
 
 
 def next_run(now: datetime, settle_s: float) -> int | None:
-    """Return a scan run whose changes are to become events now; None if there is none."""
+    """Return a scan run whose changes should become events now; None if no run is ready."""
     later = ScanRunRow.alias("later")
     has_posted = (later.created_at > ScanRunRow.created_at) & (later.updated_at > ScanRunRow.updated_at)
     is_followed = fn.EXISTS(later.select(SQL("1")).where(later.project == ScanRunRow.project, has_posted))
@@ -103,12 +103,13 @@ def next_run(now: datetime, settle_s: float) -> int | None:
 
 @transacted
 def form(scan_run_id: int, now: datetime) -> int:
-    """Form the events of up to BATCH tickets that a scan run changed; return how many tickets these were, 0 at the end."""
+    """Form the events of up to BATCH tickets that a scan run changed; return the number of tickets, 0 when none is left."""
     of_run = TicketChangeRow.scan_run == scan_run_id
     changed = TicketChangeRow.select(_EXPORT_ID).where(of_run).distinct().order_by(_EXPORT_ID).limit(BATCH)
     ids = scalars(changed)
     if not ids:
-        # A postback locks and marks the run last: with this lock, its changes are stored, or will be marked.
+        # A postback locks and marks its run as its last step. So, with this lock, its changes are either stored already or
+        # the run will be marked again.
         lock_row(ScanRunRow, scan_run_id)
         if tuples(changed):
             return 0
@@ -155,23 +156,23 @@ def store(events: Sequence[NewEvent], now: datetime) -> None:
 
 
 def approved_tickets(export_ids: Sequence[str], condition: Any = True) -> list[ApprovedTicket]:
-    """Return those of the exports whose targets are not removed, by their ids; the caller has locked the exports."""
+    """Return the exports whose targets are not removed, in the order of their ids; the caller has locked the exports."""
     wanted = ExportRow.select(*columns(ApprovedTicket, ExportRow, wanted=TargetRow.events)).join(TargetRow)
     of_exports = wanted.where(ExportRow.id.in_(export_ids), TargetRow.deleted_at.is_null(), condition)
     return read(ApprovedTicket, of_exports.order_by(ExportRow.id))
 
 
 def _event_of(ticket: ApprovedTicket, changes: Sequence[_Change]) -> NewEvent | None:
-    """Return the event of one ticket, if its approval covers one that its target asks for now."""
+    """Return the event of one ticket, if its approval covers a type of event to which the target is subscribed now."""
     approved_at = ticket.approved_at
-    # What changed before the approval is part of what was approved.
-    standing = [each for each in changes if each.stands and approved_at is not None and each.changed_at > approved_at]
-    if not standing or ticket.redacted_at is not None:
+    # Changes before the approval are part of the approved ticket.
+    current = [each for each in changes if each.is_current and approved_at is not None and each.changed_at > approved_at]
+    if not current or ticket.redacted_at is not None:
         return None
     places_open = max(0, (ticket.findings_total or 0) - (ticket.findings_fixed or 0))
     applies = {
         TicketEventType.FIXED: places_open == 0,
-        TicketEventType.REOPENED: any(each.change is PlaceChange.REOPENED for each in standing),
+        TicketEventType.REOPENED: any(each.change is PlaceChange.REOPENED for each in current),
         TicketEventType.UPDATED: True,
     }
     wanted = {*(ticket.events or ())} & {*ticket.wanted}
@@ -180,10 +181,10 @@ def _event_of(ticket: ApprovedTicket, changes: Sequence[_Change]) -> NewEvent | 
         return None
     places = [
         ChangedPlace(each.page_url, each.location, "fixed" if each.change is PlaceChange.FIXED else "open")
-        for each in standing[:MAX_PLACES]
+        for each in current[:MAX_PLACES]
     ]
-    fixed = sum(each.change is PlaceChange.FIXED for each in standing)
-    change = TicketChange(len(standing) - fixed, fixed, places_open, tuple(places))
+    fixed = sum(each.change is PlaceChange.FIXED for each in current)
+    change = TicketChange(len(current) - fixed, fixed, places_open, tuple(places))
     return NewEvent(event_type, ticket.about(str(ticket.ticket["title"]), ticket.ticket_digest), change, ticket.account_id)
 
 

@@ -12,8 +12,8 @@ from storage.exports.attempts import number_before, require_export
 def list_page(export_id: str, account_id: int | None, limit: int, before: str | None = None) -> list[TicketEvent]:
     """Return up to `limit` events of an export, newest first, older than the one with the id `before`.
 
-    Of one account where `account_id` is given, else the caller has checked access. Raises ExportNotFound, and
-    ValidationFailed on `/cursor` where `before` is no event of this export.
+    Without `account_id`, the caller has checked access. Raises ExportNotFound, and ValidationFailed on `/cursor` if `before`
+    is not an event of this export.
     """
     if account_id is not None:
         require_export(export_id, account_id)

@@ -17,11 +17,11 @@ _EMPTY_DIGEST: Final = digest(REDACTED_TICKET.record())
 
 
 def redact_events(export_ids: Sequence[str], now: datetime) -> None:
-    """End the events of exports that are about to be redacted, and store one for each target that is to erase its ticket.
+    """End the events of exports that are about to be redacted, and store one for each target that must erase its ticket.
 
-    That is a target that has the ticket and asks for `ticket.redact`, whatever the approval covers. An event that is being
-    sent is cancelled too, and its result dropped; the redaction is due when that request has ended for certain. The caller
-    holds the transaction and the locks of the exports.
+    These are the targets that have the ticket and are subscribed to `ticket.redact`, whatever the approval covers. An event
+    that is being sent is cancelled too, and its result is ignored; the redaction is due when that request has certainly
+    ended. The caller holds the transaction and the locks of the exports.
     """
     if not export_ids:
         return
@@ -33,9 +33,9 @@ def redact_events(export_ids: Sequence[str], now: datetime) -> None:
 
 
 def _open_until(condition: Any, now: datetime) -> dict[str, datetime]:
-    """Return, by export, when the lease of an event that is being sent ends, and let no worker claim an event meanwhile.
+    """Return, by export, when the lease of an event that is being sent ends; prevent claims of events until the commit.
 
-    The receiver may process that request until then; after a redaction, it would restore what was erased.
+    Until then the receiver may process that request. If it came after the redaction, it would restore what was erased.
     """
     found = TicketEventRow.select(TicketEventRow.export, TicketEventRow.lease, TicketEventRow.due_at).where(condition)
     locked = tuples(for_update(found.order_by(TicketEventRow.id)))
@@ -52,5 +52,5 @@ def _redactions(export_ids: Sequence[str]) -> list[NewEvent]:
 
 
 def _emptied(export: ApprovedTicket) -> ApprovedTicket:
-    # A person who wrote the ticket may have named themselves in its source.
+    # The author of a manual ticket may have written their own name in its source id.
     return export._replace(source_id="redacted") if export.source_type == MANUAL else export

@@ -1,1 +1,1 @@
-"""Approval rules, and what they decide when an export is prepared."""
+"""Approval rules, and their decisions when an export is prepared."""

@@ -1,7 +1,7 @@
 """Approval rules of accounts: stored, changed, deleted, and stopped when their author or their target no longer allows them.
 
-`rule_evaluation` applies them. On PostgreSQL a rule that decides is locked until the decision is committed:
-once a change or a deletion has returned, nothing more is decided by the rule as it was.
+`rule_evaluation` applies them. On PostgreSQL, a rule that decides is locked until the decision is committed: once a change
+or a deletion has returned, the old rule decides nothing more.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -51,23 +51,24 @@ from storage.db.models import (
 from storage.db.queries import for_update, newest_first, tuples, where_given
 from storage.exports.transitions_sql import ApprovalTarget, lock_targets
 
-#: Exports that the test of a rule reads at once: the most expensive pattern takes some 20 ms for them.
+#: How many exports the test of a rule reads at once: the most expensive pattern takes some 20 ms for them.
 _TEST_BATCH: Final = 200
-#: Findings of groups whose pages it reads at once; those of one group are read together.
+#: For how many findings of groups the test reads the pages at once; the findings of one group are read together.
 _TEST_FINDINGS: Final = 10_000
-#: An export waits for the target of a rule; while all its findings are fixed, there is nothing to approve. The beginning is
-#: word by word the condition of the index exports_waiting_for_rule: as parameters, both databases would not read that index.
+#: The exports that wait for the target of a rule; while all findings of an export are fixed, there is nothing to approve.
+#: The beginning is exactly the condition of the index exports_waiting_for_rule: with parameters, neither database would use
+#: the index.
 IS_WAITING: Final = SQL(
     "status = 'prepared' AND approved_by_rule_id IS NOT NULL "
     "AND (findings_total IS NULL OR COALESCE(findings_fixed, 0) < findings_total)"
 )
-#: A later change has a later instant, so that a rule that changed is recognized.
+#: Each change gets a later time than the last one, so that a changed rule is recognized.
 _TICK: Final = timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
 class RuleUsability:
-    """Reasons why rules can no longer decide, by rule id; and the targets of the other approving rules, by target id."""
+    """The reasons why rules can no longer decide, by rule id; and the targets of the other approving rules, by target id."""
 
     stopped: Mapping[str, StoppedReason]
     targets: Mapping[str, ApprovalTarget]
@@ -80,9 +81,9 @@ def needed_abilities(action: RuleAction) -> frozenset[Ability]:
 
 
 def abilities_of(user_ids: Collection[int], now: datetime) -> dict[int, set[str]]:
-    """Return the abilities of the live API tokens of users who are not disabled, as far as their roles allow them.
+    """Return the abilities of the valid API tokens of users who are not disabled, as far as their roles allow them.
 
-    Any token of a user counts. A user who can sign in without a token has all abilities that the role allows. A user with
+    Any token of a user counts. A user who can sign in without a token has all abilities that the role allows; a user with
     neither has none. Disabled users are left out.
     """
     is_theirs = (TokenRow.user == UserRow.id) & (TokenRow.kind == TokenKind.API.value) & is_live(now)
@@ -104,7 +105,7 @@ def abilities_of(user_ids: Collection[int], now: datetime) -> dict[int, set[str]
 
 
 def create(account_id: int, request: RuleRequest, author_id: int, now: datetime, actor: str) -> ApprovalRule:
-    """Store a rule; it decides on what is prepared from now on.
+    """Store a rule; from now on, it decides on exports that are prepared.
 
     Raises ValidationFailed for a project or target of another account, and for more than MAX_RULES rules.
     """
@@ -122,14 +123,14 @@ def create(account_id: int, request: RuleRequest, author_id: int, now: datetime,
 
 
 def get(rule_id: str, account_id: int | None, now: datetime) -> ApprovalRule:
-    """Return a rule, of one account where `account_id` is given, with why it cannot go on at `now`. Raises NotFound."""
+    """Return a rule, with the reason if it must stop at `now`; with `account_id`, only of that account. Raises NotFound."""
     return _shown([_get(rule_id, account_id)], now)[0]
 
 
 def list_page(
     account_id: int | None, now: datetime, limit: int | None = None, before: str | None = None
 ) -> list[ApprovalRule]:
-    """Return up to `limit` rules of one account or of all, the newest first, older than the one with the id `before`."""
+    """Return up to `limit` rules of one account or of all, newest first, older than the one with the id `before`."""
     query = where_given(_rules(), (ApprovalRuleRow.account, account_id))
     return _shown(read(ApprovalRule, newest_first(query, ApprovalRuleRow.id, limit, before)), now)
 
@@ -137,14 +138,14 @@ def list_page(
 def change(
     rule_id: str, account_id: int | None, changes: RuleChange, author_id: int | None, now: datetime, actor: str
 ) -> ApprovalRule:
-    """Change a rule; it acts for `author_id` from now on, None keeps its author.
+    """Change a rule; from now on it acts for `author_id`, or still for its author if that is None.
 
-    Raises NotFound, ValidationFailed as `create` does.
+    Raises NotFound, and ValidationFailed as `create` does.
     """
     with transaction():
         rule = _locked(rule_id, account_id)
         match, action = changes.match or rule.match, changes.action or rule.action
-        # A rule whose target was removed may still be renamed or turned off.
+        # A rule whose target was removed may still be renamed or disabled.
         is_checked = changes.action is not None or changes.enabled is True
         _require_known(rule.account_id, changes.match or RuleMatch(), action if is_checked else None)
         is_enabled = rule.enabled if changes.enabled is None else changes.enabled
@@ -164,22 +165,22 @@ def change(
 
 
 def delete(rule_id: str, account_id: int | None, now: datetime, actor: str) -> None:
-    """Delete a rule; what waited for its target is left to people. Raises NotFound."""
+    """Delete a rule; people decide on the exports that waited for its target. Raises NotFound."""
     with transaction():
         _locked(rule_id, account_id)
-        # The entry finds its account by the rule.
+        # Before the deletion: the audit entry takes its account from the rule.
         append(now, actor, "delete_rule", rule_id)
         ApprovalRuleRow.delete().where(ApprovalRuleRow.id == rule_id).execute()
 
 
 def enabled_rules(account_id: int) -> list[ApprovalRule]:
-    """Return the rules of an account that decide, the oldest first."""
+    """Return the enabled rules of an account, oldest first."""
     wanted = _rules().where(ApprovalRuleRow.account == account_id, ApprovalRuleRow.enabled)
     return read(ApprovalRule, wanted.order_by(ApprovalRuleRow.id))
 
 
 def usability(rules: Collection[ApprovalRule], now: datetime) -> RuleUsability:
-    """Return which rules cannot go on at `now`, and why, and the targets of the others."""
+    """Return which rules must stop at `now`, and why, and the targets of the others."""
     held = abilities_of({rule.author_id for rule in rules}, now)
     wanted = [rule.action.target_id for rule in rules if rule.action.target_id is not None]
     query = TargetRow.select(TargetRow.id, *columns(ApprovalTarget, TargetRow))
@@ -192,15 +193,15 @@ def usability(rules: Collection[ApprovalRule], now: datetime) -> RuleUsability:
 def stop(rule: ApprovalRule, reason: StoppedReason, now: datetime) -> None:
     """Stop a rule until a person enables it again. The caller holds the transaction."""
     stopped = {"enabled": False, "stopped_reason": reason.value, "updated_at": max(now, rule.updated_at + _TICK)}
-    # A person may have changed it, or another process stopped it.
+    # A person may have changed the rule, or another process may have stopped it.
     if compare_and_swap(ApprovalRuleRow, rule.id, ApprovalRuleRow.updated_at == rule.updated_at, **stopped):
         append(now, rule.actor, "stop_rule", rule.id, reason.value)
 
 
 def hold(rules: Collection[ApprovalRule], *, targets: bool = True) -> bool:
-    """Keep rules from being changed, and their `targets` from being removed, until the transaction ends.
+    """Prevent changes of rules, and with `targets` the removal of their targets, until the transaction ends.
 
-    Returns whether all still are as they were read.
+    Returns whether all of them are still as they were read.
     """
     if not rules:
         return True
@@ -212,13 +213,13 @@ def hold(rules: Collection[ApprovalRule], *, targets: bool = True) -> bool:
 
 
 def rules_with_waiting() -> list[ApprovalRule]:
-    """Return the rules, of all accounts, for whose targets prepared exports wait."""
+    """Return the rules, of all accounts, with prepared exports that wait for the rule's target."""
     waiting = ExportRow.select().where(IS_WAITING, ExportRow.approved_by_rule_id == ApprovalRuleRow.id)
     return read(ApprovalRule, _rules().where(fn.EXISTS(waiting)).order_by(ApprovalRuleRow.id))
 
 
 def page_urls(export_ids: Sequence[str]) -> dict[str, set[str]]:
-    """Return the pages of the findings of groups, by their exports."""
+    """Return the URLs of the pages with a group's findings, by the id of its export."""
     if not export_ids:
         return {}
     urls: dict[str, set[str]] = {}
@@ -229,9 +230,9 @@ def page_urls(export_ids: Sequence[str]) -> dict[str, set[str]]:
 
 
 def test(rule: ApprovalRule, now: datetime, checkpoint: Checkpoint) -> RuleTestResult:
-    """Return the matches of a rule among the exports of the last TESTED_AGE, of any status; it changes nothing.
+    """Return which exports of the last TESTED_AGE, in any status, a rule matches; change nothing.
 
-    Reads the newest MAX_TESTED of them at most, in batches, and calls `checkpoint` between them; call it outside any
+    Reads the newest MAX_TESTED of them at most, in batches, and calls `checkpoint` between batches. Call it outside any
     transaction.
     """
     e = ExportRow
@@ -256,12 +257,12 @@ def test(rule: ApprovalRule, now: datetime, checkpoint: Checkpoint) -> RuleTestR
 
 
 def _test_batch(match: RuleMatch, wanted: Any) -> list[tuple[str, RuleSubject]]:
-    """Return the next exports of a test, with the members that a rule compares."""
+    """Return the next exports of a test, with the data that a rule compares."""
     e = ExportRow
     page_url: Any = fn.json_extract(e.ticket, "$.page_url")
     if not is_sqlite():
         page_url = fn.json_extract_path_text(e.ticket.cast("json"), "page_url")
-    # Only where it is compared: to parse tickets takes most of the time.
+    # Only if the rule compares it, because parsing the tickets takes most of the time.
     shown = page_url.coerce(False) if match.page_path is not None else e.rule
     query = e.select(e.id, e.project, e.severity_rank, e.source_type, e.rule, e.findings_total, shown)
     found = tuples(query.where(wanted).order_by(e.id.desc()).limit(_TEST_BATCH))
@@ -284,14 +285,14 @@ def _get(rule_id: str, account_id: int | None) -> ApprovalRule:
 
 
 def _locked(rule_id: str, account_id: int | None) -> ApprovalRule:
-    """Return a rule and keep others from changing it until the transaction ends."""
+    """Return a rule, and prevent changes of it until the transaction ends."""
     if identifiers.is_id(identifiers.RULE, rule_id):
         tuples(for_update(ApprovalRuleRow.select(ApprovalRuleRow.id).where(ApprovalRuleRow.id == rule_id)))
     return _get(rule_id, account_id)
 
 
 def _shown(rules: list[ApprovalRule], now: datetime) -> list[ApprovalRule]:
-    """Set `stopped_reason` on rules that can no longer decide, but are not stored as stopped before the next export."""
+    """Set `stopped_reason` on rules that can no longer decide; they are stored as stopped only at the next export."""
     enabled = [rule for rule in rules if rule.enabled]
     reasons = usability(enabled, now).stopped if enabled else {}
     return [replace(rule, enabled=False, stopped_reason=reasons[rule.id]) if rule.id in reasons else rule for rule in rules]
@@ -300,7 +301,7 @@ def _shown(rules: list[ApprovalRule], now: datetime) -> list[ApprovalRule]:
 def _stop_reason(
     rule: ApprovalRule, held: Mapping[int, set[str]], targets: Mapping[str, ApprovalTarget]
 ) -> StoppedReason | None:
-    """Return why a rule does not go on; None if it does. `held` has the abilities of authors."""
+    """Return why a rule must stop; None if it need not. `held` are the abilities of authors."""
     if rule.author_id not in held:
         return StoppedReason.AUTHOR_DISABLED
     if not held[rule.author_id].issuperset(needed_abilities(rule.action)):
@@ -311,7 +312,7 @@ def _stop_reason(
 
 
 def _require_known(account_id: int, match: RuleMatch, action: RuleAction | None) -> None:
-    """Raise ValidationFailed for a project or a target that is not the account's; a target may be inactive."""
+    """Raise ValidationFailed for a project or a target that the account does not have; a target may be inactive."""
     problems = []
     project_id, target_id = match.project_id, None if action is None else action.target_id
     projects = ProjectRow.select().where(ProjectRow.id == project_id, ProjectRow.account == account_id)

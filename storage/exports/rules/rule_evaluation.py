@@ -1,9 +1,9 @@
 """Applies an account's approval rules to exports that were prepared or extended, in the same transaction.
 
-The oldest rule that matches decides, whatever it does. All exports of a request are decided together: without rules in the
-account by one statement, with rules by a few. What a rule approves follows the rules of `transitions.approve`: an active
-target whose last validation passed, a URL that the policy allows, a preview without problems. While the target does not
-accept approvals, the export stays prepared and waits for it; `ApprovalRules.resume` approves it once the target does.
+The oldest rule that matches decides, whatever its action is. All exports of a request are decided together: with one
+statement if the account has no rules, with a few otherwise. To approve, a rule needs the same as `transitions.approve`: an
+active target whose last validation passed, a URL that the policy allows, a preview without problems. While the target does
+not accept approvals, the export stays prepared and waits for it; later, `ApprovalRules.resume` approves the export.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,13 +30,13 @@ from storage.exports.rules.approval_rules import IS_WAITING, RuleUsability
 from storage.exports.transitions_sql import ApprovalTarget, LockedExport
 from storage.targets import targets
 
-#: Exports that wait and are decided in one transaction: some 50 ms, in which no other writer of SQLite writes.
+#: How many waiting exports are decided in one transaction: some 50 ms, during which no other writer of SQLite can write.
 RESUME_BATCH: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
 class _Decision:
-    """A rule and the exports that it decides; `is_of_groups`: it decides later places of their groups, too."""
+    """A rule and the exports that it decides; with `is_of_groups`, it also decides later places of their groups."""
 
     rule: ApprovalRule
     exports: Sequence[LockedExport]
@@ -44,7 +44,7 @@ class _Decision:
 
 
 class ApprovalRules:
-    """Applies approval rules with the `policy` for targets; `wake_workers` is called after a commit that made exports due.
+    """Applies approval rules with the `policy` for targets; calls `wake_workers` after a commit that made exports due.
 
     Without a policy, exports wait for a worker, which has one.
     """
@@ -56,7 +56,7 @@ class ApprovalRules:
     def apply(self, account_id: int, export_ids: Sequence[str], now: datetime) -> None:
         """Apply the account's rules to exports that were just prepared or extended; the caller holds the transaction.
 
-        Exports that are not prepared, or snoozed, stay as they are.
+        Exports that are not prepared, or are snoozed, stay as they are.
         """
         if not export_ids or not transitions_sql.has_rules(account_id):
             return
@@ -68,7 +68,7 @@ class ApprovalRules:
             decisions = _decisions(usable, exports)
             if approval_rules.hold([each.rule for each in decisions]):
                 break
-            # A person changed or deleted one of them a moment ago.
+            # A person has just changed or deleted one of these rules.
             rules = approval_rules.enabled_rules(account_id)
         waiting = [each.id for each in exports if each.approved_by_rule_id is not None]
         transitions_sql.set_waiting(waiting, None)
@@ -76,12 +76,12 @@ class ApprovalRules:
             self._apply_decision(decision, usability.targets, now)
 
     def resume(self, now: datetime) -> bool:
-        """Decide a batch of exports that waited for the target of a rule; return whether there may be more.
+        """Decide a batch of exports that waited for the target of a rule; return whether more may wait.
 
-        Approves them if the target now accepts approvals. Exports that no longer match, were snoozed, or whose rule was
-        turned off are left to people.
+        Approves them if the target accepts approvals now. If an export no longer matches or was snoozed, or its rule was
+        disabled, people decide on it.
         """
-        # Reading takes no write lock; nearly all calls end here.
+        # These reads take no write lock. Nearly all calls end here.
         rules = approval_rules.rules_with_waiting()
         usability = approval_rules.usability(rules, now) if rules else None
         return usability is not None and any(self._resume(rule, usability, now) for rule in rules)
@@ -93,7 +93,7 @@ class ApprovalRules:
             return False
         with transaction():
             waiting = _read_waiting(rule.id)
-            # What waits for a target that is removed is left to people.
+            # If the target was removed, people decide on its waiting exports.
             if not waiting or not approval_rules.hold([rule], targets=is_usable):
                 return False
             if rule.enabled:
@@ -105,14 +105,14 @@ class ApprovalRules:
         return True
 
     def _apply_decision(self, decision: _Decision, known: Mapping[str, ApprovalTarget], now: datetime) -> None:
-        """Label, dismiss or approve the exports of a decision; approvals wait while the target accepts none."""
+        """Label, dismiss or approve the exports of a decision; approvals wait while the target does not accept them."""
         rule, exports = decision.rule, decision.exports
         if rule.action.type is RuleActionType.LABEL:
             _label(rule, exports, now)
         elif rule.action.type is RuleActionType.DISMISS:
             _dismiss(decision, now)
         else:
-            # A person reviews what the preview warns of.
+            # A person must review a ticket whose preview has problems.
             safe = [each for each in exports if not each.preview_problems]
             if self._accepts(rule, known, now):
                 approved = [(each, str(rule.action.target_id)) for each in safe]
@@ -122,7 +122,7 @@ class ApprovalRules:
                 _wait(rule, safe, now)
 
     def _accepts(self, rule: ApprovalRule, known: Mapping[str, ApprovalTarget], now: datetime) -> bool:
-        """Return whether the target of a rule accepts approvals; one whose URL the policy refuses is blocked."""
+        """Return whether the target of a rule accepts approvals; block the target if the policy refuses its URL."""
         target_id = str(rule.action.target_id)
         target = known[target_id]
         if self._policy is None:
@@ -137,12 +137,12 @@ class ApprovalRules:
         return True
 
 
-#: Leaves approvals to a worker.
+#: Leaves approvals to a worker, because it has no policy.
 LEFT_TO_WORKERS: Final = ApprovalRules(None)
 
 
 def _usable(rules: Iterable[ApprovalRule], usability: RuleUsability, now: datetime) -> list[ApprovalRule]:
-    """Stop the rules that cannot go on, and return the others."""
+    """Stop the rules that must stop, and return the others."""
     usable = []
     for rule in rules:
         reason = usability.stopped.get(rule.id)
@@ -154,7 +154,7 @@ def _usable(rules: Iterable[ApprovalRule], usability: RuleUsability, now: dateti
 
 
 def _decisions(rules: Sequence[ApprovalRule], exports: Sequence[LockedExport]) -> list[_Decision]:
-    """Return for each rule the exports that it is the first to match; `rules` are in their order."""
+    """Return for each rule the exports of which it is the first match; `rules` are in the order in which they decide."""
     has_paths = any(rule.match.page_path is not None for rule in rules)
     places = approval_rules.page_urls([each.id for each in exports if (each.findings_total or 0) > 1] if has_paths else [])
     decided: dict[str, list[LockedExport]] = {}
@@ -172,9 +172,9 @@ def _decisions(rules: Sequence[ApprovalRule], exports: Sequence[LockedExport]) -
 
 
 def _decides_groups(rule: ApprovalRule, older: Iterable[ApprovalRule]) -> bool:
-    """Return whether a rule that decides a group decides later places of it, too: on any page, of any severity.
+    """Return whether a rule's decision on a group is also valid for later places of it, on any page and of any severity.
 
-    A group is never less severe than it was, so the rule itself matches by severity for good.
+    The severity of a group never decreases, so the rule itself matches by severity for good.
     """
     differs = any(each.match.page_path is not None or each.match.severity_at_least is not None for each in older)
     return rule.match.page_path is None and not differs
@@ -191,14 +191,14 @@ def _dismiss(decision: _Decision, now: datetime) -> None:
     status = TRANSITIONS[Transition.DISMISS].target
     shared = {"status": status.value, **transitions_sql.dismissal_columns(rule.action.reason, None, now)}
     if not decision.is_of_groups:
-        # What joins the group would be dismissed with it, although rules may decide otherwise on it.
+        # Later places would be dismissed with the group, although the rules may decide differently on them.
         shared["open_group"] = None
     transitions_sql.write_locked([{"id": each.id} for each in exports], shared)
     _append(rule, Transition.DISMISS.value, exports, status, now)
 
 
 def _label(rule: ApprovalRule, exports: Sequence[LockedExport], now: datetime) -> None:
-    """Add the labels that a ticket lacks, as far as it may have more; its preview is judged again."""
+    """Add the labels that a ticket lacks, up to the limit; check its preview again."""
     labels = [_labels(rule, each.ticket["labels"]) for each in exports]
     changed = [(each, wanted) for each, wanted in zip(exports, labels, strict=True) if wanted != each.ticket["labels"]]
     tickets = written_records([{**each.ticket, "labels": wanted} for each, wanted in changed])
@@ -213,13 +213,13 @@ def _labels(rule: ApprovalRule, present: Sequence[str]) -> list[str]:
 
 
 def _append(rule: ApprovalRule, action: str, exports: Sequence[LockedExport], status: ExportStatus, now: datetime) -> None:
-    """Append an entry for each export."""
+    """Append an audit entry for each export."""
     at, before, reason = to_ms(now), ExportStatus.PREPARED.value, _reason(rule)
     append_all([AuditEntry(at, rule.actor, action, each.id, before, status.value, reason) for each in exports])
 
 
 def _reason(rule: ApprovalRule) -> str:
-    """Return the reason of a rule's audit entries, which names its author."""
+    """Return the reason of a rule's audit entries, which is its author."""
     return f"user:{rule.author_id}"
 
 
@@ -230,7 +230,7 @@ def _read_prepared(export_ids: Sequence[str]) -> list[LockedExport]:
 
 
 def _read_waiting(rule_id: str) -> list[LockedExport]:
-    """Read a batch of what waits for the target of a rule, without what another process is changing."""
+    """Read a batch of exports that wait for the target of a rule; skip those that another process is changing."""
     wanted = _exports().where(IS_WAITING, ExportRow.approved_by_rule_id == rule_id)
     return read(LockedExport, for_update(wanted.limit(RESUME_BATCH), "FOR UPDATE SKIP LOCKED"))
 

@@ -1,8 +1,8 @@
-"""The list of exports: a page in any order, how many match, how many with each value of a filter.
+"""The list of exports: a page in any order, the number of matches, and the number with each value of a filter.
 
-Each filter is a set of exports that an index has in the order of time. A list reads the smallest of its sets and checks the
-other filters on each row. Where even that one has more than MAX_SORTED exports, an order that is not by time reads its own
-index, which ends with the page.
+Each filter selects a set of exports that an index has in the order of time. A list reads the smallest of these sets and
+checks the other filters on each row. If even the smallest set has more than MAX_SORTED exports, an order other than time
+reads its own index, up to the end of the page.
 """
 
 from collections.abc import Sequence
@@ -20,12 +20,12 @@ from storage.db.queries import in_query, scalars, tuples
 from storage.exports.queries import list_by_ids
 from storage.exports.search.export_sets import COLUMNS, FINDINGS, IndexParts, count_rows, first_rows, ranked_parts, smallest
 
-#: Totals are counted up to here; a larger total is None.
+#: Totals are counted up to this number; a larger total is None.
 MAX_COUNTED: Final = 10_000
-#: The counts beside filters are of so many exports: each is read.
+#: How many exports the counts beside filters include, because each export is read.
 MAX_FACETED: Final = 5_000
 
-#: The counts beside filters: the members of the query by the parameter.
+#: The parameters of the counts beside filters, with the member of the query for each.
 _FACETS: Final = {
     "status": "statuses",
     "severity": "severities",
@@ -34,10 +34,10 @@ _FACETS: Final = {
     "rule": "rules",
 }
 FACETS: Final = tuple(_FACETS)
-#: What ranks the exports of an order that is not by time.
+#: The rank of exports in an order that is not by time.
 _RANKS: Final = {ExportSort.SEVERITY: ExportRow.severity_rank, ExportSort.FINDINGS: FINDINGS}
 _NEWEST_FIRST: Final = "id DESC"
-#: The order of a page's ids, and of the page.
+#: The order of the page's ids in their query, and of its exports.
 _ORDERS: Final = {
     ExportSort.NEWEST: (_NEWEST_FIRST, "e.id DESC"),
     ExportSort.OLDEST: ("id", "e.id"),
@@ -50,15 +50,15 @@ _ORDERS: Final = {
 def list_page(
     query: ExportQuery, sort: ExportSort = ExportSort.NEWEST, limit: int | None = None, after: ListPosition | None = None
 ) -> list[Export]:
-    """Return up to `limit` of the exports that a query has, in the order `sort`, or those that follow `after`.
+    """Return up to `limit` of the exports that match a query, in the order `sort`, or those that follow `after`.
 
-    In an order by time, an export that exists throughout a walk over all pages is met exactly once.
+    In an order by time, a walk over all pages returns each export that exists throughout exactly once.
     """
     return list_by_ids(_ids(query, sort, limit, after), _ORDERS[sort][1])
 
 
 def position_of(export: Export, sort: ExportSort) -> ListPosition:
-    """Return where a page that ends with this export ends."""
+    """Return the position after this export, the last one of a page."""
     findings = export.findings[0] if export.findings else 0
     ranks = {ExportSort.SEVERITY: SEVERITIES.index(export.severity), ExportSort.FINDINGS: findings}
     return ListPosition(export.id, ranks.get(sort, 0))
@@ -66,7 +66,7 @@ def position_of(export: Export, sort: ExportSort) -> ListPosition:
 
 @planned_for_values()
 def count(query: ExportQuery, limit: int = MAX_COUNTED) -> int | None:
-    """Return how many exports a query has; None where they are more than `limit`."""
+    """Return how many exports match a query; None if there are more than `limit`."""
     parts = smallest(query)[0].to_count
     number = count_rows(parts, parts.select(query, [parts.id.alias("id")]), limit + 1)
     return number if number <= limit else None
@@ -74,12 +74,12 @@ def count(query: ExportQuery, limit: int = MAX_COUNTED) -> int | None:
 
 @planned_for_values()
 def facets(query: ExportQuery, wanted: Sequence[str] = FACETS) -> dict[str, dict[str, int]]:
-    """Return how many exports there are for each value of the facets, with all filters of the query but the facet's own.
+    """Return how many exports have each value of the facets; for each facet, all filters of the query apply but its own.
 
     Counts the newest MAX_FACETED exports.
     """
     counts: dict[str, dict[str, int]] = {}
-    # Most facets have no filter of their own: they are counted at once.
+    # Most facets have no filter of their own, so one query counts them together.
     by_query: dict[ExportQuery, list[tuple[str, Any]]] = {}
     for name in wanted:
         member = _FACETS[name]
@@ -91,13 +91,13 @@ def facets(query: ExportQuery, wanted: Sequence[str] = FACETS) -> dict[str, dict
 
 @planned_for_values()
 def count_by_severity(query: ExportQuery) -> dict[str, int]:
-    """Return how many exports a query has of each severity that it allows; counts the newest MAX_FACETED exports."""
+    """Return how many exports of each severity match a query; counts the newest MAX_FACETED exports."""
     return _count_values(query, [("severity", ExportRow.severity_rank)])["severity"]
 
 
 @planned_for_values()
 def ids_matching(query: ExportQuery, limit: int | None = None) -> list[tuple[str, int]]:
-    """Return the ids and versions of up to `limit` exports that a query has, the newest first."""
+    """Return the ids and versions of up to `limit` exports that match a query, newest first."""
     ids = _ids(query, ExportSort.NEWEST, limit, None)
     found = ExportRow.select(ExportRow.id, ExportRow.version).where(in_query(ExportRow.id, ids))
     return [(export_id, version) for export_id, version in tuples(found.order_by(ExportRow.id.desc()))]
@@ -116,7 +116,7 @@ def _count_values(query: ExportQuery, columns: Sequence[tuple[str, Any]]) -> dic
     newest = first_rows(of, select, MAX_FACETED, _NEWEST_FIRST)
     counted = [SQL(column.column_name) for column in values]
     combinations = Select([newest], [*counted, fn.COUNT(SQL("1"))]).group_by(*counted).bind(database)
-    # Few combinations of values are left to add up.
+    # There are few combinations of values to add up.
     for row in tuples(combinations):
         *found, number = row
         for (name, _), value in zip(columns, found, strict=True):
@@ -137,16 +137,16 @@ def _ids(query: ExportQuery, sort: ExportSort, limit: int | None, after: ListPos
 
 
 def _ranked_ids(query: ExportQuery, sort: ExportSort, limit: int | None, after: ListPosition | None) -> list[str]:
-    """Return the ids of a page that is read rank by rank: five queries at most, and most pages end in the first."""
+    """Return the ids of a page that is read rank by rank: with five queries at most, and usually with the first one."""
     found: list[str] = []
     for parts, rank in ranked_parts(query, sort):
         rest = None if limit is None else limit - len(found)
         if rest == 0:
             break
         if after is not None and isinstance(rank, int) and rank > after.rank:
-            # All of these come before the page.
+            # All exports of this part come before the page.
             continue
-        # With a constant in their order, SQLite would sort all of the parts.
+        # With a constant rank in the order, SQLite would sort all parts.
         order = _NEWEST_FIRST if isinstance(rank, int) else _ORDERS[sort][0]
         rows = first_rows(parts, _page_of(parts, rank, query, sort, after), rest, order)
         found += scalars(Select([rows], [SQL("id")]).bind(database))
@@ -161,16 +161,16 @@ def _page_of(
     after: ListPosition | None,
     values: Sequence[Any] = (),
 ) -> Any:
-    """Return the query of the ids and ranks of each part, in the order of the list; `rank` is a column, or that of all.
+    """Return the query for each part's ids and ranks, in the order of the list; `rank` is a column, or one value for all.
 
-    `values` are columns of the exports' rows that it has too.
+    `values` are further columns of the exports' rows to select.
     """
     is_constant = isinstance(rank, int | SQL)
     columns = [parts.id.alias("id"), (SQL(str(rank)) if isinstance(rank, int) else rank).alias("rank"), *values]
-    # PostgreSQL would look for a rare word in the order of the ids: in all texts.
+    # The concatenation keeps PostgreSQL from searching for a rare word in the order of the ids, which would read all texts.
     ordered = parts.id if parts.is_ordered else parts.id.concat(SQL("''"))
     order = [ordered if sort is ExportSort.OLDEST else ordered.desc()]
-    # The exports of a part with one rank are in the order of time.
+    # In a part with one rank, the exports are in the order of time.
     order = order if is_constant else [rank.desc(), *order]
     behind: list[Any] = []
     if after is not None and sort is ExportSort.OLDEST:

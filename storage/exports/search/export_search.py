@@ -1,7 +1,7 @@
 """Writes the words, hosts and rules by which exports are found; `storage.exports.search.export_list` reads them.
 
 Every writer of a ticket calls one of these in its transaction: `records_of` for new exports, `replace` for changed tickets,
-`add_hosts` for findings that join a group, `remove` for redacted ones. The rows of a deleted export are deleted with it.
+`add_hosts` for findings that join a group, `remove` for redacted exports. When an export is deleted, so are its rows.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,12 +16,11 @@ from storage.db.queries import scalars, tuples
 HOST: Final = "host"
 RULE: Final = "rule"
 
-#: Rows of one statement.
-_TOGETHER: Final = 1000
+_ROWS_PER_STATEMENT: Final = 1000
 
 
 class SearchEntry(NamedTuple):
-    """The words, hosts and rule that one export is found by."""
+    """The words, hosts and rule by which one export is found."""
 
     export_id: str
     account_id: int
@@ -31,7 +30,7 @@ class SearchEntry(NamedTuple):
 
 
 def account_word(account_id: int) -> str:
-    """Return the word that every text of an account begins with; no word of a ticket has this form."""
+    """Return the word with which every text of an account begins; no word of a ticket has this form."""
     return f"@{account_id}"
 
 
@@ -53,9 +52,9 @@ def records_of(entries: Sequence[SearchEntry]) -> tuple[tuple[type[Model], list[
 
 
 def replace(changed: Mapping[str, tuple[str, tuple[str, ...]]]) -> None:
-    """Write the words of changed tickets and add their hosts, by the ids of their exports; the caller holds the transaction.
+    """Replace the words of changed tickets and add their hosts, by export id; the caller holds the transaction.
 
-    Other hosts stay, since a ticket names only the first places of a group; so does the rule.
+    Other hosts stay, because a ticket names only the first places of a group. The rule stays too.
     """
     accounts = ExportRow.select(ExportRow.id, ExportRow.account).where(ExportRow.id.in_([*changed]))
     found = tuples(accounts) if changed else []
@@ -65,9 +64,9 @@ def replace(changed: Mapping[str, tuple[str, tuple[str, ...]]]) -> None:
 
 
 def add_hosts(hosts: Iterable[tuple[int, str, str]]) -> None:
-    """Let exports be found by more hosts: account, host, export; the caller holds the transaction."""
+    """Add hosts by which exports are found, as account, host and export; the caller holds the transaction."""
     names = (ExportTermRow.account_id, ExportTermRow.value, ExportTermRow.export, ExportTermRow.kind)
-    for together in chunked(dict.fromkeys(hosts), _TOGETHER):
+    for together in chunked(dict.fromkeys(hosts), _ROWS_PER_STATEMENT):
         rows = [(*each, HOST) for each in together]
         ExportTermRow.insert_many(rows, names).on_conflict_ignore().execute()
 
@@ -84,7 +83,7 @@ def remove_hosts(export_id: str) -> None:
 
 
 def remove(export_ids: Sequence[str]) -> None:
-    """Remove the words, hosts and rules of exports, so that nothing finds them; the caller holds the transaction."""
+    """Remove the words, hosts and rules of exports, so that no search finds them; the caller holds the transaction."""
     if export_ids:
         _remove_words(export_ids)
         ExportTermRow.delete().where(ExportTermRow.export.in_(export_ids)).execute()

@@ -1,6 +1,7 @@
-"""The sets of exports that filters name, each in parts that an index has in the order of time, and the checks of a row.
+"""The sets of exports that filters select, each in parts that an index has in the order of time, and the checks of each row.
 
-A part is of one value: an index has the newest of one value in order, not of several.
+A part has one value of the filter's column, because an index has the newest exports of one value in order, but not of
+several.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,43 +23,44 @@ from storage.db.engine import database, is_sqlite
 from storage.db.models import ExportRow, ExportSearchRow, ExportTermRow, TargetRow
 from storage.exports.search.export_search import HOST, RULE, account_word
 
-#: A set of at most so many exports for each filter is read and sorted whole; of a larger one, a page is near the beginning
-#: of an index.
+#: A set of up to this many exports for each filter is read and sorted as a whole; a page of a larger set is near the
+#: beginning of an index.
 MAX_SORTED: Final = 5_000
-#: More parts of one query cost more than a walk through all exports; SQLite takes 500.
+#: More parts in one query would cost more than reading all exports in order; SQLite allows 500.
 _MAX_PARTS: Final = 50
 
-#: A word that PostgreSQL's statistics know so many times as frequent needs no count: its index returns nothing before it has
-#: read all exports with the word, 100 ms for one that half of a million have. The estimate takes 0.5 ms.
+#: If PostgreSQL's statistics say that a word is this many times as frequent as the limit, it is not counted: the text index
+#: returns nothing before it has read all exports with the word, 100 ms for a word in half of a million. The estimate takes
+#: 0.5 ms.
 _FREQUENT: Final = 10
 
 _AFTER_ALL: Final = f"{identifiers.EXPORT}_{LAST_ULID}"
-#: How many findings an export has, to sort by.
+#: How many findings an export has, for sorting.
 FINDINGS: Final = fn.COALESCE(ExportRow.findings_total, 0)
 #: The source of exports that have findings.
 FINDING: Final = "finding"
-#: SQLite's text index.
 _TEXT_INDEX: Final = Table("export_words")
 
 
 @dataclass(frozen=True, slots=True)
 class _PartValue:
-    """Stands for a value of each part in the query that all parts have."""
+    """A placeholder for a value of each part, in the query that all parts share."""
 
     position: int
 
 
-#: Without a converter: these are no values of a column.
+#: Without a converter, because these are not values of a column.
 _FIRST: Final = Value(_PartValue(0), converter=False)
 _SECOND: Final = Value(_PartValue(1), converter=False)
 
 
 @dataclass(frozen=True, slots=True)
 class IndexParts:
-    """A set of exports that an index has, in a part for each of `values`. One that is not ordered is read and sorted whole.
+    """A set of exports in an index, in a part for each of `values`. If it is not ordered, it is read and sorted as a whole.
 
-    `model` is what the index is of, `id` the column of the exports' ids, `where` what the index begins with; `_FIRST` and
-    `_SECOND` stand for the values of a part there. `implied` are the members of a query that hold for each of the exports.
+    `model` is the table of the index, `id` its column of export ids, `where` the conditions on the index's first columns;
+    `_FIRST` and `_SECOND` stand there for the values of a part. `implied` are members of a query that all these exports
+    match.
     """
 
     model: Any
@@ -66,31 +68,31 @@ class IndexParts:
     where: tuple[Any, ...]
     implied: frozenset[str]
     values: Sequence[tuple[Any, ...]] = ((),)
-    #: Whether the index has the exports of a part in the order of time.
+    #: Whether the index has the exports of each part in the order of time.
     is_ordered: bool = True
     #: Whether an export may be in several parts.
     overlaps: bool = False
-    #: The same exports in parts that an index has in the order of severity, as few as possible.
+    #: The same exports, in as few parts as possible that an index has in the order of severity.
     by_severity: "IndexParts | None" = None
 
     @property
     def to_count(self) -> "IndexParts":
-        """The parts that are counted."""
+        """The parts that `count_rows` reads."""
         return self.by_severity or self
 
     def has_order(self, sort: ExportSort) -> bool:
-        """Return whether indexes have the exports in this order."""
+        """Return whether the indexes have the exports in this order."""
         if sort is ExportSort.SEVERITY:
             return self.by_severity is not None
         return self.is_ordered and sort is not ExportSort.FINDINGS
 
     def select(self, query: ExportQuery, columns: Sequence[Any], *conditions: Any, has_rows: bool = False) -> Any:
-        """Return the query of `columns` for what a query has of each part; `has_rows` if they are of the exports' rows."""
+        """Return the query of `columns` for a part's exports that match a query; `has_rows` for columns of exports."""
         checks = [check for member, check in _checks(query) if member not in self.implied]
         wanted = [*self.where, *_bounds(query, self.id), *checks, *conditions]
         found = self.model.select(*columns)
         if self.model is ExportSearchRow and is_sqlite():
-            # As a join, the matches are read one by one and no further than the limit.
+            # A join reads the matches one by one, and no further than the limit.
             is_match = _TEXT_INDEX.c.rowid == ExportSearchRow.id
             found = found.join(_TEXT_INDEX, JOIN.INNER, on=is_match).switch(ExportSearchRow)
         is_joined = self.model is not ExportRow and (checks or has_rows)
@@ -98,20 +100,20 @@ class IndexParts:
 
 
 def smallest(query: ExportQuery, sort: ExportSort = ExportSort.NEWEST) -> tuple[IndexParts, bool]:
-    """Return the smallest set of a query, and whether it is sorted whole.
+    """Return the smallest set of a query, and whether it is small enough to be sorted as a whole.
 
-    Of an order by time, the set is in that order or small. Where there is nothing to choose from, it is not counted, and is
-    not small.
+    For an order by time, the set has that order or is small. If the only set has the wanted order, it is not counted, and
+    does not count as small.
     """
     everything, sets = _everything(query), [*_sets(query)]
     if not sets:
         return everything, False
     if len(sets) == 1 and sets[0].has_order(sort):
         return sets[0], False
-    # Where there are more filters, more rows of a walk are left out.
+    # With more filters, a list in the order of an index skips more rows, so sorting a larger set is worth it.
     limit, found = MAX_SORTED * len(sets) + 1, None
     for each in sets:
-        # Most of the first ones are small; of the others, no more than that is counted.
+        # Sets that are usually small come first; later sets are counted only up to the smallest size so far.
         size = _size(query, each, limit) if limit else limit
         if size < limit:
             limit, found = size, each
@@ -121,16 +123,16 @@ def smallest(query: ExportQuery, sort: ExportSort = ExportSort.NEWEST) -> tuple[
 
 
 def ranked_parts(query: ExportQuery, sort: ExportSort) -> list[tuple[IndexParts, Any]]:
-    """Return the parts that indexes have in an order that is not by time, each with its rank: a number, or a column."""
+    """Return the parts that indexes have in an order other than time, each with its rank: a number, or a column."""
     if query.account_id is None:
         return [(_everything(query), ExportRow.severity_rank if sort is ExportSort.SEVERITY else FINDINGS)]
     if sort is ExportSort.SEVERITY:
-        # Another filter may match nothing in a status. In parts that are in the order of time, its own index can tell.
+        # Another filter may match nothing in a status. In parts by time, the index of that filter can show it.
         if not _is_narrow(query) and all(each.by_severity for each in _sets(query)):
             return [(_by_severity(query), ExportRow.severity_rank)]
         in_time = _by_status(query)
         return [(replace(in_time, values=tuple(each)), rank) for rank, each in groupby(in_time.values, itemgetter(1))]
-    # Word by word the condition of the index.
+    # Exactly the condition of the index.
     groups = (ExportRow.account == query.account_id, SQL("findings_total > 1"))
     single = (*_of(query, ExportRow.source_type, FINDING), ExportRow.findings_total == 1)
     others = tuple((each,) for each in SOURCE_TYPES if each != FINDING)
@@ -142,11 +144,11 @@ def ranked_parts(query: ExportQuery, sort: ExportSort) -> list[tuple[IndexParts,
 
 
 def first_rows(parts: IndexParts, select: Any, limit: int | None, order: str | None = None) -> SQL:
-    """Return the first rows of all parts in an order as a table to select from; `select` is the query of each part.
+    """Return the first rows of all parts, in an order, as a table to select from; `select` is the query for each part.
 
-    The text of a part is made once: peewee takes 0.5 ms for one.
+    The SQL text of a part is built once, because peewee takes 0.5 ms for it.
     """
-    # SQLite merges parts as their indexes have them, row by row; those with a limit it would sort first.
+    # SQLite merges the parts row by row in the order of their indexes. With a limit in each part, it would sort them first.
     is_merged = is_sqlite() and len(parts.values) > 1 and not parts.overlaps
     part = select.order_by() if is_merged else Select([select.limit(limit).alias("part")], [SQL("*")])
     text, parameters = part.bind(database).sql()
@@ -160,13 +162,13 @@ def first_rows(parts: IndexParts, select: Any, limit: int | None, order: str | N
 
 
 def count_rows(parts: IndexParts, select: Any, limit: int) -> int:
-    """Return how many rows all parts have, none above `limit`; `select` is the query of each part."""
+    """Return how many rows all parts have, at most `limit`; `select` is the query for each part."""
     counted = Select([first_rows(parts, select, limit)], [fn.COUNT(SQL("1"))])
     return int(counted.bind(database).scalar())
 
 
 def _sets(query: ExportQuery) -> Iterator[IndexParts]:
-    """Yield the sets that the filters of a query name, those that are small in most installations first."""
+    """Yield the sets that the filters of a query select; those that are small in most installations come first."""
     if query.account_id is not None:
         yield from _small_sets(query)
     if query.words:
@@ -226,7 +228,7 @@ def _of_words(query: ExportQuery) -> IndexParts:
         where = Expression(_TEXT_INDEX.c.export_words, "MATCH", Value(text))
     else:
         text = " & ".join(f"'{word}'" for word in words)
-        # Word by word the expression of the index.
+        # Exactly the expression of the index.
         vector = SQL("array_to_tsvector(string_to_array(words, ' '))")
         where = Expression(vector, "@@", Value(text).cast("tsquery"))
     implied = {"words", "account_id"} if account else {"words"}
@@ -234,13 +236,13 @@ def _of_words(query: ExportQuery) -> IndexParts:
 
 
 def _of_targets(target_ids: Sequence[str]) -> IndexParts:
-    # The index of an account's targets; a target belongs to one account.
+    # The account, so that the index of accounts and targets is used; a target belongs to one account.
     account = TargetRow.select(TargetRow.account).where(TargetRow.id == _FIRST)
     return _parts((ExportRow.account == account, ExportRow.target == _FIRST), "target_ids", values=_one_each(target_ids))
 
 
 def _by_status(query: ExportQuery) -> IndexParts:
-    """Return a part for each status and severity, those of the highest severity first."""
+    """Return a part for each status and severity, the highest severity first."""
     ranks = sorted((SEVERITIES.index(each) for each in query.severities or SEVERITIES), reverse=True)
     values = tuple((status, rank) for rank, status in product(ranks, _statuses(query)))
     where = (*_of(query, ExportRow.status, _FIRST), ExportRow.severity_rank == _SECOND)
@@ -248,8 +250,8 @@ def _by_status(query: ExportQuery) -> IndexParts:
 
 
 def _by_severity(query: ExportQuery) -> IndexParts:
-    """Return a part for each status, which its index has in the order of severity."""
-    # With a bound of the severity, SQLite reads this index, not that of the account.
+    """Return a part for each status, in the order of severity of its index."""
+    # With a bound on the severity, SQLite uses this index and not the account's.
     where = (*_of(query, ExportRow.status, _FIRST), ExportRow.severity_rank >= 0)
     return _parts(where, "account_id", "statuses", values=_one_each(_statuses(query)))
 
@@ -259,12 +261,12 @@ def _statuses(query: ExportQuery) -> Sequence[str]:
 
 
 def _is_narrow(query: ExportQuery) -> bool:
-    """Return whether severities or bounds of the time narrow the parts of `_by_status`."""
+    """Return whether severities or bounds on the time make the parts of `_by_status` smaller."""
     return bool(query.severities) or query.created_after is not None or query.created_before is not None
 
 
 def _size(query: ExportQuery, of: IndexParts, limit: int) -> int:
-    """Return how many exports a set has, or `limit` where they are as many or more."""
+    """Return how many exports a set has, at most `limit`."""
     alone = ExportQuery(query.account_id, created_after=query.created_after, created_before=query.created_before)
     select = of.to_count.select(alone, [SQL("1")])
     if not (of.is_ordered or is_sqlite()) and _estimate(select) > _FREQUENT * limit:
@@ -273,14 +275,14 @@ def _size(query: ExportQuery, of: IndexParts, limit: int) -> int:
 
 
 def _estimate(found: Any) -> int:
-    """Return how many rows PostgreSQL expects of a query, by its statistics."""
+    """Return how many rows PostgreSQL's statistics predict for a query."""
     sql, parameters = found.sql()
     [[[explained]]] = database.execute_sql(f"EXPLAIN (FORMAT JSON) {sql}", parameters)
     return int(explained["Plan"]["Plan Rows"])
 
 
 def _bounds(query: ExportQuery, export_id: Any) -> Iterator[Any]:
-    """Yield the bounds of the ids, which begin with the time at which an export is prepared."""
+    """Yield the bounds on the ids, which begin with the time at which an export was prepared."""
     yield export_id < _AFTER_ALL
     if query.created_after is not None:
         yield export_id >= identifiers.first_id(identifiers.EXPORT, query.created_after)
@@ -289,7 +291,7 @@ def _bounds(query: ExportQuery, export_id: Any) -> Iterator[Any]:
 
 
 def _checks(query: ExportQuery) -> Iterator[tuple[str, Any]]:
-    """Yield what a row must be, by the member of the query."""
+    """Yield the conditions on a row, each with its member of the query."""
     if query.account_id is not None:
         yield "account_id", ExportRow.account == query.account_id
     if query.visible_projects is not None:
@@ -316,7 +318,7 @@ def _checks(query: ExportQuery) -> Iterator[tuple[str, Any]]:
         yield "is_fixed", is_fixed if query.is_fixed else ~is_fixed
 
 
-#: The id of no project: finds nothing.
+#: An id that no project has, so that nothing is found.
 _NO_PROJECT: Final = (0,)
 COLUMNS: Final = {
     "statuses": ExportRow.status,
@@ -329,11 +331,11 @@ COLUMNS: Final = {
 
 
 def _column(member: str) -> Any:
-    """Return the column of a filter; SQLite reads no index of one that has few values."""
+    """Return the column of a filter; on SQLite, `+` prevents the use of an index if the column has few different values."""
     column: Any = COLUMNS[member]
     return NodeList((SQL("+"), column), glue="") if is_sqlite() and member in {"statuses", "severities"} else column
 
 
 def _has(count: Any) -> Any:
-    """Return whether a row's own subquery finds one; PostgreSQL would join an EXISTS, over all rows."""
+    """Return the condition that a row's own subquery counts at least one; PostgreSQL would join an EXISTS over all rows."""
     return Expression(count, ">", 0)

@@ -5,29 +5,29 @@ from typing import Final
 from schemas.base.checkpoint import Checkpoint, no_checkpoint
 from storage.db.engine import execute, is_sqlite, rows, transaction
 
-#: Pages that one transaction rewrites: some 10 ms of SQLite's one writer.
+#: How many pages one transaction rewrites: some 10 ms, during which no other writer can write.
 _PAGES_AT_ONCE: Final = 200
-#: A merge that changed fewer rows had nothing left to do.
-_LEAST_CHANGES: Final = 2
+#: If a merge changed fewer rows, it had nothing left to do.
+_MIN_CHANGES: Final = 2
 
 
 def overwrite_removed(checkpoint: Checkpoint = no_checkpoint) -> None:
-    """Rewrite the text index without the words that were removed, so that nothing of them stays in the file.
+    """Rewrite the text index without the words that were removed, so that the file contains none of them.
 
-    In short transactions, between which others write, and `checkpoint` is called. Needs a connection without a transaction.
-    PostgreSQL's vacuum does this by itself.
+    Uses short transactions; between them, other writers write and `checkpoint` is called. Needs a connection without a
+    transaction. PostgreSQL's vacuum does the same.
     """
     if not is_sqlite():
         return
     # A negative number begins a merge of the whole index.
     pages = -_PAGES_AT_ONCE
-    while _merge(pages) >= _LEAST_CHANGES:
+    while _merge(pages) >= _MIN_CHANGES:
         pages = _PAGES_AT_ONCE
         checkpoint()
 
 
 def _merge(pages: int) -> int:
-    """Rewrite so many pages and return how many rows of the index changed."""
+    """Rewrite this many pages and return how many rows of the index changed."""
     with transaction():
         before = _changes()
         execute("INSERT INTO export_words (export_words, rank) VALUES ('merge', ?)", (pages,))
