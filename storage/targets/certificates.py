@@ -1,4 +1,4 @@
-"""Client certificates of single targets: sealed with their keys, shown by fingerprint."""
+"""Client certificates of single targets: sealed with their keys, identified by a fingerprint."""
 
 from datetime import datetime
 
@@ -14,9 +14,9 @@ from storage.targets.targets import IS_PRESENT, find_row
 
 
 def set_certificate(target_id: str, pair: str, vault: Vault, now: datetime, actor: str) -> str:
-    """Give a target its own client certificate with its key, and return the fingerprint of the certificate.
+    """Store a target's own client certificate with its key, and return the fingerprint of the certificate.
 
-    The next connection presents it. Raises TargetNotFound.
+    The next connection uses it. Raises TargetNotFound.
     """
     fingerprint, sealed = certificate_fingerprint(pair), vault.seal(pair, TARGET_CERTIFICATE.context(target_id))
     _write(target_id, sealed, fingerprint, "set_certificate", now, actor)
@@ -24,7 +24,7 @@ def set_certificate(target_id: str, pair: str, vault: Vault, now: datetime, acto
 
 
 def remove_certificate(target_id: str, now: datetime, actor: str) -> None:
-    """Erase a target's own client certificate; that of the settings is presented again. Raises TargetNotFound."""
+    """Erase a target's own client certificate; the one of the settings is used again. Raises TargetNotFound."""
     _write(target_id, None, None, "remove_certificate", now, actor)
 
 
@@ -38,7 +38,7 @@ def certificate_fingerprints() -> dict[str, str]:
 def _write(target_id: str, sealed: bytes | None, fingerprint: str | None, action: str, now: datetime, actor: str) -> None:
     with transaction():
         find_row(target_id)
-        # Only these columns: a worker may be writing to the target now.
+        # Only these columns, because a worker may be writing to the target at the same time.
         changes = {"certificate_sealed": sealed, "certificate_fingerprint": fingerprint, "updated_at": now}
         if not compare_and_swap(TargetRow, target_id, IS_PRESENT, **changes):
             raise TargetNotFound

@@ -1,7 +1,7 @@
-"""Edits and removals of targets. A removed target keeps its row for the history of its exports; nothing else finds it.
+"""Edits and removals of targets. A removed target keeps its row for the history of its exports; no other query finds it.
 
-An approval locks its target against a removal, and a removal counts what waits after it has locked the target: neither
-misses the other.
+An approval locks its target against a removal. A removal locks its target before it counts the waiting exports. So neither
+overlooks the other.
 """
 
 import json
@@ -30,17 +30,17 @@ from storage.secrets.default_secret import DefaultSecret
 from storage.targets import targets
 from storage.targets.throttle_state_sql import CHANGED_BY_ATTEMPTS
 
-#: `status_reason` of a removed target.
+#: The `status_reason` of a removed target.
 REMOVED: Final = "removed"
-#: Why a target lost what is sent as it is.
+#: Why a target lost the credentials that its requests contained.
 OTHER_SERVER: Final = "other_server"
-#: The audit log's action for a target that got another address.
+#: The action in the audit log when a target gets another address.
 MOVE_TARGET: Final = "move_target"
-#: Exports that a refused removal counts; more are shown as this many.
+#: The most waiting exports that a refused removal counts.
 MAX_COUNTED: Final = 10_000
 
-#: What attempts and validations have shown of the former URL.
-_OF_FORMER_URL: Final = (
+#: The columns that attempts and validations of the former URL have written.
+_RESET_WITH_URL: Final = (
     *CHANGED_BY_ATTEMPTS,
     TargetRow.validation_reason,
     TargetRow.validation_failures,
@@ -50,7 +50,7 @@ _OF_FORMER_URL: Final = (
 
 
 class TargetInUse(Conflict):
-    """A target cannot be removed while exports wait for it; `details` has their number by status, and that of events."""
+    """A target cannot be removed while exports or events wait for it; `details` has their number by status."""
 
     def __init__(self, target_id: str, waiting: Mapping[str, int]) -> None:
         counted = ", ".join(f"{count} {status}" for status, count in waiting.items() if count)
@@ -64,35 +64,35 @@ class TargetInUse(Conflict):
 def edit(
     target_id: str, wanted: TargetEdit, default: DefaultSecret, now: datetime, actor: str, account_id: int | None = None
 ) -> bool:
-    """Change a target, of one account where `account_id` is given; return whether its URL changed.
+    """Change a target; with `account_id`, only one of that account. Return whether its URL changed.
 
-    A new `base_url` has passed the checks of a new target's: the target starts as one, and what waits goes to the new URL.
-    On another server a tracker loses its token and a webhook its headers, which are sent as they are: a client that edits a
-    target must not send them to a server of its own. Raises TargetNotFound, WebhooksForbidden for a new URL or new settings,
-    ValidationFailed for a signature whose secret is missing.
+    A new `base_url` must have passed the checks of a new target. The target then starts as a new one, and waiting exports go
+    to the new URL. On another server, a tracker loses its token and a webhook its headers, because each request contains
+    them: a client that edits a target must not be able to send them to its own server. Raises TargetNotFound,
+    WebhooksForbidden for a new URL or new settings, ValidationFailed for a signature whose secret is missing.
     """
     with transaction():
         if wanted.base_url is not None or wanted.provider_settings is not None:
-            # Before the target: `account set --webhooks off` locks in this order, and another one could deadlock.
+            # Before the target, because `account set --webhooks off` locks in this order: another order could deadlock.
             require_webhooks(targets.account_of(targets.find_row(target_id, account_id)))
         row = targets.locked_row(target_id, account_id)
         changes, entries = _changed_members(row, wanted, default)
         base_url, before = wanted.base_url or row.base_url, json.loads(row.provider_settings)
         settings = before if wanted.provider_settings is None else wanted.provider_settings
-        has_left = _server(base_url, settings) != _server(row.base_url, before)
-        is_moved = base_url != row.base_url or (has_left and row.provider_key != GENERIC_WEBHOOK)
-        if has_left:
-            erased, action = _sent_as_it_is(row)
+        changes_server = _server(base_url, settings) != _server(row.base_url, before)
+        is_moved = base_url != row.base_url or (changes_server and row.provider_key != GENERIC_WEBHOOK)
+        if changes_server:
+            erased, action = _credentials_to_erase(row)
             changes |= erased
             entries += [(action, OTHER_SERVER)] if erased else []
         has_no_token = "secret_sealed" in changes
         missing = targets.UNSIGNED if has_no_token else targets.missing_secret(row, default, changes.get("signature"))
         if is_moved:
-            reset = {field.name: field.default for field in _OF_FORMER_URL}
+            reset = {field.name: field.default for field in _RESET_WITH_URL}
             changes |= {**reset, **targets.first_state(row.provider_key, missing, now), "base_url": base_url}
             entries.append((MOVE_TARGET, host_of(base_url)))
         elif "signature" in changes and row.status == TargetStatus.INACTIVE:
-            # It waited for a secret of the signature before.
+            # The target was inactive because a secret of its former signature was missing.
             changes |= {"status": TargetStatus.ACTIVE.value, "status_reason": None}
         if changes:
             compare_and_swap(TargetRow, target_id, **{**changes, "updated_at": now})
@@ -101,13 +101,13 @@ def edit(
 
 
 def remove(target_id: str, now: datetime, actor: str, account_id: int | None = None) -> None:
-    """Remove a target, of one account where `account_id` is given, erase its secrets, and end its recoveries.
+    """Remove a target, erase its secrets, and end its recoveries; with `account_id`, only one of that account.
 
-    Raises TargetNotFound, TargetInUse, Conflict for a recovery that begins at the same moment.
+    Raises TargetNotFound, TargetInUse, Conflict for a recovery that begins at the same time.
     """
     with transaction():
         targets.find_row(target_id, account_id)
-        # Waits for a batch that makes exports due now. First, since a batch locks its recovery before the target.
+        # Waits for a running batch that makes exports due. Before the target, because a batch locks its recovery first.
         _end_recoveries(target_id, now, actor)
         targets.locked_row(target_id, account_id)
         if RecoveryRow.select().where(*_running(target_id)).exists():
@@ -120,7 +120,7 @@ def remove(target_id: str, now: datetime, actor: str, account_id: int | None = N
             target_id,
             deleted_at=now,
             updated_at=now,
-            # Whatever overlooks `deleted_at` finds a target that accepts nothing.
+            # A query that overlooks `deleted_at` finds a target that accepts nothing.
             status=TargetStatus.DISABLED.value,
             status_reason=REMOVED,
             secret_sealed=None,
@@ -158,7 +158,7 @@ def _changed_members(
         entries.append(("limit_target", None if wanted.max_per_minute is None else f"{wanted.max_per_minute}/min"))
     settings = wanted.provider_settings
     if settings not in (None, json.loads(row.provider_settings)):
-        # The result of a validation under way is that of the former settings.
+        # A running validation checks the former settings, so its result is not accepted.
         changes |= {"provider_settings": json.dumps(settings, ensure_ascii=False), "validation_lease": None}
         entries.append(("configure_target", None))
     changed: dict[str, Any] = dict(_webhook_options(row, wanted, default))
@@ -171,7 +171,7 @@ def _changed_members(
 
 
 def _webhook_options(row: TargetRow, wanted: TargetEdit, default: DefaultSecret) -> dict[str, str]:
-    """Return the signature and format that change. Raises ValidationFailed."""
+    """Return the signature and format if they change. Raises ValidationFailed."""
     changed = {
         member: value
         for member, value in (("signature", wanted.signature), ("format", wanted.format))
@@ -185,15 +185,15 @@ def _webhook_options(row: TargetRow, wanted: TargetEdit, default: DefaultSecret)
     return changed
 
 
-def _sent_as_it_is(row: TargetRow) -> tuple[dict[str, Any], str]:
-    """Return the columns to erase before anything is sent to another server, and the audit log's word for it."""
+def _credentials_to_erase(row: TargetRow) -> tuple[dict[str, Any], str]:
+    """Return the columns of credentials to erase before requests go to another server, and the action for the audit log."""
     if row.provider_key == GENERIC_WEBHOOK:
         return ({"headers_sealed": None, "header_fingerprints": []} if row.headers_sealed else {}), "remove_headers"
     return ({"secret_sealed": None, "secret_fingerprint": None} if row.secret_sealed else {}), "remove_secret"
 
 
 def _server(base_url: str, settings: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the parts that identify the server that gets a token or headers, which are sent as they are."""
+    """Return the parts of a URL and settings that identify the server to which requests with a token or headers go."""
     parts = urlsplit(base_url.lower())
     return parts.scheme, parts.netloc, settings.get("api_base")
 

@@ -1,4 +1,4 @@
-"""How requests to a target are made, as its row says."""
+"""How requests to a target are made, as stored in the target's row."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
@@ -13,7 +13,7 @@ Job = TypeVar("Job")
 
 #: The DeliveryOptions of a target `t`, in hand-written SQL.
 OPTION_COLUMNS: Final = select_list(DeliveryOptions, {"t": TargetRow})
-#: The same for Peewee.
+#: The same columns for Peewee.
 OPTION_FIELDS: Final = tuple(columns(DeliveryOptions, TargetRow))
 _OPTIONS: Final = len(OPTION_FIELDS)
 
@@ -24,9 +24,9 @@ def options_from(values: Sequence[Any]) -> DeliveryOptions:
 
 
 def job_columns(shape: type, model: type[Model], **others: Any) -> list[Any]:
-    """Return the columns for the fields of a job at a target, of which `options` is the last; `read_job` reads them."""
+    """Return the columns for the fields of a job at a target, whose last field is `options`; `read_job` reads them."""
     of_target = {"base_url": TargetRow.base_url, "secret_sealed": TargetRow.secret_sealed}
-    # The first column of the options, the others follow.
+    # The first column of the options; the other ones follow at the end.
     return [*columns(shape, model, **of_target, options=OPTION_FIELDS[0], **others), *OPTION_FIELDS[1:]]
 
 

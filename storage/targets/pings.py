@@ -1,7 +1,7 @@
 """Pings: requested by a client, sent by one worker, ended once.
 
-A ping is sent at most once: its start and its end are each a compare-and-swap. The request takes back a ping that no worker
-started in time, so that nothing is sent after the client has its response.
+A ping is sent at most once: its start and its end are each a compare-and-swap. If no worker started a ping in time, the
+request cancels it, so that nothing is sent after the client has its response.
 """
 
 from collections.abc import Collection
@@ -21,18 +21,18 @@ from storage.db.queries import tuples
 from storage.targets import targets
 from storage.targets.delivery_options import job_columns, options_of, read_job
 
-#: How long a repeat of a keyed request gets the same ping; its stored response serves it from then on.
+#: How long a repeated keyed request gets the same ping. Afterwards the stored response is enough.
 _SHARED_FOR: Final = timedelta(hours=1)
 
 _IS_UNFINISHED: Final = PingRow.finished_at.is_null()
-#: Another worker, or the request that took it back, may win against each write that expects this.
+#: A write that expects this may lose to another worker, or to the request that cancels the ping.
 _IS_WAITING: Final = PingRow.started_at.is_null() & _IS_UNFINISHED
 
 
 def request(target_id: str, account_id: int, now: datetime, actor: str, request_sha256: str | None = None) -> str:
     """Store a ping of one of the account's targets for a worker and return its id.
 
-    The same keyed request, known by its digest, gets the ping that it requested before.
+    If the same keyed request, identified by its digest, comes again, returns the id of its first ping.
     Raises TargetNotFound, Conflict for a target that is disabled or has no secret to sign with.
     """
     ping_id = identifiers.new_id(identifiers.PING, now)
@@ -56,32 +56,32 @@ def draft(target_id: str, now: datetime) -> PingJob:
 
 
 def get(ping_id: str) -> Ping:
-    """Return a ping that was requested."""
+    """Return a stored ping."""
     row = PingRow.get_by_id(ping_id)
     return Ping(ping_id, row.started_at is not None, None if row.finished_at is None else _result(row))
 
 
 def latest(target_id: str) -> tuple[datetime, PingResult] | None:
-    """Return when a target's newest finished ping ended, and its result; None where none is stored."""
+    """Return when a target's newest finished ping ended, and its result; None if no finished ping is stored."""
     finished = PingRow.select().where(PingRow.target == target_id, PingRow.finished_at.is_null(False))
     row = finished.order_by(PingRow.id.desc()).first()
     return None if row is None else (row.finished_at, _result(row))
 
 
 def cancel_unstarted(ping_id: str, now: datetime) -> bool:
-    """Take back a ping that no worker has started; return whether that was in time."""
+    """Cancel a ping that no worker has started; return whether it was cancelled in time."""
     return _end(ping_id, PingResult(False, error_code=NO_WORKER), now, _IS_WAITING)
 
 
 def stop_waiting(ping_id: str, now: datetime) -> bool:
-    """Stop waiting for a ping that a worker has started; return whether that was before its end."""
+    """Stop waiting for a ping that a worker has started; return whether the ping had not ended yet."""
     return finish(ping_id, PingResult(False, error_code=WORKER_LOST), now)
 
 
 def claim_next(now: datetime, excluded: Collection[int | None] = ()) -> PingJob | None:
-    """Claim the ping that has waited longest; None where none waits. Ends stale ones unsent.
+    """Claim the ping that has waited longest; None if none waits. Ends pings that are too old without sending them.
 
-    Pings of the accounts `excluded` are left alone.
+    Skips pings of the accounts `excluded`.
     """
     shown = job_columns(PingJob, PingRow, account_id=TargetRow.account, target_name=TargetRow.name)
     waiting = PingRow.select(TargetRow.status, *shown).join(TargetRow).where(_IS_WAITING)
@@ -89,19 +89,19 @@ def claim_next(now: datetime, excluded: Collection[int | None] = ()) -> PingJob 
         waiting = waiting.where(TargetRow.account.not_in(list(excluded)))
     while found := tuples(waiting.order_by(PingRow.requested_at).limit(1)):
         [(status, *values)] = found
-        order = read_job(PingJob, values)
-        obstacle = _obstacle(order, status, now)
+        job = read_job(PingJob, values)
+        obstacle = _obstacle(job, status, now)
         if obstacle is not None:
-            _end(order.id, PingResult(False, error_code=obstacle), now, _IS_WAITING)
+            _end(job.id, PingResult(False, error_code=obstacle), now, _IS_WAITING)
             continue
         with transaction():
-            if compare_and_swap(PingRow, order.id, _IS_WAITING, started_at=now):
-                return order
+            if compare_and_swap(PingRow, job.id, _IS_WAITING, started_at=now):
+                return job
     return None
 
 
 def finish(ping_id: str, result: PingResult, now: datetime) -> bool:
-    """Store the result of a ping; False where one is stored already."""
+    """Store the result of a ping; return False if it already has one."""
     return _end(ping_id, result, now, _IS_UNFINISHED)
 
 
@@ -115,9 +115,9 @@ def _result(row: PingRow) -> PingResult:
     return PingResult(bool(row.delivered), row.response_status, row.error_code, row.duration_ms)
 
 
-def _obstacle(order: PingJob, status: TargetStatus, now: datetime) -> str | None:
-    """Return the error code by which a waiting ping must not be sent."""
-    if now - order.requested_at > timedelta(seconds=STALE_AFTER_S):
+def _obstacle(job: PingJob, status: TargetStatus, now: datetime) -> str | None:
+    """Return the error code if a waiting ping must not be sent, or None."""
+    if now - job.requested_at > timedelta(seconds=STALE_AFTER_S):
         return NO_WORKER
     # The target may have been turned off since the request.
     return None if status in PINGABLE else f"target_{status}"

@@ -1,4 +1,4 @@
-"""The name, host and status of targets, as lists of exports show them: many targets in one query."""
+"""The name, host and status of targets, for lists of exports: many targets in one query."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from storage.db.models import TargetRow
 from storage.db.queries import tuples
 from storage.targets.targets import IS_PRESENT
 
-#: The condition of `ApprovalState.problem` being None.
+#: The same condition as `ApprovalState.problem` being None.
 _IS_APPROVABLE: Final = (TargetRow.status == TargetStatus.ACTIVE.value) & (
     fn.COALESCE(TargetRow.validation_status, "") != FAILED
 )
@@ -22,40 +22,40 @@ _IS_APPROVABLE: Final = (TargetRow.status == TargetStatus.ACTIVE.value) & (
 
 @dataclass(frozen=True, slots=True)
 class TargetSummary:
-    """A target as a list of exports shows it; `host` has the port if the URL names one."""
+    """A target as a list of exports shows it; `host` includes the port if the URL has one."""
 
     id: str
     name: str
     host: str
     approval: ApprovalState
     is_removed: bool = False
-    #: Whether it asks for events about the tickets that it receives.
+    #: Whether the target is subscribed to events of the tickets that it receives.
     has_events: bool = False
 
     @property
     def status(self) -> TargetStatus:
-        """Return its status, as it is stored."""
+        """Return the target's status as stored."""
         return self.approval.status
 
 
 def by_id(target_ids: Collection[str], account_id: int) -> dict[str, TargetSummary]:
-    """Return an account's targets among these, by id, removed ones included; runs no query for none."""
+    """Return those of an account's targets with these ids, by id, including removed ones; without ids, no query runs."""
     found = _read(account_id, TargetRow.id.in_(target_ids)) if target_ids else []
     return {target.id: target for target in found}
 
 
 def list_page(account_id: int, limit: int) -> list[TargetSummary]:
-    """Return up to `limit` of an account's targets, the newest first."""
+    """Return up to `limit` of an account's targets, newest first."""
     return _read(account_id, IS_PRESENT, limit)
 
 
 def list_approvable(account_id: int, limit: int) -> list[TargetSummary]:
-    """Return up to `limit` of an account's targets that an export may be approved for, the newest first."""
+    """Return up to `limit` of an account's targets for which an export may be approved, newest first."""
     return _read(account_id, _IS_APPROVABLE & IS_PRESENT, limit)
 
 
 def list_unapprovable(account_id: int, limit: int) -> list[TargetSummary]:
-    """Return up to `limit` of an account's other targets, the newest first, without those that are disabled."""
+    """Return up to `limit` of an account's other targets, newest first, except disabled ones."""
     return _read(account_id, ~_IS_APPROVABLE & (TargetRow.status != TargetStatus.DISABLED.value) & IS_PRESENT, limit)
 
 

@@ -1,4 +1,4 @@
-"""Ticket export targets: created by clients; operators set their secrets; workers and requests change their status."""
+"""Ticket export targets: clients create them, operators set their secrets, workers and requests change their status."""
 
 import json
 from datetime import datetime
@@ -26,15 +26,15 @@ from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.encrypted_columns import TARGET_SECRET
 from storage.secrets.vault import Vault
 
-#: From which states a verb may start, and the state it leads to.
+#: The statuses in which each verb is allowed, and the status after it.
 _CHANGES: Final = {
     "pause": (frozenset({TargetStatus.ACTIVE}), TargetStatus.PAUSED),
     "resume": (RESUMABLE, TargetStatus.ACTIVE),
     "disable": (frozenset(TargetStatus) - {TargetStatus.DISABLED}, TargetStatus.DISABLED),
 }
-#: `status_reason` of targets whose account may no longer use webhooks.
+#: The `status_reason` of targets whose account may no longer use webhooks.
 NO_WEBHOOKS: Final = "webhooks_not_allowed"
-#: `status_reason` of an inactive target: the secret that is missing.
+#: The `status_reason` values of an inactive target: which secret is missing.
 UNSIGNED: Final = "no_secret"
 NO_STANDARD_SECRET: Final = "no_standard_secret"  # noqa: S105 - an error code
 #: The condition of a target that was not removed.
@@ -44,12 +44,12 @@ IS_PRESENT: Final = TargetRow.deleted_at.is_null()
 def create(
     request: TargetRequest, account_id: int, deployment_mode: str, default: DefaultSecret, now: datetime, actor: str
 ) -> Target:
-    """Store a validated target: `active` if the default secret signs for it, else `inactive` until it has what it needs.
+    """Store a validated target: `active` if the default secret signs for it, else `inactive` until it has its secrets.
 
-    The default secret never goes to a tracker. `deployment_mode` applies where the request names none.
+    The default secret is never sent to a tracker. `deployment_mode` applies if the request does not name one.
     """
     with transaction():
-        # The right may have been withdrawn since the request was authenticated.
+        # The account may have lost the right after the request was authenticated.
         require_webhooks(account_id)
         own = {
             "id": identifiers.new_id(identifiers.TARGET, now),
@@ -68,18 +68,18 @@ def create(
 
 
 def get(target_id: str, default: DefaultSecret | None, account_id: int | None = None) -> Target:
-    """Return a target, of one account where `account_id` is given. Raises TargetNotFound."""
+    """Return a target; with `account_id`, only one of that account. Raises TargetNotFound."""
     return _target(find_row(target_id, account_id), default)
 
 
 def count_failing() -> int:
-    """Count the targets whose last deliveries failed, although they are to get more."""
+    """Return how many active targets have failing deliveries."""
     is_failing = (TargetRow.status == TargetStatus.ACTIVE.value) & (TargetRow.connected_status == FAILING)
     return int(TargetRow.select().where(IS_PRESENT, is_failing).count())
 
 
 def list_all(default: DefaultSecret | None) -> list[Target]:
-    """Return every target, the newest first."""
+    """Return every target, newest first."""
     return [_target(row, default) for row in newest_first(TargetRow.select().where(IS_PRESENT), TargetRow.id)]
 
 
@@ -91,9 +91,9 @@ def list_page(
     before: str | None = None,
     status: TargetStatus | None = None,
 ) -> list[Target]:
-    """Return up to `limit` of an account's targets, the newest first, older than the one with the id `before`.
+    """Return up to `limit` of an account's targets, newest first, older than the one with the id `before`.
 
-    `status` is the one that is shown at `now`.
+    `status` is the status that users see at `now`.
     """
     found = TargetRow.select().where(TargetRow.account == account_id, IS_PRESENT)
     if status is not None:
@@ -104,20 +104,20 @@ def list_page(
 def set_secret(
     target_id: str, secret: str, vault: Vault, now: datetime, actor: str = "operator", account_id: int | None = None
 ) -> str:
-    """Give a target, of one account where `account_id` is given, its own secret and return the fingerprint.
+    """Store a target's own secret and return its fingerprint; with `account_id`, only for a target of that account.
 
-    The next delivery is signed with it, or authenticated at a tracker, which a worker asks now unless its validation passed.
-    Raises TargetNotFound.
+    The secret signs the next delivery, or authenticates it at a tracker. A worker validates a tracker now, unless its last
+    validation passed. Raises TargetNotFound.
     """
     sealed, fingerprint = vault.seal(secret, secret_context(target_id)), vault.fingerprint(secret)
     with transaction():
         row = locked_row(target_id, account_id)
         row.secret_sealed = sealed
-        # Only these columns, and the status only where it is unchanged: a worker may have written to the target.
+        # Only these columns, and the status only if it is unchanged, because a worker may have written to the target.
         compare_and_swap(TargetRow, target_id, secret_sealed=sealed, secret_fingerprint=fingerprint, updated_at=now)
         activate(row, None, now)
         if row.provider_key != GENERIC_WEBHOOK:
-            # The result of a validation under way is that of the former token.
+            # A running validation checks the former token, so its result is not accepted.
             is_unsure = (TargetRow.validation_status == FAILED) | TargetRow.validation_status.is_null()
             is_unsure |= TargetRow.validation_lease.is_null(False)
             compare_and_swap(TargetRow, target_id, is_unsure, validation_lease=None, validation_due_at=now)
@@ -126,7 +126,7 @@ def set_secret(
 
 
 def activate(row: TargetRow, default: DefaultSecret | None, now: datetime) -> None:
-    """Turn an inactive target active if it has every secret that it needs now. The caller holds its lock."""
+    """Make an inactive target active if it now has every secret that it needs. The caller holds the target's lock."""
     missing = missing_secret(row, default)
     status = TargetStatus.INACTIVE if missing else TargetStatus.ACTIVE
     is_inactive = TargetRow.status == TargetStatus.INACTIVE.value
@@ -143,20 +143,20 @@ def change_status(
     default: DefaultSecret | None = None,
     account_id: int | None = None,
 ) -> None:
-    """Pause, resume or disable a target, of one account where `account_id` is given; no change if it is so already.
+    """Pause, resume or disable a target, unless it already is; with `account_id`, only one of that account.
 
-    `reason` says who turned it off. A target for which no secret signs, its own or `default`, is not resumed, nor is
-    one whose account may not use webhooks. Raises TargetNotFound, WebhooksForbidden, Conflict when its state does not allow
-    that.
+    `reason` says who changed it. A target without a secret to sign with, its own or `default`, is not resumed, nor is one
+    whose account may not use webhooks. Raises TargetNotFound, WebhooksForbidden, Conflict if its state does not allow the
+    change.
     """
     sources, status = _CHANGES[verb]
     with transaction():
         if verb == "resume":
-            # Before the target: `account set --webhooks off` locks in this order, and another one could deadlock.
+            # Before the target, because `account set --webhooks off` locks in this order: another order could deadlock.
             require_webhooks(account_of(find_row(target_id, account_id)))
         row = locked_row(target_id, account_id)
         if verb == "resume":
-            # A resumed target is tried now, whatever its receiver or its breaker asked for.
+            # A resumed target is tried at once, even if its receiver asked to wait or its circuit breaker is open.
             unfailed = {"failures_in_row": 0, "undelivered_in_row": 0, "failing_since": None}
             compare_and_swap(TargetRow, target_id, held_until=None, held_reason=None, ramp=1, **unfailed)
         if row.status == status.value:
@@ -174,12 +174,12 @@ def change_status(
 
 
 def record_validation(target_id: str, account_id: int | None, validation: Validation, now: datetime, actor: str) -> None:
-    """Store the result of a validation of a target, of one account where `account_id` is given.
+    """Store the result of a validation of a target; with `account_id`, only of a target of that account.
 
-    Only a refusal by our own policy turns an active or paused target off; other failures show as `failing` and forbid
-    approvals, and a passed validation turns nothing on. The next validation is due in a day, or sooner after a failure; one
-    that is requested or under way keeps its due time. A partial validation passes no failure that it did not check: a worker
-    validates the target now. Raises TargetNotFound.
+    Only a refusal by our own policy blocks an active or paused target. Other failures show as `failing` and prevent
+    approvals; a passed validation does not activate a target. The next validation is due in a day, or sooner after a
+    failure; one that is requested or running keeps its due time. A partial validation does not clear a failure that it did
+    not check; instead a worker validates the target now. Raises TargetNotFound.
     """
     with transaction():
         row = locked_row(target_id, account_id)
@@ -206,9 +206,9 @@ def record_validation(target_id: str, account_id: int | None, validation: Valida
 
 
 def refuse(target_id: str, reason: str | None, now: datetime, actor: str, base_url: str | None = None) -> None:
-    """Store that the address policy refuses a target: a failed validation, and an active or paused target is blocked.
+    """Store a failed validation because the address policy refuses a target; block the target if it is active or paused.
 
-    With `base_url`, only while that is still its URL: the refusal is of that one.
+    With `base_url`, only if that is still its URL, because the policy refused that URL.
     """
     with transaction():
         if base_url in {None, locked_row(target_id, None).base_url}:
@@ -216,21 +216,21 @@ def refuse(target_id: str, reason: str | None, now: datetime, actor: str, base_u
 
 
 def pass_validation(target_id: str, now: datetime, actor: str) -> None:
-    """Store that a delivery reached a target: its failed validation has passed. The caller holds the transaction.
+    """Store that a delivery reached a target: a failed validation has now passed. The caller holds the transaction.
 
-    A validation that is requested or under way keeps its due time, and its result counts.
+    A validation that is requested or running keeps its due time, and its result is stored later.
     """
     has_failed = TargetRow.validation_status == FAILED
     is_awaited = TargetRow.validation_asked_at.is_null(False) | TargetRow.validation_lease.is_null(False)
     due_at = Case(None, [(is_awaited, TargetRow.validation_due_at)], to_ms(now + VALID_FOR))
     passed = {"validation_status": PASSED, "validation_reason": None, "validated_at": now, "validation_failures": 0}
-    # A validation that has passed meanwhile wins.
+    # Another validation may have passed meanwhile and won.
     if compare_and_swap(TargetRow, target_id, has_failed, **passed, validation_due_at=due_at):
         append(now, actor, "validate_target", target_id, "delivered")
 
 
 def deactivate(target_id: str, status: TargetStatus, reason: str | None, now: datetime, actor: str) -> bool:
-    """Block or disable an active or paused target; return whether it was one. One that is turned off stays as it is.
+    """Block or disable a target if it is active or paused, and return whether it was; do not change it otherwise.
 
     The caller holds the transaction.
     """
@@ -248,7 +248,7 @@ def block_all(account_id: int, now: datetime, actor: str) -> None:
     """
     is_on = TargetRow.status.not_in((TargetStatus.BLOCKED.value, TargetStatus.DISABLED.value))
     on = TargetRow.select(TargetRow.id).where(TargetRow.account == account_id, is_on).order_by(TargetRow.id)
-    # Locked in the order of workers, which write several targets at once.
+    # Locked in the order in which workers lock, which write several targets at once.
     ids = scalars(for_update(on, "FOR NO KEY UPDATE"))
     blocked = TargetRow.update(status=TargetStatus.BLOCKED.value, status_reason=NO_WEBHOOKS, updated_at=now)
     blocked.where(TargetRow.id.in_(ids)).execute()
@@ -256,9 +256,9 @@ def block_all(account_id: int, now: datetime, actor: str) -> None:
 
 
 def apply_default_secret(default: DefaultSecret, now: datetime, actor: str) -> None:
-    """Turn active targets `inactive` for which no secret signs, and targets active that waited for a default secret.
+    """Deactivate active targets that now lack a secret, and activate inactive ones for which the default secret now signs.
 
-    Settings may have changed since these targets were stored: WEBHOOK_SECRET, OPERATOR_ACCOUNT_ID, the deployment mode.
+    Since these targets were stored, the settings may have changed: WEBHOOK_SECRET, OPERATOR_ACCOUNT_ID, the deployment mode.
     """
     is_served = TargetRow.account.is_null(False) if default.accounts is None else TargetRow.account.in_(default.accounts)
     is_served &= TargetRow.provider_key == GENERIC_WEBHOOK
@@ -273,16 +273,16 @@ def apply_default_secret(default: DefaultSecret, now: datetime, actor: str) -> N
         ):
             unsigned = TargetRow.select(TargetRow.id).where(TargetRow.secret_sealed.is_null(), needs_secret, wanted)
             changes = TargetRow.update(status=status.value, status_reason=reason, updated_at=now)
-            # Locked in the order of their ids, as workers do.
+            # Locked in the order of their ids, as workers lock them.
             found = changes.where(TargetRow.id.in_(for_update(unsigned.order_by(TargetRow.id)))).returning(TargetRow.id)
             action = f"target_{status.value}"
             append_all([AuditEntry(to_ms(now), actor, action, row.id, reason=reason) for row in found.execute()])
 
 
 def first_state(provider_key: str, missing: str | None, now: datetime) -> dict[str, Any]:
-    """Return the columns of a target whose URL has just passed the checks, before anything is sent to it.
+    """Return the columns of a target whose URL has just passed the checks, and to which nothing has been sent yet.
 
-    For a webhook these checks are its first validation; a tracker is validated as soon as it has a token. `missing` is the
+    For a webhook, these checks are its first validation; a tracker is validated as soon as it has a token. `missing` is the
     result of `missing_secret`.
     """
     is_validated = provider_key == GENERIC_WEBHOOK
@@ -298,7 +298,7 @@ def first_state(provider_key: str, missing: str | None, now: datetime) -> dict[s
 
 
 def locked_row(target_id: str, account_id: int | None) -> TargetRow:
-    """Return a row and keep others from changing it until the transaction ends, so that a repeat sees the change.
+    """Return a row, and prevent changes of it until the transaction ends; a repeated request then sees this change.
 
     Raises TargetNotFound.
     """
@@ -308,7 +308,7 @@ def locked_row(target_id: str, account_id: int | None) -> TargetRow:
 
 
 def find_row(target_id: str, account_id: int | None = None) -> TargetRow:
-    """Return a row, of one account where `account_id` is given. Raises TargetNotFound."""
+    """Return a row; with `account_id`, only of that account. Raises TargetNotFound."""
     is_id = identifiers.is_id(identifiers.TARGET, target_id)
     found = TargetRow.get_or_none(TargetRow.id == target_id, IS_PRESENT) if is_id else None
     if found is None or account_id not in {None, account_of(found)}:
@@ -317,17 +317,18 @@ def find_row(target_id: str, account_id: int | None = None) -> TargetRow:
 
 
 def account_of(found: TargetRow) -> int:
-    """Return the column itself; `found.account` would query the account's row, once for every target."""
+    """Return the account's id from the column: `found.account` would query the account's row, once for every target."""
     return int(found.__data__["account"])
 
 
 def missing_secret(row: TargetRow, default: DefaultSecret | None, signature: str | None = None) -> str | None:
-    """Return the `status_reason` of a target that lacks a secret of its signature, or of `signature`; None if it has all.
+    """Return the `status_reason` of a target without a secret for its signature, or for `signature`; None if it has all.
 
-    A secret is its own, or `default`, which never goes to a tracker. None stands for a default secret that serves it.
+    A secret is the target's own or `default`, which is never sent to a tracker. If `default` is None, a default secret
+    counts as present.
     """
     wanted = Signature(signature or row.signature)
-    # First: once it is there, a default secret may serve the rest.
+    # Checked first: if this secret is present, a default secret may be enough for the rest.
     if wanted.is_standard and row.standard_secret_sealed is None:
         return NO_STANDARD_SECRET
     if not wanted.is_service or row.secret_sealed is not None:
@@ -337,12 +338,12 @@ def missing_secret(row: TargetRow, default: DefaultSecret | None, signature: str
 
 
 def secret_context(target_id: str) -> str:
-    """Return the context that a target's sealed secret is bound to."""
+    """Return the context to which a target's sealed secret is bound."""
     return TARGET_SECRET.context(target_id)
 
 
 def _shows(status: TargetStatus, now: datetime) -> Any:
-    """Return the condition for a status as it is shown: a hold that a receiver asked for is a pause."""
+    """Return the condition for a status as users see it: a hold that a receiver asked for is shown as a pause."""
     has_status = TargetRow.status == status.value
     is_active = TargetRow.status == TargetStatus.ACTIVE.value
     is_held = (TargetRow.held_until > now) & TargetRow.held_reason.in_(sorted(ASKED_FOR))

@@ -1,7 +1,7 @@
 """Reads and writes the throttle states of targets, and finds the targets with due exports.
 
-Finding is one step of an index per target, however many exports wait or have ended. States of many targets are read and
-written in the order of their ids, so that two workers that write the same targets never deadlock.
+The search needs one index step for each target, with any number of waiting or finished exports. States of many targets are
+read and written in the order of their ids, so that two workers that write the same targets never deadlock.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -17,12 +17,13 @@ from storage.db.columns import column_types, reader, select_list
 from storage.db.engine import is_sqlite, rows, transaction
 from storage.db.models import TargetRow
 
-#: The columns of fields with other names.
+#: The columns whose fields have other names.
 _RENAMED: Final = {"target_id": TargetRow.id, "connected": TargetRow.connected_status}
 _COLUMNS: Final = select_list(ThrottleState, {"t": TargetRow}, target_id="t.id", connected="t.connected_status")
 _read_state: Final = reader(ThrottleState, TargetRow, **_RENAMED)
 
-# From one target to the next that has something waiting: exports_waiting is sorted by them, so each step is one seek.
+# Goes from one target with waiting exports to the next. The index exports_waiting begins with the target, so each step is
+# one seek.
 _WAITING: Final = """
 WITH RECURSIVE waiting (target_id) AS (
     SELECT (SELECT MIN(e.target_id) FROM exports e WHERE e.due_at IS NOT NULL AND e.target_id > ?)
@@ -39,7 +40,7 @@ WHERE t.id = f.target_id AND (t.status IN ('blocked', 'disabled') OR (
     t.status = 'active' AND f.due_at <= ? AND (t.held_until IS NULL OR t.held_until <= ?)
 ))"""
 _DUE: Final = f"{_WAITING} SELECT {_COLUMNS} {_FROM_DUE} LIMIT ?"
-# Ordered by the place within the account, so that the first rows hold some targets of each account.
+# Ordered by the position within the account, so that the first rows contain some targets of each account.
 _DUE_BY_ACCOUNT: Final = f"""{_WAITING}
 SELECT {_COLUMNS} {_FROM_DUE}
 ORDER BY ROW_NUMBER() OVER (PARTITION BY t.account_id ORDER BY t.id), t.id
@@ -59,7 +60,7 @@ _NEXT: Final = f"""{_WAITING}, ready (at) AS (
 )
 SELECT MIN(at) FROM ready WHERE at > ?"""  # noqa: S608 - our own names
 
-#: What attempts change, beside the status of the connection.
+#: The columns that attempts change, besides the status of the connection.
 CHANGED_BY_ATTEMPTS: Final = (
     TargetRow.last_success_at,
     TargetRow.held_until,
@@ -71,7 +72,7 @@ CHANGED_BY_ATTEMPTS: Final = (
     TargetRow.paced_until,
     TargetRow.undelivered_in_row,
 )
-#: The columns that are written, by the names in a throttle state.
+#: The columns that `write` changes, by their names in a throttle state.
 _WRITTEN: Final[Mapping[str, Any]] = {**_RENAMED, **{field.name: field for field in CHANGED_BY_ATTEMPTS}}
 _WRITTEN_COLUMNS: Final = tuple(field.column_name for field in _WRITTEN.values())
 _WRITTEN_TYPES: Final = column_types(TargetRow, _WRITTEN_COLUMNS)
@@ -82,12 +83,12 @@ FROM r WHERE targets.id = r.id"""  # noqa: S608 - our own names
 
 _HELD_BEYOND: Final = """
 SELECT t.id FROM targets t WHERE t.paced_until > ? OR (t.held_until > ? AND t.held_reason = 'breaker_open')"""
-#: Not FOR UPDATE: an approval only checks that its target exists, and neither waits for the other.
+#: Not FOR UPDATE: an approval only checks that its target exists, so neither should wait for the other.
 _LOCK: Final = " FOR NO KEY UPDATE OF t"
 
 
 class AddressedState(NamedTuple):
-    """A target's throttle state with the URL, the sealed secret and the settings that its next attempt uses."""
+    """A target's throttle state, with the URL, the sealed secret and the settings for its next attempt."""
 
     state: ThrottleState
     base_url: str
@@ -115,15 +116,15 @@ def due_of(target_ids: Sequence[str], now: datetime) -> list[ThrottleState]:
 
 
 def next_ready(now: datetime) -> datetime | None:
-    """Return when, after `now`, the next export comes due or its target's hold ends; None where nothing waits."""
+    """Return when, after `now`, the next export becomes due or its target's hold ends; None if no export waits."""
     [(at,)] = rows(_NEXT, ("", to_ms(now)))
     return None if at is None else from_ms(int(at))
 
 
 def read(target_ids: Collection[str], *, locked: bool = False, waits: bool = True) -> dict[str, ThrottleState]:
-    """Return the throttle states of these targets; `locked` keeps others from changing them until the transaction ends.
+    """Return the throttle states of these targets; `locked` prevents changes of them until the transaction ends.
 
-    Unless it `waits`, rows that another transaction has locked are left out.
+    Without `waits`, rows that another transaction has locked are left out.
     """
     return {target_id: each.state for target_id, each in read_addressed(target_ids, locked=locked, waits=waits).items()}
 
@@ -138,21 +139,21 @@ def read_addressed(target_ids: Collection[str], *, locked: bool = False, waits: 
 
 
 def lock(seen: Mapping[str, AddressedState]) -> dict[str, AddressedState]:
-    """Lock targets that this transaction has read as `seen`, and return their states as they are now.
+    """Lock targets that this transaction has read as `seen`, and return their present states.
 
-    SQLite's transaction is the only writer from its beginning: there the states are still those that were seen.
+    On SQLite, a transaction is the only writer from its beginning, so the states have not changed.
     """
     return dict(seen) if is_sqlite() else read_addressed(seen, locked=True)
 
 
 def write(states: Iterable[ThrottleState]) -> None:
-    """Write throttle states without their status; the caller holds the transaction and has read them locked."""
+    """Write throttle states without their status; the caller holds the transaction and has locked the rows with `read`."""
     values = [[field.db_value(getattr(state, name)) for name, field in _WRITTEN.items()] for state in states]
     execute_over(_WRITE, _WRITTEN_TYPES, values)
 
 
 def shorten_holds(now: datetime, longest_s: float) -> None:
-    """Let no rate limit and no breaker hold a target for longer than `longest_s` seconds, as after a clock was set back."""
+    """Shorten holds by rate limits and breakers to `longest_s` seconds; after a clock was set back, some are longer."""
     until = now + timedelta(seconds=longest_s)
     with transaction():
         held = [row[0] for row in rows(_HELD_BEYOND, (TargetRow.paced_until.db_value(until), to_ms(until)))]

@@ -1,8 +1,8 @@
-"""Validations of targets: requested, due a day after the last response of a target, or sooner after a failed one.
+"""Validations of targets: on request, a day after the last response of a target, or sooner after a failed validation.
 
-One worker at a time validates a target: it claims it by compare-and-swap, under a lease, and the holder of that lease writes
-the result. If a worker dies, the lease lapses and the target is due again. A request takes back what no worker claimed in
-time, and records its own finding. Targets that are turned off are validated only on request.
+One worker at a time validates a target: it claims the target by compare-and-swap, and only the holder of this lease writes
+the result. If the worker dies, the lease expires and the target is due again. If no worker claims a requested validation in
+time, the request cancels it and records its own result. Targets that are turned off are validated only on request.
 """
 
 from collections.abc import Collection
@@ -24,7 +24,7 @@ from storage.db.models import TargetRow
 from storage.targets import targets
 from storage.targets.delivery_options import options_of
 
-#: When a requested validation is due: at once by any worker's clock, and before those that are due by themselves.
+#: The due time of a requested validation: due at once by any worker's clock, and before those that nobody requested.
 _AT_ONCE: Final = 0
 
 _jobs: Final = LeasedJobs(TargetRow, "validation_lease", "validation_due_at")
@@ -44,23 +44,23 @@ class ValidationJob:
 
 @dataclass(frozen=True, slots=True)
 class RequestedValidation:
-    """A requested validation, as its request sees it."""
+    """The state of a requested validation."""
 
     has_begun: bool
     is_over: bool
 
 
 def request(target_id: str, account_id: int | None, now: datetime, actor: str) -> datetime:
-    """Let a worker validate one of the account's targets; return since when that is requested, perhaps by another request.
+    """Make a validation of one of the account's targets due; return when it was requested, perhaps by an earlier request.
 
     Raises TargetNotFound.
     """
     with transaction():
         targets.get(target_id, None, account_id)
-        # A request while another one waits, or while a worker validates, gets the same result.
+        # While another request waits or a worker validates, a new request gets the same result.
         first = fn.COALESCE(TargetRow.validation_asked_at, to_ms(now))
         due_at = Case(None, [(TargetRow.validation_lease.is_null(), _AT_ONCE)], TargetRow.validation_due_at)
-        # A removal may have won since the read.
+        # A removal of the target may have won since the read.
         if not compare_and_swap(
             TargetRow, target_id, targets.IS_PRESENT, validation_asked_at=first, validation_due_at=due_at
         ):
@@ -71,30 +71,30 @@ def request(target_id: str, account_id: int | None, now: datetime, actor: str) -
 
 
 def draft(target_id: str) -> ValidationJob:
-    """Return a validation under no lease, whose result is not stored. Raises TargetNotFound."""
+    """Return a validation without a lease, whose result is not stored. Raises TargetNotFound."""
     return _job(targets.find_row(target_id), "")
 
 
 def get(target_id: str, requested_at: datetime, now: datetime) -> RequestedValidation:
-    """Return the state of the validation that is requested since `requested_at`."""
+    """Return the state of the validation that was requested at `requested_at`."""
     row = TargetRow.get_by_id(target_id)
     has_begun = row.validation_lease is not None and row.validation_due_at > now
     return RequestedValidation(has_begun, is_over=row.validation_asked_at != requested_at)
 
 
 def cancel_unstarted(target_id: str, requested_at: datetime, now: datetime, actor: str) -> bool:
-    """Take back a validation that no worker has begun; return whether that was in time.
+    """Cancel a validation that no worker has begun; return whether it was cancelled in time.
 
-    The request's own finding is recorded then: nothing against the target.
+    Then records the request's own result, which has found nothing against the target.
     """
     has_not_begun = TargetRow.validation_lease.is_null() | (TargetRow.validation_due_at <= now)
     return stop_waiting(target_id, requested_at, now, actor, has_not_begun)
 
 
 def stop_waiting(target_id: str, requested_at: datetime, now: datetime, actor: str, *expected: Any) -> bool:
-    """Take back a validation that may have begun, if `expected` holds; the worker's result still counts if it returns.
+    """Cancel a validation that may have begun, if `expected` is true; a result that the worker still returns is stored.
 
-    What is returned and recorded is as in `cancel_unstarted`.
+    Returns and records the same as `cancel_unstarted`.
     """
     with transaction():
         is_same = TargetRow.validation_asked_at == requested_at
@@ -112,29 +112,29 @@ def cancel(target_id: str, requested_at: datetime) -> bool:
 
 
 def claim_next(now: datetime, lease_s: float, excluded: Collection[int | None] = ()) -> ValidationJob | None:
-    """Claim the target whose validation is due longest, requested ones first; None where none is due.
+    """Claim the target whose validation has been due longest, requested ones first; None if none is due.
 
-    Targets of the accounts `excluded` are left alone. The claim lapses `lease_s` seconds after `now`. Targets that need no
-    validation by themselves are postponed.
+    Skips targets of the accounts `excluded`. The claim expires `lease_s` seconds after `now`. If nobody requested the
+    validation of a target and it is not needed yet, it is postponed.
     """
     due = TargetRow.select().where(TargetRow.validation_due_at <= now).order_by(TargetRow.validation_due_at)
     if excluded:
         due = due.where(TargetRow.account.not_in(list(excluded)))
     while (row := due.clone().first()) is not None:
-        spared_until = None if row.validation_asked_at is not None else _spared_until(row, now)
+        postponed_until = None if row.validation_asked_at is not None else _postponed_until(row, now)
         with transaction():
-            if spared_until is not None:
+            if postponed_until is not None:
                 unchanged = (TargetRow.validation_due_at == row.validation_due_at) & TargetRow.validation_asked_at.is_null()
-                compare_and_swap(TargetRow, row.id, unchanged, validation_lease=None, validation_due_at=spared_until)
+                compare_and_swap(TargetRow, row.id, unchanged, validation_lease=None, validation_due_at=postponed_until)
             # Another worker, a request or its withdrawal may have won.
             elif lease := _jobs.claim(row.id, row.validation_due_at, now, lease_s):
-                # Somebody may have edited it since it was read.
+                # The target may have been edited since the row was read.
                 return _job(TargetRow.get_by_id(row.id), lease)
     return None
 
 
 def finish(job: ValidationJob, validation: Validation, now: datetime, worker: str) -> bool:
-    """Store the result of a validation; False where its lease lapsed and another worker has claimed the target."""
+    """Store the result of a validation; return False if its lease expired and another worker has claimed the target."""
     with transaction():
         if not _jobs.finish(job.target_id, job.lease, due_at=now + VALID_FOR, validation_asked_at=None):
             return False
@@ -143,7 +143,7 @@ def finish(job: ValidationJob, validation: Validation, now: datetime, worker: st
 
 
 def postpone(job: ValidationJob, until: datetime) -> None:
-    """Give a claimed target back unvalidated, due again at `until`; a client that waits for it goes on waiting."""
+    """Give a claimed target back without a validation, due again at `until`; a client that waits for it keeps waiting."""
     with transaction():
         _jobs.finish(job.target_id, job.lease, due_at=until)
 
@@ -152,8 +152,8 @@ def _job(row: TargetRow, lease: str) -> ValidationJob:
     return ValidationJob(row.id, targets.account_of(row), row.base_url, lease, row.secret_sealed, options_of(row))
 
 
-def _spared_until(row: TargetRow, now: datetime) -> datetime | None:
-    """Return until when a target needs no validation by itself; None where it is to be validated now."""
+def _postponed_until(row: TargetRow, now: datetime) -> datetime | None:
+    """Return until when a target needs no validation that nobody requested; None if it must be validated now."""
     has_failed = row.validation_status == FAILED
     held_until: datetime | None = row.held_until
     if held_until is not None and held_until > now:

@@ -1,6 +1,6 @@
-"""Secrets of webhooks beside the signing secret: headers of a target, and the secret of Standard Webhooks.
+"""Secrets of webhooks besides the signing secret: headers of a target, and the secret of Standard Webhooks.
 
-Each is sealed; a page or a record shows its fingerprint. All headers of a target are one sealed JSON object.
+All are sealed; pages and records show only fingerprints. All headers of a target are one sealed JSON object.
 """
 
 import json
@@ -21,7 +21,7 @@ from storage.targets import targets
 
 
 def require_header(name: str, value: str) -> None:
-    """Raise ValidationFailed for a header that a target may not add, on `/name` or `/value`."""
+    """Raise ValidationFailed, on `/name` or `/value`, for a header that a target may not add."""
     for path, fault in (("/name", header_name_fault(name)), ("/value", header_value_fault(value))):
         if fault is not None:
             raise ValidationFailed(problem(path, fault))
@@ -30,7 +30,7 @@ def require_header(name: str, value: str) -> None:
 def set_header(
     target_id: str, name: str, value: str, vault: Vault, now: datetime, actor: str, account_id: int | None = None
 ) -> str:
-    """Add a header to the requests of a webhook, or replace it, and return the fingerprint of its value.
+    """Add a header to the requests of a webhook, or replace it; return the fingerprint of its value.
 
     Header names are compared without case. Raises TargetNotFound, ValidationFailed, Conflict for a tracker.
     """
@@ -46,7 +46,7 @@ def set_header(
 
 
 def remove_header(target_id: str, name: str, vault: Vault, now: datetime, actor: str, account_id: int | None = None) -> None:
-    """Remove a header. Raises TargetNotFound, ValidationFailed on `/name` where the target has none of this name."""
+    """Remove a header. Raises TargetNotFound, ValidationFailed on `/name` if the target has no header with this name."""
     with transaction():
         row = _locked_webhook(target_id, account_id)
         before = _headers(row, vault)
@@ -66,7 +66,7 @@ def set_standard_secret(
     actor: str,
     account_id: int | None = None,
 ) -> str:
-    """Give a webhook its Standard Webhooks secret and return the fingerprint; a target that waited for it becomes active.
+    """Store a webhook's Standard Webhooks secret and return its fingerprint; a target that lacked only this becomes active.
 
     Raises TargetNotFound, ValidationFailed, Conflict for a tracker.
     """
@@ -96,7 +96,7 @@ def remove_standard_secret(target_id: str, now: datetime, actor: str, account_id
 
 
 def header_fingerprints(vault: Vault, text: str) -> list[dict[str, str]]:
-    """Return the names of opened headers with the fingerprints of their values."""
+    """Return the names of the headers in a decrypted JSON `text`, with the fingerprints of their values."""
     return [{"name": name, "fingerprint": vault.fingerprint(value)} for name, value in json.loads(text).items()]
 
 
