@@ -1,6 +1,7 @@
-"""Every encrypted column, and the context that a value is bound to: `table|row|purpose`.
+"""Every encrypted column, and the context to which a value is bound: `table|row|purpose`.
 
-A column that is missing here would keep its old key when keys are rotated; a test compares this list with the tables.
+If a column were missing here, its values would keep their old key when keys are rotated. A test compares this list with the
+tables.
 """
 
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ class EncryptedColumn:
 
     field: "BlobField[Any]"
     purpose: str
-    #: Whether a value may have megabytes: such values are read one by one.
+    #: Whether a value may have megabytes. Such values are read one at a time.
     is_large: bool = False
 
     @property
@@ -61,7 +62,7 @@ ID_TOKEN: Final = EncryptedColumn(ConsoleSessionRow.id_token_sealed, "ID token")
 LINK_MAIL: Final = EncryptedColumn(SignInLinkRow.mail_sealed, "mail")
 CANARY: Final = EncryptedColumn(InstallationRow.key_canary, "canary")
 
-#: All but the canary, which shows whether the others open and is encrypted anew after them.
+#: All but the canary, which shows whether the keys open the other columns, and is encrypted again after them.
 ENCRYPTED_COLUMNS: Final = (
     TARGET_SECRET,
     TARGET_HEADERS,

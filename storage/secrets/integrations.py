@@ -1,4 +1,4 @@
-"""Shared secrets of the inbound integrations, and what the console shows of each inbound source.
+"""Shared secrets of the inbound integrations, and the data that the console shows of each inbound source.
 
 A secret that an operator set in the database replaces the environment's value.
 """
@@ -35,7 +35,7 @@ from storage.secrets.encrypted_columns import SHARED_SECRET
 from storage.secrets.shared_secrets_sql import find_sealed
 from storage.secrets.vault import Vault
 
-#: Live tokens are counted up to this many.
+#: The most valid tokens that are counted.
 MAX_TOKENS: Final = 1000
 
 
@@ -75,8 +75,8 @@ class SampleIds:
 
 
 def last_accepted() -> Mapping[InboundSource, datetime | None]:
-    """Return when each source's newest stored submission came; None where nothing is stored."""
-    # Each reads the end of an index.
+    """Return when each source's newest stored submission arrived; None if nothing is stored."""
+    # Each query reads the end of an index.
     newest = {
         InboundSource.SCANNER: PageResultRow.select(fn.MAX(PageResultRow.received_at)),
         InboundSource.EMAIL: _newest(InboundEmailRow),
@@ -90,8 +90,8 @@ def last_accepted() -> Mapping[InboundSource, datetime | None]:
 
 
 def live_platform_tokens(now: datetime) -> Mapping[str, int]:
-    """Return how many platform tokens with each ability are live at `now`, counting MAX_TOKENS tokens at most."""
-    # No index holds revoked tokens, and expired ones are removed with time.
+    """Return how many platform tokens with each ability are valid at `now`, counting MAX_TOKENS tokens at most."""
+    # Revoked tokens are not in the index, and expired ones are deleted after a time.
     live = TokenRow.select(TokenRow.abilities).where(TokenRow.kind == TokenKind.PLATFORM.value, is_live(now))
     return Counter(ability for token in live.limit(MAX_TOKENS) for ability in token.abilities)
 
@@ -107,7 +107,7 @@ def sample_ids(user_id: int, account_id: int) -> SampleIds:
 
 
 class SharedSecrets:
-    """Reads the secret in force: the database's if one is set, else the environment's."""
+    """Reads the secret that is valid now: the database's if one is set, else the environment's."""
 
     def __init__(self, settings: Settings, vault: Vault) -> None:
         self._vault = vault
@@ -118,7 +118,7 @@ class SharedSecrets:
         }
 
     def current(self, integration: Integration) -> str | None:
-        """Return the secret in force; read at every request, so that a new one takes effect in every process at once."""
+        """Return the valid secret. Read for every request, so that a new secret is valid in every process at once."""
         sealed = find_sealed(integration.value)
         if sealed is not None:
             return self._vault.open(sealed, SHARED_SECRET.context(integration.value))
@@ -153,13 +153,13 @@ class SharedSecrets:
 
 
 def _newest(model: type[Model]) -> Any:
-    """Return the query for the moment of the newest row; ids sort by time."""
+    """Return the query for the creation time of the newest row; ids sort by time."""
     columns: Any = model
     return model.select(columns.created_at).order_by(columns.id.desc()).limit(1)
 
 
 def _newest_diagnostic(platform: str) -> Any:
-    # A range, not an equality: for an equality PostgreSQL may read the ids of all platforms from the newest on. In the order
-    # of platform and id only the index of both gives the newest without a sort.
+    # A range instead of an equality. With an equality, PostgreSQL may read the ids of all platforms, newest first. Ordered
+    # by platform and id, only the index of both columns finds the newest row without a sort.
     of_platform = DiagnosticRow.select(DiagnosticRow.created_at).where(DiagnosticRow.platform.between(platform, platform))
     return of_platform.order_by(DiagnosticRow.platform.desc(), DiagnosticRow.id.desc()).limit(1)

@@ -1,7 +1,7 @@
 """Checks that the encryption keys belong to this installation, by a canary: a known text, encrypted with its first key.
 
-With foreign keys a process would fail at every secret and encrypt new ones with a key that no other process has, so it does
-not start.
+With the keys of another installation, a process would fail to decrypt every secret, and would encrypt new ones with a key
+that no other process has. So it does not start.
 """
 
 from contextlib import suppress
@@ -24,9 +24,9 @@ _WRONG: Final = (
 
 
 def check_keys(vault: Vault, now: datetime) -> None:
-    """Check that the keys are this installation's. Raises WrongEncryptionKey, NoEncryptionKey.
+    """Check that the keys belong to this installation. Raises WrongEncryptionKey, NoEncryptionKey.
 
-    The first check of a new installation stores the canary with its keys: it comes before the first encrypted value.
+    The first check of a new installation stores the canary with its keys, before any other encrypted value.
     """
     if not opens(canary() or _add_canary(vault, now), vault):
         raise WrongEncryptionKey(_WRONG)
@@ -39,7 +39,7 @@ def canary() -> bytes | None:
 
 
 def opens(canary: bytes, vault: Vault) -> bool:
-    """Return whether the keys open a canary, of this database or from a backup. Raises NoEncryptionKey without any key."""
+    """Return whether the keys open a canary of this database or of a backup. Raises NoEncryptionKey if there is no key."""
     with suppress(WrongEncryptionKey):
         return vault.open(canary, _CONTEXT) == _TEXT
     return False
@@ -51,7 +51,7 @@ def is_current(canary: bytes, vault: Vault) -> bool:
 
 
 def renew_canary(vault: Vault) -> None:
-    """Encrypt the canary with the first key; from then on older keys alone are refused, so this is the last step."""
+    """Encrypt the canary with the first key. This is the last step, because older keys alone are refused afterwards."""
     found = canary()
     if found is None or is_current(found, vault) or not opens(found, vault):
         return
@@ -62,7 +62,7 @@ def renew_canary(vault: Vault) -> None:
 
 
 def _add_canary(vault: Vault, now: datetime) -> bytes:
-    """Add the canary, unless another process has done so: then its keys are the installation's."""
+    """Add the canary. If another process has already added it, that process's keys are the installation's."""
     with transaction():
         added = InstallationRow.insert(id=1, key_canary=vault.seal(_TEXT, _CONTEXT), created_at=now)
         added.on_conflict_ignore().execute()

@@ -1,7 +1,7 @@
 """Encryption at rest, fingerprints of secrets and pseudonyms of persons.
 
-AES-256-GCM with a context (`table|row|purpose`) as associated data: an encrypted secret that is copied to another row does
-not open. The first key encrypts, every key decrypts.
+AES-256-GCM with a context (`table|row|purpose`) as associated data: a value that is copied to another row cannot be
+decrypted. The first key encrypts; every key decrypts.
 """
 
 import hashlib
@@ -18,13 +18,13 @@ from schemas.base.errors import NoEncryptionKey, WrongEncryptionKey
 
 #: The first byte of every encrypted secret, so that a later format can be recognized.
 _FORMAT: Final = b"\x01"
-#: The nonce length that GCM is made for; random nonces are safe for far more secrets than one key will encrypt.
+#: The nonce length that GCM is designed for. Random nonces are safe for far more secrets than one key will encrypt.
 _NONCE_BYTES: Final = 12
 #: 48 bits: enough that no two secrets of an installation collide by chance, too few to reveal anything.
 _FINGERPRINT_DIGITS: Final = 12
-#: 64 bits: enough to tell installations apart.
+#: 64 bits: enough to distinguish installations.
 _INSTALLATION_DIGITS: Final = 16
-#: 128 bits: no two persons share a pseudonym, however many a shop has.
+#: 128 bits: no two persons have the same pseudonym, even in the largest shop.
 _PSEUDONYM_DIGITS: Final = 32
 
 
@@ -51,11 +51,11 @@ class Vault:
         return opened
 
     def is_current(self, sealed: bytes, context: str) -> bool:
-        """Return whether the first key opens it, so that it needs no older one."""
+        """Return whether the first key opens a value, so that it needs no older key."""
         return _first_opened(self._ciphers[:1], sealed, context) is not None
 
     def fingerprint(self, secret: str) -> str:
-        """Return `fp:` and 12 hex digits; keyed, so that guesses cannot be tried against it without the key."""
+        """Return `fp:` and 12 hex digits. It is keyed, so that nobody can test guesses against it without the key."""
         if self._fingerprint_key is None:
             raise NoEncryptionKey
         return "fp:" + hmac.new(self._fingerprint_key, secret.encode(), hashlib.sha256).hexdigest()[:_FINGERPRINT_DIGITS]
@@ -68,15 +68,16 @@ class Vault:
 
 
 def key_fingerprint(key: bytes) -> str:
-    """Return the fingerprint of an encryption key; the same at any position among the keys."""
+    """Return the fingerprint of an encryption key, which does not depend on its position among the keys."""
     return Vault([key]).fingerprint("encryption key")
 
 
 def installation_ids(keys: Sequence[bytes], database_url: str) -> list[str]:
-    """Return the identifier of an installation by each of its keys; a service publishes that of its first key.
+    """Return the identifiers of an installation, one for each of its keys; a service publishes the one of its first key.
 
-    Keyed, so that it reveals nothing. The path of a SQLite file tells a copy of an installation from the original; hosts may
-    write the URL of one PostgreSQL database differently.
+    An identifier is keyed, so that it reveals nothing. It includes the path of a SQLite file, which distinguishes a copy of
+    an installation from the original. It leaves out the URL of PostgreSQL, because hosts may write the URL of one database
+    differently.
     """
     place = database_url if database_url.startswith("sqlite") else "postgresql"
     label = f"riskrelay installation|{place}".encode()
@@ -84,7 +85,7 @@ def installation_ids(keys: Sequence[bytes], database_url: str) -> list[str]:
 
 
 def _first_opened(ciphers: Sequence[AESGCM], sealed: bytes, context: str) -> str | None:
-    """Return the text that the first fitting key opens; None if no key fits or `sealed` is not of our format."""
+    """Return the text from the first key that opens `sealed`; None if no key does or `sealed` does not have our format."""
     if sealed[:1] != _FORMAT or len(sealed) <= 1 + _NONCE_BYTES:
         return None
     nonce, encrypted = sealed[1 : 1 + _NONCE_BYTES], sealed[1 + _NONCE_BYTES :]
