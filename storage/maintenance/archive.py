@@ -1,10 +1,10 @@
-"""The archive: rows that retention removes, written first as JSON Lines to a folder that only its owner can read.
+"""The archive: rows that retention removes, first written as JSON Lines to a folder that only its owner can read.
 
-One file per table and run, one row per line by its columns: instants in RFC 3339, JSON as JSON. Encrypted columns are left
-out. `settle` returns when everything written is on the disk; only then are rows removed. A process that is killed in between
-leaves rows that the next archive holds again, and perhaps half a line at the end of a file.
+There is one file for each table and run, and one line for each row, by its columns: timestamps in RFC 3339, JSON as JSON.
+Encrypted columns are left out. Rows are removed only after `settle` has synced everything to the disk. If the process is
+killed in between, the next archive contains these rows again, and the last line of a file may be incomplete.
 
-Refuses a folder that others may read.
+Refuses a folder that other users may read.
 """
 
 import json
@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Final, Self
 from runtime.files import sync
 from schemas.base.timestamps import format_rfc3339
 
-#: Encrypted values are useless without their keys, and those are rotated.
+#: Encrypted values are useless without their keys, which are rotated.
 _SEALED: Final = "_sealed"
 _FOLDER_MODE: Final = 0o700
 _FILE_MODE: Final = 0o600
@@ -30,7 +30,7 @@ class UnsafeFolder(Exception):
 
 
 class Archive:
-    """The files of one run; each is opened when its first row is written."""
+    """The files of one run. Each file is opened when its first row is written."""
 
     def __init__(self, folder: Path, now: datetime) -> None:
         """Create the folder if it does not exist. Raises UnsafeFolder, OSError."""
@@ -40,23 +40,23 @@ class Archive:
         self._folder = folder
         self._run = now.astimezone(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
         self._files: dict[str, BinaryIO] = {}
-        self._unsettled: set[str] = set()
+        self._unsynced: set[str] = set()
 
     def write(self, model: Any, found: Iterable[Sequence[Any]]) -> None:
-        """Write rows of a table, each the values of its `archived_fields`. Raises OSError."""
+        """Write rows of a table, each as the values of its `archived_fields`. Raises OSError."""
         names = [field.column_name for field in archived_fields(model)]
         lines = [f"{_one_line(dict(zip(names, map(_readable, row), strict=True)))}\n".encode() for row in found]
         if lines:
             table = str(model._meta.table_name)
             self._file(table).write(b"".join(lines))
-            self._unsettled.add(table)
+            self._unsynced.add(table)
 
     def settle(self) -> None:
-        """Return when everything that was written is on the disk. Raises OSError."""
-        for table in sorted(self._unsettled):
+        """Sync everything that was written to the disk. Raises OSError."""
+        for table in sorted(self._unsynced):
             self._files[table].flush()
             os.fsync(self._files[table].fileno())
-        self._unsettled.clear()
+        self._unsynced.clear()
 
     def __enter__(self) -> Self:
         return self
@@ -70,13 +70,13 @@ class Archive:
             path = self._folder / f"{self._run}-{table}.jsonl"
             made = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, _FILE_MODE)
             self._files[table] = os.fdopen(made, "wb")
-            # The folder too: without its name on the disk the file is lost.
+            # The folder too: without its name on the disk, the file would be lost.
             sync(self._folder)
         return self._files[table]
 
 
 def archived_fields(model: Any) -> list[Any]:
-    """Return the columns of a table that an archive holds."""
+    """Return the columns of a table that an archive contains."""
     return [field for name, field in model._meta.columns.items() if not name.endswith(_SEALED)]
 
 

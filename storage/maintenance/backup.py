@@ -1,9 +1,10 @@
 """Backups: takes, checks and reads backup files.
 
-A backup of SQLite is a database file; one of PostgreSQL is a dump in its custom format. Each is restored to its own kind
-only. Neither the settings nor the keys are in it: without ENCRYPTION_KEYS its encrypted values cannot be read.
+A backup of SQLite is a database file; a backup of PostgreSQL is a dump in its custom format. Each can be restored only to
+the same kind of database. It contains neither the settings nor the keys: without ENCRYPTION_KEYS, its encrypted values
+cannot be read.
 
-Refused: a file that is not a backup of RiskRelay, a damaged one, one of a newer version, and one that was encrypted with
+Refuses a file that is not a backup of RiskRelay, a damaged one, one of a newer version, and one that was encrypted with
 other keys. All checks run before anything is changed.
 """
 
@@ -29,7 +30,7 @@ from storage.maintenance.sqlite_copies import DamagedCopy, Progress
 from storage.secrets.key_check import opens
 from storage.secrets.vault import Vault
 
-#: The names of the backups in a folder: sorted by name they are sorted by time.
+#: The names of the backups in a folder; their order by name is their order by time.
 _NAME: Final = "riskrelay-%Y%m%dT%H%M%SZ"
 SUFFIX: Final = ".backup"
 PATTERN: Final = f"riskrelay-[0-9]*Z{SUFFIX}"
@@ -41,7 +42,7 @@ _DUMP_MAGIC: Final = b"PGDMP"
 
 
 class Kind(StrEnum):
-    """The database that a backup is of."""
+    """The kind of database in a backup."""
 
     SQLITE = "sqlite"
     POSTGRESQL = "postgresql"
@@ -53,7 +54,7 @@ class BackupRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """A backup file that can be restored here: its schema version, and how many targets a restore pauses."""
+    """A backup file that can be restored here: its schema version, and how many targets a restore will pause."""
 
     schema: str
     paused_targets: int
@@ -65,7 +66,7 @@ def name_at(now: datetime) -> str:
 
 
 def take(url: str, part: Path, progress: Progress) -> None:
-    """Write a backup of the open database, which `url` names, into the empty file `part`, check it and sync it.
+    """Write a backup of the open database at `url` into the empty file `part`, check it and sync it.
 
     Raises BackupRefused.
     """
@@ -82,19 +83,19 @@ def take(url: str, part: Path, progress: Progress) -> None:
 
 
 def record(taken_at: datetime) -> None:
-    """Store when the last backup was made, for the alert about old ones."""
+    """Store the time of the last backup, for the alert about old backups."""
     with transaction():
         InstallationRow.update(backup_at=taken_at).execute()
 
 
 def last_recorded() -> tuple[datetime | None, datetime | None]:
-    """Return when `record` was last called, and when the installation was first started; None before that."""
+    """Return when `record` was last called and when the installation was first started; None if it has not been."""
     found = tuples(InstallationRow.select(InstallationRow.backup_at, InstallationRow.created_at))
     return found[0] if found else (None, None)
 
 
 def examine(file: Path, vault: Vault) -> Backup:
-    """Read a backup from end to end; the database that it may replace is open.
+    """Read a backup from end to end. The database that it may replace is open.
 
     Raises BackupRefused, NoEncryptionKey, OSError.
     """
@@ -120,7 +121,7 @@ def erasures_in(file: Path) -> Iterator[ErasedRow]:
 
 
 def read(file: Path, table: str, *columns: str) -> Iterator[dict[str, Any]]:
-    """Read columns of a table of a backup; a missing table has no rows."""
+    """Read columns of a table in a backup; a missing table has no rows."""
     if _kind_of(file) is Kind.POSTGRESQL:
         return postgres_dumps.rows_of(file, table)
     return sqlite_copies.rows_of(file, table, columns)
@@ -145,7 +146,7 @@ def _kind_of(file: Path) -> Kind:
 def _require_whole(file: Path) -> None:
     log = Path(f"{file}{sqlite_copies.LOGS[0]}")
     if log.exists() and log.stat().st_size:
-        # Part of its data may be in the log alone.
+        # The log may contain data that the file does not have yet.
         raise BackupRefused(f"{file} is a database in use, not a backup; take one with: bin/riskrelay backup FILE")
     try:
         if is_sqlite():
@@ -171,7 +172,7 @@ def _require_own_keys(file: Path, canaries: list[Any], vault: Vault) -> None:
     if not canaries:
         raise BackupRefused(f"{file} contains no key check: use a file that `bin/riskrelay backup` wrote.")
     [stored] = canaries
-    # A dump has bytes as text.
+    # A dump contains bytes as text.
     canary = bytes.fromhex(stored.removeprefix("\\x")) if isinstance(stored, str) else bytes(stored)
     if not opens(canary, vault):
         raise BackupRefused(

@@ -1,9 +1,9 @@
 """Key rotation: encrypts every stored value with the first key, and renews its fingerprint or pseudonym.
 
-It reads slices and writes each in one transaction, so it may be killed at any point and run again: what the first key opens
-is left alone. A value that was replaced or erased since it was read keeps that change. A value that no key opens is reported
-by table, row and column and does not stop the rest. The canary comes last: until everything else is done, a process that has
-the first key alone does not start.
+It reads values in slices and writes each slice in one transaction, so it may be killed at any point and run again: a value
+that the first key opens is not changed. A value that was replaced or erased after it was read keeps that change. A value
+that no key opens is reported by table, row and column, and the rotation continues. The canary comes last: until everything
+else is done, a process that has only the first key does not start.
 """
 
 import json
@@ -36,7 +36,7 @@ from storage.secrets.encrypted_columns import (
 from storage.secrets.vault import Vault
 from storage.targets.webhook_secrets import header_fingerprints
 
-#: Rows of one slice: written in a few milliseconds, so that deliveries and requests hardly wait.
+#: How many rows a slice has. It is written in a few milliseconds, so that deliveries and requests hardly wait.
 SLICE: Final = 100
 
 
@@ -51,7 +51,7 @@ class UnreadableValue:
 
 @dataclass(frozen=True, slots=True)
 class RotationProgress:
-    """The result of one slice: how many values were read, how many encrypted anew, and which no key opens."""
+    """The result of one slice: how many values were read, how many were encrypted again, and which ones no key opens."""
 
     read: int
     rotated: int
@@ -60,9 +60,9 @@ class RotationProgress:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """How many values open with the first key, how many with an older one, and which with none.
+    """How many values the first key opens, how many an older key opens, and which ones no key opens.
 
-    `outdated` counts what a rotation would change: values that need an older key, and those named by an older key's hash.
+    `outdated` counts the values that a rotation would change: they need an older key, or their keyed hash is an older key's.
     """
 
     current: int
@@ -72,8 +72,8 @@ class Survey:
 
 
 @dataclass(frozen=True, slots=True)
-class _Name:
-    """The column that holds a keyed hash of an encrypted value; `shop` is hashed with it."""
+class _KeyedHash:
+    """The column of the keyed hash of an encrypted value; `shop` is hashed too."""
 
     column: "Field[Any]"
     of: Callable[[Vault, str, str], str | None]
@@ -87,15 +87,15 @@ class _Value:
     row_id: str
     sealed: bytes
     text: str | None
-    #: The first key opens it.
+    #: Whether the first key opens it.
     is_current: bool
-    #: What the name column holds, and what it holds after a rotation.
-    name: str | None
-    new_name: str | None
+    #: The stored keyed hash, and the hash with the first key.
+    keyed_hash: str | None
+    new_hash: str | None
 
     @property
     def is_outdated(self) -> bool:
-        return self.text is not None and (not self.is_current or self.name != self.new_name)
+        return self.text is not None and (not self.is_current or self.keyed_hash != self.new_hash)
 
 
 def _fingerprint(vault: Vault, secret: str, _shop: str) -> str | None:
@@ -116,19 +116,19 @@ def _of_report(vault: Vault, report: str, shop: str) -> str | None:
 
 _PSEUDONYM: Final = ComplianceRequestRow.subject_pseudonym
 _SHOP: Final = ComplianceRequestRow.shop_domain
-#: The other columns have none; the fingerprint of a client certificate depends on no key.
-_NAMES: Final = {
-    TARGET_SECRET: _Name(TargetRow.secret_fingerprint, _fingerprint),
-    TARGET_HEADERS: _Name(TargetRow.header_fingerprints, _fingerprints_of_headers),
-    STANDARD_SECRET: _Name(TargetRow.standard_secret_fingerprint, _fingerprint),
-    SHARED_SECRET: _Name(IntegrationSecretRow.secret_fingerprint, _fingerprint),
-    SUBJECT: _Name(_PSEUDONYM, _of_subject, _SHOP),
-    REPORT: _Name(_PSEUDONYM, _of_report, _SHOP),
+#: The other columns have no keyed hash: the fingerprint of a client certificate depends on no key.
+_KEYED_HASHES: Final = {
+    TARGET_SECRET: _KeyedHash(TargetRow.secret_fingerprint, _fingerprint),
+    TARGET_HEADERS: _KeyedHash(TargetRow.header_fingerprints, _fingerprints_of_headers),
+    STANDARD_SECRET: _KeyedHash(TargetRow.standard_secret_fingerprint, _fingerprint),
+    SHARED_SECRET: _KeyedHash(IntegrationSecretRow.secret_fingerprint, _fingerprint),
+    SUBJECT: _KeyedHash(_PSEUDONYM, _of_subject, _SHOP),
+    REPORT: _KeyedHash(_PSEUDONYM, _of_report, _SHOP),
 }
 
 
 def count() -> int:
-    """Return how many values are encrypted, apart from the canary."""
+    """Return how many encrypted values there are, without the canary."""
     counts = [
         column.field.model.select(fn.COUNT(column.key)).where(column.field.is_null(False)) for column in ENCRYPTED_COLUMNS
     ]
@@ -136,7 +136,7 @@ def count() -> int:
 
 
 def survey(vault: Vault) -> Survey:
-    """Open every value and count which keys open it; changes nothing."""
+    """Decrypt every value and count which keys open it; change nothing."""
     current = older = outdated = 0
     unreadable: list[UnreadableValue] = []
     for column, values in _slices(vault):
@@ -149,7 +149,7 @@ def survey(vault: Vault) -> Survey:
 
 
 def rotate(vault: Vault, limit: int) -> Iterator[RotationProgress]:
-    """Encrypt up to `limit` values anew with the first key; yields after each slice has been committed."""
+    """Encrypt up to `limit` values again with the first key; yield after each slice has been committed."""
     left = limit
     for column, values in _slices(vault):
         outdated = [value for value in values if value.is_outdated][:left]
@@ -159,17 +159,17 @@ def rotate(vault: Vault, limit: int) -> Iterator[RotationProgress]:
 
 
 def needs_older_keys(vault: Vault) -> bool:
-    """Return whether the first key alone would be refused: the canary is renewed after everything else."""
+    """Return whether a process with only the first key would not start: the canary is renewed after everything else."""
     found = key_check.canary()
     return found is not None and not key_check.is_current(found, vault)
 
 
 def _slices(vault: Vault) -> Iterator[tuple[EncryptedColumn, list[_Value]]]:
-    """Read every encrypted value in the order of its row's id; the next slice is read when it is asked for."""
+    """Read every encrypted value in the order of its row's id; each slice is read when the caller requests it."""
     for column in ENCRYPTED_COLUMNS:
-        name, key, sealed, after = _NAMES.get(column), column.key, column.field, ""
-        known = SQL("NULL") if name is None else name.column
-        shop = SQL("''") if name is None or name.shop is None else name.shop
+        hashed, key, sealed, after = _KEYED_HASHES.get(column), column.key, column.field, ""
+        known = SQL("NULL") if hashed is None else hashed.column
+        shop = SQL("''") if hashed is None or hashed.shop is None else hashed.shop
         query = sealed.model.select(key, sealed, known, shop).where(sealed.is_null(False))
         while found := tuples(query.where(key > after).order_by(key).limit(1 if column.is_large else SLICE)):
             after = found[-1][0]
@@ -177,15 +177,15 @@ def _slices(vault: Vault) -> Iterator[tuple[EncryptedColumn, list[_Value]]]:
 
 
 def _read(vault: Vault, column: EncryptedColumn, row_id: str, sealed: bytes, known: Any, shop: str) -> _Value:
-    # A name is compared and written as it is stored.
-    name: str | None = JsonField.text(known) if isinstance(known, list) else known
+    # A keyed hash is compared and written in its stored form.
+    keyed_hash: str | None = JsonField.text(known) if isinstance(known, list) else known
     context = column.context(row_id)
     try:
         text = vault.open(sealed, context)
     except WrongEncryptionKey:
-        return _Value(row_id, sealed, None, is_current=False, name=name, new_name=None)
-    new_name = _NAMES[column].of(vault, text, shop) if column in _NAMES else name
-    return _Value(row_id, sealed, text, vault.is_current(sealed, context), name, new_name)
+        return _Value(row_id, sealed, None, is_current=False, keyed_hash=keyed_hash, new_hash=None)
+    new_hash = _KEYED_HASHES[column].of(vault, text, shop) if column in _KEYED_HASHES else keyed_hash
+    return _Value(row_id, sealed, text, vault.is_current(sealed, context), keyed_hash, new_hash)
 
 
 def _unreadable(column: EncryptedColumn, values: Sequence[_Value]) -> list[UnreadableValue]:
@@ -193,19 +193,19 @@ def _unreadable(column: EncryptedColumn, values: Sequence[_Value]) -> list[Unrea
 
 
 def _replace(column: EncryptedColumn, values: Sequence[_Value], vault: Vault) -> int:
-    """Encrypt values anew unless they have changed since they were read; return their number."""
+    """Encrypt values again unless they have changed since they were read; return how many were."""
     key, sealed = column.key, column.field
     new = [
-        (value.row_id, vault.seal(value.text or "", column.context(value.row_id)), value.new_name, value.sealed)
+        (value.row_id, vault.seal(value.text or "", column.context(value.row_id)), value.new_hash, value.sealed)
         for value in values
     ]
     r = CTE("r", ValuesList(new), columns=("row_id", "sealed", "name", "was"))
-    changes = {sealed: r.c.sealed} | ({_NAMES[column].column: r.c.name} if column in _NAMES else {})
+    changes = {sealed: r.c.sealed} | ({_KEYED_HASHES[column].column: r.c.name} if column in _KEYED_HASHES else {})
     with transaction():
-        # In the order in which others lock these rows, so that no two wait for each other.
+        # In the same order as other transactions that lock these rows, so that they do not deadlock.
         ids = [value.row_id for value in values]
         tuples(for_update(sealed.model.select(key).where(key.in_(ids)).order_by(key), "FOR NO KEY UPDATE"))
-        # `secret set` or an erasure may have won; what they wrote stays.
+        # `secret set` or an erasure may have won; its value stays.
         replaced = (
             sealed.model.update(changes).with_cte(r).from_(r).where(key == r.c.row_id, sealed == r.c.was).returning(key)
         )

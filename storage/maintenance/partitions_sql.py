@@ -1,8 +1,8 @@
 """Partitions by month of attempts and audit entries on PostgreSQL: creates those of the next months, drops empty ones.
 
-A row that fits no month goes to the default partition, where it is found like any other: no write waits for this module or
-fails without it. SQLite has no partitions. The statements lock both tables for milliseconds, and give up where the lock does
-not come within a tenth of a second; the next run tries again.
+A row that fits no month is stored in the default partition, where queries find it too: no write waits for this module or
+fails without it. SQLite has no partitions. The statements lock both tables for milliseconds. If they do not get the lock
+within a tenth of a second, they fail, and the next run tries again.
 """
 
 import logging
@@ -19,18 +19,19 @@ from schemas.base.timestamps import to_ms
 from storage.db import identifiers
 from storage.db.engine import execute, is_sqlite, rows, transaction
 
-#: Months that are created before they begin: workers may be stopped for so long.
+#: How many months ahead partitions are created: workers may be stopped for as long.
 MONTHS_AHEAD: Final = 3
-#: Deliveries wait meanwhile. The second: a partition that was just emptied is read through until PostgreSQL has vacuumed it.
+#: Deliveries wait meanwhile. A second for the statement, because a query reads all pages of a partition that was just
+#: emptied, until PostgreSQL has vacuumed it.
 _LIMITS: Final = ("SET LOCAL lock_timeout = '100ms'", "SET LOCAL statement_timeout = '1s'")
 
 _PARTITIONS: Final = """
 SELECT c.relname, pg_get_expr(c.relpartbound, c.oid)
 FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = to_regclass(?) ORDER BY 1"""
-# What a tick locks, in its order: PostgreSQL would end one of two transactions that wait for each other.
+# The tables that a tick locks, in the same order: otherwise both could deadlock.
 _LOCKS: Final = ("LOCK TABLE exports IN SHARE ROW EXCLUSIVE MODE", "LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
 _CREATE: Final = "CREATE TABLE {name} PARTITION OF {table} (PRIMARY KEY (id)) FOR VALUES FROM ('{first}') TO ('{end}')"
-#: As PostgreSQL writes the bounds of a partition; those of the default partition are `DEFAULT`.
+#: PostgreSQL's text of the bounds of a partition; the default partition has `DEFAULT` instead.
 _RANGE: Final = re.compile(r"\('?(.*?)'?\) TO \('?(.*?)'?\)")
 #: The lower bound of the first partition.
 _NO_BOUND: Final = "MINVALUE"
@@ -48,13 +49,13 @@ def _first_ms(moment: datetime) -> str:
     return str(to_ms(moment))
 
 
-#: The tables by months, each with the text of a bound; texts of one table sort by time.
+#: The tables with a partition for each month, and the function for the text of a bound. The texts of one table sort by time.
 BY_MONTH: Final[dict[str, Callable[[datetime], str]]] = {"attempts": _first_export, "audit_entries": _first_ms}
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A partition of a table: the first value of its range and the first behind it; the default partition has no range."""
+    """A partition of a table: the first value of its range and the first after it; the default partition has no range."""
 
     name: str
     first: str = ""
@@ -62,9 +63,10 @@ class Partition:
 
 
 def maintain(now: datetime, over: datetime) -> None:
-    """Create the partitions of the months after `now`, and drop partitions of attempts that are empty and end before `over`.
+    """Create the partitions of the months after `now`; drop partitions of attempts that are empty and end before `over`.
 
-    The caller holds a connection and Lock.PRUNE. A statement that the database refuses is logged and left for the next run.
+    The caller holds a connection and Lock.PRUNE. If the database refuses a statement, it is logged, and the next run tries
+    again.
     """
     if is_sqlite():
         return
@@ -90,14 +92,14 @@ def _partition(name: str, bounds: str) -> Partition:
 
 
 def _months_after(now: datetime) -> Iterator[tuple[datetime, datetime]]:
-    """Yield the beginnings of the present month and of those ahead, each with that of the next."""
+    """Yield the start of the present month and of the months ahead, each with the start of the following month."""
     months = [now.year * 12 + now.month - 1 + ahead for ahead in range(MONTHS_AHEAD + 2)]
     firsts = [datetime(month // 12, month % 12 + 1, 1, tzinfo=UTC) for month in months]
     yield from pairwise(firsts)
 
 
 def _run(table: str, statement: str, empty: str | None = None) -> None:
-    """Run a statement under locks; one that drops a partition only if that is still `empty`."""
+    """Run a statement under locks. If it drops a partition, run it only if the partition `empty` is still empty."""
     try:
         with transaction():
             for each in (*_LIMITS, *_LOCKS):

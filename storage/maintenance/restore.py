@@ -1,8 +1,8 @@
 """Restores the database from a backup: every target is paused, and erased data does not come back.
 
-There is no moment at which a worker could find a restored target active. SQLite: a copy beside the database is migrated and
-prepared, and replaces it when it is ready. PostgreSQL: the tables are replaced and the targets paused in one transaction;
-the steps after it may be cut off, and the next restore repeats them from the beginning.
+At no time can a worker find a restored target active. SQLite: a copy beside the database is migrated and prepared, and then
+replaces the database. PostgreSQL: one transaction replaces the tables and pauses the targets. The steps after it may be
+interrupted; the next restore repeats them from the beginning.
 """
 
 import glob
@@ -34,19 +34,19 @@ from storage.maintenance import postgres_dumps, sqlite_copies
 from storage.maintenance.restore_sql import pausing_statements
 from storage.maintenance.sqlite_copies import DamagedCopy
 
-#: The subject of an audit entry about the whole installation.
+#: The subject of audit entries about the whole installation.
 INSTALLATION: Final = "installation"
-#: The audit log's actions of a restore: the database is the backup's from here on, and the restore is complete.
+#: The actions of a restore in the audit log: from this entry on, the database is the backup's; and the restore is complete.
 _BEGUN: Final = "begin_restore"
 _DONE: Final = "restore"
-#: The message if the first entry is there without the second, and the fix.
+#: The message if only the first entry exists, and the fix.
 UNFINISHED: Final = "A restore was cut off: what was erased since the backup is not erased again yet."
 FINISH: Final = "run the same restore again: bin/riskrelay restore FILE --replace"
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """How many accounts and exports a database holds."""
+    """How many accounts and exports a database contains."""
 
     accounts: int
     exports: int
@@ -59,8 +59,8 @@ EMPTY: Final = Contents(0, 0)
 class CurrentDatabase:
     """The database that a restore replaces.
 
-    `contents` are None if it cannot be read; `workers` are those that are alive; with `has_erasure_log` it has the erasures
-    that a restore repeats.
+    `contents` is None if the database cannot be read. `workers` are those that run now. `has_erasure_log` says whether it
+    has the erasures that a restore repeats.
     """
 
     contents: Contents | None
@@ -69,7 +69,7 @@ class CurrentDatabase:
 
 
 def inspect(now: datetime) -> CurrentDatabase:
-    """Inspect the open database: empty, old, damaged or missing. Raises UnsuitableDatabase for that of another product."""
+    """Inspect the open database: empty, old, damaged or missing. Raises UnsuitableDatabase if it is another product's."""
     state = schema_version.inspect()
     if state.foreign:
         raise UnsuitableDatabase(state.problem or "")
@@ -94,14 +94,14 @@ def contents() -> Contents:
 
 
 def is_unfinished() -> bool:
-    """Return whether a restore was cut off after its backup had become the database: erased data is in it again."""
+    """Return whether a restore was interrupted after its backup replaced the database: it contains erased data again."""
     entry = AuditEntryRow
     query = entry.select(entry.action).where(entry.subject_id == INSTALLATION, entry.action.in_([_BEGUN, _DONE]))
     return bool(query.order_by(entry.id.desc()).limit(1).scalar() == _BEGUN)
 
 
 def put_copy(file: Path, sources: Sequence[Path], now: datetime, *, keep: bool) -> tuple[Counter[str], Path | None]:
-    """Restore a backup of SQLite; return the counts of `prepare` and, with `keep`, where the replaced database is kept.
+    """Restore a backup of SQLite; return the counts of `prepare` and, with `keep`, the file with the replaced database.
 
     Raises DamagedCopy, sqlite3.Error; then nothing has changed.
     """
@@ -128,7 +128,7 @@ def put_copy(file: Path, sources: Sequence[Path], now: datetime, *, keep: bool) 
 
 
 def put_dump(file: Path, url: str, sources: Sequence[Path], now: datetime) -> Counter[str]:
-    """Restore a dump of PostgreSQL to the open database, which `url` names; return the counts of `prepare`.
+    """Restore a dump of PostgreSQL to the open database at `url`; return the counts of `prepare`.
 
     Raises DumpFailed; then nothing has changed.
     """
@@ -138,17 +138,17 @@ def put_dump(file: Path, url: str, sources: Sequence[Path], now: datetime) -> Co
 
 
 def prepare(file: Path, sources: Sequence[Path], now: datetime) -> Counter[str]:
-    """Remove the state of processes that are gone, replay the erasures of `sources`, and log which backup was restored.
+    """Remove the state of processes that no longer run, replay the erasures of `sources`, and log which backup was restored.
 
-    Return the counts of `erasure_replay.apply`, how many targets are `paused` for the restore, and how many `exports` exist.
+    Returns the counts of `erasure_replay.apply`, the number of targets that are `paused` for the restore, and of `exports`.
     """
     with transaction():
         WorkerRow.delete().execute()
-        # No request waits for these pings any more, and a paused target may be pinged.
+        # No request waits for these pings any more, but workers would send them, because a paused target may be pinged.
         abandoned = PingRow.started_at.is_null() & PingRow.finished_at.is_null()
         PingRow.update(finished_at=now, delivered=False, error_code=NO_WORKER).where(abandoned).execute()
         transitions.mark_outcomes_unknown()
-        # A session of then may have ended since; nobody is signed in again by a restore.
+        # These sessions may have ended since the backup: a restore must not sign anybody in again.
         sessions.end_all(SessionEndReason.RESTORED, now, "operator")
         requests = ComplianceRequestRow
         requests.update(lease=None, next_run_at=now).where(requests.next_run_at.is_null(False)).execute()
@@ -161,20 +161,20 @@ def prepare(file: Path, sources: Sequence[Path], now: datetime) -> Counter[str]:
 
 
 def _read(now: datetime) -> CurrentDatabase:
-    # The clock that the workers use: by a wrong clock of this host, a worker that is alive was seen long ago.
+    # The clock that the workers use: if this host's clock is wrong, a running worker's heartbeat would look old.
     clock = SharedClock(lambda: now)
     clock.compare()
     return CurrentDatabase(contents(), worker_heartbeats.list_alive(clock.now()), has_erasure_log=True)
 
 
 def _set_aside(path: Path, now: datetime) -> Path:
-    """Keep a database beside itself: a copy if it can be read, else its files as they are."""
+    """Keep the replaced database beside the new one: as a copy if it can be read, else as its unchanged files."""
     aside = path.with_name(f"{path.name}.before-restore-{now:%Y%m%dT%H%M%S%fZ}")
     aside.touch(0o600)
     try:
         sqlite_copies.take(path, aside, lambda _left, _of: None)
     except sqlite3.OperationalError:
-        # Locked, or no room on the disk: it may be intact.
+        # The database is locked or the disk is full: the database may be intact.
         aside.unlink()
         raise
     except (DamagedCopy, sqlite3.DatabaseError):
@@ -184,6 +184,6 @@ def _set_aside(path: Path, now: datetime) -> Path:
 
 
 def _remove_all(beside: Path) -> None:
-    """Remove the files of a restore, and those that a killed one left: the copy, its logs and its locks."""
+    """Remove the files of this restore and of a killed one: the copy, its logs and its locks."""
     for each in beside.parent.glob(f"{glob.escape(beside.name)}*"):
         each.unlink()

@@ -1,4 +1,4 @@
-"""The statements with which a restore begins, as SQL: `psql` runs them, too."""
+"""The first statements of a restore, as SQL text, because `psql` runs them too."""
 
 from datetime import datetime
 from typing import Final
@@ -6,12 +6,12 @@ from typing import Final
 from schemas.base.timestamps import to_ms
 from schemas.targets.target import RESTORED, TargetStatus
 
-#: The states of targets that deliver, or would as soon as they have a secret, which the settings may have already.
+#: The statuses of targets that deliver, or would as soon as they have a secret, which may be in the settings already.
 PAUSED_BY_RESTORE: Final = (TargetStatus.ACTIVE, TargetStatus.INACTIVE)
 
 
 def pausing_statements(action: str, subject_id: str, now: datetime) -> tuple[str, str, str]:
-    """Return the statements that log the `action` and pause every target that is in `PAUSED_BY_RESTORE`; others stay."""
+    """Return the statements that log the `action` and pause the targets in `PAUSED_BY_RESTORE`; others are unchanged."""
     at, paused = to_ms(now), TargetStatus.PAUSED.value
     statuses = ", ".join(f"'{status.value}'" for status in PAUSED_BY_RESTORE)
     begun = (

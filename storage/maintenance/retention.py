@@ -1,13 +1,13 @@
 """Retention: removes records that have been finished for long enough, in batches of one short transaction each.
 
-An export goes with its attempts, its events, its handoff and the upload or email that it was prepared from, or all of it
-stays; the copies of a ticket for several targets go together. Batches are found without a lock, by the order of ids or by an
-index, and a row is removed only if it has not changed since: an export that is retried, approved or recovered meanwhile
-stays, and a locked row stays until the next run.
+An export is removed together with its attempts, its events, its handoff and the upload or email from which it was prepared,
+or all of it stays. The copies of a ticket for several targets are removed together. Batches are read without a lock, in the
+order of ids or by an index, and a row is removed only if it has not changed since: an export that is retried, approved or
+recovered meanwhile stays, and a locked row stays until the next run.
 
-Never removed, at any age: what waits, is being sent or is being recovered; findings, which keep a known problem from being
-reported again, and scan runs, by which a late result finds its project; the audit log, compliance requests and the erasure
-log.
+Never removed, at any age: exports that wait, are being sent or are being recovered; findings, because they prevent that a
+known problem is reported again; scan runs, because a late result finds its project by its run; the audit log, compliance
+requests and the erasure log.
 """
 
 from collections import Counter
@@ -65,24 +65,24 @@ from storage.exports.search import export_words_sql
 from storage.maintenance import partitions_sql
 from storage.maintenance.archive import Archive, archived_fields
 
-#: Exports of a batch, each with an attempt or two and perhaps its source: some 10 ms of SQLite's one writer.
+#: How many exports a batch has, each with an attempt or two and perhaps its source: some 10 ms of SQLite's one writer.
 EXPORTS_AT_ONCE: Final = 100
-#: Rows of a batch of another table.
+#: How many rows a batch of another table has.
 ROWS_AT_ONCE: Final = 250
-#: After a session was last used: long enough to find out who was signed in when something was done.
+#: After the last use of a session: long enough to find out who was signed in at the time of an action.
 SESSIONS_KEPT_FOR: Final = timedelta(days=30)
-#: The summary of this week must be found, or it would be sent again: a week, and a day for clocks that differ.
+#: The summary of this week must be found, or it would be sent again: a week, and a day because clocks may differ.
 _SUMMARIES_KEPT_FOR: Final = timedelta(days=8)
-#: No limit.
+#: The limit that never applies.
 ALL: Final = 2**63 - 1
 
-#: An erasure locks the same rows in another order. PostgreSQL ends one of two transactions that wait for each other after a
+#: An erasure locks the same rows in another order. In a deadlock, PostgreSQL rolls one of both transactions back after a
 #: second; this shorter timeout makes the batch fail first.
 _LOCK_WAIT: Final = "SET LOCAL lock_timeout = '100ms'"
-#: PostgreSQL's SQLSTATEs for a lock that did not come in time, and for two that waited for each other.
+#: PostgreSQL's SQLSTATEs for a lock timeout and for a deadlock.
 _BUSY: Final = frozenset({"55P03", "40P01"})
 _SKIP_LOCKED: Final = "FOR UPDATE SKIP LOCKED"
-#: Where the first id of the JSON array of siblings begins, and how long it is.
+#: The position of the first id in the JSON array of siblings, and its length.
 _FIRST_SIBLING: Final = (len('["') + 1, len(f"{identifiers.EXPORT}_{LAST_ULID}"))
 
 #: The encrypted reports of compliance requests; the requests themselves stay.
@@ -90,16 +90,16 @@ REPORTS: Final = "compliance_reports"
 #: The encrypted ID tokens of console sessions; the sessions themselves stay longer.
 ID_TOKENS: Final = "id_tokens"
 
-#: The table of an export's source by its type; a finding stays, and a ticket written by hand has no other row.
+#: The table of an export's source by its type. Findings are not removed, and a manual ticket has no other row.
 _SOURCES: Final[Mapping[str, Any]] = {"evidence_capture": EvidenceCaptureRow, "diagnostics": DiagnosticRow}
-#: The tables whose rows go with their export. Their foreign keys would delete events and changes too, but archive and count
-#: neither. The terms of the search need neither; items of bulk jobs keep their exports.
+#: The tables whose rows are removed with their export. Foreign keys would delete events and changes too, but would not
+#: archive or count them. The search terms need neither. Exports in the items of bulk jobs stay.
 _OF_EXPORT: Final[Sequence[Any]] = (AttemptRow, TicketEventRow, TicketChangeRow, HandoffRow, InboundEmailRow)
 
 
 @dataclass(frozen=True, slots=True)
 class Cutoffs:
-    """Times before which records are removed: `over`: finished, `responses`: stored responses, `sessions`: last use."""
+    """Times before which finished records (`over`), stored responses, and sessions by their last use are removed."""
 
     over: datetime
     responses: datetime
@@ -111,17 +111,17 @@ class Cutoffs:
 def cutoffs(now: datetime, retention: timedelta, idempotency_ttl: timedelta) -> Cutoffs:
     """Return the cutoffs at `now`.
 
-    An export is kept as long as the stored responses that repeat its ticket, whatever `retention` is: an erasure finds them
-    by their export. Those under a natural key are kept for a day, whatever `idempotency_ttl` is.
+    Whatever `retention` is, an export is kept as long as the stored responses that repeat its ticket, because an erasure
+    finds them by their export. Whatever `idempotency_ttl` is, responses under a natural key are kept for a day.
     """
     stored_for = max(idempotency_ttl, NATURAL_KEY_TTL)
     over = now - max(retention, stored_for)
-    # Sessions go no later than their token, which is removed by `over`.
+    # Sessions are removed no later than their token, which is removed by `over`.
     return Cutoffs(over=over, responses=now - stored_for, sessions=max(over, now - SESSIONS_KEPT_FOR), now=now)
 
 
 def counted(until: Cutoffs) -> list[str]:
-    """Return the names of what is counted, in the order in which it is removed."""
+    """Return the names of the counts of `purge`, in the order of removal."""
     with_exports = map(_name, (ExportRow, *_OF_EXPORT, *_SOURCES.values()))
     return list(dict.fromkeys((*with_exports, *(rule.counted_as for rule in _rules(until)))))
 
@@ -138,11 +138,11 @@ def count_expired(until: Cutoffs, limit: int = ALL) -> Counter[str]:
 
 
 def purge(until: Cutoffs, limit: int = ALL, archive: Archive | None = None) -> Iterator[Counter[str]]:
-    """Remove up to `limit` rows in batches; yields after each batch the rows removed by table, which may be none.
+    """Remove up to `limit` rows in batches; yield after each batch the removed rows by table, which may be none.
 
-    While the next batch is asked for, the caller holds a connection and no transaction; between two batches it lets others
-    write. With an archive a batch is on the disk before it is removed. Raises OSError if that cannot be written; then the
-    batch stays. On PostgreSQL it begins with the partitions: those that the last run emptied are dropped.
+    When the caller requests the next batch, it holds a connection and no transaction; between two batches it lets others
+    write. With an archive, a batch is synced to the disk before it is removed. Raises OSError if it cannot be written; then
+    the batch stays. On PostgreSQL, begins with the partitions, and drops those that the last run emptied.
     """
     partitions_sql.maintain(until.now, until.over)
     left, removed = limit, 0
@@ -165,32 +165,32 @@ def purge(until: Cutoffs, limit: int = ALL, archive: Archive | None = None) -> I
 
 @dataclass(frozen=True, slots=True)
 class _ExpiredExport:
-    """An export that may be removed, as it was when it was found."""
+    """An export that may be removed, as it was read."""
 
     id: str
     version: int
     source_type: str
     source_id: str
-    #: Rows that are removed with it, by table.
+    #: The rows that are removed with the export, by table.
     counts: Counter[str]
 
 
 @dataclass(frozen=True, slots=True)
 class PurgeRule:
-    """Which rows of a table are removed one by one, without others."""
+    """Which rows of a table are removed one by one, without related rows."""
 
     model: Any
     condition: Any
-    #: A column that the condition's index is sorted by.
+    #: The column by which the condition's index is sorted.
     order: Any
-    #: What identifies one row.
+    #: The column that identifies a row.
     key: Any
     counted_as: str
-    #: The column to empty; without one the rows are deleted.
+    #: The column to empty; if None, the rows are deleted.
     empties: Any = None
 
     def count(self, limit: int) -> int:
-        """Count the rows that match, `limit` at most."""
+        """Count the rows that match, up to `limit`."""
         return int(self.model.select(SQL("1")).where(self.condition).limit(limit).count())
 
     def purge(self, limit: int, archive: Archive | None) -> Iterator[Counter[str]]:
@@ -200,14 +200,14 @@ class PurgeRule:
             if archive is not None and self.empties is None:
                 _write(archive, self.model, self.key, found)
                 archive.settle()
-            counts = _unless_busy(partial(self._take, found))
+            counts = _unless_busy(partial(self._delete_unlocked, found))
             limit -= counts.total()
             yield counts
             if not counts:
-                # Other transactions have locked all of them; they would be found again and again.
+                # Other transactions have locked all these rows; the next query would return them again.
                 return
 
-    def _take(self, ids: Sequence[Any]) -> Counter[str]:
+    def _delete_unlocked(self, ids: Sequence[Any]) -> Counter[str]:
         still = self.model.select(self.key).where(self.condition, self.key.in_(ids))
         locked = scalars(for_update(still, _SKIP_LOCKED))
         if not locked:
@@ -217,15 +217,16 @@ class PurgeRule:
 
 
 def _rules(until: Cutoffs) -> list[PurgeRule]:
-    """Return the rules for all tables but exports and what goes with them, in the order in which they are applied."""
-    # Sessions go before their tokens; a token stays while it has a session. For NOT EXISTS PostgreSQL reads all sessions.
+    """Return the rules for all tables except exports and their rows, in the order in which they are applied."""
+    # Sessions are removed before their tokens, because a token stays while it has a session. With NOT EXISTS, PostgreSQL
+    # would read all sessions.
     session = ConsoleSessionRow.select(ConsoleSessionRow.id).where(ConsoleSessionRow.token == TokenRow.id)
     is_unused = Expression(session.order_by(ConsoleSessionRow.id).limit(1), OP.IS, None)
     expires_later = TokenRow.expires_at.is_null() | (TokenRow.expires_at >= until.over)
     reports = ComplianceRequestRow
-    # No column of several that make up a key is an id; the database's own row address is.
+    # The database's own row address, because these tables have a key of several columns and none of them identifies a row.
     address = SQL("rowid" if is_sqlite() else "ctid")
-    # By their runs, which are few: an index by time would be written for every finding of every run.
+    # By their scan runs, which are few. An index by time would be written for every finding of every run.
     sighted = FindingSightingRow.scan_run
     old_runs = ScanRunRow.select(ScanRunRow.id).where(ScanRunRow.updated_at < until.over)
     jobs = (
@@ -236,7 +237,7 @@ def _rules(until: Cutoffs) -> list[PurgeRule]:
     return [
         _rule(PageResultRow, PageResultRow.received_at < until.over, PageResultRow.received_at),
         PurgeRule(FindingSightingRow, sighted.in_(old_runs) & ~_is_counted(until), sighted, address, "finding_sightings"),
-        # Unfinished ones as well: no request waits for them any more, and no worker sends a ping that old.
+        # Unfinished pings too: no request waits for them any more, and no worker sends a ping that old.
         _rule(PingRow, _is_before(PingRow, identifiers.PING, until.responses), PingRow.id),
         *(_rule(job, _is_before(job, kind, until.over) & (job.finished_at < until.over), job.id) for job, kind in jobs),
         _rule(IdempotencyKeyRow, IdempotencyKeyRow.created_at < until.responses, IdempotencyKeyRow.created_at),
@@ -246,9 +247,9 @@ def _rules(until: Cutoffs) -> list[PurgeRule]:
         _rule(TokenRow, (TokenRow.expires_at < until.over) & is_unused, TokenRow.expires_at),
         _rule(TokenRow, (TokenRow.revoked_at < until.over) & expires_later & is_unused, TokenRow.revoked_at),
         _rule(AlertRow, _is_old_alert(until), AlertRow.last_at),
-        # Those of channels that are no longer configured; others are dropped after a day.
+        # Messages of channels that are no longer configured; other messages are dropped after a day.
         _rule(AlertMessageRow, _is_before(AlertMessageRow, identifiers.ALERT_MESSAGE, until.responses), AlertMessageRow.id),
-        # Requests that no worker claimed; others are deleted when they are used or too old.
+        # Requests that no worker claimed; other requests are deleted when they are used or too old.
         _rule(SignInLinkRow, _is_before(SignInLinkRow, identifiers.SIGN_IN_LINK, until.responses), SignInLinkRow.id),
         PurgeRule(
             reports,
@@ -262,9 +263,9 @@ def _rules(until: Cutoffs) -> list[PurgeRule]:
 
 
 def _id_token_rule(now: datetime) -> PurgeRule:
-    """Return the rule that empties the ID tokens of sessions that nobody ended, and that are idle or too old.
+    """Return the rule that empties the ID tokens of sessions that nobody ended, but that are idle or too old.
 
-    The end of a session empties its own. Open sessions have an index, and a user has a few of them at most.
+    The end of a session empties its ID token. Open sessions have an index, and a user has only a few.
     """
     s = ConsoleSessionRow
     condition = s.ended_at.is_null() & s.id_token_sealed.is_null(False) & ~is_fresh(now)
@@ -272,9 +273,9 @@ def _id_token_rule(now: datetime) -> PurgeRule:
 
 
 def _is_counted(until: Cutoffs) -> Any:
-    """Return the condition that a fix or a reopening is one of a finding that was reopened lately.
+    """Return the condition that the outcome is a fix or a reopening of a finding that was reopened recently.
 
-    Trends count each reopening and each fix before it: one without the other would count the finding twice, or not at all.
+    Trends count each reopening and the fix before it: with only one of them, the finding would count twice or not at all.
     """
     outcomes = [RunOutcome.FIXED.value, RunOutcome.REOPENED.value]
     later = FindingSightingRow.alias()
@@ -297,7 +298,7 @@ def _rule(model: Any, condition: Any, order: Any) -> PurgeRule:
 
 
 def _is_before(model: Any, kind: str, moment: datetime) -> Any:
-    """Return the condition that a row was created before a moment, by its id."""
+    """Return the condition that a row was created before `moment`, by its id."""
     return model.id < identifiers.first_id(kind, moment)
 
 
@@ -306,12 +307,13 @@ def _name(model: Any) -> str:
 
 
 def _is_over(until: Cutoffs) -> Any:
-    """Return the condition that an export finished before the cutoff, and that no recovery, job or finding will reach it.
+    """Return the condition that an export finished before the cutoff, and that no recovery, job or finding needs it.
 
-    A prepared group that grew lately waits for a decision, and findings that joined a frozen one would be lost with it. What
-    somebody restored, snoozed or edited lately waits as if it were new, and what is snoozed until a time waits longer. An
-    export stays until its events are delivered or given up: one may ask the receiver to erase the ticket. While scan runs
-    report one of its findings, an export stays: it is not over for people, except a delivered one without events.
+    A prepared group that grew recently waits for a decision; findings that recently joined a frozen group would be lost with
+    it. A ticket that somebody restored, snoozed or edited recently waits as if it were new; one that is snoozed until a time
+    waits longer. An export stays until its events are delivered or have failed, because one of them may tell the receiver to
+    erase the ticket. While scan runs report one of its findings, an export stays, because people still need it; this does
+    not apply to a delivered export without events.
     """
     export = ExportRow
     item = BulkJobItemRow.select(BulkJobItemRow.export).where(BulkJobItemRow.export == export.id)
@@ -326,11 +328,11 @@ def _is_over(until: Cutoffs) -> Any:
     is_awake = export.snoozed_until.is_null() | (export.snoozed_until < until.over)
     is_old = is_prepared & is_awake & ~fn.EXISTS(decided)
     is_finished = export.status.in_(sorted(FINISHED)) & (export.finished_at < until.over)
-    # The findings of a ticket for several targets name only the first of its exports.
+    # Findings of a ticket for several targets name only its first export.
     first = fn.COALESCE(fn.SUBSTR(export.siblings, *_FIRST_SIBLING), export.id)
     finding = FindingRow.select(SQL("1")).where(FindingRow.export_id == first)
     joined = finding.where(FindingRow.first_seen_at >= until.over)
-    # Without an event an export has null, or an empty list of those that its approval covers.
+    # An export without events has NULL or an empty list of covered events.
     has_effect = (export.status != ExportStatus.EXPORTED) | fn.COALESCE(export.events != SQL("'[]'"), SQL("FALSE"))
     is_reported = has_effect & fn.EXISTS(finding.where(FindingRow.fixed_at.is_null(), FindingRow.last_seen_at >= until.over))
     event = TicketEventRow.select(SQL("1")).where(
@@ -341,9 +343,9 @@ def _is_over(until: Cutoffs) -> Any:
 
 
 def _expired_exports(until: Cutoffs) -> Iterator[list[_ExpiredExport]]:
-    """Read the exports that are old enough; yields, slice by slice, those that may be removed."""
+    """Read the exports that are old enough; yield, slice by slice, those that may be removed."""
     export, after = ExportRow, ""
-    # Without an alias SQLite would name such a column after its last word, and Peewee would read it as the id.
+    # Without an alias, SQLite would name such a column by its last word, and Peewee would treat it as the id.
     counts = [
         model.select(fn.COUNT(SQL("*"))).where(model.export == export.id).alias(f"{_name(model)}_count")
         for model in _OF_EXPORT
@@ -351,7 +353,7 @@ def _expired_exports(until: Cutoffs) -> Iterator[list[_ExpiredExport]]:
     of_export = (export.id, export.version, export.source_type, export.source_id, *counts)
     query = (
         export.select(*of_export, export.siblings, _is_over(until).alias("is_over"))
-        # Nothing ends before it begins, and ids sort by that: an export of a later id is not over yet.
+        # Ids sort by creation, and an export cannot finish before its creation: an export with a later id is too new.
         .where(export.id < identifiers.first_id(identifiers.EXPORT, until.over))
         .order_by(export.id)
         .limit(EXPORTS_AT_ONCE)
@@ -364,10 +366,10 @@ def _expired_exports(until: Cutoffs) -> Iterator[list[_ExpiredExport]]:
 
 
 def _still_needed(export_ids: Collection[str], until: Cutoffs) -> set[str]:
-    """Return those of the exports that are not over.
+    """Return the exports that are not over.
 
-    The copies of a ticket for several targets go together: findings name the first of them alone, and by it an erasure finds
-    the others.
+    The copies of a ticket for several targets are removed together: findings name only the first copy, and an erasure finds
+    the others by it.
     """
     if not export_ids:
         return set()
@@ -378,13 +380,13 @@ def _still_needed(export_ids: Collection[str], until: Cutoffs) -> set[str]:
 def _expired_export(export_id: str, version: int, source_type: str, source_id: str, *of_export: int) -> _ExpiredExport:
     counts = Counter({"exports": 1} | dict(zip(map(_name, _OF_EXPORT), of_export, strict=True)))
     if source_type in _SOURCES:
-        # An erasure deletes both.
+        # A source exists only as long as its handoff, because an erasure deletes both.
         counts[_name(_SOURCES[source_type])] = counts[_name(HandoffRow)]
     return _ExpiredExport(export_id, version, source_type, source_id, counts)
 
 
 def _within(found: Sequence[_ExpiredExport], limit: int) -> list[_ExpiredExport]:
-    """Return those that have no more than `limit` rows together; one that is too large is passed over."""
+    """Return exports that have no more than `limit` rows together; skip an export that has too many."""
     chosen = []
     for each in found:
         if each.counts.total() <= limit:
@@ -404,7 +406,7 @@ def _remove(found: Sequence[_ExpiredExport], until: Cutoffs, archive: Archive | 
         for source_type, model in _SOURCES.items():
             _write(archive, model, model.id, _source_ids(found, source_type))
         archive.settle()
-    return _unless_busy(partial(_take, found, until))
+    return _unless_busy(partial(_delete_unchanged, found, until))
 
 
 def _write(archive: Archive, model: Any, key: Any, values: Sequence[Any]) -> None:
@@ -412,23 +414,23 @@ def _write(archive: Archive, model: Any, key: Any, values: Sequence[Any]) -> Non
         archive.write(model, tuples(model.select(*archived_fields(model)).where(key.in_(values))))
 
 
-def _take(found: Sequence[_ExpiredExport], until: Cutoffs) -> Counter[str]:
-    """Remove the exports that have not changed since they were found, with what belongs to them."""
+def _delete_unchanged(found: Sequence[_ExpiredExport], until: Cutoffs) -> Counter[str]:
+    """Remove the exports that have not changed since they were read, with their rows."""
     locked = _unchanged(found, until)
     ids = [each.id for each in locked]
     counts = Counter({_name(model): _delete(model, model.export, ids) for model in _OF_EXPORT})
     for source_type, model in _SOURCES.items():
         counts[_name(model)] = _delete(model, model.id, _source_ids(locked, source_type))
-    _forget_undelivered(ids)
+    _allow_new_tickets(ids)
     counts["exports"] = _delete(ExportRow, ExportRow.id, ids)
     return counts
 
 
-def _forget_undelivered(export_ids: Sequence[str]) -> None:
-    """Let findings get another ticket once they are reported again, if theirs was neither delivered nor dismissed.
+def _allow_new_tickets(export_ids: Sequence[str]) -> None:
+    """Allow a new ticket when findings are reported again, if their ticket was neither delivered nor dismissed.
 
-    Otherwise they would be open for good without a ticket: they are not new. Of a ticket for several targets, one may have
-    delivered it.
+    Otherwise, because these findings are not new, they would be open for good without a ticket. Tickets for several targets
+    are left out, because one of the targets may have received the ticket.
     """
     is_undelivered = ExportRow.status.in_([ExportStatus.PREPARED, ExportStatus.FAILED, ExportStatus.BLOCKED])
     is_single = ExportRow.siblings.is_null()
@@ -438,10 +440,10 @@ def _forget_undelivered(export_ids: Sequence[str]) -> None:
 
 
 def _unchanged(found: Sequence[_ExpiredExport], until: Cutoffs) -> list[_ExpiredExport]:
-    """Lock the exports that have not changed since they were found, and return them.
+    """Lock the exports that have not changed since they were read, and return them.
 
-    A retry, an approval or a recovery may have won; or an erasure, after which the row holds something else. Copies of a
-    ticket for several targets go together: one that must stay keeps the others.
+    A retry, an approval or a recovery may have won, or an erasure, after which the row has other contents. Copies of a
+    ticket for several targets are removed together: if one of them must stay, so must the others.
     """
     export = ExportRow
     over = export.select(export.id, export.version, export.siblings).where(_is_over(until)).order_by(export.id)

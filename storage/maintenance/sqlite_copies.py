@@ -1,7 +1,7 @@
 """Copies of SQLite databases: taken while other processes write, checked, and restored.
 
 A copy is made within one read transaction. SQLite's write-ahead log keeps that state, so writers continue and the copy never
-restarts, however long it takes; only the log cannot be emptied meanwhile. The copy is one file without a log. It replaces a
+restarts, however long it takes; but the log cannot be emptied meanwhile. The copy is one file without a log. It replaces a
 database in one transaction of SQLite: processes that have the database open see the old data or the new data, never a new
 file with an old log. A database that cannot be read is renamed instead.
 """
@@ -18,15 +18,15 @@ from storage.db.drivers.sqlite import open_file
 
 #: 4 MiB at usual page sizes: a fraction of a second between two updates of the progress bar.
 PAGES_A_STEP: Final = 1024
-#: Seconds between two attempts to lock the database that is written to.
-_TRY_AGAIN_S: Final = 0.05
-#: Seconds to wait for the lock on a database that is replaced: a process that still has it open is idle, or was overlooked.
-_IN_PLACE_WITHIN_S: Final = 10.0
+_RETRY_INTERVAL_S: Final = 0.05
+#: How long a copy waits for a lock on the database that it replaces: a process that still has it open is idle, or was
+#: overlooked.
+_LOCK_WAIT_S: Final = 10.0
 
 #: The suffixes of the files beside a database.
 LOGS: Final = ("-wal", "-shm", "-journal")
 
-#: Called with how many pages are left, and of how many.
+#: Called with the number of remaining pages and of all pages.
 Progress = Callable[[int, int], None]
 
 
@@ -35,16 +35,16 @@ class DamagedCopy(Exception):
 
 
 def take(database: Path, copy: Path, progress: Progress) -> None:
-    """Copy a database as it is at this moment to the empty file `copy`, and check it. Raises DamagedCopy, sqlite3.Error."""
+    """Copy a database in its present state to the empty file `copy`; check the copy. Raises DamagedCopy, sqlite3.Error."""
     with closing(open_file(database, "mode=rw")) as source, closing(sqlite3.connect(copy, isolation_level=None)) as target:
-        # An incomplete copy is discarded, so it needs no rollback journal; a complete one is synced.
+        # An incomplete copy is deleted, so it needs no rollback journal; a complete one is synced below.
         target.execute("PRAGMA journal_mode = OFF")
         target.execute("PRAGMA synchronous = OFF")
-        # The snapshot stays open, so that a writer's commit does not restart the copy.
+        # The read transaction stays open, so that a writer's commit does not restart the copy.
         source.execute("BEGIN")
         source.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
         _copy(source, target, progress)
-        # Without a log beside it the copy is one file, and opens on a read-only disk.
+        # Without a log, the copy is one file and can be opened on a read-only disk.
         target.execute("PRAGMA journal_mode = DELETE")
     require_intact(copy)
     sync(copy)
@@ -62,12 +62,12 @@ def require_intact(path: Path) -> None:
 
 
 def opened(path: Path) -> closing[sqlite3.Connection]:
-    """Open a copy for reading; nothing is written to it or beside it."""
+    """Open a copy for reading, in a mode that writes neither to it nor beside it."""
     return closing(open_file(path, "mode=ro&immutable=1"))
 
 
 def rows_of(copy: Path, table: str, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Read columns of a table of a copy; a missing table has no rows."""
+    """Read columns of a table in a copy; a missing table has no rows."""
     with opened(copy) as connection:
         if connection.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (table,)).fetchone():
             for row in connection.execute(f"SELECT {', '.join(columns)} FROM {table}"):  # noqa: S608 - our own names
@@ -75,7 +75,7 @@ def rows_of(copy: Path, table: str, columns: Sequence[str]) -> Iterator[dict[str
 
 
 def copy_of_copy(copy: Path, beside: Path) -> None:
-    """Copy a copy to a file that may be changed before it replaces the database."""
+    """Copy a backup to the file `beside`, which may be changed before it replaces the database."""
     with opened(copy) as source, closing(sqlite3.connect(beside, isolation_level=None)) as target:
         _copy(source, target)
 
@@ -83,20 +83,20 @@ def copy_of_copy(copy: Path, beside: Path) -> None:
 def put_in_place(prepared: Path, database: Path) -> None:
     """Replace the database by a prepared copy in one transaction. Raises sqlite3.OperationalError."""
     with closing(open_file(prepared, "mode=rw")) as source:
-        # Its log may hold part of its data.
+        # The copy's log may contain a part of its data.
         source.execute("PRAGMA journal_mode = DELETE")
     if not database.exists():
-        _transition(prepared, database)
+        _move_into_place(prepared, database)
         return
     with opened(prepared) as source, closing(open_file(database, "mode=rw")) as target:
         _copy(source, target)
-        # The log may be as large as the database; a process that still reads keeps it, and the next writer empties it.
+        # The log may now be as large as the database. If another process still reads it, the next writer empties it.
         target.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     prepared.unlink()
 
 
 def set_aside(database: Path, aside: Path) -> None:
-    """Rename a database that cannot be read, with its log."""
+    """Rename a database that cannot be read, and its log."""
     for end in LOGS:
         log = Path(f"{database}{end}")
         if log.exists():
@@ -106,9 +106,9 @@ def set_aside(database: Path, aside: Path) -> None:
     sync(aside.parent)
 
 
-def _transition(prepared: Path, database: Path) -> None:
+def _move_into_place(prepared: Path, database: Path) -> None:
     for end in LOGS:
-        # SQLite would read the log of a missing database into this one.
+        # If the database is missing but its old log exists, SQLite would apply that log to the copy.
         Path(f"{database}{end}").unlink(missing_ok=True)
     sync(prepared)
     prepared.rename(database)
@@ -117,7 +117,7 @@ def _transition(prepared: Path, database: Path) -> None:
 
 def _copy(source: sqlite3.Connection, target: sqlite3.Connection, progress: Progress = lambda _left, _of: None) -> None:
     """Copy page by page. Raises sqlite3.OperationalError if the target stays locked."""
-    gives_up_at = time.monotonic() + _IN_PLACE_WITHIN_S
+    gives_up_at = time.monotonic() + _LOCK_WAIT_S
 
     def step(status: int, left: int, of: int) -> None:
         nonlocal gives_up_at
@@ -125,7 +125,7 @@ def _copy(source: sqlite3.Connection, target: sqlite3.Connection, progress: Prog
             if time.monotonic() > gives_up_at:
                 raise sqlite3.OperationalError("database is locked")
             return
-        gives_up_at = time.monotonic() + _IN_PLACE_WITHIN_S
+        gives_up_at = time.monotonic() + _LOCK_WAIT_S
         progress(left, of)
 
-    source.backup(target, pages=PAGES_A_STEP, progress=step, sleep=_TRY_AGAIN_S)
+    source.backup(target, pages=PAGES_A_STEP, progress=step, sleep=_RETRY_INTERVAL_S)

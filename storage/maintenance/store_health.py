@@ -21,9 +21,9 @@ from storage.db.drivers.sqlite import open_file
 from storage.db.engine import database, is_sqlite
 from storage.db.shared_clock import ahead_of
 
-#: Virtual-machine steps between two checks of the time limit: about a millisecond.
+#: How many virtual-machine steps SQLite runs between two checks of the time limit: about a millisecond.
 _STEPS: Final = 100_000
-#: What `storage.db.drivers.postgresql` sets for each session.
+#: The settings of `storage.db.drivers.postgresql` for each session.
 _TIMEOUTS: Final = ("lock_timeout", "idle_in_transaction_session_timeout")
 
 
@@ -47,10 +47,10 @@ class RedisState:
 def integrity(within_s: float) -> tuple[Integrity, str]:
     """Check SQLite's file for at most `within_s` seconds; return the result and SQLite's message."""
     until = time.monotonic() + within_s
-    with closing(open_file(Path(database.obj.database), "mode=ro")) as checking:
-        checking.set_progress_handler(lambda: time.monotonic() > until, _STEPS)
+    with closing(open_file(Path(database.obj.database), "mode=ro")) as connected:
+        connected.set_progress_handler(lambda: time.monotonic() > until, _STEPS)
         try:
-            [message] = checking.execute("PRAGMA quick_check(1)").fetchone()
+            [message] = connected.execute("PRAGMA quick_check(1)").fetchone()
         except sqlite3.OperationalError as interrupted:
             return Integrity.UNFINISHED, str(interrupted)
         except sqlite3.DatabaseError as damaged:
@@ -66,12 +66,12 @@ def log_bytes() -> int:
 
 
 def skew_s() -> float | None:
-    """Return by how many seconds PostgreSQL's clock is ahead of ours; None for SQLite, which has none."""
+    """Return by how many seconds PostgreSQL's clock is ahead of this process's; None for SQLite, which has no clock."""
     return None if is_sqlite() else ahead_of(utc_now)[0].total_seconds()
 
 
 def missing_timeouts() -> list[str]:
-    """Return which time-outs PostgreSQL's sessions lack: a pooler passes on none of ours. Empty for SQLite."""
+    """Return which timeouts PostgreSQL's sessions lack, because a pooler does not pass our settings on. Empty for SQLite."""
     if is_sqlite():
         return []
     values = Select((), [fn.current_setting(each) for each in _TIMEOUTS]).bind(database).tuples().get()
@@ -79,7 +79,7 @@ def missing_timeouts() -> list[str]:
 
 
 def redis_state(client: Redis) -> RedisState | str:
-    """Return the state of Redis, or the kind of error that it answers with."""
+    """Return the state of Redis, or the class name of its error."""
     try:
         client.ping()
         began, before = time.monotonic(), utc_now()

@@ -355,14 +355,14 @@ def test_a_copy_that_is_retried_after_it_was_found_keeps_the_others(
     copies = targeting.approve_for_all(export_id, customer.account_id, both, NOW, "user:1", LOOPBACK_POLICY)
     for copy, status in zip(copies, ("exported", "failed"), strict=True):
         execute("UPDATE exports SET status = ?, finished_at = 1, due_at = NULL WHERE id = ?", (status, copy.id))
-    later, take = NOW + timedelta(days=400), retention._take
+    later, take = NOW + timedelta(days=400), retention._delete_unchanged
 
     def retried(*arguments: Any) -> Counter[str]:
-        monkeypatch.setattr(retention, "_take", take)
+        monkeypatch.setattr(retention, "_delete_unchanged", take)
         transitions.retry(copies[1].id, customer.account_id, later, "user:1")
         return take(*arguments)
 
-    monkeypatch.setattr(retention, "_take", retried)
+    monkeypatch.setattr(retention, "_delete_unchanged", retried)
     until = retention.cutoffs(later, timedelta(days=30), timedelta(days=1))
     assert [*retention.purge(until)] != []
     assert rows("SELECT COUNT(*) FROM exports") == [(2,)]
