@@ -1,6 +1,6 @@
-"""What is wrong now: the causes of alerts, read once in half a minute from indexes and small tables.
+"""The causes of alerts: the problems that exist now, read every half minute from indexes and small tables.
 
-Nothing here writes, and nothing is counted on the way of a delivery.
+This module writes nothing, and deliveries count nothing for it.
 """
 
 import socket
@@ -29,20 +29,21 @@ from storage.exports.queries import last_error
 from storage.reporting.metrics_snapshot import due_age_s
 from storage.targets import targets
 
-#: An active target is reported once its attempts have failed for this long: a retry within seconds often succeeds.
+#: An active target is reported when its attempts have failed for this long, because a retry within seconds often succeeds.
 FAILING_FOR: Final = timedelta(minutes=2)
-#: A paused target is reported once an export has waited for this long: somebody, or a restore, paused it and forgot it.
+#: A paused target is reported when an export has waited for this long: the target was paused by somebody, or by a restore,
+#: and may have been forgotten.
 PAUSED_FOR: Final = timedelta(days=1)
 #: Only exports that failed within this time are reported.
 FAILED_WITHIN: Final = timedelta(days=1)
-#: Failed exports of all targets that are counted, the newest: no index has them by target.
+#: How many failed exports of all targets are counted, the newest ones, because no index has them by target.
 MAX_FAILED: Final = 10_000
-#: Before the legal deadline of a compliance request, which workers otherwise meet within seconds.
+#: How long before its legal deadline a compliance request is reported. Workers usually finish it within seconds.
 DUE_WITHIN: Final = timedelta(days=7)
 MAX_DUE: Final = 100
-#: An export waits so long only if no worker runs. Installations whose cron job delivers have none between two jobs.
+#: An export waits for this long only if no worker runs. Where a cron job delivers, no worker runs between two jobs.
 OVERDUE_S: Final = 300.0
-#: A worker that stops says so; after this, one that has not was killed.
+#: A worker that stops deletes its heartbeat. After this time, a worker with an old heartbeat was killed.
 SILENT_FOR: Final = timedelta(minutes=1)
 
 #: An alert about a disk is closed if its host has not confirmed it for this long.
@@ -50,14 +51,14 @@ CONFIRMED_FOR: Final = timedelta(hours=1)
 _CONFIRM_EVERY: Final = timedelta(minutes=10)
 
 _WEEK: Final = timedelta(days=7)
-#: No host has an empty name.
+#: No host has an empty name, so this key is no host's.
 _SHARED_DISK: Final = "disk:"
 _OFF: Final = (TargetStatus.BLOCKED.value, TargetStatus.DISABLED.value)
 
 
 @dataclass(frozen=True, slots=True)
 class AlertSources:
-    """Which kinds of causes are looked for, and what they depend on."""
+    """The kinds of causes to check, and the settings that they depend on."""
 
     kinds: Collection[AlertKind]
     data_dir: Path
@@ -65,7 +66,7 @@ class AlertSources:
 
 
 class OpenAlert(NamedTuple):
-    """The part of an open alert that causes are compared with."""
+    """The part of an open alert with which causes are compared."""
 
     kind: AlertKind
     last_at: datetime
@@ -73,13 +74,13 @@ class OpenAlert(NamedTuple):
     acknowledged_at: datetime | None = None
 
     def is_confirmed(self, within: timedelta, now: datetime) -> bool:
-        """Return whether the host of a disk confirmed the alert lately; a clock that was ahead confirms nothing."""
+        """Return whether a disk's host confirmed the alert recently; a time from a clock that was ahead does not count."""
         confirmed_at = self.details.get("confirmed_at")
         return abs(now - (self.last_at if confirmed_at is None else from_ms(confirmed_at))) < within
 
 
 def find(sources: AlertSources, known: Collection[str], now: datetime) -> list[AlertCause]:
-    """Return every cause that holds at `now`; those of other hosts are left out. `known` are the keys of open alerts."""
+    """Return every cause that exists at `now`, but not those of other hosts. `known` are the keys of open alerts."""
     readers: dict[AlertKind, Callable[[], Iterator[AlertCause]]] = {
         AlertKind.TARGET: lambda: _targets(now),
         AlertKind.EXPORTS: lambda: _exports(now),
@@ -93,9 +94,9 @@ def find(sources: AlertSources, known: Collection[str], now: datetime) -> list[A
 
 
 def unseen(known: Mapping[str, OpenAlert], causes: Iterable[AlertCause], now: datetime) -> set[str]:
-    """Return the keys of open alerts whose causes may go on although they are not among `causes`.
+    """Return the keys of open alerts whose causes may still exist although they are not among `causes`.
 
-    These are the disks of other hosts, and the failed exports of targets beyond the newest MAX_FAILED.
+    These are disks of other hosts, and failed exports of targets that are not among the newest MAX_FAILED.
     """
     own = _disk_key(socket.gethostname())
     is_cut = any(cause.kind is AlertKind.EXPORTS and cause.details["is_cut"] for cause in causes)
@@ -108,7 +109,7 @@ def unseen(known: Mapping[str, OpenAlert], causes: Iterable[AlertCause], now: da
 
 
 def needs_confirmation(cause: AlertCause, alert: OpenAlert, now: datetime) -> bool:
-    """Return whether the details of an open alert have to be stored again, so that no other host closes it."""
+    """Return whether the details of an open alert must be stored again, so that no other host closes the alert."""
     return cause.kind is AlertKind.DISK and not alert.is_confirmed(_CONFIRM_EVERY, now)
 
 
@@ -138,7 +139,7 @@ def weekly_key(now: datetime) -> str:
 def _targets(now: datetime) -> Iterator[AlertCause]:
     for target_id, account_id, name, base_url, status, reason, validation, validation_reason, code in _target_rows(now):
         is_off = status != TargetStatus.ACTIVE.value
-        # A validation that passed has a reason, too: the certificate expires soon.
+        # A passed validation may have a reason too: the certificate expires soon.
         failed_by = validation_reason if validation == FAILED else None
         shown, why = (status, reason) if is_off else (FAILING, failed_by or code)
         details = {"name": name, "host": host_of(base_url) or "", "status": shown, "reason": why}
@@ -150,20 +151,21 @@ def _target_rows(now: datetime) -> list[Any]:
     is_failing = (t.status == TargetStatus.ACTIVE.value) & (t.connected_status == FAILING)
     is_long = t.failing_since.is_null() | (t.failing_since <= now - FAILING_FOR)
     shown = (t.id, t.account, t.name, t.base_url, t.status, t.status_reason, t.validation_status, t.validation_reason)
-    # Not EXISTS, for which PostgreSQL reads all exports.
+    # Not EXISTS, because PostgreSQL would then read all exports.
     waiting = ExportRow.select(ExportRow.due_at).where(ExportRow.target == t.id, ExportRow.due_at.is_null(False))
     first_due = waiting.order_by(ExportRow.due_at).limit(1)
-    # It lost its secret, by other settings or a move to another server: nothing is approved for a target that never had one.
+    # The target lost its secret because settings changed or it moved to another server. No export is approved for a target
+    # that never had a secret.
     is_unsigned = (t.status == TargetStatus.INACTIVE.value) & Expression(first_due, OP.IS_NOT, None)
-    is_forgotten = (t.status == TargetStatus.PAUSED.value) & Expression(first_due, OP.LTE, to_ms(now - PAUSED_FOR))
-    # Targets are read whole: there are thousands at most, and each of these columns may change with every attempt.
-    is_wrong = t.status.in_(_OFF) | (is_failing & is_long) | is_unsigned | is_forgotten
+    has_waited_long = (t.status == TargetStatus.PAUSED.value) & Expression(first_due, OP.LTE, to_ms(now - PAUSED_FOR))
+    # All targets are read: there are thousands at most, and an index on these columns would be written with every attempt.
+    is_wrong = t.status.in_(_OFF) | (is_failing & is_long) | is_unsigned | has_waited_long
     return tuples(t.select(*shown, last_error(t.id)).where(targets.IS_PRESENT, is_wrong))
 
 
 def _exports(now: datetime) -> Iterator[AlertCause]:
     found = _failed_by_target(now - FAILED_WITHIN)
-    # Of any target, older ones may not be counted then.
+    # Then older failed exports, of any target, may not be counted.
     is_cut = sum(row[2] for row in found) >= MAX_FAILED
     for target_id, newest, count, account_id, name in found:
         details = {"name": name, "count": count, "is_cut": is_cut}
@@ -172,7 +174,7 @@ def _exports(now: datetime) -> Iterator[AlertCause]:
 
 def _failed_by_target(since: datetime) -> list[Any]:
     x = ExportRow.alias("x")
-    # Word by word the condition of the index exports_failed: as a parameter, both databases would not read that index.
+    # Exactly the condition of the index exports_failed: with a parameter, neither database would use that index.
     newest = x.select(x.target, x.finished_at).where(SQL("status = 'failed'"), x.finished_at >= since)
     part = newest.order_by(x.finished_at.desc()).limit(MAX_FAILED).alias("part")
     t = TargetRow
@@ -195,7 +197,7 @@ def _compliance(now: datetime) -> Iterator[AlertCause]:
 
 
 def _disk(data_dir: Path, known: Collection[str], now: datetime) -> Iterator[AlertCause]:
-    """Yield the cause of this host; those without a worker share one: a container may have a new host name every minute."""
+    """Yield the cause of this host; hosts without a worker share one, because a container may often change its host name."""
     state, host = state_of(free_bytes([data_dir, *database_folders()])), socket.gethostname()
     if state is DiskState.OK:
         return

@@ -1,8 +1,8 @@
-"""Alerts and their messages: one row for each cause, one row for each channel until its message is sent.
+"""Alerts and their messages: one row for each cause, and one row for each channel until its message is sent.
 
-An alert opens, recovers and opens again; each message about it is queued by a compare-and-swap of when the last one was,
-so that all workers together queue at most one in QUIET_FOR. An acknowledged alert is silent until it opens again or gets
-worse.
+An alert opens, recovers and opens again. Each message about it is queued by a compare-and-swap of the last message's time,
+so that all workers together queue at most one message in QUIET_FOR. An acknowledged alert sends no message until it opens
+again or gets worse.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -25,32 +25,32 @@ from storage.db.queries import for_update, newest_first, tuples, where_given
 from storage.reporting import alert_causes
 from storage.reporting.alert_causes import AlertSources, OpenAlert
 
-#: Open alerts that a page shows.
+#: How many open alerts a page shows.
 MAX_OPEN: Final = 200
-#: Alerts of one message; it names a few and counts the others.
+#: How many alerts a message is about; it names a few and counts the others.
 MAX_AT_ONCE: Final = 1_000
-#: A message that no channel took for so long is dropped.
+#: A message that no channel has accepted for this long is dropped.
 DROPPED_AFTER: Final = timedelta(hours=24)
 #: How long an acknowledgement covers further failed exports of a target.
 ACKNOWLEDGED_FOR: Final = timedelta(days=1)
 
-#: Rows of one statement.
+#: How many rows one statement writes.
 _ROWS_AT_ONCE: Final = 500
 #: Seconds until the next attempt to send a message.
 _RETRY_S: Final = (60, 300, 900, 3600)
-#: Clocks of hosts differ by seconds. A moment further in the future was written by a clock that was wrong.
+#: Clocks of hosts differ by seconds. A time that is further in the future comes from a wrong clock.
 _SKEW: Final = timedelta(minutes=1)
-#: No retry is due later, and no lease lasts longer.
+#: No retry is due later than this, and no lease lasts longer.
 _LONGEST_WAIT: Final = timedelta(seconds=_RETRY_S[-1]) + _SKEW
 
 _jobs: Final = LeasedJobs(AlertMessageRow)
 
-#: What an alert has that nobody has acknowledged.
-_UNANSWERED: Final = {"acknowledged_at": None, "acknowledged_by": None}
-#: What changes, beside details and time, in an alert that opens again.
-_OPENED: Final = {"state": EXCLUDED.state, "first_at": EXCLUDED.first_at, "count": AlertRow.count + 1, **_UNANSWERED}
+#: The columns of an alert that nobody has acknowledged.
+_UNACKNOWLEDGED: Final = {"acknowledged_at": None, "acknowledged_by": None}
+#: The columns that change, besides details and time, when an alert opens again.
+_OPENED: Final = {"state": EXCLUDED.state, "first_at": EXCLUDED.first_at, "count": AlertRow.count + 1, **_UNACKNOWLEDGED}
 
-#: Makes the body of a message with an id from the alerts that it is about.
+#: Builds the body of a message from its id and its alerts.
 MakeBody = Callable[[str, Sequence[Alert]], Mapping[str, Any]]
 
 
@@ -66,28 +66,28 @@ class ClaimedMessage:
 
 
 def update(sources: AlertSources, channels: Sequence[AlertChannel], make_body: MakeBody, now: datetime) -> None:
-    """Open and close alerts by what is wrong at `now`, and queue messages for the channels.
+    """Open and close alerts by the causes that exist at `now`, and queue messages for the channels.
 
-    The caller holds Lock.ALERTS. Without changes nothing is written.
+    The caller holds Lock.ALERTS. Without changes, nothing is written.
     """
     known = _known(sources.kinds)
     causes = {cause.key: cause for cause in alert_causes.find(sources, known, now)}
     opened = [cause for key, cause in causes.items() if key not in known]
     pairs = [(cause, known[key]) for key, cause in causes.items() if key in known]
     news = [(cause, alert) for cause, alert in pairs if cause.is_news(alert.last_at, alert.details)]
-    again = [cause for cause, _ in news]
-    unanswered = [cause for cause, alert in news if _is_beyond_acknowledgement(cause, alert, now)]
+    repeated = [cause for cause, _ in news]
+    unacknowledged = [cause for cause, alert in news if _is_beyond_acknowledgement(cause, alert, now)]
     confirmed = [cause for cause, alert in pairs if alert_causes.needs_confirmation(cause, alert, now)]
     over = known.keys() - causes.keys() - alert_causes.unseen(known, causes.values(), now)
     needs_summary = AlertKind.WEEKLY in sources.kinds and not _has_summary(now)
     summaries = [alert_causes.weekly_summary(len(known), now)] if needs_summary else []
-    if opened or again or confirmed or over or summaries:
+    if opened or repeated or confirmed or over or summaries:
         with transaction():
             _store(opened, now, **_OPENED)
-            # Not news: no message follows.
+            # A confirmation is no news, so no message follows.
             _store(confirmed, now, last_at=AlertRow.last_at)
-            _store(again, now)
-            _store(unanswered, now, **_UNANSWERED)
+            _store(repeated, now)
+            _store(unacknowledged, now, **_UNACKNOWLEDGED)
             _close(sorted(over), now)
             _insert_summary(summaries, now)
     unsent = _unsent(sources.kinds, now)
@@ -96,7 +96,7 @@ def update(sources: AlertSources, channels: Sequence[AlertChannel], make_body: M
 
 
 def claim_message(now: datetime, lease_s: float) -> ClaimedMessage | None:
-    """Claim the message that has waited longest; None if there is none. Messages that are too old are deleted."""
+    """Claim the message that has waited longest; None if no message is due. Deletes messages that are too old."""
     m = AlertMessageRow
     is_too_late = m.next_run_at > now + _LONGEST_WAIT
     if not _jobs.any_waiting(now) and not tuples(m.select(m.id).where(is_too_late).limit(1)):
@@ -112,11 +112,11 @@ def claim_message(now: datetime, lease_s: float) -> ClaimedMessage | None:
 
 
 def finish_message(held: ClaimedMessage, *, is_sent: bool, now: datetime) -> None:
-    """Delete a message that was sent; one that was not is due again later, unless another worker holds it."""
+    """Delete a message that was sent. If it was not sent, make it due again later, unless another worker holds it."""
     lease = held.lease
     with transaction():
         if is_sent:
-            # Another worker may hold it by now; it was sent all the same.
+            # Another worker may hold the lease now, but the message was sent.
             AlertMessageRow.delete().where(AlertMessageRow.id == lease.id).execute()
         else:
             wait_s = _RETRY_S[min(held.attempts, len(_RETRY_S)) - 1]
@@ -124,27 +124,27 @@ def finish_message(held: ClaimedMessage, *, is_sent: bool, now: datetime) -> Non
 
 
 def list_open(account_id: int | None = None, limit: int | None = MAX_OPEN) -> list[Alert]:
-    """Return up to `limit` open alerts, the latest first, of one account where `account_id` is given; all with None."""
+    """Return up to `limit` open alerts, latest first; with `account_id`, only of that account, else all."""
     own = where_given(_open_alerts(), (AlertRow.account, account_id))
     return read(Alert, own.order_by(AlertRow.last_at.desc()).limit(limit))
 
 
 def list_recovered(limit: int, before: str | None = None, account_id: int | None = None) -> list[Alert]:
-    """Return up to `limit` alerts that are over, the newest first, older than the one with the id `before`."""
+    """Return up to `limit` recovered alerts, newest first, older than the one with the id `before`."""
     recovered = _select().where(AlertRow.state == AlertState.RECOVERED.value)
     own = where_given(recovered, (AlertRow.account, account_id))
     return read(Alert, newest_first(own, AlertRow.id, limit, before))
 
 
 def acknowledge(alert_id: str, account_id: int | None, now: datetime, actor: str) -> None:
-    """Silence an open alert until it opens again. Raises NotFound for one of another account."""
-    is_unanswered = (AlertRow.state == AlertState.OPEN.value) & AlertRow.acknowledged_at.is_null()
+    """Silence an open alert until it opens again. Raises NotFound if the alert belongs to another account."""
+    is_unacknowledged = (AlertRow.state == AlertState.OPEN.value) & AlertRow.acknowledged_at.is_null()
     with transaction():
         known = where_given(AlertRow.select(AlertRow.id), (AlertRow.id, alert_id), (AlertRow.account, account_id))
         if not identifiers.is_id(identifiers.ALERT, alert_id) or not tuples(known):
             raise NotFound("There is no such alert; see `bin/riskrelay alert list`.")
-        # It may have recovered, or somebody else was faster.
-        if compare_and_swap(AlertRow, alert_id, is_unanswered, acknowledged_at=now, acknowledged_by=actor):
+        # The alert may have recovered, or somebody else may have acknowledged it first.
+        if compare_and_swap(AlertRow, alert_id, is_unacknowledged, acknowledged_at=now, acknowledged_by=actor):
             append(now, actor, "acknowledge_alert", alert_id)
 
 
@@ -157,13 +157,13 @@ def _open_alerts() -> Any:
 
 
 def _known(kinds: Collection[AlertKind]) -> dict[str, OpenAlert]:
-    """Return the open alerts of the kinds that are looked for, by their causes; the state of other kinds is unknown."""
+    """Return the open alerts of these kinds by their causes; nothing is known about causes of other kinds."""
     shown = _open_alerts().select(AlertRow.cause, *columns(OpenAlert, AlertRow))
     return {cause: OpenAlert(*row) for cause, *row in tuples(shown.where(_is_of(kinds)))}
 
 
 def _is_beyond_acknowledgement(cause: AlertCause, alert: OpenAlert, now: datetime) -> bool:
-    """Return whether an acknowledgement does not cover what happened since: it got worse, or happens still a day later."""
+    """Return whether a cause needs attention despite an acknowledgement: it got worse, or still occurs a day later."""
     is_old = alert.acknowledged_at is not None and alert.acknowledged_at <= now - ACKNOWLEDGED_FOR
     return cause.is_worse(alert.details) or (is_old and cause.happened_at is not None)
 
@@ -173,7 +173,7 @@ def _is_of(kinds: Collection[AlertKind]) -> Any:
 
 
 def _store(causes: Sequence[AlertCause], now: datetime, **changes: Any) -> None:
-    """Insert alerts that open; of those that are known, change details, time and what `changes` name."""
+    """Insert alerts that open. For existing alerts, change the details, the time and the columns in `changes`."""
     changes = {"details": EXCLUDED.details, "last_at": EXCLUDED.last_at, **changes}
     for part in chunked([_row(cause, AlertState.OPEN, now) for cause in causes], _ROWS_AT_ONCE):
         AlertRow.insert_many(part).on_conflict(conflict_target=[AlertRow.cause], update=changes).execute()
@@ -196,16 +196,16 @@ def _has_summary(now: datetime) -> bool:
 
 
 def _insert_summary(summaries: Sequence[AlertCause], now: datetime) -> None:
-    # Over at once, and not sent yet.
+    # A summary has recovered at once, but has not been sent yet.
     rows = [_row(each, AlertState.RECOVERED, now) | {"sent_state": AlertState.OPEN.value} for each in summaries]
     if rows:
         AlertRow.insert_many(rows).on_conflict_ignore().execute()
 
 
 def _unsent(kinds: Collection[AlertKind], now: datetime) -> Any:
-    """Select alerts of these kinds whose present state no message has reported, and for which none was queued in QUIET_FOR.
+    """Return the query for alerts whose state no message has reported, and without a message within QUIET_FOR.
 
-    A message that a clock ahead of ours queued hides what came after it: the alert is sent once more.
+    A message that a clock ahead of ours has queued hides later changes, so the alert is then sent once more.
     """
     a, is_open = AlertRow, AlertRow.state == AlertState.OPEN.value
     is_ahead = a.sent_at > now + _SKEW
@@ -218,7 +218,7 @@ def _unsent(kinds: Collection[AlertKind], now: datetime) -> Any:
 def _queue(unsent: Any, channels: Sequence[AlertChannel], make_body: MakeBody, now: datetime) -> None:
     a = AlertRow
     with transaction():
-        # Locked: an acknowledgement waits, and comes too late for this message.
+        # The rows are locked: an acknowledgement waits, and no longer prevents this message.
         found = read(Alert, for_update(unsent.order_by(a.state, a.last_at.desc()).limit(MAX_AT_ONCE)))
         if not found:
             return

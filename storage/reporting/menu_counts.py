@@ -9,12 +9,12 @@ from schemas.exports.state_machine import IN_PROGRESS, ExportStatus
 from storage.db.engine import database
 from storage.db.models import ApprovalRuleRow, ExportRow, FindingRow, TargetRow
 
-#: More is shown as `999+`.
+#: A larger count is shown as `999+`.
 MAX_IN_MENU: Final = 999
 
 
 class MenuCounts(NamedTuple):
-    """What waits for a decision, is on its way, is not fixed, is automated and is connected; none above MAX_IN_MENU + 1."""
+    """Waiting decisions, deliveries in progress, unfixed findings, enabled rules, targets; each at most MAX_IN_MENU + 1."""
 
     inbox: int
     deliveries: int
@@ -33,12 +33,12 @@ def count(account_id: int, now: datetime) -> MenuCounts:
         TargetRow.select(SQL("1")).where(TargetRow.account == account_id, TargetRow.deleted_at.is_null()),
     ]
     counted = [Select([part.limit(MAX_IN_MENU + 1).alias("part")], [fn.COUNT(SQL("*"))]) for part in parts]
-    [(inbox, *on_their_way, findings, rules, targets)] = Select(columns=counted).bind(database).tuples()
-    return MenuCounts(inbox, sum(on_their_way), findings, rules, targets)
+    [(inbox, *in_progress, findings, rules, targets)] = Select(columns=counted).bind(database).tuples()
+    return MenuCounts(inbox, sum(in_progress), findings, rules, targets)
 
 
 def waiting(account_id: int, now: datetime) -> Any:
-    """Return a query of the exports, the worst first, that wait for a decision at `now`: neither snoozed nor fixed since."""
+    """Return a query for the exports that wait for a decision at `now`, neither snoozed nor fixed since; the worst first."""
     x = ExportRow
     is_awake = x.snoozed_at.is_null() | (x.snoozed_until <= now)
     is_unfixed = x.findings_total.is_null() | (x.findings_fixed < x.findings_total)
@@ -46,9 +46,10 @@ def waiting(account_id: int, now: datetime) -> Any:
 
 
 def of_status(account_id: int, status: ExportStatus) -> Any:
-    """Return a query of the exports of a status, the worst first."""
-    # The status has two bounds in place of an equality, and the order is that of the index. Otherwise PostgreSQL reads every
-    # export of every account, or the oldest ones until it has found enough; both databases sort all exports of the status.
+    """Return a query for the exports with a status, the worst first."""
+    # The status has two bounds instead of an equality, and the order is that of the index. Otherwise PostgreSQL reads every
+    # export of every account, or the oldest ones until it has found enough, and both databases sort all exports of the
+    # status.
     x = ExportRow
     found = x.select(SQL("1")).where(x.account == account_id, x.status >= status.value, x.status <= status.value)
     return found.order_by(x.status.desc(), x.severity_rank.desc(), x.id.desc())

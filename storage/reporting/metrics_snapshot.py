@@ -1,8 +1,9 @@
 """The metrics snapshot: counts of exports, targets and workers, taken at scrape time and shared by all processes of a host.
 
-One process at a time takes a snapshot and the others serve it: more scrapes are no more load. An index answers each query in
-a few milliseconds, except the exports of each status, which all have to be counted: that count continues from snapshot to
-snapshot, a part each time, and the last complete count is served. With up to some 50,000 exports each snapshot completes it.
+One process at a time takes a snapshot and the others serve it, so more scrapes cause no more load. Each query takes a few
+milliseconds with an index, except the count of exports by status, which reads all of them. That count continues from
+snapshot to snapshot, a part each time, and the last complete count is served. Up to some 50,000 exports, each snapshot
+completes it.
 """
 
 import json
@@ -30,36 +31,37 @@ from storage.exports import worker_heartbeats
 from storage.exports.queries import count_up_to
 from storage.targets import targets
 
-#: How long a snapshot may count exports, from its beginning: with the last batch a scrape stays within 100 ms.
+#: How long after its beginning a snapshot may count exports. With the last batch, a scrape takes at most 100 ms.
 COUNT_UNTIL_S: Final = 0.06
-#: Exports of one statement: about 5 ms, in which the process serves no other request.
+#: How many exports one statement counts: about 5 ms, during which the process serves no other request.
 COUNT_BATCH: Final = 5_000
-#: Waiting exports are counted anew up to here, in some 10 ms; beyond that, the count by status is used.
+#: Up to this number, waiting exports are counted anew, in some 10 ms. For more, the count by status is used.
 MAX_COUNTED_WAITING: Final = 20_000
-#: A snapshot is valid for a second, or for 40 times what it took, so that snapshots take a fortieth of the time however
-#: often they are requested; but no longer than half a minute, since older figures mislead.
+#: A snapshot is valid for a second, or for 40 times as long as it took, so that snapshots take a fortieth of the time,
+#: however often they are requested. It is valid for half a minute at most, because older figures mislead.
 MIN_REST: Final = timedelta(seconds=1)
 REST_FACTOR: Final = 40
 MAX_REST: Final = timedelta(seconds=30)
-#: A snapshot under way for so long waits for a database that does not respond. The pool gives up after as long.
+#: A snapshot that takes this long waits for a database that does not respond. The connection pool fails after the same time.
 HUNG_AFTER: Final = timedelta(seconds=10)
-#: While another process takes a snapshot, one that is no older than this is served.
+#: While another process takes a snapshot, a snapshot up to this age is served.
 SERVED_FOR: Final = timedelta(minutes=1)
-#: A count that was not continued for so long begins anew: too much has changed meanwhile.
+#: A count that was interrupted for this long starts again, because too much has changed meanwhile.
 COUNT_VALID_FOR: Final = timedelta(hours=1)
 
-#: Why nothing is sent to a target for now, although it is to be sent to again.
+#: The reasons why nothing is sent to a target for now, although it will be later.
 PAUSED_BY_HAND: Final = "by_hand"
 PAUSES: Final = (PAUSED_BY_HAND, RESTORED, *sorted(ASKED_FOR), BREAKER_OPEN)
 
 _BEGINNING: Final = (0, "", 0, "")
-#: Exports that are due for longer are late: an idle worker sends within a second of the due time, a busy one within minutes.
+#: Exports that have been due for longer are late: an idle worker sends within a second of the due time, a busy one within
+#: minutes.
 LATE_S: Final = 300.0
 
 
 @dataclass(frozen=True, slots=True)
 class ExportCount:
-    """A count of exports by status under way; `after` is the last one counted: account, status, severity, id."""
+    """An unfinished count of exports by status; `after` is the last export counted: account, status, severity, id."""
 
     began_at: int
     after: tuple[int, str, int, str] = _BEGINNING
@@ -68,9 +70,9 @@ class ExportCount:
 
 @dataclass(frozen=True, slots=True)
 class MetricsSnapshot:
-    """The figures of one snapshot; moments are milliseconds since 1970. `is_up` is False if the database did not respond.
+    """The figures of one snapshot; times are milliseconds since 1970. `is_up` is False if the database did not respond.
 
-    `exports` and `exports_at`, when their count began, are None until they were all counted once.
+    `exports`, and `exports_at`, when this count began, are None until all exports were counted once.
     """
 
     at: int
@@ -84,15 +86,15 @@ class MetricsSnapshot:
     targets: Mapping[str, int] = field(default_factory=dict)
     paused: Mapping[str, int] = field(default_factory=dict)
     workers: int = 0
-    #: Since the last heartbeat of a worker; None if all have ended by themselves.
+    #: The time since the last heartbeat of any worker; None if all workers ended properly.
     sweep_lag_s: float | None = None
     compliance_overdue: int = 0
     events_waiting: int = 0
 
     def is_fresh(self, now: datetime) -> bool:
-        """Return whether no new snapshot is due yet."""
+        """Return whether the snapshot is still valid."""
         rest = min(MAX_REST, max(MIN_REST, timedelta(seconds=REST_FACTOR * self.took_s)))
-        # A clock that was set back must not keep a snapshot until the old time is reached again.
+        # After a clock was set back, a snapshot must not stay valid until the former time is reached again.
         return abs(now - from_ms(self.at)) < rest
 
 
@@ -107,11 +109,11 @@ class SnapshotCache:
         self._own: MetricsSnapshot | None = None
 
     def figures(self, now: datetime) -> MetricsSnapshot | None:
-        """Return the last snapshot, or a new one if that is due and no other process is taking it.
+        """Return the last snapshot, or a new one if it is due and no other process is taking it.
 
-        None if another process is taking one and the last is older than a minute.
+        Returns None if another process is taking one and the last one is older than a minute.
         """
-        with _alone(self._file.with_suffix(".lock"), now) as is_mine:
+        with _try_exclusive(self._file.with_suffix(".lock"), now) as is_mine:
             last = self._last()
             if is_mine and (last is None or not last.is_fresh(now)):
                 self._own = last = self._take(now, last)
@@ -126,7 +128,7 @@ class SnapshotCache:
         return max(found, key=lambda each: each.at, default=None)
 
     def _is_hung(self, now: datetime) -> bool:
-        """Return whether a snapshot has been under way for so long that the database does not respond."""
+        """Return whether another process has been taking a snapshot for so long that the database must be unresponsive."""
         try:
             began_at = from_ms(int(self._file.with_suffix(".lock").read_text()))
         except (OSError, ValueError):
@@ -135,28 +137,27 @@ class SnapshotCache:
 
 
 def take_snapshot(now: datetime, last: MetricsSnapshot | None, count_until_s: float = COUNT_UNTIL_S) -> MetricsSnapshot:
-    """Query the database, and continue counting exports where the `last` snapshot stopped."""
+    """Query the database, and continue the count of exports where the `last` snapshot stopped."""
     began = time.monotonic()
     try:
         with connection():
             found = _read_values(now, last, began + count_until_s)
     except (*OUTAGES, DatabaseError):
-        away = MetricsSnapshot(to_ms(now), is_up=False, took_s=time.monotonic() - began)
-        # The count continues when it is back.
-        return away if last is None else replace(away, exports=last.exports, exports_at=last.exports_at, tally=last.tally)
+        down = MetricsSnapshot(to_ms(now), is_up=False, took_s=time.monotonic() - began)
+        # The count continues when the database responds again.
+        return down if last is None else replace(down, exports=last.exports, exports_at=last.exports_at, tally=last.tally)
     return MetricsSnapshot(to_ms(now), is_up=True, took_s=time.monotonic() - began, **found)
 
 
 def due_age_s(now: datetime, account_id: int | None = None) -> float:
-    """Return for how many seconds the oldest export could have been sent, of targets that are not paused or held.
+    """Return for how many seconds the oldest export could have been sent, for targets that are not paused or held.
 
-    Exports that wait for `max_per_minute` of their target are not late.
-
-    Of the targets of one account where `account_id` is given; 0 where nothing is late.
+    Exports that wait for `max_per_minute` of their target are not late. With `account_id`, only targets of that account
+    count. Returns 0 if nothing is late.
     """
     wanted = [TargetRow.status == TargetStatus.ACTIVE.value]
     wanted += [] if account_id is None else [TargetRow.account == account_id]
-    # One step of the index for each target that may be sent to.
+    # One index step for each active target.
     is_waiting = (ExportRow.target == TargetRow.id) & ExportRow.due_at.is_null(False)
     oldest = ExportRow.select(fn.MIN(ExportRow.due_at)).where(is_waiting)
     t = TargetRow
@@ -169,11 +170,11 @@ def due_age_s(now: datetime, account_id: int | None = None) -> float:
 
 
 def targets_by_state(now: datetime) -> tuple[dict[str, int], dict[str, int]]:
-    """Count targets by status, and those that are paused or held by reason."""
+    """Return how many targets have each status, and how many are paused or held for each reason."""
     by_status, by_pause = dict.fromkeys(map(str, TargetStatus), 0), dict.fromkeys(PAUSES, 0)
     is_restored = fn.COALESCE(TargetRow.status_reason == RESTORED, False)
     held_for = Case(None, [(TargetRow.held_until > now, TargetRow.held_reason)])
-    # Targets are read whole: there are thousands at most, and each of these columns may change with every attempt.
+    # All targets are read: there are thousands at most, and an index on these columns would be written with every attempt.
     counted = TargetRow.select(TargetRow.status, is_restored, held_for, fn.COUNT(SQL("*")))
     counted = counted.where(targets.IS_PRESENT)
     for status, was_restored, held_reason, count in tuples(counted.group_by(SQL("1"), SQL("2"), SQL("3"))):
@@ -186,7 +187,7 @@ def targets_by_state(now: datetime) -> tuple[dict[str, int], dict[str, int]]:
 
 
 def _read_values(now: datetime, last: MetricsSnapshot | None, count_until: float) -> dict[str, Any]:
-    """Return the fields of a snapshot of a database that responds."""
+    """Query the fields of a snapshot. The database must respond."""
     targets, paused = targets_by_state(now)
     seen_at = worker_heartbeats.last_seen()
     found = {
@@ -208,23 +209,23 @@ def _read_values(now: datetime, last: MetricsSnapshot | None, count_until: float
 
 
 def _exports(now: datetime, last: MetricsSnapshot | None, until: float) -> dict[str, Any]:
-    """Continue the count until then (monotonic); return its progress with the last complete count."""
+    """Continue the count until the monotonic time `until`; return its progress and the last complete count."""
     tally = ExportCount(to_ms(now))
     if last is not None and last.tally is not None and abs(now - from_ms(last.at)) < COUNT_VALID_FOR:
-        # A version before may have left its file, with a shorter position.
+        # The file may be from an earlier version, whose positions were shorter.
         tally = last.tally if len(last.tally.after) == len(_BEGINNING) else tally
     while True:
-        tally, is_done = _counted_on(tally)
+        tally, is_done = _count_batch(tally)
         if is_done:
             return {"exports": tally.counts, "exports_at": tally.began_at, "tally": None}
         if time.monotonic() > until:
             return {"exports": last and last.exports, "exports_at": last and last.exports_at, "tally": tally}
-        # Other greenlets of the service run between two batches.
+        # Let other greenlets of the service run between two batches.
         time.sleep(0)
 
 
-def _counted_on(tally: ExportCount) -> tuple[ExportCount, bool]:
-    """Count one more batch; return whether it was the last one."""
+def _count_batch(tally: ExportCount) -> tuple[ExportCount, bool]:
+    """Count one more batch; return the count, and whether this was the last batch."""
     by = (ExportRow.account, ExportRow.status, ExportRow.severity_rank, ExportRow.id)
     part = ExportRow.select(*by).where(Tuple(*by) > Tuple(*tally.after)).order_by(*by).limit(COUNT_BATCH).alias("part")
     groups = (part.c.account_id, part.c.status, part.c.severity_rank)
@@ -237,13 +238,13 @@ def _counted_on(tally: ExportCount) -> tuple[ExportCount, bool]:
     return ExportCount(tally.began_at, after, counts), sum(row[3] for row in found) < COUNT_BATCH
 
 
-#: Where no lock file can be made.
+#: Used if the lock file cannot be created.
 _IN_PROCESS: Final = Lock()
 
 
 @contextmanager
-def _alone(file: Path, now: datetime) -> Iterator[bool]:
-    """Yield whether this caller holds the lock file, and note since when; without one, a caller of each process is alone."""
+def _try_exclusive(file: Path, now: datetime) -> Iterator[bool]:
+    """Yield whether this caller holds the lock file, and store the time in it; without a file, each process has a lock."""
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -258,22 +259,22 @@ def _alone(file: Path, now: datetime) -> Iterator[bool]:
     try:
         is_taken = try_lock(descriptor)
         if is_taken:
-            _note(descriptor, str(to_ms(now)))
+            _write_text(descriptor, str(to_ms(now)))
         yield is_taken
         if is_taken:
-            _note(descriptor, "")
+            _write_text(descriptor, "")
     finally:
         os.close(descriptor)
 
 
-def _note(descriptor: int, text: str) -> None:
+def _write_text(descriptor: int, text: str) -> None:
     with suppress(OSError):  # a full disk
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, text.encode(), 0)
 
 
 def _read(file: Path) -> MetricsSnapshot | None:
-    """Return the last snapshot of any process; None if there is none, or one of another version."""
+    """Return the last snapshot of any process; None if none is stored, or one of another version."""
     try:
         known = json.loads(file.read_text())
         if known["tally"]:
@@ -285,7 +286,7 @@ def _read(file: Path) -> MetricsSnapshot | None:
 
 def _write(file: Path, figures: MetricsSnapshot) -> None:
     beside = file.with_suffix(".new")
-    # A full disk: this process still has its own snapshot.
+    # If the disk is full, this process still has its own snapshot.
     with suppress(OSError):
         beside.write_text(json.dumps(asdict(figures)), encoding="utf-8")
         beside.replace(file)
