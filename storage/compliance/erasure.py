@@ -1,14 +1,13 @@
-"""Which tables hold submitted data, how they are searched for a person, and how their rows are erased.
+"""The tables with submitted data: how they are searched for a person, and how their rows are erased.
 
-Searches read slices in the order of ids, so that no statement takes long; a LIKE over a row's texts leaves most rows out,
-and `schemas.compliance.subject_matching` decides on the rest. Erasures are small: each belongs to one slice and to one
-transaction of its caller. An erased row is not found again, so a search that begins anew continues where another one was
-killed. The ids of erased rows go into the erasure log in the same transaction; `erase_again` repeats them in a restored
-backup.
+Searches read slices in the order of ids, so that no statement takes long. A LIKE over a row's texts excludes most rows, and
+`schemas.compliance.subject_matching` decides on the rest. Erasures are small: each belongs to one slice and to one
+transaction of its caller. An erased row is not found again, so a repeated search continues where another one was killed. The
+ids of erased rows are added to the erasure log in the same transaction; `erase_again` repeats them in a restored backup.
 
-A row belongs to a shop by its project, a diagnostic also by the shop that it names. An export without a project, its
-attempts and the note of a bulk job belong to each shop of their account as far as they mention the person or the shop, and
-wholly to the one shop of an account that has no other project.
+A row belongs to a shop by its project, and a diagnostic also by the shop's domain in it. Exports without a project, their
+attempts and the notes of bulk jobs belong to each shop of their account that they mention, or whose person they mention. If
+the account has only one shop and no other project, they belong to this shop entirely.
 """
 
 import json
@@ -56,28 +55,29 @@ from storage.db.models import (
 from storage.db.queries import for_update, scalars, tuples
 from storage.exports import groups_sql, transitions
 
-#: Rows of one slice: a fraction of a second to search and to erase, on either database.
+#: How many rows a slice has: a fraction of a second to search and to erase, on either database.
 SLICE: Final = 200
 _IDS_AT_ONCE: Final = 100 * SLICE
-#: What is left of a stored response; the row stays, so that a repeated request is still not done twice.
+#: The body of an erased response. Its row stays, so that a repeated request is still not processed twice.
 ERASED_RESPONSE: Final = '{"redacted": true}'
 
-#: How far the clocks of two hosts may be apart before a row counts as younger than an erasure on another host.
+#: How much the clocks of two hosts may differ before a row counts as younger than an erasure on another host.
 CLOCKS_APART: Final = timedelta(minutes=10)
 
-#: Every response that repeats submitted data names the export that was prepared; an email's names the email.
-_OURS: Final = re.compile(r"(?:exp|eml)_[0-9A-HJKMNP-TV-Z]{26}")
+#: The ids in a stored response. A response that repeats submitted data names the prepared export; an email's response names
+#: the email.
+_EXPORT_OR_EMAIL_ID: Final = re.compile(r"(?:exp|eml)_[0-9A-HJKMNP-TV-Z]{26}")
 
-#: The route whose responses have the names of projects, and whose `id` is the project's.
+#: The route whose responses contain the names of projects; their `id` is the project's.
 _PROJECTS: Final = "/api/projects"
 
-#: The option of a bulk job that people write freely.
+#: The option of a bulk job with free text.
 _NOTE: Final = "note"
 
-#: Statuses in which a person or a receiver has seen the ticket.
+#: The statuses in which a person or a receiver has seen the ticket.
 _FINAL: Final = frozenset({ExportStatus.EXPORTED, ExportStatus.DISMISSED})
 
-#: As a JSON column stores it.
+#: An empty list as a JSON column stores it.
 _EMPTY_LIST: Final = Value("[]", converter=False)
 
 Erase = Callable[[Sequence[Any], datetime, str], Counter[str]]
@@ -101,7 +101,7 @@ def _accounts_of_one_shop(shop_domain: str) -> Any:
 
 
 def _unassigned(accounts: Any) -> Any:
-    """Return the condition that an export has no project and is of these accounts."""
+    """Return the condition that an export has no project and belongs to one of these accounts."""
     return ExportRow.project.is_null() & ExportRow.account.in_(accounts)
 
 
@@ -118,24 +118,24 @@ def _columns(model: Any, *names: str) -> tuple[Any, ...]:
 
 
 def _has_any(columns: Sequence[Any]) -> Any:
-    """Return the condition that one of the columns is not empty."""
+    """Return the condition that any of the columns is not empty."""
     return reduce(or_, [column != (_EMPTY_LIST if isinstance(column, JsonField) else "") for column in columns])
 
 
 @dataclass(frozen=True, slots=True)
 class ErasableTable:
-    """A table of submitted data: which columns hold text, how rows are erased, and which rows are a shop's."""
+    """A table of submitted data: the columns with text, how rows are erased, and which rows belong to a shop."""
 
     model: Any
     columns: tuple[Any, ...]
     erase: Erase
-    #: The condition for a shop's rows, by its domain; None: they are those of its projects.
+    #: The condition for a shop's rows, by its domain; None: the rows of the shop's projects.
     owner: Callable[[str], Any] | None = None
-    #: The condition for rows that still hold text; None: all do.
+    #: The condition for rows that still contain text; None: all rows do.
     has_text: Any = None
-    #: The condition for rows that are the shop's alone, if others are shared with the account's further projects.
+    #: The condition for rows that belong only to the shop, if others are shared with further projects of the account.
     owner_alone: Callable[[str], Any] | None = None
-    #: The column of a row's age; None: `created_at`.
+    #: The column with the time of a row, which gives its age; None: `created_at`.
     dated_by: Any = None
 
     @property
@@ -145,7 +145,7 @@ class ErasableTable:
 
     @property
     def moment(self) -> Any:
-        """Return the column of a row's age."""
+        """Return the column with the time of a row."""
         return self.model.created_at if self.dated_by is None else self.dated_by
 
     def of_shop(self, shop_domain: str) -> Any:
@@ -155,7 +155,7 @@ class ErasableTable:
 
 @dataclass(frozen=True, slots=True)
 class SubjectMatch:
-    """A row that mentions a subject: the texts that do, by column and path."""
+    """A row that mentions a subject: the texts with a mention, by column and path."""
 
     table: str
     id: str | int
@@ -163,13 +163,13 @@ class SubjectMatch:
     texts: dict[str, str]
 
     def record(self) -> dict[str, Any]:
-        """Return it as reports show it."""
+        """Return the match as reports show it."""
         return {"table": self.table, "id": self.id, "created_at": format_rfc3339(self.created_at), "texts": self.texts}
 
 
 @dataclass(frozen=True, slots=True)
 class ClientKey:
-    """The idempotency key that a client chose, by its row."""
+    """The idempotency key that a client chose, with the id of its row."""
 
     id: int
     key: str
@@ -185,7 +185,7 @@ def _erase_uploads(model: Any, ids: Sequence[Any], now: datetime, actor: str) ->
 
 
 def _erase_emails(ids: Sequence[Any], now: datetime, actor: str) -> Counter[str]:
-    """Empty emails but keep their rows: the digest of the message id keeps a repeated message from coming back."""
+    """Empty emails but keep their rows: by the digest of the message id, a repeated message is still recognized."""
     erasure_log.add(actor, "inbound_emails", ids, now)
     emptied = scalars(
         InboundEmailRow.update(sender="", recipients=[], subject="", text="", attachments=[])
@@ -198,13 +198,14 @@ def _erase_emails(ids: Sequence[Any], now: datetime, actor: str) -> Counter[str]
 def _erase_findings(ids: Sequence[Any], now: datetime, actor: str) -> Counter[str]:
     """Delete findings, and empty their exports.
 
-    Any word of a group may be about the person, so its export is emptied as a whole. Unless that was exported or dismissed,
-    its other findings are deleted too: the next scan reports them as new, and they get a ticket.
+    Any word of a group may be about the person, so its export is emptied as a whole. Unless the export was exported or
+    dismissed, its other findings are deleted too: the next scan then reports them as new, and they get a ticket.
     """
     belongs = FindingRow.select(FindingRow.export_id).where(FindingRow.id.in_(ids))
     is_source = (ExportRow.source_type == "finding") & ExportRow.source_id.in_(ids)
     wanted = ExportRow.select(ExportRow.id, ExportRow.status).where(is_source | ExportRow.id.in_(belongs))
-    # No postback adds a finding to a group that is emptied: it is stored already, or finds no group.
+    # With this lock, no postback adds a finding to a group that is emptied: it has already stored the finding, or will find
+    # no group.
     groups_sql.lock_projects_of(scalars(wanted))
     exports: dict[str, ExportStatus] = dict(tuples(wanted))
     unfinished = [export_id for export_id, status in exports.items() if status not in _FINAL]
@@ -213,7 +214,7 @@ def _erase_findings(ids: Sequence[Any], now: datetime, actor: str) -> Counter[st
     deleted = 0
     for slice_ in chunked(finding_ids, SLICE):
         erasure_log.add(actor, "findings", slice_, now)
-        # A postback that reports one of them meanwhile adds no sighting after the next statement.
+        # With this lock, a postback that reports one of these findings now adds no sighting after the next statement.
         tuples(for_update(FindingRow.select(FindingRow.id).where(FindingRow.id.in_(slice_)).order_by(FindingRow.id)))
         FindingSightingRow.delete().where(FindingSightingRow.finding.in_(slice_)).execute()
         deleted += FindingRow.delete().where(FindingRow.id.in_(slice_)).execute()
@@ -221,7 +222,7 @@ def _erase_findings(ids: Sequence[Any], now: datetime, actor: str) -> Counter[st
 
 
 def _erase_reports(ids: Sequence[Any], now: datetime, actor: str) -> Counter[str]:
-    """Empty uploaded reports; one that waits for its import fails."""
+    """Empty uploaded reports; a report that waits for its import fails."""
     erasure_log.add(actor, "report_uploads", ids, now)
     row, waits = ReportUploadRow, ReportUploadRow.content_sealed.is_null(False)
     row.update(
@@ -236,16 +237,16 @@ def _erase_reports(ids: Sequence[Any], now: datetime, actor: str) -> Counter[str
 
 
 def wait_for_writers(shop_domain: str) -> Counter[str]:
-    """Wait for transactions that store data of a shop's projects now: a search does not see what they have not committed.
+    """Wait for transactions that are storing data of a shop's projects: a search would not see their uncommitted rows.
 
-    The foreign keys of their rows lock the projects. The caller holds the transaction; others wait until it ends.
+    The foreign keys of these rows lock the projects. The caller holds the transaction; new writers wait until it ends.
     """
     tuples(for_update(_projects(shop_domain).order_by(ProjectRow.id)))
     return Counter()
 
 
 def erase_waiting_reports(shop_domain: str, now: datetime, actor: str) -> Counter[str]:
-    """Erase a shop's uploaded reports that are not fully imported: their findings would be stored after the search.
+    """Erase a shop's uploaded reports that are not fully imported: the search would miss the findings of a later import.
 
     Their users may upload them again. The caller holds the transaction.
     """
@@ -256,7 +257,7 @@ def erase_waiting_reports(shop_domain: str, now: datetime, actor: str) -> Counte
 
 
 def _erase_notes(ids: Sequence[Any], now: datetime, actor: str) -> Counter[str]:
-    """Remove the notes of bulk jobs, which go on without them."""
+    """Remove the notes of bulk jobs; the jobs continue without them."""
     erasure_log.add(actor, "bulk_jobs", ids, now)
     row = BulkJobRow
     jobs = tuples(for_update(row.select(row.id, row.options).where(row.id.in_(ids)).order_by(row.id)))
@@ -267,7 +268,7 @@ def _erase_notes(ids: Sequence[Any], now: datetime, actor: str) -> Counter[str]:
 
 
 def _erase_rows(erasing: Any, ids: Sequence[Any], now: datetime, actor: str) -> Counter[str]:
-    """Erase rows by one statement: `erasing` deletes or empties rows of a table."""
+    """Erase rows with one statement: `erasing` deletes or empties rows of a table."""
     table = str(erasing.model._meta.table_name)
     erasure_log.add(actor, table, ids, now)
     return Counter({table: erasing.where(erasing.model.id.in_(ids)).execute()})
@@ -282,7 +283,7 @@ _NUMBERED_REPORTS: Final = ReportRow.update(title=_text_with_key("Redacted repor
 
 
 def _erase_exports(ids: Sequence[Any], now: datetime, actor: str) -> Counter[str]:
-    """Empty exports, and their copies for further targets: events gave these the words of findings that came later."""
+    """Empty exports and their copies for further targets, because events may have added texts of later findings to them."""
     has_copies = ExportRow.id.in_(ids) & ExportRow.siblings.is_null(False)
     copies = [copy for siblings in scalars(ExportRow.select(ExportRow.siblings).where(has_copies)) for copy in siblings]
     ids = sorted({*ids, *copies})
@@ -294,7 +295,7 @@ _EMAIL_TEXTS: Final = _columns(InboundEmailRow, "sender", "subject", "text", "re
 _UPLOAD_TEXTS: Final = _columns(ReportUploadRow, "file_name", "left_out")
 
 ERASABLE_TABLES: Final = (
-    # First: a job copies its note to exports, which are searched later.
+    # First, because a job copies its note to exports, which are searched later.
     ErasableTable(
         BulkJobRow,
         _columns(BulkJobRow, "options"),
@@ -343,7 +344,7 @@ ERASABLE_TABLES: Final = (
         owner_alone=lambda shop: _attempts(_exports(shop) | _unassigned(_accounts_of_one_shop(shop))),
         dated_by=AttemptRow.started_at,
     ),
-    # Last: by now only tickets with more text than their source are left, and tickets written by hand.
+    # Last: by now, the only tickets left are manual ones and those with more text than their source.
     ErasableTable(
         ExportRow,
         (
@@ -355,7 +356,7 @@ ERASABLE_TABLES: Final = (
     ),
 )
 
-#: What people call a shop's projects and reports; a redaction of the shop replaces all of it, with the domain.
+#: The names of a shop's projects and reports. A redaction of the shop replaces all of them, and the domain.
 NAMES: Final = (
     ErasableTable(
         ProjectRow,
@@ -380,7 +381,7 @@ def is_known(shop_domain: str) -> bool:
 
 
 def search(table: ErasableTable, shop_domain: str, mentions: Mentions) -> Iterator[list[SubjectMatch]]:
-    """Search a shop's rows of a table; yields the matches of each slice, which may be none."""
+    """Search a shop's rows of a table; yield the matches of each slice, which may be none."""
     texts: list[Any] = [fn.COALESCE(column, "") for column in table.columns]
     text = reduce(lambda text, more: text.concat(" ").concat(more), texts)
     model = table.model
@@ -393,9 +394,9 @@ def search(table: ErasableTable, shop_domain: str, mentions: Mentions) -> Iterat
 
 
 def ids_of_shop(table: ErasableTable, shop_domain: str) -> Iterator[list[Any]]:
-    """Yield the ids of the rows of a table that hold text and are the shop's alone, slice by slice.
+    """Yield the ids of rows with text that belong only to the shop, slice by slice.
 
-    A slice is without rows that were erased with those of earlier ones, such as the other findings of a group.
+    Rows that were erased together with rows of earlier slices, such as the other findings of a group, are left out.
     """
     key = table.model.id
     for ids in _ids_with_text(replace(table, owner=table.owner_alone or table.owner), shop_domain):
@@ -405,10 +406,10 @@ def ids_of_shop(table: ErasableTable, shop_domain: str) -> Iterator[list[Any]]:
 
 
 def responses_with_erased_data(shop_domain: str, mentions: Mentions | None) -> Iterator[list[ClientKey]]:
-    """Search the stored responses for those that repeat an erased or deleted export, and for others that name the subject.
+    """Search the stored responses for those that repeat erased or deleted exports, and for those that mention the subject.
 
-    With `mentions` these are responses to the shop's users, or their keys, that mention the subject; without, those with the
-    shop's domain or one of its projects. Yields the matches of each slice, which may be none.
+    With `mentions`, the latter are responses to the shop's users that mention the subject in their text or key; without it,
+    responses with the shop's domain or one of its projects. Yields the matches of each slice, which may be none.
     """
     row, after = IdempotencyKeyRow, 0
     users = UserRow.select(_text_with_key("user:", UserRow.id)).where(UserRow.account.in_(_accounts(shop_domain)))
@@ -418,7 +419,7 @@ def responses_with_erased_data(shop_domain: str, mentions: Mentions | None) -> I
     project_ids = {*scalars(_projects(shop_domain))} if mentions is None else set()
     while slice_ := tuples(query.where(row.id > after).order_by(row.id).limit(SLICE)):
         after = slice_[-1][0]
-        named = {row_id: set(_OURS.findall(body or "")) for row_id, _, _, body, *_ in slice_}
+        named = {row_id: set(_EXPORT_OR_EMAIL_ID.findall(body or "")) for row_id, _, _, body, *_ in slice_}
         erased = _erased_or_deleted(sorted(set().union(*named.values())))
         yield [
             ClientKey(row_id, key)
@@ -430,9 +431,9 @@ def responses_with_erased_data(shop_domain: str, mentions: Mentions | None) -> I
 
 
 def erase_responses(responses: Sequence[ClientKey], mentions: Mentions | None, now: datetime, actor: str) -> Counter[str]:
-    """Empty stored responses, and erase the idempotency keys that mention the subject; without `mentions`, erase all keys.
+    """Empty stored responses, and erase the idempotency keys that mention the subject; all keys without `mentions`.
 
-    A client chooses its keys, so they may contain personal data. Without its key, a repeated request counts as a new one.
+    Clients choose their keys, so these may contain personal data. Without its key, a repeated request counts as a new one.
     """
     if not responses:
         return Counter()
@@ -443,29 +444,29 @@ def erase_responses(responses: Sequence[ClientKey], mentions: Mentions | None, n
 
 
 def erasable_names() -> frozenset[str]:
-    """Return the names that `erase_again` takes."""
-    return frozenset(_AGAIN)
+    """Return the table names that `erase_again` accepts."""
+    return frozenset(_ERASE_AGAIN)
 
 
 def erase_again(name: str, ids: Sequence[str], now: datetime, actor: str) -> Counter[str]:
-    """Repeat what the erasure log of another database has for a table: the request `actor` erased these rows at `now`.
+    """Repeat erasures from another database's log for a table: the request `actor` erased these rows at `now`.
 
-    Ids that the database counts up may belong to another row by now: a row that is younger than its erasure is left alone.
-    The caller holds the transaction.
+    A numeric id may belong to another row by now, so a row that is younger than its erasure is not erased. The caller holds
+    the transaction.
     """
-    moment, erase = _AGAIN[name]
+    moment, erase = _ERASE_AGAIN[name]
     key = moment.model._meta.primary_key
     if not isinstance(key, AutoField | BigAutoField):
         return erase(ids, now, actor)
     here = moment.model.select(key).where(key.in_([int(row_id) for row_id in ids]), moment <= now + CLOCKS_APART)
     found = {*scalars(here)}
-    # A row that is not here may be in the next backup that is restored: it is logged all the same.
+    # A missing row may be in the next backup that is restored, so it is logged too.
     erasure_log.add(actor, name, [row_id for row_id in ids if int(row_id) not in found], now)
     return erase(sorted(found), now, actor) if found else Counter()
 
 
 def revoke_access(shop_domain: str, now: datetime, actor: str) -> Counter[str]:
-    """Delete the grants on a shop's projects and reports, and revoke the storefront tokens of users left without a grant.
+    """Delete the grants on a shop's projects and reports; revoke the storefront tokens of users without another grant.
 
     The caller holds the transaction.
     """
@@ -486,7 +487,7 @@ def revoke_access(shop_domain: str, now: datetime, actor: str) -> Counter[str]:
 def forget_shop(shop_domain: str) -> Counter[str]:
     """Remove a shop's domain and name from its projects, and the titles from their reports.
 
-    Nothing is found by the domain afterwards: this is the last step. The caller holds the transaction.
+    This is the last step, because afterwards nothing is found by the domain. The caller holds the transaction.
     """
     reports = _NUMBERED_REPORTS.where(ReportRow.project.in_(_projects(shop_domain))).execute()
     projects = _NUMBERED_PROJECTS.where(ProjectRow.shop_domain == shop_domain).execute()
@@ -511,8 +512,8 @@ def _erase_keys(ids: Sequence[Any], now: datetime, actor: str) -> Counter[str]:
     return Counter()
 
 
-#: How the tables of the erasure log are erased again, each with the column of its rows' age.
-_AGAIN: Final[Mapping[str, tuple[Any, Erase]]] = {
+#: How the rows in the erasure log are erased again, by table, with the column that gives a row's age.
+_ERASE_AGAIN: Final[Mapping[str, tuple[Any, Erase]]] = {
     **{table.name: (table.moment, table.erase) for table in (*ERASABLE_TABLES, *NAMES)},
     "idempotency_keys": (IdempotencyKeyRow.created_at, _empty_responses),
     CLIENT_KEYS: (IdempotencyKeyRow.created_at, _erase_keys),
@@ -520,9 +521,9 @@ _AGAIN: Final[Mapping[str, tuple[Any, Erase]]] = {
 
 
 def _ids_with_text(table: ErasableTable, shop_domain: str) -> Iterator[list[Any]]:
-    """Yield the ids of a shop's rows that hold text, slice by slice.
+    """Yield the ids of a shop's rows with text, slice by slice.
 
-    Many slices are read at once: SQLite has no index of a shop's rows in this order, and sorts all of them each time.
+    Many slices are read at once, because SQLite has no index of a shop's rows in this order and sorts all of them each time.
     """
     key = table.model.id
     query = table.model.select(key).where(table.of_shop(shop_domain))
@@ -538,18 +539,18 @@ def _ids_with_text(table: ErasableTable, shop_domain: str) -> Iterator[list[Any]
 def _may_mention(said: Any, mentions: Mentions) -> Any:
     if mentions.patterns is None:
         return SQL("1 = 1")
-    # Encoded letters match no pattern of an address.
+    # Encoded letters do not match the pattern of an address, so texts with encoded letters may mention the subject too.
     is_encoded = said.contains("&#") | said.contains("%")
     return reduce(or_, [said.ilike(pattern) for pattern in mentions.patterns], is_encoded)
 
 
 def _lowered(text: Any) -> Any:
-    """Return a text with ASCII letters in lower case: the language of a PostgreSQL database may have another one for I."""
+    """Return a text with ASCII letters in lower case; some languages of a PostgreSQL database lower I to another letter."""
     return fn.LOWER(text if is_sqlite() else Expression(text, "COLLATE", SQL('"C"')))
 
 
 def _matches(table: ErasableTable, ids: Sequence[Any], mentions: Mentions) -> list[SubjectMatch]:
-    """Read rows that may mention the subject, and return those that do."""
+    """Read rows that may mention the subject, and return the matches."""
     if not ids:
         return []
     key = table.model.id
@@ -564,9 +565,9 @@ def _matches(table: ErasableTable, ids: Sequence[Any], mentions: Mentions) -> li
 
 
 def _erased_or_deleted(ids: Sequence[str]) -> set[str]:
-    """Return those of `ids`, exports and emails, that were erased with their export or deleted by retention.
+    """Return the ids of exports and emails that were erased with their export, or deleted by retention.
 
-    A stored response may be newer than its export's end, for example if a client dismisses a dismissed export again.
+    A stored response may be newer than the end of its export, for example if a client dismisses a dismissed export again.
     """
     if not ids:
         return set()

@@ -1,7 +1,7 @@
-"""The erasure log: which rows compliance requests erased or emptied, by their ids alone.
+"""The erasure log: the rows that compliance requests erased or emptied, identified only by their ids.
 
-An entry is written in the transaction of the erasure and never pruned: what an old backup brings back is erased again by it.
-Row ids are our own and identify nobody. What handoffs, tickets or attempts lose goes with the rows that are logged.
+An entry is written in the transaction of the erasure and is never deleted: by it, a row that an old backup brings back is
+erased again. Row ids are our own and identify nobody. Handoffs, tickets and attempts are erased again with the logged rows.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,10 +12,10 @@ from typing import Final
 from schemas.base.timestamps import from_ms, to_ms
 from storage.db.models import RedactionRow
 
-#: In place of a table's name: a stored response whose client's key was erased as well.
+#: Stands in place of a table's name for a stored response whose client's key was erased as well.
 CLIENT_KEYS: Final = "idempotency_keys.key"
 
-#: Rows that are read at once.
+#: How many rows are read at once.
 _PAGE: Final = 1000
 
 
@@ -30,7 +30,7 @@ class ErasedRow:
 
 
 def add(request_id: str, table: str, row_ids: Sequence[str | int], now: datetime) -> None:
-    """Log what a request erases or empties, in one statement and in the transaction of the erasure."""
+    """Log the rows that a request erases or empties, in one statement and in the transaction of the erasure."""
     if row_ids:
         RedactionRow.insert_many(
             [
@@ -41,7 +41,7 @@ def add(request_id: str, table: str, row_ids: Sequence[str | int], now: datetime
 
 
 def pages() -> Iterator[list[ErasedRow]]:
-    """Read the whole log, the oldest entry first, page by page."""
+    """Read the whole log page by page, the oldest entry first."""
     after = 0
     while page := list(RedactionRow.select().where(RedactionRow.id > after).order_by(RedactionRow.id).limit(_PAGE)):
         after = page[-1].id
@@ -49,7 +49,7 @@ def pages() -> Iterator[list[ErasedRow]]:
 
 
 def missing(entries: Sequence[ErasedRow]) -> list[ErasedRow]:
-    """Return those of another log's entries that this log does not have."""
+    """Return the entries of another log that this log does not have."""
     moments = [from_ms(at_ms) for at_ms in sorted({entry.erased_at_ms for entry in entries})]
     here = {_entry(row) for row in RedactionRow.select().where(RedactionRow.redacted_at.in_(moments))}
     return [entry for entry in entries if entry not in here]

@@ -4,13 +4,13 @@ The erasures and compliance requests come from the replaced database, or from a 
 Lines. Encrypted values stay encrypted. Neither the time of the backup nor any clock matters: every erasure and request that
 the source has and this database lacks is applied. An incomplete file, or one of another kind, is refused before any change.
 
-First every row of the source's erasure log is erased again. Then the requests are updated:
+First, every row in the source's erasure log is erased again. Then the requests are updated:
 
 - An erasure that is open here stays open, even if the source has finished it: this database still has its subject, and a
   worker runs the whole erasure.
 - A shop's erasure that the source has finished and this database does not know is open here: the restored projects name the
   shop again, and a worker runs the whole erasure.
-- Any other request is copied as the source has it. If it waits there, a worker may claim it at once.
+- Any other request is copied from the source. If it waits there, a worker may claim it at once.
 """
 
 import base64
@@ -38,10 +38,10 @@ from storage.db.models import ComplianceRequestRow
 from storage.db.queries import tuples
 from storage.secrets.encrypted_columns import REPORT
 
-#: The first line; another version may be read by another version of the product.
+#: The first line of a file. Another format would have another version number.
 _HEADER: Final = {"riskrelay": "redactions", "version": 1}
 
-#: Another database knows nothing of this one's lease and of when a request may be claimed here.
+#: The columns that a file contains: a lease, and the time of the next run, are only valid in their own database.
 _FIELDS: Final = {
     name: field for name, field in ComplianceRequestRow._meta.columns.items() if name not in {"lease", "next_run_at"}
 }
@@ -52,14 +52,14 @@ RequestRecord = dict[str, Any]
 
 
 class DamagedReplay(Exception):
-    """This is not a complete file of erasures; the message says why."""
+    """The file is not a complete file of erasures; the message gives the reason."""
 
 
 def lines() -> Iterator[str]:
-    """Yield the requests and the erasure log of the open database, one line each, with its end of line."""
+    """Yield the requests and the erasure log of the open database, each as one line with its line end."""
     count = 0
     yield _line(_HEADER)
-    # The requests first: what is done by then is in the erasure log, whatever a worker does meanwhile.
+    # The requests first: the log then contains all erasures of requests that are done, whatever a worker does meanwhile.
     for request in _requests():
         count += 1
         yield _line({"request": request})
@@ -73,7 +73,7 @@ def lines() -> Iterator[str]:
 def save(path: Path) -> int:
     """Write `lines` to a file that only its owner can read, replacing it as a whole; return their number. Raises OSError."""
     count = 0
-    # On the disk, because a restore replaces the database that all this was read from.
+    # Synced to the disk, because a restore replaces the database that the lines come from.
     with replacing(path) as file:
         for line in lines():
             file.write(line)
@@ -94,9 +94,9 @@ def erasures_in(path: Path) -> Iterator[ErasedRow]:
 
 
 def apply(path: Path, now: datetime) -> Counter[str]:
-    """Apply a complete file to the open database; what is done already changes nothing.
+    """Apply a complete file to the open database; parts that were applied before change nothing.
 
-    Return how many `redactions` were repeated, `requests` taken over, and how many of those are `open`.
+    Returns how many `redactions` were repeated, how many `requests` were copied, and how many of these are `open`.
     """
     replaced: set[str] = set()
     counts: Counter[str] = Counter()
@@ -118,7 +118,7 @@ def _requests() -> Iterator[RequestRecord]:
 
 
 def _read(path: Path) -> Iterator[ErasedRow | RequestRecord]:
-    """Read a file line by line; whether it is complete is known at its end. Raises DamagedReplay."""
+    """Read a file line by line; only its end shows whether it is complete. Raises DamagedReplay."""
     count, ended = -1, False
     with path.open(encoding="utf-8") as file:
         try:
@@ -151,7 +151,7 @@ def _erase_again(entries: Sequence[ErasedRow], replaced: set[str]) -> int:
     """Repeat the erasures that this log does not have, and count them; collect requests whose reports were replaced."""
     new = erasure_log.missing(entries)
     for (request_id, table, at), group in groupby(new, key=attrgetter("request_id", "table", "erased_at_ms")):
-        # Read anew: what one group erases along with its rows is logged with it, and comes next.
+        # Read again, because erasing one group may erase and log rows of the next one.
         ids = list(dict.fromkeys(entry.row_id for entry in erasure_log.missing(list(group))))
         if ids and table == REPORT.table:
             replaced.update(ids)
@@ -187,7 +187,8 @@ def _is_taken_over(there: RequestRecord, here: tuple[str, datetime] | None, repl
         # A later due date means that the erasure was repeated: the shop was installed and removed again after the backup.
         return bool(there["due_at"] > due_at_here)
     if status_here == _DONE:
-        # Of two different reports, the source has the later version. A report that the source erased is already erased here.
+        # If the reports differ, the source has the later version. A report that the source erased has already been erased
+        # here.
         return there["status"] == _DONE and there["id"] in replaced and there["report_sealed"] is not None
     return there["status"] == _DONE and there["topic"] not in _ERASURES
 
@@ -199,7 +200,7 @@ def _store(requests: Sequence[RequestRecord], now: datetime) -> None:
     records = []
     for request in requests:
         is_repeated = taken.setdefault(request["body_sha256"], request["id"]) != request["id"]
-        # As `receive` does with the same bytes of long ago: they do not keep a new webhook from being stored.
+        # As in `receive` for an old request with the same bytes: it does not keep a new webhook from being stored.
         body_sha256 = f"{request['body_sha256']}|{request['id']}" if is_repeated else request["body_sha256"]
         next_run_at = None if request["status"] == _DONE else now
         records.append(request | {"body_sha256": body_sha256, "next_run_at": next_run_at, "lease": None})
@@ -225,7 +226,7 @@ def _stored(field: Any, value: Any) -> Any:
 
 
 def _loaded(field: Any, value: Any) -> Any:
-    """Return the value that `_stored` was given."""
+    """Return the value that `_stored` converted."""
     if not isinstance(field, BlobField):
         return field.python_value(value)
     try:

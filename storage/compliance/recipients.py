@@ -1,7 +1,7 @@
-"""Which targets received tickets that a compliance request redacted, and whether they accepted the redaction.
+"""The targets that received tickets which a compliance request redacted, and whether they accepted the redaction.
 
-Read from the erasure log, the exports and their events, as long as these are kept; the audit log keeps the acceptance, and
-names the targets that an export left when it was retried at another one.
+Read from the erasure log, the exports and their events, as long as these are kept. The audit log keeps the acceptance, and
+names the former targets of exports that were retried at another target.
 """
 
 from collections import defaultdict
@@ -17,16 +17,16 @@ from schemas.trackers.registry import GENERIC_WEBHOOK
 from storage.db.models import AuditEntryRow, ExportRow, RedactionRow, TargetRow, TicketEventRow
 from storage.db.queries import tuples
 
-#: What an attempt shows of the request and the response that accepted it.
+#: The parts of an attempt that prove the request and the response that accepted it.
 _PROOF: Final = ("id", "started_at", "response_status", "nonce", "signature", "body_sha256", "response_sha256")
 
 
-#: What is read of each recipient.
+#: The columns to read for each recipient.
 _SHOWN: Final[Mapping[str, Any]] = {
     "request_id": RedactionRow.request_id,
     "export_id": ExportRow.id,
     "export_status": ExportRow.status,
-    #: Its present target.
+    #: The present target of the export.
     "export_target_id": ExportRow.target,
     "target_id": TargetRow.id,
     "target_name": TargetRow.name,
@@ -40,9 +40,9 @@ _SHOWN: Final[Mapping[str, Any]] = {
 
 
 def of_requests(request_ids: Sequence[str], limit: int) -> dict[str, list[Recipient]]:
-    """Return up to `limit` recipients of each of some requests; an export that was only tried counts as received.
+    """Return up to `limit` recipients for each request; an export that was tried counts as received, even if it failed.
 
-    So does a target that an export left after it was tried there: that one is never sent a redaction.
+    So does a former target at which the export was tried. It is never sent a redaction.
     """
     recipients: dict[str, list[Recipient]] = defaultdict(list)
     if request_ids:
@@ -58,25 +58,25 @@ def of_requests(request_ids: Sequence[str], limit: int) -> dict[str, list[Recipi
 
 
 def _query(request_ids: Sequence[str]) -> Any:
-    """Return the recipients of each export, the present target and those that it left, in one query."""
+    """Return the query for the recipients of each export: its present target and its former targets."""
     shown = [field.alias(name) for name, field in _SHOWN.items()]
     exports = RedactionRow.select(*shown).join(ExportRow, on=ExportRow.id == RedactionRow.row_id)
     is_named = RedactionRow.request_id.in_(request_ids) & (RedactionRow.table_name == ExportRow._meta.table_name)
     present = exports.join(TargetRow, on=TargetRow.id == ExportRow.target).where(is_named, ExportRow.attempts > 0)
     move = AuditEntryRow.alias("move")
-    # Other retries name no target as their reason.
+    # Other retries do not have a target as their reason.
     is_left = (TargetRow.id == move.reason) & (TargetRow.id != ExportRow.target)
     left = exports.join(move, on=move.subject_id == ExportRow.id).join(TargetRow, on=is_left)
     left = left.where(is_named, move.action == Transition.RETRY.value, _was_tried_before(move))
     is_event = (TicketEventRow.export == ExportRow.id) & (TicketEventRow.target == TargetRow.id)
     is_event &= TicketEventRow.type == TicketEventType.REDACT.value
-    # Without duplicates: an export may have left the same target twice.
+    # The union removes duplicates: an export may have left the same target twice.
     present, left = (each.join(TicketEventRow, JOIN.LEFT_OUTER, on=is_event) for each in (present, left))
     return present | left
 
 
 def _was_tried_before(move: Any) -> Any:
-    """Return the condition that a worker had claimed the export before it left a target, which got no request otherwise."""
+    """Return the condition that a worker claimed the export before it left a target; otherwise the target got no request."""
     claim = AuditEntryRow.alias("claim")
     of_export = (claim.subject_id == move.subject_id) & (claim.action == Transition.CLAIM.value)
     return fn.EXISTS(claim.select(SQL("1")).where(of_export, claim.id < move.id))

@@ -1,9 +1,9 @@
 """Compliance requests: stored once, leased to one worker at a time, and kept without the person's data.
 
-The subject of a request is encrypted until the request is done, and erased then; a pseudonym, times, counts and the result
-stay. The requests of one shop run one after the other, so that no search reports what an erasure has just removed. Every
-write of a worker names its lease: a stale lease updates no row, and the next worker begins the search anew. A lease that
-lapsed is stale as soon as a worker claims a request of the shop: until then its holder may go on.
+The subject of a request is encrypted until the request is done, and is then erased; a pseudonym, times, counts and the
+result stay. The requests of one shop run one after the other, so that no search reports data that an erasure has just
+removed. Every write of a worker names its lease: a stale lease updates no row, and the next worker repeats the search. An
+expired lease is stale as soon as a worker claims a request of the shop; until then, its holder may continue.
 """
 
 import hashlib
@@ -45,17 +45,19 @@ from storage.secrets.vault import Vault
 
 #: The legal time limit for shops, which platforms pass on to their apps.
 DUE_WITHIN: Final = timedelta(days=30)
-#: A platform repeats an unanswered webhook for two days at most. After that, the same bytes about a person are a new
-#: request: the person was a customer again. About a shop they never are: an old webhook that is sent again must not erase
-#: a shop that was installed again.
+#: A platform repeats a webhook without a response for two days at most. Later, the same bytes about a person are a new
+#: request, because the person was a customer again. The same bytes about a shop are never a new request: a repeated old
+#: webhook must not erase a shop that was installed again.
 REPEATED_WITHIN: Final = timedelta(days=2)
-#: A worker renews with every batch, which takes a fraction of a second; one that died is replaced this soon.
+#: A worker renews the lease with every batch, which takes a fraction of a second. If the worker dies, another one takes over
+#: after this time.
 LEASE_S: Final = 15.0
-#: After an error the next attempt comes this much later, then twice as much, up to an hour: visible, and never a hot loop.
+#: The delay of the next attempt after an error. It doubles with each error, up to an hour: failures stay visible, but do not
+#: load the system.
 RETRY_S: Final = 60.0
 MAX_RETRY_S: Final = 3600.0
 
-#: A request that no worker has claimed yet, as stored.
+#: The stored columns of a request that no worker has claimed yet.
 UNTOUCHED: Final[Mapping[str, Any]] = {
     "status": ComplianceStatus.RECEIVED.value,
     "result": None,
@@ -69,12 +71,12 @@ _log: Final = logging.getLogger(__name__)
 
 
 class LeaseLost(Exception):
-    """Another worker has claimed this request; its former holder may write nothing more."""
+    """Another worker has claimed this request; its former holder must not write anything more."""
 
 
 @dataclass(frozen=True, slots=True)
 class ComplianceLease:
-    """A request that one worker holds; `counts` are those of the work that is already done."""
+    """A request that one worker holds; `counts` are the counts of the work that is already done."""
 
     id: str
     lease: str
@@ -88,7 +90,7 @@ class ComplianceLease:
 
 
 def receive(order: ComplianceWebhook, body: bytes, signature: bytes, vault: Vault, now: datetime, actor: str) -> str | None:
-    """Store a request and return its id; None if the same one is stored already.
+    """Store a request and return its id; None if the same request is already stored.
 
     Raises ValidationFailed for a body that was accepted under another topic. For a request about a person, raises
     NoEncryptionKey without a key, and WrongEncryptionKey if the keys are not this installation's: a process that started
@@ -99,7 +101,7 @@ def receive(order: ComplianceWebhook, body: bytes, signature: bytes, vault: Vaul
     digest = hashlib.sha256(signature).hexdigest()
     with transaction():
         _replace_plain_digest(hashlib.sha256(body).hexdigest(), digest)
-        _retire(order.topic, digest, now)
+        _free_digest(order.topic, digest, now)
         stored = ComplianceRequestRow.insert(
             id=request_id,
             topic=order.topic.value,
@@ -115,7 +117,7 @@ def receive(order: ComplianceWebhook, body: bytes, signature: bytes, vault: Vaul
         if not stored.on_conflict_ignore().as_rowcount().execute():
             _require_topic(order.topic, digest)
             if order.topic is Topic.SHOP_REDACT:
-                _report_ignored(digest, order.shop_domain, now, actor)
+                _log_ignored(digest, order.shop_domain, now, actor)
             return None
         append(now, actor, "receive_compliance_request", request_id, order.topic.value)
     return request_id
@@ -139,7 +141,7 @@ def repeat(request_id: str, now: datetime, actor: str) -> None:
 
 
 def due_at(received_at: datetime) -> datetime:
-    """Return when a request that came at `received_at` is due."""
+    """Return the due time of a request that was received at `received_at`."""
     return received_at + DUE_WITHIN
 
 
@@ -154,29 +156,29 @@ def count_waiting(now: datetime) -> int:
 
 
 def count_unfinished() -> int:
-    """Return how many requests are not done, whenever they are due."""
+    """Return how many requests are not done, including those that are not due yet."""
     return _jobs.count_unfinished()
 
 
 def count_overdue(now: datetime) -> int:
-    """Return how many requests are not done although the law wants them done by `now`."""
+    """Return how many requests are not done by `now` although their legal deadline has passed."""
     return _jobs.count_unfinished(ComplianceRequestRow.due_at < now)
 
 
 def list_due(until: datetime, limit: int) -> list[ComplianceRequest]:
-    """Return up to `limit` requests that are not done and due by `until`, the first due ones first."""
+    """Return up to `limit` requests that are not done and due by `until`, the earliest due first."""
     row = ComplianceRequestRow
     found = _requests().where(row.next_run_at.is_null(False), row.due_at <= until)
     return read(ComplianceRequest, found.order_by(row.due_at, row.id).limit(limit))
 
 
 def claim_next(now: datetime) -> ComplianceLease | None:
-    """Claim the request that has waited longest, of a shop without a claimed request; None if there is none.
+    """Claim the request that has waited longest, of a shop without a claimed request; None if no request is due.
 
-    The claim lapses LEASE_S after `now` unless `renew` is called; then the request waits again. Its holder may
-    renew it even then, as long as nobody has claimed a request of the shop.
+    The claim expires LEASE_S after `now` unless `renew` is called; then the request waits again. Even then its holder may
+    renew it, as long as nobody has claimed a request of the shop.
     """
-    # Reading takes no write lock; most calls of an idle worker end here.
+    # This read takes no write lock. Most calls of an idle worker end here.
     if _next(now) is None:
         return None
     with transaction():
@@ -184,7 +186,7 @@ def claim_next(now: datetime) -> ComplianceLease | None:
         if row is None:
             return None
         _lock_shop(row.shop_domain)
-        # A worker may have claimed it, or another request of its shop, since the SELECT.
+        # Since the SELECT, a worker may have claimed this request or another one of its shop.
         attempts = ComplianceRequestRow.attempts + 1
         lease = _jobs.claim(row.id, row.next_run_at, now, LEASE_S, _is_shop_free(now), attempts=attempts)
         if lease is None:
@@ -201,7 +203,7 @@ def subject_of(held: ComplianceLease, vault: Vault) -> Subject:
 
 
 def renew(held: ComplianceLease, counts: Mapping[str, int], now: datetime) -> None:
-    """Extend a lease and store the progress, in the transaction of the work that it counts. Raises LeaseLost.
+    """Extend a lease and store the progress, in the transaction of the counted work. Raises LeaseLost.
 
     On PostgreSQL this locks the row, so that no worker claims the request before the work is committed.
     """
@@ -236,7 +238,7 @@ def finish(
 
 
 def postpone(held: ComplianceLease, error: str, now: datetime) -> datetime | None:
-    """Let a request that failed wait, longer each time; return until when, None if another worker holds it.
+    """Postpone a request that failed, longer each time; return until when, or None if another worker holds it.
 
     `error` names the kind of error, never its message.
     """
@@ -271,7 +273,7 @@ def reported(shop_domain: str) -> list[tuple[str, str | None]]:
 
 
 def replace_report(request_id: str, report_sealed: bytes | None, now: datetime, actor: str) -> None:
-    """Replace or erase the report of a request, for the request `actor`; the caller holds the transaction."""
+    """Replace or erase the report of a request, on behalf of the request `actor`; the caller holds the transaction."""
     erasure_log.add(actor, REPORT.table, [request_id], now)
     replaced = ComplianceRequestRow.update(report_sealed=report_sealed)
     replaced.where(ComplianceRequestRow.id == request_id).execute()
@@ -285,7 +287,7 @@ def get(request_id: str) -> ComplianceRequest:
 
 
 def list_all() -> Sequence[ComplianceRequest]:
-    """Return every request: first those that wait, by when they are due, then those done, the newest first."""
+    """Return every request: first those that wait, the earliest due first, then those that are done, newest first."""
     requests = read(ComplianceRequest, _requests().order_by(ComplianceRequestRow.id.desc()))
     waiting = [request for request in requests if request.status is ComplianceStatus.RECEIVED]
     done = [request for request in requests if request.status is ComplianceStatus.DONE]
@@ -295,7 +297,7 @@ def list_all() -> Sequence[ComplianceRequest]:
 def list_page(
     limit: int, before: str | None, status: ComplianceStatus | None, topic: Topic | None
 ) -> list[ComplianceRequest]:
-    """Return up to `limit` requests, the newest first, older than the one with the id `before`."""
+    """Return up to `limit` requests, newest first, older than the one with the id `before`."""
     query = newest_first(_requests(), ComplianceRequestRow.id, limit, before)
     wanted = ((ComplianceRequestRow.status, status), (ComplianceRequestRow.topic, topic))
     return read(ComplianceRequest, where_given(query, *wanted))
@@ -310,16 +312,16 @@ def _requests() -> "ModelSelect[ComplianceRequestRow]":
 def _replace_plain_digest(plain: str, digest: str) -> None:
     """Replace the digest that an earlier version stored for these bytes."""
     row, other = ComplianceRequestRow, ComplianceRequestRow.alias("o")
-    # A restore may have brought back a row with the plain digest beside one with the other.
+    # A restore may have brought back a row with the plain digest although another row has the new digest.
     is_replaced = fn.EXISTS(other.select(SQL("1")).where(other.body_sha256 == digest))
     row.update(body_sha256=digest).where(row.body_sha256 == plain, ~is_replaced).execute()
 
 
-def _retire(topic: Topic, digest: str, now: datetime) -> None:
+def _free_digest(topic: Topic, digest: str, now: datetime) -> None:
     """Free the digest of an old, finished request about a person, so that the same bytes can be stored as a new request."""
     row = ComplianceRequestRow
-    retired = row.update(body_sha256=row.body_sha256.concat("|").concat(row.id))
-    retired.where(
+    freed = row.update(body_sha256=row.body_sha256.concat("|").concat(row.id))
+    freed.where(
         row.body_sha256 == digest,
         row.topic == topic.value,
         row.topic != Topic.SHOP_REDACT.value,
@@ -334,10 +336,10 @@ def _require_topic(topic: Topic, digest: str) -> None:
         raise ValidationFailed(problem(f"/{TOPIC_HEADER}", "body_of_other_topic"))
 
 
-def _report_ignored(digest: str, shop_domain: str, now: datetime, actor: str) -> None:
-    """Log that a finished erasure was asked for again although there is data of the shop: an operator has to decide.
+def _log_ignored(digest: str, shop_domain: str, now: datetime, actor: str) -> None:
+    """Log that a finished erasure was requested again although data of the shop exists: an operator must decide.
 
-    Either the shop was installed and removed again, or somebody sends an old webhook.
+    Either the shop was installed and removed again, or somebody has sent an old webhook.
     """
     row = ComplianceRequestRow
     found = tuples(row.select(row.id).where(row.body_sha256 == digest, row.finished_at < now - REPEATED_WITHIN))
@@ -359,7 +361,7 @@ def _sealed_subject(
 
 
 def _next(now: datetime) -> ComplianceRequestRow | None:
-    """Return the request that has waited longest and may be claimed."""
+    """Return the request that has waited longest and may be claimed; None if there is none."""
     row = ComplianceRequestRow
     due = row.select().where(row.next_run_at <= now, _is_shop_free(now))
     found: ComplianceRequestRow | None = due.order_by(row.next_run_at, row.id).first()
@@ -374,9 +376,9 @@ def _is_shop_free(now: datetime) -> Any:
 
 
 def _end_lapsed(claimed: ComplianceRequestRow) -> None:
-    """End the leases of the other requests of a shop, which have all lapsed.
+    """End the leases of the other requests of a shop, which have all expired.
 
-    A holder that went on after this one would report what it read before this one erased it.
+    If their holders continued, they would report data that they read before the claimed request erased it.
     """
     row = ComplianceRequestRow
     others = (row.shop_domain == claimed.shop_domain) & (row.id != claimed.id) & row.lease.is_null(False)
@@ -384,7 +386,7 @@ def _end_lapsed(claimed: ComplianceRequestRow) -> None:
 
 
 def _lock_shop(shop_domain: str) -> None:
-    """Let workers that claim requests of one shop wait for each other; SQLite has one writer at a time anyway."""
+    """Make workers that claim requests of one shop wait for each other; SQLite has one writer at a time anyway."""
     row = ComplianceRequestRow
     waiting = row.select(row.id).where(row.shop_domain == shop_domain, row.next_run_at.is_null(False))
     if not is_sqlite():
