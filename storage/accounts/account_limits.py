@@ -1,8 +1,8 @@
-"""Limits the rows of an account: findings, waiting exports, targets, uploads of a day.
+"""Limits on the rows of an account: findings, waiting exports, targets, uploads of a day.
 
-Counting a million rows takes a tenth of a second, and every delivery would have to write a stored count. So each process
-counts an account's rows every RECOUNT_AFTER and adds only its own rows in between. A process does not see what other
-processes add meanwhile, so a limit may be exceeded by what they store in that time.
+Counting a million rows takes a tenth of a second, and a stored count would have to be written by every delivery. So each
+process counts an account's rows every RECOUNT_AFTER, and adds only its own rows in between. It does not see the rows that
+other processes add meanwhile, so these rows may exceed a limit.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,10 +21,10 @@ from storage.db.models import ExportRow, FindingRow, HandoffRow, ProjectRow, Rep
 from storage.db.queries import tuples
 
 RECOUNT_AFTER: Final = timedelta(seconds=10)
-#: At a limit, a count of up to this age refuses requests, so that a client that repeats them causes one count a second; but
-#: not one to which rows were added.
+#: At a limit, a count up to this age refuses requests, so that a client that repeats requests causes one count a second. A
+#: count to which rows were added is taken again first.
 REFUSE_FOR: Final = timedelta(seconds=1)
-#: Cached counts, one for each account and limit. Beyond it, counts are evicted and taken again.
+#: The most cached counts, one for each account and limit. When there are more, all are deleted and counted again.
 _MAX_COUNTS: Final = 10_000
 _DAY: Final = timedelta(days=1)
 
@@ -38,14 +38,14 @@ class Limited(StrEnum):
     UPLOADS = "MAX_UPLOADS_PER_DAY"
 
 
-#: The names of what is stored, in records.
+#: The names of the counted rows in records.
 STORED: Final[Mapping[Limited, str]] = {
     Limited.FINDINGS: "findings",
     Limited.WAITING_EXPORTS: "waiting_exports",
     Limited.TARGETS: "targets",
     Limited.UPLOADS: "uploads_24h",
 }
-#: What is counted, for the error message; `_OTHER_FIXES` says what the account can do itself.
+#: The names of the counted rows in the error message; `_OTHER_FIXES` says what the account's users can do themselves.
 _NAMES: Final[Mapping[Limited, str]] = {
     Limited.FINDINGS: "findings",
     Limited.WAITING_EXPORTS: "exports that wait: prepared, approved or to be retried",
@@ -61,7 +61,7 @@ _WAITING: Final = [status.value for status in ExportStatus if status not in FINI
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """How many rows an account has, and how many it may have."""
+    """How many rows an account has, and its limit."""
 
     limited: Limited
     used: int
@@ -72,7 +72,8 @@ class Usage:
 class _Count:
     used: int
     at: datetime
-    #: Whether rows were added since: a dry run, or another transaction that was rolled back, stored none of them.
+    #: Whether rows were added to the count since. A dry run, or another transaction that rolled back, has stored none of
+    #: them.
     is_estimate: bool
 
 
@@ -105,7 +106,7 @@ class AccountLimits:
             raise ValidationFailed(_problem(limited, limit))
 
     def usage(self, account_ids: Sequence[int], now: datetime) -> dict[int, list[Usage]]:
-        """Return how much of each limit accounts use, by account; for several, counts the rows of all accounts."""
+        """Return how much of each limit accounts use, by account; with several of them, counts the rows of all accounts."""
         one = account_ids[0] if len(account_ids) == 1 else None
         counts: dict[Limited, dict[int, int]] = {each: dict(tuples(_counts(each, now, one))) for each in self._limits}
         return {
@@ -114,12 +115,11 @@ class AccountLimits:
         }
 
 
-#: No limits.
 UNLIMITED: Final = AccountLimits({})
 
 
 def account_limits(settings: Settings) -> AccountLimits:
-    """Return the limits that the settings name."""
+    """Return the limits from the settings."""
     return AccountLimits(
         {
             Limited.FINDINGS: settings.max_findings_per_account,
@@ -144,7 +144,7 @@ def _read_count(limited: Limited, now: datetime, account_id: int) -> int:
 
 
 def _counts(limited: Limited, now: datetime, account_id: int | None = None) -> Any:
-    """Select the ids of accounts, or of one, with the number of their rows; each number is read from an index."""
+    """Return the query for account ids, or one, with the number of their rows; each number is read from an index."""
     query: Any
     if limited is Limited.FINDINGS:
         account = ProjectRow.account
@@ -163,8 +163,8 @@ def _counts(limited: Limited, now: datetime, account_id: int | None = None) -> A
 
 
 def _upload_counts(since: datetime, account_id: int | None) -> Any:
-    """Select the ids of accounts, or of one, with the number of their captures, diagnostics and reports."""
-    # Identifiers are in the order of their creation, and in the index.
+    """Return the query for account ids, or one, with the number of their captures, diagnostics and reports."""
+    # Identifiers are in the order of their creation, and so is their index.
     handoffs: Any = HandoffRow.select(ProjectRow.account.alias("account_id")).join(ProjectRow)
     handoffs = handoffs.where(HandoffRow.id >= identifiers.first_id(identifiers.HANDOFF, since))
     reports: Any = ReportUploadRow.select(ReportUploadRow.account.alias("account_id"))

@@ -41,7 +41,7 @@ class User:
 
     @property
     def state(self) -> str:
-        """`active`, `disabled` or `removed`."""
+        """The state of the user: `active`, `disabled` or `removed`."""
         if self.removed_at is not None:
             return "removed"
         return "active" if self.disabled_at is None else "disabled"
@@ -55,7 +55,7 @@ def add_account(name: str, now: datetime, *, may_use_webhooks: bool = True) -> A
 
 
 def list_page(limit: int | None = None, before: int | None = None) -> list[Account]:
-    """Return up to `limit` accounts, the newest first, or those that follow the account `before`."""
+    """Return up to `limit` accounts, newest first, older than the account `before`."""
     return read(Account, newest_first(_accounts(), AccountRow.id, limit, before))
 
 
@@ -73,7 +73,7 @@ def get_account(account_id: int) -> Account:
 
 
 def rename(account_id: int, name: str, now: datetime, actor: str) -> Account:
-    """Give an account another name. Raises NotFound."""
+    """Rename an account. Raises NotFound."""
     with transaction():
         if AccountRow.update(name=name).where(AccountRow.id == account_id, AccountRow.name != name).execute():
             append(now, actor, "rename_account", f"account:{account_id}")
@@ -92,16 +92,16 @@ def set_webhooks(account_id: int, is_allowed: bool, now: datetime, actor: str) -
 
 
 def require_webhooks(account_id: int) -> None:
-    """Raise WebhooksForbidden unless the account may use webhook targets until the caller's transaction ends."""
+    """Raise WebhooksForbidden if the account may not use webhook targets; this cannot change until the transaction ends."""
     allowed = AccountRow.select(AccountRow.id).where(AccountRow.id == account_id, AccountRow.may_use_webhooks)
     if not tuples(for_update(allowed, "FOR SHARE")):
         raise WebhooksForbidden
 
 
 def add_user(email: str, account_id: int, now: datetime, role: Role | None = Role.OWNER) -> User:
-    """Create a user of an account; without a `role`, grants with one decide what the user may do.
+    """Create a user of an account; without a `role`, grants with a role decide what the user may do.
 
-    Raises NotFound for the account, Conflict for an email that is taken, however it is written.
+    Raises NotFound for the account, Conflict for an email that is taken, in any case.
     """
     with transaction():
         get_account(account_id)
@@ -118,7 +118,7 @@ def add_user(email: str, account_id: int, now: datetime, role: Role | None = Rol
 def list_users(
     account_id: int | None = None, email: str | None = None, limit: int | None = None, before: int | None = None
 ) -> list[User]:
-    """Return up to `limit` users, of one account and with one email where they are given, the newest first.
+    """Return up to `limit` users, newest first; with `account_id` or `email`, only those.
 
     The case of an email does not matter.
     """
@@ -148,7 +148,7 @@ def emails_of(user_ids: Collection[int]) -> Mapping[int, str]:
 
 
 def user_by_email(email: str) -> User:
-    """Return the user with this email, in upper or lower case. Raises NotFound, Conflict if several differ only in that."""
+    """Return the user with this email, in any case. Raises NotFound, Conflict if several users differ only in its case."""
     named = [each for each in users_by_email(email) if each.removed_at is None]
     named = [each for each in named if each.email == email] or named
     if not named:
@@ -159,9 +159,9 @@ def user_by_email(email: str) -> User:
 
 
 def users_by_email(email: str) -> list[User]:
-    """Return the users with an address, in upper or lower case; several only if they were added before that was refused.
+    """Return the users with an address, in any case; more than one only if they were added before that was refused.
 
-    Only the case of ASCII letters does not matter: in Unicode, other letters become ASCII ones.
+    Only ASCII letters match in any case: in Unicode, other letters may become ASCII letters.
     """
     wanted = email.translate(ASCII_LOWER)
     found = read(User, _users().where(fn.LOWER(UserRow.email).in_({wanted, wanted.lower()})))
@@ -169,18 +169,18 @@ def users_by_email(email: str) -> list[User]:
 
 
 def get_user(user_id: int) -> User:
-    """Return a user that exists."""
+    """Return the user with an id that exists."""
     [user] = read(User, _users().where(UserRow.id == user_id))
     return user
 
 
 def find_user(user_id: int, account_id: int | None) -> User | None:
-    """Return a user, of one account where `account_id` is given; None if there is no such user."""
+    """Return a user; with `account_id`, only of that account. None if there is no such user."""
     return read_first(User, where_given(_users(), (UserRow.id, user_id), (UserRow.account, account_id)))
 
 
 def grant_project(email: str, project_id: int, now: datetime, role: Role | None = None, actor: str = OPERATOR.key) -> Grant:
-    """Let a user submit data for a project of the account, and with a `role` more. Raises NotFound, Conflict."""
+    """Allow a user to submit data for a project of the account, and more with a `role`. Raises NotFound, Conflict."""
     with transaction():
         user = user_by_email(email)
         if not ProjectRow.select().where(ProjectRow.id == project_id, ProjectRow.account == user.account_id).exists():
@@ -189,7 +189,7 @@ def grant_project(email: str, project_id: int, now: datetime, role: Role | None 
 
 
 def grant_report(email: str, report_id: int, now: datetime, actor: str = OPERATOR.key) -> Grant:
-    """Let a user manage one report of the user's account. Raises NotFound, Conflict."""
+    """Allow a user to manage one report of the user's account. Raises NotFound, Conflict."""
     with transaction():
         user = user_by_email(email)
         own = ReportRow.select().join(ProjectRow).where(ReportRow.id == report_id, ProjectRow.account == user.account_id)

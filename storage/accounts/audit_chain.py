@@ -1,8 +1,8 @@
-"""The hash chain of the audit log: extends it by the entries that are new, and reads it.
+"""The hash chain of the audit log: appends new entries to it, and reads it.
 
-Entries are written without a position: their writers neither wait for each other nor read the end of the chain. One process
-at a time, which holds Lock.AUDIT, chains them in the order of their ids. An entry that commits later than one with a higher
-id gets a later position.
+Entries are written without a position, so their writers neither wait for each other nor read the end of the chain. One
+process at a time, which holds Lock.AUDIT, chains them in the order of their ids. An entry that commits later than one with a
+higher id gets a later position.
 """
 
 from collections.abc import Iterator
@@ -16,29 +16,29 @@ from storage.db.engine import transaction
 from storage.db.locks import Lock
 from storage.db.models import AuditEntryRow
 
-#: Entries of one transaction: some 10 ms of SQLite's one writer.
+#: How many entries one transaction chains: some 10 ms of SQLite's one writer.
 BATCH: Final = 500
-#: Entries that are read at once.
+#: How many entries are read at once.
 _PAGE: Final = 1_000
-#: Before every position, also before one that no entry can have.
+#: Less than every position, even than positions that no valid entry can have.
 _BEFORE_ALL: Final = -(2**63)
 
 
 def extend(limit: int = BATCH) -> int:
     """Chain up to `limit` entries that are not chained yet; return how many. The caller holds Lock.AUDIT."""
     with transaction():
-        entries, places = audit_log_sql.unchained(limit), []
+        entries, chained = audit_log_sql.unchained(limit), []
         position, previous = audit_log_sql.head()
         for entry in entries:
             position += 1
             previous = line_of(entry, position, previous)["hash"]
-            places.append((entry.id, entry.at, position, bytes.fromhex(previous)))
-        audit_log_sql.write_places(places)
+            chained.append((entry.id, entry.at, position, bytes.fromhex(previous)))
+        audit_log_sql.write_places(chained)
     return len(entries)
 
 
 def extend_to_end() -> int:
-    """Chain all entries, unless another process does so at the moment; return how many are not chained yet."""
+    """Chain all entries, unless another process is doing so; return how many are not chained yet."""
     with suppress(locks.LockBusy), locks.exclusive(Lock.AUDIT):
         while extend() == BATCH:
             pass
@@ -46,17 +46,17 @@ def extend_to_end() -> int:
 
 
 def has_unchained() -> bool:
-    """Return whether an entry is not chained yet."""
+    """Return whether any entry is not chained yet."""
     return bool(audit_log_sql.unchained(1))
 
 
 def count_unchained() -> int:
-    """Count the entries that are not chained yet."""
+    """Return how many entries are not chained yet."""
     return int(AuditEntryRow.select().where(AuditEntryRow.position.is_null()).count())
 
 
 def head() -> Anchor:
-    """Return the last entry of the chain; at position 0 before the first."""
+    """Return the last entry of the chain, or position 0 if the chain is empty."""
     return audit_log_sql.head()
 
 

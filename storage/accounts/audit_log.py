@@ -1,4 +1,4 @@
-"""The append-only audit log: who did what to which record, and which status it had before and after."""
+"""The append-only audit log: who did what to which record, and the record's status before and after."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -25,9 +25,9 @@ class AuditEntry:
     status_before: str | None = None
     status_after: str | None = None
     reason: str | None = None
-    #: `sha256:` and 64 hex digits of what was decided or done.
+    #: `sha256:` and 64 hex digits: the digest of the subject of the action.
     digest: str | None = None
-    #: Grows with every entry; 0 before it is stored.
+    #: Increases with every entry; 0 before it is stored.
     id: int = field(default=0, compare=False)
 
 
@@ -37,18 +37,19 @@ def append(now: datetime, actor: str, action: str, subject_id: str, reason: str 
 
 
 def append_each(now: datetime, actor: str, action: str, subject_ids: Iterable[str], reason: str | None = None) -> None:
-    """Append the same entry about each of some records in the caller's transaction."""
+    """Append one entry for each of several records in the caller's transaction."""
     append_all([AuditEntry(to_ms(now), actor, action, each, reason=reason) for each in subject_ids])
 
 
 def append_all(entries: Sequence[AuditEntry]) -> None:
-    """Append entries in the caller's transaction; entries that differ only in subject and digest take one statement.
+    """Append entries in the caller's transaction; one statement for entries that differ only in subject and digest.
 
-    All claims of a tick share one statement, and so do most deliveries; each row would take eight values instead of two.
+    All claims of a tick share one statement, and so do most deliveries. Otherwise each row would take eight values instead
+    of two.
     """
     alike: dict[tuple[str, tuple[int | str | None, ...]], list[tuple[str, bytes | None]]] = {}
     for entry in entries:
-        # By name: dataclasses.astuple copies deeply, which made it the most expensive line of a delivery's bookkeeping.
+        # Field by field: dataclasses.astuple makes deep copies, and was the slowest line when deliveries were recorded.
         shared = (entry.at_ms, entry.actor, entry.action, entry.status_before, entry.status_after, entry.reason)
         digest = None if entry.digest is None else bytes.fromhex(entry.digest.removeprefix("sha256:"))
         alike.setdefault((kind_of(entry.subject_id), shared), []).append((entry.subject_id, digest))
@@ -57,18 +58,18 @@ def append_all(entries: Sequence[AuditEntry]) -> None:
 
 
 def list_for_subject(subject_id: str, limit: int) -> list[AuditEntry]:
-    """Return up to `limit` entries about one record, the newest first; the caller has checked access to the record."""
+    """Return up to `limit` entries about one record, newest first; the caller has checked access to the record."""
     newest = newest_first(AuditEntryRow.select(), AuditEntryRow.id, limit)
     return [_entry(row) for row in newest.where(AuditEntryRow.subject_id == subject_id)]
 
 
 def list_matching(filters: AuditFilter, limit: int, before: int | None) -> list[AuditEntry]:
-    """Return up to `limit` entries that match, the newest first, or those that follow the entry `before`.
+    """Return up to `limit` entries that match, newest first, older than the entry `before`.
 
-    Without an account they are those of all, in the order of their ids.
+    Without an account, returns those of all accounts, in the order of their ids.
     """
     e = AuditEntryRow
-    # A record has few entries, an account has many: with a sum, no database uses the index of accounts.
+    # A record has few entries, an account many. The sum keeps databases from using the index of accounts.
     account: Any = e.account_id if filters.subject_id is None else e.account_id + 0
     wanted = ((account, filters.account_id), (e.subject_id, filters.subject_id))
     query = where_given(e.select(), *wanted, (e.actor, filters.actor), (e.action, filters.action))
@@ -85,7 +86,7 @@ def list_matching(filters: AuditFilter, limit: int, before: int | None) -> list[
 
 
 def ids_of_account(account_id: int, subject_ids: Collection[str]) -> set[str]:
-    """Return those of `subject_ids` that are exports, targets or recoveries of the account: records with a console page."""
+    """Return those of `subject_ids` that are exports, targets or recoveries of the account: they have a console page."""
     if not subject_ids:
         return set()
     exports = ExportRow.select(ExportRow.id).where(ExportRow.account == account_id, ExportRow.id.in_(subject_ids))

@@ -1,6 +1,6 @@
-"""The statements of the audit log: every tick of a dispatcher appends an entry for each export that it changed.
+"""The SQL of the audit log: every tick of a dispatcher appends an entry for each export that it changed.
 
-A worker chains the entries afterwards, so that no writer waits for the entry before its own.
+A worker chains the entries afterwards, so that no writer waits for the previous entry.
 """
 
 import re
@@ -18,7 +18,7 @@ from storage.db.models import AuditEntryRow
 
 @dataclass(frozen=True, slots=True)
 class AuditFilter:
-    """Which entries a list shows; None does not limit it. Times are milliseconds since 1970, the second one exclusive."""
+    """The entries that a list shows; None means any. Times are milliseconds since 1970; `before_ms` is exclusive."""
 
     account_id: int | None = None
     subject_id: str | None = None
@@ -32,7 +32,7 @@ _APPEND: Final = """
 WITH r (subject_id, digest) AS ({rows})
 INSERT INTO audit_entries (subject_id, digest, at, actor, action, status_before, status_after, reason, account_id)
 SELECT subject_id, digest, ?, ?, ?, ?, ?, ?, {account} FROM r"""
-#: The account of a record, by the kind of its id.
+#: The query for the account of a record, by the kind of its id.
 _ACCOUNTS: Final = {
     "exp": "SELECT account_id FROM exports WHERE id = r.subject_id",
     "tgt": "SELECT account_id FROM targets WHERE id = r.subject_id",
@@ -52,7 +52,7 @@ _ACCOUNTS: Final = {
 
 
 def _append_text(kind: str, is_by_user: bool) -> str:
-    """Return the statement for subjects of one kind; an entry whose record has no account gets the account of its actor."""
+    """Return the statement for subjects of one kind; if a record has no account, its entry gets the account of the actor."""
     number = f"CAST(substr(r.subject_id, {len(kind) + 2}) AS BIGINT)"
     accounts = [f"({_ACCOUNTS[kind].format(number=number)})"] if kind in _ACCOUNTS else []
     accounts += ["(SELECT account_id FROM users WHERE id = ?)"] if is_by_user else []
@@ -60,25 +60,25 @@ def _append_text(kind: str, is_by_user: bool) -> str:
     return _APPEND.replace("{account}", account or "CAST(NULL AS INTEGER)")
 
 
-#: By the kind of the subjects, "" for all others, and whether a user is the actor.
+#: The statements by the kind of the subjects ("" for all others), and by whether a user is the actor.
 _APPENDS: Final = {(kind, by): _append_text(kind, by) for kind in ("", *_ACCOUNTS) for by in (False, True)}
-#: A larger number does not fit into the column.
+#: A longer number may not fit into the column.
 _ROW_ID: Final = re.compile(r"[0-9]{1,18}")
 _OWN: Final = column_types(AuditEntryRow, ("subject_id", "digest"))
 
-#: A ChainEntry.
+#: The columns of a ChainEntry.
 _COLUMNS: Final = select_list(ChainEntry, {"e": AuditEntryRow})
-# Ordered by the position, too, although it is NULL: ordered by id alone, PostgreSQL may scan all entries.
+# Ordered also by the position, which is always NULL here: ordered only by id, PostgreSQL may scan all entries.
 _UNCHAINED: Final = f"""
 SELECT {_COLUMNS} FROM audit_entries e WHERE e.position IS NULL ORDER BY e.position, e.id LIMIT ?"""  # noqa: S608 - our own names
 _HEAD: Final = "SELECT position, hash FROM audit_entries WHERE position IS NOT NULL ORDER BY position DESC LIMIT 1"
-# By the time, too: PostgreSQL looks in the partition of that month alone.
+# Also by the time, so that PostgreSQL reads only the partition of that month.
 _CHAIN: Final = """
 WITH r (id, at, position, hash) AS ({rows})
 UPDATE audit_entries SET position = r.position, hash = r.hash
 FROM r WHERE audit_entries.id = r.id AND audit_entries.at = r.at AND audit_entries.position IS NULL"""
 _PLACES: Final = column_types(AuditEntryRow, ("id", "at", "position", "hash"))
-# By position and id, so that a second entry of one position is not passed over.
+# By position and id, so that a second entry with the same position is not skipped.
 _PAGE: Final = f"""
 SELECT e.position, e.hash, {_COLUMNS} FROM audit_entries e
 WHERE (e.position, e.id) > (?, ?) ORDER BY e.position, e.id LIMIT ?"""  # noqa: S608 - our own names
@@ -105,18 +105,18 @@ def kind_of(subject_id: str) -> str:
 
 
 def head() -> Anchor:
-    """Return the last entry of the chain; at position 0 before the first."""
+    """Return the last entry of the chain, or position 0 if the chain is empty."""
     found = rows(_HEAD)
     return Anchor(found[0][0], found[0][1].hex()) if found else Anchor(0, GENESIS)
 
 
 def unchained(limit: int) -> list[ChainEntry]:
-    """Return up to `limit` entries that are not in the chain yet, by their ids."""
+    """Return up to `limit` entries that are not in the chain yet, in the order of their ids."""
     return [ChainEntry._make(row) for row in rows(_UNCHAINED, (limit,))]
 
 
 def write_places(places: Sequence[tuple[int, int, int, bytes]]) -> None:
-    """Store the position and the hash of entries by their ids and times; an entry that has them keeps them."""
+    """Store the position and the hash of entries by their ids and times, unless they already have them."""
     execute_over(_CHAIN, _PLACES, places)
 
 

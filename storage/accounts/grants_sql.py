@@ -1,4 +1,4 @@
-"""The check of a user's grants, hand-written because every upload runs it twice and every poll of a handoff once."""
+"""The check of a user's grants, hand-written because every upload runs it twice, and every poll of a handoff once."""
 
 from typing import Final, NamedTuple
 
@@ -7,7 +7,7 @@ from storage.db.engine import rows
 
 
 class GrantsInProject(NamedTuple):
-    """What a user may submit data for in a project, and whether the named report is one of the project."""
+    """Whether a user may submit data for a project or its reports, and whether the given report belongs to the project."""
 
     shop_domain: str | None
     has_project: bool

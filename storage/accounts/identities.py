@@ -1,7 +1,7 @@
 """Identities at OpenID Connect issuers, each linked to a user: an issuer and the subject that it assigns.
 
-The first sign-in of a person links them to the user of the account with the same verified address, or creates that user. A
-role that the issuer's groups give is set at every sign-in.
+The first sign-in of a person links them to the user of the account with the same verified address, or creates that user. If
+the issuer's groups decide the role, it is set at every sign-in.
 """
 
 from dataclasses import dataclass
@@ -20,13 +20,13 @@ from storage.db.engine import transaction
 from storage.db.models import UserIdentityRow, UserRow
 from storage.db.queries import for_update, tuples
 
-#: The actor of what a sign-in changes.
+#: The actor of changes by a sign-in.
 ACTOR: Final = "openid_connect"
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A person as an issuer describes them; `email` is None unless it is verified, `role` unless groups decide it."""
+    """A person as an issuer describes them; `email` is None unless verified, `role` is None unless groups decide it."""
 
     issuer: str
     subject: str
@@ -53,7 +53,7 @@ def sign_in(identity: Identity, account_id: int, now: datetime) -> User:
 
 def link_email(user: User, now: datetime) -> None:
     """Store that a user signed in with a link sent to their address, in the caller's transaction."""
-    # Two links may be used at once: the second use sees what the first has stored.
+    # Two links may be used at the same time: the second one then sees the row that the first one has stored.
     tuples(for_update(UserRow.select(UserRow.id).where(UserRow.id == user.id), "FOR NO KEY UPDATE"))
     known = UserIdentityRow.select(UserIdentityRow.user).where(UserIdentityRow.user == user.id)
     if not tuples(known.limit(1)):
@@ -74,7 +74,7 @@ def _link_by_email(identity: Identity, account_id: int, now: datetime) -> User:
             "The sign-in server did not send a verified email address for you. Verify it there, or ask the operator about "
             "OIDC_TRUST_EMAIL."
         )
-    # Addresses are stored as they were typed; issuers often send them in lower case.
+    # Addresses are stored as they were entered, but issuers often send them in lower case.
     named = users_by_email(email)
     user = min(named, key=lambda each: (each.account_id != account_id, each.email != email), default=None)
     if user is None:

@@ -19,7 +19,7 @@ from storage.db.engine import transaction
 from storage.db.models import ProjectRow, ReportRow, ScanRunRow
 from storage.db.queries import newest_first, where_given
 
-#: The least of the ids that are drawn at random.
+#: The lowest random id.
 _FIRST_RANDOM_RUN: Final = 10**11
 
 
@@ -62,7 +62,7 @@ def add_project(
     shop_domain: str | None = None,
     ticket_grouping: TicketGrouping = TicketGrouping.RULE,
 ) -> Project:
-    """Create a project of an account; its shop domain is stored in the normalized form.
+    """Create a project of an account; the shop domain is stored in its normalized form.
 
     Raises NotFound, and ValidationFailed for an invalid domain.
     """
@@ -76,10 +76,10 @@ def add_project(
 
 
 def get_project(project_id: int, account_id: int | None = None) -> Project:
-    """Return a project, of one account where `account_id` is given. Raises NotFound."""
+    """Return a project; with `account_id`, only of that account. Raises NotFound."""
     found = read_first(Project, _projects(account_id).where(ProjectRow.id == project_id))
     if found is None:
-        # A client learns nothing of other accounts' ids, not even from its own number.
+        # The error must not tell a client which ids other accounts have, not even by repeating the number.
         of_whom = "such project" if account_id is not None else f"project {project_id}; see `bin/riskrelay project list`"
         raise NotFound(f"There is no {of_whom}.")
     return found
@@ -91,9 +91,9 @@ def list_page(
     before: int | None = None,
     visible: Collection[int] | None = None,
 ) -> list[Project]:
-    """Return up to `limit` projects, of one account where it is given, newest first, or those after the project `before`.
+    """Return up to `limit` projects, newest first, older than the project `before`; with `account_id`, only of that account.
 
-    Only the `visible` ones, where these are given.
+    With `visible`, returns only projects with these ids.
     """
     query = _projects(account_id)
     if visible is not None:
@@ -104,7 +104,7 @@ def list_page(
 def change(
     project_id: int, account_id: int | None, name: str | None, shop_domain: str | None, now: datetime, actor: str
 ) -> Project:
-    """Set a project's name or shop domain; None leaves it, and an empty domain removes it.
+    """Set a project's name or shop domain; None keeps it, and an empty domain removes it.
 
     Raises NotFound, and ValidationFailed for an invalid domain.
     """
@@ -122,7 +122,7 @@ def change(
 def set_ticket_grouping(
     project_id: int, account_id: int | None, grouping: TicketGrouping, now: datetime, actor: str
 ) -> Project:
-    """Set how a project's new findings become tickets; the tickets that exist stay as they are. Raises NotFound."""
+    """Set how a project's new findings become tickets; existing tickets are unchanged. Raises NotFound."""
     with transaction():
         before = get_project(project_id, account_id)
         if before.ticket_grouping is not grouping:
@@ -148,7 +148,7 @@ def add_scan_run(project_id: int, now: datetime, scan_run_id: int | None = None)
     """Register a scan run, by default with the next free id. Raises NotFound, Conflict for an id that is taken."""
     with transaction():
         get_project(project_id)
-        # Another request may take the next free id first.
+        # Another request may take the next free id first; then the loop tries the next one.
         while True:
             chosen = scan_run_id or (ScanRunRow.select(fn.MAX(ScanRunRow.id)).scalar() or 0) + 1
             if chosen > MAX_ID:
@@ -166,18 +166,18 @@ def register_scan_run(scan_run_id: int, project_id: int, status: str, now: datet
 
 
 def random_scan_run_id() -> int:
-    """Return an id of twelve digits, which no scanner that counts its runs uses soon."""
+    """Return a random id of twelve digits: a scanner that counts its runs will not reach such numbers soon."""
     return _FIRST_RANDOM_RUN + secrets.randbelow(9 * _FIRST_RANDOM_RUN)
 
 
 def list_scan_runs(account_id: int | None, project_id: int | None, limit: int, before: int | None) -> list[ScanRun]:
-    """Return up to `limit` scan runs, of one account and project where they are given, those with the greatest id first."""
+    """Return up to `limit` scan runs, the greatest id first; with an account or project, only its runs."""
     query = where_given(_scan_runs(account_id), (ScanRunRow.project, project_id))
     return read(ScanRun, newest_first(query, ScanRunRow.id, limit, before))
 
 
 def find_scan_run(scan_run_id: int, account_id: int | None) -> ScanRun | None:
-    """Return a scan run, of one account where `account_id` is given; None if there is no such scan run."""
+    """Return a scan run; with `account_id`, only of that account. None if there is no such scan run."""
     return read_first(ScanRun, _scan_runs(account_id).where(ScanRunRow.id == scan_run_id))
 
 
@@ -187,7 +187,7 @@ def _scan_runs(account_id: int | None) -> Any:
 
 
 def _normalized(shop_domain: str) -> str:
-    """Return a shop domain as it is stored. Raises ValidationFailed."""
+    """Return a shop domain in the form that is stored. Raises ValidationFailed."""
     shop = normalized_shop_domain(shop_domain)
     if shop is None:
         raise ValidationFailed(problem("/shop_domain", "invalid_shop_domain"))

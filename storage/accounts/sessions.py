@@ -1,7 +1,7 @@
-"""Console sessions, each of one API token or one user. The browser holds a random secret, the table only its digest.
+"""Console sessions, each of one API token or one user. The browser has a random secret; the table has only its digest.
 
-A session ends after 12 idle hours, after 7 days, when it was ended, when its user was disabled or lost the role, when its
-token was revoked, has expired or lost the ability, or when another browser brings its cookie.
+A session ends after 12 idle hours, after 7 days, when somebody ends it, when its user is disabled or loses the role, when
+its token is revoked, expires or loses the ability, or when another browser sends its cookie.
 """
 
 import logging
@@ -28,10 +28,10 @@ from storage.db.queries import for_update, newest_first, scalars, tuples, where_
 IDLE_FOR: Final = timedelta(hours=12)
 #: A person who works every day signs in once a week.
 LASTS_FOR: Final = timedelta(days=7)
-#: Live sessions of one token, or of one user by one other method: a person has a few browsers, and a script that signs in
-#: must not pile up sessions.
+#: The most open sessions of one token, or of one user and another sign-in method. A person has a few browsers, and a script
+#: that signs in must not accumulate sessions.
 MAX_LIVE: Final = 10
-#: `seen_at` is written this often: idle time is known to the minute.
+#: How often `seen_at` is written: the idle time is known to the minute.
 _SEEN_EVERY: Final = timedelta(minutes=1)
 
 PREFIX: Final = "rrs_"
@@ -45,13 +45,13 @@ _log: Final = logging.getLogger(__name__)
 def begin(principal: TokenPrincipal, browser: str, now: datetime) -> str:
     """Create a session for the holder of a token and return the secret for the browser's cookie, which is not stored.
 
-    `browser` is its User-Agent. The token's oldest sessions beyond MAX_LIVE end. Raises Conflict for a user who was disabled
+    `browser` is the User-Agent. Ends the token's oldest sessions beyond MAX_LIVE. Raises Conflict if the user was disabled
     meanwhile.
     """
     secret = PREFIX + secrets.token_urlsafe(_RANDOM_BYTES)
     with transaction():
         _lock_user(principal.user_id)
-        # Sessions of one token begin one after the other, so that each sees those before it.
+        # Sessions of one token are created one after the other, so that each sees the earlier ones.
         tuples(for_update(TokenRow.select(TokenRow.id).where(TokenRow.id == principal.token_id), "FOR NO KEY UPDATE"))
         same_origin = ConsoleSessionRow.token == principal.token_id
         _begin(same_origin, secret, browser, now, principal.key, token=principal.token_id)
@@ -66,11 +66,10 @@ def begin_for_user(
     now: datetime,
     seal_id_token: Callable[[str], bytes] | None = None,
 ) -> str:
-    """Create a session for a user without a token; `credential` is what the user signed in with, which is
-    valid for one session only.
+    """Create a session for a user without a token; `credential`, used to sign in, is valid for only one session.
 
-    `seal_id_token` encrypts the ID token for the session with the id that it is given. Raises Conflict for a second use, and
-    for a user who was disabled meanwhile.
+    `seal_id_token` encrypts the ID token for the session whose id it is given. Raises Conflict if the credential is used
+    again, or if the user was disabled meanwhile.
     """
     secret = PREFIX + secrets.token_urlsafe(_RANDOM_BYTES)
     actor = f"user:{user_id}"
@@ -88,9 +87,9 @@ def begin_for_user(
 def authenticate_cookies(
     cookies: Sequence[str], browser: str, now: datetime
 ) -> list[tuple[str, Session | SessionEndReason]]:
-    """Return each cookie with its session, or the reason why it has none, in one query.
+    """Return each cookie with its session, or the reason why it has none, with one query.
 
-    Also records that the sessions were used at `now`. A cookie that another browser sends was stolen: its session ends.
+    Also stores that the sessions were used at `now`. A cookie that another browser sends was stolen, so its session ends.
     """
     digests = {sha256_hex(secret): secret for secret in cookies if _SECRET.fullmatch(secret)}
     found = list(_sessions().where(ConsoleSessionRow.secret_sha256.in_(list(digests)))) if digests else []
@@ -112,9 +111,9 @@ def list_live(
     email: str | None = None,
     user_id: int | None = None,
 ) -> list[Session]:
-    """Return up to `limit` live sessions, the newest first, older than the one with the id `before`.
+    """Return up to `limit` live sessions, newest first, older than the one with the id `before`.
 
-    With `account_id`, `email` or `user_id` those of one account or of one user.
+    With `account_id`, `email` or `user_id`, only sessions of that account or user.
     """
     query = newest_first(_sessions().where(_is_live(now)), ConsoleSessionRow.id, limit, before)
     wanted = ((UserRow.account, account_id), (UserRow.email, email), (UserRow.id, user_id))
@@ -131,7 +130,7 @@ def end(
 ) -> Session:
     """End a session and return it; an ended session keeps its reason.
 
-    With `account_id` or `user_id` only a session of that account or user. Raises NotFound.
+    With `account_id` or `user_id`, only a session of that account or user. Raises NotFound.
     """
     with transaction():
         holder = _get(session_id).principal
@@ -142,7 +141,7 @@ def end(
 
 
 def end_of_user(email: str, reason: SessionEndReason, now: datetime, actor: str) -> list[Session]:
-    """End every live session of a user and return them, the newest first."""
+    """End every live session of a user and return these sessions, newest first."""
     live = _sessions().where(_is_live(now), UserRow.email == email)
     with transaction():
         ended = end_where(ConsoleSessionRow.id.in_(live.select(ConsoleSessionRow.id)), reason, now, actor)
@@ -156,7 +155,7 @@ def end_all(reason: SessionEndReason, now: datetime, actor: str) -> None:
 
 def end_where(condition: Expression, reason: SessionEndReason, now: datetime, actor: str) -> list[str]:
     """End the sessions that match, in the caller's transaction, and return their ids."""
-    # A concurrent end may have won; it stays.
+    # Another request may have ended the session first; its reason stays.
     ended = (
         ConsoleSessionRow.update(ended_at=now, ended_reason=reason.value, id_token_sealed=None)
         .where(condition, ConsoleSessionRow.ended_at.is_null())
@@ -168,13 +167,13 @@ def end_where(condition: Expression, reason: SessionEndReason, now: datetime, ac
 
 
 def is_fresh(now: datetime) -> Expression:
-    """Return the condition that a session is neither idle nor too old; seen far in the future, it is idle as well."""
+    """Return the condition that a session is neither idle nor too old; a last use far in the future counts as idle."""
     s = ConsoleSessionRow
     return (s.seen_at > now - IDLE_FOR) & (s.seen_at <= now + IDLE_FOR) & (s.created_at > now - LASTS_FOR)
 
 
 def _lock_user(user_id: int) -> None:
-    """Lock a user until the transaction ends: to disable a user ends the sessions that are committed by then.
+    """Lock a user until the transaction ends, because disabling a user ends only the sessions that are committed by then.
 
     Raises Conflict for a disabled user.
     """
@@ -192,7 +191,7 @@ def _begin(
     seal_id_token: Callable[[str], bytes] | None = None,
     **columns: object,
 ) -> None:
-    """Store a session, and end the oldest that match `same_origin` beyond MAX_LIVE, in the caller's transaction."""
+    """Store a session, and end the oldest sessions beyond MAX_LIVE that match `same_origin`, in the caller's transaction."""
     session_id = identifiers.new_id(identifiers.SESSION, now)
     ConsoleSessionRow.insert(
         id=session_id,
@@ -214,17 +213,17 @@ def _begin(
 
 
 def _use(row: ConsoleSessionRow, browser: str, now: datetime) -> Session | SessionEndReason:
-    """Return the session of a cookie and note its use, or return why it is over."""
-    session, over = _session(row), _why_over(row, browser, now)
-    if over is SessionEndReason.ANOTHER_BROWSER:
+    """Return the session of a cookie and record its use, or return why it has ended."""
+    session, end_reason = _session(row), _end_reason(row, browser, now)
+    if end_reason is SessionEndReason.ANOTHER_BROWSER:
         with transaction():
-            end_where(ConsoleSessionRow.id == session.id, over, now, session.principal.key)
-    if over is not None:
-        return over
+            end_where(ConsoleSessionRow.id == session.id, end_reason, now, session.principal.key)
+    if end_reason is not None:
+        return end_reason
     if Ability.CONSOLE not in session.principal.abilities:
         return SessionEndReason.USER_INVALID if session.principal.token_id is None else SessionEndReason.TOKEN_INVALID
     if now - session.seen_at >= _SEEN_EVERY:
-        _note_seen(session.id, now)
+        _record_use(session.id, now)
     return session
 
 
@@ -251,8 +250,8 @@ def _missing() -> NotFound:
     return NotFound("There is no such session.")
 
 
-def _note_seen(session_id: str, now: datetime) -> None:
-    """Note that a session was used; while nothing can be written, the console still works."""
+def _record_use(session_id: str, now: datetime) -> None:
+    """Record that a session was used. If nothing can be written, the console still works."""
     try:
         with transaction():
             ConsoleSessionRow.update(seen_at=now).where(
@@ -263,7 +262,7 @@ def _note_seen(session_id: str, now: datetime) -> None:
 
 
 def _is_live(now: datetime) -> Expression:
-    """Return the condition that `_why_over` checks for one session, its browser apart."""
+    """Return the condition that `_end_reason` checks for one session, except the browser."""
     return (
         ConsoleSessionRow.ended_at.is_null()
         & is_fresh(now)
@@ -273,12 +272,12 @@ def _is_live(now: datetime) -> Expression:
 
 
 def _listed(query: "ModelSelect[ConsoleSessionRow]") -> list[Session]:
-    """Return sessions for a list, which shows no rights: those in projects would cost a query each."""
+    """Return sessions for a list. Lists show no rights, so the roles in projects, which cost a query each, are left out."""
     return [_session(row, {}) for row in query]
 
 
 def _session(row: ConsoleSessionRow, in_projects: Mapping[int, Role] | None = None) -> Session:
-    """Return the session of a row; `in_projects` are the holder's roles in projects, where they have been read."""
+    """Return the session of a row; `in_projects` are the holder's roles in projects, if the caller has read them."""
     token, user = row.token, _holder(row)
     account = user.account
     projects = None
@@ -307,13 +306,13 @@ def _session(row: ConsoleSessionRow, in_projects: Mapping[int, Role] | None = No
 
 
 def _holder(row: ConsoleSessionRow) -> UserRow:
-    """Return the user of a row of `_sessions`, whether or not it has a token."""
+    """Return the user of a row of `_sessions`, with or without a token."""
     holder: UserRow = row.holder  # type: ignore[attr-defined]  # the name that the join gave it
     return holder
 
 
-def _why_over(row: ConsoleSessionRow, browser: str, now: datetime) -> SessionEndReason | None:
-    """Return why a session has ended, or None; an explicit end comes first, and only a live session checks the browser."""
+def _end_reason(row: ConsoleSessionRow, browser: str, now: datetime) -> SessionEndReason | None:
+    """Return why a session has ended, or None. An explicit end takes precedence; only a live session checks the browser."""
     token = row.token
     if row.ended_reason is not None:
         return SessionEndReason(row.ended_reason)
@@ -325,7 +324,7 @@ def _why_over(row: ConsoleSessionRow, browser: str, now: datetime) -> SessionEnd
         return SessionEndReason.USER_INVALID if token is None else SessionEndReason.TOKEN_INVALID
     if now - row.created_at >= LASTS_FOR:
         return SessionEndReason.TOO_OLD
-    # A `seen_at` far in the future comes from a clock that was wrong: counted from there, the session would last until then.
+    # A `seen_at` far in the future comes from a wrong clock; the session must not last until then.
     if now - row.seen_at >= IDLE_FOR or row.seen_at - now > IDLE_FOR:
         return SessionEndReason.IDLE
     return None if secrets.compare_digest(row.browser_sha256, sha256_hex(browser)) else SessionEndReason.ANOTHER_BROWSER

@@ -1,7 +1,7 @@
 """One-time links for the console: requested in a browser, sent by a worker, used in the same browser.
 
-A request for an address that no user has is stored like any other, so that nothing shows which addresses are known; a worker
-deletes it. The table has digests of the link's secret and of the browser's; the mail is encrypted until it is sent.
+A request for an unknown address is stored like any other, so that nobody can find out which addresses are known; a worker
+deletes it. The table has digests of the link's secret and of the browser's. The email is encrypted until it is sent.
 """
 
 import secrets
@@ -19,10 +19,10 @@ from storage.db.leases import JobLease, LeasedJobs
 from storage.db.models import SignInLinkRow
 from storage.db.queries import scalars, tuples
 
-#: A mail arrives within minutes, and is read soon by a person who waits for it.
+#: An email arrives within minutes, and a person who waits for it reads it soon.
 LASTS_FOR: Final = timedelta(minutes=15)
-#: Links of one user in that time: nobody fills another person's mailbox. Several times what the service accepts from one
-#: network, so that a stranger does not use them up.
+#: The most links for one user in that time, so that nobody fills another person's mailbox. It is several times the number
+#: that the service accepts from one network, so that a stranger cannot use up all of them.
 MAX_OF_USER: Final = 10
 #: 256 bits in URL-safe base64.
 _RANDOM_BYTES: Final = 32
@@ -31,21 +31,21 @@ _jobs: Final = LeasedJobs(SignInLinkRow)
 
 
 class NewLink(NamedTuple):
-    """The secrets of a link: one for the mail, one for the cookie of the browser that asked."""
+    """The secrets of a link: one for the email, one for the cookie of the browser that requested the link."""
 
     token: str
     browser: str
 
 
 class SignInLinkJob(NamedTuple):
-    """A link whose mail is to be sent, with its lease."""
+    """A link whose email must be sent, with its lease."""
 
     lease: JobLease
     mail_sealed: bytes
 
 
 def request(seal_mail: Callable[[str, str], bytes], now: datetime) -> NewLink:
-    """Store a request; `seal_mail` encrypts the mail for the row with a given id and the link's token."""
+    """Store a request; `seal_mail` encrypts the email, given the id of the row and the link's token."""
     link = NewLink(secrets.token_urlsafe(_RANDOM_BYTES), secrets.token_urlsafe(_RANDOM_BYTES))
     link_id = identifiers.new_id(identifiers.SIGN_IN_LINK, now)
     with transaction():
@@ -61,7 +61,7 @@ def request(seal_mail: Callable[[str, str], bytes], now: datetime) -> NewLink:
 
 
 def claim(now: datetime, lease_s: float) -> SignInLinkJob | None:
-    """Claim the request that has waited longest; None if there is none. Requests that are too old are deleted."""
+    """Claim the request that has waited longest; None if no request is due. Deletes requests that are too old."""
     if not _jobs.any_waiting(now):
         return None
     k = SignInLinkRow
@@ -76,7 +76,7 @@ def assign_recipient(due: SignInLinkJob, email: str, now: datetime) -> str | Non
     """Assign a link to the user with this email and return the address; without one, delete the request and return None."""
     k = SignInLinkRow
     with transaction():
-        # Addresses are stored as they were typed. One that has users in several accounts leads to none.
+        # Addresses are stored as they were entered. If users in several accounts have the address, no link is sent.
         named = users_by_email(email)
         user = next((each for each in named if each.disabled_at is None), None)
         if user is not None and len({each.account_id for each in named}) == 1:
@@ -91,24 +91,24 @@ def assign_recipient(due: SignInLinkJob, email: str, now: datetime) -> str | Non
 
 
 def mark_sent(due: SignInLinkJob) -> None:
-    """Erase the mail of a link that was sent."""
+    """Erase the email of a link after it was sent."""
     with transaction():
         _jobs.finish(due.lease.id, due.lease.lease, mail_sealed=None)
 
 
 def postpone(due: SignInLinkJob, at: datetime) -> None:
-    """Send the mail of a link at `at` again: the mail server did not accept it."""
+    """Make the email of a link due again at `at`, because the mail server did not accept it."""
     _jobs.release(due.lease, at)
 
 
 def discard(due: SignInLinkJob) -> None:
-    """Delete a request that leads to no mail."""
+    """Delete a request for which no email is sent."""
     with transaction():
         SignInLinkRow.delete().where(SignInLinkRow.id == due.lease.id).execute()
 
 
 def consume(token: str, browser: str, now: datetime) -> int:
-    """Spend a link in the browser that asked for it, and return its user's id. Raises Forbidden for any other."""
+    """Use up a link in the browser that requested it, and return its user's id. Raises Forbidden for any other link."""
     k = SignInLinkRow
     is_theirs = (k.token_sha256 == sha256_hex(token)) & (k.browser_sha256 == sha256_hex(browser)) & k.user.is_null(False)
     with transaction():

@@ -1,4 +1,4 @@
-"""Tokens: shown once at creation, stored as a SHA-256; each request looks its token up, so revoking takes effect at once."""
+"""Tokens: shown once at creation, stored as a SHA-256, and read for each request, so that revoking takes effect at once."""
 
 import hashlib
 import secrets
@@ -22,10 +22,10 @@ from storage.db.models import TokenRow, UserRow
 from storage.db.queries import newest_first, scalars, where_given
 
 PREFIX: Final = "rrt_"
-#: 27 base62 digits hold 160 bits: neither guessing nor a collision is feasible.
+#: 27 base62 digits have 160 bits, so neither guessing nor a collision is feasible.
 _RANDOM_BITS: Final = 160
 _RANDOM_DIGITS: Final = 27
-#: A CRC-32 in base62: a mistyped token is refused without a query, and secret scanners can recognize ours.
+#: A CRC-32 in base62: a mistyped token is refused without a query, and secret scanners can recognize our tokens.
 _CHECKSUM_DIGITS: Final = 6
 _BASE62: Final = string.digits + string.ascii_uppercase + string.ascii_lowercase
 
@@ -82,18 +82,18 @@ def create(
 def list_page(
     account_id: int | None = None, user_id: int | None = None, limit: int | None = None, before: int | None = None
 ) -> list[Token]:
-    """Return up to `limit` tokens, of one account and user where they are given, the newest first."""
+    """Return up to `limit` tokens, newest first; with an account or user, only its tokens."""
     query = where_given(_tokens(), (UserRow.account, account_id), (TokenRow.user, user_id))
     return read(Token, newest_first(query, TokenRow.id, limit, before))
 
 
 def find(token_id: int, account_id: int | None) -> Token | None:
-    """Return a token, of one account where `account_id` is given; None if there is no such token."""
+    """Return a token; with `account_id`, only of that account. None if there is no such token."""
     return read_first(Token, where_given(_tokens(), (TokenRow.id, token_id), (UserRow.account, account_id)))
 
 
 def revoke(token_id: int, now: datetime, actor: str = OPERATOR.key) -> Token:
-    """Revoke a token from the next request on. Raises NotFound."""
+    """Revoke a token; the next request with it fails. Raises NotFound."""
     with transaction():
         revoke_where(TokenRow.id == token_id, now, actor)
         return _get(token_id)
@@ -116,7 +116,7 @@ def revoke_where(condition: Expression, now: datetime, actor: str) -> list[int]:
 
 def has_ability(ability: Ability) -> Expression:
     """Return the condition that a token has an ability."""
-    # Cast, because a comparison with the field itself would encode the pattern as JSON.
+    # A cast, because a comparison with the field itself would encode the pattern as JSON.
     return TokenRow.abilities.cast("TEXT").contains(f'"{ability.value}"')
 
 
@@ -132,12 +132,12 @@ def principal_for(text: str, now: datetime) -> TokenPrincipal | None:
 
 
 def digest_of(text: str) -> str | None:
-    """Return the digest that a token is stored by; None for a text that is no token and needs no look-up."""
+    """Return the digest under which a token is stored; None for a text that is not a token and needs no query."""
     return sha256_hex(text) if _is_well_formed(text) else None
 
 
 def sha256_hex(text: str) -> str:
-    """Return the digest that a secret is stored by; a header that is not UTF-8 has surrogates."""
+    """Return the digest under which a secret is stored; surrogates stand for the bytes of a header that is not UTF-8."""
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
 

@@ -16,8 +16,8 @@ from storage.db.models import AccountRow, TokenRow, UserRow
 
 _json: Final = JsonField()
 
-#: The columns that `principal_from` reads, their tables, and the condition: the digest's token, unless revoked, expired or
-#: of a disabled user.
+#: The columns that `principal_from` reads, their tables, and the condition: the token with a digest, unless it is revoked,
+#: expired or of a disabled user.
 COLUMNS: Final = select_list(
     TokenPrincipal,
     {"k": TokenRow, "u": UserRow, "a": AccountRow},
@@ -31,7 +31,7 @@ IS_LIVE: Final = (
 
 _FIND: Final = f"SELECT {COLUMNS} FROM {HOLDERS} WHERE {IS_LIVE}"  # noqa: S608 - our own names
 _PROJECT_ROLES: Final = "SELECT project_id, role FROM grants WHERE user_id = ? AND role IS NOT NULL"
-#: Tokens share their lists of abilities; to parse one anew costs 3 µs of each request.
+#: Many tokens have the same list of abilities. Parsing a list takes 3 µs of each request.
 _MAX_LISTS: Final = 256
 
 
@@ -42,10 +42,10 @@ def find_principal(token_sha256: str, now: datetime) -> TokenPrincipal | None:
 
 
 def principal_from(row: Sequence[Any]) -> TokenPrincipal:
-    """Read a row of COLUMNS."""
+    """Return the principal of a row of COLUMNS."""
     token_id, user_id, account_id, kind, abilities, may_use_webhooks, role, _ = row
     in_account = None if role is None else Role(role)
-    # Few users have no role in their account: the others need no further query.
+    # Few users have no role in their account. All others need no further query.
     projects = None if in_account else project_roles(user_id)
     allowed = effective_abilities(_abilities(abilities), in_account, frozenset((projects or {}).values()))
     return TokenPrincipal(
@@ -54,7 +54,7 @@ def principal_from(row: Sequence[Any]) -> TokenPrincipal:
 
 
 def project_roles(user_id: int) -> dict[int, Role]:
-    """Return the roles that a user has in single projects, by the id of the project."""
+    """Return the roles of a user in single projects, by project id."""
     return {project_id: Role(role) for project_id, role in rows(_PROJECT_ROLES, (user_id,))}
 
 

@@ -1,6 +1,6 @@
-"""Withdraws a user's rights: disable for a while, or remove for good. Both take effect on the next request.
+"""Withdraws a user's rights: disables the user for a while, or removes the user for good. Both apply to the next request.
 
-The user's approval rules stop, and stay so if the user is enabled again.
+The user's approval rules stop, and stay stopped if the user is enabled again.
 """
 
 import json
@@ -30,9 +30,9 @@ from storage.db.models import (
 )
 from storage.db.queries import for_update, scalars, tuples
 
-#: Stored responses of one statement: a few milliseconds on either database.
+#: How many stored responses one statement processes: a few milliseconds on either database.
 _SLICE: Final = 1000
-#: A search does not see the response to a request that still runs.
+#: The longest time that a request may run: a search does not see the response to a request that still runs.
 _LONGEST_REQUEST: Final = timedelta(minutes=5)
 
 
@@ -43,12 +43,12 @@ class NamingResponses(NamedTuple):
     since: datetime
 
 
-#: Before any search.
+#: The value before any search.
 NONE_SEARCHED: Final = NamingResponses([], datetime(1970, 1, 1, tzinfo=UTC))
 
 
 def set_role(email: str, role: Role | None, now: datetime, actor: str) -> User:
-    """Set a user's role in the account; None leaves what grants with a role allow. Raises NotFound."""
+    """Set a user's role in the account; without a role, only grants with a role allow anything. Raises NotFound."""
     with transaction():
         user = user_by_email(email)
         if user.role is not role:
@@ -58,7 +58,7 @@ def set_role(email: str, role: Role | None, now: datetime, actor: str) -> User:
 
 
 def require_other_owner(user_id: int) -> None:
-    """Raise Conflict for the only active owner of an account; another change of its owners waits for the caller's commit."""
+    """Raise Conflict for the only active owner of an account; other changes of its owners wait for the caller's commit."""
     user = get_user(user_id)
     tuples(for_update(AccountRow.select(AccountRow.id).where(AccountRow.id == user.account_id), "FOR NO KEY UPDATE"))
     active = UserRow.select(UserRow.id).where(
@@ -69,7 +69,7 @@ def require_other_owner(user_id: int) -> None:
 
 
 def disable(email: str, now: datetime, actor: str) -> User:
-    """Refuse a user's tokens and end the user's console sessions; a disabled user stays as it is. Raises NotFound."""
+    """Refuse a user's tokens and end the user's console sessions; no change if already disabled. Raises NotFound."""
     with transaction():
         user = user_by_email(email)
         if UserRow.update(disabled_at=now).where(UserRow.id == user.id, UserRow.disabled_at.is_null()).execute():
@@ -89,9 +89,9 @@ def enable(email: str, now: datetime, actor: str) -> User:
 
 
 def responses_that_name(email: str, now: datetime) -> NamingResponses:
-    """Search the stored responses and their keys for a user's address, a slice at a time; the caller holds no transaction.
+    """Search the stored responses and their keys for a user's address, slice by slice; the caller holds no transaction.
 
-    They are of many kinds: an export names who approved it, an approval rule who wrote it.
+    These are responses of many kinds: an export names its approver, an approval rule its author.
     """
     row, ids, last = IdempotencyKeyRow, list[int](), 0
     query = row.select(row.id, _names(email))
@@ -102,14 +102,14 @@ def responses_that_name(email: str, now: datetime) -> NamingResponses:
 
 
 def remove(email: str, now: datetime, actor: str, naming: NamingResponses = NONE_SEARCHED) -> User:
-    """Disable a user for good and erase the address; tokens are revoked, grants and stored responses are deleted.
+    """Disable a user for good and erase the address; revoke tokens, delete grants and stored responses.
 
-    `naming` is what `responses_that_name` found before, which need not be searched again. The row stays for what the user
-    submitted and for the audit log, which name the user by id. Raises NotFound.
+    `naming` are the responses that `responses_that_name` found before, which need not be searched again. The row stays for
+    the data that the user submitted and for the audit log, which name the user by id. Raises NotFound.
     """
     with transaction():
         user = user_by_email(email)
-        # First, so that it waits for tokens and grants that are being created: their foreign keys lock the row.
+        # First, because this waits for tokens and grants that are being created: their foreign keys lock the row.
         UserRow.update(email=f"removed:{user.id}", disabled_at=now, removed_at=now).where(UserRow.id == user.id).execute()
         _end_sessions(user, now, actor)
         _stop_rules(user, now, actor)
@@ -123,7 +123,7 @@ def remove(email: str, now: datetime, actor: str, naming: NamingResponses = NONE
 
 
 def _delete_responses(user: User, naming: NamingResponses) -> None:
-    """Delete the stored responses to the user's requests, and those to the requests of others that have the address."""
+    """Delete the stored responses to the user's requests, and other stored responses with the user's address."""
     row = IdempotencyKeyRow
     row.delete().where(row.principal == f"user:{user.id}").execute()
     row.delete().where(row.created_at >= naming.since, _names(user.email)).execute()
@@ -132,7 +132,7 @@ def _delete_responses(user: User, naming: NamingResponses) -> None:
 
 
 def _names(email: str) -> Any:
-    """Return the condition that a stored response, or its key, has an address."""
+    """Return the condition that a stored response or its key contains an address."""
     row, address = IdempotencyKeyRow, json.dumps(email, ensure_ascii=False)
     return row.response_body.contains(address) | row.key.contains(email)
 
