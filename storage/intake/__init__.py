@@ -1,1 +1,1 @@
-"""What inbound sources submitted: findings, handoffs, emails, rejections."""
+"""Submissions of inbound sources: findings, handoffs, emails, rejections."""

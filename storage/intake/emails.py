@@ -1,4 +1,4 @@
-"""Inbound emails: a project stores each message once and prepares one export, however often its provider posts it."""
+"""Inbound emails: a project stores each message once and prepares one export, even if its provider posts it repeatedly."""
 
 import hashlib
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from storage.intake.options import DEFAULT_OPTIONS, IntakeOptions
 
 @dataclass(frozen=True, slots=True)
 class PreparedEmail:
-    """An email and its ticket."""
+    """An email and its written ticket."""
 
     email: InboundEmail
     ticket: WrittenTicket
@@ -41,10 +41,10 @@ def accept(
     actor: str,
     options: IntakeOptions = DEFAULT_OPTIONS,
 ) -> EmailAccepted:
-    """Store an email and prepare its export; for a message that its project has already, return the first one's id.
+    """Store an email and prepare its export; if its project already has the message, return the id of the first one.
 
-    The project is the one that a recipient names, else `default_project_id`. Raises ValidationFailed at the recipients'
-    path if that project does not exist, or if neither names one; and at an account's limit.
+    The project is the one that a recipient names, else `default_project_id`. Raises ValidationFailed at the recipients' path
+    if that project does not exist or no project is given, and at an account's limit.
     """
     email, email_id = prepared.email, identifiers.new_id(identifiers.EMAIL, now)
     with transaction():
@@ -54,13 +54,13 @@ def accept(
         if known is None:
             draft = Draft(account_id, project_id, Source("inbound_email", email_id), prepared.ticket)
             try:
-                # A savepoint: the transaction around it may hold an idempotency key, and goes on.
+                # A savepoint, because the transaction around it may have claimed an idempotency key and must continue.
                 with savepoint():
                     [export_id] = prepare([draft], now, actor, options.limits, options.rules)
                     _insert(email, email_id, project_id, digest, export_id, now)
                 return EmailAccepted(email_id, is_duplicate=False)
             except IntegrityError:
-                # Another request stored the same message a moment before; the savepoint took this one's export back.
+                # Another request has just stored the same message. The savepoint has rolled back the export of this request.
                 known = _find(project_id, digest)
                 if known is None:
                     raise

@@ -1,7 +1,7 @@
-"""The findings of a postback in a project that groups them by rule: which groups they begin or join, and the tickets.
+"""The findings of a postback in a project that groups them by rule: the groups that they begin or join, and the tickets.
 
-Tickets are written before the transaction, from the groups as they were read then; inside, one is used only if its group has
-the same version and the same findings join it, else it is written again.
+Tickets are written before the transaction, from the groups as they were read then. Inside it, a ticket is used only if its
+group still has the same version and the same findings join it; otherwise it is written again.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,7 +32,7 @@ from storage.triage.groups import Extension, OpenGroup
 
 @dataclass(frozen=True, slots=True)
 class GroupAddition:
-    """The new findings of a rule, by fingerprint, and the highest severity of known ones that became more severe."""
+    """The new findings of a rule, by fingerprint, and the highest severity of known findings that became more severe."""
 
     fingerprints: tuple[str, ...]
     raised_to: str | None = None
@@ -40,7 +40,7 @@ class GroupAddition:
 
 @dataclass(frozen=True, slots=True)
 class GroupTicket:
-    """A group's ticket and what it was written from: the group's version, 0 for a new one, and the findings that join it."""
+    """A group's ticket and what it was written from: the group's version (0 for a new one) and the findings that join it."""
 
     version: int
     joining: GroupAddition
@@ -57,7 +57,7 @@ class GroupedPostback:
 
     @classmethod
     def read(cls, project_id: int, postback: ScanPostback, issues: Mapping[str, Issue], *, locks: bool = False) -> Self:
-        """Read the groups; with `locks`, in the caller's transaction, they stay as they are until it ends."""
+        """Read the groups; with `locks`, nobody changes them until the caller's transaction ends."""
         places = [(rule_of(issue), issue.url or postback.page.url) for issue in issues.values()]
         return cls(postback, issues, groups.open_groups(project_id, places, locks=locks))
 
@@ -66,13 +66,13 @@ class GroupedPostback:
         return {each.row.id for each in self.opened.values()}
 
     def export_ids(self, now: datetime) -> dict[str, str]:
-        """Return for each fingerprint the export of its rule's group, or the id of one to be prepared."""
+        """Return for each fingerprint the export of its rule's group, or a new id for an export to be prepared."""
         rules = dict.fromkeys(map(rule_of, self.issues.values()))
         ids = {rule: self._id_of(rule) or identifiers.new_id(identifiers.EXPORT, now) for rule in rules}
         return {fingerprint: ids[rule_of(issue)] for fingerprint, issue in self.issues.items()}
 
     def at_disabled_targets(self, fingerprints: Iterable[str]) -> list[str]:
-        """Return those that would join a ticket at a target that is disabled now, where nobody would learn of them."""
+        """Return those that would join the delivered ticket of a disabled target, which gets no events about them."""
         groups_of = {each: self.opened[rule] for each in fingerprints if (rule := rule_of(self.issues[each])) in self.opened}
         exported = ExportStatus.EXPORTED.value
         delivered = {each: opened.row.id for each, opened in groups_of.items() if opened.row.status == exported}
@@ -84,8 +84,8 @@ class GroupedPostback:
     ) -> tuple[Self, dict[str, str]]:
         """Return the postback with `issues`, and the export id of each.
 
-        A group that was approved is closed: the findings in `fingerprints` of its rule begin a new one, and later ones
-        join that.
+        An approved group is closed: the findings in `fingerprints` with its rule begin a new group, which later findings
+        join.
         """
         rules = {rule_of(issues[fingerprint]) for fingerprint in fingerprints}
         closed = {
@@ -103,7 +103,7 @@ class GroupedPostback:
         }
 
     def joining(self, new: Iterable[str], raised: Iterable[tuple[str | None, str]] = ()) -> dict[str, GroupAddition]:
-        """Return what joins each rule's group: new findings by fingerprint, and severities of known ones by export."""
+        """Return the additions to each rule's group: new findings by fingerprint, and severities of known ones by export."""
         found: dict[str, GroupAddition] = {}
         for fingerprint in new:
             before = found.get(rule_of(self.issues[fingerprint]), GroupAddition(()))
@@ -118,7 +118,7 @@ class GroupedPostback:
     def tickets(
         self, joining: Mapping[str, GroupAddition], checkpoint: Checkpoint = no_checkpoint
     ) -> dict[str, GroupTicket]:
-        """Write the tickets of groups that begin or grow, by rule; those of frozen groups stay as they are."""
+        """Write the tickets of groups that begin or grow, by rule; the tickets of frozen groups are unchanged."""
         rules = [rule for rule in joining if rule not in self.opened or self.opened[rule].group is not None]
         texts = written([self._ticket(rule, joining[rule]) for rule in rules], checkpoint)
         return {
@@ -136,9 +136,9 @@ class GroupedPostback:
         actor: str,
         limits: AccountLimits,
     ) -> list[str]:
-        """Prepare new groups, extend prepared ones, count what joins others; return the ids of the first two in order.
+        """Prepare new groups, extend prepared ones, count findings in frozen ones; return the ids of the first two in order.
 
-        `prepared` are tickets that were written before; the ids of findings and exports are by fingerprint. The caller holds
+        `prepared` are tickets that were written before. The ids of findings and exports are by fingerprint. The caller holds
         the transaction.
         """
         stale = {rule: each for rule, each in joining.items() if not self._is_current(rule, each, prepared.get(rule))}
@@ -177,7 +177,7 @@ class GroupedPostback:
     def _add_hosts(
         self, account_id: int, joining: Mapping[str, GroupAddition], exports: Mapping[str, Sequence[str]]
     ) -> None:
-        """Let groups be found by the hosts of new findings: tickets name only the first places, frozen ones no new ones."""
+        """Add the hosts of new findings to the search terms of groups: tickets name few places, frozen ones no new one."""
         export_search.add_hosts(
             (account_id, host, export_id)
             for rule, export_ids in exports.items()
@@ -219,5 +219,5 @@ def finding_source(postback: ScanPostback, finding_id: str) -> Source:
 
 
 def rule_of(issue: Issue) -> str:
-    """Return what the issues of a group share: the rule code, or the title of issues without one."""
+    """Return the value that the issues of a group share: the rule code, or the title of issues without one."""
     return issue.code.strip()

@@ -11,7 +11,7 @@ from storage.db.models import FindingRow, FindingSightingRow
 
 @dataclass(frozen=True, slots=True)
 class ScanRunSighting:
-    """A scan run that reported a finding, or looked at its page without reporting it."""
+    """A scan run that reported a finding, or visited its page without reporting it."""
 
     scan_run_id: int
     seen_at: datetime
@@ -19,13 +19,13 @@ class ScanRunSighting:
 
     @property
     def is_report(self) -> bool:
-        """Whether the run reported it."""
+        """Whether the run reported the finding."""
         return self.outcome in {RunOutcome.SEEN, RunOutcome.REOPENED}
 
 
 @dataclass(frozen=True, slots=True)
 class PageFinding:
-    """A finding of a page; `export_id` is the export whose ticket it belongs to."""
+    """A finding of a page; `export_id` is the export of its ticket."""
 
     id: str
     title: str
@@ -45,9 +45,9 @@ class PlaceFinding:
 
 
 def list_runs(finding_id: str, limit: int) -> list[ScanRunSighting]:
-    """Return up to `limit` scan runs that have looked at the page of a finding, the latest first.
+    """Return up to `limit` scan runs that have visited the page of a finding, latest first.
 
-    By their times: the numbers of runs are in no order where they are derived from reports, or where several scanners count.
+    Sorted by time, because the ids of runs have no order if they are derived from reports or several scanners count.
     """
     s = FindingSightingRow
     found = s.select(*columns(ScanRunSighting, s, scan_run_id=s.scan_run)).where(s.finding == finding_id)
@@ -55,9 +55,9 @@ def list_runs(finding_id: str, limit: int) -> list[ScanRunSighting]:
 
 
 def list_others_of_page(finding_id: str, limit: int) -> list[PageFinding]:
-    """Return up to `limit` other findings of the page of a finding, the newest first, without fixed ones.
+    """Return up to `limit` other findings of the same page that are not fixed, newest first.
 
-    None for a finding that does not exist.
+    Returns an empty list if the finding does not exist.
     """
     one = FindingRow.alias("one")
     project, page = (one.select(column).where(one.id == finding_id) for column in (one.project, one.page_digest))
@@ -68,7 +68,7 @@ def list_others_of_page(finding_id: str, limit: int) -> list[PageFinding]:
 
 
 def list_of_exports(export_ids: Collection[str], page_urls: Collection[str], limit: int) -> list[PlaceFinding]:
-    """Return up to `limit` findings of the ticket of some exports on some pages."""
+    """Return up to `limit` findings of the tickets of some exports, on some pages."""
     f = FindingRow
     found = f.select(*columns(PlaceFinding, f)).where(f.export_id.in_(export_ids), f.page_url.in_(page_urls))
     return read(PlaceFinding, found.limit(limit))

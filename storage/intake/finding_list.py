@@ -1,4 +1,4 @@
-"""Findings as lists and the API show them: an account's, by filters, the newest first; one with the state of its ticket."""
+"""Findings for lists and the API: an account's findings by filters, newest first, each with the state of its ticket."""
 
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,16 +21,16 @@ from storage.db.models import ExportRow, FindingRow
 from storage.db.queries import ASCII_LOWER
 
 _AFTER_ALL: Final = f"{identifiers.FINDING}_{LAST_ULID}"
-#: The Unicode forms that a word may have in a stored text.
+#: The Unicode normalization forms in which a stored text may have a word.
 _FORMS: Final = ("NFC", "NFD", "NFKC")
 _UNFIXED: Final = frozenset(FindingState) - {FindingState.FIXED}
-#: Findings that are counted by state; a list of more says so.
+#: How many findings of each state are counted; a list says if there are more.
 MAX_COUNTED: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A finding; `rule` is its code, `scan_runs` how many runs have reported it."""
+    """A finding; `rule` is its code, `scan_runs` is how many runs have reported it."""
 
     id: str
     project_id: int
@@ -49,19 +49,19 @@ class Finding:
     ticket_export_id: str | None
     ticket_status: ExportStatus | None
     ticket_approved_at: datetime | None
-    #: The page, as `schemas.intake.page_url` identifies it.
+    #: The digest of the page, from `schemas.intake.page_url`.
     page_digest: str
     fingerprint: str
 
     @property
     def joined_later(self) -> bool:
-        """Whether it joined its ticket after the approval, which fixed what the ticket says."""
+        """Whether the finding joined its ticket after the approval, which froze the ticket's text."""
         return self.ticket_approved_at is not None and self.first_seen_at > self.ticket_approved_at
 
 
 @planned_for_values()
 def list_page(query: FindingQuery, now: datetime, limit: int, before: str | None = None) -> list[Finding]:
-    """Return up to `limit` of the findings that a query has, the newest first, older than the finding `before`."""
+    """Return up to `limit` of the findings that match a query, newest first, older than the finding `before`."""
     parts = [_part(query, before or _AFTER_ALL, now, is_fixed=is_fixed) for is_fixed in _wanted(query)]
     newest = [part.order_by(FindingRow.id.desc()).limit(limit) for part in parts]
     ids = newest[0] if len(newest) == 1 else _merged(parts if is_sqlite() else newest).limit(limit)
@@ -69,16 +69,16 @@ def list_page(query: FindingQuery, now: datetime, limit: int, before: str | None
 
 
 def _merged(parts: Sequence[Any]) -> Any:
-    """Return the ids of all parts, the newest first; those without a limit of their own SQLite merges row by row."""
+    """Return the ids of all parts, newest first; SQLite merges parts without their own limit row by row."""
     return reduce(lambda one, other: one.union_all(other), parts).order_by(SQL("id DESC"))
 
 
 def list_severity(
     project_id: int, severity: str, now: datetime, limit: int, before: str | None = None, *, is_fixed: bool | None = None
 ) -> list[Finding]:
-    """Return up to `limit` findings of a project with a severity, the newest first, older than the finding `before`.
+    """Return up to `limit` findings of a project with a severity, newest first, older than the finding `before`.
 
-    With `is_fixed`, those that are fixed, or those that are not.
+    With `is_fixed`, only fixed findings, or only those that are not fixed.
     """
     f = FindingRow
     found = _findings(now).where(f.project == project_id, f.severity == severity, f.id < (before or _AFTER_ALL))
@@ -87,7 +87,7 @@ def list_severity(
 
 
 def totals(project_id: int, now: datetime) -> Mapping[tuple[str, FindingState], int]:
-    """Return how many findings of a project have each severity and state; it reads all of them."""
+    """Return how many findings of a project have each severity and state; reads all of them."""
     f, x = FindingRow, ExportRow
     state = _state(now).alias("state")
     found = f.select(f.severity, state, fn.COUNT(SQL("1"))).join(x, JOIN.LEFT_OUTER, on=f.export_id == x.id)
@@ -97,7 +97,7 @@ def totals(project_id: int, now: datetime) -> Mapping[tuple[str, FindingState], 
 
 @planned_for_values()
 def count_by_state(query: FindingQuery, now: datetime) -> Mapping[FindingState, int]:
-    """Return how many findings of a query have each state, none above MAX_COUNTED + 1; its own states have no effect."""
+    """Return how many findings match a query in each state, at most MAX_COUNTED + 1; ignores the query's own states."""
     of_states = [(replace(query, states=(each,)), each is FindingState.FIXED) for each in FindingState]
     parts = [_part(each, _AFTER_ALL, now, is_fixed=is_fixed).limit(MAX_COUNTED + 1) for each, is_fixed in of_states]
     counts = [Select([part.alias("part")], [fn.COUNT(SQL("*"))]) for part in parts]
@@ -120,7 +120,7 @@ def project_of(finding_id: str) -> int | None:
 
 
 def _findings(now: datetime) -> Any:
-    """Return the query of findings, with their states at `now`."""
+    """Return the query for findings, with their states at `now`."""
     f, x = FindingRow, ExportRow
     ticket = {"ticket_export_id": x.id, "ticket_status": x.status, "ticket_approved_at": x.approved_at}
     ticket["state"] = _state(now).converter(FindingState)
@@ -129,15 +129,15 @@ def _findings(now: datetime) -> Any:
 
 
 def _wanted(query: FindingQuery) -> list[bool]:
-    """Return whether unfixed and fixed findings are wanted, each of which an index has in order."""
+    """Return whether unfixed and fixed findings are wanted. An index has each of them in order."""
     states = set(query.states) or set(FindingState)
     return [is_fixed for is_fixed, of in ((False, _UNFIXED), (True, {FindingState.FIXED})) if states & of]
 
 
 def _part(query: FindingQuery, before: str, now: datetime, *, is_fixed: bool) -> Any:
-    """Select the ids of the fixed findings of a query, or of those that are not fixed, older than the id `before`."""
+    """Return the query for the ids of a query's fixed or unfixed findings, older than the id `before`."""
     f, x = FindingRow, ExportRow
-    # Of a page, its own index has the few findings; without statistics SQLite would read all of the account.
+    # The index of pages has few findings of a page; without statistics, SQLite would read all findings of the account.
     account_id = f.account_id + 0 if query.pages else f.account_id
     found = f.select(f.id).where(account_id == query.account_id, f.fixed_at.is_null(not is_fixed), f.id < before)
     lists = ((f.project, query.project_ids), (f.severity, query.severities), (f.code, query.rules), (f.host, query.hosts))
@@ -151,13 +151,13 @@ def _part(query: FindingQuery, before: str, now: datetime, *, is_fixed: bool) ->
         return found
     wanted = reduce(or_, _of_states(states, now))
     if FindingState.OPEN not in states:
-        # Few exports are decided on: their findings are fewer than those of the account.
+        # People have decided on few exports, so these have fewer findings than the account.
         return found.where(f.export_id.in_(x.select(x.id).where(x.account == query.account_id, wanted)))
     return found.join(x, JOIN.LEFT_OUTER, on=f.export_id == x.id).where(wanted)
 
 
 def _is_any(column: Any, values: Sequence[Any]) -> Any:
-    # Without statistics, SQLite takes a list of one value for many.
+    # Without statistics, SQLite expects a list to have many values, even if it has one.
     return column == values[0] if len(values) == 1 else column.in_(values)
 
 
@@ -175,14 +175,14 @@ def _of_states(states: set[str], now: datetime) -> Iterator[Any]:
 
 
 def _state(now: datetime) -> Any:
-    """Return the state of a finding whose export is joined; a fix comes before a decision on the ticket."""
+    """Return the state of a finding whose export is joined; a fix takes precedence over a decision on the ticket."""
     [is_snoozed], [is_dismissed] = (_of_states({each}, now) for each in (FindingState.SNOOZED, FindingState.DISMISSED))
     cases = [(FindingRow.fixed_at.is_null(False), FindingState.FIXED), (is_dismissed, FindingState.DISMISSED)]
     return Case(None, [*cases, (is_snoozed, FindingState.SNOOZED)], FindingState.OPEN)
 
 
 def _has_words(words: Sequence[str]) -> Any:
-    """Return the condition that the text of a finding has all words; with a limit, neither database forms it for each."""
+    """Return the condition that a finding's text has all words; with the limit, databases build the text only once."""
     f = FindingRow
     text = fn.LOWER(f.title.concat(" ").concat(f.code).concat(" ").concat(f.page_url).concat(" ").concat(f.location))
     found = Select(columns=[text.alias("text")]).limit(1).alias("found")
@@ -191,7 +191,7 @@ def _has_words(words: Sequence[str]) -> Any:
 
 def _has_word(text: Any, word: str) -> Any:
     find = fn.instr if is_sqlite() else fn.strpos
-    # SQLite lowers the case of ASCII letters alone, and neither database changes the Unicode form.
+    # SQLite changes the case of ASCII letters only, and neither database changes the Unicode form.
     cases = [each.translate(ASCII_LOWER) for each in (word, word.upper(), word.capitalize())]
     spellings = {unicodedata.normalize(form, each) for each in cases for form in _FORMS}
     return reduce(or_, [find(text, each) > 0 for each in spellings])

@@ -1,4 +1,4 @@
-"""Findings: what scan runs report, deduplicated by fingerprint; new ones prepare exports, or extend those of their rule."""
+"""Findings of scan runs, deduplicated by fingerprint; new ones prepare exports, or extend the export of their rule."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -34,16 +34,16 @@ from storage.intake.options import DEFAULT_OPTIONS, IntakeOptions
 from storage.triage import groups
 from storage.triage.groups import RaisedTicket
 
-#: Their tickets take 60 ms at most, with texts of the largest size.
+#: The tickets of this many issues take 60 ms at most, with texts of the largest size.
 _FEW_ISSUES: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedPostback:
-    """A postback, its issues by fingerprint, and the tickets of those that were new, reopened or more severe by then.
+    """A postback, its issues by fingerprint, and the tickets of issues that were new, reopened or more severe then.
 
-    New tickets by fingerprint, each with the issue that it was written from, those of groups by rule, raised ones by their
-    exports.
+    `tickets` of new and reopened findings are by fingerprint, each with the issue from which it was written; `group_tickets`
+    are by rule; `raised_tickets`, with a higher severity, are by export.
     """
 
     postback: ScanPostback
@@ -58,9 +58,9 @@ def prepare_postback(
 ) -> PreparedPostback:
     """Do the work of a postback that needs no transaction; the caller holds none.
 
-    While a transaction is open, SQLite has no other writer, and to write a ticket takes as long as to store its rows. On
-    PostgreSQL a query costs more than a few tickets, so these are written with the rows. `checkpoint` is called between
-    parts of the work.
+    While a transaction is open, SQLite has no other writer, and writing a ticket takes as long as storing its rows. On
+    PostgreSQL a query costs more than a few tickets, so a few tickets are written in the transaction. `checkpoint` is called
+    between parts of the work.
     """
     if postback.status not in STATUSES_WITH_FINDINGS:
         return PreparedPostback(postback, {})
@@ -96,11 +96,12 @@ def record(
     actor: str,
     options: IntakeOptions = DEFAULT_OPTIONS,
 ) -> PostbackResult:
-    """Store a page of a scan run with its findings, and prepare or extend exports for those that are new.
+    """Store a page of a scan run with its findings, and prepare or extend exports for new findings.
 
-    One export for each finding or each rule, as the project groups them; also for findings that are open again after their
-    ticket was delivered. Findings of the page that enough runs have not reported are fixed. A run that is not registered
-    belongs to `default_project_id`. Raises ValidationFailed on `/scanRunId` without one, or at an account's limit.
+    There is one export for each finding or for each rule, as the project groups them. A finding that is open again after its
+    ticket was delivered also gets a new export. Findings of the page that enough runs have not reported are fixed. A run
+    that is not registered belongs to `default_project_id`. Raises ValidationFailed on `/scanRunId` without one, or at an
+    account's limit.
     """
     postback = prepared.postback
     with transaction():
@@ -111,7 +112,7 @@ def record(
 
 
 def _store(prepared: PreparedPostback, run: PostedRun, now: datetime, actor: str, options: IntakeOptions) -> PostbackResult:
-    """Store the findings of a page, with their exports; the caller holds the transaction and the lock of the page."""
+    """Store the findings of a page with their exports; the caller holds the transaction and the lock of the page."""
     postback, issues, limits = prepared.postback, prepared.issues, options.limits
     grouped = None
     if run.ticket_grouping == TicketGrouping.RULE:
@@ -140,7 +141,7 @@ def _store(prepared: PreparedPostback, run: PostedRun, now: datetime, actor: str
         changed = grouped.store(run, joining, written_before, ticketed, export_ids, now, actor, limits)
         reopen_groups(changes.reopened_groups)
     else:
-        # Those of findings that were deleted, fixed or delivered since the postback was prepared are missing.
+        # Some tickets are missing: their findings were deleted, fixed or delivered after the postback was prepared.
         early = {mark: ticket for mark, ticket in prepared.tickets.items() if ticket[0] == issues[mark]}
         missing = _tickets(postback, {mark: issues[mark] for mark in ticketed if mark not in early})
         tickets = {**early, **missing}
@@ -157,14 +158,14 @@ def _store(prepared: PreparedPostback, run: PostedRun, now: datetime, actor: str
             for mark, finding_id in ticketed.items()
         ]
         changed = prepare(drafts, now, actor, limits, None)
-    # The tickets of groups that were open before are written already.
+    # The tickets of groups that were already open have been written above.
     grown = grouped.opened_ids() if grouped else set()
     if more_severe := {export_id for export_id, _ in raised if export_id is not None} - grown:
         changed += groups.raise_severities(more_severe, prepared.raised_tickets, now, actor)
     if run.has_snoozed:
-        woken = groups_sql.end_snoozes(list(issues), run.project_id)
+        unsnoozed = groups_sql.end_snoozes(list(issues), run.project_id)
         status = ExportStatus.PREPARED.value
-        append_all([AuditEntry(to_ms(now), actor, "seen_again", each, status, status) for each in woken])
+        append_all([AuditEntry(to_ms(now), actor, "seen_again", each, status, status) for each in unsnoozed])
     options.rules.apply(run.account_id, changed, now)
     seen = len(issues) - len(new) - changes.reopened
     return PostbackResult(postback.scan_run_id, len(new), seen, tuple(changed), changes.fixed, changes.reopened)
@@ -175,8 +176,9 @@ def _mark_seen(
 ) -> tuple[list[tuple[str | None, str]], dict[str, SeenFinding], dict[str, SeenFinding]]:
     """Store that findings were seen again.
 
-    Return the export and the severity of each that has become more severe; and by fingerprint those that were fixed, and
-    those whose ticket was deleted before anybody got it. A finding keeps its highest severity, and the first help link.
+    Returns the export and the severity of each finding that became more severe; and, by fingerprint, the findings that were
+    fixed, and those whose ticket was deleted before anybody received it. A finding keeps its highest severity and its first
+    help link.
     """
     raised, changed, fixed, unticketed = [], [], {}, {}
     for each in findings_sql.mark_seen(issues, run.project_id, postback, now):
@@ -208,8 +210,8 @@ def _renewed(
 ) -> tuple[dict[str, Issue], dict[str, str]]:
     """Return the issues by fingerprint, and the ids of the findings that need a ticket, by fingerprint.
 
-    Reopened issues name their earlier export. All have the highest severity that was reported. Reopened ones come first, so
-    that a group begins with their text.
+    Reopened issues name their earlier export. All have the highest severity that was reported. Reopened issues come first,
+    so that a group begins with their text.
     """
     naming = {mark: _renewed_issue(issues[mark], each.export_id, fixed[mark].severity) for mark, each in renewed.items()}
     again = {
@@ -236,10 +238,10 @@ def _tickets(
 
 
 def _post_page(postback: ScanPostback, default_project_id: int | None, now: datetime) -> PostedRun:
-    """Store the page of a run and return its project; register the run if it is not."""
+    """Store the page of a run and return its project; register the run if it is not registered yet."""
     found = findings_sql.post_page(postback, now)
     if found is None and default_project_id is not None and projects.exists(default_project_id):
-        # Another postback of the same run may be first by a moment; the run is the same either way.
+        # Another postback may register the run first; the result is the same.
         projects.register_scan_run(postback.scan_run_id, default_project_id, postback.status, now)
         found = findings_sql.post_page(postback, now)
     if found is None:
@@ -250,13 +252,13 @@ def _post_page(postback: ScanPostback, default_project_id: int | None, now: date
 def _insert_new(
     postback: ScanPostback, issues: Mapping[str, Issue], export_ids: Mapping[str, str], run: PostedRun, now: datetime
 ) -> dict[str, str]:
-    """Insert the findings that the project does not have, and return fingerprint → id of those inserted.
+    """Insert the findings that the project does not have; return the ids of those inserted, by fingerprint.
 
     A concurrent postback may have inserted any of them first.
     """
     ids = {mark: identifiers.new_id(identifiers.FINDING, now) for mark in issues}
     now_ms, page = to_ms(now), page_digest(postback.page.normalized_url or postback.page.url)
-    # Sorted, so that two postbacks with the same new findings wait for each other in one direction.
+    # Sorted, so that two postbacks with the same new findings lock them in the same order.
     records = [
         {
             "id": ids[mark],

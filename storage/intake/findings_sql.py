@@ -1,4 +1,4 @@
-"""The statements of a postback, hand-written because a scan of a website sends thousands of postbacks in a row."""
+"""The SQL of a postback, hand-written because the scan of a website sends thousands of postbacks in a row."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -17,7 +17,8 @@ _FINDING_TYPES: Final = column_types(FindingRow, _FINDING)
 _INSERT: Final = f"""
 INSERT INTO findings ({", ".join(_FINDING)}) {{rows}}
 ON CONFLICT (project_id, fingerprint) DO NOTHING RETURNING id, fingerprint"""
-#: A run counts once, however often it and others post meanwhile; a run whose sightings are deleted has long ended.
+#: A run counts once, even if several of its postbacks report the finding and other runs post in between. A run whose
+#: sightings were deleted ended long ago.
 _SEEN: Final = """
 UPDATE findings SET times_seen = times_seen + CASE WHEN ? IN (first_scan_run_id, last_scan_run_id) OR EXISTS (
         SELECT 1 FROM finding_sightings s
@@ -28,12 +29,13 @@ FROM r"""
 _SIGHTING: Final = ("finding_id", "scan_run_id", "seen_at")
 _SIGHTING_TYPES: Final = column_types(FindingSightingRow, _SIGHTING)
 _INSERT_SIGHTINGS: Final = f"INSERT INTO finding_sightings ({', '.join(_SIGHTING)})"
-#: A run that posts a page in parts may report in the second what was missing in the first. A fix stays in the history, since
-#: trends count it with the reopening by another run; `life_cycle_sql` takes it back where the same run reports the finding.
+#: A run that posts a page in parts may report a finding in the second part that was missing in the first. A fix stays in the
+#: history, because trends count it together with the reopening by another run. If the same run reports the finding,
+#: `life_cycle_sql` removes the fix.
 _NOT_MISSED: Final = """
 ON CONFLICT (finding_id, scan_run_id) DO UPDATE SET outcome = 'seen' WHERE finding_sightings.outcome = 'missed'"""
 _ADD_SIGHTINGS: Final = f"{_INSERT_SIGHTINGS} {{rows}} {_NOT_MISSED}"
-# SQLite changes one table in a statement, PostgreSQL two: a round trip to it costs more than either.
+# SQLite changes one table in each statement. PostgreSQL changes two, because a round trip takes longer than either change.
 _INSERT_BY_POSTGRESQL: Final = f"""
 WITH new AS ({_INSERT}, first_scan_run_id, first_seen_at), seen AS (
     {_INSERT_SIGHTINGS} SELECT id, first_scan_run_id, first_seen_at FROM new
@@ -45,15 +47,15 @@ _KNOWN_FINDING: Final = (
 _SEEN_BY_SQLITE: Final = f"""
 WITH r (fingerprint) AS ({{rows}}) {_SEEN} WHERE findings.project_id = ? AND findings.fingerprint = r.fingerprint
 RETURNING {_KNOWN_FINDING}"""
-#: Pages report findings of each other: all that a postback changes are locked in one order, also those of its page that it
-#: does not report, so that two postbacks never lock each other out.
+#: Pages report findings of each other. So all findings that a postback changes, including those of its page that it does not
+#: report, are locked in one order, and two postbacks never deadlock.
 _LOCKED: Final = """
 SELECT id, fingerprint FROM findings WHERE id IN (
     SELECT f.id FROM r JOIN findings f ON f.project_id = ? AND f.fingerprint = r.fingerprint
     UNION ALL SELECT id FROM findings WHERE project_id = ? AND page_digest = ? AND fixed_at IS NULL AND last_scan_run_id <> ?
 ) ORDER BY id FOR NO KEY UPDATE"""
-#: Another postback of the run may have fixed a finding while this statement waited for its lock: `seen` has the row as it
-#: is then, the table as it was when the statement began.
+#: Another postback of the run may have fixed a finding while this statement waited for its lock. `seen` has the row after
+#: that; the table has the row from when the statement began.
 _SEEN_BY_POSTGRESQL: Final = f"""
 WITH r (fingerprint, severity, help_url) AS ({{rows}}), locked AS ({_LOCKED}), seen AS (
     {_SEEN}, locked WHERE findings.id = locked.id AND locked.fingerprint = r.fingerprint RETURNING {_KNOWN_FINDING}
@@ -66,13 +68,13 @@ WHERE seen.severity <> r.severity OR (seen.help_url IS NULL AND r.help_url IS NO
 _UPGRADE: Final = """
 WITH r (id, severity, help_url) AS ({rows})
 UPDATE findings SET severity = r.severity, help_url = r.help_url FROM r WHERE findings.id = r.id"""
-#: Whether a known finding gets a new ticket once it is reported: it is fixed, and its ticket is deleted, or was delivered
-#: without an event of its reopening.
+#: Whether a known finding gets a new ticket when it is reported: it is fixed, and its ticket was deleted, or delivered
+#: without covering the event of a reopening.
 _IS_RENEWED: Final = """fixed_at IS NOT NULL AND COALESCE((
     SELECT e.status = 'exported' AND REPLACE(COALESCE(e.events, ''), '"ticket.reopened"', '') = COALESCE(e.events, '')
     FROM exports e WHERE e.id = findings.export_id
 ), TRUE)"""
-#: A project, how it groups findings, and those of some fingerprints that it has already, as one JSON array.
+#: A project, how it groups findings, and those of the given fingerprints that it already has, as one JSON array.
 _KNOWN: Final = """
 SELECT p.id, p.ticket_grouping, (
     SELECT {array} FROM findings WHERE project_id = p.id AND fingerprint IN (SELECT value FROM {values})
@@ -87,7 +89,7 @@ _KNOWN_BY_POSTGRESQL: Final = _KNOWN.format(
 )
 
 _PAGE: Final = tuple(name for name in PageResultRow._meta.columns if name != "id")
-#: Stores the page if the run is registered; a repeated postback replaces it.
+#: Stores the page if the run is registered; a repeated postback replaces the page.
 _UPSERT_PAGE: Final = f"""
 INSERT INTO page_results ({", ".join(_PAGE)})
 SELECT id, {", ".join("?" for _ in _PAGE[1:])} FROM scan_runs WHERE id = ?
@@ -95,7 +97,7 @@ ON CONFLICT (scan_run_id, url) DO UPDATE SET {", ".join(f"{name} = excluded.{nam
 
 
 class PostedRun(NamedTuple):
-    """The project that a scan run belongs to; `has_snoozed`: an export waits until one of its findings is seen again."""
+    """The project of a scan run; `has_snoozed`: whether a snooze lasts until one of its export's findings is seen again."""
 
     project_id: int
     account_id: int
@@ -111,12 +113,12 @@ class SeenFinding(NamedTuple):
     severity: str
     help_url: str | None
     export_id: str | None
-    #: Still as before the postback.
+    #: As it was before the postback.
     fixed_at: int | None
 
 
 class KnownFinding(NamedTuple):
-    """A finding that a project has already; `is_renewed`: it is fixed, and gets a new ticket if it is reported."""
+    """A finding that a project already has; `is_renewed`: it is fixed, and gets a new ticket if it is reported."""
 
     severity: str
     export_id: str | None
@@ -124,7 +126,7 @@ class KnownFinding(NamedTuple):
 
 
 class KnownFindings(NamedTuple):
-    """The project of a postback, and the findings that it has already, by fingerprint."""
+    """The project of a postback, and the findings that it already has, by fingerprint."""
 
     project_id: int
     ticket_grouping: str
@@ -137,7 +139,7 @@ SELECT r.project_id, p.account_id, p.ticket_grouping,
         WHERE exports.project_id = r.project_id AND snoozed_at IS NOT NULL AND snoozed_until IS NULL){lock}
 FROM scan_runs r JOIN projects p ON p.id = r.project_id WHERE r.id = ?"""
 _POSTED_RUN_BY_SQLITE: Final = _POSTED_RUN.format(lock="")
-#: Until the transaction ends, nobody deletes the run, and no other postback of the page decides on its findings.
+#: Until the transaction ends, nobody deletes the run, and no other postback of the page changes its findings.
 _POST_PAGE_BY_POSTGRESQL: Final = f"""
 WITH page AS ({_UPSERT_PAGE})
 {_POSTED_RUN.format(lock=", pg_advisory_xact_lock(?)")} FOR KEY SHARE OF r"""
@@ -150,7 +152,7 @@ _json: Final = JsonField()
 
 
 def known_findings(scan_run_id: int, default_project_id: int | None, fingerprints: Sequence[str]) -> KnownFindings | None:
-    """Return those of `fingerprints` that the run's project has already; None without a project. Outside any transaction."""
+    """Return those of `fingerprints` that the run's project already has; None without a project. Outside any transaction."""
     known = _KNOWN_BY_SQLITE if is_sqlite() else _KNOWN_BY_POSTGRESQL
     found = first_row(known, (_json.text(fingerprints), scan_run_id, default_project_id))
     if found is None:
@@ -159,9 +161,9 @@ def known_findings(scan_run_id: int, default_project_id: int | None, fingerprint
 
 
 def post_page(postback: ScanPostback, now: datetime) -> PostedRun | None:
-    """Store the page of a run, or replace it; return the run's project, None without a page if the run is not registered.
+    """Store or replace the page of a run and return the run's project; None, without storing it, for an unregistered run.
 
-    Until the transaction ends, no other postback of the page goes on.
+    Until the transaction ends, other postbacks of the page wait.
     """
     run_id, page = postback.scan_run_id, postback.page
     record = {
@@ -186,13 +188,13 @@ def post_page(postback: ScanPostback, now: datetime) -> PostedRun | None:
 def update_scan_run(postback: ScanPostback, now: datetime) -> None:
     """Store the status of a run, and whether it changed delivered tickets.
 
-    The last statement of a postback: others of the run wait for the end of its transaction.
+    This is the last statement of a postback, because other postbacks of the run then wait for the end of its transaction.
     """
     execute(_UPDATE_RUN, (postback.status, to_ms(now), postback.scan_run_id))
 
 
 def insert_new(records: Sequence[Mapping[str, Any]]) -> set[str]:
-    """Insert findings unless their project has them, each with its first sighting; return the fingerprints inserted."""
+    """Insert findings that their project does not have, each with its first sighting; return the inserted fingerprints."""
     values = [[record[name] for name in _FINDING] for record in records]
     if not is_sqlite():
         return {row[1] for row in rows_over(_INSERT_BY_POSTGRESQL, _FINDING_TYPES, values)}
@@ -203,7 +205,7 @@ def insert_new(records: Sequence[Mapping[str, Any]]) -> set[str]:
 
 
 def mark_seen(issues: Mapping[str, Issue], project_id: int, postback: ScanPostback, now: datetime) -> list[SeenFinding]:
-    """Store that a postback reports findings of a project again; return those that differ from their `issues`, or all."""
+    """Store that a postback reports known findings; return those that differ from `issues`, or all of them on SQLite."""
     run_id, at = postback.scan_run_id, to_ms(now)
     seen_by = (run_id, run_id, run_id, run_id, at)
     if not is_sqlite():
@@ -218,7 +220,7 @@ def mark_seen(issues: Mapping[str, Issue], project_id: int, postback: ScanPostba
 
 
 def upgrade(findings: Sequence[SeenFinding]) -> None:
-    """Store new severities and help links of findings."""
+    """Store the new severities and help links of findings."""
     execute_over(_UPGRADE, ("TEXT", "TEXT", "TEXT"), [(each.id, each.severity, each.help_url) for each in findings])
 
 

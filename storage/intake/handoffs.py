@@ -1,6 +1,6 @@
 """Handoffs: stores a capture or a diagnostic, prepares an export from it, and links both in one record.
 
-All of it is one transaction, which first checks that the uploader may manage the project or report.
+One transaction does all of this. It first checks that the uploader may manage the project or report.
 """
 
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ from storage.intake.options import DEFAULT_OPTIONS, IntakeOptions
 
 @dataclass(frozen=True, slots=True)
 class PreparedUpload:
-    """An upload and its ticket."""
+    """An upload and its written ticket."""
 
     upload: Capture | Diagnostics
     ticket: WrittenTicket
@@ -51,8 +51,8 @@ def record_upload(
 ) -> Handoff:
     """Store an upload and prepare an export from it.
 
-    Raises Forbidden, and ValidationFailed on `/report_id`, or on `/shop_domain` where the project has another shop, or
-    at an account's limit.
+    Raises Forbidden, and ValidationFailed on `/report_id`, on `/shop_domain` if the project has another shop, or at an
+    account's limit.
     """
     upload = prepared.upload
     with transaction():
@@ -90,10 +90,10 @@ def get(handoff_id: str, user_id: int) -> HandoffProgress:
 
 
 def _require_shop(named: str | None, expected: str | None) -> None:
-    """Refuse a shop other than the project's; a project without one takes any and stays without."""
+    """Refuse a shop other than the project's; a project without a shop accepts any, and does not store it."""
     if named is None or expected is None:
         return
-    # An operator may have stored it before domains were normalized.
+    # An operator may have stored the domain before domains were normalized.
     if named != (normalized_shop_domain(expected) or expected):
         raise ValidationFailed(problem("/shop_domain", "other_shop"))
 

@@ -1,7 +1,7 @@
-"""Applies the life cycle of findings to a postback: what it did not report may be fixed, what it reports may be open again.
+"""Applies the life cycle of findings to a postback: findings that it leaves out may be fixed, reported ones may reopen.
 
-`schemas.findings.life_cycle` decides. PostgreSQL runs the postbacks of a page one after the other: `findings_sql.post_page`
-takes the lock.
+`schemas.findings.life_cycle` decides. PostgreSQL runs the postbacks of a page one after the other, because
+`findings_sql.post_page` takes a lock.
 """
 
 from collections import Counter
@@ -25,17 +25,17 @@ from storage.intake import life_cycle_sql
 from storage.intake.findings_sql import PostedRun
 from storage.intake.life_cycle_sql import ReportedFinding, UnreportedFinding
 
-#: In these statuses the ticket is final or a person has decided, so a closed group is not opened again.
+#: In these statuses the ticket is final or a person has decided, so a closed group does not open again.
 _ENDED: Final = frozenset({ExportStatus.EXPORTED, ExportStatus.DISMISSED})
 _json: Final = JsonField()
 
 
 @dataclass(frozen=True, slots=True)
 class LifeCycleChanges:
-    """What a postback made of findings that were known: how many are fixed or open again.
+    """The changes of known findings by a postback: how many are fixed, and how many are open again.
 
-    `renewed` need a new ticket, by fingerprint: theirs was delivered, or is deleted. `reopened_groups` are exports with
-    findings that are open again.
+    `renewed` are findings, by fingerprint, that need a new ticket, because theirs was delivered or deleted.
+    `reopened_groups` are exports with findings that are open again.
     """
 
     fixed: int = 0
@@ -47,9 +47,9 @@ class LifeCycleChanges:
 def advance(
     run: PostedRun, postback: ScanPostback, reported_ids: Sequence[str], now: datetime, fixed_after_runs: int
 ) -> LifeCycleChanges:
-    """Store what a postback makes of the findings of its page; `reported_ids` are fixed findings that it reports.
+    """Store the changes of a page's known findings by a postback; `reported_ids` are fixed findings that it reports.
 
-    The caller holds the transaction and has stored what the postback reports. Most postbacks run one statement here.
+    The caller holds the transaction and has stored the reported findings. Most postbacks run one statement here.
     """
     page = postback.page
     unreported = []
@@ -70,7 +70,7 @@ def advance(
     if not fixed and not reported:
         return LifeCycleChanges()
     exports, sets = _lock_exports([*(each.export_id for each in fixed), *(each.export_id for each in reported)])
-    # A target that asks for it gets an event about the delivered ticket; others get a new ticket.
+    # A target that is subscribed to this event gets an event about the delivered ticket; for others there is a new ticket.
     delivered = {id_ for id_, each in exports.items() if each.status is ExportStatus.EXPORTED}
     informed = delivered & asking_for(TicketEventType.REOPENED, exports.values()) if reported else set()
     renewed = {
@@ -81,29 +81,29 @@ def advance(
     unfixed = Counter(each.export_id for each in reported if each.fingerprint not in renewed)
     counts = Counter(each.export_id for each in fixed)
     counts.subtract(unfixed)
-    # Also where as many are fixed as open again: new places may join their group again.
+    # Even if as many are fixed as open again, because new places may join their group again.
     more = {id_: count for main, count in counts.items() for id_ in sets.get(main or "", ()) if id_ in exports}
     groups_sql.count_fixed(more)
-    # New places join the export that has the findings, and none of its copies.
+    # New places join the export that has the findings, but not its copies.
     open_again = [
         exports[id_] for id_ in unfixed if id_ and id_ in exports and (exports[id_].status not in _ENDED or id_ in informed)
     ]
     informing = [each for each in reopened if each.fingerprint not in renewed]
-    changed = _noted(fixed, PlaceChange.FIXED, exports, sets) + _noted(informing, PlaceChange.REOPENED, exports, sets)
+    changed = _changes(fixed, PlaceChange.FIXED, exports, sets) + _changes(informing, PlaceChange.REOPENED, exports, sets)
     note(changed, postback.scan_run_id, now)
-    # A run that takes back its own fix has changed nothing, unless an event of the fix exists already.
+    # If a run reports findings that it has fixed itself, nothing has changed, unless an event about the fix already exists.
     taken_back = [each for each, (_, outcome) in zip(reported, back, strict=True) if outcome is not RunOutcome.REOPENED]
-    note(_noted(taken_back, PlaceChange.REOPENED, exports, sets), postback.scan_run_id, now, replaces=False)
+    note(_changes(taken_back, PlaceChange.REOPENED, exports, sets), postback.scan_run_id, now, replaces=False)
     return LifeCycleChanges(len(fixed), len(reopened), renewed, open_again)
 
 
-def _noted(
+def _changes(
     findings: Sequence[UnreportedFinding | ReportedFinding],
     change: PlaceChange,
     exports: Mapping[str, LockedExport],
     sets: Mapping[str, Sequence[str]],
 ) -> list[NotedChange]:
-    """Return the change of findings for those exports of their ticket whose approval covers events."""
+    """Return the changes of findings for the exports of their ticket whose approval covers events."""
     return [
         NotedChange(id_, each.id, change)
         for each in findings
@@ -128,7 +128,7 @@ def _lock_exports(export_ids: Sequence[str | None]) -> tuple[dict[str, LockedExp
     known = {id_: [id_] if siblings is None else _json.python_value(siblings) for id_, siblings in found}
     wanted = sorted({each for siblings in known.values() for each in siblings})
     locked = transitions.lock_many([ExportReference(each) for each in wanted], None)
-    # An approval for several targets may have won; the copies that it made have later ids.
+    # An approval for several targets may have won and made copies, which have later ids.
     sets = {id_: locked[id_].siblings or [id_] for id_ in known if id_ in locked}
     copies = sorted({each for siblings in sets.values() for each in siblings} - locked.keys())
     return locked | transitions.lock_many([ExportReference(each) for each in copies], None), sets

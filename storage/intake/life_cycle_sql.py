@@ -1,4 +1,4 @@
-"""The statements of findings that a scan run did not report, or that were fixed before it did: every postback runs one."""
+"""The SQL of findings that a scan run did not report, or that were fixed before it did; every postback runs a statement."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -47,7 +47,7 @@ class UnreportedFinding(NamedTuple):
 
 
 class ReportedFinding(NamedTuple):
-    """A fixed finding that a run reported; `has_fixed`: the same run had fixed it."""
+    """A fixed finding that a run reported; `has_fixed`: whether the same run had fixed it."""
 
     id: str
     fingerprint: str
@@ -58,19 +58,19 @@ class ReportedFinding(NamedTuple):
 
 
 def unreported(project_id: int, page: str, scan_run_id: int) -> list[UnreportedFinding]:
-    """Return the open findings of a page that a run has not reported so far, locked; a repeated postback finds none."""
+    """Return and lock a page's open findings that a run has not reported so far; none for a repeated postback."""
     found = rows(_UNREPORTED if is_sqlite() else _LOCKED, (project_id, page, scan_run_id, scan_run_id))
     return [UnreportedFinding._make(row) for row in found]
 
 
 def reported(finding_ids: Sequence[str], scan_run_id: int) -> list[ReportedFinding]:
-    """Return fixed findings that a run has reported."""
+    """Return the fixed findings that a run has reported."""
     found = rows_over(_REPORTED, ("TEXT",), [(each,) for each in finding_ids], (scan_run_id,))
     return [ReportedFinding._make(row) for row in found]
 
 
 def write(changed: Sequence[tuple[str, tuple[LifeCycle, RunOutcome | None]]], scan_run_id: int, now: datetime) -> None:
-    """Store findings by their ids, and what one run made of each."""
+    """Store findings by their ids, and the outcome of one run for each."""
     at = to_ms(now)
     values = [
         (finding_id, after.missed_runs, at if after.is_fixed else None, after.times_reopened)

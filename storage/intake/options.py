@@ -1,4 +1,4 @@
-"""What the settings say about how postbacks, emails and uploads are stored."""
+"""Options for storing postbacks, emails and uploads, from the settings."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -10,12 +10,12 @@ from storage.exports.rules.rule_evaluation import LEFT_TO_WORKERS, ApprovalRules
 
 @dataclass(frozen=True, slots=True)
 class IntakeOptions:
-    """The accounts' limits, their approval rules, and how many scan runs without it fix a finding."""
+    """The accounts' limits, their approval rules, and after how many scan runs without a report a finding is fixed."""
 
     limits: AccountLimits = UNLIMITED
     rules: ApprovalRules = LEFT_TO_WORKERS
     fixed_after_runs: int = FIXED_AFTER_RUNS
 
 
-#: Without limits; approvals are left to workers.
+#: The default has no limits and leaves approvals to workers.
 DEFAULT_OPTIONS: Final = IntakeOptions()

@@ -1,4 +1,4 @@
-"""The last rejection of each inbound source: one row per source, the newest of all processes."""
+"""The last rejection of each inbound source: one row for each source, the newest from all processes."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -9,14 +9,14 @@ from schemas.intake.sources import InboundSource, RejectedField, Rejection
 from storage.db.engine import connection, transaction
 from storage.db.models import InboundRefusalRow
 
-#: Another process may have written a newer one meanwhile. One that is newer by more than this was written by a clock that
-#: has been set back since, and would stay until that moment comes.
+#: Another process may have stored a newer rejection meanwhile. If it is newer by more than this, it comes from a clock that
+#: was set back since, and would otherwise stay until that time comes.
 _AHEAD_MS: Final = 3_600_000
 
 
 def record(rejections: Iterable[Rejection]) -> None:
-    """Store the last rejection of some sources, one each, in a transaction and on a connection of its own."""
-    # In one order, so that no two processes wait for each other.
+    """Store the last rejection of each given source, in its own transaction and on its own connection."""
+    # Sorted, so that two processes lock the rows in the same order.
     records = [
         {
             "source": rejection.source.value,

@@ -1,7 +1,7 @@
-"""Uploaded reports: stored encrypted by the console, imported a postback at a time by the holder of a lease.
+"""Uploaded reports: stored encrypted by the console, imported one postback at a time by the holder of a lease.
 
-A postback's findings, the counts and the progress commit together: the next holder continues where the last one stopped.
-The content is erased when the import ends. An import acts for its user: it stops once the user is disabled.
+A postback's findings, the counts and the progress commit together: the next holder continues after the last postback. The
+content is erased when the import ends. An import acts for its user, and stops when the user is disabled.
 """
 
 from collections.abc import Sequence
@@ -27,21 +27,21 @@ from storage.intake.options import IntakeOptions
 from storage.secrets.encrypted_columns import UPLOADED_REPORT
 from storage.secrets.vault import Vault
 
-#: Every postback renews it; longer than the largest report takes to be read and checked on a small, busy machine.
+#: Every postback renews the lease. Longer than reading and checking the largest report takes on a small, busy machine.
 LEASE_S: Final = 60.0
-#: Reports of an account that wait or run: the table holds no more than so many times MAX_FILE_BYTES of its content.
+#: The most waiting and running reports of an account: the table contains at most this many times MAX_FILE_BYTES for it.
 MAX_WAITING: Final = 5
-#: Reasons that are stored; `refused` counts the others.
+#: How many reasons are stored; `refused` counts all refused postbacks.
 MAX_LEFT_OUT: Final = 50
 
-_UNDER_WAY: Final = ReportUploadRow.status.in_([ReportUploadStatus.WAITING.value, ReportUploadStatus.RUNNING.value])
+_IS_UNFINISHED: Final = ReportUploadRow.status.in_([ReportUploadStatus.WAITING.value, ReportUploadStatus.RUNNING.value])
 
 _jobs: Final = LeasedJobs(ReportUploadRow)
 
 
 @dataclass(frozen=True, slots=True)
 class NewReportUpload:
-    """A recognized report for a project; `is_new_run`: its scan run is registered unless the project has it already."""
+    """A recognized report for a project; with `is_new_run`, its scan run is registered if the project does not have it."""
 
     account_id: int
     project_id: int
@@ -56,19 +56,19 @@ class NewReportUpload:
 
 @dataclass(frozen=True, slots=True)
 class HeldUpload:
-    """An upload as its holder imports it."""
+    """An upload with the data that its import needs."""
 
     project_id: int
     format: str
     scan_run_id: int
     done: int
-    #: Postbacks that the report had when the import began.
+    #: The number of postbacks of the report when its import began.
     total: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class RefusedPostback:
-    """A postback that is not accepted, and why."""
+    """A postback that is not accepted, and the reason."""
 
     url: str
     reason: str
@@ -84,13 +84,13 @@ class _Progress:
 
 
 def create(new: NewReportUpload, now: datetime, vault: Vault, limits: AccountLimits) -> ReportUpload:
-    """Store a report that any worker may claim at once.
+    """Store a report, which any worker may claim at once.
 
     Raises NotFound for a project of another account, Conflict for an account with MAX_WAITING reports, ValidationFailed for
     a scan run that the project does not have and at the account's limit, NoEncryptionKey.
     """
     upload_id = identifiers.new_id(identifiers.REPORT_UPLOAD, now)
-    # Latin-1 keeps every byte as one letter.
+    # Latin-1 maps every byte to one character.
     sealed = vault.seal(new.content.decode("latin-1"), UPLOADED_REPORT.context(upload_id))
     with transaction():
         projects.get_project(new.project_id, new.account_id)
@@ -116,12 +116,12 @@ def get(upload_id: str, account_id: int) -> ReportUpload:
 
 
 def list_newest(account_id: int, limit: int) -> list[ReportUpload]:
-    """Return up to `limit` uploads of an account, the newest first."""
+    """Return up to `limit` uploads of an account, newest first."""
     return read(ReportUpload, newest_first(_uploads(account_id), ReportUploadRow.id, limit))
 
 
 def claim_next(now: datetime) -> JobLease | None:
-    """Claim the upload that has waited longest; None if there is none. The claim lapses LEASE_S after its last postback."""
+    """Claim the upload that has waited longest; None if none waits. The claim expires LEASE_S after its last postback."""
     return _jobs.claim_oldest(now, LEASE_S, status=ReportUploadStatus.RUNNING.value)
 
 
@@ -143,7 +143,8 @@ def content(lease: JobLease, vault: Vault) -> bytes:
 def begin(lease: JobLease, total: int, skipped: Sequence[str], now: datetime) -> bool:
     """Store the number of postbacks and what the report's reader skipped; end an import without postbacks.
 
-    Returns whether the lease still held. A repeated call, after a kill, changes nothing that was counted.
+    Returns whether the lease was still valid. If the call is repeated after the worker was killed, the stored counts do not
+    change.
     """
     with transaction():
         if not _jobs.renew(lease.id, lease.lease, now, LEASE_S):
@@ -166,7 +167,7 @@ def record(
 ) -> bool:
     """Store postback `number` of `total`, counted from 0, with its progress, and end the import after the last one.
 
-    Returns whether the import goes on: a stale lease changes nothing, and a disabled user ends it.
+    Returns whether the import continues: a stale lease changes nothing, and a disabled user ends it.
     """
     if not _jobs.renew(lease.id, lease.lease, now, LEASE_S, ReportUploadRow.done == number):
         return False
@@ -185,7 +186,7 @@ def record(
 
 
 def fail(lease: JobLease, error: UploadError, reason: str, now: datetime) -> None:
-    """End an import that cannot go on, with a reason for its user; a stale lease changes nothing."""
+    """End an import that cannot continue, with a reason for its user; a stale lease changes nothing."""
     with transaction():
         if _jobs.renew(lease.id, lease.lease, now, LEASE_S, left_out=[["", reason]] if reason else []):
             _end(lease.id, ReportUploadStatus.FAILED, now, error)
@@ -209,7 +210,7 @@ def _require_room(account_id: int) -> None:
 def _stop_reason(upload: _Progress) -> UploadError | None:
     if UserRow.select().where(UserRow.id == upload.user_id, UserRow.disabled_at.is_null(False)).exists():
         return UploadError.USER_DISABLED
-    # The numbers of scan runs are those of all accounts: what was deleted meanwhile may be another project's now.
+    # Scan run ids are unique over all accounts: another project may have registered an id that was deleted meanwhile.
     taken = ScanRunRow.select().where(ScanRunRow.id == upload.scan_run_id, ScanRunRow.project != upload.project_id)
     return UploadError.RUN_TAKEN if taken.exists() else None
 
@@ -229,7 +230,7 @@ def _counts(upload: _Progress, result: PostbackResult | RefusedPostback, now: da
     if isinstance(result, RefusedPostback):
         added = [[result.url, result.reason]] if len(upload.left_out) < MAX_LEFT_OUT else []
         return {"refused": row.refused + 1, "left_out": upload.left_out + added}
-    # The others were prepared before, and extended now.
+    # Older exports existed before, and were only extended now.
     oldest = identifiers.first_id(identifiers.EXPORT, now)
     return {
         "new_findings": row.new_findings + result.new,
@@ -239,8 +240,8 @@ def _counts(upload: _Progress, result: PostbackResult | RefusedPostback, now: da
 
 
 def _end(upload_id: str, status: ReportUploadStatus, now: datetime, error: UploadError | None = None) -> None:
-    """End an import that is under way, and erase the report."""
-    if _jobs.end(upload_id, _UNDER_WAY, status.value, now, error=error, content_sealed=None):
+    """End a waiting or running import, and erase the report."""
+    if _jobs.end(upload_id, _IS_UNFINISHED, status.value, now, error=error, content_sealed=None):
         actor = ReportUploadRow.select(ReportUploadRow.actor).where(ReportUploadRow.id == upload_id).scalar()
         action = "finish_report_import" if status is ReportUploadStatus.DONE else "fail_report_import"
         append(now, actor, action, upload_id, error)
