@@ -24,7 +24,7 @@ def decide(
 ) -> list[DecisionResult]:
     """Decide on exports in one transaction; the results are in the order of `wanted`. `reason` is for the audit log.
 
-    An export whose result is an error stays as it is. Raises ValidationFailed at the account's limit.
+    An export whose result is an error is unchanged. Raises ValidationFailed at the account's limit.
     """
     with transaction():
         if decision.action is BulkAction.APPROVE:

@@ -1,9 +1,9 @@
 """Bulk jobs: one decision on the exports that matched a filter, made a batch at a time by the holder of a lease.
 
-A job stores the exports that matched, with their versions, when it is created; one that has changed since is left as it is.
-A batch, its decisions, the counts and the deletion of its items commit together: the next holder continues where the last
-one stopped, and nothing is decided twice. A job acts for its user: it stops once the user is disabled, or, if it delivers,
-once the account may not use webhooks.
+When a job is created, it stores the matching exports with their versions; an export that has changed since is skipped. A
+batch, its decisions, the counts and the deletion of its items commit together: the next holder continues after the last
+batch, and nothing is decided twice. A job acts for its user: it stops when the user is disabled, or, if it delivers, when
+the account may no longer use webhooks.
 """
 
 from collections import Counter
@@ -42,25 +42,25 @@ from storage.exports import transitions
 from storage.exports.search import export_list
 from storage.triage.bulk_decisions import decide
 
-#: Exports of a job: one statement of a second finds and stores so many.
+#: The most exports of a job: one statement finds and stores this many within a second.
 MAX_MATCHES: Final = 10_000
-#: Some 40 ms of work on SQLite, 150 on PostgreSQL: other writers wait no longer, and a kill loses no more.
+#: A batch takes some 40 ms on SQLite, 150 on PostgreSQL: other writers wait no longer, and a killed worker loses no more.
 BATCH_SIZE: Final = 200
-#: Every batch renews it; longer than a batch that waits for another writer to the end (LOCK_WAIT_S) and then does its work.
+#: Every batch renews the lease. Longer than the longest wait of a batch for another writer (LOCK_WAIT_S) and its work.
 LEASE_S: Final = 6.0
-#: Running jobs of an account: the tables hold no more than so many times MAX_MATCHES of its items.
+#: The most running jobs of an account: the tables contain at most this many times MAX_MATCHES items for it.
 MAX_RUNNING: Final = 20
 
 _IS_RUNNING: Final = BulkJobRow.status == BulkJobStatus.RUNNING.value
 
 _jobs: Final = LeasedJobs(BulkJobRow)
-#: Lets another worker continue a job that this process holds.
+#: Gives the lease of a job back, so that another worker can continue it.
 release: Final = _jobs.release
 
 
 @dataclass(frozen=True, slots=True)
 class NewBulkJob:
-    """A decision on what a filter of an account matches; `user_id` is None for the operator."""
+    """A decision on all exports of an account that match a filter; `user_id` is None for the operator."""
 
     decision: BulkDecision
     query: ExportQuery
@@ -72,7 +72,7 @@ class NewBulkJob:
 
 @dataclass(frozen=True, slots=True)
 class _JobState:
-    """A job as a batch reads it."""
+    """The columns of a job that a batch needs."""
 
     account_id: int
     user_id: int | None
@@ -97,13 +97,13 @@ class _JobState:
 
 
 def begin(new: NewBulkJob, now: datetime, policy: TargetPolicy) -> JobLease:
-    """Create a job and claim it for its first batch. Raises what `request` raises."""
+    """Create a job and claim it for its first batch. Raises the same errors as `request`."""
     lease = identifiers.new_id(identifiers.LEASE, now)
     return JobLease(_create(new, now, policy, lease), lease)
 
 
 def request(new: NewBulkJob, now: datetime, policy: TargetPolicy) -> BulkJob:
-    """Create a job that any worker may claim at once; notify the workers after the commit.
+    """Create a job that any worker may claim at once. The caller notifies the workers after the commit.
 
     Raises CountDiffers, Conflict for an account with MAX_RUNNING jobs, ValidationFailed for more than MAX_MATCHES exports or
     for the target, TargetUrlRefused if `policy` refuses its URL.
@@ -112,7 +112,7 @@ def request(new: NewBulkJob, now: datetime, policy: TargetPolicy) -> BulkJob:
 
 
 def claim_next(now: datetime) -> JobLease | None:
-    """Claim the job that has waited longest; None if there is none. The claim lapses LEASE_S after its last batch."""
+    """Claim the job that has waited longest; None if none waits. The claim expires LEASE_S after its last batch."""
     return _jobs.claim_oldest(now, LEASE_S)
 
 
@@ -147,7 +147,7 @@ def advance(held: JobLease, now: datetime, policy: TargetPolicy, limits: Account
 
 
 def cancel(job_id: str, now: datetime, actor: str, account_id: int | None = None) -> BulkJob:
-    """End a running job, of one account where `account_id` is given; what was decided stays so.
+    """End a running job; with `account_id`, only of that account. Decisions that were made stay.
 
     A job that has ended is returned unchanged. Raises NotFound.
     """
@@ -157,13 +157,13 @@ def cancel(job_id: str, now: datetime, actor: str, account_id: int | None = None
 
 
 def get(job_id: str, account_id: int | None = None) -> BulkJob:
-    """Return a job, of one account where `account_id` is given. Raises NotFound."""
+    """Return a job; with `account_id`, only of that account. Raises NotFound."""
     query = where_given(_all_jobs(), (BulkJobRow.id, job_id), (BulkJobRow.account, account_id))
     return get_by_id(BulkJob, query, identifiers.BULK_JOB, job_id, "There is no such bulk job.")
 
 
 def list_page(account_id: int | None = None, limit: int | None = None, before: str | None = None) -> list[BulkJob]:
-    """Return up to `limit` jobs of one account or of all, the newest first, after the one with the id `before`."""
+    """Return up to `limit` jobs of one account or of all, newest first, older than the one with the id `before`."""
     own = where_given(_all_jobs(), (BulkJobRow.account, account_id))
     return read(BulkJob, newest_first(own, BulkJobRow.id, limit, before))
 
@@ -194,7 +194,7 @@ def _create(new: NewBulkJob, now: datetime, policy: TargetPolicy, lease: str | N
 
 
 def _expected_matches(new: NewBulkJob) -> Sequence[tuple[str, int]]:
-    """Return the matches of the filter. Raises ValidationFailed for too many, CountDiffers for others than were expected."""
+    """Return the matches of the filter. Raises ValidationFailed for too many, CountDiffers for an unexpected number."""
     found = export_list.ids_matching(new.query, MAX_MATCHES + 1)
     if len(found) > MAX_MATCHES:
         raise ValidationFailed(problem("/filter", "too_many_matches", f"{MAX_MATCHES:,}"))
@@ -209,14 +209,14 @@ def _insert_items(job_id: str, exports: Sequence[tuple[str, int]]) -> None:
         for position, (export_id, version) in enumerate(exports)
     ]
     try:
-        # In the order of ids, in which others lock the exports: the foreign key locks each as well.
+        # In the order of ids, in which other transactions lock exports: the foreign key locks each export too.
         insert_records(BulkJobItemRow, sorted(items, key=lambda item: str(item["export_id"])))
     except IntegrityError:
         raise Conflict("Some of these exports were deleted meanwhile; send the request again.") from None
 
 
 def _stop_reason(job: _JobState) -> str | None:
-    """Return why a job may not go on; None if it may."""
+    """Return why a job must stop; None if it need not."""
     for disabled_at, role in tuples(UserRow.select(UserRow.disabled_at, UserRow.role).where(UserRow.id == job.user_id)):
         if disabled_at is not None:
             return USER_DISABLED
@@ -233,7 +233,7 @@ def _decided(
         with savepoint():
             return decide(job.decision, wanted, job.account_id, now, job.actor, policy, limits, job_id)
     except ValidationFailed as refused:
-        # The account's limit.
+        # The account's limit was reached.
         return [DecisionResult(each.id, error=refused) for each in wanted]
 
 
@@ -254,8 +254,8 @@ def _all_jobs() -> Any:
 
 
 def _end(job_id: str, status: BulkJobStatus, now: datetime, actor: str, reason: str | None = None) -> bool:
-    """End a job that is running, and delete what it leaves; return whether it was running."""
-    # The note of a dismissal is on the exports; here it would survive their erasure.
+    """End a running job, and delete its items and options; return whether it was running."""
+    # The exports have the note of a dismissal. Here it would remain after the exports are erased.
     ended = _jobs.end(job_id, _IS_RUNNING, status.value, now, options={})
     if ended:
         BulkJobItemRow.delete().where(BulkJobItemRow.job == job_id).execute()

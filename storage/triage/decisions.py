@@ -1,7 +1,7 @@
 """Decisions that make nothing due: edit, dismiss, restore, snooze; restore also for many exports.
 
-Each is one transaction, which locks the export first, and leaves an audit entry. Repeating a decision changes nothing and
-returns the export, so that a double click is no error.
+Each decision is one transaction, which first locks the export, and appends an audit entry. A repeated decision changes
+nothing and returns the export, so that a double click is no error.
 """
 
 from collections import Counter
@@ -34,7 +34,7 @@ EDITABLE: Final = ("title", "description", "severity", "labels")
 
 
 def edit(export_id: str, account_id: int | None, now: datetime, actor: str, edited: Edit) -> Export:
-    """Replace parts of a prepared ticket and search it again for what may not be delivered; keep the original.
+    """Replace parts of a prepared ticket, and check the new ticket for forbidden content; keep the original.
 
     Raises ExportNotFound, Conflict for another status or another digest.
     """
@@ -65,9 +65,9 @@ def dismiss(
     note: str | None = None,
     ticket_digest: str | None = None,
 ) -> Export:
-    """Dismiss a prepared export; one that was dismissed with the same reason and note is returned unchanged.
+    """Dismiss a prepared export; an export that was dismissed with the same reason and note is returned unchanged.
 
-    Raises ExportNotFound, Conflict, TicketChanged for another `ticket_digest` than the one given.
+    Raises ExportNotFound, Conflict, TicketChanged if `ticket_digest` is given and is not the ticket's.
     """
     with transaction():
         export = transitions.lock(export_id, account_id)
@@ -87,10 +87,10 @@ def restore(
     limits: AccountLimits = UNLIMITED,
     version: int | None = None,
 ) -> Export:
-    """Make a dismissed export prepared again, or end a snooze; a prepared export that is not snoozed is returned unchanged.
+    """Make a dismissed export prepared again, or end a snooze; a prepared export without one is returned unchanged.
 
-    Raises ExportNotFound, Conflict, also for an export that was redacted, ValidationFailed at the account's limit and for
-    another `version` than the one given.
+    Raises ExportNotFound; Conflict, also for a redacted export; ValidationFailed at the account's limit, or if `version` is
+    given and is not the export's.
     """
     with transaction():
         [result] = restore_many([ExportReference(export_id, version=version)], account_id, now, actor, limits=limits)
@@ -109,24 +109,24 @@ def restore_many(
 ) -> list[DecisionResult]:
     """Make dismissed exports prepared again, and end snoozes; the results are in the order of `wanted`.
 
-    A restored group has the places that joined it meanwhile. New ones join it, unless the project has another open group of
-    its rule. `reason` is for the audit log. Raises ValidationFailed at an account's limit.
+    A restored group includes the places that joined it meanwhile. New places join it, unless the project has another open
+    group of its rule. `reason` is for the audit log. Raises ValidationFailed at an account's limit.
     """
     with transaction():
-        # Before the exports, in the order of a postback.
+        # Before the exports, in the same order as a postback.
         groups_sql.lock_projects_of(each.id for each in wanted if identifiers.is_id(identifiers.EXPORT, each.id))
         results, held = transitions.check_transition(
             wanted, account_id, Transition.RESTORE, _is_waiting, transitions.redaction_error, is_allowed=_is_snoozed
         )
         dismissed = [each for each in held if not _is_snoozed(each)]
-        # No rule decides again what a person brought back.
+        # No rule may decide again on an export that a person has restored.
         undone = ("finished_at", "status_reason", "dismissal_reason", "dismissal_note", "approved_by_rule_id")
         transitions.transition_many(dismissed, Transition.RESTORE, now, actor, reason, **dict.fromkeys(undone))
         transitions.reopen_groups(dismissed)
         groups.update_tickets(dismissed)
         snoozed = [each for each in held if _is_snoozed(each)]
         transitions.transition_many(snoozed, Transition.RESTORE, now, actor, reason, **NOT_SNOOZED)
-        # A snoozed export has counted as waiting all the time.
+        # A snoozed export has always counted as waiting.
         for account, number in Counter(each.account_id for each in dismissed).items():
             limits.require_room(account, Limited.WAITING_EXPORTS, number, now)
         return results
@@ -138,7 +138,7 @@ def snooze(export_id: str, account_id: int | None, now: datetime, actor: str, un
     Raises ExportNotFound, Conflict, ValidationFailed on `/until` for a time that is not in the future.
     """
     if until is not None:
-        # As it is stored, so that a repeat is recognized.
+        # Rounded as stored, so that a repeated request is recognized.
         until = from_ms(to_ms(until))
         if until <= now:
             raise ValidationFailed(problem("/until", "in_the_past"))
@@ -153,7 +153,7 @@ def snooze(export_id: str, account_id: int | None, now: datetime, actor: str, un
 
 
 def _edited(ticket: dict[str, Any], edited: Edit) -> dict[str, Any]:
-    """Return a ticket with its new parts; a label that names the severity follows a new severity."""
+    """Return a ticket with its new parts; if the severity changes, so does the label that names it."""
     parts = edited.parts()
     if edited.severity is not None and edited.labels is None:
         old, new = f"severity:{ticket['severity']}", f"severity:{edited.severity}"

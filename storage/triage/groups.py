@@ -1,8 +1,8 @@
 """Groups: prepared exports that new findings of their rule join, one for each rule of a project.
 
-`open_group` is the rule's code while findings join. The ticket of a prepared group grows with them; after approval, or in a
-dismissed group that stays open, findings are counted and wait. A postback holds the project's lock while it writes groups,
-and then the lock of each group's row, which a person's decision takes too.
+`open_group` is the rule's code while findings may join. The ticket of a prepared group grows with them. After approval, or
+in a dismissed group that stays open, findings are only counted, and wait. While a postback writes groups, it holds the
+project's lock and then the lock of each group's row, which a person's decision takes too.
 """
 
 from collections import defaultdict
@@ -47,7 +47,7 @@ _json: Final = JsonField()
 
 @dataclass(frozen=True, slots=True)
 class OpenGroup:
-    """An open group as it was read; `group` is what its ticket is written from, None where the ticket stays as it is."""
+    """An open group as it was read; its ticket is written from `group`, or unchanged if that is None."""
 
     row: GroupRow
     known_pages: frozenset[str]
@@ -65,7 +65,7 @@ class Extension:
 
 @dataclass(frozen=True, slots=True)
 class RaisedTicket:
-    """A prepared ticket that gained something, and what it was written from: the export's row and its highest severity."""
+    """A prepared ticket that changed, and its basis: the export's row and the highest severity of its findings."""
 
     row: GroupRow
     severity: str
@@ -73,16 +73,16 @@ class RaisedTicket:
 
 
 def open_groups(project_id: int, places: Iterable[tuple[str, str]], *, locks: bool) -> dict[str, OpenGroup]:
-    """Return the open groups of a project by rule, of the rules in `places`: pairs of a rule and a page's URL.
+    """Return the open groups of a project by rule, for the rules in `places`: pairs of a rule and a page's URL.
 
-    With `locks`, in the caller's transaction, they stay as they are until it ends.
+    With `locks`, nobody changes the groups until the caller's transaction ends.
     """
     found = groups_sql.open_groups(project_id, places, locks=locks)
     return {str(row.open_group): OpenGroup(row, frozenset(pages), _group(row)) for row, pages in found}
 
 
 def extended_ticket(row: GroupRow, group: Group) -> Ticket:
-    """Return the ticket of an open group that has become `group`; a person's edits of it stay, and labels of rules."""
+    """Return the ticket of an open group that has become `group`; it keeps a person's edits, and labels of rules."""
     before = _json.python_value(row.ticket)
     if row.original_ticket is None:
         ticket = group_ticket(group)
@@ -91,16 +91,17 @@ def extended_ticket(row: GroupRow, group: Group) -> Ticket:
         ticket = replace(ticket, labels=(*ticket.labels, *added))
     else:
         ticket = grown_ticket(before, _json.python_value(row.original_ticket)["severity"], group)
-    # The ticket of a single finding has no list of places.
+    # The ticket of a single finding has no list of places, so it keeps its title and evidence.
     return ticket if is_group(before) else replace(ticket, title=before["title"], evidence=before["evidence"])
 
 
 def raised_tickets(
     raised: Iterable[tuple[str | None, str]], checkpoint: Checkpoint = no_checkpoint
 ) -> dict[str, RaisedTicket]:
-    """Write the tickets of exports whose findings become more severe, each an export and a severity, for `update_tickets`.
+    """Write the tickets of exports with findings that became more severe, from pairs of export and severity.
 
-    Before the transaction: 500 tickets take seconds, and SQLite has no other writer meanwhile.
+    `update_tickets` uses them. Written before the transaction, because 500 tickets take seconds, in which SQLite would have
+    no other writer.
     """
     reported: dict[str, list[str]] = defaultdict(list)
     for export_id, severity in raised:
@@ -113,7 +114,7 @@ def raised_tickets(
     found = []
     for row in rows:
         severity, group = _severity(row, [*reported[row.id], *stored[row.id]]), _group_of_ticket(row)
-        # Others depend on rows of findings, too.
+        # Other tickets also depend on rows of findings, so they are written in the transaction.
         if group is not None and group.findings == row.findings_total and _is_raised(row, severity):
             found.append((row, severity, group))
         checkpoint()
@@ -121,10 +122,10 @@ def raised_tickets(
 
 
 def update_tickets(exports: Sequence[LockedExport], before: Mapping[str, RaisedTicket] | None = None) -> list[GroupRow]:
-    """Write tickets of findings with what these have gained: more places, a higher severity; return those changed.
+    """Write prepared tickets whose findings have more places or a higher severity; return the exports that changed.
 
-    The caller's transaction has locked the exports. Tickets that are not prepared stay as they are. `before` are tickets
-    that were written before the transaction; one is used if what it was written from is unchanged.
+    The caller's transaction has locked the exports. Other tickets are unchanged. `before` are tickets that were written
+    before the transaction; a ticket is used if what it was written from is unchanged.
     """
     listed = {each.id: each.ticket["evidence"]["findings"] if is_group(each.ticket) else 1 for each in exports}
     severities, current, grown = _severities(listed), {}, []
@@ -136,9 +137,9 @@ def update_tickets(exports: Sequence[LockedExport], before: Mapping[str, RaisedT
         is_changed = row.findings_total != listed[row.id] or _is_raised(row, severity)
         if is_changed and (group := _group(row)) is not None:
             grown.append((row, severity, group))
-    # A person may have chosen a lower severity.
+    # Unchanged tickets are left out: a person may have chosen a lower severity.
     tickets = [each for each in (current | _written(grown)).values() if each.ticket.text != each.row.ticket]
-    # A restored ticket is not snoozed; one that became more severe is no longer.
+    # Restored tickets are not snoozed. If a ticket became more severe, its snooze ends.
     write_locked([{"id": each.row.id, **each.ticket.columns()} for each in tickets], NOT_SNOOZED)
     export_search.replace({each.row.id: (each.ticket.words, each.ticket.hosts) for each in tickets})
     return [each.row for each in tickets]
@@ -152,7 +153,7 @@ def extend(extensions: Sequence[Extension], now: datetime, actor: str) -> None:
 
 
 def raise_severities(export_ids: Iterable[str], before: Mapping[str, RaisedTicket], now: datetime, actor: str) -> list[str]:
-    """Raise the severity of prepared tickets to that of their findings; return the exports that changed.
+    """Raise the severity of prepared tickets to that of their findings; return the ids of the exports that changed.
 
     `before` are tickets that were written before the transaction.
     """
@@ -163,9 +164,9 @@ def raise_severities(export_ids: Iterable[str], before: Mapping[str, RaisedTicke
 
 
 def join_frozen(joined: Sequence[tuple[GroupRow, int]], now: datetime, actor: str) -> dict[str, list[LockedExport]]:
-    """Count findings that wait at groups whose tickets stay as they are, which the caller's transaction has locked.
+    """Count findings that join groups with unchanged tickets; the caller's transaction has locked the groups.
 
-    A group's copies for further targets count them, too. Return, for each group, it and its copies, locked.
+    The copies of a group for further targets count them too. Returns, for each group, the group and its copies, locked.
     """
     sets = {row.id: [row.id] if row.siblings is None else _json.python_value(row.siblings) for row, _ in joined}
     exports = lock_many([ExportReference(id_) for ids in sets.values() for id_ in ids], None)
@@ -177,7 +178,7 @@ def join_frozen(joined: Sequence[tuple[GroupRow, int]], now: datetime, actor: st
 
 
 def stored_group(group: Group, export_id: str) -> Group:
-    """Return a group with all findings that belong to its export, also those that waited while it was dismissed."""
+    """Return a group with all findings of its export, including those that waited while it was dismissed."""
     of_export = FindingRow.export_id == export_id
     query = FindingRow.select(FindingRow.page_url, FindingRow.location).where(of_export).order_by(FindingRow.id)
     places = [Place(*row) for row in tuples(query.limit(MAX_PLACES))]
@@ -189,7 +190,7 @@ def stored_group(group: Group, export_id: str) -> Group:
 
 
 def _severities(export_ids: Iterable[str]) -> Mapping[str, list[str]]:
-    """Return the severities that the findings of each export have."""
+    """Return the severities of each export's findings."""
     found: dict[str, list[str]] = defaultdict(list)
     of_exports = FindingRow.select(FindingRow.export_id, FindingRow.severity).where(FindingRow.export_id.in_([*export_ids]))
     for export_id, severity in tuples(of_exports.distinct()):

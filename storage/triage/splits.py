@@ -25,7 +25,7 @@ from storage.exports.transitions import append_entry, lock, prepare, update
 from storage.exports.transitions_sql import set_waiting
 from storage.triage.decisions import EDITABLE
 
-#: The tickets and rows of so many findings take SQLite's one writer a third of a second.
+#: The tickets and rows of this many findings take SQLite's one writer a third of a second.
 MAX_SPLIT: Final = 1000
 
 
@@ -50,13 +50,13 @@ def split(
     limits: AccountLimits = UNLIMITED,
     artifacts_base_url: str = "",
 ) -> list[str]:
-    """Prepare an export for each finding of a prepared group; return their ids, the first that of the group's own export.
+    """Prepare an export for each finding of a prepared group; return the ids of the group's own export and the new ones.
 
-    The group's export keeps its first finding, and a person's edits. Findings of the rule that come later begin a new group.
-    Raises ExportNotFound, Conflict, also for a group of one finding, ValidationFailed at the account's limit.
+    The group's export keeps its first finding and a person's edits. Later findings of the rule begin a new group. Raises
+    ExportNotFound; Conflict, also for a group of one finding; ValidationFailed at the account's limit.
     """
     with transaction():
-        # Before the export, as a postback does, which then locks findings and exports.
+        # Before the export, as in a postback, which then locks findings and exports.
         groups_sql.lock_projects_of([export_id] if identifiers.is_id(identifiers.EXPORT, export_id) else [])
         export = lock(export_id, account_id)
         total = 0 if export.findings is None else export.findings[0]
@@ -66,7 +66,7 @@ def split(
             [_kept_ticket(export, group, first), *(_ticket(group, each, artifacts_base_url) for each in others)]
         )
         drafts = [_draft(export, each, ticket, now) for each, ticket in zip(others, tickets, strict=True)]
-        # A person split the group to decide on each finding, so no approval rule is applied.
+        # No approval rule is applied, because a person split the group to decide on each finding.
         new_ids = prepare(drafts, now, actor, limits, None)
         groups_sql.move_findings(list(zip([each.id for each in others], new_ids, strict=True)))
         fixed = [new_id for each, new_id in zip(others, new_ids, strict=True) if each.fixed_at is not None]
@@ -77,7 +77,7 @@ def split(
 
 
 def _findings_of_group(export: Export, total: int) -> list[_Finding]:
-    """Return the findings of a group, its source first. Raises Conflict if it cannot be split."""
+    """Return the findings of a group, the source of the export first. Raises Conflict if the group cannot be split."""
     if export.status is not ExportStatus.PREPARED:
         raise WrongStatus(f"Export {export.id} is {export.status.value}; split needs the status prepared.")
     if total > MAX_SPLIT:
@@ -105,17 +105,17 @@ def _draft(export: Export, finding: _Finding, ticket: WrittenTicket, now: dateti
 
 
 def _reduce(export_id: str, first: _Finding, kept: WrittenTicket, added: int) -> None:
-    """Leave the group's export with its first finding; `added` is the change of their number, below 0."""
+    """Reduce the group's export to its first finding; `added` is the change of the number of findings, less than 0."""
     groups_sql.reduce((export_id, kept, added), source_id=first.id)
     export_search.remove_hosts(export_id)
     export_search.replace({export_id: (kept.words, kept.hosts)})
-    # What waited for the target of a rule is left to the person, too.
+    # If the export waited for the target of a rule, the person now decides on it too.
     set_waiting([export_id], None)
     update([export_id], findings_fixed=int(first.fixed_at is not None))
 
 
 def _ticket(group: Group, finding: _Finding, artifacts_base_url: str = "") -> Ticket:
-    """Return the ticket of one finding with the reported text of its group."""
+    """Return the ticket of one finding, with the reported text of its group."""
     screenshot = artifact_url(artifacts_base_url, finding.screenshot_path) or finding.screenshot_path
     known = {"screenshot": screenshot, "help_url": finding.help_url}
     facts: dict[str, Any] = {name: value for name, value in known.items() if value is not None}
@@ -133,7 +133,7 @@ def _ticket(group: Group, finding: _Finding, artifacts_base_url: str = "") -> Ti
 
 
 def _kept_ticket(export: Export, group: Group, first: _Finding) -> Ticket:
-    """Return the ticket that the group's export keeps: with the scanner's own evidence, and what a person edited."""
+    """Return the ticket that the group's export keeps, with the scanner's own evidence and a person's edits."""
     ticket = replace(_ticket(group, first), evidence={**group.evidence})
     original = export.original_ticket or export.ticket
     edited = {name: export.ticket[name] for name in EDITABLE if export.ticket[name] != original[name]}

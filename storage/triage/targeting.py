@@ -1,4 +1,4 @@
-"""Approves one export for several targets, and retries an export at another target than its own."""
+"""Approves one export for several targets, and retries an export at another target."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -35,18 +35,18 @@ def approve_for_all(
     policy: TargetPolicy,
     limits: AccountLimits = UNLIMITED,
 ) -> list[Export]:
-    """Approve a prepared export for its first target and a copy of it for each further one, all or none.
+    """Approve a prepared export for its first target, and a copy of it for each further target, all or none.
 
-    The exports are returned in the order of the targets, and name each other as siblings; the same approval again returns
-    them as they are. Raises ExportNotFound, Conflict, ValidationFailed for a target, the preview or at the account's limit,
-    TargetUrlRefused if `policy` refuses a target's URL.
+    The exports are returned in the order of the targets, and name each other as siblings. If the same approval is repeated,
+    they are returned unchanged. Raises ExportNotFound, Conflict, ValidationFailed for a target, the preview or at the
+    account's limit, TargetUrlRefused if `policy` refuses a target's URL.
     """
     with transaction():
         errors = transitions.approval_errors(approval.target_ids, account_id, policy)
         export = transitions.lock(export_id, account_id)
         if stale := transitions.digest_error(approval.ticket_digest, export):
             raise stale
-        # Of an approval of this ticket for several targets.
+        # The exports of an earlier approval of this ticket for several targets.
         existing = _in_order(export.siblings) if export.siblings else []
         if {each.target_id for each in existing} == {*approval.target_ids}:
             return sorted(existing, key=lambda each: approval.target_ids.index(str(each.target_id)))
@@ -72,10 +72,11 @@ def retry_elsewhere(
 ) -> Export | None:
     """Make a failed or blocked export due at another active target of its account, with its whole schedule.
 
-    The ticket and its digest stay; the envelope names the new target, and the former one is the reason of the audit entry.
-    No attempt of the former target can write anything: an export that has ended has no lease. Returns an export that waits
-    for this target already; None if the export ended at this very target: `transitions.retry` retries it there. Raises
-    ExportNotFound, Conflict, ValidationFailed for the target, TargetUrlRefused if `policy` refuses the target's URL.
+    The ticket and its digest stay. The envelope names the new target; the reason of the audit entry is the former target. No
+    attempt at the former target can still write a result, because an export that has ended has no lease. If the export
+    already waits for this target, it is returned. Returns None if it ended at this target, where `transitions.retry` retries
+    it. Raises ExportNotFound, Conflict, ValidationFailed for the target, TargetUrlRefused if `policy` refuses the target's
+    URL.
     """
     with transaction():
         export = transitions.lock(export_id, account_id)
@@ -90,9 +91,9 @@ def retry_elsewhere(
             [ExportReference(export_id)], account_id, Transition.RETRY, refusal=refusal
         )
         transitions.require_changed(results, Transition.RETRY)
-        was_there = _was_at(export, target_id)
+        was_at_target = _was_at(export, target_id)
         approved_at = export.approved_at or now
-        # An approval that covered events covers those that the new target asks for.
+        # If the approval covered events, it now covers those to which the new target is subscribed.
         events = TargetRow.get_by_id(target_id).events if held[0].events else []
         if events:
             append(now, actor, "approve_events", export_id, " ".join(events))
@@ -102,11 +103,12 @@ def retry_elsewhere(
             "events": events,
             "body": frozen_body(held[0], target_id, approved_at),
             **dict.fromkeys(transitions.PROVIDER_TICKET),
-            # An unknown outcome at the former target says nothing about this one, which may have got the export before.
-            "is_outcome_unknown": was_there,
+            # An unknown outcome at the former target is irrelevant here, but the new target may have received the export
+            # before.
+            "is_outcome_unknown": was_at_target,
         }
-        if not was_there:
-            # No issue of this export is looked for there.
+        if not was_at_target:
+            # Due at once, because no search for an issue of this export is needed there.
             changes["due_at"] = now
         transitions.transition_many(held, Transition.RETRY, now, actor, export.target_id, **changes)
         deliveries.follow(export_id, target_id, events, now)
@@ -114,12 +116,12 @@ def retry_elsewhere(
 
 
 def _was_at(export: Export, target_id: str) -> bool:
-    """Return whether an export ended at a target before, or at another one with the same URL, which may be removed."""
+    """Return whether an export ended before at this target, or at another one with the same URL, even a removed one."""
     entry, base_url = AuditEntryRow, TargetRow.get_by_id(target_id).base_url
     own = TargetRow.select(TargetRow.id).where(TargetRow.account == export.account_id, TargetRow.base_url == base_url)
-    there = scalars(own)
-    left = (entry.action == Transition.RETRY.value) & entry.reason.in_(there)
-    return export.target_id in there or bool(entry.select().where(entry.subject_id == export.id, left).exists())
+    same_url = scalars(own)
+    left = (entry.action == Transition.RETRY.value) & entry.reason.in_(same_url)
+    return export.target_id in same_url or bool(entry.select().where(entry.subject_id == export.id, left).exists())
 
 
 def _in_order(ids: Sequence[str]) -> list[Export]:
@@ -128,7 +130,7 @@ def _in_order(ids: Sequence[str]) -> list[Export]:
 
 
 def _copy(export: Export) -> Draft:
-    """Return a copy of an export; its findings stay with the original, and new ones are counted at both."""
+    """Return a copy of an export. Its findings belong to the original only; new findings are counted at both."""
     ticket = WrittenTicket(
         JsonField.text(export.ticket),
         export.ticket_digest,
@@ -142,6 +144,6 @@ def _copy(export: Export) -> Draft:
 
 
 def _at(error: ValidationFailed, index: int) -> ValidationFailed:
-    """Return the error of a target with the path of its id in `target_ids`."""
+    """Return the error of a target, with the path of the target's id in `target_ids`."""
     error.problems = tuple(replace(each, path=f"/target_ids/{index}") for each in error.problems)
     return error
