@@ -45,7 +45,7 @@ Record = TypeVar("Record")
 class TimestampField(BigIntegerField):
     """A timestamp in whole milliseconds since 1970: exact on both databases, comparable in SQL, readable by any client.
 
-    `unit` replaces the millisecond.
+    `unit` is another unit than the millisecond.
     """
 
     def __init__(self, unit: timedelta = _MILLISECOND, **options: Any) -> None:

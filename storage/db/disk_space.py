@@ -18,7 +18,7 @@ from typing import Final
 FULL_BYTES: Final = 16 * 1024**2
 #: What a small installation writes in a day.
 LOW_BYTES: Final = 100 * 1024**2
-#: How long a failed write counts. Perhaps no later write shows that the disk has room again.
+#: How long a failed write counts. There may be no later write that shows that the disk has room again.
 FULL_FOR_S: Final = 30.0
 #: PostgreSQL's error code for a full disk.
 _DISK_FULL: Final = "53100"
@@ -81,7 +81,7 @@ def _is_folder(path: Path) -> bool:
 
 
 def state_of(free: int) -> DiskState:
-    """Return the state of a disk with so many free bytes, or `full` after a failed write."""
+    """Return the state of a disk with this many free bytes: always `full` shortly after a failed write."""
     if free < FULL_BYTES or LAST_FULL_WRITE.is_recent():
         return DiskState.FULL
     return DiskState.LOW if free < LOW_BYTES else DiskState.OK

@@ -35,7 +35,7 @@ class BatchProgress(Enum):
 
     #: There may be more items.
     MORE = auto()
-    #: Every item is processed, and the job has not ended yet.
+    #: Every item is processed.
     ITEMS_DONE = auto()
     #: The job has ended: done, or stopped.
     FINISHED = auto()

@@ -326,7 +326,7 @@ class ExportRow(BaseModel):
     snoozed_at = TimestampField(null=True)
     snoozed_until = TimestampField(null=True)
     #: The user or the rule that approved the export; both NULL if the operator did. For a prepared export: the rule whose
-    #: target must become available first.
+    #: target it waits for.
     approved_by_user_id = IntegerField(null=True)
     approved_by_rule_id = TextField(null=True)
     #: The ids of all exports of one ticket that was approved for several targets.

@@ -2,7 +2,7 @@
 
 Clients poll, so a service runs this statement more often than any other. One statement instead of two, for the holder of the
 token and for the export, saves 15 µs on SQLite, and a round trip and 160 µs of processor time on PostgreSQL. Every poll
-reads the token: nothing is cached between two polls, and a revoked token has no effect from then on.
+reads the token: nothing is cached between two polls, and a revoked token stops working at once.
 """
 
 from collections.abc import Iterable

@@ -82,8 +82,8 @@ def get_frozen_body(export_id: str, account_id: int) -> FrozenBody:
 def blocked_url(export_id: str, account_id: int | None = None, target_id: str | None = None) -> str | None:
     """Return the URL to validate before an export is retried: the URL of its target, if the target is blocked.
 
-    Returns None if nothing can be retried or nothing is blocked, which `retry` reports, and if `target_id` is given and is
-    not the export's target.
+    Returns None if nothing can be retried or nothing is blocked; `retry` reports which. Also returns None if `target_id` is
+    given and is not the export's target.
     """
     same = True if target_id is None else ExportRow.target == target_id
     undelivered = ExportRow.status.in_((ExportStatus.FAILED.value, ExportStatus.BLOCKED.value))

@@ -141,7 +141,7 @@ def prepare_by_hand(
 
 
 def approve(export_id: str, account_id: int, approval: Approval, now: datetime, actor: str, policy: TargetPolicy) -> Export:
-    """Freeze the ticket's bytes for a target and make the export due now; if that was done before, return it unchanged.
+    """Freeze the ticket's bytes for a target and make the export due now; unchanged if approved for it before.
 
     If a validation fails or a person pauses the target during this transaction, it counts as later: the export waits for the
     target. Raises ExportNotFound, Conflict for an illegal transition or another digest, ValidationFailed for the target or
@@ -294,7 +294,7 @@ def recover_batch(
 
 
 def redact(export_ids: Sequence[str], now: datetime, actor: str) -> int:
-    """Delete the contents of exports and prevent that they are sent; return how many had contents before.
+    """Delete the contents of exports, so that they are never sent again; return how many had contents before.
 
     Exports that were not sent yet are dismissed or fail with the reason `redacted`; finished ones keep their status. A
     worker that holds one of them can no longer write a result. The caller holds the transaction.

@@ -193,7 +193,7 @@ def _unreadable(column: EncryptedColumn, values: Sequence[_Value]) -> list[Unrea
 
 
 def _replace(column: EncryptedColumn, values: Sequence[_Value], vault: Vault) -> int:
-    """Encrypt values again unless they have changed since they were read; return how many were."""
+    """Encrypt values again unless they have changed since they were read; return how many were encrypted."""
     key, sealed = column.key, column.field
     new = [
         (value.row_id, vault.seal(value.text or "", column.context(value.row_id)), value.new_hash, value.sealed)

@@ -5,8 +5,8 @@ or all of it stays. The copies of a ticket for several targets are removed toget
 order of ids or by an index, and a row is removed only if it has not changed since: an export that is retried, approved or
 recovered meanwhile stays, and a locked row stays until the next run.
 
-Never removed, at any age: exports that wait, are being sent or are being recovered; findings, because they prevent that a
-known problem is reported again; scan runs, because a late result finds its project by its run; the audit log, compliance
+Never removed, at any age: exports that wait, are being sent or are being recovered; findings, because they keep a known
+problem from being reported again; scan runs, because a late result finds its project by its run; the audit log, compliance
 requests and the erasure log.
 """
 

@@ -143,11 +143,11 @@ def change_status(
     default: DefaultSecret | None = None,
     account_id: int | None = None,
 ) -> None:
-    """Pause, resume or disable a target, unless it already is; with `account_id`, only one of that account.
+    """Pause, resume or disable a target, unless it already has that status; with `account_id`, only one of that account.
 
-    `reason` says who changed it. A target without a secret to sign with, its own or `default`, is not resumed, nor is one
-    whose account may not use webhooks. Raises TargetNotFound, WebhooksForbidden, Conflict if its state does not allow the
-    change.
+    `reason` says who paused or disabled it. A target without a secret to sign with, its own or `default`, is not resumed.
+    Neither is one whose account may not use webhooks. Raises TargetNotFound, WebhooksForbidden, Conflict if its state does
+    not allow the change.
     """
     sources, status = _CHANGES[verb]
     with transaction():

@@ -129,8 +129,8 @@ class _Postgresql(PooledPostgresqlDatabase):  # type: ignore[misc]  # playhouse 
 class _Adapter(peewee.Psycopg3Adapter):
     """Connects with the connection class in its parameters; prepares no statements if there is a pooler.
 
-    PgBouncer may run each transaction in another session, which lacks the statements that an earlier session prepared. It is
-    recognized by the process id, which it makes up.
+    PgBouncer may run each transaction in another session, which lacks the statements that an earlier session prepared. A
+    pooler is recognized by the process id that it reports, because it makes up this number.
     """
 
     _refuses_until = 0.0

@@ -18,7 +18,7 @@ from playhouse.pool import PooledSqliteDatabase
 from storage.db.drivers.group_commit import GroupCommit
 from storage.db.drivers.shared import LOCK_WAIT_S, POOL_SIZE, POOL_WAIT_S, Row, log_statement, pooled_row, translated
 
-#: The part of the file that the writer caches, which runs all transactions of a process. The system caches the rest.
+#: How much of the file the writer caches; the system caches the rest. The writer runs all transactions of a process.
 WRITER_CACHE_BYTES: Final = 2_048_000
 #: The cache of each other connection. A worker has about twenty, which it seldom uses. Caches of 512 KB grew by 10 MB within
 #: an hour.

@@ -1,4 +1,4 @@
-"""The first tables: accounts and what they own, findings, and exports."""
+"""The first tables: accounts with their users, projects and targets, findings, and exports."""
 
 from typing import Any
 
