@@ -1,1 +1,1 @@
-"""Alerts: what happened in words, and the messages about it in the form of each channel."""
+"""Alerts: their text, and the messages about them in the format of each channel."""

@@ -1,8 +1,8 @@
-"""Alerts: what is wrong, since when, and in words with what to do.
+"""Alerts: the record of each, and its text, which says what is wrong and how to fix it.
 
-A cause is a thing that can go wrong: one target, one rule, the workers. An alert is its record: it opens, recovers and may
-open again. Names of targets and rules are untrusted text: they are kept apart from our own text, so that each channel can
-escape them. No text of a ticket is part of an alert.
+A cause is a thing that can go wrong: one target, one rule, the workers. An alert is the record of a cause: it opens,
+recovers and may open again. Names of targets and rules are untrusted text. They are kept apart from RiskRelay's own text, so
+that each channel can escape them. An alert contains no text of a ticket.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ _ENDS_EXPORTS: Final = frozenset({TargetStatus.BLOCKED.value, TargetStatus.DISAB
 
 
 class AlertState(StrEnum):
-    """Whether the cause goes on."""
+    """Whether the cause of an alert persists."""
 
     OPEN = "open"
     RECOVERED = "recovered"
@@ -34,8 +34,9 @@ class AlertState(StrEnum):
 class AlertCause:
     """Something that is wrong now; `key` is the same while it persists, and when it occurs again.
 
-    `subject_id` is the target, rule or request. `happened_at` is for causes that happen again while they are open; a new
-    `status` in `details` counts as that, too. `account_id` is None for the installation.
+    `subject_id` is the target, rule or request. `happened_at` is set for causes that can occur again while their alert is
+    open; for other causes, a new `status` in `details` counts as a new occurrence. `account_id` is None if the cause affects
+    the whole installation.
     """
 
     key: str
@@ -46,13 +47,13 @@ class AlertCause:
     happened_at: datetime | None = None
 
     def is_news(self, last_at: datetime, details: Mapping[str, Any]) -> bool:
-        """Return whether an open alert, with these details, has to be sent again."""
+        """Return whether the open alert, which has these `details`, must be sent again."""
         if self.happened_at is not None:
             return self.happened_at > last_at
         return self.details.get("status") != details.get("status")
 
     def is_worse(self, details: Mapping[str, Any]) -> bool:
-        """Return whether an open alert, with these details, got worse, so that its acknowledgement does not cover it."""
+        """Return whether the cause is worse than the open alert's `details`, so that its acknowledgment no longer counts."""
         return details.get("status") in _WARNINGS and self.details.get("status") not in _WARNINGS
 
 
@@ -75,7 +76,7 @@ class Alert:
 
 
 class AlertText(NamedTuple):
-    """An alert as text: `headline` and `advice` are ours, `subject` is untrusted; `path` is relative to the console."""
+    """An alert as text: `headline` and `advice` are RiskRelay's own, `subject` is untrusted, `path` is below the console."""
 
     headline: str
     subject: str
@@ -84,15 +85,15 @@ class AlertText(NamedTuple):
 
 
 def describe(alert: Alert) -> AlertText:
-    """Return an alert in words."""
+    """Return the text of an alert."""
     text = _DESCRIBE[alert.kind](alert.details, alert.subject_id)
     if alert.state is AlertState.OPEN or alert.kind is AlertKind.WEEKLY:
         return text
-    return text._replace(headline=f"Over: {text.headline[:1].lower()}{text.headline[1:]}", advice=_what_is_left(alert))
+    return text._replace(headline=f"Over: {text.headline[:1].lower()}{text.headline[1:]}", advice=_next_step(alert))
 
 
-def _what_is_left(alert: Alert) -> str:
-    """Return what is to be done after an alert is over: exports that failed stay so until they are retried."""
+def _next_step(alert: Alert) -> str:
+    """Return the next step after an alert is over: exports that failed stay failed until they are retried."""
     has_ended_exports = alert.kind is AlertKind.TARGET and alert.details["status"] in _ENDS_EXPORTS
     if has_ended_exports or alert.kind is AlertKind.EXPORTS:
         return "Retry its exports that are still failed or blocked, if there are any."
@@ -104,7 +105,7 @@ def _target(details: Mapping[str, Any], target_id: str | None) -> AlertText:
     path, subject = f"/targets/{target_id}", f"{details['name']} ({details['host']})"
     fix = help_for(reason).fix if reason else ""
     if status == FAILING:
-        # An error that ends an export at once names the retry as a part of its fix.
+        # If an error ends an export at once, its fix already mentions the retry.
         advice = fix if "retry" in fix else f"{fix} Deliveries are retried."
         return AlertText("Target fails", subject, advice if fix else "See the last attempts on its page.", path)
     needs_resume = status in _ENDS_EXPORTS and "resume the target" not in fix.lower()

@@ -1,7 +1,7 @@
-"""Messages about alerts: one record, which a webhook gets as it is, and its form for email and for each chat.
+"""Messages about alerts: the record, which a webhook receives unchanged, and its format for email and for each chat service.
 
-Untrusted text can neither ping a channel, load an image or link anything, nor add a header: it is plain text or code, a
-zero-width space follows each `@`, `#` and `!` in chats, and control characters are removed.
+Untrusted text cannot notify a channel, load an image, create a link or add a header. It is plain text or code; in chats, a
+zero-width space follows each `@`, `#` and `!`; control characters are removed.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,12 +16,12 @@ from schemas.trackers.text.neutral import cut, harmless_title, one_line
 
 AlertBody: TypeAlias = dict[str, Any]
 
-#: Alerts that a message lists; the others are only counted.
+#: Maximum number of alerts in a message; further alerts are only counted.
 MAX_LISTED: Final = 10
-#: Discord takes 4,096 characters, Mattermost at least 4,000.
+#: Discord accepts 4,096 characters, Mattermost at least 4,000.
 _MAX_MARKDOWN: Final = 3_500
 _MAX_SUBJECT: Final = 150
-#: Characters of a target's or rule's name in a message.
+#: Maximum length of a target's or rule's name in a message, in characters.
 _MAX_NAME: Final = 120
 
 
@@ -56,14 +56,14 @@ def trial_body(message_id: str, now: datetime) -> AlertBody:
 
 
 def email(body: AlertBody, sender: str, to: Sequence[str], now: datetime) -> EmailMessage:
-    """Return the message as plain text; sent again, it has the same Message-ID."""
+    """Return the message as a plain-text email; if it is sent again, it has the same Message-ID."""
     subject = cut(one_line(f"RiskRelay: {_summary(body, _plain)}"), _MAX_SUBJECT)
     parts = ["\n".join([_title(each, _plain), each["what_to_do"], *_links(each)]) for each in body["alerts"]]
     return plain_email(body["id"], sender, to, subject, "\n\n".join([*parts, *_more(body)]) + "\n", now)
 
 
 def plain_email(message_id: str, sender: str, to: Sequence[str], subject: str, text: str, now: datetime) -> EmailMessage:
-    """Return an email of this installation, which no mail server answers by itself."""
+    """Return an email from this installation, marked so that mail servers send no automatic reply."""
     message = EmailMessage()
     message["Subject"] = subject
     message["From"] = sender
@@ -81,7 +81,7 @@ def slack(body: AlertBody) -> AlertBody:
         f"*{_title(each, _slack_text)}*\n{_slack_text(each['what_to_do'])}{_slack_link(each)}" for each in body["alerts"]
     ]
     sections = [
-        # Verbatim: Slack looks for no names of channels and users in it.
+        # Verbatim: Slack does not turn names of channels and users in the text into links.
         {"type": "section", "text": {"type": "mrkdwn", "text": text, "verbatim": True}}
         for text in [*texts, *_more(body)]
     ]
@@ -94,13 +94,13 @@ def mattermost(body: AlertBody) -> AlertBody:
 
 
 def discord(body: AlertBody) -> AlertBody:
-    """Return the message for a webhook of Discord, which may mention nobody."""
+    """Return the message for a webhook of Discord; it mentions nobody."""
     embed = {"title": cut(_summary(body, harmless_title), _MAX_SUBJECT), "description": _markdown(body)}
     return {"embeds": [embed], "allowed_mentions": {"parse": []}}
 
 
 def teams(body: AlertBody) -> AlertBody:
-    """Return the message for a webhook of Microsoft Teams: an Adaptive Card, whose text runs have no markup."""
+    """Return the message for a webhook of Microsoft Teams: an Adaptive Card, whose text runs contain no markup."""
     items: list[AlertBody] = []
     for each in body["alerts"]:
         run = {"type": "TextRun", "text": _title(each, harmless_title), "weight": "Bolder"}
@@ -153,7 +153,7 @@ def _more(body: AlertBody) -> list[str]:
 
 
 def _markdown(body: AlertBody) -> str:
-    """Return the alerts that fit, and how many do not."""
+    """Return the alerts that fit into a message, and the number of alerts that do not."""
     parts = ["\n".join([f"**{_title(each, _code)}**", each["what_to_do"], *_links(each)]) for each in body["alerts"]]
     kept = len(parts)
     while len("\n\n".join(parts[:kept])) > _MAX_MARKDOWN:
@@ -162,7 +162,7 @@ def _markdown(body: AlertBody) -> str:
 
 
 def _code(text: str) -> str:
-    # Without backticks nothing ends the code, in which no markup and no mention counts.
+    # Markup and mentions have no effect in inline code. A backtick would end the code.
     return f"`{harmless_title(text).replace('`', chr(39))}`"
 
 
