@@ -1,7 +1,7 @@
 """The hash chain of the audit log: the record of an entry, its hash, and the verification of a whole chain.
 
 The hash of an entry is the SHA-256 of its canonical record: every column, its position, and the hash of the entry before.
-In the place of the actor the record has the actor's SHA-256, so that a receipt can leave out the name of a worker's host.
+The record contains the actor's SHA-256 instead of the actor, so that a receipt can omit the name of a worker's host.
 """
 
 import hashlib
@@ -11,17 +11,17 @@ from typing import Any, Final, NamedTuple
 from schemas.base.strict_json import JsonValue, canonical
 from schemas.base.timestamps import format_rfc3339, from_ms
 
-#: What the first entry has as the hash of the entry before.
+#: The `previous` hash of the first entry, which has no entry before it.
 GENESIS: Final = "0" * 64
 Line = Mapping[str, Any]
 
 
 class BrokenChain(Exception):
-    """The chain is not the one that was written; the message names the position and what is wrong there."""
+    """The chain differs from the one that was written; the message names the position and the problem."""
 
 
 class Anchor(NamedTuple):
-    """The hash of the entry at a position, noted earlier."""
+    """The position and hash of an entry, saved earlier and used to verify the chain."""
 
     position: int
     hash: str
@@ -41,15 +41,15 @@ class ChainEntry(NamedTuple):
     digest: bytes | None
 
 
-#: What a line has, and what of it the hash covers.
+#: The members of a line, and those that its hash covers.
 MEMBERS: Final = frozenset({*ChainEntry._fields, "position", "actor_sha256", "previous", "hash"})
 HASHED: Final = MEMBERS - {"actor", "hash"}
 
 
 def line_of(entry: ChainEntry, position: int, previous: str) -> dict[str, Any]:
-    """Return an entry as a line of an export, with the hash that it has at a position after `previous`.
+    """Return an entry as a line of an export, with its hash at `position`, after the entry with the hash `previous`.
 
-    Raises ValueError, TypeError or OverflowError for a column that holds what no entry can.
+    Raises ValueError, TypeError or OverflowError if a column has a value that no entry can have.
     """
     hashed: dict[str, JsonValue] = {
         "position": position,
@@ -68,7 +68,7 @@ def line_of(entry: ChainEntry, position: int, previous: str) -> dict[str, Any]:
 
 
 def line_problem(line: Any) -> str | None:
-    """Return what is wrong with a line by itself, None if its hash covers all of it; a missing actor was left out."""
+    """Return the problem of a single line, or None if its contents match its hash; an actor of None was omitted."""
     if not isinstance(line, dict) or line.keys() != MEMBERS:
         return "it is not a line of the audit log"
     if line["actor"] is not None and _sha256(line["actor"]) != line["actor_sha256"]:
@@ -87,7 +87,7 @@ class ChainVerification:
     def __init__(self, anchors: Mapping[int, str]) -> None:
         self._anchors = dict(anchors)
         self.count = 0
-        #: The last entry.
+        #: The position and hash of the last verified entry.
         self.head = Anchor(0, GENESIS)
 
     def add(self, line: Any) -> None:
@@ -102,7 +102,7 @@ class ChainVerification:
         self.head, self.count = Anchor(position, line["hash"]), self.count + 1
 
     def before(self, position: Any) -> Anchor:
-        """Return the entry that the next one, at `position`, has to follow."""
+        """Return the entry that must precede the next entry, whose position is `position`."""
         if not isinstance(position, int) or position < 1:
             raise BrokenChain(f"After position {self.head.position}: the next entry has no valid position.")
         if self.count == 0 and position > 1:

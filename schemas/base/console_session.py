@@ -24,11 +24,11 @@ class SessionEndReason(StrEnum):
     TOO_OLD = "too_old"
     SIGNED_OUT = "signed_out"
     REVOKED = "revoked"
-    #: Its token, or its user by the same method, has the maximum number of newer sessions.
+    #: The session's token, or its user with the same sign-in method, has the maximum number of newer sessions.
     REPLACED = "crowded_out"
-    #: Its token was revoked, has expired or lost the ability.
+    #: The session's token was revoked, has expired or no longer has the required ability.
     TOKEN_INVALID = "token_over"  # noqa: S105 - a kind of credential, not one
-    #: The user, who signed in without a token, has no role with the console any more.
+    #: The user signed in without a token and no longer has a role that includes the console.
     USER_INVALID = "user_over"
     #: The cookie came from another browser.
     ANOTHER_BROWSER = "another_browser"

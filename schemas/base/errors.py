@@ -1,4 +1,4 @@
-"""Every error of the domain: `code` is the API's, the docstring is the default message that clients read.
+"""Every error of the domain: `code` is the error code in the API, the docstring is the default message that clients read.
 
 An error never carries a submitted value. `service.http.error_responses` maps codes to HTTP statuses.
 """
@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 @dataclass(frozen=True, slots=True)
 class FieldProblem:
-    """One invalid field: a JSON Pointer made of our own names, a code and a sentence."""
+    """One invalid field: a JSON Pointer of documented names, a code and a sentence."""
 
     path: str
     code: str
@@ -143,7 +143,7 @@ class RateLimited(RiskRelayError):
     code = "RATE_LIMITED"
 
     def __init__(self, retry_after_s: int, setting: str | None = None, limit: int | None = None) -> None:
-        """The message names the `setting` that decides, and its `limit`, where they are known."""
+        """Name the `setting` and its `limit` in the message, if both are known."""
         named = f"Too many requests: {setting} is {limit} a minute. Retry after the number of seconds in Retry-After."
         super().__init__(None if setting is None else named)
         self.retry_after_s = retry_after_s
@@ -163,7 +163,7 @@ class ServiceUnavailable(RiskRelayError):
     """Service unavailable"""
 
     code = "SERVICE_UNAVAILABLE"
-    #: An operator sets what is missing, or an overload ends.
+    #: By then, an operator may have added the missing setting, or an overload may have ended.
     retry_after_s = 30
 
 

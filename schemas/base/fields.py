@@ -2,8 +2,8 @@
 
 `json_schema` of a field describes the values that it accepts, as far as JSON Schema can.
 
-A form raises ValidationFailed: for each problem a JSON Pointer of our own names, a code and a sentence. Submitted values are
-never repeated; the name of an unknown field is repeated only if it is an ordinary identifier and the caller allows it.
+A form raises ValidationFailed: for each problem a JSON Pointer of documented names, a code and a sentence. Submitted values
+are never repeated; the name of an unknown field is repeated only if it is an ordinary identifier and the caller allows it.
 """
 
 import re
@@ -23,9 +23,9 @@ from schemas.base.timestamps import parse_rfc3339
 
 #: Long enough for a selected passage or a stack of headers, short enough to keep a row small.
 MAX_TEXT: Final = 20_000
-#: What browsers and proxies agree to carry, in bytes of UTF-8; an index entry of PostgreSQL holds no more than 2.7 KB.
+#: Bytes of UTF-8 in a URL: browsers and proxies support this length, and an index entry of PostgreSQL holds at most 2.7 KB.
 MAX_URL: Final = 2048
-#: Fields of one object of a closed form, which has a quarter of them; 90,000 unknown ones took a third of a second.
+#: Members of one object; closed forms declare far fewer. Refusing 90,000 unknown members took a third of a second.
 MAX_MEMBERS: Final = 100
 #: The largest integer that both databases hold.
 MAX_ID: Final = 2**63 - 1
@@ -35,11 +35,11 @@ NOT_BLANK: Final = r"[^\s\u001c-\u001f\u0085]"
 _LINE_ENDS: Final = r"\n\v\f\r\u001c-\u001e\u0085\u2028\u2029"
 _ONE_LINE: Final = rf"^[^{_LINE_ENDS}]*{NOT_BLANK}[^{_LINE_ENDS}]*$"
 
-#: The form of an unknown field's name that a message may repeat, and how many of one object.
+#: The form of unknown fields' names that a message may repeat, and the maximum number of such names per object.
 _NAMEABLE: Final = re.compile(r"[A-Za-z0-9_]{1,40}")
 _MAX_NAMED: Final = 5
 
-#: What tools write in place of a password, besides stars.
+#: Words that tools write instead of a password; they also write stars.
 _MASKED: Final = frozenset({"redacted", "masked", "hidden", "removed"})
 #: The scheme and authority of a URL.
 _AUTHORITY: Final = re.compile(r"\A[^:/]*+://[^/?#]*+")
@@ -139,17 +139,17 @@ MESSAGES: Final[Mapping[str, str]] = {
 
 
 def described(description: str, **more: Any) -> dict[str, Any]:
-    """Return the options of a field that may be absent, and is absent from the result then, unless `more` has a default."""
+    """Return the options of a field that may be absent. An absent field is not in the result unless `more` has a default."""
     return {"metadata": {"description": description}, **more}
 
 
 def required(description: str) -> dict[str, Any]:
-    """Return the options of a field that every body has."""
+    """Return the options of a field that every body must have."""
     return described(description, required=True)
 
 
 def optional(description: str) -> dict[str, Any]:
-    """Return the options of a field that may be absent or null, which both read as None."""
+    """Return the options of a field that may be absent or null; both are read as None."""
     return described(description, load_default=None)
 
 
@@ -184,7 +184,7 @@ class Text(fields.String):
 
     @property
     def json_schema(self) -> dict[str, Any]:
-        """What it accepts."""
+        """The JSON Schema of the accepted values."""
         if self.allowed:
             return {"type": "string", "enum": [str(each) for each in self.allowed]}
         not_blank = {"minLength": self.min_length, "pattern": NOT_BLANK} if self.min_length else {}
@@ -202,7 +202,7 @@ class Line(Text):
 
     @property
     def json_schema(self) -> dict[str, Any]:
-        """What it accepts."""
+        """The JSON Schema of the accepted values."""
         return {**super().json_schema, "minLength": 1, "pattern": _ONE_LINE}
 
     def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> str:
@@ -239,7 +239,7 @@ class Boolean(fields.Boolean):
 
 
 class WebUrl(fields.Url):
-    """An absolute http or https URL. Only its form is checked; `schemas.url_policy.target_url` decides what is dialed."""
+    """An absolute http or https URL. Only its form is checked; `schemas.url_policy.target_url` checks targets further."""
 
     json_schema: Final = {"type": "string", "format": "uri", "maxLength": MAX_URL, "pattern": "^[Hh][Tt][Tt][Pp][Ss]?://"}
     default_error_messages = {"invalid": "invalid_url", "invalid_utf8": "invalid_type"}  # noqa: RUF012 - as marshmallow declares it
@@ -254,12 +254,12 @@ class WebUrl(fields.Url):
 
 
 class PageUrl(WebUrl):
-    """The URL of a page. Its host may have underscores, as RFC 3986 allows and browsers open; a password must be masked."""
+    """The URL of a page. Its host may have underscores, as in RFC 3986 and in browsers; a password must be masked."""
 
     def _validate(self, value: str) -> None:
-        # marshmallow's expression has no underscores in hosts.
+        # marshmallow's regular expression refuses hosts with underscores.
         super()._validate(_AUTHORITY.sub(lambda host: host[0].replace("_", "x"), value, count=1) if "_" in value else value)
-        # The content policy excuses words such as `admin`, which are passwords here.
+        # The content policy accepts words such as `admin` as placeholders, but here they are passwords.
         password = urlsplit(value).password or ""
         if any(map(str.isalnum, password)) and password.lower() not in _MASKED:
             raise ValidationError("url_credentials")
@@ -280,7 +280,7 @@ class Timestamp(fields.Field[datetime]):
 class Array(fields.List[Any]):
     """An array of values or of objects with a form.
 
-    Its length is checked before its entries: a problem for each of a million would be a large response.
+    Its length is checked before its entries: one problem for each of a million entries would be a large response.
     """
 
     def __init__(self, entry: fields.Field[Any] | type[Schema], *, at_most: int, at_least: int = 0, **options: Any) -> None:
@@ -290,7 +290,7 @@ class Array(fields.List[Any]):
 
     @property
     def json_schema(self) -> dict[str, Any]:
-        """What it accepts; the form of an object is described by itself."""
+        """The JSON Schema of the accepted arrays; the form of an object is described separately."""
         entry: Any = self.inner
         items = {} if isinstance(entry, fields.Nested) else {"items": entry.json_schema}
         at_least = {"minItems": self.at_least} if self.at_least else {}
@@ -322,7 +322,7 @@ class Form(Schema):
         unknown = RAISE
 
     def load(self, data: Any, **options: Any) -> Any:
-        """Read an object; a closed one with very many fields is refused before each unknown field becomes a problem."""
+        """Read an object; a closed form refuses very many members at once, instead of reporting each unknown field."""
         if self.unknown == RAISE and isinstance(data, dict) and len(data) > MAX_MEMBERS:
             raise ValidationError("too_many")
         return super().load(data, **options)
@@ -345,7 +345,7 @@ class Form(Schema):
             raise ValidationFailed(*problems) from None
 
     def member_names(self) -> frozenset[str]:
-        """Return every name this form knows at any depth: what a path may be made of."""
+        """Return every member name of this form at any depth; the paths of problems consist of these names."""
         return _names_of(type(self))
 
     def on_bind_field(self, field_name: str, field_obj: fields.Field[Any]) -> None:
@@ -364,7 +364,7 @@ class Form(Schema):
 
 
 class RecordForm(Form):
-    """A form whose value is what `makes` returns for its members."""
+    """A form whose value is built by calling `makes` with its members."""
 
     makes: ClassVar[Callable[..., Any]]
 
@@ -374,7 +374,7 @@ class RecordForm(Form):
 
 
 class ChangeForm(Form):
-    """A form whose value has the members that are to change, at least one."""
+    """A form for changes: its value has only the members that were sent, at least one."""
 
     @validates_schema
     def _require_members(self, changes: Mapping[str, Any], **_: Any) -> None:
@@ -426,7 +426,7 @@ def _fits_an_index(url: str) -> None:
 
 
 def _splits(url: str) -> None:
-    """Refuse what the regular expression accepts: malformed addresses, hosts that NFKC splits, ports out of range."""
+    """Refuse URLs that the regular expression accepts: malformed addresses, hosts that NFKC splits, invalid ports."""
     try:
         parts = urlsplit(url)
         host = parts.hostname or ""
@@ -466,7 +466,7 @@ def _within(declared: Schema | fields.Field[Any] | None, name: Any) -> fields.Fi
 
 
 def _limit_of(declared: fields.Field[Any] | None, code: str) -> str:
-    """Return the allowed values, or the limit, of a field that a value breaks; "" where the code has none."""
+    """Return the limit that a value exceeds, or the allowed values; "" if the code has neither."""
     if isinstance(declared, Text) and code == "not_allowed":
         return ", ".join(declared.allowed)
     if isinstance(declared, Text) and code == "too_long":

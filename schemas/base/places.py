@@ -1,4 +1,4 @@
-"""Where the findings of a ticket are; all texts are untrusted."""
+"""The places of a ticket's findings; all texts are untrusted."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ class Place:
     location: str
 
     def record(self) -> dict[str, str]:
-        """Return it as JSON."""
+        """Return the place as JSON."""
         return {"url": self.url, "location": self.location}
 
 

@@ -38,9 +38,9 @@ ABILITIES: Final = {
     TokenKind.PLATFORM: _UPLOADS,
 }
 
-#: Abilities that must be named when a token is created.
+#: A token has these abilities only if the request that creates it names them.
 NAMED_ABILITIES: Final = frozenset({Ability.CONSOLE, Ability.MANAGE_ACCOUNT, Ability.ADMIN})
-#: The abilities of a token created without named ones: all others of its kind.
+#: The abilities of a token that was created without a list of abilities: all others of its kind.
 DEFAULT_ABILITIES: Final = {
     kind: tuple(ability for ability in abilities if ability not in NAMED_ABILITIES) for kind, abilities in ABILITIES.items()
 }
@@ -70,13 +70,13 @@ ROLE_ABILITIES: Final[Mapping[Role, frozenset[Ability]]] = {
     role: frozenset().union(*(_ADDED[each] for each in _ROLES[: place + 1]), ABILITIES[TokenKind.PLATFORM])
     for place, role in enumerate(_ROLES)
 }
-#: No role in a project gives these: targets and rules are the account's, and so may be tickets prepared by hand.
-_OF_ACCOUNTS: Final = frozenset(
+#: No role in a project gives these abilities: targets and rules belong to the account, and so may handwritten tickets.
+_ACCOUNT_ABILITIES: Final = frozenset(
     {Ability.MANAGE_TARGETS, Ability.MANAGE_RULES, Ability.PREPARE_EXPORTS, Ability.MANAGE_ACCOUNT, Ability.ADMIN}
 )
 
 
-#: Tokens share their lists of abilities; to intersect one anew costs a microsecond of each request.
+#: Many tokens have the same abilities, so their intersections are cached: computing one takes a microsecond of each request.
 _MAX_COMBINATIONS: Final = 256
 
 
@@ -86,25 +86,25 @@ def least_role(ability: Ability) -> Role:
 
 
 def role_abilities(role: Role | None, project_roles: Iterable[Role] = ()) -> frozenset[str]:
-    """Return the abilities of a role, in the account or else in some projects, for a user who signed in without a token."""
+    """Return the abilities of a user who signed in without a token: by the role in the account, else in projects."""
     return effective_abilities(frozenset(Ability), role, frozenset(project_roles))
 
 
 @lru_cache(maxsize=_MAX_COMBINATIONS)
-def effective_abilities(of_token: frozenset[str], role: Role | None, project_roles: frozenset[Role]) -> frozenset[str]:
-    """Return the abilities of a token that its user's role allows: in the account, or else in some project."""
+def effective_abilities(abilities: frozenset[str], role: Role | None, project_roles: frozenset[Role]) -> frozenset[str]:
+    """Return the abilities of a token that its user's role in the account, or else in any project, allows."""
     if role is not None:
-        return of_token & ROLE_ABILITIES[role]
-    allowed: frozenset[str] = frozenset().union(*(ROLE_ABILITIES[each] for each in project_roles)) - _OF_ACCOUNTS
-    return of_token & (allowed | frozenset(ABILITIES[TokenKind.PLATFORM]))
+        return abilities & ROLE_ABILITIES[role]
+    allowed: frozenset[str] = frozenset().union(*(ROLE_ABILITIES[each] for each in project_roles)) - _ACCOUNT_ABILITIES
+    return abilities & (allowed | frozenset(ABILITIES[TokenKind.PLATFORM]))
 
 
 @dataclass(frozen=True, slots=True)
 class TokenPrincipal:
     """A caller identified by a token, or a user who signed in to the console without one: `token_id` is None.
 
-    `abilities` are those of the token that its user's role allows. `projects` are the roles of a user who has none in the
-    account, by the id of the project.
+    `abilities` are those of the token that its user's role allows. `projects` maps the ids of projects to the user's roles
+    in them, and is None for a user with a role in the whole account.
     """
 
     token_id: int | None
@@ -123,7 +123,7 @@ class TokenPrincipal:
 
     @property
     def role_abilities(self) -> frozenset[str]:
-        """The abilities of the caller's role, whatever the token names; for roles in projects, of any of them."""
+        """The abilities of the caller's role, or of all roles in projects together, whether or not the token has them."""
         return role_abilities(self.role, (self.projects or {}).values())
 
     def projects_with(self, ability: Ability) -> tuple[int, ...] | None:
@@ -163,7 +163,7 @@ class OperatorPrincipal:
 
 OPERATOR: Final = OperatorPrincipal()
 
-#: Who may change targets and exports: a client or a person with a token, or the operator.
+#: Callers who may change targets and exports: a client or a person with a token, or the operator.
 Actor: TypeAlias = TokenPrincipal | OperatorPrincipal
-#: Who may manage accounts: their own, or as administrator or operator every one.
+#: Callers who may manage accounts: users their own account, administrators and the operator every account.
 Manager: TypeAlias = TokenPrincipal | AdministratorPrincipal | OperatorPrincipal

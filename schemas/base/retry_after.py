@@ -1,4 +1,4 @@
-"""Reads the header Retry-After, the same for receivers of webhooks and for trackers."""
+"""Parses the header Retry-After, for receivers of webhooks and for trackers."""
 
 import re
 from datetime import datetime
@@ -6,30 +6,30 @@ from typing import Final, NamedTuple
 
 from schemas.base.timestamps import parse_http_date
 
-#: Receivers and proxies send fractions, too, although RFC 9110 allows only whole seconds.
+#: RFC 9110 allows only whole seconds, but receivers and proxies send fractions, too.
 _SECONDS: Final = re.compile(r"[0-9]+(?:\.[0-9]+)?")
-#: A response has 100 headers at most, and each of them may be a date with a comma; the rest would only cost time.
+#: A response has at most 100 headers, and each may be a date, which has one comma. Parsing more would only cost time.
 _MAX_COMMAS: Final = 200
 
 
 class RetryAfter(NamedTuple):
-    """The wait that a response asks for: `seconds`, or until `moment`; both are None if it asks for none."""
+    """The wait that a response asks for: `seconds`, or until `moment`; both are None if the response asks for no wait."""
 
     seconds: float | None
     moment: datetime | None
 
     def wait_s(self, now: datetime) -> float | None:
-        """Return the seconds from `now` until the later of both; 0 or less for one that has passed."""
+        """Return the seconds from `now` until the later of both, 0 or less if both have passed; None if both are None."""
         until_s = None if self.moment is None else (self.moment - now).total_seconds()
         return max((each for each in (self.seconds, until_s) if each is not None), default=None)
 
 
 def parse_retry_after(text: str | None) -> RetryAfter:
-    """Read Retry-After: seconds or an HTTP date; of several values, joined by commas, the latest.
+    """Parse Retry-After: seconds or an HTTP date; of several values, joined by commas, the latest.
 
-    Values that are neither do not count. A number that is too large for a float is infinite.
+    Other values are ignored. A number that is too large for a float is infinite.
     """
-    # The weekday of a date ends with a comma, too: without it the rest is still read as a date.
+    # A comma also follows the weekday of a date; without its weekday, the rest is still parsed as a date.
     values = [each.strip() for each in (text or "").split(",", _MAX_COMMAS)]
     seconds = [float(each) for each in values if _SECONDS.fullmatch(each)]
     moments = [moment for moment in map(parse_http_date, values) if moment is not None]

@@ -13,7 +13,8 @@ import idna
 MAX_HOST: Final = 253
 
 LABEL: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?")
-#: What inet_aton, and the WHATWG's URL parser after it, accept as the last part of an IPv4 address; no domain ends so.
+#: The last part of an IPv4 address as inet_aton accepts it, and the WHATWG's URL parser too; no domain ends with such a
+#: label.
 NUMBER: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")
 
 
@@ -31,12 +32,12 @@ def normalized_shop_domain(text: str) -> str | None:
 def to_ascii(text: str) -> str | None:
     """Apply UTS-46 to a host name in any script; returns None if IDNA forbids it.
 
-    Plain ASCII is only put in lower case: IDNA refuses hyphens in third and fourth place, which existing hosts have.
+    Plain ASCII is only lowercased: IDNA refuses hyphens in the third and fourth place, which existing hosts have.
     """
     lowered = text.lower()
     if text.isascii() and not any(label.startswith("xn--") for label in lowered.split(".")):
         return lowered
     try:
         return idna.encode(text, uts46=True, std3_rules=True).decode("ascii")
-    except UnicodeError:  # idna.IDNAError is one
+    except UnicodeError:  # the base class of idna.IDNAError
         return None

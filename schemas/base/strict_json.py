@@ -19,14 +19,16 @@ from typing import Any, Final, NoReturn, TypeAlias
 
 JsonValue: TypeAlias = "dict[str, JsonValue] | list[JsonValue] | str | int | float | bool | None"
 
-# Our deepest payload has 6 levels; evidence of a scanner may contain a tree.
+# The deepest payload of the API has 6 levels; evidence of a scanner may contain a tree.
 MAX_DEPTH = 32
 
-# Our largest body, a compliance request with 50,000 orders, has half of that. Each value costs a hundred bytes of memory and
-# a microsecond of every check of the body, so a megabyte of commas would cost as much as ten of text.
+# The largest payload of the API, a compliance request with 50,000 orders, has half as many. Each value costs a hundred bytes
+# of memory and a microsecond in every check of the body, so a megabyte of commas would cost as much as ten megabytes of
+# text.
 MAX_VALUES = 100_000
 
-# The largest IEEE double has 309 digits: with more than 308, other readers get another number or none.
+# The largest IEEE double has 309 digits: other parsers may read an integer of more than 308 digits as another number, or
+# refuse it.
 MAX_INTEGER_DIGITS = 308
 
 
@@ -46,7 +48,7 @@ class JsonFault(StrEnum):
     LONE_SURROGATE = "lone_surrogate"
 
 
-#: What is wrong, for the sender; the others say no more than that it is not JSON.
+#: The problem in words, for the sender. A fault without words gets the general message that the body is not JSON.
 FAULTS: Final[Mapping[JsonFault, str]] = {
     JsonFault.EMPTY: "it is empty",
     JsonFault.BYTE_ORDER_MARK: "it begins with a byte order mark",
@@ -72,10 +74,10 @@ class MalformedJson(ValueError):
 
 
 def parse(body: bytes, max_depth: int = MAX_DEPTH) -> JsonValue:
-    """Read one JSON text (RFC 8259), a bare scalar included.
+    """Parse one JSON text (RFC 8259), which may be a bare scalar.
 
-    At most `max_depth` arrays and objects may be inside one another, with MAX_VALUES values in all. The work
-    is linear in the size of `body`. Raises MalformedJson.
+    Arrays and objects may be nested up to `max_depth` levels, and have MAX_VALUES values at most in all. The work is linear
+    in the size of `body`. Raises MalformedJson.
     """
     text = _decode_utf8(body)
     _refuse_depth(body, max_depth)
@@ -90,8 +92,8 @@ def parse(body: bytes, max_depth: int = MAX_DEPTH) -> JsonValue:
 def canonical(value: JsonValue) -> bytes:
     """Return the canonical JSON of `value` for digests: names sorted by code point, no spaces, UTF-8.
 
-    Integers and floats stay apart (1 and 1.0 differ). Raises ValueError for what `parse` would not have let
-    in: NaN, an infinity or a lone surrogate.
+    Integers and floats stay distinct (1 and 1.0 differ). Raises ValueError for values that `parse` refuses: NaN, an infinity
+    or a lone surrogate.
     """
     return _canonical(value).encode("utf-8")
 
@@ -100,13 +102,13 @@ def canonical(value: JsonValue) -> bytes:
 _canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
 
 
-# Raw NUL and raw surrogates fall to the string and UTF-8 rules, so only escapes can bring them in. A
-# doubled backslash in front makes a false match; the walk over the values decides, this search only spares
-# most bodies that walk.
+# Only escapes can produce NUL and surrogates: the JSON parser refuses a raw NUL, the UTF-8 decoder a raw surrogate. An
+# escaped backslash before the `u` makes a false match. The check of all values decides; this search spares most bodies
+# that check.
 _MAY_HIDE_A_CHARACTER = re.compile(rb"\\u(?:0000|[dD][89a-fA-F])")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
-# The closing quote is optional and nothing is given back: a string without end must not be tried again from
+# The closing quote is optional and the quantifiers are possessive: an unterminated string must not be matched again from
 # each of its escaped quotes, which would take quadratic time.
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # as signed bytes: one level down, one level up
@@ -128,9 +130,9 @@ def _decode_utf8(body: bytes) -> str:
 
 
 def _refuse_depth(body: bytes, max_depth: int) -> None:
-    """Count the nesting before the recursive parser runs, whose own limit differs between versions of Python.
+    """Count the nesting before the recursive parser runs: the parser's own limit differs between versions of Python.
 
-    Up to its first syntax error a parser splits the body into strings and brackets as this does, and there it stops.
+    Up to its first syntax error, where it stops, a parser splits the body into the same strings and brackets.
     """
     if body.count(b"[") + body.count(b"{") <= max_depth:
         return
@@ -140,13 +142,13 @@ def _refuse_depth(body: bytes, max_depth: int) -> None:
 
 
 def has_too_many_values(body: bytes, at_most: int = MAX_VALUES) -> bool:
-    """Count the values before parsing: each follows a comma or a bracket, except a lone scalar.
+    """Return whether a body has too many values, before parsing it: each follows a comma or a bracket, except a lone scalar.
 
-    Values take the parser much longer than text, and meanwhile no other thread runs: 4 MiB of small arrays take 2 seconds.
+    Parsing values takes much longer than parsing text, and blocks all other threads: 4 MiB of small arrays take 2 seconds.
     """
     if sum(map(body.count, _BEFORE_A_VALUE)) <= at_most:
         return False
-    # A value has two strings at most, its name and itself. To count the quotes spares the search of a million strings.
+    # A value has at most two strings, its name and itself. Counting the quotes first avoids matching a million strings.
     if body.count(b'"') - body.count(b'\\"') > 4 * at_most:
         return True
     without_strings = _STRING.sub(b"", body)
@@ -159,7 +161,7 @@ def _read(text: str) -> JsonValue:
         return value
     except json.JSONDecodeError:
         reason = JsonFault.NOT_JSON
-    except RecursionError:  # a caller deep in its own calls, or a `max_depth` beyond the interpreter's
+    except RecursionError:  # the caller's own stack is deep, or `max_depth` exceeds the interpreter's limit
         reason = JsonFault.TOO_DEEP
     # Raised outside of the handler, because a JSONDecodeError holds the whole text.
     raise MalformedJson(reason)
@@ -190,14 +192,14 @@ def _constant(_name: str) -> NoReturn:
     raise MalformedJson(JsonFault.NOT_FINITE_NUMBER)
 
 
-# Strings and structure are read by the C scanner; it calls back for objects and numbers only.
+# The C scanner reads strings and structure; it calls Python only for objects and numbers.
 _DECODER = json.JSONDecoder(
     object_pairs_hook=unique_members, parse_int=_integer, parse_float=_real, parse_constant=_constant
 )
 
 
 def _refuse_characters(value: JsonValue) -> None:
-    """Check every string and name; recursion is bounded, because `value` has passed the depth rule."""
+    """Refuse forbidden characters in strings and names; the recursion is bounded, since the depth was checked."""
     if isinstance(value, str):
         _refuse_text(value)
     elif isinstance(value, list):

@@ -1,4 +1,4 @@
-"""The events that a target may ask for."""
+"""The types of events that a target may subscribe to."""
 
 from collections.abc import Iterable
 from enum import StrEnum
@@ -14,7 +14,7 @@ class TicketEventType(StrEnum):
     REDACT = "ticket.redact"
 
 
-#: What a tracker asks for unless its client says otherwise; a webhook asks for none.
+#: A tracker subscribes to all of these unless its client says otherwise; a webhook subscribes to none.
 ALL_EVENTS: Final = tuple(each.value for each in TicketEventType)
 
 
