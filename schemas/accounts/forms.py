@@ -1,6 +1,6 @@
 """The bodies of requests that manage accounts.
 
-A form for a change returns what the body names, and requires one member.
+A form for changes requires at least one member and returns only the members that were sent.
 """
 
 from collections.abc import Mapping

@@ -115,14 +115,14 @@ class ScanRunResponse(ResponseSchema):
 
 
 class AuditActorResponse(ResponseSchema):
-    """Who did it."""
+    """The actor of an audit entry."""
 
     kind = field.text("`user`, `operator`, `rule`, `worker`, `scanner` and so on.", example="user")
     id = field.text("The user's number or the rule; null for others.", nullable=True, example="7")
 
 
 class AuditObjectResponse(ResponseSchema):
-    """What it was done to."""
+    """The record that an audit entry is about."""
 
     type = field.text("`exp`, `tgt`, `user`, `token` and so on: the beginning of its id.", example="token")
     id = field.text("Its id, as `object` of the list takes it.", example="token:31")

@@ -30,7 +30,7 @@ class RuleActionResponse(ResponseSchema):
 
 
 class RuleAuthorResponse(ResponseSchema):
-    """The user whom a rule acts for."""
+    """The user on whose behalf a rule acts."""
 
     id = field.number("The user.", attribute="author_id", minimum=1, example=7)
     email = address("The user's address", attribute="author")

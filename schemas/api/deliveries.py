@@ -1,4 +1,4 @@
-"""The bodies that receivers get, the attempts to deliver them, and recoveries."""
+"""The bodies of deliveries and events, the attempts to deliver them, and recoveries."""
 
 from typing import Any, Final
 
@@ -87,7 +87,7 @@ class EventAttemptResponse(AttemptResultResponse):
 
 
 class TicketEventResponse(ResponseSchema):
-    """An event that a target gets about a ticket that it received."""
+    """An event about a delivered ticket, which its target receives."""
 
     id = field.identifier("evt", "The event; the receiver gets it as `Idempotency-Key`.")
     type = field.one_of(TicketEventType, "What happened to the ticket.")
@@ -119,7 +119,7 @@ class ChangedPlaceResponse(ResponseSchema):
 
 
 class TicketChangeResponse(ResponseSchema):
-    """What a scan run changed."""
+    """The changes of a ticket in a scan run."""
 
     places_added = field.number("Places that are new or open again.")
     places_fixed = field.number("Places that are fixed.", example=1)
@@ -141,13 +141,13 @@ class TicketEventBody(ResponseSchema):
 
 
 def dump_details(details: AttemptDetails) -> dict[str, Any]:
-    """Return the JSON object of an attempt as the operator sees it, with what clients do not see."""
+    """Return the JSON object of an attempt for the operator, including the fields that clients do not see."""
     own = {"address": details.address, "nonce": details.nonce, "worker": details.worker, "answer": details.response_excerpt}
     return {**dump(AttemptResponse, details.attempt), **own}
 
 
 class RecoveryResponse(ResponseSchema):
-    """A job that redelivers what failed at a target."""
+    """A job that redelivers the failed exports of a target."""
 
     id = field.identifier("rec", "The recovery.")
     target_id = field.identifier("tgt", "The target.")

@@ -15,7 +15,7 @@ class FieldProblemResponse(ResponseSchema):
 
 
 class ConflictCountsResponse(ResponseSchema):
-    """Numbers of a `CONFLICT`: the exports that wait for a target to be removed, or those that a filter matches."""
+    """Numbers of a `CONFLICT`: the exports that block the removal of a target, or those that a filter matches."""
 
     approved = field.number("How many exports are `approved` for the target.", optional=True)
     delivering = field.number("How many exports are being delivered to it.", optional=True)

@@ -154,7 +154,7 @@ class ExportResponse(ResponseSchema):
 
 
 class ExportFacetsResponse(ResponseSchema):
-    """How many exports there are with each value, by all filters but its own: of the newest 5,000 that match."""
+    """The number of exports with each value, among the newest 5,000 matches; each facet ignores its own filter."""
 
     status = field.counts("How many exports each status has.")
     severity = field.counts("How many exports each severity has.")

@@ -1,4 +1,4 @@
-"""What senders get: postbacks, emails and compliance webhooks."""
+"""The responses to senders of postbacks, emails and compliance webhooks."""
 
 from marshmallow import fields
 

@@ -1,6 +1,7 @@
 """The fields of response schemas, which document the API and dump the records of its responses.
 
-Schemas are closed, and tests hold real responses against them: an undocumented member fails, and so does a missing one.
+Schemas are closed, and tests check real responses against them: an undocumented member fails a test, and so does a missing
+one.
 """
 
 from collections.abc import Iterable
@@ -18,12 +19,12 @@ MOMENT: Final = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{
 DIGEST: Final = "^sha256:[0-9a-f]{64}$"
 FINGERPRINT: Final = "^fp:[0-9a-f]{12}$"
 SHA256: Final = "^[0-9a-f]{64}$"
-#: The metadata of a field with an example of its own; others have one that follows from their kind.
+#: The metadata key of a field's own example; a field without one gets an example that its type determines.
 EXAMPLE: Final = "example_value"
 
 
 class ResponseSchema(Schema):
-    """A closed object of a response."""
+    """A closed object in a response."""
 
     class Meta:
         unknown = RAISE
@@ -81,7 +82,7 @@ class Inline(fields.Nested):
 
 
 class FieldOptions(TypedDict, total=False):
-    """Whether a field may be null or absent, the record's attribute where it has another name, and an example."""
+    """Options of a field: whether it may be null or absent, the record's attribute if its name differs, and an example."""
 
     nullable: bool
     optional: bool
@@ -99,70 +100,70 @@ def _options(description: str, options: FieldOptions, **metadata: Any) -> dict[s
 
 
 def text(description: str, *, pattern: str | None = None, **options: Unpack[FieldOptions]) -> fields.String:
-    """A string, of the form `pattern`."""
+    """Return a field for a string that matches `pattern`."""
     more = {"pattern": pattern} if pattern else {}
     return fields.String(**_options(description, options, **more))
 
 
 def identifier(prefix: str, description: str, **options: Unpack[FieldOptions]) -> fields.String:
-    """An id that begins with `prefix`."""
+    """Return a field for an id that begins with `prefix`."""
     return text(description, pattern=f"^{prefix}_{ULID}$", **options)
 
 
 def one_of(choices: Iterable[str], description: str, **options: Unpack[FieldOptions]) -> fields.String:
-    """One of the named strings."""
+    """Return a field for one of several strings."""
     names = [str(each) for each in choices]
     return fields.String(validate=validate.OneOf(names), **_options(description, options))
 
 
 def constant(value: str, description: str) -> fields.String:
-    """The one string that is possible."""
+    """Return a field for a string that is the same in every record."""
     return Fixed(value, **_options(description, {}))
 
 
 def moment(description: str, **options: Unpack[FieldOptions]) -> fields.String:
-    """An instant as `schemas.base.timestamps` writes it."""
+    """Return a field for an instant as `schemas.base.timestamps` formats it."""
     return TimestampText(**_options(description, options, format="date-time", pattern=MOMENT))
 
 
 def number(description: str, *, minimum: int = 0, **options: Unpack[FieldOptions]) -> fields.Integer:
-    """A whole number."""
+    """Return a field for a whole number."""
     kind = OptionalInteger if options.get("optional") else fields.Integer
     return kind(validate=validate.Range(min=minimum), **_options(description, options))
 
 
 def truth(description: str, **options: Unpack[FieldOptions]) -> fields.Boolean:
-    """True or false."""
+    """Return a field for true or false."""
     return fields.Boolean(**_options(description, options))
 
 
 def part(schema: type[Schema], description: str, **options: Unpack[FieldOptions]) -> fields.Nested:
-    """An object with a schema of its own."""
+    """Return a field for an object with its own schema."""
     return fields.Nested(schema, **_options(description, options))
 
 
 def inline(schema: type[Schema], description: str, *, present_if: str | None = None) -> fields.Nested:
-    """An object whose members are attributes of the record itself."""
+    """Return a field for an object whose members are attributes of the record itself."""
     return Inline(schema, present_if, **_options(description, {"nullable": present_if is not None}))
 
 
 def several(entry: fields.Field[Any] | type[Schema], description: str, **options: Unpack[FieldOptions]) -> fields.List[Any]:
-    """An array of values, or of objects with a schema."""
+    """Return a field for an array of values, or of objects with a schema."""
     return fields.List(fields.Nested(entry) if isinstance(entry, type) else entry, **_options(description, options))
 
 
 def free(description: str, example: dict[str, Any] | None = None) -> fields.Dict:
-    """An object of any members."""
+    """Return a field for an object with any members."""
     return fields.Dict(**_options(description, {"example": example}))
 
 
 def counts(description: str) -> fields.Dict:
-    """An object with a number for each of its members."""
+    """Return a field for an object with a number for each of its members."""
     return fields.Dict(keys=fields.String(), values=fields.Integer(), **_options(description, {}))
 
 
 def next_cursor_text() -> fields.String:
-    """The member `next_cursor` of a page of records."""
+    """Return the field `next_cursor` of a page of records."""
     return text("The `cursor` of the next page; null on the last page.", nullable=True)
 
 

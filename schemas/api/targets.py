@@ -20,7 +20,7 @@ _CONNECTED: Final = (
 
 
 class TargetSecretResponse(ResponseSchema):
-    """The secret of a target that signs for it, or the token of a tracker; never the secret itself."""
+    """The signing secret of a target, or the token of a tracker; never the secret itself."""
 
     configured = field.truth("Whether the target has a secret.", attribute="has_secret")
     fingerprint = field.text(
@@ -49,7 +49,7 @@ class TargetHeaderResponse(ResponseSchema):
 
 
 class TargetConnectionResponse(ResponseSchema):
-    """Whether deliveries arrive."""
+    """The state of the connection to a target."""
 
     status = field.one_of(("unknown", "connected", "failing"), _CONNECTED, attribute="connected_status")
     last_success_at = field.moment("When a delivery last succeeded.", nullable=True)
@@ -120,7 +120,7 @@ def dump_target(target: Target, now: datetime) -> dict[str, Any]:
 
 
 class ProviderResponse(ResponseSchema):
-    """Where tickets can go."""
+    """A provider, which determines the kind of a target and its settings."""
 
     key = field.one_of(provider_keys(), "The `provider_key` of its targets.")
     name = field.text("Its name.", example="Webhook")
