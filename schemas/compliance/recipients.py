@@ -12,7 +12,7 @@ from schemas.trackers.failures import ISSUE_NOT_FOUND
 
 @dataclass(frozen=True, slots=True)
 class Recipient:
-    """One ticket at one target; `status` is that of its `ticket.redact`, None if the target does not ask for it.
+    """One ticket at one target; `status` is that of its event `ticket.redact`, None if the target does not get the event.
 
     `is_delivered` is False for a ticket whose delivery failed: the target may have it all the same. `proof` is the attempt
     that the target accepted.
@@ -43,7 +43,7 @@ class Recipient:
         return None
 
     def record(self) -> dict[str, Any]:
-        """Return it as JSON."""
+        """Return the recipient as JSON."""
         return {
             "export_id": self.export_id,
             "target_id": self.target_id,

@@ -20,7 +20,7 @@ from schemas.base.timestamps import format_rfc3339
 TOPIC_HEADER: Final = "X-Platform-Topic"
 SHOP_HEADER: Final = "X-Platform-Shop-Domain"
 
-#: A number, a UUID or a resource name of the platform.
+#: Maximum length of an id: a number, a UUID or a resource name of the platform.
 MAX_IDENTIFIER: Final = 255
 #: RFC 5321 allows 254 characters; some senders exceed it.
 MAX_ADDRESS: Final = 320
@@ -72,7 +72,7 @@ class Subject:
         return None if self.phone is None else f"phone:{''.join(filter(str.isdecimal, self.phone))}"
 
     def record(self) -> dict[str, Any]:
-        """Return it as JSON."""
+        """Return the subject as JSON."""
         return {**asdict(self), "order_ids": list(self.order_ids)}
 
 
@@ -83,7 +83,7 @@ def subject_from(record: Mapping[str, Any]) -> Subject:
 
 @dataclass(frozen=True, slots=True)
 class ComplianceHeaders:
-    """The headers; the signature does not cover them."""
+    """The headers of a compliance webhook; the signature does not cover them."""
 
     topic: Topic
     shop_domain: str
@@ -91,7 +91,7 @@ class ComplianceHeaders:
 
 @dataclass(frozen=True, slots=True)
 class ComplianceBody:
-    """The body; a field that was not sent is None."""
+    """The body of a compliance webhook; a field that was not sent is None."""
 
     shop_domain: str
     customer: Subject | None
@@ -186,7 +186,7 @@ class ComplianceForm(LenientForm, RecordForm):
 
 
 def read_headers(topic: str | None, shop_domain: str | None) -> ComplianceHeaders:
-    """Read the two headers, None where one is missing. Raises ValidationFailed with what is wrong with either."""
+    """Return the two headers, of which either may be missing. Raises ValidationFailed with the problems of both."""
     problems: list[FieldProblem] = []
     if topic not in {each.value for each in Topic}:
         path = f"/{TOPIC_HEADER}"
@@ -220,7 +220,7 @@ def report_record(
     records: Sequence[Mapping[str, Any]],
     now: datetime,
 ) -> dict[str, Any]:
-    """Return what a data request found, for the shop's owner; that nothing is held is said, not left out."""
+    """Return the report of a data request for the shop's owner; `result` also says if nothing is stored."""
     return {
         "request_id": request_id,
         "shop_domain": shop_domain,
@@ -232,7 +232,7 @@ def report_record(
 
 
 def without_mentions(report: Mapping[str, Any], mentions: Callable[[str], bool]) -> dict[str, Any] | None:
-    """Return a report without the records that mention somebody; None where it is about them, or nothing is left of it."""
+    """Return a report without the records that mention somebody; None if it is about that person or no record is left."""
     subject = subject_from(report["subject"])
     if any(mentions(text) for text in (subject.customer_id, subject.email, subject.phone, *subject.order_ids) if text):
         return None

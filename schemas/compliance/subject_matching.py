@@ -27,7 +27,7 @@ MIN_LOOSE_LENGTH: Final = 6
 
 #: A word: letters and digits. An underscore joins words in programs, not in prose.
 _WORD: Final = re.compile(r"[^\W_]+")
-#: Stands for the word of an id that has none.
+#: The key of ids that contain no word.
 _NO_WORD: Final = ""
 # Characters around an address that are not part of it: "...john@x.de", "_john@x.de_", "john@x.de."
 _ADDRESS: Final = r"(?<![^\W_])(?<![^\W_][._+-]){}(?![^\W_])(?![.-][^\W_])"
@@ -46,7 +46,7 @@ class Mentions:
         if subject.phone and phone is None:
             ids.append(subject.phone)
         folded = [each.casefold() for each in ids]
-        # There may be 50,000 ids: an expression of all of them takes seconds for one text, and so does a search for each.
+        # There may be 50,000 ids: a regular expression of all of them, or a search for each, takes seconds for one text.
         self._words = {each for each in folded if _WORD.fullmatch(each)}
         self._phrases = _by_rarest_word({*folded} - self._words)
         patterns = [_ADDRESS.format(re.escape(subject.email.casefold()))] if subject.email else []
@@ -63,9 +63,9 @@ class Mentions:
         return any(self._is_mentioned(each) for each in _readings(text))
 
     def in_name(self, name: str) -> bool:
-        """Return whether a composed name, such as `order-191167x`, may contain one of the subject's.
+        """Return whether a composed name, such as `order-191167x`, may contain an id or the phone number of the subject.
 
-        Those of fewer than MIN_LOOSE_LENGTH characters must be whole words: any random key contains a 7.
+        Ids of fewer than MIN_LOOSE_LENGTH characters must be whole words: any random key contains a 7.
         """
         digits = "".join(filter(str.isdecimal, name))
         is_phone = self._digits is not None and self._digits in digits
@@ -84,7 +84,7 @@ class Mentions:
         )
 
     def _has_loose(self, reading: str) -> bool:
-        # By the few lengths of 50,000 ids: to search a name for each of them would take milliseconds.
+        # Compares by length, because 50,000 ids have few lengths: a search for each id would take milliseconds.
         return any(
             reading[at : at + length] in self._loose
             for length in self._loose_lengths
@@ -100,7 +100,7 @@ class _Phone(NamedTuple):
 
     @classmethod
     def read(cls, text: str | None) -> "_Phone | None":
-        """Read a number as people write it; None if it has too few digits to be distinguished from other numbers."""
+        """Parse a phone number as people write it; None if it has too few digits to be distinguished from other numbers."""
         digits = "".join(re.findall(r"[0-9]", (text or "").replace("(0)", "")))
         is_international = (text or "").strip().startswith("+") or digits.startswith("00")
         digits = digits.removeprefix("00") if is_international else digits
@@ -110,14 +110,14 @@ class _Phone(NamedTuple):
         return cls(country[0] if country else None, rest) if len(rest) >= MIN_PHONE_DIGITS else None
 
     def expression(self) -> str:
-        """Match the number in any grouping, with or without the country's code and the zero that replaces it."""
+        """Return a pattern of the number in any grouping, with or without its country code or the zero that replaces it."""
         code = rf"(?:\+|00)?{self.country}" if self.country else r"(?:(?:\+|00)[0-9]{1,3}|1)"
         between = _BETWEEN_DIGITS
         return rf"(?<![0-9])(?:{code}{between})?(?:0{between})?{between.join(self.rest)}(?![0-9])"
 
 
 def _by_rarest_word(phrases: Iterable[str]) -> Mapping[str, Sequence[str]]:
-    """Return ids of several words or signs by the word of each that fewest of them have: a text without it lacks the id."""
+    """Return ids of several words or signs by their rarest word among all ids: a text without this word lacks the id."""
     words = {each: {*_WORD.findall(each)} for each in phrases}
     numbers = Counter(word for found in words.values() for word in found)
     phrases_by_word: dict[str, list[str]] = defaultdict(list)
@@ -138,7 +138,7 @@ def _has_phrase(text: str, phrase: str) -> bool:
 
 
 def _patterns(words: Iterable[str], phone: _Phone | None) -> tuple[str, ...] | None:
-    """Return a LIKE pattern for each of `words` and for the phone; None where that cannot narrow the search."""
+    """Return a LIKE pattern for each of `words` and for the phone; None if patterns cannot narrow the search."""
     chunks = [max(_CHUNKS.findall(word.lower()), key=len, default="") for word in words]
     patterns = [f"%{chunk}%" for chunk in dict.fromkeys(chunks)]
     if phone:
@@ -147,7 +147,7 @@ def _patterns(words: Iterable[str], phone: _Phone | None) -> tuple[str, ...] | N
 
 
 def _readings(text: str) -> Iterator[str]:
-    """Yield the text as it is, and decoded once where that makes a difference."""
+    """Yield the text as it is, and decoded once if that makes a difference."""
     yield text.casefold()
     decoded = unescaped(unquote(text))
     if decoded != text:
