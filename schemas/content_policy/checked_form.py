@@ -27,11 +27,11 @@ def read_checked(
     checkpoint()
     problems += rules.find(inspected(value), form.member_names(), checkpoint)
     if problems:
-        # A field's own check and the search may find the same.
+        # A field's own check and the search may find the same problem.
         raise ValidationFailed(*dict.fromkeys(problems))
     return payload
 
 
 def _may_name(name: str) -> bool:
-    """Return whether a message may repeat the name of an unknown field: no detector finds a credential or the like in it."""
+    """Return whether a message may repeat the name of an unknown field: no detector finds forbidden content in it."""
     return not rules.find([name], frozenset())

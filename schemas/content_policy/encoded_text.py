@@ -15,32 +15,32 @@ from urllib.parse import unquote
 from schemas.content_policy.text_parts import MIN_RUN, alphabet, beyond_ascii, joined, long_runs, parts_with, parts_with_run
 
 _PERCENT: Final = re.compile(r"%[0-9A-Fa-f]{2}")
-#: Bounded, because the standard library reads a number of any length as one integer. A name without its semicolon is
-#: the next member of a query.
+#: Bounded, because the standard library reads a number of any length as one integer. A name without a semicolon is the next
+#: parameter of a query.
 _ENTITY: Final = re.compile(r"&(?:#[0-9]{1,10};?|#[xX][0-9A-Fa-f]{1,8};?|[A-Za-z][A-Za-z0-9]{1,31};)")
 
-#: Characters without a shape: soft hyphens, joiners, marks of direction, variation selectors, fillers, tags.
+#: Invisible characters: soft hyphens, joiners, marks of direction, variation selectors, fillers, tags.
 _INVISIBLE: Final = re.compile(
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u20e3\u3164\ufe00-\ufe0f\ufeff"
     "\uffa0\ufff0-\ufffb\U0001d173-\U0001d17a\U000e0000-\U000e0fff]+"
 )
 #: A page repeats a few entities thousands of times.
-_REMEMBERED: Final = 1024
-#: Both alphabets; the padding says nothing.
+_MAX_CACHED: Final = 1024
+#: Both alphabets of base64, without the padding, which is not needed for decoding.
 _BASE64: Final = alphabet("+/-_")
 _STANDARD: Final = bytes.maketrans(b"-_", b"+/")
 #: In a URL, encoded parts are separated by slashes, hyphens or underscores.
 _PIECES: Final = bytes.maketrans(b"/-_", b"   ")
-#: Signs of base64 that its text never begins with: no character has such bytes.
+#: The base64 of text never begins with these characters: no text begins with the bytes that they encode.
 _SEPARATORS: Final = b"/-_+"
-#: What `decode` puts in place of bytes that are not text.
+#: `decode` replaces bytes that are not UTF-8 with this character.
 _NOT_TEXT: Final = "\ufffd"
 
 
 def once_decoded(text: str) -> Iterator[str]:
     """Yield the decoded forms of a text that differ from it; of a joined text, only the parts that change.
 
-    A form with invisible characters follows once more without them, and so does the text itself.
+    If a form has invisible characters, it is yielded once more without them; so is the text itself.
     """
     yield from _without_invisible(text)
     for decoded in _decoded(text):
@@ -74,7 +74,7 @@ def _without_entities(text: str) -> str:
     return _ENTITY.sub(lambda entity: _character(entity[0]), text)
 
 
-@lru_cache(maxsize=_REMEMBERED)
+@lru_cache(maxsize=_MAX_CACHED)
 def _character(entity: str) -> str:
     return unescape(entity)
 
@@ -89,7 +89,7 @@ def _decoded_base64(text: str) -> Iterator[str]:
 
 
 def _pieces(run: bytes) -> Iterator[bytes]:
-    """Yield the long parts of a run that differ from it: without the separators before it, and each between separators."""
+    """Yield long parts of a run that differ from it: the run without leading separators, and its parts between them."""
     bare = run.lstrip(_SEPARATORS)
     if len(bare) < MIN_RUN:
         return
@@ -101,7 +101,7 @@ def _pieces(run: bytes) -> Iterator[bytes]:
 
 
 def _plain(run: bytes) -> str:
-    """Return the decoded text, or an empty one if it is not base64 of text; an incomplete last character is dropped."""
+    """Return the decoded text, or "" if a run is not base64 of text; an incomplete last character is dropped."""
     whole = run.translate(_STANDARD)[: len(run) - (len(run) % 4 == 1)]
     try:
         plain = a2b_base64(whole + b"=" * (-len(whole) % 4)).decode(errors="replace")

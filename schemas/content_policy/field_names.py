@@ -17,10 +17,10 @@ FORBIDDEN_NAMES: Final = (
     *("page_html", "html_export", "database_dump", "sql_dump", "order_items", "line_items", "billing_address"),
     "shipping_address",
 )
-#: Standard names that end like a forbidden one and hold a flag: `Access-Control-Allow-Credentials: true`.
+#: Standard names that end like a forbidden one but hold a flag: `Access-Control-Allow-Credentials: true`.
 _HARMLESS: Final = frozenset({"accesscontrolallowcredentials"})
 
-#: Names of the parts of an order record that are judged by their values as well.
+#: The parts of an order record; their values are checked as well.
 NAME: Final = "customer name"
 EMAIL: Final = "email"
 ADDRESS: Final = "address"
@@ -45,22 +45,22 @@ _PARTS: Final[Mapping[str, tuple[str, ...]]] = {
         "order_lines",
     ),
 }
-#: Fields of an entry that was bought; a list without them is just a list.
+#: Fields of a purchased item; a list without them is not a list of line items.
 _BOUGHT: Final = frozenset(
     {"price", "unitprice", "quantity", "qty", "sku", "productid", "variantid", "lineprice", "linetotal"}
 )
 
 #: Objects whose fields are a customer's: `"customer": {"name": …, "email": …}`.
 _CUSTOMER_OBJECTS: Final = frozenset({"customer", "buyer", "purchaser", "consignee", "billing"})
-#: Types of structured data that are a customer's; other types describe a page and its publisher.
+#: Types of structured data about a customer's order; other types describe a page and its publisher.
 _CUSTOMER_TYPES: Final = frozenset({"order", "invoice", "parceldelivery"})
 
 #: Longer than any listed name in any spelling; only this many final characters of a name matter.
 _END_CHARACTERS: Final = 64
-#: As many words as the longest listed name has, and one for names that camelCase cuts oddly.
+#: As many words as the longest listed name has, and one more for names that camelCase splits oddly.
 _END_WORDS: Final = 3
-#: Names repeat from body to body; this many of them fit in a third of a megabyte.
-_REMEMBERED: Final = 4096
+#: Cached names: names repeat from body to body, and this many fit in a third of a megabyte.
+_MAX_CACHED: Final = 4096
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 
@@ -78,7 +78,7 @@ def meaning(name: str) -> Meaning:
 
 
 def is_bought(name: str) -> bool:
-    """Return whether a list whose entries have a field with this name is a list of what was bought."""
+    """Return whether a list whose entries have a field with this name is a list of purchased items."""
     return _folded(name) in _BOUGHT
 
 
@@ -87,7 +87,7 @@ def describes_page(kind: Any) -> bool:
     return not isinstance(kind, str) or kind.lower() not in _CUSTOMER_TYPES
 
 
-@lru_cache(maxsize=_REMEMBERED)
+@lru_cache(maxsize=_MAX_CACHED)
 def _meaning(end: str) -> Meaning:
     whole = _folded(end)
     if not whole.endswith(_ENDINGS) and whole not in _PART_OF:
@@ -102,10 +102,10 @@ def _folded(name: str) -> str:
     return name[-_END_CHARACTERS:].encode("ascii", "ignore").translate(_LOWER, _NO_LETTERS).decode()
 
 
-#: Every ASCII letter belongs to a word, and nothing else does.
+#: Folding converts ASCII letters to lower case and removes all other bytes.
 _LOWER: Final = bytes(range(256)).lower()
 _NO_LETTERS: Final = bytes(byte for byte in range(256) if not bytes((byte,)).isalpha())
-#: Of nearly every name.
+#: The meaning of nearly every name.
 NOTHING: Final = Meaning(None, None)
 _CUSTOMER: Final = Meaning(None, None, True)
 _LISTED: Final = {_folded(name): name for name in FORBIDDEN_NAMES}

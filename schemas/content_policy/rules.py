@@ -35,15 +35,15 @@ from schemas.content_policy.text_parts import folded, joined, parts_with_digits
 
 #: Enough to correct a sender; a body full of violations must not cause a larger response than itself.
 MAX_PROBLEMS: Final = 50
-#: Checks of parts of a body to locate violations: a quarter of a second. An honest body has violations in a few locations,
-#: each of which takes some forty checks, however many texts there are.
+#: Maximum number of checks to locate violations in a body, which take a quarter of a second. A legitimate body has
+#: violations in a few locations, each of which takes about forty checks, however many texts there are.
 MAX_CHECKS: Final = 5_000
-#: Characters checked as one: the longest time between two checkpoints.
+#: Characters that are checked together; this takes the longest time between two checkpoints.
 _BLOCK: Final = 64 * 1024
-#: Field names, and values that may be parts of an order, judged between two checkpoints, which takes 5 ms; a body may have
-#: 100,000 names.
+#: Field names, or values that may be parts of an order, that are checked between two checkpoints: this many take 5 ms, and a
+#: body may have 100,000 names.
 _NAMES: Final = 1_000
-#: Characters that two parts of a longer text share: more than any pattern reads.
+#: Characters by which two parts of a longer text overlap: more than any pattern matches.
 _OVERLAP: Final = 8 * 1024
 #: Texts that violate a rule together are split into this many parts.
 _PARTS: Final = 8
@@ -51,7 +51,7 @@ _PARTS: Final = 8
 Entry = TypeVar("Entry")
 
 
-# By identity: rules are members of sets, and a hash of all their values takes as long as a search.
+# Compared by identity: rules are members of sets, and hashing all their values takes as long as a search.
 @dataclass(frozen=True, slots=True, eq=False)
 class Rule:
     """One kind of forbidden content in text; a text without any of the `marks` cannot violate it."""
@@ -61,20 +61,20 @@ class Rule:
     marks: frozenset[str]
 
 
-#: Words that rules are recognized by, in lower case; each is its own mark. Of some the end, which has a rarer first letter:
-#: secret, cookie, token.
+#: Words that a text must have to violate certain rules, in lower case; each is its own mark. Some are the end of a word
+#: (secret, cookie, token), because it has a rarer first letter.
 _MARK_WORDS: Final = (
     *("pass", "pwd", "cret", "curl", "dump", "stdin", "pragma", "storage", "address", "authorization", "eyj", "values"),
     *("kie", "ken", "key", "session", "mysql", *tables.PLACE_WORDS),
 )
-#: Patterns that begin with a literal take a tenth of the time of others, and words with the same first letter together
-#: little more than one of them.
+#: One pattern for all words with the same first letter takes little more time than one for a single word. A pattern that
+#: begins with a literal takes a tenth of the time of other patterns.
 _WORDS: Final = tuple(
     re.compile(f"{first}(?:{'|'.join(word[1:] for word in _MARK_WORDS if word[0] == first)})")
     for first in dict.fromkeys(word[0] for word in _MARK_WORDS)
 )
-#: What rules are recognized by beside words, in lower case: a name, the first character, and a pattern. A text is searched
-#: once for all of them; an absent character takes next to no time.
+#: Marks besides words, in lower case: a name, the first character, and a pattern. A text is searched for them once, for all
+#: rules; if the first character is absent, this takes almost no time.
 _MARKS: Final[tuple[tuple[str, str, re.Pattern[str]], ...]] = tuple(
     (mark, pattern[-1] if pattern[0] == "\\" else pattern[0], re.compile(pattern + rest))
     for mark, pattern, rest in (
@@ -90,7 +90,8 @@ _MARKS: Final[tuple[tuple[str, str, re.Pattern[str]], ...]] = tuple(
         ("dictionary", "'", r"\s?:"),
     )
 )
-#: The marks of every text, and of one with enough digits for a card or an account; of the latter only such parts are read.
+#: The mark of every text, and the mark of a text with enough digits for a card or an account. Rules with the latter check
+#: only the parts with so many digits.
 _ANY: Final = "any"
 _NUMBERS: Final = "numbers"
 
@@ -147,17 +148,17 @@ MESSAGES: Final[Mapping[str, str]] = {
     "order_record": "Looks like a customer's order: two or more of name, address, email, total and line items. Remove them.",
 }
 
-#: Field names of a page's headers.
+#: Fields that hold the response headers of a page.
 _RESPONSE_HEADERS: Final = ("responseHeaders", "response_headers")
 #: Headers with credentials; their values are checked both as header lines and as list entries.
 _CREDENTIAL_HEADERS: Final = frozenset(
     {"authorization", "proxy-authorization", "cookie", "cookie2", "set-cookie", "set-cookie2", "x-api-key", "x-auth-token"}
 )
-#: Fields of an object that name the header whose value stands in another one.
+#: Fields that hold the name of a header; another field of the object holds its value.
 _NAME_FIELDS: Final = ("name", "key", "header", "field", "Name", "Key", "Header", "Field")
-#: The fewest digits of a bank account or card: of a Dutch IBAN, two to check ten.
+#: Minimum number of digits of a card number or an IBAN: a Dutch IBAN has ten, and two check digits.
 _MIN_DIGITS: Final = 12
-#: The shortest violations: a card number, and `a:b@c` after a scheme.
+#: Minimum length of a violation; the shortest are a card number, and `a:b@c` after a scheme.
 _MIN_TEXT: Final = 10
 
 
@@ -178,7 +179,7 @@ class _Location:
 
 @dataclass(frozen=True, slots=True)
 class _Verdict:
-    """What a whole body violates: rules by its texts read as one, and what its names may mean."""
+    """The result for a whole body: the rules that its joined texts violate, and the names that may be forbidden."""
 
     rules: Sequence[Rule]
     forbidden: Set[str]
@@ -212,7 +213,7 @@ def find_each(
 ) -> list[tuple[FieldProblem, ...]]:
     """Return the result of `find` for each value.
 
-    A hundred tickets checked as one take a third of the time, and nearly always they are clean.
+    Checking a hundred tickets together takes a third of the time, and nearly always all of them are clean.
     """
     if _judge_whole(list(values), checkpoint).is_clean:
         return [()] * len(values)
@@ -236,7 +237,7 @@ def _judge_whole(value: Any, checkpoint: Checkpoint) -> _Verdict:
 
 
 def _broken_by_any(texts: Sequence[str], checkpoint: Checkpoint) -> list[Rule]:
-    """Return the rules that texts violate, read block by block as one."""
+    """Return the rules that texts violate; the texts of a block are checked together."""
     broken: set[Rule] = set()
     for block in _blocks(texts, len):
         broken.update(_broken_rules(joined(block), [rule for rule in RULES if rule not in broken], checkpoint))
@@ -283,7 +284,7 @@ def _texts_and_names(value: Any) -> tuple[list[str], set[str]]:
 def _problems(
     value: Any, known_names: Set[str], judged: _Verdict, checkpoint: Checkpoint
 ) -> Iterator[tuple[_Location, str]]:
-    """Yield the codes of a body with their locations; a text violates no rule that the whole body does not."""
+    """Yield the codes of a body with their locations; only rules that the whole body violates are checked for its texts."""
     checkpoint()
     if judged.forbidden:
         yield from _forbidden_names(value, known_names, judged.forbidden)
@@ -301,9 +302,9 @@ def _violations(
 ) -> Iterator[tuple[_Location, str]]:
     """Yield the codes of `rules` that texts violate, with their locations, in the order of the texts.
 
-    Texts are checked block by block as one; what violates a rule is split, again and again, down to single texts. Many texts
-    may form together what none of them is, such as a dump with one statement per text; so checks are counted, and a body
-    that needs too many is refused as a whole.
+    The texts of a block are checked together; a block that violates a rule is split, again and again, down to single texts.
+    Many texts may form a violation together that no single one is, such as a dump with one statement per text. So checks are
+    counted, and a body that needs too many is refused as a whole.
     """
     reported: set[tuple[str, str]] = set()
     checks = 0
@@ -414,7 +415,7 @@ def _broken_rules(text: str, rules: Sequence[Rule], checkpoint: Checkpoint) -> l
 
 
 def _windows(text: str) -> Iterator[str]:
-    """Split a long text into parts that overlap, so that others can go on between them."""
+    """Split a long text into parts that overlap, so that other requests can be processed between their checks."""
     if len(text) <= _BLOCK + _OVERLAP:
         yield text
         return

@@ -25,7 +25,7 @@ _ASCII: Final = bytes(range(128))
 
 @dataclass(frozen=True, slots=True)
 class Alphabet:
-    """The characters of a run as two translation tables: to one character, and to themselves; all others to spaces."""
+    """The characters of a run as translation tables: to one character (`alike`), and to themselves; others become spaces."""
 
     alike: bytes
     themselves: bytes
@@ -39,12 +39,12 @@ def alphabet(punctuation: str) -> Alphabet:
 
 
 def joined(texts: Iterable[str]) -> str:
-    """Join texts into one."""
+    """Join texts into one, separated by NUL."""
     return _APART.join(texts)
 
 
 def folded(text: str) -> str:
-    """Return a text in lower case, of the same length: only the dotted capital I has a longer lower case."""
+    """Return a text in lower case, of the same length: `i` replaces the dotted capital I, whose lower case is longer."""
     return text.replace("\u0130", "i").lower()
 
 

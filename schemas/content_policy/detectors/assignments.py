@@ -26,7 +26,7 @@ _TAIL: Final = (
     r"[0-9]{0,2}([\"'\\\])]{0,4})[^\S\r\n]{0,9}(=>|:=|==?|:|,|>|[^\S\r\n](?=[^\s-]))(?:(?<=:)\s{0,9}|[^\S\r\n]{0,9})"
     r"(?:\\{0,2}([\"'`])([^\"'`\r\n]{1,256})(?=\\{0,2}\3|[\r\n]|\Z)|([^\s\"'`<>]{4,256}))"
 )
-#: How far before a name its first words are read.
+#: The first words of a name are searched in this many characters before its root.
 _BEFORE_CHARACTERS: Final = 64
 #: Words before `key` or `token` that make it a credential.
 _QUALIFIERS: Final = (
@@ -35,7 +35,7 @@ _QUALIFIERS: Final = (
     *("ssh", "aes", "admin", "deploy", "session", "security", "refresh", "bearer", "bot", "personal", "login"),
     *("vault", "oauth", "oauth2", "gitlab", "github"),
 )
-#: A shell variable: `export STRIPE_KEY=…`; and those that are public or not secret.
+#: The beginning of a shell variable's name, as in `export STRIPE_KEY=…`, and beginnings of names that are not secret.
 _VARIABLE: Final = re.compile(r"(?<![A-Za-z0-9])[A-Z][A-Z0-9_]*_\Z")
 _NOT_SECRET: Final = re.compile(r"(?:PUBLIC|SITE|PUBLISHABLE|PRIMARY|FOREIGN|CACHE|SORT|CSRF|XSRF)_\Z")
 _PAGE_ATTRIBUTE: Final = re.compile(r"(?i)(?<![\w-])data-[\w-]*\Z|(?:csrf|xsrf)[\w-]*\Z")
@@ -43,7 +43,7 @@ _IN_QUERY: Final = re.compile(r"[?&#][\w.\[\]-]*\Z")
 _ELEMENT: Final = re.compile(r"<[\w:.-]*\Z")
 _FIRST_ARGUMENT: Final = re.compile(r"\w\(\s{0,9}\\?[\"'][\w.-]*\Z")
 _NEXT_PAIR: Final = re.compile(r"&[\w.\[\]-]{1,64}=")
-#: A value on the line below its name, and not the next name.
+#: A value alone on the line below its name; text with a colon or an equals sign is the next name.
 _ALONE: Final = re.compile(r"[^\s:=]{4,256}[^\S\n]*(?:\n|\Z)")
 _OPENING: Final = re.compile(r"[(\[{]")
 _LEAST_PASSWORD: Final = 6
@@ -54,29 +54,29 @@ _LEAST_VARIABLE: Final = 16
 
 #: A parameter of a query, a fragment or a path, with its value, which is at least as long as a password.
 _PARAMETER: Final = re.compile(r"[?&#;]([\w.\[\]-]{1,64})=([^\s&?#;\"'<>]{6,4096})")
-#: Names of which every value with digits and letters counts, by their end: `pass` only as a word of its own, not `compass`;
-#: a form asks for some of them twice.
+#: Ends of names whose values count if they have digits and letters. `pass` must be a word of its own, unlike in `compass`. A
+#: form asks for some values twice.
 _PASSWORD_PARAMETER: Final = re.compile(
     r"(?i:pass(?:word|wd|phrase|code|wort)|pwd|kennwort|secret|(?<![a-z])pass)(?i:[_.-]?(?:confirm(?:ation)?|repeat|again))?\Z"
     r"|(?<=[a-z])Pass\Z"
 )
-#: Names of keys that are public, such as Sentry's in the report-uri of a policy, and of tokens against forged requests.
+#: Names of public keys, such as Sentry's in the report-uri of a policy, and of tokens against forged requests.
 _PUBLIC_PARAMETER: Final = re.compile(
     r"(?<![a-z])(?:(?:public|publishable|site|cache|sort|sentry|form)[_-]?key|[cx]srf[\w-]*|authenticity_token"
     r"|requestverificationtoken)\Z"
 )
 #: A name whose last word is "key", not `monkey`.
 _KEY_NAME: Final = re.compile(rf"(?<![A-Za-z])(?i:key)\Z|(?<=[a-z0-9])K(?:ey|EY)\Z|(?i:{'|'.join(_QUALIFIERS)})(?i:key)\Z")
-#: The id of a site in the address of a widget, such as Zendesk's.
+#: A `key` of this form is public: the id of a site in the URL of a widget, such as Zendesk's.
 _UUID: Final = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
-#: What follows a name that is one of several: `password2`, `user[password][]`.
+#: Characters after a name that is one of several: `password2`, `user[password][]`.
 _NUMBERING: Final = "0123456789[]_.-"
-#: By the end of a name, the shortest value that counts, if it looks generated.
+#: The shortest value that counts if it looks generated, by the end of its name.
 _KEY_PARAMETERS: Final[Mapping[str, int]] = {
     **dict.fromkeys(("token", "session_id", "sessionid", "sessid"), 10),
     **dict.fromkeys(("key", "signature"), 12),
 }
-#: The same for names that are too short to be an end.
+#: The same, by whole names that are too short to be recognized as the end of a longer one.
 _SHORT_PARAMETERS: Final[Mapping[str, int]] = {"auth": 10, "sig": 12, "sid": 16}
 
 
@@ -104,7 +104,7 @@ class _Assignment(NamedTuple):
 
 
 def has_assignment(text: str) -> bool:
-    """Return whether `text` assigns a credential to a name for one, outside the query of a URL."""
+    """Return whether `text` assigns a credential to a name that denotes one, outside the query of a URL."""
     lower = folded(text)
     for root, names, is_credential in _NAMES:
         if root in lower:
@@ -132,7 +132,7 @@ def _is_credential_parameter(name: str, value: str) -> bool:
 
 
 def _assignment(text: str, found: re.Match[str]) -> _Assignment | None:
-    """Return the assignment of a match; None if nothing is assigned, or in a query, which `has_url_token` checks."""
+    """Return the assignment of a match; None if nothing is assigned, or within a query, which `has_url_token` checks."""
     before = text[max(0, found.start() - _BEFORE_CHARACTERS) : found.start()]
     separator, is_quoted = found[2], found[4] is not None
     value = text[slice(*found.span(4 if is_quoted else 5))]
@@ -192,13 +192,13 @@ def _is_key_assigned(one: _Assignment) -> bool:
 
 
 def _unquoted(value: str) -> str:
-    """Cut a value at the next pair of a form, at its sentence's punctuation, and at a bracket that opened before it."""
+    """Remove the text after a value: the next pair of form data, punctuation, and brackets that opened before the value."""
     following = _NEXT_PAIR.search(value)
     bare = value[: following.start() if following else len(value)].rstrip(".,;:!?")
     return bare if _OPENING.search(bare) else bare.rstrip(".,;:!?)]}")
 
 
-#: By the root of the names: which names, and what makes an assignment to one a credential.
+#: For each root, a pattern of the names, and a function that decides whether an assignment to such a name is a credential.
 _NAMES: Final = tuple(
     (root, re.compile(f"{names}{_TAIL}"), is_credential)
     for root, names, is_credential in (

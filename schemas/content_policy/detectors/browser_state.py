@@ -1,8 +1,8 @@
 """Cookies and browser storage in text: headers, scripts, commands, jars and dumps.
 
-A header, a command and a jar contain a user's cookies, whatever their values; prose after "cookie:" is no header. A script
-may only explain how a cookie or an entry is set, so the value decides: `document.cookie = "theme=dark"` passes, a generated
-value does not.
+Headers, commands and jars contain a user's cookies, whatever their values are; prose after "cookie:" is no header. A script
+may merely explain how a cookie or an entry is set, so its value decides: `document.cookie = "theme=dark"` passes, a
+generated value does not.
 """
 
 import re
@@ -13,26 +13,26 @@ from typing import Final
 from schemas.content_policy.detectors.secret_values import is_opaque, is_placeholder
 from schemas.content_policy.text_parts import folded
 
-#: The name of a header, or of the variable HTTP_COOKIE in which programs get it, up to the value or a bracket around it. The
-#: value may be the next field of an object: `"name": "Cookie", "value": "…"`.
+#: The name of a header, or of the variable HTTP_COOKIE in which programs receive the header, up to the value or to a bracket
+#: around the value. The value may be in the next field of an object: `"name": "Cookie", "value": "…"`.
 _HEADER: Final = re.compile(
     r"cookie(2|s)?([\"'`\\\]]{0,4})\s{0,9}(:|=>?|,(?:\s{0,60}[\"'\\]{1,3}value[\"'\\]{1,3}\s{0,9}:)?)"
     r"\s{0,9}([\"'`\\]{0,3})([\[{]?)"
 )
-#: The name of the field whose value is a header's name.
+#: The name of a field whose value is the name of a header.
 _NAME_FIELD: Final = re.compile(r"(?:name|key|header|field)[\"'\\]{1,3}\s{0,9}:\s{0,9}[\"'\\]{1,3}(?:set[-_])?\Z")
 _NAME_FIELD_CHARACTERS: Final = 40
 _HEADER_START: Final = re.compile(r"(?<![\w-])(set[-_]|http_)?\Z")
 _HEADER_START_CHARACTERS: Final = 6
 _HEADER_VALUE: Final = re.compile(r"[^\r\n\"'`]*")
 _MAX_HEADER_VALUE: Final = 4096
-#: A cookie, where the value of a header begins or one of its parts.
+#: A cookie at the beginning of a header's value, or of one of the value's parts.
 _COOKIE: Final = re.compile(r"\s*+([!#$%&'*+.^`|~\w-]{1,256}+)=([^\s;,<>]{0,4096})", re.ASCII)
 _ONE_WORD: Final = re.compile(r"\s*+[^\s;]*+\s*+(?:;|\Z)")
 _SEPARATOR: Final = re.compile("[;,]")
-#: What a finding says of a cookie, not a cookie's value: a URL, and a selector with an attribute.
+#: Text about a cookie instead of a cookie's value: a URL, or a selector with an attribute.
 _URL_OR_SELECTOR: Final = re.compile(r"[a-z][a-z0-9+.-]{0,20}://|[\w.#:>*-]{0,100}+\[[\w-]{1,60}[~|^$*]?=", re.IGNORECASE)
-#: Attributes of a response's cookie, which identify no user.
+#: Attributes of cookies in responses; they identify no user.
 _ATTRIBUTES: Final = frozenset({"path", "domain", "expires", "max-age", "samesite", "secure", "httponly", "priority"})
 _MIN_COOKIE_CHARACTERS: Final = 3
 
@@ -46,7 +46,7 @@ _CALL: Final = re.compile(
 _DICTIONARY: Final = re.compile(r"cookies[\"']?\s{0,9}=\s{0,9}[\[({]([^\r\n]{1,2000})")
 _PAIR: Final = re.compile(r"[\"']([^\"']{1,200})[\"']\s{0,9}(?::|=>|,)\s{0,9}[\"']([^\"']{1,4096})[\"']")
 _CURL: Final = re.compile(r"(?<!\S)(?:-b|--cookie)(?:\s|=){1,9}[\"']?([^\s\"'=;]{1,200})=([^\s\"';]{3,4096})")
-#: A line of a jar in Netscape's format, as curl and wget keep it.
+#: A line of a cookie jar in Netscape's format, as curl and wget write it.
 _JAR_LINE: Final = re.compile(
     r"\t(?:true|false)\t[^\t\r\n]{1,1000}\t(?:true|false)\t[0-9]{1,12}\t([^\t\r\n]{1,256})\t([^\t\r\n]{3,4096})"
 )
@@ -58,12 +58,12 @@ _ENTRY_SET: Final = re.compile(
     rf"{_STORAGE}(?:\.setitem\(\s{{0,9}}[\"'`]([^\"'`\r\n]{{1,200}})[\"'`]\s{{0,9}},|"
     rf"(?:\.([\w$]{{1,100}})|\[[\"'`]([^\"'`\r\n]{{1,200}})[\"'`]\])\s{{0,9}}=)\s{{0,9}}(?:'([^'\r\n]{{1,4096}})|[\"`]([^\"`\r\n]{{1,4096}}))"
 )
-#: The storage as JSON, after its name: an object with an entry, or a list of them; not the field of a schema.
+#: The storage as JSON, after its name: an object with an entry, or a list of entries; not a field of a schema.
 _DUMP: Final = re.compile(
     r"(?:local|session)[ _-]?storage(?![\w.(])[^\n{}\[\]();,]{0,60}[:=\n]\s{0,20}[\"'`]?(?:\{|\[\s{0,20}[\[{])"
     r"\s{0,20}\\{0,2}\"[^\"\\]{1,200}\\{0,2}\"\s{0,9}[:,](?!\s{0,9}\{\s{0,9}\\?\"type)"
 )
-#: A listing of entries below a heading, one a line.
+#: A list of entries below a heading, one entry per line.
 _LISTING: Final = re.compile(r"(?:local|session)[ _-]?storage[^\n{}();]{0,40}:?[ \t]{0,9}\r?\n((?:[^\n]{0,4096}\n?){1,30})")
 _LISTED: Final = re.compile(
     r"(?m)^[ \t>|*-]{0,9}[\"']?([\w.$:@/-]{1,100})[\"']?[ \t]{0,9}(?:[:=|\t]|->)[ \t]{0,9}[\"']?([^\s\"']{1,4096})"
@@ -74,7 +74,7 @@ _LEAST_SESSION: Final = 4
 
 
 def has_cookies(text: str) -> bool:
-    """Return whether `text` holds a cookie with its value: of a header, a script, a command or a jar."""
+    """Return whether `text` holds a cookie with its value: in a header, a script, a call or a dictionary."""
     lower = folded(text)
     if any(_is_cookie_header(*header) for header in _headers(text, lower)):
         return True
@@ -106,13 +106,13 @@ def has_browser_storage(text: str) -> bool:
         name = found[1] or found[2] or found[3]
         if _is_entry(name, text[slice(*found.span(4 if found[4] is not None else 5))]):
             return True
-    # In lower case: a generated value keeps its digits and letters.
+    # Lower case is sufficient: a generated value still has its digits and letters.
     listed = (entry for listing in _LISTING.finditer(lower) for entry in _LISTED.finditer(listing[1]))
     return any(_is_entry(*entry.groups()) for entry in listed)
 
 
 def _headers(text: str, lower: str) -> Iterator[tuple[str, bool]]:
-    """Yield the value of each header, up to the next header, and whether its name says that it is one."""
+    """Yield the value of each header, up to the next header, and whether it is certainly a header."""
     found = [each for each in _HEADER.finditer(lower) if _is_header(lower, each)]
     for header, following in zip_longest(found, found[1:]):
         end = header.end() + _MAX_HEADER_VALUE
@@ -128,20 +128,20 @@ def _is_header(lower: str, found: re.Match[str]) -> bool:
     if _is_named(lower, found):
         before = lower[max(0, found.start() - _NAME_FIELD_CHARACTERS) : found.start()]
         return not found[3].startswith(",") or _NAME_FIELD.search(before) is not None
-    # An entry of a dictionary or an argument of a call, where only quotes make the value a literal.
+    # In an entry of a dictionary or an argument of a call, only a value in quotes is a literal.
     return bool(found[2] and found[4]) and (found[3] != "=" or "]" in found[2])
 
 
 def _is_named(lower: str, found: re.Match[str]) -> bool:
-    """Return whether a header's name and its value are written as such, not as a script sets them."""
+    """Return whether a header is written as `name: value` or as the variable HTTP_COOKIE, not as a script sets it."""
     return found[3].endswith(":") or lower.startswith("http_", max(0, found.start() - len("http_")))
 
 
 def _is_cookie_header(value: str, is_header: bool) -> bool:
-    """Return whether a value holds a cookie where one of its parts begins; prose has an equals sign anywhere.
+    """Return whether a part of a header's value begins with a cookie; in prose, the equals sign may be anywhere.
 
-    "Cookies:" and a bracket may also introduce an explanation or a selector, and a script may set anything, so there the
-    value of the cookie decides.
+    "Cookies:" and a bracket may also introduce an explanation or a selector, and a script may set anything. So unless
+    `is_header`, the value of the cookie decides.
     """
     cookies = [cookie.groups() for part in _parts(value) if (cookie := _COOKIE.match(part))]
     return any(_is_cookie(*cookie) if is_header else _is_state(cookie[0], cookie[1].rstrip("]}")) for cookie in cookies)
@@ -162,7 +162,7 @@ def _is_cookie(name: str, value: str) -> bool:
 
 
 def _is_state(name: str, value: str) -> bool:
-    """Judge an entry that a script sets: a generated value, or a session's name with a value of digits and letters."""
+    """Return whether an entry that a script sets is generated, or is named like a session and has digits and letters."""
     if is_opaque(value, _LEAST_OPAQUE):
         return True
     return bool(_SESSION_NAME.search(name)) and _is_session_value(value)

@@ -1,11 +1,11 @@
 """Payment card numbers in text: issuer range, length, grouping and check digit together.
 
-The check digit alone takes every tenth timestamp, barcode and database id for a card. A number counts when it is written
-as its issuer prints it, or in one piece of 15 or 16 digits. In one piece, 14 digits of Diners Club and 19 of UnionPay count
-if they are free-standing: not in a URL, a list of numbers or after the name of an id (variant, GTIN, order), not with a
-barcode's check digit. Other lengths count after a word for a card. Thirteen digits never count: they are EANs. The digits
-of a fraction never count in one piece. Numbers of few distinct digits stay in: 4242 4242 4242 4242 is one. Digits of every
-script count.
+One of ten timestamps, barcodes and database ids has a valid check digit by chance. A number counts if it is grouped as its
+issuer prints it, or if it has 15 or 16 digits without separators. Without separators, 14 digits of Diners Club and 19 of
+UnionPay count if they are free-standing: not in a URL, a list of numbers or after the name of an id (variant, GTIN, order),
+and without a barcode's check digit. Other lengths count after a word for a card. Thirteen digits never count: they are EANs.
+The digits of a fraction never count without separators. Numbers of few distinct digits count: 4242 4242 4242 4242 is a card
+number. Digits of every script count.
 """
 
 import re
@@ -13,7 +13,7 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from typing import Final
 
-#: First and last prefix (padded to six digits) of an issuer, and the lengths of its numbers; in order, and no two overlap.
+#: First and last prefix (padded to six digits) of an issuer, and the lengths of its numbers; sorted and without overlaps.
 _RANGES: Final[tuple[tuple[int, int, tuple[int, ...]], ...]] = (
     (220000, 220499, (16, 19)),  # Mir
     (222100, 272099, (16,)),  # Mastercard, second series
@@ -50,12 +50,12 @@ _RANGES: Final[tuple[tuple[int, int, tuple[int, ...]], ...]] = (
     (979200, 979299, (16,)),  # Troy
 )
 _FIRSTS: Final = [first for first, _, _ in _RANGES]
-#: Separators of groups: space, hyphen, dot, plus (a space of a form), slash, and their typographic variants, including
+#: Separators of groups: space, hyphen, dot, plus (a space in form data), slash, and their typographic variants, including
 #: invisible ones.
 _BETWEEN: Final = r"[ \-.+/\t\u00a0\u00ad\u2000-\u200b\u202f\u2010-\u2015\u2060\u2212\u3000\ufeff\uff0d]{1,3}"
-#: Groups as they are printed: fours; four, six and the rest; six and thirteen. In one piece last. The pattern begins with
-#: four digits for speed and checks the characters before them afterwards: a letter, digit or underscore means a digest, an
-#: id or a file name.
+#: Groups as they are printed: fours; four, six and the rest; six and thirteen. Digits without separators come last. The
+#: pattern begins with four digits for speed and checks the characters before them afterwards: a letter, digit or underscore
+#: means a digest, an id or a file name.
 _CANDIDATE: Final = re.compile(
     rf"""[2-69][0-9]{{3}} (?<![0-9A-Za-z_]....)
     (?: ({_BETWEEN})
@@ -68,24 +68,24 @@ _CANDIDATE: Final = re.compile(
 )
 #: A line break between two groups of a number, as mail programs wrap lines and quote them.
 _WRAP: Final = re.compile(r"([0-9]{4})([ -]?)[ \t]{0,8}\r?\n[> \t]{0,8}(?=[0-9]{3})")
-#: The separator of the groups beside it.
+#: The separator of the groups next to a line break.
 _SEPARATED_BEFORE: Final = re.compile(r"(?<=[0-9])[ -](?=[0-9]{4}\Z)")
 _SEPARATED_AFTER: Final = re.compile(r"(?<=[0-9]{4})[ -](?=[0-9])")
 #: The number in the first track of a magnetic stripe.
 _TRACK: Final = re.compile(r"%B([0-9]{13,19})\^")
-#: What precedes the digits of a fraction. Digits and a comma precede the next number of a list or a table's row as well, so
-#: only a zero by itself counts before a comma.
+#: The text before the digits of a fraction. Digits and a comma also precede the next number of a list or of a table's row,
+#: so before a comma only a zero by itself counts.
 _FRACTION_BEFORE: Final = re.compile(r"[0-9]\.\Z|(?<![\w.,])0,\Z")
-#: A point and digits behind a number.
+#: A point and digits after a number.
 _FRACTION_AFTER: Final = re.compile(r"\.[0-9]")
-#: The end of an IBAN's first group, or of a group before the one that looked like a card's first.
+#: The end of an IBAN's first group, or of a group before the supposed first group of a card.
 _INSIDE_LONGER: Final = re.compile(rf"[0-9A-Z]{{2}}[0-9]{{2}}(?:{_BETWEEN})\Z")
-#: Lengths that in one piece are mostly cards; of the others most are ids.
+#: Numbers of these lengths without separators are mostly cards; most numbers of other lengths are ids.
 _PLAIN_LENGTHS: Final = frozenset({15, 16})
 _SAYS_CARD: Final = re.compile(r"(?i)card|karte|carte|tarjeta|cart[aã]o|kort\b|\bpan\b|diners|maestro|union ?pay|visa\b")
-#: Prefixes of other lengths that count in one piece where the number stands free.
+#: Prefixes by further lengths; without separators, such numbers count if they are free-standing.
 _FREE_RANGES: Final[Mapping[int, tuple[str, ...]]] = {14: ("30", "36", "38", "39"), 19: ("62",)}
-#: What precedes an id in a URL, a selector, an expression or a name.
+#: The text before an id in a URL, a selector, an expression or a name.
 _ID_BEFORE: Final = re.compile(
     r"[\w/=#&?@$%:.\[({<>+-]\Z|[0-9],\Z"
     r"|(?i:(?:\b|_)(?:ids?|gid|variants?|products?|skus?|gtin|ean|upc|isbn|barcode|orders?|bestell\w{0,9}|commande|invoices?"
@@ -94,12 +94,12 @@ _ID_BEFORE: Final = re.compile(
     r"|posts?|pages?|users?|media|file|image|numbers?|nr|no)[\"']?\W{0,3}(?:(?:id|no|nr|number|nummer|code)\W{0,4})?)\Z"
 )
 _ID_AFTER: Final = re.compile(r"[\w/=#&?@$%-]|[.:][\w/]|,[0-9]")
-#: The characters before a number that are searched for such a word: a label and a little punctuation.
+#: Characters before a number that are searched for such a word: a label and a little punctuation.
 _LABEL_CHARACTERS: Final = 40
 #: The Luhn value of a doubled digit, both as bytes.
 _DOUBLED: Final = bytes.maketrans(b"0123456789", b"0246813579")
 _ZERO: Final = ord("0")
-#: JSON integers of these lengths are checked. Others are ids: nothing near a number shows that it is a card's.
+#: JSON integers of these lengths are checked. Others are ids: there is no text that shows that the number is a card's.
 _MAX_NUMBER: Final = 10**16
 _MIN_NUMBER: Final = 10**14
 
@@ -114,16 +114,16 @@ def found_in(text: str) -> bool:
 
 
 def as_text(number: float) -> tuple[str, ...]:
-    """Return a JSON number, without its sign, as the digits that could be a card's; none where it cannot be one."""
+    """Return the digits of a JSON number, without its sign; none if it cannot be a card number."""
     if not _MIN_NUMBER <= abs(number) < _MAX_NUMBER or number != int(number):
         return ()
     return (str(abs(int(number))),)
 
 
 def _is_card(text: str, candidate: re.Match[str]) -> bool:
-    """Judge the whole match, then its first sixteen digits: three more may be the code from the back.
+    """Return whether the whole match is a card number, or its first sixteen digits: three more may be the security code.
 
-    The check digit comes first: it is the cheapest to ask for, and nine of ten fail it.
+    The check digit is checked first: this is the cheapest check, and nine of ten numbers fail it.
     """
     written, after = candidate[0], text[candidate.end() : candidate.end() + 2]
     if written.isdecimal():
@@ -137,7 +137,7 @@ def _is_card(text: str, candidate: re.Match[str]) -> bool:
 
 
 def _is_wrapped_card(wrap: re.Match[str]) -> bool:
-    """Judge the lines around a break as if they were one: with the separator of the groups beside it."""
+    """Return whether two lines form a card number when the separator of the groups next to the break joins them."""
     before = wrap.string[max(0, wrap.start() - _LABEL_CHARACTERS) : wrap.end(1)].rpartition("\n")[2]
     after = wrap.string[wrap.end() : wrap.end() + _LABEL_CHARACTERS].partition("\n")[0]
     separator = wrap[2] or (_SEPARATED_BEFORE.search(before) or _SEPARATED_AFTER.match(after) or " ")[0]
@@ -154,13 +154,13 @@ def _is_plain_card(digits: str, before: str, after: str) -> bool:
     if not _is_in_a_range(digits) or _FRACTION_BEFORE.search(before) or _FRACTION_AFTER.match(after):
         return False
     if len(digits) not in _PLAIN_LENGTHS and not _SAYS_CARD.search(before):
-        return _stands_free(digits, before, after)
+        return _is_free_standing(digits, before, after)
     # Fifteen digits after a plus are a telephone number with its country code.
-    return not (len(digits) == 15 and before.endswith("+"))  # as American Express, and as E.164's longest
+    return not (len(digits) == 15 and before.endswith("+"))  # a length of American Express, and E.164's maximum
 
 
-def _stands_free(digits: str, before: str, after: str) -> bool:
-    """Judge a number of a length that is seldom a card's, by its issuer and the text around it."""
+def _is_free_standing(digits: str, before: str, after: str) -> bool:
+    """Return whether a number is free-standing, by its issuer and the text around it; few cards have its length."""
     if not digits.startswith(_FREE_RANGES.get(len(digits), ())) or _is_barcode(digits):
         return False
     return not _ID_BEFORE.search(before) and not _ID_AFTER.match(after)

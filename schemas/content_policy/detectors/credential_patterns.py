@@ -1,7 +1,8 @@
 """Credentials in text that are not tokens with a prefix: keys, headers, URLs, commands.
 
-Each asks for a plausible value: "How to set Cookie: headers?", `Authorization: Bearer <token>` and `$PASSWORD` are talk
-about credentials. Every quantifier that could meet itself again is bounded, so that no text takes more than linear time.
+Each function requires a plausible value: "How to set Cookie: headers?", `Authorization: Bearer <token>` and `$PASSWORD` only
+mention credentials. Every quantifier that could match the same characters again is bounded, so that no text takes more than
+linear time.
 """
 
 import re
@@ -11,15 +12,15 @@ from typing import Final
 
 from schemas.content_policy.detectors.secret_values import is_mixed, is_placeholder
 
-#: A key's armour, and the least of its body that makes it more than a mention.
+#: A key's armor, and the length of a body that makes it more than a mention.
 _KEY_HEADER: Final = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----|PuTTY-User-Key-File-[0-9]:")
 _KEY_BODY_CHARACTERS: Final = 32
 _KEY_BODY: Final = re.compile(rf"[A-Za-z0-9+/]{{{_KEY_BODY_CHARACTERS}}}")
-#: A body that was cut off, right behind the armour: the line's end may be written out, the lines quoted.
+#: The beginning of a truncated body, directly after the armor; line ends may be escaped and lines may be quoted.
 _KEY_START: Final = re.compile(
     r"(?:\s|\\[nr]|[\"'+>]){0,40}(?=[a-z0-9+/]{0,15}[A-Z])(?=[A-Z0-9+/]{0,15}[a-z])[A-Za-z0-9+/]{16}"
 )
-#: Room for headers before the body: `Proc-Type`, `Version`, `Comment`, a PuTTY file's public half.
+#: Characters allowed for headers before the body: `Proc-Type`, `Version`, `Comment`, a PuTTY file's public half.
 _KEY_HEAD_CHARACTERS: Final = 1000
 
 _JWT: Final = re.compile(
@@ -27,15 +28,15 @@ _JWT: Final = re.compile(
 )
 #: The claims of RFC 7519.
 _CLAIMS: Final = (b'"iss"', b'"sub"', b'"aud"', b'"exp"', b'"nbf"', b'"iat"', b'"jti"')
-#: A shorter payload without any of them identifies no user.
+#: A shorter payload without any of these claims identifies no user.
 _MIN_CLAIMS_BYTES: Final = 20
 
-#: Long enough to look random before a placeholder.
+#: The scheme that is long enough to look random before a placeholder.
 _LONGEST_SCHEME: Final = "aws4-hmac-sha256"
 _SCHEMES: Final = (
     f"bearer|basic|digest|token|api-?token|api-?key|oauth|negotiate|ntlm|hmac|jwt|key|bot|ssws|splunk|{_LONGEST_SCHEME}"
 )
-#: What stands between the name of the header and its value: the next field of an object (`"name": "Authorization", "value":
+#: The text between the name of the header and its value: the next field of an object (`"name": "Authorization", "value":
 #: "…"`); the separator of a header, a setting or JSON; that of a dictionary's entry (`['Authorization'] = '…'`,
 #: `'Authorization' => '…'`) or of arguments (`set("Authorization", "…")`), where only quotes make the value a literal.
 _UP_TO_VALUE: Final = (
@@ -46,7 +47,7 @@ _UP_TO_VALUE: Final = (
 _AUTHORIZATION: Final = re.compile(
     rf"(?i)authorization(?={_UP_TO_VALUE}(?:({_SCHEMES})\s{{1,9}})?([A-Za-z0-9+/_.~=@|:\"-][A-Za-z0-9+/_.~=@|:\"!$%^&*#?-]{{3,255}}))"
 )
-#: A text that ends before its value: `"Bearer "+accessToken`.
+#: The end of a string that is concatenated with its value: `"Bearer "+accessToken`.
 _CONCATENATED: Final = re.compile('"[+.&]')
 _USERINFO: Final = re.compile(r"://[^\s/?#@:\"'<>\\]{0,128}:([^\s/?#@\"'<>\\]{3,256})@[\w\[]")
 _CURL_USER: Final = re.compile(r"(?<!\S)(?:-u|--user)(?:\s|[=\\/]){1,9}[\"']?([^\s:]{0,128}):([^\s]{0,256})")
@@ -63,16 +64,17 @@ _MIXED_CASE: Final = re.compile(r"[a-z][A-Z]+[a-z]")
 
 
 def has_private_key(text: str) -> bool:
-    """Return whether `text` holds a private key (PEM, OpenSSH, PGP, PuTTY), whole or cut off, not only its armour."""
+    """Return whether `text` holds a private key (PEM, OpenSSH, PGP, PuTTY), whole or cut off, not only its armor."""
     body_start = -1
-    for armour in _KEY_HEADER.finditer(text):
-        if _KEY_START.match(text, armour.end()):
+    for armor in _KEY_HEADER.finditer(text):
+        if _KEY_START.match(text, armor.end()):
             return True
-        if body_start < armour.end():
-            # The next one of the whole text, once: armour upon armour would have each thousand characters read fifty times.
-            body = _KEY_BODY.search(text, armour.end())
+        if body_start < armor.end():
+            # One search covers all armors before the body that it finds: a search per armor would read each thousand
+            # characters up to fifty times.
+            body = _KEY_BODY.search(text, armor.end())
             body_start = body.start() if body else len(text) + _KEY_HEAD_CHARACTERS
-        if body_start <= armour.end() + _KEY_HEAD_CHARACTERS - _KEY_BODY_CHARACTERS:
+        if body_start <= armor.end() + _KEY_HEAD_CHARACTERS - _KEY_BODY_CHARACTERS:
             return True
     return False
 
@@ -128,12 +130,16 @@ def _decoded(part: str) -> bytes:
 
 
 def _is_authorization(scheme: str | None, value: str) -> bool:
-    """Basic must decode to a login; a named scheme wants 12 characters, none at all wants 16 of both kinds."""
+    """Return whether the value of an Authorization header is plausible.
+
+    Basic must decode to a login. Other schemes require 12 characters; a value without a scheme requires 16, with letters and
+    digits.
+    """
     value = value.rstrip(".")
     if _CONCATENATED.match(value):
         return False
     if scheme is None:
-        # A time has no three letters, a word no three digits.
+        # A time does not have three letters, and a word does not have three digits.
         looks_random = len(_DIGIT.findall(value)) > 2 and len(_LETTER.findall(value)) > 2
         is_talk = value.startswith("http") or value.lower() == _LONGEST_SCHEME or is_placeholder(value)
         return len(value) >= 16 and looks_random and not is_talk
@@ -149,13 +155,14 @@ def _is_basic(value: str) -> bool:
     try:
         login = b64decode(whole[: len(whole) // 4 * 4], validate=True)
     except ValueError:
-        # Also of what is not ASCII: a pattern that minds no case takes the long s and the Kelvin sign for letters.
+        # Also raised for text that is not ASCII: a case-insensitive pattern matches the long s and the Kelvin sign as
+        # letters.
         return False
     return b":" in login
 
 
 def _is_login(user: str, rest: str) -> bool:
-    """Judge both sides of the colon: some clients send the key as the user name."""
+    """Return whether either side of the colon looks secret: some clients send the key as the user name."""
     password = rest.strip("\"'")
     return (len(user) >= 8 and _is_secret_looking(user)) or (len(password) >= 6 and _is_secret_looking(password))
 

@@ -7,15 +7,15 @@ header of its tool, or statements that only a dump combines.
 import re
 from typing import Final
 
-#: White space, also as a text in JSON or a script writes it out.
+#: White space, also escaped as in JSON or a script.
 _SPACE: Final = r"(?:\s|\\{1,3}[nrt])"
-#: The opening of a page (a doctype, or `<html>`, perhaps behind a comment) and then content; or a head and then a body.
+#: The opening of a page (a doctype, or `<html>`, perhaps after a comment) and then content; or a head and then a body.
 _PAGE: Final = re.compile(
     rf"""(?xi) (?: <!doctype {_SPACE}{{1,9}} html [^<>]{{0,300}}> | <html (?:{_SPACE} [^<>]{{0,1000}})? > ) {_SPACE}{{0,99}}
     (?: <!-- [^<>]{{0,1000}} --> {_SPACE}{{0,99}} ){{0,3}} < (?! html | / | ! ) [a-z]
     | <\\{{0,3}}/head {_SPACE}{{0,9}} > {_SPACE}{{0,99}} <body [\s>\\]"""
 )
-#: What only a page with content has; a longer text that opens like one is one that was cut.
+#: Elements that only a page with content has. A longer text that begins like a page counts without them: it was truncated.
 _CONTENT: Final = re.compile(r"(?i)<(?:body|main|div|section|article|table|form|ul|ol|p|h[1-6])[\s/>\\]|<\\{0,3}/html")
 _EXTRACT_CHARACTERS: Final = 500
 _DUMP_HEADER: Final = re.compile(
@@ -23,21 +23,21 @@ _DUMP_HEADER: Final = re.compile(
     r"(?:(?:mysql|mariadb|postgresql database(?: cluster)?|phpmyadmin sql|adminer [\d.]{1,9} \w{1,20}) dump\b"
     r"|pragma foreign_keys ?= ?off;\s{0,9}begin transaction;)"
 )
-#: PostgreSQL's own form, rows after it until a line with a backslash and a dot.
+#: PostgreSQL's own form; rows follow it up to a line with a backslash and a dot.
 _COPY: Final = re.compile(r"(?im)^copy [\w.\"]{1,200} (?:\([^()]{0,2000}\) )?from stdin\b")
-#: The name of a table with its schema, each perhaps in quotes or brackets; in them it may have hyphens and spaces.
+#: A part of a table's name: the schema or the table. In quotes or brackets it may have hyphens and spaces.
 _NAME_PART: Final = r"(?:\\{0,2}[`\"\[][^`\"\[\]\\\r\n]{1,128}\\{0,2}[`\"\]]|[\w$]{1,128})"
 _TABLE: Final = rf"{_NAME_PART}(?:\s{{0,3}}\.\s{{0,3}}{_NAME_PART}){{0,3}}"
-#: SQL Server leaves out INTO, and puts names in brackets; without both it may be prose.
+#: SQL Server omits INTO and puts names in brackets; text with neither may be prose.
 _INTO: Final = (
     r"(?i)\b(?:insert\s{1,9}(?:ignore\s{1,9})?(?:into\s{1,9}|(?=\[))|replace\s{1,9}into\s{1,9})"
     rf"{_TABLE}\s{{0,9}}(?:\([^()]{{1,2000}}\)\s{{0,9}})?values\s{{0,9}}\("
 )
 _INSERT: Final = re.compile(_INTO)
-#: What a dump does and a manual seldom: a second row behind the first.
+#: A second row after the first: usual in a dump, rare in a manual.
 _NEXT_ROW: Final = r"\)\s{0,9},\s{0,9}\("
 _INSERT_MANY: Final = re.compile(rf"{_INTO}[^()]{{1,2000}}{_NEXT_ROW}")
-#: The same behind a first row of any length, whose texts and calls may have brackets. No part of a row can fail, and the
+#: A second row after a first row of any length, whose texts and calls may have brackets. No part of a row can fail, and the
 #: next search begins where a row ends, so no character is read twice. NUL ends one of several joined texts.
 _INSERT_LONG: Final = re.compile(
     rf"""{_INTO}
@@ -54,7 +54,7 @@ _CREATE: Final = re.compile(
 
 
 def is_page(text: str) -> bool:
-    """Return whether `text` holds a whole HTML document; a validator's extract of a head is none."""
+    """Return whether `text` holds a whole HTML document; a validator's extract of a head does not count."""
     return _PAGE.search(text) is not None and (len(text) > _EXTRACT_CHARACTERS or _CONTENT.search(text) is not None)
 
 

@@ -1,7 +1,7 @@
-"""JSON inside a text, whole, cut or quoted once more: forbidden field names, cookie jars and order records.
+"""JSON inside a text, whole, truncated or escaped once more: forbidden field names, cookie jars and order records.
 
-The names are read with their braces, without parsing: a finding's evidence is often cut. A name counts with a value that
-holds something: not with null, a flag, a placeholder, a type (`"string"`), a label of a form or an empty list.
+Names and braces are matched without parsing, because a finding's evidence is often truncated. A name counts if its value
+holds something: not null, a flag, a placeholder, a type (`"string"`), a label of a form or an empty list.
 """
 
 import re
@@ -19,15 +19,15 @@ _NAME: Final = re.compile(r"[\"']([^\"'\\\r\n{}]{1,64})\\{0,3}[\"']\s{0,9}:")
 _TEXT_VALUE: Final = re.compile(r"\s{0,20}\\{0,3}[\"']([^\"'\\]{0,4096})")
 _NUMBER: Final = re.compile(r"\s{0,20}-?[0-9]{3}")
 _LIST_OR_OBJECT: Final = re.compile(r"\s{0,20}[\[{](?!\s{0,20}[\]}])")
-#: How much of a list or an object, which is not empty, is searched for a value.
-_LOOKED_AT: Final = 250
+#: Characters of a list or an object that are searched for a value.
+_SEARCHED_CHARACTERS: Final = 250
 _ANY_VALUE: Final = re.compile(r"[:\[,]\s{0,20}(?:\\{0,3}[\"']([^\"'\\]{2,300})\\{0,3}[\"'](?!\\{0,3}\s{0,9}:)|-?[0-9]{3})")
-#: Of a package that has a forbidden name: `"js-cookie": "^3.0.5"`.
+#: The version of a package that has a forbidden name: `"js-cookie": "^3.0.5"`.
 _VERSION: Final = re.compile(r"[\^~<>=v ]{0,3}[0-9]{1,5}(?:\.[0-9x*]{1,5}){1,3}(?:-[a-z]{1,10}(?:\.[0-9]{1,4})?)?")
-#: A field of a schema instead of an address, and an amount that is not in quotes.
+#: A type in a schema instead of an address, and an amount that is not in quotes.
 _TYPE: Final = re.compile(r"\s{0,20}[\[{]\s{0,20}(?:[\]}]|\\{0,3}[\"']type\\{0,3}[\"'])")
 _AMOUNT: Final = re.compile(r"\s{0,20}[0-9]")
-#: Fields of a cookie beside its name and value, and room for the longest.
+#: Fields of a cookie besides its name and value, and a length that exceeds the longest of them.
 _LONGEST_JAR_NAME: Final = 20
 COOKIE_FIELDS: Final = frozenset({"domain", "httponly", "hostonly", "expirationdate", "samesite", "storeid"})
 
@@ -65,13 +65,13 @@ def _may_count(text: str) -> bool:
 
 
 def _holds_value(text: str, at: int) -> bool:
-    """Judge the value behind a forbidden name."""
+    """Return whether the value after a forbidden name holds something."""
     if written := _TEXT_VALUE.match(text, at):
         value = written[1].strip()
         return len(value) > 1 and not (is_placeholder(value) or is_label(value) or _VERSION.fullmatch(value))
     if _LIST_OR_OBJECT.match(text, at):
-        # Up to the end of this text, and to the next brace that closes: what follows is another's.
-        inner = text[at : at + _LOOKED_AT].partition("\0")[0]
+        # Only up to the end of this text and to the next closing brace: later values belong to other objects.
+        inner = text[at : at + _SEARCHED_CHARACTERS].partition("\0")[0]
         return any(_may_be_secret(each[1]) for each in _ANY_VALUE.finditer(inner.partition("}")[0]))
     return _NUMBER.match(text, at) is not None
 
@@ -81,7 +81,7 @@ def _may_be_secret(value: str | None) -> bool:
 
 
 def _objects(text: str) -> Iterator[_Object]:
-    """Yield the objects of JSON in a text, inner ones first; those that are cut count as well."""
+    """Yield the objects of JSON in a text, inner ones first, including those that are truncated."""
     open_objects = [_Object()]
     for found in _TOKEN.finditer(text):
         if found[1] is not None:
@@ -111,7 +111,7 @@ def _read_name(text: str, found: re.Match[str], open_objects: list[_Object]) -> 
         return
     if parent and meaning(parent.last).part == LINE_ITEMS and is_bought(name):
         parent.parts.add(LINE_ITEMS)
-    # The fields of a customer are also those of the object that has the customer.
+    # The fields of a customer also count for the object that contains the customer.
     customer = parent if parent and meaning(parent.last).is_customer else None
     of_customer = meaning(f"{customer.last}_{name}").part if customer else None
     for each in {part, of_customer} - {None}:

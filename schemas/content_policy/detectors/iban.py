@@ -16,10 +16,10 @@ _WITH_LETTERS: Final = (
 )
 _LENGTHS: Final[Mapping[str, int]] = {each[:2]: int(each[2:]) for each in f"{_DIGITS_ONLY} {_WITH_LETTERS}".split()}
 _NUMERIC: Final = frozenset(each[:2] for each in _DIGITS_ONLY.split())
-#: What people write between groups, one character each.
+#: Separators that people write between groups, one character each.
 _BETWEEN: Final = "[ \\-.\u00a0\u2009\u202f]?"
-#: The check digits, of which there are fewer than letters: behind a country code at the beginning of a word, and followed by
-#: digits and letters, at most thirty.
+#: The pattern begins with the check digits, because digits are rarer than letters: they follow a country code at the
+#: beginning of a word, and digits and letters follow them, at most thirty.
 _CANDIDATE: Final = re.compile(
     rf"[0-9]{{2}}(?<=[A-Za-z][A-Za-z]..)(?<![0-9A-Za-z_]....)(?=((?:{_BETWEEN}[0-9A-Za-z]){{11,30}}))"
 )
@@ -32,7 +32,7 @@ def found_in(text: str) -> bool:
 
 
 def _is_iban(written: str) -> bool:
-    """Judge the beginning of what was found: the next word of a text may follow the number."""
+    """Return whether a match begins with an IBAN: the next word of a text may follow the number."""
     bare = written.translate(_NO_SEPARATORS).upper()
     length = _LENGTHS.get(bare[:2], 0)
     number = bare[:length]

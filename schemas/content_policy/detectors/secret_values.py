@@ -1,4 +1,4 @@
-"""Judges the value in the place of a credential: a placeholder, words, or a secret.
+"""Decides whether the value of a credential is a placeholder, words, or a secret.
 
 A placeholder counts only as the whole value and in a known form: `<TOKEN>`, `${VAR}`, `xxxx`, `your-api-key`, `changeme`. A
 value that merely contains one is a secret. Every pattern matches in linear time.
@@ -12,10 +12,10 @@ from typing import Final
 _PLACEHOLDER: Final = re.compile(
     r"<[^<>]{1,200}>|&lt;[^<>]{1,200}&gt;|\[[^\[\]]{1,200}\]|\([^()]{1,200}\)|[$#%]?\{[^{}]{1,200}\}|\{\{[^{}]{1,200}\}\}"
     r"|\$\([^()]{1,200}\)|\$[A-Z_][A-Z0-9_]{0,60}|\$[a-z_]{1,60}|\$[0-9]|%[A-Za-z_]{1,60}%|%\([A-Za-z_]{1,60}\)s|%[sdvq]"
-    # The keys of Amazon's manuals.
+    # The example keys of Amazon's manuals.
     r"|[A-Z0-9]{13}EXAMPLE|[A-Za-z0-9/+]{30}EXAMPLEKEY"
 )
-#: Words of documentation in place of a value, alone or joined: `my_secret_key`, `changeme`, `string`.
+#: Words that documentation uses instead of a value, alone or joined: `my_secret_key`, `changeme`, `string`.
 _WORDS: Final = frozenset(
     (
         *("a", "access", "account", "admin", "an", "any", "api", "apikey", "app", "auth", "bar", "basic", "baz"),
@@ -52,7 +52,7 @@ _ALGORITHM: Final = re.compile(
 )
 #: Keys that vendors intend for public pages: Google's browser APIs and tags, Mapbox, Stripe, reCAPTCHA, Datadog, PostHog.
 _PUBLIC_KEY: Final = re.compile(r"AIza|pk[._]|6L[\w-]{38}\Z|G-|UA-|GTM-|pub[0-9a-f]{32}\Z|phc_")
-#: The share of characters that repeat their neighbor, from which a value is filling: chance repeats one of sixteen.
+#: A value is filler if more than this share of its characters repeat the one before; by chance, one of sixteen does.
 _FILLING: Final = 0.6
 
 
@@ -106,7 +106,7 @@ def is_label(value: str) -> bool:
 
 
 def is_expression(value: str) -> bool:
-    """Return whether a value is code that computes one, or a path or URL."""
+    """Return whether a value is an expression that computes a value, or a path or URL."""
     return _EXPRESSION.match(value) is not None or _PATH.match(value) is not None
 
 

@@ -1,7 +1,7 @@
-"""Rows of a database in text: password hashes, and tables of customers, orders or credentials with a head.
+"""Rows of a database in text: password hashes, and tables of customers, orders or credentials with a header.
 
-A table is a line of column names, separated by commas, semicolons, tabs or bars, and a row below it. Its columns are judged
-by their names and the first rows by their values, so that measurements of pages and lists of files pass.
+A table is a header, which is a line of column names separated by commas, semicolons, tabs or bars, and a row below it. The
+names of its columns and the values in its first rows decide, so that measurements of pages and lists of files pass.
 """
 
 import csv
@@ -16,7 +16,8 @@ from schemas.content_policy.detectors.secret_values import is_opaque, is_passwor
 from schemas.content_policy.field_names import ADDRESS, EMAIL, LINE_ITEMS, NAME, TOTAL, is_bought, meaning
 from schemas.content_policy.text_parts import folded
 
-#: Hashes as crypt(3), PHP, Django, LDAP and Argon2 write them; only the tail is matched, the mark `$` or `{` comes first.
+#: Hashes as crypt(3), PHP, Django, LDAP and Argon2 write them. A pattern begins with the mark `$` or `{`; the text before it
+#: is not matched.
 _HASH: Final = re.compile(
     r"\$(?:2[abxy]\$[0-9]{2}\$[./A-Za-z0-9]{53}"
     r"|argon2(?:id|i|d)\$(?:v=[0-9]{1,3}\$)?[a-z0-9=,]{5,60}\$[A-Za-z0-9+/]{8,100}\$[A-Za-z0-9+/]{16,200}"
@@ -26,23 +27,23 @@ _HASH: Final = re.compile(
     r"|[0-9]{3,8}\$[A-Za-z0-9]{6,64}\$[A-Za-z0-9+/]{27,128})"
 )
 _LDAP: Final = re.compile(r"\{S?(?:SHA(?:256|512)?|MD5)\}[A-Za-z0-9+/]{22,200}")
-#: Parts of a column's name that say where a person lives or is reached.
+#: Parts of column names for a person's address or telephone number.
 PLACE_WORDS: Final = ("street", "strasse", "straße", "anschrift", "phone", "telefon", "mobile", "plz", "zip", "postcode")
-#: The end of a column's name that may be a customer's, such as `customer_name`, `buyerName` and `Billing last name`. Before
-#: it is a letter that such words end with: most lines about names of other things are not read.
+#: The end of a column's name that may be a customer's, such as `customer_name`, `buyerName` and `Billing last name`. The
+#: letter before it is one that such words end with: this skips most lines about names of other things.
 CUSTOMER_NAME: Final = r"name(?=[\"']?[^\S\n]{0,40}(?:[,;|\t\n\0]|\Z))(?:(?<=[eglrty]name)|(?<=[eglrty][ _-]name))"
-#: A word whose line is read as the head of a table.
+#: A word whose line may be the header of a table.
 _COLUMN: Final = re.compile("|".join(("mail|address|pass|pwd|secret|token|key|session", *PLACE_WORDS, CUSTOMER_NAME)))
 _SEPARATORS: Final = (",", ";", "\t", "|")
-#: Characters of a head or row.
+#: Maximum length of a header or row, in characters.
 _MAX_LINE: Final = 4000
 _MAX_COLUMNS: Final = 100
-#: Rows that are read below a head; the first may be a rule.
+#: Rows that are read below a header; the first may be a horizontal rule.
 _ROWS: Final = 4
 _COLUMN_NAME: Final = re.compile(r"[\w .#/()-]{1,60}")
 #: Characters that no cell contains and csv.reader refuses.
 _NO_CELL: Final = re.compile("[\r\0]")
-#: Columns with a person's name or address, beside those of an order record.
+#: Columns with a person's name or address, or with a total, besides those of an order record.
 _PEOPLE: Final[Mapping[str, str]] = {
     **dict.fromkeys(("name", "firstname", "lastname", "fullname", "surname", "vorname", "nachname", "kunde"), NAME),
     **dict.fromkeys(("betrag", "summe", "gesamtbetrag", "montant"), TOTAL),
@@ -51,10 +52,10 @@ _PEOPLE: Final[Mapping[str, str]] = {
         ADDRESS,
     ),
 }
-#: Those of a customer, as `customer_name` and `street` are; a plain name may be a product's.
+#: Columns that are a customer's, as `customer_name` and `street` are; a plain name may be a product's.
 _OF_CUSTOMERS: Final = frozenset({"kunde", "strasse", "straße", "anschrift"})
 _PHONES: Final = frozenset({"phone", "telephone", "telefon", "mobile"})
-#: With a country or area code or in an American grouping: measurements are plain numbers.
+#: A telephone number with a country or area code, or in American grouping; plain numbers may be measurements.
 _PHONE: Final = re.compile(
     r"(?:\+|00|\(?0)[1-9][0-9 ()/.-]{6,20}|\(?[2-9][0-9]{2}\)?[ .-]{1,2}[0-9]{3}[ .-][0-9]{4}", re.ASCII
 )
@@ -63,9 +64,9 @@ _PASSWORDS: Final = re.compile(r"(?:user|db|login)?_?(?:pass(?:word|wd|wort)?|pw
 _KEYS: Final = frozenset(
     {"secret", "client_secret", "api_key", "access_token", "refresh_token", "auth_token", "private_key", "session_id"}
 )
-#: Parts that make a row a person's.
+#: Parts that a person's row has.
 _PERSONAL: Final = frozenset({EMAIL, NAME, ADDRESS})
-#: Parts of an order, not of a directory of people or shops.
+#: Parts that orders have, but not directories of people or shops.
 _ORDERED: Final = frozenset({TOTAL, LINE_ITEMS})
 _LEAST_PASSWORD: Final = 4
 _LEAST_KEY: Final = 8
@@ -74,19 +75,19 @@ Column = TypeVar("Column")
 
 
 class _Column(NamedTuple):
-    """A column with a part of an order record: its index, the part, and what else its name says of its values."""
+    """A column with a part of an order record: its index, the part, and what its name implies about its values."""
 
     at: int
     part: str
-    #: The name is an order record's, so that the form of a value decides.
+    #: Whether the name is a field name of an order record, so that the form of a value decides.
     is_own: bool
     is_of_customers: bool
     is_phone: bool
 
 
 @dataclass(frozen=True, slots=True)
-class _Head(Generic[Column]):
-    """A line of names of columns: those in question, where it begins and ends, its separator and number of columns."""
+class _TableHeader(Generic[Column]):
+    """A header: its relevant columns, where it begins and ends, its separator and number of columns."""
 
     columns: list[Column]
     start: int
@@ -101,7 +102,7 @@ def has_password_hash(text: str) -> bool:
 
 
 def has_credential_table(text: str) -> bool:
-    """Return whether `text` holds a table with a column for passwords or keys, and one in it."""
+    """Return whether `text` holds a table with a column for passwords or keys, and with a value that looks like one."""
     return any(
         is_password(cells[at], _LEAST_PASSWORD) if is_of_passwords else is_opaque(cells[at], _LEAST_KEY)
         for columns, rows in _tables(text, _credential_columns)
@@ -116,7 +117,7 @@ def has_customer_table(text: str) -> bool:
 
 
 def _credential_columns(names: Sequence[str]) -> list[tuple[int, bool]]:
-    """Return the index of each column of passwords or keys, and whether it is one of passwords."""
+    """Return the index of each column of passwords or keys, and whether it has passwords."""
     columns = []
     for at, name in enumerate(names):
         is_of_passwords = _PASSWORDS.fullmatch(name.lower().replace(" ", "_")) is not None
@@ -138,7 +139,7 @@ def _customer_columns(names: Sequence[str]) -> list[_Column]:
 
 
 def _is_of_a_customer(cells: Sequence[str], columns: Sequence[_Column]) -> bool:
-    """Return whether a row has several parts of an order, and is a person's.
+    """Return whether a row has several parts of an order and is a person's.
 
     A name alone may be a product's. With an address it is a person's; with a telephone number it may still be a shop's.
     """
@@ -161,16 +162,16 @@ def _holds_part(cell: str, column: _Column) -> bool:
 def _tables(
     text: str, columns_of: Callable[[Sequence[str]], list[Column]]
 ) -> Iterator[tuple[list[Column], Iterator[Sequence[str]]]]:
-    """Yield the columns in question of each head that has some, with the rows below it, up to the next such head.
+    """Yield the relevant columns of each header that has some, with the rows below it, up to the next such header.
 
-    So each line is read once, however many look like heads.
+    So each line is read once, even if many lines look like headers.
     """
-    heads = list(_heads(text, columns_of))
-    for head, following in zip_longest(heads, heads[1:]):
-        yield head.columns, _rows(text, head, following.start if following else len(text))
+    headers = list(_headers(text, columns_of))
+    for header, following in zip_longest(headers, headers[1:]):
+        yield header.columns, _rows(text, header, following.start if following else len(text))
 
 
-def _heads(text: str, columns_of: Callable[[Sequence[str]], list[Column]]) -> Iterator[_Head[Column]]:
+def _headers(text: str, columns_of: Callable[[Sequence[str]], list[Column]]) -> Iterator[_TableHeader[Column]]:
     at = 0
     lower = folded(text)
     while word := _COLUMN.search(lower, at):
@@ -180,18 +181,18 @@ def _heads(text: str, columns_of: Callable[[Sequence[str]], list[Column]]) -> It
         separator = _separator(line)
         names = _cells(line, separator) if separator else []
         if len(names) > 1 and all(map(_COLUMN_NAME.fullmatch, names)) and (columns := columns_of(names)):
-            yield _Head(columns, start, at, separator, len(names))
+            yield _TableHeader(columns, start, at, separator, len(names))
 
 
-def _rows(text: str, head: _Head[Column], stop: int) -> Iterator[Sequence[str]]:
-    at = head.end
+def _rows(text: str, header: _TableHeader[Column], stop: int) -> Iterator[Sequence[str]]:
+    at = header.end
     for _ in range(_ROWS):
         start, at = at + 1, _end_of_line(text, at + 1)
         if start >= stop:
             return
-        if at - start <= _MAX_LINE and head.separator in (line := text[start:at]):
-            cells = _cells(line, head.separator)
-            if len(cells) >= head.width:
+        if at - start <= _MAX_LINE and header.separator in (line := text[start:at]):
+            cells = _cells(line, header.separator)
+            if len(cells) >= header.width:
                 yield cells
 
 
@@ -201,7 +202,7 @@ def _end_of_line(text: str, at: int) -> int:
 
 
 def _separator(line: str) -> str:
-    """Return the separator of a head's columns; empty if the line is no head."""
+    """Return the separator of a header's columns; empty if the line is no header."""
     if len(line) > _MAX_LINE:
         return ""
     most = max(_SEPARATORS, key=line.count)
@@ -211,6 +212,6 @@ def _separator(line: str) -> str:
 def _cells(line: str, separator: str) -> list[str]:
     if separator == "|":
         line = line.strip().strip("|")
-    # The standard reader knows quotes, and takes ten times as long.
+    # csv.reader handles quotes, but takes ten times as long.
     cells = next(csv.reader([_NO_CELL.sub(" ", line)], delimiter=separator), []) if '"' in line else line.split(separator)
     return [cell.strip().strip("\"'") for cell in cells]

@@ -16,7 +16,7 @@ from schemas.content_policy.text_parts import alphabet, long_runs, parts_with_ru
 _HEX: Final = "[0-9a-f]"
 _UUID: Final = f"{_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}"
 
-#: Prefix as it is written, then what follows, as a pattern; all of it letters, digits, `_`, `-`, `+` and `~`.
+#: A literal prefix, then a pattern of the rest; all characters are letters, digits, `_`, `-`, `+` and `~`.
 _FORMATS: Final[tuple[tuple[str, str], ...]] = (
     ("rrt_", "[0-9A-Za-z]{33}"),  # RiskRelay
     ("A3-", "[A-Z0-9]{6}-(?:[A-Z0-9]{11}|[A-Z0-9]{6}-[A-Z0-9]{5})(?:-[A-Z0-9]{5}){3}"),  # 1Password
@@ -50,7 +50,7 @@ _FORMATS: Final[tuple[tuple[str, str], ...]] = (
     ("gsk_", "[A-Za-z0-9]{52}"),  # Groq
     ("HRKU-", r"[\w-]{58,}"),  # Heroku
     ("pat-", rf"(?:na|eu)[0-9]-{_UUID}"),  # HubSpot
-    # Letters alone, like an identifier, but half of them capitals, unlike one.
+    # Only letters, as in an identifier; but in a token, half of the letters are capitals.
     ("hf_", "(?=(?:[a-z]*[A-Z]){8})[A-Za-z]{34}"),  # Hugging Face
     ("sdk-", _UUID),  # LaunchDarkly
     ("lin_api_", "[A-Za-z0-9]{40}"),  # Linear
@@ -122,7 +122,7 @@ _BROKEN_FORMATS: Final[tuple[tuple[str, str], ...]] = (
     ("whsec_", "[A-Za-z0-9+/=]{32,}"),  # Stripe, Standard Webhooks
     ("tfp_", r"[\w.-]{40,}"),  # Typeform
 )
-#: Formats without a fixed prefix, and the mark inside that identifies them.
+#: Formats without a fixed prefix; a mark inside the token identifies them.
 _MARKED_FORMATS: Final[tuple[tuple[str, str], ...]] = (
     ("Q~", r"(?<![\w~.-])[\w~.]{3}[0-9]Q~[\w~.-]{31,34}(?![\w~.-])"),  # Azure AD
     (":AA", r"(?<![0-9])[0-9]{8,10}:AA[\w-]{33}(?![\w-])"),  # Telegram
@@ -130,12 +130,13 @@ _MARKED_FORMATS: Final[tuple[tuple[str, str], ...]] = (
     (".atlasv1.", r"(?<![\w-])[A-Za-z0-9]{14}\.atlasv1\.[\w=-]{60,}"),  # Terraform
     ("AccountKey=", "AccountKey=[A-Za-z0-9+/]{86}=="),  # Azure Storage
 )
-#: The share of characters in runs that makes a token an example: `ghp_xxxx…`, also around words; chance makes a tenth.
+#: A token is an example if more than this share of its characters repeat the one before: `ghp_xxxx…`, also around words. By
+#: chance, a tenth does.
 _FILLING: Final = 0.35
 
 
 def _grouped(formats: Iterable[tuple[str, str]]) -> str:
-    """Return one pattern of all formats that asks for the first letter once, not once for each format."""
+    """Return one pattern of all formats, which tests each first letter once, not once for each format."""
     by_letter = groupby(sorted(formats), key=lambda each: each[0][0])
     groups = (
         (letter, "|".join(f"{re.escape(prefix[1:])}{rest}" for prefix, rest in formats)) for letter, formats in by_letter
@@ -143,14 +144,14 @@ def _grouped(formats: Iterable[tuple[str, str]]) -> str:
     return "|".join(f"{letter}(?:{rests})" for letter, rests in groups)
 
 
-def _looked_for(prefix: str, rest: str) -> str:
+def _prefixed(prefix: str, rest: str) -> str:
     """Return a pattern that begins with its literal prefix, for speed; the character before it is checked afterwards."""
     return rf"{re.escape(prefix)}(?<![A-Za-z0-9_]{re.escape(prefix)})(?:{rest})(?![A-Za-z0-9])"
 
 
 _RUN: Final = alphabet("_-+~")
 _TOKEN: Final = re.compile(rf"(?<![A-Za-z0-9_])(?:{_grouped(_FORMATS)})(?![A-Za-z0-9])", re.ASCII)
-_BROKEN: Final = tuple((prefix, re.compile(_looked_for(prefix, rest), re.ASCII)) for prefix, rest in _BROKEN_FORMATS)
+_BROKEN: Final = tuple((prefix, re.compile(_prefixed(prefix, rest), re.ASCII)) for prefix, rest in _BROKEN_FORMATS)
 _MARKED: Final = tuple((mark, re.compile(pattern, re.ASCII)) for mark, pattern in _MARKED_FORMATS)
 
 
@@ -160,7 +161,7 @@ def found_in(text: str) -> bool:
 
 
 def _has_long_token(text: str) -> bool:
-    """Judge the long runs; a token with other characters inside has one as well, but is matched in the whole text."""
+    """Return whether a long run is a token, or a part that has a long run contains a token with other characters inside."""
     dense = parts_with_run(text, _RUN)
     return bool(dense) and (_holds(_TOKEN, b" ".join(long_runs(dense, _RUN)).decode()) or _has_any(_BROKEN, dense))
 
