@@ -45,5 +45,5 @@ class Snooze:
     until: datetime | None
 
     def is_over(self, now: datetime) -> bool:
-        """Return whether it has ended at `now`."""
+        """Return whether the snooze has ended at `now`."""
         return self.until is not None and self.until <= now

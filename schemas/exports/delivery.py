@@ -18,12 +18,12 @@ DELIVERED: Final = "delivered"
 
 
 class Claim(NamedTuple):
-    """One export held for one attempt.
+    """One export claimed for one attempt.
 
-    `attempt` counts all attempts of the export; `try_number` those of the current schedule, which a manual retry starts
-    again at `schedule_began_at`. `is_outcome_unknown` says that an earlier attempt may have delivered it, `has_lapsed` that
-    the last one ended with its lease, at an unknown moment. `claimed_at` is when the row was last read with this lease. The
-    attempt takes a sender thread of the share of `account_id`.
+    `attempt` counts all attempts of the export; `try_number` counts those of the current schedule, which began at
+    `schedule_began_at`; a manual retry begins a new one. `is_outcome_unknown` says that an earlier attempt may have
+    delivered the export, `has_lapsed` that the last attempt ended with its lease, at an unknown moment. `claimed_at` is when
+    the row was last read with this lease. The attempt takes a sender thread from the share of `account_id`.
     """
 
     export_id: str
@@ -75,7 +75,7 @@ class Outcome(NamedTuple):
 
 
 class TargetHealth(Enum):
-    """The health of a target by one attempt: UNKNOWN where the receiver rejected the ticket for its content."""
+    """The health of a target as one attempt shows it; UNKNOWN if the receiver rejected the ticket for its content."""
 
     HEALTHY = auto()
     UNHEALTHY = auto()
@@ -86,8 +86,8 @@ class TargetHealth(Enum):
 class TargetEffect:
     """The effect of an attempt on its target.
 
-    `connected` and `status` are the new values, `reason` is why. `is_overloaded` lowers the concurrency. For `hold_s`
-    seconds nothing is sent, for `hold_reason`.
+    `connected` and `status` are the new values, `reason` is their cause. `is_overloaded` lowers the concurrency. The target
+    is held for `hold_s` seconds, with the reason `hold_reason`.
     """
 
     connected: str | None = None

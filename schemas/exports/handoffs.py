@@ -17,7 +17,7 @@ from schemas.intake.page_url import page_key
 
 
 class HandoffStatus(StrEnum):
-    """The state of an upload, as its app sees it: `received` in the response to the upload, then that of its export."""
+    """The state of an upload, as its app sees it: `received` in the response to the upload, then the state of its export."""
 
     RECEIVED = "received"
     PREPARED = "prepared"
@@ -38,7 +38,7 @@ _STATUSES: Final[Mapping[ExportStatus, HandoffStatus]] = {
     ExportStatus.RETRY_SCHEDULED: HandoffStatus.APPROVED,
     ExportStatus.EXPORTED: HandoffStatus.DELIVERED,
     ExportStatus.FAILED: HandoffStatus.FAILED,
-    # Blocked, too: as after a failure, only a person can retry it.
+    # Only a person can retry a blocked export, as after a failure.
     ExportStatus.BLOCKED: HandoffStatus.FAILED,
     ExportStatus.DISMISSED: HandoffStatus.DISMISSED,
 }
@@ -48,7 +48,7 @@ _ABILITIES: Final[Mapping[str | None, Ability]] = {
     Platform.CMS_COMMERCE: Ability.UPLOAD_CMS_DIAGNOSTICS,
     Platform.STOREFRONT: Ability.UPLOAD_STOREFRONT_DIAGNOSTICS,
 }
-#: Fields of an upload that do not count where no text was selected: the page is compared by its key.
+#: Fields of an upload that are ignored, or that are compared separately: the page by its key, and the selected text.
 _NOT_COMPARED: Final = frozenset(
     {"page_url", "site_url", "selected_text", "captured_at", "extension_version", "plugin_version", "app_version"}
 )
@@ -89,7 +89,7 @@ class HandoffProgress:
         return _ABILITIES[self.platform]
 
     def record(self) -> dict[str, Any]:
-        """Return it as clients poll it; `provider_ticket` is absent until the receiver named one."""
+        """Return the handoff as clients poll it; `provider_ticket` is absent until the receiver has named a ticket."""
         record: dict[str, Any] = {
             "id": self.id,
             "source": {"type": self.source_type, "id": self.source_id},
@@ -104,7 +104,7 @@ class HandoffProgress:
 
 
 def handoff_status(export: ExportStatus, findings: int | None, fixed: int | None) -> HandoffStatus:
-    """Return the status of a handoff by that of its export, which has so many findings (None: none) and fixed ones."""
+    """Return the status of a handoff by the status of its export and by how many of its `findings`, if any, are `fixed`."""
     if export is ExportStatus.EXPORTED and findings and findings == fixed:
         return HandoffStatus.FIXED
     return _STATUSES[export]
@@ -113,8 +113,8 @@ def handoff_status(export: ExportStatus, findings: int | None, fixed: int | None
 def natural_key(upload: Capture | Diagnostics) -> str:
     """Return 64 hex digits that two uploads share if they are about the same thing.
 
-    That is the same text on the same page of the same project and report: the selected text; without one, and of
-    diagnostics, everything that was reported except time and version.
+    Such uploads have the same project, report, page and selected text. Without a selected text, as in diagnostics,
+    everything that was reported is compared, except times and versions.
     """
     if isinstance(upload, Capture):
         page, selected, facts = upload.page_url, upload.selected_text or "", captured_facts(upload)

@@ -8,12 +8,12 @@ from schemas.targets.target import TargetStatus
 
 #: Statuses of exports that wait for a worker.
 WAITING: Final = frozenset({ExportStatus.APPROVED.value, ExportStatus.RETRY_SCHEDULED.value})
-#: Between two polls while the time of the next attempt is unknown.
+#: Seconds between two polls while the time of the next attempt is unknown.
 UNKNOWN_WAIT_S: Final = 60
 
 _RETRY_SCHEDULED: Final = ExportStatus.RETRY_SCHEDULED.value
 _ACTIVE: Final = TargetStatus.ACTIVE.value
-#: Targets that keep their exports until a person acts; a blocked or disabled one ends them within a second.
+#: By status, targets that keep their exports until a person acts; a blocked or disabled target ends them within a second.
 _STOPPED: Final = {status.value: f"target_{status.value}" for status in (TargetStatus.PAUSED, TargetStatus.INACTIVE)}
 
 
@@ -36,7 +36,7 @@ def next_attempt(
 ) -> NextAttempt:
     """Return the next attempt of an export that is due at `due_at_ms`, for a target that is held until `held_until_ms`.
 
-    After the hold has ended, the result is the same as without it.
+    After the hold has ended, the result is the same as without a hold.
     """
     if status not in WAITING or due_at_ms is None:
         return _NONE

@@ -17,7 +17,8 @@ from schemas.intake.scanner import SEVERITIES
 
 #: A naive datetime in UTC: `isoformat` takes 2 µs instead of 5.
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC).replace(tzinfo=None)
-#: Pollers repeat their request, and the instants of an export do not change: a cached one takes 0.2 µs and 100 bytes.
+#: Cached timestamps: pollers repeat their requests, and the instants of an export do not change. One takes 0.2 µs and 100
+#: bytes.
 _MAX_MOMENTS: Final = 4096
 
 #: Encodes text; json.dumps would create an encoder for each.
@@ -57,7 +58,7 @@ class PolledExport(NamedTuple):
     last_scan_run_id: int
     due_at: int | None
     target_status: str | None
-    #: No attempt starts before, at a target that is held or has used up its rate limit.
+    #: No attempt starts before this time: the target is held or has used up its rate limit.
     held_until: int | None
     project_id: int | None
     severity_rank: int
@@ -71,7 +72,7 @@ class PolledExport(NamedTuple):
     snoozed_until: int | None
     approved_by_user_id: int | None
     approved_by_rule_id: str | None
-    #: The address of that user, or the name of that rule.
+    #: The address of the user, or the name of the rule, that approved the export.
     approved_by_name: str | None
     #: The ids of all exports of one ticket for several targets, as JSON.
     siblings: str | None
@@ -83,18 +84,19 @@ def next_attempt_of(export: PolledExport, now_ms: int) -> NextAttempt:
 
 
 def entity_tag(export: PolledExport, attempt: NextAttempt, now_ms: int) -> str:
-    """Return the entity tag of the record with this next attempt, without quotes; it needs no record.
+    """Return the entity tag of the record with this next attempt, without quotes, and without building the record.
 
-    It depends on the version, on when the finding was last seen, on the name of who approved the export, and on what holds
-    it back: it changes when a hold or a pause of the target begins, moves and ends, and when a snooze ends, although no row
-    of the export is written then.
+    The tag depends on the version, on when the finding was last seen, on the name of who approved the export, and on what
+    holds the export back: the tag changes when a hold or a pause of the target begins, moves and ends, and when a snooze
+    ends, although no row of the export is written then.
+
     It does not depend on `retry_after_seconds`, which counts down within one version.
     """
     tag = f"v{export.version}"
     if _is_snoozed(export, now_ms):
         tag += "-snoozed"
     if export.finding_id is not None:
-        # Two scan runs may see it within one millisecond, and one run twice.
+        # Two scan runs may report the finding within one millisecond, and one run may report it twice.
         tag += f"-{export.times_seen}-{export.last_seen_at}"
     if export.approved_by_name is not None:
         # A rule may be renamed, and a user removed.
@@ -143,14 +145,14 @@ def _extras(export: PolledExport, retry_after_s: int | None) -> str:
 
 
 def _decisions(export: PolledExport, now_ms: int) -> str:
-    """Write the optional fields of what people and rules decided."""
+    """Write the optional fields of decisions by people and rules."""
     tail = ""
     if export.status == ExportStatus.DISMISSED:
         why = f'"reason": {_text(export.dismissal_reason)}, "note": {_text(export.dismissal_note)}'
         tail += f', "dismissal": {{{why}, "at": {_moment(export.finished_at)}}}'
     if _is_snoozed(export, now_ms):
         tail += f', "snoozed_until": {_moment(export.snoozed_until)}'
-    # A prepared export may wait for the target of the rule.
+    # An export whose rule waits for the rule's target is still prepared: it names the rule, but nobody has approved it.
     if export.approved_at is not None:
         tail += _approver(export)
     if export.siblings is not None:
@@ -161,7 +163,7 @@ def _decisions(export: PolledExport, now_ms: int) -> str:
 
 
 def _approver(export: PolledExport) -> str:
-    """Write who approved it; the operator at the command line is neither a rule nor a user."""
+    """Write who approved the export; the operator at the command line is neither a rule nor a user."""
     if export.approved_by_rule_id is not None:
         known = f'"kind": "rule", "id": "{export.approved_by_rule_id}"'
     elif export.approved_by_user_id is not None:

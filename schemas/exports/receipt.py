@@ -1,4 +1,4 @@
-"""The delivery receipt of an export: who approved what, what was sent, what came back, and where the audit log has it.
+"""The delivery receipt of an export: its approval, its requests and their responses, and its entries in the audit log.
 
 A receipt needs no database to be verified. Its audit entries are lines of the audit log's chain; the entry of the approval
 has the digest of the ticket, and the entry of each attempt's result the digest of the attempt. Values that a receipt
@@ -22,7 +22,7 @@ from schemas.exports.tickets.ticket import digest
 TYPE: Final = "riskrelay.delivery_receipt"
 VERSION: Final = 1
 
-#: What the digest of an attempt covers, and what a receipt shows of it.
+#: The members of an attempt that its digest covers and that a receipt shows.
 ATTEMPT_MEMBERS: Final = (
     *("id", "number", "started_at", "outcome", "response_status", "error_code"),
     *("address_class", "nonce", "signature", "body_sha256", "response_sha256"),
@@ -33,19 +33,20 @@ _MEMBERS: Final = frozenset(
         *("body", "body_sha256", "attempts", "audit_entries"),
     }
 )
-#: What the result of an attempt makes of its export.
+#: The transitions that the result of an attempt can cause.
 _RESULTS: Final = frozenset({Transition.DELIVER, Transition.RESCHEDULE, Transition.FAIL, Transition.BLOCK})
 #: Actors that receipts name; the name of a worker contains its host.
 _NAMED_ACTORS: Final = frozenset({"user", "rule", "operator"})
 
-#: Returns the bodies that may have been sent to a target, by the format that the target asked for.
+#: Returns every form in which frozen bytes may have been sent; the target chooses the form.
 Forms = Callable[[bytes], Iterable[bytes]]
-#: Returns whether the signature of an attempt is that of a body; None if it has none of the kind that can be checked.
+#: Returns whether the signature of an attempt is valid for a body; None if the attempt has no signature of the kind to
+#: check.
 SignatureCheck = Callable[[Mapping[str, Any], bytes], bool | None]
 
 
 class ReceiptReport:
-    """The result of a verification: `problems` contradict the receipt, `notes` are what it does not prove."""
+    """The result of a verification: `problems` contradict the receipt, `notes` name what the receipt does not prove."""
 
     def __init__(self) -> None:
         self.problems: list[str] = []
@@ -73,9 +74,9 @@ def approval_in(entries: Sequence[Line]) -> Line | None:
 def verify_receipt(
     receipt: Any, forms: Forms, check_signature: SignatureCheck | None = None, log: Iterable[Any] | None = None
 ) -> ReceiptReport:
-    """Verify a receipt by itself, its signatures where `check_signature` is given, and against an export of the audit log.
+    """Verify a receipt, also its signatures if `check_signature` is given, and its entries if `log` is given.
 
-    Reads the whole of `log`, whose lines are verified as well.
+    `log` is an export of the audit log; all its lines are read and verified as well.
     """
     report = ReceiptReport()
     if not _is_receipt(receipt):
@@ -96,7 +97,7 @@ def verify_receipt(
 
 
 def signed_at(attempt: Mapping[str, Any]) -> int:
-    """Return the timestamp that an attempt signed, in seconds since 1970; -1 for a time that is none."""
+    """Return the timestamp that an attempt signed, in seconds since 1970; -1 if the time of the attempt is invalid."""
     moment = parse_rfc3339(str(attempt["started_at"]))
     return -1 if moment is None else int(moment.timestamp())
 
@@ -110,7 +111,7 @@ def _is_receipt(receipt: Any) -> bool:
 
 
 def _is_flat(item: Any, members: Collection[str]) -> bool:
-    """Return whether an object has exactly these members, none of which has parts of its own."""
+    """Return whether an object has exactly these members, with values that are not nested."""
     if not isinstance(item, dict) or item.keys() != members:
         return False
     return all(isinstance(value, str | int | None) for value in item.values())
@@ -145,7 +146,7 @@ def _verify_approval(receipt: Mapping[str, Any], report: ReceiptReport) -> None:
 
 
 def _verified_body(receipt: Mapping[str, Any], report: ReceiptReport) -> bytes | None:
-    """Return the frozen bytes; None if they were redacted or are not those of the approval."""
+    """Return the frozen bytes; None if they were redacted, changed or are no ticket."""
     body = receipt["body"]
     if body is None:
         if (receipt["body_sha256"], receipt["target_id"]) != (None, None):
@@ -182,7 +183,7 @@ def _verify_attempts(receipt: Mapping[str, Any], report: ReceiptReport) -> None:
             unproven.append(attempt["number"])
     if proven.total():
         report.problems.append("An attempt in the audit log is missing, or was changed.")
-    # Results of before the upgrade have no digest.
+    # Results that were recorded before the upgrade have no digest.
     elif len(unproven) > sum(each["digest"] is None for each in results):
         report.problems.append("An attempt is not in the audit log.")
     elif unproven:
@@ -223,7 +224,7 @@ def _verify_signatures(
 
 
 def _sent_form(body: bytes, attempt: Mapping[str, Any], forms: Forms) -> bytes | None:
-    """Return the form of the frozen bytes that an attempt sent; None if it sent others."""
+    """Return the form of the frozen bytes that an attempt sent; None if the attempt sent other bytes."""
     wanted = attempt["body_sha256"]
     return next((each for each in forms(body) if hashlib.sha256(each).hexdigest() == wanted), None)
 

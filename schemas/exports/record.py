@@ -28,7 +28,7 @@ MAX_LABELS: Final = 50
 MAX_LABEL: Final = 100
 #: More than the 71 characters of a digest.
 MAX_DIGEST: Final = 100
-#: Targets of one approval.
+#: Maximum number of targets of one approval.
 MAX_TARGETS: Final = 20
 #: Enough for the key of any system.
 MAX_SOURCE_ID: Final = 200
@@ -49,7 +49,7 @@ class Approval:
 
     target_id: str
     ticket_digest: str | None
-    #: Whether it covers the events that the target asks for.
+    #: Whether the approval covers the events that the target subscribes to.
     events: bool = True
 
 
@@ -86,7 +86,7 @@ class Sighting:
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """An export as it is stored; its row has the status and hold of its target too, which `as_shown` applies."""
+    """An export as it is stored; its row also has the status and hold of its target, which `as_shown` applies."""
 
     stored: PolledExport
     id: str
@@ -110,7 +110,7 @@ class Export:
     severity: str
     project_id: int | None = None
     rule: str | None = None
-    #: How many findings it has, and how many of them are fixed.
+    #: The number of its findings, and the number of those that are fixed.
     findings: tuple[int, int] | None = None
     original_ticket: dict[str, Any] | None = None
     dismissal: Dismissal | None = None
@@ -128,7 +128,7 @@ class Severity(Text):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        # For the message; synonyms are accepted as well.
+        # Shown in the message; synonyms are accepted as well.
         self.allowed = SEVERITIES
 
     def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> str:
@@ -240,7 +240,7 @@ def as_shown(export: Export, now: datetime) -> Export:
 
 
 def export_record(export: Export, now: datetime) -> dict[str, Any]:
-    """Return the export as clients see it at `now`: what a poll returns then."""
+    """Return the export as clients see it at `now`, as in the response to a poll."""
     now_ms = to_ms(now)
     record: dict[str, Any] = json.loads(record_json(export.stored, next_attempt_of(export.stored, now_ms), now_ms))
     return record

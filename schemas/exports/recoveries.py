@@ -76,12 +76,12 @@ def parse_past(text: str, now: datetime) -> datetime:
 
 
 def parse_since(text: str, now: datetime) -> datetime | None:
-    """Return the moment of `text`, an age before `now` where it is one; None if it is not a moment."""
+    """Return the moment of `text`; an age such as 7d is subtracted from `now`. None if the text is not a moment."""
     return _moment(text, now, -1)
 
 
 def parse_until(text: str, now: datetime) -> datetime | None:
-    """Return the moment of `text`, a time after `now` where it is one such as 7d; None if it is not a moment."""
+    """Return the moment of `text`; a duration such as 7d is added to `now`. None if the text is not a moment."""
     return _moment(text, now, 1)
 
 

@@ -1,7 +1,7 @@
 """The excerpt of a receiver's response that is kept for the operator, without secrets and other forbidden content.
 
 A response can contain anything: a log, a whole page, the request itself. The rules of forbidden content redact it, field by
-field if it is JSON, else line by line; a violation that only the whole text has redacts everything. The signing secret is
+field if it is JSON, else line by line; if only the whole text violates a rule, everything is redacted. The signing secret is
 removed in all its encodings. Clients never see a response, except `provider_ticket`.
 """
 
@@ -19,10 +19,10 @@ from schemas.content_policy.detectors.order_values import is_order_record
 from schemas.content_policy.field_names import meaning
 from schemas.content_policy.rules import find
 
-#: The contract's 2 KiB, in UTF-8.
+#: The documented limit of 2 KiB, in bytes of UTF-8.
 MAX_EXCERPT: Final = 2048
 #: Bytes that are checked, so that everything that starts in the excerpt is checked to its end.
-_LOOKED_AT_BYTES: Final = 2 * MAX_EXCERPT
+_CHECKED_BYTES: Final = 2 * MAX_EXCERPT
 #: Deeper nesting is redacted.
 _MAX_DEPTH: Final = 16
 REDACTED: Final = "[redacted]"
@@ -33,8 +33,8 @@ _NAME: Final = re.compile(r"""\\*["']([^"'\\]{1,64})\\*["']\s*:""")
 
 #: Shorter encoded secrets would match by chance.
 _SHORTEST_ENCODED: Final = 8
-#: Cached secrets, one for each target of a busy worker.
-_KNOWN_SECRETS: Final = 1024
+#: Cached secrets: one for each target of a busy worker.
+_MAX_CACHED_SECRETS: Final = 1024
 _PERCENT: Final = re.compile("%[0-9A-F]{2}")
 
 
@@ -48,19 +48,19 @@ def without_secret(body: bytes, secret: str) -> bytes:
 
 def response_excerpt(body: bytes) -> str | None:
     """Return the excerpt of a response; None if it is empty."""
-    text = _printable(body[:_LOOKED_AT_BYTES].decode("utf-8", "replace")).strip()
+    text = _printable(body[:_CHECKED_BYTES].decode("utf-8", "replace")).strip()
     if not text:
         return None
-    if _is_innocent(text):
+    if _is_clean(text):
         return _cut(text)
-    # Once more: escapes of JSON are characters now.
-    cleaned = _printable(_cleaned(text, is_cut=len(body) > _LOOKED_AT_BYTES))
-    return _cut(cleaned) if _is_innocent(cleaned) else REDACTED
+    # Again, because the escapes of JSON are characters now.
+    cleaned = _printable(_cleaned(text, is_cut=len(body) > _CHECKED_BYTES))
+    return _cut(cleaned) if _is_clean(cleaned) else REDACTED
 
 
 def has_forbidden(text: str) -> bool:
     """Return whether a text of a response has forbidden content."""
-    return bool(find(text, _NO_NAMES)) or _names_what_is_forbidden(text)
+    return bool(find(text, _NO_NAMES)) or _has_forbidden_names(text)
 
 
 def _cut(text: str) -> str:
@@ -73,7 +73,7 @@ def _cleaned(text: str, *, is_cut: bool) -> str:
         return json.dumps(_without_forbidden(value, 0), ensure_ascii=False)
     lines = [REDACTED if has_forbidden(line) else line for line in text.split("\n")]
     if is_cut:
-        # The cut line may hide a violation whose end is missing.
+        # The last line is cut: it may contain a violation whose end is missing.
         lines[-1] = REDACTED
     return "\n".join(lines)
 
@@ -90,20 +90,20 @@ def _without_forbidden(value: Any, depth: int) -> Any:
         return REDACTED if is_order_record(kept) else kept
     if isinstance(value, list):
         return [_without_forbidden(entry, depth + 1) for entry in value]
-    return REDACTED if find(value, _NO_NAMES) or (isinstance(value, str) and _names_what_is_forbidden(value)) else value
+    return REDACTED if find(value, _NO_NAMES) or (isinstance(value, str) and _has_forbidden_names(value)) else value
 
 
-def _is_innocent(text: str) -> bool:
+def _is_clean(text: str) -> bool:
     value = _json_or_text(text)
     if find(value, _NO_NAMES):
         return False
     # Field names of JSON were checked, except those of JSON inside its texts.
-    is_judged = not isinstance(value, str) and '\\"' not in text and "'" not in text
-    return is_judged or not _names_what_is_forbidden(text)
+    is_checked = not isinstance(value, str) and '\\"' not in text and "'" not in text
+    return is_checked or not _has_forbidden_names(text)
 
 
-def _names_what_is_forbidden(text: str) -> bool:
-    """Return whether a text has forbidden field names: of JSON that is cut, quoted, or similar syntax."""
+def _has_forbidden_names(text: str) -> bool:
+    """Return whether a text has forbidden field names: in JSON that is truncated or escaped, or in similar syntax."""
     meanings = [meaning(name) for name in _NAME.findall(text)]
     # A field named "items" is only a list here: its entries are unknown.
     parts = {each.part for each in meanings} - {None, "line items"}
@@ -125,7 +125,7 @@ def _printable(text: str) -> str:
     return "".join(letter if letter.isprintable() or letter == "\n" else " " for letter in text)
 
 
-@lru_cache(maxsize=_KNOWN_SECRETS)
+@lru_cache(maxsize=_MAX_CACHED_SECRETS)
 def _spellings(secret: str) -> tuple[bytes, ...]:
     """Return the encodings of a secret, longest first: one may be a prefix of another."""
     written = {secret.encode()} | {text.encode() for text in _as_text(secret)}
@@ -145,10 +145,10 @@ def _as_text(secret: str) -> Iterator[str]:
 
 
 def _as_digits(secret: bytes) -> Iterator[str]:
-    """Yield a secret's hex digits, and its base64 wherever it begins in what is encoded."""
+    """Yield a secret in hex, and in base64 as it appears at each possible position in the encoded bytes."""
     yield from (secret.hex(), secret.hex().upper())
     for before, spoiled in ((0, 0), (1, 2), (2, 3)):
-        # The first and last digits depend on the bytes around it.
+        # The first and last digits also encode the bytes around the secret.
         whole = b64encode(bytes(before) + secret).rstrip(b"=").decode()
         digits = whole[spoiled : -1 if (before + len(secret)) % 3 else None]
         yield from (digits, digits.replace("+", "-").replace("/", "_"))

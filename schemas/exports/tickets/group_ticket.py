@@ -31,18 +31,18 @@ from schemas.exports.tickets.ticket_text import (
 )
 from schemas.intake.scanner import SEVERITIES, Issue, ScannedPage
 
-#: The places that the evidence has, and the bytes that they take at most; the description lists the first MAX_LISTED.
+#: Maximum number of places in the evidence, and of the bytes that they take; the description lists the first MAX_LISTED.
 MAX_PLACES: Final = 50
 MAX_PLACES_BYTES: Final = 64 * 1024
-#: Hosts that the evidence has.
+#: Maximum number of hosts in the evidence.
 MAX_SITES: Final = 20
 
-#: What the evidence of a group has besides that of its first finding.
+#: Members of a group's evidence that the evidence of its first finding does not have.
 GROUP_NAMES: Final = ("places", "findings", "pages", "sites")
 
-#: No line of the places or the facts is empty, so the last of these begins the list of places.
+#: No line of the places or the facts is empty, so the last occurrence of this text begins the list of places.
 _PLACES: Final = "\n\nPlaces:\n"
-#: The list as it is written, to its last line; a person may have changed what is around it.
+#: The list as it was written, up to its last line; a person may have edited the text around it.
 _PLACES_LIST: Final = re.compile(r"\n\nPlaces:(?:\n- [^\n]*)+(?:\n… and \d+ more)?(?=\n|\Z)")
 
 
@@ -56,7 +56,7 @@ class Group:
     severity: str
     rule: str
     scan_run_id: int | None
-    #: All labels but that of the severity.
+    #: All labels except the product's own and the severity's.
     labels: tuple[str, ...]
     #: The evidence of its first finding.
     evidence: Mapping[str, Any]
@@ -68,7 +68,7 @@ class Group:
 
 
 def is_group(ticket: Mapping[str, Any]) -> bool:
-    """Return whether a ticket is that of a group; the evidence of one that was written by hand may have its names, too."""
+    """Return whether a ticket is that of a group; the evidence of a handwritten ticket may have the same names."""
     evidence = ticket["evidence"]
     if not all(name in evidence for name in GROUP_NAMES):
         return False
@@ -79,7 +79,7 @@ def is_group(ticket: Mapping[str, Any]) -> bool:
 def without_places(description: str) -> str:
     """Return the description of a group's ticket without the list of places, for texts with a list of their own."""
     lists = [*_PLACES_LIST.finditer(description)]
-    # The reported text before it may have a list, too.
+    # The reported text, which precedes the list, may contain such a list, too.
     return description[: lists[-1].start()] + description[lists[-1].end() :] if lists else description
 
 
@@ -89,7 +89,7 @@ def new_group(page: ScannedPage, issue: Issue, scan_run_id: int, screenshot: str
 
 
 def read_group(ticket: Mapping[str, Any], title: str, scan_run_id: int | None) -> Group:
-    """Return the group that a ticket was written from: a group's, or a finding's; `title` is that of its first finding."""
+    """Return the group from which the ticket of a group or a finding was written; `title` is that of its first finding."""
     evidence, url = dict(ticket["evidence"]), str(ticket["page_url"])
     only = Place(url, evidence["location"])
     facts = finding_facts(only.url, only.location, ticket["severity"], evidence["rule"], scan_run_id)
@@ -111,7 +111,7 @@ def read_group(ticket: Mapping[str, Any], title: str, scan_run_id: int | None) -
 
 
 def with_findings(group: Group, added: Sequence[tuple[Place, str]], known_pages: Collection[str]) -> Group:
-    """Return the group with more findings, each a place and a severity; `known_pages` are URLs that it has already."""
+    """Return the group with more findings, each a place and a severity; `known_pages` are URLs that it already has."""
     urls = dict.fromkeys(place.url for place, _ in added)
     sites = tuple(dict.fromkeys((*group.sites, *map(_site, urls))))[:MAX_SITES]
     return replace(
@@ -132,11 +132,11 @@ def with_stored(group: Group, severity: str, places: Sequence[Place], findings: 
 
 
 def group_ticket(group: Group) -> Ticket:
-    """Return the ticket of a group; that of one finding differs from the finding's own by the places of its evidence."""
+    """Return the ticket of a group; for one finding, it is the finding's own ticket with the places in its evidence."""
     ticket = finding_ticket(group)
     if group.findings > 1:
         facts = (("Severity", group.severity), ("Rule", one_line(group.rule)), ("Found by", found_by(group.scan_run_id)))
-        # The type of one page says nothing of the others.
+        # The type of one page does not apply to the others.
         labels = tuple(each for each in ticket.labels if not each.startswith("page:"))
         description = describe(f"{group.text}{_PLACES}{_listed(group)}", facts)
         ticket = replace(ticket, title=_title(group), description=description, labels=labels)
@@ -197,7 +197,7 @@ def _plural(noun: str, count: int) -> str:
 
 def _listed(group: Group) -> str:
     lines = [f"- {shortened(each.url, MAX_FACT)}{_where(each.location)}" for each in group.places[:MAX_LISTED]]
-    # `join_first` counts what is not listed.
+    # `join_first` counts the places that are not listed.
     return join_first([*lines, *[""] * (group.findings - len(lines))], len(lines), "\n")
 
 
@@ -221,7 +221,7 @@ def _is_place(value: Any) -> bool:
 
 
 def _first_places(places: Sequence[Place]) -> tuple[Place, ...]:
-    """Return the first places that fit into the limits; one that is too long is left out."""
+    """Return the first places that fit into the limits, up to the first one that does not fit."""
     kept: list[Place] = []
     # One comma fewer than places.
     size = len("[]") - len(",")

@@ -30,7 +30,7 @@ class Source:
     scan_run_id: int | None = None
 
     def record(self) -> dict[str, Any]:
-        """Return it as JSON for responses and deliveries."""
+        """Return the source as JSON for responses and deliveries."""
         known = {"type": self.type, "id": self.id}
         return known if self.scan_run_id is None else {**known, "scan_run_id": self.scan_run_id}
 
@@ -47,7 +47,7 @@ class Ticket:
     evidence: dict[str, Any]
 
     def record(self) -> dict[str, Any]:
-        """Return it as JSON for responses and deliveries."""
+        """Return the ticket as JSON for responses and deliveries."""
         return {
             "title": self.title,
             "description": self.description,

@@ -12,7 +12,7 @@ from schemas.base.strict_json import JsonValue, canonical
 from schemas.base.ticket_event_types import TicketEventType
 from schemas.exports.tickets.ticket import BODY_VERSION, Source
 
-#: So many of the places that changed are listed; the counts are of all.
+#: Maximum number of changed places that are listed; the counts include all of them.
 MAX_PLACES: Final = 50
 
 
@@ -27,7 +27,7 @@ class TicketEventStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TicketEvent:
-    """An event as clients see it; `deliveries` are its attempts that have ended, `result` what was done at a tracker."""
+    """An event as clients see it; `deliveries` are its ended attempts, `result` is what was done at a tracker."""
 
     id: str
     type: TicketEventType
@@ -50,7 +50,7 @@ class PlaceChange(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TicketChange:
-    """The changes of a ticket in a scan run; `places` are some of those that changed, `places_open` is the number of now."""
+    """The changes of a ticket in a scan run; `places` are some of the changed places, `places_open` is a current number."""
 
     places_added: int = 0
     places_fixed: int = 0
@@ -58,7 +58,7 @@ class TicketChange:
     places: tuple[ChangedPlace, ...] = ()
 
     def record(self) -> dict[str, Any]:
-        """Return it as receivers get it."""
+        """Return the change as receivers get it."""
         return asdict(replace(self, places=self.places[:MAX_PLACES]))
 
 

@@ -21,7 +21,7 @@ from schemas.intake.email import Attachment, InboundEmail, attachment_records, f
 from schemas.intake.evidence import Capture, CaptureForm, Heading, captured_facts
 from schemas.intake.scanner import Issue, ScannedPage
 
-#: Pages whose host and path are cached: all findings of a postback are on one.
+#: Pages whose host and path are cached: all findings of a postback are on one page.
 _MAX_PAGES: Final = 1024
 #: A path in a title leaves most of the title to the subject.
 MAX_PLACE: Final = 100
@@ -36,7 +36,7 @@ MAX_LISTED: Final = 20
 #: The first label of every ticket that the product writes.
 PRODUCT_LABEL: Final = "website-risk"
 
-#: Our names in a finding's evidence: a scanner's fields of these names are left out.
+#: Names that RiskRelay uses in a finding's evidence: a scanner's fields with these names are left out.
 RESERVED_EVIDENCE: Final = frozenset({"screenshot", "help_url", "places", "findings", "pages", "sites"})
 
 #: The field names of a ticket, which the paths of its problems consist of.
@@ -64,13 +64,13 @@ def ticket_for_finding(page: ScannedPage, issue: Issue, scan_run_id: int, screen
 
 
 def reopened_text(text: str, export_id: str | None) -> str:
-    """Return the text of a finding that is open again, naming the export that its earlier ticket was."""
+    """Return the text of a finding that is open again, with the id of the export of its earlier ticket."""
     earlier = "" if export_id is None else f" Its earlier ticket: {export_id}."
     return f"{text}\n\nThis was fixed, and is reported again.{earlier}"
 
 
 def finding_title(text: str, page_url: str, location: str) -> str:
-    """Add host, path and element, so that the same issue in two places has two titles."""
+    """Return a title with host, path and element, so that the same issue in two places has two titles."""
     where, element = _host_and_path(page_url), shortened(_element(location), MAX_ELEMENT)
     end = f" ({element})" if element else ""
     room = max(MAX_TITLE - len(f" on {where}{end}"), MAX_TITLE // 2)
@@ -97,7 +97,7 @@ def found_by(scan_run_id: int | None) -> str | None:
 
 
 def finding_evidence(issue: Issue, screenshot: str | None) -> dict[str, Any]:
-    """Return the evidence of a finding's ticket: what the scanner added, and under our names what it reported."""
+    """Return the evidence of a finding's ticket: the scanner's own fields, and RiskRelay's names for known ones."""
     known = {"screenshot": screenshot, "help_url": issue.help_url}
     reported = {name: value for name, value in issue.evidence.items() if name not in RESERVED_EVIDENCE}
     return {**reported, "rule": issue.code, "location": issue.location, **_known(known)}

@@ -1,4 +1,4 @@
-"""Reads the ticket, and the events of one, that a tracker gets from the bytes that were made for a receiver."""
+"""Builds the ticket or event that a tracker gets, from the bytes that were made for a receiver."""
 
 import json
 from typing import Any
@@ -23,7 +23,7 @@ def ticket_of(body: bytes, public_base_url: str | None) -> TrackerTicket:
     return TrackerTicket(
         export_id=export_id,
         title=ticket["title"],
-        # The tracker's text has a list of the places, longer than the description's.
+        # The tracker's text has its own list of the places, which is longer than the description's.
         description=without_places(ticket["description"]) if len(places) > 1 else ticket["description"],
         severity=ticket["severity"],
         page_url=ticket["page_url"],
@@ -47,7 +47,8 @@ def event_of(
 ) -> TrackerEvent:
     """Return the event of its body (`ticket_events.event_body`); the other arguments are its members.
 
-    `issue_id` is that of an issue that did not exist when the event was formed; a redacted ticket has it in the body alone.
+    `issue_id` is for an issue that did not exist when the event was formed. If the ticket was redacted, only the body has
+    the id of the issue.
     """
     event = json.loads(body)
     export_id, change = event["export"]["id"], event["change"]
