@@ -1,7 +1,7 @@
-"""The life cycle of a finding: what each scan run that looked at its page makes of it.
+"""The life cycle of a finding: how each scan run that visited its page changes the finding.
 
-A finding is fixed when enough completed runs have looked at its page and did not report it; a report opens it again. Runs
-are distinguished by their id, and each run counts once, however often it posts. Dismissed and snoozed are decisions on the
+A finding is fixed when enough completed runs have visited its page and did not report it; a report opens it again. Runs are
+distinguished by their id, and each run counts once, however often it posts. Dismissed and snoozed are decisions on the
 finding's ticket; they neither stop nor hide a fix.
 """
 
@@ -10,16 +10,16 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-#: The runs of which an unreported finding may be fixed; a partial run may have left out what it did not report.
+#: Only these runs can fix a finding that they do not report; a partial run may have left the finding out.
 COMPLETED: Final = "completed"
 #: The default of the setting of this name.
 FIXED_AFTER_RUNS: Final = 2
-#: The end of an entry of `page.rules` that stands for all codes with this beginning.
+#: An entry of `page.rules` that ends with this character stands for all codes with this beginning.
 ANY_END: Final = "*"
 
 
 class FindingState(StrEnum):
-    """The state of a finding; a fix comes before a decision on its ticket."""
+    """The state of a finding; a fix takes precedence over a decision on its ticket."""
 
     OPEN = "open"
     FIXED = "fixed"
@@ -38,7 +38,7 @@ class RunOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LifeCycle:
-    """How many runs in a row did not report a finding, whether it is fixed, and how often it was open again."""
+    """How many runs in a row did not report a finding, whether it is fixed, and how often it was reopened."""
 
     missed_runs: int = 0
     is_fixed: bool = False
@@ -73,10 +73,11 @@ def counts_as_visit(status: str, status_code: int | None) -> bool:
 
 
 def after_report(before: LifeCycle, own: RunOutcome | None, *, has_fixed: bool) -> tuple[LifeCycle, RunOutcome]:
-    """Return a finding after a run that reported it, and the outcome of the run; `own` is its outcome until then.
+    """Return a finding after a run that reported it, and the outcome of the run; `own` is the run's outcome so far.
 
-    A run that posts a page in parts may report in the second what was missing in the first: if it `has_fixed` the finding,
-    it takes that back. A fix that another run has taken back stays its outcome: trends count both.
+    A run may post a page in parts and report in the second part what was missing in the first. If the run `has_fixed` the
+    finding, the report takes this fix back. If another run took the fix back, the outcome of this run stays a fix: trends
+    count both.
     """
     if not before.is_fixed:
         return replace(before, missed_runs=0), own if own in {RunOutcome.FIXED, RunOutcome.REOPENED} else RunOutcome.SEEN
@@ -86,9 +87,10 @@ def after_report(before: LifeCycle, own: RunOutcome | None, *, has_fixed: bool) 
 
 
 def after_miss(before: LifeCycle, own: RunOutcome | None, fixed_after_runs: int) -> tuple[LifeCycle, RunOutcome | None]:
-    """Return a finding after a run that looked at its page and did not report it, and the outcome of the run.
+    """Return a finding after a run that visited its page and did not report it, and the outcome of the run.
 
-    A run that has an outcome already, and a finding that is fixed, stay as they are. Fixed after `fixed_after_runs` runs.
+    A fixed finding, or a run that already has an outcome, does not change. The finding is fixed after `fixed_after_runs`
+    runs.
     """
     if before.is_fixed or own is not None:
         return before, own

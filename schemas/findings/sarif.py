@@ -14,19 +14,19 @@ LEVELS: Final[Mapping[str, str]] = {"critical": "error", "high": "error", "mediu
 #: Scores by which consumers distinguish critical from high, within the ranges that they share.
 _SCORES: Final[Mapping[str, str]] = {"critical": "9.5", "high": "8.0", "medium": "5.5", "low": "2.0", "info": "0.0"}
 
-#: What a URI may have unencoded (RFC 3986); a percent sign is encoded only where no two hex digits follow.
+#: Characters that a URI may have unencoded (RFC 3986); a percent sign is encoded only where no two hex digits follow.
 _URI_CHARACTERS: Final = "%:/?#@!$&'()*+,;=~"
 _BARE_PERCENT: Final = re.compile("%(?![0-9A-Fa-f]{2})")
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/*")
 
 
 def sarif_log(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return a log."""
+    """Return a SARIF log with these runs."""
     return {"$schema": _SCHEMA, "version": "2.1.0", "runs": [*runs]}
 
 
 def sarif_rule(rule_id: str, title: str, text: str, severity: str, tags: Collection[str] = ()) -> dict[str, Any]:
-    """Return a rule of a driver."""
+    """Return a rule of a tool's driver."""
     return {
         "id": rule_id,
         "shortDescription": {"text": title},
@@ -37,12 +37,12 @@ def sarif_rule(rule_id: str, title: str, text: str, severity: str, tags: Collect
 
 
 def logical_locations(location: str) -> dict[str, Any]:
-    """Return the member of a location on a page; none for an empty one."""
+    """Return the member `logicalLocations` for a location on a page; no member for an empty location."""
     return {"logicalLocations": [{"fullyQualifiedName": location, "kind": "element"}]} if location else {}
 
 
 def uri_of(url: str) -> str:
-    """Return a URL as a URI."""
+    """Return a URL as a URI, with characters encoded that a URI may not contain."""
     return quote(_BARE_PERCENT.sub("%25", url), safe=_URI_CHARACTERS)
 
 

@@ -18,13 +18,13 @@ from schemas.intake.evidence import MAX_LINE, MAX_VERSION, UploadForm
 SAFE_SCOPES: Final = ("read_content", "read_products", "read_themes")
 #: Duplicates count once; a longer list is invalid.
 MAX_SCOPES: Final = 20
-#: Plugins of one site.
+#: Maximum number of plugins of one site.
 MAX_PLUGINS: Final = 200
 MAX_SYMPTOMS: Final = 100
-#: A name, a status or a bucket such as "100-500".
+#: Maximum length of a name, a status or a bucket such as "100-500".
 MAX_NAME: Final = 200
 MAX_BUCKET: Final = 100
-#: One symptom of an array; a single text may be as long as any text.
+#: Maximum length of one symptom of an array; a single text may be as long as any text.
 MAX_SYMPTOM: Final = 2000
 
 
@@ -81,7 +81,7 @@ class Symptoms(Array):
 
     @property
     def json_schema(self) -> dict[str, Any]:
-        """What it accepts."""
+        """The JSON Schema of the accepted values."""
         return {"anyOf": [super().json_schema, self._prose.json_schema]}
 
     def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> list[Any]:

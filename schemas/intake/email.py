@@ -68,7 +68,7 @@ def first_web_address(text: str) -> str | None:
 
 
 def _without_punctuation(address: str) -> str:
-    """Drop punctuation and closing brackets after the URL, except brackets that open within it."""
+    """Drop punctuation and closing brackets after the URL, except one round bracket that opens within the URL."""
     bare = address.rstrip(".,;:!?)]}")
     is_open = bare.count("(") > bare.count(")") and address.startswith(")", len(bare))
     return f"{bare})" if is_open else bare

@@ -22,11 +22,11 @@ from schemas.intake.mail_headers import Mailbox, date_from, decoded_words, is_em
 MAX_MESSAGE_ID: Final = 998
 #: Several folded header lines, more than any subject needs.
 MAX_SUBJECT: Final = 2000
-#: A name, an address or its tag.
+#: Maximum length of a name, an address or its tag.
 MAX_NAME: Final = 1000
-#: Recipients of one email.
+#: Maximum number of recipients of one email.
 MAX_RECIPIENTS: Final = 100
-#: Attachments of one email.
+#: Maximum number of attachments of one email.
 MAX_ATTACHMENTS: Final = 100
 #: Twice the limit of file systems.
 MAX_FILE_NAME: Final = 500
@@ -82,7 +82,7 @@ class Mailboxes(fields.Field[list[Mailbox]]):
 
     @property
     def json_schema(self) -> dict[str, Any]:
-        """What it accepts."""
+        """The JSON Schema of the accepted values."""
         header = {"type": "string", "maxLength": MAX_TEXT}
         several = {"type": "array", "maxItems": MAX_RECIPIENTS, "items": header}
         return {"anyOf": [header, several]} if self.may_be_array else header
@@ -214,7 +214,7 @@ class _PostmarkForm(LenientForm):
     def _make(self, data: dict[str, Any], submitted: dict[str, Any], **_: Any) -> InboundEmail:
         fuller = [each for name in ("to_full", "cc_full", "bcc_full") for each in data[name] or ()]
         written = [each for name in ("to", "cc", "bcc", "original") for each in data[name] or ()]
-        # Mailboxes with names first: of two with the same address, the first one stays.
+        # Mailboxes with names come first: of two with the same address, the first one is kept.
         addressed = [mailbox for mailbox, _ in fuller if mailbox] + written
         if data["sender"] is None and data["sender_full"] is None:
             raise ValidationError("required", "From")
@@ -245,7 +245,7 @@ class EmailForm(Form):
     def __init__(self) -> None:
         super().__init__()
         self._plain, self._postmark = _PlainForm(), _PostmarkForm()
-        #: Either of which a body may be.
+        #: The form of each format.
         self.forms: tuple[Form, ...] = (self._plain, self._postmark)
 
     def reduced(self, value: Any, checkpoint: Checkpoint = no_checkpoint) -> Any:
@@ -270,8 +270,8 @@ class EmailForm(Form):
 def inspected(value: Any) -> dict[str, Any]:
     """Return the parts of a reduced body that would be stored, each at its own path, to be checked for forbidden content.
 
-    HTML stands there as the text it is reduced to, also where the text part wins: it is no export of a page, but a card
-    number that is spread over its tags is one. A mailbox is a text, not an object of a name and an address.
+    HTML is checked as the text that it was reduced to, even if the text part is used: the email is no export of a page, but
+    a card number may be spread over its tags. A mailbox is checked as a text, not as an object with a name and an address.
     """
     if not isinstance(value, dict):
         return {}
@@ -299,7 +299,7 @@ def _is_postmarks(value: Any) -> bool:
 def _known_mailboxes(
     senders: Iterable[Mailbox], recipients: Iterable[Mailbox], from_name: str, to_name: str, are_hidden: bool
 ) -> tuple[str, tuple[str, ...]]:
-    """Return the sender and the recipients, each address once; no recipients only where the sender has hidden them.
+    """Return the sender and the recipients, each address once; only if the sender hid the recipients, there may be none.
 
     Raises ValidationError at the members' names.
     """
@@ -354,7 +354,7 @@ def _parsed(value: Any, checkpoint: Checkpoint) -> Any:
 
 
 def _shown(header: Any) -> str | None:
-    """Return an address header parsed and raw: the parser finds an address in a URL with a password."""
+    """Return an address header both parsed and raw: in a URL with a password, the parser would find an address."""
     if not isinstance(header, AddressHeader):
         return None
     read = ", ".join(mailbox.shown for mailbox in header.mailboxes)
@@ -373,7 +373,7 @@ def _texts(entry: Any, names: Iterable[str]) -> dict[str, str]:
 
 
 def _each(entries: Any, shown: Callable[[Any], Any]) -> list[Any]:
-    """Return the entries of an array; of an array over the limit nothing is stored."""
+    """Return the entries of an array; none if the array is over the limit, because then nothing of it is stored."""
     is_short = isinstance(entries, list) and len(entries) <= max(MAX_RECIPIENTS, MAX_ATTACHMENTS)
     return [shown(entry) for entry in entries] if is_short else []
 

@@ -1,7 +1,7 @@
 """An evidence capture: page metadata and a selection that a person sent with the browser extension.
 
-The form is closed: a member that is not listed, at any depth, is refused and not dropped, so that nothing a page held
-(its HTML, its cookies, its storage) travels along unnoticed.
+The form is closed: a member that is not listed, at any depth, is refused and not dropped, so that nothing else of a page
+(its HTML, its cookies, its storage) is sent unnoticed.
 """
 
 from dataclasses import asdict, dataclass
@@ -12,7 +12,7 @@ from schemas.base.fields import Array, Form, Integer, PageUrl, RecordForm, Text,
 from schemas.base.timestamps import format_rfc3339_or_none
 
 HEADING_LEVELS: Final = ("h1", "h2", "h3", "h4", "h5", "h6")
-#: Headings of one page.
+#: Maximum number of headings of one page.
 MAX_HEADINGS: Final = 200
 #: More than a browser shows of a heading or a title.
 MAX_LINE: Final = 1000

@@ -18,7 +18,8 @@ _SEPARATOR: Final = b"\x00"
 class PostbackResult:
     """The result of a postback: counts of findings, and the exports that were prepared.
 
-    `seen` were open before; `fixed` are not reported by enough runs now; `reopened` were fixed and are reported again.
+    `seen` were open before; `fixed` are now missing in the reports of enough runs; `reopened` were fixed and are reported
+    again.
     """
 
     scan_run_id: int
@@ -30,12 +31,12 @@ class PostbackResult:
 
 
 def by_fingerprint(page: ScannedPage, issues: Iterable[Issue], checkpoint: Checkpoint = no_checkpoint) -> dict[str, Issue]:
-    """Return the issues of one postback by fingerprint, 64 hex digits; of duplicates the last of the most severe counts.
+    """Return the issues of one postback by fingerprint, 64 hex digits; of duplicates, the last of the highest severity.
 
     Fingerprints depend on page, rule and location. Wording, severity and evidence may change without a new finding, and so
-    may parts of the URL and the location that a campaign, a session, a build of the site or another visit changes.
-    Locations that differ now but have the same stable form are distinguished by their order on the page. `checkpoint` is
-    called after each normalized location.
+    may parts of the URL and the location that a campaign, a session, a build of the site or another visit changes. Locations
+    that differ now but have the same stable form are distinguished by their order on the page. `checkpoint` is called after
+    each normalized location.
     """
     alike: dict[tuple[str, str, str], list[Issue]] = {}
     for issue in issues:
@@ -60,7 +61,7 @@ def _one_of_each_place(issues: list[Issue], checkpoint: Checkpoint) -> Collectio
     by_place: dict[str, Issue] = {}
     for issue in issues:
         place = exact_selector(issue.location)
-        # Of equals, max returns the first: the newer one, with its wording.
+        # Of two equally severe issues, max returns its first argument: the newer one, with its wording.
         by_place[place] = max(issue, by_place.get(place, issue), key=lambda each: SEVERITIES.index(each.severity))
         checkpoint()
     return by_place.values()

@@ -1,8 +1,9 @@
 """Converts an HTML email to text: one line per block, links with their URLs.
 
 The sender writes the HTML, so any text is accepted here and the work is linear in its size: the end of an unclosed element
-is searched once. `html.parser` promises neither: 24 KB of `<a ` take it seconds, and `<![x` is an exception.
-Comments, scripts, styles and titles say nothing; what was never closed hides the rest, as it does in a browser.
+is searched once. `html.parser` guarantees neither: it takes seconds for 24 KB of `<a `, and raises an exception for `<![x`.
+
+Comments, scripts, styles and titles are left out; one that is never closed hides the rest, as it does in a browser.
 """
 
 import re
@@ -51,7 +52,7 @@ def text_of(html: str, checkpoint: Checkpoint = no_checkpoint) -> str:
         tags += 1
         if tags % _TAGS == 0:
             checkpoint()
-        page.say(unescaped(html[at : found.start()]))
+        page.add_text(unescaped(html[at : found.start()]))
         at = found.end()
         name = (found["name"] or "").lower()
         if found["end"]:
@@ -61,7 +62,7 @@ def text_of(html: str, checkpoint: Checkpoint = no_checkpoint) -> str:
             at = end.start() if end else len(html)
         elif name:
             page.open(name, found["attributes"])
-    page.say(unescaped(html[at:]))
+    page.add_text(unescaped(html[at:]))
     page.end_link()
     return page.text
 
@@ -72,7 +73,7 @@ def unescaped(text: str) -> str:
 
 
 class _Page:
-    """The text so far, and the breaks to write before the next word."""
+    """The text so far, and the line breaks to write before the next word."""
 
     def __init__(self) -> None:
         self._written: list[str] = []
@@ -124,17 +125,17 @@ class _Page:
             self._write(f"({address})" if said else address)
             self._has_gap = had_gap
 
-    def say(self, words: str) -> None:
-        """Write words; line breaks are kept only in preformatted text."""
+    def add_text(self, words: str) -> None:
+        """Add text; line breaks are kept only in preformatted text."""
         lines = words.splitlines() if self._preformatted else [words]
         for number, line in enumerate(lines):
             if number:
                 self._break()
-            self._say(line)
+            self._add_line(line)
         if self._preformatted and words.endswith(("\n", "\r")):
             self._break()
 
-    def _say(self, words: str) -> None:
+    def _add_line(self, words: str) -> None:
         line = " ".join(words.split())
         if line:
             self._has_gap = self._has_gap or words[0].isspace()

@@ -1,7 +1,7 @@
 """Parses mail headers with the standard library: mailboxes, encoded words and dates.
 
-Any text has an answer here, and the work is linear in its size. What is no address is left out, what is no date is None, and
-words that do not decode stay as they are.
+Any text is accepted, and the work is linear in its size. Entries without an address are left out, text that is not a date
+becomes None, and words that cannot be decoded stay as they are.
 """
 
 import re
@@ -18,11 +18,12 @@ from schemas.base.timestamps import parse_rfc3339
 MAX_ADDRESS: Final = 320
 #: A date with weekday, zone and comment; longer text is not a date.
 MAX_DATE: Final = 100
-#: More encoded words in a row than any stored header has; the standard library's work grows with their square.
+#: Characters of consecutive encoded words: more than any stored header has. The standard library's work grows with their
+#: square.
 MAX_ENCODED: Final = 20_000
 #: Comments and groups of an address header may be nested, and the standard library parses them recursively.
 MAX_NESTINGS: Final = 100
-#: Marks of the syntax in a header with a group: twice those of 100 mailboxes with names. The standard library copies the
+#: Syntax characters in a header with a group: twice those of 100 mailboxes with names. The standard library copies the
 #: mailboxes of a group for each further one.
 MAX_MARKS_WITH_GROUP: Final = 2000
 
@@ -32,7 +33,7 @@ _CHARSET: Final = (
     r"|euc-(?:jp|kr)|iso-2022-(?:jp|kr)|shift_jis|ks_c_5601-1987)"
 )
 _ENCODED_WORD: Final = rf"=\?{_CHARSET}\?[bq]\?[!->@-~]*+\?="
-#: White space between encoded words does not count, and a character may span two of them.
+#: White space between encoded words is ignored, and a character may span two of them.
 _ENCODED_WORDS: Final = re.compile(rf"{_ENCODED_WORD}(?:\s*+{_ENCODED_WORD})*+", re.IGNORECASE)
 #: A display name without quotes; with an @ in it, Python versions differ in which address they parse.
 _BARE_NAME: Final = re.compile(r"""(?:^|(?<=[<>",;:()\\]))[^<>",;:()\\]++(?=<)""")
@@ -40,10 +41,10 @@ _QUOTED: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 #: A display name without quotes that has a character of the syntax; one with an @ may be an address.
 _UNQUOTED_NAME: Final = re.compile(r"""(?:^|(?<=[,;]))(?=[^<>",;@]*+<)[^<>",;@()\[\]\\]*+[()\[\]\\][^<>",;@]*+""")
 _BACKSLASH: Final = "\\"
-#: Where marks of a group do not count, and these marks.
+#: Parts of a header in which the marks of a group have no effect, and these marks.
 _PART: Final = re.compile(rf"{_QUOTED.pattern}|\([^()]*+\)|<[^<>]*+>|[:;]", re.DOTALL)
 _GROUP_MARKS: Final = frozenset(":;")
-#: What may end a mailbox of a group, or an entry that is none.
+#: Characters that may end a mailbox of a group, or an entry that is not a mailbox.
 _MARK: Final = re.compile(r"""[<>@,:;."\[\]()]""")
 _EMPTY_GROUP: Final = re.compile(r"\s*+(?:[^<>\"@,;:()\[\]\\]++|\"[^\"\\]*+\"\s*+):\s*+;\s*+")
 
@@ -74,7 +75,7 @@ def mailboxes_in(header: str) -> list[Mailbox]:
     if ":" in header and len(_MARK.findall(header)) > MAX_MARKS_WITH_GROUP:
         return []
     as_written = _entries(header)
-    # Only what cannot be read otherwise is corrected: a correct header means what it says.
+    # A header that can be parsed as it is written is never corrected.
     if as_written and all(as_written):
         return [mailbox for mailbox in as_written if mailbox]
     corrected = _corrected(header)
@@ -88,7 +89,7 @@ def is_empty_group(header: str) -> bool:
 
 
 def _entries(header: str) -> list[Mailbox | None]:
-    """Return the mailbox of each entry of an address header, None for one without an address; none if it is ambiguous."""
+    """Return the mailbox of each entry of an address header, None for one without an address; empty if ambiguous."""
     quoted = _BARE_NAME.sub(lambda name: f'"{name[0].strip()}" ' if "@" in name[0] else name[0], header.strip(", \t\r\n"))
     marks = _QUOTED.sub("", quoted)
     found = getaddresses([quoted])
@@ -157,5 +158,5 @@ def date_from(text: str) -> datetime | None:
     try:
         moment = parse_rfc3339(text) or parsedate_to_datetime(text)
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
-    except (ValueError, TypeError, IndexError, OverflowError):  # each of them for some text, by the version of Python
+    except (ValueError, TypeError, IndexError, OverflowError):  # some text raises each, in some version of Python
         return None

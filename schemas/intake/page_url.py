@@ -1,8 +1,8 @@
 """Normalizes page URLs, so that all URLs of one page compare equal.
 
-A URL changes between scans without being another page: campaigns tag it, a session or a cache buster is in it, its
-parameters change order. Only such differences are folded; everything else distinguishes pages, including the scheme and
-parameters named `v` or `page`. The result is a key to compare, not a URL to open.
+The URL of a page changes between scans: campaigns add parameters, a session or a cache buster is in it, its parameters
+change order. Only such differences are removed; everything else distinguishes pages, including the scheme and parameters
+named `v` or `page`. The result is a key to compare, not a URL to open.
 """
 
 import hashlib
@@ -42,7 +42,7 @@ _NUMBER: Final = re.compile(r"[0-9]*")
 #: A session id: long, without a separator, letters and digits mixed; "sid=12" may be a section.
 _TOKEN: Final = re.compile(r"(?=(?:[^0-9]*+[0-9]){4})(?=(?:[^A-Za-z]*+[A-Za-z]){4})[A-Za-z0-9]{24,}")
 
-#: Parameters that change with every visit, with the shape that their value must have.
+#: Parameters that change with every visit, each with the form that its value must have.
 _PASSING: Final[Mapping[str, re.Pattern[str]]] = {
     # jQuery's cache-buster is a number
     "_": _NUMBER,
@@ -56,11 +56,11 @@ _PASSING: Final[Mapping[str, re.Pattern[str]]] = {
 _PATH_SESSION: Final = re.compile(r";(?:jsessionid|phpsessid|cfid|cftoken)=[^/;]*+|/\(S\([a-z0-9]{24}\)\)", re.IGNORECASE)
 #: Fragments that are routes of a single-page application: #/cart, #!/cart.
 _ROUTE: Final = ("/", "!")
-#: All issues of a postback are on its page, and scans repeat the same pages; a URL has at most 2 KB.
-_KNOWN_PAGES: Final = 1024
+#: Cached keys: all issues of a postback are on its page, and scans repeat the same pages; a URL has at most 2 KB.
+_MAX_CACHED: Final = 1024
 
 
-@lru_cache(maxsize=_KNOWN_PAGES)
+@lru_cache(maxsize=_MAX_CACHED)
 def page_key(url: str) -> str:
     """Return the key of a page; for a URL that cannot be split, the URL itself."""
     try:

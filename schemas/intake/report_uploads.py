@@ -8,8 +8,8 @@ from typing import Final
 
 #: A report of a thousand pages; a service and a worker take ten times its size in memory. `import-scan` reads larger ones.
 MAX_FILE_BYTES: Final = 5 * 1024 * 1024
-#: JSON values of one: a report of that size has half of them. The service reads it while other requests wait, and 5 MiB of
-#: empty arrays took 2.5 s.
+#: Maximum number of JSON values of a report; one of MAX_FILE_BYTES has half as many. The service reads it while other
+#: requests wait, and 5 MiB of empty arrays took 2.5 s.
 MAX_FILE_VALUES: Final = 400_000
 #: The longest file name of common file systems.
 MAX_FILE_NAME: Final = 255
@@ -38,8 +38,8 @@ class UploadError(StrEnum):
 class ReportUpload:
     """An uploaded report: of `total` postbacks, `done` were processed; `total` is None until a worker has read the file.
 
-    `left_out` has the page's URL, or "", and the reason of what was refused or skipped, up to a limit; `refused` counts
-    postbacks.
+    `left_out` lists what was refused or skipped, up to a limit: each time the page's URL, or "", and the reason. `refused`
+    counts postbacks.
     """
 
     id: str

@@ -17,9 +17,9 @@ from schemas.base.fields import MAX_URL, AnyObject, Array, Integer, LenientForm,
 from schemas.base.strict_json import canonical
 
 MAX_ISSUES: Final = 500
-#: The rules of a scanner with all its templates; a beginning with `*` stands for many.
+#: Enough for the rules of a scanner with all its templates; an entry with `*` stands for many rules.
 MAX_RULES: Final = 20_000
-#: Help links of rules are few, and each postback has them again.
+#: Cached help links: rules have few of them, and each postback repeats them.
 _MAX_HELP_URLS: Final = 1024
 #: Enough for a snippet, a selector and some measurements; a page dump does not fit.
 MAX_EVIDENCE_BYTES: Final = 8 * 1024
@@ -29,7 +29,7 @@ RUN_STATUSES: Final = ("running", "completed", "partial", "failed", "cancelled")
 STATUSES_WITH_FINDINGS: Final = frozenset({"completed", "partial"})
 
 SEVERITIES: Final = ("info", "low", "medium", "high", "critical")
-#: Our severities and other names of them in scanners.
+#: RiskRelay's severities, and the names that scanners use for them.
 SEVERITY_SYNONYMS: Final[Mapping[str, str]] = {
     **{name: name for name in SEVERITIES},
     **dict.fromkeys(("informational", "information", "notice", "note", "none"), "info"),
@@ -39,7 +39,7 @@ SEVERITY_SYNONYMS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("severe", "blocker", "fatal"), "critical"),
 }
 
-#: Our name of an issue's field, and its aliases in order of preference.
+#: RiskRelay's name of an issue's field, and its aliases in order of preference.
 ISSUE_ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
     "code": ("rule", "type", "id"),
     "title": ("message",),
@@ -47,7 +47,7 @@ ISSUE_ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 #: Names of the link to a scanner's page about the rule, in lower case without `_` and `-`.
 _HELP_NAMES: Final = frozenset({"helpurl", "helpuri", "helplink", "documentationurl", "docsurl", "infourl", "moreinfourl"})
-#: Our name of that link in a ticket's evidence; the list that may have it, and how many of its entries are read.
+#: The name of that link in a ticket's evidence; the list that may contain such links, and how many of its entries are read.
 HELP_URL: Final = "help_url"
 _REFERENCES: Final = "references"
 _MAX_REFERENCES: Final = 20
@@ -55,7 +55,7 @@ _MAX_REFERENCES: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Issue:
-    """One issue on a page, with our field names."""
+    """One issue on a page, with RiskRelay's field names."""
 
     code: str
     title: str
@@ -90,7 +90,7 @@ class ScanPostback:
     page: ScannedPage
     screenshot_path: str | None
     issues: tuple[Issue, ...]
-    #: Where the screenshot is served; None where that is unknown.
+    #: The URL of the screenshot; None if it is unknown.
     screenshot_url: str | None = None
 
     @property
@@ -133,13 +133,13 @@ class _IssueForm(LenientForm):
         if not (_text_or_none(entry.get("code")) or _text_or_none(entry.get("title"))):
             raise ValidationError("required", "title")
         named = {name: entry.pop(name, None) for name in ("code", "title", "severity", "description", "location", "url")}
-        # marshmallow passes unknown fields in no order; the sender's order decides which ones fit.
+        # marshmallow passes unknown fields in no fixed order; the sender's order decides which ones fit.
         evidence = {name: entry[name] for name in submitted if name in entry}
         severity = SEVERITY_SYNONYMS.get((named["severity"] or "").strip().lower())
         if severity is None and named["severity"]:
             evidence = {"severity": named["severity"], **evidence}
         help_url = _help_url(evidence)
-        # Readers of the evidence take it for a link.
+        # In the evidence, this name is reserved for a link that was checked.
         evidence.pop(HELP_URL, None)
         return Issue(
             code=_text_or_none(named["code"]) or named["title"],
@@ -218,7 +218,7 @@ def _text_or_none(text: str | None) -> str | None:
 def _help_url(members: Mapping[str, Any]) -> str | None:
     """Return the first web URL among the fields that name a page about the rule, or else among the references."""
     for name, value in members.items():
-        # Most names of a scanner are shorter or longer: folding every name would take a tenth of reading an issue.
+        # Most names begin with another letter: folding every name would take a tenth of the time to read an issue.
         if name[:1] in "hdimHDIM" and name.lower().replace("_", "").replace("-", "") in _HELP_NAMES and _is_web_url(value):
             return str(value)
     references = members.get(_REFERENCES)
@@ -248,7 +248,7 @@ def _is_web_address(text: str) -> bool:
 
 def _within_limit(members: dict[str, Any]) -> dict[str, Any]:
     """Keep fields in the sender's order while they fit in MAX_EVIDENCE_BYTES of JSON; drop the rest."""
-    # What fits is written once: 90,000 fields one by one take a tenth of a second.
+    # Fields that fit together are serialized once: one by one, 90,000 fields take a tenth of a second.
     if len(canonical(members)) <= MAX_EVIDENCE_BYTES:
         return members
     kept: dict[str, Any] = {}

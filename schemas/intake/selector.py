@@ -20,18 +20,18 @@ from schemas.intake.stable_names import REACT_ID, stable_attribute, stable_class
 _TAGS: Final = frozenset(
     name
     for names in (
-        # of a document and its parts
+        # document structure
         "html head body title base link meta style script noscript template slot header footer main nav section article",
         "aside hgroup h1 h2 h3 h4 h5 h6 div p hr pre blockquote ol ul menu li dl dt dd figure figcaption address search",
-        # of a text
+        # text
         "a em strong small s cite q dfn abbr ruby rt rp data time code var samp kbd sub sup i b u mark bdi bdo span br wbr",
         "ins del",
-        # of pictures, tables, forms and what opens
+        # pictures, tables, forms and interactive elements
         "picture source img iframe embed object param video audio track map area canvas svg math",
         "table caption colgroup col tbody thead tfoot tr td th",
         "form label input button select datalist optgroup option textarea output progress meter fieldset legend",
         "details summary dialog",
-        # HTML of old
+        # obsolete HTML
         "acronym applet big blink center dir font frame frameset marquee nobr noframes strike tt",
         # SVG
         "animate animatemotion animatetransform circle clippath defs desc ellipse feblend fecolormatrix fegaussianblur",
@@ -43,7 +43,7 @@ _TAGS: Final = frozenset(
 #: A custom element has a hyphen; scripts report its name in capitals.
 _OWN_TAG: Final = re.compile(r"[a-z][a-z0-9]*+-[a-z0-9-]*+|[A-Z][A-Z0-9]*+-[A-Z0-9-]*+")
 
-#: Attributes that hold names of elements, and classes.
+#: Attributes whose values are names of elements, or classes.
 _NAMING: Final = frozenset(
     {"id", "for", "class", "form", "list", "headers", "aria-labelledby", "aria-describedby", "aria-controls", "aria-owns"}
 )
@@ -74,12 +74,12 @@ _ATTRIBUTE: Final = re.compile(
 )
 _TEXT_OR_SPACE: Final = re.compile(rf"(?P<quoted>{_QUOTED})|\s*+(?P<sign>[^\w\s@.\"'-])\s*+|\s++", re.DOTALL)
 _ADDRESS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*+://\S++")
-#: Names, steps and attributes of one location. A path through 60 nested elements has 120; 2,000 parts would take 5 ms, and a
-#: postback of 500 such locations seconds.
+#: Maximum number of names, steps and attributes of one location. A path through 60 nested elements has 120; 2,000 parts
+#: would take 5 ms, and a postback of 500 such locations seconds.
 MAX_PARTS: Final = 150
 _PART_BEGINS: Final = re.compile(r"[\s.#\[:>+~,/]++")
-#: Templates repeat the same locations on every page; a location has at most 2,000 characters.
-_KNOWN_PLACES: Final = 1024
+#: Cached locations: templates repeat the same ones on every page; a location has at most 2,000 characters.
+_MAX_CACHED: Final = 1024
 
 _TO_ESCAPE: Final = re.compile(r"[^\w*-]")
 _UNESCAPE: Final = re.compile(r"\\(?:([0-9a-fA-F]{1,6})\s?|(.))", re.DOTALL)
@@ -90,7 +90,7 @@ def exact_selector(location: str) -> str:
     return _place(location, _EXACT)
 
 
-@lru_cache(maxsize=_KNOWN_PLACES)
+@lru_cache(maxsize=_MAX_CACHED)
 def stable_selector(location: str) -> str:
     """Return the part of a location that builds and visits do not change; two locations of a page may share it."""
     return _place(location, _STABLE)
@@ -109,8 +109,8 @@ class _Compound:
     def is_empty(self) -> bool:
         return not (self.tag or self.ids or self.classes or self.rest)
 
-    def take(self, kind: str, part: str, keep: "_Kept") -> bool:
-        """Add a part; returns False for one that no selector has here."""
+    def add(self, kind: str, part: str, keep: "_Kept") -> bool:
+        """Add a part; returns False if no selector can have it at this position."""
         match kind:
             case "tag" if self.is_empty and (part == "*" or _is_tag(part)):
                 self.tag = part.lower()
@@ -128,7 +128,7 @@ class _Compound:
 
 
 class _Kept(NamedTuple):
-    """Functions that return what is kept of a URL, a name, the classes of an element, and an attribute's name."""
+    """Functions that return the part to keep of a URL, a name, the classes of an element, and an attribute's name."""
 
     address: Callable[[str], str]
     name: Callable[[str], str]
@@ -136,7 +136,7 @@ class _Kept(NamedTuple):
     attribute: Callable[[str], str]
 
 
-#: Everything as it is, and the parts that builds and visits do not change.
+#: One keeps everything as it is, the other only the parts that builds and visits do not change.
 _EXACT: Final = _Kept(str, str, list, str)
 _STABLE: Final = _Kept(page_key, stable_name, stable_classes, stable_attribute)
 
@@ -162,13 +162,13 @@ def _selector(text: str, keep: _Kept) -> str | None:
                 return None
             spelled += [_compound(compound, keep), f" {part.strip()} " if part.strip() else " "]
             compound = _Compound()
-        elif not compound.take(kind, part, keep):
+        elif not compound.add(kind, part, keep):
             return None
     return None if compound.is_empty else "".join([*spelled, _compound(compound, keep)])
 
 
 def _parts(text: str) -> Iterator[tuple[str, str]]:
-    """Yield the parts of a selector; anything that is not a part has the kind `other` and ends it."""
+    """Yield the parts of a selector; anything that is not a part has the kind `other` and ends the selector."""
     place = 0
     while place < len(text):
         found = _PART.match(text, place)
@@ -182,13 +182,13 @@ def _parts(text: str) -> Iterator[tuple[str, str]]:
 
 def _pseudo(part: str) -> str:
     name, bracket, argument = part.partition("(")
-    # 2n + 1 is 2n+1
+    # `2n + 1` equals `2n+1`.
     argument = "".join(argument.split()) if name.lower().startswith(":nth-") else " ".join(argument[:-1].split()) + ")"
     return name.lower() + (bracket + argument if bracket else "")
 
 
 def _compound(compound: _Compound, keep: _Kept) -> str:
-    """Spell one element: tag, ids, sorted classes, then the rest in its order."""
+    """Return the normal spelling of one element: tag, ids, sorted classes, then the rest in its order."""
     ids = [f"#{_escaped(keep.name(each))}" for each in compound.ids]
     qualifiers = "".join([*ids, *_classes(compound.classes, keep), *compound.rest])
     if compound.tag == "*":
@@ -267,7 +267,7 @@ def _character(found: re.Match[str]) -> str:
     if found[1] is None:
         return found[2]
     code = int(found[1], 16)
-    # As browsers read it: zero, surrogates, and what is beyond Unicode.
+    # As in browsers: zero, surrogates, and code points beyond Unicode are replaced.
     return "\ufffd" if code == 0 or 0xD800 <= code <= 0xDFFF or code > sys.maxunicode else chr(code)
 
 

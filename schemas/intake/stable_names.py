@@ -49,7 +49,7 @@ _GENERATED_PART: Final = re.compile(
     rf"{REACT_ID}|«[rR][0-9A-Za-z]{{0,40}}»|_[rR]_[0-9a-z]{{1,40}}_"
     r"|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
 )
-#: The second class of a styled component is six or so letters alone.
+#: The prefix of a styled component's first class; its second class has about six letters and nothing else.
 _STYLED: Final = "sc-"
 #: Attributes by which Angular, Vue and Astro scope styles.
 _GENERATED_ATTRIBUTE: Final = re.compile(r"(_ng(?:content|host)-|data-v-(?=[0-9a-f]{8}$)|data-astro-cid-)[a-z0-9-]+")
@@ -102,5 +102,5 @@ def _is_state(name: str) -> bool:
 
 
 def _may_be_generated(text: str | None) -> bool:
-    """Return whether a hash is not handwritten; a shape without a hash is generated anyway."""
+    """Return whether a hash is not a handwritten word; a shape without a hash is always generated."""
     return text is None or any(_WORD.fullmatch(word) is None for word in re.split("[-_+]", text) if word)
