@@ -15,11 +15,11 @@ from schemas.base.strict_json import has_too_many_values
 #: The largest report that is read. A report of a thousand pages has a few MiB, and takes ten times its size in memory.
 MAX_REPORT_BYTES: Final = 64 * 1024 * 1024
 #: Longer texts are shortened; no part of an issue is nearly as long. Thousands of results may share the texts of one rule,
-#: and each reads them anew.
+#: and each result reads them again.
 _MAX_TEXT: Final = 4000
 #: Longer field names are truncated in messages; no format has longer ones.
 _MAX_NAME: Final = 80
-#: Of JSON lines; each has a few KiB, and the service reads an uploaded report while other requests wait.
+#: Maximum number of JSON lines; each has a few KiB, and the service reads an uploaded report while other requests wait.
 _MAX_LINES: Final = 50_000
 
 _MIB: Final = 1024 * 1024
@@ -110,7 +110,7 @@ def read(content: bytes, *, may_be_lines: bool = False, max_values: int | None =
 
 
 def shortened(text: str) -> str:
-    """Return a text of at most _MAX_TEXT characters, of whole words: half an email address is not recognized as one."""
+    """Return at most _MAX_TEXT characters of a text, in whole words: half an email address is not recognized as one."""
     if len(text) <= _MAX_TEXT:
         return text
     return text[:_MAX_TEXT].rpartition(" ")[0] or text[:_MAX_TEXT]

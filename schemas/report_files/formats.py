@@ -8,7 +8,7 @@ from schemas.report_files import lighthouse, nuclei, sarif, wapiti, zap
 from schemas.report_files.document import Node, UnreadableReport, read
 from schemas.report_files.issues import ScanIssue, VisitedPages
 
-#: Of the issues of one report; 64 MiB of a real one need a tenth.
+#: Maximum size of the issues of one report, in characters; a real report of 64 MiB needs a tenth of it.
 _MAX_SIZE: Final = 150_000_000
 
 
@@ -16,7 +16,7 @@ _MAX_SIZE: Final = 150_000_000
 class Format:
     """One format: its title, and how to detect and read it.
 
-    `visited` returns the rules of its scanner, and the pages of a report that also names those without issues.
+    `visited` returns the rules of the scanner, and the pages that it visited if the report names also those without issues.
     """
 
     title: str

@@ -12,15 +12,15 @@ from typing import Any, Final
 
 #: A few paragraphs; some tools write several pages for each rule.
 MAX_DESCRIPTION: Final = 2000
-#: One line of a list.
+#: One line of a list, in characters.
 MAX_TITLE: Final = 200
-#: The service's limit.
+#: The limit of the service.
 MAX_CODE: Final = 200
 #: Enough for a selector on a deeply nested page.
 MAX_LOCATION: Final = 1000
 MAX_REFERENCES: Final = 5
 MAX_REFERENCE: Final = 300
-#: Of the object, its evidence and what is made of it.
+#: Estimated size of an issue without its texts: the object, its evidence and the values made from it.
 _SIZE_WITHOUT_TEXTS: Final = 1000
 
 _SPACES: Final = re.compile(r"\s+")

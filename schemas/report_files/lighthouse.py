@@ -21,14 +21,14 @@ from schemas.report_files.issues import (
     references,
 )
 
-#: By the impact of an accessibility audit (`details.debugData.impact`).
+#: The severity by the impact of an accessibility audit (`details.debugData.impact`).
 SEVERITIES: Final[Mapping[str, str]] = {"critical": "critical", "serious": "high", "moderate": "medium", "minor": "low"}
-#: Other audits, by score: exclusive upper limit, severity.
+#: The severity of other audits, by score: exclusive upper limit, severity.
 SCORES: Final = ((0.5, "medium"), (0.9, "low"))
 
 #: `scoreDisplayMode` of audits without a result, whatever their score; old versions spell one with a hyphen.
 _NO_RESULT: Final = frozenset({"informative", "manual", "notApplicable", "not-applicable", "error"})
-#: The name of an audit, and far more audits than a report has.
+#: The form of an audit's name, and far more audits than a report has.
 _AUDIT: Final = re.compile(r"[a-z0-9-]{1,100}")
 _MAX_AUDITS: Final = 1000
 _URL_FIELDS: Final = ("finalDisplayedUrl", "finalUrl", "requestedUrl")
@@ -56,7 +56,7 @@ def read_issues(report: Node) -> Iterator[ScanIssue]:
 
 
 def visited(report: Node) -> VisitedPages:
-    """Return the page, if its audits had results, and the audits that ran: one that failed has not checked the page."""
+    """Return the page, if its audits had results, and the audits that ran: an audit that failed has not checked the page."""
     modes = {name: audit.member("scoreDisplayMode").text() for name, audit in report.member("audits").members()}
     if _NO_RESULT.issuperset(modes.values()):
         return VisitedPages()

@@ -11,7 +11,7 @@ from schemas.intake import scanner
 from schemas.report_files.document import Node
 from schemas.report_files.issues import MAX_LOCATION, MAX_TITLE, ScanIssue, evidence, one_line, paragraphs, references
 
-#: `info.severity`.
+#: The severity by `info.severity`.
 SEVERITIES: Final[Mapping[str, str]] = {**{name: name for name in reversed(scanner.SEVERITIES)}, "unknown": "info"}
 
 #: A result about a host's certificate or DNS names becomes an issue of the website on that host.

@@ -79,8 +79,9 @@ def run_number(content: bytes) -> int:
 def prepare(issues: Iterable[ScanIssue], scan_run_id: int, report: bytes, visited: VisitedPages) -> PreparedImport:
     """Return the postbacks of a report's issues, in the order of the report.
 
-    `visited` pages without issues have a postback, too, so that their findings can be fixed. Other pages were visited by the
-    scanners of their issues.
+    `visited` pages without issues have a postback, too, so that their findings can be fixed. Any other page counts as
+    visited only by the scanners of its issues.
+
     Idempotency-Keys depend on the bytes of the report: another report with the same issues is not a repeat.
     """
     by_page: dict[str, dict[tuple[str, str], ScanIssue]] = {}
@@ -128,7 +129,7 @@ def clean_url(url: str, parameter: str = "") -> str | None:
 
 
 def _more_severe(first: ScanIssue, again: ScanIssue) -> ScanIssue:
-    """Return the first of two issues with the same code and location, with the higher severity."""
+    """Return the first of two issues with the same code and location, with the higher severity of both."""
     return replace(first, severity=max(first.severity, again.severity, key=SEVERITIES.index))
 
 
@@ -182,7 +183,7 @@ def _parts(issues: Sequence[ScanIssue]) -> Iterator[list[ScanIssue]]:
 
 
 def _truncated(group: list[ScanIssue]) -> list[ScanIssue]:
-    """Truncate a group to one postback; in a second postback, the service would count the others as the same issues."""
+    """Truncate a group to one postback; in a second postback, the service would take further issues for the same ones."""
     fitting = group[:MAX_ISSUES]
     while len(fitting) > 1 and _size_bytes(fitting) > MAX_POSTBACK_BYTES:
         fitting = fitting[: len(fitting) // 2]
@@ -196,7 +197,7 @@ def _size_bytes(issues: Iterable[ScanIssue]) -> int:
 def _postback(
     url: str, issues: Sequence[ScanIssue], scan_run_id: int, digest: bytes, checked: Sequence[str]
 ) -> PagePostback:
-    """Return the postback of some issues of a page, of which the rules `checked` were checked."""
+    """Return the postback of some issues of a page on which the rules `checked` were checked."""
     is_home = urlsplit(url).path == "/" and "?" not in url and "#" not in url
     body = {
         "scanRunId": scan_run_id,
@@ -208,7 +209,7 @@ def _postback(
 
 
 def _all_of_scanners(issues: Sequence[ScanIssue]) -> list[str]:
-    """Return all rules of the scanners that named a page: another one of the report may not have visited it."""
+    """Return all rules of the scanners that found the issues of a page; another scanner may not have visited the page."""
     return sorted({f"{_code(issue).partition(':')[0]}:*" for issue in issues})
 
 

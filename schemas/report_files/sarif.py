@@ -21,9 +21,9 @@ from schemas.report_files.issues import (
     without_personal_data,
 )
 
-#: By `level`, if the rule has no `security-severity`.
+#: The severity by `level`, if the rule has no `security-severity`.
 SEVERITIES: Final[Mapping[str, str]] = {"error": "high", "warning": "medium", "note": "low", "none": "info"}
-#: By the `security-severity` of a rule or result: minimum, severity.
+#: The severity by the `security-severity` of a rule or result: minimum, severity.
 SCORES: Final = ((9.0, "critical"), (7.0, "high"), (4.0, "medium"), (0.1, "low"))
 
 _DEFAULT_LEVEL: Final = "warning"
@@ -32,7 +32,7 @@ _WEB: Final = re.compile(r"https?://", re.IGNORECASE)
 _NO_NAME: Final = re.compile(r"[^a-z0-9]+")
 #: `{0}`: a placeholder for an argument of a message.
 _PLACEHOLDER: Final = re.compile(r"\{([0-9]{1,3})\}")
-#: Of a message; more, each with a long argument, would fill the memory.
+#: Maximum number of placeholders in a message: more, each with a long argument, would fill the memory.
 _MAX_PLACEHOLDERS: Final = 50
 #: Characters of a tool's name, which begins its codes; MAX_CODE has room for the rule's name, too.
 _MAX_TOOL: Final = 100

@@ -13,7 +13,7 @@ from urllib.parse import urljoin
 from schemas.report_files.document import Node
 from schemas.report_files.issues import MAX_LOCATION, MAX_TITLE, ScanIssue, evidence, one_line, paragraphs, references
 
-#: `level`.
+#: The severity by `level`.
 SEVERITIES: Final[Mapping[str, str]] = {"4": "critical", "3": "high", "2": "medium", "1": "low", "0": "info"}
 
 _SECTIONS: Final = ("vulnerabilities", "anomalies", "additionals")
@@ -45,7 +45,7 @@ def _issue(target: str, category: str, entry: Node, description: str, pages: lis
     message = _stable_part(entry.member("info").text())
     return ScanIssue(
         url=_url(target, entry.member("path").text()),
-        # A category in another script is its own name: without one, all of them would be one code.
+        # A category in another script stays as it is: without its name, all such categories would have one code.
         code=f"wapiti:{_NO_NAME.sub('-', category.lower()).strip('-') or category}",
         title=category,
         severity=SEVERITIES.get(entry.member("level").text(), "info"),

@@ -11,12 +11,12 @@ from schemas.intake.html_text import text_of
 from schemas.report_files.document import Node
 from schemas.report_files.issues import MAX_TITLE, ScanIssue, evidence, one_line, paragraphs, references
 
-#: `riskcode`.
+#: The severity by `riskcode`.
 SEVERITIES: Final[Mapping[str, str]] = {"3": "high", "2": "medium", "1": "low", "0": "info"}
 
 _CONFIDENCE: Final[Mapping[str, str]] = {"1": "low", "2": "medium", "3": "high", "4": "confirmed"}
 _FALSE_POSITIVE: Final = "0"
-#: What ZAP writes if there is no number.
+#: Values that ZAP writes if there is no number.
 _NO_NUMBER: Final = frozenset({"", "-1", "0"})
 
 
