@@ -1,4 +1,4 @@
-"""Where alerts go: a mail server, incoming webhooks of chats, a webhook of one's own.
+"""The channels of alerts: a mail server, incoming webhooks of chat services, and a webhook of the operator's own.
 
 Errors never quote a value: each of these URLs contains a password or is one.
 """
@@ -39,10 +39,10 @@ class AlertChannel(StrEnum):
     WEBHOOK = "webhook"
 
 
-#: Ports of mail servers: STARTTLS for a client that signs in, TLS from the first byte.
+#: Default ports of mail servers: for clients that sign in with STARTTLS, and for TLS from the first byte.
 _SMTP_PORTS: Final = {"smtp": 587, "smtps": 465}
 _SMTP_FORM: Final = f"Use smtps://USER:PASSWORD@HOST:PORT, or smtp:// for a server with STARTTLS. {HOW_TO_ENCODE}"
-#: smtplib encodes both as ASCII, and mail servers do not agree on another encoding.
+#: smtplib encodes user and password as ASCII, and mail servers do not agree on another encoding.
 _SMTP_ASCII: Final = (
     "The user or password has characters that are not ASCII. Use an account of the mail server without them."
 )
@@ -81,7 +81,7 @@ def parse_smtp(text: str) -> SmtpServer:
 def parse_addresses(text: str) -> tuple[str, ...]:
     """Return comma-separated email addresses. Raises ValidationError."""
     found = tuple(each.strip() for each in text.split(",") if each.strip())
-    # smtplib writes them as ASCII.
+    # smtplib writes addresses as ASCII.
     if not all(each.isascii() and is_email_address(each) for each in found):
         raise ValidationError("Use email addresses such as ops@example.com, comma-separated, without names.")
     return found

@@ -1,6 +1,7 @@
 """Reads authorities, and client certificates with their keys, from PEM. Errors never quote the text.
 
-OpenSSL reads a certificate and its key from files only: they get an anonymous file in memory, so that no key is on a disk.
+OpenSSL reads a certificate and its key from files only: they are written to an anonymous file in memory, so that no key is
+on a disk.
 """
 
 import hashlib
@@ -52,7 +53,7 @@ def private_key(text: str) -> str:
 
 
 def certificate_pair(text: str) -> str:
-    """Return a certificate chain and its private key, which stand in one text in any order. Raises ValidationError."""
+    """Return a certificate chain and its private key, in whatever order a text contains them. Raises ValidationError."""
     pair = certificate_chain(text) + private_key(text)
     try:
         load_pair(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), pair)
@@ -64,12 +65,12 @@ def certificate_pair(text: str) -> str:
 
 
 def load_pair(context: ssl.SSLContext, pair: str) -> None:
-    """Let a context present a certificate chain with its key. Raises ssl.SSLError."""
+    """Load a certificate chain and its key into a context, which presents them. Raises ssl.SSLError."""
     file = os.memfd_create("certificate")
     try:
         with os.fdopen(file, "w", closefd=False) as written:
             written.write(pair)
-        # Without the password OpenSSL would ask the terminal for that of an encrypted key.
+        # Without the password, OpenSSL would prompt for the password of an encrypted key on the terminal.
         context.load_cert_chain(f"/proc/self/fd/{file}", password="")
     finally:
         os.close(file)

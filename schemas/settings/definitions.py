@@ -33,7 +33,7 @@ from schemas.url_policy.policy import Network, PortSet, TargetPolicy, parse_netw
 #: sun_path has 108 bytes; Redis needs a few of them.
 MAX_SOCKET_PATH_BYTES: Final = 100
 
-#: What the URL of a SQLite file begins with.
+#: The beginning of the URL of a SQLite file.
 _SQLITE: Final = "sqlite:///"
 #: The suffix of a setting that names a file with the value.
 FILE_SUFFIX: Final = "_FILE"
@@ -77,8 +77,8 @@ class InvalidSettings(Exception):
 class Setting:
     """One setting: its parser and its documentation.
 
-    `default` is the text that an unset setting is parsed from, or None if it is then absent. `shown` replaces the default in
-    the documentation if it depends on something else. `member` is the attribute of `Settings`.
+    `default` is the text from which an unset setting is parsed; if it is None, an unset setting has no value. `shown`
+    replaces the default in the documentation if it depends on something else. `member` is the attribute of `Settings`.
     """
 
     name: str
@@ -110,7 +110,7 @@ def setting(
     is_secret: bool = False,
     in_repr: bool = True,
 ) -> Any:
-    """Return a member of `Settings`; `name` is that of the setting where it is not the member's in capitals."""
+    """Return a member of `Settings`; `name` is the setting's name unless it is the member's name in capitals."""
     documented = {"parse": parse, "default": default, "meaning": meaning, "shown": shown, "is_secret": is_secret}
     return field(repr=in_repr and not is_secret, metadata={"name": name, **documented})
 
@@ -461,7 +461,7 @@ def load_settings(env_file: Path | None = None) -> Settings:
     env_file = env_file or find_env_file()
     env = _Environment(env_file)
     read = {setting.member: env.read(setting) for setting in SETTINGS}
-    # A value that is wrong itself is read as None; its own mistake replaces that it is missing.
+    # An invalid value is read as None and so counts as missing here; its own mistake replaces that one.
     mistakes = _pair_mistakes(read["target_client_cert"], read["target_client_key"]) | _group_mistakes(read)
     try:
         env.seal()
@@ -482,7 +482,7 @@ def default_settings(folder: Path) -> Settings:
 def unknown_names(env_file: Path | None = None) -> dict[str, str | None]:
     """Return the names in `env_file` that are not settings, each with a similar setting or None.
 
-    A name without the shape of a name is shortened: it may be the second line of a secret. `env_file` defaults to
+    A text that does not look like a name is shortened: it may be the second line of a secret. `env_file` defaults to
     `find_env_file()`; call this after `load_settings`, which rejects an unreadable file.
     """
     env = _Environment(env_file or find_env_file())
@@ -533,7 +533,7 @@ class _Environment(Env):
             if not path.is_file():
                 self._errors[str(path)].append("Is not a file.")
             elif problem := trust_problem(path, trusted_users()):
-                # Its lines decide where secrets are sent.
+                # The lines of `.env` decide where secrets are sent.
                 self._errors[str(path)].append(f"{problem.message} Check its lines, then run: {problem.command}")
             else:
                 for mistake in line_mistakes(path.read_text(encoding="utf-8"), _known_names()):
@@ -545,7 +545,7 @@ class _Environment(Env):
     def read(self, setting: Setting) -> Any:
         """Return the value of a setting; mistakes are collected until the environment is sealed."""
         if setting.default is None and not self._get_value(setting.name, ""):
-            # An empty file, too: an empty secret would count as one that is configured.
+            # Also for an empty file: an empty secret would count as a configured one.
             return None
         return self.value(setting.name, setting.default or "", parse=setting.parse)
 
@@ -562,7 +562,7 @@ class _Environment(Env):
         return self._content(env_key + FILE_SUFFIX, path, default) if path else _line(value) or default
 
     def _raw(self, name: str) -> str:
-        # Compose files and CI jobs pass variables on that nobody set: such an empty one must not hide a line.
+        # Compose files and CI jobs pass on variables that nobody set, as empty ones; these must not hide a line of `.env`.
         return os.environ.get(name) or self._environ.get(name, "")
 
     def _content(self, name: str, path: str, default: Any) -> Any:

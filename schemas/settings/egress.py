@@ -1,4 +1,4 @@
-"""How connections to targets leave this host: through a proxy, from fixed addresses, with which certificates."""
+"""How connections to targets leave this host: through a proxy, from fixed addresses, with client certificates."""
 
 from base64 import b64encode
 from collections.abc import Sequence
@@ -33,9 +33,10 @@ class EgressProxy:
 class Egress:
     """How connections to targets are made.
 
-    `authorities` are trusted in addition to the usual ones (PEM). `certificate` is presented to targets that have none of
-    their own (PEM, with its key), for `certificate_accounts`, None for all. Connections start at the address in `sources` of
-    the family of their destination, and have no other family; without `sources` the kernel chooses.
+    `authorities` (PEM) are trusted in addition to the usual ones. `certificate` (PEM, with its key) is presented to targets
+    without a certificate of their own, for the accounts `certificate_accounts`; None means all accounts. A connection starts
+    at the one address in `sources` that has the family of its destination; destinations of other families are not used.
+    Without `sources`, the kernel chooses.
     """
 
     authorities: str = ""
@@ -50,7 +51,7 @@ class Egress:
         return self.certificate if is_served else None
 
 
-#: Connections without proxy, fixed source, client certificate or authorities of one's own.
+#: Connections without proxy, fixed source, client certificate or additional authorities.
 DIRECT: Final = Egress()
 
 
@@ -74,7 +75,7 @@ def parse_sources(text: str) -> Sources:
 
 
 def source_for(address: Address, sources: Sequence[Address]) -> Address | None:
-    """Return the source of the family of an address."""
+    """Return the source with the family of an address; None if there is none."""
     return next((each for each in sources if each.version == address.version), None)
 
 

@@ -11,7 +11,7 @@ from dotenv.parser import Binding, parse_stream
 #: The shape of variable names: all capitals or all small letters, and shorter than a key. Other text may be a secret.
 NAME: Final = re.compile(r"(?!.{41})(?:[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*|[a-z]+(?:_[a-z]+)*)")
 
-# It warns of lines that `line_mistakes` explains.
+# dotenv would warn about lines that `line_mistakes` explains.
 logging.getLogger("dotenv.main").setLevel(logging.ERROR)
 
 

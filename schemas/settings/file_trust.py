@@ -1,4 +1,4 @@
-"""Finds what lets another user change a file: its owner, its mode, or those of a folder or symbolic link on its path.
+"""Finds the reason why another user can change a file: the owner or mode of the file, or of a folder or link on its path.
 
 Trusted are root, the current user and the owner of the installation, who could change the code as well. Group write access
 counts unless the group is the owner's own: same name, no other members. Access control lists are not read.
@@ -16,13 +16,13 @@ from typing import Final
 
 #: The folder that contains `bin/riskrelay`.
 INSTALLATION: Final = Path(__file__).resolve().parents[2]
-#: As many as Linux follows.
+#: Linux follows at most this many links.
 _MAX_LINKS: Final = 40
 
 
 @dataclass(frozen=True, slots=True)
 class TrustProblem:
-    """Why another user can change a file, and the command that ends it."""
+    """Why another user can change a file, and the command that prevents it."""
 
     message: str
     command: str

@@ -29,25 +29,26 @@ HOW_TO_GENERATE: Final = "`openssl rand -hex 32` prints one"
 
 #: Ids have four bytes in PostgreSQL.
 MAX_SERIAL: Final = 2**31 - 1
-#: Of a number without a narrower limit: more than any installation has, and both databases can hold it.
+#: The limit of a number without a narrower one: more than any installation has, and both databases can store it.
 MAX_COUNT: Final = 10**12
-#: A hundred years: dates end soon after.
+#: A hundred years: much longer times would exceed the range of dates.
 MAX_DAYS: Final = 36_500
 MAX_HOURS: Final = MAX_DAYS * 24
-#: Between two attempts: a year.
+#: Seconds between two attempts: a year at most.
 MAX_DELAY_S: Final = 365 * 86_400
-#: For one attempt, or between two polls: a day. Polls that follow each other at once would keep a processor and the database
-#: busy, and no receiver responds within less than a hundredth of a second.
+#: Seconds for one attempt, or between two polls: a day at most. Polls without a pause would keep a processor and the
+#: database busy, and no receiver responds in less than a hundredth of a second.
 MIN_WAIT_S: Final = 0.01
 MAX_WAIT_S: Final = 86_400
-#: Processes of one role: more than the cores of any machine.
+#: Maximum number of processes of one role: more than any machine has cores.
 MAX_PROCESSES: Final = 1_000
-#: Threads of one process, which all start: more would reach the limits of a usual machine, and several processes are faster.
+#: Maximum number of threads of one process, which all start: more would reach the limits of a usual machine, and several
+#: processes are faster.
 MAX_THREADS: Final = 10_000
-#: SQLite stores no longer value, and a body is in memory.
+#: SQLite stores no longer value, and a body is kept in memory.
 MAX_BODY_BYTES: Final = 10**9
 
-#: For the URLs of servers that take a user and a password.
+#: Help for the URLs of servers that require a user and a password.
 HOW_TO_ENCODE: Final = "In a user or password, write @ as %40, : as %3A, / as %2F, ? as %3F, # as %23, % as %25."
 
 _DATABASES: Final = ("postgresql://", "postgres://", "sqlite:///")
@@ -98,7 +99,7 @@ def member_of(kind: type[Enum]) -> Parse:
 
 
 def some_of(kind: Callable[[str], Any], words: Iterable[str], refusal: str) -> Parse:
-    """Return a parser of a comma-separated choice from `words`, each made a `kind`."""
+    """Return a parser of a comma-separated choice from `words`, each converted to a `kind`."""
     allowed = frozenset(words)
 
     def parsed(value: str) -> frozenset[Any]:
@@ -110,7 +111,7 @@ def some_of(kind: Callable[[str], Any], words: Iterable[str], refusal: str) -> P
     return parsed
 
 
-#: Redirects and the cookie's path begin with it. No segment may be `.`, `..` or empty: browsers resolve those.
+#: Redirects and the cookie's path begin with this path. No segment may be `.`, `..` or empty: browsers resolve those.
 _PUBLIC_PATH: Final = re.compile(r"(/(?!\.{1,2}(/|$))[A-Za-z0-9._~-]+)*/?")
 
 
@@ -198,7 +199,7 @@ def web_address(value: str) -> SplitResult | None:
 
 
 def server_address(value: str, schemes: Collection[str]) -> SplitResult | None:
-    """Return the parts of a URL that names a server, perhaps with a user, and nothing on it; None for anything else."""
+    """Return the parts of a URL that names a server, perhaps with a user, but no path or query; None for anything else."""
     parts = _parts(value, schemes)
     is_plain = value.isascii() and value.isprintable() and not {*" ?#"} & {*value}
     return parts if parts is not None and parts.path in {"", "/"} and is_plain else None
@@ -226,7 +227,7 @@ def _key(encoded: str) -> bytes:
     try:
         key = base64.b64decode(encoded, validate=True)
     except ValueError:
-        # binascii.Error is one; text that is not ASCII raises another
+        # Both binascii.Error and the error for text that is not ASCII are ValueErrors.
         raise ValidationError("Each key must be base64.") from None
     if len(key) != KEY_BYTES:
         raise ValidationError(f"Each key must be {KEY_BYTES} bytes.")

@@ -1,6 +1,6 @@
 """Parses REDIS_URL in all its forms, in one place for all users of Redis.
 
-It names one server by TCP, TLS or a unix socket, or the Sentinels that name the current master. All parts are
+REDIS_URL names one server by TCP, TLS or a unix socket, or the Sentinels that name the current master. All parts are
 percent-encoded. An ambiguous form is refused, and so is any parameter other than those listed here: a URL that set timeouts
 would override those that requests rely on. Errors never quote the URL, which contains the password.
 """
@@ -47,7 +47,7 @@ class RedisUrl:
 
 
 def parse_redis_url(text: str) -> RedisUrl:
-    """Read a URL. Raises ValidationError."""
+    """Parse a URL. Raises ValidationError."""
     url = _split(text)
     username, password = _credentials(url.netloc)
     where, is_tls = url.netloc.rpartition("@")[2], url.scheme in _TLS
