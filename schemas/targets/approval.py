@@ -42,7 +42,7 @@ class ApprovalState(NamedTuple):
         return None
 
 
-#: Exports are approved for the same targets again and again, and to check a URL takes 50 µs.
+#: Cached checks: exports are approved for the same targets again and again, and checking a URL takes 50 µs.
 _MAX_CHECKED: Final = 1024
 _checked: Final = lru_cache(maxsize=_MAX_CHECKED)(check_url)
 
@@ -61,7 +61,7 @@ def not_active(status: str, reason: str | None) -> FieldProblem:
     """Return the problem of a target that is not active: its status, the cause and the fix."""
     next_step = _RESUME
     if status == TargetStatus.INACTIVE:
-        # A reason names the same step.
+        # The explanation of a reason names the same step.
         next_step = "" if reason else _UNSIGNED
     return _problem(_NOT_ACTIVE, f"This target is {status}", reason, next_step)
 
@@ -69,7 +69,8 @@ def not_active(status: str, reason: str | None) -> FieldProblem:
 def require_approvable(target_id: str, base_url: str, state: ApprovalState, policy: TargetPolicy) -> None:
     """Raise ValidationFailed unless an export may be approved for a target now.
 
-    Raises TargetUrlRefused, a ValidationFailed, for an active target whose URL the policy refuses: block it.
+    Raises TargetUrlRefused, a ValidationFailed, for an active target whose URL the policy refuses; the caller then blocks
+    the target.
     """
     if state.status == TargetStatus.ACTIVE:
         refusal = _checked(base_url, policy)

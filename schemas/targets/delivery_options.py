@@ -6,7 +6,7 @@ from schemas.trackers.registry import GENERIC_WEBHOOK
 
 
 class DeliveryOptions(NamedTuple):
-    """Options of requests to a target as its row has them: `provider_settings` is JSON, the vault opens sealed values."""
+    """Options of requests to a target as its row has them: `provider_settings` is JSON, the vault decrypts sealed values."""
 
     provider_key: str = GENERIC_WEBHOOK
     provider_settings: str = "{}"
@@ -17,5 +17,5 @@ class DeliveryOptions(NamedTuple):
     certificate_sealed: bytes | None = None
 
 
-#: Those of nearly every target; comparing with it costs less than making another one for each delivery.
+#: The options of nearly every target; a comparison with them costs less than new options for each delivery.
 DEFAULT_OPTIONS: Final = DeliveryOptions()

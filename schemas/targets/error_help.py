@@ -227,7 +227,7 @@ _UNKNOWN: Final = ErrorHelp("This error code has no explanation here.", "See the
 
 
 def help_for(code: str) -> ErrorHelp:
-    """Return the explanation of an error code, or of one with the field that it is about: `tracker_not_found:project`."""
+    """Return the explanation of an error code, which may be followed by its field: `tracker_not_found:project`."""
     code, _, field = code.partition(":")
     found = _HELP.get(code) or (_ADDRESS if code in _ADDRESS_CODES else _UNKNOWN)
     return found._replace(cause=f"{found.cause} It is about `{field}`.") if field else found

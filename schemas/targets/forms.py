@@ -78,7 +78,7 @@ class _NewTargetForm(_FormWithUrl):
 
     @pre_load
     def _has_settings(self, body: Any, **_: Any) -> Any:
-        """Add the settings where there are none, so that a missing one is named by its own path."""
+        """Add empty settings if there are none, so that each missing setting is reported at its own path."""
         return {"provider_settings": {}, **body} if isinstance(body, dict) else body
 
     @post_load
@@ -87,15 +87,15 @@ class _NewTargetForm(_FormWithUrl):
 
 
 class TargetForm(Form):
-    """The body of `POST /api/ticket-export-targets`; receiver secrets have no place in it.
+    """The body of `POST /api/ticket-export-targets`, which cannot contain the secret of a receiver.
 
-    A tracker brings the form of its settings and its rate limit.
+    Each tracker defines the form of its settings and its default rate limit.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._by_provider = dict(_forms_by_provider())
-        #: Every form that a body may have.
+        #: The form of each provider.
         self.forms: tuple[Form, ...] = tuple(self._by_provider.values())
         self._other = _form("OtherTargetForm", tuple(self._by_provider), AnyObject())
 

@@ -12,13 +12,13 @@ BODY_VERSION: Final = 1
 
 #: How long a request waits for a worker to claim its ping; a running worker checks at least once a second.
 BEGIN_WITHIN_S: Final = 5.0
-#: No request waits for a ping older than this, so it is not sent. It exceeds the wait by the possible difference of two
-#: machines' clocks.
+#: A ping older than this is not sent, because no request waits for it. The time exceeds BEGIN_WITHIN_S by the possible
+#: difference of two machines' clocks.
 STALE_AFTER_S: Final = 30.0
 
-#: Error codes of a ping besides those of deliveries: no worker claimed it in time.
+#: Error code of a ping: no worker claimed it in time.
 NO_WORKER: Final = "no_worker"
-#: A worker claimed it and died; an attempt of an export that ends like this has the same code.
+#: Error code of a ping: a worker claimed it and died. An attempt of an export that ends like this has the same code.
 WORKER_LOST: Final = "worker_lost"
 
 
@@ -56,7 +56,7 @@ class Ping:
 
     @property
     def is_over(self) -> bool:
-        """Return whether it has ended."""
+        """Return whether the ping has ended."""
         return self.result is not None
 
 

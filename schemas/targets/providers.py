@@ -13,12 +13,12 @@ _WEBHOOK_HELP: Final = (
     "A random text of at least 8 bytes, which signs deliveries and which your receiver verifies; by default WEBHOOK_SECRET."
 )
 
-#: Digits of a setting; limits have fewer.
+#: Maximum number of digits of a number; limits of settings have fewer.
 _MAX_DIGITS: Final = 9
 
 
 class Provider(NamedTuple):
-    """A kind of target: `secret` says what its secret is, with its least scope; `credential_url` where it is created."""
+    """A kind of target: `credential_help` describes its secret and the least scope, `credential_url` where to create it."""
 
     key: str
     name: str
@@ -42,7 +42,7 @@ class Provider(NamedTuple):
         return _object(settings_form(self.key))
 
 
-#: Every provider by its key, in the order in which people are offered them.
+#: Every provider by its key, in the order in which people see them.
 PROVIDERS: Final = {GENERIC_WEBHOOK: Provider(GENERIC_WEBHOOK, "Webhook", _WEBHOOK_EXAMPLE, _WEBHOOK_HELP, None)} | {
     each.key: Provider(each.key, each.name, each.base_url_example, each.credential_help, each.credential_url)
     for each in TRACKERS.values()
@@ -69,10 +69,10 @@ def _description(field: fields.Field[Any]) -> dict[str, Any]:
 
 
 def setting_from(schema: Mapping[str, Any], texts: Sequence[str]) -> Any:
-    """Return a setting as the schema has it from what a person typed: every text of a list, else the last one."""
+    """Return a setting, as its schema requires it, from what a person typed: all texts for a list, else the last one."""
     if schema.get("type") == "array":
         return list(texts)
     text = texts[-1]
-    # Other texts are refused by the form, with the limits; more digits than a limit has stay text.
+    # The form refuses other texts, with the limits; a text with more digits than any limit stays text.
     is_number = schema.get("type") == "integer" and text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS
     return int(text) if is_number else text

@@ -22,7 +22,7 @@ class TargetStatus(StrEnum):
     DISABLED = "disabled"
 
 
-#: A target that is not turned off: its exports are sent, or wait until it is resumed.
+#: The statuses of a target that is not turned off: its exports are sent, or wait until it is resumed.
 ENABLED: Final = frozenset({TargetStatus.ACTIVE, TargetStatus.PAUSED})
 #: Operators ping a paused or blocked target before they resume it; the address policy applies to the ping. A disabled target
 #: gets no requests, and no secret signs for an inactive one.
@@ -31,11 +31,11 @@ PINGABLE: Final = ENABLED | {TargetStatus.BLOCKED}
 RESUMABLE: Final = frozenset({TargetStatus.PAUSED, TargetStatus.BLOCKED, TargetStatus.DISABLED})
 
 
-#: Holds that a receiver asked for: its target shows as paused until they are over.
+#: The reasons of holds that a receiver asked for: its target shows as paused until the hold ends.
 RATE_LIMITED: Final = "rate_limited"
 RECEIVER_UNAVAILABLE: Final = "receiver_unavailable"
 ASKED_FOR: Final = frozenset({RATE_LIMITED, RECEIVER_UNAVAILABLE})
-#: A hold of our own: too many failures in a row.
+#: The reason of a hold by the circuit breaker: too many failures in a row.
 BREAKER_OPEN: Final = "breaker_open"
 
 #: `connected_status` of a target that the last attempt or validation did not reach, or that got no delivery lately.
@@ -46,7 +46,7 @@ FAILING_AFTER: Final = 5
 #: `status_reason` of a target that a restore paused: its receiver may already have tickets that the backup would send again.
 RESTORED: Final = "restored"
 
-#: A thousand a second; a higher limit would have no effect.
+#: A thousand per second; a higher limit would have no effect.
 MAX_PER_MINUTE: Final = 60_000
 
 
@@ -67,7 +67,7 @@ class TargetRequest:
 
 @dataclass(frozen=True, slots=True)
 class TargetEdit:
-    """A client's changes of a target: None leaves a member as it is; the limit changes where `sets_limit`.
+    """A client's changes of a target: None leaves a member as it is; the limit changes if `sets_limit` is true.
 
     `provider_settings` replace all settings; `service.operations.provider_checks` validates them.
     """
@@ -92,7 +92,7 @@ class TargetHeader:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A target as it is stored, without its secret; `shown_status` is what it comes to at a moment."""
+    """A target as it is stored, without its secret; `shown_status` returns its status at a moment."""
 
     id: str
     account_id: int
@@ -124,7 +124,7 @@ class Target:
 
     @property
     def is_tracker(self) -> bool:
-        """Whether it is a tracker, which takes tickets by its own API; a webhook gets signed deliveries."""
+        """Whether the target is a tracker, which gets tickets through its own API; a webhook gets signed deliveries."""
         return self.provider_key != GENERIC_WEBHOOK
 
     @property
@@ -137,17 +137,17 @@ class Target:
 
     @property
     def has_secret(self) -> bool:
-        """Whether a secret signs for it: its own or the default."""
+        """Whether the target has a secret that signs for it: its own or the default."""
         return self.secret_fingerprint is not None
 
     @property
     def has_standard_secret(self) -> bool:
-        """Whether it has a secret of Standard Webhooks."""
+        """Whether the target has a secret of Standard Webhooks."""
         return self.standard_secret_fingerprint is not None
 
     @property
     def is_failing(self) -> bool:
-        """Whether its last deliveries failed: see FAILING."""
+        """Whether the target's last deliveries failed: see FAILING."""
         return self.connected_status == FAILING
 
     def is_held(self, now: datetime) -> bool:
@@ -155,7 +155,7 @@ class Target:
         return self.status is TargetStatus.ACTIVE and self.held_until is not None and self.held_until > now
 
     def shown_status(self, now: datetime) -> tuple[TargetStatus, str | None]:
-        """Return the status at `now` and why: one whose receiver asked to wait is paused until then."""
+        """Return the status at `now` and its reason: a target whose receiver asked to wait is paused until then."""
         if not self.is_held(now):
             return self.status, self.status_reason
         return (TargetStatus.PAUSED if self.held_reason in ASKED_FOR else self.status), self.held_reason

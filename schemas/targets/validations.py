@@ -16,10 +16,10 @@ EXPIRES_SOON_DAYS: Final = 14
 #: No automatic validation of a target within this time after a delivery or a validation that passed.
 VALID_FOR: Final = timedelta(days=1)
 
-#: After the first failed validation the next one comes in this time, then in twice the time of the one before.
+#: The time between the first failed validation and the next one; it doubles after each further failure.
 REVALIDATE_AFTER: Final = timedelta(seconds=30)
 REVALIDATE_AT_MOST: Final = timedelta(hours=1)
-#: More than reach the hour.
+#: More doublings than are needed to reach REVALIDATE_AT_MOST.
 _MAX_DOUBLINGS: Final = 7
 
 
@@ -28,7 +28,7 @@ class Validation:
     """The result of a validation: `reason` names the problem, None if there is none.
 
     `is_refused` means that our address policy refuses the URL, which blocks the target; a failure of the network or the
-    receiver (an unknown name, an invalid certificate) turns nothing off. `is_partial` means that only the URL and its
+    receiver (an unknown name, an invalid certificate) does not block it. `is_partial` means that only the URL and its
     addresses were checked, not the connection and the certificate.
     """
 
@@ -47,7 +47,7 @@ def is_about_address(reason: str | None) -> bool:
 
 
 def next_validation_in(failures: int) -> timedelta:
-    """Return the time until a target is validated by itself, after `failures` failed validations in a row."""
+    """Return the time until a target is validated automatically, after `failures` failed validations in a row."""
     if failures == 0:
         return VALID_FOR
     return min(REVALIDATE_AFTER * (1 << min(failures - 1, _MAX_DOUBLINGS)), REVALIDATE_AT_MOST)

@@ -31,7 +31,7 @@ class BodyFormat(StrEnum):
     TICKET = "ticket"
     #: One JSON object with the event's attributes and the ticket.
     CLOUDEVENTS = "cloudevents"
-    #: The ticket as it is, the attributes are headers.
+    #: The ticket unchanged, with the event's attributes as headers.
     CLOUDEVENTS_BINARY = "cloudevents-binary"
     SARIF = "sarif"
 
@@ -44,10 +44,11 @@ MAX_HEADER_VALUE: Final = 4096
 
 #: A token of RFC 9110.
 _NAME: Final = re.compile(rf"[A-Za-z0-9!#$%&'*+.^_`|~-]{{1,{MAX_HEADER_NAME}}}")
-#: ASCII alone: other characters have no encoding that all receivers read alike.
+#: ASCII only: receivers read other characters in different encodings.
 _VALUE: Final = re.compile(rf"[!-~](?:[ -~]{{0,{MAX_HEADER_VALUE - 2}}}[!-~])?")
 
-#: Set for every request, or by HTTP itself for one connection: a second value would be read by some receivers only.
+#: Headers that are set for every request, or by HTTP itself for one connection: only some receivers would read a second
+#: value.
 _RESERVED: Final = frozenset(
     {
         "accept-encoding",
@@ -68,7 +69,7 @@ _RESERVED: Final = frozenset(
 )
 _RESERVED_PREFIXES: Final = ("ce-", "content-", "proxy-", "webhook-", "x-service-")
 
-#: Standard Webhooks names its secrets by this prefix.
+#: The prefix of a secret of Standard Webhooks.
 STANDARD_PREFIX: Final = "whsec_"
 #: Bytes of a decoded secret, as the specification bounds them.
 STANDARD_SECRET_BYTES: Final = range(24, 64 + 1)
@@ -99,7 +100,7 @@ def standard_key(secret: str) -> bytes | None:
 
 
 def credentials_of(value: str) -> tuple[str, ...]:
-    """Return what is secret in a header's value: the value, the part after a scheme, the pair and password of Basic."""
+    """Return the secret parts of a header's value: the value, the part after a scheme, the pair and password of Basic."""
     scheme, _, credentials = value.partition(" ")
     if not credentials:
         return (value,)
