@@ -33,18 +33,18 @@ MAX_ASSIGNEES: Final = 10
 MAX_KEY: Final = 50
 #: The key of a project or a team, with which the names of its issues begin.
 _KEY: Final = re.compile(r"[A-Z][A-Z0-9_]*")
-#: Longer URLs of issues are left out: they come from the tracker's response.
+#: Longer URLs of issues are left out: they come from the tracker's response and may have any length.
 MAX_ISSUE_URL: Final = 500
 
 #: An identifier is a prefix and a ULID, whose first 10 letters of 5 bits are the milliseconds since 1970; until the year
-#: 3084 the first one is 0. Python has other letters for the same digits.
+#: 3084 the first one is 0. Python's base 32 has other letters for the same digits.
 _ULID: Final = re.compile("[a-z]+_(0[0-9A-HJKMNP-TV-Z]{9})[0-9A-HJKMNP-TV-Z]{16}")
 _DIGITS: Final = str.maketrans("ABCDEFGHJKMNPQRSTVWXYZ", "ABCDEFGHIJKLMNOPQRSTUV")
-#: The clocks of a tracker and ours differ by less.
+#: The clocks of a tracker and of RiskRelay differ by less.
 _CLOCK_DIFFERENCE: Final = timedelta(hours=1)
 
 Value = TypeVar("Value")
-#: What a response means where it is no success.
+#: Returns the failure that a response means; None for a success.
 RefusalOf: TypeAlias = Callable[[TrackerResponse], TrackerFailure | None]
 
 
@@ -104,7 +104,7 @@ def api_base_of(settings: Mapping[str, Any], usual: str) -> str:
 
 
 class Api(NamedTuple):
-    """Where requests go, and the headers that all of them have, the authentication among them."""
+    """The URL of an API, and the headers of all requests to it, including the authentication."""
 
     url: str
     headers: Mapping[str, str]
@@ -124,20 +124,20 @@ class Api(NamedTuple):
 
 
 def answered(request: TrackerRequest, refusal_of: RefusalOf) -> Steps[TrackerResponse]:
-    """Send a request; returns its response. Raises TrackerRefused for one that is no success."""
+    """Send a request; returns its response. Raises TrackerRefused if the response is no success."""
     response = yield request
     raise_for(refusal_of(response))
     return response
 
 
 def asked(request: TrackerRequest, refusal_of: RefusalOf, kind: type[Value], *path: str | int) -> Steps[Value]:
-    """Send a request; returns the value of this kind at `path` of its response. Raises TrackerRefused without one."""
+    """Send a request; returns the value of this kind at `path` of its response. Raises TrackerRefused if there is none."""
     response = yield from answered(request, refusal_of)
     return value_of(response, kind, *path)
 
 
 def seen(request: TrackerRequest, refusal_of: RefusalOf) -> Steps[Any]:
-    """Send a request; returns its parsed response, None where the token may not see the resource."""
+    """Send a request; returns its parsed response, None if the token may not see the resource."""
     response = yield request
     failure = refusal_of(response)
     if failure is None:
@@ -148,7 +148,7 @@ def seen(request: TrackerRequest, refusal_of: RefusalOf) -> Steps[Any]:
 
 
 def value_of(response: TrackerResponse, kind: type[Value], *path: str | int) -> Value:
-    """Return the value of this kind at `path` of a success. Raises TrackerRefused if it cannot be read."""
+    """Return the value of this kind at `path` of a successful response. Raises TrackerRefused if there is none."""
     found = value_at(response.json(), *path)
     if not isinstance(found, kind):
         raise TrackerRefused(unreadable())
@@ -161,7 +161,7 @@ def labels_of(access: TrackerAccess, ticket: TrackerTicket) -> list[str]:
 
 
 def tidy_labels(labels: Iterable[str], max_chars: int) -> list[str]:
-    """Return labels in one line and without commas, which separate labels; shortened, none empty, each once in any case."""
+    """Return labels in one line without commas, which separate labels: shortened, not empty, each once in any case."""
     tidied: dict[str, str] = {}
     for label in labels:
         line = " ".join(label.replace(",", " ").split())
@@ -171,9 +171,9 @@ def tidy_labels(labels: Iterable[str], max_chars: int) -> list[str]:
 
 
 def earliest_creation(own_id: str) -> str | None:
-    """Return a moment before which nothing with the id of an export or event can have been created: an hour before it was.
+    """Return the earliest time at which something with the id of an export or event can have been created in a tracker.
 
-    The form is `2026-01-31T12:00:00Z`. None if the id does not say when.
+    It is an hour before the id was created, in the form `2026-01-31T12:00:00Z`. None if the id contains no time.
     """
     match = _ULID.fullmatch(own_id)
     if match is None:
@@ -183,7 +183,7 @@ def earliest_creation(own_id: str) -> str | None:
 
 
 def since_creation(own_id: str) -> dict[str, str]:
-    """Return the parameter `since` of a list that has everything with the id of an export or event; none if unknown."""
+    """Return the parameter `since` of a list with everything that has the id of an export or event; none if unknown."""
     earliest = earliest_creation(own_id)
     return {} if earliest is None else {"since": earliest}
 
@@ -191,8 +191,8 @@ def since_creation(own_id: str) -> dict[str, str]:
 def issue_of(number: Any, url: Any, place: str, own_url: str) -> TrackerIssue | None:
     """Return the issue that a response names by a number and the URL of its page; None if it names none of this `place`.
 
-    `place` is the path of the repository or project. `own_url` is the URL of its issues; the issue's is made of it where the
-    response has no URL that may be shown.
+    `place` is the path of the repository or project. `own_url` is the URL of its issues; the issue's URL is built from it if
+    the response has no URL that may be shown.
     """
     if not is_number(number):
         return None
@@ -207,9 +207,9 @@ def issue_of(number: Any, url: Any, place: str, own_url: str) -> TrackerIssue | 
 def oldest_with_marker(
     issues: Iterable[Any], member: str, marker: str, issue_from: Callable[[Any], TrackerIssue | None]
 ) -> TrackerIssue | None:
-    """Return the oldest listed issue with the marker in its text, its `member`: a person may have quoted it in a later one.
+    """Return the oldest listed issue whose text (`member`) has the marker: a person may have quoted it in a later issue.
 
-    `issue_from` reads an issue, whose id is a number.
+    `issue_from` returns the issue for a listed entry; its id is a number.
     """
     having = (each for each in issues if marker in (text_at(each, member) or ""))
     found = (issue for issue in map(issue_from, having) if issue is not None)
@@ -217,12 +217,12 @@ def oldest_with_marker(
 
 
 def is_number(value: Any) -> bool:
-    """Return whether a value of a response is a positive integer of at most 64 bits, as numbers of issues and ids are."""
+    """Return whether a value of a response is a positive integer of at most 64 bits, like the numbers and ids of issues."""
     return type(value) is int and 0 < value < 2**63
 
 
 def issue_url(value: Any) -> str | None:
-    """Return an issue's URL from a response; None if it is no http(s) URL of at most 500 printable characters."""
+    """Return an issue's URL from a response; None unless it is an http(s) URL of at most 500 printable characters."""
     if not isinstance(value, str) or len(value) > MAX_ISSUE_URL or not value.isprintable():
         return None
     return value if re.fullmatch(r"https?://[^\s/?#\\@]+(?:[/?#]\S*)?", value) else None

@@ -1,4 +1,4 @@
-"""The steps of an event at any tracker: a comment, then what `on_fixed` asks for, or the erasure of title and description.
+"""The steps of an event at any tracker: a comment, then the change that `on_fixed` asks for, or the erasure of the text.
 
 A failure that may be about this issue alone never blocks its target: the target is validated first.
 """
@@ -15,21 +15,22 @@ from schemas.trackers.failures import FORBIDDEN, ISSUE_MOVED, ISSUE_NOT_FOUND, I
 
 #: Ids of issues as people name them; they are parts of paths.
 _ISSUE_ID: Final = re.compile(r"(?:[A-Za-z][A-Za-z0-9_]{0,99}-)?[0-9]{1,19}")
-#: What a refusal of a single issue means if the target itself works. GitHub answers 410 for an issue that was deleted.
-_OF_THE_ISSUE: Final[Mapping[str, str]] = {
+#: The error code of a refusal that is about a single issue, because the target itself works. GitHub answers 410 for an issue
+#: that was deleted.
+_ISSUE_CODES: Final[Mapping[str, str]] = {
     NOT_FOUND: ISSUE_NOT_FOUND,
     ISSUES_DISABLED: ISSUE_NOT_FOUND,
     MOVED: ISSUE_MOVED,
     FORBIDDEN: FORBIDDEN,
 }
 #: Settings whose failure blocks no target: the tracker ignores them, or refuses the single ticket.
-_LEFT_OUT: Final = frozenset({"assignees", "labels"})
+_OPTIONAL_SETTINGS: Final = frozenset({"assignees", "labels"})
 
 
 def apply_event(tracker: Tracker, access: TrackerAccess, event: TrackerEvent) -> Steps[TrackerEventAction]:
-    """Apply an event to its issue; all of it may be repeated.
+    """Apply an event to its issue; every step may be repeated.
 
-    A failure of the kind PAYLOAD fails the event alone.
+    A failure of the kind PAYLOAD fails only the event.
     """
     if not _ISSUE_ID.fullmatch(event.issue_id):
         raise TrackerRefused(TrackerFailure(FailureKind.PAYLOAD, ISSUE_NOT_FOUND))
@@ -37,18 +38,18 @@ def apply_event(tracker: Tracker, access: TrackerAccess, event: TrackerEvent) ->
         return (yield from _apply(tracker, access, event))
     except TrackerRefused as refused:
         failure = refused.failure
-        if failure.kind is not FailureKind.CONFIGURATION or failure.code not in _OF_THE_ISSUE:
+        if failure.kind is not FailureKind.CONFIGURATION or failure.code not in _ISSUE_CODES:
             raise
     try:
         yield from tracker.validate(access)
     except TrackerRefused as refused:
-        if not refused.failure.refuses_ticket and refused.failure.field not in _LEFT_OUT:
+        if not refused.failure.refuses_ticket and refused.failure.field not in _OPTIONAL_SETTINGS:
             raise
-    raise TrackerRefused(replace(failure, kind=FailureKind.PAYLOAD, code=_OF_THE_ISSUE[failure.code]))
+    raise TrackerRefused(replace(failure, kind=FailureKind.PAYLOAD, code=_ISSUE_CODES[failure.code]))
 
 
 def _apply(tracker: Tracker, access: TrackerAccess, event: TrackerEvent) -> Steps[TrackerEventAction]:
-    """Comment on the issue and change its state, as far as the settings ask for it and no earlier attempt did."""
+    """Comment on the issue and change its state, as far as the settings require it and no earlier attempt did it."""
     if event.has_moved and not (yield from tracker.is_ours(access, event)):
         raise TrackerRefused(TrackerFailure(FailureKind.PAYLOAD, ISSUE_MOVED))
     on_fixed = access.settings.get("on_fixed", "comment")
@@ -74,9 +75,9 @@ def _set_state(
 ) -> Steps[TrackerEventAction]:
     """Close or reopen the issue, as `wanted`, unless a person has decided otherwise.
 
-    What an earlier attempt has closed counts as closed. If an earlier attempt may have reopened the issue, it counts as
-    reopened by a person: then it is never closed again by mistake. Where the tracker does not allow the change, the comment
-    is all.
+    An issue that an earlier attempt closed counts as closed. An issue that an earlier attempt may have reopened counts as
+    reopened by a person: then it is never closed again by mistake. If the tracker does not allow the change, there is only
+    the comment.
     """
     if event.is_left_alone:
         return TrackerEventAction.LEFT_ALONE

@@ -10,15 +10,15 @@ from schemas.base.ticket_event_types import TicketEventType
 class TrackerEventAction(StrEnum):
     """What an event did to its issue; a comment comes before it is closed, reopened or left alone."""
 
-    #: A comment was made, and the issue's state is as it was.
+    #: A comment was made, and the issue's state is unchanged.
     COMMENTED = "commented"
     CLOSED = "closed"
     REOPENED = "reopened"
-    #: A person reopened what we had closed: it is not closed again.
+    #: A person reopened an issue that RiskRelay had closed: it is not closed again.
     LEFT_ALONE = "left_alone"
     #: Title and description are overwritten.
     REDACTED = "redacted"
-    #: The target wants nothing of this event; no request was sent.
+    #: The target's settings exclude this event; no request was sent.
     SKIPPED = "skipped"
 
 
@@ -39,7 +39,7 @@ class TrackerEvent:
     places_added: int = 0
     places_fixed: int = 0
     places_open: int = 0
-    #: Some of the places that changed; the counts are of all.
+    #: Some of the changed places; the counts include all of them.
     places: tuple[ChangedPlace, ...] = ()
     #: The export's page in the console.
     console_url: str | None = None

@@ -16,9 +16,10 @@ from schemas.base.places import Place
 from schemas.base.strict_json import has_too_many_values
 from schemas.trackers.events import TrackerEvent
 
-#: What is read of an ordinary response; a longer one is cut. That to a create repeats the issue's text, escaped.
+#: Maximum number of bytes that are read of an ordinary response; a longer one is cut. The response to a create repeats the
+#: issue's text, escaped.
 MAX_RESPONSE_BYTES: Final = 1024 * 1024
-#: What is read of a list of issues, which has their whole texts.
+#: Maximum number of bytes that are read of a list of issues, which contains their whole texts.
 MAX_LIST_BYTES: Final = 4 * 1024 * 1024
 
 Result = TypeVar("Result")
@@ -40,7 +41,7 @@ class TrackerRequest(NamedTuple):
 
 
 class TrackerResponse(NamedTuple):
-    """A response; a look-up in `headers` is by a name in lower case."""
+    """A response; names in `headers` are looked up in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -61,17 +62,17 @@ class FailureKind(Enum):
     CONFIGURATION = auto()
     #: The tracker refuses this ticket: the export fails.
     PAYLOAD = auto()
-    #: It may work later: the export is retried.
+    #: A later request may succeed: the export is retried.
     RETRY = auto()
 
 
 @dataclass(frozen=True, slots=True)
 class TrackerFailure:
-    """Why a tracker did not do what it was asked: `code` is the error code of the attempt.
+    """Why a tracker did not carry out a task: `code` is the error code of the attempt.
 
-    `retry_after_s` are the seconds that the tracker asks to wait, `retry_at_s` the moment, in seconds since 1970; with both,
-    the later counts. `is_rate_limit` holds the whole target until then. `field` names what is refused or missing: a member
-    of the ticket or a setting, else the tracker's own name for it.
+    `retry_after_s` are the seconds that the tracker asks to wait, `retry_at_s` the moment, in seconds since 1970; if both
+    are set, the later one counts. `is_rate_limit` holds the whole target until then. `field` names what is refused or
+    missing: a member of the ticket or a setting, else the tracker's own name for it.
     """
 
     kind: FailureKind
@@ -83,7 +84,7 @@ class TrackerFailure:
 
     @property
     def refuses_ticket(self) -> bool:
-        """Whether the tracker refuses this ticket, not every one."""
+        """Whether the tracker refuses only this ticket, not every ticket."""
         return self.kind is FailureKind.PAYLOAD
 
     @property
@@ -93,7 +94,7 @@ class TrackerFailure:
 
 
 class TrackerRefused(Exception):
-    """Ends the steps of a task that the tracker did not carry out; the worker makes a value of its `failure`."""
+    """Ends the steps of a task that the tracker did not carry out; the worker handles its `failure` as a value."""
 
     def __init__(self, failure: TrackerFailure) -> None:
         super().__init__(failure.reason)
@@ -119,7 +120,7 @@ class TrackerAccess:
 
 @dataclass(frozen=True, slots=True)
 class TrackerTicket:
-    """A ticket as a tracker's text is made of it; everything but `export_id` and `console_url` may be untrusted text.
+    """The ticket from which a tracker's text is made; everything but `export_id` and `console_url` may be untrusted text.
 
     `export_id` is the marker by which the issue is found again: the text contains it unchanged.
     """
@@ -131,7 +132,7 @@ class TrackerTicket:
     page_url: str | None = None
     labels: tuple[str, ...] = ()
     places: tuple[Place, ...] = ()
-    #: How many places there are, the listed ones included.
+    #: The number of places, including those that are not listed.
     places_total: int = 0
     evidence: Mapping[str, Any] = field(default_factory=dict)
     #: The export's page in the console.
@@ -142,7 +143,7 @@ Steps: TypeAlias = Generator[TrackerRequest, TrackerResponse, Result]
 
 
 class Tracker(Protocol):
-    """One kind of tracker. Every step raises TrackerRefused where the tracker does not do what it is asked."""
+    """One kind of tracker. Every step raises TrackerRefused if the tracker does not carry it out."""
 
     #: Its `provider_key`, and its name for people.
     key: str
@@ -151,43 +152,43 @@ class Tracker(Protocol):
     #: What the token is, its least scope, and where it is created: a sentence and a link.
     credential_help: str
     credential_url: str | None
-    #: Reads `provider_settings`; closed.
+    #: The form of `provider_settings`; closed.
     settings_form: type[Form]
-    #: How long after an attempt with an unknown outcome its issue is found for certain, in seconds.
+    #: Seconds after an attempt with an unknown outcome until a lookup certainly finds its issue.
     lookup_delay_s: int
     #: `max_per_minute` of a new target that names none.
     max_per_minute: int | None = None
 
     def problem_of(self, base_url: str, settings: Mapping[str, Any]) -> str | None:
-        """Return why a URL is no page of this tracker as a message for people; None if it is one. The URL is valid."""
+        """Return a message for people that says why a valid URL is no page of this tracker; None if it is one."""
 
     def create(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | None]:
-        """Create an issue; returns None where a success names no issue, so that the outcome is unknown."""
+        """Create an issue; returns None if a success names no issue, so that the outcome is unknown."""
 
     def find(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | None]:
-        """Find the issue that an earlier attempt created; returns None where there is none."""
+        """Find the issue that an earlier attempt created; returns None if there is none."""
 
     def validate(self, access: TrackerAccess) -> Steps[None]:
         """Check the token, its rights and the settings, and change nothing; the failure names what is missing."""
 
     def comment(self, access: TrackerAccess, event: TrackerEvent) -> Steps[None]:
-        """Comment an event on its issue, with the event's id in the text; afterwards the comment exists."""
+        """Post an event as a comment on its issue, with the event's id in the text; on return, the comment exists."""
 
     def has_comment(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool]:
         """Return whether an earlier attempt made the comment of an event."""
 
     def is_ours(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool]:
-        """Return whether the issue with the number of an event's issue is that of its export."""
+        """Return whether the issue with the number of an event's issue belongs to the event's export."""
 
     def is_open(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool]:
         """Return whether the issue of an event is open."""
 
     def set_open(self, access: TrackerAccess, event: TrackerEvent, *, is_open: bool) -> Steps[bool]:
-        """Reopen or close the issue of an event; returns False where its workflow does not allow that."""
+        """Reopen or close the issue of an event; returns False if its workflow does not allow that."""
 
     def redact(self, access: TrackerAccess, event: TrackerEvent) -> Steps[None]:
-        """Overwrite title and description of the issue of an event; returns only if the tracker shows that it did."""
+        """Overwrite title and description of the issue of an event; returns only if the tracker shows the change."""
 
     def held_until_s(self, response: TrackerResponse) -> float | None:
-        """Return until when the tracker wants no more requests, in seconds since 1970; None where it says nothing."""
+        """Return the time before which the tracker accepts no requests, in seconds since 1970; None if it names no time."""
         return None

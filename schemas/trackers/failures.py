@@ -1,6 +1,6 @@
 """The meaning of a tracker's refusal for the export and the target.
 
-The table is the same for every tracker; a module adds what is its own (GitHub's 403 that is a rate limit, GraphQL errors).
+The table is the same for every tracker; a module adds its own cases (GitHub's 403 that is a rate limit, GraphQL errors).
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ ISSUE_NOT_FOUND: Final = "issue_not_found"
 ISSUE_MOVED: Final = "issue_moved"
 ISSUE_LOCKED: Final = "issue_locked"
 
-#: Codes that block the target and the export; `resume` brings both back.
+#: Codes that block the target and the export; `resume` restores both.
 CONFIGURATION_CODES: Final = frozenset({TOKEN_REJECTED, FORBIDDEN, NOT_FOUND, ISSUES_DISABLED, ARCHIVED, MOVED})
 
 _CONFIGURATION: Final[Mapping[int, str]] = {
@@ -39,7 +39,7 @@ _CONFIGURATION: Final[Mapping[int, str]] = {
 
 
 def failure_of(response: TrackerResponse) -> TrackerFailure | None:
-    """Return the failure that a status means; None for a 2xx."""
+    """Return the failure that the status of a response means; None for a 2xx."""
     status = response.status
     if 200 <= status < 300:
         return None
@@ -82,7 +82,7 @@ def rate_limited(response: TrackerResponse, reset_at_s: float | None = None) -> 
 
 
 def number(text: str | None) -> float | None:
-    """Return a header's number; None for anything that is no plain decimal of at most 15 digits."""
+    """Return a header's number; None for anything but a plain decimal of at most 15 digits."""
     text = (text or "").strip()
     return float(text) if text.isascii() and text.isdecimal() and len(text) <= 15 else None
 
@@ -98,5 +98,5 @@ def reset_of(
 
 def _named_wait(response: TrackerResponse) -> tuple[float | None, float | None]:
     """Return the seconds that Retry-After names, and the moment, in seconds since 1970; both may be None."""
-    asked = parse_retry_after(response.headers.get("retry-after"))
-    return asked.seconds, None if asked.moment is None else asked.moment.timestamp()
+    named = parse_retry_after(response.headers.get("retry-after"))
+    return named.seconds, None if named.moment is None else named.moment.timestamp()

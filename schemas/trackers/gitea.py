@@ -1,8 +1,8 @@
 """Gitea and Forgejo: issues of a repository.
 
 The list of issues is consistent at once, newest first, but no filter finds the export's id for certain: a lookup reads the
-newest issues and compares their texts, then asks the search, which may lag. Labels are set by id, for a user who may write
-to the repository; Gitea drops them otherwise, and assignees too.
+newest issues and compares their texts, then uses the search, which may lag. Labels are set by id. Gitea drops labels and
+assignees unless the token's user may write to the repository.
 """
 
 import re
@@ -32,11 +32,11 @@ from schemas.trackers.issue_events import IssueEvents
 
 #: Gitea cuts a longer title without an error, in the middle of a character.
 MAX_TITLE_BYTES: Final = 255
-#: Gitea has no limit; this is GitHub's, less some room.
+#: Gitea has no limit; this is somewhat less than GitHub's.
 MAX_BODY_CHARS: Final = 60_000
-#: Entries of a page: the most that Gitea gives by default.
+#: Entries of a page: the maximum that Gitea returns by default.
 PAGE_ENTRIES: Final = 50
-#: Pages that are read: of 150 issues that are newer than a lost one, and of 1,000 labels.
+#: Pages that are read: enough for 150 issues that are newer than a lost one, and for 1,000 labels.
 MAX_PAGES: Final = 3
 _MAX_LABEL_PAGES: Final = 20
 
@@ -46,7 +46,7 @@ _PAGES: Final = frozenset(
     {"issues", "pulls", "labels", "milestones", "projects", "releases", "wiki", "activity", "settings"}
 )
 _NEXT: Final = re.compile(r'rel="?next\b')
-#: What Gitea's message names, and our name for it.
+#: Words in Gitea's messages, and our names for the fields.
 _FIELDS: Final[Mapping[str, str]] = {"assign": "assignees", "title": "title", "body": "description", "label": "labels"}
 
 
@@ -68,7 +68,7 @@ class GiteaTracker(IssueEvents):
     )
     credential_url: str | None = "https://docs.gitea.com/development/api-usage#generating-and-listing-api-tokens"
     settings_form: type[Form] = GiteaSettingsForm
-    #: The list is consistent at once; a request that we gave up may still be at work.
+    #: The list is consistent at once, but a request that got no response in time may still be running.
     lookup_delay_s = 5
     _max_title = _max_title_bytes = MAX_TITLE_BYTES
     _max_text = MAX_BODY_CHARS
@@ -87,7 +87,7 @@ class GiteaTracker(IssueEvents):
         return None
 
     def create(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | None]:
-        """Create an issue; returns None where a success names no issue. Labels that do not exist are left out."""
+        """Create an issue; returns None if a success names no issue. Labels that do not exist are left out."""
         wanted = self._texts(ticket)
         names = labels_of(access, ticket)
         ids = (yield from _label_ids(access, names)) if names else []
@@ -108,8 +108,8 @@ class GiteaTracker(IssueEvents):
     def validate(self, access: TrackerAccess) -> Steps[None]:
         """Check the token and its right to create issues, whether the repository takes them, and the assignees.
 
-        Gitea shows neither scopes nor rights to a token for issues alone. It refuses an issue without a title, after it has
-        checked everything else.
+        Gitea shows neither scopes nor rights to a token for issues alone. But it refuses an issue without a title only after
+        it has checked everything else.
         """
         response = yield _api(access).post("/issues", {"title": ""})
         if response.status != 422 or response.json() is None:
@@ -119,7 +119,7 @@ class GiteaTracker(IssueEvents):
         yield from _require_assignees(access)
 
     def _comment_queries(self, event: TrackerEvent) -> list[dict[str, Any]]:
-        # This list has no pages.
+        # This list is not paged.
         return [since_creation(event.event_id)]
 
     def _api(self, access: TrackerAccess) -> Api:
@@ -134,9 +134,9 @@ class GiteaTracker(IssueEvents):
 
 
 def _label_ids(access: TrackerAccess, names: list[str]) -> Steps[list[int]]:
-    """Return the ids of those labels that the repository has; Gitea compares names by case.
+    """Return the ids of those labels that the repository has; Gitea distinguishes upper and lower case.
 
-    It says how many labels there are, names no next page, and may have less on a page than was asked for.
+    Gitea returns the number of labels but no link to the next page, and a page may have fewer entries than requested.
     """
     ids: dict[str, int] = {}
     listed = 0
@@ -154,7 +154,7 @@ def _label_ids(access: TrackerAccess, names: list[str]) -> Steps[list[int]]:
 
 
 def _require_success(access: TrackerAccess, response: TrackerResponse) -> Steps[None]:
-    """Raise TrackerRefused for a refused create; a 404 may be a repository without issues, so ask for the repository."""
+    """Raise TrackerRefused for a refused create; a 404 may mean a repository without issues, so the repository is read."""
     failure = failure_of(response)
     if failure is not None and failure.code == NOT_FOUND:
         yield from _require_issues(access)
@@ -175,7 +175,7 @@ def _require_issues(access: TrackerAccess) -> Steps[None]:
 
 
 def _require_assignees(access: TrackerAccess) -> Steps[None]:
-    """Raise TrackerRefused if a user cannot be assigned, as far as the token may read who can."""
+    """Raise TrackerRefused if a user cannot be assigned, as far as the token may read the possible assignees."""
     wanted = access.settings.get("assignees")
     if not wanted:
         return
@@ -187,7 +187,7 @@ def _require_assignees(access: TrackerAccess) -> Steps[None]:
 
 
 def _api(access: TrackerAccess) -> Api:
-    """Return the API at the repository."""
+    """Return the API of the repository."""
     prefix, owner, repository = access.base_url.rsplit("/", 2)
     base = api_base_of(access.settings, f"{prefix}/api/v1")
     headers = {"Authorization": f"token {access.token}", "Accept": "application/json"}

@@ -36,9 +36,9 @@ API_VERSION: Final = "2022-11-28"
 MAX_TITLE: Final = 256
 MAX_BODY: Final = 65_536
 MAX_GITHUB_LABEL: Final = 50
-#: So many of the longest issues fit into MAX_LIST_BYTES.
+#: Entries of a page: this many of the longest issues fit into MAX_LIST_BYTES.
 PAGE_ENTRIES: Final = 50
-#: 500 issues: what GitHub lets one user create in an hour.
+#: 500 issues: GitHub lets one user create this many in an hour.
 MAX_PAGES: Final = 10
 
 _OWNER: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
@@ -55,7 +55,7 @@ _FIELDS: Final[Mapping[str | None, str]] = {
     "assignee": "assignees",
     "assignees": "assignees",
 }
-#: What an issue can do without.
+#: Fields without which an issue can be created.
 _OPTIONAL: Final = frozenset({"labels", "assignees"})
 #: Who may set labels and assignees; each permission includes those before it.
 _TRIAGE: Final = ("triage", "push", "maintain", "admin")
@@ -81,7 +81,7 @@ class GitHubTracker(IssueEvents):
     settings_form: type[Form] = GitHubSettingsForm
     #: The list of issues follows a create within seconds, and GitHub ends a request after ten.
     lookup_delay_s = 60
-    #: GitHub creates at most 80 a minute.
+    #: GitHub allows at most 80 new issues a minute.
     max_per_minute: int | None = 60
     _max_title = MAX_TITLE
     _max_text = MAX_BODY
@@ -101,7 +101,7 @@ class GitHubTracker(IssueEvents):
         return None
 
     def create(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | None]:
-        """Create an issue; without its labels and assignees where GitHub refuses it for those."""
+        """Create an issue, without its labels and assignees if GitHub refuses the issue because of them."""
         wanted = self._texts(ticket)
         options = {
             "labels": tidy_labels(labels_of(access, ticket), MAX_GITHUB_LABEL),
@@ -130,7 +130,7 @@ class GitHubTracker(IssueEvents):
         """Check the token, the repository, whether it takes issues, and the rights that GitHub shows.
 
         GitHub shows the scopes of a classic token and the role of its user. It does not show whether a fine-grained token
-        may write issues; the check reads them.
+        may write issues, so only reading them is checked.
         """
         response = yield from answered(self._api(access).get(), self._refusal_of)
         failures.raise_for(_repository_failure(access, response))
@@ -142,7 +142,7 @@ class GitHubTracker(IssueEvents):
             failures.raise_for(failure)
 
     def held_until_s(self, response: TrackerResponse) -> float | None:
-        """Return when the next requests are allowed, if this response used up the last one."""
+        """Return when the next requests are allowed, if this response used up the limit."""
         return failures.reset_of(response)
 
     def _comment_queries(self, event: TrackerEvent) -> list[dict[str, Any]]:
@@ -172,7 +172,7 @@ class GitHubTracker(IssueEvents):
         return replace(failure, field=_refused_field(response.json()))
 
     def _login(self, access: TrackerAccess) -> Steps[str | None]:
-        """Return the name of the token's user; None for a token of no user, such as a GitHub App's."""
+        """Return the name of the token's user; None for a token without a user, such as a GitHub App's."""
         login = text_at((yield from seen(_api(access).get("/user"), self._refusal_of)), "login")
         return login if login and _LOGIN.fullmatch(login) else None
 
@@ -202,7 +202,7 @@ def _errors(value: Any) -> list[Any]:
 
 
 def _repository_failure(access: TrackerAccess, response: TrackerResponse) -> TrackerFailure | None:
-    """Return why issues cannot be created in the repository of a response, as far as it says so."""
+    """Return why issues cannot be created in the repository of a response, as far as the response shows it."""
     repository = response.json()
     if not isinstance(repository, dict):
         return failures.misconfigured(failures.NOT_FOUND, "base_url")

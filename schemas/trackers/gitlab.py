@@ -33,11 +33,11 @@ from schemas.trackers.issue_events import COMMENTS_PER_PAGE, MAX_COMMENT_PAGES, 
 from schemas.version import USER_AGENT
 
 MAX_TITLE: Final = 255
-#: GitLab takes 1,048,576; so many of PAGE_ENTRIES issues fit into MAX_LIST_BYTES.
+#: GitLab accepts 1,048,576 characters; of this length, PAGE_ENTRIES issues fit into MAX_LIST_BYTES.
 MAX_DESCRIPTION: Final = 65_536
 MAX_GITLAB_LABEL: Final = 255
 PAGE_ENTRIES: Final = 50
-#: Planner: the least role that sets labels and assignees.
+#: Planner: the lowest role that may set labels and assignees.
 PLANNER: Final = 15
 
 _API: Final = "/api/v4"
@@ -72,7 +72,7 @@ class GitLabTracker(IssueEvents):
     )
     credential_url: str | None = "https://docs.gitlab.com/user/project/settings/project_access_tokens/"
     settings_form: type[Form] = GitLabSettingsForm
-    #: A create that we gave up may be at work for as long as GitLab lets a request take: a minute.
+    #: A create that got no response in time may run for as long as GitLab allows a request to take: a minute.
     lookup_delay_s = 60
     _comments = "notes"
     _description = "description"
@@ -125,7 +125,7 @@ class GitLabTracker(IssueEvents):
                 failures.raise_for(failures.misconfigured(failures.NOT_FOUND, "assignees"))
 
     def held_until_s(self, response: TrackerResponse) -> float | None:
-        """Return when the next requests are allowed, if this response used up the last one."""
+        """Return when the next requests are allowed, if this response used up the limit."""
         return failures.reset_of(response, _REMAINING, _RESET)
 
     def _comment_queries(self, event: TrackerEvent) -> list[dict[str, Any]]:
@@ -179,7 +179,7 @@ def _scope_failure(response: TrackerResponse) -> TrackerFailure | None:
 
 
 def _project_failure(response: TrackerResponse) -> TrackerFailure | None:
-    """Return why issues cannot be created in the project of a response, as far as it says so."""
+    """Return why issues cannot be created in the project of a response, as far as the response shows it."""
     project = response.json()
     if not isinstance(project, dict):
         return failures.misconfigured(failures.NOT_FOUND, "base_url")
@@ -189,7 +189,7 @@ def _project_failure(response: TrackerResponse) -> TrackerFailure | None:
         return failures.misconfigured(failures.ISSUES_DISABLED)
     levels = [value_at(project, "permissions", each, "access_level") for each in ("project_access", "group_access")]
     known = [level for level in levels if type(level) is int]
-    # No level is no refusal: members of a group that the project is shared with have none here.
+    # A missing level is no refusal: members of a group with which the project is shared have no level here.
     return failures.misconfigured(failures.FORBIDDEN) if known and max(known) < PLANNER else None
 
 
@@ -199,7 +199,7 @@ def _api(access: TrackerAccess) -> Api:
 
 
 def _project(base_url: str, settings: Mapping[str, Any]) -> str:
-    """Return the path of the project; a path before GitLab's own is that of `api_base`, too, unless that is a gateway."""
+    """Return the path of the project, without a prefix before GitLab's own path, which `api_base` has, too."""
     page, api = urlsplit(base_url), urlsplit(_api_base(base_url, settings))
     prefix = api.path.removesuffix(_API) if page.netloc == api.netloc else ""
     path = page.path.rstrip("/")

@@ -25,9 +25,9 @@ from schemas.trackers.failures import FORBIDDEN, ISSUE_LOCKED, failure_of, misco
 from schemas.trackers.text import markdown, titles
 from schemas.trackers.text.outline import erased_title
 
-#: Comments of a page: so many of the longest fit into MAX_LIST_BYTES.
+#: Comments of a page: this many of the longest fit into MAX_LIST_BYTES.
 COMMENTS_PER_PAGE: Final = 50
-#: Comments that are newer than a lost one: 250.
+#: Pages of comments that are read: enough for 250 comments that are newer than a lost one.
 MAX_COMMENT_PAGES: Final = 5
 
 _IS_OPEN: Final = {"open": True, "opened": True, "closed": False}
@@ -36,20 +36,20 @@ _LOCKED: Final = re.compile("(?<!b)locked", re.IGNORECASE)
 
 
 class IssueEvents(Tracker):
-    """The part of a tracker for look-ups and events; `_comments` and `_description` are the tracker's names for them."""
+    """The part of a tracker for lookups and events; `_comments` and `_description` are the tracker's names for them."""
 
     _comments: ClassVar[str] = "comments"
     _description: ClassVar[str] = "body"
     _update_method: ClassVar[str] = "PATCH"
     _max_title: ClassVar[int]
     _max_title_bytes: ClassVar[int | None] = None
-    #: Of an issue's text and of a comment.
+    #: Maximum length of an issue's text and of a comment.
     _max_text: ClassVar[int]
-    #: What is sent to reopen or close an issue, by whether it is to be open.
+    #: The changes that reopen (True) or close (False) an issue.
     _states: ClassVar[Mapping[bool, Mapping[str, str]]]
 
     def comment(self, access: TrackerAccess, event: TrackerEvent) -> Steps[None]:
-        """Comment an event; a locked issue is a failure of its own."""
+        """Post an event as a comment; a locked issue has its own error code."""
         text = {"body": markdown.comment_of(event, self._max_text)}
         response = yield self._api(access).post(f"/issues/{event.issue_id}/{self._comments}", text, creates=True)
         failure = self._refusal_of(response)
@@ -60,7 +60,7 @@ class IssueEvents(Tracker):
             raise TrackerRefused(unreadable())
 
     def has_comment(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool]:
-        """Look for the event's id in the comments that may be its own."""
+        """Search the comments that may be the event's for its id."""
         for query in self._comment_queries(event):
             path = f"/issues/{event.issue_id}/{self._comments}?{urlencode(query)}".rstrip("?")
             comments = yield from asked(self._api(access).get(path), self._refusal_of, list)
@@ -71,9 +71,9 @@ class IssueEvents(Tracker):
         return False
 
     def is_ours(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool]:
-        """Look for the export's id in the issue's text."""
+        """Search the issue's text for the export's id."""
         issue = yield from asked(self._api(access).get(f"/issues/{event.issue_id}"), self._refusal_of, dict)
-        # An issue without a text has null there.
+        # The text of an issue without one is null.
         return event.export_id in (text_at(issue, self._description) or "")
 
     def is_open(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool]:
@@ -85,7 +85,7 @@ class IssueEvents(Tracker):
         return (yield from self._has_open(self._update(access, event, self._states[is_open]))) is is_open
 
     def redact(self, access: TrackerAccess, event: TrackerEvent) -> Steps[None]:
-        """Overwrite the issue; the response shows the title that it has now."""
+        """Overwrite title and text of the issue; the response must show the new title."""
         title = erased_title(event)
         update = self._update(access, event, {"title": title, self._description: markdown.erased_of(event)})
         if (yield from asked(update, self._refusal_of, str, "title")) != title:
@@ -99,7 +99,7 @@ class IssueEvents(Tracker):
     def _find(
         self, access: TrackerAccess, ticket: TrackerTicket, queries: Iterable[Mapping[str, Any]]
     ) -> Steps[TrackerIssue | None]:
-        """Find the issue whose text has the export's id in the lists that the queries give, one after the other."""
+        """Find the issue whose text has the export's id in the lists that the queries return, one list after the other."""
         for query in queries:
             response = yield from answered(self._api(access).get(f"/issues?{urlencode(query)}"), self._refusal_of)
             issues = value_of(response, list)
@@ -111,7 +111,7 @@ class IssueEvents(Tracker):
         return None
 
     def _has_open(self, request: TrackerRequest) -> Steps[bool]:
-        """Send a request; returns whether the issue of its response is open."""
+        """Send a request; returns whether the issue in its response is open."""
         state = yield from asked(request, self._refusal_of, str, "state")
         if state not in _IS_OPEN:
             raise TrackerRefused(unreadable())
@@ -122,11 +122,11 @@ class IssueEvents(Tracker):
 
     @abstractmethod
     def _comment_queries(self, event: TrackerEvent) -> list[dict[str, Any]]:
-        """Return the queries of the pages of comments that may have an event's, in the order in which to read them."""
+        """Return the queries of the pages that may have an event's comment, in the order in which to read them."""
 
     @abstractmethod
     def _api(self, access: TrackerAccess) -> Api:
-        """Return the API at the repository or project."""
+        """Return the API of the repository or project."""
 
     @abstractmethod
     def _issue(self, access: TrackerAccess, value: Any) -> TrackerIssue | None:

@@ -1,7 +1,8 @@
 """Jira: Cloud with REST API 3 and ADF, Data Center with REST API 2 and wiki text.
 
-Both have the same resources; the callers of `_is_data_center` are what differs. Jira has no idempotency key and its search
-lags: each issue gets a label made of the export's id, and a lookup waits `lookup_delay_s` before it trusts an empty result.
+Both have the same resources; only the callers of `_is_data_center` treat them differently. Jira has no idempotency key and
+its search lags: each issue gets a label made of the export's id, and a lookup waits `lookup_delay_s` before it trusts an
+empty result.
 """
 
 import json
@@ -51,14 +52,14 @@ MAX_SUMMARY: Final = 255
 MAX_DESCRIPTION: Final = 32_767
 MAX_JIRA_LABEL: Final = 255
 DEFAULT_ISSUE_TYPE: Final = "Task"
-#: Entries of a page, the most that Cloud gives, and pages: 1,000 issue types, or fields of one.
+#: Entries of a page, the maximum of Cloud, and number of pages: enough for 1,000 issue types, or fields of one.
 _PAGE: Final = 200
 _MAX_PAGES: Final = 5
-#: An export has one issue; more only if a lookup ran before Jira had indexed the first.
+#: An export has one issue, or more if a lookup ran before Jira had indexed the first one.
 _MAX_FOUND: Final = 10
-#: Comments that are newer than a lost one.
+#: Number of newest comments in which a lost one is searched.
 _MAX_COMMENTS: Final = 100
-#: The key of the category of statuses that people call done.
+#: The key of the category of statuses in which an issue is done.
 _DONE: Final = "done"
 
 _ISSUE_KEY: Final = re.compile(r"[A-Z][A-Z0-9_]{0,99}-[0-9]{1,18}")
@@ -78,7 +79,8 @@ _FIELDS: Final[Mapping[str, str]] = {
 #: Jira fills these in, even where it says that they are required.
 _SET_BY_JIRA: Final = frozenset({"project", "issuetype", "reporter", "assignee", "priority"})
 _FIELD_ID: Final = re.compile(r"[A-Za-z0-9_]{1,60}")
-#: Jira treats a request with a wrong token as anonymous, sometimes with status 200; this header then is one of these.
+#: Jira treats a request with a wrong token as anonymous, sometimes with status 200; this header then begins with one of
+#: these values.
 _LOGIN_HEADER: Final = "x-seraph-loginreason"
 _LOGIN_FAILED: Final = ("AUTHENTICATED_FAILED", "AUTHENTICATION_DENIED")
 _RESET_TIME: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,6})?)?Z")
@@ -133,20 +135,20 @@ class JiraTracker(Tracker):
         return None
 
     def create(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | None]:
-        """Create an issue; returns None where a success names no issue."""
+        """Create an issue; returns None if a success names no issue."""
         request = _api(access).post("/issue", {"fields": _fields(access, ticket)}, creates=True)
         response = yield from answered(request, _refusal_of)
         return _issue(access, text_at(response.json(), "key"))
 
     def find(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | None]:
-        """Find the issue with the export's label; the oldest, should there be several."""
+        """Find the issue with the export's label; if there are several, the oldest."""
         label = marker_label(ticket.export_id)
         search = "/search" if _is_data_center(access.settings) else "/search/jql"
         jql = f'project = "{access.settings["project"]}" AND labels = "{label}" ORDER BY created ASC'
         response = yield _api(access).post(search, {"jql": jql, "fields": ["labels"], "maxResults": _MAX_FOUND})
         refusal = _read_refusal_of(response)
         if refusal is not None and refusal.refuses_ticket:
-            # The query is ours but for the project: it does not exist, or the token cannot see it.
+            # Only the project in the query can be wrong: it does not exist, or the token cannot see it.
             refusal = failures.misconfigured(failures.NOT_FOUND, "project")
         failures.raise_for(refusal)
         issues = value_of(response, list, "issues")
@@ -158,15 +160,15 @@ class JiraTracker(Tracker):
         response = yield _api(access).get("/myself")
         refusal = _read_refusal_of(response)
         if response.status == 404 or (refusal is None and not isinstance(response.json(), dict)):
-            # No Jira answers so: the address is another server's, or this Jira has the other version of the API.
+            # No Jira responds like this: the address is another server's, or this Jira has the other version of the API.
             raise TrackerRefused(failures.misconfigured(failures.NOT_FOUND, "base_url"))
-        # Everybody may ask for their own name; Cloud answers a token without its email with 403.
+        # Every user may read their own name; Cloud responds with 403 to a token without its email.
         failures.raise_for(_TOKEN_REJECTED if response.status == 403 else refusal)
         yield from _require_permissions(access)
         yield from _require_issue_type(access)
 
     def comment(self, access: TrackerAccess, event: TrackerEvent) -> Steps[None]:
-        """Comment an event."""
+        """Post an event as a comment."""
         text = wiki if _is_data_center(access.settings) else adf
         body = {"body": text.comment_of(event, MAX_DESCRIPTION)}
         request = _api(access).post(f"/issue/{event.issue_id}/comment", body, creates=True)
@@ -174,14 +176,14 @@ class JiraTracker(Tracker):
             raise TrackerRefused(failures.unreadable())
 
     def has_comment(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool]:
-        """Look for the event's id in the newest comments."""
+        """Search the newest comments for the event's id."""
         query = f"orderBy=-created&maxResults={_MAX_COMMENTS}"
         request = _api(access).get(f"/issue/{event.issue_id}/comment?{query}")
         comments = yield from asked(request, _read_refusal_of, list, "comments")
         return any(event.event_id in json.dumps(value_at(each, "body")) for each in comments)
 
     def is_ours(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool]:
-        """Look for the export's label at the issue."""
+        """Search the issue's labels for the export's label."""
         request = _api(access).get(f"/issue/{event.issue_id}?fields=labels")
         return marker_label(event.export_id) in (yield from asked(request, _read_refusal_of, list, "fields", "labels"))
 
@@ -191,7 +193,7 @@ class JiraTracker(Tracker):
         return (yield from asked(request, _read_refusal_of, str, "fields", "status", "statusCategory", "key")) != _DONE
 
     def set_open(self, access: TrackerAccess, event: TrackerEvent, *, is_open: bool) -> Steps[bool]:
-        """Make the first transition of the workflow that leads to a status which is done, or is not; False without one."""
+        """Make the first transition to a status that is done, or is not, as `is_open` requires; False if there is none."""
         path = f"/issue/{event.issue_id}/transitions"
         for each in (yield from asked(_api(access).get(path), _read_refusal_of, list, "transitions")):
             transition_id, category = text_at(each, "id"), text_at(each, "to", "statusCategory", "key")
@@ -207,7 +209,7 @@ class JiraTracker(Tracker):
         yield from _change(_api(access).send("PUT", f"/issue/{event.issue_id}", made))
 
     def held_until_s(self, response: TrackerResponse) -> float | None:
-        """Return the reset time of an answer without requests left."""
+        """Return the reset time of a response after which no requests are left."""
         return _reset_at_s(response) if (response.headers.get("x-ratelimit-remaining") or "").strip() == "0" else None
 
 
@@ -235,7 +237,7 @@ def _fields(access: TrackerAccess, ticket: TrackerTicket) -> dict[str, Any]:
 
 
 def _labels(access: TrackerAccess, ticket: TrackerTicket) -> list[str]:
-    """Return the labels as Jira takes them: without white space and invisible characters."""
+    """Return the labels as Jira accepts them: without white space and invisible characters."""
     joined = ("-".join(label.split()) for label in labels_of(access, ticket))
     printable = ("".join(filter(str.isprintable, label))[:MAX_JIRA_LABEL] for label in joined)
     return list(dict.fromkeys(filter(None, [*printable, marker_label(ticket.export_id)])))
@@ -254,7 +256,7 @@ def _issue(access: TrackerAccess, key: str | None) -> TrackerIssue | None:
 
 def _require_permissions(access: TrackerAccess) -> Steps[None]:
     wanted = {"projectKey": access.settings["project"]}
-    if not _is_data_center(access.settings):  # Data Center always answers with every permission
+    if not _is_data_center(access.settings):  # Data Center always returns every permission
         wanted["permissions"] = ",".join(_PERMISSIONS)
     response = yield _api(access).get(f"/mypermissions?{urlencode(wanted)}")
     if response.status in {400, 404}:
@@ -267,7 +269,7 @@ def _require_permissions(access: TrackerAccess) -> Steps[None]:
 
 
 def _require_issue_type(access: TrackerAccess) -> Steps[None]:
-    """Raise TrackerRefused unless the project has the issue type, whose fields are those that tickets fill in."""
+    """Raise TrackerRefused unless the project has the issue type, with fields that tickets can fill in."""
     path = f"/issue/createmeta/{quote(access.settings['project'], safe='')}/issuetypes"
     listed = yield from _listed(access, path)
     wanted = _issue_type(access.settings)
@@ -327,7 +329,7 @@ def _refusal_of(response: TrackerResponse) -> TrackerFailure | None:
 
 
 def _change(request: TrackerRequest) -> Steps[None]:
-    """Change an issue; Jira answers a change with 204, and a page to sign in has another status."""
+    """Change an issue; Jira confirms a change with 204, and a sign-in page has another status."""
     response = yield from answered(request, _read_refusal_of)
     if response.status != 204:
         raise TrackerRefused(failures.unreadable())

@@ -66,7 +66,7 @@ _FIND: Final = """\
 query Find($id: ID!) {
   issues(filter: {id: {eq: $id}}, first: 1, includeArchived: true) { nodes { id identifier url } }
 }"""
-#: Our own ids survive a move to another team, which gives an issue another identifier.
+#: Issues are read by the ids that RiskRelay gave them: a move to another team changes an issue's identifier.
 _ISSUE: Final = """\
 query Issue($id: ID!, $comments: Int!) {
   issues(filter: {id: {eq: $id}}, first: 1, includeArchived: true) {
@@ -87,7 +87,7 @@ mutation Update($id: String!, $input: IssueUpdateInput!) {
 }"""
 #: Types of states in which an issue is not open.
 _CLOSED: Final = frozenset({"completed", "canceled", "duplicate"})
-#: Comments of an issue that are compared.
+#: Maximum number of an issue's comments that are searched.
 _MAX_COMMENTS: Final = 250
 _VALIDATE: Final = """\
 query Validate($team: String!) {
@@ -95,7 +95,7 @@ query Validate($team: String!) {
   teams(filter: {key: {eq: $team}}, first: 1) { nodes { id } }
 }"""
 
-#: What follows from `errors[].extensions.type`; any other type is Linear's own trouble, which may pass.
+#: The failure that `errors[].extensions.type` means; any other type is Linear's own problem, which may pass.
 _CODES: Final[Mapping[str, tuple[FailureKind, str]]] = {
     "authentication error": (FailureKind.CONFIGURATION, failures.TOKEN_REJECTED),
     "forbidden": (FailureKind.CONFIGURATION, failures.FORBIDDEN),
@@ -144,7 +144,7 @@ class LinearTracker(Tracker):
         return None
 
     def create(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | None]:
-        """Create an issue under our id; returns None where a success names no issue."""
+        """Create an issue under our id; returns None if a success names no issue."""
         names = labels_of(access, ticket)
         variables = {"team": access.settings["team"], "labels": names, "most": _MAX_LABELS}
         response = yield from answered(_request(access, _TEAM_AND_LABELS, variables), _refusal_of)
@@ -180,7 +180,7 @@ class LinearTracker(Tracker):
         _team_id((yield from answered(request, _refusal_of)))
 
     def comment(self, access: TrackerAccess, event: TrackerEvent) -> Steps[None]:
-        """Comment an event under our id, which Linear accepts once."""
+        """Post an event as a comment under our id, which Linear accepts once."""
         # Linear reports an absent issue as invalid input, as it does a refused comment.
         yield from _issue_node(access, event)
         body = markdown.comment_of(event, MAX_DESCRIPTION)
@@ -195,14 +195,14 @@ class LinearTracker(Tracker):
             raise TrackerRefused(failures.unreadable())
 
     def has_comment(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool]:
-        """Look for the comment's id among the issue's comments."""
+        """Search the issue's comments for the comment's id."""
         comments = value_at((yield from _issue_node(access, event)), "comments", "nodes")
         if not isinstance(comments, list):
             raise TrackerRefused(failures.unreadable())
         return any(text_at(each, "id") == own_id(event.event_id) for each in comments)
 
     def is_ours(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool]:
-        """Read the issue: its id is made of the export's."""
+        """Read the issue by its id, which is made of the export's: if it exists, it is the export's."""
         yield from _issue_node(access, event)
         return True
 
@@ -211,7 +211,7 @@ class LinearTracker(Tracker):
         return _is_open((yield from _issue_node(access, event)))
 
     def set_open(self, access: TrackerAccess, event: TrackerEvent, *, is_open: bool) -> Steps[bool]:
-        """Give the issue the first state of its team that is unstarted, or completed; False if the team has none."""
+        """Move the issue to its team's first unstarted (or completed) state; False if the team has no such state."""
         issue = yield from _issue_node(access, event)
         wanted = {"team": text_at(issue, "team", "id"), "type": "unstarted" if is_open else "completed"}
         request = _request(access, _STATES, wanted)
@@ -223,7 +223,7 @@ class LinearTracker(Tracker):
         return _is_open((yield from _updated(access, event, {"stateId": first["id"]}))) is is_open
 
     def redact(self, access: TrackerAccess, event: TrackerEvent) -> Steps[None]:
-        """Overwrite title and description; the response shows the title that the issue has now."""
+        """Overwrite title and description; the response must show the new title."""
         yield from _issue_node(access, event)
         title = erased_title(event)
         updated = yield from _updated(access, event, {"title": title, "description": markdown.erased_of(event)})
@@ -244,7 +244,7 @@ def own_id(our_id: str) -> str:
 
 
 def _issue_node(access: TrackerAccess, event: TrackerEvent) -> Steps[dict[str, Any]]:
-    """Return the issue of an event; a deleted one is not found."""
+    """Return the issue of an event. Raises TrackerRefused if the issue was deleted."""
     wanted = own_id(event.export_id)
     request = _request(access, _ISSUE, {"id": wanted, "comments": _MAX_COMMENTS})
     for node in (yield from asked(request, _refusal_of, list, "data", "issues", "nodes")):
@@ -280,7 +280,7 @@ def _team_id(response: TrackerResponse) -> str:
 
 
 def _label_ids(response: TrackerResponse, team_id: str) -> list[str]:
-    """Return the ids of the labels that exist for the team: its own come before the workspace's of the same name."""
+    """Return the ids of the labels that exist for the team; of two with the same name, the id of the team's own."""
     nodes = value_at(response.json(), "data", "issueLabels", "nodes")
     ids: dict[str, str] = {}
     for node in nodes if isinstance(nodes, list) else []:
@@ -300,11 +300,11 @@ def _issue(access: TrackerAccess, node: Any) -> TrackerIssue | None:
 
 
 def _refusal_of(response: TrackerResponse) -> TrackerFailure | None:
-    """Return the failure that the errors of a response mean, or without errors its status."""
+    """Return the failure that the errors of a response mean, or, without errors, its status."""
     errors = value_at(response.json(), "errors")
     errors = errors if isinstance(errors, list) else []
     types = [_lowered(error, "type") for error in errors]
-    # An error of a rate limit may have its code alone, and no type.
+    # A rate limit error may have only its code, and no type.
     if response.status == 429 or _RATE_LIMITED in (*types, *(_lowered(error, "code") for error in errors)):
         return failures.rate_limited(response, _held_until_s(response))
     known = next((_CODES[each] for each in types if each in _CODES), None)
@@ -317,7 +317,7 @@ def _refusal_of(response: TrackerResponse) -> TrackerFailure | None:
 
 
 def _lowered(error: Any, name: str) -> str:
-    """Return an extension of an error in lower case; empty where it is no text."""
+    """Return an extension of an error in lower case; empty if it is no text."""
     value = value_at(error, "extensions", name)
     return value.lower() if isinstance(value, str) else ""
 

@@ -1,7 +1,7 @@
 """Redmine: issues of a project.
 
-Redmine answers in the language of the token's user, reports an unknown project as a field that is missing, and ignores an
-unknown tracker: names of the settings become ids before the create, and a request for the project follows a refused create.
+Redmine answers in the language of the token's user, reports an unknown project as a missing field, and ignores an unknown
+tracker. So names in the settings are resolved to ids before the create, and the project is read after a refused create.
 Redmine has no labels; those of a ticket are not sent.
 """
 
@@ -39,7 +39,7 @@ MAX_DESCRIPTION: Final = 60_000
 #: Entries of a page of members, the most that Redmine gives, and how many pages are read.
 PAGE_ENTRIES: Final = 100
 MAX_PAGES: Final = 3
-#: One export makes one issue; a Redmine that does not know the filter answers with the newest issues.
+#: One export makes one issue; but a Redmine that does not know the filter returns the newest issues.
 MAX_FOUND: Final = 50
 
 _PATH: Final = re.compile(r"(?P<prefix>/.*)?/projects/(?P<project>[a-z0-9_-]{1,100})")
@@ -71,7 +71,7 @@ class RedmineTracker(Tracker):
     )
     credential_url: str | None = "https://www.redmine.org/projects/redmine/wiki/Rest_api#Authentication"
     settings_form: type[Form] = RedmineSettingsForm
-    #: The list is consistent at once; a request that we gave up may still be at work.
+    #: The list is consistent at once, but a request that got no response in time may still be running.
     lookup_delay_s = 5
 
     def problem_of(self, base_url: str, settings: Mapping[str, Any]) -> str | None:
@@ -82,7 +82,7 @@ class RedmineTracker(Tracker):
         return None
 
     def create(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | None]:
-        """Create an issue; returns None where a success names no issue."""
+        """Create an issue; returns None if a success names no issue."""
         priority = _priorities(access).get(ticket.severity)
         ids = yield from _ids(access, () if priority is None else (priority,))
         subject, description = titles.title_of(ticket, MAX_SUBJECT), textile.body_of(ticket, MAX_DESCRIPTION)
@@ -95,7 +95,7 @@ class RedmineTracker(Tracker):
         return _issue(access, value_at(response.json(), "issue"))
 
     def find(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | None]:
-        """Find the issue whose text has the export's id; the oldest, should there be several."""
+        """Find the issue whose text has the export's id; if there are several, the oldest."""
         marker = ticket.export_id
         query = {
             "project_id": _project(access),
@@ -118,24 +118,25 @@ class RedmineTracker(Tracker):
         errors = value_at(response.json(), "errors")
         if response.status != 422 or not isinstance(errors, list):
             failures.raise_for(failures.failure_of(response) or failures.misconfigured(failures.NOT_FOUND, "base_url"))
-        # One is the subject's. Another is a required field that we do not know, or an assignee who may get no issues.
+        # One error is about the subject. Another means a required field that we do not know, or an assignee who may get no
+        # issues.
         elif len(errors) > 1:
             raise TrackerRefused(failures.rejected())
 
     def comment(self, access: TrackerAccess, event: TrackerEvent) -> Steps[None]:
-        """Add a note to the issue. Redmine answers 204 without adding it where the user may not: read it back."""
+        """Add a note to the issue, then read it: Redmine answers 204 even if the user may not add one."""
         yield from _change(access, event, {"notes": textile.comment_of(event, MAX_DESCRIPTION)}, creates=True)
         if not (yield from self.has_comment(access, event)):
             raise TrackerRefused(failures.misconfigured(failures.FORBIDDEN))
 
     def has_comment(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool]:
-        """Look for the event's id in the issue's notes."""
+        """Search the issue's notes for the event's id."""
         request = _api(access).get(f"/issues/{event.issue_id}.json?include=journals")
         journals = yield from asked(request, failures.failure_of, list, "issue", "journals")
         return any(event.event_id in (text_at(each, "notes") or "") for each in journals)
 
     def is_ours(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool]:
-        """Look for the export's id in the issue's description."""
+        """Search the issue's description for the export's id."""
         issue = yield from _read(access, event)
         return event.export_id in (text_at(issue, "description") or "")
 
@@ -152,9 +153,9 @@ class RedmineTracker(Tracker):
         return value_at(own, "is_closed") is not True
 
     def set_open(self, access: TrackerAccess, event: TrackerEvent, *, is_open: bool) -> Steps[bool]:
-        """Give the issue the first status that is open, or closed, of those that the workflow allows.
+        """Set the first status that is open, or closed, of those that the workflow allows; returns whether it was set.
 
-        Redmine answers 204 and changes nothing where the user may not: read it back.
+        The status is read afterwards: Redmine answers 204 even if the user may not change it.
         """
         issue = yield from _read(access, event, "?include=allowed_statuses")
         statuses = value_at(issue, "allowed_statuses")
@@ -172,7 +173,7 @@ class RedmineTracker(Tracker):
         erased = {"subject": erased_title(event), "description": textile.erased_of(event)}
         yield from _change(access, event, erased)
         issue = yield from _read(access, event)
-        # By their words: Redmine may store other line breaks. A tracker may have no description at all.
+        # Compared by words: Redmine may store other line breaks. A tracker may have no description at all.
         left = (text_at(issue, "description") or "").split()
         if text_at(issue, "subject") != erased["subject"] or left not in ([], erased["description"].split()):
             raise TrackerRefused(failures.misconfigured(failures.FORBIDDEN))
@@ -194,7 +195,7 @@ def _statuses(access: TrackerAccess) -> Steps[list[Any]]:
 
 
 def _ids(access: TrackerAccess, priorities: tuple[str, ...]) -> Steps[dict[str, Any]]:
-    """Return the members of an issue that the settings name, by id: the first of `priorities`, all of which must exist."""
+    """Return the ids of what the settings name, by member of an issue; all `priorities` must exist, the first is used."""
     settings, project = access.settings, f"/projects/{_project(access)}"
     members: dict[str, Any] = {"project_id": _project(access)}
     for member, setting, path, listed in (
@@ -213,7 +214,7 @@ def _ids(access: TrackerAccess, priorities: tuple[str, ...]) -> Steps[dict[str, 
 
 
 def _listed(access: TrackerAccess, path: str, place: tuple[str, ...]) -> Steps[dict[str, int]]:
-    """Return the ids of what a list has, by name in lower case; of memberships those of their users or groups."""
+    """Return the ids of a list's entries, by name in lower case; for memberships, the ids of their users or groups."""
     ids: dict[str, int] = {}
     for page in range(MAX_PAGES):
         separator = "&" if "?" in path else "?"
@@ -231,7 +232,7 @@ def _listed(access: TrackerAccess, path: str, place: tuple[str, ...]) -> Steps[d
 
 
 def _is_id(name: str) -> bool:
-    """Return whether Redmine takes a value as it is: an id, or `me`, the user of the token."""
+    """Return whether Redmine accepts a value as it is: an id, or `me`, the user of the token."""
     return name == "me" or (name.isascii() and name.isdecimal())
 
 
@@ -261,7 +262,7 @@ def _project(access: TrackerAccess) -> str:
 
 
 def _redmine(access: TrackerAccess) -> str:
-    """Return the address of the Redmine that the project is in."""
+    """Return the URL of the Redmine that has the project."""
     return access.base_url.rsplit("/", 2)[0]
 
 

@@ -13,7 +13,7 @@ from schemas.trackers.redmine import RedmineTracker
 
 GENERIC_WEBHOOK: Final = "generic_webhook"
 
-#: In the order in which people are offered them.
+#: In the order in which people see them.
 _OFFERED: Final[tuple[Tracker, ...]] = (
     GitHubTracker(),
     GitLabTracker(),
@@ -24,7 +24,7 @@ _OFFERED: Final[tuple[Tracker, ...]] = (
 )
 TRACKERS: Final[Mapping[str, Tracker]] = {tracker.key: tracker for tracker in _OFFERED}
 
-#: After so many seconds every tracker finds an issue for certain.
+#: After this many seconds, a lookup certainly finds an issue at every tracker.
 LONGEST_LOOKUP_S: Final = max(tracker.lookup_delay_s for tracker in _OFFERED)
 
 

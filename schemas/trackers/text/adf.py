@@ -12,7 +12,7 @@ from schemas.trackers.text.outline import EVIDENCE, Flavor
 
 _Node: TypeAlias = dict[str, Any]
 
-#: Each line takes nodes, which take time and room.
+#: Each line needs nodes, which take time and space.
 _MAX_LINES: Final = 200
 
 _STRONG: Final[_Node] = {"type": "strong"}
@@ -72,11 +72,11 @@ def _paragraph(content: list[_Node]) -> _Node:
     return {"type": "paragraph", "content": content}
 
 
-def _joined(groups: Iterable[list[_Node]], joint: _Node) -> list[_Node]:
-    """Return the nodes of all groups, with a joint between two groups."""
+def _joined(groups: Iterable[list[_Node]], separator: _Node) -> list[_Node]:
+    """Return the nodes of all groups, with a separator between two groups."""
     nodes: list[_Node] = []
     for group in groups:
-        nodes += [joint, *group] if nodes else group
+        nodes += [separator, *group] if nodes else group
     return nodes
 
 

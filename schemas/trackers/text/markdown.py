@@ -8,7 +8,8 @@ from typing import Final
 
 from schemas.trackers.text.outline import EVIDENCE, TextFlavor
 
-#: Harmless text has no run of backticks, so nothing ends a fence of three. Older GitLab knows no longer ones.
+#: Harmless text has no run of backticks, so nothing ends a fence of three. Older versions of GitLab support no longer
+#: fences.
 _FENCE: Final = "```"
 
 
@@ -47,13 +48,13 @@ def _fenced(text: str, language: str = "") -> str:
 
 
 def _code(line: str) -> str:
-    """Return a line as inline code; it has single backticks at most, so two contain it, with spaces that are not shown."""
+    """Return a line as inline code; backticks in it are single, so two delimit it, with spaces that are not shown."""
     return f"`` {line} ``" if "`" in line else f"`{line}`"
 
 
 body_of: Final = _Markdown().body_of
-#: Linear reads no HTML, and has folds of its own.
+#: Linear supports no HTML, but has its own syntax for folds.
 linear_body_of: Final = _LinearMarkdown().body_of
-#: Linear reads these, too.
+#: Linear uses these, too.
 comment_of: Final = _Markdown().comment_of
 erased_of: Final = _Markdown().erased_of

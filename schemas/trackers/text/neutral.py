@@ -1,20 +1,20 @@
-"""Makes untrusted text harmless in a tracker, whatever its markup: it looks the same, and nothing in it has an effect.
+"""Makes untrusted text harmless in a tracker, whatever its markup: the text looks the same, and nothing in it has an effect.
 
-What scanners and forms quote comes from other people's pages, and the tracker acts on it with the rights of our token. A
-code block or a text node contains it; these rules hold where that fails, where the tracker scans code too (Redmine's
-mentions, quick actions of older GitLab), and in titles, which have no code. U+200B is a zero-width space: it separates the
-characters that mean something only together.
+Scanners and forms quote other people's pages, and the tracker processes the text with the rights of our token. A code block
+or a text node isolates it. These rules also protect where that fails, where the tracker scans code too (Redmine's mentions,
+quick actions of older GitLab), and in titles, which have no code. U+200B is a zero-width space: it separates characters that
+have a meaning only together.
 """
 
 import re
 from collections.abc import Callable
 from typing import Final
 
-#: Between two characters that a tracker must not read together.
+#: Separates two characters that a tracker must not read together.
 ZWSP: Final = "\u200b"
 ELLIPSIS: Final = "…"
 
-#: Each ends a line in some renderer, and would begin a line that no rule below has seen.
+#: Each ends a line in some renderer: the rules below would not recognize the beginning of the next line.
 _LINE_BREAKS: Final = re.compile("\r\n|[\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 #: Databases reject NUL and half surrogate pairs, renderers drop other control characters after these rules were applied, and
 #: bidirectional controls show a text in another order than it has.
@@ -22,13 +22,13 @@ _REMOVED: Final = re.compile(
     "[\x00-\x08\x0e-\x1b\x1f\x7f-\x84\x86-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufff9-\ufffb\ufffe\uffff]"
 )
 
-#: Where U+200B goes: after `@`, `#` and `!`, which begin `@person`, `#1`, `!1` and `![image]` (backslashes and `&#64;` do
+#: Places for U+200B: after `@`, `#` and `!`, which begin `@person`, `#1`, `!1` and `![image]` (backslashes and `&#64;` do
 #: not prevent a mention in Gitea; this does); at the start of a line with `/close`, a quick action in GitLab; inside runs of
-#: backticks and tildes, which end a fence that is no longer (older GitLab knows only fences of three); in the id of an
-#: export, the marker by which its issue is found, so that a quoted one does not pass for it.
+#: backticks and tildes, which could end a fence of the same length (older GitLab supports only fences of three); in the id
+#: of an export, the marker by which its issue is found, so that a quoted id does not count as the marker.
 _EVERYWHERE: Final = (r"(?<=[@#!])", r"^(?=[^\S\n]*/)", "(?<=`)(?=`)", "(?<=~)(?=~)", "(?i:(?<=exp)(?=_[0-9a-z]))")
 
-#: In titles also after `$1`, `%1`, `~label`, `&1`, `^alert`, `*iteration:` and `[vulnerability:` of GitLab, which reads them
+#: In titles also after `$1`, `%1`, `~label`, `&1`, `^alert`, `*iteration:` and `[vulnerability:`, which GitLab interprets
 #: outside of code, and in URLs, which become links and references to issues.
 _IN_TITLES: Final = (r'(?<=[$%~&^*\[])(?=[\w"])', "(?<=:)(?=//)")
 
@@ -43,7 +43,7 @@ def harmless_by(*more: str) -> Callable[[str], str]:
     return harmless
 
 
-#: Returns untrusted text made harmless, its lines ended by newlines.
+#: Returns untrusted text made harmless, with newlines as line ends.
 harmless: Final = harmless_by()
 _harmless_title: Final = harmless_by(*_IN_TITLES)
 

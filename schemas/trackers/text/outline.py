@@ -1,4 +1,4 @@
-"""What the text of a ticket and the comment of an event consist of, and what is shortened where the tracker has a limit.
+"""The parts of a ticket's text and of an event's comment, and how they are shortened to the tracker's limit.
 
 A flavor writes the parts in the syntax of its tracker. First the evidence is shortened, then the places, then the
 description; severity, page, link and marker are always whole, and the console has everything.
@@ -19,7 +19,7 @@ from schemas.trackers.text.neutral import cut, encoded, harmless, length, one_li
 #: Enough for the parts that are never shortened, the longest URL included.
 MIN_CHARS: Final = 10_000
 _MAX_PAGE: Final = 2048
-#: Of a comment.
+#: Maximum number of places in a comment.
 MAX_PLACES: Final = 50
 _MAX_LOCATION: Final = 500
 
@@ -46,13 +46,13 @@ class Outline:
     """The parts of a ticket's text, all made harmless; a flavor also puts the untrusted ones into blocks of code."""
 
     severity: str
-    #: "" where there is none.
+    #: "" if there is none.
     page: str
     description: str
     #: Each a URL, and a location unless it is empty.
     places: tuple[tuple[str, ...], ...]
     places_total: int
-    #: JSON; "" where there is none, or no room for it.
+    #: JSON; "" if there is none, or no room for it.
     evidence: str
     is_shortened: bool
     console_url: str | None
@@ -70,7 +70,7 @@ class Flavor(ABC, Generic[Block, Text]):
         for shorten in (_with_evidence, _with_places, _with_description):
             if self.size(text) <= max_chars:
                 break
-            # The largest part that fits is between these; a text becomes longer with each part.
+            # The largest part that fits is between these bounds: the text grows with the part.
             fits, too_large = 0, max_chars
             while too_large - fits > 1:
                 middle = (fits + too_large) // 2
@@ -147,7 +147,7 @@ class Flavor(ABC, Generic[Block, Text]):
 
     @abstractmethod
     def heading(self, text: str) -> Block:
-        """Return a heading of ours."""
+        """Return a heading of RiskRelay's own."""
 
     @abstractmethod
     def description(self, text: str) -> Iterable[Block]:
@@ -155,19 +155,19 @@ class Flavor(ABC, Generic[Block, Text]):
 
     @abstractmethod
     def places(self, places: Iterable[Iterable[str]], more: str) -> Block:
-        """Return a list of places, and how many more there are unless that is empty."""
+        """Return a list of places, then `more` unless that is empty."""
 
     @abstractmethod
     def evidence(self, text: str) -> Iterable[Block]:
-        """Return the evidence, folded if the tracker can."""
+        """Return the evidence, folded if the tracker supports it."""
 
     @abstractmethod
     def link(self, text: str, url: str) -> Block:
-        """Return a link of ours."""
+        """Return a link of RiskRelay's own."""
 
     @abstractmethod
     def line(self, text: str) -> Block:
-        """Return a line of ours."""
+        """Return a line of RiskRelay's own."""
 
 
 class TextFlavor(Flavor[str, str]):
@@ -182,7 +182,7 @@ class TextFlavor(Flavor[str, str]):
         return length(text)
 
     def line(self, text: str) -> str:
-        """Return it."""
+        """Return the line unchanged."""
         return text
 
 
@@ -192,7 +192,7 @@ def erased_title(event: TrackerEvent) -> str:
 
 
 def _more(count: int) -> str:
-    """Return how many places are not listed; "" if all are."""
+    """Return a text with the number of places that are not listed; "" if all are listed."""
     return f"… and {count} more" if count > 0 else ""
 
 
@@ -210,12 +210,12 @@ def _with_description(outline: Outline, max_chars: int) -> Outline:
 
 def _outline(ticket: TrackerTicket, max_chars: int, flavor: Flavor[Block, Text]) -> Outline:
     evidence = json.dumps(ticket.evidence, ensure_ascii=False, indent=2) if ticket.evidence else ""
-    # The facts in the description name the only place.
+    # A single place is already named by the facts in the description.
     listed = ticket.places if ticket.places_total > 1 else ()
     return Outline(
         severity=flavor.neutral(one_line(ticket.severity)) or "unknown",
         page=flavor.neutral_url(cut(ticket.page_url or "", _MAX_PAGE)),
-        # No part can be longer than the limit; what is certain to be cut needs no rules.
+        # No part can be longer than the limit, so it is cut before it is made harmless.
         description=flavor.neutral(cut(ticket.description, max_chars)).strip("\n"),
         places=tuple(filter(None, (_place(each, flavor) for each in listed))),
         places_total=ticket.places_total if listed else 0,
@@ -231,7 +231,7 @@ def _place(place: Place, flavor: Flavor[Block, Text]) -> tuple[str, ...]:
 
 
 def _counts(event: TrackerEvent) -> str:
-    """Return `3 places added, 17 fixed, 25 still open.` without what is none; "" if all are."""
+    """Return `3 places added, 17 fixed, 25 still open.` without the counts that are 0; "" if all are."""
     added = "found again" if event.type is TicketEventType.REOPENED else "added"
     counted = ((event.places_added, added), (event.places_fixed, "fixed"), (event.places_open, "still open"))
     (count, what), *others = [each for each in counted if each[0]] or [(0, "")]

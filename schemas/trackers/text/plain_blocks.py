@@ -7,7 +7,7 @@ from schemas.trackers.text.outline import EVIDENCE, TextFlavor
 
 
 class PlainBlocks(TextFlavor):
-    """A flavor whose text is `*strong*` in common with others."""
+    """A flavor in which `*text*` is strong text."""
 
     @abstractmethod
     def block(self, text: str) -> str:
@@ -25,10 +25,10 @@ class PlainBlocks(TextFlavor):
         yield self.block(text)
 
     def places(self, places: Iterable[Iterable[str]], more: str) -> str:
-        """Return a block of a line for each place."""
+        """Return a block with one line per place."""
         return self.block("\n".join(filter(None, (*map(" ".join, places), more))))
 
     def evidence(self, text: str) -> Iterator[str]:
-        """Return a block under a heading: a fold has no plain text."""
+        """Return a block under a heading: a fold would not contain plain text."""
         yield self.heading(EVIDENCE)
         yield self.block(text)

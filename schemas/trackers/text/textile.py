@@ -1,7 +1,8 @@
-"""The text of an issue in Redmine, whose installation reads it as Textile or as Markdown: one text that both show alike.
+"""The text of an issue in Redmine, whose installation reads it as Textile or as Markdown: both show this text alike.
 
-Untrusted text is in `<pre>`, which both know, and indented: the Markdown of older Redmines drops the tags, and reads code
-by its indent. Redmine finds mentions in code too, so what it reads as a mention, a link or a macro is broken as well.
+Untrusted text is in `<pre>`, which both support, and indented: the Markdown of older Redmines drops the tags, and recognizes
+code by its indent. Redmine finds mentions in code too, so text that it would read as a mention, a link or a macro is broken
+up as well.
 """
 
 from textwrap import indent
@@ -10,7 +11,7 @@ from typing import Final
 from schemas.trackers.text.neutral import encoded, harmless_by
 from schemas.trackers.text.plain_blocks import PlainBlocks
 
-#: What Redmine reads as a link, a macro, a tag or an entity; `!image!` is broken before the first `!`, too.
+#: Text that Redmine reads as a link, a macro, a tag or an entity; `!image!` is broken up before the first `!`, too.
 _TOKENS: Final = (
     r"(?<=<)(?=\S)",
     r"(?<=&)(?=[#a-zA-Z])",
@@ -25,7 +26,7 @@ _TOKENS: Final = (
 _COLON: Final = r'(?<=[\w"])(?=:\S)'
 
 _harmless: Final = harmless_by(*_TOKENS, _COLON)
-#: The colon of a URL stays, so that it can be copied.
+#: The colon of a URL stays, so that the URL can be copied.
 _harmless_url: Final = harmless_by(*_TOKENS)
 
 

@@ -8,7 +8,7 @@ from typing import Final
 from schemas.trackers.text.neutral import harmless_by
 from schemas.trackers.text.plain_blocks import PlainBlocks
 
-#: `{noformat}` ends the block; `[~person]` and `[^file]` are broken in case that Jira finds them in one.
+#: `{noformat}` ends the block; `[~person]` and `[^file]` are broken up in case Jira interprets them in a block.
 _harmless: Final = harmless_by(r"(?i:(?<=\{)(?=noformat))", r"(?<=\[)(?=[~^])")
 
 
