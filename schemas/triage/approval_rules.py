@@ -1,7 +1,7 @@
-"""Approval rules: what an account's exports must match, and what is done with those that do when they are prepared.
+"""Approval rules: what an account's exports must match, and what is done with matching exports when they are prepared.
 
-A glob knows `*` (any characters, `/` included) and `?` (one character), and has no other special characters; it matches the
-whole text, upper and lower case apart.
+A glob supports `*` (any characters, `/` included) and `?` (one character), and no other special characters; it matches the
+whole text and is case-sensitive.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -20,17 +20,17 @@ from schemas.exports.record import id_text, label_list
 from schemas.exports.tickets.ticket import SOURCE_TYPES
 from schemas.intake.scanner import SEVERITIES
 
-#: Rules of one account: each is compared with each export that is prepared.
+#: Maximum number of rules of one account: each is compared with each export that is prepared.
 MAX_RULES: Final = 100
 MAX_NAME: Final = 200
-#: Characters of a glob. With a text of 2 KiB the longest takes 50 µs.
+#: Maximum length of a glob, in characters. With a text of 2 KiB the longest takes 50 µs.
 MAX_GLOB: Final = 200
 #: How far back the test of a rule reads, and at most how many exports, the newest first.
 TESTED_AGE: Final = timedelta(days=30)
 MAX_TESTED: Final = 50_000
 MAX_EXAMPLES: Final = 20
 
-#: The texts of one export: its rule code and the paths of a group's pages.
+#: Cached texts: those of one export, its rule code and the paths of a group's pages.
 _MAX_TEXTS: Final = 64
 
 
@@ -76,7 +76,7 @@ class RuleMatch:
 
     @property
     def severity_rank(self) -> int:
-        """The least severity as a number; 0, the least of all, where none is named."""
+        """The minimum severity as a number; 0, the lowest, if none is set."""
         return 0 if self.severity_at_least is None else SEVERITIES.index(self.severity_at_least)
 
     def matches(self, subject: RuleSubject) -> bool:
@@ -90,7 +90,7 @@ class RuleMatch:
         )
 
     def record(self) -> dict[str, Any]:
-        """Return it as JSON, without the members that are None."""
+        """Return the match as JSON, without the members that are None."""
         members = {**asdict(self), "sources": None if self.sources is None else list(self.sources)}
         return {name: value for name, value in members.items() if value is not None}
 
@@ -108,14 +108,14 @@ class RuleAction:
     labels: tuple[str, ...] | None = None
 
     def record(self) -> dict[str, Any]:
-        """Return it as JSON."""
+        """Return the action as JSON."""
         value = getattr(self, _MEMBERS[self.type])
         return {"type": self.type.value, _MEMBERS[self.type]: list(value) if self.type is RuleActionType.LABEL else value}
 
 
 @dataclass(frozen=True, slots=True)
 class ApprovalRule:
-    """A stored rule; `author` is the address of the user who decided last what it does."""
+    """A stored rule; `author` is the address of the user who last decided what the rule does."""
 
     id: str
     account_id: int
@@ -131,7 +131,7 @@ class ApprovalRule:
 
     @property
     def actor(self) -> str:
-        """The actor of what it does, as audit entries name it."""
+        """The actor of the rule's actions, as audit entries name it."""
         return f"rule:{self.id}"
 
 
@@ -156,7 +156,7 @@ class RuleChange:
 
     @property
     def decides_anew(self) -> bool:
-        """Whether the change affects what the rule does, or enables it: its user then becomes the author of the rule."""
+        """Whether the change affects what the rule does, or enables it: its user then becomes the rule's author."""
         return self.match is not None or self.action is not None or self.enabled is True
 
 
@@ -232,13 +232,13 @@ class RuleChangeForm(RecordForm, ChangeForm):
 
 
 def match_from(record: Mapping[str, Any]) -> RuleMatch:
-    """Return what a body has, or what `RuleMatch.record` wrote; each source once."""
+    """Return the match of a request body, or of a record that `RuleMatch.record` wrote; each source once."""
     sources = record.get("sources")
     return RuleMatch(**{**record, "sources": None if sources is None else tuple(dict.fromkeys(sources))})
 
 
 def action_from(record: Mapping[str, Any]) -> RuleAction:
-    """Return what a body has, or what `RuleAction.record` wrote; each label once."""
+    """Return the action of a request body, or of a record that `RuleAction.record` wrote; each label once."""
     kind = RuleActionType(record["type"])
     value = record[_MEMBERS[kind]]
     if kind is RuleActionType.DISMISS:
@@ -249,21 +249,21 @@ def action_from(record: Mapping[str, Any]) -> RuleAction:
 
 
 def path_of(url: str) -> str:
-    """Return the path of a page's URL; `/` where it has none, nothing for what is no URL."""
+    """Return the path of a page's URL: `/` if the URL has none, "" for a text that is no URL."""
     try:
         return urlsplit(url).path or "/"
     except ValueError:
-        # An email's text names addresses in any form.
+        # The text of an email may contain URLs of any form.
         return ""
 
 
 def glob_matches(glob: str, text: str) -> bool:
     """Return whether a glob matches a whole text.
 
-    No glob makes this slow: every character of it is one step over a number that has a bit for each place in the text.
+    No glob makes this slow: each of its characters is one operation on a number that has a bit for each place in the text.
     """
     fixed = len(glob) if (star := glob.find("*")) < 0 else star
-    # Most texts end here; `?` is the only special character of the beginning.
+    # Most texts are refused here; before the first `*`, only `?` is special.
     if "?" not in glob[:fixed] and not text.startswith(glob[:fixed]):
         return False
     places, end = _places(text), 1 << len(text)
@@ -281,14 +281,14 @@ def glob_matches(glob: str, text: str) -> bool:
 
 
 def glob_of(text: str) -> str:
-    """Return a glob that matches a text and few others: no character can be escaped, so `?` stands for a `*`."""
+    """Return a glob that matches a text and few others: no character can be escaped, so `?` replaces `*`."""
     glob = text.replace("*", "?")
     return glob if len(glob) <= MAX_GLOB else f"{glob[: MAX_GLOB - 1]}*"
 
 
 @lru_cache(maxsize=_MAX_TEXTS)
 def _places(text: str) -> Mapping[str, int]:
-    """Return for each character of a text the bits of the places where it is."""
+    """Return for each character of a text a number with the bits of its places in the text."""
     places: dict[str, int] = {}
     for place, character in enumerate(text):
         places[character] = places.get(character, 0) | 1 << place

@@ -15,7 +15,7 @@ from schemas.exports.state_machine import ExportStatus
 from schemas.triage.decision_forms import MAX_NOTE, written_note
 from schemas.triage.export_filter import ExportFilterForm, ExportQuery
 
-#: Exports that one request names: a page of the largest list.
+#: Maximum number of exports that one request names: a page of the largest list.
 MAX_REFERENCES: Final = 200
 #: The error code of an export that changed after a bulk job had been created.
 CHANGED: Final = "changed"
@@ -55,7 +55,7 @@ class ExportReference:
 
 @dataclass(frozen=True, slots=True)
 class BulkRequest:
-    """A decision and the exports that it is for: those it names, or `expected_count` that match a filter."""
+    """A decision and its exports: the named ones, or the `expected_count` exports that match a filter."""
 
     decision: BulkDecision
     exports: tuple[ExportReference, ...]
@@ -65,9 +65,9 @@ class BulkRequest:
 
 @dataclass(frozen=True, slots=True)
 class DecisionResult:
-    """The result for one export: the status that it has now, or why nothing was decided.
+    """The result for one export: its current status, or why nothing was decided.
 
-    One that was in the wanted state already has neither changed nor an error.
+    An export that was already in the wanted state has neither a change nor an error.
     """
 
     id: str
@@ -77,7 +77,7 @@ class DecisionResult:
 
     @property
     def is_skipped(self) -> bool:
-        """Whether it was in the wanted state already."""
+        """Whether the export was already in the wanted state."""
         return self.error is None and not self.is_changed
 
     @property
@@ -88,7 +88,7 @@ class DecisionResult:
         return self.error.problems[0].code if self.error.problems else self.error.code
 
     def record(self) -> dict[str, Any]:
-        """Return it as JSON."""
+        """Return the result as JSON."""
         if self.error is None:
             return {"id": self.id, "status": self.status}
         message = self.error.problems[0].message if self.error.problems else self.error.message

@@ -17,7 +17,7 @@ MAX_NOTE: Final = 2_000
 
 @dataclass(frozen=True, slots=True)
 class DismissalRequest:
-    """Why an export is to be dismissed; both may be missing."""
+    """Why an export is to be dismissed; reason and note may both be missing."""
 
     reason: DismissalReason | None = None
     note: str | None = None
@@ -32,7 +32,7 @@ class SnoozeRequest:
 
 @dataclass(frozen=True, slots=True)
 class RetryRequest:
-    """At which target an export is to be retried; None: at its own."""
+    """The target at which an export is to be retried; None: its own target."""
 
     target_id: str | None = None
 
@@ -69,7 +69,7 @@ class DismissalForm(Form):
 
 
 def written_note(note: str | None) -> str | None:
-    """Return a note, or None for one without a word, so that both are the same dismissal."""
+    """Return a note, or None for a blank one: a dismissal with a blank note is the same as one without a note."""
     return note if note and note.strip() else None
 
 

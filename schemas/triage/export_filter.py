@@ -1,6 +1,6 @@
 """Which exports a list has, in which order, and where its next page begins.
 
-The same filters for everyone: `query_from` reads the parameters of a URL, `ExportFilterForm` a JSON object.
+All callers use the same filters: `query_from` reads the parameters of a URL, `ExportFilterForm` a JSON object.
 """
 
 import base64
@@ -20,12 +20,12 @@ from schemas.exports.tickets.ticket import SOURCE_TYPES
 from schemas.intake.scanner import SEVERITIES
 from schemas.triage.search_words import folded, words_in
 
-#: Values of one filter: each may be a part of the query.
+#: Maximum number of values of one filter: each may be a part of the query.
 MAX_VALUES: Final = 20
-#: Of a project's id; it has nine digits.
+#: The largest id of a project, with nine digits.
 MAX_PROJECT_ID: Final = 999_999_999
 
-#: Characters of a search.
+#: Maximum length of a search, in characters.
 MAX_SEARCH: Final = 500
 
 PROJECT_ID: Final = re.compile(r"[1-9][0-9]{0,8}")
@@ -40,7 +40,7 @@ _CURSOR: Final = re.compile(f"2:([0-9a-f]{{{_FINGERPRINT_DIGITS}}}):([0-9]{{1,9}
 
 
 class ExportSort(StrEnum):
-    """The orders of a list; equal ones are the newest first."""
+    """The orders of a list; equal entries are sorted newest first."""
 
     NEWEST = "-created_at"
     OLDEST = "created_at"
@@ -50,9 +50,9 @@ class ExportSort(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ListQuery:
-    """The filters of a list: any of the values of each member, and all `words`. An empty member has no effect."""
+    """The filters of a list: an entry has a value of each member, and all `words`. An empty member has no effect."""
 
-    #: None for the operator: the exports of every account; findings are always those of one.
+    #: None for the operator, who sees the exports of every account; a list of findings always has an account.
     account_id: int | None = None
     severities: tuple[str, ...] = ()
     project_ids: tuple[int, ...] = ()
@@ -71,16 +71,16 @@ class ExportQuery(ListQuery):
     statuses: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
     target_ids: tuple[str, ...] = ()
-    #: The first moment, and the one after the last.
+    #: The first moment of a range, and the first moment after it.
     created_after: datetime | None = None
     created_before: datetime | None = None
-    #: Whether it is snoozed at `now`, and whether all its findings are fixed; for the console.
+    #: Whether an export is snoozed at `now`, and whether all its findings are fixed; for the console.
     is_snoozed: bool | None = None
     now: datetime | None = None
     is_fixed: bool | None = None
 
     def waiting_for_decision(self, now: datetime) -> "ExportQuery":
-        """Return the query of those that wait for a person at `now`: prepared, neither snoozed nor wholly fixed."""
+        """Return the query of exports that wait for a person at `now`: prepared, neither snoozed nor entirely fixed."""
         return replace(self, statuses=(ExportStatus.PREPARED.value,), is_snoozed=False, now=now, is_fixed=False)
 
 
@@ -106,20 +106,20 @@ class OneOrMore(Text):
     """Values separated by commas, or a list of them; read as a sorted tuple without repeats, a member of the query."""
 
     at_most = MAX_VALUES
-    #: What an entry of a JSON list is.
+    #: The JSON type of an entry of a list.
     json_type: ClassVar[str | list[str]] = "string"
 
     def __init__(
         self, member: str, description: str, allowed: Iterable[str] = (), form: re.Pattern[str] = _ANY_TEXT
     ) -> None:
         super().__init__(attribute=member, metadata={"description": description})
-        # The message names them.
+        # The message lists the allowed values.
         self.allowed = tuple(allowed)
         self._form = form
 
     @property
     def json_schema(self) -> dict[str, Any]:
-        """What it accepts in a JSON object."""
+        """The JSON Schema of the accepted values in a JSON object."""
         value = {"type": self.json_type} | ({"enum": [*map(str, self.allowed)]} if self.allowed else {})
         one = {"type": "string", "description": "One value, or several separated by commas."}
         return {"anyOf": [one, {"type": "array", "minItems": 1, "maxItems": self._most, "items": value}]}
@@ -133,7 +133,7 @@ class OneOrMore(Text):
         if not isinstance(given, list):
             raise ValidationError("invalid_type")
         if not given:
-            # Without a value it would have no effect, and a decision would be about every export.
+            # A filter without a value would have no effect, and a bulk decision would affect every export.
             raise ValidationError("too_short")
         if len(given) > self._most:
             raise ValidationError("too_many")
@@ -164,12 +164,12 @@ class Hosts(OneOrMore):
 
 
 class SearchText(Text):
-    """A text whose words are searched for; one without a word would find everything."""
+    """A text whose words are searched; a text without a word is refused, because it would find everything."""
 
     def __init__(self, description: str, fold: Callable[[str], str] = folded, at_most: int = MAX_VALUES) -> None:
         super().__init__(max_length=MAX_SEARCH, attribute="words", metadata={"description": description})
         self._fold = fold
-        #: Refusals name it.
+        #: Messages of refusals name this limit.
         self.at_most = at_most
 
     def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> Any:
@@ -206,9 +206,9 @@ FILTERS: Final = tuple(_FORM.fields)
 
 
 def query_from(parameters: Mapping[str, Any], account_id: int | None) -> ExportQuery:
-    """Return the query that parameters of a URL, or members of a JSON object, ask of an account.
+    """Return the query of an account from the parameters of a URL, or from the members of a JSON object.
 
-    Other names than those of filters are ignored. Raises ValidationFailed with every problem, on `/<filter>`.
+    Names that are not filters are ignored. Raises ValidationFailed with every problem, on `/<filter>`.
     """
     query: ExportQuery = _FORM.read({name: parameters[name] for name in FILTERS if name in parameters})
     return replace(query, account_id=account_id)
@@ -221,7 +221,7 @@ def encode_cursor(query: ListQuery, sort: ExportSort, position: ListPosition) ->
 
 
 def decode_cursor(query: ListQuery, sort: ExportSort, cursor: str) -> ListPosition | None:
-    """Return where a cursor of this list says that its page begins; None for any other text."""
+    """Return the position that a cursor of this list contains; None for any other text."""
     try:
         text = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode("ascii")
     except ValueError:
@@ -234,5 +234,5 @@ def decode_cursor(query: ListQuery, sort: ExportSort, cursor: str) -> ListPositi
 
 def _fingerprint(query: ListQuery, sort: ExportSort) -> str:
     # Without `now`, which differs from page to page, and without the account: a cursor gives no access to another account.
-    asked = repr(({**asdict(query), "account_id": None, "now": None}, sort.value))
-    return hashlib.sha256(asked.encode()).hexdigest()[:_FINGERPRINT_DIGITS]
+    filters = repr(({**asdict(query), "account_id": None, "now": None}, sort.value))
+    return hashlib.sha256(filters.encode()).hexdigest()[:_FINGERPRINT_DIGITS]

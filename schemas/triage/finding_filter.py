@@ -10,7 +10,7 @@ from schemas.intake.scanner import SEVERITIES
 from schemas.triage.export_filter import PROJECT_ID, Hosts, ListQuery, OneOrMore, ProjectIdValues, SearchText
 from schemas.triage.search_words import lowered
 
-#: Each is looked for in all findings that the others leave: no index has their words.
+#: Each word is searched in all findings that the other filters leave: no index has the words of findings.
 _MAX_WORDS: Final = 10
 
 
@@ -31,7 +31,7 @@ class FindingFilterForm(Form):
     project_id = ProjectIdValues("project_ids", "Only findings of these projects.", form=PROJECT_ID)
     rule = OneOrMore("rules", "Only exactly these rule codes; a comma in one is written `\\,`.")
     host = Hosts("hosts", "Only findings on one of these hosts.")
-    # Databases lower the case of texts, and change no other character: a sharp s stays one.
+    # Not folded further: databases change only the case of texts, and keep, for example, a sharp s.
     q = SearchText("Only findings with all these words, at most 10.", lowered, at_most=_MAX_WORDS)
 
 

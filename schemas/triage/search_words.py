@@ -16,9 +16,9 @@ from schemas.exports.tickets.group_ticket import MAX_SITES
 
 #: Longer words are compared by their beginning: no index of either database holds arbitrarily long ones.
 MAX_WORD: Final = 64
-#: Characters of one ticket's different words; the title's and the page's come first.
+#: Maximum length of one ticket's different words, in characters; the title's and the page's come first.
 MAX_WORDS: Final = 10_000
-#: Pages whose host is cached: all findings of a postback are on one.
+#: Pages whose host is cached: all findings of a postback are on one page.
 _MAX_URLS: Final = 1024
 
 _WORD: Final = re.compile(r"[^\W_]+")
@@ -37,7 +37,7 @@ def lowered(text: str) -> str:
 def words_in(text: str, fold: Callable[[str], str] = folded) -> list[str]:
     """Return the different words of a text as `fold` returns it, in their order."""
     words = dict.fromkeys(_WORD.findall(fold(text)))
-    # To cut every word would take longer than to find it, and hardly any is too long.
+    # Cutting every word would take longer than finding it, and hardly any word is too long.
     is_short = max(map(len, words), default=0) <= MAX_WORD
     return list(words if is_short else dict.fromkeys(word[:MAX_WORD] for word in words))
 
@@ -65,7 +65,7 @@ def host_of(url: str) -> str | None:
 
 
 def _sites(ticket: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the hosts of a group, whose evidence has only the first places; that of other tickets has any form."""
+    """Yield the hosts of a group, whose evidence has only the first places; other evidence may have any form."""
     sites = ticket["evidence"].get("sites")
     for site in sites[:MAX_SITES] if isinstance(sites, list) else ():
         if isinstance(site, str) and 0 < len(site) <= MAX_HOST:
@@ -73,7 +73,7 @@ def _sites(ticket: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _place_urls(ticket: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the URLs of a group; the evidence of other tickets has any form."""
+    """Yield the URLs of a group; the evidence of other tickets may have any form."""
     places = ticket["evidence"].get("places")
     for place in places if isinstance(places, list) else ():
         url = place.get("url") if isinstance(place, dict) else None
