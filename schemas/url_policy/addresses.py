@@ -85,7 +85,7 @@ _V6_CLASSES = tuple(
 # assignments) is refused without a row.
 _V6_GLOBAL_UNICAST = IPv6Network("2000::/3")
 
-# Prefixes whose addresses contain an IPv4 address at a fixed place: shift to the right by that many bits.
+# Prefixes whose addresses contain an IPv4 address at a fixed place, and the number of bits to shift it to the right.
 _V6_EMBEDDING = tuple(
     (IPv6Network(network), shift)
     for network, shift in (
@@ -100,7 +100,7 @@ _LOCAL_NAT64 = IPv6Network("64:ff9b:1::/48")
 _V4_MASK = 0xFFFFFFFF
 _LOW_56_BITS = (1 << 56) - 1
 
-#: Addresses whose class is kept: each attempt needs one, and the whole list takes 20 µs.
+#: Cached classes of addresses: each attempt needs one, and searching the whole list takes 20 µs.
 CLASSES_KEPT = 1024
 
 
@@ -108,17 +108,17 @@ def classify(address: Address, policy: TargetPolicy) -> RefusalReason | None:
     """Return why `address` must not be dialed, or None if it may be."""
     if isinstance(address, IPv4Address):
         return _classify_v4(address, policy)
-    return _classify_v6(IPv6Address(int(address)), policy)  # a scope id would hide it from the sets above
+    return _classify_v6(IPv6Address(int(address)), policy)  # a scope id would prevent matches with the sets above
 
 
 @lru_cache(maxsize=CLASSES_KEPT)
 def address_class(text: str) -> str:
-    """Return the class of an address that was dialed: `public`, or why it is none, such as `address_private`."""
+    """Return the class of an address that was dialed: `public`, or why it is not public, such as `address_private`."""
     return classify(ipaddress.ip_address(text), TargetPolicy()) or "public"
 
 
 def check_addresses(addresses: Iterable[Address], policy: TargetPolicy) -> RefusalReason | None:
-    """Classify all addresses of a name: one forbidden address refuses the name, and none is `name_not_found`.
+    """Classify all addresses of a name: one forbidden address refuses the name; without an address it is `name_not_found`.
 
     Returns None if every address may be dialed.
     """
@@ -136,9 +136,9 @@ def _classify_v4(address: IPv4Address, policy: TargetPolicy) -> RefusalReason | 
 
 
 def _classify_v6(address: IPv6Address, policy: TargetPolicy) -> RefusalReason | None:
-    """Classify by the list, then by the embedded IPv4 address: an allowed prefix is no way around the list."""
+    """Classify by the list, then by the embedded IPv4 address: an allowed prefix must not bypass the list."""
     if address.ipv4_mapped:
-        return _classify_v4(address.ipv4_mapped, policy)  # the kernel dials that one, so nothing else matters
+        return _classify_v4(address.ipv4_mapped, policy)  # the kernel connects to the mapped address, so only it matters
     embedded = _embedded(address)
     if address in _METADATA or not _METADATA.isdisjoint(embedded + _possibly_embedded(address)):
         return RefusalReason.ADDRESS_METADATA
@@ -164,13 +164,13 @@ def _is_allowed(address: Address, reason: RefusalReason | None, policy: TargetPo
 def _embedded(address: IPv6Address) -> tuple[IPv4Address, ...]:
     """Return the IPv4 address that packets to `address` reach, for prefixes with a fixed place."""
     if address.is_loopback or address.is_unspecified:
-        return ()  # they are in the compatible range and embed nothing
+        return ()  # both are in the IPv4-compatible range and embed nothing
     shifts = (shift for network, shift in _V6_EMBEDDING if address in network)
     return tuple(IPv4Address(int(address) >> shift & _V4_MASK) for shift in shifts)
 
 
 def _possibly_embedded(address: IPv6Address) -> tuple[IPv4Address, ...]:
-    """Return the IPv4 addresses that `address` may embed, where only the local network knows which.
+    """Return the IPv4 addresses that `address` may embed, if only the local network knows their place.
 
     Teredo contains a server and, inverted, a client. Local NAT64 may use any prefix length of RFC 6052 from /48 on, which
     leaves bits 64 to 71 empty.

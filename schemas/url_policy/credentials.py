@@ -1,4 +1,4 @@
-"""Credentials in a target's URL: before its host, or in its query, where the names of their parameters tell.
+"""Credentials in a target's URL: before its host, or in parameters that are named like credentials.
 
 A URL is shown to users and written to the logs of proxies and receivers, so it must not contain a credential. A name is read
 as a receiver would read it: decoded, in any case, with `_`, `-` or camelCase between its words.
@@ -11,15 +11,15 @@ from urllib.parse import unquote_plus
 
 MASK: Final = "***"
 
-#: What a name ends with, its words joined: `access_token`, `X-Amz-Signature`, `clientSecret`.
+#: Ends of names, with their words joined: `access_token`, `X-Amz-Signature`, `clientSecret`.
 _ENDINGS: Final = (
     *("token", "secret", "password", "passwd", "passphrase", "passcode", "signature", "credential", "credentials"),
     *("apikey", "accesskey", "authkey", "privatekey", "secretkey", "signingkey", "sharedkey", "subscriptionkey"),
     *("authorization", "sessionid"),
 )
-#: The last word of a name: `webhook_sig`, not `design`.
+#: Last words of names: `webhook_sig`, not `design`.
 _LAST_WORDS: Final = frozenset({"auth", "oauth", "bearer", "hmac", "jwt", "pass", "pwd", "sig"})
-#: A name that is a credential's only alone: `sort_key` names a column.
+#: The name of a credential only if it is the whole name: `sort_key` names a column.
 _ALONE: Final = "key"
 
 #: URLs inside the values of URLs are searched to this depth; a parameter that is deeper counts as a credential.

@@ -1,9 +1,9 @@
-"""The form of a target's URL: every reader must find the same host in it.
+"""The form of a target's URL: every parser must find the same host in it.
 
-A URL comes from a customer and is dialed from inside the operator's network. What one parser might read differently from
-another (userinfo, numeric host names, percent signs, invisible characters) is refused, not repaired. A name that passes
-`check_url` says nothing about where it leads: its addresses go through `schemas.url_policy.addresses.check_addresses`, and
-the socket is opened to one of them.
+A URL comes from a customer and is dialed from inside the operator's network. Parts that one parser might read differently
+from another (userinfo, numeric host names, percent signs, invisible characters) are refused, not repaired. A name that
+passes `check_url` may still lead anywhere: its addresses must pass `schemas.url_policy.addresses.check_addresses`, and the
+socket is opened to one of them.
 """
 
 import re
@@ -45,11 +45,11 @@ _LOCAL_SUFFIXES = frozenset(
         "onion",  # RFC 7686
         "home.arpa",  # RFC 8375
         "alt",  # RFC 9476
-        "internal",  # reserved by ICANN in 2024 for private use; cloud metadata names live here
+        "internal",  # reserved by ICANN in 2024 for private use; clouds use it for metadata names
         "home",  # with corp and mail: never to be delegated (ICANN, 2018)
         "corp",
         "mail",
-        "intranet",  # RFC 6762, appendix G: private use seen in the wild, as the next three
+        "intranet",  # RFC 6762, appendix G: observed private use, like the next three
         "private",
         "lan",
         "localdomain",  # the default of many Linux installers
@@ -196,7 +196,7 @@ def _read_v6(text: str) -> IPv6Address:
 
 
 def _v6_text(address: IPv6Address) -> str:
-    """Format by RFC 5952, with a mapped address in hexadecimal: Python's versions differ in how they write that one."""
+    """Format by RFC 5952, with a mapped address in hexadecimal: Python's versions format such an address differently."""
     if address.ipv4_mapped:
         embedded = int(address.ipv4_mapped)
         return f"::ffff:{embedded >> 16:x}:{embedded & 0xFFFF:x}"
