@@ -1,4 +1,4 @@
-"""Accounts and what is managed in them: users, grants, tokens, projects, scan runs, sessions, the audit log."""
+"""Accounts, and their users, grants, tokens, projects, scan runs, sessions and audit log."""
 
 from dataclasses import asdict
 from datetime import datetime

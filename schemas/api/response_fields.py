@@ -61,7 +61,7 @@ class Fixed(fields.String):
 
 
 class OptionalInteger(fields.Integer):
-    """A number that is absent, not null, where the record has none."""
+    """A number that is absent, not null, if the record has none."""
 
     def get_value(self, obj: Any, attr: str, accessor: Any = None, default: Any = missing) -> Any:
         """Return the number, or nothing to dump."""

@@ -1,4 +1,4 @@
-"""Checkpoints: work that takes long calls a function between its parts, so that the caller can yield to other work."""
+"""Checkpoints: long-running work calls a function between its parts, so that the caller can yield to other work."""
 
 from collections.abc import Callable
 from typing import TypeAlias

@@ -457,7 +457,7 @@ def _walk(
 
 
 def _within(declared: Schema | fields.Field[Any] | None, name: Any) -> fields.Field[Any] | None:
-    """Return the field that a form, or one of its fields, declares for a member's name or an entry's index."""
+    """Return the field that a form or a list field declares for the name of a member or the index of an entry."""
     if isinstance(declared, fields.Nested):
         declared = declared.schema
     if isinstance(declared, Schema):

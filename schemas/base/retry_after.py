@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from schemas.base.timestamps import parse_http_date
 
-#: RFC 9110 allows only whole seconds, but receivers and proxies send fractions, too.
+#: RFC 9110 allows only whole seconds, but receivers and proxies also send fractions.
 _SECONDS: Final = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 #: A response has at most 100 headers, and each may be a date, which has one comma. Parsing more would only cost time.
 _MAX_COMMAS: Final = 200

@@ -48,7 +48,7 @@ def parse_rfc3339(text: str) -> datetime | None:
 
 
 def parse_http_date(text: str) -> datetime | None:
-    """Return the moment of an HTTP date, in UTC where it names no zone; None for any other text."""
+    """Return the moment of an HTTP date, in UTC if it names no zone; None for any other text."""
     try:
         moment: datetime = parsedate_to_datetime(text)
     except (ValueError, OverflowError):

@@ -93,7 +93,7 @@ class Mentions:
 
 
 class _Phone(NamedTuple):
-    """The digits of a phone number: of its country, where it names one, and the rest."""
+    """The digits of a phone number: the country code, if the number has one, and the rest."""
 
     country: str | None
     rest: str

@@ -68,7 +68,7 @@ class Handoff:
 
 @dataclass(frozen=True, slots=True)
 class HandoffProgress:
-    """A handoff with the state of its export; `platform` is the one that its diagnostics are from."""
+    """A handoff with the state of its export; `platform` is the source of diagnostics, None for a capture."""
 
     id: str
     source_type: str

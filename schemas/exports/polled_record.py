@@ -86,9 +86,9 @@ def next_attempt_of(export: PolledExport, now_ms: int) -> NextAttempt:
 def entity_tag(export: PolledExport, attempt: NextAttempt, now_ms: int) -> str:
     """Return the entity tag of the record with this next attempt, without quotes, and without building the record.
 
-    The tag depends on the version, on when the finding was last seen, on the name of who approved the export, and on what
-    holds the export back: the tag changes when a hold or a pause of the target begins, moves and ends, and when a snooze
-    ends, although no row of the export is written then.
+    The tag depends on the version, on when the finding was last seen, on the approver's name, and on what holds the export
+    back: the tag changes when a hold or a pause of the target begins, moves and ends, and when a snooze ends, although no
+    row of the export is written then.
 
     It does not depend on `retry_after_seconds`, which counts down within one version.
     """

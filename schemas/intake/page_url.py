@@ -34,7 +34,7 @@ _TRACKERS: Final[Mapping[str, str]] = {
 }
 _TRACKING: Final = frozenset(name for names in _TRACKERS.values() for name in names.split())
 
-#: Parameters of one query; a query with more is not sorted and keeps all of them. 1,000 would take 2 ms.
+#: Maximum number of parameters of a query that is sorted; a longer query keeps all of them. 1,000 would take 2 ms.
 MAX_PARAMETERS: Final = 100
 
 _ANYTHING: Final = re.compile(r".*", re.DOTALL)

@@ -49,7 +49,7 @@ class ScanIssue:
     evidence: Mapping[str, Any] = field(default_factory=dict)
 
     def size(self) -> int:
-        """Return about how many characters it takes in memory."""
+        """Return the approximate size of the issue in memory, in characters."""
         texts = (self.url, self.code, self.title, self.description, self.location, self.parameter)
         return _SIZE_WITHOUT_TEXTS + sum(map(len, texts))
 

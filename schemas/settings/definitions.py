@@ -455,8 +455,8 @@ SETTINGS: Final = tuple(
 def load_settings(env_file: Path | None = None) -> Settings:
     """Load and validate the settings from the environment, then from `env_file`.
 
-    `env_file` defaults to `find_env_file()`; it need not exist. Raises InvalidSettings with every mistake, one of which is a
-    file that another user can change.
+    `env_file` defaults to `find_env_file()`; it need not exist. Raises InvalidSettings with every mistake; a file that
+    another user can change is a mistake, too.
     """
     env_file = env_file or find_env_file()
     env = _Environment(env_file)

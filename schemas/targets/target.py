@@ -162,7 +162,7 @@ class Target:
 
 
 def host_of(base_url: str) -> str:
-    """Return the host that a target's URL leads to, with its port where one is named."""
+    """Return the host of a target's URL, with its port if the URL names one."""
     return urlsplit(base_url).netloc.rpartition("@")[2]
 
 

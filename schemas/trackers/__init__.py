@@ -1,1 +1,1 @@
-"""Issue trackers as targets: for each its requests and what its responses mean; pure, a worker sends the requests."""
+"""Issue trackers as targets: the requests to each, and the meaning of its responses; pure, a worker sends the requests."""

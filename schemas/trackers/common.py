@@ -99,7 +99,7 @@ def require_key(key: str) -> None:
 
 
 def api_base_of(settings: Mapping[str, Any], usual: str) -> str:
-    """Return `api_base` of the settings without a trailing slash; without one, the `usual` address."""
+    """Return `api_base` of the settings, or else the `usual` address, without a trailing slash."""
     return str(settings.get("api_base") or usual).rstrip("/")
 
 
@@ -229,13 +229,13 @@ def issue_url(value: Any) -> str | None:
 
 
 def text_at(value: Any, *path: str | int) -> str | None:
-    """Return the text at `path` (names of objects, indexes of lists) in a parsed response; None where there is none."""
+    """Return the text at `path` (names of objects, indexes of lists) in a parsed response; None if there is none."""
     found = value_at(value, *path)
     return found if isinstance(found, str) else None
 
 
 def value_at(value: Any, *path: str | int) -> Any:
-    """Return the value at `path` in a parsed response; None where there is none, whatever the response is."""
+    """Return the value at `path` in a parsed response; None if there is none, whatever the response is."""
     for step in path:
         if isinstance(step, str) and isinstance(value, dict):
             value = value.get(step)

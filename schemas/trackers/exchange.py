@@ -48,7 +48,7 @@ class TrackerResponse(NamedTuple):
     body: bytes
 
     def json(self) -> Any:
-        """Return the parsed body; None where it is no JSON, was cut, or has too many values."""
+        """Return the parsed body; None if it is no JSON, was cut, or has too many values."""
         try:
             return None if has_too_many_values(self.body) else json.loads(self.body)
         except (ValueError, RecursionError):
@@ -145,7 +145,7 @@ Steps: TypeAlias = Generator[TrackerRequest, TrackerResponse, Result]
 class Tracker(Protocol):
     """One kind of tracker. Every step raises TrackerRefused if the tracker does not carry it out."""
 
-    #: Its `provider_key`, and its name for people.
+    #: Its `provider_key`, and its name in texts for people.
     key: str
     name: str
     base_url_example: str

@@ -130,7 +130,7 @@ class IssueEvents(Tracker):
 
     @abstractmethod
     def _issue(self, access: TrackerAccess, value: Any) -> TrackerIssue | None:
-        """Return the issue of a response; None where it names none of this repository or project."""
+        """Return the issue of a response; None if the response names none of this repository or project."""
 
     def _has_more(self, response: TrackerResponse, issues: Sequence[Any]) -> bool:
         """Return whether the next query may list more issues than this response."""

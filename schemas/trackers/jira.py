@@ -76,7 +76,7 @@ _FIELDS: Final[Mapping[str, str]] = {
     "issuetype": "issue_type",
     "project": "project",
 }
-#: Jira fills these in, even where it says that they are required.
+#: Jira sets these itself, even if it reports them as required.
 _SET_BY_JIRA: Final = frozenset({"project", "issuetype", "reporter", "assignee", "priority"})
 _FIELD_ID: Final = re.compile(r"[A-Za-z0-9_]{1,60}")
 #: Jira treats a request with a wrong token as anonymous, sometimes with status 200; this header then begins with one of
@@ -353,7 +353,7 @@ def _refused_field(response: TrackerResponse) -> str | None:
 
 
 def _name_of(field_id: str) -> str | None:
-    """Return our name for a field of Jira; for one that is not ours, Jira's id such as `customfield_10010`."""
+    """Return our name for a field of Jira; for any other field, Jira's id such as `customfield_10010`."""
     return _FIELDS.get(field_id) or (field_id if _FIELD_ID.fullmatch(field_id) else None)
 
 

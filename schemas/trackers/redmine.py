@@ -36,7 +36,7 @@ from schemas.trackers.text.outline import erased_title
 MAX_SUBJECT: Final = 255
 #: Redmine has no limit; this keeps an issue readable.
 MAX_DESCRIPTION: Final = 60_000
-#: Entries of a page of members, the most that Redmine gives, and how many pages are read.
+#: Entries of a page of members, the maximum of Redmine, and how many pages are read.
 PAGE_ENTRIES: Final = 100
 MAX_PAGES: Final = 3
 #: One export makes one issue; but a Redmine that does not know the filter returns the newest issues.
@@ -195,7 +195,7 @@ def _statuses(access: TrackerAccess) -> Steps[list[Any]]:
 
 
 def _ids(access: TrackerAccess, priorities: tuple[str, ...]) -> Steps[dict[str, Any]]:
-    """Return the ids of what the settings name, by member of an issue; all `priorities` must exist, the first is used."""
+    """Return ids for the members of an issue that the settings name; all `priorities` must exist, the first is used."""
     settings, project = access.settings, f"/projects/{_project(access)}"
     members: dict[str, Any] = {"project_id": _project(access)}
     for member, setting, path, listed in (

@@ -46,7 +46,7 @@ class BulkDecision:
 
 @dataclass(frozen=True, slots=True)
 class ExportReference:
-    """An export to decide on, and what the caller saw of it: the digest of its ticket or its version, where given."""
+    """An export to decide on, and what the caller saw of it, if given: the digest of its ticket or its version."""
 
     id: str
     ticket_digest: str | None = None

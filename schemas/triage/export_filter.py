@@ -86,7 +86,7 @@ class ExportQuery(ListQuery):
 
 @dataclass(frozen=True, slots=True)
 class ListPosition:
-    """Where a page ended: the id of its last export, and that export's rank in an order that is not by time."""
+    """The end of a page: the id of its last export, and the rank of this export in an order that is not by time."""
 
     id: str
     rank: int = 0
@@ -103,7 +103,7 @@ def join_values(values: Iterable[str]) -> str:
 
 
 class OneOrMore(Text):
-    """Values separated by commas, or a list of them; read as a sorted tuple without repeats, a member of the query."""
+    """Values separated by commas, or a list of them; read as a sorted tuple without repeats, for a member of the query."""
 
     at_most = MAX_VALUES
     #: The JSON type of an entry of a list.

@@ -41,6 +41,6 @@ FINDING_FILTERS: Final = tuple(_FORM.fields)
 
 
 def finding_query_from(parameters: Mapping[str, Any], account_id: int) -> FindingQuery:
-    """Return the query that parameters of a URL ask of an account. Raises ValidationFailed with every problem."""
+    """Return the query of an account from the parameters of a URL. Raises ValidationFailed with every problem."""
     given = _FORM.read({name: parameters[name] for name in FINDING_FILTERS if name in parameters})
     return FindingQuery(account_id, **given)

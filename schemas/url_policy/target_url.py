@@ -196,7 +196,7 @@ def _read_v6(text: str) -> IPv6Address:
 
 
 def _v6_text(address: IPv6Address) -> str:
-    """Format by RFC 5952, with a mapped address in hexadecimal: Python's versions format such an address differently."""
+    """Format by RFC 5952, with a mapped address in hexadecimal: Python versions format mapped addresses differently."""
     if address.ipv4_mapped:
         embedded = int(address.ipv4_mapped)
         return f"::ffff:{embedded >> 16:x}:{embedded & 0xFFFF:x}"

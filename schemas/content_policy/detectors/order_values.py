@@ -1,7 +1,7 @@
 """Decides whether a value can be a certain part of an order record.
 
-The label of a form, a flag, a count, a selector, an error's message and a type of a schema cannot: findings contain such
-names with such values, too.
+The label of a form, a flag, a count, a selector, an error's message and a type of a schema cannot: findings also describe
+such fields without a customer's data.
 """
 
 import re

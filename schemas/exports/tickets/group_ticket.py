@@ -1,4 +1,4 @@
-"""The ticket of a group: one for all findings of a rule, with the places where it is broken.
+"""The ticket of a group: one for all findings of a rule, with the places that break the rule.
 
 A group of one finding has title and text of that finding's ticket. A group grows while its export is prepared: `read_group`
 reads the stored ticket, `with_findings` adds findings, `group_ticket` writes the new one. The scanner's own evidence is that
@@ -68,7 +68,7 @@ class Group:
 
 
 def is_group(ticket: Mapping[str, Any]) -> bool:
-    """Return whether a ticket is that of a group; the evidence of a handwritten ticket may have the same names."""
+    """Return whether a ticket is a group's; the evidence of a handwritten ticket may have the same names."""
     evidence = ticket["evidence"]
     if not all(name in evidence for name in GROUP_NAMES):
         return False

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from schemas.base.strict_json import canonical
 
-#: What trackers commonly accept as a title.
+#: The length that trackers commonly accept for a title.
 MAX_TITLE: Final = 250
 
 #: The version of the delivered body.

@@ -1,7 +1,7 @@
 """Makes the ticket of each source: a title, the reported text, then one fact per line.
 
 Long lines are shortened; the evidence has the whole text. A ticket is checked for forbidden content again, because its parts
-may form together what none of them is alone; such a ticket cannot be approved.
+may form such content only together; such a ticket cannot be approved.
 """
 
 from collections.abc import Iterable, Sequence
@@ -106,7 +106,7 @@ def finding_evidence(issue: Issue, screenshot: str | None) -> dict[str, Any]:
 def ticket_by_hand(
     title: str, description: str, severity: str, page_url: str | None, labels: Iterable[str], evidence: dict[str, Any]
 ) -> Ticket:
-    """Return a handwritten ticket; without a description, the title and the page URL take its place."""
+    """Return a handwritten ticket; the title and the page URL replace a missing description."""
     text = description or describe(title, (("Page", page_url),))
     return Ticket(title, text, severity, page_url, tuple(labels), evidence)
 
