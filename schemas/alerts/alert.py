@@ -1,4 +1,4 @@
-"""Alerts: the record of each, and its text, which says what is wrong and how to fix it.
+"""The record of an alert, and its text: what is wrong, and how to fix it.
 
 A cause is a thing that can go wrong: one target, one rule, the workers. An alert is the record of a cause: it opens,
 recovers and may open again. Names of targets and rules are untrusted text. They are kept apart from RiskRelay's own text, so

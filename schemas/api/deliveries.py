@@ -87,7 +87,7 @@ class EventAttemptResponse(AttemptResultResponse):
 
 
 class TicketEventResponse(ResponseSchema):
-    """An event about a delivered ticket, which its target receives."""
+    """An event that a target receives about a ticket that was delivered to it."""
 
     id = field.identifier("evt", "The event; the receiver gets it as `Idempotency-Key`.")
     type = field.one_of(TicketEventType, "What happened to the ticket.")

@@ -68,7 +68,7 @@ def line_of(entry: ChainEntry, position: int, previous: str) -> dict[str, Any]:
 
 
 def line_problem(line: Any) -> str | None:
-    """Return the problem of a single line, or None if its contents match its hash; an actor of None was omitted."""
+    """Return the problem of a line by itself, or None if its hash matches its contents; an actor of None was left out."""
     if not isinstance(line, dict) or line.keys() != MEMBERS:
         return "it is not a line of the audit log"
     if line["actor"] is not None and _sha256(line["actor"]) != line["actor_sha256"]:

@@ -186,7 +186,7 @@ class ComplianceForm(LenientForm, RecordForm):
 
 
 def read_headers(topic: str | None, shop_domain: str | None) -> ComplianceHeaders:
-    """Return the two headers, of which either may be missing. Raises ValidationFailed with the problems of both."""
+    """Validate the two headers; a missing one is None. Raises ValidationFailed with the problems of both."""
     problems: list[FieldProblem] = []
     if topic not in {each.value for each in Topic}:
         path = f"/{TOPIC_HEADER}"

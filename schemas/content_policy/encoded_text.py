@@ -89,7 +89,7 @@ def _decoded_base64(text: str) -> Iterator[str]:
 
 
 def _pieces(run: bytes) -> Iterator[bytes]:
-    """Yield long parts of a run that differ from it: the run without leading separators, and its parts between them."""
+    """Yield long parts of a run that differ from it: the run without leading separators, the parts between separators."""
     bare = run.lstrip(_SEPARATORS)
     if len(bare) < MIN_RUN:
         return

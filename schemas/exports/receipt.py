@@ -74,9 +74,9 @@ def approval_in(entries: Sequence[Line]) -> Line | None:
 def verify_receipt(
     receipt: Any, forms: Forms, check_signature: SignatureCheck | None = None, log: Iterable[Any] | None = None
 ) -> ReceiptReport:
-    """Verify a receipt, also its signatures if `check_signature` is given, and its entries if `log` is given.
+    """Verify a receipt by itself; with `check_signature`, its signatures; with `log`, against an export of the audit log.
 
-    `log` is an export of the audit log; all its lines are read and verified as well.
+    Reads the whole of `log`, whose lines are verified as well.
     """
     report = ReceiptReport()
     if not _is_receipt(receipt):

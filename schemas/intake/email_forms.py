@@ -270,8 +270,9 @@ class EmailForm(Form):
 def inspected(value: Any) -> dict[str, Any]:
     """Return the parts of a reduced body that would be stored, each at its own path, to be checked for forbidden content.
 
-    HTML is checked as the text that it was reduced to, even if the text part is used: the email is no export of a page, but
-    a card number may be spread over its tags. A mailbox is checked as a text, not as an object with a name and an address.
+    HTML is checked as the text that it was reduced to, even if the text part is used: the HTML of an email is not a
+    forbidden page, but a card number may be spread over its tags. A mailbox is checked as a text, not as an object with a
+    name and an address.
     """
     if not isinstance(value, dict):
         return {}
@@ -354,7 +355,7 @@ def _parsed(value: Any, checkpoint: Checkpoint) -> Any:
 
 
 def _shown(header: Any) -> str | None:
-    """Return an address header both parsed and raw: in a URL with a password, the parser would find an address."""
+    """Return an address header parsed and raw: of a URL with a password, the parser keeps only an address."""
     if not isinstance(header, AddressHeader):
         return None
     read = ", ".join(mailbox.shown for mailbox in header.mailboxes)

@@ -45,7 +45,7 @@ MAX_PROCESSES: Final = 1_000
 #: Maximum number of threads of one process, which all start: more would reach the limits of a usual machine, and several
 #: processes are faster.
 MAX_THREADS: Final = 10_000
-#: SQLite stores no longer value, and a body is kept in memory.
+#: SQLite stores no longer values, and a body is kept in memory.
 MAX_BODY_BYTES: Final = 10**9
 
 #: Help for the URLs of servers that require a user and a password.

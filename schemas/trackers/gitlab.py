@@ -199,7 +199,7 @@ def _api(access: TrackerAccess) -> Api:
 
 
 def _project(base_url: str, settings: Mapping[str, Any]) -> str:
-    """Return the path of the project, without a prefix before GitLab's own path, which `api_base` has, too."""
+    """Return the path of the project, without a prefix that GitLab has on its host, as the path of `api_base` shows it."""
     page, api = urlsplit(base_url), urlsplit(_api_base(base_url, settings))
     prefix = api.path.removesuffix(_API) if page.netloc == api.netloc else ""
     path = page.path.rstrip("/")

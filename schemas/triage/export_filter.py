@@ -50,7 +50,7 @@ class ExportSort(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ListQuery:
-    """The filters of a list: an entry has a value of each member, and all `words`. An empty member has no effect."""
+    """The filters of a list: an entry matches one value of each member, and all `words`. An empty member has no effect."""
 
     #: None for the operator, who sees the exports of every account; a list of findings always has an account.
     account_id: int | None = None

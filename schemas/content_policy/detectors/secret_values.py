@@ -52,7 +52,7 @@ _ALGORITHM: Final = re.compile(
 )
 #: Keys that vendors intend for public pages: Google's browser APIs and tags, Mapbox, Stripe, reCAPTCHA, Datadog, PostHog.
 _PUBLIC_KEY: Final = re.compile(r"AIza|pk[._]|6L[\w-]{38}\Z|G-|UA-|GTM-|pub[0-9a-f]{32}\Z|phc_")
-#: A value is filler if more than this share of its characters repeat the one before; by chance, one of sixteen does.
+#: A value is filler if more than this share of its characters repeat the one before; one of sixteen repeats by chance.
 _FILLING: Final = 0.6
 
 

@@ -130,8 +130,8 @@ _MARKED_FORMATS: Final[tuple[tuple[str, str], ...]] = (
     (".atlasv1.", r"(?<![\w-])[A-Za-z0-9]{14}\.atlasv1\.[\w=-]{60,}"),  # Terraform
     ("AccountKey=", "AccountKey=[A-Za-z0-9+/]{86}=="),  # Azure Storage
 )
-#: A token is an example if more than this share of its characters repeat the one before: `ghp_xxxx…`, also around words. By
-#: chance, a tenth does.
+#: A token is an example if more than this share of its characters repeat the one before: `ghp_xxxx…`, also around words. A
+#: tenth repeats by chance.
 _FILLING: Final = 0.35
 
 

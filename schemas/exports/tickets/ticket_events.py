@@ -50,7 +50,7 @@ class PlaceChange(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TicketChange:
-    """The changes of a ticket in a scan run; `places` are some of the changed places, `places_open` is a current number."""
+    """The changes of a ticket in a scan run; `places` are some changed places, `places_open` says how many are open now."""
 
     places_added: int = 0
     places_fixed: int = 0

@@ -97,7 +97,7 @@ def found_by(scan_run_id: int | None) -> str | None:
 
 
 def finding_evidence(issue: Issue, screenshot: str | None) -> dict[str, Any]:
-    """Return the evidence of a finding's ticket: the scanner's own fields, and RiskRelay's names for known ones."""
+    """Return the evidence of a finding's ticket: the scanner's own fields, and known fields under RiskRelay's names."""
     known = {"screenshot": screenshot, "help_url": issue.help_url}
     reported = {name: value for name, value in issue.evidence.items() if name not in RESERVED_EVIDENCE}
     return {**reported, "rule": issue.code, "location": issue.location, **_known(known)}

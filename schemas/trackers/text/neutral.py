@@ -24,8 +24,8 @@ _REMOVED: Final = re.compile(
 
 #: Places for U+200B: after `@`, `#` and `!`, which begin `@person`, `#1`, `!1` and `![image]` (backslashes and `&#64;` do
 #: not prevent a mention in Gitea; this does); at the start of a line with `/close`, a quick action in GitLab; inside runs of
-#: backticks and tildes, which could end a fence of the same length (older GitLab supports only fences of three); in the id
-#: of an export, the marker by which its issue is found, so that a quoted id does not count as the marker.
+#: backticks and tildes, which end a fence that is not longer than the run (older GitLab supports only fences of three); in
+#: the id of an export, the marker by which its issue is found, so that a quoted id does not count as the marker.
 _EVERYWHERE: Final = (r"(?<=[@#!])", r"^(?=[^\S\n]*/)", "(?<=`)(?=`)", "(?<=~)(?=~)", "(?i:(?<=exp)(?=_[0-9a-z]))")
 
 #: In titles also after `$1`, `%1`, `~label`, `&1`, `^alert`, `*iteration:` and `[vulnerability:`, which GitLab interprets
