@@ -163,7 +163,6 @@ def targets(settings: Settings, figures: MetricsSnapshot) -> Iterator[CheckResul
     )
     one = "bin/riskrelay target resume ID"
     if restored:
-        # With `--all`, targets that a person has paused would be resumed, too.
         fix = f"{one} for each: --all would resume those paused manually" if by_hand else f"{one}, or --all"
         yield warning("targets", f"{restored} paused since a backup was restored.", f"see docs/backup.md, then: {fix}")
     if by_hand:

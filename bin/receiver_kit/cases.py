@@ -20,7 +20,7 @@ from worker.delivery.outcomes import SIGNATURE_INVALID, VALIDATION_FAILED
 from worker.http.signed_request import Message, new_nonce, signed_headers
 from worker.http.signing import DEFAULT_TOLERANCE_S, NONCE_HEADER, SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
 
-#: Exceeds the tolerance by 100 s, so that it does so even if the clocks of sender and receiver differ a little.
+#: Exceeds the tolerance by 100 s, which covers a small difference between the clocks of sender and receiver.
 OUTSIDE_TOLERANCE_S: Final = DEFAULT_TOLERANCE_S + 100
 ACCEPTED: Final = "2xx"
 NO_SIGNATURE: Final = f"401 {SIGNATURE_INVALID}"

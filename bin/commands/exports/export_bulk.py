@@ -172,7 +172,7 @@ def filters_of(action: BulkAction, given: Mapping[str, Any]) -> dict[str, str]:
 
 
 def require_few(count: int | None) -> int:
-    """Return the count of matching exports. Raises Refused if one job cannot decide on so many, or for None, uncounted."""
+    """Return the count of matching exports. Raises Refused if it is too large for a job, or None: too large to count."""
     if count is None or count > MAX_MATCHES:
         raise Refused(f"More than {MAX_MATCHES:,} exports match; narrow the filters and run several commands.")
     return count

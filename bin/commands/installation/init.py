@@ -128,7 +128,7 @@ def _lines(settings: dict[str, str]) -> str:
 
 
 def _print_environment_settings() -> None:
-    """Print the settings that only the environment sets: in another shell, a command would use other values or databases."""
+    """Print which settings only the environment has: in another shell, a command would use other values or databases."""
     names = [setting.name for setting in SETTINGS if is_in_environment(setting.name)]
     if names:
         echo(f"Set in the environment and not in .env: {', '.join(names)}. Every command needs them.")
