@@ -8,7 +8,7 @@
 unexport PYTHONPATH PYTHONHOME PYTHONSAFEPATH PYTHONSTARTUP PYTHONDONTWRITEBYTECODE
 
 PYTHON_HERE := .venv/bin/python
-# Half of the time, a test waits for the servers and processes that it started.
+# A test spends half of its time waiting for the servers and processes that it started.
 TEST_PROCESSES = $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) * 5 / 2)))
 
 help: ## list the targets
