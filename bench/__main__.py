@@ -1,8 +1,8 @@
 """`python -m bench`: measures this machine, prints tables and writes bench/latest.json.
 
 Sections run one after the other; within each, the compared programs alternate, since the machine is never quite idle. If
-a part fails or times out, this is reported, its figures are null, the others go on, and the exit code is 1. A missed aim
-is reported and is not a failure. Loopback only; started processes are stopped, also on Ctrl-C and SIGTERM.
+a part fails or times out, the benchmark reports it, sets its figures to null, runs the other parts, and exits with 1. A
+missed aim is reported, but is not a failure. Loopback only; started processes are stopped, also on Ctrl-C and SIGTERM.
 """
 
 import signal
@@ -20,7 +20,7 @@ import click
 
 from bench.deliveries import backlog, submissions
 from bench.deliveries import rates as delivery_rates
-from bench.figures import LATEST, Extent, Figure, flat, machine, tell, write_latest
+from bench.figures import LATEST, Extent, Figure, flat, machine, print_figures, write_latest
 from bench.peers import task_queues
 from bench.processes import memory, starting
 from bench.requests import hostile_bodies, postbacks, slow_clients
@@ -32,23 +32,23 @@ Measure = Callable[[Extent], list[Figure]]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One measurement, the names that bench/latest.json always has from it, and how long it may take."""
+    """One measurement, the figure names that it always writes to bench/latest.json, and its timeout in seconds."""
 
     measure: Measure
     promised: Sequence[str]
-    #: Two to three times what it takes on a quiet machine of two cores: only a hang meets it.
-    within_s: dict[Extent, float]
+    #: Two to three times the duration on a quiet machine with two cores, so that only a part that hangs exceeds it.
+    timeout_s: dict[Extent, float]
 
 
-class TookTooLong(Exception):
-    """A part was broken off."""
+class PartTimedOut(Exception):
+    """A part exceeded its timeout."""
 
 
 def _part(measure: Measure, promised: Sequence[str], quick_s: float, full_s: float) -> Part:
     return Part(measure, promised, {Extent.QUICK: quick_s, Extent.FULL: full_s})
 
 
-#: By the names that `--only` takes, in the order in which they run: if time runs out, it is the last one's.
+#: Parts by the section names that `--only` accepts, in the order in which they run. If time runs out, the last ones fail.
 SECTIONS: Final[dict[str, tuple[Part, ...]]] = {
     "deliveries": (
         _part(delivery_rates.beside_loops, delivery_rates.PROMISED_BESIDE_LOOPS, 90, 500),
@@ -71,16 +71,16 @@ SECTIONS: Final[dict[str, tuple[Part, ...]]] = {
     "hostile-bodies": (_part(hostile_bodies.measure, hostile_bodies.PROMISED, 60, 360),),
     "scale": (_part(bulk_and_lists.measure, bulk_and_lists.PROMISED, 90, 1200),),
 }
-#: Storing a million exports on each database takes minutes.
+#: Without `scale`: storing a million exports on each database takes minutes.
 _BY_DEFAULT: Final = ",".join(name for name in SECTIONS if name != "scale")
-#: What `make bench` and `make bench-quick` may take, less a quarter of a minute for setting up and for stopping.
-IN_ALL_S: Final = {Extent.QUICK: 165.0, Extent.FULL: 1785.0}
+#: Time limits of `make bench` and `make bench-quick`, minus 15 seconds for starting and stopping.
+TOTAL_S: Final = {Extent.QUICK: 165.0, Extent.FULL: 1785.0}
 
 
 def _named(_context: click.Context, _option: click.Parameter, names_given: str) -> list[str]:
     names = [name for name in SECTIONS if name in names_given.split(",")]
-    if strange := set(names_given.split(",")) - set(SECTIONS):
-        raise click.BadParameter(f"{', '.join(sorted(strange))} is none of {', '.join(SECTIONS)}.")
+    if unknown := set(names_given.split(",")) - set(SECTIONS):
+        raise click.BadParameter(f"Unknown section: {', '.join(sorted(unknown))}. Sections: {', '.join(SECTIONS)}.")
     return names
 
 
@@ -94,32 +94,32 @@ def bench(is_quick: bool, names: list[str], into: Path) -> None:
     """Measure this machine: deliveries, requests, postbacks, growth, start and stop, memory, slow and hostile clients."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     extent = Extent.QUICK if is_quick else Extent.FULL
-    raise SystemExit(run(SECTIONS, names, extent, into, IN_ALL_S[extent]))
+    raise SystemExit(run(SECTIONS, names, extent, into, TOTAL_S[extent]))
 
 
-def run(sections: Mapping[str, Sequence[Part]], names: Sequence[str], extent: Extent, into: Path, in_all_s: float) -> int:
-    """Measure the named sections and write what they found, null for what else is promised; return the exit code."""
-    began_at, found = time.monotonic(), machine()
+def run(sections: Mapping[str, Sequence[Part]], names: Sequence[str], extent: Extent, into: Path, total_s: float) -> int:
+    """Measure the named sections and write their figures, null for promised ones without a value; return the exit code."""
+    began_at, conditions = time.monotonic(), machine()
     parts = [(name, part) for name in names for part in sections[name]]
-    made = [_attempt(name, part, extent, began_at + in_all_s - time.monotonic()) for name, part in parts]
-    measured = [figure for figures in made for figure in figures or []]
+    results = [_attempt(name, part, extent, began_at + total_s - time.monotonic()) for name, part in parts]
+    measured = [figure for figures in results for figure in figures or []]
     promised = [name for parts in sections.values() for part in parts for name in part.promised]
-    took = {"seconds": round(time.monotonic() - began_at), "is_quick": extent is Extent.QUICK}
-    write_latest(found | took | flat(measured, promised), into)
-    click.echo(f"{took['seconds']} s in all. Written to {into}.")
-    return 1 if None in made else 0
+    conditions |= {"seconds": round(time.monotonic() - began_at), "is_quick": extent is Extent.QUICK}
+    write_latest(conditions | flat(measured, promised), into)
+    click.echo(f"{conditions['seconds']} s in all. Written to {into}.")
+    return 1 if None in results else 0
 
 
 def _attempt(name: str, part: Part, extent: Extent, left_s: float) -> list[Figure] | None:
-    """Measure a part and print it; None, with the reason on the terminal, where it fails."""
+    """Measure a part and print its figures; if it fails, print the reason and return None."""
     began_at = time.monotonic()
     try:
-        with _limit(min(part.within_s[extent], left_s)):
+        with _limit(min(part.timeout_s[extent], left_s)):
             figures = part.measure(extent)
-    except Exception:  # noqa: BLE001 - whatever it is, the other parts are measured all the same
+    except Exception:  # noqa: BLE001 - after any error, the other parts are still measured
         click.echo(f"{name} failed: {part.measure.__qualname__}\n{traceback.format_exc()}", err=True)
         return None
-    tell(f"{name} ({time.monotonic() - began_at:.0f} s)", figures)
+    print_figures(f"{name} ({time.monotonic() - began_at:.0f} s)", figures)
     found = {figure.name for figure in figures if figure.values}
     if missing := [promise for promise in part.promised if promise not in found]:
         click.echo(f"Not measured here: {', '.join(missing)}\n", err=True)
@@ -128,19 +128,19 @@ def _attempt(name: str, part: Part, extent: Extent, left_s: float) -> list[Figur
 
 @contextmanager
 def _limit(seconds: float) -> Iterator[None]:
-    """Break off what takes longer; what it has started is stopped on the way."""
+    """Raise PartTimedOut in the block after `seconds`; the block's context managers stop the processes that it started."""
     if seconds <= 0:
-        raise TookTooLong("The parts before it took all the time.")
+        raise PartTimedOut("The parts before it took all the time.")
 
-    def break_off(_number: int, _frame: FrameType | None) -> None:
-        raise TookTooLong(f"It took longer than {seconds:g} s.")
+    def time_out(_number: int, _frame: FrameType | None) -> None:
+        raise PartTimedOut(f"It took longer than {seconds:g} s.")
 
-    before = signal.signal(signal.SIGALRM, break_off)
+    before = signal.signal(signal.SIGALRM, time_out)
     outer_s, _ = signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
         yield
     finally:
-        # Whoever had set the timer, as a test's own limit does, has it again.
+        # Restore a timer of the caller, such as that of pytest-timeout.
         signal.setitimer(signal.ITIMER_REAL, outer_s)
         signal.signal(signal.SIGALRM, before)
 

@@ -13,14 +13,14 @@ from typing import Any, Final
 import click
 
 _HERE: Final = Path(__file__).parent
-#: What `make bench` found last; not tracked.
+#: The results of the last `make bench`; git ignores the file.
 LATEST: Final = _HERE / "latest.json"
-#: More digits than any of these figures is worth.
-_DIGITS: Final = 4
+#: Repetitions of a measurement agree in fewer digits than this.
+_SIGNIFICANT_DIGITS: Final = 4
 
 
 class Extent(Enum):
-    """How much of a measurement is made: all of it, or what fits into a few minutes with everything else."""
+    """Whether to run a whole measurement, or only a part, so that all measurements together take a few minutes."""
 
     QUICK = "quick"
     FULL = "full"
@@ -28,9 +28,9 @@ class Extent(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One figure by its flat name: what each round gave, in `unit` (`x` for a ratio), and what it ought to be.
+    """One figure: its key in the JSON, the value of each repetition in `unit` (`x` for a ratio), and its aim.
 
-    `aim` is the least it should be, or the most where `is_cost`; no values mean that it could not be measured here.
+    `aim` is the smallest acceptable value, or the largest if `is_cost`. No values: it cannot be measured on this machine.
     """
 
     name: str
@@ -41,30 +41,30 @@ class Figure:
 
     @property
     def median(self) -> float | None:
-        """Return the median of all rounds; None where there was none."""
+        """Return the median of all repetitions; None without values."""
         return median(self.values) if self.values else None
 
     @property
     def is_met(self) -> bool | None:
-        """Return whether the median reaches the aim; None where there is no aim, or nothing was measured."""
+        """Return whether the median meets the aim; None without an aim or without values."""
         if self.aim is None or self.median is None:
             return None
         return self.median <= self.aim if self.is_cost else self.median >= self.aim
 
 
 def ratio(name: str, ours: Sequence[float], theirs: Sequence[float], aim: float | None = None) -> Figure:
-    """Return ours ÷ theirs for each repetition: alternating measurements are compared within their repetition."""
-    return Figure(name, [one / other for one, other in zip(ours, theirs, strict=True)], "x", aim)
+    """Return the ratio ours ÷ theirs of each repetition: the two were measured alternately, one right after the other."""
+    return Figure(name, [our / their for our, their in zip(ours, theirs, strict=True)], "x", aim)
 
 
 def flat(figures: Iterable[Figure], promised: Iterable[str]) -> dict[str, float | None]:
-    """Return the medians by name, to a few digits; None for what was promised and not measured."""
+    """Return the rounded medians by name; None for promised names that were not measured."""
     found = {figure.name: _rounded(figure.median) for figure in figures}
     return {**dict.fromkeys(promised), **found}
 
 
 def machine() -> dict[str, Any]:
-    """Return what the figures depend on and do not measure."""
+    """Return the conditions that affect the figures: Python version, cores, load average."""
     return {
         "python": platform.python_version(),
         "cores": os.cpu_count(),
@@ -73,16 +73,16 @@ def machine() -> dict[str, Any]:
 
 
 def write(name: str, figures: Mapping[str, Any]) -> None:
-    """Keep figures as bench/latest_NAME.json."""
-    _keep(_HERE / f"latest_{name}.json", figures)
+    """Write figures to bench/latest_NAME.json."""
+    _write_json(_HERE / f"latest_{name}.json", figures)
 
 
 def write_latest(figures: Mapping[str, Any], path: Path = LATEST) -> None:
-    """Keep what `make bench` found."""
-    _keep(path, figures)
+    """Write the results of `make bench`."""
+    _write_json(path, figures)
 
 
-def table(title: str, columns: Sequence[str], rows: Mapping[str, Sequence[float | str | None]]) -> None:
+def print_table(title: str, columns: Sequence[str], rows: Mapping[str, Sequence[float | str | None]]) -> None:
     """Print a row of figures for each name."""
     width = max(len(title), *(len(name) for name in rows))
     widths = [max(len(column), 9) for column in columns]
@@ -93,10 +93,12 @@ def table(title: str, columns: Sequence[str], rows: Mapping[str, Sequence[float 
     click.echo()
 
 
-def tell(title: str, figures: Sequence[Figure]) -> None:
-    """Print the median of each figure, how far its rounds lay apart, its aim, and whether it is met."""
+def print_figures(title: str, figures: Sequence[Figure]) -> None:
+    """Print the median, the lowest and the highest value, and the aim of each figure, and whether the aim is met."""
     if figures:
-        table(title, ("median", "lowest", "highest", "unit", "aim", ""), {figure.name: _row(figure) for figure in figures})
+        print_table(
+            title, ("median", "lowest", "highest", "unit", "aim", ""), {figure.name: _row(figure) for figure in figures}
+        )
 
 
 def _row(figure: Figure) -> list[float | str | None]:
@@ -106,12 +108,12 @@ def _row(figure: Figure) -> list[float | str | None]:
     return [figure.median, lowest, highest, figure.unit, aim, met]
 
 
-def _keep(path: Path, figures: Mapping[str, Any]) -> None:
+def _write_json(path: Path, figures: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
 
 
 def _rounded(figure: float | None) -> float | None:
-    return None if figure is None else float(f"{figure:.{_DIGITS}g}")
+    return None if figure is None else float(f"{figure:.{_SIGNIFICANT_DIGITS}g}")
 
 
 def _formatted(figure: float | str | None) -> str:

@@ -15,7 +15,7 @@ import pytest
 
 from bench import __main__ as bench
 from bench.deliveries import trackers
-from bench.figures import Extent, Figure, flat, ratio, tell
+from bench.figures import Extent, Figure, flat, print_figures, ratio
 from bench.requests import postbacks
 from bench.requests.rates import service_environment
 from storage.accounts.account_limits import Limited
@@ -95,7 +95,7 @@ def test_what_is_written_is_flat_short_and_complete() -> None:
 
 
 def test_the_table_tells_spread_and_aim(capsys: pytest.CaptureFixture[str]) -> None:
-    tell("some", [Figure("fast", [2.0, 1.0, 3.0], "x", 2.5), Figure("slow", [20.0], "ms", 50.0, is_cost=True)])
+    print_figures("some", [Figure("fast", [2.0, 1.0, 3.0], "x", 2.5), Figure("slow", [20.0], "ms", 50.0, is_cost=True)])
     rows = [line.split() for line in capsys.readouterr().out.splitlines() if line]
     assert rows[1:] == [
         ["fast", "2", "1", "3", "x", "at", "least", "2.5", "missed"],
@@ -171,7 +171,7 @@ def test_a_part_that_hangs_is_failed_and_cleans_up(tmp_path: Path, capsys: pytes
 
 def test_what_no_time_is_left_for_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     into = tmp_path / "latest.json"
-    assert bench.run({"odd": (_part(_finds, "found"),)}, ["odd"], Extent.QUICK, into, in_all_s=0) == 1
+    assert bench.run({"odd": (_part(_finds, "found"),)}, ["odd"], Extent.QUICK, into, total_s=0) == 1
     assert json.loads(into.read_text())["found"] is None
     assert "took all the time" in capsys.readouterr().err
 

@@ -8,9 +8,9 @@ import falcon.testing
 import pytest
 
 from bench.handwritten import app as handwritten
-from bench.handwritten.comparison import TABLES, difference, left_behind, sent_once, steady
+from bench.handwritten.comparison import TABLES, difference, normalize, numbered_request, stored_rows
 from bench.handwritten.stores import open_store
-from bench.load.questions import SeededDatabase, prepare_many, seed
+from bench.load.request_templates import SeededDatabase, prepare_many, seed
 from schemas.settings.definitions import Settings
 from service.app import create_app
 from storage.db.engine import close_database, open_database
@@ -23,7 +23,7 @@ class SeededApplication:
 
     def __init__(self, url: str, folder: Path, redis: RedisServer) -> None:
         self.seeded: SeededDatabase = seed(url)
-        prepare_many(self.seeded, 1, len(self.seeded.questions()))
+        prepare_many(self.seeded, 1, len(self.seeded.templates()))
         self.settings: Settings = make_settings(
             folder,
             {
@@ -38,13 +38,13 @@ class SeededApplication:
 
     def ask(self, app: falcon.testing.TestClient, kind: str, number: int) -> list[str | None]:
         """Ask one question of a kind; return what its answer says: where it points, the version, the body."""
-        question = self.seeded.questions()[kind]
-        head, _, body = sent_once(kind, question, number).decode().partition("\r\n\r\n")
+        template = self.seeded.templates()[kind]
+        head, _, body = numbered_request(kind, template, number).decode().partition("\r\n\r\n")
         line, *headers = head.split("\r\n")
         method, path, _ = line.split()
         named = [(name, value) for name, value in (header.split(": ", 1) for header in headers) if name != "Host"]
         answer = app.simulate_request(method, path, headers=named, body=body)
-        assert answer.status_code == question.status, (kind, answer.text)
+        assert answer.status_code == template.status, (kind, answer.text)
         return [answer.headers.get("Location"), answer.headers.get("ETag"), answer.text]
 
 
@@ -71,15 +71,15 @@ def test_the_handwritten_routes_answer_and_store_what_the_product_does(
     theirs, ours = make_side("handwritten"), make_side("product")
     open_database(ours.seeded.url)
     products = falcon.testing.TestClient(create_app(ours.settings))
-    before = left_behind(ours.seeded.url)
+    before = stored_rows(ours.seeded.url)
     with closing(open_store(theirs.seeded.url)) as store:
         handwritten_client = falcon.testing.TestClient(handwritten.create_app(theirs.settings, store))
-        for number, kind in enumerate(ours.seeded.questions(), start=1):
+        for number, kind in enumerate(ours.seeded.templates(), start=1):
             answers = ours.ask(products, kind, number), theirs.ask(handwritten_client, kind, number)
-            assert steady(answers[0]) == steady(answers[1]), kind
+            assert normalize(answers[0]) == normalize(answers[1]), kind
             # A repeat gets the same bytes on both sides, and leaves nothing more behind.
             assert (ours.ask(products, kind, number), theirs.ask(handwritten_client, kind, number)) == answers
-    stored = left_behind(ours.seeded.url)
-    assert difference(stored, left_behind(theirs.seeded.url)) == ""
+    stored = stored_rows(ours.seeded.url)
+    assert difference(stored, stored_rows(theirs.seeded.url)) == ""
     written = {table for table in TABLES if stored[table] != before[table]}
     assert written == set(TABLES)

@@ -10,9 +10,9 @@ from typing import Final
 import pytest
 
 from bench.load.keep_alive import requests, send_all
-from bench.load.repeated_requests import NUMBER, Numbers, Question, load, new_numbers, request
+from bench.load.repeated_requests import NUMBER, Numbers, RequestTemplate, load, new_numbers, request
 from bench.load.slow_connections import ServiceAddress, dripping
-from bench.requests.slow_clients import Met, ask
+from bench.requests.slow_clients import ClientResult, run_clients
 from bench.servers import example_proxy
 from tests.support.fakes import LoopbackServer, Peer
 from tests.support.worker.receivers import always
@@ -52,17 +52,17 @@ def test_the_load_of_our_own_takes_a_304_for_a_whole_answer_and_counts_from_wher
             asked_for.append(asked.line.split()[1])
             peer.send(NOT_MODIFIED)
 
-    question = Question(request("GET", f"/things/{NUMBER}", {"If-None-Match": "1"}), 304)
+    template = RequestTemplate(request("GET", f"/things/{NUMBER}", {"If-None-Match": "1"}), 304)
     with LoopbackServer(behave) as server:
-        loaded = load("own", server.port, question, 1, connections=1, numbers=Numbers("t-", 4, first=70))
-    assert loaded.answers == len(asked_for) > 1
+        loaded = load("own", server.port, template, 1, connections=1, numbers=Numbers("t-", 4, first=70))
+    assert loaded.responses == len(asked_for) > 1
     assert loaded.p50_ms <= loaded.p99_ms
     assert asked_for[:2] == ["/things/t-0070", "/things/t-0071"]
 
 
 def test_the_load_of_our_own_breaks_off_at_another_status() -> None:
     with LoopbackServer(always(503)) as server, pytest.raises(AssertionError, match="broke off"):
-        load("own", server.port, Question(POST, 202), 1, connections=1)
+        load("own", server.port, RequestTemplate(POST, 202), 1, connections=1)
 
 
 def test_slow_clients_send_a_byte_at_a_time_half_into_a_header_and_come_back_when_thrown_out() -> None:
@@ -100,12 +100,12 @@ def test_ordinary_clients_count_what_was_not_answered_with_200() -> None:
             peer.answer(200 if number % 3 == 1 else 503)
 
     with LoopbackServer(behave) as server:
-        met = ask(
+        result = run_clients(
             ServiceAddress(server.port), request("GET", "/", {}), clients=2, seconds=0.3, patience_s=WITHIN_S, pause_s=0
         )
         asked = server.connections
-    assert len(met.took_ms) + met.errors == asked
-    assert len(met.took_ms) == len(range(1, asked, 3))
+    assert len(result.elapsed_ms) + result.errors == asked
+    assert len(result.elapsed_ms) == len(range(1, asked, 3))
 
 
 # how long answers took, how many got none: the share of errors, the median, the slowest of a hundred
@@ -120,9 +120,9 @@ MET: Final = [
 def test_what_ordinary_clients_met_is_summed_up(
     took_ms: list[float], errors: int, share: float, p50_ms: float, p99_ms: float
 ) -> None:
-    met = Met(took_ms, errors, seconds=1.0)
-    assert met.error_share == share
-    assert [met.percentile_ms(50), met.percentile_ms(99)] == pytest.approx([p50_ms, p99_ms])
+    result = ClientResult(took_ms, errors, seconds=1.0)
+    assert result.error_share == share
+    assert [result.percentile_ms(50), result.percentile_ms(99)] == pytest.approx([p50_ms, p99_ms])
 
 
 def test_the_example_proxy_is_the_example_with_other_ports_and_files(tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""Measurements of deliveries: rates, latency, backlogs, fairness, and the time until another worker takes over."""
+"""Measurements of deliveries: rates, latency, backlogs, isolation of targets, and the takeover after a crash."""

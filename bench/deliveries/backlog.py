@@ -8,11 +8,20 @@ import time
 from datetime import timedelta
 from typing import Final
 
-from bench.deliveries.runs import BODY_BYTES, PROCESSES, SeededTargets, agreed, finished, listening, wait_until, workers
+from bench.deliveries.runs import (
+    BODY_BYTES,
+    PROCESSES,
+    SeededTargets,
+    check_arrivals,
+    count_delivered,
+    count_listening,
+    wait_until,
+    workers,
+)
 from bench.figures import Extent, Figure
 from bench.processes.cost import resident_mb
-from bench.servers.crowd import crowd
-from bench.servers.receiver_process import receiver
+from bench.servers.empty_installation import empty_installation
+from bench.servers.receiver_process import run_receiver
 from runtime.clock import utc_now
 from tests.support.database.many_rows import learn, many_targets, many_waiting, settle
 
@@ -20,11 +29,11 @@ PROMISED: Final = ("backlog_100k_s",)
 _AIM_S: Final = 40.0
 TARGETS: Final = 100
 _ORIGINS: Final = 20
-#: Rows of one transaction.
+#: Rows per transaction.
 _CHUNK: Final = 20_000
 _WITHIN_S: Final = 240.0
-#: Between two counts: counting 100,000 rows takes some milliseconds.
-_LOOK_S: Final = 0.5
+#: Interval between two counts: counting 100,000 rows takes some milliseconds.
+_POLL_S: Final = 0.5
 
 
 def measure(extent: Extent) -> list[Figure]:
@@ -35,11 +44,11 @@ def measure(extent: Extent) -> list[Figure]:
 
 
 def _delivered(database: str, count: int) -> list[Figure]:
-    with receiver(0, _ORIGINS) as there, crowd(database, SWEEP_SECONDS="0.05") as installation:
+    with run_receiver(0, _ORIGINS) as receiver, empty_installation(database, SWEEP_SECONDS="0.05") as installation:
         share = TARGETS // _ORIGINS
         ids = [
             target_id
-            for number, url in enumerate(there.urls)
+            for number, url in enumerate(receiver.urls)
             for target_id in many_targets(installation.customer, number * share, share, url)
         ]
         seeded = SeededTargets(installation.customer, ids)
@@ -53,15 +62,15 @@ def _delivered(database: str, count: int) -> list[Figure]:
         settle()
         with workers(installation.env) as pids:
             redis_url = installation.env["REDIS_URL"]
-            wait_until(lambda: listening(redis_url) == PROCESSES, "the workers to listen")
+            wait_until(lambda: count_listening(redis_url) == PROCESSES, "the workers to listen")
             resumed_at = time.monotonic()
             seeded.change_status("resume")
-            wait_until(lambda: finished() == count, "the delivery of the backlog", _WITHIN_S, _LOOK_S)
+            wait_until(lambda: count_delivered() == count, "the delivery of the backlog", _WITHIN_S, _POLL_S)
             memory = max(resident_mb(pid) for pid in pids)
-        took_s = agreed(there, count)["last_at"] - resumed_at
+        elapsed_s = check_arrivals(receiver, count)["last_at"] - resumed_at
     prefix, name = "" if database == "sqlite" else f"{database}_", f"backlog_{count // 1000}k"
     aim = _AIM_S if f"{prefix}{name}_s" in PROMISED else None
     return [
-        Figure(f"{prefix}{name}_s", [took_s], "s", aim, is_cost=True),
+        Figure(f"{prefix}{name}_s", [elapsed_s], "s", aim, is_cost=True),
         Figure(f"{prefix}{name}_worker_mb", [memory], "MB", is_cost=True),
     ]

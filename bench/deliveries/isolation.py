@@ -1,9 +1,9 @@
-"""`python -m bench.deliveries.isolation`: does one hanging target delay a hundred others?
+"""`python -m bench.deliveries.isolation`: whether one target that never responds delays a hundred other targets.
 
 Two real workers with default settings. A hundred targets get exports that become due one after the other, and then the same
-number all at once; reports the median and the 95th percentile of the time from due to arrival. Alternately with and without
-another target, which has a thousand due exports, accepts requests and never responds: it has as many open requests as
-allowed, each until the deadline.
+number all at once; reports the median and the 95th percentile of the time from due to arrival. Rounds alternate with and
+without another target, which has a thousand due exports, accepts requests and never responds: it has as many open requests
+as allowed, each until the deadline.
 """
 
 from collections.abc import Sequence
@@ -15,26 +15,26 @@ from typing import Any, Final
 import click
 
 from bench import figures
-from bench.deliveries.runs import PROCESSES, listening, wait_until, workers
-from bench.servers.crowd import Crowd, crowd
-from bench.servers.receiver_process import BenchReceiver, receiver
+from bench.deliveries.runs import PROCESSES, count_listening, wait_until, workers
+from bench.servers.empty_installation import EmptyInstallation, empty_installation
+from bench.servers.receiver_process import BenchReceiver, run_receiver
 from runtime.clock import utc_now
 from schemas.base.timestamps import to_ms
 from tests.support.database.many_rows import export_id, many_targets, many_waiting
 
 TARGETS: Final = 100
-#: What waits for the target that hangs.
+#: Due exports of the target that never responds.
 HANGING: Final = 1000
-#: What the product is held to.
-WANTED: Final = 1.2
-#: Between the moment at which every worker listens and the first due time: for storing what is to come due.
+#: The product's bound for the ratio of the medians with and without that target.
+BOUND: Final = 1.2
+#: Time between the workers' start and the first due time, in which the exports are stored.
 LEAD: Final = timedelta(seconds=1.5)
 _SIDES: Final = ("without", "with")
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """How exports come due: so many, each so long after the one before."""
+    """When exports become due: `exports` of them, each `every_ms` after the previous one."""
 
     name: str
     exports: int
@@ -42,8 +42,8 @@ class Pattern:
 
 
 @dataclass(frozen=True, slots=True)
-class Waited:
-    """How long exports took from their due time to the receiver, in milliseconds."""
+class WaitResult:
+    """Times between an export's due time and its arrival at the receiver, in milliseconds."""
 
     median_ms: float
     p95_ms: float
@@ -64,68 +64,73 @@ def bench(database: str, rounds: int, exports: int, every_ms: int, timeout_s: fl
     patterns = [Pattern("one after the other", exports, every_ms), Pattern("all at once", exports, 0)]
     results: dict[str, Any] = {**figures.machine(), "rounds": rounds, "exports": exports, "every_ms": every_ms}
     for name in ["sqlite", "postgresql"] if database == "both" else [database]:
-        with receiver(0, TARGETS) as there, crowd(name, DELIVERY_TIMEOUT_S=str(timeout_s)) as installation:
-            for number, url in enumerate(there.urls):
+        with (
+            run_receiver(0, TARGETS) as receiver,
+            empty_installation(name, DELIVERY_TIMEOUT_S=str(timeout_s)) as installation,
+        ):
+            for number, url in enumerate(receiver.urls):
                 many_targets(installation.customer, number, 1, url)
-            many_targets(installation.customer, TARGETS, 1, f"{there.url}hang")
-            results[name] = {pattern.name: _alternating(installation, there, pattern, rounds) for pattern in patterns}
+            many_targets(installation.customer, TARGETS, 1, f"{receiver.url}hang")
+            results[name] = {pattern.name: _alternating(installation, receiver, pattern, rounds) for pattern in patterns}
         _print(name, results[name])
     figures.write("isolation", results)
 
 
-def _alternating(installation: Crowd, there: BenchReceiver, pattern: Pattern, rounds: int) -> dict[str, float]:
-    measured: dict[str, list[Waited]] = {side: [] for side in _SIDES}
+def _alternating(
+    installation: EmptyInstallation, receiver: BenchReceiver, pattern: Pattern, rounds: int
+) -> dict[str, float]:
+    measured: dict[str, list[WaitResult]] = {side: [] for side in _SIDES}
     for number in range(rounds):
-        # The side that begins changes, so that a machine that grows busier favours neither.
+        # The sides take turns to begin, so that an increasing load of the machine does not favor one of them.
         for side in _SIDES if number % 2 == 0 else reversed(_SIDES):
-            measured[side].append(_waited(installation, there, pattern, hangs=side == "with"))
+            measured[side].append(_waited(installation, receiver, pattern, hangs=side == "with"))
     pairs = zip(measured["with"], measured["without"], strict=True)
     results = {"with_vs_without": round(median(hung.median_ms / free.median_ms for hung, free in pairs), 2)}
     for side, runs in measured.items():
-        results[f"{side}_median_ms"] = round(median(one.median_ms for one in runs), 1)
-        results[f"{side}_p95_ms"] = round(median(one.p95_ms for one in runs), 1)
+        results[f"{side}_median_ms"] = round(median(result.median_ms for result in runs), 1)
+        results[f"{side}_p95_ms"] = round(median(result.p95_ms for result in runs), 1)
     return results
 
 
-def _waited(installation: Crowd, there: BenchReceiver, pattern: Pattern, *, hangs: bool) -> Waited:
-    installation.begin_anew()
-    there.clear()
+def _waited(installation: EmptyInstallation, receiver: BenchReceiver, pattern: Pattern, *, hangs: bool) -> WaitResult:
+    installation.reset()
+    receiver.clear()
     if hangs:
         many_waiting(installation.customer, 0, HANGING, (TARGETS, 1), utc_now() - timedelta(seconds=1))
-    # What hangs would be waited for: they are ended as by a crash.
-    with workers(installation.env, is_in_order=False):
+    # Killed, since a graceful stop would wait for the hanging requests.
+    with workers(installation.env, is_graceful=False):
         redis_url = installation.env["REDIS_URL"]
-        wait_until(lambda: listening(redis_url) == PROCESSES, "the workers to listen")
+        wait_until(lambda: count_listening(redis_url) == PROCESSES, "the workers to listen")
         if hangs:
-            wait_until(lambda: bool(there.arrivals()["hung"]), "requests to hang")
+            wait_until(lambda: bool(receiver.arrivals()["hung"]), "requests to hang")
         begins_at = utc_now() + LEAD
         many_waiting(installation.customer, HANGING, pattern.exports, (0, TARGETS), begins_at, every_ms=pattern.every_ms)
-        wait_until(lambda: bool(there.arrivals()["requests"] >= pattern.exports), "every export to arrive")
-        return waited(there, pattern, begins_at, HANGING)
+        wait_until(lambda: bool(receiver.arrivals()["requests"] >= pattern.exports), "every export to arrive")
+        return waited(receiver, pattern, begins_at, HANGING)
 
 
-def waited(there: BenchReceiver, pattern: Pattern, begins_at: datetime, first: int) -> Waited:
-    """Return how long the exports of a pattern took, which are numbered from `first`."""
-    times, begins_ms = there.times(), to_ms(begins_at)
-    took_ms = [times[export_id(first + n)] - (begins_ms + n * pattern.every_ms) for n in range(pattern.exports)]
-    return Waited(median(took_ms), quantiles(took_ms, n=20)[-1])
+def waited(receiver: BenchReceiver, pattern: Pattern, begins_at: datetime, first: int) -> WaitResult:
+    """Return the wait times of a pattern's exports, which are numbered from `first`."""
+    times, begins_ms = receiver.times(), to_ms(begins_at)
+    elapsed_ms = [times[export_id(first + n)] - (begins_ms + n * pattern.every_ms) for n in range(pattern.exports)]
+    return WaitResult(median(elapsed_ms), quantiles(elapsed_ms, n=20)[-1])
 
 
 def _print(name: str, results: dict[str, dict[str, float]]) -> None:
-    columns = ("without, ms", "95th", "with, ms", "95th", "with/without", "wanted")
-    wanted = f"< {WANTED:g}"
+    columns = ("without, ms", "95th", "with, ms", "95th", "with/without", "bound")
+    bound = f"< {BOUND:g}"
     lines: dict[str, Sequence[float | str | None]] = {
         pattern: (
-            one["without_median_ms"],
-            one["without_p95_ms"],
-            one["with_median_ms"],
-            one["with_p95_ms"],
-            one["with_vs_without"],
-            wanted,
+            result["without_median_ms"],
+            result["without_p95_ms"],
+            result["with_median_ms"],
+            result["with_p95_ms"],
+            result["with_vs_without"],
+            bound,
         )
-        for pattern, one in results.items()
+        for pattern, result in results.items()
     }
-    figures.table(name, columns, lines)
+    figures.print_table(name, columns, lines)
 
 
 if __name__ == "__main__":

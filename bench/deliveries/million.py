@@ -13,20 +13,20 @@ from typing import Final
 import click
 
 from bench import figures
-from bench.deliveries.runs import BODY_BYTES, PROCESSES, listening, wait_until, workers
+from bench.deliveries.runs import BODY_BYTES, PROCESSES, count_listening, wait_until, workers
 from bench.processes.cost import proportional_mb, resident_mb
-from bench.servers.crowd import Crowd, crowd
-from bench.servers.receiver_process import BenchReceiver, rate, receiver
+from bench.servers.empty_installation import EmptyInstallation, empty_installation
+from bench.servers.receiver_process import BenchReceiver, rate, run_receiver
 from runtime.clock import utc_now
 from tests.support.database.many_rows import learn, many_targets, many_waiting, settle
 
 TARGETS: Final = 100
-#: What the product is held to.
-WANTED_MB: Final = 150.0
-#: Rows of one transaction.
+#: The product's bound for the memory of a worker.
+BOUND_MB: Final = 150.0
+#: Rows per transaction.
 _CHUNK: Final = 50_000
-#: Reading the shared part of memory walks through all of it, which takes a millisecond or two.
-_LOOK_EVERY_S: Final = 0.25
+#: Interval between two samples: to compute PSS, the kernel reads all page tables, which takes a millisecond or two.
+_SAMPLE_EVERY_S: Final = 0.25
 
 
 @click.command(epilog="Example: python -m bench.deliveries.million --exports 100000 --seconds 5 --database sqlite")
@@ -38,21 +38,21 @@ def bench(database: str, exports: int, seconds: int, body_bytes: int) -> None:
     """Measure the memory of two worker processes while many exports are due."""
     measured: dict[str, dict[str, float]] = {}
     for name in ["sqlite", "postgresql"] if database == "both" else [database]:
-        with receiver(0, TARGETS) as there, crowd(name) as installation:
-            _fill(installation, there, exports, body_bytes)
-            measured[name] = _measured(installation, there, exports, seconds)
-    columns = ("RSS MB", "PSS MB", "wanted", "a second")
-    wanted = f"< {WANTED_MB:g}"
+        with run_receiver(0, TARGETS) as receiver, empty_installation(name) as installation:
+            _fill(installation, receiver, exports, body_bytes)
+            measured[name] = _measured(installation, receiver, exports, seconds)
+    columns = ("RSS MB", "PSS MB", "bound", "a second")
+    bound = f"< {BOUND_MB:g}"
     lines: dict[str, Sequence[float | str | None]] = {
-        name: (one["resident_mb"], one["proportional_mb"], wanted, one["per_s"]) for name, one in measured.items()
+        name: (result["resident_mb"], result["proportional_mb"], bound, result["per_s"]) for name, result in measured.items()
     }
-    figures.table("a worker, at most", columns, lines)
-    asked = {"exports": exports, "seconds": seconds, "body_bytes": body_bytes}
-    figures.write("million", {**figures.machine(), **asked, **measured})
+    figures.print_table("a worker, at most", columns, lines)
+    parameters = {"exports": exports, "seconds": seconds, "body_bytes": body_bytes}
+    figures.write("million", {**figures.machine(), **parameters, **measured})
 
 
-def _fill(installation: Crowd, there: BenchReceiver, exports: int, body_bytes: int) -> None:
-    for number, url in enumerate(there.urls):
+def _fill(installation: EmptyInstallation, receiver: BenchReceiver, exports: int, body_bytes: int) -> None:
+    for number, url in enumerate(receiver.urls):
         many_targets(installation.customer, number, 1, url)
     due_at = utc_now() - timedelta(minutes=1)
     for first in range(0, exports, _CHUNK):
@@ -61,19 +61,19 @@ def _fill(installation: Crowd, there: BenchReceiver, exports: int, body_bytes: i
     settle()
 
 
-def _measured(installation: Crowd, there: BenchReceiver, exports: int, seconds: int) -> dict[str, float]:
+def _measured(installation: EmptyInstallation, receiver: BenchReceiver, exports: int, seconds: int) -> dict[str, float]:
     resident, proportional = 0.0, 0.0
     with workers(installation.env) as pids:
         redis_url = installation.env["REDIS_URL"]
-        wait_until(lambda: listening(redis_url) == PROCESSES, "the workers to listen")
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
+        wait_until(lambda: count_listening(redis_url) == PROCESSES, "the workers to listen")
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
             resident = max(resident, *(resident_mb(pid) for pid in pids))
             proportional = max(proportional, *(proportional_mb(pid) for pid in pids))
-            time.sleep(_LOOK_EVERY_S)
-        arrivals = there.arrivals()
+            time.sleep(_SAMPLE_EVERY_S)
+        arrivals = receiver.arrivals()
     assert arrivals["requests"], "Nothing was delivered."
-    assert arrivals["requests"] < exports, "Everything was delivered; let more be due."
+    assert arrivals["requests"] < exports, "Everything was delivered; use more exports."
     return {"resident_mb": round(resident), "proportional_mb": round(proportional), "per_s": round(rate(arrivals))}
 
 

@@ -23,21 +23,21 @@ from bench.deliveries.runs import (
     CONCURRENCY,
     PROCESSES,
     BenchInstallation,
-    Delivered,
+    DeliveryResult,
     SeededTargets,
     approve,
+    count_delivered,
+    count_listening,
     deliver,
-    finished,
-    listening,
     prepare,
-    send_plainly,
+    run_request_loops,
     wait_until,
     workers,
 )
 from bench.figures import Extent, Figure, ratio
-from bench.servers.crowd import crowd
 from bench.servers.durable_postgres import DurablePostgres
-from bench.servers.receiver_process import BenchReceiver, rate, receiver
+from bench.servers.empty_installation import empty_installation
+from bench.servers.receiver_process import BenchReceiver, rate, run_receiver
 from runtime.wake_up_queue import WakeUpQueue, connect
 from storage.db.engine import transaction
 from tests.support.factories import make_target
@@ -50,18 +50,18 @@ PROMISED_APPROVALS: Final = tuple(
     f"{prefix}submit_to_arrival_{figure}_ms" for prefix in ("", "postgresql_") for figure in ("p50", "p99")
 )
 DATABASES: Final = ("sqlite", "postgresql")
-#: Ports that share the targets: more than one, so that no receiver's limits are met, and few, since they are one process.
+#: Ports of the receiver: several, so that limits per receiver are not reached; few, since one process serves them all.
 _ORIGINS: Final = 20
-#: How long wrk sends, and on how many connections: as many as both workers have threads.
+#: Seconds of the wrk load, and its connections: as many as both workers have threads.
 _WRK_S: Final = 2
 _WRK_CONNECTIONS: Final = PROCESSES * CONCURRENCY
 _ADDRESS: Final = "127.0.0.1"
-#: Between two approvals while everything else is being delivered.
+#: Interval between two approvals under load.
 _APPROVE_EVERY_S: Final = 0.02
 _APPROVED_AT_MOST: Final = 500
 _PERCENTILES: Final = 100
 
-#: Headers of the size that a delivery's have.
+#: With headers of the same size as a delivery's.
 _SCRIPT: Final = f"""
 wrk.method = "POST"
 wrk.body = string.rep("x", {BODY_BYTES})
@@ -75,7 +75,7 @@ wrk.headers["X-Service-Signature"] = "sha256=" .. string.rep("0", 64)
 
 @dataclass(frozen=True, slots=True)
 class ReceiverCase:
-    """One kind of receiver, and what is sent to it: how many targets, WORKER_CONCURRENCY, exports a run, rounds of each."""
+    """One kind of receiver, and its load: number of targets, WORKER_CONCURRENCY, exports of a run, rounds."""
 
     name: str
     delay_ms: int
@@ -87,7 +87,7 @@ class ReceiverCase:
 
 
 def _case(delay_ms: int, is_tls: bool, exports: tuple[int, int], rounds: tuple[int, int]) -> ReceiverCase:
-    """Name a case; `exports` and `rounds` are the quick ones and the full ones. No rounds: it is left out."""
+    """Return a case; `exports` and `rounds` are those of a quick and a full run, which omits a case with 0 rounds."""
     words = ["delivery", *([f"{delay_ms}ms"] if delay_ms else []), *(["tls"] if is_tls else [])]
     targets, concurrency = (100, 128) if delay_ms else (20, CONCURRENCY)
     counts = dict(zip(Extent, exports, strict=True)), dict(zip(Extent, rounds, strict=True))
@@ -103,52 +103,51 @@ OTHERS: Final = (
     _case(1000, False, (500, 2048), (0, 1)),
     _case(1000, True, (500, 2048), (0, 1)),
 )
-#: Aims, where a figure has one.
+#: Aims of some figures.
 _AIMS: Final = {"delivery_50ms_per_s": 3000.0}
-#: The median, and what is slower of one in a hundred.
+#: Aims for the median and the 99th percentile.
 _SUBMIT_TO_ARRIVAL_AIMS_MS: Final = {"sqlite": (5.0, 10.0), "postgresql": (7.0, 14.0)}
 
 
 @dataclass(frozen=True, slots=True)
-class _Stage:
+class _DeliverySetup:
     """One receiver, and an installation with exports for it on each database."""
 
     receiver: BenchReceiver
     installations: dict[str, tuple[BenchInstallation, SeededTargets]]
-    #: Words of Python that run a worker that trusts the receiver.
 
 
 def beside_loops(extent: Extent) -> list[Figure]:
     """Measure deliveries, the plain loops and wrk alternately, then approvals during deliveries."""
     count = FAST.exports[extent]
-    delivered: dict[str, list[Delivered]] = {database: [] for database in DATABASES}
+    delivered: dict[str, list[DeliveryResult]] = {database: [] for database in DATABASES}
     session, prepared, wrk = [], [], []
-    with _stage(FAST, count) as stage:
+    with _setup(FAST, count) as setup:
         for _ in range(FAST.rounds[extent]):
-            delivered["sqlite"].append(_delivered(stage, "sqlite", count))
-            session.append(send_plainly("session", stage.receiver, count))
-            prepared.append(send_plainly("prepared", stage.receiver, count))
-            delivered["postgresql"].append(_delivered(stage, "postgresql", count))
-            wrk += _by_wrk(stage.receiver)
-        under_load = _approved_under_load(stage, count)
+            delivered["sqlite"].append(_delivered(setup, "sqlite", count))
+            session.append(run_request_loops("session", setup.receiver, count))
+            prepared.append(run_request_loops("prepared", setup.receiver, count))
+            delivered["postgresql"].append(_delivered(setup, "postgresql", count))
+            wrk += _by_wrk(setup.receiver)
+        under_load = _approved_under_load(setup, count)
     figures = [
         Figure("session_post_per_s", session, "/s"),
         Figure("prepared_per_s", prepared, "/s"),
         Figure("wrk_post_per_s", wrk, "/s"),
     ]
-    sqlite = [one.per_s for one in delivered["sqlite"]]
+    sqlite = [run.per_s for run in delivered["sqlite"]]
     for database, runs in delivered.items():
-        rates, prefix = [one.per_s for one in runs], _prefix(database)
+        rates, prefix = [run.per_s for run in runs], _prefix(database)
         figures += _costs(f"{prefix}delivery", runs)
         figures.append(ratio(f"{prefix}delivery_vs_session_post", rates, session, 1.0 if database == "sqlite" else None))
         figures.append(ratio(f"{prefix}delivery_vs_prepared", rates, prepared, 0.7 if database == "sqlite" else None))
         figures.append(ratio(f"{prefix}delivery_vs_wrk", rates if wrk else [], wrk))
-    figures.append(ratio("postgres_vs_sqlite", [one.per_s for one in delivered["postgresql"]], sqlite, 0.8))
+    figures.append(ratio("postgres_vs_sqlite", [run.per_s for run in delivered["postgresql"]], sqlite, 0.8))
     return figures + _percentiles("approval_to_arrival_under_load", under_load)
 
 
 def to_slow_and_tls(extent: Extent) -> list[Figure]:
-    """Measure deliveries to every other kind of receiver; from SQLite alone where it has to be quick."""
+    """Measure deliveries to every other kind of receiver; in a quick run only from SQLite."""
     databases = DATABASES if extent is Extent.FULL else DATABASES[:1]
     return [figure for case in OTHERS if case.rounds[extent] for figure in _other(case, extent, databases)]
 
@@ -162,16 +161,16 @@ def approvals(extent: Extent) -> list[Figure]:
 
 def _other(case: ReceiverCase, extent: Extent, databases: Sequence[str]) -> list[Figure]:
     count = case.exports[extent]
-    delivered: dict[str, list[Delivered]] = {database: [] for database in databases}
-    with _stage(case, count, databases) as stage:
+    delivered: dict[str, list[DeliveryResult]] = {database: [] for database in databases}
+    with _setup(case, count, databases) as setup:
         for _ in range(case.rounds[extent]):
             for database, runs in delivered.items():
-                runs.append(_delivered(stage, database, count))
+                runs.append(_delivered(setup, database, count))
     return [figure for database, runs in delivered.items() for figure in _costs(_prefix(database) + case.name, runs)]
 
 
 @contextmanager
-def _stage(case: ReceiverCase, count: int, databases: Sequence[str] = DATABASES) -> Iterator[_Stage]:
+def _setup(case: ReceiverCase, count: int, databases: Sequence[str] = DATABASES) -> Iterator[_DeliverySetup]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="riskrelay-bench-")))
         certificate, settings = None, {}
@@ -179,27 +178,27 @@ def _stage(case: ReceiverCase, count: int, databases: Sequence[str] = DATABASES)
             make_certificate(folder, _ADDRESS)
             certificate = folder / "server.pem"
             settings = {"TARGET_CA_FILE": str(folder / "authority.pem")}
-        there = stack.enter_context(receiver(case.delay_ms, min(_ORIGINS, case.targets), certificate))
+        receiver = stack.enter_context(run_receiver(case.delay_ms, min(_ORIGINS, case.targets), certificate))
         redis = stack.enter_context(RedisServer())
-        urls = list(itertools.islice(itertools.cycle(there.urls), case.targets))
+        urls = list(itertools.islice(itertools.cycle(receiver.urls), case.targets))
         installations = {}
         for database in databases:
             postgres = stack.enter_context(DurablePostgres()) if database == "postgresql" else None
             installation = BenchInstallation(folder, redis, postgres, case.concurrency, settings)
             installations[database] = (installation, installation.seed(urls, count))
-        yield _Stage(there, installations)
+        yield _DeliverySetup(receiver, installations)
 
 
-def _delivered(stage: _Stage, database: str, count: int) -> Delivered:
-    return deliver(*stage.installations[database], stage.receiver, count)
+def _delivered(setup: _DeliverySetup, database: str, count: int) -> DeliveryResult:
+    return deliver(*setup.installations[database], setup.receiver, count)
 
 
-def _by_wrk(there: BenchReceiver) -> list[float]:
-    """Post by wrk to the same receiver: what this machine can do at most; nothing where wrk is not installed."""
+def _by_wrk(receiver: BenchReceiver) -> list[float]:
+    """Post with wrk to the same receiver, the upper limit on this machine; an empty list if wrk is not installed."""
     wrk = shutil.which("wrk")
     if wrk is None:
         return []
-    there.clear()
+    receiver.clear()
     with tempfile.NamedTemporaryFile("w", suffix=".lua") as script:
         script.write(_SCRIPT)
         script.flush()
@@ -213,20 +212,20 @@ def _by_wrk(there: BenchReceiver) -> list[float]:
             "--script",
             script.name,
         ]
-        subprocess.run([wrk, *words, there.url], check=True, stdout=subprocess.DEVNULL, timeout=_WRK_S + 30)
-    return [rate(there.arrivals())]
+        subprocess.run([wrk, *words, receiver.url], check=True, stdout=subprocess.DEVNULL, timeout=_WRK_S + 30)
+    return [rate(receiver.arrivals())]
 
 
-def _approved_under_load(stage: _Stage, count: int) -> list[float]:
-    """Approve exports one by one while others are delivered as fast as it goes; return from approval to arrival, in ms."""
-    installation, seeded = stage.installations["sqlite"]
-    stage.receiver.clear()
+def _approved_under_load(setup: _DeliverySetup, count: int) -> list[float]:
+    """Approve exports one by one under full load; return the times from approval to arrival, in ms."""
+    installation, seeded = setup.installations["sqlite"]
+    setup.receiver.clear()
     with installation.copy() as env, workers(env) as pids:
-        wait_until(lambda: listening(env["REDIS_URL"]) == len(pids), "the workers to listen")
+        wait_until(lambda: count_listening(env["REDIS_URL"]) == len(pids), "the workers to listen")
         ids = prepare(seeded.customer, _APPROVED_AT_MOST, 10**9)
-        # A target of its own: of one target, what came first goes first.
+        # A separate target: the exports of one target are delivered in order, so these would wait for all others.
         with transaction():
-            target_id = make_target(seeded.customer, stage.receiver.url).id
+            target_id = make_target(seeded.customer, setup.receiver.url).id
         wake_ups = WakeUpQueue(connect(env["REDIS_URL"]))
         seeded.change_status("resume")
         approved_ms: dict[str, float] = {}
@@ -235,39 +234,39 @@ def _approved_under_load(stage: _Stage, count: int) -> list[float]:
             approve([export_id], seeded.customer, [target_id])
             wake_ups.notify()
             time.sleep(_APPROVE_EVERY_S)
-            if finished() >= count:
+            if count_delivered() >= count:
                 break
-        wait_until(lambda: finished() == count + len(approved_ms), "every export to be delivered")
-    arrived_ms = stage.receiver.times()
+        wait_until(lambda: count_delivered() == count + len(approved_ms), "every export to be delivered")
+    arrived_ms = setup.receiver.times()
     return [arrived_ms[export_id] - at_ms for export_id, at_ms in approved_ms.items()]
 
 
 def _approved_when_idle(database: str, count: int) -> list[Figure]:
-    """Approve by HTTP, one after the other; from the first byte sent to the arrival."""
-    with receiver(0) as there, crowd(database, RATE_LIMIT_PER_MINUTE="1000000") as installation:
-        took_ms, _ = approval.approve_one_by_one(installation, there, count)
-    p50, p99 = _percentiles(f"{_prefix(database)}submit_to_arrival", took_ms)
+    """Approve over HTTP, one after the other; return figures of the time from the first byte sent to the arrival."""
+    with run_receiver(0) as receiver, empty_installation(database, RATE_LIMIT_PER_MINUTE="1000000") as installation:
+        arrival_ms, _ = approval.approve_one_by_one(installation, receiver, count)
+    p50, p99 = _percentiles(f"{_prefix(database)}submit_to_arrival", arrival_ms)
     p50_aim_ms, p99_aim_ms = _SUBMIT_TO_ARRIVAL_AIMS_MS[database]
     return [replace(p50, aim=p50_aim_ms), replace(p99, aim=p99_aim_ms)]
 
 
-def _percentiles(name: str, took_ms: Sequence[float]) -> list[Figure]:
-    p99 = quantiles(took_ms, n=_PERCENTILES)[-1] if len(took_ms) > 1 else took_ms[0]
+def _percentiles(name: str, arrival_ms: Sequence[float]) -> list[Figure]:
+    p99 = quantiles(arrival_ms, n=_PERCENTILES)[-1] if len(arrival_ms) > 1 else arrival_ms[0]
     return [
-        Figure(f"{name}_p50_ms", [median(took_ms)], "ms", is_cost=True),
+        Figure(f"{name}_p50_ms", [median(arrival_ms)], "ms", is_cost=True),
         Figure(f"{name}_p99_ms", [p99], "ms", is_cost=True),
     ]
 
 
-def _costs(name: str, runs: Sequence[Delivered]) -> list[Figure]:
+def _costs(name: str, runs: Sequence[DeliveryResult]) -> list[Figure]:
     return [
-        Figure(f"{name}_per_s", [one.per_s for one in runs], "/s", _AIMS.get(f"{name}_per_s")),
-        Figure(f"{name}_cpu_ms", [one.cpu_ms for one in runs], "ms", is_cost=True),
-        Figure(f"{name}_worker_mb", [one.resident_mb for one in runs], "MB", is_cost=True),
-        Figure(f"{name}_receiver_cpu_ms", [one.receiver_cpu_ms for one in runs], "ms", is_cost=True),
+        Figure(f"{name}_per_s", [run.per_s for run in runs], "/s", _AIMS.get(f"{name}_per_s")),
+        Figure(f"{name}_cpu_ms", [run.cpu_ms for run in runs], "ms", is_cost=True),
+        Figure(f"{name}_worker_mb", [run.resident_mb for run in runs], "MB", is_cost=True),
+        Figure(f"{name}_receiver_cpu_ms", [run.receiver_cpu_ms for run in runs], "ms", is_cost=True),
     ]
 
 
 def _prefix(database: str) -> str:
-    """SQLite's figures have no prefix, as SQLite is the default."""
+    """Return the prefix of a database's figures: none for SQLite, which is the default."""
     return "" if database == "sqlite" else f"{database}_"

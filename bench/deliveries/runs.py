@@ -1,8 +1,8 @@
-"""Deliveries per second of real worker processes, and of the plain request loops they are compared with.
+"""Deliveries per second of real worker processes, and of plain request loops for comparison.
 
-Exports are stored and approved before the workers start, for paused targets; the targets are resumed once every worker
-listens, so that no start-up is measured. Guard, audit trail and log are on, as in an installation; the log goes to a file.
-The rate is that of arrivals at the receiver; the tables must agree: every export exported, with one attempt.
+Exports are stored and approved for paused targets before the workers start. The targets are resumed once every worker
+listens, so that the start is not measured. Address guard, audit log and log are on, as in an installation; the log goes to
+a file. The rate is that of arrivals at the receiver; the tables must agree: every export exported, with one attempt.
 """
 
 import itertools
@@ -35,37 +35,37 @@ from storage.targets import targets
 from tests.support.factories import LOOPBACK, LOOPBACK_POLICY, Customer, environment, make_customer, make_target
 from tests.support.servers.redis_and_postgres import PostgresServer, RedisServer
 
-#: Fills a delivered body up to 2 KiB, the size of a ticket with a page of evidence.
+#: Size of a delivered body: that of a ticket with a page of evidence. Everything but the description takes _FRAME_BYTES.
 BODY_BYTES: Final = 2048
 _FRAME_BYTES: Final = 470
-#: As many worker processes as a small installation has cores, and what WORKER_CONCURRENCY is by default.
+#: One worker process for each core of a small installation, and the default of WORKER_CONCURRENCY.
 PROCESSES: Final = 2
 CONCURRENCY: Final = 32
-#: What the slowest machine worth measuring needs for one run, start-up included.
+#: Time limit for one run on a slow machine, including the start.
 _RUN_WITHIN_S: Final = 60.0
-_LOOK_S: Final = 0.02
-#: Between two counts of what is delivered, each of which reads an index from one end to the other.
+_POLL_S: Final = 0.02
+#: Interval between two counts of delivered exports, since each count reads a whole index.
 _COUNT_S: Final = 0.1
-#: Of the log of workers, where something went wrong: enough to see what it was.
+#: Lines of the workers' log that are printed after a failure: enough to show its cause.
 _LAST_LINES: Final = 20
-#: SQLite takes some 32,000 parameters a statement, and an export has 14.
+#: Exports per statement: SQLite allows about 32,000 parameters in a statement, and an export has 14.
 _CHUNK: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Delivered:
-    """What one run of the workers gave."""
+class DeliveryResult:
+    """Figures of one run of the workers: deliveries per second, processor time per delivery, highest memory of a worker."""
 
     per_s: float
     cpu_ms: float
     resident_mb: float
-    #: The receiver's own processor time a request; it shares the cores.
+    #: The receiver's processor time per request, since it shares the cores.
     receiver_cpu_ms: float
 
 
 @dataclass(frozen=True, slots=True)
 class SeededTargets:
-    """Whose exports wait, and for which targets."""
+    """A customer with seeded exports, and the targets of these exports."""
 
     customer: Customer
     target_ids: list[str]
@@ -78,7 +78,7 @@ class SeededTargets:
 
 
 class BenchInstallation:
-    """A throw-away installation with exports waiting for paused targets; every run starts from a copy of it."""
+    """A temporary installation with approved exports for paused targets; every run uses a new copy of its database."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class BenchInstallation:
 
     @contextmanager
     def copy(self) -> Iterator[dict[str, str]]:
-        """Open a copy of the seeded database in this process; yield the environment of processes that use it too."""
+        """Open a copy of the seeded database in this process; yield the environment for processes that use it."""
         url = self._copied_database()
         self._redis.flush()
         open_database(url)
@@ -122,7 +122,7 @@ class BenchInstallation:
                     REDIS_URL=self._redis.url,
                     PYTHONPATH=str(ROOT),
                     LOG_LEVEL="info",
-                    # Both workers begin within this of each other.
+                    # Upper limit for the time between the starts of both workers' deliveries.
                     SWEEP_SECONDS="0.05",
                     WORKER_CONCURRENCY=str(self._concurrency),
                     **LOOPBACK,
@@ -160,34 +160,34 @@ def approve(ids: list[str], customer: Customer, target_ids: Sequence[str]) -> No
         transitions.approve(export_id, customer.account_id, Approval(target_id, None), utc_now(), "bench", LOOPBACK_POLICY)
 
 
-def deliver(installation: BenchInstallation, seeded: SeededTargets, receiver: BenchReceiver, count: int) -> Delivered:
-    """Let workers deliver what is seeded; the tables must agree with what arrived."""
+def deliver(installation: BenchInstallation, seeded: SeededTargets, receiver: BenchReceiver, count: int) -> DeliveryResult:
+    """Deliver all seeded exports with worker processes; the tables must agree with the arrivals."""
     receiver.clear()
     with installation.copy() as env, workers(env) as pids:
         redis_url = env["REDIS_URL"]
-        wait_until(lambda: listening(redis_url) == PROCESSES, "the workers to listen")
+        wait_until(lambda: count_listening(redis_url) == PROCESSES, "the workers to listen")
         cpu_before_s, receiver_before_s = cpu_s(pids), receiver.arrivals()["cpu_s"]
         seeded.change_status("resume")
-        wait_until(lambda: finished() == count, "every export to be delivered", look_s=_COUNT_S)
+        wait_until(lambda: count_delivered() == count, "every export to be delivered", poll_s=_COUNT_S)
         cpu_ms = (cpu_s(pids) - cpu_before_s) * 1000 / count
         memory = max(resident_mb(pid) for pid in pids)
-        arrivals = agreed(receiver, count)
-        return Delivered(rate(arrivals), cpu_ms, memory, (arrivals["cpu_s"] - receiver_before_s) * 1000 / count)
+        arrivals = check_arrivals(receiver, count)
+        return DeliveryResult(rate(arrivals), cpu_ms, memory, (arrivals["cpu_s"] - receiver_before_s) * 1000 / count)
 
 
-def send_plainly(loop: str, receiver: BenchReceiver, count: int, threads: int = CONCURRENCY) -> float:
+def run_request_loops(loop: str, receiver: BenchReceiver, count: int, threads: int = CONCURRENCY) -> float:
     """Send requests with the `session` or `prepared` loop on `threads` threads; return requests per second."""
     receiver.clear()
     share = str(count // PROCESSES)
-    words = ("bench.load.request_loop", loop, receiver.url, share, str(threads), str(BODY_BYTES))
-    with child(*words) as one, child(*words) as other:
-        both = (one, other)
-        for process in both:
+    command = ("bench.load.request_loop", loop, receiver.url, share, str(threads), str(BODY_BYTES))
+    with child(*command) as first, child(*command) as second:
+        loops = (first, second)
+        for process in loops:
             pipe(process.stdout).readline()
-        for process in both:
+        for process in loops:
             pipe(process.stdin).write("go\n")
             pipe(process.stdin).flush()
-        for process in both:
+        for process in loops:
             assert pipe(process.stdout).readline() == "done\n", f"The {loop} loop failed."
     arrivals = receiver.arrivals()
     assert arrivals["requests"] == int(share) * PROCESSES, arrivals
@@ -195,19 +195,19 @@ def send_plainly(loop: str, receiver: BenchReceiver, count: int, threads: int = 
 
 
 @contextmanager
-def workers(env: dict[str, str], count: int = PROCESSES, *, is_in_order: bool = True) -> Iterator[list[int]]:
-    """Run worker processes that log to a file in DATA_DIR, and stop them in order, or as a crash does."""
+def workers(env: dict[str, str], count: int = PROCESSES, *, is_graceful: bool = True) -> Iterator[list[int]]:
+    """Run worker processes that log to a file in DATA_DIR; stop them with SIGTERM if `is_graceful`, else with SIGKILL."""
     with (
         (Path(env["DATA_DIR"]) / "worker.log").open("w+b") as log,
         log_on_failure(log),
-        processes([[sys.executable, *WORK_ALONE]] * count, env, is_in_order=is_in_order, output=log) as pids,
+        processes([[sys.executable, *WORK_ALONE]] * count, env, is_graceful=is_graceful, output=log) as pids,
     ):
         yield pids
 
 
 @contextmanager
 def log_on_failure(log: IO[bytes]) -> Iterator[None]:
-    """Print the end of the log on a failure."""
+    """Print the end of the log if an assertion fails."""
     try:
         yield
     except AssertionError:
@@ -219,15 +219,15 @@ def log_on_failure(log: IO[bytes]) -> Iterator[None]:
 
 @contextmanager
 def processes(
-    commands: Sequence[list[str]], env: dict[str, str], *, is_in_order: bool = True, output: IO[bytes] | None = None
+    commands: Sequence[list[str]], env: dict[str, str], *, is_graceful: bool = True, output: IO[bytes] | None = None
 ) -> Iterator[list[int]]:
-    """Run commands, and stop them in order, or as a crash does; what they print goes to `output`, or where ours goes."""
+    """Run commands and stop them with SIGTERM or, unless `is_graceful`, with SIGKILL; `output` gets what they print."""
     running = [child_process.start(command, env=env, output=output) for command in commands]
     try:
         yield [process.pid for process in running]
     finally:
         for process in running:
-            process.terminate() if is_in_order else process.kill()
+            process.terminate() if is_graceful else process.kill()
         for process in running:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(_RUN_WITHIN_S)
@@ -235,8 +235,8 @@ def processes(
             process.wait()
 
 
-def agreed(receiver: BenchReceiver, count: int) -> dict[str, Any]:
-    """Return what arrived, held against the tables: every export once, and nothing else."""
+def check_arrivals(receiver: BenchReceiver, count: int) -> dict[str, Any]:
+    """Return the receiver's counts; AssertionError if they or the tables have anything but each export once."""
     arrivals = receiver.arrivals()
     delivered = rows("SELECT count(*), count(DISTINCT export_id) FROM attempts WHERE outcome = 'delivered'")[0]
     attempts = rows("SELECT count(*) FROM attempts")[0][0]
@@ -245,20 +245,20 @@ def agreed(receiver: BenchReceiver, count: int) -> dict[str, Any]:
     return arrivals
 
 
-def finished() -> int:
-    """Return how many exports are delivered."""
+def count_delivered() -> int:
+    """Return the number of delivered exports."""
     return int(rows("SELECT count(*) FROM exports WHERE status = 'exported'")[0][0])
 
 
-def listening(redis_url: str) -> int:
+def count_listening(redis_url: str) -> int:
     """Return the number of RQ workers registered in Redis."""
     with Redis.from_url(redis_url) as client:
         return int(client.scard("rq:workers"))
 
 
-def wait_until(is_so: Callable[[], bool], what: str, within_s: float = _RUN_WITHIN_S, look_s: float = _LOOK_S) -> None:
-    """Wait for `what`; an assertion fails when it does not come."""
-    until = time.monotonic() + within_s
-    while not is_so():
-        assert time.monotonic() < until, f"Waited {within_s:g} s for {what}."
-        time.sleep(look_s)
+def wait_until(is_done: Callable[[], bool], what: str, within_s: float = _RUN_WITHIN_S, poll_s: float = _POLL_S) -> None:
+    """Wait until `is_done()`; raises AssertionError that names `what` after `within_s` seconds."""
+    deadline = time.monotonic() + within_s
+    while not is_done():
+        assert time.monotonic() < deadline, f"Waited {within_s:g} s for {what}."
+        time.sleep(poll_s)

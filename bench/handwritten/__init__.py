@@ -1,1 +1,1 @@
-"""The hand-written counterpart of the hot routes: raw SQL in Falcon responders, with the same rows and durability."""
+"""Hand-written versions of the product's hot routes: raw SQL in Falcon responders, with the same rows and durability."""

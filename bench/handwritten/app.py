@@ -1,10 +1,9 @@
 """The product's hot routes written by hand: raw SQL in Falcon responders, with plain sqlite3 and psycopg.
 
-The same rows from the same transactions on the same tables, with the same durability and the same responses; tokens are
-looked up for each request, and a key is used once. Each finding has a ticket of its own. It omits what the product adds:
-validation, groups of findings, approval rules, address policy, forbidden content, limits, request ids, logs, a common error
-body. Anything unexpected is a 500. `bench.handwritten.comparison`
-compares its rows with the product's.
+They write the same rows in the same transactions, with the same durability, and return the same responses. They look up the
+token for each request and execute each idempotency key once. Each finding becomes its own ticket. They omit validation,
+groups of findings, approval rules, address policy, forbidden content, limits, request ids, logs and the common error body;
+any unexpected input is a 500. `bench.handwritten.comparison` compares the rows with the product's.
 """
 
 import falcon
@@ -21,9 +20,9 @@ App = falcon.App[falcon.Request, falcon.Response]
 
 
 def create_app(settings: Settings | None = None, store: SqlStore | None = None) -> App:
-    """Return the application of an installation whose database is migrated; its settings are the environment's by default.
+    """Return the application for a migrated database; by default, the settings come from the environment.
 
-    `store` stands in for the database that they name.
+    `store` replaces the database of the settings.
     """
     settings = settings or load_settings()
     store = store or open_store(settings.database_url)

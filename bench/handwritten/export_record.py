@@ -9,7 +9,7 @@ import falcon
 from bench.handwritten.rows import SEVERITIES, holder_of, now_ms, time_text
 from bench.handwritten.stores import Row, SqlStore
 
-#: A target that waits moves the next attempt, and a finding tells when it was seen: the record says both.
+#: Joins the target, whose wait delays the next attempt, and the finding, since the record contains its times.
 EXPORT: Final = """
 SELECT e.id, e.status, e.status_reason, e.target_id, e.source_type, e.source_id, e.scan_run_id, e.ticket, e.ticket_digest,
     e.preview_problems, e.attempts, e.due_at, e.version,
@@ -31,7 +31,7 @@ WHERE e.id = ? AND e.account_id = ?"""
 
 
 class HandWrittenExport:
-    """Answers polls."""
+    """Responds to polls."""
 
     def __init__(self, store: SqlStore) -> None:
         self._store = store
@@ -92,7 +92,7 @@ def record_of(row: Row) -> dict[str, Any]:
 
 
 def _triage(row: Row) -> dict[str, Any]:
-    """Return what it is sorted and grouped by, and what people and rules decided."""
+    """Return the fields that lists sort and group by, and the decisions of people and rules."""
     (project_id, rank, rule, total, fixed, original, reason, note, _, until, user_id, rule_id, approver, siblings) = row[30:]
     findings = None if total is None else {"total": total, "fixed": fixed}
     known = {"project_id": project_id, "severity": SEVERITIES[rank], "rule": rule, "findings": findings}
@@ -121,7 +121,7 @@ def _sighting(row: Row) -> dict[str, Any]:
 
 
 def _next_attempt(row: Row) -> tuple[int | None, str | None, int | None]:
-    """Return when it is tried next, what stops it, and the seconds until then."""
+    """Return the time of the next attempt, the reason if there is none, and the seconds for Retry-After."""
     status, due_at, target_status, held_until = row[1], row[11], row[28], row[29]
     if status not in {"approved", "retry_scheduled"}:
         return None, None, None

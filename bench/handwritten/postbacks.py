@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import falcon
 
-from bench.handwritten.rows import Answered, DraftExport, new_id, now_ms, once, prepare
+from bench.handwritten.rows import DraftExport, RouteResponse, new_id, now_ms, once, prepare
 from bench.handwritten.stores import Execute, Row, SqlStore
 
 _SEVERITIES: Final = {"serious": "high", "minor": "low", "moderate": "medium", "critical": "critical"}
@@ -17,7 +17,7 @@ _ROTATED: Final = "SELECT secret_sealed FROM integration_secrets WHERE name = 's
 _RUN: Final = "SELECT p.id, p.account_id FROM scan_runs s JOIN projects p ON p.id = s.project_id WHERE s.id = ?"
 _MAKE_RUN: Final = """
 INSERT INTO scan_runs (id, project_id, status, created_at, updated_at) VALUES (?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING"""
-_NOTE_RUN: Final = """
+_UPDATE_RUN: Final = """
 UPDATE scan_runs SET status = ?, updated_at = ? WHERE id = ?
 RETURNING project_id, (SELECT account_id FROM projects WHERE projects.id = scan_runs.project_id)"""
 _PAGE: Final = """
@@ -50,7 +50,7 @@ _Issues = dict[str, dict[str, Any]]
 
 
 class ScannerResults:
-    """Takes postbacks."""
+    """Accepts postbacks."""
 
     def __init__(self, store: SqlStore, secret: str, project_id: int) -> None:
         self._store = store
@@ -65,7 +65,7 @@ class ScannerResults:
         postback = json.loads(body)
         once(self._store, req, resp, "scanner", 202, body, lambda execute: self._record(execute, postback))
 
-    def _record(self, execute: Execute, postback: dict[str, Any]) -> Answered:
+    def _record(self, execute: Execute, postback: dict[str, Any]) -> RouteResponse:
         run_id, page, at_ms = postback["scanRunId"], postback["page"], now_ms()
         project_id, account_id = self._run(execute, run_id, postback["status"], at_ms)
         execute(_PAGE, _page_row(postback, at_ms))
@@ -98,9 +98,9 @@ class ScannerResults:
         return {"scan_run_id": run_id, "status": "accepted", "findings": counts, "ticket_exports": exports}, {}
 
     def _run(self, execute: Execute, run_id: int, status: str, at_ms: int) -> Row:
-        noted: Row | None = execute(_NOTE_RUN, (status, at_ms, run_id)).fetchone()
-        if noted is not None:
-            return noted
+        updated: Row | None = execute(_UPDATE_RUN, (status, at_ms, run_id)).fetchone()
+        if updated is not None:
+            return updated
         execute(_MAKE_RUN, (run_id, self._project_id, status, at_ms, at_ms))
         made: Row = execute(_RUN, (run_id,)).fetchone()
         return made
@@ -115,7 +115,7 @@ def _insert_new(
     owner: tuple[int, int],
     at_ms: int,
 ) -> dict[str, str]:
-    """Insert what is not there; return fingerprint → id of that."""
+    """Insert the findings that are not stored yet; return their ids by fingerprint."""
     ids = {mark: new_id("fnd", at_ms) for mark in issues}
     project_id, account_id = owner
     where, parameters = (account_id, _page_digest(page), urlsplit(page["url"]).hostname), list[Any]()

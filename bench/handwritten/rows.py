@@ -1,4 +1,4 @@
-"""What all hand-written routes share: authentication, idempotency keys, exports with their audit trail, ids and times.
+"""Functions of all hand-written routes: authentication, idempotency keys, exports with their audit log, ids and times.
 
 Several rows are written in one statement; `bench.handwritten.stores` runs the statements.
 """
@@ -17,10 +17,10 @@ import falcon
 
 from bench.handwritten.stores import Execute, Row, SqlStore
 
-#: What a piece of work answers: the body, and headers that belong to it.
-Answered = tuple[dict[str, Any], dict[str, str]]
+#: The body and the headers of a response.
+RouteResponse = tuple[dict[str, Any], dict[str, str]]
 
-#: As IDEMPOTENCY_TTL_HOURS says by default.
+#: The default of IDEMPOTENCY_TTL_HOURS.
 _KEYS_LAST_MS: Final = 24 * 3600 * 1000
 
 _HOLDER: Final = """
@@ -33,10 +33,10 @@ ON CONFLICT (principal, method, route, key) DO UPDATE SET
     payload_sha256 = excluded.payload_sha256, created_at = excluded.created_at,
     response_status = NULL, response_headers = NULL, response_body = NULL
 WHERE idempotency_keys.created_at < ?"""
-_RECALL: Final = """
+_READ_RESPONSE: Final = """
 SELECT payload_sha256, response_headers, response_body FROM idempotency_keys
 WHERE principal = ? AND method = 'POST' AND route = ? AND key = ?"""
-_ANSWER: Final = """
+_STORE_RESPONSE: Final = """
 UPDATE idempotency_keys SET response_status = ?, response_headers = ?, response_body = ?
 WHERE principal = ? AND method = 'POST' AND route = ? AND key = ?"""
 _PREPARE: Final = """
@@ -51,13 +51,13 @@ _AUDIT: Final = (
 )
 _ENTRY: Final = "(?, ?, ?, ?, ?, ?, ?, ?)"
 
-#: By their place in this order exports are sorted.
+#: In this order; `severity_rank` is the index.
 SEVERITIES: Final = ("info", "low", "medium", "high", "critical")
 _WORD: Final = re.compile(r"[^\W_]+")
 
 
 class Holder(NamedTuple):
-    """Who holds the token of a request."""
+    """The user of a request's token."""
 
     user_id: int
     account_id: int
@@ -66,12 +66,12 @@ class Holder(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Who it is in idempotency keys and in the audit trail."""
+        """The user's name in idempotency keys and in the audit log."""
         return f"user:{self.user_id}"
 
 
 class DraftExport(NamedTuple):
-    """An export to be; the rule code of its finding, if it has one."""
+    """An export that is not stored yet; `rule` is the rule code of its finding, if it has one."""
 
     id: str
     source_type: str
@@ -82,7 +82,7 @@ class DraftExport(NamedTuple):
 
 
 def holder_of(store: SqlStore, req: falcon.Request, kind: str, ability: str) -> Holder:
-    """Look the token up, each time anew."""
+    """Look up the token of a request, without a cache. Raises HTTPUnauthorized or HTTPForbidden."""
     token = (req.get_header("Authorization") or "").removeprefix("Bearer ")
     found = store.row(_HOLDER, (hashlib.sha256(token.encode()).hexdigest(), now_ms()))
     if found is None:
@@ -99,18 +99,18 @@ def once(
     principal: str,
     status: int,
     body: bytes,
-    work: Callable[[Execute], Answered],
+    work: Callable[[Execute], RouteResponse],
 ) -> None:
-    """Do the work once per Idempotency-Key, in one transaction with the key and the answer; a repeat gets that answer."""
+    """Call `work` once per Idempotency-Key, in one transaction that stores the response; a repeat gets that response."""
     identity = (principal, req.uri_template, req.get_header("Idempotency-Key"))
     digest, at = hashlib.sha256(body + req.path.encode()).hexdigest(), now_ms()
     with store.transaction() as execute:
         if execute(_CLAIM_KEY, (*identity, digest, at, at - _KEYS_LAST_MS)).rowcount:
-            answer, headers = work(execute)
-            text = json.dumps(answer, ensure_ascii=False)
-            execute(_ANSWER, (status, compact(headers), text, *identity))
+            response, headers = work(execute)
+            text = json.dumps(response, ensure_ascii=False)
+            execute(_STORE_RESPONSE, (status, compact(headers), text, *identity))
         else:
-            known_digest, reported_headers, text = execute(_RECALL, identity).fetchone()
+            known_digest, reported_headers, text = execute(_READ_RESPONSE, identity).fetchone()
             if known_digest != digest:
                 raise falcon.HTTPConflict
             headers = json.loads(reported_headers)
@@ -122,7 +122,7 @@ def once(
 def prepare(
     execute: Execute, account_id: int, project_id: int, drafts: Sequence[DraftExport], at_ms: int, actor: str
 ) -> None:
-    """Store exports, what they are found by, and their entries in the audit trail."""
+    """Store exports, their search entries, and their entries in the audit log."""
     if not drafts:
         return
     exports: list[Row] = []
@@ -142,32 +142,32 @@ def prepare(
 
 
 def insert(execute: Execute, statement: str, row: str, rows: Sequence[Row]) -> None:
-    """Write several rows, each in the form `row`, by a statement that ends where they begin."""
+    """Insert several rows; `statement` ends with VALUES, and `row` has the placeholders of one row."""
     execute(statement + ", ".join([row] * len(rows)), [value for each in rows for value in each])
 
 
 def audit(execute: Execute, entries: Sequence[Row]) -> None:
-    """Write entries: when, who, what, of which row, the status before and after, the digest of the decision, the account."""
+    """Insert audit entries: time, actor, action, subject, status before and after, digest of the decision, account."""
     insert(execute, _AUDIT, _ENTRY, entries)
 
 
 def canonical(value: dict[str, Any]) -> bytes:
-    """Return the bytes that are digested and delivered."""
+    """Return canonical JSON, which is hashed and delivered."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=True).encode()
 
 
 def compact(value: object) -> str:
-    """Return JSON as it stands in the tables."""
+    """Return JSON in the form of the tables."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def time_text(ms: int | None) -> str | None:
-    """Return milliseconds since 1970 as clients read them."""
+    """Return a time in milliseconds since 1970 in the format of the API."""
     return None if ms is None else f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(ms // 1000))}.{ms % 1000:03d}Z"
 
 
 def now_ms() -> int:
-    """Return milliseconds since 1970."""
+    """Return the current time in milliseconds since 1970."""
     return time.time_ns() // 1_000_000
 
 
@@ -177,6 +177,6 @@ def new_id(prefix: str, at_ms: int) -> str:
 
 
 def _words(ticket: dict[str, Any]) -> str:
-    """Return the different words that a ticket is found by, in their order."""
+    """Return the distinct search words of a ticket, in their order."""
     text = unicodedata.normalize("NFKC", f"{ticket['title']} {ticket['page_url']} {ticket['description']}").casefold()
     return " ".join(dict.fromkeys(_WORD.findall(text)))

@@ -1,6 +1,6 @@
-"""Databases of the hand-written counterpart: plain sqlite3 and psycopg, and statements with `?`.
+"""Databases of the hand-written routes: plain sqlite3 and psycopg; statements use `?`.
 
-The same pragmas and the same kind of transactions as in the product, so that the durability is equal.
+Pragmas and transactions are those of the product, so that the durability is equal.
 """
 
 import sqlite3
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Row = tuple[Any, ...]
 Execute = Callable[[str, Sequence[Any]], Any]
 
-#: How long a writer of SQLite waits for another one, and after which pauses it asks again: as the product does.
+#: How long a writer of SQLite waits for the lock, and its pauses between attempts: as in the product.
 _LOCK_WAIT_S: Final = 5
 _BEGIN_AGAIN_S: Final = (0.0005, 0.001, 0.002)
 
@@ -31,17 +31,17 @@ class SqlStore(Protocol):
         """Return all rows of a query, with the names of their columns."""
 
     def transaction(self) -> AbstractContextManager[Execute]:
-        """Yield what runs statements within one transaction."""
+        """Yield a function that executes statements in one transaction."""
 
-    def settle(self) -> None:
-        """Finish what writing much has left to be done, so that nobody else pays for it."""
+    def checkpoint(self) -> None:
+        """Write the database's write-ahead log to its tables, so that the next measurement does not have to."""
 
     def close(self) -> None:
         """Close every connection."""
 
 
 class SqliteStore:
-    """One connection a process: it waits in `_begin` alone, so no greenlet meets another one's transaction."""
+    """One connection per process. Only `_begin` can switch greenlets, so no greenlet runs in another one's transaction."""
 
     def __init__(self, path: str) -> None:
         self._connection = sqlite3.connect(path, isolation_level=None, timeout=0)
@@ -65,19 +65,19 @@ class SqliteStore:
             raise
         self._connection.execute("COMMIT")
 
-    def settle(self) -> None:
+    def checkpoint(self) -> None:
         self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def close(self) -> None:
         self._connection.close()
 
     def _begin(self) -> None:
-        gives_up_at, pauses = time.monotonic() + _LOCK_WAIT_S, iter(_BEGIN_AGAIN_S)
+        deadline, pauses = time.monotonic() + _LOCK_WAIT_S, iter(_BEGIN_AGAIN_S)
         while True:
             try:
                 self._connection.execute("BEGIN IMMEDIATE")
             except sqlite3.OperationalError:
-                if time.monotonic() > gives_up_at:
+                if time.monotonic() > deadline:
                     raise
                 time.sleep(next(pauses, _BEGIN_AGAIN_S[-1]))
             else:
@@ -85,10 +85,10 @@ class SqliteStore:
 
 
 class PostgresStore:
-    """As many connections as there are requests at once, kept between them."""
+    """Keeps as many connections as there were concurrent requests."""
 
     def __init__(self, url: str) -> None:
-        import psycopg  # noqa: PLC0415 - a service on SQLite leaves it out
+        import psycopg  # noqa: PLC0415 - only services on PostgreSQL need it
 
         self._connect = partial(psycopg.connect, url, autocommit=True)
         self._idle: list[psycopg.Connection[Row]] = []
@@ -106,7 +106,7 @@ class PostgresStore:
         with self._connection() as connection, connection.transaction():
             yield lambda sql, parameters: connection.execute(_numbered(sql), parameters)
 
-    def settle(self) -> None:
+    def checkpoint(self) -> None:
         with self._connection() as connection:
             connection.execute("CHECKPOINT")
 
@@ -124,7 +124,7 @@ class PostgresStore:
 
 
 def open_store(url: str) -> SqlStore:
-    """Open the database at `url`, written as DATABASE_URL is."""
+    """Open the database at `url`, in the format of DATABASE_URL."""
     return SqliteStore(url.removeprefix("sqlite:///")) if url.startswith("sqlite:///") else PostgresStore(url)
 
 

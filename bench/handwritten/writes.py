@@ -10,9 +10,9 @@ from redis import Redis
 
 from bench.handwritten.export_record import EXPORT, record_of
 from bench.handwritten.rows import (
-    Answered,
     DraftExport,
     Holder,
+    RouteResponse,
     audit,
     canonical,
     compact,
@@ -25,7 +25,7 @@ from bench.handwritten.rows import (
 )
 from bench.handwritten.stores import Execute, PostgresStore, Row, SqlStore
 
-#: A target is looked at again a day after it passed.
+#: A target is validated again a day after it passed.
 _VALID_FOR_MS: Final = 24 * 3600 * 1000
 
 _TARGET: Final = """
@@ -49,7 +49,7 @@ _HANDOFF: Final = """
 INSERT INTO handoffs (id, source_type, source_id, project_id, report_id, user_id, export_id, status, created_at)
 VALUES (?, 'evidence_capture', ?, ?, NULL, ?, ?, 'received', ?)"""
 
-#: What is kept of a capture as it came.
+#: The fields of a capture that are returned unchanged.
 _CAPTURED: Final = (
     "page_url",
     "page_title",
@@ -61,14 +61,15 @@ _CAPTURED: Final = (
     "extension_version",
 )
 
-#: Set by the first notifier, which also notifies; deleted by the worker, or after this many seconds.
+#: Redis key for "workers are notified": only the client that sets it sends a wake-up. In the product, the worker deletes it;
+#: it expires after _MARK_S seconds.
 _MARK: Final = "bench:notified"
 _MARK_S: Final = 5
 _WAKE_UPS: Final = "bench:wake-ups"
 
 
 class Targets:
-    """Makes targets; the address is taken as it comes."""
+    """Creates targets; does not check their addresses."""
 
     def __init__(self, store: SqlStore, base_url: str, fingerprint: str, deployment_mode: str) -> None:
         self._store = store
@@ -81,25 +82,25 @@ class Targets:
         if not holder.may_use_webhooks:
             raise falcon.HTTPForbidden
         body = req.bounded_stream.read()
-        asked = json.loads(body)
-        once(self._store, req, resp, holder.key, 201, body, lambda execute: self._create(execute, holder, asked))
+        parsed = json.loads(body)
+        once(self._store, req, resp, holder.key, 201, body, lambda execute: self._create(execute, holder, parsed))
 
-    def _create(self, execute: Execute, holder: Holder, asked: dict[str, Any]) -> Answered:
+    def _create(self, execute: Execute, holder: Holder, parsed: dict[str, Any]) -> RouteResponse:
         at_ms = now_ms()
-        target_id, mode = new_id("tgt", at_ms), asked.get("deployment_mode") or self._deployment_mode
-        values = (asked["provider_key"], asked["base_url"], mode, asked["name"])
+        target_id, mode = new_id("tgt", at_ms), parsed.get("deployment_mode") or self._deployment_mode
+        values = (parsed["provider_key"], parsed["base_url"], mode, parsed["name"])
         execute(_TARGET, (target_id, holder.account_id, *values, at_ms, at_ms + _VALID_FOR_MS, at_ms, at_ms))
         audit(execute, [(at_ms, holder.key, "create_target", target_id, None, None, None, holder.account_id)])
-        return self._record(target_id, asked, mode, at_ms), {"Location": f"{self._url}/{target_id}"}
+        return self._record(target_id, parsed, mode, at_ms), {"Location": f"{self._url}/{target_id}"}
 
-    def _record(self, target_id: str, asked: dict[str, Any], mode: str, at_ms: int) -> dict[str, Any]:
+    def _record(self, target_id: str, parsed: dict[str, Any], mode: str, at_ms: int) -> dict[str, Any]:
         at = time_text(at_ms)
         return {
             "id": target_id,
-            "provider_key": asked["provider_key"],
-            "base_url": asked["base_url"],
+            "provider_key": parsed["provider_key"],
+            "base_url": parsed["base_url"],
             "deployment_mode": mode,
-            "name": asked["name"],
+            "name": parsed["name"],
             "status": "active",
             "status_reason": None,
             "secret": {"configured": True, "fingerprint": self._fingerprint},
@@ -118,7 +119,7 @@ class Targets:
 
 
 class ApprovalRoute:
-    """Approves exports, and tells a worker once that is committed."""
+    """Approves exports, and notifies a worker after the commit."""
 
     def __init__(self, store: SqlStore, base_url: str, redis: Redis) -> None:
         self._store = store
@@ -135,7 +136,7 @@ class ApprovalRoute:
         if self._redis.set(_MARK, 1, nx=True, ex=_MARK_S):
             self._redis.lpush(_WAKE_UPS, "1")
 
-    def _once(self, execute: Execute, holder: Holder, export_id: str, target_id: str) -> Answered:
+    def _once(self, execute: Execute, holder: Holder, export_id: str, target_id: str) -> RouteResponse:
         if isinstance(self._store, PostgresStore):
             execute(_LOCK, (export_id,))
         row = execute(EXPORT, (export_id, holder.account_id)).fetchone()
@@ -164,7 +165,7 @@ class ApprovalRoute:
 
 
 class Captures:
-    """Takes captures of the browser extension."""
+    """Accepts captures of the browser extension."""
 
     def __init__(self, store: SqlStore) -> None:
         self._store = store
@@ -176,7 +177,7 @@ class Captures:
         once(self._store, req, resp, holder.key, 201, body, lambda execute: _record_capture(execute, holder, capture))
 
 
-def _record_capture(execute: Execute, holder: Holder, capture: dict[str, Any]) -> Answered:
+def _record_capture(execute: Execute, holder: Holder, capture: dict[str, Any]) -> RouteResponse:
     project_id, at_ms = capture["project_id"], now_ms()
     granted = execute(_MANAGEABLE, (holder.user_id, project_id, holder.account_id)).fetchone()
     if granted is None or not granted[0]:

@@ -1,1 +1,1 @@
-"""What a measurement sends: prepared requests, at a rate, on connections that are kept or slow."""
+"""Load generators: prepared requests over kept connections, and slow connections."""

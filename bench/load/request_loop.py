@@ -1,7 +1,7 @@
 """Loops of requests, without queue and database: `python -m bench.load.request_loop KIND URL COUNT THREADS BODY_BYTES`.
 
 KIND `session` posts with one `requests.Session` per thread. KIND `prepared` sends copies of one prepared request through the
-session's adapter, the fastest use of requests. Each request is signed and has its own nonce, as a delivery has. Protocol:
+session's adapter, the fastest use of requests. Each request has a signature and a new nonce, as a delivery has. The program
 prints `ready`, starts at a line on standard input, prints `done`, and exits at the end of standard input.
 """
 

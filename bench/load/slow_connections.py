@@ -22,13 +22,14 @@ from typing import Any, Final
 from bench.servers.receiver_process import child, pipe
 from tests.support.factories import SCANNER_SECRET
 
-#: A byte now and then, well within every timeout of a server's.
+#: Seconds between two bytes: shorter than every timeout of the server.
 DRIP_S: Final = 0.2
-#: Who sends a byte when: so many groups share the time between two bytes, so that they do not come all at once.
+#: The clients send in this many groups, spread over DRIP_S, so that not all bytes arrive at once.
 _GROUPS: Final = 20
 _CONNECT_WITHIN_S: Final = 10.0
 
-#: As far as a request comes before it drips: one that is let in, since its secret is right, and one that is not read yet.
+#: Sent at once, before the slow bytes: the first stops inside a header; the second stops inside the body, which the service
+#: reads because the secret is valid.
 _HEAD: Final = (
     b"POST /api/scanner/results HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\n"
     b"X-Scanner-Secret: %s\r\n" % SCANNER_SECRET.encode()
@@ -38,7 +39,7 @@ _BEGINNINGS: Final = (_HEAD + b"X-Slow: ", _HEAD + b"Content-Length: 100000\r\n\
 
 @dataclass(frozen=True, slots=True)
 class ServiceAddress:
-    """Where a service is reached: a port of loopback, and whom to believe there over TLS, by which name."""
+    """A service's port on loopback; with TLS, the file of the certificate authority to trust and the expected host name."""
 
     port: int
     authority: str | None = None
@@ -67,14 +68,20 @@ def _context(authority: str) -> ssl.SSLContext:
 
 
 @contextmanager
-def dripping(place: ServiceAddress, count: int, sources: list[str]) -> Iterator[list[int]]:
+def dripping(address: ServiceAddress, count: int, sources: list[str]) -> Iterator[list[int]]:
     """Keep `count` slow connections open, spread over `sources`; at the end the list holds the number of reopened ones."""
     reopened: list[int] = []
     with child("bench.load.slow_connections") as process:
-        asked = {"port": place.port, "authority": place.authority, "name": place.name, "count": count, "sources": sources}
-        pipe(process.stdin).write(json.dumps(asked) + "\n")
+        parameters = {
+            "port": address.port,
+            "authority": address.authority,
+            "name": address.name,
+            "count": count,
+            "sources": sources,
+        }
+        pipe(process.stdin).write(json.dumps(parameters) + "\n")
         pipe(process.stdin).flush()
-        assert pipe(process.stdout).readline(), "The slow clients found no way in."
+        assert pipe(process.stdout).readline(), "The slow clients could not connect."
         yield reopened
         pipe(process.stdin).write("\n")
         pipe(process.stdin).flush()
@@ -82,16 +89,16 @@ def dripping(place: ServiceAddress, count: int, sources: list[str]) -> Iterator[
 
 
 class _Slow:
-    """One slow client, which comes back when it is thrown out."""
+    """One slow client, which reconnects when the server closes its connection."""
 
-    def __init__(self, place: ServiceAddress, source: str, beginning: bytes) -> None:
-        self._place = place
+    def __init__(self, address: ServiceAddress, source: str, beginning: bytes) -> None:
+        self._address = address
         self._source = source
         self._beginning = beginning
         self._socket = self._begin()
 
     def drip(self) -> bool:
-        """Send a byte; tell whether the connection was still there."""
+        """Send a byte; return whether the connection was still open."""
         try:
             self._socket.send(b"x")
         except (BlockingIOError, ssl.SSLWantWriteError):
@@ -103,14 +110,14 @@ class _Slow:
         return True
 
     def _begin(self) -> socket.socket:
-        made = self._place.connect(self._source, _CONNECT_WITHIN_S)
+        made = self._address.connect(self._source, _CONNECT_WITHIN_S)
         made.sendall(self._beginning)
         made.setblocking(False)
         return made
 
 
 def _drip(slow: list[_Slow]) -> int:
-    """Let every client drip until standard input has something to say; return how many connections were lost meanwhile."""
+    """Send bytes from every client until standard input has a line; return how many connections the server closed."""
     groups = [slow[number::_GROUPS] for number in range(_GROUPS)]
     lost, next_at = 0, time.monotonic()
     with selectors.DefaultSelector() as selector:
@@ -120,15 +127,15 @@ def _drip(slow: list[_Slow]) -> int:
             if selector.select(max(0.0, next_at - time.monotonic())):
                 return lost
             lost += sum(not each.drip() for each in group)
-    raise AssertionError("There is always a next group.")
+    raise AssertionError("cycle() never ends")
 
 
-def _main(asked: dict[str, Any]) -> None:
-    place = ServiceAddress(asked["port"], asked["authority"], asked["name"])
-    sources = list(islice(cycle(asked["sources"]), asked["count"]))
-    # As many of each kind from each source.
-    kinds = [_BEGINNINGS[number // len(asked["sources"]) % len(_BEGINNINGS)] for number in range(len(sources))]
-    slow = [_Slow(place, source, beginning) for source, beginning in zip(sources, kinds, strict=True)]
+def _main(parameters: dict[str, Any]) -> None:
+    address = ServiceAddress(parameters["port"], parameters["authority"], parameters["name"])
+    sources = list(islice(cycle(parameters["sources"]), parameters["count"]))
+    # Each source gets equally many of each kind.
+    kinds = [_BEGINNINGS[number // len(parameters["sources"]) % len(_BEGINNINGS)] for number in range(len(sources))]
+    slow = [_Slow(address, source, beginning) for source, beginning in zip(sources, kinds, strict=True)]
     print("dripping", flush=True)
     print(_drip(slow), flush=True)
 

@@ -1,1 +1,1 @@
-"""Celery and RQ, which deliveries are compared with: their workers do the same work as jobs."""
+"""Celery and RQ for comparison: their workers deliver the same exports as jobs."""

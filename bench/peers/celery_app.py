@@ -9,13 +9,13 @@ import os
 import sys
 from typing import Any, Final
 
-from celery import Celery  # type: ignore[import-not-found, unused-ignore]  # stands in its own environment alone
-from celery.signals import worker_ready  # type: ignore[import-not-found, unused-ignore]  # in an environment of its own
+from celery import Celery  # type: ignore[import-not-found, unused-ignore]  # only in the separate environment
+from celery.signals import worker_ready  # type: ignore[import-not-found, unused-ignore]  # only in the separate environment
 from redis import Redis
 
 from bench.peers.delivery import deliver
 
-#: Where a worker that listens enters itself.
+#: A Redis set to which each worker adds its process id once it listens.
 READY: Final = "bench:celery"
 
 app: Final = Celery("peers", broker=os.environ["REDIS_URL"].replace("unix://", "redis+socket://"))
@@ -27,12 +27,12 @@ app.conf.update(
     worker_send_task_events=False,
     broker_connection_retry_on_startup=True,
 )
-#: The one task; a name of its own, since this module has two.
+#: With an explicit name: otherwise it would depend on whether this module runs as `__main__`.
 task: Final[Any] = app.task(name="deliver")(deliver)
 
 
 @worker_ready.connect  # type: ignore[untyped-decorator, unused-ignore]  # celery has no annotations
-def _tell(**_: Any) -> None:
+def _add_worker(**_: Any) -> None:
     with Redis.from_url(os.environ["REDIS_URL"]) as client:
         client.sadd(READY, os.getpid())
 

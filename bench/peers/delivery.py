@@ -2,8 +2,8 @@
 
 Written for speed: raw SQL, requests prepared once and sent through the adapter, connections to database and receiver kept
 for the life of the process. It records the same attempt and status as the product, with the same durability; it omits the
-audit trail, the claim with its lease, the address guard and the evaluation of responses. It imports only the signature
-from the product, so that a task queue's own environment is enough.
+audit log, the claim with its lease, the address guard and the evaluation of responses. It imports only the signature
+from the product, so that it runs in a task queue's separate environment.
 """
 
 import functools
@@ -25,7 +25,7 @@ _DATABASE_URL: Final = os.environ["DATABASE_URL"]
 _SECRET: Final = os.environ["WEBHOOK_SECRET"].encode()
 _WORKER: Final = f"peer:{socket.gethostname()}"
 _TIMEOUT_S: Final = 15
-#: At least as many threads as any peer is given.
+#: At least the number of threads of any peer.
 _CONNECTIONS: Final = 64
 
 _READ: Final = """
@@ -38,14 +38,14 @@ _ATTEMPT: Final = """
 INSERT INTO attempts (id, export_id, number, started_at, outcome, response_status, address, dns_ms, connect_ms, tls_ms,
     first_byte_ms, total_ms, nonce, worker) VALUES (?, ?, ?, ?, 'delivered', ?, '127.0.0.1', 0, 0, NULL, ?, ?, ?, ?)"""
 
-#: Threads of one process that queue here wake in order; in SQLite's own wait they would sleep and poll.
+#: Threads that wait for this lock wake as soon as it is free; in SQLite's own wait they would sleep and poll.
 _sqlite_lock: Final = threading.Lock()
-_of_thread: Final = threading.local()
+_thread_state: Final = threading.local()
 _adapter: Final = HTTPAdapter(pool_connections=_CONNECTIONS, pool_maxsize=_CONNECTIONS)
 
 
 def deliver(export_id: str) -> None:
-    """Deliver one export; an assertion fails where the receiver does not take it, or where somebody else has."""
+    """Deliver one export. Raises AssertionError if the receiver rejects it or another worker has delivered it."""
     store = _store()
     due = store.row(_READ, (export_id,))
     assert due is not None, "Not due."
@@ -56,10 +56,20 @@ def deliver(export_id: str) -> None:
     assert response.ok, response.status_code
     now_ms = _now_ms()
     with _write_lock(store), store.transaction() as execute:
-        took_ms = now_ms - started_ms
-        moved = (attempts + 1, now_ms, started_ms, response.status_code, took_ms, export_id)
-        assert execute(_MOVE, moved).rowcount == 1, "Somebody else delivered it."
-        attempt = (attempt_id, export_id, attempts + 1, started_ms, response.status_code, took_ms, took_ms, nonce, _WORKER)
+        elapsed_ms = now_ms - started_ms
+        moved = (attempts + 1, now_ms, started_ms, response.status_code, elapsed_ms, export_id)
+        assert execute(_MOVE, moved).rowcount == 1, "Another worker delivered it."
+        attempt = (
+            attempt_id,
+            export_id,
+            attempts + 1,
+            started_ms,
+            response.status_code,
+            elapsed_ms,
+            elapsed_ms,
+            nonce,
+            _WORKER,
+        )
         execute(_ATTEMPT, attempt)
 
 
@@ -82,12 +92,12 @@ def _prepared(url: str) -> requests.PreparedRequest:
 
 
 def _store() -> SqlStore:
-    """Return this thread's connection to SQLite, or the process's few to PostgreSQL."""
+    """Return the thread's store on SQLite, or the process's store on PostgreSQL."""
     if not _DATABASE_URL.startswith("sqlite:///"):
         return _postgres()
-    store: SqlStore | None = getattr(_of_thread, "store", None)
+    store: SqlStore | None = getattr(_thread_state, "store", None)
     if store is None:
-        store = _of_thread.store = open_store(_DATABASE_URL)
+        store = _thread_state.store = open_store(_DATABASE_URL)
     return store
 
 

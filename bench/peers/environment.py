@@ -11,19 +11,19 @@ from bench.servers.receiver_process import ROOT
 
 FOLDER: Final = ROOT / ".venv-peers"
 LOCK: Final = Path(__file__).parents[1] / "requirements-peers.lock"
-#: As bin/setup: wheels alone, since no hash covers what building from source would fetch.
+#: As in bin/setup: only wheels, since no hash covers the packages that a build from source would download.
 _INSTALL: Final = ("-m", "pip", "install", "--quiet", "--require-hashes", "--only-binary=:all:")
-#: An index that does not answer is not waited for any longer.
+#: Time limit for the installation, in case the package index does not respond.
 _INSTALL_WITHIN_S: Final = 180
 
 
 def python_of_peers() -> str:
-    """Return the interpreter of the peers' environment, made anew where it is missing or made for other pins."""
+    """Return the interpreter of the peers' environment; create it if it is missing or was built from another lock file."""
     python, stamp = FOLDER / "bin" / "python", FOLDER / "made-for"
-    wanted = hashlib.sha256(sys.version.encode() + LOCK.read_bytes()).hexdigest()
-    if not stamp.is_file() or stamp.read_text() != wanted:
+    expected = hashlib.sha256(sys.version.encode() + LOCK.read_bytes()).hexdigest()
+    if not stamp.is_file() or stamp.read_text() != expected:
         shutil.rmtree(FOLDER, ignore_errors=True)
         subprocess.run([sys.executable, "-m", "venv", FOLDER], check=True)
         subprocess.run([python, *_INSTALL, "-r", LOCK], check=True, timeout=_INSTALL_WITHIN_S)
-        stamp.write_text(wanted)
+        stamp.write_text(expected)
     return str(python)

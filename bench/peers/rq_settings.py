@@ -1,6 +1,6 @@
 """RQ's part of `bench.peers.task_queues`: the settings module of a stock `rq worker`.
 
-The worker imports it before it forks, so a job's modules and the database's driver are loaded once and not once per job.
+The worker imports it before it forks, so that the job's modules and the database driver are loaded once, not for each job.
 """
 
 import importlib

@@ -1,7 +1,7 @@
 """Duration of starts and stops: from `bin/riskrelay run` to ready and to the first delivery, from SIGTERM to the exit.
 
-A cold start is that of a new folder with its `.env` and embedded Redis, and one approved export. Service and workers are
-stopped under load: requests on eight connections, and deliveries to a receiver that takes 50 ms. They finish requests in
+A cold start uses a new folder with its `.env`, embedded Redis, and one approved export. Service and workers are stopped
+under load: requests on eight connections, and deliveries to a receiver that responds after 50 ms. They finish requests in
 progress, so a stop takes at least that long.
 """
 
@@ -20,10 +20,19 @@ from pathlib import Path
 from typing import Final
 from urllib.request import urlopen
 
-from bench.deliveries.runs import BODY_BYTES, PROCESSES, approve, listening, log_on_failure, prepare, wait_until, workers
+from bench.deliveries.runs import (
+    BODY_BYTES,
+    PROCESSES,
+    approve,
+    count_listening,
+    log_on_failure,
+    prepare,
+    wait_until,
+    workers,
+)
 from bench.figures import Extent, Figure
-from bench.servers.crowd import crowd
-from bench.servers.receiver_process import ROOT, receiver
+from bench.servers.empty_installation import empty_installation
+from bench.servers.receiver_process import ROOT, run_receiver
 from bench.servers.serving import serving
 from bin.processes import child_process
 from runtime.clock import utc_now
@@ -39,27 +48,27 @@ _WITHIN_S: Final = 60.0
 _READERS: Final = 8
 _DELAY_MS: Final = 50
 _TARGETS: Final = 20
-#: More than workers deliver before they are ended.
+#: More exports than workers deliver before they are stopped.
 _BACKLOG: Final = 20_000
-#: So many deliveries show that both are at work.
-_AT_WORK: Final = 500
-#: As long the service is asked before it is ended.
-_ASKED_FOR_S: Final = 1.0
+#: After this many deliveries, both workers are certainly delivering.
+_UNDER_LOAD: Final = 500
+#: Duration of the requests before the service is stopped.
+_REQUESTS_FOR_S: Final = 1.0
 
 
 def measure(extent: Extent) -> list[Figure]:
-    """Start and stop everything, then the workers and the service by themselves."""
+    """Start and stop everything, then stop only the workers and only the service."""
     found: dict[str, list[float]] = {name: [] for name in PROMISED}
     for _ in range(_ROUNDS[extent]):
         for measured in (_start_cold(), _stop_workers(), _stop_service()):
-            for name, took_s in measured.items():
-                found[name].append(took_s)
+            for name, elapsed_s in measured.items():
+                found[name].append(elapsed_s)
     return [Figure(name, values, "s", is_cost=True) for name, values in found.items()]
 
 
 @contextmanager
 def initialized(**settings: str) -> Iterator[tuple[Path, dict[str, str]]]:
-    """Make an installation by `init` with these settings; yield its folder and environment, with its database open."""
+    """Create an installation with `init` and these settings; yield its folder and environment, with its database open."""
     with tempfile.TemporaryDirectory(prefix="riskrelay-bench-") as name:
         folder = Path(name)
         inherited = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR") if name in os.environ}
@@ -75,14 +84,14 @@ def initialized(**settings: str) -> Iterator[tuple[Path, dict[str, str]]]:
 
 @contextmanager
 def running(folder: Path, env: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
-    """Run everything in an installation's folder; yield the process at once."""
+    """Run `bin/riskrelay run` in an installation's folder; yield the process without waiting until it is ready."""
     with (folder / "run.log").open("w+b") as log:
         process = child_process.start([_RISKRELAY, "run"], env=env, cwd=folder, output=log)
         try:
             with log_on_failure(log):
                 yield process
         finally:
-            # In order, even where something went wrong: its parts are to be gone when this ends.
+            # SIGTERM first, even after an error: `run` then stops all its child processes.
             process.terminate()
             with suppress(subprocess.TimeoutExpired):
                 process.wait(_WITHIN_S)
@@ -91,28 +100,28 @@ def running(folder: Path, env: dict[str, str]) -> Iterator[subprocess.Popen[byte
 
 
 def wait_until_ready(process: subprocess.Popen[bytes], env: dict[str, str]) -> None:
-    """Wait until every check of what `running` started is ok."""
+    """Wait until every check of /readyz is ok."""
     wait_until(lambda: _is_ready(process, env["BIND"]), "the service to be ready", _WITHIN_S)
 
 
 def _start_cold() -> dict[str, float]:
-    with receiver(0) as there, initialized() as (folder, env):
+    with run_receiver(0) as receiver, initialized() as (folder, env):
         with connection(), transaction():
             customer = make_customer()
-            approve(prepare(customer, 1, 0), customer, [make_target(customer, there.url).id])
+            approve(prepare(customer, 1, 0), customer, [make_target(customer, receiver.url).id])
         close_database()
         began_at = time.monotonic()
         with running(folder, env) as process:
             wait_until_ready(process, env)
             ready_at = time.monotonic()
-            wait_until(lambda: bool(there.arrivals()["requests"]), "the first delivery", _WITHIN_S)
+            wait_until(lambda: bool(receiver.arrivals()["requests"]), "the first delivery", _WITHIN_S)
             stopped_at = time.monotonic()
             process.terminate()
             process.wait(_WITHIN_S)
             ended_at = time.monotonic()
         return {
             "start_ready_s": ready_at - began_at,
-            "start_first_delivery_s": there.arrivals()["first_at"] - began_at,
+            "start_first_delivery_s": receiver.arrivals()["first_at"] - began_at,
             "stop_run_s": ended_at - stopped_at,
         }
 
@@ -120,36 +129,36 @@ def _start_cold() -> dict[str, float]:
 def _is_ready(process: subprocess.Popen[bytes], bind: str) -> bool:
     assert process.poll() is None, f"It ended with {process.returncode} before it was ready."
     try:
-        with urlopen(f"http://{bind}/readyz", timeout=1) as answer:
-            return all(found == "ok" for found in json.load(answer)["checks"].values())
+        with urlopen(f"http://{bind}/readyz", timeout=1) as response:
+            return all(found == "ok" for found in json.load(response)["checks"].values())
     except OSError:
         return False
 
 
 def _stop_workers() -> dict[str, float]:
-    with receiver(_DELAY_MS, _TARGETS) as there, crowd("sqlite") as installation:
-        for number, url in enumerate(there.urls):
+    with run_receiver(_DELAY_MS, _TARGETS) as receiver, empty_installation("sqlite") as installation:
+        for number, url in enumerate(receiver.urls):
             many_targets(installation.customer, number, 1, url)
         due_at = utc_now() - timedelta(minutes=1)
         many_waiting(installation.customer, 0, _BACKLOG, (0, _TARGETS), due_at, body_bytes=BODY_BYTES)
         with workers(installation.env):
-            wait_until(lambda: listening(installation.env["REDIS_URL"]) == PROCESSES, "the workers to listen")
-            wait_until(lambda: bool(there.arrivals()["requests"] >= _AT_WORK), "the workers to be at work")
+            wait_until(lambda: count_listening(installation.env["REDIS_URL"]) == PROCESSES, "the workers to listen")
+            wait_until(lambda: bool(receiver.arrivals()["requests"] >= _UNDER_LOAD), "the workers to deliver")
             stopped_at = time.monotonic()
         return {"stop_worker_s": time.monotonic() - stopped_at}
 
 
 def _stop_service() -> dict[str, float]:
     is_over = threading.Event()
-    with crowd("sqlite") as installation, serving("service.wsgi:app", installation.env) as served:
+    with empty_installation("sqlite") as installation, serving("service.wsgi:app", installation.env) as served:
         readers = [threading.Thread(target=_read, args=(served.port, is_over)) for _ in range(_READERS)]
         try:
             for reader in readers:
                 reader.start()
-            time.sleep(_ASKED_FOR_S)
+            time.sleep(_REQUESTS_FOR_S)
             stopped_at = time.monotonic()
             os.kill(served.pid, signal.SIGTERM)
-            wait_until(lambda: not _is_there(served.pid), "the service to end", _WITHIN_S)
+            wait_until(lambda: not _is_running(served.pid), "the service to end", _WITHIN_S)
             return {"stop_service_s": time.monotonic() - stopped_at}
         finally:
             is_over.set()
@@ -158,7 +167,7 @@ def _stop_service() -> dict[str, float]:
 
 
 def _read(port: int, is_over: threading.Event) -> None:
-    """Ask whether the service lives, again and again, until it does not answer."""
+    """Request /healthz repeatedly until the service no longer responds or `is_over` is set."""
     client = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
     with suppress(OSError, http.client.HTTPException):
         while not is_over.is_set():
@@ -167,6 +176,6 @@ def _read(port: int, is_over: threading.Event) -> None:
     client.close()
 
 
-def _is_there(pid: int) -> bool:
-    """Return whether a child of ours runs; one that has ended and was not asked for yet does not."""
+def _is_running(pid: int) -> bool:
+    """Return whether a child process runs; False for a zombie, which has exited but was not waited for."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"

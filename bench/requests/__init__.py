@@ -1,1 +1,1 @@
-"""Measurements of requests to the service: rates, and response times beside slow and hostile clients."""
+"""Measurements of requests to the service: rates, and response times while there are slow or hostile clients."""

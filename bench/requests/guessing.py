@@ -1,10 +1,10 @@
 """`python -m bench.requests.guessing`: whether the time of a rejection depends on how close a guess is.
 
-Guesses that share nothing, a few or nearly all letters with the secret are tried repeatedly: each repetition tries all of
-them in random order and compares each with the first one of that repetition. Reports the median of these differences and its
-95 % confidence interval, by ranks, so that occasional load does not count. The second guess that shares nothing is the
-control: its difference is this machine's noise. In process, where a difference shows best; a network adds a thousand times
-the noise. Started processes are stopped.
+The guesses have no, a few or nearly all characters in common with the secret. Each repetition tries all of them in random
+order and compares each with the first guess, which has nothing in common. Reports the median of these differences and its
+95 % confidence interval, by ranks, so that occasional load does not affect it. Another guess with nothing in common is the
+control: its difference is this machine's noise. The calls run in this process, where a difference is easiest to detect; a
+network adds a thousand times the noise. Started processes are stopped.
 """
 
 import base64
@@ -42,9 +42,9 @@ from tests.support.servers.redis_and_postgres import PostgresServer
 
 #: Calls of one guess per repetition: enough to hide the cost of the clock, few enough for short repetitions.
 _CALLS: Final = 10
-#: Turns that are not counted: caches fill, and the database plans.
-_WARMING: Final = 50
-#: Of the normal distribution, for 95 % between two ranks around the median.
+#: Repetitions that are not counted: they fill caches, and the database plans its statements.
+_WARM_UP: Final = 50
+#: Half of the normal distribution's 1.96 for 95 %: the ranks of the bounds differ from the median's by this times √n.
 _RANKS: Final = 0.98
 _HEADER: Final = "X-Scanner-Secret"
 _BODY: Final = b'{"shop_domain": "snow.shops.example"}' * 20
@@ -54,7 +54,7 @@ Guess = Callable[[], object]
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How much longer one guess takes than the one that shares nothing, in microseconds: median and 95 % interval."""
+    """How much longer one guess takes than the first one, in microseconds: median and 95 % confidence interval."""
 
     name: str
     guess: str
@@ -74,16 +74,16 @@ class Difference:
     help="How often each guess is compared.",
 )
 def guessing(repetitions: int) -> None:
-    """Compare how long refusals take, by how near the guess was."""
-    chance = random.Random(7)
+    """Compare the time of rejections by how close the guess is."""
+    rng = random.Random(7)
     found: list[Difference] = []
     for kind in ("sqlite", "postgresql"):
         with _installation(kind) as folder:
-            for name, guesses in _of_tokens(kind).items():
-                found += _compared(name, guesses, repetitions, chance)
+            for name, guesses in _token_guesses(kind).items():
+                found += _compared(name, guesses, repetitions, rng)
             if kind == "sqlite":
-                for name, guesses in _of_secrets(folder).items():
-                    found += _compared(name, guesses, repetitions, chance)
+                for name, guesses in _secret_guesses(folder).items():
+                    found += _compared(name, guesses, repetitions, rng)
     click.echo(f"{'refusal':36}{'guess':36}{'takes µs':>9}{'differs by µs':>15}{'95 % between':>20}")
     for each in found:
         between = f"{each.least_us:+.3f} … {each.most_us:+.3f}"
@@ -107,14 +107,14 @@ def _installation(kind: str) -> Iterator[Path]:
             yield folder
 
 
-def _of_tokens(kind: str) -> dict[str, dict[str, Guess]]:
-    """Return the guesses of a token, for a request and for a poll, and those whose checksum is wrong."""
+def _token_guesses(kind: str) -> dict[str, dict[str, Guess]]:
+    """Return the guesses of a token, for requests, for polls, and with a wrong checksum."""
     customer, now = make_customer(), utc_now()
     [export_id] = make_exports(customer, 1)
     revoked = tokens.create(customer.email, TokenKind.API, now)
     tokens.revoke(revoked[0].id, now)
     expired = tokens.create(customer.email, TokenKind.API, now - timedelta(days=2), expires=timedelta(days=1))[1]
-    # Of others that are there: their digests stand before and behind those of the guesses.
+    # Tokens of other users, so that the index has digests before and after those of the guesses.
     with transaction():
         for _ in range(1000):
             tokens.create(customer.email, TokenKind.API, now)
@@ -130,9 +130,9 @@ def _of_tokens(kind: str) -> dict[str, dict[str, Guess]]:
     return {
         f"token, {kind}": {name: partial(tokens.principal_for, text, now) for name, text in guesses.items()},
         f"token of a poll, {kind}": {
-            f"{name}{where}": partial(poll_sql.poll, text, asked, now)
+            f"{name}{where}": partial(poll_sql.poll, text, requested_id, now)
             for name, text in guesses.items()
-            for where, asked in (("", export_id), (", no export", "exp_nobody"))
+            for where, requested_id in (("", export_id), (", no export", "exp_nobody"))
             if not where or name == "shares nothing (control)"
         },
         f"token, wrong checksum, {kind}": {
@@ -142,7 +142,7 @@ def _of_tokens(kind: str) -> dict[str, dict[str, Guess]]:
 
 
 def _token_like(token: str, right: int) -> str:
-    """Return a well-formed token of which the first so many characters are those of `token`, and the next one is not."""
+    """Return a well-formed token whose first `right` characters are those of `token`, and whose next character differs."""
     while True:
         made = tokens._new_text()
         random_part = (token[:right] + made[right:])[: len(tokens.PREFIX) + tokens._RANDOM_DIGITS]
@@ -150,7 +150,7 @@ def _token_like(token: str, right: int) -> str:
             return random_part + tokens._checksum(random_part[len(tokens.PREFIX) :])
 
 
-def _of_secrets(folder: Path) -> dict[str, dict[str, Guess]]:
+def _secret_guesses(folder: Path) -> dict[str, dict[str, Guess]]:
     right = "3f9c1e77b0a24d5c8e6f1029384756aabbccddee"
     settings = make_settings(folder, {"SCANNER_SHARED_SECRET": right})
     check = SharedSecret(_HEADER, Integration.SCANNER, SharedSecrets(settings, Vault(settings.encryption_keys)))
@@ -172,35 +172,37 @@ def _of_secrets(folder: Path) -> dict[str, dict[str, Guess]]:
         "all but one letter right": ("A" if tag[0] != "A" else "B") + tag[1:],
     }
     return {
-        "scanner's secret": {name: _refusal(check, create_req(headers={_HEADER: text})) for name, text in guesses.items()},
+        "scanner's secret": {name: _rejected(check, create_req(headers={_HEADER: text})) for name, text in guesses.items()},
         "storefront's signature": {name: partial(is_signed, _BODY, text, right.encode()) for name, text in signed.items()},
     }
 
 
-def _refusal(check: SharedSecret, req: falcon.Request) -> Guess:
+def _rejected(check: SharedSecret, req: falcon.Request) -> Guess:
     def guess() -> None:
         try:
             check(req)
         except Unauthorized:
             return
-        raise AssertionError("A wrong secret was taken.")
+        raise AssertionError("A wrong secret was accepted.")
 
     return guess
 
 
-def _compared(name: str, guesses: Mapping[str, Guess], repetitions: int, chance: random.Random) -> list[Difference]:
-    taken: dict[str, list[float]] = {guess: [] for guess in guesses}
+def _compared(name: str, guesses: Mapping[str, Guess], repetitions: int, rng: random.Random) -> list[Difference]:
+    samples: dict[str, list[float]] = {guess: [] for guess in guesses}
     order = list(guesses)
-    for repetition in range(_WARMING + repetitions):
-        chance.shuffle(order)
+    for repetition in range(_WARM_UP + repetitions):
+        rng.shuffle(order)
         for guess in order:
-            took_us = _timed_us(guesses[guess])
-            if repetition >= _WARMING:
-                taken[guess].append(took_us)
+            elapsed_us = _timed_us(guesses[guess])
+            if repetition >= _WARM_UP:
+                samples[guess].append(elapsed_us)
     first, *others = guesses
-    differences = {guess: [a - b for a, b in zip(taken[guess], taken[first], strict=True)] for guess in others}
-    control = [Difference(name, first, 0, 0, 0, median(taken[first]))]
-    return control + [Difference(name, guess, *_interval(each), median(taken[guess])) for guess, each in differences.items()]
+    differences = {guess: [a - b for a, b in zip(samples[guess], samples[first], strict=True)] for guess in others}
+    control = [Difference(name, first, 0, 0, 0, median(samples[first]))]
+    return control + [
+        Difference(name, guess, *_interval(each), median(samples[guess])) for guess, each in differences.items()
+    ]
 
 
 def _timed_us(guess: Guess) -> float:
@@ -211,10 +213,10 @@ def _timed_us(guess: Guess) -> float:
 
 
 def _interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """Return the median between the bounds of its 95 % confidence interval."""
-    ranked, away = sorted(values), math.ceil(_RANKS * math.sqrt(len(values)))
+    """Return the lower bound, the median and the upper bound of its 95 % confidence interval."""
+    ranked, distance = sorted(values), math.ceil(_RANKS * math.sqrt(len(values)))
     middle = len(ranked) // 2
-    return ranked[middle - away], median(ranked), ranked[middle + away]
+    return ranked[middle - distance], median(ranked), ranked[middle + distance]
 
 
 if __name__ == "__main__":

@@ -19,36 +19,37 @@ from typing import Any, Final
 
 import click
 
-from bench.figures import Extent, Figure, machine, tell, write
-from bench.load.questions import SeededDatabase
+from bench.figures import Extent, Figure, machine, print_figures, write
+from bench.load.request_templates import SeededDatabase
 from bench.load.slow_connections import ServiceAddress
-from bench.requests.slow_clients import PATIENCE_S, PAUSE_S, ask, read_of, service
+from bench.requests.slow_clients import PATIENCE_S, PAUSE_S, read_request, run_clients, service
 from tests.support.factories import SCANNER_SECRET, capture, cms_diagnostics, plain_email, storefront_diagnostics
 from tests.support.http.storefront import ADA, CLOUD, EMAIL_SECRET, SHOP, WEBHOOKS, redact_body, signature
 
 CLIENTS: Final = 4
 _EVERY_S: Final = 0.5
-#: More than two processes answer before a sender gives up.
+#: More requests than two processes can answer before the sender times out.
 _MAX_WAITING: Final = 40
-_ASK_S: Final = 3.0
-#: Until hostile bodies wait.
-_SETTLE_S: Final = 1.0
-#: The most that a regular client may wait.
+_LOAD_S: Final = 3.0
+#: After this time, requests with hostile bodies wait in the service.
+_START_S: Final = 1.0
+#: Longest acceptable response time for a regular client.
 _AIM_MS: Final = 300.0
-#: What a quick measurement is made of: one body for each kind of work that yields.
+#: The bodies of a quick run: one for each kind of work that yields to other requests.
 _QUICK: Final = ("selectors", "texts", "email_html")
 PROMISED: Final = ("hostile_bodies_slowest_ms",)
 
-_NEARLY: Final = "cookie: authorization curl :// token= secret <html insert eyj %41 &amp; 4111111111111112 "
+#: Text that the detectors of forbidden content must examine closely, but accept.
+_NEARLY_FORBIDDEN: Final = "cookie: authorization curl :// token= secret <html insert eyj %41 &amp; 4111111111111112 "
 _SECRETS: Final = {name: value for name, value in CLOUD.items() if name.endswith("_SECRET")}
 
-#: The issues of a postback by its number.
+#: Returns the issues of the postback with this number.
 Issues = Callable[[int], Sequence[Mapping[str, Any]]]
 
 
 @dataclass(frozen=True, slots=True)
 class ExpensiveRequest:
-    """A route, its headers, and the body of each request by its number."""
+    """A route, its headers, and a function that returns the body of the request with a number."""
 
     path: str
     headers: Mapping[str, str]
@@ -56,7 +57,7 @@ class ExpensiveRequest:
 
 
 def hostile_requests(seeded: SeededDatabase) -> dict[str, ExpensiveRequest]:
-    """Return the most expensive bodies of each reader."""
+    """Return the most expensive bodies for each reader of bodies."""
     return {**_postbacks(), **_emails(), **_uploads(seeded), **_others(seeded)}
 
 
@@ -69,8 +70,8 @@ def _postbacks() -> dict[str, ExpensiveRequest]:
         "page_urls": _linked("a&"),
         "encoded_urls": _linked("%41"),
         "members": _described(500, **{f"k{number}": 1 for number in range(180)}),
-        "texts": _described(1, notes=[*[_NEARLY] * 10_000, "4111 1111 1111 1111"]),
-        "descriptions": _described(48, description=_filled(_NEARLY, 19_900)),
+        "texts": _described(1, notes=[*[_NEARLY_FORBIDDEN] * 10_000, "4111 1111 1111 1111"]),
+        "descriptions": _described(48, description=_filled(_NEARLY_FORBIDDEN, 19_900)),
     }
     bodies = {name: ExpensiveRequest(path, headers, _postback(each)) for name, each in issues.items()}
     return {**bodies, "dry_run": ExpensiveRequest(f"{path}?dry_run=true", headers, _postback(_located(".a")))}
@@ -90,9 +91,9 @@ def _emails() -> dict[str, ExpensiveRequest]:
 
 def _uploads(seeded: SeededDatabase) -> dict[str, ExpensiveRequest]:
     project_id, headers = seeded.customer.project_id, seeded.platform_bearer
-    nearly = _filled(_NEARLY, 19_900)
-    headings = [{"level": "h1", "text": _filled(_NEARLY, 990)}] * 200
-    symptoms = [_filled(_NEARLY, 1990)] * 100
+    nearly = _filled(_NEARLY_FORBIDDEN, 19_900)
+    headings = [{"level": "h1", "text": _filled(_NEARLY_FORBIDDEN, 990)}] * 200
+    symptoms = [_filled(_NEARLY_FORBIDDEN, 1990)] * 100
     plugins = [_filled("%41&amp;", 190)] * 200
     captures, cms = "/api/browser-extension/evidence-captures", "/api/cms-plugins/cms-commerce/diagnostics"
     of_cms = {"visible_browser_symptoms": symptoms, "active_plugin_names": plugins}
@@ -110,7 +111,11 @@ def _uploads(seeded: SeededDatabase) -> dict[str, ExpensiveRequest]:
 
 def _others(seeded: SeededDatabase) -> dict[str, ExpensiveRequest]:
     bearer = seeded.customer.bearer
-    ticket = {"title": "a", "description": _filled(_NEARLY, 19_900), "evidence": {"notes": [_NEARLY] * 9_000}}
+    ticket = {
+        "title": "a",
+        "description": _filled(_NEARLY_FORBIDDEN, 19_900),
+        "evidence": {"notes": [_NEARLY_FORBIDDEN] * 9_000},
+    }
     target = {"provider_key": "generic_webhook", "base_url": "https://a.example/", "name": "a", **_many_names()}
     order = json.dumps({**redact_body(ADA), "orders_to_redact": ["a b c"] * 49_000}).encode()
     signed = {
@@ -127,8 +132,8 @@ def _others(seeded: SeededDatabase) -> dict[str, ExpensiveRequest]:
 
 @contextmanager
 def sending(port: int, hostile: ExpensiveRequest) -> Iterator[Counter[int]]:
-    """Send bodies for as long as this lasts; yields how often each status came."""
-    answers: Counter[int] = Counter()
+    """Send bodies during the block; yield the number of responses by status."""
+    statuses: Counter[int] = Counter()
     over = threading.Event()
 
     def send(number: int) -> None:
@@ -136,11 +141,11 @@ def sending(port: int, hostile: ExpensiveRequest) -> Iterator[Counter[int]]:
         with suppress(OSError, http.client.HTTPException):
             headers = {**hostile.headers, "Content-Type": "application/json"}
             connection.request("POST", hostile.path, hostile.body(number), headers)
-            answers[connection.getresponse().status] += 1
+            statuses[connection.getresponse().status] += 1
         connection.close()
 
     def keep_sending() -> None:
-        # Ends when all are answered, so that the next body is measured alone.
+        # Leaving the executor waits for all responses, so that they do not overlap with the next body.
         with ThreadPoolExecutor(_MAX_WAITING) as threads:
             for number in count(1):
                 if over.wait(_EVERY_S):
@@ -150,48 +155,47 @@ def sending(port: int, hostile: ExpensiveRequest) -> Iterator[Counter[int]]:
     sender = threading.Thread(target=keep_sending, daemon=True)
     sender.start()
     try:
-        yield answers
+        yield statuses
     finally:
         over.set()
         sender.join()
 
 
 @click.command(epilog="Example: python -m bench.requests.hostile_bodies --only selectors,email_html")
-@click.option("--only", default="", help="Names of bodies, with commas between them.")
+@click.option("--only", default="", help="Names of bodies, separated by commas.")
 def bench(only: str) -> None:
-    """Measure ordinary clients beside one that sends hostile bodies."""
+    """Measure regular clients while another client sends hostile bodies."""
     figures = _measured(only.split(",") if only else ())
-    tell("hostile bodies", figures)
+    print_figures("hostile bodies", figures)
     write("hostile_bodies", {**machine(), **{figure.name: figure.median for figure in figures}})
 
 
 def measure(extent: Extent) -> list[Figure]:
-    """Measure every body, or one of each kind."""
+    """Measure every body; in a quick run one of each kind."""
     return _measured(_QUICK if extent is Extent.QUICK else ())
 
 
 def _measured(only: Sequence[str]) -> list[Figure]:
     with service(**_SECRETS) as (served, seeded):
-        place, sent = ServiceAddress(served.port), read_of(seeded)
-        quiet = ask(place, sent, CLIENTS, _ASK_S, PATIENCE_S, PAUSE_S)
+        address, request_bytes = ServiceAddress(served.port), read_request(seeded)
+        quiet = run_clients(address, request_bytes, CLIENTS, _LOAD_S, PATIENCE_S, PAUSE_S)
         slowest_ms: dict[str, float] = {}
         for name, hostile in hostile_requests(seeded).items():
             if only and name not in only:
                 continue
-            with sending(served.port, hostile) as answers:
-                time.sleep(_SETTLE_S)
-                met = ask(place, sent, CLIENTS, _ASK_S, PATIENCE_S, PAUSE_S)
-            assert not met.errors, f"{met.errors} requests beside {name} had no response."
-            slowest_ms[name] = max(met.took_ms)
-            click.echo(
-                f"{name}: asked {len(met.took_ms)} times; hostile bodies were answered {dict(sorted(answers.items()))}."
-            )
+            with sending(served.port, hostile) as statuses:
+                time.sleep(_START_S)
+                result = run_clients(address, request_bytes, CLIENTS, _LOAD_S, PATIENCE_S, PAUSE_S)
+            assert not result.errors, f"{result.errors} requests had no response during {name}."
+            slowest_ms[name] = max(result.elapsed_ms)
+            by_status = dict(sorted(statuses.items()))
+            click.echo(f"{name}: {len(result.elapsed_ms)} regular requests; hostile bodies by status: {by_status}.")
     return [
         Figure("hostile_bodies_quiet_p99_ms", [quiet.percentile_ms(99)], "ms", is_cost=True),
         Figure("hostile_bodies_slowest_ms", [max(slowest_ms.values())], "ms", _AIM_MS, is_cost=True),
         *(
-            Figure(f"hostile_bodies_{name}_ms", [took_ms], "ms", _AIM_MS, is_cost=True)
-            for name, took_ms in slowest_ms.items()
+            Figure(f"hostile_bodies_{name}_ms", [elapsed_ms], "ms", _AIM_MS, is_cost=True)
+            for name, elapsed_ms in slowest_ms.items()
         ),
     ]
 
@@ -209,19 +213,19 @@ def _email(changes: Mapping[str, Any]) -> Callable[[int], bytes]:
 
 
 def _same(body: Mapping[str, Any]) -> Callable[[int], bytes]:
-    sent = _json(body)
-    return lambda _number: sent
+    request_bytes = _json(body)
+    return lambda _number: request_bytes
 
 
 def _located(part: str) -> Issues:
-    """Return issues at locations of 2,000 characters of as many parts as possible, other ones in each body."""
+    """Return issues whose locations of 2,000 characters repeat `part`; the locations differ between bodies."""
     return lambda number: [
         {"code": "a", "title": "b", "location": f"{_filled(part, 1980)}a{number}-{issue}"} for issue in range(480)
     ]
 
 
 def _linked(part: str) -> Issues:
-    """Return issues on pages with URLs of 2,000 characters, other ones in each body."""
+    """Return issues on pages with URLs of 2,000 characters; the URLs differ between bodies."""
     return lambda number: [
         {"code": "a", "title": "b", "url": f"https://shop.example/?{_filled(part, 1940)}{number}-{issue}"}
         for issue in range(480)

@@ -2,9 +2,9 @@
 
     new     one page with 500 new findings of 25 rules
     seen    the same page again, by the next scan run
-    site    42 pages of a site, each with one new finding of each of 10 rules; milliseconds for all of them
+    site    42 pages of a site, each with one new finding of each of 10 rules; the time is that of all pages together
 
-In this process, on SQLite: from the parsed body to the commit, without HTTP. Each repetition is a page or a site of its own.
+In this process, on SQLite: from the parsed body to the commit, without HTTP. Each repetition uses a new page and a new site.
 """
 
 import tempfile
@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import click
 
-from bench.figures import Extent, Figure, tell
+from bench.figures import Extent, Figure, print_figures
 from runtime.clock import utc_now
 from schemas.intake.grouping import TicketGrouping
 from schemas.intake.scanner import PostbackForm, ScanPostback
@@ -29,7 +29,7 @@ PLACES: Final = 20
 SITE_PAGES: Final = 42
 SITE_RULES: Final = 10
 _REPETITIONS: Final = {Extent.QUICK: 5, Extent.FULL: 15}
-#: Fill the caches of statements.
+#: Repetitions that are not counted: they fill the statement caches.
 _WARM_UP: Final = 1
 _FIRST_RUN: Final = 42
 
@@ -38,7 +38,7 @@ _FIRST_RUN: Final = 42
 @click.option("--repetitions", default=15, show_default=True, type=click.IntRange(1, 100), help="Reports medians.")
 def bench(repetitions: int) -> None:
     """Measure the processor time of postbacks."""
-    tell("postbacks", _measured(repetitions))
+    print_figures("postbacks", _measured(repetitions))
 
 
 def measure(extent: Extent) -> list[Figure]:
@@ -55,15 +55,15 @@ def _measured(repetitions: int) -> list[Figure]:
             for grouping in TicketGrouping:
                 project_id = make_customer(grouping=grouping).project_id
                 for number in range(_WARM_UP + repetitions):
-                    for name, took_ms in _repetition(project_id, number).items():
-                        found.setdefault(f"{name}_{grouping}_cpu_ms", []).append(took_ms)
+                    for name, elapsed_ms in _repetition(project_id, number).items():
+                        found.setdefault(f"{name}_{grouping}_cpu_ms", []).append(elapsed_ms)
         close_database()
     return [Figure(name, values[_WARM_UP:], "ms", is_cost=True) for name, values in found.items()]
 
 
 def _repetition(project_id: int, number: int) -> dict[str, float]:
     first_run = _FIRST_RUN + 10 * number + 1_000_000 * project_id
-    # Rules of their own, or the second repetition would extend the groups of the first.
+    # New rules for each repetition: otherwise the second one would extend the groups of the first.
     rule = f"page-{number}-rule"
     new, seen = (_page(run_id, f"/page-{number}", RULES, PLACES, rule) for run_id in (first_run, first_run + 1))
     site = [_page(first_run + 2, f"/{number}/{page}", SITE_RULES, 1, f"site-{number}-rule") for page in range(SITE_PAGES)]

@@ -1,1 +1,1 @@
-"""Measurements with many rows: lists, pages, findings, plans, partitions and sizes."""
+"""Measurements with many rows: lists, console pages, findings, query plans, partitions and row sizes."""

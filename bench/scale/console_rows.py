@@ -1,6 +1,6 @@
-"""Rows for every page of the console: a million exports in each state, with the related rows that pages show.
+"""Rows for every page of the console: a million exports in all states, with the related rows that the pages show.
 
-A few statements copy, with other ids, the rows of exports that the product prepared.
+A few statements copy the rows of exports that the product prepared, with new ids.
 """
 
 from datetime import datetime, timedelta
@@ -13,11 +13,11 @@ from tests.support.database.many_rows import many_targets, settle
 from tests.support.factories import Customer, make_approved, postback, record_postback
 
 TARGETS: Final = 100
-#: Of the last day, each by two workers: what the chart adds up.
+#: Hours of the last day with deliveries, by two workers each, whose sum the chart shows.
 HOURS: Final = 24
-#: Rows of one transaction.
+#: Rows per transaction.
 _CHUNK: Final = 100_000
-#: Ids are a prefix and 26 digits, of which these are the first.
+#: Ids are a prefix and 26 digits, which begin with these zeros.
 _LEADING: Final = "0" * 7
 _FIRST: Final = 10**18
 
@@ -72,7 +72,7 @@ FROM placed"""  # noqa: S608 - our own names and numbers
 
 
 def fill(customer: Customer, exports: int, now: datetime) -> tuple[str, str]:
-    """Store so many exports of the customer and what goes with them; return the ids of an export and of a target."""
+    """Store `exports` exports of the customer with their related rows; return the ids of an export and of a target."""
     targets = many_targets(customer, 0, TARGETS, "https://tracker.example.com/hook")
     record_postback(PostbackForm().read(postback(1)), customer.project_id, now)
     pattern = make_approved(customer, targets[0], now)
@@ -95,6 +95,6 @@ def fill(customer: Customer, exports: int, now: datetime) -> tuple[str, str]:
 def _run(statement: str, first: int, until: int, *parameters: object) -> None:
     with transaction():
         if not is_sqlite():
-            # Foreign keys are looked up row by row, which takes longer than everything else; these hold.
+            # Without foreign key checks: they run for each row, which takes longer than everything else; all keys exist.
             execute("SET LOCAL session_replication_role = replica")
         execute(statement, (first, until, *parameters))

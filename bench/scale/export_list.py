@@ -1,7 +1,7 @@
 """`python -m bench.scale.export_list`: response time of the list of a million exports, by filter, order and search.
 
-Three accounts, 51 rules, 40 hosts; texts whose words are as unevenly frequent as those of a language. Each figure is the
-median of one account's requests as the API makes them: a page of 50, or the total, or the counts beside the filters.
+Three accounts, 51 rules, 40 hosts; the frequencies of words are as uneven as in a natural language. Each figure is the
+median of one account's queries as the API makes them: a page of 50, or the total, or the counts next to the filters.
 """
 
 import json
@@ -18,7 +18,7 @@ import click
 from ulid import ULID
 
 from bench import figures
-from bench.servers.crowd import crowd
+from bench.servers.empty_installation import empty_installation
 from runtime.clock import utc_now
 from schemas.base.timestamps import to_ms
 from schemas.exports.state_machine import ExportStatus
@@ -34,8 +34,8 @@ from storage.exports.search.export_list import position_of
 from storage.exports.search.export_search import SearchEntry
 from tests.support.factories import Customer, make_customer, make_project, make_target
 
-#: What the product is held to.
-WANTED_MS: Final = 50.0
+#: The product's bound for each median.
+BOUND_MS: Final = 50.0
 PAGE: Final = 51
 ACCOUNTS: Final = 3
 RULES: Final = 51
@@ -43,9 +43,8 @@ HOSTS: Final = 40
 PROJECTS: Final = 10
 TARGETS: Final = 10
 VOCABULARY: Final = 5_000
-#: Of a description.
-_WORDS: Final = 25
-#: Rows of one transaction.
+_WORDS_PER_DESCRIPTION: Final = 25
+#: Rows per transaction.
 _CHUNK: Final = 10_000
 #: One export every ten seconds: a million in four months.
 _EVERY_MS: Final = 10_000
@@ -72,18 +71,19 @@ def bench(database: str, exports: int, times: int) -> None:
     """Measure lists, totals and counts of many exports."""
     measured: dict[str, dict[str, float]] = {}
     for name in ["sqlite", "postgresql"] if database == "both" else [database]:
-        with crowd(name) as installation:
+        with empty_installation(name) as installation:
             query = fill(installation.customer, exports)
-            measured[name] = {asked: _median_ms(work, times) for asked, work in requests(query).items()}
+            measured[name] = {request: _median_ms(work, times) for request, work in requests(query).items()}
     lines: dict[str, Sequence[float | str | None]] = {
-        asked: [*(one[asked] for one in measured.values()), f"< {WANTED_MS:g}"] for asked in next(iter(measured.values()))
+        request: [*(result[request] for result in measured.values()), f"< {BOUND_MS:g}"]
+        for request in next(iter(measured.values()))
     }
-    figures.table("a request, ms", (*measured, "wanted"), lines)
+    figures.print_table("a request, ms", (*measured, "bound"), lines)
     figures.write("export_list", {**figures.machine(), "exports": exports, "times": times, **measured})
 
 
 def requests(query: ExportQuery) -> Mapping[str, Callable[[], object]]:
-    """Return what is asked of an account; `query` has a value for some filters."""
+    """Return the measured queries of an account by name; `query` has the values for some filters."""
     account = ExportQuery(query.account_id)
     waiting = account.waiting_for_decision(utc_now())
     half = utc_now() - timedelta(days=60)
@@ -109,17 +109,17 @@ def requests(query: ExportQuery) -> Mapping[str, Callable[[], object]]:
         "host, rule, prepared": replace(account, hosts=query.hosts, rules=("rule-0",), statuses=("prepared",)),
         "q common word, prepared": replace(waiting, words=("w0",)),
     }
-    asked: dict[str, Callable[[], object]] = {}
+    calls: dict[str, Callable[[], object]] = {}
     for name, each in filters.items():
-        asked[f"page: {name}"] = partial(export_list.list_page, each, ExportSort.NEWEST, PAGE)
-        asked[f"by severity: {name}"] = partial(export_list.list_page, each, ExportSort.SEVERITY, PAGE)
-        asked[f"by findings: {name}"] = partial(export_list.list_page, each, ExportSort.FINDINGS, PAGE)
-        asked[f"total: {name}"] = partial(export_list.count, each)
-        asked[f"facets: {name}"] = partial(export_list.facets, each)
-    asked["page: oldest"] = lambda: export_list.list_page(account, ExportSort.OLDEST, PAGE)
+        calls[f"page: {name}"] = partial(export_list.list_page, each, ExportSort.NEWEST, PAGE)
+        calls[f"by severity: {name}"] = partial(export_list.list_page, each, ExportSort.SEVERITY, PAGE)
+        calls[f"by findings: {name}"] = partial(export_list.list_page, each, ExportSort.FINDINGS, PAGE)
+        calls[f"total: {name}"] = partial(export_list.count, each)
+        calls[f"facets: {name}"] = partial(export_list.facets, each)
+    calls["page: oldest"] = lambda: export_list.list_page(account, ExportSort.OLDEST, PAGE)
     for sort in ExportSort:
-        asked[f"page 20: {sort}"] = _later_page(account, sort)
-    return asked
+        calls[f"page 20: {sort}"] = _later_page(account, sort)
+    return calls
 
 
 def _later_page(query: ExportQuery, sort: ExportSort) -> Callable[[], object]:
@@ -128,27 +128,27 @@ def _later_page(query: ExportQuery, sort: ExportSort) -> Callable[[], object]:
 
 
 def _median_ms(work: Callable[[], object], times: int) -> float:
-    took: list[float] = []
+    elapsed_ms: list[float] = []
     for _ in range(times + 1):
         began = time.perf_counter()
         work()
-        took.append((time.perf_counter() - began) * 1000)
-    return round(median(took[1:]), 1)
+        elapsed_ms.append((time.perf_counter() - began) * 1000)
+    return round(median(elapsed_ms[1:]), 1)
 
 
 def fill(customer: Customer, exports: int) -> ExportQuery:
-    """Store exports of the customer and two others; return a query of the customer with a value for some filters."""
-    chosen = random.Random(20)
+    """Store exports of the customer and of two others; return a query of the customer with values for some filters."""
+    rng = random.Random(20)
     customers = [customer, *(make_customer() for _ in range(ACCOUNTS - 1))]
     projects = {each: [make_project(each) for _ in range(PROJECTS)] for each in customers}
     targets = {each: [make_target(each).id for _ in range(TARGETS)] for each in customers}
     began_ms = to_ms(utc_now()) - exports * _EVERY_MS
     for first in range(0, exports, _CHUNK):
         until = min(first + _CHUNK, exports)
-        rows = [_export(n, began_ms + n * _EVERY_MS, chosen, customers, projects, targets) for n in range(first, until)]
+        rows = [_export(n, began_ms + n * _EVERY_MS, rng, customers, projects, targets) for n in range(first, until)]
         with transaction():
             if not is_sqlite():
-                # Foreign keys are looked up row by row; these hold.
+                # Without foreign key checks, which run for each row; all keys exist.
                 execute("SET LOCAL session_replication_role = replica")
             insert_records(ExportRow, [row for row, _ in rows])
             export_search.add([entry for _, entry in rows])
@@ -162,20 +162,20 @@ def fill(customer: Customer, exports: int) -> ExportQuery:
 def _export(
     number: int,
     at_ms: int,
-    chosen: random.Random,
+    rng: random.Random,
     customers: Sequence[Customer],
     projects: Mapping[Customer, Sequence[int]],
     targets: Mapping[Customer, Sequence[str]],
 ) -> tuple[dict[str, Any], SearchEntry]:
-    customer = chosen.choices(customers, (50, 30, 20))[0]
-    status, source = (chosen.choices([*of], [*of.values()])[0] for of in (_STATUSES, _SOURCES))
-    severity = chosen.choices([*_SEVERITIES], [*_SEVERITIES.values()])[0]
-    rule = f"rule-{_uneven(chosen, RULES)}" if source == "finding" else None
-    total = None if rule is None else chosen.choice((1, 1, 1, chosen.randrange(2, 60)))
-    host = f"shop{_uneven(chosen, HOSTS)}.example"
+    customer = rng.choices(customers, (50, 30, 20))[0]
+    status, source = (rng.choices([*of], [*of.values()])[0] for of in (_STATUSES, _SOURCES))
+    severity = rng.choices([*_SEVERITIES], [*_SEVERITIES.values()])[0]
+    rule = f"rule-{_uneven(rng, RULES)}" if source == "finding" else None
+    total = None if rule is None else rng.choice((1, 1, 1, rng.randrange(2, 60)))
+    host = f"shop{_uneven(rng, HOSTS)}.example"
     ticket = {
         "title": f"{rule or 'Note'}: {total or 1} pages of {host}",
-        "description": " ".join(_words(chosen)),
+        "description": " ".join(_words(rng)),
         "severity": severity,
         "page_url": f"https://{host}/products/{number}",
         "labels": ["bench"],
@@ -186,11 +186,11 @@ def _export(
     row = {
         "id": export_id,
         "account_id": customer.account_id,
-        "project_id": chosen.choice(projects[customer]),
+        "project_id": rng.choice(projects[customer]),
         "source_type": source,
         "source_id": f"note-{number}",
         "status": status,
-        "target_id": chosen.choice(targets[customer]) if is_sent else None,
+        "target_id": rng.choice(targets[customer]) if is_sent else None,
         "ticket": json.dumps(ticket),
         "ticket_digest": "sha256:0",
         "preview_problems": "[]",
@@ -211,18 +211,18 @@ def _export(
 
 def _body(ticket: Mapping[str, Any]) -> Any:
     body = json.dumps({"type": "ticket.export", "ticket": ticket}).encode()
-    # PostgreSQL's text of an array writes bytes in hex.
+    # In the text form of an array, PostgreSQL needs bytes in hex.
     return body if is_sqlite() else "\\x" + body.hex()
 
 
-def _uneven(chosen: random.Random, count: int) -> int:
-    """Return a number below `count`, small ones far more often."""
-    return min(int(count * chosen.random() ** 3), count - 1)
+def _uneven(rng: random.Random, count: int) -> int:
+    """Return a number below `count`; small numbers are far more frequent."""
+    return min(int(count * rng.random() ** 3), count - 1)
 
 
-def _words(chosen: random.Random) -> Iterator[str]:
-    for _ in range(_WORDS):
-        yield f"w{int(VOCABULARY ** chosen.random()) - 1}"
+def _words(rng: random.Random) -> Iterator[str]:
+    for _ in range(_WORDS_PER_DESCRIPTION):
+        yield f"w{int(VOCABULARY ** rng.random()) - 1}"
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""`python -m bench.scale.partitions`: what partitions by month cost and save with ten million attempts and audit entries.
+"""`python -m bench.scale.partitions`: costs and savings of partitions by month with ten million attempts and audit entries.
 
-Two databases of one PostgreSQL hold the same rows of half a year: one as before the migration to partitions, one with a
-partition for each month. The product's own operations alternate between them, and what they write is rolled back. Then the
-attempts of a month are deleted as retention does, from the first followed by a vacuum, from the second by the drop of the
-partition; at last the first database is migrated. Needs 25 GB and half an hour for ten million rows; started processes are
+Two databases of one PostgreSQL have the same rows of half a year: one as before the migration to partitions, one with a
+partition for each month. The product's operations alternate between them, and their writes are rolled back. Then the
+attempts of a month are deleted as retention does: the first database is vacuumed afterwards, the second one drops the
+partition. Finally the first database is migrated. Needs 25 GB and half an hour for ten million rows; started processes are
 stopped.
 """
 
@@ -36,7 +36,7 @@ from tests.support.database.query_plans import taken_back
 
 PARTITIONS: Final = "0025_partitions_by_month"
 MONTHS: Final = 6
-#: Rows that a tick under load writes.
+#: Rows that a dispatcher tick writes under load.
 TICK: Final = 64
 _BATCH: Final = 100
 _CHUNK: Final = 200_000
@@ -112,7 +112,7 @@ def _make(name: str, now: datetime) -> None:
 
 
 def _fill(url: str, count: int, now: datetime) -> None:
-    """Store attempts of so many exports and entries about them, in the order of time, without looking at foreign keys."""
+    """Store `count` attempts and `count` audit entries of exports, ordered by time, without foreign key checks."""
     start = to_ms(now - timedelta(days=30 * MONTHS))
     with psycopg.connect(url, autocommit=True) as filling:
         filling.execute("SET synchronous_commit = off; SET session_replication_role = replica")
@@ -127,13 +127,13 @@ def _fill(url: str, count: int, now: datetime) -> None:
 
 
 def _alternated(urls: Mapping[str, str], rounds: int, now: datetime, times: int = 30) -> dict[str, dict[str, float]]:
-    """Run every operation on both databases in turns; return medians in ms."""
+    """Run every operation alternately on both databases; return medians in ms."""
     taken: dict[str, dict[str, list[float]]] = {}
     for _ in range(rounds):
         for name, url in urls.items():
             with _opened(url):
                 for operation, work in _operations(now).items():
-                    # The first runs plan their statements.
+                    # Without the first 8 runs, in which PostgreSQL plans the statements.
                     timings = [_rolled_back_ms(work) for _ in range(times)][8:]
                     taken.setdefault(operation, {}).setdefault(name, []).extend(timings)
     return {operation: {name: median(each) for name, each in of.items()} for operation, of in taken.items()}
@@ -199,7 +199,7 @@ def _timed(work: Callable[[], object]) -> float:
 
 
 def _sizes(url: str) -> dict[str, dict[str, float]]:
-    """Return the MB of heap and indexes; with partitions also those of the present month's."""
+    """Return the MB of heap and indexes of each table and partition."""
     with _opened(url):
         found = rows(
             "SELECT c.relname, pg_table_size(c.oid) / 1e6, pg_indexes_size(c.oid) / 1e6 FROM pg_class c "
@@ -209,7 +209,7 @@ def _sizes(url: str) -> dict[str, dict[str, float]]:
 
 
 def _without_a_month(urls: Mapping[str, str], now: datetime) -> dict[str, float]:
-    """Remove the attempts of the first whole month from both databases."""
+    """Delete the attempts of the first whole month from both databases; return durations and sizes."""
     month = (now - timedelta(days=30 * (MONTHS - 1))).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     after = (month + timedelta(days=31)).replace(day=1).astimezone(UTC)
     bounds = [identifiers.first_id(identifiers.EXPORT, each) for each in (month, after)]

@@ -1,8 +1,8 @@
 """`python -m bench.scale.plans`: cost of a worker's queries with a million finished and many waiting exports.
 
-Measures the query of each tick and each sweep (`worker.delivery.claim_planner`), a following claim of 32, and the count
-of `bin/riskrelay sweep`. Each runs many times and is rolled back; medians. Waiting exports belong to one target, to a
-hundred or to thousands; in the last layout almost all of them to paused targets. `--plans` prints the query plan of each
+Measures the query of each tick and each sweep (`worker.delivery.claim_planner`), a following claim of 32, and the count of
+`bin/riskrelay sweep`. Each runs many times and is rolled back; the figures are medians. Waiting exports belong to one
+target, to a hundred or to thousands; in the last layout almost all targets are paused. `--plans` prints the plan of each
 statement. Rows are generated in SQL; started processes are stopped.
 """
 
@@ -31,23 +31,23 @@ from tests.support.factories import Customer, make_customer
 from tests.support.servers.redis_and_postgres import PostgresServer
 from worker.delivery.claim_planner import ClaimPlanner
 
-#: As WORKER_CONCURRENCY by default.
+#: The default of WORKER_CONCURRENCY.
 THREADS: Final = 32
 LEASE_S: Final = 6.0
 WORKER: Final = "worker:bench"
-#: Nobody asks it: these rows are never sent.
-_NOWHERE: Final = "http://127.0.0.1:9/"
-#: What the product is held to.
-WANTED_MS: Final = 5.0
-#: What `bin/riskrelay sweep` counts to.
+#: Nothing listens there, and nothing is sent to it.
+_UNUSED_URL: Final = "http://127.0.0.1:9/"
+#: The product's bound.
+BOUND_MS: Final = 5.0
+#: `bin/riskrelay sweep` counts up to this number.
 _SWEEP_LIMIT: Final = 10_000
-#: Rows of one transaction: few enough for the write-ahead log, enough to be quick.
+#: Rows per transaction: few enough for the write-ahead log, and enough to be fast.
 _CHUNK: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How what waits is shared out: over how many targets, and how many of them are paused."""
+    """The number of targets with waiting exports, and how many of them are paused."""
 
     name: str
     targets: int
@@ -61,10 +61,10 @@ class Layout:
 )
 @click.option("--waiting", default=100_000, show_default=True, type=click.IntRange(min=1000), help="Exports due.")
 @click.option("--targets", default=5000, show_default=True, type=click.IntRange(min=100), help="Of the largest layouts.")
-@click.option("--times", default=30, show_default=True, type=click.IntRange(3, 10_000), help="How often each is asked.")
+@click.option("--times", default=30, show_default=True, type=click.IntRange(3, 10_000), help="Runs of each query.")
 @click.option("--plans", "shows_plans", is_flag=True, help="Print the plan of every statement.")
 def bench(kind: str, finished: int, waiting: int, targets: int, times: int, shows_plans: bool) -> None:
-    """Measure the look, the claim and the count over many exports, and over few and many targets."""
+    """Measure claim planning, a claim and the count of due exports, for few and for many targets."""
     layouts = [
         Layout("1 target", 1),
         Layout("100 targets", 100),
@@ -83,7 +83,7 @@ def bench(kind: str, finished: int, waiting: int, targets: int, times: int, show
 
 @contextmanager
 def filled(kind: str, finished: int, targets: int) -> Iterator[Customer]:
-    """Open a database with targets and with exports that have finished for them."""
+    """Open a new database with targets and finished exports of them."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="riskrelay-bench-")))
         postgres = stack.enter_context(PostgresServer()) if kind == "postgresql" else None
@@ -92,27 +92,27 @@ def filled(kind: str, finished: int, targets: int) -> Iterator[Customer]:
         schema_version.migrate()
         stack.enter_context(connection())
         customer = make_customer()
-        many_targets(customer, 0, targets, _NOWHERE)
+        many_targets(customer, 0, targets, _UNUSED_URL)
         for first in range(0, finished, _CHUNK):
             many_finished(customer, first, min(_CHUNK, finished - first), (0, targets), utc_now() - timedelta(days=1))
         yield customer
 
 
-def look(planner: ClaimPlanner) -> dict[str, int]:
-    """Ask what may be claimed now."""
+def plan_claims(planner: ClaimPlanner) -> dict[str, int]:
+    """Return how many exports may be claimed now for each target."""
     return planner.plan(Counter(), Counter(), utc_now()).quotas
 
 
 def _measured(layout: Layout, customer: Customer, first: int, waiting: int, times: int) -> dict[str, float]:
     _lay_out(layout, customer, first, waiting)
     planner = ClaimPlanner(THREADS)
-    chosen = look(planner)
+    chosen = plan_claims(planner)
     claim = partial(claims_sql.claim_due, chosen, utc_now(), LEASE_S, WORKER)
     with taken_back():
         claimed = len(claim())
     assert claimed, "Nothing was claimed."
     return {
-        "look_ms": _median_ms(partial(look, planner), times),
+        "look_ms": _median_ms(partial(plan_claims, planner), times),
         "claim_ms": _median_ms(claim, times),
         "claimed": claimed,
         "count_ms": _median_ms(lambda: queries.count_due(utc_now(), _SWEEP_LIMIT), times),
@@ -120,7 +120,7 @@ def _measured(layout: Layout, customer: Customer, first: int, waiting: int, time
 
 
 def _lay_out(layout: Layout, customer: Customer, first: int, waiting: int) -> None:
-    """Let exports wait for the layout's targets instead of those of the one before."""
+    """Replace the waiting exports of the previous layout by those of this one."""
     with transaction():
         execute("DELETE FROM exports WHERE due_at IS NOT NULL")
         execute("UPDATE targets SET status = 'active'")
@@ -137,25 +137,25 @@ def _lay_out(layout: Layout, customer: Customer, first: int, waiting: int) -> No
     settle()
 
 
-def _median_ms(ask: Callable[[], object], times: int) -> float:
-    took_ms = []
+def _median_ms(work: Callable[[], object], times: int) -> float:
+    elapsed_ms = []
     for _ in range(times):
         with taken_back():
             began_at = time.perf_counter()
-            ask()
-            took_ms.append((time.perf_counter() - began_at) * 1000)
-    return round(median(took_ms), 2)
+            work()
+            elapsed_ms.append((time.perf_counter() - began_at) * 1000)
+    return round(median(elapsed_ms), 2)
 
 
 def _show_plans() -> None:
     planner = ClaimPlanner(THREADS)
-    chosen = dict(list(look(planner).items())[:3])
+    chosen = dict(list(plan_claims(planner).items())[:3])
     claim = partial(claims_sql.claim_due, chosen, utc_now(), LEASE_S, WORKER)
     count = partial(queries.count_due, utc_now(), _SWEEP_LIMIT)
-    asked: dict[str, Callable[[], object]] = {"look": partial(look, planner), "claim": claim, "count": count}
-    for name, ask in asked.items():
+    calls: dict[str, Callable[[], object]] = {"look": partial(plan_claims, planner), "claim": claim, "count": count}
+    for name, work in calls.items():
         with statements() as found, taken_back():
-            ask()
+            work()
         for statement in {each.sql: each for each in found}.values():
             click.echo(f"{name}: {' '.join(statement.sql.split())[:100]} …")
             for step in plan_of(statement):
@@ -165,7 +165,7 @@ def _show_plans() -> None:
 
 def _print(name: str, measured: dict[str, dict[str, float]]) -> None:
     columns = ("look ms", "claim ms", "claimed", "count ms")
-    figures.table(name, columns, {layout: list(results.values()) for layout, results in measured.items()})
+    figures.print_table(name, columns, {layout: list(results.values()) for layout, results in measured.items()})
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from typing import Final
 
 import click
 
-from bench.figures import table
+from bench.figures import print_table
 from storage.accounts import audit_chain
 from storage.db import schema_version
 from storage.db.engine import close_database, connection, database, execute, is_sqlite, open_database, transaction
@@ -17,7 +17,7 @@ from tests.support.factories import make_customer
 from tests.support.servers.redis_and_postgres import PostgresServer
 
 ROWS: Final = 10_000
-#: As ids are: a prefix and 26 digits, so that rows and their indexes are as long as they will be.
+#: Ids of the real length, a prefix and 26 digits, so that rows and indexes have their real size.
 _NUMBERS: Final = (
     f"WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < {ROWS}), "  # noqa: S608 - our own numbers
     "r (n, id) AS (SELECT n, '01K0000000' || (1000000000000000 + n) FROM n) "
@@ -46,30 +46,30 @@ _MADE: Final = {
 
 
 def bench_one(url: str) -> dict[str, float | str | None]:
-    """Return the bytes of a row by table in a new database at `url`."""
+    """Return the bytes per row of each table in a new database at `url`."""
     open_database(url)
     schema_version.migrate()
     with connection():
         make_customer()
-        found: dict[str, float | str | None] = {name: _bytes_of(name) for name in _MADE}
+        found: dict[str, float | str | None] = {name: _bytes_per_row(name) for name in _MADE}
     close_database()
     return found
 
 
-def _bytes_of(name: str) -> float:
+def _bytes_per_row(name: str) -> float:
     before = _size(name)
     with transaction():
         execute(_made(name))
     if name == "audit_entries":
         audit_chain.extend_to_end()
         if not is_sqlite():
-            # Its server removes the rows that chaining replaced, and uses their room again.
+            # Chaining replaces rows; without this, the size would include their old versions, whose space autovacuum frees.
             database.execute_sql("VACUUM FULL audit_entries")
     return round((_size(name) - before) / ROWS)
 
 
 def _made(name: str) -> str:
-    # Before the WITH on SQLite, behind it on PostgreSQL, both take it here.
+    # INSERT before WITH: both databases accept this order.
     columns, _, select = _MADE[name].partition(") SELECT ")
     made = f"INSERT INTO {name} {columns}) {_NUMBERS}SELECT {select}"
     return made.replace("{blob}", "BLOB" if is_sqlite() else "BYTEA")
@@ -88,7 +88,7 @@ def bench() -> None:
     with tempfile.TemporaryDirectory(prefix="riskrelay-bench-") as folder, PostgresServer() as server:
         sqlite = bench_one(f"sqlite:///{Path(folder) / 'riskrelay.db'}")
         postgres = bench_one(server.create_database())
-    table("bytes a row", ["SQLite", "PostgreSQL"], {name: [sqlite[name], postgres[name]] for name in _MADE})
+    print_table("bytes a row", ["SQLite", "PostgreSQL"], {name: [sqlite[name], postgres[name]] for name in _MADE})
 
 
 if __name__ == "__main__":

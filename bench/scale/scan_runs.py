@@ -1,8 +1,8 @@
-"""`python -m bench.scale.scan_runs`: a site of 5,000 pages and 100,000 findings, scanned again and again.
+"""`python -m bench.scale.scan_runs`: repeated scan runs of a site with 5,000 pages and 100,000 findings.
 
-Every page has a rule of its own with 20 places, so each is a ticket, delivered to a target that asks for events. Then two
-runs miss half of the places, and two runs report them again. Pages in a second, from the parsed body to the commit, in one
-process; then the time in which the events of a run are formed, one for each ticket.
+Every page has its own rule with 20 places, and so becomes one ticket, which is delivered to a target that receives events.
+The next run reports all places, two runs omit half of them, and the last one reports them again. Reports pages per second,
+from the parsed body to the commit, in one process, and the time to form the events of a run, one for each ticket.
 """
 
 import time
@@ -13,7 +13,7 @@ from typing import Any, Final
 import click
 
 from bench import figures
-from bench.servers.crowd import crowd
+from bench.servers.empty_installation import empty_installation
 from runtime.clock import utc_now
 from schemas.base.ticket_event_types import ALL_EVENTS
 from schemas.intake.grouping import TicketGrouping
@@ -29,9 +29,9 @@ from storage.targets import changes
 from tests.support.factories import DEFAULT_SECRET, LOOPBACK_POLICY, Customer, issue, make_target, postback
 
 PLACES: Final = 20
-#: Approved in one transaction.
+#: Exports that are approved in one transaction.
 _CHUNK: Final = 200
-#: What each run after the delivery reports of every page.
+#: The runs after the delivery: number, and places that it reports on every page.
 _RUNS: Final[Mapping[str, tuple[int, int]]] = {
     "all seen again": (3, PLACES),
     "half is missed": (4, PLACES // 2),
@@ -47,12 +47,12 @@ def bench(database: str, pages: int) -> None:
     """Measure scan runs of a large site, and the events that they cause."""
     measured: dict[str, dict[str, float]] = {}
     for name in ["sqlite", "postgresql"] if database == "both" else [database]:
-        with crowd(name) as installation:
+        with empty_installation(name) as installation:
             measured[name] = _scanned(installation.customer, pages)
     lines: dict[str, Sequence[float | str | None]] = {
-        each: [*(one[each] for one in measured.values())] for each in next(iter(measured.values()))
+        each: [*(result[each] for result in measured.values())] for each in next(iter(measured.values()))
     }
-    figures.table("pages in a second; events and seconds of each run", tuple(measured), lines)
+    figures.print_table("pages in a second; events and seconds of each run", tuple(measured), lines)
     figures.write("scan_runs", {**figures.machine(), "pages": pages, **measured})
 
 
@@ -60,7 +60,7 @@ def _scanned(customer: Customer, pages: int) -> dict[str, float]:
     projects.set_ticket_grouping(customer.project_id, None, TicketGrouping.RULE, utc_now(), "bench")
     found = {"first run, all new": _run(customer, 1, pages, PLACES)}
     _deliver(customer)
-    # As autovacuum does within a minute: without statistics PostgreSQL reads far more.
+    # Autovacuum does this within a minute; without statistics, PostgreSQL reads far more.
     database.execute_sql("ANALYZE")
     for name, (run, places) in _RUNS.items():
         found[name] = _run(customer, run, pages, places)
@@ -74,7 +74,7 @@ def _scanned(customer: Customer, pages: int) -> dict[str, float]:
 
 
 def _run(customer: Customer, run: int, pages: int, places: int) -> float:
-    form, took_s = PostbackForm(), 0.0
+    form, elapsed_s = PostbackForm(), 0.0
     for page in range(pages):
         url = f"https://shop.example/products/{page}"
         issues: list[Mapping[str, Any]] = [
@@ -83,18 +83,18 @@ def _run(customer: Customer, run: int, pages: int, places: int) -> float:
         parsed = form.read(postback(run, issues, page={"url": url}, status="completed"))
         began = time.perf_counter()
         findings.record(findings.prepare_postback(parsed, customer.project_id), customer.project_id, utc_now(), "bench")
-        took_s += time.perf_counter() - began
-    return round(pages / took_s)
+        elapsed_s += time.perf_counter() - began
+    return round(pages / elapsed_s)
 
 
 def _deliver(customer: Customer) -> None:
-    """Approve every ticket for a target that asks for events, and let it be delivered."""
+    """Approve every ticket for a target that receives events, and mark it as delivered."""
     target = make_target(customer)
     changes.edit(target.id, TargetEdit(events=ALL_EVENTS), DEFAULT_SECRET, utc_now(), "bench")
     ids = [row[0] for row in rows("SELECT id FROM exports ORDER BY id")]
     for first in range(0, len(ids), _CHUNK):
-        wanted = [ExportReference(each) for each in ids[first : first + _CHUNK]]
-        transitions.approve_many(wanted, customer.account_id, target.id, utc_now(), "bench", LOOPBACK_POLICY)
+        references = [ExportReference(each) for each in ids[first : first + _CHUNK]]
+        transitions.approve_many(references, customer.account_id, target.id, utc_now(), "bench", LOOPBACK_POLICY)
     execute("UPDATE exports SET status = 'exported', due_at = NULL")
 
 

@@ -1,1 +1,1 @@
-"""What a measurement runs: installations, services, receivers, databases and proxies on loopback."""
+"""Servers of measurements: installations, services, receivers, databases and proxies on loopback."""

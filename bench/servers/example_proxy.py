@@ -25,8 +25,8 @@ EXAMPLE: Final = ROOT / "deploy" / "nginx" / "riskrelay.conf"
 _START_WITHIN_S: Final = 10.0
 _STOP_WITHIN_S: Final = 10
 
-#: Around the example, what a distribution's nginx.conf says, with nothing outside our folder. 768 is Debian's number.
-_AROUND: Final = """
+#: The nginx.conf that includes the example: as a distribution's, but all files are in `folder`. 768 is Debian's default.
+_NGINX_CONF: Final = """
 daemon off;
 worker_processes auto;
 pid {folder}/pid;
@@ -45,23 +45,23 @@ http {{
 """
 
 
-def is_here() -> bool:
-    """Return whether this machine has nginx."""
+def is_nginx_installed() -> bool:
+    """Return whether nginx is installed."""
     return shutil.which("nginx") is not None
 
 
 @contextmanager
 def example_proxy(service_port: int) -> Iterator[ServiceAddress]:
-    """Run nginx before the service on this port, and say where it is reached. Needs nginx: see `is_here`."""
+    """Run nginx in front of the service on `service_port`; yield its address. Needs nginx: see `is_nginx_installed`."""
     nginx = shutil.which("nginx")
     assert nginx is not None, "nginx is not installed."
     with tempfile.TemporaryDirectory(prefix="riskrelay-bench-") as name:
         folder, port = Path(name), free_port()
         _, authority = make_certificate(folder, NAME)
         (folder / "riskrelay.conf").write_text(adapted(EXAMPLE.read_text(), service_port, port, free_port(), folder))
-        # Its workers would become nobody otherwise, who may not write to this folder.
+        # By default, workers run as the user nobody, which may not write to this folder.
         user = "user root;" if os.geteuid() == 0 else ""
-        (folder / "nginx.conf").write_text(_AROUND.format(folder=folder, user=user))
+        (folder / "nginx.conf").write_text(_NGINX_CONF.format(folder=folder, user=user))
         command = [nginx, "-e", str(folder / "error.log"), "-c", str(folder / "nginx.conf")]
         process = child_process.start(command, output=subprocess.DEVNULL)
         try:
@@ -76,7 +76,7 @@ def example_proxy(service_port: int) -> Iterator[ServiceAddress]:
 
 
 def adapted(example: str, service_port: int, port: int, plain_port: int, folder: Path) -> str:
-    """Return the example with other ports, on IPv4's loopback alone, and with files that are all in `folder`."""
+    """Return the example with other ports, only on IPv4 loopback, and with all files in `folder`."""
     changes = {
         "server 127.0.0.1:8000;": f"server 127.0.0.1:{service_port};",
         "listen 80;": f"listen 127.0.0.1:{plain_port};",
@@ -88,7 +88,7 @@ def adapted(example: str, service_port: int, port: int, plain_port: int, folder:
         "/var/log/nginx/riskrelay.log": f"{folder}/access.log",
     }
     for before, after in changes.items():
-        assert example.count(before) == 1, f"deploy/nginx/riskrelay.conf says {before} {example.count(before)} times."
+        assert example.count(before) == 1, f"deploy/nginx/riskrelay.conf contains {before} {example.count(before)} times."
         example = example.replace(before, after)
     return example
 

@@ -2,12 +2,12 @@
 
     python -m bench.servers.instant_receiver ADDRESS DELAY_S PORTS [CERTIFICATE]
 
-It prints a control port and PORTS more that accept posts, over TLS with a CERTIFICATE (and its key). On the control port,
+It prints a control port and PORTS ports that accept posts, over TLS with a CERTIFICATE (and its key). On the control port,
 `GET /` returns the counts as JSON, `GET /times` the first arrival of each key, `DELETE /` resets both. Posts to `/hang` are
 counted separately and get no response. It parses just enough HTTP to find the end of a request and does not support
 pipelining or bodies without a length. It exits at the end of standard input.
 
-It shares the cores with the measured programs: a plain epoll loop, which takes 0.03 ms per request (asyncio: 0.07).
+It shares the cores with the measured programs, so it is a plain epoll loop, which takes 0.03 ms per request (asyncio: 0.07).
 """
 
 import json
@@ -25,17 +25,17 @@ _END_OF_HEADERS: Final = b"\r\n\r\n"
 _LENGTH: Final = b"\r\ncontent-length:"
 _KEY: Final = b"\r\nidempotency-key:"
 _HANG: Final = b"POST /hang "
-#: More than any request here has, so that one read brings what is there.
+#: Larger than any request here, so that one read returns everything that has arrived.
 _READ_BYTES: Final = 65_536
-#: How many connections may wait to be accepted: as many as two workers open in a moment.
+#: Connections that may wait to be accepted: as many as two workers open at the same time.
 _BACKLOG: Final = 1024
 
 
 @dataclass
 class Arrivals:
-    """What arrived since the counts were last set to zero; times are of the machine's monotonic clock, in seconds.
+    """Counts of the requests since the last reset; times are seconds of the machine's monotonic clock.
 
-    Those of single keys are wall time, in milliseconds since 1970, as the tables' are.
+    `keys` has the first arrival of each Idempotency-Key in milliseconds since 1970, as the tables have.
     """
 
     requests: int = 0
@@ -45,7 +45,7 @@ class Arrivals:
     last_at: float | None = None
 
     def add(self, key: bytes) -> None:
-        """Count one request."""
+        """Count a request with this Idempotency-Key."""
         now = time.monotonic()
         self.first_at = now if self.first_at is None else self.first_at
         self.last_at = now
@@ -53,8 +53,8 @@ class Arrivals:
         self.keys.setdefault(key, time.time() * 1000)
 
     def clear(self) -> None:
-        """Begin anew."""
-        self.__init__()  # type: ignore[misc]  # a dataclass's own way to its defaults
+        """Reset all counts."""
+        self.__init__()  # type: ignore[misc]  # sets the defaults of a dataclass
 
     def record(self) -> dict[str, float | int | None]:
         """Return the reported counts and the processor time of this process."""
@@ -68,12 +68,12 @@ class Arrivals:
         }
 
     def times(self) -> dict[str, float]:
-        """Return when each key arrived first."""
+        """Return the time of the first arrival of each key, in milliseconds since 1970."""
         return {key.decode(): at_ms for key, at_ms in self.keys.items()}
 
 
 class _Connection:
-    """One connection, and what of its next request is there."""
+    """One connection, and the part of its next request that has arrived."""
 
     __slots__ = ("received", "recv", "sock")
 
@@ -83,10 +83,10 @@ class _Connection:
         self.received = b""
 
     def request(self) -> tuple[bytes, bytes] | None:
-        """Read; return the head of a request that is whole, as it came and in lower case, or None."""
+        """Read from the connection; return the head of a complete request, unchanged and in lower case, or None."""
         data = self.recv(_READ_BYTES)
         if not data:
-            raise ConnectionError("It has ended.")
+            raise ConnectionError("The client closed the connection.")
         if self.received:
             data = self.received + data
         end = data.find(_END_OF_HEADERS)
@@ -100,7 +100,7 @@ class _Connection:
 
 
 class _TlsConnection(_Connection):
-    """The same over TLS: a record at a time, and the handshake first."""
+    """A TLS connection: does the handshake first, and reads all records that the TLS layer has buffered."""
 
     def __init__(self, sock: ssl.SSLSocket) -> None:
         super().__init__(sock)
@@ -112,16 +112,16 @@ class _TlsConnection(_Connection):
             if not self._is_open:
                 self._tls.do_handshake()
                 self._is_open = True
-            whole = super().request()
-            while whole is None and self._tls.pending():
-                whole = super().request()
+            request = super().request()
+            while request is None and self._tls.pending():
+                request = super().request()
         except ssl.SSLWantReadError:
             return None
-        return whole
+        return request
 
 
 class _Receiver:
-    """A loop over every connection."""
+    """Serves all connections in one epoll loop."""
 
     def __init__(self, address: str, delay_s: float, context: ssl.SSLContext | None) -> None:
         self._address = address
@@ -131,11 +131,11 @@ class _Receiver:
         self._epoll = select.epoll()
         self._listening: dict[int, tuple[socket.socket, bool]] = {}
         self._connections: dict[int, _Connection] = {}
-        #: Answers in the order in which they are due: all wait equally long.
+        #: Delayed responses, in the order in which they are due, since all have the same delay.
         self._waiting: deque[tuple[float, socket.socket]] = deque()
 
     def listen(self, *, takes_posts: bool) -> int:
-        """Listen on a port of its own, and return it."""
+        """Listen on a free port and return it."""
         sock = socket.create_server((self._address, 0), backlog=_BACKLOG)
         sock.setblocking(False)
         self._listening[sock.fileno()] = (sock, takes_posts)
@@ -144,11 +144,11 @@ class _Receiver:
         return port
 
     def run(self, until_closed: int) -> None:
-        """Serve until the other end of this descriptor is closed."""
+        """Serve until the other end of the descriptor `until_closed` is closed."""
         self._epoll.register(until_closed, select.EPOLLIN)
         connections = self._connections
         while True:
-            for fd, _ in self._epoll.poll(self._patience_s()):
+            for fd, _ in self._epoll.poll(self._timeout_s()):
                 connection = connections.get(fd)
                 if connection is not None:
                     self._serve(fd, connection)
@@ -156,9 +156,9 @@ class _Receiver:
                     return
                 else:
                     self._accept(*self._listening[fd])
-            self._answer_what_is_due()
+            self._send_due_responses()
 
-    def _patience_s(self) -> float | None:
+    def _timeout_s(self) -> float | None:
         return max(0.0, self._waiting[0][0] - time.monotonic()) if self._waiting else None
 
     def _accept(self, listening: socket.socket, takes_posts: bool) -> None:
@@ -176,14 +176,14 @@ class _Receiver:
         try:
             request = connection.request()
             if request is not None:
-                self._answer(connection.sock, *request)
-        except OSError:  # its client has gone, or speaks something else
+                self._respond(connection.sock, *request)
+        except OSError:  # the client closed the connection, or the TLS handshake failed
             del self._connections[fd]
             connection.sock.close()
 
-    def _answer(self, sock: socket.socket, head: bytes, headers: bytes) -> None:
+    def _respond(self, sock: socket.socket, head: bytes, headers: bytes) -> None:
         if not head.startswith(b"POST "):
-            self._tell(sock, head)
+            self._send_counts(sock, head)
         elif head.startswith(_HANG):
             self._arrivals.hung += 1
         else:
@@ -193,28 +193,28 @@ class _Receiver:
             else:
                 sock.send(_ACCEPTED)
 
-    def _answer_what_is_due(self) -> None:
+    def _send_due_responses(self) -> None:
         now = time.monotonic()
         while self._waiting and self._waiting[0][0] <= now:
             _, sock = self._waiting.popleft()
             try:
                 sock.send(_ACCEPTED)
-            except OSError:  # its client has gone; what is read from it next says so too
+            except OSError:  # the client closed the connection; the next read fails, too
                 continue
 
-    def _tell(self, sock: socket.socket, head: bytes) -> None:
+    def _send_counts(self, sock: socket.socket, head: bytes) -> None:
         method, path, _ = head.split(b" ", 2)
         body = json.dumps(self._arrivals.times() if path == b"/times" else self._arrivals.record()).encode()
         if method == b"DELETE":
             self._arrivals.clear()
-        # More than a socket takes at once, where it is the times of many.
+        # The times of many keys exceed the send buffer of a socket.
         sock.setblocking(True)
         sock.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
         sock.setblocking(False)
 
 
 def _value(head: bytes, headers: bytes, name: bytes) -> bytes:
-    """Return the value of a header, or nothing; `headers` and `name` are in lower case, `name` between its marks."""
+    """Return the value of a header, empty if it is missing; `name` is in lower case, with the CRLF before and the colon."""
     at = headers.find(name)
     if at < 0:
         return b""
@@ -223,7 +223,7 @@ def _value(head: bytes, headers: bytes, name: bytes) -> bytes:
 
 
 def main(address: str, delay_s: float, ports: int, certificate: str | None = None) -> None:
-    """Listen, say where, and serve."""
+    """Listen, print the ports, and serve until standard input ends."""
     context = None
     if certificate is not None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -1,6 +1,6 @@
-"""A Gitea that creates every issue at once, in a process of its own, and counts: `python -m bench.servers.instant_tracker`.
+"""A separate process with a fake Gitea that creates issues at once and counts: `python -m bench.servers.instant_tracker`.
 
-It prints the page of its repository, then the counts as JSON for each line on standard input; it exits at the end of that
+It prints the URL of its repository, then the counts as JSON for each line on standard input; it exits at the end of that
 input.
 """
 
@@ -14,7 +14,7 @@ from tests.support.trackers.servers import FakeGitea, Refusal
 
 
 class CountingGitea(FakeGitea):
-    """A Gitea that knows when creates arrived; times are of the machine's monotonic clock, in seconds."""
+    """A fake Gitea that records when requests to create an issue arrived, in seconds of the machine's monotonic clock."""
 
     def __init__(self) -> None:
         super().__init__()

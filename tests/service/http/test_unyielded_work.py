@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 from falcon.testing import TestClient
 
-from bench.load.questions import SeededDatabase, seed
+from bench.load.request_templates import SeededDatabase, seed
 from bench.requests.hostile_bodies import ExpensiveRequest, hostile_requests
 from service.app import create_app
 from service.http.limits import large_body_limiter

@@ -1,4 +1,4 @@
-"""An installation with rows generated in SQL, and real worker processes on it."""
+"""An installation with one account and no exports, for measurements that generate their rows in SQL."""
 
 import tempfile
 from collections.abc import Iterator
@@ -17,14 +17,14 @@ from tests.support.servers.redis_and_postgres import RedisServer
 
 
 @dataclass(frozen=True, slots=True)
-class Crowd:
-    """A migrated database, open in this process, its one customer, and the environment of processes that use it too."""
+class EmptyInstallation:
+    """Its only customer, and the environment for its processes; its migrated database is open in this process."""
 
     customer: Customer
     env: dict[str, str]
 
-    def begin_anew(self) -> None:
-        """Forget every export, every worker, what is known of targets, and all that is in Redis."""
+    def reset(self) -> None:
+        """Delete all exports and workers, reset the throttle state of targets, and empty Redis."""
         with transaction():
             for table in ("attempts", "exports", "audit_entries", "workers"):
                 execute(f"DELETE FROM {table}")  # noqa: S608 - our own names
@@ -37,8 +37,8 @@ class Crowd:
 
 
 @contextmanager
-def crowd(kind: str, **settings: str) -> Iterator[Crowd]:
-    """Make an installation on a database of this kind; `settings` are the environment's."""
+def empty_installation(kind: str, **settings: str) -> Iterator[EmptyInstallation]:
+    """Create an installation on `sqlite` or `postgresql`; `settings` are added to its environment."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="riskrelay-bench-")))
         redis = stack.enter_context(RedisServer())
@@ -51,4 +51,4 @@ def crowd(kind: str, **settings: str) -> Iterator[Crowd]:
         env = environment(
             folder, DATABASE_URL=url, REDIS_URL=redis.url, PYTHONPATH=str(ROOT), LOG_LEVEL="info", **{**LOOPBACK, **settings}
         )
-        yield Crowd(make_customer(), env)
+        yield EmptyInstallation(make_customer(), env)

@@ -1,4 +1,4 @@
-"""Counts the requests that the tables record, by what each response leaves behind, so that a missing one is detected."""
+"""Counts requests by the rows that they stored, to detect a response whose rows are missing."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -7,13 +7,13 @@ from typing import Final
 
 from bench.handwritten.stores import open_store
 
-#: What is under way when a load ends is done within this; the tables are looked at twice so far apart.
-_SETTLE_S: Final = 0.1
-_SETTLED_WITHIN_S: Final = 10.0
+#: Interval between two counts: a request in progress at the end of the load is stored within this time.
+_POLL_S: Final = 0.1
+_TIMEOUT_S: Final = 10.0
 
 _KEYS: Final = ("idempotency_keys WHERE response_status IS NOT NULL", 1)
-#: What one answer to each kind of question leaves behind: how many rows of what.
-LEFT: Final[Mapping[str, Sequence[tuple[str, int]]]] = {
+#: The rows that one request of each kind stores: table (with a condition) and number.
+ROWS_PER_REQUEST: Final[Mapping[str, Sequence[tuple[str, int]]]] = {
     "status": (),
     "not_modified": (),
     **{
@@ -41,21 +41,21 @@ LEFT: Final[Mapping[str, Sequence[tuple[str, int]]]] = {
 }
 
 
-def stored(url: str, kind: str) -> list[int]:
-    """Return how many answers to a kind of question the tables hold, as each of them tells it; nothing for a read."""
-    if not LEFT[kind]:
+def count_recorded(url: str, kind: str) -> list[int]:
+    """Return the number of requests of a kind, once by the rows of each of its tables; an empty list for reads."""
+    if not ROWS_PER_REQUEST[kind]:
         return []
-    counts = ", ".join(f"(SELECT count(*) FROM {what})" for what, _ in LEFT[kind])  # noqa: S608 - our own names
+    counts = ", ".join(f"(SELECT count(*) FROM {condition})" for condition, _ in ROWS_PER_REQUEST[kind])  # noqa: S608 - our own names
     with closing(open_store(url)) as store:
         found = store.row(f"SELECT {counts}")
     assert found is not None
-    return [count // rows for count, (_, rows) in zip(found, LEFT[kind], strict=True)]
+    return [count // rows for count, (_, rows) in zip(found, ROWS_PER_REQUEST[kind], strict=True)]
 
 
-def settled(url: str, kind: str) -> list[int]:
-    """Return the same once nothing comes any more, which would disturb whoever is asked next."""
-    gives_up_at, before = time.monotonic() + _SETTLED_WITHIN_S, None
-    while (now := stored(url, kind)) != before and time.monotonic() < gives_up_at:
-        before = now
-        time.sleep(_SETTLE_S if now else 0)
-    return now
+def count_when_stable(url: str, kind: str) -> list[int]:
+    """Return the counts once they no longer change: a request in progress would disturb the next measurement."""
+    deadline, before = time.monotonic() + _TIMEOUT_S, None
+    while (count := count_recorded(url, kind)) != before and time.monotonic() < deadline:
+        before = count
+        time.sleep(_POLL_S if count else 0)
+    return count

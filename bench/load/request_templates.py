@@ -1,14 +1,14 @@
-"""What the service is asked in measurements: raw requests, and a database seeded so that they can be answered.
+"""Requests that measurements send to the service, and a database seeded for them.
 
     status(export_id, bearer)                200, the record of an export
     not_modified(export_id, bearer, etag)    304, as `etag` is the version that the client has
-    postback(issues)                         202, a page of its own with that many new findings each time
-    target_create(bearer)                    201, a target at an address of loopback that nobody dials
-    approve(bearer, target_id)               202, another prepared export each time: see `prepare_many`
+    postback(issues)                         202, each request has a new page with that many new findings
+    target_create(bearer)                    201, a target at a loopback address to which nothing is delivered
+    approve(bearer, target_id)               202, each request names another prepared export: see `prepare_many`
     upload(platform_bearer, project_id)      201, a capture of the browser extension
 
-Whatever writes carries an Idempotency-Key of its own. Bodies are such as the product's clients send, of the size that
-tickets have.
+Each request that writes has a new Idempotency-Key. Bodies have the form that the product's clients send, and the usual size
+of tickets.
 """
 
 import json
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from bench.handwritten.stores import open_store
-from bench.load.repeated_requests import NUMBER, Question, request
+from bench.load.repeated_requests import NUMBER, RequestTemplate, request
 from runtime.clock import utc_now
 from schemas.base.principal import TokenKind
 from schemas.exports.record import Approval
@@ -32,16 +32,16 @@ from tests.support.factories import LOOPBACK_POLICY, SCANNER_SECRET, Customer, c
 from tests.support.factories import issue as one_issue
 from tests.support.factories import postback as one_postback
 
-#: Ids of exports are `exp_` and 26 digits; these are the first of those that `prepare_many` makes, which end in a number.
+#: Ids of exports are `exp_` and 26 digits. Those of `prepare_many` are this prefix and a number of APPROVABLE_DIGITS digits.
 APPROVABLE: Final = "exp_00000001"
-#: How many digits that number has.
 APPROVABLE_DIGITS: Final = 18
 
 _PATH: Final = "/api/ticket-exports"
-#: As many rules and places as a real page has; each pair is another finding.
-_RULES: Final = 10
+#: Issue number n gets place n % 10 and rule n / 10, so that each pair is another finding; a real page has about as many.
+_PLACES: Final = 10
 
-# Copies of one that the product has prepared, in every column: a verb a row would take a minute. PostgreSQL wants the types.
+# Copies all columns of an export that the product prepared: preparing them one by one would take a minute. PostgreSQL needs
+# the types.
 _PREPARE_MANY: Final = f"""
 WITH RECURSIVE numbers (n) AS (
     SELECT CAST(? AS BIGINT) UNION ALL SELECT n + 1 FROM numbers WHERE n + 1 < CAST(? AS BIGINT)
@@ -56,7 +56,7 @@ FROM numbers CROSS JOIN exports e WHERE e.id = CAST(? AS TEXT)"""  # noqa: S608 
 
 @dataclass(frozen=True, slots=True)
 class SeededDatabase:
-    """A database with one customer, a target of theirs, an export that waits for it, and one that is prepared."""
+    """A database with one customer, a target, an export that is approved for it, and a prepared export."""
 
     url: str
     customer: Customer
@@ -65,8 +65,8 @@ class SeededDatabase:
     export_id: str
     prepared_id: str
 
-    def questions(self) -> dict[str, Question]:
-        """Return a question of every kind, by its name in the figures."""
+    def templates(self) -> dict[str, RequestTemplate]:
+        """Return the request of every kind, by its name in the figures."""
         bearer = self.customer.bearer
         return {
             "status": status(self.export_id, bearer),
@@ -79,42 +79,44 @@ class SeededDatabase:
         }
 
 
-def status(export_id: str, bearer: Mapping[str, str]) -> Question:
-    """Return the question for an export's record."""
-    return Question(request("GET", f"{_PATH}/{export_id}", bearer), 200)
+def status(export_id: str, bearer: Mapping[str, str]) -> RequestTemplate:
+    """Return the request for an export's record."""
+    return RequestTemplate(request("GET", f"{_PATH}/{export_id}", bearer), 200)
 
 
-def not_modified(export_id: str, bearer: Mapping[str, str], etag: str) -> Question:
-    """Return the question of a client that has the version `etag`, with its quotes."""
-    return Question(request("GET", f"{_PATH}/{export_id}", {**bearer, "If-None-Match": etag}), 304)
+def not_modified(export_id: str, bearer: Mapping[str, str], etag: str) -> RequestTemplate:
+    """Return the request of a client that already has the version `etag`, which includes the quotes."""
+    return RequestTemplate(request("GET", f"{_PATH}/{export_id}", {**bearer, "If-None-Match": etag}), 304)
 
 
-def postback(issues: int) -> Question:
-    """Return the question that posts a page of its own with `issues` new findings."""
+def postback(issues: int) -> RequestTemplate:
+    """Return the request that posts a new page with `issues` new findings."""
     url = f"https://shop.example/products/{NUMBER}"
     page = {**one_postback()["page"], "url": url, "normalizedUrl": url}
     body = one_postback(issues=[_issue(number) for number in range(issues)], page=page)
-    return _keyed("/api/scanner/results", {"X-Scanner-Secret": SCANNER_SECRET}, body, 202)
+    return _post_with_key("/api/scanner/results", {"X-Scanner-Secret": SCANNER_SECRET}, body, 202)
 
 
-def target_create(bearer: Mapping[str, str]) -> Question:
-    """Return the question that makes a target; its address needs no look-up, and it must be allowed (`LOOPBACK`)."""
+def target_create(bearer: Mapping[str, str]) -> RequestTemplate:
+    """Return the request that creates a target; its address needs no DNS lookup, and settings must allow it (`LOOPBACK`)."""
     body = {"provider_key": "generic_webhook", "base_url": f"http://127.0.0.1:9/hooks/{NUMBER}", "name": f"Tracker {NUMBER}"}
-    return _keyed("/api/ticket-export-targets", bearer, body, 201)
+    return _post_with_key("/api/ticket-export-targets", bearer, body, 201)
 
 
-def approve(bearer: Mapping[str, str], target_id: str) -> Question:
-    """Return the question that approves another export each time, numbered by `repeated_requests.Numbers(APPROVABLE, …)`."""
-    return _keyed(f"{_PATH}/{NUMBER}/approve", bearer, {"target_id": target_id}, 202)
+def approve(bearer: Mapping[str, str], target_id: str) -> RequestTemplate:
+    """Return the request that approves an export; `repeated_requests.Numbers(APPROVABLE, …)` numbers the exports."""
+    return _post_with_key(f"{_PATH}/{NUMBER}/approve", bearer, {"target_id": target_id}, 202)
 
 
-def upload(bearer: Mapping[str, str], project_id: int) -> Question:
-    """Return the question that hands in what a person captured on a page."""
-    return _keyed("/api/browser-extension/evidence-captures", bearer, capture(project_id, page_title=f"Cart {NUMBER}"), 201)
+def upload(bearer: Mapping[str, str], project_id: int) -> RequestTemplate:
+    """Return the request that uploads a capture of a page."""
+    return _post_with_key(
+        "/api/browser-extension/evidence-captures", bearer, capture(project_id, page_title=f"Cart {NUMBER}"), 201
+    )
 
 
 def seed(url: str) -> SeededDatabase:
-    """Migrate the database at `url` and store what the questions need. It is open in this process while that lasts."""
+    """Migrate the database at `url` and store the rows that the requests need; closes the database of this process."""
     open_database(url)
     schema_version.migrate()
     with connection(), transaction():
@@ -131,20 +133,20 @@ def seed(url: str) -> SeededDatabase:
 
 
 def prepare_many(seeded: SeededDatabase, first: int, count: int) -> None:
-    """Store prepared exports that `approve` can name, numbered from `first`."""
+    """Store `count` prepared exports for `approve`, numbered from `first`."""
     with closing(open_store(seeded.url)) as store:
         with store.transaction() as execute:
             execute(_PREPARE_MANY, (first, first + count, seeded.prepared_id))
-        store.settle()
+        store.checkpoint()
 
 
 def _issue(number: int) -> dict[str, object]:
-    rule, place = divmod(number, _RULES)
+    rule, place = divmod(number, _PLACES)
     if number == 0:
         return one_issue()
     return one_issue(f"rule-{chr(ord('a') + rule)}", location=f"main > section.{chr(ord('a') + place)} > img.hero")
 
 
-def _keyed(path: str, headers: Mapping[str, str], body: Mapping[str, object], answered: int) -> Question:
-    record = {**headers, "Content-Type": "application/json", "Idempotency-Key": f"bench-{NUMBER}"}
-    return Question(request("POST", path, record, json.dumps(body)), answered)
+def _post_with_key(path: str, headers: Mapping[str, str], body: Mapping[str, object], status: int) -> RequestTemplate:
+    headers = {**headers, "Content-Type": "application/json", "Idempotency-Key": f"bench-{NUMBER}"}
+    return RequestTemplate(request("POST", path, headers, json.dumps(body)), status)
