@@ -1,1 +1,1 @@
-"""Development tool: kills processes of a real installation repeatedly and counts lost data. Loopback only."""
+"""Development tool: kills processes of a real installation repeatedly and checks that no data is lost. Loopback only."""

@@ -21,13 +21,13 @@ from soak.running import soak, verify_again
 from soak.verification.report import SoakReport, print_report
 
 _DATABASES: Final = ("sqlite", "postgresql")
-#: A shell adds this to the number of the signal that ended a program.
-_BY_A_SIGNAL: Final = 128
+#: The exit code after a signal is this plus the number of the signal, as in a shell.
+_SIGNAL_EXIT_BASE: Final = 128
 
 
 @click.command(
     epilog="Example: python -m soak --exports 20000 --kills 300 --database postgresql --seed 7\n\n"
-    "Exit codes: 0 nothing lost, 1 something to look at, 2 wrong usage."
+    "Exit codes: 0 nothing lost, 1 a problem was found, 2 wrong usage."
 )
 @click.option("--database", type=click.Choice([*_DATABASES, "both"]), default="both", show_default=True)
 @click.option("--seconds", type=click.FloatRange(min=1), help="Duration for each database.")
@@ -113,7 +113,7 @@ def _verify_again(folder: Path) -> None:
 
 
 def _stop(number: int, _: FrameType | None) -> None:
-    raise SystemExit(_BY_A_SIGNAL + number)
+    raise SystemExit(_SIGNAL_EXIT_BASE + number)
 
 
 if __name__ == "__main__":

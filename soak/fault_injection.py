@@ -16,9 +16,9 @@ from soak.plan import Fault
 from soak.receivers.event_log import EventLog
 from tests.support.servers.redis_and_postgres import processes_in
 
-Thing = TypeVar("Thing")
+Item = TypeVar("Item")
 
-#: The title of a PostgreSQL backend contains the user's name.
+#: The process title of a PostgreSQL backend begins with this: it contains the name of the database user.
 _BACKEND: Final = b"postgres: riskrelay"
 
 
@@ -31,7 +31,7 @@ class FaultInjector:
         self._installation = installation
         self._events = events
         self._stalled: list[tuple[float, Child]] = []
-        self._acts: dict[str, Callable[[Fault], bool]] = {
+        self._actions: dict[str, Callable[[Fault], bool]] = {
             "worker killed": lambda fault: self._worker(fault).send(signal.SIGKILL),
             "worker asked to stop": lambda fault: self._worker(fault).send(signal.SIGTERM),
             "worker stalled": self._stall,
@@ -48,24 +48,24 @@ class FaultInjector:
             "postgresql killed": self._kill_postgres,
         }
 
-    def do(self, fault: Fault) -> None:
-        """Inject one fault; a fault without a running victim is not counted."""
-        began_at = self._events.note("fault", kind=fault.kind)
-        if not self._acts[fault.kind](fault):
+    def inject(self, fault: Fault) -> None:
+        """Inject one fault; it counts only if its victim was running."""
+        began_at = self._events.append("fault", kind=fault.kind)
+        if not self._actions[fault.kind](fault):
             return
         self.done[fault.kind] += 1
         self.kills += fault.is_kill
-        self._events.note("fault done", kind=fault.kind, began_at=began_at, pause_s=round(fault.pause_s, 2))
+        self._events.append("fault done", kind=fault.kind, began_at=began_at, pause_s=round(fault.pause_s, 2))
 
-    def look(self) -> None:
+    def resume_due(self) -> None:
         """Resume processes whose pause is over."""
         now = time.monotonic()
-        for until, child in self._stalled:
-            if until <= now:
+        for resume_at, child in self._stalled:
+            if resume_at <= now:
                 child.send(signal.SIGCONT)
-        self._stalled = [(until, child) for until, child in self._stalled if until > now]
+        self._stalled = [(resume_at, child) for resume_at, child in self._stalled if resume_at > now]
 
-    def end(self) -> None:
+    def resume_all(self) -> None:
         """Resume all suspended processes."""
         for _, child in self._stalled:
             child.send(signal.SIGCONT)
@@ -132,7 +132,7 @@ class FaultInjector:
         return True
 
 
-def _one(among: Sequence[Thing], fault: Fault) -> Thing:
+def _one(among: Sequence[Item], fault: Fault) -> Item:
     return among[fault.victim % len(among)]
 
 

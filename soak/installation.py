@@ -21,7 +21,7 @@ from bench.servers.durable_postgres import DurablePostgres
 from bin.processes import child_process
 from soak.plan import SoakPlan
 from soak.receivers.event_log import now_ms
-from soak.receivers.receiver import SHUT_ADDRESS
+from soak.receivers.receiver import FORBIDDEN_ADDRESS
 from storage.db import schema_version
 from storage.db.engine import OUTAGES, close_database, connection, open_database, rows
 from tests.support.factories import LOOPBACK, WEBHOOK_SECRET, environment
@@ -38,12 +38,12 @@ RISKRELAY: Final = str(ROOT / "bin" / "riskrelay")
 _PORTS: Final = range(20_000, 30_000)
 #: Time limit to start or stop one process on a slow machine.
 WITHIN_S: Final = 60.0
-_LOOK_S: Final = 0.1
+_POLL_S: Final = 0.1
 #: A service manager's pause before a restart.
 _RESTART_AFTER_S: Final = 0.3
 
 #: Differences from default settings: shorter deadlines and retry intervals, so that everything ends within minutes; rate
-#: limits that clients do not reach; the account is the console's operator; an event of nearly every scan run.
+#: limits that clients do not reach; the account is the operator's, for the console; events after nearly every scan run.
 SETTINGS: Final = {
     **CLOUD,
     "DELIVERY_TIMEOUT_S": "3",
@@ -67,7 +67,7 @@ class Child:
         self._env = env
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
-        self._died_at: float | None = None
+        self._exited_at: float | None = None
 
     @property
     def pid(self) -> int | None:
@@ -78,15 +78,15 @@ class Child:
         """Start it."""
         with self.log.open("ab") as log:
             self._process = child_process.start(self._command, env=self._env, cwd=self._folder, output=log)
-        self._died_at = None
+        self._exited_at = None
 
-    def look(self) -> None:
-        """Restart it if it has exited."""
+    def restart_if_exited(self) -> None:
+        """Restart it if it has exited, after a pause."""
         if self.pid is not None:
             return
         now = time.monotonic()
-        self._died_at = self._died_at or now
-        if now - self._died_at >= _RESTART_AFTER_S:
+        self._exited_at = self._exited_at or now
+        if now - self._exited_at >= _RESTART_AFTER_S:
             self.start()
 
     def send(self, number: signal.Signals) -> bool:
@@ -103,9 +103,9 @@ class Child:
     @property
     def is_up(self) -> bool:
         """Return whether it handles SIGTERM; before that, SIGTERM would kill it."""
-        return bool(_caught(self.pid) & 1 << signal.SIGTERM - 1)
+        return bool(_handled_signals(self.pid) & 1 << signal.SIGTERM - 1)
 
-    def tell_to_stop(self) -> None:
+    def terminate(self) -> None:
         """Send SIGTERM, after resuming it if it is suspended."""
         self.send(signal.SIGCONT)
         self.send(signal.SIGTERM)
@@ -133,37 +133,37 @@ class Child:
 class SoakReceiverProcess:
     """A receiver or a tracker as a separate process, which ends with its standard input.
 
-    `kind` is `receiver` or `tracker`; `words` follow the port in its command.
+    `kind` is `receiver` or `tracker`; `arguments` follow the port in its command.
     """
 
-    def __init__(self, folder: Path, kind: str, number: int, *words: str) -> None:
-        self.port = _free_port(SHUT_ADDRESS)
+    def __init__(self, folder: Path, kind: str, number: int, *arguments: str) -> None:
+        self.port = _free_port(FORBIDDEN_ADDRESS)
         self.log = folder / f"{kind}-{number}.log"
-        words = (str(folder), str(number), str(self.port), *words)
-        self._command = [sys.executable, "-m", f"soak.receivers.{kind}", *words]
+        arguments = (str(folder), str(number), str(self.port), *arguments)
+        self._command = [sys.executable, "-m", f"soak.receivers.{kind}", *arguments]
         self._is_faulty = True
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def origin(self) -> str:
-        """Its origin."""
+        """Its origin, `http://127.0.0.1:PORT`."""
         return f"http://127.0.0.1:{self.port}"
 
-    def look(self) -> None:
+    def start_if_exited(self) -> None:
         """Start it if it does not run."""
         if self._process is not None and self._process.poll() is None:
             return
         self._close()
-        words = [*self._command, "faulty" if self._is_faulty else "kind"]
+        words = [*self._command, "faulty" if self._is_faulty else "accepting"]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 words, cwd=ROOT, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
             )
 
-    def be_kind(self) -> None:
+    def accept_all(self) -> None:
         """Make it accept every request from now on."""
         self._is_faulty = False
-        with suppress(OSError):  # it has just been killed, and comes back kind
+        with suppress(OSError):  # it has just been killed, and will accept every request after the restart
             _pipe(self._process).write(b"\n")
             _pipe(self._process).flush()
 
@@ -196,12 +196,13 @@ class SoakInstallation:
         if self.postgres is not None:
             self.postgres.port = _free_port()
         self.port = _free_port()
-        chance = (str(plan.seed), str(self.began_at_ms))
+        seed_arguments = (str(plan.seed), str(self.began_at_ms))
         self.receivers = [
-            SoakReceiverProcess(folder, "receiver", number, WEBHOOK_SECRET, *chance) for number in range(plan.receivers)
+            SoakReceiverProcess(folder, "receiver", number, WEBHOOK_SECRET, *seed_arguments)
+            for number in range(plan.receivers)
         ]
-        self.trackers = [SoakReceiverProcess(folder, "tracker", number, *chance) for number in range(plan.trackers)]
-        #: Gets the alerts, and what a second account sends.
+        self.trackers = [SoakReceiverProcess(folder, "tracker", number, *seed_arguments) for number in range(plan.trackers)]
+        #: Signs the certificate of `alerts`, which receives the alerts; `silent` is the target of the second account.
         self._authority = CertificateAuthority("the soak")
         self.alerts = LoopbackServer(always(), self._authority.server("127.0.0.1"))
         self.silent = LoopbackServer(say_nothing)
@@ -216,7 +217,7 @@ class SoakInstallation:
 
     @property
     def recipients(self) -> list[SoakReceiverProcess]:
-        """Everything that gets tickets."""
+        """The receivers and trackers."""
         return [*self.receivers, *self.trackers]
 
     @property
@@ -225,7 +226,7 @@ class SoakInstallation:
         return [self.redis, *([self.postgres] if self.postgres else [])]
 
     def start(self, project_id: int) -> None:
-        """Start the service, the workers and what gets tickets; wait until the service answers; the database is migrated."""
+        """Start receivers, trackers, service and workers; wait until the service responds. Needs `open_database` before."""
         self.alerts.__enter__()
         self.silent.__enter__()
         env = self._environment(project_id)
@@ -235,11 +236,11 @@ class SoakInstallation:
             Child(f"worker {number + 1}", [RISKRELAY, "work"], narrow, self.folder) for number in range(self.plan.workers)
         ]
         for receiver in self.recipients:
-            receiver.look()
+            receiver.start_if_exited()
         for child in self.children:
             child.start()
-        if not self.wait_until(self.is_answering):
-            raise AssertionError(f"The service does not answer after {WITHIN_S:g} s; see {self.service.log}")
+        if not self.wait_until(self.is_responding):
+            raise AssertionError(f"The service does not respond after {WITHIN_S:g} s; see {self.service.log}")
 
     def open_database(self) -> None:
         """Start the servers, migrate a fresh database and open it in this process."""
@@ -249,31 +250,31 @@ class SoakInstallation:
         open_database(self.database_url)
         schema_version.migrate()
 
-    def look(self) -> None:
+    def restart_exited(self) -> None:
         """Restart exited processes."""
         for child in self.children:
-            child.look()
+            child.restart_if_exited()
         for receiver in self.recipients:
-            receiver.look()
+            receiver.start_if_exited()
         for server in self.servers:
             if not server.is_running:
                 server.start()
 
-    def is_answering(self) -> bool:
+    def is_responding(self) -> bool:
         """Return whether the service responds."""
         with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=5) as client:
             client.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
             return client.recv(12).endswith(b"200")
         return False
 
-    def wait_until(self, is_so: Callable[[], object], within_s: float = WITHIN_S) -> bool:
-        """Wait until `is_so()` while restarting exited processes; return whether it became true in time."""
-        until = time.monotonic() + within_s
-        while not is_so():
-            if time.monotonic() > until:
+    def wait_until(self, is_done: Callable[[], object], within_s: float = WITHIN_S) -> bool:
+        """Wait until `is_done()` while restarting exited processes; return whether it became true in time."""
+        deadline = time.monotonic() + within_s
+        while not is_done():
+            if time.monotonic() > deadline:
                 return False
-            self.look()
-            time.sleep(_LOOK_S)
+            self.restart_exited()
+            time.sleep(_POLL_S)
         return True
 
     def is_up(self) -> bool:
@@ -281,7 +282,7 @@ class SoakInstallation:
         return all(child.is_up for child in self.children)
 
     def is_settled(self) -> bool:
-        """Return whether no approved export, event and compliance request is pending."""
+        """Return whether no approved export, compliance request, event or changed scan run is pending."""
         try:
             with connection():
                 waiting = rows(
@@ -295,7 +296,7 @@ class SoakInstallation:
         return waiting == [(0, 0, 0, 0)]
 
     def product_processes(self) -> Iterator[tuple[str, int]]:
-        """Yield a name and the id of every process of the product, and of Redis."""
+        """Yield the name and the id of every process of the product and of Redis."""
         for child in self.children:
             if child.pid is not None:
                 yield child.name, child.pid
@@ -308,7 +309,7 @@ class SoakInstallation:
         """Stop the product's processes and record their exit codes; idempotent."""
         running = self.children if hasattr(self, "service") else []
         for child in running:
-            child.tell_to_stop()
+            child.terminate()
         for child in running:
             self.exit_codes[child.name] = child.stop()
 
@@ -323,7 +324,7 @@ class SoakInstallation:
         for server in self.servers:
             server.stop()
 
-    def keep_servers(self) -> None:
+    def move_server_files(self) -> None:
         """Move the servers' files into the folder, once all processes have ended."""
         for server, name in zip(self.servers, ("redis", "postgresql"), strict=False):
             with suppress(shutil.Error, OSError):
@@ -351,7 +352,7 @@ def children_of(pid: int | None) -> list[int]:
         return []
 
 
-def _caught(pid: int | None) -> int:
+def _handled_signals(pid: int | None) -> int:
     """Return the bit mask of a process's signal handlers; 0 if it has exited."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()

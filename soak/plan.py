@@ -1,7 +1,7 @@
 """Size of a soak and order of its faults: everything that the seed determines.
 
-The same seed gives the same kills in the same order and the same behaviors of every receiver; what they meet depends on the
-machine. No I/O.
+The same seed gives the same kills in the same order and the same behaviors of every receiver; which requests they affect
+depends on the machine. No I/O.
 """
 
 import random
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-#: A killed process is back after about two seconds, so the next kill finds a running process.
+#: A killed process runs again after about two seconds, so that the next kill finds a running process.
 KILL_EVERY_S: Final = 4.5
 #: Approvals per second that two slow cores can handle together with clients, receivers and kills.
 RATE: Final = 14.0
@@ -47,8 +47,8 @@ def sizes(
     Without a duration, the run is as long as its exports and kills take at a pace that two slow cores carry.
     """
     if duration_s is None:
-        wanted_s = [(exports or 0) / (rate or RATE), (kills or 0) * KILL_EVERY_S]
-        duration_s = max(wanted_s) or DURATION_S
+        needed_s = [(exports or 0) / (rate or RATE), (kills or 0) * KILL_EVERY_S]
+        duration_s = max(needed_s) or DURATION_S
     if exports is None:
         exports = int(duration_s * (rate or RATE))
     if kills is None:
@@ -67,11 +67,11 @@ class Fault:
     @property
     def is_kill(self) -> bool:
         """Return whether it ends a process."""
-        return self.kind not in LESSER
+        return self.kind not in _NOT_KILLS
 
 
 #: These end no process and do not count as kills.
-LESSER: Final = frozenset({"worker stalled", "redis emptied"})
+_NOT_KILLS: Final = frozenset({"worker stalled", "redis emptied"})
 #: Relative frequencies; most for workers, which hold most of what can be lost.
 _FAULTS: Final = {
     "worker killed": 30,
@@ -90,23 +90,23 @@ _FAULTS_OF_POSTGRESQL: Final = {"postgresql backend killed": 5, "postgresql stop
 #: Up to more than a lease (6 s), so that a stalled worker resumes after another one has taken over its exports.
 _LONGEST_STALL_S: Final = 9.0
 #: Outage of a database or Redis server, in seconds.
-_LONGEST_ABSENCE_S: Final = 2.5
-#: More than there are processes of any kind: taken modulo their number.
+_LONGEST_OUTAGE_S: Final = 2.5
+#: A victim is a number below this, modulo the number of processes of its kind.
 _VICTIMS: Final = 1000
 
 
 def faults(plan: SoakPlan) -> Iterator[Fault]:
     """Yield an infinite sequence of faults."""
-    chance = random.Random(f"{plan.seed}:faults")
+    rng = random.Random(f"{plan.seed}:faults")
     weights = {**_FAULTS, **(_FAULTS_OF_POSTGRESQL if plan.database == "postgresql" else {})}
     while True:
-        [kind] = chance.choices(list(weights), list(weights.values()))
-        longest_s = _LONGEST_STALL_S if kind == "worker stalled" else _LONGEST_ABSENCE_S
-        yield Fault(kind, chance.randrange(_VICTIMS), chance.uniform(0.0, longest_s))
+        [kind] = rng.choices(list(weights), list(weights.values()))
+        longest_s = _LONGEST_STALL_S if kind == "worker stalled" else _LONGEST_OUTAGE_S
+        yield Fault(kind, rng.randrange(_VICTIMS), rng.uniform(0.0, longest_s))
 
 
 def intervals(plan: SoakPlan) -> Iterator[float]:
     """Yield the seconds between kills, spread evenly over the run on average."""
-    chance = random.Random(f"{plan.seed}:intervals")
+    rng = random.Random(f"{plan.seed}:intervals")
     while True:
-        yield plan.duration_s / max(1, plan.kills) * chance.uniform(0.3, 1.5)
+        yield plan.duration_s / max(1, plan.kills) * rng.uniform(0.3, 1.5)

@@ -1,4 +1,4 @@
-"""Runs one soak: start, load, inject faults, stop faults, wait, stop, verify."""
+"""Runs one soak: starts everything, applies load, injects faults, stops the faults, waits, stops everything, verifies."""
 
 import hashlib
 import json
@@ -19,7 +19,7 @@ from schemas.base.principal import Ability, TokenKind
 from schemas.base.ticket_event_types import ALL_EVENTS
 from schemas.intake.grouping import TicketGrouping
 from schemas.targets.target import TargetEdit
-from soak.clients.api_connection import PATIENCE_S
+from soak.clients.api_connection import RETRY_FOR_S
 from soak.clients.console import ConsoleClient
 from soak.clients.hostile import HostileClient
 from soak.clients.operator import OperatorClient
@@ -29,11 +29,11 @@ from soak.clients.triage import TriageClient
 from soak.fault_injection import FaultInjector
 from soak.installation import SETTINGS, SoakInstallation, SoakReceiverProcess
 from soak.plan import SoakPlan, faults, intervals
-from soak.receivers.behaviors import is_honest
+from soak.receivers.behaviors import is_reliable
 from soak.receivers.event_log import ACTS, ARRIVALS, ISSUES, EventLog, now_ms, read
-from soak.receivers.receiver import SHUT_ADDRESS
+from soak.receivers.receiver import FORBIDDEN_ADDRESS
 from soak.receivers.tracker import is_tracker
-from soak.verification.deliveries import FinalExport, Findings, Recorded, verify
+from soak.verification.deliveries import FinalExport, Findings, RecordedAttempt, verify
 from soak.verification.report import SoakReport, contains, read_logs
 from soak.verification.samples import Sampler
 from storage.accounts import accounts, tokens
@@ -54,9 +54,9 @@ from tests.support.factories import (
 )
 from tests.support.trackers.servers import REPOSITORY, TOKEN, FakeGitea
 
-_LOOK_S: Final = 0.05
+_POLL_S: Final = 0.05
 #: Longer than a client's time limit for two requests.
-_LAST_WORD_S: Final = 200.0
+_CLIENTS_END_WITHIN_S: Final = 200.0
 #: Time limit of a run: this multiple of its planned length plus this many seconds.
 _OVERTIME: Final = 1.5
 _OVERTIME_S: Final = 120.0
@@ -77,13 +77,13 @@ _ATTEMPTS: Final = "SELECT id, outcome, started_at, total_ms FROM attempts"
 def soak(plan: SoakPlan, folder: Path) -> SoakReport:
     """Run a soak with its files in `folder` and return the report."""
     with _installation(folder, plan) as installation:
-        known, console_token, customer = _found(installation)
-        projects, targets = _scanned(installation, customer)
-        installation.start(known.project_id)
+        access, console_token, customer = _create_account(installation)
+        projects, targets = _create_scan_projects(installation, customer)
+        installation.start(access.project_id)
         events = EventLog(folder / ACTS)
         stop = threading.Event()
         counts: Counter[str] = Counter()
-        shared = Shared(plan, known, events, Names(), Pace(plan.rate, stop), counts)
+        shared = Shared(plan, access, events, Names(), Pace(plan.rate, stop), counts)
         scan_client = ScanClient(shared, installation.port, projects, targets)
         clients = [scan_client, *_clients(shared, installation, console_token)]
         sampler = Sampler(installation, plan.sample_s, lambda: shared.approved)
@@ -92,46 +92,48 @@ def soak(plan: SoakPlan, folder: Path) -> SoakReport:
         for thread in (sampler, *clients):
             thread.start()
         try:
-            _go_wrong(installation, injector, shared)
+            _inject_faults(installation, injector, shared)
         finally:
             stop.set()
-            injector.end()
-        problems = _calm_down(installation, clients)
-        took_s, ended_at = time.monotonic() - began_at, time.monotonic()
+            injector.resume_all()
+        problems = _stop_faults(installation, clients)
+        elapsed_s, ended_at = time.monotonic() - began_at, time.monotonic()
         if not installation.wait_until(installation.is_settled, plan.settle_s):
-            problems.append(f"Something still waits {plan.settle_s:g} s after the last kill.")
+            problems.append(f"Work is still pending {plan.settle_s:g} s after the last kill.")
         settled_s = time.monotonic() - ended_at
         installation.wait_until(installation.is_up)
-        scan_client.tell()
+        scan_client.record_final_state()
         sampler.stop()
         # Requests in progress arrive before their process exits and are verified too.
         installation.stop_product()
         attempts = _count_attempts()
-        honest = [known.targets[number] for number in range(plan.targets) if is_honest(number)]
-        facts = {"plan": plan.record(), "honest": honest, "began_at": installation.began_at_ms, "ended_at": now_ms()}
+        reliable = [access.targets[number] for number in range(plan.targets) if is_reliable(number)]
+        facts = {"plan": plan.record(), "reliable": reliable, "began_at": installation.began_at_ms, "ended_at": now_ms()}
         (folder / _FACTS).write_text(json.dumps(facts))
-        found = _verified(folder)
+        findings = _verified(folder)
     if injector.kills < plan.kills or shared.approved < plan.exports:
-        problems.append(f"Only {injector.kills} kills and {shared.approved} approvals came about.")
+        problems.append(f"Only {injector.kills} kills and {shared.approved} approvals were reached.")
     if not installation.alerts.connections:
-        problems.append("No alert came, though targets were disabled.")
+        problems.append("No alert arrived, although targets were disabled.")
     if counts["not acknowledged"]:
-        problems.append(f"{counts['not acknowledged']} requests had no answer after {PATIENCE_S:g} s of asking again.")
-    problems += [f"{name} ended with {code}." for name, code in installation.exit_codes.items() if code != 0]
-    problems += [f"{path.name} has the token of a tracker." for path in sorted(folder.iterdir()) if contains(path, TOKEN)]
+        problems.append(f"{counts['not acknowledged']} requests had no response after {RETRY_FOR_S:g} s of repeats.")
+    problems += [f"{name} exited with {code}." for name, code in installation.exit_codes.items() if code != 0]
+    problems += [
+        f"{path.name} contains the token of a tracker." for path in sorted(folder.iterdir()) if contains(path, TOKEN)
+    ]
     fenced, complaints = read_logs([child.log for child in installation.children])
     surprises = [
-        f"{act['method']} {act['path']} was answered with {act['status']}: {act['body']}"
+        f"{act['method']} {act['path']} returned {act['status']}: {act['body']}"
         for act in read(folder / ACTS)
         if act["what"] == "surprise"
     ]
     return SoakReport(
         plan=plan,
-        findings=found,
+        findings=findings,
         counts=counts,
         faults=injector.done,
         kills=injector.kills,
-        took_s=took_s,
+        elapsed_s=elapsed_s,
         settled_s=settled_s,
         fenced=fenced,
         complaints=complaints,
@@ -154,9 +156,9 @@ def _verified(folder: Path) -> Findings:
     arrivals = [line for path in sorted(folder.glob(ARRIVALS.format("*"))) for line in read(path)]
     tracked = [line for path in sorted(folder.glob(ISSUES.format("*"))) for line in read(path)]
     with connection():
-        recorded = {row[0]: Recorded(row[1], row[2] + row[3]) for row in rows(_ATTEMPTS)}
-        honest = frozenset(facts["honest"])
-        return verify(read(folder / ACTS), arrivals, _rows(), recorded, MAX_ATTEMPTS, honest, tracked)
+        recorded = {row[0]: RecordedAttempt(row[1], row[2] + row[3]) for row in rows(_ATTEMPTS)}
+        reliable = frozenset(facts["reliable"])
+        return verify(read(folder / ACTS), arrivals, _rows(), recorded, MAX_ATTEMPTS, reliable, tracked)
 
 
 @contextmanager
@@ -168,10 +170,10 @@ def _installation(folder: Path, plan: SoakPlan) -> Iterator[SoakInstallation]:
         yield installation
     finally:
         installation.stop()
-        installation.keep_servers()
+        installation.move_server_files()
 
 
-def _found(installation: SoakInstallation) -> tuple[ClientAccess, str, Customer]:
+def _create_account(installation: SoakInstallation) -> tuple[ClientAccess, str, Customer]:
     """Create an account with its rows; return the clients' access, a console token and its user."""
     plan, shop = installation.plan, "snow.shops.example"
     with connection():
@@ -181,15 +183,15 @@ def _found(installation: SoakInstallation) -> tuple[ClientAccess, str, Customer]
         _, console = tokens.create(customer.email, TokenKind.API, utc_now(), (Ability.CONSOLE,), "console")
         with transaction():
             targets = [_target(installation, customer, number) for number in range(plan.targets)]
-            # As for targets that clients register: workers validate them too.
+            # Due now, so that workers validate them like the targets that clients register.
             execute("UPDATE targets SET created_at = ?, validation_due_at = ?", (now_ms(), now_ms()))
     bearer = {"Authorization": f"Bearer {platform}"}
     access = ClientAccess(customer.bearer, bearer, customer.project_id, shop_project, shop, targets)
     return access, console, customer
 
 
-def _scanned(installation: SoakInstallation, customer: Customer) -> tuple[list[ProjectToScan], list[str]]:
-    """Create the projects that are scanned, one of each grouping with its runs, and targets that ask for events."""
+def _create_scan_projects(installation: SoakInstallation, customer: Customer) -> tuple[list[ProjectToScan], list[str]]:
+    """Create a project for each grouping with its scan runs, and targets that receive events; return both."""
     now = utc_now()
     count = int((installation.plan.duration_s * _OVERTIME + _OVERTIME_S) / EVERY_S)
     with connection(), transaction():
@@ -202,9 +204,9 @@ def _scanned(installation: SoakInstallation, customer: Customer) -> tuple[list[P
                 add_scan_run(project_id, now + timedelta(milliseconds=number - first), number)
             projects.append(ProjectToScan(project_id, range(first, first + count), tickets))
         webhooks = [
-            make_target(customer, f"{_one_of(installation.receivers, number)}/life/{number}").id for number in range(2)
+            make_target(customer, f"{_origin_of(installation.receivers, number)}/life/{number}").id for number in range(2)
         ]
-        tracker = make_tracker(customer, f"{_one_of(installation.trackers, 0)}/{REPOSITORY}")
+        tracker = make_tracker(customer, f"{_origin_of(installation.trackers, 0)}/{REPOSITORY}")
         for target_id in (*webhooks, tracker):
             edit(target_id, TargetEdit(events=ALL_EVENTS), DEFAULT_SECRET, now, "operator")
         edit(tracker, TargetEdit(provider_settings={"on_fixed": "close"}), DEFAULT_SECRET, now, "operator")
@@ -214,30 +216,30 @@ def _scanned(installation: SoakInstallation, customer: Customer) -> tuple[list[P
 def _target(installation: SoakInstallation, customer: Customer, number: int) -> str:
     """Store target `number`, a repository of a tracker or a webhook; return its id."""
     if is_tracker(number):
-        return make_tracker(customer, f"{_one_of(installation.trackers, number)}/{REPOSITORY}")
-    return make_target(customer, f"{_one_of(installation.receivers, number)}/t/{number}").id
+        return make_tracker(customer, f"{_origin_of(installation.trackers, number)}/{REPOSITORY}")
+    return make_target(customer, f"{_origin_of(installation.receivers, number)}/t/{number}").id
 
 
-def _hostile(installation: SoakInstallation) -> tuple[Customer, list[str]]:
-    """Create a second account with two targets that never respond, each with a secret of its own."""
+def _create_hostile_account(installation: SoakInstallation) -> tuple[Customer, list[str]]:
+    """Create a second account with two targets that never respond, each with its own secret."""
     with connection():
         customer = make_customer()
-        found = [make_target(customer, installation.silent.url(path=f"/{number}")).id for number in range(2)]
-        for target_id in found:
+        targets = [make_target(customer, installation.silent.url(path=f"/{number}")).id for number in range(2)]
+        for target_id in targets:
             set_secret(target_id, "a secret of its own", Vault([b64decode(ENCRYPTION_KEY)]), utc_now())
-    return customer, found
+    return customer, targets
 
 
-def _one_of(servers: Sequence[SoakReceiverProcess], number: int) -> str:
+def _origin_of(servers: Sequence[SoakReceiverProcess], number: int) -> str:
     """Return the origin of one of the servers."""
     return servers[number % len(servers)].origin
 
 
 def _clients(shared: Shared, installation: SoakInstallation, console_token: str) -> list[SoakClient]:
-    hostile, own_targets = _hostile(installation)
+    hostile, own_targets = _create_hostile_account(installation)
     origins = [receiver.origin for receiver in installation.receivers]
-    shut = [origin.replace("127.0.0.1", SHUT_ADDRESS) for origin in origins]
-    operator = OperatorClient(shared, installation.port, origins, shut)
+    forbidden = [origin.replace("127.0.0.1", FORBIDDEN_ADDRESS) for origin in origins]
+    operator = OperatorClient(shared, installation.port, origins, forbidden)
     console_client = ConsoleClient(shared, installation.port, console_token)
     return [
         operator,
@@ -248,31 +250,31 @@ def _clients(shared: Shared, installation: SoakInstallation, console_token: str)
     ]
 
 
-def _go_wrong(installation: SoakInstallation, injector: FaultInjector, shared: Shared) -> None:
+def _inject_faults(installation: SoakInstallation, injector: FaultInjector, shared: Shared) -> None:
     """Inject faults until the planned kills and approvals are reached."""
     plan, coming, pauses = shared.plan, faults(shared.plan), intervals(shared.plan)
     began_at = time.monotonic()
-    until = began_at + plan.duration_s * _OVERTIME + _OVERTIME_S
+    deadline = began_at + plan.duration_s * _OVERTIME + _OVERTIME_S
     next_at = began_at + next(pauses)
-    while time.monotonic() < until:
+    while time.monotonic() < deadline:
         now = time.monotonic()
         if injector.kills >= plan.kills and shared.approved >= plan.exports and now - began_at >= plan.duration_s * 0.9:
             return
         if injector.kills < plan.kills and now >= next_at:
-            injector.do(next(coming))
+            injector.inject(next(coming))
             # Relative to the plan, so that delays of restarts are caught up.
             next_at += next(pauses)
-        injector.look()
-        installation.look()
-        time.sleep(_LOOK_S)
+        injector.resume_due()
+        installation.restart_exited()
+        time.sleep(_POLL_S)
 
 
-def _calm_down(installation: SoakInstallation, clients: list[SoakClient]) -> list[str]:
+def _stop_faults(installation: SoakInstallation, clients: list[SoakClient]) -> list[str]:
     """Make receivers accept and let clients finish; return problems of clients."""
     for receiver in installation.recipients:
-        receiver.be_kind()
-    installation.wait_until(lambda: not any(client.is_alive() for client in clients), _LAST_WORD_S)
-    return [f"{client.name} broke off: {client.failed!r}" for client in clients if client.failed] + [
+        receiver.accept_all()
+    installation.wait_until(lambda: not any(client.is_alive() for client in clients), _CLIENTS_END_WITHIN_S)
+    return [f"{client.name} failed: {client.failed!r}" for client in clients if client.failed] + [
         f"{client.name} has not ended." for client in clients if client.is_alive()
     ]
 

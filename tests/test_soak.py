@@ -19,7 +19,7 @@ import pytest
 
 from schemas.base.timestamps import to_ms
 from soak.plan import Fault, SoakPlan, faults, intervals, sizes
-from soak.receivers.behaviors import ACCEPTS, BEHAVIORS, behavior_of, is_honest
+from soak.receivers.behaviors import ACCEPTS, BEHAVIORS, behavior_of, is_reliable
 from soak.receivers.event_log import ISSUES, EventLog, read
 from soak.receivers.tracker import SoakGitea, is_tracker, tracker_behavior_of
 from soak.verification.deliveries import (
@@ -30,7 +30,7 @@ from soak.verification.deliveries import (
     REDACTION_MS,
     FinalExport,
     Findings,
-    Recorded,
+    RecordedAttempt,
     started_ms,
     verify,
 )
@@ -53,7 +53,7 @@ WITHIN_S: Final = 280.0
 # One export that was asked for, approved and delivered; each case of the tables below changes one thing.
 ROW: Final = FinalExport("exp_1", "soak-1", "exported", None, "tgt_1", "aa", 1, path="/t/0")
 ACTS: Final[tuple[dict[str, Any], ...]] = (
-    {"what": "asked", "at": BEGAN_MS, "name": "soak-1", "rows": 1},
+    {"what": "submitting", "at": BEGAN_MS, "name": "soak-1", "rows": 1},
     {"what": "acknowledged", "at": BEGAN_MS, "name": "soak-1", "ids": ["exp_1"]},
     {"what": "approving", "at": BEGAN_MS, "export": "exp_1", "target": "tgt_1"},
     {"what": "approved", "at": BEGAN_MS, "export": "exp_1", "target": "tgt_1", "digest": "sha256:1"},
@@ -85,15 +85,15 @@ def arrival(after_ms: int = 100, behavior: str = ACCEPTS.name, **changes: Any) -
     return {**line, **changes}
 
 
-def answered(line: Mapping[str, Any]) -> dict[str, Any]:
-    return {"what": "answered", "at": line["at"], "attempt": line["attempt"]}
+def responded(line: Mapping[str, Any]) -> dict[str, Any]:
+    return {"what": "responded", "at": line["at"], "attempt": line["attempt"]}
 
 
 def verified(
     *more: Mapping[str, Any],
     arrivals: list[dict[str, Any]] | None = None,
     rows: list[FinalExport] | None = None,
-    recorded: Mapping[str, Recorded] | None = None,
+    recorded: Mapping[str, RecordedAttempt] | None = None,
     without: str = "",
     tracked: Sequence[Mapping[str, Any]] = (),
 ) -> Findings:
@@ -157,7 +157,7 @@ AT_TRACKERS: Final[list[tuple[Callable[[], Findings], str, str]]] = [
     (
         lambda: tracked(
             create(after_ms=REDACTION_MS + AFTERMATH_MS + 1),
-            more=[act("forgetting", export="exp_1"), act("redacting", export="exp_1")],
+            more=[act("erasure requested", export="exp_1"), act("erasure accepted", export="exp_1")],
             redacted_at=BEGAN_MS,
             name=None,
             status="dismissed",
@@ -204,7 +204,7 @@ LOST: Final = [
     # two findings of one postback, of which one is gone
     (
         lambda: verified(
-            act("asked", name="soak-2", rows=2),
+            act("submitting", name="soak-2", rows=2),
             act("acknowledged", name="soak-2", ids=[]),
             rows=[ROW, replace(ROW, id="exp_2", name="soak-2", status="prepared", target=None)],
         ),
@@ -222,8 +222,8 @@ def test_what_is_not_there_is_lost(found: Callable[[], Findings], expected: str)
 
 LEGITIMATE: Final = [
     # it refused the ticket
-    (replace(ROW, status="failed", reason="WEBHOOK_VALIDATION_FAILED"), [arrival(behavior="does not like it")]),
-    (replace(ROW, status="failed", reason="redirect_refused"), [arrival(behavior="sends elsewhere")]),
+    (replace(ROW, status="failed", reason="WEBHOOK_VALIDATION_FAILED"), [arrival(behavior="rejects the ticket")]),
+    (replace(ROW, status="failed", reason="redirect_refused"), [arrival(behavior="redirects")]),
     # every try was made
     (replace(ROW, status="failed", reason="attempts_exhausted", attempts=3), [arrival(behavior="hangs")]),
     # its person asked to be forgotten
@@ -233,15 +233,15 @@ LEGITIMATE: Final = [
 
 @pytest.mark.parametrize(("row", "arrivals"), LEGITIMATE, ids=map(str, range(len(LEGITIMATE))))
 def test_what_its_receiver_refused_for_good_is_not_lost(row: FinalExport, arrivals: list[dict[str, Any]]) -> None:
-    assert verified(act("forgetting", export="exp_1"), rows=[row], arrivals=arrivals).is_clean
+    assert verified(act("erasure requested", export="exp_1"), rows=[row], arrivals=arrivals).is_clean
 
 
 def test_what_was_never_acknowledged_may_be_there_or_not_but_whole() -> None:
-    asked = act("asked", name="soak-2", rows=2)
+    asked = act("submitting", name="soak-2", rows=2)
     halves = [replace(ROW, id=f"exp_{number}", name="soak-2", status="prepared", target=None) for number in (2, 3)]
     assert verified(asked).is_clean
     assert verified(asked, rows=[ROW, *halves]).is_clean
-    assert "by halves" in verified(asked, rows=[ROW, halves[0]]).wrong[0]
+    assert "is incomplete" in verified(asked, rows=[ROW, halves[0]]).wrong[0]
     third = replace(halves[0], id="exp_4")
     assert "3 times instead of 2" in verified(asked, rows=[ROW, *halves, third]).wrong[0]
 
@@ -261,7 +261,7 @@ WRONG: Final = [
     (
         lambda: verified(
             arrivals=[arrival(attempt="att_01")],
-            recorded={"att_01": Recorded("delivered", BEGAN_MS)},
+            recorded={"att_01": RecordedAttempt("delivered", BEGAN_MS)},
             rows=[replace(ROW, status="retry_scheduled")],
         ),
         "was delivered by att_01 and is retry_scheduled now",
@@ -271,7 +271,7 @@ WRONG: Final = [
     # forgotten by itself, or not when it was asked for
     (lambda: verified(rows=[replace(ROW, name=None, redacted_at=BEGAN_MS)]), "was redacted, and nobody asked for it"),
     (
-        lambda: verified(act("forgetting", export="exp_1"), act("redacting", export="exp_1")),
+        lambda: verified(act("erasure requested", export="exp_1"), act("erasure accepted", export="exp_1")),
         "was to be redacted and was not",
     ),
     # a row that nobody asked for
@@ -292,7 +292,7 @@ FORBIDDEN: Final = [
     (lambda: verified(without="approving"), "nobody ever approved it"),
     (lambda: verified(act("dismissed", export="exp_1")), "was dismissed"),
     (lambda: verified(arrivals=[arrival(), arrival(path="/elsewhere")]), "where nobody may go"),
-    (lambda: verified(arrivals=[arrival(), arrival(path="/shut")]), "where nobody may go"),
+    (lambda: verified(arrivals=[arrival(), arrival(path="/forbidden")]), "where nobody may go"),
     (lambda: verified(arrivals=[arrival(), arrival(path="/t/1")]), "at /t/1, which is not where its target is"),
     (
         lambda: verified(rows=[replace(ROW, name=None, redacted_at=BEGAN_MS)], arrivals=[arrival(60_000)]),
@@ -330,7 +330,7 @@ def test_what_had_begun_before_is_allowed(lines: list[dict[str, Any]]) -> None:
 
 def test_a_repeat_needs_a_cause() -> None:
     first, second = arrival(100), arrival(9_000)
-    came = [first, answered(first), second]
+    came = [first, responded(first), second]
     assert "no cause" in verified(arrivals=came).wrong[0]
     # Only a whole answer counts as given.
     assert verified(arrivals=[first, second]).is_clean
@@ -340,10 +340,10 @@ def test_a_repeat_needs_a_cause() -> None:
     long_ago = act("fault done", -AFTERMATH_MS - 1, kind="worker killed", began_at=0, pause_s=0.0)
     assert not verified(long_ago, arrivals=came).is_clean
     # Its worker had given it up already.
-    lost = {first["attempt"]: Recorded("retryable", BEGAN_MS + 3_000)}
+    lost = {first["attempt"]: RecordedAttempt("retryable", BEGAN_MS + 3_000)}
     assert verified(arrivals=came, recorded=lost).repeated == {"answer lost": 1}
     # It was written as delivered, and sent again all the same: no fault accounts for that.
-    known = {first["attempt"]: Recorded("delivered", second["at"] - AT_ONCE_MS - 1)}
+    known = {first["attempt"]: RecordedAttempt("delivered", second["at"] - AT_ONCE_MS - 1)}
     assert not verified(killed, arrivals=came, recorded=known).is_clean
 
 
@@ -394,13 +394,13 @@ def test_every_kind_of_fault_and_every_behavior_comes() -> None:
 
 
 def test_every_third_target_is_honest_all_the_time() -> None:
-    assert [is_honest(target) for target in range(6)] == [True, False, False, True, False, False]
+    assert [is_reliable(target) for target in range(6)] == [True, False, False, True, False, False]
     assert {behavior_of(7, 3, s, 1) for s in range(400)} == {ACCEPTS}
 
 
 def test_trackers_are_among_the_targets_and_fail_in_every_way() -> None:
     assert [target for target in range(12) if is_tracker(target)] == [2, 8]
-    assert not any(is_honest(target) for target in range(60) if is_tracker(target))
+    assert not any(is_reliable(target) for target in range(60) if is_tracker(target))
     met = [tracker_behavior_of(7, 0, s, request) for s in range(0, 80, 4) for request in range(60)]
     assert {behavior.status for behavior in met} == {201, 422, 429, 500, 502, None}
     assert {(behavior.creates, behavior.responds) for behavior in met if behavior.status is None} == {
@@ -457,7 +457,7 @@ def test_too_few_samples_tell_nothing() -> None:
 def test_half_a_line_of_a_killed_process_is_left_out(tmp_path: Path) -> None:
     path = tmp_path / "lines"
     events = EventLog(path)
-    events.note("arrived", export="exp_1")
+    events.append("arrived", export="exp_1")
     events.close()
     with path.open("a") as file:
         file.write('{"what": "arr')

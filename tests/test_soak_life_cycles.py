@@ -111,7 +111,7 @@ def changed(lines: Sequence[Mapping[str, Any]], number: int, **changes: Any) -> 
 
 PROBLEMS: Final[list[tuple[Callable[[], list[tuple[str, str]]], str, str]]] = [
     # what scan runs make of findings
-    (lambda: found(scans=changed(SCANS, 6, counts=NO_COUNTS)), "wrong", "Run 7 was answered"),
+    (lambda: found(scans=changed(SCANS, 6, counts=NO_COUNTS)), "wrong", "Run 7 returned"),
     (lambda: found(items=ITEMS[:1]), "lost", "#title was reported and is not there"),
     (lambda: found(items=changed(ITEMS, 1, state="open")), "wrong", "fnd_2 is open"),
     (lambda: found(items=changed(ITEMS, 0, times_reopened=2)), "wrong", "reopened 2 times"),

@@ -1,1 +1,1 @@
-"""Clients of the installation, each a thread: they submit, approve, poll, triage, operate, scan, and one is hostile."""
+"""Clients of the installation, one thread each: they submit, approve, poll, triage, operate and scan; one is hostile."""

@@ -1,6 +1,7 @@
-"""A well-behaved HTTP client: keeps its connection; repeats a request with the same key without a response or on 429, 503.
+"""A well-behaved HTTP client: keeps its connection, and repeats a request after 429, 503 or no response.
 
-Records any unexpected response as a surprise; a request that gets no response in time counts as not acknowledged.
+Repeats have the same idempotency key. Any unexpected response is recorded as a surprise. A request without a final response
+in time counts as not acknowledged.
 """
 
 import http.client
@@ -15,10 +16,10 @@ from typing import Any, Final
 from soak.receivers.event_log import EventLog
 
 #: Retryable statuses; 409 only while the first request with the same key is in progress.
-_LATER: Final = frozenset({429, 503})
+_RETRYABLE_STATUSES: Final = frozenset({429, 503})
 _TIMEOUT_S: Final = 20.0
 #: Longer than any outage in a soak.
-PATIENCE_S: Final = 90.0
+RETRY_FOR_S: Final = 90.0
 _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 1.5
 
@@ -53,25 +54,25 @@ class ApiConnection:
     ) -> SoakResponse | None:
         """Repeat a request until it gets a final response; None without one in time, or for an unexpected status.
 
-        `content` is sent in place of `body`, byte by byte, and is JSON unless `headers` say otherwise.
+        `content` replaces `body` and is sent unchanged; it is JSON unless `headers` have another Content-Type.
         """
         if content is None and body is not None:
             content = json.dumps(body).encode()
         typed = {**({"Content-Type": "application/json"} if content is not None else {}), **headers}
-        until, pause_s = time.monotonic() + PATIENCE_S, _FIRST_PAUSE_S
-        while time.monotonic() < until:
-            answer = self._once(method, path, typed, content)
-            if answer is not None and not _is_later(answer):
-                return answer if self._is_expected(method, path, answer, expected) else None
-            self._counts["asked again"] += 1
-            # Also while stopping: the outcome of a sent request must be known.
+        deadline, pause_s = time.monotonic() + RETRY_FOR_S, _FIRST_PAUSE_S
+        while time.monotonic() < deadline:
+            response = self._once(method, path, typed, content)
+            if response is not None and not _is_retryable(response):
+                return response if self._is_expected(method, path, response, expected) else None
+            self._counts["retried"] += 1
+            # Also while stopping: the verification needs the outcome of every request.
             time.sleep(pause_s)
             pause_s = min(pause_s * 1.5, _LONGEST_PAUSE_S)
         self._counts["not acknowledged"] += 1
         return None
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         if self._client is not None:
             self._client.close()
             self._client = None
@@ -92,14 +93,14 @@ class ApiConnection:
         self._counts[f"status {response.status}"] += 1
         return SoakResponse(response.status, {name.lower(): value for name, value in response.getheaders()}, body)
 
-    def _is_expected(self, method: str, path: str, answer: SoakResponse, expected: frozenset[int]) -> bool:
-        if answer.status in expected:
+    def _is_expected(self, method: str, path: str, response: SoakResponse, expected: frozenset[int]) -> bool:
+        if response.status in expected:
             return True
-        self._events.note("surprise", method=method, path=path, status=answer.status, body=answer.body)
+        self._events.append("surprise", method=method, path=path, status=response.status, body=response.body)
         return False
 
 
-def _is_later(answer: SoakResponse) -> bool:
-    if answer.status != 409:
-        return answer.status in _LATER
-    return isinstance(answer.body, dict) and answer.body["error"]["code"] == "IDEMPOTENCY_IN_PROGRESS"
+def _is_retryable(response: SoakResponse) -> bool:
+    if response.status != 409:
+        return response.status in _RETRYABLE_STATUSES
+    return isinstance(response.body, dict) and response.body["error"]["code"] == "IDEMPOTENCY_IN_PROGRESS"

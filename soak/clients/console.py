@@ -1,6 +1,6 @@
 """A console user: signs in once, reads every page repeatedly and approves exports.
 
-Any other response than the page is a surprise, and so is the end of the session: it must survive every kill.
+Any response but the expected page is a surprise, and so is the end of the session: it must survive every kill.
 """
 
 import re
@@ -29,13 +29,13 @@ PAGES: Final = (
 )
 
 _SHOWN: Final = frozenset({200})
-_LED_ON: Final = frozenset({303})
-#: 409: a repeated form, whose first response was lost, finds its export approved.
+_REDIRECTED: Final = frozenset({303})
+#: 409: the response to the first submission of the form was lost; the repeat finds the export approved.
 _DECIDED: Final = frozenset({303, 409})
 _BROWSER: Final = "Mozilla/5.0 (soak)"
 #: Mean seconds between actions, and the share of approvals.
 _EVERY_S: Final = 0.7
-_DECISIONS: Final = 0.3
+_APPROVED_SHARE: Final = 0.3
 _LINKS: Final = re.compile(r'href="/console(/(?:exports|targets)/[a-z]{3}_[0-9A-Z]{26})"')
 
 
@@ -53,51 +53,51 @@ class ConsoleClient(SoakClient):
         """Sign in, then act until the run is over."""
         if not self._sign_in():
             raise AssertionError("the console refused the sign-in")
-        while not self.shared.pace.stop.wait(self.chance.uniform(0.5, 1.5) * _EVERY_S):
-            if self.chance.random() < _DECISIONS:
+        while not self.shared.pace.stop.wait(self.rng.uniform(0.5, 1.5) * _EVERY_S):
+            if self.rng.random() < _APPROVED_SHARE:
                 self._approve_one()
             else:
-                self._look_around()
+                self._read_pages()
 
-    def _look_around(self) -> None:
+    def _read_pages(self) -> None:
         """Read a page and one that it links to."""
-        page = self._look(self.chance.choice(PAGES))
+        page = self._read_page(self.rng.choice(PAGES))
         links = _LINKS.findall(page or "")
         if links:
-            self._look(self.chance.choice(links))
+            self._read_page(self.rng.choice(links))
 
     def _approve_one(self) -> None:
         """Prepare an export and approve the ticket that its page shows."""
         for export_id in self.prepare(self.shared.names.new()[0]):
-            page = self._look(f"/exports/{export_id}")
+            page = self._read_page(f"/exports/{export_id}")
             if page is None or not self.shared.pace.wait():
                 return
-            # The response of the form does not say which approval was refused: no target that may be paused.
-            steady = [each for each in self.known.targets if each not in self.known.paused_at_times]
-            target_id, digest = self.chance.choice(steady), _field(page, "ticket_digest")
-            self.events.note("approving", export=export_id, target=target_id)
+            # The form's response does not distinguish a rejected approval, so use no target that may be paused.
+            never_paused = [each for each in self.access.targets if each not in self.access.paused_at_times]
+            target_id, digest = self.rng.choice(never_paused), _field(page, "ticket_digest")
+            self.events.append("approving", export=export_id, target=target_id)
             fields = {"csrf": _field(page, "csrf"), "target_id": target_id, "ticket_digest": digest}
-            if self._send(f"/exports/{export_id}/approve", fields, _DECIDED) is not None:
+            if self._submit_form(f"/exports/{export_id}/approve", fields, _DECIDED) is not None:
                 self.shared.counts["approved"] += 1
-                self.events.note("approved", export=export_id, target=target_id, digest=digest)
+                self.events.append("approved", export=export_id, target=target_id, digest=digest)
 
     def _sign_in(self) -> bool:
-        cookie = self._send("/sign-in", {"token": self._token}, _LED_ON)
+        cookie = self._submit_form("/sign-in", {"token": self._token}, _REDIRECTED)
         self._cookie = "" if cookie is None else cookie.partition(";")[0]
         return bool(self._cookie)
 
-    def _look(self, path: str) -> str | None:
-        """Return a page's text; None if it was not shown."""
+    def _read_page(self, path: str) -> str | None:
+        """Return the text of a page; None for an unexpected response."""
         self.shared.counts["pages"] += 1
-        answer = self.api.request("GET", f"/console{path}", self._headers(), expected=_SHOWN)
-        return None if answer is None else str(answer.body)
+        response = self.api.request("GET", f"/console{path}", self._headers(), expected=_SHOWN)
+        return None if response is None else str(response.body)
 
-    def _send(self, path: str, fields: Mapping[str, str], expected: frozenset[int]) -> str | None:
+    def _submit_form(self, path: str, fields: Mapping[str, str], expected: frozenset[int]) -> str | None:
         """Send a form; return the cookie of the response; None for an unexpected response."""
         headers = {**self._headers(), "Origin": self._origin, "Content-Type": "application/x-www-form-urlencoded"}
         content = urlencode(fields).encode()
-        answer = self.api.request("POST", f"/console{path}", headers, expected=expected, content=content)
-        return None if answer is None else answer.headers.get("set-cookie", "")
+        response = self.api.request("POST", f"/console{path}", headers, expected=expected, content=content)
+        return None if response is None else response.headers.get("set-cookie", "")
 
     def _headers(self) -> dict[str, str]:
         return {"User-Agent": _BROWSER, **({"Cookie": self._cookie} if self._cookie else {})}

@@ -1,6 +1,6 @@
-"""One client of a second account that means harm: its targets never respond, and it tries what the first account has.
+"""A hostile client of a second account: its targets never respond, and it tries to access rows of the first account.
 
-The first account's client requests and deliveries are verified as ever, so a neighbour that delays or changes them shows.
+The requests and deliveries of the first account are verified as usual, so that any effect of the hostile client is detected.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from soak.clients.submitters import CREATED, EXPORTS, TARGETS, Shared, SoakClient
 
-#: Another account's rows are not there.
-_NOT_THERE: Final = frozenset({404})
+#: For rows of another account, the response is the same as for missing ones.
+_NOT_FOUND: Final = frozenset({404})
 _REFUSED: Final = frozenset({400, 404, 409, 413, 414, 422})
 #: 422: its own target, which never responds, is on hold or was found unreachable.
 _APPROVED_OR_REFUSED: Final = frozenset({202, 409, 422})
@@ -20,41 +20,46 @@ _BURST: Final = 8
 
 
 class HostileClient(SoakClient):
-    """Sends bursts of requests; its `targets` accept connections and say nothing."""
+    """Sends bursts of requests; its `targets` accept connections and never respond."""
 
     def __init__(self, shared: Shared, port: int, bearer: Mapping[str, str], targets: Sequence[str]) -> None:
         super().__init__(shared, -4, port)
         self.name = "hostile_client"
         self._bearer = bearer
-        self._own = targets
-        self._acts: list[Callable[[], None]] = [self._fill_its_target, self._try_others, self._send_nonsense, self._search]
+        self._own_targets = targets
+        self._actions: list[Callable[[], None]] = [
+            self._fill_own_target,
+            self._access_other_account,
+            self._send_invalid_bodies,
+            self._search,
+        ]
 
     def act(self) -> None:
-        """Send bursts until the run is over; turn its targets off in the end, so that nothing of it is left waiting."""
-        while not self.shared.pace.stop.wait(self.chance.uniform(0.5, 1.5) * _EVERY_S):
-            self.chance.choice(self._acts)()
-        for target_id in self._own:
+        """Send bursts until the run is over; then disable its targets, so that none of its exports is left waiting."""
+        while not self.shared.pace.stop.wait(self.rng.uniform(0.5, 1.5) * _EVERY_S):
+            self.rng.choice(self._actions)()
+        for target_id in self._own_targets:
             self._send("POST", f"{TARGETS}/{target_id}/disable", None, _DONE)
 
-    def _fill_its_target(self) -> None:
+    def _fill_own_target(self) -> None:
         for _ in range(_BURST):
-            made = self._send("POST", EXPORTS, {"ticket": {"title": "Mine", "description": "y" * 4000}}, CREATED)
-            if made is not None:
-                approval = {"target_id": self.chance.choice(self._own)}
-                self._send("POST", f"{EXPORTS}/{made.body['id']}/approve", approval, _APPROVED_OR_REFUSED)
+            created = self._send("POST", EXPORTS, {"ticket": {"title": "Mine", "description": "y" * 4000}}, CREATED)
+            if created is not None:
+                approval = {"target_id": self.rng.choice(self._own_targets)}
+                self._send("POST", f"{EXPORTS}/{created.body['id']}/approve", approval, _APPROVED_OR_REFUSED)
 
-    def _try_others(self) -> None:
-        theirs = self.chance.choice(self.known.targets)
-        self._send("GET", f"{TARGETS}/{theirs}", None, _NOT_THERE)
+    def _access_other_account(self) -> None:
+        theirs = self.rng.choice(self.access.targets)
+        self._send("GET", f"{TARGETS}/{theirs}", None, _NOT_FOUND)
         for verb in ("pause", "disable", "resume"):
-            self._send("POST", f"{TARGETS}/{theirs}/{verb}", None, _NOT_THERE)
-        made = self._send("POST", EXPORTS, {"ticket": {"title": "For them"}}, CREATED)
-        if made is not None:
-            self._send("POST", f"{EXPORTS}/{made.body['id']}/approve", {"target_id": theirs}, _REFUSED)
-        wanted = {"action": "approve", "target_id": theirs, "filter": {"status": "prepared"}, "expected_count": 1}
-        self._send("POST", f"{EXPORTS}/bulk", wanted, _REFUSED)
+            self._send("POST", f"{TARGETS}/{theirs}/{verb}", None, _NOT_FOUND)
+        created = self._send("POST", EXPORTS, {"ticket": {"title": "For them"}}, CREATED)
+        if created is not None:
+            self._send("POST", f"{EXPORTS}/{created.body['id']}/approve", {"target_id": theirs}, _REFUSED)
+        decision = {"action": "approve", "target_id": theirs, "filter": {"status": "prepared"}, "expected_count": 1}
+        self._send("POST", f"{EXPORTS}/bulk", decision, _REFUSED)
 
-    def _send_nonsense(self) -> None:
+    def _send_invalid_bodies(self) -> None:
         deep: Any = "x"
         for _ in range(200):
             deep = [deep]
@@ -66,7 +71,7 @@ class HostileClient(SoakClient):
 
     def _search(self) -> None:
         for _ in range(_BURST):
-            words = "+".join("a" * self.chance.randint(1, 6) for _ in range(5))
+            words = "+".join("a" * self.rng.randint(1, 6) for _ in range(5))
             self._send("GET", f"{EXPORTS}?q={words}&limit=200", None, _DONE)
 
     def _send(self, method: str, path: str, body: Any, expected: frozenset[int]) -> Any:

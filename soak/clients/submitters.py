@@ -61,7 +61,7 @@ class ClientAccess:
 
     @property
     def paused_at_times(self) -> Sequence[str]:
-        """The targets that the operator pauses; never a reliable one, where lateness is measured."""
+        """The targets that the operator pauses; never reliable ones, for which lateness is measured."""
         return self.targets[1::3]
 
 
@@ -76,8 +76,8 @@ class Pace:
 
     def wait(self) -> bool:
         """Wait for the next approval; False once the run is over."""
-        turn_at = self._began_at + next(self._numbers) / self._rate
-        return not self.stop.wait(max(0.0, turn_at - time.monotonic()))
+        due_at = self._began_at + next(self._numbers) / self._rate
+        return not self.stop.wait(max(0.0, due_at - time.monotonic()))
 
 
 class Names:
@@ -97,7 +97,7 @@ class Shared:
     """State that all clients of a run share."""
 
     plan: SoakPlan
-    known: ClientAccess
+    access: ClientAccess
     events: EventLog
     names: Names
     pace: Pace
@@ -114,28 +114,28 @@ class SoakClient(threading.Thread):
 
     def __init__(self, shared: Shared, number: int, port: int) -> None:
         super().__init__(name=f"client {number}", daemon=True)
-        self.chance = random.Random(f"{shared.plan.seed}:client:{number}")
+        self.rng = random.Random(f"{shared.plan.seed}:client:{number}")
         self.shared = shared
         self.events = shared.events
-        self.known = shared.known
+        self.access = shared.access
         self.api = ApiConnection(port, shared.events, shared.counts, shared.pace.stop)
         self.failed: BaseException | None = None
-        self._hand_in: Mapping[str, Callable[[str, int], list[str]]] = {
+        self._submit_by_source: Mapping[str, Callable[[str, int], list[str]]] = {
             "postback": self.post_back,
             "manual": self.prepare,
             "email": self._email,
             "capture": lambda name, _: self.upload(
-                name, "/api/browser-extension/evidence-captures", capture(self.known.project_id, page_title=name)
+                name, "/api/browser-extension/evidence-captures", capture(self.access.project_id, page_title=name)
             ),
             "cms": lambda name, _: self.upload(
                 name,
                 "/api/cms-plugins/cms-commerce/diagnostics",
-                cms_diagnostics(self.known.project_id, site_url=f"https://shop.example/{name}/"),
+                cms_diagnostics(self.access.project_id, site_url=f"https://shop.example/{name}/"),
             ),
             "storefront": lambda name, _: self.upload(
                 name,
                 "/api/storefront-app/diagnostics",
-                storefront_diagnostics(self.known.shop_project_id, shop_domain=self.known.shop_domain, shop_name=name),
+                storefront_diagnostics(self.access.shop_project_id, shop_domain=self.access.shop_domain, shop_name=name),
             ),
         }
 
@@ -152,107 +152,107 @@ class SoakClient(threading.Thread):
     def act(self) -> None:
         """Submit one item after the other."""
         while not self.shared.pace.stop.is_set():
-            [kind] = self.chance.choices(list(_SOURCES), list(_SOURCES.values()))
-            for export_id in self._hand_in[kind](*self.shared.names.new()):
-                if not self.deal_with(export_id):
+            [kind] = self.rng.choices(list(_SOURCES), list(_SOURCES.values()))
+            for export_id in self._submit_by_source[kind](*self.shared.names.new()):
+                if not self.decide_on(export_id):
                     return
 
-    def deal_with(self, export_id: str) -> bool:
+    def decide_on(self, export_id: str) -> bool:
         """Approve, dismiss or leave an export; False once the run is over."""
-        kind = self.chance.random()
+        kind = self.rng.random()
         if kind < _DISMISSED:
             self._dismiss(export_id)
         elif kind > _DISMISSED + _LEFT:
             if not self.shared.pace.wait():
                 return False
-            self.approve(export_id, self.chance.choice(self.known.targets))
-            if self.chance.random() < _POLLED_SHARE:
+            self.approve(export_id, self.rng.choice(self.access.targets))
+            if self.rng.random() < _POLLED_SHARE:
                 self.poll(export_id)
         return True
 
     def approve(self, export_id: str, target_id: str) -> bool:
         """Approve the current ticket of an export; return whether the approval was acknowledged."""
-        read = self.ask("GET", f"{EXPORTS}/{export_id}")
+        read = self.call_api("GET", f"{EXPORTS}/{export_id}")
         if read is None:
             return False
         digest = read.body["ticket_digest"]
-        self.events.note("approving", export=export_id, target=target_id)
+        self.events.append("approving", export=export_id, target=target_id)
         body = {"target_id": target_id, "ticket_digest": digest}
         headers = self.keyed(f"approve-{export_id}")
-        answer = self.api.request("POST", f"{EXPORTS}/{export_id}/approve", headers, body, APPROVED_OR_REFUSED)
-        if answer is None or answer.status not in ACCEPTED:
+        response = self.api.request("POST", f"{EXPORTS}/{export_id}/approve", headers, body, APPROVED_OR_REFUSED)
+        if response is None or response.status not in ACCEPTED:
             return False
         self.shared.counts["approved"] += 1
-        self.events.note("approved", export=export_id, target=target_id, digest=digest)
-        if self.chance.random() < _REPEATED:
+        self.events.append("approved", export=export_id, target=target_id, digest=digest)
+        if self.rng.random() < _REPEATED:
             self.api.request("POST", f"{EXPORTS}/{export_id}/approve", headers, body, ACCEPTED)
         return True
 
     def poll(self, export_id: str) -> None:
         """Read an export twice, the second time with the ETag of the first."""
-        first = self.ask("GET", f"{EXPORTS}/{export_id}")
+        first = self.call_api("GET", f"{EXPORTS}/{export_id}")
         if first is None:
             return
-        self._note_seen(export_id, first)
-        tagged = {**self.known.bearer, "If-None-Match": first.headers["etag"]}
+        self._record_final_status(export_id, first)
+        tagged = {**self.access.bearer, "If-None-Match": first.headers["etag"]}
         second = self.api.request("GET", f"{EXPORTS}/{export_id}", tagged, expected=_POLLED)
         if second is not None and second.status == 200:
-            self._note_seen(export_id, second)
+            self._record_final_status(export_id, second)
 
     def prepare(self, name: str, _: int = 0) -> list[str]:
         """Prepare an export manually; return its id if acknowledged."""
         body = {"ticket": {"title": f"Note {name}", "description": "x" * 400}, "source": {"type": "manual", "id": name}}
-        answer = self.keyed_post(name, 1, EXPORTS, self.known.bearer, body, CREATED)
-        return [] if answer is None else self._acknowledge(name, [answer.body["id"]])
+        response = self.keyed_post(name, 1, EXPORTS, self.access.bearer, body, CREATED)
+        return [] if response is None else self._acknowledge(name, [response.body["id"]])
 
     def upload(self, name: str, path: str, body: Any) -> list[str]:
         """Submit an upload; return the id of its export if acknowledged."""
-        answer = self.keyed_post(name, 1, path, self.known.platform, body, CREATED)
-        return [] if answer is None else self._acknowledge(name, [answer.body["handoff"]["ticket_export_id"]])
+        response = self.keyed_post(name, 1, path, self.access.platform, body, CREATED)
+        return [] if response is None else self._acknowledge(name, [response.body["handoff"]["ticket_export_id"]])
 
-    def ask(self, method: str, path: str, body: Any = None, expected: frozenset[int] = _OK) -> SoakResponse | None:
+    def call_api(self, method: str, path: str, body: Any = None, expected: frozenset[int] = _OK) -> SoakResponse | None:
         """Send a request with the API token; a POST gets a new key."""
-        headers = self.known.bearer if method == "GET" else self.keyed("-".join(map(str, self.shared.names.new())))
+        headers = self.access.bearer if method == "GET" else self.keyed("-".join(map(str, self.shared.names.new())))
         return self.api.request(method, path, headers, body, expected)
 
     def keyed(self, key: str) -> dict[str, str]:
         """The headers of a POST that may be repeated."""
-        return {**self.known.bearer, "Idempotency-Key": key}
+        return {**self.access.bearer, "Idempotency-Key": key}
 
     def keyed_post(
         self, name: str, rows: int, path: str, credential: Mapping[str, str], body: Any, expected: frozenset[int]
     ) -> SoakResponse | None:
         """Submit data that becomes `rows` exports named `name`; the name is also the key."""
-        self.events.note("asked", name=name, rows=rows)
+        self.events.append("submitting", name=name, rows=rows)
         return self.api.request("POST", path, {**credential, "Idempotency-Key": name}, body, expected)
 
     def _acknowledge(self, name: str, ids: list[str]) -> list[str]:
         self.shared.counts["acknowledged"] += 1
-        self.events.note("acknowledged", name=name, ids=ids)
+        self.events.append("acknowledged", name=name, ids=ids)
         return ids
 
     def post_back(self, name: str, number: int, rule: str = "rule") -> list[str]:
         """Submit a page with issues, whose rule codes begin with `rule`; return the ids of their exports."""
-        issues: list[Mapping[str, Any]] = [issue(f"{rule}-{each}") for each in range(self.chance.randint(1, _MAX_ISSUES))]
+        issues: list[Mapping[str, Any]] = [issue(f"{rule}-{each}") for each in range(self.rng.randint(1, _MAX_ISSUES))]
         body = postback(number, issues, page={"url": f"https://shop.example/{name}/"})
         secret = {"X-Scanner-Secret": SCANNER_SECRET}
-        answer = self.keyed_post(name, len(issues), "/api/scanner/results", secret, body, ACCEPTED)
-        return [] if answer is None else self._acknowledge(name, answer.body["ticket_exports"])
+        response = self.keyed_post(name, len(issues), "/api/scanner/results", secret, body, ACCEPTED)
+        return [] if response is None else self._acknowledge(name, response.body["ticket_exports"])
 
     def _email(self, name: str, _: int) -> list[str]:
         body = plain_email(message_id=f"<{name}@mail.example>", subject=f"About {name}")
-        answer = self.keyed_post(name, 1, "/api/email/webhook", {"X-Email-Webhook-Secret": EMAIL_SECRET}, body, ACCEPTED)
-        if answer is None:
+        response = self.keyed_post(name, 1, "/api/email/webhook", {"X-Email-Webhook-Secret": EMAIL_SECRET}, body, ACCEPTED)
+        if response is None:
             return []
         self._acknowledge(name, [])
-        listed = self.ask("GET", f"{EXPORTS}?source=inbound_email&limit=50")
+        listed = self.call_api("GET", f"{EXPORTS}?source=inbound_email&limit=50")
         items = [] if listed is None else listed.body["items"]
-        return [item["id"] for item in items if item["source"]["id"] == answer.body["id"]]
+        return [item["id"] for item in items if item["source"]["id"] == response.body["id"]]
 
     def _dismiss(self, export_id: str) -> None:
-        if self.ask("POST", f"{EXPORTS}/{export_id}/dismiss") is not None:
-            self.events.note("dismissed", export=export_id)
+        if self.call_api("POST", f"{EXPORTS}/{export_id}/dismiss") is not None:
+            self.events.append("dismissed", export=export_id)
 
-    def _note_seen(self, export_id: str, answer: SoakResponse) -> None:
-        if answer.body["status"] in {"exported", "dismissed"}:
-            self.events.note("seen", export=export_id, status=answer.body["status"])
+    def _record_final_status(self, export_id: str, response: SoakResponse) -> None:
+        if response.body["status"] in {"exported", "dismissed"}:
+            self.events.append("seen", export=export_id, status=response.body["status"])

@@ -1,1 +1,1 @@
-"""What the workers deliver to, as processes of their own, and the files in which they record arrivals."""
+"""Receivers and trackers as separate processes, and the files in which they record arrivals."""

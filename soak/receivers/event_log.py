@@ -1,6 +1,7 @@
 """Records of requests, acknowledgements and arrivals: files of JSON lines, each written by one process.
 
-The product does not access them. They survive a killed process: the kernel has a line before the recorded act continues.
+The product does not access them. They survive a killed process: each line is passed to the kernel before the process
+continues.
 """
 
 import json
@@ -25,11 +26,11 @@ class EventLog:
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("a", encoding="utf-8")
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
 
-    def note(self, what: str, **details: Any) -> int:
-        """Append a line and return its time, in milliseconds since 1970."""
-        with self._turn:
+    def append(self, what: str, **details: Any) -> int:
+        """Append a line for the event `what` and return its time, in milliseconds since 1970."""
+        with self._lock:
             at = now_ms()
             self._file.write(json.dumps({"what": what, "at": at, **details}) + "\n")
             self._file.flush()

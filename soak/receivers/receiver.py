@@ -1,10 +1,9 @@
 """A receiver as a separate process: `python -m soak.receivers.receiver FOLDER NUMBER PORT SECRET SEED BEGAN_MS FAULTY`.
 
-Accepts posts at 127.0.0.1: `/t/N` follows the behavior of target N, `/life/N` too, but for good rejections, `/kind/…` always
-accepts, `/gone/…` responds with 410.
-Also listens at 127.9.9.9, which workers must not use. Records each arrival in FOLDER before it responds, and again once the
-response is sent; verifies signatures with its own code. After a line on standard input it always accepts; it exits at the
-end of that input.
+Accepts posts at 127.0.0.1: `/t/N` has the behavior of target N, `/life/N` too but without permanent rejections, `/accept/…`
+always accepts, `/gone/…` responds with 410. Also listens at 127.9.9.9, which workers must not use. Records each arrival in
+FOLDER before it responds, and again once the response is sent; verifies signatures with its own code. After a line on
+standard input it always accepts; it exits at the end of that input.
 """
 
 import asyncio
@@ -23,10 +22,10 @@ from soak.receivers.behaviors import ACCEPTS, GONE, ReceiverBehavior, SenderConn
 from soak.receivers.event_log import ARRIVALS, EventLog
 
 #: A loopback address that the service accepts and that workers are not allowed.
-SHUT_ADDRESS: Final = "127.9.9.9"
+FORBIDDEN_ADDRESS: Final = "127.9.9.9"
 _LARGEST_HEAD: Final = 65_536
 #: The first part of the paths whose targets change their behavior.
-_FOLLOWED: Final = {"t": behavior_of, "life": patient_behavior_of}
+_BEHAVIORS_BY_PATH: Final = {"t": behavior_of, "life": patient_behavior_of}
 
 
 class ReceiverServer:
@@ -44,7 +43,7 @@ class ReceiverServer:
         """Serve one connection until either side closes it."""
         peer = SenderConnection(reader, writer)
         try:
-            while await self._answer_next(peer):
+            while await self._serve_request(peer):
                 pass
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             # Expected: the sender closed the connection, timed out, or was killed.
@@ -52,39 +51,39 @@ class ReceiverServer:
         finally:
             writer.close()
 
-    async def _answer_next(self, peer: SenderConnection) -> bool:
+    async def _serve_request(self, peer: SenderConnection) -> bool:
         head = (await peer.reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         line, *lines = head.split("\r\n")
         headers = {name.lower(): value.strip() for name, _, value in (each.partition(":") for each in lines if each)}
         body = await peer.reader.readexactly(int(headers.get("content-length", "0")))
         path = line.split(" ")[1]
         behavior = self._behavior(path)
-        shut = peer.writer.get_extra_info("sockname")[0] == SHUT_ADDRESS
-        self._note_arrival("/shut" if shut else path, headers, body, behavior)
-        await behavior.do(peer)
-        self._events.note(
-            "answered", attempt=headers.get("x-request-id", ""), status=behavior.status, behavior=behavior.name
+        is_forbidden = peer.writer.get_extra_info("sockname")[0] == FORBIDDEN_ADDRESS
+        self._record_arrival("/forbidden" if is_forbidden else path, headers, body, behavior)
+        await behavior.respond(peer)
+        self._events.append(
+            "responded", attempt=headers.get("x-request-id", ""), status=behavior.status, behavior=behavior.name
         )
-        return behavior.keeps
+        return behavior.keeps_connection
 
     def _behavior(self, path: str) -> ReceiverBehavior:
         _, kind, *rest = path.split("/")
         if kind == "gone":
             return GONE
-        if kind not in _FOLLOWED or not self.is_faulty:
+        if kind not in _BEHAVIORS_BY_PATH or not self.is_faulty:
             return ACCEPTS
         target = int(rest[0])
         self._requests[target] += 1
-        return _FOLLOWED[kind](self._seed, target, time.time() - self._began_at, self._requests[target])
+        return _BEHAVIORS_BY_PATH[kind](self._seed, target, time.time() - self._began_at, self._requests[target])
 
-    def _note_arrival(self, path: str, headers: Mapping[str, str], body: bytes, behavior: ReceiverBehavior) -> None:
+    def _record_arrival(self, path: str, headers: Mapping[str, str], body: bytes, behavior: ReceiverBehavior) -> None:
         record = _json(body)
-        self._events.note(
+        self._events.append(
             "arrived",
             path=path,
             type=record.get("type"),
             export=record.get("id"),
-            # Of an event.
+            # In an event, `id` is that of the event, and `export.id` that of the ticket.
             ticket=(record.get("export") or {}).get("id"),
             change=record.get("change"),
             key=headers.get("idempotency-key"),
@@ -115,7 +114,7 @@ async def run(receiver: ReceiverServer, port: int) -> None:
     """Serve until standard input ends."""
     serving = [
         await asyncio.start_server(receiver.serve, address, port, limit=_LARGEST_HEAD, backlog=512, reuse_address=True)
-        for address in ("127.0.0.1", SHUT_ADDRESS)
+        for address in ("127.0.0.1", FORBIDDEN_ADDRESS)
     ]
     loop = asyncio.get_running_loop()
     # On a thread: standard input may be any kind of file.

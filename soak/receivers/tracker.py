@@ -1,7 +1,7 @@
-"""A Gitea as a separate process: `python -m soak.receivers.tracker FOLDER NUMBER PORT SEED BEGAN_MS FAULTY`.
+"""A fake Gitea as a separate process: `python -m soak.receivers.tracker FOLDER NUMBER PORT SEED BEGAN_MS FAULTY`.
 
-Records each create in FOLDER before it decides about it, each issue, comment and state as it comes into being, and each
-lookup; a killed tracker has them again when it restarts. After a line on standard input it always accepts; it exits at the
+Records in FOLDER each request to create an issue before it decides about it, each new issue, comment and state, and each
+lookup; a killed tracker reads them again when it restarts. After a line on standard input it always accepts; it exits at the
 end of that input.
 """
 
@@ -14,18 +14,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from soak.receivers.behaviors import BAD_REQUESTS, BAD_TIMES, BEHAVIOR_S
+from soak.receivers.behaviors import BEHAVIOR_S, FAULTY_PERIODS, FAULTY_REQUESTS
 from soak.receivers.event_log import ISSUES, EventLog, read
 from tests.support.fakes import Peer, ReceivedRequest
 from tests.support.trackers.servers import FakeGitea, Refusal
 
-#: Every n-th target is a repository of a tracker; none of them is a target that always accepts, or that clients pause.
-_EVERY: Final = 6
-_FIRST: Final = 2
-#: The id of an export, by which its issue is found again.
+#: Targets number 2, 8, 14, … are repositories of trackers; none of these always accepts or is paused by clients.
+_TRACKER_EVERY: Final = 6
+_FIRST_TRACKER: Final = 2
+#: The id of an export; the product finds an issue again by the id in its text.
 _MARKER: Final = re.compile(r"exp_[0-9A-Z]{26}")
 _EVENT: Final = re.compile(r"evt_[0-9A-Z]{26}")
-#: Refused for good.
+#: The status of a permanent rejection.
 REFUSED: Final = 422
 #: Longer than the worker's deadline (3 s), and less than that with the delay of a lookup (5 s).
 _LATE_S: Final = 4.0
@@ -33,9 +33,9 @@ _LATE_S: Final = 4.0
 
 @dataclass(frozen=True, slots=True)
 class TrackerBehavior:
-    """What happens to a create: `response` takes the place of the right one; without `responds` the connection ends.
+    """The behavior for a request to create an issue: whether it creates it, and what it responds.
 
-    Lookups fail in the same way where `is_outage`.
+    `response` replaces the successful one; without `responds` the connection is closed. If `is_outage`, lookups fail, too.
     """
 
     name: str
@@ -57,36 +57,36 @@ class TrackerBehavior:
 
 _CREATES: Final = TrackerBehavior("creates", creates=True)
 _GOOD: Final = (_CREATES, TrackerBehavior("creates slowly", creates=True, after_s=0.4))
-_BAD: Final = (
+_FAULTY: Final = (
     TrackerBehavior("loses the request", weight=3, responds=False, is_outage=True),
     TrackerBehavior("loses the response", weight=5, creates=True, responds=False),
     TrackerBehavior("is broken", weight=3, response=Refusal(500), is_outage=True),
     TrackerBehavior("is broken once it has created", weight=2, response=Refusal(502), creates=True),
     TrackerBehavior("responds too late", weight=2, creates=True, after_s=_LATE_S),
     TrackerBehavior("creates too late", weight=2, creates=True, before_s=_LATE_S),
-    TrackerBehavior("wants fewer", weight=3, response=Refusal(429, {"Retry-After": "1"}), is_outage=True),
+    TrackerBehavior("limits the rate", weight=3, response=Refusal(429, {"Retry-After": "1"}), is_outage=True),
     TrackerBehavior("refuses the ticket", response=Refusal(REFUSED, body=b'{"message": "[Title]: MaxSize"}')),
 )
 
 
 def is_tracker(target: int) -> bool:
     """Return whether a target is a repository of a tracker."""
-    return target % _EVERY == _FIRST
+    return target % _TRACKER_EVERY == _FIRST_TRACKER
 
 
 def tracker_behavior_of(seed: int, tracker: int, elapsed_s: float, request: int) -> TrackerBehavior:
     """Return a tracker's behavior for its request number `request`, `elapsed_s` seconds into the run."""
-    now = random.Random(f"{seed}:tracker:{tracker}:{int(elapsed_s / BEHAVIOR_S)}")
-    one = random.Random(f"{seed}:create:{tracker}:{request}")
-    if now.random() < BAD_TIMES and one.random() < BAD_REQUESTS:
-        # By request: one period has many faults, because each target waits after a refusal.
-        [behavior] = one.choices(_BAD, [behavior.weight for behavior in _BAD])
+    period_rng = random.Random(f"{seed}:tracker:{tracker}:{int(elapsed_s / BEHAVIOR_S)}")
+    request_rng = random.Random(f"{seed}:create:{tracker}:{request}")
+    if period_rng.random() < FAULTY_PERIODS and request_rng.random() < FAULTY_REQUESTS:
+        # Chosen for each request: otherwise one period would have one fault, after whose rejection each target waits.
+        [behavior] = request_rng.choices(_FAULTY, [behavior.weight for behavior in _FAULTY])
         return behavior
-    return one.choice(_GOOD)
+    return request_rng.choice(_GOOD)
 
 
 class SoakGitea(FakeGitea):
-    """A Gitea that behaves by the seed, and keeps its issues in a file."""
+    """A fake Gitea whose behavior depends on the seed, and which keeps its issues in a file."""
 
     def __init__(self, folder: Path, number: int, port: int, seed: int, began_at: float) -> None:
         path = folder / ISSUES.format(number)
@@ -105,34 +105,34 @@ class SoakGitea(FakeGitea):
         self._number = number
         self._seed = seed
         self._began_at = began_at
-        self._asked = 0
+        self._request_count = 0
 
     def __exit__(self, *error: object) -> None:
         super().__exit__(*error)
         self._events.close()
 
     def _response_to(self, request: ReceivedRequest, peer: Peer) -> Refusal | None:
-        # Kept in the file: a run of hours has many.
+        # Do not keep requests in memory: a run of hours has many, and the file records them.
         self.requests.clear()
         if self._path_of(request) == ("GET", "/issues"):
             behavior = self._behavior()
-            self._events.note("lookup", behavior=behavior.name)
+            self._events.append("lookup", behavior=behavior.name)
             if behavior.is_outage:
                 return behavior.response
         return super()._response_to(request, peer)
 
     def _create(self, request: ReceivedRequest, peer: Peer) -> Refusal | None:
-        wanted = json.loads(request.body)
-        if not wanted["title"]:
+        ticket = json.loads(request.body)
+        if not ticket["title"]:
             return super()._create(request, peer)  # a validation
-        behavior, exports = self._behavior(), sorted(set(_MARKER.findall(wanted["body"])))
-        self._events.note("create", exports=exports, behavior=behavior.name, status=behavior.status)
+        behavior, exports = self._behavior(), sorted(set(_MARKER.findall(ticket["body"])))
+        self._events.append("create", exports=exports, behavior=behavior.name, status=behavior.status)
         time.sleep(behavior.before_s)
         response = behavior.response
         if behavior.creates:
             with self._lock:
-                issue = self._issue_of(wanted)
-                self._events.note("issue", exports=exports, issue=issue)
+                issue = self._issue_of(ticket)
+                self._events.append("issue", exports=exports, issue=issue)
                 self.issues.append(issue)
             response = response or Refusal(201, {}, json.dumps(issue).encode())
         time.sleep(behavior.after_s)
@@ -141,11 +141,11 @@ class SoakGitea(FakeGitea):
     def _of_issue(self, method: str, number: str, below: str = "", *, content: bytes) -> Refusal | None:
         if method == "GET":
             return super()._of_issue(method, number, below, content=content)
-        wanted = json.loads(content)
+        changes = json.loads(content)
         if not below:
-            # Always done: after an unknown outcome, the issue would count as reopened by a person.
-            if "state" in wanted:
-                self._events.note("state", issue=number, state=wanted["state"])
+            # Never fails: after an unknown outcome, the product would assume that a person has reopened the issue.
+            if "state" in changes:
+                self._events.append("state", issue=number, state=changes["state"])
             return super()._of_issue(method, number, below, content=content)
         behavior = self._behavior()
         if behavior.response is not None and behavior.response.status == REFUSED:
@@ -153,7 +153,7 @@ class SoakGitea(FakeGitea):
         time.sleep(behavior.before_s)
         response = behavior.response
         if behavior.creates:
-            self._events.note("comment", issue=number, event=_EVENT.findall(wanted["body"])[-1])
+            self._events.append("comment", issue=number, event=_EVENT.findall(changes["body"])[-1])
             made = super()._of_issue(method, number, below, content=content)
             response = response or made
         time.sleep(behavior.after_s)
@@ -162,8 +162,8 @@ class SoakGitea(FakeGitea):
     def _behavior(self) -> TrackerBehavior:
         if not self.is_faulty:
             return _CREATES
-        self._asked += 1
-        return tracker_behavior_of(self._seed, self._number, time.time() - self._began_at, self._asked)
+        self._request_count += 1
+        return tracker_behavior_of(self._seed, self._number, time.time() - self._began_at, self._request_count)
 
 
 def main(folder: str, number: str, port: str, seed: str, began_ms: str, faulty: str) -> None:

@@ -1,1 +1,1 @@
-"""Compares what was acknowledged with what arrived and what is stored, and reports it."""
+"""Compares acknowledged requests with arrivals and with the final database, and reports differences."""

@@ -2,10 +2,10 @@
 
 Three findings mean that the product broke a promise: `lost` (acknowledged but missing, or approved and neither delivered nor
 visibly failed or blocked because of its receiver), `wrong` (bytes that were not approved, an invalid signature, extra rows,
-a final state that changed, a repeat without a cause, a redaction that was not requested or not done, and what
-`soak.verification.life_cycles` finds) and `forbidden` (an arrival of an export that was not approved, was dismissed or
-redacted, or whose target was off; an arrival at a forbidden address or at another target's). Deliveries that were `late`,
-or `repeated` after a receiver had accepted, are counted; the cause of a repeat is a lost response or an injected fault.
+a final state that changed, a repeat without a cause, a redaction that was not requested or not done, and the findings of
+`soak.verification.life_cycles`) and `forbidden` (an arrival of an export that was not approved, was dismissed or redacted,
+or whose target was off; an arrival at a forbidden address or at another target's). Deliveries that were `late`, or
+`repeated` after a receiver had accepted, are counted; the cause of a repeat is a lost response or an injected fault.
 """
 
 from collections import Counter, defaultdict
@@ -20,15 +20,15 @@ from soak.verification.life_cycles import is_event, verify_life_cycles
 
 Line = Mapping[str, Any]
 
-#: An attempt starts at most so long after its row was last seen to be allowed (docs/why-at-least-once.md).
+#: Longest time between the check that a delivery is allowed and the start of its attempt (docs/why-at-least-once.md).
 FRESH_MS: Final = 200
-#: A redaction's time is that of its start; its transaction may wait for locks of suspended processes.
+#: Longest duration of a redaction: its recorded time is that of the start, and it may wait for locks of suspended processes.
 REDACTION_MS: Final = 12_000
-#: Two workers may hold the same export for a moment if one was suspended; the late result is discarded.
+#: If one worker was suspended, two workers may deliver the same export at once for this long; the late result is discarded.
 AT_ONCE_MS: Final = 2_000
-#: A fault has effects beyond its duration: processes restart, leases expire.
+#: Effects of a fault last this much longer than the fault: processes restart, leases expire.
 AFTERMATH_MS: Final = 15_000
-#: The promised limit after a kill.
+#: The promised limit for a delivery after a kill; later ones count as late.
 LATE_MS: Final = 10_000
 
 #: Final state of an export by the receiver's response.
@@ -46,7 +46,7 @@ _TIME_CHARACTERS: Final = 10
 class FinalExport:
     """An export in the final database; times are in ms since 1970.
 
-    `sha256` is that of its frozen bytes, `path` that of its target's URL, `issue` the number that its tracker gave it.
+    `sha256` is the hash of its frozen body, `path` that of its target's URL, `issue` the number of its issue in the tracker.
     """
 
     id: str
@@ -63,7 +63,7 @@ class FinalExport:
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class RecordedAttempt:
     """An attempt in the database; `ended_at` is in ms since 1970."""
 
     outcome: str
@@ -72,7 +72,7 @@ class Recorded:
 
 @dataclass
 class Findings:
-    """The findings of a verification, a sentence each."""
+    """The findings of a verification, one sentence each."""
 
     lost: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
@@ -98,18 +98,18 @@ def verify(
     acts: Iterable[Line],
     arrivals: Iterable[Line],
     rows: Iterable[FinalExport],
-    recorded: Mapping[str, Recorded],
-    most_attempts: int,
-    honest: frozenset[str] = frozenset(),
+    recorded: Mapping[str, RecordedAttempt],
+    max_attempts: int,
+    reliable: frozenset[str] = frozenset(),
     tracked: Iterable[Line] = (),
 ) -> Findings:
     """Compare the records with the database and return the findings.
 
     `acts` and `arrivals` are lines of `soak.clients.submitters`, `soak.fault_injection` and `soak.receivers.receiver`;
-    `recorded`: the attempts in the database, by id; `most_attempts` is the limit for one export; `honest` are the targets
+    `recorded`: the attempts in the database, by id; `max_attempts` is the limit for one export; `reliable` are the targets
     that always accept, for which lateness counts; `tracked` are lines of `soak.receivers.tracker`.
     """
-    case = _Case(list(acts), list(arrivals), {row.id: row for row in rows}, recorded, most_attempts, honest, list(tracked))
+    case = _Case(list(acts), list(arrivals), {row.id: row for row in rows}, recorded, max_attempts, reliable, list(tracked))
     for finding in (_names, _acknowledged, _states, _approved, _issues, _redacted, _repeats, _bytes, _allowed, _lateness):
         finding(case)
     _life_cycles(case)
@@ -117,22 +117,22 @@ def verify(
 
 
 class _Case:
-    """All inputs, indexed."""
+    """The inputs of a verification, indexed, and its findings."""
 
     def __init__(
         self,
         acts: Sequence[Line],
         arrivals: Sequence[Line],
         rows: Mapping[str, FinalExport],
-        recorded: Mapping[str, Recorded],
-        most_attempts: int,
-        honest: frozenset[str],
+        recorded: Mapping[str, RecordedAttempt],
+        max_attempts: int,
+        reliable: frozenset[str],
         tracked: Sequence[Line],
     ) -> None:
         self.rows = rows
         self.recorded = recorded
-        self.most_attempts = most_attempts
-        self.honest = honest
+        self.max_attempts = max_attempts
+        self.reliable = reliable
         self.findings = Findings()
         self.acts: defaultdict[str, list[Line]] = defaultdict(list)
         for act in acts:
@@ -150,7 +150,7 @@ class _Case:
             for export_id in line.get("exports", ()):
                 (self.issues if line["what"] == "issue" else self.creates)[export_id].append(line)
         #: Attempts with completely sent responses.
-        self.answered = {line["attempt"] for line in arrivals if line["what"] == "answered"}
+        self.responded = {line["attempt"] for line in arrivals if line["what"] == "responded"}
         #: Intervals of faults.
         self.faults = [
             (act["began_at"], act["at"] + int(act["pause_s"] * 1000) + AFTERMATH_MS) for act in self.acts["fault done"]
@@ -160,9 +160,9 @@ class _Case:
         #: When each target was disabled, and the intervals in which it was paused.
         self.disabled_at = {act["target"]: act["at"] for act in reversed(self.acts["disabled"])}
         self.pauses = _pauses(self.acts["paused"], self.acts["resuming"])
-        shut = {act["target"] for act in self.acts["registered"] if "/shut/" in act["url"]}
+        forbidden = {act["target"] for act in self.acts["registered"] if "/forbidden/" in act["url"]}
         #: Targets that workers must not reach, and targets that a client or their receiver may disable.
-        self.shut, self.off = shut, {act["target"] for act in self.acts["registered"]} - shut
+        self.forbidden, self.off = forbidden, {act["target"] for act in self.acts["registered"]} - forbidden
 
     def approvals(self) -> dict[str, Line]:
         """Return the first acknowledged approval of each export."""
@@ -170,23 +170,23 @@ class _Case:
 
 
 def _names(case: _Case) -> None:
-    """Check that each acknowledged request created all its rows, and any other all or none."""
+    """Check that each acknowledged request created all its rows, and each other request all or none."""
     found = Counter(row.name for row in case.rows.values() if row.name is not None)
     redacted = {row.id for row in case.rows.values() if row.redacted_at is not None}
     acknowledged = {act["name"]: act["ids"] for act in case.acts["acknowledged"]}
-    for act in case.acts["asked"]:
-        name, wanted, there = act["name"], act["rows"], found[act["name"]]
+    for act in case.acts["submitting"]:
+        name, expected, count = act["name"], act["rows"], found[act["name"]]
         if redacted.intersection(acknowledged.get(name, [])):
             continue
-        if there > wanted:
-            case.findings.wrong.append(f"Request {name} is there {there} times instead of {wanted}.")
-        elif there < wanted and name in acknowledged:
-            case.findings.lost.append(f"Request {name} was acknowledged and has {there} rows instead of {wanted}.")
-        elif 0 < there < wanted:
-            case.findings.wrong.append(f"Request {name} is there by halves: {there} rows of {wanted}.")
-    asked = {act["name"] for act in case.acts["asked"]}
-    unasked = [row.id for row in case.rows.values() if row.redacted_at is None and row.name not in asked]
-    case.findings.wrong.extend(f"Export {export_id} is there, and nobody asked for it." for export_id in unasked)
+        if count > expected:
+            case.findings.wrong.append(f"Request {name} exists {count} times instead of {expected}.")
+        elif count < expected and name in acknowledged:
+            case.findings.lost.append(f"Request {name} was acknowledged and has {count} rows instead of {expected}.")
+        elif 0 < count < expected:
+            case.findings.wrong.append(f"Request {name} is incomplete: {count} rows of {expected}.")
+    submitted = {act["name"] for act in case.acts["submitting"]}
+    unexpected = [row.id for row in case.rows.values() if row.redacted_at is None and row.name not in submitted]
+    case.findings.wrong.extend(f"Export {export_id} is there, and nobody asked for it." for export_id in unexpected)
 
 
 def _acknowledged(case: _Case) -> None:
@@ -197,7 +197,7 @@ def _acknowledged(case: _Case) -> None:
 
 
 def _states(case: _Case) -> None:
-    """Check that dismissed and exported are final."""
+    """Check that the states dismissed and exported are final."""
     actual = [(act["export"], "dismissed") for act in case.acts["dismissed"]]
     actual += [(act["export"], act["status"]) for act in case.acts["seen"]]
     for export_id, status in actual:
@@ -227,7 +227,7 @@ def _approved(case: _Case) -> None:
         why = _why_lost(case, row)
         if why is not None:
             case.findings.lost.append(f"Export {export_id} was approved and {why}")
-    # Approvals without an acknowledgement may have any outcome that is consistent.
+    # Approvals without an acknowledgement may have any consistent outcome.
     for row in case.rows.values():
         has_arrived = row.id in case.issues or any(_accepts(line) for line in case.of_export[row.id])
         if row.status == "exported" and not has_arrived:
@@ -241,22 +241,22 @@ def _why_lost(case: _Case, row: FinalExport) -> str | None:
     lines = case.of_export[row.id]
     match row.status, row.reason:
         case "failed", "attempts_exhausted":
-            is_so = row.attempts >= case.most_attempts
+            is_justified = row.attempts >= case.max_attempts
         case "failed", "target_disabled":
-            is_so = row.target in case.off
+            is_justified = row.target in case.off
         case "blocked", _:
-            is_so = row.target in case.shut
+            is_justified = row.target in case.forbidden
         case "failed", "tracker_rejected":
-            is_so = any(line["status"] == 422 for line in case.creates[row.id])
+            is_justified = any(line["status"] == 422 for line in case.creates[row.id])
         case "failed", reason:
-            is_so = any(_BY_STATUS.get(line["status"]) == reason for line in lines)
+            is_justified = any(_BY_STATUS.get(line["status"]) == reason for line in lines)
         case _:
             return f"is {row.status} in the end."
-    return None if is_so else f"is {row.status} ({row.reason}), which its receiver gave no reason for."
+    return None if is_justified else f"is {row.status} ({row.reason}), which its receiver gave no reason for."
 
 
 def _issues(case: _Case) -> None:
-    """Check that trackers have one issue of each export that was approved for them, and no other."""
+    """Check that trackers have one issue for each export that was approved for them, and no others."""
     for export_id, lines in case.issues.items():
         numbers = [str(line["issue"]["number"]) for line in lines]
         if len(numbers) > 1:
@@ -281,13 +281,13 @@ def _issues(case: _Case) -> None:
 
 def _redacted(case: _Case) -> None:
     """Check that requested redactions were done, and no others."""
-    for act in case.acts["redacting"]:
+    for act in case.acts["erasure accepted"]:
         row = case.rows.get(act["export"])
         if row is not None and row.redacted_at is None:
             case.findings.wrong.append(f"Export {row.id} was to be redacted and was not.")
-    forgotten = {act["export"] for act in case.acts["forgetting"]}
+    requested = {act["export"] for act in case.acts["erasure requested"]}
     for row in case.rows.values():
-        if row.redacted_at is not None and row.id not in forgotten:
+        if row.redacted_at is not None and row.id not in requested:
             case.findings.wrong.append(f"Export {row.id} was redacted, and nobody asked for it.")
 
 
@@ -295,7 +295,7 @@ def _repeats(case: _Case) -> None:
     """Check that accepted exports arrived again only after a lost response or a fault."""
     for export_id, lines in case.of_export.items():
         for line, following in pairwise(lines):
-            if not (_accepts(line) and line["attempt"] in case.answered):
+            if not (_accepts(line) and line["attempt"] in case.responded):
                 continue
             cause = _cause(case, line, following)
             case.findings.repeated[cause or "no cause"] += 1
@@ -346,7 +346,7 @@ def _allowed(case: _Case) -> None:
         if why is not None:
             case.findings.forbidden.append(f"Attempt {line['attempt']} of export {line['export']} arrived {why}")
     for line in case.arrived:
-        if line["path"] in {"/shut", "/elsewhere"}:
+        if line["path"] in {"/forbidden", "/elsewhere"}:
             case.findings.forbidden.append(f"Attempt {line['attempt']} arrived at {line['path']}, where nobody may go.")
 
 
@@ -384,7 +384,7 @@ def _pauses(paused: Sequence[Line], resuming: Sequence[Line]) -> dict[str, list[
 
 
 def _life_cycles(case: _Case) -> None:
-    """Check what scan runs changed, and what receivers and trackers got of it."""
+    """Check the changes by scan runs, and their events at receivers and trackers."""
     for kind, sentence in verify_life_cycles(case.acts, case.arrived, case.tracked):
         getattr(case.findings, kind).append(sentence)
     case.findings.events = sum(len(act["events"]) for act in case.acts["shown ticket"])
@@ -394,7 +394,7 @@ def _life_cycles(case: _Case) -> None:
 def _lateness(case: _Case) -> None:
     """Count late arrivals at receivers that always accept."""
     for export_id, approval in case.approvals().items():
-        if approval["target"] not in case.honest or not case.of_export[export_id]:
+        if approval["target"] not in case.reliable or not case.of_export[export_id]:
             continue
         late_ms = min(line["at"] for line in case.of_export[export_id]) - approval["at"]
         case.findings.late += late_ms > LATE_MS

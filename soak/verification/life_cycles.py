@@ -1,7 +1,8 @@
-"""Compares what scan runs reported with what became of it: findings, tickets, and the events that targets got. Pure.
+"""Compares the reports of scan runs with the resulting findings, tickets and events at targets. Pure.
 
-A receiver that deduplicates by `Idempotency-Key` ends with what the product says of every place, gets no event before its
-ticket, and those of one ticket in their order. A tracker has one comment of each event, and the state of the last one.
+A receiver that deduplicates by `Idempotency-Key` must end with the product's state of every place, and must get no event
+before its ticket, and the events of one ticket in order. A tracker must have one comment for each event, and the state of
+the last one.
 """
 
 from collections import Counter, defaultdict
@@ -13,13 +14,13 @@ from typing import Any, Final
 from soak.receivers.behaviors import BEHAVIORS
 
 Line = Mapping[str, Any]
-#: What is wrong: `lost` or `wrong`, and a sentence.
+#: `lost` or `wrong`, and a sentence.
 Problem = tuple[str, str]
-#: A page's URL and a location there.
+#: A page's URL and a location on the page.
 Place = tuple[str, str]
 
-#: How many completed runs in a row must not report a finding, until it is fixed.
-_ENOUGH: Final = 2
+#: A finding is fixed after this many consecutive completed runs that do not report it.
+_RUNS_UNTIL_FIXED: Final = 2
 FIXED, REOPENED = "ticket.fixed", "ticket.reopened"
 
 
@@ -60,7 +61,7 @@ def verify_life_cycles(
 
 
 def _scan(scan: Line, findings: dict[Place, _KnownFinding]) -> Iterator[Problem]:
-    """Apply a postback, and check what it was answered."""
+    """Apply a postback to the expected findings, and check the counts in its response."""
     counts = Counter({"new": 0, "seen": 0, "fixed": 0, "reopened": 0})
     found = [(scan["url"], f"#{rule}") for rule in scan["found"]] if scan["status"] in {"completed", "partial"} else []
     for place in found:
@@ -74,10 +75,10 @@ def _scan(scan: Line, findings: dict[Place, _KnownFinding]) -> Iterator[Problem]
             is_checked = scan["rules"] is None or location.removeprefix("#") in scan["rules"]
             if url == scan["url"] and (url, location) not in found and is_checked and not finding.is_fixed:
                 finding.missed += 1
-                finding.is_fixed = finding.missed >= _ENOUGH
+                finding.is_fixed = finding.missed >= _RUNS_UNTIL_FIXED
                 counts["fixed"] += finding.is_fixed
     if dict(counts) != scan["counts"]:
-        yield "wrong", f"Run {scan['run']} was answered {scan['counts']} for {scan['url']} instead of {dict(counts)}."
+        yield "wrong", f"Run {scan['run']} returned {scan['counts']} for {scan['url']} instead of {dict(counts)}."
 
 
 def _findings(shown: Line, expected: Mapping[Place, _KnownFinding]) -> Iterator[Problem]:
@@ -86,13 +87,16 @@ def _findings(shown: Line, expected: Mapping[Place, _KnownFinding]) -> Iterator[
         yield "lost", f"Finding {' '.join(place)} was reported and is not there."
     for place, item in items.items():
         finding = expected.get(place, _KnownFinding())
-        wanted = ("fixed" if finding.is_fixed else "open", finding.reopened)
-        if (item["state"], item["times_reopened"]) != wanted:
-            yield "wrong", f"Finding {item['id']} is {item['state']}, reopened {item['times_reopened']} times, not {wanted}."
+        state = ("fixed" if finding.is_fixed else "open", finding.reopened)
+        if (item["state"], item["times_reopened"]) != state:
+            yield (
+                "wrong",
+                f"Finding {item['id']} is {item['state']}, reopened {item['times_reopened']} times, not {state}.",
+            )
 
 
 def _ticket(ticket: Line, places: Mapping[Place, str]) -> Iterator[Problem]:
-    """Check what a ticket says of its findings, and that no event is left."""
+    """Check a ticket's counts of its findings, and that all its events are delivered."""
     fixed = sum(state == "fixed" for state in places.values())
     if ticket["findings"] != {"total": len(places), "fixed": fixed}:
         yield "wrong", f"Ticket {ticket['export']} has {ticket['findings']}, and {fixed} of {len(places)} are fixed."
@@ -102,25 +106,25 @@ def _ticket(ticket: Line, places: Mapping[Place, str]) -> Iterator[Problem]:
 
 
 def _receiver(ticket: Line, lines: Sequence[Line], places: Mapping[Place, str]) -> Iterator[Problem]:
-    """Check that a receiver got every event of a ticket, after the ticket and in their order, each with the same bytes."""
+    """Check that a receiver got every event of a ticket, after the ticket and in order; repeats must have the same bytes."""
     export_id, ids = ticket["export"], [event["id"] for event in ticket["events"]]
-    first, taken = _first(lines), _first(filter(_accepts, lines))
-    for event_id in [each for each in ids if each not in taken]:
+    first, accepted = _first(lines), _first(filter(_accepts, lines))
+    for event_id in [each for each in ids if each not in accepted]:
         yield "lost", f"Event {event_id} of ticket {export_id} is there, and its receiver never accepted it."
     for event_id in first.keys() - {export_id, *ids}:
         yield "wrong", f"Event {event_id} of ticket {export_id} arrived and is not there."
     for line in lines:
         if line["sha256"] != first[line["key"]]["sha256"]:
             yield "wrong", f"{line['key']} of ticket {export_id} arrived with different bytes."
-    # The key of the ticket itself is its id.
+    # The Idempotency-Key of the ticket is its export's id.
     for earlier, later in pairwise([export_id, *(each for each in ids if each in first)]):
-        if earlier not in taken or first[later]["at"] < taken[earlier]["at"]:
+        if earlier not in accepted or first[later]["at"] < accepted[earlier]["at"]:
             yield "wrong", f"Event {later} of ticket {export_id} arrived before {earlier} was accepted."
-    yield from _places(export_id, [line["change"] for line in taken.values() if is_event(line)], places)
+    yield from _places(export_id, [line["change"] for line in accepted.values() if is_event(line)], places)
 
 
 def _places(export_id: str, changes: Sequence[Mapping[str, Any]], places: Mapping[Place, str]) -> Iterator[Problem]:
-    """Check that a receiver that deduplicates knows the state of every place."""
+    """Check that the accepted events give a receiver the state of every place."""
     shown = dict.fromkeys(places, "open")
     for change in changes:
         shown |= {(place["url"], place["location"]): place["state"] for place in change["places"]}
@@ -135,7 +139,7 @@ def _places(export_id: str, changes: Sequence[Mapping[str, Any]], places: Mappin
 
 
 def _first(lines: Iterable[Line]) -> dict[str, Line]:
-    """Return the first line of each key, in their order."""
+    """Return the first line of each Idempotency-Key, in the order of `lines`."""
     found: dict[str, Line] = {}
     for line in lines:
         found.setdefault(str(line["key"]), line)
@@ -150,15 +154,15 @@ def _tracker(ticket: Line, lines: Sequence[Line]) -> Iterator[Problem]:
     """Check the comments and the state of an issue whose target closes and reopens issues."""
     export_id, events = ticket["export"], ticket["events"]
     comments = [line["event"] for line in lines if line["what"] == "comment"]
-    wanted = [event["id"] for event in events]
+    expected = [event["id"] for event in events]
     if sorted(comments) != sorted({*comments}):
         yield "wrong", f"The issue of ticket {export_id} has two comments of one event."
-    for event_id in [each for each in wanted if each not in comments]:
+    for event_id in [each for each in expected if each not in comments]:
         yield "lost", f"The issue of ticket {export_id} has no comment of event {event_id}."
-    if [each for each in dict.fromkeys(comments) if each in wanted] != [each for each in wanted if each in comments]:
+    if [each for each in dict.fromkeys(comments) if each in expected] != [each for each in expected if each in comments]:
         yield "wrong", f"The comments of ticket {export_id} are not in the order of its events."
     left = next((event for event in events if event["result"] == "left_alone"), None)
-    # An attempt whose end is unknown may have reopened it, which counts as done by a person.
+    # After an attempt with an unknown outcome, the issue may already be reopened, which looks like the act of a person.
     if left is not None and left["attempts"] == 1:
         yield "wrong", f"The issue of ticket {export_id} was left alone, and nobody else reopened it."
     last = next((event["type"] for event in reversed(events) if event["type"] in {FIXED, REOPENED}), REOPENED)

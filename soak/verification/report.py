@@ -17,10 +17,10 @@ from soak.verification.samples import Sample, Trend, growing, trends
 
 #: Log message for a result that was discarded because the worker had lost its lease.
 FENCED: Final = "lease expired before the result was written"
-#: Findings to print of each kind.
-_SHOWN: Final = 10
+#: Maximum number of printed findings of each kind.
+_MAX_PRINTED: Final = 10
 #: Variable parts of log lines: ids, numbers, paths.
-_ONE_OF_MANY: Final = re.compile(r"[0-9a-f]{32}|/[^ ]+|[0-9]+")
+_VARIABLE_PART: Final = re.compile(r"[0-9a-f]{32}|/[^ ]+|[0-9]+")
 #: Runs without kills that last this long check trends; shorter runs only print their figures.
 _TREND_FROM_S: Final = 600.0
 
@@ -34,7 +34,7 @@ class SoakReport:
     counts: Counter[str]
     faults: Counter[str]
     kills: int
-    took_s: float
+    elapsed_s: float
     settled_s: float
     fenced: int
     complaints: Counter[str]
@@ -52,7 +52,7 @@ class SoakReport:
     @property
     def growing(self) -> list[Trend]:
         """Figures that grew, in a run long enough for a trend."""
-        return growing(self.trends) if self.took_s >= _TREND_FROM_S else []
+        return growing(self.trends) if self.elapsed_s >= _TREND_FROM_S else []
 
     @property
     def is_clean(self) -> bool:
@@ -64,11 +64,11 @@ class SoakReport:
         return {
             "plan": self.plan.record(),
             "is_clean": self.is_clean,
-            "took_s": round(self.took_s, 1),
+            "took_s": round(self.elapsed_s, 1),
             "settled_s": round(self.settled_s, 1),
             "requests": self.counts["requests"],
             "pages": self.counts["pages"],
-            "asked_again": self.counts["asked again"],
+            "asked_again": self.counts["retried"],
             "acknowledged": self.counts["acknowledged"],
             "not_acknowledged": self.counts["not acknowledged"],
             "approved": self.counts["approved"],
@@ -159,15 +159,15 @@ def _complaints(report: SoakReport) -> Iterator[str]:
 
 
 def _few(name: str, sentences: list[str]) -> Iterator[str]:
-    yield from (f"{name}: {sentence}" for sentence in sentences[:_SHOWN])
-    if len(sentences) > _SHOWN:
-        yield f"{name}: and {len(sentences) - _SHOWN} more."
+    yield from (f"{name}: {sentence}" for sentence in sentences[:_MAX_PRINTED])
+    if len(sentences) > _MAX_PRINTED:
+        yield f"{name}: and {len(sentences) - _MAX_PRINTED} more."
 
 
 def read_logs(paths: Iterable[Path]) -> tuple[int, Counter[str]]:
     """Return the number of results discarded after a lost lease, and counts of warnings and errors by message.
 
-    What is no line of the log's form counts as one.
+    A line that is not in the log's JSON format counts as a complaint.
     """
     complaints: Counter[str] = Counter()
     for path in paths:
@@ -193,4 +193,4 @@ def _complaint(line: str) -> str | None:
         return None
     if record.get("message") == FENCED:
         return FENCED
-    return f"{record.get('level')}: {_ONE_OF_MANY.sub('*', str(record.get('message')))}"
+    return f"{record.get('level')}: {_VARIABLE_PART.sub('*', str(record.get('message')))}"

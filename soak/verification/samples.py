@@ -20,10 +20,10 @@ from storage.db.models import ALL
 _KIB_TO_MB: Final = 1024 / 1e6
 #: Counting rows reads whole indexes, so only one sample of this many includes it.
 _ROWS_EVERY: Final = 6
-#: Caches fill, pools open, the allocator finds its size.
+#: Share of the samples that are ignored: meanwhile caches fill, pools open, and the allocator reaches its size.
 _WARM_UP: Final = 0.25
 #: Fewer samples show no trend above the noise.
-_ENOUGH: Final = 8
+_MIN_POINTS: Final = 8
 #: Allowed difference between the halves of a run for flat memory, descriptors and threads.
 _FLAT_SHARE: Final = 0.05
 _FLAT: Final = {"pss_mb": 2.0, "rss_mb": 4.0, "descriptors": 6.0, "threads": 2.0}
@@ -57,7 +57,7 @@ class Sampler(threading.Thread):
         self._installation = installation
         self._every_s = every_s
         self._done = done
-        self._stop_asked = threading.Event()
+        self._stop_requested = threading.Event()
         self._began_at = time.monotonic()
 
     def run(self) -> None:
@@ -66,22 +66,22 @@ class Sampler(threading.Thread):
         while True:
             self.samples.append(self._sample(with_rows=number % _ROWS_EVERY == 0))
             number += 1
-            if self._stop_asked.wait(self._every_s):
+            if self._stop_requested.wait(self._every_s):
                 return
 
     def stop(self) -> None:
         """Stop after a last full sample."""
-        self._stop_asked.set()
+        self._stop_requested.set()
         self.join()
         self.samples.append(self._sample(with_rows=True))
 
     def _sample(self, *, with_rows: bool) -> Sample:
-        taken: Sample = {"s": round(time.monotonic() - self._began_at, 1), "done": self._done(), "processes": {}}
+        sample: Sample = {"s": round(time.monotonic() - self._began_at, 1), "done": self._done(), "processes": {}}
         for name, pid in self._installation.product_processes():
             figures = _figures(pid)
             if figures is not None:
-                taken["processes"][name] = figures
-        return {**taken, "database": _database()} if with_rows else taken
+                sample["processes"][name] = figures
+        return {**sample, "database": _database()} if with_rows else sample
 
 
 def _figures(pid: int) -> dict[str, float] | None:
@@ -131,7 +131,7 @@ def trends(samples: Sequence[Sample]) -> list[Trend]:
         for process, figures in sample["processes"].items():
             for figure, value in figures.items():
                 series[process, figure].append((sample["s"], value))
-    return [_trend(*key, points) for key, points in series.items() if len(points) >= _ENOUGH]
+    return [_trend(*key, points) for key, points in series.items() if len(points) >= _MIN_POINTS]
 
 
 def _trend(process: str, figure: str, points: Sequence[tuple[float, float]]) -> Trend:
