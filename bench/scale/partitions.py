@@ -45,7 +45,8 @@ _LETTERS: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _TIME: Final = " || ".join(f"substr('{_LETTERS}', 1 + ((ms >> {shift}) & 31)::int, 1)" for shift in range(45, -1, -5))
 # Exports get two attempts each and four audit entries; `e` numbers the exports, which are spread evenly over the months.
 _EXPORT_ID: Final = f"'exp_' || {_TIME} || upper(substr(md5(e::text), 1, 16))"
-_MOMENTS: Final = "SELECT e, (%(start)s + e * %(step)s::float8)::bigint AS ms FROM generate_series(%(first)s, %(last)s) e"
+_SERIES: Final = "generate_series(%(first)s::int, %(last)s::int)"
+_MOMENTS: Final = f"SELECT e, (%(start)s + e * %(step)s::float8)::bigint AS ms FROM {_SERIES} e"  # noqa: S608 - our own names
 _EXPORTS: Final = f"SELECT e, ms, {_EXPORT_ID} AS id FROM ({_MOMENTS}) m"  # noqa: S608 - our own names
 _ATTEMPTS: Final = f"""
 INSERT INTO attempts (id, export_id, number, started_at, outcome, response_status, dns_ms, connect_ms, tls_ms, first_byte_ms,
