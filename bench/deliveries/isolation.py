@@ -27,7 +27,7 @@ TARGETS: Final = 100
 HANGING: Final = 1000
 #: The product's bound for the ratio of the medians with and without that target.
 BOUND: Final = 1.2
-#: Time between the workers' start and the first due time, in which the exports are stored.
+#: Time from the moment when every worker listens to the first due time; meanwhile the exports are stored.
 LEAD: Final = timedelta(seconds=1.5)
 _SIDES: Final = ("without", "with")
 

@@ -45,7 +45,7 @@ def count_recorded(url: str, kind: str) -> list[int]:
     """Return the number of requests of a kind, once by the rows of each of its tables; an empty list for reads."""
     if not ROWS_PER_REQUEST[kind]:
         return []
-    counts = ", ".join(f"(SELECT count(*) FROM {condition})" for condition, _ in ROWS_PER_REQUEST[kind])  # noqa: S608 - our own names
+    counts = ", ".join(f"(SELECT count(*) FROM {source})" for source, _ in ROWS_PER_REQUEST[kind])  # noqa: S608 - our own names
     with closing(open_store(url)) as store:
         found = store.row(f"SELECT {counts}")
     assert found is not None

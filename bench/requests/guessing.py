@@ -114,7 +114,7 @@ def _token_guesses(kind: str) -> dict[str, dict[str, Guess]]:
     revoked = tokens.create(customer.email, TokenKind.API, now)
     tokens.revoke(revoked[0].id, now)
     expired = tokens.create(customer.email, TokenKind.API, now - timedelta(days=2), expires=timedelta(days=1))[1]
-    # Tokens of other users, so that the index has digests before and after those of the guesses.
+    # More tokens, so that the index has digests before and after those of the guesses.
     with transaction():
         for _ in range(1000):
             tokens.create(customer.email, TokenKind.API, now)
