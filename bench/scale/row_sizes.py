@@ -63,7 +63,7 @@ def _bytes_per_row(name: str) -> float:
     if name == "audit_entries":
         audit_chain.extend_to_end()
         if not is_sqlite():
-            # Without this, the size would include old versions of rows that chaining replaced; autovacuum makes their space reusable.
+            # Chaining replaces rows. Their old versions do not count, since autovacuum makes their space reusable.
             database.execute_sql("VACUUM FULL audit_entries")
     return round((_size(name) - before) / ROWS)
 

@@ -72,7 +72,7 @@ class ConsoleClient(SoakClient):
             page = self._read_page(f"/exports/{export_id}")
             if page is None or not self.shared.pace.wait():
                 return
-            # The form's response does not distinguish a rejected approval, so use no target that may be paused.
+            # The form's response does not show a rejection, so use no target that may be paused.
             never_paused = [each for each in self.access.targets if each not in self.access.paused_at_times]
             target_id, digest = self.rng.choice(never_paused), _field(page, "ticket_digest")
             self.events.append("approving", export=export_id, target=target_id)
