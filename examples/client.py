@@ -71,7 +71,7 @@ class Unreachable(Exception):
 
 
 class _CompleteLines(io.BufferedReader):
-    """Reads the lines of a response; http.client would take the end of the connection for that of the headers."""
+    """Reads the lines of a response; http.client alone accepts a closed connection as the end of the headers."""
 
     def readline(self, size: int | None = -1, /) -> bytes:
         """Read a line of the status, the headers or a chunk; raises IncompleteRead."""

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 import requests
 
-MAX_PAGE_BYTES, TIMEOUT_S = 2 * 1024 * 1024, 20  # ten times a usual page; per read, and for the whole page
+MAX_PAGE_BYTES, TIMEOUT_S = 2 * 1024 * 1024, 20  # ten times a usual page; limits each read and the whole page
 LOADING = {"script", "img", "iframe", "audio", "video", "source", "stylesheet", "icon", "preload", "manifest"}
 RULES = {
     "missing-content-security-policy": ("No Content-Security-Policy", "medium", "Injected scripts run freely."),
@@ -54,8 +54,8 @@ class PageParser(HTMLParser):
         if tag == "img" and "alt" not in given and given.get("role") not in ("presentation", "none"):
             self.found.append(("img-alt-missing", location))
         if LOADING & {tag, *given.get("rel", "").lower().split()}:
-            # An https page must load nothing over http. A page on http is unencrypted itself, so there only a
-            # subresource from another host is an issue: one more host that an attacker can impersonate.
+            # An https page must load nothing over http. An http page is unencrypted itself, so that only a
+            # subresource from another host is an issue: an attacker can impersonate that host, too.
             page, origin = urlsplit(self.url), re.match(r"(?i)(http:)?//(\[[^]]*\]|[^/:?#]*)", source)
             if origin and (origin[1] if page.scheme == "https" else origin[2].lower().strip("[]") != page.hostname):
                 self.found.append(("mixed-content" if page.scheme == "https" else "insecure-subresource", location))
@@ -103,10 +103,10 @@ def main() -> None:
     arguments = parser.parse_args()
     secret = os.environ.get("SCANNER_SHARED_SECRET") or sys.exit("Set SCANNER_SHARED_SECRET to RiskRelay's secret.")
     postback, to = scan(arguments.url, arguments.scan_run), arguments.to.rstrip("/") + "/api/scanner/results"
-    key = hashlib.sha256(repr(postback).encode()).hexdigest()  # of scan run, page and issues
+    key = hashlib.sha256(repr(postback).encode()).hexdigest()  # the hash of scan run, page and issues
     headers = {"X-Scanner-Secret": secret.encode(), "Idempotency-Key": key.encode(), "Accept": b"application/json"}
     response = requests.post(to, json=postback, headers=headers, timeout=TIMEOUT_S, allow_redirects=False)
-    if response.status_code != requests.codes.accepted:  # not a redirect either: it would send the secret to another host
+    if response.status_code != requests.codes.accepted:  # a redirect, too, which could lead to another host
         sys.exit(f"{to} rejected the postback with {response.status_code}: {response.text[:500]}")
     lines = [f"{issue['severity']:8}{issue['title']} ({issue['location']})" for issue in postback["issues"]]
     print(response.text if arguments.json else "\n".join([*lines, *response.json().get("ticket_exports", [])]))

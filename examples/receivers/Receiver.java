@@ -39,7 +39,7 @@ public class Receiver {
     static final int MAX_BODY_BYTES = 4 * 1024 * 1024;
     static final String IDLE_TIMEOUT_S = "30";
 
-    // Events of a ticket, and its status afterwards; an empty one leaves it. A target gets those that it asks for.
+    // Status of a ticket after each event; empty: unchanged. A target only gets the events in its setting `events`.
     static final Map<String, String> EVENTS =
             Map.of("ticket.updated", "", "ticket.fixed", "closed", "ticket.reopened", "open", "ticket.redact", "");
 
@@ -146,7 +146,7 @@ public class Receiver {
         return tickets.computeIfAbsent(key, unused -> new Ticket("T-" + ++lastNumber, "open", List.of(title), "")).id;
     }
 
-    /** Apply an event to its ticket. The caller ignores one whose ticket never arrived, which no retry would change. */
+    /** Apply an event to its ticket. The caller ignores an event whose ticket never arrived: a retry would not change that. */
     static Ticket applied(Ticket ticket, String key, String type, Map<?, ?> change) {
         // Erase the content in your tracker, too, before the 2xx. The id and this key remain as the proof.
         if (type.equals("ticket.redact")) return new Ticket(ticket.id, ticket.status, List.of(), key);

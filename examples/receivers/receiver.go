@@ -38,7 +38,7 @@ const (
 var (
 	timestampForm = regexp.MustCompile(`^[0-9]{1,15}$`)
 	nonceForm     = regexp.MustCompile(`^[0-9A-Fa-f]{32}$`)
-	// Events of a ticket, and its status afterwards; an empty one leaves it. A target gets those that it asks for.
+	// Status of a ticket after each event; empty: unchanged. A target only gets the events in its setting `events`.
 	statusAfter = map[string]string{"ticket.updated": "", "ticket.fixed": "closed", "ticket.reopened": "open", "ticket.redact": ""}
 )
 
@@ -172,7 +172,7 @@ func (r *receiver) ticketFor(key, title string) string {
 	return r.tickets.values[key].id
 }
 
-// apply applies an event to its ticket once; it ignores one whose ticket never arrived, which no retry would change.
+// apply applies an event to its ticket once; it ignores an event whose ticket never arrived, since a retry would not change that.
 func (r *receiver) apply(key string, received event, now int64) {
 	found, change := r.tickets.values[*received.Export.ID], received.Change
 	if _, isKnown := r.events.values[key]; isKnown || found == nil {

@@ -15,7 +15,7 @@ const REMEMBERED_S = 2 * TOLERANCE_S; // a request can be replayed for as long a
 const MAX_REMEMBERED = 100_000; // memory limit: beyond it the oldest entries are dropped
 const MAX_BODY_BYTES = 4 * 1024 * 1024;
 
-// Events of a ticket, and its status afterwards; null leaves it. A target gets those that it asks for.
+// Status of a ticket after each event; null: unchanged. A target only gets the events in its setting `events`.
 const EVENTS = new Map([
   ["ticket.updated", null],
   ["ticket.fixed", "closed"],
@@ -101,7 +101,7 @@ export class Receiver {
     return this.tickets.get(key).id;
   }
 
-  // Apply an event to its ticket once; ignore one whose ticket never arrived, which no retry would change.
+  // Apply an event to its ticket once. Ignore an event whose ticket never arrived: a retry would not change that.
   apply(key, { type, export: { id }, change }, now) {
     const ticket = this.tickets.get(id);
     if (!ticket || this.events.has(key)) return;

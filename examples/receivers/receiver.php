@@ -13,7 +13,7 @@ const REMEMBERED_S = 2 * TOLERANCE_S; // a request can be replayed for as long a
 const MAX_REMEMBERED = 10_000; // limits the state file: beyond it the oldest entries are dropped
 const MAX_BODY_BYTES = 4 * 1024 * 1024;
 
-// Events of a ticket, and its status afterwards; null leaves it. A target gets those that it asks for.
+// Status of a ticket after each event; null: unchanged. A target only gets the events in its setting `events`.
 const EVENTS = ['ticket.updated' => null, 'ticket.fixed' => 'closed', 'ticket.reopened' => 'open', 'ticket.redact' => null];
 
 // Return whether a request is authentic, recent and not a replay. $secrets has several entries during a rotation; $headers
@@ -111,7 +111,7 @@ function isTicketEvent(mixed $event): bool
         && is_string($event['export']['id'] ?? null) && is_array($event['change'] ?? null);
 }
 
-// Apply an event to its ticket once; ignore one whose ticket never arrived, which no retry would change.
+// Apply an event to its ticket once. Ignore an event whose ticket never arrived: a retry would not change that.
 function apply(array &$state, string $key, array $event, int $now): void
 {
     $ticket = $state['tickets'][$event['export']['id']] ?? null;

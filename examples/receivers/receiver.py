@@ -25,7 +25,7 @@ MAX_REMEMBERED = 100_000  # memory limit: beyond it the oldest entries are dropp
 MAX_BODY_BYTES = 4 * 1024 * 1024
 IDLE_TIMEOUT_S = 30
 
-# Events of a ticket, and its status afterwards; None leaves it. A target gets those that it asks for.
+# Status of a ticket after each event; None: unchanged. A target only gets the events in its setting `events`.
 EVENTS = {"ticket.updated": None, "ticket.fixed": "closed", "ticket.reopened": "open", "ticket.redact": None}
 
 Response = tuple[int, dict[str, str], dict[str, str]]  # status, body, headers
@@ -110,7 +110,7 @@ class WebhookReceiver:
         return ticket_id
 
     def apply(self, key: str, event: dict[str, Any], now: int) -> None:
-        """Apply an event to its ticket once; ignore one whose ticket never arrived, which no retry would change."""
+        """Apply an event to its ticket once. Ignore an event whose ticket never arrived: a retry would not change that."""
         ticket = self.tickets.get(event["export"]["id"])
         if ticket is None or key in self.events:
             return

@@ -20,7 +20,7 @@ MAX_HEADERS = 100
 IDLE_TIMEOUT_S = 30
 REASONS = { 200 => "OK", 401 => "Unauthorized", 405 => "Method Not Allowed", 411 => "Length Required",
             413 => "Content Too Large", 422 => "Unprocessable Content", 429 => "Too Many Requests" }.freeze
-# Events of a ticket, and its status afterwards; nil leaves it. A target gets those that it asks for.
+# Status of a ticket after each event; nil: unchanged. A target only gets the events in its setting `events`.
 EVENTS = { "ticket.updated" => nil, "ticket.fixed" => "closed", "ticket.reopened" => "open", "ticket.redact" => nil }.freeze
 
 # Return whether a request is authentic, recent and not a replay. `secrets` has several entries during a rotation; `headers`
@@ -119,7 +119,7 @@ class Receiver
     EVENTS.key?(event["type"]) && has_export && event["change"].is_a?(Hash)
   end
 
-  # Apply an event to its ticket once; ignore one whose ticket never arrived, which no retry would change.
+  # Apply an event to its ticket once. Ignore an event whose ticket never arrived: a retry would not change that.
   def apply(key, event, now)
     ticket = @tickets[event["export"]["id"]]
     return if ticket.nil? || @events.key?(key)

@@ -11,13 +11,13 @@ import httpx
 #: The end of the blocking request that this thread sends now, as a time of `monotonic`.
 _UNTIL: Final[ContextVar[float | None]] = ContextVar("riskrelay_until", default=None)
 
-_WRITE_BYTES: Final = 64 * 1024  # written at once, between two looks at the clock
+_WRITE_BYTES: Final = 64 * 1024  # size of one write; the deadline is checked before each
 #: The events of httpx's `trace` after which a connection has a new stream.
 _NEW_STREAM: Final = ("connect_tcp.complete", "connect_unix_socket.complete", "start_tls.complete")
 
 
 class AsyncDeadline:
-    """Ends what is done in its context after `seconds`, with httpx.ReadTimeout."""
+    """Cancels the code in its context after `seconds`, and raises httpx.ReadTimeout."""
 
     def __init__(self, seconds: float) -> None:
         self.extensions: dict[str, Any] = {"trace": self._keep_new_stream}
@@ -38,13 +38,13 @@ class AsyncDeadline:
             raise _too_slow() from None
 
     async def _keep_new_stream(self, event: str, info: Mapping[str, Any]) -> None:
-        """Keep the stream that a request connected, not that of TLS over it."""
+        """Store the first stream of a request: that of the TCP connection, not the TLS stream over it."""
         if event.endswith(_NEW_STREAM) and self._stream is None:
             self._stream = info["return_value"]
 
 
 class Deadline:
-    """Ends the blocking request that is sent in its context with `extensions` after `seconds`, with httpx.ReadTimeout.
+    """Raises httpx.ReadTimeout after `seconds` in a blocking request that is sent in its context with `extensions`.
 
     The lookup of the host's name is not limited, and each address of the host may take `seconds` to connect.
     """

@@ -57,7 +57,7 @@ class Credential(httpx.Auth):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What both clients are made with: the root of the API, credentials, limits in seconds."""
+    """Settings of both clients: the root URL of the API, credentials, limits in seconds."""
 
     url: str
     token: Credential | None
@@ -86,8 +86,8 @@ def settings(
 def direct(url: str) -> dict[str, None]:
     """Return the mounts for httpx that bypass the environment's proxies, none for https to another host.
 
-    A proxy would get the credentials of an http request in clear, and its loopback is another machine's. `trust_env=False`
-    would ignore SSL_CERT_FILE, too.
+    A proxy would read the credentials of an http request, and would connect to its own loopback instead of this machine's.
+    `trust_env=False` would ignore SSL_CERT_FILE, too.
     """
     parts = httpx.URL(url)
     return {"http://": None, "https://": None} if parts.scheme == "http" or _is_loopback(parts.host) else {}
@@ -204,7 +204,7 @@ def reply(status: int, headers: httpx.Headers, content: bytes) -> Reply:
 
 
 def problem(sent: Call, replied: Reply) -> ApiError | None:
-    """Return the error that a response means, or None for one that the request may have."""
+    """Return the error for a response, or None if the response is a success for this request."""
     has_data = isinstance(replied.data, dict)
     if replied.status in (200, 201, 202) and has_data:
         return None
@@ -225,7 +225,7 @@ def problem(sent: Call, replied: Reply) -> ApiError | None:
 def page_of(data: Mapping[str, Any], cursor: str | None) -> tuple[list[Any], str | None]:
     """Return the records of a page and the cursor of the next one, None on the last page; `cursor` is that of this page.
 
-    Raises ApiError for what RiskRelay does not send, such as an empty page before others, or one that leads to itself.
+    Raises ApiError for invalid pages, such as an empty page that is not the last, or one whose next cursor is its own.
     """
     records, following = data.get("items"), data.get("next_cursor")
     if isinstance(records, list) and (following is None or (isinstance(following, str) and records and following != cursor)):
@@ -234,7 +234,7 @@ def page_of(data: Mapping[str, Any], cursor: str | None) -> tuple[list[Any], str
 
 
 def record_with_status(data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a record that has a status; raises ApiError for another one."""
+    """Return a record that has a status; raises ApiError if it has none."""
     if not isinstance(data.get("status"), str):
         raise ApiError(200, None, _NOT_OURS)
     return data

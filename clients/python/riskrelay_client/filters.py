@@ -14,7 +14,7 @@ DismissalReason = Literal["false_positive", "wont_fix", "duplicate", "test", "ot
 
 
 class ExportFilter(TypedDict, total=False):
-    """Which exports; `rule` and `host` are exact, `q` has whole words, `created_before` is exclusive."""
+    """Filters for exports; `rule` and `host` are exact, `q` has whole words, `created_before` is exclusive."""
 
     status: ExportStatus | Iterable[ExportStatus]
     severity: Severity | Iterable[Severity]
@@ -29,13 +29,13 @@ class ExportFilter(TypedDict, total=False):
 
 
 class SortedExportFilter(ExportFilter, total=False):
-    """Which exports, in which order."""
+    """Filters for exports, and their order."""
 
     sort: Literal["-created_at", "created_at", "-severity", "-findings"]
 
 
 class FindingFilter(TypedDict, total=False):
-    """Which findings."""
+    """Filters for findings."""
 
     project_id: int | Iterable[int]
     state: FindingState | Iterable[FindingState]
@@ -46,7 +46,7 @@ class FindingFilter(TypedDict, total=False):
 
 
 class AuditFilter(TypedDict, total=False):
-    """Which entries of the audit log; `account_id` needs the ability `admin`."""
+    """Filters for entries of the audit log; `account_id` needs the ability `admin`."""
 
     actor: str
     action: str

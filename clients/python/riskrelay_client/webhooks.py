@@ -52,14 +52,14 @@ class InvalidContent(WebhookError):
 
 
 class NonceStore(Protocol):
-    """Remembers nonces for at least twice `tolerance_s`, by default ten minutes, for all processes of a receiver."""
+    """Stores nonces for at least twice `tolerance_s`, by default ten minutes, for all processes of a receiver."""
 
     def is_new(self, nonce: str, now: float) -> bool:
         """Store a nonce and return whether it was unknown, in one step; `now` is in Unix seconds."""
 
 
 class MemoryNonces:
-    """Nonces in the memory of one process, for `seconds`; beyond `most`, the oldest are forgotten."""
+    """Nonces in the memory of one process, for `seconds`; beyond `most`, the oldest are dropped."""
 
     def __init__(self, seconds: float = 2 * TOLERANCE_S, most: int = 100_000) -> None:
         self.seconds = seconds
@@ -93,8 +93,8 @@ def verify(
     """Verify a delivery and return its event; for targets with the format `ticket`.
 
     `secret` is one, or several during a rotation. `signature` says which one to verify, as the target's setting does.
-    `nonces` detects replays of the service's signature, and must remember them for twice `tolerance_s`. `now` is in Unix
-    seconds. Raises InvalidSignature, InvalidContent, and ValueError for MemoryNonces that forget sooner.
+    `nonces` detects replays of the service's signature, and must store them for twice `tolerance_s`. `now` is in Unix
+    seconds. Raises InvalidSignature, InvalidContent, and ValueError for MemoryNonces that store them for less.
     """
     verify_signature(headers, body, secret, signature=signature, nonces=nonces, tolerance_s=tolerance_s, now=now)
     return parse(body)
@@ -148,7 +148,7 @@ def _is_known(event: Mapping[str, Any]) -> bool:
 
 
 class _Headers:
-    """Headers of which each is used only if it is there once: of a repeated one, two programs may use different values."""
+    """Request headers. Only a header that occurs once is used: two programs may use different values of a repeated one."""
 
     def __init__(self, headers: Headers) -> None:
         self._values: dict[str, list[str]] = {}

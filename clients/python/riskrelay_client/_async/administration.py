@@ -208,7 +208,7 @@ class AsyncScanRuns(AsyncResource):
 
 
 class AsyncAudit(AsyncResource):
-    """Who did what."""
+    """The audit log: who changed what, and when."""
 
     def list(self, *, page_size: int | None = None, **filters: Unpack[AuditFilter]) -> AsyncIterator[AuditEntry]:
         """Iterate over the audit log, newest first."""

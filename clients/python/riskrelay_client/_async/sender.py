@@ -127,7 +127,7 @@ class AsyncSender:
         return timeout_s if until is None else min(timeout_s, max(until - self._clock(), LAST_READ_S))
 
     async def _attempt(self, call: Call, timeout_s: float, is_repeat: bool) -> Reply | RiskRelayError:
-        """Return the response or the error: one that is raised here would keep the request with its headers."""
+        """Return the response or the error: the traceback of an error raised here would keep the request and its headers."""
         try:
             reply = await self._send_once(call, timeout_s)
         except httpx.HTTPError as error:
@@ -165,7 +165,7 @@ class AsyncSender:
 
 
 class AsyncResource:
-    """One noun of the API."""
+    """The methods for one kind of record."""
 
     def __init__(self, sender: AsyncSender) -> None:
         self._sender = sender

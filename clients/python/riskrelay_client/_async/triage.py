@@ -178,7 +178,7 @@ class AsyncBulkJobs(AsyncResource):
         return await self._sender.get(models.BulkJob, path(_BULK_JOB, job_id))
 
     async def cancel(self, job_id: str, *, idempotency_key: str | None = None) -> models.BulkJob:
-        """Stop a job; what it has decided stays."""
+        """Stop a job; its decisions so far remain."""
         return await self._sender.post(models.BulkJob, path(f"{_BULK_JOB}/cancel", job_id), None, idempotency_key)
 
     async def wait(self, job_id: str, timeout: float) -> models.BulkJob:

@@ -1,4 +1,4 @@
-"""What scanners, browser extensions, CMS plugins and storefront apps send."""
+"""Uploads of scanners, browser extensions, CMS plugins and storefront apps."""
 
 from riskrelay_client import _transport, models
 from riskrelay_client._async.sender import AsyncResource
@@ -42,5 +42,5 @@ class AsyncUploads(AsyncResource):
         return await self._sender.post(models.StorefrontUpload, address, diagnostics, idempotency_key)
 
     async def handoff(self, handoff_id: str) -> models.HandoffProgress:
-        """Read what became of an upload."""
+        """Read the progress of an upload."""
         return await self._sender.get(models.HandoffProgress, path("/api/handoffs/{}", handoff_id))

@@ -211,7 +211,7 @@ class ScanRuns(Resource):
 
 
 class Audit(Resource):
-    """Who did what."""
+    """The audit log: who changed what, and when."""
 
     def list(self, *, page_size: int | None = None, **filters: Unpack[AuditFilter]) -> Iterator[AuditEntry]:
         """Iterate over the audit log, newest first."""

@@ -130,7 +130,7 @@ class Sender:
         return timeout_s if until is None else min(timeout_s, max(until - self._clock(), LAST_READ_S))
 
     def _attempt(self, call: Call, timeout_s: float, is_repeat: bool) -> Reply | RiskRelayError:
-        """Return the response or the error: one that is raised here would keep the request with its headers."""
+        """Return the response or the error: the traceback of an error raised here would keep the request and its headers."""
         try:
             reply = self._send_once(call, timeout_s)
         except httpx.HTTPError as error:
@@ -168,7 +168,7 @@ class Sender:
 
 
 class Resource:
-    """One noun of the API."""
+    """The methods for one kind of record."""
 
     def __init__(self, sender: Sender) -> None:
         self._sender = sender
