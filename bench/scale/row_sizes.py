@@ -79,7 +79,10 @@ def _size(name: str) -> int:
     if is_sqlite():
         [(pages,)], [(size,)] = (database.execute_sql(f"PRAGMA {each}").fetchall() for each in ("page_count", "page_size"))
         return int(pages) * int(size)
-    return int(database.execute_sql("SELECT pg_total_relation_size(%s)", (name,)).fetchone()[0])
+    # Without the partitions, the size of a partitioned table is 0; the tree of any other table is empty.
+    partitions = "SELECT SUM(pg_total_relation_size(relid)) FROM pg_partition_tree(%s)"
+    size = f"SELECT pg_total_relation_size(%s) + COALESCE(({partitions}), 0)"
+    return int(database.execute_sql(size, (name, name)).fetchone()[0])
 
 
 @click.command(epilog="Example: python -m bench.scale.row_sizes")
