@@ -185,7 +185,7 @@ class SoakReceiverProcess:
 
 
 class SoakInstallation:
-    """All processes of a soak; `url` is the service's, `receiver_urls` has the origin of each receiver."""
+    """All processes of a soak; the service listens on `port`."""
 
     def __init__(self, folder: Path, plan: SoakPlan) -> None:
         self.folder = folder

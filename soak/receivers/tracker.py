@@ -27,7 +27,7 @@ _MARKER: Final = re.compile(r"exp_[0-9A-Z]{26}")
 _EVENT: Final = re.compile(r"evt_[0-9A-Z]{26}")
 #: The status of a permanent rejection.
 REFUSED: Final = 422
-#: Longer than the worker's deadline (3 s), and less than that with the delay of a lookup (5 s).
+#: Longer than the worker's deadline (3 s), and shorter than that plus the delay before a lookup (5 s).
 _LATE_S: Final = 4.0
 
 
