@@ -71,15 +71,15 @@ def _rates(served: ServedApplication, seeded: SeededDatabase) -> tuple[float | N
 
 
 def _row(measured: list[WorkerTypeResult]) -> list[float | str | None]:
-    result = [one.with_slow_clients for one in measured]
-    errors = sum(each.errors for each in result)
+    slow = [run.with_slow_clients for run in measured]
+    errors = sum(each.errors for each in slow)
     return [
-        _median([one.reads_per_s for one in measured if one.reads_per_s is not None]),
-        _median([one.postbacks_per_s for one in measured if one.postbacks_per_s is not None]),
-        _median([median(one.quiet.elapsed_ms) for one in measured if one.quiet.elapsed_ms]),
-        _median([median(each.elapsed_ms) for each in result if each.elapsed_ms]),
-        _median([max(each.elapsed_ms) for each in result if each.elapsed_ms]),
-        f"{errors}/{errors + sum(len(each.elapsed_ms) for each in result)}",
+        _median([run.reads_per_s for run in measured if run.reads_per_s is not None]),
+        _median([run.postbacks_per_s for run in measured if run.postbacks_per_s is not None]),
+        _median([median(run.quiet.elapsed_ms) for run in measured if run.quiet.elapsed_ms]),
+        _median([median(each.elapsed_ms) for each in slow if each.elapsed_ms]),
+        _median([max(each.elapsed_ms) for each in slow if each.elapsed_ms]),
+        f"{errors}/{errors + sum(len(each.elapsed_ms) for each in slow)}",
     ]
 
 
