@@ -58,7 +58,7 @@ def append_all(entries: Sequence[AuditEntry]) -> None:
 
 
 def list_for_subject(subject_id: str, limit: int) -> list[AuditEntry]:
-    """Return up to `limit` entries about one record, newest first; the caller has checked access to the record."""
+    """Return up to `limit` entries about one record, the newest first; the caller has checked access to the record."""
     newest = newest_first(AuditEntryRow.select(), AuditEntryRow.id, limit)
     return [_entry(row) for row in newest.where(AuditEntryRow.subject_id == subject_id)]
 

@@ -75,7 +75,7 @@ def hold_project(project_id: int) -> None:
 
 
 def list_all(email: str | None = None) -> list[Grant]:
-    """Return every grant, or those of one user, oldest first."""
+    """Return every grant, or those of one user, the oldest first."""
     return read(Grant, where_given(_grants(), (UserRow.email, email)).order_by(GrantRow.id))
 
 

@@ -1,4 +1,4 @@
-"""The check of a user's grants, hand-written because every upload runs it twice, and every poll of a handoff once."""
+"""The check of a user's grants, hand-written because every upload runs it twice and every poll of a handoff once."""
 
 from typing import Final, NamedTuple
 

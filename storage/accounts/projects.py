@@ -62,7 +62,7 @@ def add_project(
     shop_domain: str | None = None,
     ticket_grouping: TicketGrouping = TicketGrouping.RULE,
 ) -> Project:
-    """Create a project of an account; the shop domain is stored in its normalized form.
+    """Create a project of an account; its shop domain is stored in the normalized form.
 
     Raises NotFound, and ValidationFailed for an invalid domain.
     """
@@ -104,7 +104,7 @@ def list_page(
 def change(
     project_id: int, account_id: int | None, name: str | None, shop_domain: str | None, now: datetime, actor: str
 ) -> Project:
-    """Set a project's name or shop domain; None keeps it, and an empty domain removes it.
+    """Set a project's name or shop domain; None leaves it, and an empty domain removes it.
 
     Raises NotFound, and ValidationFailed for an invalid domain.
     """

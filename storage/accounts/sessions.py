@@ -130,7 +130,7 @@ def end(
 ) -> Session:
     """End a session and return it; an ended session keeps its reason.
 
-    With `account_id` or `user_id`, only a session of that account or user. Raises NotFound.
+    With `account_id` or `user_id` only a session of that account or user. Raises NotFound.
     """
     with transaction():
         holder = _get(session_id).principal

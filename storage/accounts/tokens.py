@@ -116,7 +116,7 @@ def revoke_where(condition: Expression, now: datetime, actor: str) -> list[int]:
 
 def has_ability(ability: Ability) -> Expression:
     """Return the condition that a token has an ability."""
-    # A cast, because a comparison with the field itself would encode the pattern as JSON.
+    # Cast, because a comparison with the field itself would encode the pattern as JSON.
     return TokenRow.abilities.cast("TEXT").contains(f'"{ability.value}"')
 
 

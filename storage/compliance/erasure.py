@@ -74,7 +74,7 @@ _PROJECTS: Final = "/api/projects"
 #: The option of a bulk job with free text.
 _NOTE: Final = "note"
 
-#: The statuses in which a person or a receiver has seen the ticket.
+#: Statuses in which a person or a receiver has seen the ticket.
 _FINAL: Final = frozenset({ExportStatus.EXPORTED, ExportStatus.DISMISSED})
 
 #: An empty list as a JSON column stores it.
@@ -268,7 +268,7 @@ def _erase_notes(ids: Sequence[Any], now: datetime, actor: str) -> Counter[str]:
 
 
 def _erase_rows(erasing: Any, ids: Sequence[Any], now: datetime, actor: str) -> Counter[str]:
-    """Erase rows with one statement: `erasing` deletes or empties rows of a table."""
+    """Erase rows by one statement: `erasing` deletes or empties rows of a table."""
     table = str(erasing.model._meta.table_name)
     erasure_log.add(actor, table, ids, now)
     return Counter({table: erasing.where(erasing.model.id.in_(ids)).execute()})
@@ -381,7 +381,7 @@ def is_known(shop_domain: str) -> bool:
 
 
 def search(table: ErasableTable, shop_domain: str, mentions: Mentions) -> Iterator[list[SubjectMatch]]:
-    """Search a shop's rows of a table; yield the matches of each slice, which may be none."""
+    """Search a shop's rows of a table; yields the matches of each slice, which may be none."""
     texts: list[Any] = [fn.COALESCE(column, "") for column in table.columns]
     text = reduce(lambda text, more: text.concat(" ").concat(more), texts)
     model = table.model

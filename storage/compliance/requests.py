@@ -297,7 +297,7 @@ def list_all() -> Sequence[ComplianceRequest]:
 def list_page(
     limit: int, before: str | None, status: ComplianceStatus | None, topic: Topic | None
 ) -> list[ComplianceRequest]:
-    """Return up to `limit` requests, newest first, older than the one with the id `before`."""
+    """Return up to `limit` requests, the newest first, older than the one with the id `before`."""
     query = newest_first(_requests(), ComplianceRequestRow.id, limit, before)
     wanted = ((ComplianceRequestRow.status, status), (ComplianceRequestRow.topic, topic))
     return read(ComplianceRequest, where_given(query, *wanted))

@@ -42,7 +42,7 @@ class LockBusy(Exception):
 
 @contextmanager
 def exclusive(lock: Lock, within_s: float = 0.0) -> Iterator[None]:
-    """Keep other processes from the same work; wait up to `within_s` seconds for the holder of the lock.
+    """Keep other processes from the same work; waits up to `within_s` seconds for the holder of the lock.
 
     The caller holds a connection throughout. Raises LockBusy if another process still holds the lock.
     """

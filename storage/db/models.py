@@ -75,7 +75,7 @@ class UserRow(BaseModel):
     #: The address of a removed user is `removed:` and the id.
     email = TextField(unique=True)
     created_at = TimestampField()
-    #: NULL: the user may do only what grants with a role allow, in their projects.
+    #: Null: the user may do only what grants with a role allow, in their projects.
     role = EnumField(Role, null=True)
     #: From when on the user's tokens and sessions are refused.
     disabled_at = TimestampField(null=True)
@@ -189,7 +189,7 @@ class FindingRow(BaseModel):
 
 
 class FindingSightingRow(BaseModel):
-    """A scan run that reported a finding, or visited its page without reporting it."""
+    """One scan run that reported a finding, or visited its page without reporting it."""
 
     finding = ForeignKeyField(FindingRow)
     scan_run = ForeignKeyField(ScanRunRow)
@@ -242,7 +242,7 @@ class TargetRow(BaseModel):
     #: No attempt starts before this time. The reason: the receiver asked to wait, or the target's circuit breaker is open.
     held_until = TimestampField(null=True)
     held_reason = TextField(null=True)
-    #: The most concurrent requests over all workers; a fraction is progress towards the next whole number.
+    #: The most concurrent requests, over all workers; a fraction is progress towards the next whole number.
     concurrency = DoubleField(default=16)
     #: The limit during the ramp after a pause; the lower of `concurrency` and `ramp` applies. A new target starts at 4.
     ramp = IntegerField(default=4)
@@ -260,7 +260,7 @@ class TargetRow(BaseModel):
     validation_due_at = TimestampField(null=True)
     #: Since when a client request waits for a validation.
     validation_asked_at = TimestampField(null=True)
-    #: The lease of the validating worker; a write with another lease changes nothing.
+    #: The lease of the validating worker; a write under another lease changes nothing.
     validation_lease = TextField(null=True)
     #: When the target was removed: no query finds it afterwards, and its exports keep its id.
     deleted_at = TimestampField(null=True)
@@ -416,7 +416,7 @@ class TicketEventRow(BaseModel):
     number = IntegerField()
     type = EnumField(TicketEventType)
     status = EnumField(TicketEventStatus)
-    #: The bytes that every attempt sends; erased when the event has ended.
+    #: The bytes every attempt sends; erased when the event has ended.
     body = BlobField(null=True)
     #: The attempts that began, and a record of each that ended.
     attempts = IntegerField()

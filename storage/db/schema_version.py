@@ -177,7 +177,7 @@ def _rename_applied() -> None:
 
 def _make_private(path: Path) -> None:
     """Create SQLite's file so that only its owner can read it; SQLite would make it readable for all users."""
-    # SQLite then fails for the same reason, with its own error.
+    # SQLite fails for the same reason, with its own error.
     with suppress(OSError):
         path.touch(0o600, exist_ok=False)
 

@@ -36,5 +36,5 @@ def claim(scope: Scope, keys: Sequence[tuple[str, str]], now_ms: int, expired_be
 
 
 def store(scope: Scope, responses: Sequence[tuple[str, int, str | None, str]]) -> None:
-    """Store the responses of claimed keys, each as a key, a status, headers as JSON, and a body."""
+    """Store the responses of claimed keys: a key, a status, headers as JSON, and a body each."""
     execute_over(_STORE, _STORED, responses, scope)

@@ -30,7 +30,7 @@ _MAX_IDS: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class FrozenBody:
-    """The bytes that every attempt sends, None before approval; and when they were redacted."""
+    """The bytes that every attempt sends, None before approval, and when they were redacted."""
 
     body: bytes | None
     redacted_at: datetime | None
@@ -93,7 +93,7 @@ def blocked_url(export_id: str, account_id: int | None = None, target_id: str | 
 
 
 def recoverable(target_id: str, since: datetime | None = None, after_id: str = "") -> Any:
-    """Return the query for the ids of a target's exports that failed or were blocked at `since` or later, after an id."""
+    """Return the query of the ids of a target's exports that failed or were blocked, at `since` or later, after an id."""
     wanted = [ExportRow.target == target_id, ExportRow.id > after_id, _IS_RECOVERABLE]
     if since is not None:
         wanted.append(ExportRow.finished_at >= since)

@@ -118,7 +118,7 @@ def get(recovery_id: str, account_id: int | None = None) -> Recovery:
 
 
 def list_page(limit: int | None = None, target_id: str | None = None) -> list[Recovery]:
-    """Return up to `limit` recoveries of one target or of all, newest first."""
+    """Return up to `limit` recoveries of one target or of all, the newest first."""
     query = where_given(_recoveries(), (RecoveryRow.target, target_id))
     return read(Recovery, newest_first(query, RecoveryRow.id, limit))
 

@@ -56,7 +56,7 @@ class LockedExport(NamedTuple):
     preview_problems: Any
     rule: str | None
     approved_at: datetime | None
-    #: The types of events that the approval covers.
+    #: The types of events that its approval covers.
     events: Any
     redacted_at: datetime | None
     #: The ids of all exports of a ticket for several targets, including this one; None if there is only one.

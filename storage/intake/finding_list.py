@@ -120,7 +120,7 @@ def project_of(finding_id: str) -> int | None:
 
 
 def _findings(now: datetime) -> Any:
-    """Return the query for findings, with their states at `now`."""
+    """Return the query of findings, with their states at `now`."""
     f, x = FindingRow, ExportRow
     ticket = {"ticket_export_id": x.id, "ticket_status": x.status, "ticket_approved_at": x.approved_at}
     ticket["state"] = _state(now).converter(FindingState)

@@ -112,7 +112,7 @@ def record(
 
 
 def _store(prepared: PreparedPostback, run: PostedRun, now: datetime, actor: str, options: IntakeOptions) -> PostbackResult:
-    """Store the findings of a page with their exports; the caller holds the transaction and the lock of the page."""
+    """Store the findings of a page, with their exports; the caller holds the transaction and the lock of the page."""
     postback, issues, limits = prepared.postback, prepared.issues, options.limits
     grouped = None
     if run.ticket_grouping == TicketGrouping.RULE:

@@ -118,7 +118,7 @@ class SeenFinding(NamedTuple):
 
 
 class KnownFinding(NamedTuple):
-    """A finding that a project already has; `is_renewed`: it is fixed, and gets a new ticket if it is reported."""
+    """A finding that a project has already; `is_renewed`: it is fixed, and gets a new ticket if it is reported."""
 
     severity: str
     export_id: str | None
@@ -126,7 +126,7 @@ class KnownFinding(NamedTuple):
 
 
 class KnownFindings(NamedTuple):
-    """The project of a postback, and the findings that it already has, by fingerprint."""
+    """The project of a postback, and the findings that it has already, by fingerprint."""
 
     project_id: int
     ticket_grouping: str
@@ -152,7 +152,7 @@ _json: Final = JsonField()
 
 
 def known_findings(scan_run_id: int, default_project_id: int | None, fingerprints: Sequence[str]) -> KnownFindings | None:
-    """Return those of `fingerprints` that the run's project already has; None without a project. Outside any transaction."""
+    """Return those of `fingerprints` that the run's project has already; None without a project. Outside any transaction."""
     known = _KNOWN_BY_SQLITE if is_sqlite() else _KNOWN_BY_POSTGRESQL
     found = first_row(known, (_json.text(fingerprints), scan_run_id, default_project_id))
     if found is None:
@@ -220,7 +220,7 @@ def mark_seen(issues: Mapping[str, Issue], project_id: int, postback: ScanPostba
 
 
 def upgrade(findings: Sequence[SeenFinding]) -> None:
-    """Store the new severities and help links of findings."""
+    """Store new severities and help links of findings."""
     execute_over(_UPGRADE, ("TEXT", "TEXT", "TEXT"), [(each.id, each.severity, each.help_url) for each in findings])
 
 

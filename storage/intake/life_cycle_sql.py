@@ -64,7 +64,7 @@ def unreported(project_id: int, page: str, scan_run_id: int) -> list[UnreportedF
 
 
 def reported(finding_ids: Sequence[str], scan_run_id: int) -> list[ReportedFinding]:
-    """Return the fixed findings that a run has reported."""
+    """Return fixed findings that a run has reported."""
     found = rows_over(_REPORTED, ("TEXT",), [(each,) for each in finding_ids], (scan_run_id,))
     return [ReportedFinding._make(row) for row in found]
 

@@ -116,7 +116,7 @@ def get(upload_id: str, account_id: int) -> ReportUpload:
 
 
 def list_newest(account_id: int, limit: int) -> list[ReportUpload]:
-    """Return up to `limit` uploads of an account, newest first."""
+    """Return up to `limit` uploads of an account, the newest first."""
     return read(ReportUpload, newest_first(_uploads(account_id), ReportUploadRow.id, limit))
 
 

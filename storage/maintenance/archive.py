@@ -43,7 +43,7 @@ class Archive:
         self._unsynced: set[str] = set()
 
     def write(self, model: Any, found: Iterable[Sequence[Any]]) -> None:
-        """Write rows of a table, each as the values of its `archived_fields`. Raises OSError."""
+        """Write rows of a table, each the values of its `archived_fields`. Raises OSError."""
         names = [field.column_name for field in archived_fields(model)]
         lines = [f"{_one_line(dict(zip(names, map(_readable, row), strict=True)))}\n".encode() for row in found]
         if lines:

@@ -54,7 +54,7 @@ class BackupRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """A backup file that can be restored here: its schema version, and how many targets a restore will pause."""
+    """A backup file that can be restored here: its schema version, and how many targets a restore pauses."""
 
     schema: str
     paused_targets: int
@@ -95,7 +95,7 @@ def last_recorded() -> tuple[datetime | None, datetime | None]:
 
 
 def examine(file: Path, vault: Vault) -> Backup:
-    """Read a backup from end to end. The database that it may replace is open.
+    """Read a backup from end to end; the database that it may replace is open.
 
     Raises BackupRefused, NoEncryptionKey, OSError.
     """
@@ -121,7 +121,7 @@ def erasures_in(file: Path) -> Iterator[ErasedRow]:
 
 
 def read(file: Path, table: str, *columns: str) -> Iterator[dict[str, Any]]:
-    """Read columns of a table in a backup; a missing table has no rows."""
+    """Read columns of a table of a backup; a missing table has no rows."""
     if _kind_of(file) is Kind.POSTGRESQL:
         return postgres_dumps.rows_of(file, table)
     return sqlite_copies.rows_of(file, table, columns)

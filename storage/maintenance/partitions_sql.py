@@ -55,7 +55,7 @@ BY_MONTH: Final[dict[str, Callable[[datetime], str]]] = {"attempts": _first_expo
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A partition of a table: the first value of its range and the first after it; the default partition has no range."""
+    """A partition of a table: the first value of its range and the first behind it; the default partition has no range."""
 
     name: str
     first: str = ""

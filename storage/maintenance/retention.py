@@ -343,7 +343,7 @@ def _is_over(until: Cutoffs) -> Any:
 
 
 def _expired_exports(until: Cutoffs) -> Iterator[list[_ExpiredExport]]:
-    """Read the exports that are old enough; yield, slice by slice, those that may be removed."""
+    """Read the exports that are old enough; yields, slice by slice, those that may be removed."""
     export, after = ExportRow, ""
     # Without an alias, SQLite would name such a column by its last word, and Peewee would treat it as the id.
     counts = [

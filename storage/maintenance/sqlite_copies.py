@@ -67,7 +67,7 @@ def opened(path: Path) -> closing[sqlite3.Connection]:
 
 
 def rows_of(copy: Path, table: str, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Read columns of a table in a copy; a missing table has no rows."""
+    """Read columns of a table of a copy; a missing table has no rows."""
     with opened(copy) as connection:
         if connection.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (table,)).fetchone():
             for row in connection.execute(f"SELECT {', '.join(columns)} FROM {table}"):  # noqa: S608 - our own names

@@ -1,7 +1,7 @@
 """Dashboard queries: the state of an account and of the whole installation, for the console's pages.
 
-Counts are bounded by what a page shows: each query takes a bounded number of index steps, or reads targets, of which there
-are thousands at most.
+Counts are bounded by what a page shows: each query takes a bounded number of steps of an index, or reads targets, of which
+there are thousands at most.
 """
 
 from collections.abc import Mapping
@@ -62,7 +62,7 @@ class UnavailableTarget:
 
 
 def count_account(account_id: int) -> AccountCounts:
-    """Return the counts of an account, with one query."""
+    """Return the counts of an account, by one query."""
     has_targets = fn.EXISTS(TargetRow.select(SQL("1")).where(TargetRow.account == account_id, targets.IS_PRESENT))
     last_export = ExportRow.select(fn.MAX(ExportRow.id)).where(ExportRow.account == account_id)
     parts = [menu_counts.of_status(account_id, status).limit(MAX_OF_A_STATUS + 1).alias("part") for status in _COUNTED]

@@ -39,7 +39,7 @@ class FindingDay:
 
 @dataclass(frozen=True, slots=True)
 class FindingTrend:
-    """Days, oldest first, and the median time from a finding's first report to its fix; None without a fix."""
+    """Days, the oldest first, and the median time from a finding's first report to its fix; None without a fix."""
 
     days: tuple[FindingDay, ...]
     median_fix: timedelta | None = field(default=None)

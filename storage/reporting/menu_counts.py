@@ -47,9 +47,8 @@ def waiting(account_id: int, now: datetime) -> Any:
 
 def of_status(account_id: int, status: ExportStatus) -> Any:
     """Return a query for the exports with a status, the worst first."""
-    # The status has two bounds instead of an equality, and the order is that of the index. Otherwise PostgreSQL reads every
-    # export of every account, or the oldest ones until it has found enough, and both databases sort all exports of the
-    # status.
+    # The status has two bounds in place of an equality, and the order is that of the index. Otherwise PostgreSQL reads every
+    # export of every account, or the oldest ones until it has found enough; both databases sort all exports of the status.
     x = ExportRow
     found = x.select(SQL("1")).where(x.account == account_id, x.status >= status.value, x.status <= status.value)
     return found.order_by(x.status.desc(), x.severity_rank.desc(), x.id.desc())

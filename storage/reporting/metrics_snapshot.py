@@ -54,8 +54,7 @@ PAUSED_BY_HAND: Final = "by_hand"
 PAUSES: Final = (PAUSED_BY_HAND, RESTORED, *sorted(ASKED_FOR), BREAKER_OPEN)
 
 _BEGINNING: Final = (0, "", 0, "")
-#: Exports that have been due for longer are late: an idle worker sends within a second of the due time, a busy one within
-#: minutes.
+#: Exports that are due for longer are late: an idle worker sends within a second of the due time, a busy one within minutes.
 LATE_S: Final = 300.0
 
 

@@ -30,7 +30,7 @@ from storage.secrets.default_secret import DefaultSecret
 from storage.targets import targets
 from storage.targets.throttle_state_sql import CHANGED_BY_ATTEMPTS
 
-#: The `status_reason` of a removed target.
+#: `status_reason` of a removed target.
 REMOVED: Final = "removed"
 #: Why a target lost the credentials that its requests contained.
 OTHER_SERVER: Final = "other_server"

@@ -45,7 +45,7 @@ def by_id(target_ids: Collection[str], account_id: int) -> dict[str, TargetSumma
 
 
 def list_page(account_id: int, limit: int) -> list[TargetSummary]:
-    """Return up to `limit` of an account's targets, newest first."""
+    """Return up to `limit` of an account's targets, the newest first."""
     return _read(account_id, IS_PRESENT, limit)
 
 

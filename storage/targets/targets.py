@@ -32,7 +32,7 @@ _CHANGES: Final = {
     "resume": (RESUMABLE, TargetStatus.ACTIVE),
     "disable": (frozenset(TargetStatus) - {TargetStatus.DISABLED}, TargetStatus.DISABLED),
 }
-#: The `status_reason` of targets whose account may no longer use webhooks.
+#: `status_reason` of targets whose account may no longer use webhooks.
 NO_WEBHOOKS: Final = "webhooks_not_allowed"
 #: The `status_reason` values of an inactive target: which secret is missing.
 UNSIGNED: Final = "no_secret"
@@ -79,7 +79,7 @@ def count_failing() -> int:
 
 
 def list_all(default: DefaultSecret | None) -> list[Target]:
-    """Return every target, newest first."""
+    """Return every target, the newest first."""
     return [_target(row, default) for row in newest_first(TargetRow.select().where(IS_PRESENT), TargetRow.id)]
 
 

@@ -30,7 +30,7 @@ def require_header(name: str, value: str) -> None:
 def set_header(
     target_id: str, name: str, value: str, vault: Vault, now: datetime, actor: str, account_id: int | None = None
 ) -> str:
-    """Add a header to the requests of a webhook, or replace it; return the fingerprint of its value.
+    """Add a header to the requests of a webhook, or replace it, and return the fingerprint of its value.
 
     Header names are compared without case. Raises TargetNotFound, ValidationFailed, Conflict for a tracker.
     """

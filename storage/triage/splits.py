@@ -115,7 +115,7 @@ def _reduce(export_id: str, first: _Finding, kept: WrittenTicket, added: int) ->
 
 
 def _ticket(group: Group, finding: _Finding, artifacts_base_url: str = "") -> Ticket:
-    """Return the ticket of one finding, with the reported text of its group."""
+    """Return the ticket of one finding with the reported text of its group."""
     screenshot = artifact_url(artifacts_base_url, finding.screenshot_path) or finding.screenshot_path
     known = {"screenshot": screenshot, "help_url": finding.help_url}
     facts: dict[str, Any] = {name: value for name, value in known.items() if value is not None}

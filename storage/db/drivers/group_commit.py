@@ -129,7 +129,7 @@ class GroupCommit:
     def _end(self, driver: sqlite3.Connection, batch: "_Batch") -> None:
         """Count the transaction as done, and release the slot."""
         if not driver.in_transaction:
-            # The block did not notice. The other transactions of the batch are lost too.
+            # And the block did not notice: the other transactions of the batch are lost too.
             raise peewee.OperationalError("SQLite rolled the transaction back by itself")
         batch.completed += 1
         self._is_batch_in_use = False
@@ -204,7 +204,7 @@ class GroupCommit:
 
 
 class _Batch:
-    """The transactions that share a commit, and its outcome; writers may join it until `open_until`."""
+    """The transactions that share a commit, and its outcome; others may join it until `open_until`."""
 
     __slots__ = ("completed", "failed", "has_ended", "open_until")
 
@@ -222,7 +222,7 @@ class _Batch:
 
 
 def _begin(driver: sqlite3.Connection, gives_up_at: float) -> None:
-    """Begin without SQLite's own wait, which would block every greenlet of this process, not only this one."""
+    """Begin without SQLite's own wait, which would block every greenlet of this process, not this one alone."""
     pauses = iter(_BEGIN_RETRIES_S)
     while True:
         try:

@@ -11,7 +11,7 @@ Row = tuple[Any, ...]
 #: How long a statement waits for another writer. After that, clients get a 503.
 LOCK_WAIT_S: Final = 5
 
-#: The connections that one process may hold; a request waits for one up to POOL_WAIT_S.
+#: Connections one process may hold; a request waits for one up to POOL_WAIT_S.
 POOL_SIZE: Final = 32
 POOL_WAIT_S: Final = 5
 
@@ -27,7 +27,7 @@ _peewee_log: Final = logging.getLogger("peewee")
 
 
 def hide_values() -> None:
-    """Keep Peewee from logging statements: at DEBUG it logs each one with its values, secrets included."""
+    """Keep Peewee from logging statements: at DEBUG it logs each with its values, secrets included."""
     _peewee_log.setLevel(logging.WARNING)
 
 

@@ -1,7 +1,7 @@
 """SQLite: WAL, so that readers never wait for the writer; full synchronization; one connection for all writes.
 
 `synchronous=FULL`, because an acknowledged request must survive a power cut. IMMEDIATE transactions, because a deferred one
-that reads before it writes would fail under load instead of waiting.
+that reads before it writes fails under load instead of waiting.
 """
 
 import os
@@ -46,7 +46,7 @@ def open_sqlite(path: Path) -> Database:
         lock_type="IMMEDIATE",
         timeout=POOL_WAIT_S,
         max_connections=POOL_SIZE,
-        # The pool gives a connection to one thread at a time, but not always to the thread that opened it.
+        # The pool gives a connection to one thread at a time, but not always to the one that opened it.
         check_same_thread=False,
         cached_statements=CACHED_STATEMENTS,
     )
@@ -87,8 +87,8 @@ class _Sqlite(PooledSqliteDatabase):  # type: ignore[misc]  # playhouse has no a
         try:
             found: Row | None = (self._reader or self._open_reader()).execute(sql, parameters).fetchone()
         except sqlite3.Error:
-            # A connection of the pool waits for locks and raises peewee's errors. The reader stays open: another thread may
-            # be using it at this moment and would crash if it were closed.
+            # A connection of the pool waits for locks, and raises peewee's errors. The reader stays open: another thread may
+            # be using it at this moment, and would crash if it were closed.
             return pooled_row(self, sql, parameters)
         log_statement(sql, parameters)
         return found

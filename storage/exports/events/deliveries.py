@@ -208,7 +208,7 @@ def postpone_unsendable(now: datetime, max_age: timedelta, actor: str) -> int:
 
     Returns how many events these were, at most POSTPONED_AT_ONCE.
     """
-    # Most calls find nothing and must not wait for other writers.
+    # Most calls find nothing, and must not wait for other writers.
     due = _due(now, *columns(_Unsendable, TicketEventRow, target_status=TargetRow.status, removed_at=TargetRow.deleted_at))
     found = read(_Unsendable, due.where(~_may_be_sent(now)).limit(POSTPONED_AT_ONCE))
     if not found:

@@ -68,7 +68,7 @@ _TICK: Final = timedelta(milliseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class RuleUsability:
-    """The reasons why rules can no longer decide, by rule id; and the targets of the other approving rules, by target id."""
+    """Reasons why rules can no longer decide, by rule id; and the targets of the other approving rules, by target id."""
 
     stopped: Mapping[str, StoppedReason]
     targets: Mapping[str, ApprovalTarget]
@@ -130,7 +130,7 @@ def get(rule_id: str, account_id: int | None, now: datetime) -> ApprovalRule:
 def list_page(
     account_id: int | None, now: datetime, limit: int | None = None, before: str | None = None
 ) -> list[ApprovalRule]:
-    """Return up to `limit` rules of one account or of all, newest first, older than the one with the id `before`."""
+    """Return up to `limit` rules of one account or of all, the newest first, older than the one with the id `before`."""
     query = where_given(_rules(), (ApprovalRuleRow.account, account_id))
     return _shown(read(ApprovalRule, newest_first(query, ApprovalRuleRow.id, limit, before)), now)
 

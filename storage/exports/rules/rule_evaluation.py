@@ -56,7 +56,7 @@ class ApprovalRules:
     def apply(self, account_id: int, export_ids: Sequence[str], now: datetime) -> None:
         """Apply the account's rules to exports that were just prepared or extended; the caller holds the transaction.
 
-        Exports that are not prepared, or are snoozed, stay as they are.
+        Exports that are not prepared, or snoozed, stay as they are.
         """
         if not export_ids or not transitions_sql.has_rules(account_id):
             return
@@ -213,7 +213,7 @@ def _labels(rule: ApprovalRule, present: Sequence[str]) -> list[str]:
 
 
 def _append(rule: ApprovalRule, action: str, exports: Sequence[LockedExport], status: ExportStatus, now: datetime) -> None:
-    """Append an audit entry for each export."""
+    """Append an entry for each export."""
     at, before, reason = to_ms(now), ExportStatus.PREPARED.value, _reason(rule)
     append_all([AuditEntry(at, rule.actor, action, each.id, before, status.value, reason) for each in exports])
 

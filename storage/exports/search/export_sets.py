@@ -68,7 +68,7 @@ class IndexParts:
     where: tuple[Any, ...]
     implied: frozenset[str]
     values: Sequence[tuple[Any, ...]] = ((),)
-    #: Whether the index has the exports of each part in the order of time.
+    #: Whether the index has the exports of a part in the order of time.
     is_ordered: bool = True
     #: Whether an export may be in several parts.
     overlaps: bool = False
@@ -81,7 +81,7 @@ class IndexParts:
         return self.by_severity or self
 
     def has_order(self, sort: ExportSort) -> bool:
-        """Return whether the indexes have the exports in this order."""
+        """Return whether indexes have the exports in this order."""
         if sort is ExportSort.SEVERITY:
             return self.by_severity is not None
         return self.is_ordered and sort is not ExportSort.FINDINGS
@@ -282,7 +282,7 @@ def _estimate(found: Any) -> int:
 
 
 def _bounds(query: ExportQuery, export_id: Any) -> Iterator[Any]:
-    """Yield the bounds on the ids, which begin with the time at which an export was prepared."""
+    """Yield the bounds of the ids, which begin with the time at which an export is prepared."""
     yield export_id < _AFTER_ALL
     if query.created_after is not None:
         yield export_id >= identifiers.first_id(identifiers.EXPORT, query.created_after)
