@@ -31,7 +31,7 @@ class ManagedProject:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A grant with the email of its user: either `project_id` or `report_id` is set."""
+    """A grant with the email of its user: exactly one of `project_id` and `report_id` is set."""
 
     id: int
     user_id: int

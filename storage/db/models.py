@@ -117,7 +117,7 @@ class ReportRow(BaseModel):
 
 
 class GrantRow(BaseModel):
-    """The right of a user to manage a whole project or one report: either `project` or `report` is set."""
+    """The right of a user to manage a whole project or one report: exactly one of `project` and `report` is set."""
 
     id = AutoField()
     user = ForeignKeyField(UserRow)
