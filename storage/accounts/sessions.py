@@ -28,8 +28,8 @@ from storage.db.queries import for_update, newest_first, scalars, tuples, where_
 IDLE_FOR: Final = timedelta(hours=12)
 #: A person who works every day signs in once a week.
 LASTS_FOR: Final = timedelta(days=7)
-#: The most open sessions of one token, or of one user and one other sign-in method. A person has a few browsers, and a script
-#: that signs in must not accumulate sessions.
+#: The most open sessions of one token, or of one user and one other sign-in method. A person has a few browsers, and a
+#: script that signs in must not accumulate sessions.
 MAX_LIVE: Final = 10
 #: How often `seen_at` is written: the idle time is known to the minute.
 _SEEN_EVERY: Final = timedelta(minutes=1)
