@@ -35,9 +35,7 @@ class BatchProgress(Enum):
 
     #: There may be more items.
     MORE = auto()
-    #: Every item is processed.
-    ITEMS_DONE = auto()
-    #: The job has ended: done, or stopped.
+    #: The job has ended: all items are processed, or it was stopped.
     FINISHED = auto()
     #: The target of a recovery was turned off; the recovery continues once the target is resumed.
     WAITING_FOR_TARGET = auto()

@@ -89,11 +89,10 @@ def advance(held: JobLease, now: datetime) -> JobBatch:
     last_id, moved = transitions.recover_batch(target_id, since, after_id, BATCH_SIZE, now, actor, held.id)
     if last_id is None:
         _end(held.id, RecoveryStatus.DONE, now, actor)
-        return JobBatch(BatchProgress.ITEMS_DONE)
+        return JobBatch(BatchProgress.FINISHED)
     done += moved
     # At the beginning not all exports were counted, and more may fail meanwhile: the total is at least the number done.
     compare_and_swap(RecoveryRow, held.id, after_id=last_id, done=done, total=max(total, done))
-
     return JobBatch(BatchProgress.MORE, processed=moved, due=moved)
 
 

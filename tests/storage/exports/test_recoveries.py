@@ -48,7 +48,7 @@ def work(held: JobLease, now: datetime = NOW) -> list[JobBatch]:
 
 def recover(target: Target, since: datetime = SINCE) -> Recovery:
     held = begin(target, since)
-    assert work(held)[-1].progress is BatchProgress.ITEMS_DONE
+    assert work(held)[-1].progress is BatchProgress.FINISHED
     return recoveries.get(held.id)
 
 
@@ -128,7 +128,7 @@ def test_many_are_put_back_a_batch_at_a_time(customer: Customer, target: Target)
     assert sorted(row[0] for row in retried()) == sorted(ids)[:BATCH_SIZE]
     half = recoveries.get(held.id)
     assert (half.status, half.total, half.done, half.finished_at) == ("running", BATCH_SIZE + 7, BATCH_SIZE, None)
-    assert work(held) == [JobBatch(BatchProgress.MORE, 7, 7), JobBatch(BatchProgress.ITEMS_DONE)]
+    assert work(held) == [JobBatch(BatchProgress.MORE, 7, 7), JobBatch(BatchProgress.FINISHED)]
     assert set(statuses(ids)) == {"approved"}
     assert retried() == [(export_id, 1) for export_id in sorted(ids)]
 
@@ -140,7 +140,7 @@ def test_what_fails_again_meanwhile_is_not_put_back_a_second_time(customer: Cust
     execute(
         "UPDATE exports SET status = 'failed', due_at = NULL, finished_at = ? WHERE status = 'approved'", (to_ms(at(1)),)
     )
-    assert work(held, at(2)) == [JobBatch(BatchProgress.MORE, 1, 1), JobBatch(BatchProgress.ITEMS_DONE)]
+    assert work(held, at(2)) == [JobBatch(BatchProgress.MORE, 1, 1), JobBatch(BatchProgress.FINISHED)]
     assert {count for _, count in retried()} == {1}
     assert rows("SELECT COUNT(*) FROM exports WHERE status = 'failed'") == [(BATCH_SIZE,)]
 
@@ -209,7 +209,7 @@ def test_an_heir_goes_on_where_it_stopped_and_the_former_holder_changes_nothing(
     before = recoveries.get(held.id)
     assert recoveries.advance(held, at(LEASE_S)) == JobBatch(BatchProgress.LEASE_LOST)
     assert (recoveries.get(held.id), len(retried())) == (before, BATCH_SIZE)
-    assert work(heir, at(LEASE_S)) == [JobBatch(BatchProgress.MORE, 3, 3), JobBatch(BatchProgress.ITEMS_DONE)]
+    assert work(heir, at(LEASE_S)) == [JobBatch(BatchProgress.MORE, 3, 3), JobBatch(BatchProgress.FINISHED)]
     assert retried() == [(export_id, 1) for export_id in sorted(ids)]
     assert recoveries.advance(held, at(LEASE_S)) == JobBatch(BatchProgress.LEASE_LOST)
 
@@ -217,7 +217,7 @@ def test_an_heir_goes_on_where_it_stopped_and_the_former_holder_changes_nothing(
 def test_who_overslept_and_was_not_replaced_goes_on(customer: Customer, target: Target) -> None:
     make_failed(customer, target.id)
     held = begin(target)
-    assert [step.progress for step in work(held, at(LEASE_S + 60))] == [BatchProgress.MORE, BatchProgress.ITEMS_DONE]
+    assert [step.progress for step in work(held, at(LEASE_S + 60))] == [BatchProgress.MORE, BatchProgress.FINISHED]
 
 
 def test_what_is_given_back_is_taken_up_at_once_and_only_by_who_holds_it(customer: Customer, target: Target) -> None:
@@ -229,7 +229,7 @@ def test_what_is_given_back_is_taken_up_at_once_and_only_by_who_holds_it(custome
     assert heir is not None
     recoveries.release(held, at(1))
     assert not LeasedJobs(RecoveryRow).any_waiting(at(1))
-    assert work(heir, at(1))[-1].progress is BatchProgress.ITEMS_DONE
+    assert work(heir, at(1))[-1].progress is BatchProgress.FINISHED
     recoveries.release(heir, at(1))
     assert not LeasedJobs(RecoveryRow).any_waiting(at(3600))
 
@@ -306,7 +306,7 @@ def test_a_recovery_waits_for_a_target_that_was_turned_off_meanwhile(
     heir = recoveries.claim_next(at(1 + HALTED_RETRY_S))
     assert heir is not None
     turn_to(target, "active")
-    assert [step.progress for step in work(heir, at(60))] == [BatchProgress.MORE, BatchProgress.ITEMS_DONE]
+    assert [step.progress for step in work(heir, at(60))] == [BatchProgress.MORE, BatchProgress.FINISHED]
     assert retried() == [(export_id, 1) for export_id in sorted(ids)]
 
 
@@ -462,7 +462,7 @@ def test_beginning_counts_no_further_than_ten_thousand_and_the_end_has_counted_a
     many_failed(customer, target, COUNTED_AT_FIRST + more, NOW)
     held = begin(target)
     assert recoveries.get(held.id).total == COUNTED_AT_FIRST
-    assert work(held)[-1].progress is BatchProgress.ITEMS_DONE
+    assert work(held)[-1].progress is BatchProgress.FINISHED
     recovery = recoveries.get(held.id)
     assert (recovery.total, recovery.done) == (COUNTED_AT_FIRST + more,) * 2
 

@@ -132,5 +132,5 @@ def test_a_command_works_at_what_it_has_begun_itself(customer: Customer, target:
     held = recoveries.begin(target.id, NOW, utc_now(), "operator")
     wake_ups = FakeWakeUpQueue()
     task = recovery_task(wake_ups, utc_now)
-    assert (task.process_batch(held).processed, task.process_batch(held).progress) == (3, BatchProgress.ITEMS_DONE)
+    assert (task.process_batch(held).processed, task.process_batch(held).progress) == (3, BatchProgress.FINISHED)
     assert wake_ups.notifications == 1
