@@ -61,7 +61,7 @@ _TAGS: Final = (
     _Tag("Accounts", "Accounts, their names, rights and usage.", ("/api/account",)),
     _Tag("Users", "Users, their roles, and the grants that let them manage projects.", ("/api/users", "/api/grants")),
     _Tag("Tokens", "Tokens of users.", ("/api/tokens",)),
-    _Tag("Audit", "The audit log, and the ledger of compliance requests.", ("/api/audit", "/api/compliance-requests")),
+    _Tag("Audit", "The audit log and the compliance requests.", ("/api/audit", "/api/compliance-requests")),
     _Tag("Scan runs", "Scan runs, which assign a scanner's results to a project.", ("/api/scan-runs",)),
     _Tag("Scanner results", "Findings of a scanner on a page.", ("/api/scanner",)),
     _Tag("Email", "Inbound emails.", ("/api/email",)),
@@ -88,8 +88,8 @@ Malformed HTTP is rejected before routing: 400 `VALIDATION_FAILED`, 414 and 431 
 Served at `/openapi.json`, and as a page at [`/docs`]({page}).
 """
 #: The components of the path parameters, by the name of the parameter.
-_IN_PATHS: Final = {each["name"]: component for component, each in PARAMETERS.items() if each["in"] == "path"}
-_AS_IF: Final = "With `dry_run`: the response as if the request were stored. Its ids do not exist."
+_PATH_PARAMETERS: Final = {each["name"]: component for component, each in PARAMETERS.items() if each["in"] == "path"}
+_DRY_RUN: Final = "With `dry_run`: the response as if the request were stored. Its ids do not exist."
 
 
 def document(resources: Iterable[Any], public_base_url: str) -> dict[str, Any]:
@@ -171,7 +171,7 @@ class _Writer:
                 schemas[name] = completed(schemas[name])
         components = whole["components"]
         components["parameters"] = _used(components["parameters"], "parameters", whole["paths"])
-        components["securitySchemes"] = _asked_for(components["securitySchemes"], whole["paths"])
+        components["securitySchemes"] = _required(components["securitySchemes"], whole["paths"])
         tags.add(deliveries.TAG)
         whole["tags"] = [{"name": tag.name, "description": tag.description} for tag in _TAGS if tag.name in tags]
         return {**whole, "webhooks": webhooks}
@@ -207,8 +207,8 @@ class _Writer:
             yield str(good.status), self._success_response(good, operation)
         if operation is not None and operation.has_dry_run:
             [first] = described.responses
-            as_if = described.dry_run_response or SuccessResponse(200, _AS_IF, first.schema, first.example)
-            yield "200", self._success_response(as_if, operation)
+            dry_run = described.dry_run_response or SuccessResponse(200, _DRY_RUN, first.schema, first.example)
+            yield "200", self._success_response(dry_run, operation)
         challenges = operation is not None and isinstance(operation.authenticate, Bearer)
         found = error_responses.codes(operation, resource.path, described.error_codes)
         for status, codes in error_responses.by_status(found):
@@ -263,7 +263,7 @@ def _methods(resource: Any) -> list[str]:
 
 
 def _parameters(resource: Any, operation: Operation | None, described: OperationDescription) -> Iterator[str]:
-    for member, name in _IN_PATHS.items():
+    for member, name in _PATH_PARAMETERS.items():
         if f"{{{member}}}" in resource.path:
             yield name
     yield from described.parameters
@@ -325,11 +325,11 @@ def _token_scheme(kind: TokenKind) -> dict[str, str]:
     return {"type": "http", "scheme": "bearer", "bearerFormat": "rrt_…", "description": description}
 
 
-def _asked_for(schemes: dict[str, Any], paths: Any) -> dict[str, Any]:
+def _required(schemes: dict[str, Any], paths: Any) -> dict[str, Any]:
     """Return the security schemes that at least one operation requires."""
     operations = [operation for item in paths.values() for operation in item.values()]
-    asked = {name for operation in operations for needed in operation["security"] for name in needed}
-    return {name: scheme for name, scheme in schemes.items() if name in asked}
+    names = {name for operation in operations for needed in operation["security"] for name in needed}
+    return {name: scheme for name, scheme in schemes.items() if name in names}
 
 
 def _used(components: dict[str, Any], kind: str, paths: Any) -> dict[str, Any]:

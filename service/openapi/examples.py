@@ -11,7 +11,7 @@ from schemas.api.response_fields import DIGEST, EXAMPLE, FINGERPRINT, SHA256, Ti
 AT: Final = "2026-03-01T12:00:00.000Z"
 _ULID: Final = "01KJM8AV0G3T0M3Q9V6W2Y5Z7A"
 _HASH: Final = "5b1f0c8a4d2e6f7091a3b5c7d9e1f30214365870a1b2c3d4e5f60718293a4b5c"
-_OF_PATTERNS: Final = {DIGEST: f"sha256:{_HASH}", FINGERPRINT: "fp:1f3a5c7e9b0d", SHA256: _HASH}
+_BY_PATTERN: Final = {DIGEST: f"sha256:{_HASH}", FINGERPRINT: "fp:1f3a5c7e9b0d", SHA256: _HASH}
 _PREFIX: Final = re.compile(r"\^([a-z]{3})_")
 
 
@@ -43,10 +43,10 @@ def _example(field: fields.Field[Any]) -> Any:
         case TimestampText():
             return AT
         case _:
-            return _fit(field)
+            return _valid_value(field)
 
 
-def _fit(field: fields.Field[Any]) -> Any:
+def _valid_value(field: fields.Field[Any]) -> Any:
     """Return a value that the validators of a number or text field accept."""
     for check in field.validators:
         if isinstance(check, validate.Range):
@@ -55,4 +55,4 @@ def _fit(field: fields.Field[Any]) -> Any:
             return next(iter(check.choices))
     pattern = field.metadata["pattern"]
     prefix = _PREFIX.match(pattern)
-    return example_id(prefix[1]) if prefix else _OF_PATTERNS[pattern]
+    return example_id(prefix[1]) if prefix else _BY_PATTERN[pattern]

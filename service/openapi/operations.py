@@ -159,7 +159,7 @@ def _row(name: str, description: str, maximum: int = MAX_ROW_ID, example: int = 
     return _in_path(name, description, {"type": "integer", "minimum": 1, "maximum": maximum}, example)
 
 
-def _of(name: str, description: str) -> dict[str, Any]:
+def _id_filter(name: str, description: str) -> dict[str, Any]:
     return _query(name, f"{description}.", {"type": "integer", "minimum": 1, "maximum": MAX_ID})
 
 
@@ -219,9 +219,9 @@ PARAMETERS: Final[Mapping[str, Mapping[str, Any]]] = {
     "AuditObject": _query("object", "Only entries about the record with this id: `exp_…`, `user:7`.", _WORD),
     "AuditAfter": _query("created_after", "Only entries of this time or later.", _TIME),
     "AuditBefore": _query("created_before", "Only entries from before this time.", _TIME),
-    "OfAccount": _of("account_id", "Only those of this account; only with the ability `admin`"),
-    "OfUser": _of("user_id", "Only those of this user"),
-    "OfProject": _of("project_id", "Only those of this project"),
+    "OfAccount": _id_filter("account_id", "Only those of this account; only with the ability `admin`"),
+    "OfUser": _id_filter("user_id", "Only those of this user"),
+    "OfProject": _id_filter("project_id", "Only those of this project"),
     "Email": _query("email", "Only the user with this address.", _TEXT),
     "RequestId": _header(
         "X-Request-Id",

@@ -48,8 +48,8 @@ def with_aliases(issue: dict[str, Any]) -> dict[str, Any]:
             members[alias] = {**members[name], "description": f"The same as `{name}`."}
     members["helpUrl"] = dict(_HELP_URL)
     naming = [alias for name in ("code", "title") for alias in (name, *ISSUE_ALIASES[name])]
-    said = {"type": ["string", "integer"], "pattern": NOT_BLANK}
-    return {**issue, "properties": members, **_one_of(dict.fromkeys(naming, said))}
+    text = {"type": ["string", "integer"], "pattern": NOT_BLANK}
+    return {**issue, "properties": members, **_one_of(dict.fromkeys(naming, text))}
 
 
 def with_mailboxes(email: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from service.openapi.examples import example_of
 from service.openapi.operations import NOT_MODIFIED, Operations, SuccessResponse, operation
 
 _FAILED: Final = {"database": "unavailable", "schema": "unknown", "keys": "unknown", "workers": "unknown"}
-_AWAY: Final = example_of(ReadinessResponse, status="unavailable", checks=example_of(ReadinessChecksResponse, **_FAILED))
+_DOWN: Final = example_of(ReadinessResponse, status="unavailable", checks=example_of(ReadinessChecksResponse, **_FAILED))
 
 OPERATIONS: Final[Operations] = {
     "GET /healthz": operation(
@@ -23,7 +23,7 @@ OPERATIONS: Final[Operations] = {
         "delivered later. `unavailable`: the database is unavailable, the disk is full, or the database needs another "
         "version or other keys.",
         SuccessResponse(200, "`ok` or `degraded`.", ReadinessResponse),
-        SuccessResponse(503, "`unavailable`: do not route requests to this process.", ReadinessResponse, _AWAY),
+        SuccessResponse(503, "`unavailable`: do not route requests to this process.", ReadinessResponse, _DOWN),
     ),
     "GET /metrics": operation(
         "readMetrics",

@@ -6,7 +6,7 @@ from schemas.api.uploads import CaptureUploadResponse, CmsUploadResponse, Handof
 from service.openapi.examples import AT
 from service.openapi.operations import NOT_MODIFIED, Operations, SuccessResponse, operation
 
-_WHOSE: Final = (
+_COMMON: Final = (
     " The token's user must manage the project, or the report if one is named. A project that the user does not manage, "
     "that belongs to another account or that does not exist is the same 403. Unknown fields are rejected at any "
     "depth. Without an `Idempotency-Key`, an upload of the same thing within a day gets the first response again: the same "
@@ -17,7 +17,7 @@ OPERATIONS: Final[Operations] = {
     "POST /api/browser-extension/evidence-captures": operation(
         "browser-extension.evidence-captures.store",
         "Upload a capture of a page",
-        "Stores a capture of the browser extension and prepares an export from it." + _WHOSE,
+        "Stores a capture of the browser extension and prepares an export from it." + _COMMON,
         SuccessResponse(201, "The capture is stored and its export prepared.", CaptureUploadResponse),
         examples={
             "Complete": {
@@ -36,7 +36,7 @@ OPERATIONS: Final[Operations] = {
     "POST /api/cms-plugins/cms-commerce/diagnostics": operation(
         "cms-plugins.cms-commerce.diagnostics.store",
         "Upload a CMS plugin's diagnostics",
-        "Stores the plugin's diagnostics and prepares an export from them." + _WHOSE,
+        "Stores the plugin's diagnostics and prepares an export from them." + _COMMON,
         SuccessResponse(201, "The diagnostics are stored and their export prepared.", CmsUploadResponse),
         examples={
             "Complete": {
@@ -60,7 +60,7 @@ OPERATIONS: Final[Operations] = {
         "storefront-app.diagnostics.store",
         "Upload a storefront app's diagnostics",
         "Stores the app's diagnostics and prepares an export from them. A shop "
-        "other than the project's is refused." + _WHOSE,
+        "other than the project's is refused." + _COMMON,
         SuccessResponse(201, "The diagnostics are stored and their export prepared.", StorefrontUploadResponse),
         examples={
             "Complete": {
