@@ -72,15 +72,15 @@ class TicketExportRetryResource(ApiResource):
     checks = by_method(POST=Operation(_DECIDER, RetryForm(), Body.OPTIONAL))
 
     def _check(self, req: falcon.Request, export_id: str) -> None:
-        exports, caller, wanted = self._api.operations.exports, req.context.principal, req.context.payload
-        req.context.validation = exports.check_blocked_target(export_id, caller, wanted.target_id)
+        exports, caller, body = self._api.operations.exports, req.context.principal, req.context.payload
+        req.context.validation = exports.check_blocked_target(export_id, caller, body.target_id)
 
     @once_per_key_with(_check, makes_due=True)
     def on_post(self, req: falcon.Request, export_id: str) -> ApiResponse:
         """Make the export due."""
-        wanted: RetryRequest = req.context.payload
+        body: RetryRequest = req.context.payload
         exports, caller = self._api.operations.exports, req.context.principal
-        export = exports.retry(export_id, caller, req.context.validation, wanted.target_id)
+        export = exports.retry(export_id, caller, req.context.validation, body.target_id)
         return _due(export, self._api.public_base_url)
 
 
@@ -95,14 +95,14 @@ class TicketExportDecisionResource(ApiResource):
     @once_per_key
     def on_post(self, req: falcon.Request, export_id: str) -> ApiResponse:
         """Decide on the export."""
-        exports, caller, wanted = self._api.operations.exports, req.context.principal, req.context.payload
+        exports, caller, body = self._api.operations.exports, req.context.principal, req.context.payload
         match self._verb:
             case "dismiss":
-                return decided(exports.dismiss(export_id, caller, wanted.reason, wanted.note))
+                return decided(exports.dismiss(export_id, caller, body.reason, body.note))
             case "restore":
                 return decided(exports.restore(export_id, caller))
             case "snooze":
-                return decided(exports.snooze(export_id, caller, wanted.until))
+                return decided(exports.snooze(export_id, caller, body.until))
             case _:
                 ids = exports.split(export_id, caller)
                 return ApiResponse(200, {"ticket_exports": ids}, log_fields={"count": len(ids)})

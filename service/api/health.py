@@ -32,7 +32,7 @@ NOT_CURRENT: Final = "not_current"
 CHECKS: Final = ("database", "disk", "schema", "keys", "redis", "workers")
 #: If one of these checks fails, requests fail.
 VITAL: Final = frozenset({"database", "disk", "schema", "keys"})
-_AWAY: Final = {"database": UNAVAILABLE, "schema": UNKNOWN, "keys": UNKNOWN, "workers": UNKNOWN}
+_DATABASE_DOWN: Final = {"database": UNAVAILABLE, "schema": UNKNOWN, "keys": UNKNOWN, "workers": UNKNOWN}
 
 
 class HealthResource:
@@ -64,29 +64,29 @@ class ReadinessChecks:
 
     def found(self) -> dict[str, str]:
         """Return the status of each check, in the order of CHECKS: `ok`, or another value that the response schema lists."""
-        checks = self._of_the_database() | {"redis": OK if self._wake_ups.is_reachable() else UNAVAILABLE}
+        checks = self._database_checks() | {"redis": OK if self._wake_ups.is_reachable() else UNAVAILABLE}
         checks["disk"] = state_of(free_bytes([self._data_dir, *database_folders()])).value
         return {name: checks[name] for name in CHECKS}
 
-    def _of_the_database(self) -> dict[str, str]:
+    def _database_checks(self) -> dict[str, str]:
         if not is_reachable():
-            return _AWAY
+            return _DATABASE_DOWN
         try:
             with connection():
-                return {"database": OK, **self._of_its_rows()}
+                return {"database": OK, **self._table_checks()}
         except OUTAGES:  # the database became unavailable after the first check
-            return _AWAY
+            return _DATABASE_DOWN
 
-    def _of_its_rows(self) -> dict[str, str]:
+    def _table_checks(self) -> dict[str, str]:
         if not schema_version.is_current():
             return {"schema": NOT_CURRENT, "keys": UNKNOWN, "workers": UNKNOWN}
         return {
             "schema": OK,
-            "keys": OK if self._keys_fit() else "wrong",
+            "keys": OK if self._has_right_keys() else "wrong",
             "workers": OK if worker_heartbeats.count_alive(utc_now()) else UNAVAILABLE,
         }
 
-    def _keys_fit(self) -> bool:
+    def _has_right_keys(self) -> bool:
         canary = key_check.canary()
         try:
             return canary is None or key_check.opens(canary, self._vault)

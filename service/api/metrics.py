@@ -35,14 +35,14 @@ class MetricsResource:
         self._wake_ups = wake_ups
         self._snapshots = SnapshotCache(data_dir / "metrics" / "snapshot.json")
         self._page = b""
-        self._good_until = 0.0
+        self._expires_at = 0.0
 
     def on_get(self, _req: falcon.Request, resp: falcon.Response) -> None:
         """Return 200 even if the database or Redis is down, without the figures that need it."""
         # No lock: a request that waits for an unresponsive database must not delay other requests.
-        if time.monotonic() >= self._good_until:
+        if time.monotonic() >= self._expires_at:
             self._page = metrics.exposition(self._metrics())
-            self._good_until = time.monotonic() + PAGE_FOR_S
+            self._expires_at = time.monotonic() + PAGE_FOR_S
         resp.content_type = metrics.CONTENT_TYPE
         resp.data = self._page
 
@@ -52,7 +52,7 @@ class MetricsResource:
         """Yield the current metrics; the counters of the processes come last."""
         now = utc_now()
         yield metrics.build_info()
-        yield gauge("redis_up", "Whether Redis answers.", self._wake_ups.is_reachable())
+        yield gauge("redis_up", "Whether Redis responds.", self._wake_ups.is_reachable())
         free = free_bytes([self._data_dir, *database_folders()])
         yield gauge("disk_free_bytes", "Free space of the disk of DATA_DIR, or of SQLite's file.", free)
         yield gauge("disk_full", "Whether a disk has no room to store anything.", state_of(free) is DiskState.FULL)
@@ -71,13 +71,13 @@ def _snapshot_metrics(figures: MetricsSnapshot, now: datetime) -> Iterator[Metri
         by_status = {status.value: figures.exports.get(status, 0) for status in ExportStatus}
         yield gauges("exports", "Exports by status.", "status", by_status)
         age_s = max(0.0, (now - from_ms(figures.exports_at)).total_seconds())
-        yield gauge("exports_age_seconds", "Since the count of exports by status began.", age_s)
+        yield gauge("exports_age_seconds", "Seconds since the last count of exports by status began.", age_s)
     yield gauge("exports_waiting", "Exports that are due, scheduled or under way.", figures.waiting)
-    yield gauge("due_age_seconds", "How late the oldest export is that could be sent.", figures.due_age_s)
+    yield gauge("due_age_seconds", "Seconds by which the oldest export that could be sent is late.", figures.due_age_s)
     yield gauges("targets", "Targets by status.", "status", figures.targets)
-    yield gauges("targets_paused", "Targets that nothing is sent to for now, by reason.", "reason", figures.paused)
-    yield gauge("workers", "Worker processes that were seen in the last seconds.", figures.workers)
+    yield gauges("targets_paused", "Targets that temporarily receive nothing, by reason.", "reason", figures.paused)
+    yield gauge("workers", "Worker processes with a recent heartbeat.", figures.workers)
     if figures.sweep_lag_s is not None:
-        yield gauge("sweep_lag_seconds", "Since any worker last looked for what is due.", figures.sweep_lag_s)
+        yield gauge("sweep_lag_seconds", "Seconds since a worker last checked what is due.", figures.sweep_lag_s)
     yield gauge("events_waiting", "Events of tickets that are due, scheduled or under way.", figures.events_waiting)
     yield gauge("compliance_overdue", "Compliance requests that are past their legal term.", figures.compliance_overdue)

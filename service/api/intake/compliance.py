@@ -48,8 +48,8 @@ class ComplianceWebhooksResource:
         if context.is_dry_run:
             due_at = run_and_roll_back(receive)
             # The response omits the person's pseudonym, which only the operator may see.
-            ledger = {"duplicate": due_at is None, "topic": order.topic, "shop_domain": order.shop_domain, "due_at": due_at}
-            send_record(resp, dump(ComplianceResponse, ledger))
+            record = {"duplicate": due_at is None, "topic": order.topic, "shop_domain": order.shop_domain, "due_at": due_at}
+            send_record(resp, dump(ComplianceResponse, record))
             return
         if receive() is not None:
             self._operations.wake_workers()
