@@ -44,7 +44,7 @@ _BEARER: Final = "bearer "
 _CHALLENGE: Final = 'Bearer realm="riskrelay"'
 _HEX_SHA256: Final = re.compile(r"[0-9A-Fa-f]{64}")
 #: WSGI joins a repeated header with a comma, which no signature contains.
-_TWICE: Final = ","
+_HEADER_SEPARATOR: Final = ","
 #: Functions that return the project of a record, by the route parameter that contains the record's id.
 _PROJECT_OF: Final[Mapping[str, Callable[[str], int | None]]] = {
     "export_id": lambda export_id: queries.projects_of([export_id]).get(export_id),
@@ -80,16 +80,16 @@ class Bearer:
         header = req.auth or ""
         # More than one space is valid, too (RFC 6750, section 2.1).
         text = header[len(_BEARER) :].lstrip(" ") if header[: len(_BEARER)].lower() == _BEARER else ""
-        principal = self._holder(req, text) if text else None
+        principal = self._find_principal(req, text) if text else None
         if principal is None:
-            _note(req, "Authorization", _fault(header))
+            _record_fault(req, "Authorization", _fault(header))
             raise Unauthorized
         req.context.principal = principal
         if principal.kind is not self.kind:
-            _note(req, "Authorization", CredentialFault.WRONG_KIND)
+            _record_fault(req, "Authorization", CredentialFault.WRONG_KIND)
             raise Forbidden(f"This route requires a token of kind {self.kind.value}.")
         if self.ability is not None and self.ability not in self._abilities(principal):
-            _note(req, "Authorization", CredentialFault.LACKS_ABILITY)
+            _record_fault(req, "Authorization", CredentialFault.LACKS_ABILITY)
             cause = "" if principal.role is Role.OWNER else ", or its user's role does not allow it"
             raise Forbidden(f"This token lacks the ability {self.ability.value}{cause}.")
         if principal.projects is not None and self.kind is TokenKind.API:
@@ -98,7 +98,7 @@ class Bearer:
             raise WebhooksForbidden
         return principal
 
-    def _holder(self, _req: falcon.Request, text: str) -> TokenPrincipal | None:
+    def _find_principal(self, _req: falcon.Request, text: str) -> TokenPrincipal | None:
         return tokens.principal_for(text, utc_now())
 
     def _abilities(self, principal: TokenPrincipal) -> Collection[str]:
@@ -108,7 +108,7 @@ class Bearer:
 class PollingBearer(Bearer):
     """A Bearer for polls: one query returns the caller and the export, which is stored in `req.context.polled`."""
 
-    def _holder(self, req: falcon.Request, text: str) -> TokenPrincipal | None:
+    def _find_principal(self, req: falcon.Request, text: str) -> TokenPrincipal | None:
         known = poll_sql.poll(text, req.context.params["export_id"], utc_now())
         if known is None:
             return None
@@ -129,8 +129,8 @@ class SharedSecret:
     def __call__(self, req: falcon.Request) -> SharedSecretPrincipal:
         expected = self.secrets.current(self.integration)
         submitted = req.get_header(self.header)
-        if not expected or not submitted or not _same(submitted, expected):
-            _note(req, self.header, _fault(submitted) if expected else CredentialFault.NOT_CONFIGURED)
+        if not expected or not submitted or not _is_same(submitted, expected):
+            _record_fault(req, self.header, _fault(submitted) if expected else CredentialFault.NOT_CONFIGURED)
             raise Unauthorized
         if self.networks:
             self._require_network(req)
@@ -143,7 +143,7 @@ class SharedSecret:
         """
         address = client_address(req, self.trusted_proxies)
         if address is None or not is_in(address, self.networks):
-            _note(req, "X-Forwarded-For", CredentialFault.OTHER_NETWORK)
+            _record_fault(req, "X-Forwarded-For", CredentialFault.OTHER_NETWORK)
             # These requests have their own rate limit: requests with a stolen secret must not use up the provider's limit.
             req.context.principal = SharedSecretPrincipal(f"{self.integration.value}:other_network")
             raise Forbidden(
@@ -167,14 +167,14 @@ class StorefrontSignature:
     def __call__(self, req: falcon.Request) -> SharedSecretPrincipal:
         secret = self._secrets.current(Integration.STOREFRONT)
         if not secret:
-            _note(req, self.HEADER, CredentialFault.NOT_CONFIGURED)
+            _record_fault(req, self.HEADER, CredentialFault.NOT_CONFIGURED)
             raise ServiceUnavailable
         header = req.get_header(self.HEADER)
-        if not header or _TWICE in header:
-            _note(req, self.HEADER, _fault(header))
+        if not header or _HEADER_SEPARATOR in header:
+            _record_fault(req, self.HEADER, _fault(header))
             raise Unauthorized
         if not is_signed(req.context.raw_body, header, secret.encode()):
-            _note(req, self.HEADER, CredentialFault.WRONG)
+            _record_fault(req, self.HEADER, CredentialFault.WRONG)
             raise SignatureInvalid
         req.context.signature = _signature_bytes(header.strip())
         principal = SharedSecretPrincipal(Integration.STOREFRONT.value)
@@ -225,10 +225,10 @@ def _fault(submitted: str | None) -> CredentialFault:
     """Return the fault of a rejected credential, using only the credential's form."""
     if not submitted:
         return CredentialFault.MISSING
-    return CredentialFault.TWICE if _TWICE in submitted else CredentialFault.WRONG
+    return CredentialFault.TWICE if _HEADER_SEPARATOR in submitted else CredentialFault.WRONG
 
 
-def _note(req: falcon.Request, header: str, fault: CredentialFault) -> None:
+def _record_fault(req: falcon.Request, header: str, fault: CredentialFault) -> None:
     """Record the fault for the operator; the client gets the same response for every fault."""
     req.context.fault = RejectedField(f"/{header}", fault.value)
 
@@ -243,7 +243,7 @@ def _signature_bytes(text: str) -> bytes | None:
         return None
 
 
-def _same(submitted: str, expected: str) -> bool:
+def _is_same(submitted: str, expected: str) -> bool:
     # WSGI decodes header bytes as latin-1; the secret is text that clients send as UTF-8. Digests have equal lengths.
     ours = hashlib.sha256(expected.encode()).digest()
     theirs = hashlib.sha256(submitted.encode("latin-1", "replace")).digest()

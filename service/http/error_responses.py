@@ -78,7 +78,7 @@ class _ErrorHandlers:
 
     def __init__(self, show_error: ShowError | None, note: RecordRejection | None) -> None:
         self._show_error = show_error
-        self._note = note
+        self._record_rejection = note
 
     def domain_error(self, req: falcon.Request, resp: falcon.Response, error: errors.RiskRelayError, params: object) -> None:
         """Handle an error that our own code raised."""
@@ -114,8 +114,8 @@ class _ErrorHandlers:
 
     def _send_error(self, req: falcon.Request, resp: falcon.Response, error: errors.RiskRelayError) -> None:
         resp.status = STATUS[error.code]
-        if self._note is not None:
-            self._note(req, error, STATUS[error.code])
+        if self._record_rejection is not None:
+            self._record_rejection(req, error, STATUS[error.code])
         for name in _SUCCESS_HEADERS:
             resp.delete_header(name)
         if error.retry_after_s is not None:

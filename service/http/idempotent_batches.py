@@ -24,7 +24,7 @@ class _KeyedWork(NamedTuple):
     subject: str
 
 
-class _Done(NamedTuple):
+class _BatchResponse(NamedTuple):
     """A response of a batch, and the form in which it is stored."""
 
     response: ApiResponse
@@ -43,7 +43,7 @@ class IdempotentBatches:
     ) -> None:
         self._executor = executor
         self._together = together
-        self._batches = Batches[_KeyedWork, _Done](self._run)
+        self._batches = Batches[_KeyedWork, _BatchResponse](self._run)
 
     def respond(
         self, req: falcon.Request, resp: falcon.Response, group: Hashable, subject: str, alone: Callable[[], ApiResponse]
@@ -55,7 +55,7 @@ class IdempotentBatches:
             logs.add_context(**done.response.log_fields)
             send(resp, done.stored.status, done.stored.headers, done.stored.body)
 
-    def _run(self, wanted: Sequence[_KeyedWork]) -> list[_Done | None]:
+    def _run(self, wanted: Sequence[_KeyedWork]) -> list[_BatchResponse | None]:
         """Process the first request of each subject and key in one transaction, and return the responses.
 
         The response is None for a request that must run alone: a later one with the same subject or key, or one with a
@@ -70,13 +70,13 @@ class IdempotentBatches:
             if seen.isdisjoint(marks):
                 first.append(number)
             seen |= marks
-        done: dict[int, _Done] = {}
+        done: dict[int, _BatchResponse] = {}
         with engine.transaction():
             keys = [key for number in first if (key := wanted[number].key)]
             claimed = idempotency.claim_all(keys, utc_now(), self._executor.ttl)
             own = [number for number in first if wanted[number].key is None or wanted[number].key in claimed]
             if own:
                 responses = self._together([wanted[number].req for number in own])
-                done = {number: _Done(each, stored(each)) for number, each in zip(own, responses, strict=True)}
+                done = {number: _BatchResponse(each, stored(each)) for number, each in zip(own, responses, strict=True)}
                 idempotency.finish_all([(key, each.stored) for number, each in done.items() if (key := wanted[number].key)])
         return [done.get(number) for number in range(len(wanted))]

@@ -25,7 +25,7 @@ PAUSE_S: Final = 3.0
 #: A body can have thousands of problems; the first ones show what is wrong with the sender.
 MAX_REPORTED_PROBLEMS: Final = 10
 #: Codes for an unknown path or method. These requests do not count as rejections of a source.
-_OF_NOBODY: Final = frozenset({"NOT_FOUND", "METHOD_NOT_ALLOWED"})
+_UNRELATED_CODES: Final = frozenset({"NOT_FOUND", "METHOD_NOT_ALLOWED"})
 
 _log: Final = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class RejectionRecorder:
         self._sources: dict[str, InboundSource] = {}
         self._newest: dict[InboundSource, Rejection] = {}
         self._lock = threading.Lock()
-        self._noted = threading.Event()
+        self._has_new = threading.Event()
         #: Whether the next rejection must start the thread.
         self._starts = False
 
@@ -49,13 +49,13 @@ class RejectionRecorder:
     def note(self, req: falcon.Request, error: RiskRelayError, status: int) -> None:
         """Record why a source's request was rejected; never waits and never fails."""
         source = self._sources.get(req.uri_template or "")
-        if source is None or error.code in _OF_NOBODY:
+        if source is None or error.code in _UNRELATED_CODES:
             return
-        rejection = Rejection(source, utc_now(), status, error.code, _troubles(req, error), req.context.request_id)
+        rejection = Rejection(source, utc_now(), status, error.code, _rejected_fields(req, error), req.context.request_id)
         with self._lock:
             self._newest[source] = rejection
             starts, self._starts = self._starts, False
-        self._noted.set()
+        self._has_new.set()
         if starts:
             try:
                 threading.Thread(target=self._write_forever, name="rejections", daemon=True).start()
@@ -73,20 +73,20 @@ class RejectionRecorder:
         """Write the rejections that were recorded since the last call; return whether that succeeded."""
         with self._lock:
             taken, self._newest = self._newest, {}
-            self._noted.clear()
+            self._has_new.clear()
         try:
             rejections.record(taken.values())
         except OUTAGES:
             # Other queries already log the outage. Logging it here would repeat the message at every interval.
             with self._lock:
                 self._newest = {**taken, **self._newest}
-            self._noted.set()
+            self._has_new.set()
             return False
         return True
 
     def _write_forever(self) -> None:
         while True:
-            self._noted.wait()
+            self._has_new.wait()
             try:
                 self.write()
             except Exception as failed:  # noqa: BLE001 - the thread must survive any error: rejections are recorded again
@@ -94,7 +94,7 @@ class RejectionRecorder:
             time.sleep(self._pause_s)
 
 
-def _troubles(req: falcon.Request, error: RiskRelayError) -> tuple[RejectedField, ...]:
+def _rejected_fields(req: falcon.Request, error: RiskRelayError) -> tuple[RejectedField, ...]:
     fault: RejectedField | None = req.context.get("fault")
     if fault is not None:
         return (fault,)

@@ -119,9 +119,9 @@ class RequestContext:
         """Accept or create the request id, before anything can fail."""
         # Read from the environment, because for a missing header, which is the usual case, `get_header` takes ten times as
         # long.
-        offered = req.env.get("HTTP_X_REQUEST_ID", "")
-        is_fit = bool(offered) and _REQUEST_ID.fullmatch(offered) is not None
-        request_id = offered if is_fit else identifiers.new_id(identifiers.REQUEST, utc_now())
+        received_id = req.env.get("HTTP_X_REQUEST_ID", "")
+        is_valid = bool(received_id) and _REQUEST_ID.fullmatch(received_id) is not None
+        request_id = received_id if is_valid else identifiers.new_id(identifiers.REQUEST, utc_now())
         context = req.context
         context.request_id = request_id
         context.began_at = time.perf_counter()
@@ -149,10 +149,10 @@ class RequestContext:
         """
         engine.release()
         route = req.uri_template if resource is not None else None
-        took_s = time.perf_counter() - req.context.began_at
+        elapsed_s = time.perf_counter() - req.context.began_at
         principal = req.context.get("principal")
         caller = None if principal is None else principal.key
-        self._requests.count(req.method, route, resp.status_code, took_s)
-        logs.access_log(req.method, route, resp.status_code, round(took_s * 1000, 1), req.context.request_id, caller)
+        self._requests.count(req.method, route, resp.status_code, elapsed_s)
+        logs.access_log(req.method, route, resp.status_code, round(elapsed_s * 1000, 1), req.context.request_id, caller)
         logs.set_context()
         tracing.request_ended(req.context.span, req.method, route, resp.status_code, req.context.request_id)

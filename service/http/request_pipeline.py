@@ -49,7 +49,7 @@ class Body(Enum):
     SIGNED = auto()
 
 
-def _as_it_is(value: Any, _checkpoint: Checkpoint = no_checkpoint) -> Any:
+def _unchanged(value: Any, _checkpoint: Checkpoint = no_checkpoint) -> Any:
     return value
 
 
@@ -63,9 +63,9 @@ class Operation:
     #: Whether `?dry_run=true` is supported.
     has_dry_run: bool = False
     #: Returns the part of the body to search for forbidden content, with every member at its own path.
-    inspected: Callable[[Any], Any] = _as_it_is
+    inspected: Callable[[Any], Any] = _unchanged
     #: Processes a valid payload without a transaction; the responder gets the result instead of the payload.
-    prepare: Callable[[Any, Checkpoint], Any] = _as_it_is
+    prepare: Callable[[Any, Checkpoint], Any] = _unchanged
 
 
 class RequestPipeline:
@@ -172,11 +172,11 @@ def _is_dry_run(req: falcon.Request, operation: Operation) -> bool:
         return False
     if not operation.has_dry_run:
         raise ValidationFailed(problem("/dry_run", "not_supported"))
-    asked = req.params["dry_run"]
-    if not isinstance(asked, str) or asked not in _DRY_RUN:
+    value = req.params["dry_run"]
+    if not isinstance(value, str) or value not in _DRY_RUN:
         # A request for a dry run must never do the work, so an unknown value is an error.
         raise ValidationFailed(problem("/dry_run", "not_allowed", ", ".join(_DRY_RUN)))
-    return _DRY_RUN[asked]
+    return _DRY_RUN[value]
 
 
 def _check_accept(req: falcon.Request) -> None:

@@ -1,4 +1,4 @@
-"""Security headers of every response, including those sent before the application is reached.
+"""Security headers of every response, including responses to requests that never reach the application.
 
 Imports nothing that gevent patches: gunicorn's parent process loads this module before gevent patches the standard library.
 """

@@ -94,7 +94,7 @@ class LargeBodyQueue:
         The caller must hold no database connection. Raises LargeBodyOverload if no slot becomes free in time.
         """
         if body_bytes <= LARGE_BYTES:
-            yield _go_on
+            yield _do_not_yield
             return
         self._acquire(sender)
         try:
@@ -104,19 +104,19 @@ class LargeBodyQueue:
                 self._release()
 
     def _acquire(self, sender: str) -> None:
-        mine = threading.Event()
+        granted = threading.Event()
         with self._lock:
             if not self._is_busy:
                 self._is_busy = True
                 return
-            self._waiting.setdefault(sender, deque()).append(mine)
-        if mine.wait(self._within_s):
+            self._waiting.setdefault(sender, deque()).append(granted)
+        if granted.wait(self._within_s):
             return
         with self._lock:
-            if mine.is_set():
+            if granted.is_set():
                 # The slot was granted just after the wait timed out.
                 return
-            self._waiting[sender].remove(mine)
+            self._waiting[sender].remove(granted)
             if not self._waiting[sender]:
                 del self._waiting[sender]
         raise LargeBodyOverload
@@ -125,13 +125,13 @@ class LargeBodyQueue:
         """Grant the slot to the first body of the next sender, and move that sender to the end. Hold the lock."""
         self._is_busy = bool(self._waiting)
         if self._is_busy:
-            sender, line = self._waiting.popitem(last=False)
-            line.popleft().set()
-            if line:
-                self._waiting[sender] = line
+            sender, queue = self._waiting.popitem(last=False)
+            queue.popleft().set()
+            if queue:
+                self._waiting[sender] = queue
 
 
-def _go_on() -> None:
+def _do_not_yield() -> None:
     """Do not yield: a small body is processed at once."""
 
 

@@ -89,17 +89,17 @@ class RateLimitCounters:
 
         If the window is full, return 0 and the window.
         """
-        return self._ask_redis_or_memory(lambda storage: _reserve(storage, item, (kind, key), share))
+        return self._use_redis_or_memory(lambda storage: _reserve(storage, item, (kind, key), share))
 
     def look(self, item: RateLimitItemPerSecond, kind: str, key: str) -> RateLimitWindow:
         """Return the window without counting a request."""
-        return self._ask_redis_or_memory(lambda storage: _window(storage, item, (kind, key)))
+        return self._use_redis_or_memory(lambda storage: _window(storage, item, (kind, key)))
 
-    def _ask_redis_or_memory(self, ask: Callable[["RedisStorage | MemoryStorage"], Result]) -> Result:
+    def _use_redis_or_memory(self, use: Callable[["RedisStorage | MemoryStorage"], Result]) -> Result:
         """Return the result of Redis; while Redis is down, the result of the counters in this process."""
         if self._may_use_redis():
             try:
-                result = ask(self._redis)
+                result = use(self._redis)
             except StorageError as error:
                 self._outage.record_failure(error.__cause__ or error)
                 self._down_until = self._clock() + _REDIS_RETRY_S
@@ -107,7 +107,7 @@ class RateLimitCounters:
                 self._down_until = None
                 self._outage.record_success()
                 return result
-        return ask(self._in_memory())
+        return use(self._in_memory())
 
     def _may_use_redis(self) -> bool:
         with self._lock:
@@ -130,22 +130,22 @@ class RateLimitCounters:
 
 
 def _reserve(
-    storage: RedisStorage | MemoryStorage, item: RateLimitItemPerSecond, who: tuple[str, str], share: int
+    storage: RedisStorage | MemoryStorage, item: RateLimitItemPerSecond, key: tuple[str, str], share: int
 ) -> tuple[int, RateLimitWindow]:
     """Reserve up to `share` requests. Return how many were reserved, and the window in which they count."""
     limiter = SlidingWindowCounterRateLimiter(storage)
     # Read the window first. If the period ends before the hit, the reservation then ends with the period that was read.
-    window = _window(storage, item, who)
+    window = _window(storage, item, key)
     for cost in (min(share, window.remaining), 1):
-        if cost and limiter.hit(item, *who, cost=cost):
+        if cost and limiter.hit(item, *key, cost=cost):
             return cost, window
-    return 0, _window(storage, item, who)
+    return 0, _window(storage, item, key)
 
 
-def _window(storage: RedisStorage | MemoryStorage, item: RateLimitItemPerSecond, who: tuple[str, str]) -> RateLimitWindow:
+def _window(storage: RedisStorage | MemoryStorage, item: RateLimitItemPerSecond, key: tuple[str, str]) -> RateLimitWindow:
     """Read the window; the rate limiter itself returns only the time of the next change, in wall time."""
     period_s = item.get_expiry()
-    previous, fades_in_s, current, expires_in_s = storage.get_sliding_window(item.key_for(*who), period_s)
+    previous, fades_in_s, current, expires_in_s = storage.get_sliding_window(item.key_for(*key), period_s)
     # A count is kept for two periods; in the second it is the previous count. Without a count, the period begins with the
     # first request.
     ends_in_s = max(0.0, expires_in_s - period_s) if expires_in_s else float(period_s)

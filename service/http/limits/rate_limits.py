@@ -94,8 +94,8 @@ class RateLimits:
             now = self._clock()
             if reservation.is_used_up(now):
                 count, window = self._counters.take(self._requests, "principal", principal_key, self._share)
-                asked_at, now = now, self._clock()
-                reservation.renew(count, window, asked_at, now)
+                requested_at, now = now, self._clock()
+                reservation.renew(count, window, requested_at, now)
             return reservation.spend(now)
 
     def _reservation(self, principal_key: str) -> "_Reservation":
@@ -133,7 +133,7 @@ class _Reservation:
         """Return whether a new reservation is needed: this period's is spent, and no refusal applies."""
         return now >= self._opens_at and (not self._left or now >= self._ends_at)
 
-    def renew(self, count: int, window: RateLimitWindow, asked_at: float, responded_at: float) -> None:
+    def renew(self, count: int, window: RateLimitWindow, requested_at: float, responded_at: float) -> None:
         """Store a reservation; a `count` of 0 refuses requests until the window has room.
 
         The end of a reservation is counted from before the request to Redis, and the end of a refusal from after it, so
@@ -141,7 +141,7 @@ class _Reservation:
         """
         self._left = count
         self._unreserved = max(0, window.remaining - count)
-        self._ends_at = asked_at + window.ends_in_s
+        self._ends_at = requested_at + window.ends_in_s
         self._opens_at = -math.inf if count else responded_at + window.opens_in_s + CLOCK_RESOLUTION_S
 
     def spend(self, now: float) -> _RateLimitStatus:
