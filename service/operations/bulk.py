@@ -34,7 +34,7 @@ class BulkOperations:
         if the target of an approval is invalid for every export, and at the account's limit.
         """
         account_id, now = principal.account_id, utc_now()
-        refused = _out_of_reach(exports, principal)
+        refused = _forbidden(exports, principal)
         within = [each for each in exports if each.id not in refused]
         decided = bulk_decisions.decide(decision, within, account_id, now, principal.key, self.policy, self.limits)
         by_id = {each.id: each for each in decided} | refused
@@ -76,7 +76,7 @@ class BulkOperations:
         return bulk_jobs.cancel(job_id, utc_now(), actor.key, actor.account_id)
 
 
-def _out_of_reach(exports: Sequence[ExportReference], principal: TokenPrincipal) -> dict[str, DecisionResult]:
+def _forbidden(exports: Sequence[ExportReference], principal: TokenPrincipal) -> dict[str, DecisionResult]:
     """Return error results for those exports on which the caller's roles in single projects allow no decision."""
     allowed = principal.projects_with(Ability.APPROVE_EXPORTS)
     if allowed is None or principal.projects is None:

@@ -134,7 +134,7 @@ class ExportOperations:
         return splits.split(export_id, actor.account_id, utc_now(), actor.key, self.limits, self.artifacts_base_url)
 
     def restore(self, export_id: str, actor: Actor, version: int | None = None) -> Export:
-        """Return a dismissed export to the state prepared, or end the snooze of a prepared one.
+        """Move a dismissed export back to the state `prepared`, or end the snooze of a prepared one.
 
         Raises ValidationFailed at the account's limit, and if the export does not have the given `version`.
         """

@@ -23,7 +23,7 @@ from storage.intake.options import IntakeOptions
 
 @dataclass(frozen=True, slots=True)
 class IntakeOperations:
-    """Stores what scanners, email providers, plugins and apps post, and prepares exports from it."""
+    """Stores the requests of scanners, email providers, plugins and apps, and prepares exports from them."""
 
     default_project_id: int | None
     options: IntakeOptions

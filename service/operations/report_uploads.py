@@ -50,7 +50,7 @@ class ReportUploadOperations:
         except (NoEncryptionKey, WrongEncryptionKey) as wrong:
             _log.error("report not stored: %s", wrong.message)
             raise ServiceUnavailable("Nothing was stored, because ENCRYPTION_KEYS lacks this installation's key.") from None
-        given = _run_in(scan_run_id)
+        given = _run_number(scan_run_id)
         # Reading a large report takes a moment, so no connection is held during this time.
         engine.release()
         try:
@@ -80,7 +80,7 @@ class ReportUploadOperations:
         return report_uploads.get(upload_id, actor.account_id or 0)
 
 
-def _run_in(text: str) -> int | None:
+def _run_number(text: str) -> int | None:
     """Return the number of a scan run; None for an empty text. Raises ValidationFailed."""
     if not text.strip():
         return None

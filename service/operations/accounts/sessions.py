@@ -9,7 +9,7 @@ from storage.accounts.accounts import user_by_email
 
 def list_page(caller: TokenPrincipal, limit: int, before: str | None = None) -> list[Session]:
     """Return up to `limit` live sessions, newest first: all of the account for an owner, only their own for other users."""
-    return sessions.list_live(utc_now(), limit, before, caller.account_id, user_id=_only(caller))
+    return sessions.list_live(utc_now(), limit, before, caller.account_id, user_id=_own_user_id(caller))
 
 
 def revoke(session_id: str, actor: Actor) -> Session:
@@ -17,7 +17,7 @@ def revoke(session_id: str, actor: Actor) -> Session:
 
     Raises NotFound, also for a session of another user unless the caller is an owner.
     """
-    user_id = _only(actor) if isinstance(actor, TokenPrincipal) else None
+    user_id = _own_user_id(actor) if isinstance(actor, TokenPrincipal) else None
     return sessions.end(session_id, SessionEndReason.REVOKED, utc_now(), actor.key, actor.account_id, user_id)
 
 
@@ -26,5 +26,5 @@ def revoke_of_user(email: str, actor: OperatorPrincipal) -> list[Session]:
     return sessions.end_of_user(user_by_email(email).email, SessionEndReason.REVOKED, utc_now(), actor.key)
 
 
-def _only(caller: TokenPrincipal) -> int | None:
+def _own_user_id(caller: TokenPrincipal) -> int | None:
     return None if caller.role is Role.OWNER else caller.user_id

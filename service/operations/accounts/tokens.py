@@ -32,17 +32,17 @@ def create(
     a disabled user, and ValidationFailed if the creating token has no default ability or expires earlier than `expires`.
     """
     now = now or utc_now()
-    maker = token_of(actor)
-    if maker is not None:
+    creator = token_of(actor)
+    if creator is not None:
         require_role(user.role, actor)
         if kind is TokenKind.API:
-            abilities = abilities or [each for each in DEFAULT_ABILITIES[kind] if each in maker.abilities]
+            abilities = abilities or [each for each in DEFAULT_ABILITIES[kind] if each in creator.abilities]
             if not abilities:
                 raise ValidationFailed(problem("/abilities", "required"))
-            lacking = [each for each in abilities if each not in maker.abilities]
+            lacking = [each for each in abilities if each not in creator.abilities]
             if lacking:
                 raise Forbidden(f"A token cannot create one with more abilities than its own: this one lacks {lacking[0]}.")
-        expires = _within(expires, maker, now)
+        expires = _lifetime(expires, creator, now)
     return tokens.create(user.email, kind, now, abilities, name, expires, actor.key)
 
 
@@ -56,9 +56,9 @@ def revoke_all(email: str, actor: OperatorPrincipal) -> list[Token]:
     return tokens.revoke_all(email, utc_now(), actor.key)
 
 
-def _within(expires: timedelta | None, maker: TokenPrincipal, now: datetime) -> timedelta | None:
+def _lifetime(expires: timedelta | None, creator: TokenPrincipal, now: datetime) -> timedelta | None:
     """Return the time until a new token expires: `expires`, or until the creating token does. Raises ValidationFailed."""
-    own = tokens.find(maker.token_id, None) if maker.token_id is not None else None
+    own = tokens.find(creator.token_id, None) if creator.token_id is not None else None
     if own is None or own.expires_at is None:
         return expires
     left = own.expires_at - now
