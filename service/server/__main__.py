@@ -1,6 +1,4 @@
-"""Starts gunicorn as `python -m gunicorn` does, but never imports from the current folder, because other users may write to
-it.
-"""
+"""Starts gunicorn as `python -m gunicorn` does, but never imports from the current folder: other users may write to it."""
 
 from gunicorn.app.wsgiapp import WSGIApplication
 
@@ -9,7 +7,7 @@ class ServiceApplication(WSGIApplication):  # type: ignore[misc]  # gunicorn has
     """gunicorn's application, without the change of the import path."""
 
     def chdir(self) -> None:
-        """Stay in the current folder, and leave it off the import path."""
+        """Stay in the current folder, and do not add it to the import path."""
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from gunicorn.http.errors import LimitRequestHeaders, ParseException
 MAX_HEADERS_BYTES: Final = 64 * 1024
 
 #: The shortest socket timeout; zero would mean non-blocking.
-_AT_ONCE_S: Final = 0.001
+_MIN_TIMEOUT_S: Final = 0.001
 _CHUNK_BYTES: Final = 64 * 1024
 
 
@@ -50,7 +50,7 @@ class Awaits(Enum):
     REQUEST = auto()
     REST = auto()
     BODY = auto()
-    ANSWER = auto()
+    RESPONSE = auto()
 
 
 class HeadersTimeout(ParseException):  # type: ignore[misc]  # gunicorn has no annotations
@@ -128,7 +128,7 @@ class ClientConnection:
             self._socket.shutdown(socket.SHUT_RD if self._sends_since is None else socket.SHUT_RDWR)
 
     def linger(self) -> None:
-        """Shut down sending, and briefly read and discard what the client still sends.
+        """Shut down sending, then briefly read and discard the bytes that the client still sends.
 
         Closing at once would reset the connection, and a client that is still sending would lose the response.
         """
@@ -142,7 +142,7 @@ class ClientConnection:
     def eviction_order(self) -> tuple[int, float]:
         """The sort key for evictions: the smallest loss first, then the longest wait."""
         if self._sends_since is not None:
-            return Awaits.ANSWER.value, self._sends_since
+            return Awaits.RESPONSE.value, self._sends_since
         return self.awaits.value, self._since
 
     @property
@@ -165,7 +165,7 @@ class ClientConnection:
     def _read(self, size: int, now: float) -> bytes:
         if self.awaits is Awaits.BODY and now > self._since + self._timeouts.most_body_s:
             raise TimeoutError
-        self._socket.settimeout(max(self._left_s, _AT_ONCE_S))
+        self._socket.settimeout(max(self._left_s, _MIN_TIMEOUT_S))
         self._is_read = True
         try:
             return bytes(self._socket.recv(size))

@@ -11,13 +11,13 @@ from gevent import get_hub
 from psycopg.abc import PQGen
 from psycopg.waiting import Ready
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
 class GreenletConnection(psycopg.Connection[Any]):
     """A connection that waits in gevent's loop. If the server closes the connection, or the network fails, the wait ends."""
 
-    def wait(self, gen: PQGen[Answer], interval: float = 0.1, timeout: float | None = None) -> Answer:
+    def wait(self, gen: PQGen[Result], interval: float = 0.1, timeout: float | None = None) -> Result:
         """Run psycopg's generator `gen` to its end and return its result; wait for the socket in gevent's loop."""
         if timeout is not None:
             # Rare operations with a timeout, such as cancelling, use psycopg's own wait.
@@ -34,5 +34,5 @@ class GreenletConnection(psycopg.Connection[Any]):
                 # If psycopg waits for either reading or writing, report both as ready; psycopg finds out which one is.
                 awaited = gen.send(Ready(int(awaited)))
         except StopIteration as ended:
-            answer: Answer = ended.value
-            return answer
+            result: Result = ended.value
+            return result

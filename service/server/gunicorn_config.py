@@ -37,9 +37,9 @@ worker_class = "service.server.gunicorn_worker.ServiceWorker"
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 #: Files that a process opens in addition to clients' connections: databases, Redis, metrics, logs. Without this reserve,
 #: many idle clients would leave no file for a database connection, and every request would fail.
-_FILES_BESIDE = 200
+_RESERVED_FILES = 200
 #: The maximum number of connections of one process.
-worker_connections = max(1, raise_file_limit(_settings.web_threads + _FILES_BESIDE) - _FILES_BESIDE)
+worker_connections = max(1, raise_file_limit(_settings.web_threads + _RESERVED_FILES) - _RESERVED_FILES)
 #: A process that does not report for this many seconds is replaced.
 timeout = 30
 #: Seconds in which requests in progress may finish after SIGTERM.
@@ -74,8 +74,8 @@ def when_ready(server: Any) -> None:
     # Collecting garbage now leaves no holes in the shared memory. Later collections do not write to frozen objects.
     gc.collect()
     gc.freeze()
-    # A process that is forked from now on could not handle a signal that has already arrived.
-    _stop_if_asked(server)
+    # Exit now if a stop signal has arrived: a process that is forked now could not handle it yet.
+    _exit_if_stopped(server)
 
 
 def post_fork(server: Any, _worker: Any) -> None:
@@ -85,10 +85,10 @@ def post_fork(server: Any, _worker: Any) -> None:
     """
     for number in _STOP_SIGNALS:
         signal.signal(number, lambda *_: os._exit(0))
-    _stop_if_asked(server)
+    _exit_if_stopped(server)
 
 
-def _stop_if_asked(server: Any) -> None:
+def _exit_if_stopped(server: Any) -> None:
     """End this process if a stop signal is queued."""
     while not server.SIG_QUEUE.empty():
         if server.SIG_QUEUE.get_nowait() in _STOP_SIGNALS:

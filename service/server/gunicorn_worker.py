@@ -100,7 +100,7 @@ class ServiceWorker(GeventWorker):  # type: ignore[misc]  # gunicorn has no anno
 
     def handle_request(self, listener_name: Any, req: Any, sock: ClientConnection, addr: Any) -> None:
         """Respond to a request; the connection is reused only if the whole body of this request was read."""
-        _name_two_keys(req)
+        _join_keys(req)
         sock.expect_body()
         try:
             super().handle_request(listener_name, req, sock, addr)
@@ -136,7 +136,7 @@ class ServiceWorker(GeventWorker):  # type: ignore[misc]  # gunicorn has no anno
         client.linger()
 
 
-def _name_two_keys(req: Any) -> None:
+def _join_keys(req: Any) -> None:
     """Join two Idempotency-Key headers into a malformed key.
 
     WSGI would join them with a comma, which a valid key may contain.
