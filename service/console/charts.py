@@ -122,15 +122,15 @@ def day_trend(days: Sequence[Stack], series: Sequence[Series]) -> ChartedTrend:
     Today and every fifth day before it have a label; in a chart of 90 days every 15th.
     """
     every = max(_LABEL_EVERY_DAYS, len(days) // _MAX_DAY_LABELS)
-    labelled = [(len(days) - 1 - number) % every == 0 for number in range(len(days))]
-    return ChartedTrend(series, days, _chart(days, series, "%d %b", labelled, is_hourly=False))
+    labeled = [(len(days) - 1 - number) % every == 0 for number in range(len(days))]
+    return ChartedTrend(series, days, _chart(days, series, "%d %b", labeled, is_hourly=False))
 
 
 def hourly_attempts(hours: Sequence[DeliveryHour]) -> ChartedTrend:
     """Return the delivered and failed attempts of each hour (UTC)."""
     stacks = _attempts(hours)
-    labelled = [stack.at.hour % _LABEL_EVERY_H == 0 for stack in stacks]
-    return ChartedTrend(DELIVERIES, stacks, _chart(stacks, DELIVERIES, "%H:%M UTC", labelled, is_hourly=True))
+    labeled = [stack.at.hour % _LABEL_EVERY_H == 0 for stack in stacks]
+    return ChartedTrend(DELIVERIES, stacks, _chart(stacks, DELIVERIES, "%H:%M UTC", labeled, is_hourly=True))
 
 
 def daily_attempts(days: Sequence[DeliveryHour]) -> ChartedTrend:
@@ -143,9 +143,9 @@ def _attempts(counted: Sequence[DeliveryHour]) -> list[Stack]:
 
 
 def _chart(
-    stacks: Sequence[Stack], series: Sequence[Series], time: str, labelled: Sequence[bool], *, is_hourly: bool
+    stacks: Sequence[Stack], series: Sequence[Series], time: str, labeled: Sequence[bool], *, is_hourly: bool
 ) -> ColumnChart:
-    """Return stacked columns with their axes; the columns that are `labelled` have a label below."""
+    """Return stacked columns with their axes; the columns that are `labeled` have a label below."""
     end = axis_end(max((sum(stack.numbers) for stack in stacks), default=0))
     step = (WIDTH - _LEFT - _RIGHT) / max(1, len(stacks))
     labels = [
@@ -156,7 +156,7 @@ def _chart(
             f"{stack.at:%Y-%m-%dT%H:%MZ}" if is_hourly else "",
         )
         for number, stack in enumerate(stacks)
-        if labelled[number]
+        if labeled[number]
     ]
     return ColumnChart(
         width=WIDTH,

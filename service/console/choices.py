@@ -31,7 +31,7 @@ def offered_projects(user: ConsoleUser, chosen: str = "", visible: Collection[in
 
 
 def chosen_project(offered: Sequence[Project], project_id: int) -> Project:
-    """Return the project with an id from the offered ones. Raises NotFound."""
+    """Return the offered project with this id. Raises NotFound."""
     found = [each for each in offered if each.id == project_id]
     if not found:
         raise NotFound("There is no such project.")

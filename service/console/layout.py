@@ -205,10 +205,10 @@ class ConsoleRoute:
         except SignInRequired:
             # The session ended while the user filled in the form.
             with suppress(RiskRelayError):
-                self._keep_for_error(req, gate.read_fields(req))
+                self._store_for_error(req, gate.read_fields(req))
             raise
         form = self.read(req)
-        self._keep_for_error(req, form)
+        self._store_for_error(req, form)
         gate.require_own_form(req, user, form)
         gate.require_one_account(req, user)
         # The user with current permissions, which may have changed while the form was sent.
@@ -220,7 +220,7 @@ class ConsoleRoute:
         """Read and return the fields of the submitted form."""
         return self._layout.gate.read_fields(req)
 
-    def _keep_for_error(self, req: falcon.Request, form: Fields) -> None:
+    def _store_for_error(self, req: falcon.Request, form: Fields) -> None:
         """Store the entered texts, and the list to which the page leads back, for an error page."""
         req.context.typed = self.typed(form)
         req.context.then = safe_next(form.get("then", ""))
@@ -372,7 +372,7 @@ def _undo(req: falcon.Request, user: ConsoleUser | None) -> UndoForm | None:
 
 
 def _drop_empty_params(req: falcon.Request) -> None:
-    """Remove empty parameters: a filter form sends all of its fields, including those without a filter."""
+    """Remove empty parameters: a filter form sends all of its fields, and a field that is set to all is empty."""
     params: Any = req.params
     for name in [name for name, text in params.items() if not text]:
         del params[name]

@@ -57,7 +57,7 @@ MENU: Final = (
 )
 #: Number of entries in the bar on a phone; the others are under "More".
 _IN_BAR: Final = 4
-_OVERVIEW: Final = 5
+_OVERVIEW_INDEX: Final = 5
 
 
 class Menu(NamedTuple):
@@ -83,7 +83,7 @@ class Navigation:
         counts = self.counts(user, may_ask=may_ask)
         offered = {item for item in MENU if user.may(item.path)}
         # Without the operator's entries, the menu has no second group.
-        split = _OVERVIEW if user.may("/settings") else len(MENU)
+        split = _OVERVIEW_INDEX if user.may("/settings") else len(MENU)
         first, rest, installation = (
             tuple(item for item in part if item in offered) for part in (MENU[:_IN_BAR], MENU[_IN_BAR:split], MENU[split:])
         )

@@ -77,7 +77,7 @@ class OpenIdConnect:
     def begin(self, next_path: str, now: datetime) -> tuple[str, str]:
         """Return the issuer's URL for the browser, and the value of the cookie. Raises ServiceUnavailable."""
         state, nonce, verifier = (secrets.token_urlsafe(_RANDOM_BYTES) for _ in range(3))
-        kept = {"state": state, "nonce": nonce, "verifier": verifier, "next": next_path, "at": to_ms(now)}
+        stored = {"state": state, "nonce": nonce, "verifier": verifier, "next": next_path, "at": to_ms(now)}
         challenge = base64.urlsafe_b64encode(hashlib.sha256(verifier.encode()).digest()).decode().rstrip("=")
         query = {
             "response_type": "code",
@@ -94,19 +94,19 @@ class OpenIdConnect:
             url = _with_query(self._issuer.describe().authorization_endpoint, query)
         except IssuerUnavailable as failed:
             raise _unavailable(failed) from None
-        return url, base64.urlsafe_b64encode(self._vault.seal(json.dumps(kept), _CONTEXT)).decode().rstrip("=")
+        return url, base64.urlsafe_b64encode(self._vault.seal(json.dumps(stored), _CONTEXT)).decode().rstrip("=")
 
     def finish(self, params: Mapping[str, str], cookie: str, now: datetime) -> SignedInPerson:
         """Return the person who signed in; `params` are the parameters of the issuer's redirect.
 
         Raises SignInFailed if a check fails, Forbidden for a person without a role, ServiceUnavailable.
         """
-        kept = self._kept(cookie, now)
-        if not hmac.compare_digest(params.get("state", "").encode(), kept["state"].encode()):
+        stored = self._open_cookie(cookie, now)
+        if not hmac.compare_digest(params.get("state", "").encode(), stored["state"].encode()):
             raise _failed("state")
         engine.release()
         try:
-            return self._person(params, kept, now)
+            return self._person(params, stored, now)
         except TokenRefused as refused:
             raise _failed(refused.reason) from None
         except IssuerUnavailable as failed:
@@ -134,17 +134,17 @@ class OpenIdConnect:
         after = {"client_id": self._issuer.client_id, "post_logout_redirect_uri": f"{self._console_url}/sign-in"}
         return None if endpoint is None else _with_query(endpoint, hint | after)
 
-    def _kept(self, cookie: str, now: datetime) -> dict[str, Any]:
+    def _open_cookie(self, cookie: str, now: datetime) -> dict[str, Any]:
         try:
             opened = self._vault.open(base64.urlsafe_b64decode(cookie + "=" * (-len(cookie) % 4)), _CONTEXT)
         except (ValueError, WrongEncryptionKey):
             raise _failed("cookie") from None
-        kept: dict[str, Any] = json.loads(opened)
-        if not 0 <= to_ms(now) - kept["at"] < LASTS_FOR / timedelta(milliseconds=1):
+        stored: dict[str, Any] = json.loads(opened)
+        if not 0 <= to_ms(now) - stored["at"] < LASTS_FOR / timedelta(milliseconds=1):
             raise _failed("too_late")
-        return kept
+        return stored
 
-    def _person(self, params: Mapping[str, str], kept: Mapping[str, str], now: datetime) -> SignedInPerson:
+    def _person(self, params: Mapping[str, str], stored: Mapping[str, str], now: datetime) -> SignedInPerson:
         issuer = self._issuer
         # RFC 9207: otherwise another issuer could make us send its code, or the code of its victim, to this issuer.
         named = params.get("iss")
@@ -154,8 +154,8 @@ class OpenIdConnect:
             raise _failed("denied", "The issuer did not sign you in.")
         if not params.get("code"):
             raise _failed("no_code")
-        tokens = issuer.exchange(params["code"], kept["verifier"], self._console_url + CALLBACK)
-        claims = issuer.claims_of(tokens, kept["nonce"], now)
+        tokens = issuer.exchange(params["code"], stored["verifier"], self._console_url + CALLBACK)
+        claims = issuer.claims_of(tokens, stored["nonce"], now)
         groups_claim, roles = self._settings.oidc_groups_claim, self._settings.oidc_roles
         if "email" not in claims or (roles and groups_claim not in claims):
             claims = {**issuer.user_info(tokens, claims["sub"]), **claims}
@@ -163,7 +163,7 @@ class OpenIdConnect:
         email = claims.get("email")
         role = _highest(roles, claims.get(groups_claim)) if roles else None
         identity = Identity(issuer.url, claims["sub"], email if is_verified and isinstance(email, str) else None, role)
-        return SignedInPerson(identity, kept["state"], kept["next"], tokens.id_token)
+        return SignedInPerson(identity, stored["state"], stored["next"], tokens.id_token)
 
 
 def _highest(roles: Mapping[str, Role], groups: Any) -> Role:

@@ -36,7 +36,7 @@ _RULES: Final = Need(Ability.MANAGE_RULES)
 _INSTALLATION: Final = Need(Ability.MANAGE_TARGETS, is_for_operator=True)
 _CONSOLE: Final = Need(Ability.CONSOLE, allows_project_roles=True)
 
-_OF_TOKEN: Final = frozenset({Ability.MANAGE_RULES, Ability.MANAGE_ACCOUNT})
+_TOKEN_ABILITIES: Final = frozenset({Ability.MANAGE_RULES, Ability.MANAGE_ACCOUNT})
 
 
 def _below(page: str, need: Need, *verbs: str) -> dict[str, Need]:
@@ -110,7 +110,7 @@ def require_permission(path: str, principal: TokenPrincipal, ids: Mapping[str, s
         require_project_role(principal, need.ability, {}, allows_project_roles=False)
     if need.ability not in principal.role_abilities:
         raise Forbidden(f"This needs the role {least_role(need.ability).value}. An owner of the account can give it to you.")
-    if need.ability in _OF_TOKEN - principal.abilities:
+    if need.ability in _TOKEN_ABILITIES - principal.abilities:
         raise Forbidden(f"This needs the ability {need.ability}, which the token of this session lacks.")
     require_project_role(principal, need.ability, ids, allows_project_roles=need.allows_project_roles)
 
@@ -118,7 +118,7 @@ def require_permission(path: str, principal: TokenPrincipal, ids: Mapping[str, s
 def is_offered(path: str, principal: TokenPrincipal, *, is_operator: bool) -> bool:
     """Return whether pages show a link or a form for `path`, which may contain ids: whether a role of the user allows it."""
     need = NEEDS[route_of(path)]
-    may = need.ability in principal.role_abilities and need.ability not in _OF_TOKEN - principal.abilities
+    may = need.ability in principal.role_abilities and need.ability not in _TOKEN_ABILITIES - principal.abilities
     is_for_account = is_operator or not need.is_for_operator
     return may and is_for_account and (need.allows_project_roles or principal.projects is None)
 

@@ -15,8 +15,8 @@ from storage.db import identifiers
 _COOKIE: Final = "riskrelay_preferences"
 _NO_KEYS: Final = "no-keys"
 #: Separators between the parts of the cookie, and between a project and its target.
-_DOT: Final = "."
-_COLON: Final = ":"
+_PART_SEPARATOR: Final = "."
+_TARGET_SEPARATOR: Final = ":"
 _YEAR_S: Final = 365 * 24 * 3600
 #: Maximum number of projects whose target is stored, those with the newest approvals. With ids of seven digits these are up
 #: to 3.9 KB of the 4 KB that a cookie may have.
@@ -58,21 +58,21 @@ def _key(project_id: int | None) -> str:
 
 def _targets(req: falcon.Request) -> dict[str, str]:
     """Return the last target of each project, newest first."""
-    pairs = (part.partition(_COLON) for part in _parts(req))
+    pairs = (part.partition(_TARGET_SEPARATOR) for part in _parts(req))
     return {key: target for key, _, target in pairs if key.isdecimal() and identifiers.is_id(identifiers.TARGET, target)}
 
 
 def _parts(req: falcon.Request) -> list[str]:
-    return (req.get_cookie_values(_COOKIE) or [""])[0].split(_DOT)
+    return (req.get_cookie_values(_COOKIE) or [""])[0].split(_PART_SEPARATOR)
 
 
 def _set_cookie(resp: falcon.Response, gate: SessionGate, targets: Mapping[str, str], *, are_on: bool) -> None:
     """Store the target last chosen in each project, and whether keyboard shortcuts are on."""
-    pairs = [f"{key}{_COLON}{target}" for key, target in targets.items()][:_MAX_PROJECTS]
+    pairs = [f"{key}{_TARGET_SEPARATOR}{target}" for key, target in targets.items()][:_MAX_PROJECTS]
     parts = [*pairs, *([] if are_on else [_NO_KEYS])]
     resp.set_cookie(
         _COOKIE,
-        _DOT.join(parts),
+        _PART_SEPARATOR.join(parts),
         max_age=_YEAR_S,
         http_only=True,
         same_site="Strict",

@@ -1,7 +1,7 @@
 """`/console/findings`: the findings of scans on the account's websites, with filters, and each finding with its history.
 
-If the list is filtered by one rule or one page, it is the page of that rule or web page, with counts by state. The grouping
-of a project's tickets is also set here.
+Filtered by a rule or by a web page, the list serves as the page of that rule or web page, with its findings by state. The
+grouping of a project's tickets is also set here.
 """
 
 import re
@@ -130,16 +130,16 @@ class FindingReport(ConsolePage):
         project = projects.get(ids["project_id"], user.principal)
         if ids["report_format"] not in {*ReportFormat}:
             raise NotFound("There is no such format.")
-        wanted = ReportFormat(ids["report_format"])
+        report_format = ReportFormat(ids["report_format"])
         # One report is written at a time, and yields to other requests. While this one waits, other requests may use the
         # connection.
         engine.release()
         with self._queue.slot(str(user.account_id), LARGE_BYTES + 1) as yield_to_others:
-            file = _written(finding_reports.report(project, wanted, utc_now(), MAX_DOWNLOADED), yield_to_others)
+            file = _written(finding_reports.report(project, report_format, utc_now(), MAX_DOWNLOADED), yield_to_others)
         length = file.tell()
         file.seek(0)
-        resp.content_type = MEDIA_TYPES[wanted]
-        resp.downloadable_as = f"findings-{project.id}.{wanted}"
+        resp.content_type = MEDIA_TYPES[report_format]
+        resp.downloadable_as = f"findings-{project.id}.{report_format}"
         resp.set_stream(file, length)
 
 

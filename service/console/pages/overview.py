@@ -41,9 +41,9 @@ _MAX_TRENDS: Final = 500
 _SHOWN_FOR: Final = 40
 
 #: The list of deliveries that failed or were blocked.
-_FAILED: Final = "/deliveries?view=failed"
+_FAILED_PATH: Final = "/deliveries?view=failed"
 #: The charts of findings for the same number of days.
-_TRENDS: Final = f"/findings/trends?days={TREND_DAYS}"
+_TRENDS_PATH: Final = f"/findings/trends?days={TREND_DAYS}"
 _SECOND: Final = timedelta(seconds=1)
 #: The reason and the fix for a failing target whose attempts have no error code.
 _UNEXPLAINED: Final = (
@@ -100,7 +100,7 @@ class OverviewPage(ConsolePage):
     def __init__(self, layout: PageLayout) -> None:
         super().__init__(layout)
         #: The cached trends by account, with the time (`time.monotonic`) at which they expire.
-        self._kept: dict[int, tuple[float, Trends]] = {}
+        self._cached: dict[int, tuple[float, Trends]] = {}
 
     def content(self, req: falcon.Request, user: ConsoleUser, **_ids: str) -> Mapping[str, Any]:
         """Return the health cards and, if the database is usable, the figures of the account."""
@@ -125,10 +125,10 @@ class OverviewPage(ConsolePage):
         return {
             "numbers": [*_numbers(account_id, counts, trend, due_age_s, now)],
             "attention": [
-                *(_of_card(card) for card in cards if card.status != OK),
-                *_of_exports(account_id, counts, due_age_s),
-                *(_of_target(target) for target in targets[:MAX_ROWS]),
-                *islice(_of_rules(rules), MAX_ROWS),
+                *(_card_attention(card) for card in cards if card.status != OK),
+                *_export_attention(account_id, counts, due_age_s),
+                *(_target_attention(target) for target in targets[:MAX_ROWS]),
+                *islice(_rule_attention(rules), MAX_ROWS),
             ],
             "has_more_targets": len(targets) > MAX_ROWS,
             "deliveries": trend.deliveries,
@@ -137,15 +137,15 @@ class OverviewPage(ConsolePage):
 
     def _trends(self, account_id: int, now: datetime) -> Trends:
         """Return the trends of the last TREND_DAYS of an account. Those of a large account are cached for some seconds."""
-        until, kept = self._kept.get(account_id, (0.0, None))
+        until, cached = self._cached.get(account_id, (0.0, None))
         began = time.monotonic()
-        if kept is None or began >= until:
-            if len(self._kept) >= _MAX_TRENDS:
-                self._kept.clear()
-            kept = _read_trends(account_id, now)
+        if cached is None or began >= until:
+            if len(self._cached) >= _MAX_TRENDS:
+                self._cached.clear()
+            cached = _read_trends(account_id, now)
             ended = time.monotonic()
-            self._kept[account_id] = ended + _SHOWN_FOR * (ended - began), kept
-        return kept
+            self._cached[account_id] = ended + _SHOWN_FOR * (ended - began), cached
+        return cached
 
 
 def _read_trends(account_id: int, now: datetime) -> Trends:
@@ -172,9 +172,9 @@ def _numbers(account_id: int, counts: AccountCounts, trend: Trends, due_age_s: f
     )
     before, unfixed = (sum(trend.unfixed.stacks[place].numbers) for place in (0, -1))
     name = "finding not fixed" if unfixed == 1 else "findings not fixed"
-    yield Number(count(unfixed), name, _TRENDS, tuple(_fewer(before, unfixed)))
+    yield Number(count(unfixed), name, _TRENDS_PATH, tuple(_unfixed_tags(before, unfixed)))
     if trend.fix is not None:
-        yield Number(duration(trend.fix), "median time to fix", _TRENDS, tuple(_faster(trend.fix, trend.fix_before)))
+        yield Number(duration(trend.fix), "median time to fix", _TRENDS_PATH, tuple(_fix_tags(trend.fix, trend.fix_before)))
     retries = by_status[ExportStatus.RETRY_SCHEDULED]
     late = (("status warn", f"oldest due {duration(due_age_s)} ago"),) if due_age_s > metrics_snapshot.LATE_S else ()
     waits = (("status warn", f"{bounded(retries, MAX_OF_A_STATUS)} scheduled for retry"),) if retries else ()
@@ -184,10 +184,10 @@ def _numbers(account_id: int, counts: AccountCounts, trend: Trends, due_age_s: f
     failed, blocked = by_status[ExportStatus.FAILED], by_status[ExportStatus.BLOCKED]
     tags = (("status bad", f"{bounded(blocked, MAX_OF_A_STATUS)} blocked"),) if blocked else ()
     name = "delivery failed" if failed + blocked == 1 else "deliveries failed"
-    yield Number(bounded(failed + blocked, MAX_OF_A_STATUS), name, _FAILED, tags)
+    yield Number(bounded(failed + blocked, MAX_OF_A_STATUS), name, _FAILED_PATH, tags)
 
 
-def _fewer(before: int, now: int) -> Iterator[tuple[str, str]]:
+def _unfixed_tags(before: int, now: int) -> Iterator[tuple[str, str]]:
     """Yield a tag that compares the current number of findings with the number at the end of the first day."""
     if now < before:
         yield "status good", f"{count(before - now)} fewer in {TREND_DAYS} days"
@@ -195,7 +195,7 @@ def _fewer(before: int, now: int) -> Iterator[tuple[str, str]]:
         yield "status warn", f"{count(now - before)} more in {TREND_DAYS} days"
 
 
-def _faster(fix: timedelta, before: timedelta | None) -> Iterator[tuple[str, str]]:
+def _fix_tags(fix: timedelta, before: timedelta | None) -> Iterator[tuple[str, str]]:
     """Yield a tag that compares the median time to fix with the median of the same number of days before."""
     if before is None or abs(fix - before) < _SECOND:
         return
@@ -203,12 +203,12 @@ def _faster(fix: timedelta, before: timedelta | None) -> Iterator[tuple[str, str
     yield f"status {tone}", f"{duration(abs(fix - before))} {word} than in the {TREND_DAYS} days before"
 
 
-def _of_card(card: HealthCard) -> Attention:
+def _card_attention(card: HealthCard) -> Attention:
     to_do = f"Run `{card.command}` on the server." if card.command else card.advice
     return Attention(card.name, "", card.status.replace("_", " "), "bad", card.meaning, to_do, "/overview#health", "Checks")
 
 
-def _of_exports(account_id: int, counts: AccountCounts, due_age_s: float) -> Iterator[Attention]:
+def _export_attention(account_id: int, counts: AccountCounts, due_age_s: float) -> Iterator[Attention]:
     if due_age_s > metrics_snapshot.LATE_S:
         why = f"The oldest is due {duration(due_age_s)} ago."
         yield Attention(
@@ -216,10 +216,10 @@ def _of_exports(account_id: int, counts: AccountCounts, due_age_s: float) -> Ite
         )
     for status in (ExportStatus.FAILED, ExportStatus.BLOCKED):
         if counts.by_status[status]:
-            yield _of_failures(account_id, status, counts.by_status[status])
+            yield _failure_attention(account_id, status, counts.by_status[status])
 
 
-def _of_failures(account_id: int, status: ExportStatus, number: int) -> Attention:
+def _failure_attention(account_id: int, status: ExportStatus, number: int) -> Attention:
     """Return the problem of the exports with a final status, with the reason of the newest export."""
     newest = export_list.list_page(ExportQuery(account_id, statuses=(status,)), limit=1)
     reason = newest[0].status_reason if newest else None
@@ -230,10 +230,10 @@ def _of_failures(account_id: int, status: ExportStatus, number: int) -> Attentio
         why += f" (HTTP {attempt.response_status})"
     what = f"{bounded(number, MAX_OF_A_STATUS)} {'delivery' if number == 1 else 'deliveries'}"
     to_do = help_for(code).fix if code else "Open the newest one to see the receiver's response, then retry."
-    return Attention(what, "", status.value, "bad", f"{why}.", to_do, _FAILED)
+    return Attention(what, "", status.value, "bad", f"{why}.", to_do, _FAILED_PATH)
 
 
-def _of_target(target: UnavailableTarget) -> Attention:
+def _target_attention(target: UnavailableTarget) -> Attention:
     """Return the problem of a target, in the words of the target's page; a hold ends automatically."""
     path, host = f"/targets/{target.id}", urlsplit(target.base_url).hostname or ""
     if target.status is not TargetStatus.ACTIVE:
@@ -246,7 +246,7 @@ def _of_target(target: UnavailableTarget) -> Attention:
     return Attention(target.name, host, FAILING, "bad", *(help_for(reason) if reason else _UNEXPLAINED), path)
 
 
-def _of_rules(rules: Iterable[ApprovalRule]) -> Iterator[Attention]:
+def _rule_attention(rules: Iterable[ApprovalRule]) -> Iterator[Attention]:
     """Yield the problems of stopped rules, in the words of the list of rules."""
     for rule in rules:
         if rule.stopped_reason is not None:

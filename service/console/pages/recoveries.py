@@ -43,7 +43,7 @@ class RecoveryPage(ConsolePage):
     template = "recovery.html"
 
     def content(self, req: falcon.Request, user: ConsoleUser, **ids: str) -> Mapping[str, Any]:
-        """Return the recovery and its target, which may be removed. Raises NotFound."""
+        """Return the recovery and its target, which may have been removed. Raises NotFound."""
         recovery = recoveries.get(ids["recovery_id"], user.account_id)
         target = summaries.by_id([recovery.target_id], user.account_id)[recovery.target_id]
         is_running = recovery.status is RecoveryStatus.RUNNING

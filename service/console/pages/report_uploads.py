@@ -19,7 +19,7 @@ from storage.intake import report_uploads
 
 UPLOADS: Final = f"{CONSOLE}/report-uploads"
 #: Maximum number of uploads that the form lists.
-_FEW: Final = 10
+_MAX_LISTED: Final = 10
 
 _ERRORS: Final[Mapping[UploadError, str]] = {
     UploadError.UNREADABLE: "The report cannot be read.",
@@ -56,7 +56,7 @@ class UploadReportPage(FormPage):
             "scan_run_id": typed.get("scan_run_id", ""),
             "formats": [each.title for each in FORMATS.values()],
             "max_mib": MAX_FILE_BYTES // 1024**2,
-            "uploads": report_uploads.list_newest(user.account_id, _FEW),
+            "uploads": report_uploads.list_newest(user.account_id, _MAX_LISTED),
             "problems": by_path(problems),
         }
 

@@ -129,10 +129,10 @@ def _encryption_keys(settings: Settings) -> str:
 def _redis(settings: Settings) -> str:
     where = parse_redis_url(settings.redis_url)
     kind = "embedded" if settings.redis_embedded else "Redis with TLS" if where.is_tls else "Redis"
-    return ", ".join([kind, *_places(where), *([f"database {where.database}"] if where.database else [])])
+    return ", ".join([kind, *_addresses(where), *([f"database {where.database}"] if where.database else [])])
 
 
-def _places(where: RedisUrl) -> list[str]:
+def _addresses(where: RedisUrl) -> list[str]:
     if where.socket is not None:
         return [f"socket {where.socket}"]
     kind = "host" if where.service is None else "Sentinel"

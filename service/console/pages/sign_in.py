@@ -194,7 +194,7 @@ class SignOut(ConsoleRoute):
         """End the session, then the one at the issuer if the issuer has a page for that; succeeds without a session, too."""
         gate = self._layout.gate
         try:
-            # Not counted: a user over the rate limit must be able to sign out, because the cookie may have been stolen.
+            # Not counted: a user over the rate limit must be able to sign out. A stolen cookie may be the cause.
             user = gate.authenticate(req, resp, is_counted=False)
             gate.require_own_form(req, user, gate.read_fields(req))
         except SignInRequired:

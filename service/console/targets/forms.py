@@ -128,7 +128,7 @@ class EditTarget(TargetPageAction):
 
     def change(self, user: ConsoleUser, form: Fields, target: Target) -> str:
         """Check a new URL and change the target. Raises ValidationFailed."""
-        form = _with_present(form, target)
+        form = _with_current(form, target)
         members: dict[str, Any] = {**text_members(form), "max_per_minute": None, **limit_member(form)}
         if members.get("base_url") == target.shown_url:
             # The URL may be from an earlier version and contain a credential, which was masked. It is unchanged then.
@@ -248,13 +248,13 @@ def _shown(form: Fields) -> dict[str, str]:
     return {name.removeprefix(_SHOWN): text for name, text in form.items() if name.startswith(_SHOWN)}
 
 
-def _with_present(form: Fields, target: Target) -> dict[str, str]:
+def _with_current(form: Fields, target: Target) -> dict[str, str]:
     """Return the form of a target; unchanged fields get their current value, which another user may have changed."""
-    present = shown_fields(target)
-    shown = {name: normalize_line_breaks(form[f"{_SHOWN}{name}"]) for name in present if f"{_SHOWN}{name}" in form}
+    current = shown_fields(target)
+    shown = {name: normalize_line_breaks(form[f"{_SHOWN}{name}"]) for name in current if f"{_SHOWN}{name}" in form}
     return {
         **form,
-        **{name: present[name] for name, text in shown.items() if normalize_line_breaks(form.get(name, "")) == text},
+        **{name: current[name] for name, text in shown.items() if normalize_line_breaks(form.get(name, "")) == text},
     }
 
 

@@ -12,10 +12,10 @@ from service.console.form_fields import Fields, Problems, entries_of, normalize_
 
 _PREFIX: Final = "setting."
 #: The index of a list entry at the end of a problem's path.
-_ENTRY: Final = re.compile(r"/[0-9]+$")
+_LIST_INDEX: Final = re.compile(r"/[0-9]+$")
 _NONE: Final[Mapping[str, Any]] = MappingProxyType({})
 #: Optional settings that the form shows at once; the others are folded.
-_FIRST: Final = frozenset({"labels"})
+_SHOWN_AT_ONCE: Final = frozenset({"labels"})
 _LABELS: Final[Mapping[str, str]] = {"api_base": "Address of the API", "on_fixed": "When the ticket is fixed"}
 
 
@@ -72,7 +72,7 @@ def settings_in(provider: Provider, form: Fields, stored: Mapping[str, Any] = _N
 
 def by_setting(problems: Problems) -> list[FieldProblem]:
     """Return the problems of a form; a problem of a list entry gets the path of the list's field."""
-    return [replace(each, path=_ENTRY.sub("", each.path)) for each in problems]
+    return [replace(each, path=_LIST_INDEX.sub("", each.path)) for each in problems]
 
 
 def _value(text: str, schema: Mapping[str, Any], stored: Any) -> Any:
@@ -113,7 +113,7 @@ def _inputs(name: str, schema: Mapping[str, Any], typed: Mapping[str, str], *, i
             description = schema["description"] if part == next(iter(schema["properties"])) else ""
             yield _input(f"{name}.{part}", {**inner, "description": description}, typed)
     else:
-        yield _input(name, schema, typed)._replace(is_required=is_required, is_first=is_required or name in _FIRST)
+        yield _input(name, schema, typed)._replace(is_required=is_required, is_first=is_required or name in _SHOWN_AT_ONCE)
 
 
 def _input(name: str, schema: Mapping[str, Any], typed: Mapping[str, str]) -> SettingInput:

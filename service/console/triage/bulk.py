@@ -38,9 +38,9 @@ from storage.targets import summaries
 
 JOB: Final = f"{CONSOLE}/bulk-jobs/{{job_id}}"
 #: Placeholder for the `ids` of a job, whose form needs only the decision.
-_ALL: Final = {"id": "all"}
+_ALL_IDS: Final = {"id": "all"}
 #: Separates the id of a ticket that was not changed from the code of its error.
-_CODE: Final = "."
+_CODE_SEPARATOR: Final = "."
 #: Some servers and proxies accept no request line longer than 4 KB. If a result's address exceeds this, it omits the list's
 #: filters.
 _MAX_ADDRESS: Final = 3500
@@ -226,7 +226,7 @@ class DecideSelection(_BulkForm, ConsolePage):
         action = _action(form)
         listed = self.listed(form, user)
         is_all = form.get("all") == "yes"
-        ids = [_ALL] if is_all else [{"id": name, "ticket_digest": digest} for name, digest in _picked(form).items()]
+        ids = [_ALL_IDS] if is_all else [{"id": name, "ticket_digest": digest} for name, digest in _picked(form).items()]
         request: BulkRequest = read_checked(BulkDecisionForm(), {**_decision(action, form), "ids": ids})
         with self._operations.exports.blocking_refused_target(user.principal):
             if is_all:
@@ -297,7 +297,7 @@ def _result_address(path: str, listed: TicketList, action: str, results: Sequenc
         "action": action,
         "changed": str(sum(each.is_changed for each in results)),
         "skipped": str(sum(each.is_skipped for each in results)),
-        "left_out": ",".join(f"{each.id}{_CODE}{each.error_code}" for each in results if each.error),
+        "left_out": ",".join(f"{each.id}{_CODE_SEPARATOR}{each.error_code}" for each in results if each.error),
     }
     address = ListAddress(path, {**listed.address.params, **result}).href()
     return address if len(address) <= _MAX_ADDRESS else ListAddress(path, result).href()
@@ -305,7 +305,7 @@ def _result_address(path: str, listed: TicketList, action: str, results: Sequenc
 
 def _left_out(text: str, user: ConsoleUser) -> list[LeftOut]:
     """Return the unchanged tickets in a result's address, with the titles that the user may see."""
-    codes = dict(each.split(_CODE, 1) for each in text.split(",") if _CODE in each)
+    codes = dict(each.split(_CODE_SEPARATOR, 1) for each in text.split(",") if _CODE_SEPARATOR in each)
     ids = [each for each in codes if identifiers.is_id(identifiers.EXPORT, each)][:MAX_REFERENCES]
     found = {
         each.id: each

@@ -54,7 +54,7 @@ class ExportAction(Action):
         except Conflict as conflict:
             export = queries.get(ids["export_id"], user.account_id)
             if not self.is_decided(export):
-                raise _too_late(export, conflict) from None
+                raise _worded_conflict(export, conflict) from None
         then = safe_next(form.get("then", "")) or f"/exports/{export.id}"
         # Restoring a ticket does not restore a snooze that its dismissal ended.
         can_be_undone = self.can_be_undone and _WAS_SNOOZED not in form
@@ -137,10 +137,10 @@ class Dismiss(FormDecision):
     def decide(self, user: ConsoleUser, form: Fields, export_id: str) -> Export:
         """Dismiss the export."""
         given = {name: normalize_line_breaks(form[name]) for name in self.fields if form.get(name, "").strip()}
-        wanted: DismissalRequest = read_checked(DismissalForm(), given)
+        dismissal: DismissalRequest = read_checked(DismissalForm(), given)
         # The digest prevents a dismissal of places that were added after the user opened the ticket.
         digest = form.get("ticket_digest") or None
-        return self._operations.exports.dismiss(export_id, user.principal, wanted.reason, wanted.note, digest)
+        return self._operations.exports.dismiss(export_id, user.principal, dismissal.reason, dismissal.note, digest)
 
 
 class Restore(ExportAction):
@@ -278,11 +278,11 @@ def _snoozed_until(form: Fields, now: datetime) -> datetime | None:
 def _prepared(export_id: str, user: ConsoleUser) -> Export:
     export = as_shown(queries.get(export_id, user.account_id), utc_now())
     if export.status is not ExportStatus.PREPARED:
-        raise _too_late(export, WrongStatus())
+        raise _worded_conflict(export, WrongStatus())
     return export
 
 
-def _too_late(export: Export, conflict: Conflict) -> Conflict:
+def _worded_conflict(export: Export, conflict: Conflict) -> Conflict:
     """Return `conflict`; if it is about the export's status or ticket, return a conflict with the console's text instead."""
     if not isinstance(conflict, WrongStatus | TicketChanged):
         return conflict
@@ -303,11 +303,11 @@ def _changed(parts: Mapping[str, Any], ticket: Mapping[str, Any], *, is_stale: b
     """
     shown = _parts({**ticket, "labels": "\n".join(ticket.get("labels") or ())})
     changed = {name: part for name, part in parts.items() if part != shown[name]}
-    if is_stale and [_of_severity(each, parts["severity"]) for each in parts["labels"]] == shown["labels"]:
+    if is_stale and [_with_severity(each, parts["severity"]) for each in parts["labels"]] == shown["labels"]:
         # The form was sent before, and the severity's label was changed with the severity.
         changed.pop("labels", None)
     return changed
 
 
-def _of_severity(label: str, severity: str) -> str:
+def _with_severity(label: str, severity: str) -> str:
     return f"severity:{severity}" if label in _SEVERITY_LABELS else label

@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 from schemas.triage.export_filter import join_values, split_values
 
 #: Parameters of a position in a list. They are dropped with a change of filter or order, which begins at the first page.
-_PLACE: Final = ("cursor", "export")
+_POSITION: Final = ("cursor", "export")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class ListAddress:
 
     def filtered(self, **changes: str | None) -> str:
         """Return the address of the first page with changed filters."""
-        return self.href(**dict.fromkeys(_PLACE), **changes)
+        return self.href(**dict.fromkeys(_POSITION), **changes)
 
     def toggled(self, name: str, value: str) -> str:
         """Return the address with a value added to a filter that allows several values, or removed if it is there."""
@@ -41,4 +41,4 @@ class ListAddress:
 
     def fields(self, *without: str) -> Iterator[tuple[str, str]]:
         """Yield the filters as names and values of hidden fields, except those in `without`."""
-        return ((name, text) for name, text in self.params.items() if text and name not in {*without, *_PLACE})
+        return ((name, text) for name, text in self.params.items() if text and name not in {*without, *_POSITION})

@@ -11,7 +11,7 @@ from storage.intake import finding_history
 from storage.intake.finding_history import PlaceFinding
 
 #: Number of paths for which one line of a row has room.
-_FEW_PATHS: Final = 2
+_MAX_PATHS: Final = 2
 #: Maximum number of findings to compare with the places of a ticket; a ticket lists fewer places.
 _MAX_FINDINGS: Final = 500
 
@@ -70,7 +70,7 @@ def _with_finding(place: TicketPlace, found: PlaceFinding | None) -> TicketPlace
 
 
 def _pages(pages: Sequence[str], total: int) -> str:
-    if len(pages) <= _FEW_PATHS and total <= _FEW_PATHS:
+    if len(pages) <= _MAX_PATHS and total <= _MAX_PATHS:
         return ", ".join(pages)
     # The ticket of a large group lists only its first places.
     return f"{count(total)} places" if total > len(pages) else f"{len(pages)} pages"

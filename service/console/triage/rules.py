@@ -39,8 +39,8 @@ RULES: Final = f"{CONSOLE}/rules"
 RULE: Final = f"{RULES}/{{rule_id}}"
 _SAVED: Final = Redirect("/rules", "rule_saved")
 #: The prefix of the names of the source check boxes; the source follows it.
-_SOURCE: Final = "source-"
-_TEXTS: Final = ("project_id", "severity_at_least", "rule", "page_path")
+_SOURCE_PREFIX: Final = "source-"
+_MATCH_FIELDS: Final = ("project_id", "severity_at_least", "rule", "page_path")
 #: Messages that replace those of the API, by field and code.
 _MESSAGES: Final[Mapping[tuple[str, str], str]] = {
     ("/match", "empty_match"): "Choose at least one condition.",
@@ -117,7 +117,7 @@ class NewRulePage(_RuleFormPage):
         """Return a new form, or the refused one."""
         if typed is None:
             kind = "approve" if Ability.APPROVE_EXPORTS in user.principal.abilities else "label"
-            given = {name: str(req.params[name]) for name in _TEXTS if isinstance(req.params.get(name), str)}
+            given = {name: str(req.params[name]) for name in _MATCH_FIELDS if isinstance(req.params.get(name), str)}
             typed = {**given, "type": kind}
         return _form_content(user, typed, problems)
 
@@ -213,11 +213,11 @@ def _action_words(action: RuleAction, targets: Mapping[str, str]) -> str:
 
 def _body(form: Fields, rule: ApprovalRule | None) -> dict[str, Any]:
     """Return a form as the API's body; `rule` is None for a new rule. An account without targets sends no target id."""
-    match: dict[str, Any] = {name: form[name].strip() for name in _TEXTS if form.get(name, "").strip()}
+    match: dict[str, Any] = {name: form[name].strip() for name in _MATCH_FIELDS if form.get(name, "").strip()}
     # Other texts, such as more digits than Python converts, stay texts, which the API's form refuses.
     if PROJECT_ID.fullmatch(match.get("project_id", "")):
         match["project_id"] = int(match["project_id"])
-    sources = [name.removeprefix(_SOURCE) for name in form if name.startswith(_SOURCE)]
+    sources = [name.removeprefix(_SOURCE_PREFIX) for name in form if name.startswith(_SOURCE_PREFIX)]
     kind = form.get("type", "")
     members: dict[str, dict[str, Any]] = {
         "approve": {"target_id": form.get("target_id", "")},
@@ -244,8 +244,8 @@ def _typed(rule: ApprovalRule) -> dict[str, str]:
     match, action = rule.match.record(), rule.action
     return {
         "name": rule.name,
-        **{name: str(match[name]) for name in _TEXTS if name in match},
-        **{f"{_SOURCE}{each}": "yes" for each in match.get("sources", ())},
+        **{name: str(match[name]) for name in _MATCH_FIELDS if name in match},
+        **{f"{_SOURCE_PREFIX}{each}": "yes" for each in match.get("sources", ())},
         "type": action.type.value,
         "target_id": action.target_id or "",
         "reason": action.reason or "",

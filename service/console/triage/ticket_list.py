@@ -91,7 +91,7 @@ class FilterMenu(NamedTuple):
 
 
 class TicketRow(NamedTuple):
-    """A row of a list; `at` is the ticket's creation, by which the list is sorted, or the end of its snooze."""
+    """A row of a list; `at`, which it shows, is when the ticket was prepared or when its snooze ends."""
 
     export: Export
     title: str
@@ -109,10 +109,10 @@ class TicketListPage(ConsolePage):
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, **ids: str) -> None:
         """Show the list; if the search text is the id of an export, redirect to that export."""
-        sought = str(req.params.get("q", "")).strip()
-        if identifiers.is_id(identifiers.EXPORT, sought):
+        searched = str(req.params.get("q", "")).strip()
+        if identifiers.is_id(identifiers.EXPORT, searched):
             self._layout.gate.authenticate(req, resp)
-            self._layout.redirect(resp, f"/exports/{sought}")
+            self._layout.redirect(resp, f"/exports/{searched}")
         else:
             super().on_get(req, resp, **ids)
 
@@ -123,7 +123,7 @@ class TicketListPage(ConsolePage):
         total = export_list.count(found.query)
         shown = [as_shown(each, now) for each in page_of(found)]
         rows = self.rows(shown[:PAGE_ROWS], found.address, user)
-        opened = _opened(req.params.get("export"), rows, user, now)
+        opened = _open_ticket(req.params.get("export"), rows, user, now)
         known = offered_projects(user, visible=found.query.visible_projects)
         names = {str(each.id): each.name for each in sorted(known, key=_by_name)}
         return {
@@ -145,7 +145,7 @@ class TicketListPage(ConsolePage):
             "has_keys": uses_keys(req),
             "in_list": True,
             "export": opened,
-            **(_beside(opened, rows, found, total, _next(found, shown, is_opened=True)) if opened else {}),
+            **(_neighbors(opened, rows, found, total, _next(found, shown, is_opened=True)) if opened else {}),
             "project_name": names.get(str(opened.project_id)) if opened else None,
             **(self.ticket(req, opened, user, now) if opened else {}),
         }
@@ -236,7 +236,7 @@ def _next(found: TicketList, shown: Sequence[Export], *, is_opened: bool = False
     return found.address.href(cursor=encode_cursor(found.query, found.sort, position), export=export_id)
 
 
-def _opened(export_id: Any, rows: Sequence[TicketRow], user: ConsoleUser, now: datetime) -> Export | None:
+def _open_ticket(export_id: Any, rows: Sequence[TicketRow], user: ConsoleUser, now: datetime) -> Export | None:
     """Return the requested ticket, even if it has left the list since; otherwise the first ticket of the list."""
     listed = {row.export.id: row.export for row in rows}
     if isinstance(export_id, str) and export_id in listed:
@@ -252,17 +252,17 @@ def _opened(export_id: Any, rows: Sequence[TicketRow], user: ConsoleUser, now: d
     return rows[0].export if rows else None
 
 
-def _beside(
-    export: Export, rows: Sequence[TicketRow], found: TicketList, total: int | None, beyond: str | None
+def _neighbors(
+    export: Export, rows: Sequence[TicketRow], found: TicketList, total: int | None, after_last: str | None
 ) -> dict[str, Any]:
     """Return the links to the previous and the next ticket, and the page to show after a decision.
 
-    `beyond` is the link that follows the last row.
+    `after_last` is the link that follows the last row.
     """
     ids = [row.export.id for row in rows]
     at = ids.index(export.id) if export.id in ids else None
     before = rows[at - 1].href if at else None
-    after = None if at is None else rows[at + 1].href if at + 1 < len(rows) else beyond
+    after = None if at is None else rows[at + 1].href if at + 1 < len(rows) else after_last
     return {
         "previous_href": before,
         "next_ticket_href": after,
