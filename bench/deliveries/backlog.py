@@ -23,7 +23,7 @@ from bench.processes.cost import resident_mb
 from bench.servers.empty_installation import empty_installation
 from bench.servers.receiver_process import run_receiver
 from runtime.clock import utc_now
-from tests.support.database.many_rows import learn, many_targets, many_waiting, settle
+from tests.support.database.many_rows import analyze, checkpoint, many_targets, many_waiting
 
 PROMISED: Final = ("backlog_100k_s",)
 _AIM_S: Final = 40.0
@@ -58,8 +58,8 @@ def _delivered(database: str, count: int) -> list[Figure]:
             many_waiting(
                 installation.customer, first, min(_CHUNK, count - first), (0, TARGETS), due_at, body_bytes=BODY_BYTES
             )
-        learn()
-        settle()
+        analyze()
+        checkpoint()
         with workers(installation.env) as pids:
             redis_url = installation.env["REDIS_URL"]
             wait_until(lambda: count_listening(redis_url) == PROCESSES, "the workers to listen")

@@ -18,7 +18,7 @@ from bench.processes.cost import proportional_mb, resident_mb
 from bench.servers.empty_installation import EmptyInstallation, empty_installation
 from bench.servers.receiver_process import BenchReceiver, rate, run_receiver
 from runtime.clock import utc_now
-from tests.support.database.many_rows import learn, many_targets, many_waiting, settle
+from tests.support.database.many_rows import analyze, checkpoint, many_targets, many_waiting
 
 TARGETS: Final = 100
 #: The product's bound for the memory of a worker.
@@ -57,8 +57,8 @@ def _fill(installation: EmptyInstallation, receiver: BenchReceiver, exports: int
     due_at = utc_now() - timedelta(minutes=1)
     for first in range(0, exports, _CHUNK):
         many_waiting(installation.customer, first, min(_CHUNK, exports - first), (0, TARGETS), due_at, body_bytes=body_bytes)
-    learn()
-    settle()
+    analyze()
+    checkpoint()
 
 
 def _measured(installation: EmptyInstallation, receiver: BenchReceiver, exports: int, seconds: int) -> dict[str, float]:

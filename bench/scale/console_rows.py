@@ -9,7 +9,7 @@ from typing import Final
 from schemas.base.timestamps import to_ms
 from schemas.intake.scanner import PostbackForm
 from storage.db.engine import database, execute, is_sqlite, rows, transaction
-from tests.support.database.many_rows import many_targets, settle
+from tests.support.database.many_rows import checkpoint, many_targets
 from tests.support.factories import Customer, make_approved, postback, record_postback
 
 TARGETS: Final = 100
@@ -87,7 +87,7 @@ def fill(customer: Customer, exports: int, now: datetime) -> tuple[str, str]:
     _run(_HOURS, 0, TARGETS * HOURS, hour)
     _run(_COMPLIANCE, 0, exports // 100, at, at, to_ms(now - timedelta(days=1)))
     database.execute_sql("ANALYZE")
-    settle()
+    checkpoint()
     [(export_id,)] = rows("SELECT id FROM exports WHERE status = 'failed' ORDER BY id DESC LIMIT 1")
     return str(export_id), targets[0]
 

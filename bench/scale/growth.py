@@ -25,7 +25,7 @@ from bench.servers.serving import ServedApplication, serving
 from runtime.clock import utc_now
 from storage.db import schema_version
 from storage.db.engine import close_database, connection, execute, is_sqlite, open_database, rows, transaction
-from tests.support.database.many_rows import export_id, learn, many_finished, many_targets, many_waiting, settle
+from tests.support.database.many_rows import analyze, checkpoint, export_id, many_finished, many_targets, many_waiting
 from tests.support.factories import Customer, make_customer
 from tests.support.servers.redis_and_postgres import PostgresServer, RedisServer
 
@@ -86,7 +86,7 @@ class SizedDatabase:
                 with transaction():
                     for statement in _DELETE_ADDED_ROWS:
                         execute(statement, (export_id(self.size - 1),))
-                settle()
+                checkpoint()
         finally:
             close_database()
 
@@ -215,8 +215,8 @@ def _filled(setup: _GrowthSetup, name: str, size: int, targets: int = TARGETS) -
                 execute("SET LOCAL session_replication_role = replica")
             execute(_ATTEMPTS)
             execute(_AUDIT_ENTRIES)
-        learn()
-        settle()
+        analyze()
+        checkpoint()
     close_database()
     return SizedDatabase(url, size, customer)
 

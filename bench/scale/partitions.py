@@ -32,7 +32,7 @@ from storage.db.engine import close_database, connection, database, execute, ope
 from storage.db.models import AttemptRow
 from storage.exports import attempts
 from storage.maintenance import partitions_sql
-from tests.support.database.query_plans import taken_back
+from tests.support.database.query_plans import rolled_back
 
 MONTHS: Final = 6
 #: Rows that a dispatcher tick writes under load.
@@ -201,7 +201,7 @@ def _new_attempts(now: datetime) -> list[dict[str, Any]]:
 
 
 def _rolled_back_ms(work: Callable[[], object]) -> float:
-    with taken_back():
+    with rolled_back():
         return _timed(work) * 1000
     raise AssertionError
 

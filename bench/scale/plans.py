@@ -25,8 +25,8 @@ from runtime.clock import utc_now
 from storage.db import schema_version
 from storage.db.engine import close_database, connection, database, execute, is_sqlite, open_database, transaction
 from storage.exports import claims_sql, queries
-from tests.support.database.many_rows import learn, many_finished, many_targets, many_waiting, settle
-from tests.support.database.query_plans import plan_of, statements, taken_back
+from tests.support.database.many_rows import analyze, checkpoint, many_finished, many_targets, many_waiting
+from tests.support.database.query_plans import plan_of, rolled_back, statements
 from tests.support.factories import Customer, make_customer
 from tests.support.servers.redis_and_postgres import PostgresServer
 from worker.delivery.claim_planner import ClaimPlanner
@@ -108,7 +108,7 @@ def _measured(layout: Layout, customer: Customer, first: int, waiting: int, time
     planner = ClaimPlanner(THREADS)
     chosen = plan_claims(planner)
     claim = partial(claims_sql.claim_due, chosen, utc_now(), LEASE_S, WORKER)
-    with taken_back():
+    with rolled_back():
         claimed = len(claim())
     assert claimed, "Nothing was claimed."
     return {
@@ -133,14 +133,14 @@ def _lay_out(layout: Layout, customer: Customer, first: int, waiting: int) -> No
     if not is_sqlite():
         # PostgreSQL does so automatically; SQLite only on request, which the product never makes.
         database.execute_sql("VACUUM exports")
-        learn()
-    settle()
+        analyze()
+    checkpoint()
 
 
 def _median_ms(work: Callable[[], object], times: int) -> float:
     elapsed_ms = []
     for _ in range(times):
-        with taken_back():
+        with rolled_back():
             began_at = time.perf_counter()
             work()
             elapsed_ms.append((time.perf_counter() - began_at) * 1000)
@@ -154,7 +154,7 @@ def _show_plans() -> None:
     count = partial(queries.count_due, utc_now(), _SWEEP_LIMIT)
     calls: dict[str, Callable[[], object]] = {"look": partial(plan_claims, planner), "claim": claim, "count": count}
     for name, work in calls.items():
-        with statements() as found, taken_back():
+        with statements() as found, rolled_back():
             work()
         for statement in {each.sql: each for each in found}.values():
             click.echo(f"{name}: {' '.join(statement.sql.split())[:100]} …")

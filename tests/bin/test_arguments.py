@@ -46,7 +46,7 @@ def shell(tmp_path: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> S
     ],
 )
 def test_an_argument_that_is_not_utf_8_is_wrong_usage(shell: Shell, words: tuple[str, ...]) -> None:
-    result = shell.type(*words)
+    result = shell.run(*words)
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.endswith(": This value is not UTF-8 text.\n")
 
@@ -55,7 +55,7 @@ def test_an_argument_that_is_not_utf_8_is_wrong_usage(shell: Shell, words: tuple
     "words", [("listen", "--port", "1", "--delay", "inf"), ("listen", "--port", "1", "--delay", "1e300")]
 )
 def test_a_number_that_no_clock_can_wait_for_is_wrong_usage(shell: Shell, words: tuple[str, ...]) -> None:
-    result = shell.type(*words)
+    result = shell.run(*words)
     assert (result.exit_code, result.stdout) == (2, "")
     assert "is not in the range 0<=x<=86400" in result.stderr
 
@@ -68,7 +68,7 @@ def test_the_path_of_a_file_may_be_any_bytes(shell: Shell, tmp_path: Path) -> No
         ("report", "--project", "1", "--format", "csv", "--output"),
         ("compliance", "export"),
     ):
-        assert shell.type(*words, str(path)).exit_code == 0
+        assert shell.run(*words, str(path)).exit_code == 0
     assert path.read_text().startswith('{"riskrelay":"redactions"')
     assert r"\udcff already exists" in shell.refused("backup", str(path))
 
@@ -76,7 +76,7 @@ def test_the_path_of_a_file_may_be_any_bytes(shell: Shell, tmp_path: Path) -> No
 @pytest.mark.parametrize("name", ["", " \t", LONG])
 def test_a_name_has_the_bounds_of_the_api(shell: Shell, name: str) -> None:
     for words in (("account",), ("project", "--account", "1"), ("report", "--project", "1")):
-        result = shell.type(words[0], "add", name, *words[1:])
+        result = shell.run(words[0], "add", name, *words[1:])
         assert (result.exit_code, result.stdout) == (2, "")
         assert "Use 1 to 200 characters, and more than white space." in result.stderr
     assert len(shell.json("account", "list")) == len(shell.json("project", "list")) == 1
@@ -84,7 +84,7 @@ def test_a_name_has_the_bounds_of_the_api(shell: Shell, name: str) -> None:
 
 def test_a_name_of_a_token_may_be_empty_but_not_longer(shell: Shell) -> None:
     words = ("token", "create", "--user", "ada@example.com", "--name")
-    result = shell.type(*words, LONG)
+    result = shell.run(*words, LONG)
     assert (result.exit_code, "Use at most 200 characters." in result.stderr) == (2, True)
     for name in ("", LONG[1:]):
         assert shell.json(*words, name)["name"] == name

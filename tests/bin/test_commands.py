@@ -119,7 +119,7 @@ def test_a_projects_shop_has_the_form_that_is_compared(shell: Shell, customer_id
     words = ("project", "add", "Shop", "--account", str(customer_id.account_id), "--shop-domain")
     assert shell.json(*words, "B\u00dcCHER.Example.")["shop_domain"] == "xn--bcher-kva.example"
     for wrong in ("https://shop.example", "shop", "shop.example:443", ""):
-        result = shell.type(*words, wrong)
+        result = shell.run(*words, wrong)
         assert (result.exit_code, result.stdout) == (2, "")
         assert "not a valid shop domain" in result.stderr
 
@@ -127,7 +127,7 @@ def test_a_projects_shop_has_the_form_that_is_compared(shell: Shell, customer_id
 @pytest.mark.parametrize("wrong", ["", "ada", "ada@", "@example.com", "ada@example.com ", "Ada <a@b.example>", "\x1bada@x"])
 def test_a_user_has_an_email_address(shell: Shell, customer_id: Customer, wrong: str) -> None:
     before = shell.json("user", "list")
-    result = shell.type("user", "add", wrong, "--account", str(customer_id.account_id))
+    result = shell.run("user", "add", wrong, "--account", str(customer_id.account_id))
     assert (result.exit_code, result.stdout) == (2, "")
     assert "not an email address; use the form ada@example.com" in result.stderr
     assert shell.json("user", "list") == before
@@ -143,7 +143,7 @@ def test_an_account_loses_webhooks_and_gets_them_back(shell: Shell) -> None:
     assert shell.json("account", "set", "1", "--webhooks", "on")["webhooks"] is True
     assert "no account 2" in shell.refused("account", "set", "2", "--webhooks", "off")
     for words in (("1",), ("1", "--webhooks", "maybe"), ("x", "--webhooks", "on")):
-        assert shell.type("account", "set", *words).exit_code == 2
+        assert shell.run("account", "set", *words).exit_code == 2
 
 
 def test_a_user_is_disabled_enabled_and_removed(shell: Shell, customer_id: Customer) -> None:
@@ -186,7 +186,7 @@ def test_grants_are_listed_and_withdrawn(shell: Shell, customer_id: Customer) ->
     assert "no grant 1" in shell.refused("grant", "remove", "1")
     assert shell.json("grant", "list") == []
     for words in ((), ("1", "--user", email, "--project", project), ("--user", email), ("1", "--project", project)):
-        assert shell.type("grant", "remove", *words).exit_code == 2
+        assert shell.run("grant", "remove", *words).exit_code == 2
     nobody = ("--user", "nobody@example.com")
     assert "no user with this email" in shell.refused("grant", "list", *nobody)
     assert "no user with this email" in shell.refused("grant", "remove", "--project", "1", *nobody)
@@ -234,7 +234,7 @@ def test_what_is_not_there_is_reported_in_one_line(shell: Shell, words: tuple[st
     ],
 )
 def test_a_number_that_no_database_holds_is_wrong_usage(shell: Shell, words: tuple[str, ...]) -> None:
-    result = shell.type(*words)
+    result = shell.run(*words)
     assert result.exit_code == 2, result.output
     assert "is not in the range" in result.output
 
@@ -251,31 +251,31 @@ def test_what_is_taken_is_reported_in_one_line(shell: Shell, customer_id: Custom
 
 def test_a_grant_names_a_project_or_a_report(shell: Shell, customer_id: Customer) -> None:
     for words in ((), ("--project", "1", "--report", "1")):
-        result = shell.type("grant", "add", "--user", customer_id.email, *words)
+        result = shell.run("grant", "add", "--user", customer_id.email, *words)
         assert result.exit_code == 2
         assert "either --project or --report" in result.stderr
 
 
 def test_a_token_is_printed_alone_and_once(shell: Shell, customer_id: Customer) -> None:
-    created = shell.type("token", "create", "--user", customer_id.email, "--name", "ci")
+    created = shell.run("token", "create", "--user", customer_id.email, "--name", "ci")
     text = created.stdout.strip()
     assert created.exit_code == 0
     assert text.startswith("rrt_")
     assert "\n" not in text
-    assert text not in shell.type("token", "list").output
-    assert text not in shell.type("token", "list", "--json").output
+    assert text not in shell.run("token", "list").output
+    assert text not in shell.run("token", "list", "--json").output
 
 
 def test_a_new_token_says_what_the_role_of_its_user_leaves_of_it(shell: Shell, customer_id: Customer) -> None:
     words = ("token", "create", "--user", customer_id.email, "--ability", "ticket-exports:read", "--ability")
-    assert "limits" not in shell.type(*words, "ticket-exports:approve").stderr
-    shell.type("user", "set", customer_id.email, "--role", "viewer")
-    limited = shell.type(*words, "ticket-exports:approve")
+    assert "limits" not in shell.run(*words, "ticket-exports:approve").stderr
+    shell.run("user", "set", customer_id.email, "--role", "viewer")
+    limited = shell.run(*words, "ticket-exports:approve")
     assert limited.stderr.splitlines()[0] == "The role of this user limits the token to: ticket-exports:read"
     assert limited.stdout.startswith("rrt_")
-    nothing = shell.type("token", "create", "--user", customer_id.email, "--ability", "ticket-exports:approve")
+    nothing = shell.run("token", "create", "--user", customer_id.email, "--ability", "ticket-exports:approve")
     assert nothing.stderr.splitlines()[0] == "The role of this user limits the token to: nothing"
-    uploads = shell.type("token", "create", "--user", customer_id.email, "--kind", "platform")
+    uploads = shell.run("token", "create", "--user", customer_id.email, "--kind", "platform")
     assert "limits" not in uploads.stderr
 
 
@@ -294,9 +294,9 @@ def test_all_tokens_of_a_user_can_be_revoked_at_once(shell: Shell, customer_id: 
     revoked = shell.json("token", "revoke", "--user", customer_id.email)
     assert made["id"] in [record["id"] for record in revoked]
     assert all(record["revoked_at"] is not None for record in shell.json("token", "list"))
-    assert "has no valid token" in shell.type("token", "revoke", "--user", customer_id.email).output
+    assert "has no valid token" in shell.run("token", "revoke", "--user", customer_id.email).output
     for words in ((), (str(made["id"]), "--user", customer_id.email)):
-        assert shell.type("token", "revoke", *words).exit_code == 2
+        assert shell.run("token", "revoke", *words).exit_code == 2
 
 
 def test_a_token_without_named_abilities_has_all_but_the_console(shell: Shell, customer_id: Customer) -> None:
@@ -315,7 +315,7 @@ def test_a_kind_of_token_cannot_have_the_others_abilities(shell: Shell, customer
 def test_a_secret_comes_from_standard_input_without_its_newline(shell: Shell, typed: str, target_id: str) -> None:
     plain = shell.json("secret", "set", "scanner", standard_input="s3cret-1")["fingerprint"]
     assert shell.json("secret", "set", "scanner", standard_input=typed)["fingerprint"] == plain
-    result = shell.type("secret", "set", "target", target_id, standard_input=typed)
+    result = shell.run("secret", "set", "target", target_id, standard_input=typed)
     assert result.exit_code == 0
     assert "s3cret" not in result.output
     assert plain in result.stdout
@@ -329,7 +329,7 @@ def test_headers_of_a_webhook_come_from_standard_input_and_are_listed_as_fingerp
     assert shell.json("target", "show", target_id)["headers"] == [shown]
     listed = {each["name"]: each["fingerprint"] for each in shell.json("secret", "list")}
     assert listed[f"{target_id} header Authorization"] == made["fingerprint"]
-    assert "s3cret" not in shell.type("secret", "list").output
+    assert "s3cret" not in shell.run("secret", "list").output
     assert shell.json(*words, "--remove")["removed"] is True
     assert shell.json("target", "show", target_id)["headers"] == []
 
@@ -369,7 +369,7 @@ def test_a_webhook_signs_by_standard_webhooks_once_it_has_that_secret(shell: She
 
 @pytest.mark.parametrize("options", [("--remove",), ("--header", "X-A", "--standard-webhooks")])
 def test_options_of_secrets_that_do_not_fit_are_wrong_usage(shell: Shell, target_id: str, options: tuple[str, ...]) -> None:
-    assert shell.type("secret", "set", "target", target_id, *options, standard_input="x").exit_code == 2
+    assert shell.run("secret", "set", "target", target_id, *options, standard_input="x").exit_code == 2
 
 
 @pytest.mark.parametrize("typed", ["", "\n", "two\nlines", "nul\0", "x" * 5000])
@@ -410,7 +410,7 @@ def test_secrets_are_listed_as_fingerprints(shell: Shell, target_id: str) -> Non
     assert listed[target_id]["source"] == "database"
     assert listed[target_id]["connected"] == "unknown"
     assert listed[target_id]["last_validation"] == "passed"
-    printed = shell.type("secret", "list").output
+    printed = shell.run("secret", "list").output
     for secret in ("from-the-operator", "of-the-target", str(shell.environment["SCANNER_SHARED_SECRET"])):
         assert secret not in printed
 
@@ -499,15 +499,15 @@ def test_a_list_of_exports_says_how_many_there_are_and_how_to_list_the_rest(
 ) -> None:
     with shell.database():
         ids = make_exports(customer_id, SHOWN)
-    shown = shell.type("export", "list").stdout.splitlines()
+    shown = shell.run("export", "list").stdout.splitlines()
     assert (len(shown), shown[-1]) == (SHOWN + 2, "Showing the first 50 of 51. To list more: --limit N or --all.")
-    assert len(shell.type("export", "list", "--all").stdout.splitlines()) == SHOWN + 2
-    assert len(shell.type("export", "list", "--limit", "51").stdout.splitlines()) == SHOWN + 2
-    assert shell.type("export", "list", "--limit", "2", "--status", "prepared").stdout.endswith(
+    assert len(shell.run("export", "list", "--all").stdout.splitlines()) == SHOWN + 2
+    assert len(shell.run("export", "list", "--limit", "51").stdout.splitlines()) == SHOWN + 2
+    assert shell.run("export", "list", "--limit", "2", "--status", "prepared").stdout.endswith(
         "Showing the first 2 of 51. To list more: --limit N or --all.\n"
     )
     assert [record["id"] for record in shell.json("export", "list")] == [*reversed(ids), export_id]
-    assert shell.type("export", "list", "--all", "--limit", "1").exit_code == 2
+    assert shell.run("export", "list", "--all", "--limit", "1").exit_code == 2
 
 
 def test_exports_are_listed_by_status_severity_project_and_target(shell: Shell, export_id: str, target_id: str) -> None:
@@ -525,9 +525,9 @@ def test_exports_are_listed_by_status_severity_project_and_target(shell: Shell, 
     for options in (("--search", "nowhere"), ("--host", "other.example"), ("--rule", "x"), ("--source", "inbound_email")):
         assert listed(*options) == 0
     for options in (("--search", "!"), ("--created-before", "soon"), ("--source", "x"), ("--sort", "x")):
-        assert shell.type("export", "list", *options).exit_code != 0
-    assert shell.type("export", "list", "--status", "failed").stdout == "No exports match.\n"
-    wrong = shell.type("export", "list", "--status", "failed,lost")
+        assert shell.run("export", "list", *options).exit_code != 0
+    assert shell.run("export", "list", "--status", "failed").stdout == "No exports match.\n"
+    wrong = shell.run("export", "list", "--status", "failed,lost")
     assert (wrong.exit_code, "'lost' is not one of 'prepared', 'approved'" in wrong.stderr) == (2, True)
 
 
@@ -540,7 +540,7 @@ def test_a_prepared_export_is_dismissed_and_restored(shell: Shell, export_id: st
     assert "dismissed" in shell.refused("export", "dismiss", export_id, "--reason", "other")
     assert shell.json("export", "restore", export_id)["status"] == "prepared"
     assert "/note" in shell.refused("export", "dismiss", export_id, "--note", "password: Hunter2Hunter2!")
-    assert shell.type("export", "dismiss", export_id, "--reason", "boring").exit_code == 2
+    assert shell.run("export", "dismiss", export_id, "--reason", "boring").exit_code == 2
 
 
 def test_a_prepared_export_is_snoozed_and_woken(shell: Shell, export_id: str) -> None:
@@ -551,7 +551,7 @@ def test_a_prepared_export_is_snoozed_and_woken(shell: Shell, export_id: str) ->
     assert "snoozed_until" not in shell.json("export", "restore", export_id)
     assert "/until" in shell.refused("export", "snooze", export_id, "--until", "2020-01-01")
     for options in ((), ("--until", "14d", "--until-seen"), ("--until", "soon"), ("--until", "99999999999d")):
-        assert shell.type("export", "snooze", export_id, *options).exit_code == 2
+        assert shell.run("export", "snooze", export_id, *options).exit_code == 2
 
 
 def test_a_prepared_ticket_is_edited(shell: Shell, export_id: str, tmp_path: Path) -> None:
@@ -602,7 +602,7 @@ def test_a_person_reads_a_table_and_nothing_of_a_senders_control_characters(shel
         form: Any = PostbackForm()
         record_postback(form.read(postback(issues=[issue])), customer_id.project_id, NOW)
     close_database()
-    printed = shell.type("export", "list").stdout
+    printed = shell.run("export", "list").stdout
     assert printed.splitlines()[0].split() == ["id", "status", "status_reason", "attempts", "severity", "title"]
     assert "\x1b" not in printed
     assert "\x07" not in printed
@@ -617,7 +617,7 @@ def test_a_sweep_wakes_workers_only_for_due_exports(
         transitions.approve(export_id, customer_id.account_id, Approval(target_id, None), NOW, "user:1", LOOPBACK_POLICY)
     close_database()
     assert shell.json("sweep", "--dry-run") == {"due": 1, "notified": False}
-    away = shell.type("sweep", "--json")
+    away = shell.run("sweep", "--json")
     assert (away.exit_code, json.loads(away.stdout)) == (1, {"due": 1, "notified": False})
     # What waits for a disabled target is to be ended, though it is not due.
     open_database(shell.url)
@@ -626,25 +626,25 @@ def test_a_sweep_wakes_workers_only_for_due_exports(
     close_database()
     assert shell.json("sweep") == {"due": 0, "notified": False}
     shell.json("target", "disable", target_id)
-    away = shell.type("sweep", "--json")
+    away = shell.run("sweep", "--json")
     assert (away.exit_code, json.loads(away.stdout)) == (1, {"due": 0, "notified": False})
 
 
 def test_migrate_tells_what_is_pending_and_what_ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     shell = shell_in(tmp_path)
-    pending = shell.type("migrate", "--check")
+    pending = shell.run("migrate", "--check")
     names = sorted(path.stem for path in Path(migrations.__path__[0]).glob("0*.py"))
     assert (pending.exit_code, pending.stdout) == (1, "".join(f"pending: {name}\n" for name in names))
-    assert shell.type("migrate").stdout == "".join(f"ran: {name}\n" for name in names)
-    assert shell.type("migrate").stdout == "The schema is up to date.\n"
-    assert shell.type("migrate", "--check").exit_code == 0
+    assert shell.run("migrate").stdout == "".join(f"ran: {name}\n" for name in names)
+    assert shell.run("migrate").stdout == "The schema is up to date.\n"
+    assert shell.run("migrate", "--check").exit_code == 0
 
 
 def test_migrate_tells_the_same_as_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     shell = shell_in(tmp_path / "data")
-    pending = shell.type("migrate", "--check", "--json")
+    pending = shell.run("migrate", "--check", "--json")
     assert (pending.exit_code, json.loads(pending.stdout)) == (1, {"pending": schema_version.known()})
     assert shell.json("migrate") == {"ran": schema_version.known()}
     assert shell.json("migrate") == {"ran": []}
@@ -653,7 +653,7 @@ def test_migrate_tells_the_same_as_json(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_a_check_of_the_schema_makes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert shell_in(tmp_path / "data").type("migrate", "--check").exit_code == 1
+    assert shell_in(tmp_path / "data").run("migrate", "--check").exit_code == 1
     assert list(tmp_path.iterdir()) == []
 
 
@@ -699,7 +699,7 @@ def test_a_database_that_is_away_is_reported_in_one_line(shell: Shell) -> None:
 def test_wrong_settings_are_reported_all_at_once_with_exit_code_2(shell: Shell) -> None:
     wrong = {"BIND": "nowhere", "WORKER_PROCESSES": "0", "RETRY_SCHEDULE": "soon", "ENCRYPTION_KEYS": "short"}
     shell.environment.update(wrong)
-    result = shell.type("account", "list")
+    result = shell.run("account", "list")
     assert result.exit_code == 2
     for name in wrong:
         assert f"{name}:" in result.stderr
@@ -711,7 +711,7 @@ def test_init_makes_an_installation_that_works_at_once(tmp_path: Path, monkeypat
     shell = shell_in(tmp_path)
     for name in ("ENCRYPTION_KEYS", "SCANNER_SHARED_SECRET", "WEBHOOK_SECRET"):
         shell.environment[name] = None
-    made = shell.type("init")
+    made = shell.run("init")
     assert made.exit_code == 0, made.output
     settings = (tmp_path / ".env").read_text()
     assert (tmp_path / ".env").stat().st_mode & 0o777 == 0o600
@@ -730,11 +730,11 @@ def test_init_names_the_project_that_it_made(postgres_server: PostgresServer, tm
     shell = shell_in(tmp_path)
     url = postgres_server.create_database()
     shell.environment["DATABASE_URL"] = url
-    assert shell.type("migrate").exit_code == 0
+    assert shell.run("migrate").exit_code == 0
     # Sequences do not go back with the transaction that used them: this is what an init that failed leaves behind.
     with psycopg.connect(url, autocommit=True) as connected:
         connected.execute("SELECT nextval('projects_id_seq')")
-    assert shell.type("init").exit_code == 0
+    assert shell.run("init").exit_code == 0
     assert "DEFAULT_PROJECT_ID=2\n" in (tmp_path / ".env").read_text()
     assert [project["id"] for project in shell.json("project", "list")] == [2]
 
@@ -752,7 +752,7 @@ def test_init_creates_nothing_if_the_first_token_cannot_be_written(tmp_path: Pat
     assert "first-token cannot be written" in shell.refused("init")
     assert not (tmp_path / ".env").exists()
     (tmp_path / "first-token").rmdir()
-    assert shell.type("init").exit_code == 0
+    assert shell.run("init").exit_code == 0
     assert len(shell.json("token", "list")) == 1
 
 
@@ -765,7 +765,7 @@ def test_init_leaves_the_draft_of_another_one_alone(tmp_path: Path, monkeypatch:
 
 def test_init_leaves_to_the_environment_what_it_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert shell_in(tmp_path).type("init").exit_code == 0
+    assert shell_in(tmp_path).run("init").exit_code == 0
     written = {line.partition("=")[0] for line in (tmp_path / ".env").read_text().splitlines() if "=" in line}
     assert written == {"EMAIL_WEBHOOK_SECRET", "STOREFRONT_WEBHOOK_SECRET", "DEFAULT_PROJECT_ID"}
 
@@ -775,7 +775,7 @@ def test_init_names_what_other_terminals_will_not_know(tmp_path: Path, monkeypat
     shell = shell_in(tmp_path)
     shell.environment |= {"WEBHOOK_SECRET": None, "WEBHOOK_SECRET_FILE": str(tmp_path / "secret")}
     (tmp_path / "secret").write_text("whsec_from_a_file_0123456789")
-    [reported] = [line for line in shell.type("init").stdout.splitlines() if line.startswith("Set in the environment")]
+    [reported] = [line for line in shell.run("init").stdout.splitlines() if line.startswith("Set in the environment")]
     names = reported.partition(": ")[2].partition(".")[0].split(", ")
     assert {"DATA_DIR", "ENCRYPTION_KEYS", "WEBHOOK_SECRET"} <= set(names)
     assert "EMAIL_WEBHOOK_SECRET" not in names
@@ -787,10 +787,10 @@ def test_init_completes_an_old_env_file_on_an_empty_database_and_changes_no_secr
 ) -> None:
     shell = shell_in(tmp_path)
     env_file = tmp_path / ".env"
-    assert shell.type("init").exit_code == 0
+    assert shell.run("init").exit_code == 0
     (tmp_path / "riskrelay.db").unlink()
     before = env_file.read_text()
-    completed = shell.type("init")
+    completed = shell.run("init")
     assert (completed.exit_code, "created the first account" in completed.stdout) == (0, True), completed.output
     assert env_file.read_text() == before
     assert (tmp_path / "first-token").stat().st_mode & 0o777 == 0o600
@@ -800,10 +800,10 @@ def test_init_completes_an_old_env_file_on_an_empty_database_and_changes_no_secr
     # Where the project gets another number, one line changes.
     url = postgres_server.create_database()
     shell.environment["DATABASE_URL"] = url
-    assert shell.type("migrate").exit_code == 0
+    assert shell.run("migrate").exit_code == 0
     with psycopg.connect(url, autocommit=True) as connected:
         connected.execute("SELECT nextval('projects_id_seq')")
-    assert shell.type("init").exit_code == 0
+    assert shell.run("init").exit_code == 0
     assert env_file.read_text() == before.replace("DEFAULT_PROJECT_ID=1", "DEFAULT_PROJECT_ID=2")
     assert [project["id"] for project in shell.json("project", "list")] == [2]
 
@@ -815,7 +815,7 @@ def test_init_adds_the_secrets_that_an_env_file_lacks(tmp_path: Path) -> None:
         shell.environment[name] = None
     env_file.write_text("WEBHOOK_SECRET=mine-and-kept-0123456789\nWEB_PROCESSES=1")
     env_file.chmod(0o640)
-    completed = shell.type("init")
+    completed = shell.run("init")
     assert completed.exit_code == 0, completed.output
     lines = dict(line.split("=", 1) for line in env_file.read_text().splitlines())
     assert {**lines, "WEBHOOK_SECRET": "mine-and-kept-0123456789", "WEB_PROCESSES": "1", "DEFAULT_PROJECT_ID": "1"} == lines
@@ -831,7 +831,7 @@ def test_init_keeps_a_line_whose_variable_is_empty(tmp_path: Path, name: str) ->
     shell.environment |= {name: "", f"{name}_FILE": ""}
     env_file.write_text(f"{name}={ENCRYPTION_KEY}\n")
     env_file.chmod(0o600)
-    assert shell.type("init").exit_code == 0
+    assert shell.run("init").exit_code == 0
     lines = env_file.read_text().splitlines()
     assert [line for line in lines if line.startswith(f"{name}=")] == [f"{name}={ENCRYPTION_KEY}"]
 
@@ -839,7 +839,7 @@ def test_init_keeps_a_line_whose_variable_is_empty(tmp_path: Path, name: str) ->
 def test_init_generates_the_value_of_an_empty_variable(tmp_path: Path) -> None:
     shell = shell_in(tmp_path)
     shell.environment |= {"ENCRYPTION_KEYS": "", "WEBHOOK_SECRET": "", "WEBHOOK_SECRET_FILE": ""}
-    assert shell.type("init").exit_code == 0
+    assert shell.run("init").exit_code == 0
     lines = dict(line.split("=", 1) for line in (tmp_path / ".env").read_text().splitlines() if line[0] != "#")
     assert lines["ENCRYPTION_KEYS"]
     assert lines["WEBHOOK_SECRET"]
@@ -855,7 +855,7 @@ def test_init_names_an_empty_file_of_a_secret_and_writes_nothing(tmp_path: Path,
         (tmp_path / ".env").write_text(f"{name}_FILE=secret\n")
         (tmp_path / ".env").chmod(0o600)
     before = sorted((path, path.read_text()) for path in tmp_path.iterdir())
-    refused = shell.type("init")
+    refused = shell.run("init")
     assert refused.exit_code == 2
     assert f"{name}_FILE: Names an empty file." in refused.stderr
     assert sorted((path, path.read_text()) for path in tmp_path.iterdir()) == before
@@ -874,7 +874,7 @@ def test_init_names_the_project_that_the_environment_should_name(tmp_path: Path)
     shell = shell_in(tmp_path)
     (tmp_path / ".env").touch()
     shell.environment["DEFAULT_PROJECT_ID"] = "7"
-    completed = shell.type("init")
+    completed = shell.run("init")
     assert completed.exit_code == 0, completed.output
     assert "Set DEFAULT_PROJECT_ID=1 in the environment" in completed.stdout
 
@@ -886,7 +886,7 @@ def test_init_refuses_a_database_that_has_accounts_and_writes_nothing(shell: She
 
 
 def test_work_starts_no_more_processes_than_the_setting_allows(shell: Shell) -> None:
-    refused = shell.type("work", "--processes", "1001")
+    refused = shell.run("work", "--processes", "1001")
     assert refused.exit_code == 2
     assert "1001 is not in the range 1<=x<=1000" in refused.stderr
 
@@ -894,7 +894,7 @@ def test_work_starts_no_more_processes_than_the_setting_allows(shell: Shell) -> 
 def test_a_long_running_command_wants_its_keys(shell: Shell) -> None:
     for shell.environment["ENCRYPTION_KEYS"] in ("", None):
         for verb in ("serve", "work", "run"):
-            refused = shell.type(verb)
+            refused = shell.run(verb)
             assert refused.exit_code == 2
             assert "ENCRYPTION_KEYS: set neither in the environment nor in" in refused.stderr
 
@@ -908,20 +908,20 @@ def test_a_long_running_command_wants_its_keys(shell: Shell) -> None:
     ],
 )
 def test_an_unknown_command_names_those_that_are_alike(shell: Shell, words: tuple[str, ...], hint: str) -> None:
-    refused = shell.type(*words)
+    refused = shell.run(*words)
     assert refused.exit_code == 2
     assert hint in refused.stderr
 
 
 def test_only_a_file_is_read_as_settings(shell: Shell, tmp_path: Path) -> None:
     shell.environment["RISKRELAY_ENV_FILE"] = str(tmp_path)
-    refused = shell.type("account", "list")
+    refused = shell.run("account", "list")
     assert refused.exit_code == 2
     assert "Is not a file." in refused.stderr
 
 
 def test_a_new_key_is_added_without_a_limit(shell: Shell) -> None:
-    assert shell.type("rotate-keys", "--generate", "--limit", "4").exit_code == 2
+    assert shell.run("rotate-keys", "--generate", "--limit", "4").exit_code == 2
 
 
 def test_the_schema_and_the_commands_share_one_database(shell: Shell, target_id: str) -> None:

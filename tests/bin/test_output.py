@@ -47,10 +47,10 @@ def shell(tmp_path: Path, sqlite_url: str) -> HostileShell:
 @pytest.mark.parametrize("words", ["export list", "export show", "target list"])
 def test_text_and_json_hold_escapes_and_json_parses_to_what_was_sent(shell: HostileShell, words: str) -> None:
     ids = [shell.export_id] if words == "export show" else []
-    shown = shell.type(*words.split(), *ids).stdout
+    shown = shell.run(*words.split(), *ids).stdout
     assert shown.replace("\n", "").isprintable()
     assert SHOWN in shown
-    document = shell.type(*words.split(), *ids, "--json").stdout.removesuffix("\n")
+    document = shell.run(*words.split(), *ids, "--json").stdout.removesuffix("\n")
     assert document.isprintable()
     assert SHOWN in document
     record = shell.json(*words.split(), *ids)

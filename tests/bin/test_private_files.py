@@ -92,7 +92,7 @@ def test_no_command_takes_a_secret_as_a_word(tmp_path: Path) -> None:
     shell = Shell(tmp_path, f"sqlite:///{tmp_path}/none.db")
     for verb in (("secret", "set", "scanner"), ("listen",), ("trigger",), ("restore", "a.db")):
         for words in ((SECRET,), ("--secret", SECRET), (f"--secret={SECRET}",)):
-            reported = shell.type(*verb, *words)
+            reported = shell.run(*verb, *words)
             assert (reported.exit_code, SECRET in reported.stdout) == (2, False), (verb, words)
 
 

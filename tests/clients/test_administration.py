@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.support.http.scripted_api import Ask, Script, ask_async, ask_blocking, ok
+from tests.support.http.scripted_api import Run, Script, ok, run_async, run_blocking
 
 #: A call, and the method, the path with its query, and the body that it sends.
 CALLS: Final[list[tuple[Callable[[Any], Any], str, str, Any]]] = [
@@ -89,14 +89,14 @@ CALLS: Final[list[tuple[Callable[[Any], Any], str, str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize("ask", [ask_blocking, ask_async], ids=["blocking", "async"])
+@pytest.mark.parametrize("run", [run_blocking, run_async], ids=["blocking", "async"])
 @pytest.mark.parametrize(("call", "method", "address", "body"), CALLS, ids=[f"{call[1]} {call[2]}" for call in CALLS])
 def test_a_call_sends_the_documented_request(
-    ask: Ask, call: Callable[[Any], Any], method: str, address: str, body: Any
+    run: Run, call: Callable[[Any], Any], method: str, address: str, body: Any
 ) -> None:
     record = {"id": 1, "items": [], "next_cursor": None}
     script = Script([ok(record)])
-    result = ask(script, call)
+    result = run(script, call)
     [request] = script.requests
     assert (request.method, request.url.raw_path.decode(), script.bodies) == (method, address, [body])
     assert ("Idempotency-Key" in request.headers) == (method in ("POST", "PATCH"))

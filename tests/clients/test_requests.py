@@ -31,14 +31,14 @@ from riskrelay_client import (
 )
 from riskrelay_client.models import PostbackInput
 from tests.support.fakes import LoopbackServer, Peer, ReceivedRequest
-from tests.support.http.scripted_api import SECRET, TOKEN, URL, Ask, Script, Scripted, ask_async, ask_blocking, failure, ok
+from tests.support.http.scripted_api import SECRET, TOKEN, URL, Run, Script, Scripted, failure, ok, run_async, run_blocking
 
 EXPORT: Final = {"id": "exp_1", "status": "prepared"}
 
 
-@pytest.fixture(params=[ask_blocking, ask_async], ids=["blocking", "async"])
-def ask(request: pytest.FixtureRequest) -> Ask:
-    chosen: Ask = request.param
+@pytest.fixture(params=[run_blocking, run_async], ids=["blocking", "async"])
+def run(request: pytest.FixtureRequest) -> Run:
+    chosen: Run = request.param
     return chosen
 
 
@@ -49,9 +49,9 @@ def prepare(client: Any) -> Any:
 # ── requests ───────────────────────────────────────────────────────────────────
 
 
-def test_a_request_has_the_documented_form(ask: Ask) -> None:
+def test_a_request_has_the_documented_form(run: Run) -> None:
     script = Script([ok(EXPORT, 201)])
-    assert ask(script, prepare) == EXPORT
+    assert run(script, prepare) == EXPORT
     [request] = script.requests
     assert (request.method, str(request.url)) == ("POST", f"{URL}/api/ticket-exports")
     assert script.bodies == [{"ticket": {"title": "One"}}]
@@ -60,13 +60,13 @@ def test_a_request_has_the_documented_form(ask: Ask) -> None:
     assert "x-scanner-secret" not in request.headers
 
 
-def test_a_root_path_is_kept(ask: Ask) -> None:
+def test_a_root_path_is_kept(run: Run) -> None:
     script = Script([ok(EXPORT)])
-    ask_blocking(script, lambda client: client.exports.get("exp_1"), url=f"{URL}/relay/")
+    run_blocking(script, lambda client: client.exports.get("exp_1"), url=f"{URL}/relay/")
     assert script.requests[0].url.path == "/relay/api/ticket-exports/exp_1"
 
 
-def test_an_issue_may_have_further_members(ask: Ask) -> None:
+def test_an_issue_may_have_further_members(run: Run) -> None:
     postback: PostbackInput = {
         "scanRunId": 1,
         "status": "completed",
@@ -74,39 +74,39 @@ def test_an_issue_may_have_further_members(ask: Ask) -> None:
         "issues": [{"code": "img-alt", "wcag": ["1.1.1"]}],
     }
     script = Script([ok({}, 202)])
-    ask(script, lambda client: client.scanner.submit(postback))
+    run(script, lambda client: client.scanner.submit(postback))
     assert script.bodies == [postback]
 
 
-def test_scanner_results_have_the_secret_in_place_of_the_token(ask: Ask) -> None:
+def test_scanner_results_have_the_secret_in_place_of_the_token(run: Run) -> None:
     script = Script([ok({}, 202)])
-    ask(script, lambda client: client.scanner.submit({"scanRunId": 1, "status": "completed", "page": {"url": URL}}))
+    run(script, lambda client: client.scanner.submit({"scanRunId": 1, "status": "completed", "page": {"url": URL}}))
     assert script.requests[0].headers["x-scanner-secret"] == SECRET
     assert "authorization" not in script.requests[0].headers
 
 
-def test_filters_become_query_parameters(ask: Ask) -> None:
+def test_filters_become_query_parameters(run: Run) -> None:
     script = Script([ok({"items": [], "next_cursor": None})])
     after = datetime(2026, 3, 1, tzinfo=UTC)
     filters: dict[str, Any] = {"status": ["failed", "blocked"], "project_id": 7, "created_after": after, "q": "a b"}
-    assert ask(script, lambda client: client.exports.list(**filters, page_size=5)) == []
+    assert run(script, lambda client: client.exports.list(**filters, page_size=5)) == []
     expected = {"status": "failed,blocked", "project_id": "7", "created_after": "2026-03-01T00:00:00+00:00", "q": "a b"}
     assert dict(script.requests[0].url.params) == {**expected, "limit": "5"}
 
 
-def test_an_approval_can_leave_out_the_events(ask: Ask) -> None:
+def test_an_approval_can_leave_out_the_events(run: Run) -> None:
     script = Script([ok(EXPORT, 202), ok({"items": [EXPORT]}, 202)])
-    ask(script, lambda client: client.exports.approve("exp_1", "tgt_1", events=False))
-    ask(script, lambda client: client.exports.approve_for_each("exp_1", ["tgt_1", "tgt_2"], events=False))
+    run(script, lambda client: client.exports.approve("exp_1", "tgt_1", events=False))
+    run(script, lambda client: client.exports.approve_for_each("exp_1", ["tgt_1", "tgt_2"], events=False))
     assert script.bodies == [{"target_id": "tgt_1", "events": False}, {"target_ids": ["tgt_1", "tgt_2"], "events": False}]
 
 
-def test_a_comma_in_a_filter_separates_nothing(ask: Ask) -> None:
+def test_a_comma_in_a_filter_separates_nothing(run: Run) -> None:
     page = ok({"items": [], "next_cursor": None})
     script = Script([page, page, ok({"id": "job_1"})])
-    ask(script, lambda client: client.exports.list(rule="a,b", host="x.example", q="c, d"))
-    ask(script, lambda client: client.findings.list(rule=["a,b", "c"]))
-    ask(script, lambda client: client.exports.decide_matching({"action": "dismiss", "reason": "test"}, {"rule": "a,b"}, 2))
+    run(script, lambda client: client.exports.list(rule="a,b", host="x.example", q="c, d"))
+    run(script, lambda client: client.findings.list(rule=["a,b", "c"]))
+    run(script, lambda client: client.exports.decide_matching({"action": "dismiss", "reason": "test"}, {"rule": "a,b"}, 2))
     *queries, decision = script.requests
     assert [dict(each.url.params) for each in queries] == [
         {"rule": "a\\,b", "host": "x.example", "q": "c, d"},
@@ -116,9 +116,9 @@ def test_a_comma_in_a_filter_separates_nothing(ask: Ask) -> None:
     assert script.bodies[-1]["filter"] == {"rule": "a\\,b"}
 
 
-def test_a_list_is_read_page_by_page(ask: Ask) -> None:
+def test_a_list_is_read_page_by_page(run: Run) -> None:
     script = Script([ok({"items": [1, 2], "next_cursor": "c1"}), ok({"items": [3], "next_cursor": None})])
-    assert ask(script, lambda client: client.findings.list(rule="img-alt")) == [1, 2, 3]
+    assert run(script, lambda client: client.findings.list(rule="img-alt")) == [1, 2, 3]
     assert [dict(request.url.params) for request in script.requests] == [
         {"rule": "img-alt"},
         {"rule": "img-alt", "cursor": "c1"},
@@ -136,24 +136,24 @@ BAD_PAGES: Final[dict[str, list[Scripted]]] = {
 
 
 @pytest.mark.parametrize("responses", BAD_PAGES.values(), ids=BAD_PAGES)
-def test_a_list_of_something_else_ends_with_an_error(ask: Ask, responses: list[Scripted]) -> None:
+def test_a_list_of_something_else_ends_with_an_error(run: Run, responses: list[Scripted]) -> None:
     script = Script(responses)
     with pytest.raises(ApiError, match="may not be RiskRelay"):
-        ask(script, lambda client: client.findings.list())
+        run(script, lambda client: client.findings.list())
     assert len(script.requests) <= 2
 
 
 @pytest.mark.parametrize("wrong", ["..", "a/b", "a?b", "", "exp_1\n"])
-def test_an_id_cannot_name_another_path(ask: Ask, wrong: str) -> None:
+def test_an_id_cannot_name_another_path(run: Run, wrong: str) -> None:
     script = Script([ok(EXPORT)])
     with pytest.raises(ValueError, match="An id consists of"):
-        ask(script, lambda client: client.exports.get(wrong))
+        run(script, lambda client: client.exports.get(wrong))
     assert script.requests == []
 
 
-def test_a_time_needs_a_time_zone(ask: Ask) -> None:
+def test_a_time_needs_a_time_zone(run: Run) -> None:
     with pytest.raises(ValueError, match="no time zone"):
-        ask(Script([ok(EXPORT)]), lambda client: client.exports.snooze("exp_1", datetime(2030, 1, 1)))  # noqa: DTZ001 - the mistake
+        run(Script([ok(EXPORT)]), lambda client: client.exports.snooze("exp_1", datetime(2030, 1, 1)))  # noqa: DTZ001 - the mistake
 
 
 # ── repeats ────────────────────────────────────────────────────────────────────
@@ -169,9 +169,9 @@ TRANSIENT: Final[list[Scripted]] = [
 
 
 @pytest.mark.parametrize("first", TRANSIENT, ids=repr)
-def test_a_request_is_repeated_with_the_same_key_and_body(ask: Ask, first: Scripted) -> None:
+def test_a_request_is_repeated_with_the_same_key_and_body(run: Run, first: Scripted) -> None:
     script = Script([first, first, ok(EXPORT, 201)])
-    assert ask(script, prepare) == EXPORT
+    assert run(script, prepare) == EXPORT
     assert len(script.requests) == 3
     assert len({*script.keys} | {None}) == 2
     assert len({request.content for request in script.requests}) == 1
@@ -179,11 +179,11 @@ def test_a_request_is_repeated_with_the_same_key_and_body(ask: Ask, first: Scrip
     assert max(0.25, least) <= script.pauses[0] <= max(0.5, least) <= script.pauses[1] <= 1
 
 
-def test_each_call_has_a_key_of_its_own_unless_one_is_given(ask: Ask) -> None:
+def test_each_call_has_a_key_of_its_own_unless_one_is_given(run: Run) -> None:
     script = Script([ok(EXPORT, 201)])
-    ask(script, prepare)
-    ask(script, prepare)
-    ask(script, lambda client: client.exports.prepare({"title": "One"}, idempotency_key="note-7"))
+    run(script, prepare)
+    run(script, prepare)
+    run(script, lambda client: client.exports.prepare({"title": "One"}, idempotency_key="note-7"))
     first, second, third = script.keys
     assert first != second
     assert third == "note-7"
@@ -202,87 +202,87 @@ PERMANENT: Final[list[tuple[int, str, type[ApiError]]]] = [
 
 
 @pytest.mark.parametrize(("status", "code", "kind"), PERMANENT)
-def test_a_permanent_error_is_raised_at_once(ask: Ask, status: int, code: str, kind: type[ApiError]) -> None:
+def test_a_permanent_error_is_raised_at_once(run: Run, status: int, code: str, kind: type[ApiError]) -> None:
     script = Script([failure(status, code)])
     with pytest.raises(ApiError) as raised:
-        ask(script, prepare)
+        run(script, prepare)
     assert (type(raised.value), raised.value.status, raised.value.code) == (kind, status, code)
     assert (raised.value.message, raised.value.request_id) == (f"About {code}", "req_1")
     assert len(script.requests) == 1
 
 
-def test_retry_after_is_the_least_pause(ask: Ask) -> None:
+def test_retry_after_is_the_least_pause(run: Run) -> None:
     in_ten_s = format_datetime(datetime.fromtimestamp(datetime.now(UTC).timestamp() + 10, UTC), usegmt=True)
     responses = [failure(429, "RATE_LIMITED", Retry_After="7"), failure(503, "X", Retry_After=in_ten_s), ok(EXPORT, 201)]
     script = Script([*responses])
-    ask(script, prepare)
+    run(script, prepare)
     assert script.pauses[0] == 7
     assert 8 <= script.pauses[1] <= 10
 
 
 @pytest.mark.parametrize("date", ["Mon, 01 Jan 99999999999999999999 00:00:00 GMT", "soon", ""])
-def test_a_retry_after_that_is_no_date_is_ignored(ask: Ask, date: str) -> None:
+def test_a_retry_after_that_is_no_date_is_ignored(run: Run, date: str) -> None:
     script = Script([failure(503, "X", Retry_After=date), ok(EXPORT, 201)])
-    assert ask(script, prepare) == EXPORT
+    assert run(script, prepare) == EXPORT
     assert script.pauses[0] <= 0.5
 
 
-def test_repeats_end_after_the_retry_time(ask: Ask) -> None:
+def test_repeats_end_after_the_retry_time(run: Run) -> None:
     script = Script([failure(503, "SERVICE_UNAVAILABLE")])
     with pytest.raises(ServerError):
-        ask(script, prepare)
+        run(script, prepare)
     assert 30 < script.now <= 60
     assert max(script.pauses) <= 30
 
 
-def test_a_wait_longer_than_the_retry_time_is_left_to_the_caller(ask: Ask) -> None:
+def test_a_wait_longer_than_the_retry_time_is_left_to_the_caller(run: Run) -> None:
     script = Script([failure(429, "RATE_LIMITED", Retry_After="3600")])
     with pytest.raises(RateLimited) as raised:
-        ask(script, prepare)
+        run(script, prepare)
     assert (raised.value.retry_after, script.pauses) == (3600, [])
 
 
-def test_a_wrong_certificate_is_not_tried_again(ask: Ask) -> None:
+def test_a_wrong_certificate_is_not_tried_again(run: Run) -> None:
     error = httpx.ConnectError("certificate verify failed")
     error.__cause__ = ssl.SSLCertVerificationError("self-signed")
     script = Script([error])
     with pytest.raises(Unreachable, match=r"riskrelay\.example"):
-        ask(script, prepare)
+        run(script, prepare)
     assert len(script.requests) == 1
 
 
-def test_a_repeated_removal_finds_nothing_and_succeeds(ask: Ask) -> None:
+def test_a_repeated_removal_finds_nothing_and_succeeds(run: Run) -> None:
     script = Script([httpx.ReadError("lost"), failure(404, "NOT_FOUND")])
-    assert ask(script, lambda client: client.targets.remove("tgt_1")) is None
+    assert run(script, lambda client: client.targets.remove("tgt_1")) is None
     with pytest.raises(NotFound):
-        ask(Script([failure(404, "NOT_FOUND")]), lambda client: client.targets.remove("tgt_1"))
+        run(Script([failure(404, "NOT_FOUND")]), lambda client: client.targets.remove("tgt_1"))
 
 
-def test_a_redirect_is_not_followed(ask: Ask) -> None:
+def test_a_redirect_is_not_followed(run: Run) -> None:
     script = Script([httpx.Response(302, headers={"Location": "https://elsewhere.example/"})])
     with pytest.raises(ApiError, match="Redirects are not followed") as raised:
-        ask(script, prepare)
+        run(script, prepare)
     assert (raised.value.status, raised.value.code, len(script.requests)) == (302, None, 1)
 
 
 @pytest.mark.parametrize("status", [200, 400])
 @pytest.mark.parametrize("content", [b"", b"<html>", b'"text"', b"[]"])
-def test_a_response_of_something_else_is_an_error(ask: Ask, status: int, content: bytes) -> None:
+def test_a_response_of_something_else_is_an_error(run: Run, status: int, content: bytes) -> None:
     with pytest.raises(ApiError, match="may not be RiskRelay") as raised:
-        ask(Script([httpx.Response(status, content=content)]), prepare)
+        run(Script([httpx.Response(status, content=content)]), prepare)
     assert (raised.value.status, raised.value.code) == (status, None)
 
 
 @pytest.mark.parametrize("call", [prepare, lambda client: client.exports.get("exp_1")])
-def test_a_record_without_content_is_an_error(ask: Ask, call: Callable[[Any], Any]) -> None:
+def test_a_record_without_content_is_an_error(run: Run, call: Callable[[Any], Any]) -> None:
     with pytest.raises(ApiError, match="may not be RiskRelay"):
-        ask(Script([httpx.Response(204)]), call)
+        run(Script([httpx.Response(204)]), call)
 
 
 @pytest.mark.parametrize("error", [[1], {"details": [1], "message": 7}, {"details": {"fields": [1, {}]}}])
-def test_an_error_in_another_form_can_be_shown(ask: Ask, error: Any) -> None:
+def test_an_error_in_another_form_can_be_shown(run: Run, error: Any) -> None:
     with pytest.raises(ApiError) as raised:
-        ask(Script([httpx.Response(400, json={"error": error})]), prepare)
+        run(Script([httpx.Response(400, json={"error": error})]), prepare)
     assert str(raised.value).startswith("400 without an error code: ")
 
 
@@ -302,11 +302,11 @@ def test_a_response_is_bounded_in_time_and_size(seconds_each: float, problem: st
             client.exports.get("exp_1")
 
 
-def test_an_error_lists_its_fields_and_can_be_pickled(ask: Ask) -> None:
+def test_an_error_lists_its_fields_and_can_be_pickled(run: Run) -> None:
     field = {"path": "/ticket/title", "code": "required", "message": "Required."}
     error = {"code": "VALIDATION_FAILED", "message": "Validation failed", "details": {"fields": [field], "count": 3}}
     with pytest.raises(ValidationFailed) as raised:
-        ask(Script([httpx.Response(422, json={"error": error})]), prepare)
+        run(Script([httpx.Response(422, json={"error": error})]), prepare)
     again = pickle.loads(pickle.dumps(raised.value))  # noqa: S301 - our own
     for each in (raised.value, again):
         assert (each.fields, each.details) == ([field], {"count": 3})
@@ -316,7 +316,7 @@ def test_an_error_lists_its_fields_and_can_be_pickled(ask: Ask) -> None:
 # ── polling ────────────────────────────────────────────────────────────────────
 
 
-def test_a_wait_sends_the_etag_and_keeps_to_retry_after(ask: Ask) -> None:
+def test_a_wait_sends_the_etag_and_keeps_to_retry_after(run: Run) -> None:
     retried = {"id": "exp_1", "status": "retry_scheduled"}
     script = Script(
         [
@@ -327,40 +327,40 @@ def test_a_wait_sends_the_etag_and_keeps_to_retry_after(ask: Ask) -> None:
         ]
     )
     seen: list[str] = []
-    done = ask(script, lambda client: client.exports.wait("exp_1", 600, on_change=lambda each: seen.append(each["status"])))
+    done = run(script, lambda client: client.exports.wait("exp_1", 600, on_change=lambda each: seen.append(each["status"])))
     assert (done["status"], seen) == ("exported", ["prepared", "retry_scheduled", "exported"])
     assert [request.headers.get("If-None-Match") for request in script.requests] == [None, '"1"', '"1"', '"2"']
     assert script.pauses == [1.0, 1.5, 45.0]
 
 
-def test_a_wait_ends_with_the_last_version(ask: Ask) -> None:
+def test_a_wait_ends_with_the_last_version(run: Run) -> None:
     script = Script([ok(EXPORT, ETag='"1"'), httpx.Response(304)])
     with pytest.raises(WaitTimeout, match="the last status was prepared") as raised:
-        ask(script, lambda client: client.exports.wait("exp_1", 20))
+        run(script, lambda client: client.exports.wait("exp_1", 20))
     assert (raised.value.last, script.now) == (EXPORT, 20)
     assert isinstance(raised.value, TimeoutError)
 
 
 @pytest.mark.parametrize("record", [{}, {"status": None}])
-def test_a_wait_for_something_else_ends_with_an_error(ask: Ask, record: Any) -> None:
+def test_a_wait_for_something_else_ends_with_an_error(run: Run, record: Any) -> None:
     seen: list[Any] = []
     with pytest.raises(ApiError, match="may not be RiskRelay"):
-        ask(Script([ok(record)]), lambda client: client.exports.wait("exp_1", 20, on_change=seen.append))
+        run(Script([ok(record)]), lambda client: client.exports.wait("exp_1", 20, on_change=seen.append))
     assert seen == []
 
 
-def test_a_wait_for_an_unreachable_service_ends_in_time(ask: Ask) -> None:
+def test_a_wait_for_an_unreachable_service_ends_in_time(run: Run) -> None:
     script = Script([httpx.ConnectError("refused")] * 10)
     with pytest.raises(Unreachable):
-        ask(script, lambda client: client.exports.wait("exp_1", 5))
+        run(script, lambda client: client.exports.wait("exp_1", 5))
     assert script.now <= 5
 
 
-def test_a_wait_ends_at_once_if_the_retry_is_due_later(ask: Ask) -> None:
+def test_a_wait_ends_at_once_if_the_retry_is_due_later(run: Run) -> None:
     scheduled = {"id": "exp_1", "status": "retry_scheduled", "next_attempt_at": "2030-01-01T00:00:00.000Z"}
     script = Script([ok(scheduled, Retry_After="60")])
     with pytest.raises(WaitTimeout):
-        ask(script, lambda client: client.exports.wait("exp_1", 20))
+        run(script, lambda client: client.exports.wait("exp_1", 20))
     assert script.pauses == []
 
 
@@ -374,11 +374,11 @@ def submit(client: Any) -> Any:
 @pytest.mark.parametrize("call", [prepare, submit])
 @pytest.mark.parametrize("response", [failure(403, "FORBIDDEN"), httpx.ConnectError("refused")], ids=["response", "none"])
 def test_no_credential_is_shown_or_logged(
-    ask: Ask, response: Scripted, call: Callable[[Any], Any], caplog: pytest.LogCaptureFixture
+    run: Run, response: Scripted, call: Callable[[Any], Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     with pytest.raises(RiskRelayError) as raised:
-        ask(Script([response]), call)
+        run(Script([response]), call)
     assert (raised.value.__cause__, raised.value.__context__) == (None, None)
     frames = traceback.TracebackException.from_exception(raised.value, capture_locals=True).stack
     of_package = [repr(frame.locals) for frame in frames if "riskrelay_client" in frame.filename]
@@ -387,10 +387,10 @@ def test_no_credential_is_shown_or_logged(
     assert [text for text in shown if TOKEN in text or SECRET in text] == []
 
 
-def test_no_credential_is_in_a_representation_or_log_of_a_client(ask: Ask, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_credential_is_in_a_representation_or_log_of_a_client(run: Run, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    shown = ask(Script([ok(EXPORT)]), lambda client: f"{client!r} {vars(client)!r} {vars(client._sender)!r}")
-    ask(Script([ok(EXPORT, 201)]), prepare)
+    shown = run(Script([ok(EXPORT)]), lambda client: f"{client!r} {vars(client)!r} {vars(client._sender)!r}")
+    run(Script([ok(EXPORT, 201)]), prepare)
     assert "riskrelay.example" in shown
     assert [text for text in (shown, caplog.text) if TOKEN in text or SECRET in text] == []
 
@@ -477,5 +477,5 @@ def test_a_token_that_a_header_does_not_allow_is_refused_and_not_shown(token: st
 def test_a_missing_credential_is_not_replaced_by_another() -> None:
     script = Script([ok({})])
     with pytest.raises(ValueError, match="needs a token or secret"):
-        ask_blocking(script, lambda client: client.scanner.submit({"scanRunId": 1}), scanner_secret=None)  # type: ignore[typeddict-item]  # is not sent
+        run_blocking(script, lambda client: client.scanner.submit({"scanRunId": 1}), scanner_secret=None)  # type: ignore[typeddict-item]  # is not sent
     assert script.requests == []

@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 
 from riskrelay_client import RiskRelay, models
-from tests.support.http.scripted_api import Ask, Script, ask_async, ask_blocking, ok
+from tests.support.http.scripted_api import Run, Script, ok, run_async, run_blocking
 from tools.client_library import files
 from tools.postman_collection import described
 
@@ -47,7 +47,7 @@ def methods() -> list[str]:
 METHODS: Final = methods()
 
 
-def call_everything(ask: Ask) -> Script:
+def call_everything(run: Run) -> Script:
     """Call every method with the arguments that it requires."""
     script = Script([ok({**ANSWER})])
     for each in METHODS:
@@ -60,13 +60,13 @@ def call_everything(ask: Ask) -> Script:
             return method(**{each.name: ARGUMENTS.get(each.name, "x") for each in required})
 
         # An export that is waited for is exported, not done.
-        ask(Script([ok({**ANSWER, "status": "exported"})]) if each == "exports.wait" else script, call)
+        run(Script([ok({**ANSWER, "status": "exported"})]) if each == "exports.wait" else script, call)
     return script
 
 
-@pytest.mark.parametrize("ask", [ask_blocking, ask_async], ids=["blocking", "async"])
-def test_every_route_has_a_method(ask: Ask) -> None:
-    sent = {(request.method, request.url.path) for request in call_everything(ask).requests}
+@pytest.mark.parametrize("run", [run_blocking, run_async], ids=["blocking", "async"])
+def test_every_route_has_a_method(run: Run) -> None:
+    sent = {(request.method, request.url.path) for request in call_everything(run).requests}
     paths = {path: item for path, item in described()["paths"].items() if path.startswith("/api/")}
     missing = [
         f"{method.upper()} {path}"
@@ -82,7 +82,7 @@ def _is_at(path: str, method: str, sent_method: str, sent_path: str) -> bool:
 
 
 def test_every_request_that_changes_something_has_a_key() -> None:
-    requests = call_everything(ask_blocking).requests
+    requests = call_everything(run_blocking).requests
     without = [request for request in requests if "Idempotency-Key" not in request.headers]
     assert {request.method for request in without} == {"GET", "DELETE"}
     assert {request.method for request in requests} == {"GET", "DELETE", "POST", "PATCH"}

@@ -18,28 +18,28 @@ from tests.support.http.scripted_api import TOKEN
 from tests.support.worker.receivers import make_certificate
 
 #: Calls one method of a client of either kind several times, over one connection.
-Ask = Callable[..., list[Any]]
+Run = Callable[..., list[Any]]
 
 
-def ask_blocking(url: str, call: Callable[[Any], Any], times: int = 1, **options: Any) -> list[Any]:
+def run_blocking(url: str, call: Callable[[Any], Any], times: int = 1, **options: Any) -> list[Any]:
     with RiskRelay(url, TOKEN, **options) as client:
         found = [call(client) for _ in range(times)]
         return [[*each] if isinstance(each, Iterator) else each for each in found]
 
 
-def ask_async(url: str, call: Callable[[Any], Any], times: int = 1, **options: Any) -> list[Any]:
-    return asyncio.run(_ask_async(url, call, times, options))
+def run_async(url: str, call: Callable[[Any], Any], times: int = 1, **options: Any) -> list[Any]:
+    return asyncio.run(_run_async(url, call, times, options))
 
 
-async def _ask_async(url: str, call: Callable[[Any], Any], times: int, options: dict[str, Any]) -> list[Any]:
+async def _run_async(url: str, call: Callable[[Any], Any], times: int, options: dict[str, Any]) -> list[Any]:
     async with AsyncRiskRelay(url, TOKEN, **options) as client:
         found = [call(client) for _ in range(times)]
         return [[page async for page in each] if hasattr(each, "__aiter__") else await each for each in found]
 
 
-@pytest.fixture(params=[ask_blocking, ask_async], ids=["blocking", "async"])
-def ask(request: pytest.FixtureRequest) -> Ask:
-    chosen: Ask = request.param
+@pytest.fixture(params=[run_blocking, run_async], ids=["blocking", "async"])
+def run(request: pytest.FixtureRequest) -> Run:
+    chosen: Run = request.param
     return chosen
 
 
@@ -84,30 +84,30 @@ def read_slowly(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("behave", [drip_headers, drip_content, send_nothing])
-def test_a_slow_response_ends_at_the_timeout(ask: Ask, behave: Callable[[Peer], None]) -> None:
+def test_a_slow_response_ends_at_the_timeout(run: Run, behave: Callable[[Peer], None]) -> None:
     with LoopbackServer(behave) as server, ends_after(1), pytest.raises(Unreachable):
-        ask(server.url(path=""), get, timeout=1, retry_for=0)
+        run(server.url(path=""), get, timeout=1, retry_for=0)
 
 
-def test_a_slow_response_over_a_used_connection_ends_at_the_timeout(ask: Ask) -> None:
+def test_a_slow_response_over_a_used_connection_ends_at_the_timeout(run: Run) -> None:
     def answer_once(peer: Peer) -> None:
         peer.read()
         peer.answer()
         drip_headers(peer)
 
     with LoopbackServer(answer_once) as server, ends_after(1), pytest.raises(Unreachable):
-        ask(server.url(path=""), get, times=2, timeout=1, retry_for=0)
+        run(server.url(path=""), get, times=2, timeout=1, retry_for=0)
     assert server.connections == 1
 
 
-def test_a_slow_response_over_tls_ends_at_the_timeout(ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_response_over_tls_ends_at_the_timeout(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     context, certificate = make_certificate(tmp_path, "localhost")
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     with LoopbackServer(drip_headers, tls=context) as server, ends_after(1), pytest.raises(Unreachable):
-        ask(server.url("localhost", ""), get, timeout=1, retry_for=0)
+        run(server.url("localhost", ""), get, timeout=1, retry_for=0)
     # Without TLS on the other side, the handshake gets no response.
     with LoopbackServer(send_nothing) as server, ends_after(1), pytest.raises(Unreachable):
-        ask(f"https://localhost:{server.port}", get, timeout=1, retry_for=0)
+        run(f"https://localhost:{server.port}", get, timeout=1, retry_for=0)
 
 
 def test_a_server_that_reads_slowly_ends_at_the_timeout() -> None:
@@ -117,24 +117,24 @@ def test_a_server_that_reads_slowly_ends_at_the_timeout() -> None:
     def prepare(client: Any) -> Any:
         return client.exports.prepare(ticket)
 
-    for ask, transport in ((ask_blocking, httpx.HTTPTransport), (ask_async, httpx.AsyncHTTPTransport)):
+    for run, transport in ((run_blocking, httpx.HTTPTransport), (run_async, httpx.AsyncHTTPTransport)):
         with LoopbackServer(read_slowly) as server, ends_after(1), pytest.raises(Unreachable):
-            ask(server.url(path=""), prepare, timeout=1, retry_for=0, transport=transport(socket_options=small))
+            run(server.url(path=""), prepare, timeout=1, retry_for=0, transport=transport(socket_options=small))
 
 
-def test_a_later_request_has_a_time_of_its_own(ask: Ask) -> None:
+def test_a_later_request_has_a_time_of_its_own(run: Run) -> None:
     def answer_after_a_while(peer: Peer) -> None:
         while peer.read():
             time.sleep(0.6)
             peer.answer()
 
     with LoopbackServer(answer_after_a_while) as server, ends_after(1.8):
-        assert ask(server.url(path=""), get, times=3, timeout=1, retry_for=0) == [{}, {}, {}]
+        assert run(server.url(path=""), get, times=3, timeout=1, retry_for=0) == [{}, {}, {}]
     assert server.connections == 1
 
 
 @pytest.mark.parametrize("name", ["ping", "validate"])
-def test_a_ping_may_take_longer_than_the_timeout(ask: Ask, name: str) -> None:
+def test_a_ping_may_take_longer_than_the_timeout(run: Run, name: str) -> None:
     def answer_late(peer: Peer) -> None:
         while peer.read():
             time.sleep(1.5)
@@ -142,9 +142,9 @@ def test_a_ping_may_take_longer_than_the_timeout(ask: Ask, name: str) -> None:
 
     with LoopbackServer(answer_late) as server:
         call = lambda client: getattr(client.targets, name)("tgt_1")  # noqa: E731 - one of two methods
-        assert ask(server.url(path=""), call, timeout=0.5, retry_for=0) == [{}]
+        assert run(server.url(path=""), call, timeout=0.5, retry_for=0) == [{}]
         with pytest.raises(Unreachable):
-            ask(server.url(path=""), get, timeout=0.5, retry_for=0)
+            run(server.url(path=""), get, timeout=0.5, retry_for=0)
 
 
 # ── waits ──────────────────────────────────────────────────────────────────────
@@ -169,47 +169,47 @@ PAUSED: Final = {"id": "exp_1", "status": "approved", "next_attempt_at": None, "
 SCHEDULED: Final = {"id": "exp_1", "status": "retry_scheduled", "next_attempt_at": "2030-01-01T00:00:00.000Z"}
 
 
-def test_a_wait_for_a_server_that_does_not_respond_ends_in_time(ask: Ask) -> None:
+def test_a_wait_for_a_server_that_does_not_respond_ends_in_time(run: Run) -> None:
     with LoopbackServer(send_nothing) as server, ends_after(1), pytest.raises(Unreachable):
-        ask(server.url(path=""), wait(1))
+        run(server.url(path=""), wait(1))
 
 
-def test_a_wait_ends_a_second_late_if_the_last_response_does_not_arrive(ask: Ask) -> None:
+def test_a_wait_ends_a_second_late_if_the_last_response_does_not_arrive(run: Run) -> None:
     def answer_once(peer: Peer) -> None:
         peer.read()
         peer.answer(200, json.dumps(PAUSED).encode())
         peer.wait()
 
     with LoopbackServer(answer_once) as server, ends_after(1.5), pytest.raises(Unreachable):
-        ask(server.url(path=""), wait(0.5))
+        run(server.url(path=""), wait(0.5))
 
 
-def test_a_wait_does_not_give_up_a_paused_target(ask: Ask) -> None:
+def test_a_wait_does_not_give_up_a_paused_target(run: Run) -> None:
     resumed = Versions(PAUSED, {"id": "exp_1", "status": "exported"}, Retry_After="60")
     with LoopbackServer(resumed) as server, ends_after(1):
-        assert ask(server.url(path=""), wait(1))[0]["status"] == "exported"
+        assert run(server.url(path=""), wait(1))[0]["status"] == "exported"
     assert len(resumed.received) == 2
     with LoopbackServer(Versions(PAUSED, Retry_After="60")) as server, ends_after(1), pytest.raises(WaitTimeout):
-        ask(server.url(path=""), wait(1))
+        run(server.url(path=""), wait(1))
 
 
-def test_a_wait_ends_at_once_if_the_next_attempt_is_due_later(ask: Ask) -> None:
+def test_a_wait_ends_at_once_if_the_next_attempt_is_due_later(run: Run) -> None:
     scheduled = Versions(SCHEDULED, Retry_After="60")
     with LoopbackServer(scheduled) as server, ends_after(0), pytest.raises(WaitTimeout):
-        ask(server.url(path=""), wait(30))
+        run(server.url(path=""), wait(30))
     assert len(scheduled.received) == 1
 
 
 # ── lists ──────────────────────────────────────────────────────────────────────
 
 
-def test_every_page_has_the_filter_of_an_iterator(ask: Ask) -> None:
+def test_every_page_has_the_filter_of_an_iterator(run: Run) -> None:
     pages = Versions({"items": [1, 2], "next_cursor": "c1"}, {"items": [3], "next_cursor": None})
     with LoopbackServer(pages) as server:
 
         def call(client: Any) -> Any:
             return client.exports.list(page_size=2, status=(each for each in ("failed", "blocked")), rule="a,b")
 
-        assert ask(server.url(path=""), call) == [[1, 2, 3]]
+        assert run(server.url(path=""), call) == [[1, 2, 3]]
     query = "/api/ticket-exports?status=failed%2Cblocked&rule=a%5C%2Cb&limit=2"
     assert [request.line.split()[1] for request in pages.received] == [query, f"{query}&cursor=c1"]

@@ -68,7 +68,7 @@ def _sends(data: bytes) -> Callable[["ErraticReceiver", Peer], bool]:
 
 
 def _hangs(_receiver: "ErraticReceiver", peer: Peer) -> bool:
-    while not peer.has_hung_up():
+    while not peer.client_has_closed():
         peer.drip(b"", 0.02)
         threading.Event().wait(0.02)
     return False

@@ -20,7 +20,7 @@ from runtime.files import raise_file_limit
 from tests.support.factories import environment
 from tests.support.http.raw_http import EXPORTS
 from tests.support.http.specification import COMPLIANCE
-from tests.support.processes.gunicorn_process import Service, read_answer
+from tests.support.processes.gunicorn_process import Service, read_response
 
 PROBE: Final = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 #: What a client of the crowd says before it falls silent. A signed body is read before anybody knows who sends it.
@@ -131,8 +131,8 @@ def test_a_connection_kept_between_polls_outlives_a_crowd_of_other_addresses(siz
     """Who holds most has to give most."""
     with service.connect() as honest:
         honest.sendall(PROBE)
-        assert read_answer(honest).status == 200
+        assert read_response(honest).status == 200
         with crowd(service.port, size.crowd, b""):
             ask(service, 5, QUEUE_S)
             honest.sendall(PROBE)
-            assert read_answer(honest).status == 200
+            assert read_response(honest).status == 200

@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes.workers import SteppingClock, UnluckyWorker
+from tests.support.processes.workers import FailingWorker, SteppingClock
 from tests.support.servers.redis_and_postgres import RedisServer
 
 
 @pytest.fixture
-def unlucky(database: str, redis: RedisServer, tmp_path: Path) -> Callable[..., UnluckyWorker]:
+def failing(database: str, redis: RedisServer, tmp_path: Path) -> Callable[..., FailingWorker]:
     """Start real worker processes that begin on command; options as `crashing_worker.py` takes them, settings by name."""
 
-    def started(*options: str, **changes: str) -> UnluckyWorker:
-        return UnluckyWorker(tmp_path / "data", database, redis.url, *options, **changes)
+    def started(*options: str, **changes: str) -> FailingWorker:
+        return FailingWorker(tmp_path / "data", database, redis.url, *options, **changes)
 
     return started
 

@@ -15,7 +15,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from runtime import redis_client
 from runtime.wake_up_queue import WakeUpQueue
 from tests.support.processes.workers import wait_until
-from tests.support.servers.redis_servers import ENCODED, PASSWORD, SERVICE, PortRedis, SentinelServer, watched
+from tests.support.servers.redis_servers import ENCODED, PASSWORD, SERVICE, PortRedis, SentinelServer, redis_with_sentinels
 from tests.support.servers.relays import CuttableRelay
 from tests.support.worker.receivers import make_certificate
 
@@ -180,7 +180,7 @@ def test_a_service_that_no_sentinel_knows_notifies_nobody(open_sentinel: Sentine
 
 
 def test_a_master_that_stands_still_is_left_for_the_new_one() -> None:
-    with watched(wait_until, sentinels=1) as all_of_it, redis_client.connect(all_of_it.url) as client:
+    with redis_with_sentinels(wait_until, sentinels=1) as all_of_it, redis_client.connect(all_of_it.url) as client:
         wake_ups = WakeUpQueue(client)
         assert wake_ups.notify()
         first = all_of_it.master()

@@ -155,7 +155,7 @@ class Peer:
         """Send nothing until the server stops."""
         self._stopping.wait()
 
-    def has_hung_up(self) -> bool:
+    def client_has_closed(self) -> bool:
         """Return whether the client has closed the connection, or the server stops."""
         try:
             return self._stopping.is_set() or self.connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
@@ -232,7 +232,7 @@ class LoopbackServer:
 
 
 class HangingNames:
-    """Replaces getaddrinfo: names that contain `hanging` get no answer before `let_go`, all others resolve to loopback."""
+    """Replaces getaddrinfo: names that contain `hanging` get no answer before `release`, all others resolve to loopback."""
 
     def __init__(self) -> None:
         self.hanging: list[str] = []
@@ -244,6 +244,6 @@ class HangingNames:
             self._free.wait()
         return [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", ("127.0.0.1", port))]
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Answer every name from now on."""
         self._free.set()

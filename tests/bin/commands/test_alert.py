@@ -64,7 +64,7 @@ def test_every_channel_gets_a_test_message_and_says_what_it_answered(shell: Shel
 
 def test_a_channel_that_refuses_is_named_without_its_url(shell: Shell, chats: Chats) -> None:
     shell.environment["ALERT_DISCORD_URL"] = f"{shell.environment['ALERT_SLACK_URL']}".replace("s3cr3t", "other-s3cr3t")
-    result = shell.type("alert", "test")
+    result = shell.run("alert", "test")
     assert result.exit_code == 1
     assert [line.split(maxsplit=1) for line in result.stdout.splitlines()] == [
         ["slack", "HTTP 200 ok"],
@@ -76,21 +76,21 @@ def test_a_channel_that_refuses_is_named_without_its_url(shell: Shell, chats: Ch
 
 def test_without_a_channel_the_test_is_refused(shell: Shell) -> None:
     del shell.environment["ALERT_SLACK_URL"]
-    result = shell.type("alert", "test")
+    result = shell.run("alert", "test")
     assert result.exit_code == 2
     assert "No channel is configured" in result.output
 
 
 def test_alerts_are_listed_and_acknowledged(shell: Shell) -> None:
-    assert shell.type("alert", "list").stdout == "There are no alerts.\n"
+    assert shell.run("alert", "list").stdout == "There are no alerts.\n"
     with shell.database():
         customer = make_customer()
         over, opened = make_alert(customer, 1, "recovered"), make_alert(customer, 2)
-    assert shell.type("alert", "acknowledge", opened).exit_code == 0
+    assert shell.run("alert", "acknowledge", opened).exit_code == 0
     first, second = shell.json("alert", "list")
     assert (first["id"], first["alert"]) == (opened, "Target fails: Tracker (tracker.example.com)")
     assert (first["acknowledged_by"], second["id"]) == ("operator", over)
-    assert "Target fails" in shell.type("alert", "list").stdout
+    assert "Target fails" in shell.run("alert", "list").stdout
     assert shell.refused("alert", "acknowledge", "alr_none").startswith("riskrelay: There is no such alert")
 
 
@@ -106,7 +106,7 @@ def test_json_has_every_alert_that_is_over_and_a_table_a_hundred(shell: Shell) -
         customer = make_customer()
         ids = [make_alert(customer, number, "recovered") for number in range(101)]
     assert [each["id"] for each in shell.json("alert", "list")] == ids[::-1]
-    table = shell.type("alert", "list").stdout
+    table = shell.run("alert", "list").stdout
     assert ids[1] in table
     assert ids[0] not in table
 

@@ -27,7 +27,7 @@ class AuditShell(Shell):
     verb = ("audit",)
 
     def export(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.type("export").stdout.splitlines()]
+        return [json.loads(line) for line in self.run("export").stdout.splitlines()]
 
 
 @pytest.fixture
@@ -62,13 +62,13 @@ def test_an_export_is_verified_with_its_anchor(shell: AuditShell) -> None:
 
 @pytest.mark.parametrize("wrong", ["1", "0:" + "0" * 64, "1:" + "0" * 63, "1:" + "G" * 64, ":" + "0" * 64])
 def test_an_anchor_has_the_form_of_the_log(shell: AuditShell, wrong: str) -> None:
-    result = shell.type("verify", "--anchor", wrong)
+    result = shell.run("verify", "--anchor", wrong)
     assert (result.exit_code, result.stdout) == (2, "")
     assert "Use POSITION:HASH" in result.stderr
 
 
 def test_two_hashes_of_one_position_are_refused(shell: AuditShell) -> None:
-    assert shell.type("verify", "--anchor", f"1:{'0' * 64}", "--anchor", f"1:{'1' * 64}").exit_code == 2
+    assert shell.run("verify", "--anchor", f"1:{'0' * 64}", "--anchor", f"1:{'1' * 64}").exit_code == 2
 
 
 def test_every_change_of_an_exported_file_is_found(shell: AuditShell) -> None:
@@ -104,7 +104,7 @@ def test_an_empty_file_is_an_empty_log_which_no_anchor_is_in(shell: AuditShell) 
 
 def test_a_changed_row_breaks_the_log_and_its_export(shell: AuditShell) -> None:
     path = Path("kept.jsonl")
-    assert shell.type("export", str(path)).exit_code == 0
+    assert shell.run("export", str(path)).exit_code == 0
     assert path.stat().st_mode & 0o777 == 0o600
     kept = path.read_text()
     with shell.database():
@@ -122,18 +122,18 @@ def test_entries_that_were_deleted_as_documented_need_the_anchor(shell: AuditShe
     assert "pass the anchor of position 2" in shell.refused("verify")
     anchor = f"2:{lines[1]['hash']}"
     assert shell.json("verify", "--anchor", anchor)["entries"] == len(lines) - 2
-    exported = shell.type("export", "--anchor", anchor).stdout.splitlines()
+    exported = shell.run("export", "--anchor", anchor).stdout.splitlines()
     assert [json.loads(line) for line in exported] == lines[2:]
 
 
 def test_an_anchor_shows_that_a_restored_backup_lost_entries(shell: AuditShell) -> None:
     operator = Shell(Path().absolute(), shell.url)
-    assert operator.type("backup", "kept.db").exit_code == 0
+    assert operator.run("backup", "kept.db").exit_code == 0
     before = shell.json("verify")["head"]
     with shell.database():
         deliver(make_customer())
     lost = shell.json("verify")["head"]
-    assert operator.type("restore", "kept.db", "--replace").exit_code == 0
+    assert operator.run("restore", "kept.db", "--replace").exit_code == 0
     with shell.database():
         for _ in range(4):
             make_customer()
@@ -170,10 +170,10 @@ def test_a_list_in_json_is_complete_and_a_table_has_a_screenful(shell: AuditShel
     assert len(ids) > many
     assert ids == sorted({*ids}, reverse=True)
     assert some == everything[:501]
-    table = shell.type("list").stdout.splitlines()
+    table = shell.run("list").stdout.splitlines()
     assert (len(table), table[-1]) == (SHOWN + 2, "Showing the newest 50; there are more. To list more: --limit N.")
-    assert len(shell.type("list", "--limit", str(len(ids))).stdout.splitlines()) == len(ids) + 1
-    assert "Showing the newest 1,001" in shell.type("list", "--limit", "1001").stdout
+    assert len(shell.run("list", "--limit", str(len(ids))).stdout.splitlines()) == len(ids) + 1
+    assert "Showing the newest 1,001" in shell.run("list", "--limit", "1001").stdout
 
 
 def test_an_auditor_needs_neither_database_nor_settings(shell: AuditShell, tmp_path: Path) -> None:

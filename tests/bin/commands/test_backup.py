@@ -30,7 +30,7 @@ from tests.support.database.databases import on_postgresql
 from tests.support.factories import make_approved, make_customer, make_target
 from tests.support.fakes import LoopbackServer
 from tests.support.http.console_user import make_console_token
-from tests.support.processes.backups import FOREIGN_KEY, CommandRunner, begin, refusal
+from tests.support.processes.backups import FOREIGN_KEY, CommandRunner, refusal, store_key_check
 from tests.support.servers.redis_and_postgres import PostgresServer, processes_in
 
 TOOLS = ("pg_dump", "pg_restore", "psql")
@@ -52,7 +52,7 @@ def operator_of(url: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Comm
     made = CommandRunner(folder / "here", url)
     monkeypatch.chdir(made.folder)
     with made.database():
-        begin()
+        store_key_check()
         customer = make_customer()
         make_approved(customer, make_target(customer).id)
     return made
@@ -75,7 +75,7 @@ def test_a_backup_is_one_file_for_its_owner_alone_and_says_what_it_is(operator: 
     assert (record["exports"], record["keys_included"], record["removed"]) == (1, False, [])
     digest = subprocess.run(["sha256sum", str(path)], capture_output=True, text=True, check=True).stdout.split()[0]
     assert record["sha256"] == digest
-    reported = operator.type("backup", path, "--force")
+    reported = operator.run("backup", path, "--force")
     assert (reported.exit_code, reported.stderr) == (0, "")
     assert "Keep ENCRYPTION_KEYS elsewhere" in reported.stdout
 
@@ -85,7 +85,7 @@ def test_a_file_that_is_there_is_replaced_only_by_force(on_sqlite: CommandRunner
     path.write_text("mine")
     assert "--force" in on_sqlite.refused("backup", path)
     assert path.read_text() == "mine"
-    assert on_sqlite.type("backup", path, "--force").exit_code == 0
+    assert on_sqlite.run("backup", path, "--force").exit_code == 0
     assert path.read_bytes()[:15] == b"SQLite format 3"
     assert mode_of(path) == 0o600
 
@@ -103,7 +103,7 @@ def test_nothing_but_a_regular_file_is_replaced(on_sqlite: CommandRunner) -> Non
 
 
 def test_a_backup_goes_to_a_file_and_comes_from_one(on_sqlite: CommandRunner) -> None:
-    assert on_sqlite.type("backup", "-").exit_code == 2
+    assert on_sqlite.run("backup", "-").exit_code == 2
     pipe = on_sqlite.folder / "pipe"
     os.mkfifo(pipe)
     assert "is not a file" in on_sqlite.refused("restore", pipe, "--replace", "--dry-run")
@@ -117,7 +117,7 @@ def test_a_name_that_no_file_can_have_is_refused(on_sqlite: CommandRunner) -> No
 
 def test_a_name_need_not_be_text(on_sqlite: CommandRunner) -> None:
     path = on_sqlite.folder / os.fsdecode(b"caf\xe9.backup")
-    assert on_sqlite.type("backup", path).exit_code == 0
+    assert on_sqlite.run("backup", path).exit_code == 0
     assert path.read_bytes()[:15] == b"SQLite format 3"
 
 
@@ -140,8 +140,8 @@ def test_a_folder_that_is_not_there_is_made_where_backups_are_kept(on_sqlite: Co
     assert mode_of(folder) == 0o700
     file = on_sqlite.folder / "file"
     file.touch()
-    assert on_sqlite.type("backup", file, "--keep", "1").exit_code == 2
-    assert on_sqlite.type("backup", f"{file}/").exit_code == 2
+    assert on_sqlite.run("backup", file, "--keep", "1").exit_code == 2
+    assert on_sqlite.run("backup", f"{file}/").exit_code == 2
 
 
 def test_a_slash_at_the_end_asks_for_a_folder(on_sqlite: CommandRunner) -> None:
@@ -192,22 +192,22 @@ def test_a_place_that_cannot_be_written_is_reported(on_sqlite: CommandRunner) ->
 def test_only_one_backup_or_restore_is_made_at_a_time(operator: CommandRunner) -> None:
     file = operator.backed_up()
     with operator.database(), exclusive(Lock.BACKUP):
-        assert "Another backup is running" in refusal(operator.type_apart("backup", "x.backup"))
-        assert "Another backup is running" in refusal(operator.type_apart("restore", file, "--replace"))
+        assert "Another backup is running" in refusal(operator.run_in_subprocess("backup", "x.backup"))
+        assert "Another backup is running" in refusal(operator.run_in_subprocess("restore", file, "--replace"))
     with operator.database(), exclusive(Lock.RESTORE):
-        assert "Another restore is running" in refusal(operator.type_apart("restore", file, "--replace"))
+        assert "Another restore is running" in refusal(operator.run_in_subprocess("restore", file, "--replace"))
         # A dry run waits for nothing and reports it.
-        dry_run = operator.type_apart("restore", file, "--replace", "--dry-run")
+        dry_run = operator.run_in_subprocess("restore", file, "--replace", "--dry-run")
         assert (dry_run.exit_code, "Another restore is running" in dry_run.stderr) == (1, True)
-        assert "Another restore is running" in operator.type_apart("work").stderr
+        assert "Another restore is running" in operator.run_in_subprocess("work").stderr
     with operator.database(), exclusive(Lock.COMPLIANCE):
         # What it erases meanwhile would come back.
-        assert "Another compliance is running" in refusal(operator.type_apart("restore", file, "--replace"))
+        assert "Another compliance is running" in refusal(operator.run_in_subprocess("restore", file, "--replace"))
     assert sorted(each.name for each in operator.folder.iterdir()) == ["data", "taken.backup"]
 
 
 def test_a_backup_is_taken_with_the_wrong_keys_too_and_says_so(on_sqlite: CommandRunner) -> None:
-    reported = on_sqlite.type("backup", "x.backup", ENCRYPTION_KEYS=FOREIGN_KEY)
+    reported = on_sqlite.run("backup", "x.backup", ENCRYPTION_KEYS=FOREIGN_KEY)
     assert reported.exit_code == 0
     assert "ENCRYPTION_KEYS does not open" in reported.stderr
 
@@ -217,7 +217,7 @@ def test_a_backup_is_taken_of_a_database_that_nobody_can_write_to(on_sqlite: Com
     old.touch()
     with on_sqlite.database(), transaction():
         execute("UPDATE installation SET backup_at = 1")
-        done = on_sqlite.type_apart("backup", ".", "--keep", "1", "--json")
+        done = on_sqlite.run_in_subprocess("backup", ".", "--keep", "1", "--json")
     assert (done.exit_code, json.loads(done.stdout)["removed"]) == (0, [old.name])
     assert "The backup is complete, but alerts do not know of it" in done.stderr
 
@@ -325,14 +325,14 @@ def test_a_backup_that_other_keys_sealed_is_refused_before_anything_is_touched(o
     before = operator.contents()
     reported = operator.refused("restore", file, "--replace", ENCRYPTION_KEYS=FOREIGN_KEY)
     assert "encrypted with a key that ENCRYPTION_KEYS does not have; add the key of its installation there" in reported
-    dry_run = operator.type("restore", file, "--replace", "--dry-run", ENCRYPTION_KEYS=FOREIGN_KEY)
+    dry_run = operator.run("restore", file, "--replace", "--dry-run", ENCRYPTION_KEYS=FOREIGN_KEY)
     assert (dry_run.exit_code, dry_run.stdout, dry_run.stderr) == (1, "", reported)
     assert "ENCRYPTION_KEYS is not set" in operator.refused("restore", file, "--replace", ENCRYPTION_KEYS="")
     assert operator.contents() == before
     # Behind the present key, as the message says.
     both = f"{FOREIGN_KEY},{operator.environment['ENCRYPTION_KEYS']}"
-    assert operator.type("restore", file, "--replace", "--dry-run", ENCRYPTION_KEYS=both).exit_code == 0
-    assert operator.type("restore", file, "--replace", ENCRYPTION_KEYS=both).exit_code == 0
+    assert operator.run("restore", file, "--replace", "--dry-run", ENCRYPTION_KEYS=both).exit_code == 0
+    assert operator.run("restore", file, "--replace", ENCRYPTION_KEYS=both).exit_code == 0
 
 
 def test_each_kind_is_restored_to_its_own(
@@ -360,13 +360,13 @@ def test_a_database_with_accounts_is_replaced_only_when_that_is_said(operator: C
 
 def test_a_restore_names_the_next_command_only_if_a_target_is_paused(on_sqlite: CommandRunner) -> None:
     active = on_sqlite.backed_up()
-    reported = on_sqlite.type("restore", active, "--replace")
+    reported = on_sqlite.run("restore", active, "--replace")
     assert "The restore paused 1 target. To resume deliveries: bin/riskrelay target resume --all." in reported.stdout
     assert "It also resumes targets that a person paused before the backup" in reported.stdout
     with on_sqlite.database():
         execute("UPDATE targets SET status = 'disabled'")
     disabled = taken(on_sqlite, "disabled.backup")
-    reported = on_sqlite.type("restore", disabled, "--replace")
+    reported = on_sqlite.run("restore", disabled, "--replace")
     assert (reported.exit_code, "target resume" in reported.stdout) == (0, False)
 
 
@@ -411,7 +411,7 @@ def test_a_service_that_answers_forbids_a_restore(on_sqlite: CommandRunner, serv
 def test_what_speaks_no_http_at_the_address_of_the_service_forbids_no_restore(on_sqlite: CommandRunner) -> None:
     file = on_sqlite.backed_up()
     with LoopbackServer(lambda peer: peer.send(b"SSH-2.0-OpenSSH_9.2\r\n")) as server:
-        restored = on_sqlite.type("restore", file, "--replace", BIND=f"127.0.0.1:{server.port}")
+        restored = on_sqlite.run("restore", file, "--replace", BIND=f"127.0.0.1:{server.port}")
         assert (restored.exit_code, server.connections) == (0, 1), restored.stderr
 
 
@@ -439,7 +439,7 @@ def test_a_dry_run_tells_what_would_happen_and_changes_nothing(operator: Command
         )
         worker_heartbeats.beat("worker:elsewhere:1", utc_now())
     before = operator.contents()
-    refused = operator.type("restore", file, "--dry-run", "--json")
+    refused = operator.run("restore", file, "--dry-run", "--json")
     record = json.loads(refused.stdout)
     assert (refused.exit_code, refused.stderr) == (1, "")
     assert {name: record[name] for name in record if name not in {"file", "obstacles"}} == {
@@ -450,7 +450,7 @@ def test_a_dry_run_tells_what_would_happen_and_changes_nothing(operator: Command
         "replaces_exports": 1,
     }
     assert ["worker" in reported or "--replace" in reported for reported in record["obstacles"]] == [True, True]
-    reported = operator.type("restore", file, "--dry-run")
+    reported = operator.run("restore", file, "--dry-run")
     assert reported.exit_code == 1
     assert reported.stdout.splitlines() == [
         f"{file} is a complete backup, and ENCRYPTION_KEYS has its key.",
@@ -466,17 +466,17 @@ def test_a_dry_run_tells_what_would_happen_and_changes_nothing(operator: Command
 
 def test_a_dry_run_of_a_restore_that_is_possible_succeeds(operator: CommandRunner) -> None:
     file = operator.backed_up()
-    done = operator.type("restore", file, "--dry-run", "--replace")
+    done = operator.run("restore", file, "--dry-run", "--replace")
     assert (done.exit_code, done.stderr) == (0, "")
-    assert operator.type("restore", file, "--replace").exit_code == 0
+    assert operator.run("restore", file, "--replace").exit_code == 0
 
 
 def test_a_file_of_redactions_that_was_cut_off_is_refused_before_anything_is_touched(operator: CommandRunner) -> None:
     file = operator.backed_up()
-    assert operator.type("compliance", "export", "redactions").exit_code == 0
+    assert operator.run("compliance", "export", "redactions").exit_code == 0
     redactions = operator.folder / "redactions"
     assert mode_of(redactions) == 0o600
-    assert operator.type("compliance", "export").stdout == redactions.read_text()
+    assert operator.run("compliance", "export").stdout == redactions.read_text()
     redactions.write_text("".join(redactions.read_text().splitlines(keepends=True)[:-1]))
     before = operator.contents()
     assert "damaged: it was cut off" in operator.refused("restore", file, "--replace", "--redactions", redactions)
@@ -505,7 +505,7 @@ def test_a_damaged_database_is_moved_aside(on_sqlite: CommandRunner) -> None:
     path = Path(on_sqlite.url.removeprefix("sqlite:///"))
     path.write_bytes(b"\x00" * 40_000)
     assert "cannot be read would be replaced" in on_sqlite.refused("restore", file)
-    done = on_sqlite.type("restore", file, "--replace", "--json")
+    done = on_sqlite.run("restore", file, "--replace", "--json")
     assert "found no erasures after the backup" in done.stderr
     kept = json.loads(done.stdout)["replaced_database"]
     assert Path(kept).read_bytes() == b"\x00" * 40_000
@@ -532,7 +532,7 @@ def test_who_has_the_database_open_sees_the_restored_one(operator: CommandRunner
     with operator.database():
         make_customer()
         assert rows("SELECT COUNT(*) FROM accounts") == [(2,)]
-        assert operator.type_apart("restore", file, "--replace").exit_code == 0
+        assert operator.run_in_subprocess("restore", file, "--replace").exit_code == 0
         assert rows("SELECT COUNT(*) FROM accounts") == [(1,)]
         make_customer()
         assert rows("SELECT COUNT(*) FROM accounts") == [(2,)]
@@ -573,7 +573,7 @@ def test_ids_go_on_where_the_backup_stopped(operator: CommandRunner) -> None:
 def test_other_tables_of_the_same_database_are_left_alone(postgres_url: str, tmp_path: Path) -> None:
     operator = CommandRunner(tmp_path / "here", postgres_url)
     with operator.database():
-        begin()
+        store_key_check()
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         connection.execute("CREATE TABLE notes (id INTEGER)")
         try:
@@ -584,7 +584,7 @@ def test_other_tables_of_the_same_database_are_left_alone(postgres_url: str, tmp
             # One that needs ours cannot be left alone.
             connection.execute("CREATE TABLE more (account_id INTEGER REFERENCES accounts (id))")
             connection.execute("CREATE VIEW report AS SELECT count(*) FROM exports")
-            refused = operator.type("restore", file, "--replace")
+            refused = operator.run("restore", file, "--replace")
             assert refused.exit_code == 1
             assert "because other objects depend on them DETAIL:  " in refused.stderr
             assert "depends on table" in refused.stderr
@@ -630,8 +630,8 @@ def test_a_password_is_on_no_command_line(operator: CommandRunner, postgres_serv
         "DATABASE_URL": operator.url.replace("riskrelay@", "riskrelay:s3cr3t%40word@"),
         "PATH": f"{folder}:{operator.environment['PATH']}",
     }
-    assert operator.type("backup", "x.backup", **changes).exit_code == 0
-    assert operator.type("restore", "x.backup", "--replace", **changes).exit_code == 0
+    assert operator.run("backup", "x.backup", **changes).exit_code == 0
+    assert operator.run("restore", "x.backup", "--replace", **changes).exit_code == 0
     reported = seen.read_text().splitlines()
     assert {line.split()[0] for line in reported} == {*TOOLS}
     assert not [line for line in reported if "s3cr3t" in line.partition("[")[0]]
@@ -645,9 +645,9 @@ def test_tables_may_stand_in_a_schema_of_their_own(postgres_server: PostgresServ
         connection.execute("CREATE SCHEMA ours")
         connection.execute(f"ALTER DATABASE {url.rpartition('/')[2]} SET search_path TO ours")
     own = CommandRunner(tmp_path / "own", url)
-    assert own.type("migrate").exit_code == 0
+    assert own.run("migrate").exit_code == 0
     with own.database():
-        begin()
+        store_key_check()
         customer = make_customer()
         export_id = make_approved(customer, make_target(customer).id)
     file = own.backed_up()

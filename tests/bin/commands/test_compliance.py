@@ -69,7 +69,7 @@ def test_run_leaves_what_a_worker_holds_alone(shell: ComplianceShell) -> None:
 
 def test_run_tells_by_its_exit_code_that_something_broke_off(shell: ComplianceShell) -> None:
     shell.receive(Topic.CUSTOMER_REDACT, vault=Vault([b"B" * 32]))
-    result = shell.type("run", "--json")
+    result = shell.run("run", "--json")
     assert (result.exit_code, json.loads(result.stdout)) == (1, {"done": 0, "waiting": 1})
     [line] = shell.json("list")
     assert (line["status"], line["last_error"], line["attempts"]) == ("received", "WrongEncryptionKey", 1)
@@ -91,7 +91,7 @@ def test_list_shows_when_each_is_due_and_never_who_it_is_about(shell: Compliance
     assert line["due_at"] > line["received_at"]
     assert (line["overdue"], line["subject"][:3], line["has_report"]) == (False, "ps:", False)
     assert shell.json("run") == {"done": 1, "waiting": 0}
-    reported = shell.type("list").stdout
+    reported = shell.run("list").stdout
     assert line["id"] in reported
     assert line["due_at"] in reported
     assert traces_of(ADA, (reported + json.dumps(shell.json("list"))).lower()) == []
@@ -99,7 +99,7 @@ def test_list_shows_when_each_is_due_and_never_who_it_is_about(shell: Compliance
 
 def test_an_empty_ledger_says_so(shell: ComplianceShell) -> None:
     assert shell.json("list") == []
-    assert shell.type("list").stdout == "There are no compliance requests.\n"
+    assert shell.run("list").stdout == "There are no compliance requests.\n"
 
 
 def test_show_opens_a_report_only_when_asked(shell: ComplianceShell) -> None:
@@ -115,14 +115,14 @@ def test_show_opens_a_report_only_when_asked(shell: ComplianceShell) -> None:
 
 
 def test_show_refuses_what_is_not_there(shell: ComplianceShell) -> None:
-    result = shell.type("show", "cpl_1")
+    result = shell.run("show", "cpl_1")
     assert result.exit_code == 1
     assert result.stderr == "riskrelay: There is no such compliance request; see `bin/riskrelay compliance list`.\n"
 
 
 @pytest.mark.parametrize("words", [("run", "--limit", "0"), ("run", "--nonsense"), ("show",)])
 def test_wrong_usage_is_reported_by_the_exit_code(shell: ComplianceShell, words: tuple[str, ...]) -> None:
-    assert shell.type(*words).exit_code == 2
+    assert shell.run(*words).exit_code == 2
 
 
 def test_repeat_carries_out_an_erasure_of_a_shop_that_came_back(shell: ComplianceShell) -> None:
@@ -143,7 +143,7 @@ def test_repeat_refuses_what_waits_and_what_is_about_a_person(shell: ComplianceS
     request_id = shell.receive(topic, None if topic is Topic.SHOP_REDACT else ADA)
     if topic is not Topic.SHOP_REDACT:
         shell.json("run")
-    result = shell.type("repeat", request_id)
+    result = shell.run("repeat", request_id)
     assert result.exit_code == 1
     assert result.stderr == f"riskrelay: Request {request_id} cannot be repeated; only a shop/redact that is done can.\n"
-    assert shell.type("repeat", "cpl_1").exit_code == 1
+    assert shell.run("repeat", "cpl_1").exit_code == 1

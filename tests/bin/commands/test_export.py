@@ -85,7 +85,7 @@ def test_what_failed_since_then_is_put_back_and_the_record_says_so(shell: Export
     assert [shell.json("show", each)["status"] for each in (old, blocked, new)] == ["failed", "approved", "approved"]
     assert shell.json("recover", "--show", record["id"]) == record
     assert shell.json("recover", "--list") == [record]
-    assert record["id"] in shell.type("recover", "--list").stdout
+    assert record["id"] in shell.run("recover", "--list").stdout
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_a_recovery_names_what_halted_it(shell: ExportShell, monkeypatch: pytest
 
     shell.failed()
     monkeypatch.setattr(export, "process", process_blocked)
-    halted = shell.type("recover", "--target", shell.target_id, "--since", "1h")
+    halted = shell.run("recover", "--target", shell.target_id, "--since", "1h")
     assert halted.exit_code == 1
     assert "was blocked or disabled" in halted.stderr
 
@@ -162,7 +162,7 @@ def test_what_is_not_there_is_reported_in_one_line(shell: ExportShell, words: tu
 
 
 def test_no_recoveries_are_reported_as_such(shell: ExportShell) -> None:
-    assert shell.type("recover", "--list").stdout == "There are no recoveries.\n"
+    assert shell.run("recover", "--list").stdout == "There are no recoveries.\n"
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_no_recoveries_are_reported_as_such(shell: ExportShell) -> None:
     ],
 )
 def test_wrong_usage_is_reported_by_the_exit_code(shell: ExportShell, words: tuple[str, ...]) -> None:
-    result = shell.type("recover", *words)
+    result = shell.run("recover", *words)
     assert (result.exit_code, result.stdout) == (2, "")
     assert shell.json("recover", "--list") == []
 
@@ -282,7 +282,7 @@ def test_what_is_said_twice_or_not_at_all_is_wrong_usage(
     shell: ExportShell, words: tuple[str, ...], typed: str | None
 ) -> None:
     account = ("--account", str(shell.customer.account_id))
-    assert shell.type("prepare", *account, *words, standard_input=typed).exit_code == 2
+    assert shell.run("prepare", *account, *words, standard_input=typed).exit_code == 2
     assert shell.json("list") == []
 
 
@@ -291,10 +291,10 @@ def test_what_is_said_twice_or_not_at_all_is_wrong_usage(
 
 def test_a_removed_target_is_named(shell: ExportShell) -> None:
     [export_id] = shell.failed()
-    assert "removed" not in shell.type("show", export_id).stdout
+    assert "removed" not in shell.run("show", export_id).stdout
     with shell.database():
         changes.remove(shell.target_id, NOW, "operator")
-    assert f"Target {shell.target_id} was removed." in shell.type("show", export_id).stdout
+    assert f"Target {shell.target_id} was removed." in shell.run("show", export_id).stdout
     assert shell.json("show", export_id)["target_id"] == shell.target_id
 
 

@@ -28,7 +28,7 @@ class BulkShell(Shell):
 
     def refuses(self, exit_code: int, *words: str, standard_input: str = "") -> str:
         """Type a command that is refused after a question or for its options; return what it printed."""
-        result = self.type(*words, standard_input=standard_input)
+        result = self.run(*words, standard_input=standard_input)
         assert (result.exit_code, result.stdout) == (exit_code, ""), result.output
         return result.stderr
 
@@ -124,7 +124,7 @@ def test_a_paused_target_refuses_all(shell: BulkShell) -> None:
 
 
 def test_jobs_are_cancelled_and_none_are_reported_as_such(shell: BulkShell) -> None:
-    assert "There are no bulk jobs." in shell.type("bulk", "--list").stdout
+    assert "There are no bulk jobs." in shell.run("bulk", "--list").stdout
     with shell.database():
         job_id = make_bulk_job(shell.customer)
         assert LeasedJobs(BulkJobRow).any_waiting(NOW.replace(year=2030))

@@ -48,7 +48,7 @@ COUNTED = (
 )
 
 
-class Keeper(Shell):
+class PruneShell(Shell):
     """Types commands into an installation of its own, with exports of the age that is asked for."""
 
     def __init__(self, folder: Path, url: str) -> None:
@@ -72,13 +72,13 @@ class Keeper(Shell):
 
 
 @pytest.fixture
-def shell(tmp_path: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Keeper]:
+def shell(tmp_path: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[PruneShell]:
     monkeypatch.chdir(tmp_path)
-    yield Keeper(tmp_path, sqlite_url)
+    yield PruneShell(tmp_path, sqlite_url)
     close_database()
 
 
-def test_what_is_older_than_the_setting_goes_and_is_counted_by_table(shell: Keeper) -> None:
+def test_what_is_older_than_the_setting_goes_and_is_counted_by_table(shell: PruneShell) -> None:
     shell.prepared(2, 91)
     shell.prepared(1, 89)
     assert shell.pruned("--dry-run") == {"exports": 2}
@@ -88,7 +88,7 @@ def test_what_is_older_than_the_setting_goes_and_is_counted_by_table(shell: Keep
     assert shell.left() == 1
 
 
-def test_nothing_of_what_went_is_left_in_the_files_of_sqlite(shell: Keeper, sqlite_url: str) -> None:
+def test_nothing_of_what_went_is_left_in_the_files_of_sqlite(shell: PruneShell, sqlite_url: str) -> None:
     shell.prepared(1, 91)
     files = [Path(f"{sqlite_url.removeprefix('sqlite:///')}{end}") for end in ("", "-wal")]
     with closing(sqlite3.connect(files[0])) as other:
@@ -98,7 +98,7 @@ def test_nothing_of_what_went_is_left_in_the_files_of_sqlite(shell: Keeper, sqli
         assert b"The field has no name." not in b"".join(file.read_bytes() for file in files)
 
 
-def test_another_age_and_a_limit_can_be_named(shell: Keeper) -> None:
+def test_another_age_and_a_limit_can_be_named(shell: PruneShell) -> None:
     shell.prepared(3, 10)
     assert shell.pruned("--older-than-days", "11") == {}
     assert shell.pruned("--older-than-days", "9", "--limit", "2", "--dry-run") == {"exports": 2}
@@ -107,16 +107,16 @@ def test_another_age_and_a_limit_can_be_named(shell: Keeper) -> None:
     assert shell.pruned() == {"exports": 1}
 
 
-def test_a_person_reads_a_line_a_table(shell: Keeper) -> None:
+def test_a_person_reads_a_line_a_table(shell: PruneShell) -> None:
     shell.prepared(2, 91)
-    lines = shell.type("prune").stdout.splitlines()
+    lines = shell.run("prune").stdout.splitlines()
     assert lines[0].split() == ["exports", "2"]
     assert [line.split()[0] for line in lines] == [*COUNTED]
     for words in ((), ("--dry-run",)):
-        assert shell.type("prune", *words).stdout == "Nothing is old enough to delete.\n"
+        assert shell.run("prune", *words).stdout == "Nothing is old enough to delete.\n"
 
 
-def test_what_a_limit_leaves_is_not_called_too_young(shell: Keeper) -> None:
+def test_what_a_limit_leaves_is_not_called_too_young(shell: PruneShell) -> None:
     [export_id] = shell.prepared(1, 91)
     with shell.database():
         execute(
@@ -125,12 +125,12 @@ def test_what_a_limit_leaves_is_not_called_too_young(shell: Keeper) -> None:
             (export_id,),
         )
     for words in ((), ("--dry-run",)):
-        lines = shell.type("prune", "--limit", "1", *words).stdout.splitlines()
+        lines = shell.run("prune", "--limit", "1", *words).stdout.splitlines()
         assert [line.split() for line in lines] == [[name, "0"] for name in COUNTED]
     assert shell.pruned("--limit", "2") == {"exports": 1, "attempts": 1}
 
 
-def test_an_archive_is_written_and_a_dry_run_writes_none(shell: Keeper, tmp_path: Path) -> None:
+def test_an_archive_is_written_and_a_dry_run_writes_none(shell: PruneShell, tmp_path: Path) -> None:
     ids = shell.prepared(2, 91)
     folder = tmp_path / "archive"
     assert shell.pruned("--dry-run", "--archive", str(folder)) == {"exports": 2}
@@ -140,7 +140,7 @@ def test_an_archive_is_written_and_a_dry_run_writes_none(shell: Keeper, tmp_path
     assert {json.loads(line)["id"] for line in path.read_text().splitlines()} == set(ids)
 
 
-def test_an_archive_that_others_can_read_is_refused_with_the_fix(shell: Keeper, tmp_path: Path) -> None:
+def test_an_archive_that_others_can_read_is_refused_with_the_fix(shell: PruneShell, tmp_path: Path) -> None:
     shell.prepared(1, 91)
     folder = tmp_path / "open"
     folder.mkdir(mode=0o755)
@@ -152,7 +152,7 @@ def test_an_archive_that_others_can_read_is_refused_with_the_fix(shell: Keeper, 
     assert shell.pruned("--archive", str(folder / "riskrelay-archive")) == {"exports": 1}
 
 
-def test_an_archive_that_cannot_be_written_is_refused_with_the_fix(shell: Keeper, tmp_path: Path) -> None:
+def test_an_archive_that_cannot_be_written_is_refused_with_the_fix(shell: PruneShell, tmp_path: Path) -> None:
     shell.prepared(1, 91)
     (tmp_path / "file").write_text("")
     assert "cannot be written" in shell.refused("prune", "--archive", str(tmp_path / "file" / "within"))
@@ -164,16 +164,16 @@ def test_an_archive_that_cannot_be_written_is_refused_with_the_fix(shell: Keeper
     [(Lock.PRUNE, ("prune",)), (Lock.SWEEP, ("sweep",)), (Lock.COMPLIANCE, ("compliance", "run"))],
     ids=["prune", "sweep", "compliance"],
 )
-def test_a_command_of_cron_does_not_run_beside_itself(shell: Keeper, lock: Lock, words: tuple[str, ...]) -> None:
+def test_a_command_of_cron_does_not_run_beside_itself(shell: PruneShell, lock: Lock, words: tuple[str, ...]) -> None:
     # Its own command opens and closes the database of this process; the lock is the file's.
     with shell.database(), exclusive(lock):
         assert f"Another {lock.name.lower()} is running" in shell.refused(*words)
         # To count needs no turn.
-        assert shell.type(*words, "--dry-run").exit_code == 0
-    assert shell.type(*words).exit_code == 0
+        assert shell.run(*words, "--dry-run").exit_code == 0
+    assert shell.run(*words).exit_code == 0
 
 
-def test_a_prune_that_meets_a_workers_batch_waits_for_its_end(shell: Keeper) -> None:
+def test_a_prune_that_meets_a_workers_batch_waits_for_its_end(shell: PruneShell) -> None:
     shell.prepared(1, 91)
     with shell.database(), exclusive(Lock.PRUNE):
         # A process of its own: within this one the command would close the database of the test.
@@ -188,23 +188,23 @@ def test_a_host_whose_clock_is_ahead_of_the_databases_removes_nothing_too_soon(
     tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    shell = Keeper(tmp_path, postgres_url)
+    shell = PruneShell(tmp_path, postgres_url)
     shell.prepared(1, 10)
     with freeze_time(utc_now() + timedelta(days=400), tick=True):
         assert shell.pruned() == {}
     assert shell.pruned("--older-than-days", "9") == {"exports": 1}
 
 
-def test_a_bar_is_shown_on_a_terminal_and_nowhere_else(shell: Keeper) -> None:
+def test_a_bar_is_shown_on_a_terminal_and_nowhere_else(shell: PruneShell) -> None:
     shell.prepared(2, 91)
     shown = on_a_terminal(shell, "prune", "--json")
     assert "Rows" in shown
     assert "100%" in shown
     shell.prepared(2, 91)
-    assert shell.type("prune", "--json").stderr == ""
+    assert shell.run("prune", "--json").stderr == ""
 
 
-def on_a_terminal(shell: Keeper, *words: str) -> str:
+def on_a_terminal(shell: PruneShell, *words: str) -> str:
     """Run a command whose standard error is a terminal; return what that shows."""
     ours, theirs = pty.openpty()
     try:
@@ -219,5 +219,5 @@ def on_a_terminal(shell: Keeper, *words: str) -> str:
     "words",
     [("--limit", "0"), ("--limit", "9" * 30), ("--older-than-days", "0"), ("--older-than-days", "9" * 30), ("--nonsense",)],
 )
-def test_wrong_usage_is_reported_by_the_exit_code(shell: Keeper, words: tuple[str, ...]) -> None:
-    assert shell.type("prune", *words).exit_code == 2
+def test_wrong_usage_is_reported_by_the_exit_code(shell: PruneShell, words: tuple[str, ...]) -> None:
+    assert shell.run("prune", *words).exit_code == 2

@@ -32,9 +32,9 @@ def shell(tmp_path: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> I
 
 
 def test_a_receipt_is_shown_written_and_verified(shell: ReceiptShell) -> None:
-    shown = shell.type("show", shell.export_id)
+    shown = shell.run("show", shell.export_id)
     assert shown.exit_code == 0
-    assert shell.type("show", shell.export_id, "--output", "receipt.json").stdout == ""
+    assert shell.run("show", shell.export_id, "--output", "receipt.json").stdout == ""
     path = Path("receipt.json")
     assert path.read_text() == shown.stdout
     assert path.stat().st_mode & 0o777 == 0o600
@@ -46,9 +46,9 @@ def test_a_receipt_is_shown_written_and_verified(shell: ReceiptShell) -> None:
 
 
 def test_a_receipt_is_compared_with_the_audit_log(shell: ReceiptShell) -> None:
-    receipt = shell.type("show", shell.export_id).stdout
+    receipt = shell.run("show", shell.export_id).stdout
     Path("receipt.json").write_text(receipt)
-    log = Shell(Path().absolute(), shell.url).type("audit", "export").stdout
+    log = Shell(Path().absolute(), shell.url).run("audit", "export").stdout
     Path("audit.jsonl").write_text(log)
     assert shell.json("verify", "receipt.json", "--audit", "audit.jsonl")["valid"]
     Path("audit.jsonl").write_text("".join(log.splitlines(keepends=True)[:-1]))
@@ -57,7 +57,7 @@ def test_a_receipt_is_compared_with_the_audit_log(shell: ReceiptShell) -> None:
 
 
 def test_an_invalid_receipt_is_a_failure(shell: ReceiptShell) -> None:
-    receipt = json.loads(shell.type("show", shell.export_id).stdout)
+    receipt = json.loads(shell.run("show", shell.export_id).stdout)
     Path("receipt.json").write_text(json.dumps({**receipt, "approved_by": "user:8"}))
     assert not shell.json("verify", "receipt.json", exit_code=1)["valid"]
     Path("receipt.json").write_text(json.dumps(receipt))
@@ -84,7 +84,7 @@ def test_only_a_delivered_export_has_a_receipt(shell: ReceiptShell) -> None:
 
 
 def test_a_receiver_needs_neither_database_nor_settings(shell: ReceiptShell, tmp_path: Path) -> None:
-    Path("receipt.json").write_text(shell.type("show", shell.export_id).stdout)
+    Path("receipt.json").write_text(shell.run("show", shell.export_id).stdout)
     done = subprocess.run(
         [RISKRELAY, "receipt", "verify", "receipt.json", "--secret-stdin", "--json"],
         cwd=tmp_path,

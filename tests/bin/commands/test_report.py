@@ -25,11 +25,11 @@ def shell(tmp_path: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> I
 
 
 def test_a_report_goes_to_standard_output_or_to_a_file_of_its_owner(shell: Shell, tmp_path: Path) -> None:
-    shown = shell.type("report", "--project", "1", "--format", "json")
+    shown = shell.run("report", "--project", "1", "--format", "json")
     assert (shown.exit_code, json.loads(shown.stdout)["findings"][0]["title"]) == (0, "Größe\u202e")
     for wanted in ("html", "csv", "json", "sarif"):
         file = tmp_path / f"report.{wanted}"
-        written = shell.type("report", "write", "--format", wanted, "--project", "1", "--output", str(file))
+        written = shell.run("report", "write", "--format", wanted, "--project", "1", "--output", str(file))
         assert (written.exit_code, written.output) == (0, "")
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
         assert "Größe" in file.read_text(encoding="utf-8") or wanted == "sarif"
@@ -37,10 +37,10 @@ def test_a_report_goes_to_standard_output_or_to_a_file_of_its_owner(shell: Shell
 
 def test_a_report_of_no_project_or_of_no_format_is_refused(shell: Shell) -> None:
     assert "no project 9" in shell.refused("report", "--project", "9", "--format", "csv")
-    assert shell.type("report", "--project", "1", "--format", "pdf").exit_code == 2
-    assert shell.type("report", "--project", "1").exit_code == 2
+    assert shell.run("report", "--project", "1", "--format", "pdf").exit_code == 2
+    assert shell.run("report", "--project", "1").exit_code == 2
     assert shell.json("report", "add", "Spring", "--project", "1")["title"] == "Spring"
     [entry] = shell.json("audit", "list", "--account", "1", "--action", "add_report")
     found = entry["actor"]["kind"], entry["object"]["id"], entry["details"]["reason"]
     assert found == ("operator", "project:1", "report:1")
-    assert "Commands" in shell.type("report", "--help").stdout
+    assert "Commands" in shell.run("report", "--help").stdout

@@ -82,13 +82,13 @@ def test_a_rotation_goes_from_a_new_key_to_the_end_of_the_old_one(shell: KeyShel
 
 
 def test_a_rotation_prints_the_next_step_and_never_a_key(shell: KeyShell) -> None:
-    reported = shell.type("--generate").stdout
+    reported = shell.run("--generate").stdout
     assert "restart service and workers" in reported
     assert "bin/riskrelay rotate-keys" in reported
     keys = shell.env_file.read_text().partition("'")[2].partition("'")[0].split(",")
     assert len(keys) == 2
-    assert "Older keys are still needed" in shell.type("--dry-run").stdout
-    done = shell.type().stdout
+    assert "Older keys are still needed" in shell.run("--dry-run").stdout
+    done = shell.run().stdout
     assert "You can remove the older keys" in done
     assert not any(key in reported + done for key in keys)
 
@@ -97,7 +97,7 @@ def test_a_new_key_changes_one_line_and_leaves_the_file_to_its_owner_alone(shell
     shell.env_file.chmod(0o644)
     os.chown(shell.env_file, os.getuid(), os.getgid())
     before = shell.env_file.read_bytes()
-    assert shell.type("--generate").exit_code == 0
+    assert shell.run("--generate").exit_code == 0
     after = shell.env_file.read_bytes()
     key = after[after.index(b"'") + 1 :].partition(b",")[0]
     assert after == before.replace(text_of(OLD).encode(), key + b"," + text_of(OLD).encode())
@@ -116,7 +116,7 @@ def test_a_link_stays_a_link(shell: KeyShell, tmp_path: Path) -> None:
     elsewhere = tmp_path / "settings"
     shell.env_file.rename(elsewhere)
     shell.env_file.symlink_to(elsewhere)
-    assert shell.type("--generate").exit_code == 0
+    assert shell.run("--generate").exit_code == 0
     assert shell.env_file.is_symlink()
     assert elsewhere.read_text().count(",") == 1
 
@@ -159,7 +159,7 @@ def test_no_key_is_put_in_front_of_wrong_ones(shell: KeyShell) -> None:
 
 
 def test_generating_has_no_dry_run(shell: KeyShell) -> None:
-    assert shell.type("--generate", "--dry-run").exit_code == 2
+    assert shell.run("--generate", "--dry-run").exit_code == 2
 
 
 def test_what_opens_with_no_key_is_reported_by_its_place_with_exit_code_1(shell: KeyShell) -> None:
@@ -170,7 +170,7 @@ def test_what_opens_with_no_key_is_reported_by_its_place_with_exit_code_1(shell:
     place = {"table": "targets", "id": target_id, "column": "secret_sealed"}
     record = shell.json(exit_code=1)
     assert (record["reencrypted"], record["unreadable"], record["older_keys_needed"]) == (2, [place], False)
-    reported = shell.type()
+    reported = shell.run()
     assert reported.exit_code == 1
     assert f"targets {target_id}: no key decrypts secret_sealed; set it again." in reported.stderr
 
@@ -182,7 +182,7 @@ def test_what_nobody_can_set_again_and_opens_with_no_key_is_left_to_its_end(shel
             "id_token_sealed) SELECT 'ses_1', MIN(id), 'a', 'b', 'openid_connect', 1, 1, ? FROM users",
             (b"gone",),
         )
-    reported = shell.type()
+    reported = shell.run()
     assert reported.exit_code == 1
     place = "console_sessions ses_1: no key decrypts id_token_sealed"
     assert f"{place}; it is deleted within a week." in reported.stderr

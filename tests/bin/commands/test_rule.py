@@ -59,7 +59,7 @@ def test_a_rule_is_added_shown_changed_tested_and_removed(shell: RuleShell) -> N
     tested = shell.json("test", added["id"])
     assert tested == {"matched": 3, "examined": 3, "examples": sorted(ids, reverse=True)}
     assert shell.json("remove", added["id"]) == {"id": added["id"], "removed": True}
-    assert shell.type("list").stdout == "There are no approval rules.\n"
+    assert shell.run("list").stdout == "There are no approval rules.\n"
     assert "no such approval rule" in shell.refused("show", added["id"])
 
 
@@ -80,7 +80,7 @@ def test_an_author_needs_a_token_that_may_do_what_the_rule_does(shell: RuleShell
 def test_options_that_make_no_rule_are_refused(shell: RuleShell) -> None:
     customer, target_id = made(shell)
     both = ("add", "X", "--user", customer.email, "--severity", "low", "--approve-for", target_id, "--dismiss", "test")
-    assert "Use one of" in shell.type(*both).output
-    assert "empty match" in shell.type("add", "X", "--user", customer.email, "--dismiss", "test").output
-    assert "action" in shell.type("add", "X", "--user", customer.email, "--severity", "low").output
-    assert shell.type("add", "X", "--severity", "low", "--dismiss", "test").exit_code == 2
+    assert "Use one of" in shell.run(*both).output
+    assert "empty match" in shell.run("add", "X", "--user", customer.email, "--dismiss", "test").output
+    assert "action" in shell.run("add", "X", "--user", customer.email, "--severity", "low").output
+    assert shell.run("add", "X", "--severity", "low", "--dismiss", "test").exit_code == 2

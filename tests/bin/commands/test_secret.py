@@ -44,7 +44,7 @@ def shell(tmp_path: Path, database_url: str) -> Iterator[SecretShell]:
 
 def test_without_keys_the_settings_are_wrong(shell: SecretShell, tmp_path: Path) -> None:
     shell.environment |= {"ENCRYPTION_KEYS": None, "RISKRELAY_ENV_FILE": str(tmp_path / "none")}
-    result = shell.type("set", "target", shell.target(), standard_input="a secret of a target")
+    result = shell.run("set", "target", shell.target(), standard_input="a secret of a target")
     assert (result.exit_code, result.stdout) == (2, "")
     assert "ENCRYPTION_KEYS is not set; restore the .env of this database" in result.stderr
 
@@ -92,6 +92,6 @@ def test_a_certificate_needs_a_target_and_remove_needs_the_certificate(shell: Se
     target_id = shell.target()
     refused = shell.refused("set", "target", MISSING, "--client-certificate", standard_input=PAIR)
     assert "target" in refused.lower()
-    usage = shell.type("set", "target", target_id, "--remove")
+    usage = shell.run("set", "target", target_id, "--remove")
     assert usage.exit_code == 2
     assert "--remove needs --header, --standard-webhooks or --client-certificate" in usage.output

@@ -84,7 +84,7 @@ def test_without_a_worker_a_validation_looks_reports_and_changes_nothing(shell: 
             assert (record["status"], record["connected"]["status"]) == ("active", "unknown")
         # The server counts in a thread of its own.
         wait_until(lambda: server.connections == 1)
-        reported = shell.type("validate", unsafe)
+        reported = shell.run("validate", unsafe)
     assert (reported.exit_code, "address_private" in reported.stdout) == (1, True)
     assert "no worker responded" in reported.stderr
     assert requests in ([], [None])
@@ -105,7 +105,7 @@ def test_a_running_worker_validates_by_its_settings_and_not_by_those_of_the_shel
     ):
         [target_id] = shell.make_targets(server.url())
         record = shell.json("validate", target_id, exit_code=0 if is_strict_shell else 1)
-        ping = shell.type("ping", target_id)
+        ping = shell.run("ping", target_id)
         assert worker.process.poll() is None
     reason = None if is_strict_shell else "scheme_not_allowed"
     status = "passed" if is_strict_shell else "failed"
@@ -150,7 +150,7 @@ def test_a_ping_is_sent_and_what_came_of_it_is_printed(
         printed = shell.json("ping", target_id, exit_code=exit_code)
         assert server.connections == 1
         explanation = help_for(reported[2]).fix if reported[2] else ""
-        assert explanation in shell.type("ping", target_id).stdout
+        assert explanation in shell.run("ping", target_id).stdout
     assert list(printed) == ["delivered", "response_status", "error_code", "duration_ms"]
     assert (printed["delivered"], printed["response_status"], printed["error_code"]) == reported
     assert printed["duration_ms"] >= 0
@@ -188,11 +188,11 @@ def test_a_ping_of_somebody_else_that_waits_is_left_to_a_worker(shell: TargetShe
 def test_what_is_off_or_not_there_is_not_pinged(shell: TargetShell) -> None:
     [target_id] = shell.make_targets("https://tracker.example.com/hook")
     shell.json("disable", target_id)
-    refused = shell.type("ping", target_id)
+    refused = shell.run("ping", target_id)
     assert (refused.exit_code, refused.stdout) == (1, "")
     assert "is disabled; ping needs" in refused.stderr
     for verb in ("ping", "validate", "resume"):
-        assert "no such ticket export target" in shell.type(verb, "tgt_none").stderr
+        assert "no such ticket export target" in shell.run(verb, "tgt_none").stderr
 
 
 # ---- limit
@@ -207,9 +207,9 @@ def test_a_pace_is_agreed_on_and_given_up(shell: TargetShell) -> None:
 @pytest.mark.parametrize("typed", ["0", "-1", "1.5", "many", "", str(MAX_PER_MINUTE + 1)])
 def test_what_is_no_pace_is_wrong_usage(shell: TargetShell, typed: str) -> None:
     [target_id] = shell.make_targets("https://tracker.example.com/hook")
-    result = shell.type("limit", target_id, f"--max-per-minute={typed}")
+    result = shell.run("limit", target_id, f"--max-per-minute={typed}")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert shell.type("limit", target_id).exit_code == 2
+    assert shell.run("limit", target_id).exit_code == 2
 
 
 # ---- resume
@@ -258,11 +258,11 @@ def test_resuming_all_leaves_out_what_may_not_be_used_any_more(shell: TargetShel
     unsafe, fine = shell.make_targets(PRIVATE, "http://127.0.0.1:9/hook")
     with shell.database():
         execute("UPDATE targets SET status = 'paused'")
-    reported = shell.type("resume", "--all", "--json")
+    reported = shell.run("resume", "--all", "--json")
     assert (reported.exit_code, [record["id"] for record in json.loads(reported.stdout)]) == (1, [fine])
     assert f"Target {unsafe} stays paused: address_private" in reported.stderr
     assert "(TARGET_ALLOWED_NETWORKS)" in reported.stderr
-    reported = shell.type("resume", "--all")
+    reported = shell.run("resume", "--all")
     assert (reported.exit_code, reported.stdout) == (1, "No target was resumed.\n")
 
 
@@ -280,7 +280,7 @@ def test_every_paused_target_is_resumed_at_once(shell: TargetShell) -> None:
     assert shell.json("show", disabled)["status"] == "disabled"
     assert shell.json("show", active)["status"] == "active"
     assert shell.json("resume", "--all") == []
-    assert "No target is paused." in shell.type("resume", "--all").stdout
+    assert "No target is paused." in shell.run("resume", "--all").stdout
 
 
 def test_a_pause_that_a_receiver_asked_for_is_ended_by_its_name_alone(shell: TargetShell) -> None:
@@ -300,7 +300,7 @@ def test_what_cannot_be_resumed_is_reported_and_holds_up_nothing(shell: TargetSh
     with shell.database():
         execute("UPDATE targets SET status = 'paused'")
         execute("UPDATE targets SET secret_sealed = ?, secret_fingerprint = 'fp' WHERE id = ?", (b"x", with_secret))
-    result = shell.type("resume", "--all", "--json")
+    result = shell.run("resume", "--all", "--json")
     assert result.exit_code == 1
     assert [record["id"] for record in json.loads(result.stdout)] == [with_secret]
     assert f"Target {without} has no secret" in result.stderr
@@ -308,7 +308,7 @@ def test_what_cannot_be_resumed_is_reported_and_holds_up_nothing(shell: TargetSh
 
 def test_a_resumption_names_a_target_or_all(shell: TargetShell) -> None:
     for words in ((), ("tgt_x", "--all")):
-        result = shell.type("resume", *words)
+        result = shell.run("resume", *words)
         assert result.exit_code == 2
         assert "either a target id or --all" in result.stderr
 
@@ -361,7 +361,7 @@ def test_the_members_that_are_named_are_set(shell: TargetShell) -> None:
     assert (moved["base_url"], moved["max_per_minute"]) == ("http://127.0.0.1:10/", None)
     before = shell.stored()
     assert "/base_url" in shell.refused("set", target_id, "--url", "http://10.20.30.40/")
-    assert shell.type("set", target_id).exit_code == 2
+    assert shell.run("set", target_id).exit_code == 2
     assert shell.stored() == before
 
 

@@ -53,18 +53,18 @@ def test_a_tracker_is_added_with_its_token_from_standard_input(shell: Shell) -> 
     assert job is not None
     assert job.target_id == made["id"]
     assert TOKEN not in json.dumps(made) + repr(stored)
-    listed = shell.type("target", "list").stdout
+    listed = shell.run("target", "list").stdout
     assert all(text in listed for text in ("provider_key", "gitea", PAGE))
-    assert "gitea" in shell.type("target", "show", made["id"]).stdout
+    assert "gitea" in shell.run("target", "show", made["id"]).stdout
 
 
 @pytest.mark.parametrize("typed", ["", "\n"])
 def test_a_tracker_without_a_token_is_inactive_until_it_gets_one(shell: Shell, typed: str) -> None:
-    added = shell.type("target", "add", "gitea", PAGE, "--name", "Shop team", "--json", standard_input=typed)
+    added = shell.run("target", "add", "gitea", PAGE, "--name", "Shop team", "--json", standard_input=typed)
     made = json.loads(added.stdout)
     assert f"secret set target {made['id']}" in added.stderr
     assert (made["name"], made["status"], made["status_reason"]) == ("Shop team", "inactive", "no_secret")
-    reported = shell.type("secret", "set", "target", made["id"], standard_input=TOKEN)
+    reported = shell.run("secret", "set", "target", made["id"], standard_input=TOKEN)
     assert (reported.exit_code, TOKEN in reported.output) == (0, False)
     assert shell.json("target", "show", made["id"])["status"] == "active"
 
@@ -104,7 +104,7 @@ REFUSED: Final[list[tuple[tuple[str, ...], int, str]]] = [
 def test_what_is_no_target_is_refused_with_the_reason(
     shell: Shell, words: tuple[str, ...], exit_code: int, reason: str
 ) -> None:
-    reported = shell.type("target", "add", *words, standard_input=TOKEN)
+    reported = shell.run("target", "add", *words, standard_input=TOKEN)
     assert (reported.exit_code, reported.stdout, TOKEN in reported.stderr) == (exit_code, "", False)
     assert reason in reported.stderr
     assert shell.json("target", "list") == []
@@ -156,10 +156,10 @@ def test_typed_settings_become_those_of_the_api(typed: list[str], expected: dict
 def test_a_new_token_of_a_blocked_tracker_names_what_to_do_next(shell: Shell) -> None:
     made = shell.json("target", "add", "gitea", PAGE, standard_input=TOKEN)
     words = ("secret", "set", "target", made["id"])
-    assert shell.type(*words, standard_input=TOKEN).stderr == ""
+    assert shell.run(*words, standard_input=TOKEN).stderr == ""
     with shell.database():
         execute("UPDATE targets SET status = 'blocked', status_reason = 'tracker_token_rejected'")
-    assert f"target resume {made['id']}" in shell.type(*words, standard_input=TOKEN).stderr
+    assert f"target resume {made['id']}" in shell.run(*words, standard_input=TOKEN).stderr
 
 
 def test_the_link_of_a_delivered_ticket_is_printed(shell: Shell) -> None:
@@ -174,7 +174,7 @@ def test_the_link_of_a_delivered_ticket_is_printed(shell: Shell) -> None:
     assert "its receiver named no link" in shell.refused("export", "open", export_id)
     with shell.database():
         execute("UPDATE exports SET provider_ticket_url = ? WHERE id = ?", (f"{PAGE}/issues/7", export_id))
-    assert shell.type("export", "open", export_id).stdout == f"{PAGE}/issues/7\n"
+    assert shell.run("export", "open", export_id).stdout == f"{PAGE}/issues/7\n"
     assert shell.json("export", "open", export_id) == {"id": "7", "url": f"{PAGE}/issues/7"}
-    assert f"{PAGE}/issues/7" in shell.type("export", "show", export_id).stdout
+    assert f"{PAGE}/issues/7" in shell.run("export", "show", export_id).stdout
     assert "no such ticket export" in shell.refused("export", "open", "exp_none")

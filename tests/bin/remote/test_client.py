@@ -36,7 +36,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def refused(tmp_path: Path, url: str, *words: str, token: str = TOKEN, exit_code: int = 1) -> str:
     """Type a command that fails; return what it printed, which never has the token."""
-    result = RemoteShell(tmp_path, url, token).type(*(words or ("target", "show", "tgt_1")))
+    result = RemoteShell(tmp_path, url, token).run(*(words or ("target", "show", "tgt_1")))
     assert (result.exit_code, result.stdout) == (exit_code, ""), result.output
     assert TOKEN not in result.stderr
     assert isinstance(result.exception, SystemExit), result.exception
@@ -355,11 +355,11 @@ def test_a_member_of_another_type_ends_the_command_in_one_line(command: str, pla
 
     with LoopbackServer(behave) as server:
         shell = RemoteShell(tmp_path, server.url(path=""), TOKEN)
-        assert shell.type(*command.split(), standard_input="y\n").exit_code == 0
+        assert shell.run(*command.split(), standard_input="y\n").exit_code == 0
         refusals = 0
         for value in WRONG:
             response = changed(ANY_RESPONSE, place, value)
-            result = shell.type(*command.split(), standard_input="y\n")
+            result = shell.run(*command.split(), standard_input="y\n")
             assert result.exit_code in {0, 1}, (value, result.output)
             assert result.exception is None or isinstance(result.exception, SystemExit), (value, result.exception)
             refusals += "--url" in result.stderr
@@ -370,7 +370,7 @@ def test_control_characters_of_a_server_do_not_reach_the_terminal(tmp_path: Path
     record = {**TARGET, "name": "\x1b]0;x\x07\u202e"}
     with LoopbackServer(always(200, json.dumps(record).encode())) as server:
         shell = RemoteShell(tmp_path, server.url(path=""), TOKEN)
-        printed = shell.type("target", "show", "tgt_1").stdout + shell.type("target", "show", "tgt_1", "--json").stdout
+        printed = shell.run("target", "show", "tgt_1").stdout + shell.run("target", "show", "tgt_1", "--json").stdout
     assert printed.count("\\u001b]0;x\\u0007\\u202e") == 2
     assert "\x1b" not in printed
 
@@ -459,7 +459,7 @@ def test_a_job_without_progress_is_not_waited_for(tmp_path: Path, monkeypatch: p
     ):
         asked: list[ReceivedRequest] = []
         with LoopbackServer(job_server(2, asked)) as server:
-            result = RemoteShell(tmp_path, server.url(path=""), TOKEN).type("export", *words, "--json")
+            result = RemoteShell(tmp_path, server.url(path=""), TOKEN).run("export", *words, "--json")
         assert result.exit_code == 1
         assert (json.loads(result.stdout)["status"], json.loads(result.stdout)["done"]) == ("running", 1)
         assert "blk_1 is still running, without progress for 0 s; check that a worker runs" in result.stderr
@@ -484,9 +484,7 @@ def test_an_approval_of_nothing_has_its_target_checked(tmp_path: Path) -> None:
                 peer.answer(422, b'{"error": {"code": "VALIDATION_FAILED", "message": "No target has this id."}}')
 
     with LoopbackServer(behave) as server:
-        done = RemoteShell(tmp_path, server.url(path=""), TOKEN).type(
-            "export", "approve", "--target", "tgt_0", "--rule", "a"
-        )
+        done = RemoteShell(tmp_path, server.url(path=""), TOKEN).run("export", "approve", "--target", "tgt_0", "--rule", "a")
     assert (done.exit_code, "No target has this id." in done.stderr) == (1, True)
 
 

@@ -234,8 +234,8 @@ def test_a_command_does_elsewhere_what_it_does_on_the_server(row: str, sides: Si
         path = path_of(words)
         own = [each.format(**names) for each in OWN.get(path, ())]
         as_json = ["--json"] if any("--json" in each.opts for each in LEAVES[path].options) else []
-        here = sides.here.type(*words, *own, *as_json)
-        there = sides.there.type(*words, *as_json)
+        here = sides.here.run(*words, *own, *as_json)
+        there = sides.there.run(*words, *as_json)
         assert (there.exit_code, there.stdout == "") == (here.exit_code, here.stdout == ""), line
         if ABSENT_NUMBER in words and there.exit_code:
             assert there.stderr.startswith("riskrelay: "), line
@@ -267,7 +267,7 @@ def test_a_command_waits_for_what_workers_do(remote: RemoteShell, customer: Cust
     ids = make_exports(customer, 3)
     [other_id] = make_exports(customer, 1)
     execute("UPDATE exports SET severity_rank = 0 WHERE id = ?", (other_id,))
-    asked = remote.type("export", "approve", "--target", target_id, "--severity", "high", standard_input="n\n")
+    asked = remote.run("export", "approve", "--target", target_id, "--severity", "high", standard_input="n\n")
     assert (asked.exit_code, asked.stdout) == (1, "")
     assert "3 exports match: 3 high.\nApprove them for target" in asked.stderr
     job = remote.json("export", "approve", "--target", target_id, "--severity", "high", "--yes")
@@ -282,24 +282,24 @@ def test_a_command_waits_for_what_workers_do(remote: RemoteShell, customer: Cust
     assert remote.json("export", "recover", "--show", recovery["id"]) == recovery
     silent_id = remote.json("target", "add", "generic_webhook", "http://127.0.0.1:1/hook")["id"]
     for command in ("ping", "validate"):
-        result = remote.type("target", command, silent_id)
+        result = remote.run("target", command, silent_id)
         assert result.exit_code == 1
         assert "connect_refused" in result.stdout
         assert "nothing listens" in result.stdout.lower(), result.stdout
 
 
 def test_a_table_of_the_audit_log_says_that_there_are_more_entries(sides: Sides) -> None:
-    tables = [side.type("audit", "list", "--limit", "3").stdout.splitlines() for side in (sides.here, sides.there)]
+    tables = [side.run("audit", "list", "--limit", "3").stdout.splitlines() for side in (sides.here, sides.there)]
     expected = "Showing the newest 3; there are more. To list more: --limit N."
     assert [(len(table), table[-1]) for table in tables] == [(5, expected)] * 2
     for side in (sides.here, sides.there):
-        assert "there are more" not in side.type("audit", "list", "--limit", "1000").stdout
+        assert "there are more" not in side.run("audit", "list", "--limit", "1000").stdout
     assert len(sides.there.json("audit", "list", "--limit", "3")) == 3
 
 
 def test_an_option_that_the_token_decides_is_refused(sides: Sides) -> None:
     for words in (("rule", "add", "Minor", "--label", "a", "--user", "a@b.example"), ("export", "list", "--account", "1")):
-        refused = sides.there.type(*words)
+        refused = sides.there.run(*words)
         assert (refused.exit_code, refused.stdout) == (2, "")
         assert f"{words[-2]} is not available with --url: the token decides." in refused.stderr
 
@@ -307,7 +307,7 @@ def test_an_option_that_the_token_decides_is_refused(sides: Sides) -> None:
 def test_a_filter_without_a_value_lists_nothing(sides: Sides) -> None:
     """A script may name a variable that is not set; the list must not be that of all targets."""
     for side in (sides.here, sides.there):
-        refused = side.type("export", "list", "--target", "")
+        refused = side.run("export", "list", "--target", "")
         assert (refused.exit_code, refused.stdout) == (2, "")
         assert "Invalid value for '--target': A value is empty." in refused.stderr
 
@@ -318,7 +318,7 @@ def test_a_user_or_a_project_belongs_to_the_account_of_the_token_if_none_is_name
 
 
 def test_a_tracker_gets_its_token_on_the_server(sides: Sides) -> None:
-    added = sides.there.type("target", "add", "gitea", "http://127.0.0.1:9/acme/x", "--json", standard_input="a-token\n")
+    added = sides.there.run("target", "add", "gitea", "http://127.0.0.1:9/acme/x", "--json", standard_input="a-token\n")
     made = json.loads(added.stdout)
     assert (made["status"], made["secret"]["configured"]) == ("inactive", False)
     assert f"set it on the server with `riskrelay secret set target {made['id']}`" in added.stderr
@@ -336,7 +336,7 @@ def test_a_command_of_the_server_refuses(path: tuple[str, ...], tmp_path: Path) 
     arguments = [each for each in LEAVES[path].command.params if each.required]
     words = [word for each in arguments for word in (*each.opts[: isinstance(each, click.Option)], _value_of(each))]
     shell = RemoteShell(tmp_path, "https://relay.example.com", "a-token")
-    result = shell.type(*path, *words)
+    result = shell.run(*path, *words)
     assert (result.exit_code, result.stdout) == (2, "")
     assert f"`{' '.join(path)}` runs on the server: without --url." in result.stderr
     assert ("Secrets are never sent over the API." in result.stderr) == (path[0] == "secret")

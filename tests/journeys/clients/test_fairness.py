@@ -44,7 +44,7 @@ def delivering(names: HangingNames) -> Iterator[Dispatcher]:
         try:
             yield dispatcher
         finally:
-            names.let_go()
+            names.release()
             dispatcher.stop()
             assert dispatcher.join(2 * PATIENCE_S)
 
@@ -133,4 +133,4 @@ def test_registrations_of_an_account_succeed_while_names_of_another_hang(custome
         wait_until(lambda: len(names.hanging) >= 8)
         assert [register(customer, f"{number}.working.example") for number in range(5)] == [201] * 5
         assert {each.result() for each in refused} == {422}
-        names.let_go()
+        names.release()

@@ -51,7 +51,7 @@ class Installation:
         self.shell.json("user", "add", USER, "--account", account)
         project = str(self.shell.json("project", "add", "Shop", "--account", account, "--shop-domain", SHOP)["id"])
         self.shell.json("grant", "add", "--user", USER, "--project", project)
-        self._bearer = {"Authorization": f"Bearer {self.shell.type('token', 'create', '--user', USER).stdout.strip()}"}
+        self._bearer = {"Authorization": f"Bearer {self.shell.run('token', 'create', '--user', USER).stdout.strip()}"}
         self._runs = count(1)
         self.receiver = stack.enter_context(CountingReceiver())
         self.gitea = stack.enter_context(FakeGitea())
@@ -196,7 +196,7 @@ def test_a_ticket_lives_from_its_first_scan_to_its_erasure(shop: Installation, t
     # The receipt of what was approved and delivered, while it is there.
     receipt = tmp_path / "receipt.json"
     # A worker chains what happened within some seconds.
-    wait_until(lambda: shop.shell.type("receipt", "show", webhook, "--output", str(receipt)).exit_code == 0)
+    wait_until(lambda: shop.shell.run("receipt", "show", webhook, "--output", str(receipt)).exit_code == 0)
     assert (proven := verify_receipt(receipt)).returncode == 0, proven.stdout + proven.stderr
     digest = prepared["ticket_digest"].encode()
     flipped = digest[:-1] + (b"1" if digest.endswith(b"0") else b"0")
@@ -243,7 +243,7 @@ def test_a_ticket_lives_from_its_first_scan_to_its_erasure(shop: Installation, t
         for event in shop.events(export_id):
             assert [each["outcome"] for each in event["deliveries"]] == ["delivered"]
     verified = shop.shell.json("audit", "verify")
-    assert shop.shell.type("audit", "export", str(tmp_path / "audit.jsonl")).exit_code == 0
+    assert shop.shell.run("audit", "export", str(tmp_path / "audit.jsonl")).exit_code == 0
     log = [json.loads(line) for line in (tmp_path / "audit.jsonl").read_text().splitlines()]
     assert verified["entries"] == len(log)
     approvals = [(each["subject_id"], each["reason"]) for each in log if each["action"] == "approve_events"]

@@ -32,7 +32,7 @@ from tests.support.http.storefront import (
     stored,
     traces_of,
 )
-from tests.support.processes.backups import VAULT, CommandResult, CommandRunner, Contents, begin
+from tests.support.processes.backups import VAULT, CommandResult, CommandRunner, Contents, store_key_check
 from tests.support.processes.workers import ROOT, CountingReceiver, WorkerProcess, all_are, wait_until
 from tests.support.servers.redis_and_postgres import PostgresServer, RedisServer
 from tests.support.worker.compliance_work import run_compliance_tasks
@@ -48,7 +48,7 @@ def operator(database_url: str, tmp_path: Path) -> CommandRunner:
     """An operator of an installation that knows its keys."""
     made = CommandRunner(tmp_path / "here", database_url)
     with made.database():
-        begin()
+        store_key_check()
     return made
 
 
@@ -103,7 +103,7 @@ def test_a_backup_under_load_is_of_one_moment_and_holds_up_nobody(operator: Comm
         many_waiting(customer, 0, targets=(0, 1), due_at=utc_now(), **HEAVY)
         with busy_writers(operator.url, 2):
             before = rows("SELECT COUNT(*) FROM accounts")[0][0]
-            done = operator.type_apart("backup", "taken.backup")
+            done = operator.run_in_subprocess("backup", "taken.backup")
             after = rows("SELECT COUNT(*) FROM accounts")[0][0]
         assert done.exit_code == 0, done.stderr
         assert after - before > 10
@@ -234,7 +234,7 @@ def test_it_does_not_come_back_on_a_new_machine_either(operator: CommandRunner, 
     file, redactions = operator.backed_up(), operator.folder / "redactions"
     forget(operator)
     count = count_redactions(operator)
-    assert operator.type("compliance", "export", redactions).exit_code == 0
+    assert operator.run("compliance", "export", redactions).exit_code == 0
     assert traces_of(ADA, redactions.read_text().lower()) == []
     assert elsewhere.json("restore", file, "--redactions", redactions)["redactions_repeated"] == count
     assert_forgotten(elsewhere, count, traces_of_bob)
@@ -300,14 +300,14 @@ def test_a_killed_restore_leaves_the_old_database_or_one_that_delivers_nothing(o
         with operator.database():
             assert rows("SELECT COUNT(*) FROM targets WHERE status = 'active'") == [(0,)]
         for verb in ("work", "serve", "run"):
-            assert "A restore was cut off" in operator.type_apart(verb).stderr
-        reported = operator.type("doctor", "--json")
+            assert "A restore was cut off" in operator.run_in_subprocess(verb).stderr
+        reported = operator.run("doctor", "--json")
         assert reported.exit_code == 1
         assert [each["name"] for each in json.loads(reported.stdout)["checks"] if "cut off" in each["message"]] == [
             "restore"
         ]
     assert is_unfinished(operator) == is_replaced
-    assert operator.type("restore", file, "--replace").exit_code == 0
+    assert operator.run("restore", file, "--replace").exit_code == 0
     assert not is_unfinished(operator)
     assert_forgotten(operator, count, traces_of_bob)
     assert not list((operator.folder / "data").glob("restoring*"))
@@ -348,7 +348,7 @@ def test_nothing_is_delivered_before_it_is_resumed_and_then_with_the_same_keys(
             later = make_approved(customer, str(queries.get(new).target_id), utc_now())
             wait_until(lambda: queries.get(later).status == "exported")
             assert [len(receiver.of(export_id)) for export_id in made] == [1, 1, 1]
-            reported = operator.type_apart("target", "resume", "--all", "--json")
+            reported = operator.run_in_subprocess("target", "resume", "--all", "--json")
             assert reported.exit_code == 0, reported.stderr
             assert target.id in reported.stdout
             assert disabled.id not in reported.stdout

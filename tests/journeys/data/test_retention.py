@@ -17,7 +17,7 @@ from storage.secrets.vault import Vault
 from tests.support.database.databases import on_sqlite
 from tests.support.factories import Customer, environment, make_exports
 from tests.support.http.storefront import ADA, give_shop, plant_captures, receive
-from tests.support.processes.workers import RISKRELAY, UnluckyWorker, wait_until
+from tests.support.processes.workers import RISKRELAY, FailingWorker, wait_until
 
 #: Batches enough to be caught in the middle of them.
 MANY: Final = 30 * EXPORTS_AT_ONCE
@@ -80,10 +80,10 @@ def test_a_prune_that_is_killed_has_archived_all_that_it_removed(database: str, 
 
 
 @on_sqlite
-def test_a_worker_removes_what_is_over_by_itself(unlucky: Callable[..., UnluckyWorker], customer: Customer) -> None:
+def test_a_worker_removes_what_is_over_by_itself(failing: Callable[..., FailingWorker], customer: Customer) -> None:
     make_exports(customer, 3, utc_now() - timedelta(days=91))
     [young] = make_exports(customer, 1, utc_now())
-    with unlucky("--prune-after", "2") as worker:
+    with failing("--prune-after", "2") as worker:
         worker.go()
         wait_until(lambda: worker.has_logged("worker started"))
         assert len(left()) == 4

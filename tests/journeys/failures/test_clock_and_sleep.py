@@ -22,13 +22,13 @@ from tests.support.processes.backups import VAULT
 from tests.support.processes.hosts import approved_over, claimed_by, delivered_by, name_of
 from tests.support.processes.workers import (
     CountingReceiver,
+    FailingWorker,
     SteppingClock,
-    UnluckyWorker,
     WorkerProcess,
     all_are,
     approved,
     approved_each,
-    forget_workers,
+    delete_workers,
     is_exported,
     notify_workers,
     wait_until,
@@ -56,11 +56,11 @@ def processor_share(worker: WorkerProcess, span_s: float) -> float:
 
 @on_postgresql
 def test_a_worker_that_stands_still_within_a_transaction_holds_up_nothing_for_long(
-    start: Callable[..., WorkerProcess], unlucky: Callable[..., UnluckyWorker], receiver: CountingReceiver
+    start: Callable[..., WorkerProcess], failing: Callable[..., FailingWorker], receiver: CountingReceiver
 ) -> None:
     """To the server it looks like one whose machine lost power: its connection stands, and so do its locks."""
     [export_id] = approved(receiver.url())
-    with unlucky("--at", "claimed", "--signal", "STOP") as standing:
+    with failing("--at", "claimed", "--signal", "STOP") as standing:
         standing.go()
         wait_until(standing.is_stopped)
         with start():
@@ -75,10 +75,10 @@ def test_a_worker_that_stands_still_within_a_transaction_holds_up_nothing_for_lo
 
 @on_postgresql
 def test_a_worker_that_overslept_its_claims_sends_and_writes_nothing_more(
-    start: Callable[..., WorkerProcess], unlucky: Callable[..., UnluckyWorker], receiver: CountingReceiver
+    start: Callable[..., WorkerProcess], failing: Callable[..., FailingWorker], receiver: CountingReceiver
 ) -> None:
     with ExitStack() as stack:
-        committed, sending = unlucky("--at", "claim committed", "--signal", "STOP"), unlucky()
+        committed, sending = failing("--at", "claim committed", "--signal", "STOP"), failing()
         for late in (committed, sending):
             stack.enter_context(late)
         not_begun = approved_each(receiver.url(), 4)
@@ -86,7 +86,7 @@ def test_a_worker_that_overslept_its_claims_sends_and_writes_nothing_more(
         wait_until(committed.is_stopped)
         receiver.gate.clear()
         unanswered = approved_each(receiver.url(), 2)
-        forget_workers()
+        delete_workers()
         sending.go()
         wait_until(lambda: len(receiver.requests) == 2)
         sending.signal(signal.SIGSTOP)
@@ -110,11 +110,11 @@ def test_a_worker_that_overslept_its_claims_sends_and_writes_nothing_more(
 
 
 @pytest.fixture
-def pair(unlucky: Callable[..., UnluckyWorker], stepping_clock: SteppingClock) -> Callable[..., UnluckyWorker]:
+def pair(failing: Callable[..., FailingWorker], stepping_clock: SteppingClock) -> Callable[..., FailingWorker]:
     """Start workers that go by the stepping clock, as those of one machine do."""
 
-    def started(**changes: str) -> UnluckyWorker:
-        return unlucky("--clock", str(stepping_clock.path), **changes)
+    def started(**changes: str) -> FailingWorker:
+        return failing("--clock", str(stepping_clock.path), **changes)
 
     return started
 
@@ -122,7 +122,7 @@ def pair(unlucky: Callable[..., UnluckyWorker], stepping_clock: SteppingClock) -
 @on_sqlite
 @pytest.mark.parametrize("step_s", [HOUR_S, -HOUR_S])
 def test_a_clock_that_steps_while_deliveries_run_sends_none_of_them_again(
-    pair: Callable[..., UnluckyWorker], stepping_clock: SteppingClock, receiver: CountingReceiver, step_s: float
+    pair: Callable[..., FailingWorker], stepping_clock: SteppingClock, receiver: CountingReceiver, step_s: float
 ) -> None:
     receiver.gate.clear()
     # The idle one looks so often that it comes before the busy one's next renewal.
@@ -145,7 +145,7 @@ def test_a_clock_that_steps_while_deliveries_run_sends_none_of_them_again(
 
 @on_sqlite
 def test_a_clock_that_steps_while_retries_wait_sends_each_once_and_none_before_its_time(
-    pair: Callable[..., UnluckyWorker], stepping_clock: SteppingClock, redis: RedisServer, receiver: CountingReceiver
+    pair: Callable[..., FailingWorker], stepping_clock: SteppingClock, redis: RedisServer, receiver: CountingReceiver
 ) -> None:
     soon = approved(receiver.url(), 20, stepping_clock.now() + timedelta(minutes=30))
     later = approved(receiver.url(), 20, stepping_clock.now() + timedelta(hours=3))
@@ -172,7 +172,7 @@ def test_a_clock_that_steps_while_retries_wait_sends_each_once_and_none_before_i
 @on_sqlite
 @pytest.mark.parametrize("heir_is", ["already there", "started later"])
 def test_a_dead_worker_holds_up_nothing_after_the_clock_stepped_back(
-    pair: Callable[..., UnluckyWorker], stepping_clock: SteppingClock, receiver: CountingReceiver, heir_is: str
+    pair: Callable[..., FailingWorker], stepping_clock: SteppingClock, receiver: CountingReceiver, heir_is: str
 ) -> None:
     """Its lease ends and its sign of life was given at a time that does not come again for an hour."""
     receiver.gate.clear()
@@ -199,12 +199,12 @@ def test_a_dead_worker_holds_up_nothing_after_the_clock_stepped_back(
 @on_postgresql
 @pytest.mark.parametrize("off_s", [60.0, -60.0])
 def test_a_host_whose_clock_is_off_takes_no_lease_for_lapsed_and_has_its_share(
-    unlucky: Callable[..., UnluckyWorker], stepping_clock: SteppingClock, receiver: CountingReceiver, off_s: float
+    failing: Callable[..., FailingWorker], stepping_clock: SteppingClock, receiver: CountingReceiver, off_s: float
 ) -> None:
     """On two hosts: one has the time, the other goes by a clock that is off, and in the end is put right."""
     stepping_clock.step_to(off_s)
     receiver.gate.clear()
-    with unlucky() as right, unlucky("--clock", str(stepping_clock.path)) as wrong:
+    with failing() as right, failing("--clock", str(stepping_clock.path)) as wrong:
         right.go()
         ids = approved_each(receiver.url(), 4)
         wait_until(lambda: len(receiver.requests) == 4)
@@ -224,13 +224,13 @@ def test_a_host_whose_clock_is_off_takes_no_lease_for_lapsed_and_has_its_share(
 
 @on_postgresql
 def test_a_host_whose_clock_is_off_takes_no_compliance_request_out_of_anothers_hands(
-    unlucky: Callable[..., UnluckyWorker], stepping_clock: SteppingClock
+    failing: Callable[..., FailingWorker], stepping_clock: SteppingClock
 ) -> None:
     stepping_clock.step_to(HOUR_S)
     shop, other_shop = (receive(Topic.SHOP_REDACT, VAULT, None, domain) for domain in (SHOP, "other.shops.example"))
     lapses_at = to_ms(utc_now() + timedelta(seconds=HOUR_S / 2))
     execute("UPDATE compliance_requests SET lease = 'lse_other', next_run_at = ? WHERE id = ?", (lapses_at, shop))
-    with unlucky("--clock", str(stepping_clock.path)) as wrong:
+    with failing("--clock", str(stepping_clock.path)) as wrong:
         wrong.go()
         wait_until(lambda: compliance_requests.get(other_shop).finished_at is not None)
         # It has looked for more by now.

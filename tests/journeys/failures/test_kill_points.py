@@ -18,11 +18,11 @@ from tests.support.database.databases import on_postgresql, on_sqlite
 from tests.support.fakes import LoopbackServer, Peer
 from tests.support.processes.workers import (
     CountingReceiver,
-    UnluckyWorker,
+    FailingWorker,
     WorkerProcess,
     all_are,
     approved,
-    forget_workers,
+    delete_workers,
     is_exported,
     notify_workers,
     wait_until,
@@ -56,7 +56,7 @@ def held() -> Iterator[CountingReceiver]:
 
 def shelve(*export_ids: str) -> None:
     """Let nobody claim these for now: the next one to die must not find what the last one left."""
-    forget_workers()
+    delete_workers()
     for export_id in export_ids:
         execute("UPDATE targets SET status = 'paused' WHERE id = (SELECT target_id FROM exports WHERE id = ?)", (export_id,))
 
@@ -80,7 +80,7 @@ def deaf_port() -> Iterator[int]:
             yield port
 
 
-def dies_connecting(worker: UnluckyWorker) -> tuple[str, int]:
+def dies_connecting(worker: FailingWorker) -> tuple[str, int]:
     with deaf_port() as port:
         [export_id] = approved(f"http://127.0.0.1:{port}/hook")
         worker.go()
@@ -89,7 +89,7 @@ def dies_connecting(worker: UnluckyWorker) -> tuple[str, int]:
     return export_id, port
 
 
-def dies_of_two_signals_to_stop(worker: UnluckyWorker, held: CountingReceiver) -> str:
+def dies_of_two_signals_to_stop(worker: FailingWorker, held: CountingReceiver) -> str:
     [export_id] = approved(held.url())
     worker.go()
     wait_until(lambda: held.of(export_id))
@@ -101,7 +101,7 @@ def dies_of_two_signals_to_stop(worker: UnluckyWorker, held: CountingReceiver) -
     return export_id
 
 
-def dies_shaking_hands(worker: UnluckyWorker, port: int, greeted: threading.Event) -> str:
+def dies_shaking_hands(worker: FailingWorker, port: int, greeted: threading.Event) -> str:
     [export_id] = approved(f"https://127.0.0.1:{port}/hook")
     worker.go()
     assert greeted.wait(15)
@@ -110,11 +110,11 @@ def dies_shaking_hands(worker: UnluckyWorker, port: int, greeted: threading.Even
 
 
 def test_what_a_worker_was_at_when_it_died_another_one_does(
-    unlucky: Callable[..., UnluckyWorker], receiver: CountingReceiver
+    failing: Callable[..., FailingWorker], receiver: CountingReceiver
 ) -> None:
     with ExitStack() as stack:
-        doomed = [unlucky("--at", point, WORKER_CONCURRENCY="1") for point, *_ in POINTS]
-        for worker in (heir := unlucky(), *doomed):
+        doomed = [failing("--at", point, WORKER_CONCURRENCY="1") for point, *_ in POINTS]
+        for worker in (heir := failing(), *doomed):
             stack.enter_context(worker)
         ids = []
         for (point, arrived, *_), worker in zip(POINTS, doomed, strict=True):
@@ -142,7 +142,7 @@ def test_what_a_worker_was_at_when_it_died_another_one_does(
 
 @on_sqlite
 def test_what_a_worker_waited_for_when_it_died_another_one_waits_for(
-    unlucky: Callable[..., UnluckyWorker], held: CountingReceiver
+    failing: Callable[..., FailingWorker], held: CountingReceiver
 ) -> None:
     greeted = threading.Event()
 
@@ -153,8 +153,8 @@ def test_what_a_worker_waited_for_when_it_died_another_one_waits_for(
             peer.wait()
 
     with ExitStack() as stack:
-        doomed = [unlucky() for _ in range(3)]
-        for worker in (heir := unlucky(), *doomed):
+        doomed = [failing() for _ in range(3)]
+        for worker in (heir := failing(), *doomed):
             stack.enter_context(worker)
         silent = stack.enter_context(LoopbackServer(hangs_up_once_greeted))
         stopped = dies_of_two_signals_to_stop(doomed[0], held)

@@ -93,7 +93,7 @@ def test_an_answer_without_end_is_not_read_to_its_end(
     def flood(peer: Peer) -> None:
         while peer.read():
             peer.send(b"HTTP/1.1 " + head + b"\r\nLocation: /\r\n\r\n")
-            while not peer.has_hung_up():
+            while not peer.client_has_closed():
                 peer.send(b"x" * 65536)
 
     with LoopbackServer(flood) as receiver, start(**AT_ONCE) as worker:

@@ -14,7 +14,7 @@ from storage.exports import queries
 from tests.support import canaries
 from tests.support.database.databases import on_postgresql
 from tests.support.factories import Customer, make_approved, make_tracker
-from tests.support.processes.workers import UnluckyWorker, WorkerProcess, all_are, forget_workers, notify_workers, wait_until
+from tests.support.processes.workers import FailingWorker, WorkerProcess, all_are, delete_workers, notify_workers, wait_until
 from tests.support.servers.redis_and_postgres import RedisServer
 from tests.support.trackers.servers import TOKEN, FakeGitea, Refusal
 
@@ -41,11 +41,11 @@ def gitea() -> Iterator[FakeGitea]:
 
 
 def test_a_worker_that_dies_at_any_point_leaves_exactly_one_issue(
-    unlucky: Callable[..., UnluckyWorker], customer: Customer, gitea: FakeGitea
+    failing: Callable[..., FailingWorker], customer: Customer, gitea: FakeGitea
 ) -> None:
     with ExitStack() as stack:
-        doomed = [unlucky("--at", point, WORKER_CONCURRENCY="1") for point, _ in POINTS]
-        for worker in (heir := unlucky(), *doomed):
+        doomed = [failing("--at", point, WORKER_CONCURRENCY="1") for point, _ in POINTS]
+        for worker in (heir := failing(), *doomed):
             stack.enter_context(worker)
         ids = []
         for (point, issues), worker in zip(POINTS, doomed, strict=True):
@@ -56,7 +56,7 @@ def test_a_worker_that_dies_at_any_point_leaves_exactly_one_issue(
             worker.go()
             assert worker.wait() == -signal.SIGKILL, point
             wait_until(lambda export_id=export_id, issues=issues: len(gitea.issues_of(export_id)) == issues)  # type: ignore[misc]  # mypy takes no default
-            forget_workers()
+            delete_workers()
             execute("UPDATE targets SET status = 'paused' WHERE id = ?", (target_id,))
         execute("UPDATE targets SET status = 'active'")
         heir.go()

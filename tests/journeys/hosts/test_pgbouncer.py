@@ -141,4 +141,4 @@ def test_a_backup_wants_the_servers_own_address(pooled: str, postgres_url: str, 
     refused = operator.refused("backup", str(tmp_path / "saved"))
     assert "pg_dump cannot run through PgBouncer" in refused
     assert "PostgreSQL's own address in DATABASE_URL" in refused
-    assert operator.type("backup", str(tmp_path / "saved"), DATABASE_URL=postgres_url).exit_code == 0
+    assert operator.run("backup", str(tmp_path / "saved"), DATABASE_URL=postgres_url).exit_code == 0

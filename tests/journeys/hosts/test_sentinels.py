@@ -13,7 +13,7 @@ from tests.support.factories import LOOPBACK, Customer, environment, make_custom
 from tests.support.http.raw_http import EXPORTS
 from tests.support.processes.gunicorn_process import Service
 from tests.support.processes.workers import CountingReceiver, WorkerProcess, is_exported, wait_until
-from tests.support.servers.redis_servers import ENCODED, PASSWORD, Watched, watched
+from tests.support.servers.redis_servers import ENCODED, PASSWORD, RedisWithSentinels, redis_with_sentinels
 
 #: A sweep that does not come within the test: what is delivered, had a wake-up.
 NO_SWEEP = {"SWEEP_SECONDS": "60"}
@@ -22,8 +22,8 @@ SWITCHED_WITHIN_S = 30.0
 
 
 @pytest.fixture
-def redis_behind_sentinels() -> Iterator[Watched]:
-    with watched(wait_until) as started:
+def redis_behind_sentinels() -> Iterator[RedisWithSentinels]:
+    with redis_with_sentinels(wait_until) as started:
         yield started
 
 
@@ -34,7 +34,7 @@ def messages(log: Path) -> list[str]:
 
 @on_sqlite
 def test_wake_ups_and_limits_follow_the_master(
-    database: str, redis_behind_sentinels: Watched, receiver: CountingReceiver, tmp_path: Path
+    database: str, redis_behind_sentinels: RedisWithSentinels, receiver: CountingReceiver, tmp_path: Path
 ) -> None:
     url = redis_behind_sentinels.url
     customer = make_customer()

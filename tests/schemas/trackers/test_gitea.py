@@ -33,7 +33,7 @@ from schemas.trackers.gitea import MAX_PAGES, GiteaTracker
 from tests.support.corpora import tracker_file
 from tests.support.trackers.descriptions import description_of
 from tests.support.trackers.hostile_responses import HOSTILE_RESPONSES
-from tests.support.trackers.servers import TOKEN, FakeGitea, LostAnswer, Refusal
+from tests.support.trackers.servers import TOKEN, FakeGitea, LostResponse, Refusal
 from tests.support.trackers.steps import answer, perform, play
 
 GITEA: Final = GiteaTracker()
@@ -342,7 +342,7 @@ def test_no_response_breaks_anything(response: TrackerResponse) -> None:
 def test_a_real_server_has_one_issue_after_a_lost_response() -> None:
     with FakeGitea(page_limit=1) as server:
         target = TrackerAccess(server.base_url, {"labels": ["website-risk"]}, TOKEN)
-        server.next_creates(LostAnswer.BEFORE_CREATING, LostAnswer.AFTER_CREATING, Refusal(429, {"Retry-After": "3"}))
+        server.next_creates(LostResponse.BEFORE_CREATING, LostResponse.AFTER_CREATING, Refusal(429, {"Retry-After": "3"}))
         assert perform(GITEA.validate(target)) is None
         assert perform(GITEA.create(target, TICKET)) == "lost"
         assert perform(GITEA.find(target, TICKET)) is None

@@ -26,16 +26,7 @@ from tests.service.conftest import LogLines
 from tests.support.canaries import columns, is_in, numbers_in
 from tests.support.factories import Customer, issue, make_customer, make_settings, make_target, postback
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
-from tests.support.http.invalid_payloads import (
-    Pointer,
-    Spoiled,
-    base_calls,
-    changed,
-    fresh,
-    leaves,
-    requests,
-    unnamed_members,
-)
+from tests.support.http.invalid_payloads import Pointer, Probe, base_calls, changed, fresh, leaves, requests, unnamed_members
 from tests.support.http.raw_http import (
     CANARY,
     EXPORTS,
@@ -333,7 +324,7 @@ def world(module_database: Path) -> CloudInstallation:
     return make_world(actual, TestClient(create_app(actual, wake_ups, AnyLookup({}))), wake_ups, customer)
 
 
-def may_stand(spoiled: Spoiled) -> set[str]:
+def may_stand(spoiled: Probe) -> set[str]:
     """Where the word of a request that was accepted may stand."""
     method, route, *rest = spoiled.place.split(" ")
     place = " ".join(rest)
@@ -349,7 +340,7 @@ def test_every_member_of_every_form_is_named_by_what_is_sent(world: CloudInstall
 def test_what_stands_in_one_place_comes_out_where_it_belongs_and_nowhere_else(
     world: CloudInstallation, log_lines: LogLines
 ) -> None:
-    sent: dict[int, Spoiled] = {}
+    sent: dict[int, Probe] = {}
     accepted: set[int] = set()
     invalid: set[int] = set()
     #: What lists and records told of earlier requests.

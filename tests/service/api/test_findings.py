@@ -17,7 +17,7 @@ from storage.db.engine import execute, rows
 from storage.intake import finding_list
 from storage.triage import decisions
 from tests.support.database.databases import on_sqlite
-from tests.support.database.query_plans import indexes_read, read_whole, statements
+from tests.support.database.query_plans import full_scans, indexes_read, statements
 from tests.support.factories import (
     NOW,
     Customer,
@@ -223,5 +223,5 @@ def test_lists_are_read_from_an_index(customer: Customer, query: FindingQuery, i
         finding_list.count_by_state(query, now)
     listed, counted = asked
     assert index <= set(indexes_read(listed))
-    assert not read_whole(listed)
-    assert not read_whole(counted)
+    assert not full_scans(listed)
+    assert not full_scans(counted)

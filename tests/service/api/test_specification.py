@@ -40,9 +40,9 @@ from tests.support.http.specification import (
     STOREFRONT,
     CloudInstallation,
     everything,
-    instead,
     make_world,
     signed,
+    with_header,
 )
 from tests.support.processes.workers import wait_until
 from worker.composition import compose_client, compose_dispatcher
@@ -110,7 +110,7 @@ def fails(endpoint: int, status: int, code: str, *, without: str = "", **headers
         call, before = world.call(endpoint), everything_stored()
         call = call.without(without) if without else call
         for name, value in headers.items():
-            call = instead(call, name.replace("_", "-"), value)
+            call = with_header(call, name.replace("_", "-"), value)
         assert_is_error(call.send(world.client), status, code)
         assert everything_stored() == before
 
@@ -148,7 +148,7 @@ def lacks_ability(endpoint: int, needed: Ability, other: Ability) -> Check:
     def check(world: CloudInstallation) -> None:
         kind = TokenKind.PLATFORM if endpoint in {6, 7, 8} else TokenKind.API
         poor = tokens.create(world.customer.email, kind, utc_now(), [other])[1]
-        call = instead(world.call(endpoint), "Authorization", f"Bearer {poor}")
+        call = with_header(world.call(endpoint), "Authorization", f"Bearer {poor}")
         answer = call.send(world.client)
         assert_is_error(answer, 403, "FORBIDDEN")
         assert needed.value in answer.json["error"]["message"]
@@ -299,13 +299,13 @@ def approval_needs_a_safe_preview(world: CloudInstallation) -> None:
 
 def account_must_be_allowed(world: CloudInstallation) -> None:
     poor = make_customer(may_use_webhooks=False)
-    call = instead(world.call(3), "Authorization", f"Bearer {poor.token}")
+    call = with_header(world.call(3), "Authorization", f"Bearer {poor.token}")
     assert_is_error(call.send(world.client), 403, "FORBIDDEN")
 
 
 def others_ids_are_not_found(world: CloudInstallation) -> None:
     for endpoint in (4, 5):
-        call = instead(world.call(endpoint), "Authorization", f"Bearer {world.other.token}")
+        call = with_header(world.call(endpoint), "Authorization", f"Bearer {world.other.token}")
         assert_is_error(call.send(world.client), 404, "NOT_FOUND")
     refuses(4, "/target_id", target_id="tgt_01J00000000000000000000000")(world)
 
@@ -315,14 +315,14 @@ def only_what_the_user_manages(world: CloudInstallation) -> None:
     colleague = accounts.add_user("colleague@example.com", world.customer.account_id, utc_now())
     token = tokens.create(colleague.email, TokenKind.PLATFORM, utc_now(), abilities)[1]
     for endpoint in (6, 7, 8):
-        call = instead(world.call(endpoint), "Authorization", f"Bearer {token}")
+        call = with_header(world.call(endpoint), "Authorization", f"Bearer {token}")
         assert_is_error(call.send(world.client), 403, "FORBIDDEN")
         assert_is_error(world.send(endpoint, project_id=world.other.project_id, report_id=ABSENT), 403, "FORBIDDEN")
     accounts.grant_report(colleague.email, world.report_id, utc_now())
     for endpoint in (6, 7, 8):
-        call = instead(world.call(endpoint), "Authorization", f"Bearer {token}")
+        call = with_header(world.call(endpoint), "Authorization", f"Bearer {token}")
         assert call.send(world.client).status_code == 201
-        no_report = instead(world.changed(endpoint, report_id=ABSENT), "Authorization", f"Bearer {token}")
+        no_report = with_header(world.changed(endpoint, report_id=ABSENT), "Authorization", f"Bearer {token}")
         assert_is_error(no_report.send(world.client), 403, "FORBIDDEN")
 
 
@@ -335,17 +335,17 @@ def uploads_name_their_project(world: CloudInstallation) -> None:
 
 def kinds_do_not_stand_in(world: CloudInstallation) -> None:
     for endpoint in (3, 4, 5):
-        call = instead(world.call(endpoint), "Authorization", f"Bearer {world.platform_token}")
+        call = with_header(world.call(endpoint), "Authorization", f"Bearer {world.platform_token}")
         assert_is_error(call.send(world.client), 403, "FORBIDDEN")
     for endpoint in (6, 7, 8):
-        call = instead(world.call(endpoint), "Authorization", f"Bearer {world.customer.token}")
+        call = with_header(world.call(endpoint), "Authorization", f"Bearer {world.customer.token}")
         assert_is_error(call.send(world.client), 403, "FORBIDDEN")
 
 
 def secrets_do_not_stand_in(world: CloudInstallation) -> None:
     shared = {"X-Scanner-Secret": SCANNER_SECRET, "X-Email-Webhook-Secret": EMAIL_SECRET}
     for endpoint, name, wrong in ((1, "X-Scanner-Secret", EMAIL_SECRET), (2, "X-Email-Webhook-Secret", SCANNER_SECRET)):
-        assert_is_error(instead(world.call(endpoint), name, wrong).send(world.client), 401, "UNAUTHORIZED")
+        assert_is_error(with_header(world.call(endpoint), name, wrong).send(world.client), 401, "UNAUTHORIZED")
         bearer = world.call(endpoint).without(name).plus(*world.customer.bearer.items())
         assert_is_error(bearer.send(world.client), 401, "UNAUTHORIZED")
     for endpoint in range(3, 9):
@@ -377,7 +377,7 @@ def rotation_stops_the_old_secret(world: CloudInstallation) -> None:
         assert world.send(endpoint).status_code == 202
         shared.set(integration, "rotated", utc_now())
         assert_is_error(world.send(endpoint), 401, "UNAUTHORIZED")
-        assert instead(world.call(endpoint), name, "rotated").send(world.client).status_code == 202
+        assert with_header(world.call(endpoint), name, "rotated").send(world.client).status_code == 202
     assert world.send(9).status_code == 204
     shared.set(Integration.STOREFRONT, "rotated", utc_now())
     assert_is_error(world.send(9), 401, "SIGNATURE_INVALID")
@@ -390,7 +390,7 @@ def not_configured_is_unauthorized(world: CloudInstallation) -> None:
     for endpoint in (1, 2):
         assert_is_error(world.call(endpoint).send(client), 401, "UNAUTHORIZED")
         empty = {1: "X-Scanner-Secret", 2: "X-Email-Webhook-Secret"}[endpoint]
-        assert_is_error(instead(world.call(endpoint), empty, "").send(client), 401, "UNAUTHORIZED")
+        assert_is_error(with_header(world.call(endpoint), empty, "").send(client), 401, "UNAUTHORIZED")
 
 
 def compliance_fails_closed(world: CloudInstallation) -> None:
@@ -408,8 +408,8 @@ def signature_comes_before_everything(world: CloudInstallation) -> None:
     tampered = world.call(9)
     for call in (
         tampered.with_json({**json.loads(tampered.body), "shop_id": 1}),
-        instead(tampered, "X-Platform-Hmac-Sha256", "bm90IHRoZSBzaWduYXR1cmU="),
-        instead(instead(tampered, "X-Platform-Hmac-Sha256", "x"), "X-Platform-Topic", "orders/create"),
+        with_header(tampered, "X-Platform-Hmac-Sha256", "bm90IHRoZSBzaWduYXR1cmU="),
+        with_header(with_header(tampered, "X-Platform-Hmac-Sha256", "x"), "X-Platform-Topic", "orders/create"),
         tampered.with_json({}).without("Content-Type"),
     ):
         assert_is_error(call.send(world.client), 401, "SIGNATURE_INVALID")
@@ -419,7 +419,7 @@ def signature_comes_before_everything(world: CloudInstallation) -> None:
 def compliance_topics(world: CloudInstallation) -> None:
     before = everything_stored()
     for topic in ("orders/create", "customers/Redact", "customers/redact/", ""):
-        answer = instead(world.call(9), "X-Platform-Topic", topic).send(world.client)
+        answer = with_header(world.call(9), "X-Platform-Topic", topic).send(world.client)
         assert answer.status_code == 422, topic
         assert answer.json["error"]["code"] == "VALIDATION_FAILED"
     assert everything_stored() == before
@@ -434,7 +434,7 @@ def every_compliance_topic_is_taken(world: CloudInstallation) -> None:
         "shop/redact": shop,
     }
     for topic, body in bodies.items():
-        answer = instead(signed(world.call(9).with_json(body)), "X-Platform-Topic", topic).send(world.client)
+        answer = with_header(signed(world.call(9).with_json(body)), "X-Platform-Topic", topic).send(world.client)
         assert (answer.status_code, answer.content) == (204, b""), topic
     assert sorted(rows("SELECT topic FROM compliance_requests")) == sorted((topic,) for topic in bodies)
 
@@ -444,7 +444,7 @@ def compliance_needs_its_headers(world: CloudInstallation) -> None:
         answer = world.call(9).without(name).send(world.client)
         assert answer.status_code == 422
         assert answer.json["error"]["details"]["fields"][0]["path"] == f"/{name}"
-    answer = instead(world.call(9), "X-Platform-Shop-Domain", "not a shop").send(world.client)
+    answer = with_header(world.call(9), "X-Platform-Shop-Domain", "not a shop").send(world.client)
     assert answer.status_code == 422
 
 
@@ -488,11 +488,11 @@ FORBIDDEN: Final = {
 def secrets_are_not_echoed(world: CloudInstallation) -> None:
     canary = "cAnArY-4f1d9b"
     for endpoint, name in ((1, "X-Scanner-Secret"), (2, "X-Email-Webhook-Secret"), (9, "X-Platform-Hmac-Sha256")):
-        answer = instead(world.call(endpoint), name, canary).send(world.client)
+        answer = with_header(world.call(endpoint), name, canary).send(world.client)
         assert answer.status_code == 401
         assert canary not in answer.text + str(answer.headers)
     for endpoint in range(3, 9):
-        answer = instead(world.call(endpoint), "Authorization", f"Bearer {canary}").send(world.client)
+        answer = with_header(world.call(endpoint), "Authorization", f"Bearer {canary}").send(world.client)
         assert answer.status_code == 401
         assert canary not in answer.text + str(answer.headers)
 
@@ -528,10 +528,10 @@ def expired_tokens_stop(world: CloudInstallation) -> None:
     now = utc_now()
     expired = tokens.create(world.customer.email, TokenKind.API, now - timedelta(days=2), expires=timedelta(days=1))[1]
     row, revoked = tokens.create(world.customer.email, TokenKind.API, now)
-    assert instead(world.call(5), "Authorization", f"Bearer {revoked}").send(world.client).status_code == 200
+    assert with_header(world.call(5), "Authorization", f"Bearer {revoked}").send(world.client).status_code == 200
     tokens.revoke(row.id, now)
     for token in (expired, revoked):
-        call = instead(world.call(5), "Authorization", f"Bearer {token}")
+        call = with_header(world.call(5), "Authorization", f"Bearer {token}")
         assert_is_error(call.send(world.client), 401, "UNAUTHORIZED")
 
 
@@ -582,7 +582,7 @@ def a_201_carries_record_and_handoff(world: CloudInstallation) -> None:
 
 def the_body_is_read_before_a_header_is_believed(world: CloudInstallation) -> None:
     assert_is_error(world.call(1).without("Content-Type").send(world.client), 415, "UNSUPPORTED_MEDIA_TYPE")
-    assert_is_error(instead(world.call(1), "Accept", "text/html").send(world.client), 406, "NOT_ACCEPTABLE")
+    assert_is_error(with_header(world.call(1), "Accept", "text/html").send(world.client), 406, "NOT_ACCEPTABLE")
     assert world.call(1).without("Accept").send(world.client).status_code == 202
 
 

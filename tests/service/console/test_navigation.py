@@ -18,8 +18,8 @@ from storage.db.engine import execute, is_sqlite
 from storage.exports import worker_heartbeats
 from storage.reporting import menu_counts
 from tests.support.database.databases import on_sqlite
-from tests.support.database.many_rows import learn, many_finished, many_targets, many_waiting
-from tests.support.database.query_plans import read_whole, statements
+from tests.support.database.many_rows import analyze, many_finished, many_targets, many_waiting
+from tests.support.database.query_plans import full_scans, statements
 from tests.support.factories import (
     Customer,
     make_approved,
@@ -170,11 +170,11 @@ def test_the_counts_read_a_bounded_part_of_many_rows(customer: Customer) -> None
     many_targets(customer, 0, 1000, "https://tracker.example.com/hook")
     many_finished(customer, 0, 20_000, (0, 1000), now)
     many_waiting(customer, 20_000, 5_000, (0, 1000), now)
-    learn()
+    analyze()
     if not is_sqlite():
         # With one account, reading the table until enough rows are found seems as cheap to the planner.
         execute("SET enable_seqscan = off")
     with statements() as ran:
         assert menu_counts.count(customer.account_id, now).deliveries == menu_counts.MAX_IN_MENU + 1
     assert len(ran) == 1
-    assert {statement.sql: steps for statement in ran if (steps := read_whole(statement))} == {}
+    assert {statement.sql: steps for statement in ran if (steps := full_scans(statement))} == {}

@@ -18,7 +18,7 @@ from storage.exports import worker_heartbeats
 from tests.support.database.query_plans import statements
 from tests.support.factories import Customer, make_customer, make_exports, make_settings, make_target
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
-from tests.support.http.raw_http import Call, assert_is_polite
+from tests.support.http.raw_http import Call, assert_has_standard_headers
 from tests.support.processes.workers import wait_until
 from tests.support.servers.redis_and_postgres import PostgresServer
 
@@ -49,7 +49,7 @@ def test_a_scrape_tells_what_there_is(client: TestClient, customer: Customer) ->
 def test_metrics_are_prometheus_text_with_the_common_headers(client: TestClient) -> None:
     answer = Call("GET", "/metrics").send(client)
     assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
-    assert_is_polite(answer)
+    assert_has_standard_headers(answer)
     head = Call("HEAD", "/metrics").send(client)
     assert (head.status_code, head.content) == (200, b"")
 

@@ -31,7 +31,7 @@ from storage.compliance.erasure import ERASED_RESPONSE
 from tests.support.database.databases import on_sqlite
 from tests.support.factories import NOW, Customer, make_exports, make_settings
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
-from tests.support.http.described_responses import Described
+from tests.support.http.described_responses import OpenApiDescription
 from tests.support.http.raw_http import EXPORTS, Call, is_of_the_console
 
 # What is described does not depend on the database.
@@ -311,7 +311,7 @@ def test_what_is_not_described_is_noticed(client: TestClient, customer: Customer
     [export_id] = make_exports(customer, 1)
     path = f"{EXPORTS}/{{export_id}}"
     answer = client.simulate_get(path.format(export_id=export_id), headers=customer.bearer)
-    described = Described(document(resources_of(client.app), "https://risk.example.com"))
+    described = OpenApiDescription(document(resources_of(client.app), "https://risk.example.com"))
     assert described.complaints("GET", path, answer) == []
 
     def changed(**changes: Any) -> list[str]:

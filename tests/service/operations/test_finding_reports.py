@@ -20,7 +20,7 @@ from storage.accounts import projects
 from storage.db.engine import execute, rows
 from storage.triage import decisions
 from tests.support.database.databases import on_sqlite
-from tests.support.database.query_plans import read_whole, statements
+from tests.support.database.query_plans import full_scans, statements
 from tests.support.factories import NOW, Customer, issue, make_customer, postback, record_postback
 from tests.support.sarif_schema import SARIF_LOG
 
@@ -184,4 +184,4 @@ def test_findings_are_read_in_parts_from_an_index(scanned: Customer, monkeypatch
         assert written(scanned, ReportFormat.JSON) == whole
     # The project, the counts, four findings, and the end of each of five severities.
     assert len(asked) == 2 + 4 + 5
-    assert not [each for each in asked if read_whole(each, frozenset({"findings"}))]
+    assert not [each for each in asked if full_scans(each, frozenset({"findings"}))]

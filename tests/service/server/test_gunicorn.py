@@ -22,7 +22,7 @@ import pytest
 from storage.db.engine import close_database, connection, open_database
 from tests.support.factories import SCANNER_SECRET, Customer, environment, issue, make_customer, postback
 from tests.support.http.raw_http import CANARY, EXPORTS, RESULTS, SAFE_HEADERS, TARGETS
-from tests.support.processes.gunicorn_process import RawResponse, Service, read_answer
+from tests.support.processes.gunicorn_process import RawResponse, Service, read_response
 from tests.support.processes.workers import wait_until
 
 LIMIT_BYTES = 16 * 1024
@@ -165,7 +165,7 @@ def test_a_body_that_breaks_off_is_the_senders_mistake(service: Service) -> None
         with service.connect() as connection_:
             connection_.sendall(begun)
             connection_.shutdown(socket.SHUT_WR)
-            assert code_of(read_answer(connection_)) == (422, "VALIDATION_FAILED")
+            assert code_of(read_response(connection_)) == (422, "VALIDATION_FAILED")
 
 
 def test_too_much_is_reported_before_who_is_calling(service: Service) -> None:
@@ -254,7 +254,7 @@ def test_slow_clients_keep_nobody_else_waiting(service: Service) -> None:
             time.sleep(0.1)
         # The slow ones are served as well, once they have said what they want.
         drip(bodies, b"{" + b" " * (len(GOOD) - DRIPS - 2) + b"}")
-        assert {read_answer(each).status for each in bodies} == {422}
+        assert {read_response(each).status for each in bodies} == {422}
     finally:
         for each in (*heads, *bodies):
             each.close()
@@ -370,7 +370,7 @@ def test_a_request_in_flight_is_finished_at_sigterm(sqlite_url: str, tmp_path: P
         service.terminate()
         wait_until(lambda: not listens(service))
         connection_.sendall(GOOD[50:])
-        answer = read_answer(connection_)
+        answer = read_response(connection_)
         connection_.close()
         code = service.exit_code()
 
@@ -382,7 +382,7 @@ def test_a_request_in_flight_is_finished_at_sigterm(sqlite_url: str, tmp_path: P
 def test_a_client_that_keeps_its_connection_does_not_hold_up_the_stop(sqlite_url: str, tmp_path: Path) -> None:
     with Service(settings(tmp_path, sqlite_url, customer_in(sqlite_url))) as service, service.connect() as connection_:
         connection_.sendall(raw(b"GET", b"/healthz"))
-        assert read_answer(connection_).status == 200
+        assert read_response(connection_).status == 200
         asked_at = time.monotonic()
         service.terminate()
         assert service.exit_code() == 0
@@ -400,7 +400,7 @@ def test_two_idempotency_keys_of_a_change_are_refused_and_change_nothing(service
     with service.connect() as connection_:
         for given, answer in ((keys, (422, "Tracker")), (keys[:1], (200, "Renamed"))):
             connection_.sendall(raw(b"PATCH", path, *bearer, *given, b"Content-Length: %d" % len(body), body=body))
-            status = read_answer(connection_).status
+            status = read_response(connection_).status
             kept = service.request("GET", path.decode(), headers=customer.bearer)
             assert (status, kept.json["name"]) == answer
 
@@ -418,7 +418,7 @@ def test_who_was_busy_when_the_last_place_was_taken_gives_way_to_who_comes_later
             clients[-1].sendall(asking)
             wait_until(partial(_waiting, postgres_url, number + 1))
         holder.rollback()
-        assert [read_answer(client).status for client in clients] == [200] * places
+        assert [read_response(client).status for client in clients] == [200] * places
         assert service.request("GET", "/healthz", timeout_s=20).status == 200
 
 

@@ -16,7 +16,7 @@ from storage.db.engine import close_database, connection, open_database
 from tests.support.factories import SCANNER_SECRET, environment, issue, make_customer, postback
 from tests.support.http.raw_http import EXPORTS, RESULTS
 from tests.support.http.specification import COMPLIANCE
-from tests.support.processes.gunicorn_process import Service, read_answer
+from tests.support.processes.gunicorn_process import Service, read_response
 
 GOOD = json.dumps(postback(5)).encode()
 HEAD = (
@@ -24,7 +24,7 @@ HEAD = (
     f"Content-Length: {len(GOOD)}\r\n\r\n"
 ).encode()
 PROBE = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
-IMPATIENT = ("--worker-class", "tests.support.processes.short_timeouts.ImpatientWorker", "--keep-alive", "1")
+IMPATIENT = ("--worker-class", "tests.support.processes.short_timeouts.ShortTimeoutWorker", "--keep-alive", "1")
 
 
 def installed(folder: Path, migrated_sqlite: Path) -> dict[str, str]:
@@ -59,14 +59,14 @@ def test_who_says_nothing_is_hung_up_on(impatient: Service) -> None:
 def test_a_request_head_that_does_not_end_gets_a_timeout_response(impatient: Service) -> None:
     with impatient.connect() as client:
         client.sendall(HEAD[:40])
-        answer = read_answer(client)
+        answer = read_response(client)
         assert (answer.status, answer.json["error"]["code"]) == (408, "REQUEST_TIMEOUT")
         assert client.recv(1) == b""
 
 
 def test_a_head_that_drips_is_not_given_more_time(impatient: Service) -> None:
     with impatient.connect() as client, ThreadPoolExecutor(1) as pool:
-        answered = pool.submit(read_answer, client)
+        answered = pool.submit(read_response, client)
         for byte in HEAD:
             if answered.done():
                 break
@@ -79,7 +79,7 @@ def test_a_request_body_that_does_not_end_gets_a_timeout_response(impatient: Ser
     for route in (RESULTS, COMPLIANCE):
         with impatient.connect() as client:
             client.sendall(HEAD.replace(RESULTS.encode(), route.encode()) + GOOD[:40])
-            answer = read_answer(client)
+            answer = read_response(client)
             assert (answer.status, answer.json["error"]["code"]) == (408, "REQUEST_TIMEOUT"), route
             assert client.recv(1) == b""
 
@@ -92,7 +92,7 @@ def test_a_body_on_a_poor_line_is_waited_for(impatient: Service) -> None:
         for begin in range(0, len(GOOD), piece):
             client.sendall(GOOD[begin : begin + piece])
             time.sleep(0.1)
-        answer = read_answer(client)
+        answer = read_response(client)
     assert len(GOOD) / piece * 0.1 > 1.5
     assert (answer.status, answer.json["findings"]) == (202, {"new": 1, "seen": 0, "fixed": 0, "reopened": 0})
 
@@ -100,7 +100,7 @@ def test_a_body_on_a_poor_line_is_waited_for(impatient: Service) -> None:
 def test_who_asks_for_nothing_more_is_hung_up_on(impatient: Service) -> None:
     with impatient.connect() as client:
         client.sendall(PROBE)
-        assert read_answer(client).status == 200
+        assert read_response(client).status == 200
         assert client.recv(1) == b""
 
 
@@ -110,7 +110,7 @@ def test_a_body_that_is_shorter_than_it_was_said_to_be_is_refused_though_it_is_w
         with impatient.connect() as client:
             client.sendall(longer + body)
             client.shutdown(socket.SHUT_WR)
-            answer = read_answer(client)
+            answer = read_response(client)
         assert (answer.status, answer.json["error"]["details"]["fields"][0]["code"]) == (422, "malformed_json")
 
 

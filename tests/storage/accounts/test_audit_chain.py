@@ -15,7 +15,7 @@ from storage.db.engine import close_database, connection, execute, open_database
 from storage.db.engine import database as db
 from storage.db.locks import Lock
 from storage.db.models import AuditEntryRow
-from tests.support.database.query_plans import indexes_read, plan_of, read_whole, statements
+from tests.support.database.query_plans import full_scans, indexes_read, plan_of, statements
 from tests.support.factories import NOW
 
 COUNT: Final = 5
@@ -232,7 +232,7 @@ def test_every_statement_of_the_chain_begins_in_an_index(database: str) -> None:
     for statement in (unchained, head, page):
         assert indexes_read(statement) == {"audit_entries_chain"}, plan_of(statement)
     for statement in places:
-        assert not read_whole(statement), plan_of(statement)
+        assert not full_scans(statement), plan_of(statement)
     with statements() as ran:
         audit_log_sql.of_subject("exp_7")
     assert indexes_read(ran[0]) == {"audit_entries_subject", "audit_entries_chain"}, plan_of(ran[0])

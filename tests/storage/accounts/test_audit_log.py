@@ -9,7 +9,7 @@ from storage.accounts.audit_log_sql import AuditFilter
 from storage.db.engine import database as db
 from storage.db.engine import rows, transaction
 from storage.exports import recoveries
-from tests.support.database.query_plans import indexes_read, plan_of, read_whole, statements
+from tests.support.database.query_plans import full_scans, indexes_read, plan_of, statements
 from tests.support.factories import NOW, Customer, make_customer, make_exports, make_target
 
 ALL = "SELECT at, actor, action, subject_id, status_before, status_after, reason FROM audit_entries ORDER BY id"
@@ -75,7 +75,7 @@ def test_both_ways_through_the_audit_log_begin_in_an_index(database: str) -> Non
     assert indexes_read(ran[0]) == {"audit_entries_subject"}
     with statements() as ran:
         audit_log.list_matching(AuditFilter(), 50, 1500)
-    assert not read_whole(ran[0]), plan_of(ran[0])
+    assert not full_scans(ran[0]), plan_of(ran[0])
 
 
 def test_of_some_records_those_of_an_account_are_known(customer: Customer) -> None:

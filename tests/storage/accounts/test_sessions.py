@@ -14,7 +14,7 @@ from schemas.base.timestamps import to_ms
 from storage.accounts import accounts, grants, sessions, tokens, users
 from storage.accounts.sessions import IDLE_FOR, LASTS_FOR, MAX_LIVE
 from storage.db.engine import connection, execute, is_sqlite, rows, transaction
-from tests.support.database.query_plans import indexes_read, read_whole, statements
+from tests.support.database.query_plans import full_scans, indexes_read, statements
 from tests.support.factories import NOW, Customer, make_colleague, make_customer
 
 BROWSER: Final = "Mozilla/5.0"
@@ -263,7 +263,7 @@ def test_a_look_is_one_question_that_an_index_answers(principal: TokenPrincipal)
         for number in range(12):
             execute(f"INSERT INTO console_sessions ({COLUMNS}) {copied}", (f"-{number}", f"-{number}"))
         execute("ANALYZE console_sessions")
-        assert not read_whole(asked[0], frozenset({"console_sessions"}))
+        assert not full_scans(asked[0], frozenset({"console_sessions"}))
 
 
 def test_what_has_ended_is_not_read_again_by_whoever_signs_in_or_reads_the_list(

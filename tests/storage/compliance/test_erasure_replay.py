@@ -20,7 +20,7 @@ from storage.compliance.erasure_log import CLIENT_KEYS, ErasedRow
 from storage.compliance.erasure_replay import DamagedReplay
 from storage.db.engine import execute, rows
 from storage.secrets.vault import Vault
-from tests.support.database.query_plans import taken_back
+from tests.support.database.query_plans import rolled_back
 from tests.support.factories import NOW, Customer
 from tests.support.http.storefront import (
     ADA,
@@ -125,7 +125,7 @@ def test_the_erasure_log_names_every_erased_row(client: TestClient, shop: Custom
 
 def test_an_erasure_that_is_rolled_back_is_not_logged(client: TestClient, shop: Customer) -> None:
     made = PersonDataSeeder(client, shop).plant(ADA)
-    with taken_back():
+    with rolled_back():
         erasure.ERASABLE_TABLES[-1].erase([made["approved"]], NOW, "cpl_1")
         assert logged() == [ErasedRow("cpl_1", "exports", made["approved"], to_ms(NOW))]
     assert logged() == []

@@ -18,8 +18,8 @@ from storage.db.engine import execute, rows, transaction
 from storage.exports import transitions
 from storage.targets import changes
 from storage.triage import targeting
-from tests.support.database.many_rows import learn, many_finished, many_targets
-from tests.support.database.query_plans import GROWING, indexes_read, plan_of, read_whole, statements
+from tests.support.database.many_rows import analyze, many_finished, many_targets
+from tests.support.database.query_plans import GROWING, full_scans, indexes_read, plan_of, statements
 from tests.support.factories import DEFAULT_SECRET, LOOPBACK_POLICY, NOW, Customer, make_exports, make_target
 from tests.worker.background.test_ticket_events import EventWorker
 
@@ -168,11 +168,11 @@ def test_recipients_are_found_by_indexes(customer: Customer) -> None:
     export_id = delivered(customer, *ALL_EVENTS)
     leave(customer, export_id)
     redact(export_id)
-    learn()
+    analyze()
     with statements() as ran:
         assert len(all_found()) == 2
     [statement] = ran
-    assert read_whole(statement, GROWING | {"redactions", "ticket_events", "targets"}) == [], plan_of(statement)
+    assert full_scans(statement, GROWING | {"redactions", "ticket_events", "targets"}) == [], plan_of(statement)
     assert {"redactions_request", "audit_entries_subject"} <= indexes_read(statement), plan_of(statement)
 
 

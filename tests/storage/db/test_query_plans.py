@@ -11,8 +11,8 @@ from schemas.exports.delivery import Claim
 from storage.db.engine import execute, is_sqlite, rows
 from storage.exports import claims_sql, queries, transitions, transitions_sql
 from storage.targets import throttle_state_sql
-from tests.support.database.many_rows import learn, many_finished, many_targets, many_waiting
-from tests.support.database.query_plans import SqlStatement, indexes_read, plan_of, read_whole, statements, taken_back
+from tests.support.database.many_rows import analyze, many_finished, many_targets, many_waiting
+from tests.support.database.query_plans import SqlStatement, full_scans, indexes_read, plan_of, rolled_back, statements
 from tests.support.factories import completed_attempt, make_customer
 
 #: Enough that PostgreSQL, which prefers to read small tables whole, prefers an index.
@@ -43,7 +43,7 @@ def target_ids(request: pytest.FixtureRequest, module_database: Path) -> list[st
     """
     ids = [row[0] for row in rows("SELECT id FROM targets ORDER BY id")] or seeded()
     if request.param == "learned" or not is_sqlite():
-        learn()
+        analyze()
     return ids
 
 
@@ -61,7 +61,7 @@ def seeded() -> list[str]:
 
 def asked(verb: Callable[..., object], *arguments: object) -> list[SqlStatement]:
     """Run a verb, undo it, and return its statements."""
-    with statements() as found, taken_back():
+    with statements() as found, rolled_back():
         verb(*arguments)
     assert found, f"{verb.__name__} asked nothing."
     return found
@@ -73,7 +73,7 @@ def claimed(target_ids: list[str]) -> list[Claim]:
 
 def require_no_scan(found: list[SqlStatement]) -> None:
     for statement in found:
-        assert not read_whole(statement), "\n".join([statement.sql, *plan_of(statement)])
+        assert not full_scans(statement), "\n".join([statement.sql, *plan_of(statement)])
 
 
 def test_a_look_reads_what_waits_and_nothing_that_has_finished(target_ids: list[str]) -> None:
@@ -101,13 +101,13 @@ def test_a_claim_reads_the_due_exports_of_its_targets_alone(target_ids: list[str
 def test_the_count_of_what_is_due_reads_only_what_waits(target_ids: list[str]) -> None:
     [count] = asked(queries.count_due, utc_now(), 10_000)
 
-    assert not [step for step in read_whole(count) if "exports_waiting" not in step], plan_of(count)
+    assert not [step for step in full_scans(count) if "exports_waiting" not in step], plan_of(count)
     assert indexes_read(count) & OF_EXPORTS == {"exports_waiting"}, plan_of(count)
 
 
 def test_what_a_tick_writes_is_found_by_its_ids(target_ids: list[str]) -> None:
     now = utc_now()
-    with taken_back():
+    with rolled_back():
         claims = claimed(target_ids)
         half = len(claims) // 2
         attempts = [completed_attempt(claim, at=now) for claim in claims[:half]]
@@ -119,14 +119,14 @@ def test_what_a_tick_writes_is_found_by_its_ids(target_ids: list[str]) -> None:
 
 
 def test_what_waits_for_a_target_that_was_turned_off_is_found_by_its_target(target_ids: list[str]) -> None:
-    with taken_back():
+    with rolled_back():
         execute("UPDATE targets SET status = 'disabled' WHERE id = ?", (target_ids[0],))
 
         require_no_scan(asked(transitions.end_waiting, target_ids[:1], utc_now(), WORKER, 500))
 
 
 def test_what_a_tracker_blocked_is_found_by_its_target(target_ids: list[str]) -> None:
-    with taken_back():
+    with rolled_back():
         require_no_scan(asked(transitions.requeue_blocked, target_ids[0], utc_now(), WORKER))
 
 
@@ -141,7 +141,7 @@ def test_decisions_read_their_exports_and_not_all_of_the_account(target_ids: lis
     [[account_id]] = rows("SELECT DISTINCT account_id FROM exports")
     ids = [row[0] for row in rows("SELECT id FROM exports ORDER BY id LIMIT ?", (count,))]
     found = asked(transitions_sql.lock_exports, ids, account_id)
-    with taken_back():
+    with rolled_back():
         held = transitions_sql.lock_exports(ids, account_id)
     locked = [(each._replace(ticket_digest=f"sha256:{'0' * 64}"), target_ids[0]) for each in held]
     found += asked(transitions_sql.approve_locked, locked, utc_now(), "user:test", None)
@@ -155,4 +155,4 @@ def test_a_look_for_a_scan_finds_one(target_ids: list[str]) -> None:
     """The judge of the others must be able to fail."""
     scan = SqlStatement("SELECT COUNT(*) FROM exports e WHERE e.version = 1", ())
 
-    assert read_whole(scan)
+    assert full_scans(scan)

@@ -14,8 +14,8 @@ from storage.db.engine import execute, is_sqlite, rows, transaction
 from storage.exports import attempts, queries, transitions
 from storage.exports.search import export_list
 from storage.targets import summaries
-from tests.support.database.many_rows import learn, many_finished, many_targets
-from tests.support.database.query_plans import SqlStatement, indexes_read, plan_of, read_whole, statements
+from tests.support.database.many_rows import analyze, many_finished, many_targets
+from tests.support.database.query_plans import SqlStatement, full_scans, indexes_read, plan_of, statements
 from tests.support.factories import (
     NOW,
     Customer,
@@ -73,7 +73,7 @@ def crowded(module_database: Path) -> tuple[Customer, str]:
         "FROM numbers",
         (FINDINGS, customer.project_id, make_project(customer)),
     )
-    learn()
+    analyze()
     bound.execute_sql("ANALYZE findings")
     return customer, target_id
 
@@ -85,7 +85,7 @@ def asked(verb: Callable[..., object], *arguments: object) -> SqlStatement:
 
 
 def require_no_scan(statement: SqlStatement) -> None:
-    assert not read_whole(statement, GROWING), "\n".join([statement.sql, *plan_of(statement)])
+    assert not full_scans(statement, GROWING), "\n".join([statement.sql, *plan_of(statement)])
 
 
 @pytest.mark.parametrize("before", [None, "exp_00000001000000000000001500"])
@@ -115,5 +115,5 @@ def test_an_exports_page_asks_for_one_export(crowded: tuple[Customer, str]) -> N
         asked(audit_log.list_for_subject, export_id, 201),
         asked(summaries.by_id, [target_id], customer.account_id),
     ):
-        assert not read_whole(statement, {"exports", "findings"}), "\n".join([statement.sql, *plan_of(statement)])
+        assert not full_scans(statement, {"exports", "findings"}), "\n".join([statement.sql, *plan_of(statement)])
         assert indexes_read(statement) or not is_sqlite(), statement.sql

@@ -25,7 +25,7 @@ from storage.exports import poll_sql, queries, transitions
 from storage.exports.rows import export_from
 from storage.triage import decisions
 from tests.support.database.many_rows import many_targets
-from tests.support.database.query_plans import plan_of, read_whole, statements
+from tests.support.database.query_plans import full_scans, plan_of, statements
 from tests.support.exports import written_record
 from tests.support.factories import (
     LOOPBACK_POLICY,
@@ -206,7 +206,7 @@ def test_a_poll_is_one_question_by_indexes(customer: Customer) -> None:
     with statements() as asked:
         assert polled(customer, str(export_id)) is not None
     assert len(asked) == 1
-    assert read_whole(asked[0], tables) == []
+    assert full_scans(asked[0], tables) == []
     assert not any("TEMP" in step or "MATERIALIZE" in step for step in plan_of(asked[0]))
 
 

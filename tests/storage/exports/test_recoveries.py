@@ -23,7 +23,7 @@ from storage.exports.recoveries import BATCH_SIZE, COUNTED_AT_FIRST, HALTED_RETR
 from storage.exports.transitions import RECOVERY_EXAMINED
 from storage.triage import decisions
 from tests.support.database.many_rows import many_targets, many_waiting
-from tests.support.database.query_plans import indexes_read, plan_of, read_whole, statements
+from tests.support.database.query_plans import full_scans, indexes_read, plan_of, statements
 from tests.support.factories import NOW, Customer, make_approved, make_customer, make_exports, make_failed, make_target
 from tests.support.fakes import Rollback
 
@@ -447,7 +447,7 @@ def test_an_account_finds_its_own_without_a_look_at_those_of_others(customer: Cu
     with statements() as asked:
         assert [each.target_id for each in recoveries.list_account_page(customer.account_id, 51)] == [target.id]
     [statement] = asked
-    assert not read_whole(statement, ["recoveries"])
+    assert not full_scans(statement, ["recoveries"])
     assert {name for name in indexes_read(statement) if "recoveries" in name} == {"recoveries_target"}
 
 
@@ -509,7 +509,7 @@ def test_what_may_be_recovered_is_counted_for_several_moments_at_once_and_no_fur
     with statements() as found:
         counts = queries.count_recoverable_since(target.id, moments, 100)
     assert counts == [queries.recoverable(target.id, moment).count() for moment in moments] == [9, 7, 4, 0]
-    assert [bool(read_whole(each)) for each in found] == [False]
+    assert [bool(full_scans(each)) for each in found] == [False]
     assert queries.count_recoverable_since(target.id, moments[:1], 5) == [5]
     assert queries.count_recoverable_since(target.id, [], 5) == []
 
@@ -526,6 +526,6 @@ def test_what_is_to_be_put_back_is_read_from_its_index_among_many_others(custome
     for statement in found:
         plan = " ".join(plan_of(statement))
         assert "exports_recoverable" in plan
-        assert not read_whole(statement), plan
+        assert not full_scans(statement), plan
         assert "Seq Scan" not in plan
         assert "TEMP B-TREE" not in plan

@@ -24,7 +24,7 @@ from storage.maintenance.sqlite_copies import DamagedCopy
 from storage.targets import pings, targets
 from tests.support.database.databases import on_postgresql, on_sqlite
 from tests.support.factories import Customer, make_approved, make_customer, make_exports, make_target, make_tracker
-from tests.support.processes.backups import VAULT, begin, contents
+from tests.support.processes.backups import VAULT, contents, store_key_check
 
 
 def silent(_left: int, _of: int) -> None:
@@ -57,7 +57,7 @@ def opened_by_another(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def test_a_backup_tells_of_what_it_is_and_whom_a_restore_pauses(database: str, customer: Customer, tmp_path: Path) -> None:
-    begin()
+    store_key_check()
     for verb in ("", "", "pause", "disable"):
         target = make_target(customer)
         if verb:
@@ -76,7 +76,7 @@ def test_a_backup_to_nowhere_is_an_error(database: str, tmp_path: Path) -> None:
 
 
 def test_a_restore_pauses_only_what_could_be_sent_to(database: str, customer: Customer, tmp_path: Path) -> None:
-    begin()
+    store_key_check()
     made = {verb: make_target(customer).id for verb in ("", "pause", "disable")}
     for verb, target_id in made.items():
         if verb:
@@ -101,7 +101,7 @@ def test_a_restore_pauses_only_what_could_be_sent_to(database: str, customer: Cu
 
 
 def test_a_restore_forgets_who_worked_and_what_nobody_waits_for(database: str, customer: Customer, tmp_path: Path) -> None:
-    begin()
+    store_key_check()
     target = make_target(customer)
     waiting = pings.request(target.id, customer.account_id, utc_now(), "user:1")
     begun = pings.request(target.id, customer.account_id, utc_now(), "user:1")
@@ -121,7 +121,7 @@ def test_a_restore_forgets_who_worked_and_what_nobody_waits_for(database: str, c
 def test_after_a_restore_workers_look_for_issues_that_a_tracker_may_have(
     database: str, customer: Customer, tmp_path: Path
 ) -> None:
-    begin()
+    store_key_check()
     webhooks_alone = make_customer()
     make_target(webhooks_alone)
     tracker_id = make_tracker(customer, "https://gitea.example.com/acme/shop")
@@ -152,7 +152,7 @@ def test_a_living_worker_is_seen_from_a_host_whose_clock_is_off(database: str, o
 
 
 def test_a_value_of_any_text_comes_back_as_it_was(database: str, customer: Customer, tmp_path: Path) -> None:
-    begin()
+    store_key_check()
     actual = 'tab\t, line\n, back\\slash, \\N, \\., "quoted", ü, \x01'
     execute("UPDATE accounts SET name = ?", (actual,))
     make_approved(customer, make_target(customer).id)
@@ -249,7 +249,7 @@ def test_a_damaged_copy_is_found(tmp_path: Path, spoil: slice) -> None:
 
 @on_sqlite
 def test_a_restore_that_breaks_off_leaves_the_database_open_as_it_was(database: str, tmp_path: Path) -> None:
-    begin()
+    store_key_check()
     file = taken(database, tmp_path / "file")
     before, path = contents(), str(db.obj.database)
     file.write_bytes(b"SQLite format 3\x00" + b"\xff" * 5000)

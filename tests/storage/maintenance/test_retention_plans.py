@@ -12,7 +12,7 @@ from schemas.base.timestamps import from_ms, to_ms
 from storage.db.engine import database, execute, is_sqlite, rows, transaction
 from storage.maintenance import retention
 from tests.support.database.many_rows import export_id, many_finished, many_targets
-from tests.support.database.query_plans import SqlStatement, plan_of, read_whole, statements, taken_back
+from tests.support.database.query_plans import SqlStatement, full_scans, plan_of, rolled_back, statements
 from tests.support.factories import make_customer
 
 #: What may grow for as long as an installation lives.
@@ -121,7 +121,7 @@ def require_no_scan(found: list[SqlStatement]) -> None:
         # By its place a row is read alone, whatever PostgreSQL calls that.
         scans = [
             step
-            for step in read_whole(statement, GROWING)
+            for step in full_scans(statement, GROWING)
             if not re.search("recoveries_running|console_sessions_newest|^Tid Scan", step)
         ]
         assert not scans, "\n".join([statement.sql, *plan_of(statement)])
@@ -129,7 +129,7 @@ def require_no_scan(found: list[SqlStatement]) -> None:
 
 def test_what_is_over_is_found_and_removed_by_an_index(until: retention.Cutoffs) -> None:
     gone = 0
-    with statements() as found, taken_back():
+    with statements() as found, rolled_back():
         for counts in retention.purge(until):
             gone += counts.total()
     assert gone == OVER * 12
@@ -155,4 +155,4 @@ def test_a_look_for_a_scan_finds_one(until: retention.Cutoffs) -> None:
     """The judge of the others must be able to fail."""
     with statements() as found:
         rows(f"SELECT COUNT(*) FROM page_results WHERE url <> '{export_id(1)}'")  # noqa: S608 - our own names
-    assert read_whole(found[0], GROWING)
+    assert full_scans(found[0], GROWING)

@@ -8,7 +8,7 @@ from schemas.settings.alert_channels import AlertChannel, AlertKind
 from storage.db.engine import execute, rows
 from storage.reporting import alerts
 from storage.reporting.alert_causes import AlertSources
-from tests.support.database.query_plans import GROWING, read_whole, statements
+from tests.support.database.query_plans import GROWING, full_scans, statements
 from tests.support.factories import NOW, Customer, make_failed, make_target
 
 #: Fewer rows than these, and PostgreSQL rightly reads a table as it is.
@@ -28,7 +28,7 @@ def test_a_comparison_reads_exports_by_index_alone(database: str, customer: Cust
         alerts.update(sources, [AlertChannel.SLACK], lambda _id, _alerts: {}, NOW)
         alerts.update(sources, [AlertChannel.SLACK], lambda _id, _alerts: {}, NOW)
     assert rows("SELECT count FROM alerts WHERE kind = 'exports'") == [(1,)]
-    assert [each.sql for each in found if read_whole(each, EXPORTS_TABLES)] == []
+    assert [each.sql for each in found if full_scans(each, EXPORTS_TABLES)] == []
     assert [each.sql for each in found if "exports" in each.sql]
 
 

@@ -25,7 +25,7 @@ from storage.reporting.metrics_snapshot import (
     take_snapshot,
 )
 from tests.support.database.many_rows import many_finished, many_targets, many_waiting
-from tests.support.database.query_plans import indexes_read, read_whole, statements
+from tests.support.database.query_plans import full_scans, indexes_read, statements
 from tests.support.factories import (
     NOW,
     Customer,
@@ -239,11 +239,11 @@ def test_no_look_reads_what_has_finished_but_to_count_it(customer: Customer) -> 
     [ready] = [each for sql, each in of_exports.items() if "ready" in sql]
     [waiting] = [each for sql, each in of_exports.items() if "_wrapped" in sql]
     [part] = [each for sql, each in of_exports.items() if "part" in sql]
-    assert not read_whole(ready)
+    assert not full_scans(ready)
     assert "exports_waiting" in indexes_read(ready)
     assert "exports_waiting" in indexes_read(waiting)
     assert indexes_read(part) == {"exports_account_status"}
-    assert not read_whole(part)
+    assert not full_scans(part)
 
 
 # --- a database that is away --------------------------------------------------

@@ -66,12 +66,12 @@ def export_id(number: int) -> str:
     return f"exp_{_LEADING}{_FIRST + number}"
 
 
-def settle() -> None:
+def checkpoint() -> None:
     """Write the log of so many rows to the database now, so that no measured statement has to."""
     database.execute_sql("PRAGMA wal_checkpoint(TRUNCATE)" if is_sqlite() else "CHECKPOINT")
 
 
-def learn() -> None:
+def analyze() -> None:
     """Update the statistics of the planner, as PostgreSQL does by itself after a while."""
     for table in ("targets", "exports"):
         database.execute_sql(f"ANALYZE {table}")

@@ -48,7 +48,7 @@ class _Listener(logging.Handler):
 
 
 @contextmanager
-def taken_back() -> Iterator[None]:
+def rolled_back() -> Iterator[None]:
     """Undo what is written inside, so that it can be measured again."""
     with suppress(Rollback), transaction():
         yield
@@ -82,7 +82,7 @@ def plan_of(statement: SqlStatement) -> list[str]:
     return [str(row[0]) for row in cursor.fetchall()]
 
 
-def read_whole(statement: SqlStatement, growing: Collection[str] = GROWING) -> list[str]:
+def full_scans(statement: SqlStatement, growing: Collection[str] = GROWING) -> list[str]:
     """Return the steps that read a growing table, or an index of it, from one end to the other."""
     if is_sqlite():
         return _scans_of_sqlite(statement, growing)

@@ -19,7 +19,7 @@ _HEADERS: Final = frozenset(HEADER_NAMES.values())
 _OF_ANY_ROUTE: Final = frozenset({405})
 
 
-class Described:
+class OpenApiDescription:
     """The document of some resources, and what it says of an answer."""
 
     def __init__(self, reported: dict[str, Any]) -> None:
@@ -99,7 +99,7 @@ def require_described(client: TestClient, method: str, path: str, answer: Result
     assert _described(resource).complaints(method, template, answer) == [], (method, template, answer.status_code)
 
 
-def _described(description: OpenApiResource) -> Described:
+def _described(description: OpenApiResource) -> OpenApiDescription:
     return _of_paths(_Key(description))
 
 
@@ -118,5 +118,5 @@ class _Key:
 
 
 @lru_cache
-def _of_paths(key: _Key) -> Described:
-    return Described(document(key.resources, "https://risk.example.com"))
+def _of_paths(key: _Key) -> OpenApiDescription:
+    return OpenApiDescription(document(key.resources, "https://risk.example.com"))

@@ -121,7 +121,7 @@ _REACHED: Final = re.compile(r"[a-z0-9-]+(\.[a-z0-9-]+)+")
 
 
 @dataclass(frozen=True, slots=True)
-class Spoiled:
+class Probe:
     """A request with the canary of `number` in one place; `place` names route and member, list indices as `*`."""
 
     place: str
@@ -140,7 +140,7 @@ def unnamed_members(app: App, world: CloudInstallation) -> dict[str, set[str]]:
     return lacking
 
 
-def requests(app: App, world: CloudInstallation) -> Iterator[Spoiled]:
+def requests(app: App, world: CloudInstallation) -> Iterator[Probe]:
     """Yield every request with a canary in one place, each with a number of its own."""
     numbers = iter(range(1, 100_000))
     for method, route, operation in _operations(app, world):
@@ -153,11 +153,11 @@ def requests(app: App, world: CloudInstallation) -> Iterator[Spoiled]:
                 call = _of_a_new_row(name, spoiled, world)
                 if operation.has_dry_run:
                     dry = next(numbers)
-                    yield Spoiled(f"{name} dry {place}", dry, _dry(_renumbered(call, dry), route))
-                yield Spoiled(f"{name} {place}", number, _resigned(route, call))
+                    yield Probe(f"{name} dry {place}", dry, _dry(_renumbered(call, dry), route))
+                yield Probe(f"{name} {place}", number, _resigned(route, call))
     for method, path in (("GET", "/{}"), ("POST", "/api/{}"), ("GET", "/api/ticket-exports/{}/{}"), ("PUT", "/{}")):
         number = next(numbers)
-        yield Spoiled(f"{method} nowhere", number, Call(method, path.replace("{}", numbered(number))))
+        yield Probe(f"{method} nowhere", number, Call(method, path.replace("{}", numbered(number))))
 
 
 def _new_export(world: CloudInstallation) -> str:
@@ -224,38 +224,38 @@ def changed(value: Any, pointer: Pointer, to: Any) -> Any:
     return copy
 
 
-def _around(name: str, base: Call, numbers: Iterator[int]) -> Iterator[Spoiled]:
+def _around(name: str, base: Call, numbers: Iterator[int]) -> Iterator[Probe]:
     """Yield requests with canaries outside the body: most headers at once; deciding ones, the query and ids one by one."""
     number = next(numbers)
     word = numbered(number)
     taken = {header.lower() for header, _ in base.headers}
     headers = tuple((header, word) for header in HEADERS if header.lower() not in taken)
     cookies = (("Cookie", f"session={word}"), ("X-" + word, word))
-    yield Spoiled(f"{name} headers", number, replace(base.plus(*headers, *cookies), query=f"{word}={word}&token={word}"))
+    yield Probe(f"{name} headers", number, replace(base.plus(*headers, *cookies), query=f"{word}={word}&token={word}"))
     for header in DECIDING:
         number = next(numbers)
         value = f"Bearer {numbered(number)}" if header == "Authorization" else f"text/{numbered(number)}"
-        yield Spoiled(f"{name} header {header}", number, base.without(header).plus((header, value)))
+        yield Probe(f"{name} header {header}", number, base.without(header).plus((header, value)))
     for header in ("X-Request-Id", "Idempotency-Key"):
         number = next(numbers)
-        yield Spoiled(f"{name} header {header}", number, base.plus((header, numbered(number))))
+        yield Probe(f"{name} header {header}", number, base.plus((header, numbered(number))))
         number = next(numbers)
         # In a form that is refused or replaced.
-        yield Spoiled(f"{name} header {header}, unfit", number, base.plus((header, f"{numbered(number)} \xe9")))
+        yield Probe(f"{name} header {header}, unfit", number, base.plus((header, f"{numbered(number)} \xe9")))
     for parameters in (("cursor", "limit", "status", "source"), ("dry_run",)):
         number = next(numbers)
         query = "&".join(f"{parameter}={numbered(number)}" for parameter in parameters)
-        yield Spoiled(f"{name} ?{parameters[0]}", number, replace(base, query=query))
+        yield Probe(f"{name} ?{parameters[0]}", number, replace(base, query=query))
     for step in re.findall(r"(?:blk|exp|hof|rec|rul|ses|tgt)_[0-9A-Z]{26}", base.path):
         number = next(numbers)
         for known in (step[:4], ""):
             path = base.path.replace(step, f"{known}{numbered(number)}")
-            yield Spoiled(f"{name} id in the path", number, replace(base, path=path))
+            yield Probe(f"{name} id in the path", number, replace(base, path=path))
     if base.method in _WITH_BODY:
         # A few of the bodies for each route, all of them over a few routes.
         for kind, form in islice(cycle(_BODIES.items()), number % len(_BODIES), number % len(_BODIES) + _BODIES_EACH):
             number = next(numbers)
-            yield Spoiled(f"{name} body {kind}", number, replace(base, body=form.replace("{}", numbered(number)).encode()))
+            yield Probe(f"{name} body {kind}", number, replace(base, body=form.replace("{}", numbered(number)).encode()))
 
 
 _BODIES_EACH: Final = 4

@@ -175,7 +175,7 @@ def everything_stored() -> dict[str, list[tuple[Any, ...]]]:
     return {name: sorted(rows(f"SELECT * FROM {name}"), key=repr) for name in _TABLES}  # noqa: S608 - our own names
 
 
-def assert_is_polite(answer: Result) -> None:
+def assert_has_standard_headers(answer: Result) -> None:
     """Check the request id and the safe headers of a response."""
     assert {name: answer.headers.get(name) for name in SAFE_HEADERS} == SAFE_HEADERS
     assert answer.headers["x-request-id"]
@@ -185,7 +185,7 @@ def assert_is_error(answer: Result, status: int, code: str, fields: tuple[FieldR
     """Check the whole body of an error, and its headers."""
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == "application/json"
-    assert_is_polite(answer)
+    assert_has_standard_headers(answer)
     error = only_member(answer.json, "error")
     assert set(error) == {"code", "message", "details", "request_id"}
     assert error["code"] == code

@@ -69,10 +69,10 @@ class Script:
 
 
 #: Calls a method of a client of either kind, and returns its result; a list is read to its end.
-Ask = Callable[[Script, Callable[[Any], Any]], Any]
+Run = Callable[[Script, Callable[[Any], Any]], Any]
 
 
-def ask_blocking(script: Script, call: Callable[[RiskRelay], Any], url: str = URL, **options: Any) -> Any:
+def run_blocking(script: Script, call: Callable[[RiskRelay], Any], url: str = URL, **options: Any) -> Any:
     credentials = {"token": TOKEN, "scanner_secret": SECRET, **options}
     with RiskRelay(url, transport=httpx.MockTransport(script.respond), **credentials) as client:
         client._sender._sleep, client._sender._clock = script.pause, lambda: script.now
@@ -80,11 +80,11 @@ def ask_blocking(script: Script, call: Callable[[RiskRelay], Any], url: str = UR
         return [*result] if isinstance(result, Iterator) else result
 
 
-def ask_async(script: Script, call: Callable[[AsyncRiskRelay], Any], url: str = URL, **options: Any) -> Any:
-    return asyncio.run(_ask_async(script, call, url, {"token": TOKEN, "scanner_secret": SECRET, **options}))
+def run_async(script: Script, call: Callable[[AsyncRiskRelay], Any], url: str = URL, **options: Any) -> Any:
+    return asyncio.run(_run_async(script, call, url, {"token": TOKEN, "scanner_secret": SECRET, **options}))
 
 
-async def _ask_async(script: Script, call: Callable[[AsyncRiskRelay], Any], url: str, options: dict[str, Any]) -> Any:
+async def _run_async(script: Script, call: Callable[[AsyncRiskRelay], Any], url: str, options: dict[str, Any]) -> Any:
     async with AsyncRiskRelay(url, transport=httpx.MockTransport(script.respond), **options) as client:
         client._sender._sleep, client._sender._clock = script.pause_async, lambda: script.now
         result = call(client)

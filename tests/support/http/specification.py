@@ -198,7 +198,7 @@ def signed(call: Call, secret: str = STOREFRONT_SECRET) -> Call:
     return call.without("X-Platform-Hmac-Sha256").plus(("X-Platform-Hmac-Sha256", base64.b64encode(digest).decode()))
 
 
-def instead(call: Call, name: str, value: str) -> Call:
+def with_header(call: Call, name: str, value: str) -> Call:
     """Return a call with another value in a header."""
     return call.without(name).plus((name, value))
 

@@ -55,13 +55,13 @@ class CommandRunner:
         settings = {"DATABASE_URL": url, "BIND": f"127.0.0.1:{free_port()}", **CLOUD, **LOOPBACK, **changes}
         self.environment = environment(folder / "data", **settings)
 
-    def type(self, *words: str | Path, **changes: str) -> CommandResult:
+    def run(self, *words: str | Path, **changes: str) -> CommandResult:
         """Run a command to its end, in this process: whatever database it has open is closed."""
         done = CliRunner().invoke(riskrelay, [*map(str, words)], env={**self.environment, **changes})
         assert done.exception is None or isinstance(done.exception, SystemExit), done.output
         return CommandResult(done.exit_code, done.stdout, done.stderr)
 
-    def type_apart(self, *words: str | Path, **changes: str) -> CommandResult:
+    def run_in_subprocess(self, *words: str | Path, **changes: str) -> CommandResult:
         """Run a command to its end as a process of its own."""
         command, env = [RISKRELAY, *map(str, words)], self.environment | changes
         done = subprocess.run(command, cwd=self.folder, env=env, capture_output=True, text=True, check=False, timeout=100)
@@ -69,18 +69,18 @@ class CommandRunner:
 
     def json(self, *words: str | Path) -> Any:
         """Run a command that succeeds, and return the record that it prints."""
-        done = self.type(*words, "--json")
+        done = self.run(*words, "--json")
         assert done.exit_code == 0, done.stderr
         return json.loads(done.stdout)
 
     def refused(self, *words: str | Path, **changes: str) -> str:
         """Run a command that refuses, and return the one line that it says."""
-        return refusal(self.type(*words, **changes))
+        return refusal(self.run(*words, **changes))
 
     def backed_up(self, name: str = "taken.backup") -> Path:
         """Take a backup and return its file."""
         path = self.folder / name
-        done = self.type("backup", path)
+        done = self.run("backup", path)
         assert done.exit_code == 0, done.stderr
         return path
 
@@ -114,7 +114,7 @@ def contents() -> Contents:
     return {name: sorted(map(_comparable, lines), key=repr) for name, lines in found.items()}
 
 
-def begin() -> None:
+def store_key_check() -> None:
     """Store the key check in the open database, as the first start does."""
     check_keys(VAULT, utc_now())
 

@@ -119,7 +119,7 @@ class Service:
         with self.connect() as connection:
             for piece in pieces:
                 connection.sendall(piece)
-            return read_answer(connection)
+            return read_response(connection)
 
     def _answers(self) -> bool:
         try:
@@ -128,7 +128,7 @@ class Service:
             return False
 
 
-def read_answer(connection: socket.socket) -> RawResponse:
+def read_response(connection: socket.socket) -> RawResponse:
     """Read one answer from a connection."""
     response = http.client.HTTPResponse(connection)
     response.begin()

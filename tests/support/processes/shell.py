@@ -24,19 +24,19 @@ class Shell:
         given = {"REDIS_URL": f"unix://{folder}/no-redis.sock", **settings}
         self.environment: dict[str, str | None] = dict(environment(folder, DATABASE_URL=url, **given))
 
-    def type(self, *words: str, standard_input: str | bytes | None = None) -> Result:
+    def run(self, *words: str, standard_input: str | bytes | None = None) -> Result:
         """Type a command."""
         return CliRunner().invoke(riskrelay, [*self.verb, *words], env=self.environment, input=standard_input)
 
     def json(self, *words: str, standard_input: str | bytes | None = None, exit_code: int = 0) -> Any:
         """Type a command and return its one JSON document."""
-        result = self.type(*words, "--json", standard_input=standard_input)
+        result = self.run(*words, "--json", standard_input=standard_input)
         assert result.exit_code == exit_code, result.output
         return json.loads(result.stdout)
 
     def refused(self, *words: str, standard_input: str | bytes | None = None) -> str:
         """Type a command that is refused in one line; return the line."""
-        result = self.type(*words, standard_input=standard_input)
+        result = self.run(*words, standard_input=standard_input)
         assert (result.exit_code, result.stdout) == (1, ""), result.output
         assert len(result.stderr.splitlines()) == 1
         return result.stderr

@@ -51,7 +51,7 @@ def approved_each(url: str, count: int, at: datetime | None = None) -> list[str]
     return [export_id for _ in range(count) for export_id in approved(url, at=at)]
 
 
-def forget_workers() -> None:
+def delete_workers() -> None:
     """Delete the heartbeats of workers that died here, so that the next one shares targets with none of them."""
     execute("DELETE FROM workers")
 
@@ -153,7 +153,7 @@ class WorkCommand(StartedWorker):
     command = (RISKRELAY, "work")
 
 
-class UnluckyWorker(WorkerProcess):
+class FailingWorker(WorkerProcess):
     """A worker that begins at `go()` and fails as the options of `tests/journeys/failures/crashing_worker.py` say."""
 
     first_words = "waiting for its cue"
@@ -212,7 +212,7 @@ class CountingReceiver(LoopbackServer):
         while request := peer.read():
             self.requests.append(request)
             while not self.gate.wait(0.05):
-                if peer.has_hung_up():
+                if peer.client_has_closed():
                     return
             time.sleep(self._pause_s)
             peer.answer(202, b'{"id": "T-1"}')

@@ -110,7 +110,7 @@ class SentinelServer(Server):
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class RedisWithSentinels:
     """Two servers, one of them the master, and the Sentinels that decide which."""
 
     servers: tuple[PortRedis, PortRedis]
@@ -135,12 +135,12 @@ class Watched:
 
 
 @contextmanager
-def watched(wait_until: Callable[..., object], sentinels: int = 3) -> Iterator[Watched]:
+def redis_with_sentinels(wait_until: Callable[..., object], sentinels: int = 3) -> Iterator[RedisWithSentinels]:
     """Run a master, its replica and Sentinels that know each other."""
     with ExitStack() as stack:
         master = stack.enter_context(PortRedis())
         replica = stack.enter_context(PortRedis(replica_of=master))
         watching = [stack.enter_context(SentinelServer(master.port, sentinels // 2 + 1)) for _ in range(sentinels)]
-        made = Watched((master, replica), tuple(watching))
+        made = RedisWithSentinels((master, replica), tuple(watching))
         wait_until(made.is_complete, 30)
         yield made

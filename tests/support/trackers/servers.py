@@ -15,7 +15,7 @@ TOKEN: Final = "gitea-token-of-the-tests"
 REPOSITORY: Final = "acme/shop"
 
 
-class LostAnswer(Enum):
+class LostResponse(Enum):
     """When the connection of a create ends without a response."""
 
     BEFORE_CREATING = auto()
@@ -54,8 +54,8 @@ class FakeGitea(LoopbackServer):
         self.gate.set()
         #: Set when an issue was created: a test may kill the worker now, before it knows.
         self.created = threading.Event()
-        self._next: deque[LostAnswer | Refusal | None] = deque()
-        self._next_comments: deque[LostAnswer | Refusal | None] = deque()
+        self._next: deque[LostResponse | Refusal | None] = deque()
+        self._next_comments: deque[LostResponse | Refusal | None] = deque()
         self._page_limit = page_limit
         self._lock = threading.Lock()
         super().__init__(self._serve_api, port=port)
@@ -65,11 +65,11 @@ class FakeGitea(LoopbackServer):
         """The page of the repository, as a target's `base_url`."""
         return self.url(path=f"/{REPOSITORY}")
 
-    def next_creates(self, *outcomes: "LostAnswer | Refusal | None") -> None:
+    def next_creates(self, *outcomes: "LostResponse | Refusal | None") -> None:
         """Set what happens to the next creates; None is a success, as is every create after them."""
         self._next.extend(outcomes)
 
-    def next_comments(self, *outcomes: "LostAnswer | Refusal | None") -> None:
+    def next_comments(self, *outcomes: "LostResponse | Refusal | None") -> None:
         """Set what happens to the next comments; None is a success, as is every comment after them."""
         self._next_comments.extend(outcomes)
 
@@ -131,16 +131,16 @@ class FakeGitea(LoopbackServer):
             outcome = self._next.popleft() if self._next else None
             if isinstance(outcome, Refusal):
                 return outcome
-            if outcome is LostAnswer.BEFORE_CREATING:
+            if outcome is LostResponse.BEFORE_CREATING:
                 return None
             issue = self._issue_of(wanted)
             self.issues.append(issue)
         self.created.set()
         while not self.gate.wait(0.02):
-            if peer.has_hung_up():
+            if peer.client_has_closed():
                 return None
         time.sleep(self.pause_s)
-        return None if outcome is LostAnswer.AFTER_CREATING else _json(201, issue)
+        return None if outcome is LostResponse.AFTER_CREATING else _json(201, issue)
 
     def _of_issue(self, method: str, number: str, below: str = "", *, content: bytes) -> Refusal | None:
         with self._lock:
@@ -157,10 +157,10 @@ class FakeGitea(LoopbackServer):
             outcome = self._next_comments.popleft() if self._next_comments else None
             if isinstance(outcome, Refusal):
                 return outcome
-            if outcome is LostAnswer.BEFORE_CREATING:
+            if outcome is LostResponse.BEFORE_CREATING:
                 return None
             comments.append({"id": len(comments) + 1, "body": json.loads(content)["body"]})
-            return None if outcome is LostAnswer.AFTER_CREATING else _json(201, comments[-1])
+            return None if outcome is LostResponse.AFTER_CREATING else _json(201, comments[-1])
 
     def _changes_of(self, wanted: dict[str, Any]) -> dict[str, Any]:
         """Return the members of an issue that an update changes."""

@@ -32,7 +32,7 @@ from storage.secrets.vault import Vault
 from storage.targets import changes, targets, throttle_state_sql
 from storage.triage import targeting
 from tests.support.database.databases import on_sqlite
-from tests.support.database.query_plans import read_whole, statements
+from tests.support.database.query_plans import full_scans, statements
 from tests.support.factories import (
     DEFAULT_SECRET,
     LOOPBACK_POLICY,
@@ -912,5 +912,5 @@ def test_idle_polls_read_no_table_from_end_to_end(grouped: Customer) -> None:
     assert len(ran) == 4
     # These indexes hold what waits alone.
     of_waiting = ("scan_runs_changed", "ticket_events_due")
-    read = [step for each in ran for step in read_whole(each, {"ticket_events", "scan_runs", "ticket_changes"})]
+    read = [step for each in ran for step in full_scans(each, {"ticket_events", "scan_runs", "ticket_changes"})]
     assert [step for step in read if not step.endswith(of_waiting)] == []

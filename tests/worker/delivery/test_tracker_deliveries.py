@@ -35,7 +35,7 @@ from tests.support.factories import (
     make_tracker,
 )
 from tests.support.processes.workers import CountingReceiver, wait_until
-from tests.support.trackers.servers import TOKEN, FakeGitea, LostAnswer, Refusal
+from tests.support.trackers.servers import TOKEN, FakeGitea, LostResponse, Refusal
 from tests.support.worker.dispatchers import PATIENCE_S, name, statuses
 from worker.delivery.attempt import AttemptOptions, AttemptRunner
 from worker.delivery.dispatcher import Dispatcher
@@ -125,9 +125,9 @@ def test_a_tracker_gets_neither_a_signature_nor_the_default_secret(customer: Cus
         assert TOKEN not in request.line
 
 
-@pytest.mark.parametrize(("lost", "creates"), [(LostAnswer.AFTER_CREATING, 1), (LostAnswer.BEFORE_CREATING, 2)])
+@pytest.mark.parametrize(("lost", "creates"), [(LostResponse.AFTER_CREATING, 1), (LostResponse.BEFORE_CREATING, 2)])
 def test_a_lost_answer_is_looked_up_before_another_create(
-    customer: Customer, gitea: FakeGitea, lost: LostAnswer, creates: int
+    customer: Customer, gitea: FakeGitea, lost: LostResponse, creates: int
 ) -> None:
     target_id = make_tracker(customer, gitea.base_url, VAULT)
     [known] = approve(customer, target_id)
@@ -147,7 +147,7 @@ def test_a_lost_answer_is_looked_up_before_another_create(
 
 def test_a_lookup_that_fails_is_repeated_and_nothing_is_created_meanwhile(customer: Customer, gitea: FakeGitea) -> None:
     [export_id] = approve(customer, make_tracker(customer, gitea.base_url, VAULT))
-    gitea.next_creates(LostAnswer.AFTER_CREATING)
+    gitea.next_creates(LostResponse.AFTER_CREATING)
     with delivering(Schedule((0.5,) * 50, timedelta(hours=1))):
         assert gitea.created.wait(30)
         gitea.refusal = Refusal(500)
@@ -161,7 +161,7 @@ def test_a_lookup_that_fails_is_repeated_and_nothing_is_created_meanwhile(custom
 
 def test_the_doubt_outlives_the_schedule_and_a_retry_by_hand_looks_first(customer: Customer, gitea: FakeGitea) -> None:
     [export_id] = approve(customer, make_tracker(customer, gitea.base_url, VAULT))
-    gitea.next_creates(LostAnswer.AFTER_CREATING)
+    gitea.next_creates(LostResponse.AFTER_CREATING)
     with delivering(ONE_TRY):
         export = settled(export_id)
         assert (export.status, export.status_reason) == (ExportStatus.FAILED, "attempts_exhausted")
@@ -177,7 +177,7 @@ def test_the_doubt_outlives_the_schedule_and_a_retry_by_hand_looks_first(custome
 
 def test_a_known_refusal_ends_the_doubt(customer: Customer, gitea: FakeGitea) -> None:
     [export_id] = approve(customer, make_tracker(customer, gitea.base_url, VAULT))
-    gitea.next_creates(LostAnswer.BEFORE_CREATING, Refusal(422))
+    gitea.next_creates(LostResponse.BEFORE_CREATING, Refusal(422))
     with delivering():
         export = settled(export_id)
     assert (export.status, export.status_reason) == (ExportStatus.FAILED, "tracker_rejected")
@@ -187,7 +187,7 @@ def test_a_known_refusal_ends_the_doubt(customer: Customer, gitea: FakeGitea) ->
 
 def test_a_retry_at_another_tracker_looks_for_nothing(customer: Customer, gitea: FakeGitea) -> None:
     [export_id] = approve(customer, make_tracker(customer, gitea.base_url, VAULT))
-    gitea.next_creates(LostAnswer.AFTER_CREATING)
+    gitea.next_creates(LostResponse.AFTER_CREATING)
     with FakeGitea() as other, delivering(ONE_TRY):
         settled(export_id)
         elsewhere = make_tracker(customer, other.base_url, VAULT)
@@ -201,7 +201,7 @@ def test_a_retry_back_at_the_first_tracker_looks_for_the_issue_that_it_may_have_
 ) -> None:
     first = make_tracker(customer, gitea.base_url, VAULT)
     [export_id] = approve(customer, first)
-    gitea.next_creates(LostAnswer.AFTER_CREATING)
+    gitea.next_creates(LostResponse.AFTER_CREATING)
     with FakeGitea() as other, delivering(ONE_TRY):
         settled(export_id)
         elsewhere = make_tracker(customer, other.base_url, VAULT)
@@ -217,7 +217,7 @@ def test_a_retry_back_at_the_first_tracker_looks_for_the_issue_that_it_may_have_
 def test_a_retry_at_another_target_of_the_same_repository_looks_for_the_issue(customer: Customer, gitea: FakeGitea) -> None:
     first = make_tracker(customer, gitea.base_url, VAULT)
     [export_id] = approve(customer, first)
-    gitea.next_creates(LostAnswer.AFTER_CREATING)
+    gitea.next_creates(LostResponse.AFTER_CREATING)
     with delivering(ONE_TRY):
         settled(export_id)
         changes.remove(first, utc_now(), "user:1")

@@ -24,7 +24,7 @@ from storage.targets.targets import secret_context
 from storage.targets.validations import ValidationJob
 from tests.support.fakes import FakeResolver
 from tests.support.trackers.events import EVENT_ID, EXPORT_ID
-from tests.support.trackers.servers import REPOSITORY, TOKEN, FakeGitea, FakeGitHub, FakeGitLab, LostAnswer, Refusal
+from tests.support.trackers.servers import REPOSITORY, TOKEN, FakeGitea, FakeGitHub, FakeGitLab, LostResponse, Refusal
 from tests.support.worker.receivers import DEADLINE_S, NAME, made_client
 from worker.trackers.runner import TrackerRunner
 from worker.trackers.session import TrackerResult
@@ -111,8 +111,8 @@ def test_a_target_that_wants_nothing_gets_no_request(server: FakeGitea, runner: 
     assert (result.outcome.status, result.outcome.error, server.requests) == (None, None, [])
 
 
-@pytest.mark.parametrize("lost", LostAnswer)
-def test_a_lost_response_leads_to_one_comment(server: FakeGitea, runner: TrackerRunner, lost: LostAnswer) -> None:
+@pytest.mark.parametrize("lost", LostResponse)
+def test_a_lost_response_leads_to_one_comment(server: FakeGitea, runner: TrackerRunner, lost: LostResponse) -> None:
     server.next_comments(lost)
     first = applied(server, runner, event(FIXED))
     assert (first.value, first.outcome.error, first.is_outcome_unknown) == (None, "connection_closed", True)
@@ -122,12 +122,12 @@ def test_a_lost_response_leads_to_one_comment(server: FakeGitea, runner: Tracker
 
 
 @given(
-    st.lists(st.sampled_from([*LostAnswer, Refusal(500), Refusal(429), Refusal(200, body=b"{}")]), max_size=5),
+    st.lists(st.sampled_from([*LostResponse, Refusal(500), Refusal(429), Refusal(200, body=b"{}")]), max_size=5),
     st.sampled_from([FIXED, REOPENED, UPDATED]),
 )
 @settings(max_examples=40, deadline=None)
 def test_whatever_happens_to_its_responses_an_event_is_one_comment(
-    lost: list[LostAnswer | Refusal], event_type: TicketEventType
+    lost: list[LostResponse | Refusal], event_type: TicketEventType
 ) -> None:
     resolver = FakeResolver({NAME: ["127.0.0.1"]})
     with FakeGitea() as server, made_client(resolver=resolver, deadline_s=DEADLINE_S) as client:

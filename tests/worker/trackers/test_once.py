@@ -13,7 +13,7 @@ from storage.secrets.vault import Vault
 from storage.targets.targets import secret_context
 from tests.support.factories import NOW
 from tests.support.fakes import FakeResolver
-from tests.support.trackers.servers import REPOSITORY, TOKEN, FakeGitea, FakeGitHub, FakeGitLab, LostAnswer
+from tests.support.trackers.servers import REPOSITORY, TOKEN, FakeGitea, FakeGitHub, FakeGitLab, LostResponse
 from tests.support.worker.receivers import DEADLINE_S, NAME, made_client
 from worker.trackers.runner import TrackerRunner
 
@@ -50,8 +50,8 @@ def test_a_ticket_becomes_one_issue_without_a_lookup(server: FakeGitea, runner: 
     assert (server.creates_of(MARKER), server.lookups) == (1, 0)
 
 
-@pytest.mark.parametrize("lost", LostAnswer)
-def test_a_lost_response_leads_to_one_issue(server: FakeGitea, runner: TrackerRunner, lost: LostAnswer) -> None:
+@pytest.mark.parametrize("lost", LostResponse)
+def test_a_lost_response_leads_to_one_issue(server: FakeGitea, runner: TrackerRunner, lost: LostResponse) -> None:
     runner.deliver(claim_at(server)._replace(body=BODY.replace(MARKER.encode(), b"exp_01KG9YS7G061SQWPCHNYBQC8F3")))
     server.next_creates(lost)
     first = runner.deliver(claim_at(server))
@@ -60,7 +60,7 @@ def test_a_lost_response_leads_to_one_issue(server: FakeGitea, runner: TrackerRu
     assert isinstance(second.value, TrackerIssue)
     assert (second.value.id, second.is_outcome_unknown) == ("2", False)
     assert [issue["number"] for issue in server.issues_of(MARKER)] == [2]
-    assert server.creates_of(MARKER) == (1 if lost is LostAnswer.AFTER_CREATING else 2)
+    assert server.creates_of(MARKER) == (1 if lost is LostResponse.AFTER_CREATING else 2)
     assert server.lookups > 0
 
 

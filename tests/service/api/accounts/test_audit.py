@@ -20,7 +20,7 @@ from storage.db import identifiers
 from storage.db.engine import execute, rows
 from storage.exports.rules import approval_rules
 from storage.secrets.vault import Vault
-from tests.support.database.query_plans import indexes_read, plan_of, read_whole, statements
+from tests.support.database.query_plans import full_scans, indexes_read, plan_of, statements
 from tests.support.factories import (
     NOW,
     Customer,
@@ -160,12 +160,12 @@ def test_an_accounts_entries_are_read_from_an_index(customer: Customer, filters:
     with statements() as found:
         audit_log.list_matching(AuditFilter(customer.account_id, **filters), 51, MANY)
     [statement] = found
-    assert not read_whole(statement), plan_of(statement)
+    assert not full_scans(statement), plan_of(statement)
     index = "audit_entries_subject" if "subject_id" in filters else "audit_entries_account"
     assert index in indexes_read(statement), plan_of(statement)
     with statements() as found:
         audit_log.list_matching(AuditFilter(None), 51, MANY)
-    assert not read_whole(found[0]), plan_of(found[0])
+    assert not full_scans(found[0]), plan_of(found[0])
 
 
 def _many_entries(account_id: int) -> None:

@@ -42,8 +42,8 @@ from tests.support.http.raw_http import (
     SCANNER,
     Call,
     FieldRefusal,
+    assert_has_standard_headers,
     assert_is_error,
-    assert_is_polite,
     base64url,
     everything_stored,
     field_message,
@@ -92,7 +92,7 @@ def every_page(client: TestClient, customer: Customer, query: str = "", path: st
     while True:
         answer = listed(customer, query, path).send(client)
         assert answer.status_code == 200, answer.text
-        assert_is_polite(answer)
+        assert_has_standard_headers(answer)
         assert set(answer.json) - {"total"} == {"items", "next_cursor"}
         items += answer.json["items"]
         if answer.json["next_cursor"] is None:
@@ -114,7 +114,7 @@ def test_a_ticket_is_prepared_as_it_was_written(client: TestClient, customer: Cu
     answer = prepare(customer, body).send(client)
 
     assert answer.status_code == 201
-    assert_is_polite(answer)
+    assert_has_standard_headers(answer)
     record = answer.json
     assert answer.headers["location"] == f"{BASE}{EXPORTS}/{record['id']}"
     assert (record["status"], record["target_id"], record["attempts"]) == ("prepared", None, 0)

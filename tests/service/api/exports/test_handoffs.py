@@ -27,7 +27,7 @@ from tests.support.factories import (
     storefront_diagnostics,
 )
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
-from tests.support.http.raw_http import EXPORTS, JSON, Call, assert_is_error, assert_is_polite
+from tests.support.http.raw_http import EXPORTS, JSON, Call, assert_has_standard_headers, assert_is_error
 
 UPLOADS = {
     Ability.UPLOAD_EVIDENCE: ("/api/browser-extension/evidence-captures", capture),
@@ -68,7 +68,7 @@ def test_a_handoff_is_prepared_after_its_upload(client: TestClient, customer: Cu
     handoff = handed_in(client, customer, ability, report_id=make_report(customer.project_id))
     answer = poll(client, make_platform_token(customer, ability), handoff["id"])
     assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json")
-    assert_is_polite(answer)
+    assert_has_standard_headers(answer)
     del handoff["ticket_export_id"]
     assert answer.json == {**handoff, "status": "prepared"}
 

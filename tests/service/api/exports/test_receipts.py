@@ -13,7 +13,7 @@ from storage.db.engine import transaction
 from storage.exports import transitions
 from tests.support.database.query_plans import statements
 from tests.support.factories import NOW, Customer, make_approved, make_customer, make_exports, make_target
-from tests.support.http.raw_http import EXPORTS, Call, assert_is_error, assert_is_polite
+from tests.support.http.raw_http import EXPORTS, Call, assert_has_standard_headers, assert_is_error
 from tests.support.worker.receipts import deliver
 
 
@@ -27,7 +27,7 @@ def test_the_receipt_of_a_delivery_is_valid(client: TestClient, customer: Custom
     with statements() as ran:
         answer = asked(client, export_id, customer.bearer)
     assert answer.status_code == 200
-    assert_is_polite(answer)
+    assert_has_standard_headers(answer)
     # The token, the export, its entries, its bytes, its attempts.
     assert len(ran) <= 6, ran
     receipt: Any = answer.json

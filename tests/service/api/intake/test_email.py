@@ -38,8 +38,8 @@ from tests.support.http.raw_http import (
     SCANNER,
     Call,
     FieldRefusal,
+    assert_has_standard_headers,
     assert_is_error,
-    assert_is_polite,
     everything_stored,
 )
 
@@ -77,7 +77,7 @@ def test_an_email_is_accepted_with_its_id_and_waits_for_approval(body: dict[str,
     answer = POST.with_json(body).send(client)
 
     assert answer.status_code == 202
-    assert_is_polite(answer)
+    assert_has_standard_headers(answer)
     assert answer.headers["content-type"] == "application/json"
     [(email_id, export_id)] = rows("SELECT id, export_id FROM inbound_emails")
     assert answer.json == {"id": email_id, "status": "accepted", "duplicate": False}

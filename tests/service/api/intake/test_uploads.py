@@ -44,8 +44,8 @@ from tests.support.http.raw_http import (
     TARGETS,
     Call,
     FieldRefusal,
+    assert_has_standard_headers,
     assert_is_error,
-    assert_is_polite,
     everything_stored,
 )
 
@@ -146,7 +146,7 @@ def test_an_upload_answers_with_its_record_and_its_handoff(
     assert answer.status_code == 201
     assert answer.headers["content-type"] == "application/json"
     assert "location" not in answer.headers  # nothing reads a single upload
-    assert_is_polite(answer)
+    assert_has_standard_headers(answer)
     record, handoff = answer.json[route.record], answer.json["handoff"]
     assert list(answer.json) == [route.record, "handoff"]
     shown = {"captured_at": "2026-03-01T12:00:00.250Z"} if "captured_at" in body else {}

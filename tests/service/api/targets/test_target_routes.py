@@ -29,8 +29,8 @@ from tests.support.http.raw_http import (
     TARGETS,
     Call,
     FieldRefusal,
+    assert_has_standard_headers,
     assert_is_error,
-    assert_is_polite,
     everything_stored,
     target_request,
 )
@@ -78,7 +78,7 @@ def test_a_target_reads_as_it_was_answered_when_it_was_made(client: TestClient, 
     made = call.send(client)
     answer = Call("GET", made.headers["location"].removeprefix(BASE), tuple(customer.bearer.items())).send(client)
     assert (answer.status_code, answer.json) == (200, made.json)
-    assert_is_polite(answer)
+    assert_has_standard_headers(answer)
 
 
 def test_a_secret_of_its_own_is_shown_as_its_fingerprint(client: TestClient, customer: Customer, target: Target) -> None:
@@ -97,7 +97,7 @@ def test_the_list_shows_the_accounts_own_targets_the_newest_first(client: TestCl
     assert answer.json["items"][0] == read(client, customer, made[0]).json
     assert answer.json["next_cursor"] is None
     assert "link" not in answer.headers
-    assert_is_polite(answer)
+    assert_has_standard_headers(answer)
 
 
 def test_the_pages_of_a_list_hold_each_target_once(client: TestClient, customer: Customer) -> None:
@@ -523,7 +523,7 @@ def test_a_ping_answers_what_came_of_it(
         "error_code": result.error_code,
         "duration_ms": result.duration_ms,
     }
-    assert_is_polite(answer)
+    assert_has_standard_headers(answer)
     assert audited(target) == [("ping_target", None)]
 
 

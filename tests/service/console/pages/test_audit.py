@@ -15,7 +15,7 @@ from storage.accounts.audit_log import AuditEntry
 from storage.db.engine import execute, rows, transaction
 from tests.support.corpora import naughty_strings
 from tests.support.database.databases import on_sqlite
-from tests.support.database.query_plans import read_whole
+from tests.support.database.query_plans import full_scans
 from tests.support.factories import NOW, Customer, make_customer, make_exports, make_target
 from tests.support.http.console_user import ConsoleBrowser, make_console_token, page_statements
 
@@ -196,7 +196,7 @@ def test_a_page_asks_a_few_indexed_questions(person: ConsoleBrowser, customer: C
     asked = [each for each in ran if "audit_entries" in each.sql]
     assert len(asked) == 1
     assert len(rows("SELECT 1 FROM audit_entries")) > 100
-    assert not read_whole(asked[0], {"exports"})
+    assert not full_scans(asked[0], {"exports"})
 
 
 @on_sqlite

@@ -27,7 +27,7 @@ from storage.secrets.vault import Vault
 from tests.docs.pasting import ROOT, link_all
 from tests.support.corpora import naughty_strings
 from tests.support.database.databases import on_sqlite
-from tests.support.database.query_plans import indexes_read, plan_of, read_whole, statements
+from tests.support.database.query_plans import full_scans, indexes_read, plan_of, statements
 from tests.support.factories import (
     NOW,
     SCANNER_SECRET,
@@ -210,7 +210,7 @@ def test_the_page_asks_a_few_indexed_questions(customer: Customer, tmp_path: Pat
     # Who asks, and then: secrets, tokens, the newest, refusals, something to try with.
     assert len(ran) <= 8, [each.sql for each in ran]
     [newest] = [each for each in ran if "page_results" in each.sql]
-    assert not read_whole(newest, {"diagnostics"}), plan_of(newest)
+    assert not full_scans(newest, {"diagnostics"}), plan_of(newest)
     assert "diagnostics_platform" in indexes_read(newest)
 
 

@@ -24,8 +24,8 @@ from storage.secrets import key_check
 from storage.secrets.vault import Vault
 from storage.targets import targets
 from tests.support.database.databases import on_sqlite
-from tests.support.database.many_rows import learn, many_finished, many_targets, many_waiting
-from tests.support.database.query_plans import read_whole
+from tests.support.database.many_rows import analyze, many_finished, many_targets, many_waiting
+from tests.support.database.query_plans import full_scans
 from tests.support.factories import (
     Customer,
     issue,
@@ -443,13 +443,13 @@ def test_the_page_asks_as_much_of_a_thousand_targets_as_of_one(customer: Custome
     many_targets(customer, 0, 1000, "https://tracker.example.com/hook")
     many_finished(customer, 0, 20_000, (0, 1000), now)
     many_waiting(customer, 20_000, 5_000, (0, 1000), now - timedelta(hours=1))
-    learn()
+    analyze()
     person = newcomer()
     with page_statements() as ran:
         page = person.get("/overview")
     assert page.status_code == 200
     assert len(ran) == len(of_one) <= STATEMENTS
-    assert {statement.sql: steps for statement in ran if (steps := read_whole(statement))} == {}
+    assert {statement.sql: steps for statement in ran if (steps := full_scans(statement))} == {}
 
 
 def test_a_number_beyond_what_anybody_counts_says_so(person: ConsoleBrowser, customer: Customer) -> None:

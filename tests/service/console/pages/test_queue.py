@@ -16,8 +16,8 @@ from service.app import create_app
 from storage.db.engine import execute
 from storage.exports import worker_heartbeats
 from storage.targets import targets
-from tests.support.database.many_rows import learn, many_finished, many_targets, many_waiting
-from tests.support.database.query_plans import read_whole
+from tests.support.database.many_rows import analyze, many_finished, many_targets, many_waiting
+from tests.support.database.query_plans import full_scans
 from tests.support.factories import Customer, claim_due, make_approved, make_customer, make_settings, make_target
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.http.console_user import ConsoleBrowser, make_console_token, page_statements
@@ -146,9 +146,9 @@ def test_the_page_asks_the_same_few_questions_however_much_waits(customer: Custo
     many_finished(customer, 0, 20_000, (0, 1000), now)
     many_waiting(customer, 20_000, 10_000, (0, 1000), now + timedelta(hours=1))
     many_waiting(customer, 30_000, 10_001, (0, 1000), now - timedelta(hours=1))
-    learn()
+    analyze()
     with page_statements() as ran:
         page = person.get("/queue")
     assert facts(page.text)["Due now"] == "10 000+"
     assert len(ran) == len(at_rest) <= STATEMENTS
-    assert {step for statement in ran for step in read_whole(statement)} == set()
+    assert {step for statement in ran for step in full_scans(statement)} == set()
