@@ -224,7 +224,7 @@ class Machine(RuleBasedStateMachine):
         self.kept: list[Kept] = []
         self.polled: dict[str, Polled] = {}
         self.is_redis_well = True
-        self.mend_redis: Callable[[RedisServer], None] = lambda _server: None
+        self.repair_redis: Callable[[RedisServer], None] = lambda _server: None
 
     # --- requests, and deaths within them
 
@@ -1201,15 +1201,15 @@ class Machine(RuleBasedStateMachine):
     @rule(name=st.sampled_from(AWAY))
     def break_redis(self, name: str) -> None:
         if self.is_redis_well:
-            strike, self.mend_redis = REDIS_FAILURES[name]
-            strike(self.house.redis)
+            break_redis, self.repair_redis = REDIS_FAILURES[name]
+            break_redis(self.house.redis)
             self.is_redis_well = False
 
     @rule()
-    def mend(self) -> None:
+    def repair(self) -> None:
         if self.is_redis_well:
             return
-        self.mend_redis(self.house.redis)
+        self.repair_redis(self.house.redis)
         # Whatever mark was left there runs out by itself, after seconds that no test waits for.
         self.house.redis.flush()
         self.is_redis_well = True
@@ -1323,7 +1323,7 @@ class Machine(RuleBasedStateMachine):
         finally:
             for sleeper in self.sleepers:
                 sleeper.kill()
-            self.mend_redis(self.house.redis)
+            self.repair_redis(self.house.redis)
 
     def _end_well(self) -> None:
         while self.sleepers:

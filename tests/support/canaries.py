@@ -1,7 +1,7 @@
-"""Canaries, words that nothing else contains, and the search for them in everything that is stored, in any encoding.
+"""Canaries: unique words that tests send as input, and the search for them in all stored data, in any encoding.
 
-A search that overlooks a place proves nothing: `tests/test_canaries.py` puts a word into each of these places, in each
-encoding, and checks that it is found.
+A search that misses a place proves nothing. `tests/test_canaries.py` therefore puts a word into each of these places, in
+each encoding, and checks that the search finds it.
 """
 
 import html
@@ -23,14 +23,14 @@ from storage.db.engine import rows
 from storage.db.models import ALL
 from tests.support.servers.redis_and_postgres import PostgresServer
 
-#: The content of each place, by its name.
+#: The content of each searched place (such as a file, a column or a Redis key), by the name of the place.
 Places = Mapping[str, bytes]
 
 _NUMBERED: Final = re.compile(rb"cnry(\d{5})yrnc", re.IGNORECASE)
 
 
 def numbered(number: int) -> str:
-    """Return the canary with a number: letters and digits alone, which names and hosts accept."""
+    """Return the canary with this number. It has only letters and digits, so it is valid in names and hosts."""
     return f"cnry{number:05}yrnc"
 
 
@@ -82,7 +82,7 @@ def folder(path: Path) -> dict[str, bytes]:
     """Return the bytes of every file below a folder: logs, metrics, a database with its free pages and its log."""
     found = {}
     for each in sorted(path.rglob("*")):
-        with suppress(FileNotFoundError):  # it has just been removed
+        with suppress(FileNotFoundError):  # the file was deleted meanwhile
             if each.is_file():
                 found[f"file {each.relative_to(path)}"] = each.read_bytes()
     return found
@@ -118,14 +118,14 @@ def processes(pids: Iterable[int]) -> dict[str, bytes]:
     """Return what every user of the machine can read of processes and their children: names and arguments."""
     found = {}
     for pid in pids:
-        with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+        with suppress(FileNotFoundError, ProcessLookupError):  # the process has ended meanwhile
             found[f"process {pid}"] = Path(f"/proc/{pid}/cmdline").read_bytes() + Path(f"/proc/{pid}/comm").read_bytes()
             found |= processes(_children(pid))
     return found
 
 
 class Monitor:
-    """Records every command that a Redis gets, by its MONITOR."""
+    """Records every command that a Redis receives, with Redis' command MONITOR."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -145,7 +145,7 @@ class Monitor:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # A command that this one sees wakes the thread, which then ends.
+        # The thread ends when MONITOR reports the next command: the PING below.
         self._listening.clear()
         with Redis.from_url(self._url) as other, suppress(RedisError):
             other.ping()
@@ -153,7 +153,7 @@ class Monitor:
         self._client.close()
 
     def _listen(self) -> None:
-        with suppress(RedisError), self._client.monitor() as monitor:  # type: ignore[no-untyped-call]  # redis left it out
+        with suppress(RedisError), self._client.monitor() as monitor:  # type: ignore[no-untyped-call]  # untyped in redis
             self._listening.set()
             for reported in monitor.listen():
                 self._reported.append(_bytes(reported["command"]))
@@ -162,10 +162,10 @@ class Monitor:
 
 
 def _base64(raw: bytes) -> Iterator[bytes]:
-    """Yield the base64 of a word at each offset, without the digits that depend on its neighbors."""
-    for before, spoiled in ((0, 0), (1, 2), (2, 3)):
+    """Yield the base64 of a word at each offset, without the digits that depend on adjacent bytes."""
+    for before, mixed in ((0, 0), (1, 2), (2, 3)):
         digits = b64encode(bytes(before) + raw).rstrip(b"=")
-        whole = digits[spoiled : -1 if (before + len(raw)) % 3 else None]
+        whole = digits[mixed : -1 if (before + len(raw)) % 3 else None]
         yield from (whole, whole.replace(b"+", b"-").replace(b"/", b"_"))
 
 
@@ -183,8 +183,8 @@ def _held(client: Redis, key: bytes) -> bytes:
         b"stream": client.xrange,
     }
     kind: Any = client.type(key)
-    # One that has just expired has no value.
-    return b"" if kind == b"none" else _flat(read[kind](key))  # type: ignore[operator]  # redis annotates for both its clients
+    # A key that expired meanwhile has the type "none" and no value.
+    return b"" if kind == b"none" else _flat(read[kind](key))  # type: ignore[operator]  # redis annotates both its clients
 
 
 def _flat(value: Any) -> bytes:

@@ -1,6 +1,6 @@
-"""Where the test data of others is: in CORPORA_DIR, or in shared/corpora beside the checkout; never in it.
+"""Third-party test data, read from CORPORA_DIR or from shared/corpora beside the checkout. The repository contains none.
 
-Tests that need it skip, saying so, where it is absent.
+Tests that need absent data are skipped with a message.
 """
 
 import gzip
@@ -15,7 +15,7 @@ CORPORA: Final = Path(os.environ.get("CORPORA_DIR", Path(__file__).resolve().par
 
 
 def naughty_strings() -> list[str]:
-    """Return the strings that break what reads them carelessly; skips the test where they are absent."""
+    """Return strings that are known to break careless parsers. Skips the test if they are absent."""
     path = CORPORA / "strings" / "blns.json"
     if not path.is_file():
         pytest.skip(f"There are no naughty strings in {CORPORA}; set CORPORA_DIR.")
@@ -24,7 +24,7 @@ def naughty_strings() -> list[str]:
 
 
 def url_texts() -> list[str]:
-    """Return the texts that browsers are tested with as addresses; skips the test where they are absent."""
+    """Return the inputs of the URL tests for browsers. Skips the test if they are absent."""
     path = CORPORA / "urls" / "urltestdata.json"
     if not path.is_file():
         pytest.skip(f"There are no addresses in {CORPORA}; set CORPORA_DIR.")
@@ -33,7 +33,7 @@ def url_texts() -> list[str]:
 
 
 def secrets() -> list[str]:
-    """Return texts that hold a secret, of every vendor's form; skips the test where they are absent."""
+    """Return texts that contain a secret, in the formats of many vendors. Skips the test if they are absent."""
     path = CORPORA / "secrets" / "gitleaks-rule-vectors.json.gz"
     if not path.is_file():
         pytest.skip(f"There are no secrets in {CORPORA}; set CORPORA_DIR.")
@@ -42,7 +42,7 @@ def secrets() -> list[str]:
 
 
 def tracker_file(name: str) -> Path:
-    """Return the path of a tracker's description or recording; skips the test where it is absent."""
+    """Return the path of a tracker's API description or recorded responses. Skips the test if the file is absent."""
     path = CORPORA / "trackers" / name
     if not path.is_file():
         pytest.skip(f"There is no {name} in {CORPORA / 'trackers'}; set CORPORA_DIR.")
@@ -50,7 +50,7 @@ def tracker_file(name: str) -> Path:
 
 
 def standard_webhook_vector() -> dict[str, Any]:
-    """Return a signature that the project of Standard Webhooks publishes; skips the test where it is absent."""
+    """Return the signature example of the Standard Webhooks project. Skips the test if it is absent."""
     path = CORPORA / "webhooks" / "signature-vectors.json"
     if not path.is_file():
         pytest.skip(f"There are no signatures in {CORPORA}; set CORPORA_DIR.")

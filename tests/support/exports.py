@@ -1,4 +1,4 @@
-"""Exports for tests: a row, and its record written member by member, with which the record as text is compared."""
+"""Exports for tests: a row, and the record that the API should return for it, built member by member."""
 
 import json
 from datetime import UTC, datetime
@@ -13,7 +13,7 @@ NOW: Final = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
 def export_row(ticket: dict[str, Any] | None = None, **changes: Any) -> PolledExport:
-    """Return the row of a prepared export of a finding."""
+    """Return the row of a prepared export that was made from a finding."""
     empty = PolledExport._make([None] * len(PolledExport._fields))
     row = empty._replace(
         id="exp_1",

@@ -82,7 +82,7 @@ class Customer:
 
 
 def in_s(seconds: float) -> datetime:
-    """Return the moment `seconds` after NOW."""
+    """Return the time `seconds` after NOW."""
     return NOW + timedelta(seconds=seconds)
 
 
@@ -92,7 +92,7 @@ def make_customer(
     """Store a customer whose project groups its findings by `grouping`."""
     number = next(_numbers)
     email = f"user{number}@example.com"
-    # Thousands of tests have one: by the functions of storage, which check their arguments, it takes twice as long.
+    # Thousands of tests make a customer. The functions of storage check their arguments, and would take twice as long.
     with transaction():
         account_id = _insert("accounts", name=f"Account {number}", may_use_webhooks=may_use_webhooks, created_at=to_ms(NOW))
         user_id = _insert("users", account_id=account_id, email=email, created_at=to_ms(NOW), role=Role.OWNER.value)
@@ -117,7 +117,7 @@ def _insert(table: str, **columns: Any) -> int:
 
 
 def forbid_webhooks(customer: Customer) -> None:
-    """Withdraw the right of a customer's account to use webhook targets; its targets stay as they are."""
+    """Forbid webhook targets to a customer's account. Its existing targets are unchanged."""
     execute("UPDATE accounts SET may_use_webhooks = (1 = 0) WHERE id = ?", (customer.account_id,))
 
 
@@ -129,12 +129,12 @@ def make_colleague(customer: Customer) -> Customer:
 
 
 def make_platform_token(customer: Customer, *abilities: Ability) -> str:
-    """Store a platform token of the customer's user, with every platform ability unless some are named; return its text."""
+    """Store a platform token of the customer's user, by default with every platform ability; return its text."""
     return tokens.create(customer.email, TokenKind.PLATFORM, NOW, abilities)[1]
 
 
 def make_session(customer: Customer, browser: str = "a browser") -> str:
-    """Sign the customer's user in at the console with a token of its own; return the session's id."""
+    """Sign the customer's user in to the console with a new token; return the session's id."""
     token = tokens.create(customer.email, TokenKind.API, utc_now(), (Ability.CONSOLE,), "console")[1]
     principal = tokens.principal_for(token, utc_now())
     assert principal is not None
@@ -143,7 +143,7 @@ def make_session(customer: Customer, browser: str = "a browser") -> str:
 
 
 def make_project(customer: Customer, shop_domain: str | None = None, *, is_granted: bool = True) -> int:
-    """Store another project of the customer's account, which its user manages unless not `is_granted`; return its id."""
+    """Store another project of the customer's account, by default with a grant for the customer's user; return its id."""
     name, grouping = f"Project {next(_numbers)}", TicketGrouping.FINDING
     project = projects.add_project(name, customer.account_id, NOW, shop_domain, grouping)
     if is_granted:
@@ -152,7 +152,7 @@ def make_project(customer: Customer, shop_domain: str | None = None, *, is_grant
 
 
 def make_report(project_id: int, granted_to: Customer | None = None) -> int:
-    """Store a report of a project, with a grant on it alone for the user of `granted_to`; return its id."""
+    """Store a report of a project; grant the user of `granted_to` access to this report only. Return its id."""
     report = projects.add_report(f"Report {next(_numbers)}", project_id, NOW)
     if granted_to is not None:
         accounts.grant_report(granted_to.email, report.id, NOW)
@@ -160,12 +160,12 @@ def make_report(project_id: int, granted_to: Customer | None = None) -> int:
 
 
 def make_target(customer: Customer, base_url: str = "https://tracker.example.com/hook", name: str = "Tracker") -> Target:
-    """Store an active target that the default secret signs for, and that no worker validates.
+    """Store an active target that uses the default secret and that no worker validates.
 
-    It is old by the real clock, so a worker would validate it, and a test's receiver would count that connection.
+    NOW is long past, so a worker would validate the target at once, and a test's receiver would count that connection.
     """
     request = TargetRequest("generic_webhook", base_url, None, name, None)
-    # In one transaction: a running worker would claim the validation in between.
+    # In one transaction, because a running worker could claim the validation before it is removed.
     with transaction():
         target = targets.create(request, customer.account_id, "self-hosted", DEFAULT_SECRET, NOW, "user:test")
         execute("UPDATE targets SET validation_due_at = NULL WHERE id = ?", (target.id,))
@@ -173,9 +173,9 @@ def make_target(customer: Customer, base_url: str = "https://tracker.example.com
 
 
 def make_tracker(customer: Customer, base_url: str, vault: Vault | None = None, token: str = TOKEN) -> str:
-    """Store an active target of a Gitea with its token, which no worker validates; return its id.
+    """Store an active Gitea target with its token that no worker validates; return its id.
 
-    `vault` encrypts the token, by default with the key of `environment`.
+    `vault` encrypts the token, by default with the key that `environment` sets.
     """
     request = TargetRequest("gitea", base_url, None, "Tracker", None)
     with transaction():
@@ -193,13 +193,13 @@ def limit_target(target_id: str, max_per_minute: int | None, now: datetime = NOW
 def make_rule(
     customer: Customer, action: RuleAction, match: RuleMatch | None = None, now: datetime = NOW, name: str = "A rule"
 ) -> ApprovalRule:
-    """Store an enabled approval rule of the customer's user, which matches every export, or those of `match`."""
+    """Store an enabled approval rule of the customer's user. It matches every export, or those that `match` selects."""
     request = RuleRequest(name, True, match or RuleMatch(severity_at_least="info"), action)
     return approval_rules.create(customer.account_id, request, customer.user_id, now, f"user:{customer.user_id}")
 
 
 def make_exports(customer: Customer, count: int, now: datetime = NOW, labels: tuple[str, ...] = ("a11y",)) -> list[str]:
-    """Store `count` prepared exports of the customer's project, made by hand, and return their ids."""
+    """Store `count` prepared manual exports of the customer's project, and return their ids."""
     ticket = Ticket("Missing name", "The field has no name.", "high", "https://shop.example/é", labels, {"rule": "label"})
     sources = [Source("manual", f"note-{next(_numbers)}") for _ in range(count)]
     drafts = [Draft(customer.account_id, customer.project_id, source, ticket) for source in sources]
@@ -215,7 +215,7 @@ def make_approved(customer: Customer, target_id: str, now: datetime = NOW, label
 
 
 def make_bulk_job(customer: Customer) -> str:
-    """Begin a bulk job of a customer, on dismissed exports; return its id."""
+    """Start a bulk job of a customer that selects dismissed exports; return its id."""
     decision, query = BulkDecision(BulkAction.RESTORE), ExportQuery(customer.account_id, statuses=("dismissed",))
     count = len(export_list.ids_matching(query))
     new = NewBulkJob(decision, query, count, customer.account_id, customer.user_id, f"user:{customer.user_id}")
@@ -223,7 +223,7 @@ def make_bulk_job(customer: Customer) -> str:
 
 
 def make_handoff(customer: Customer) -> Handoff:
-    """Store a capture of the customer's user, with its handoff and its prepared export."""
+    """Store an evidence capture of the customer's user, with its handoff and its prepared export."""
     user = TokenPrincipal(1, customer.user_id, customer.account_id, TokenKind.PLATFORM, frozenset(), may_use_webhooks=True)
     upload = CaptureForm().read(capture(customer.project_id))
     return handoffs.record_upload(handoffs.prepare_upload(upload), user, utc_now())
@@ -232,7 +232,7 @@ def make_handoff(customer: Customer) -> Handoff:
 def make_report_upload(
     customer: Customer, content: bytes = b"[]", format_: str = "nuclei", now: datetime | None = None
 ) -> ReportUpload:
-    """Store an uploaded report of the customer's project, which waits for a worker."""
+    """Store a report upload of the customer's project that no worker has read yet."""
     new = NewReportUpload(
         account_id=customer.account_id,
         project_id=customer.project_id,
@@ -260,13 +260,13 @@ def make_alert(customer: Customer, number: int = 1, state: str = "open", name: s
 
 
 def claim_due(limit: int, now: datetime, lease_s: float, worker: str) -> list[Claim]:
-    """Claim up to `limit` due exports of every target, whatever its throttle allows."""
+    """Claim up to `limit` due exports of every target, regardless of its throttle state."""
     quotas = {row[0]: limit for row in rows("SELECT DISTINCT target_id FROM exports WHERE due_at IS NOT NULL")}
     return claims_sql.claim_due(quotas, now, lease_s, worker)
 
 
 def make_due_events(customer: Customer, target_id: str, count: int, due_at_ms: int) -> None:
-    """Store an event that is due for each of `count` delivered tickets of a target."""
+    """Store a due event for each of `count` delivered tickets of a target."""
     for _ in range(count):
         make_approved(customer, target_id)
     execute("UPDATE exports SET status = 'exported', due_at = NULL WHERE target_id = ?", (target_id,))
@@ -282,7 +282,7 @@ def make_due_events(customer: Customer, target_id: str, count: int, due_at_ms: i
 def make_failed(
     customer: Customer, target_id: str, count: int = 1, finished_at: datetime = NOW, status: str = "failed"
 ) -> list[str]:
-    """Store exports that failed, or were blocked, at a target at `finished_at`, after two attempts; return their ids."""
+    """Store exports of a target that failed or were blocked at `finished_at`, after two attempts; return their ids."""
     ids: list[str] = []
     for _ in range(0, count, 500):
         batch = make_exports(customer, min(500, count - len(ids)))
@@ -299,7 +299,7 @@ def make_failed(
 def completed_attempt(
     claim: Claim, transition: Transition = Transition.DELIVER, at: datetime = NOW, **verdict: Any
 ) -> CompletedAttempt:
-    """Return an attempt of a claim that led to `transition`; `verdict` has further members of the verdict."""
+    """Return a completed attempt of a claim that led to `transition`; `verdict` sets further fields of its Verdict."""
     status, outcome = {Transition.DELIVER: (202, "delivered"), Transition.FAIL: (404, "rejected")}.get(
         transition, (503, "retryable")
     )
@@ -328,7 +328,7 @@ def postback(scan_run_id: int = 42, issues: Sequence[Mapping[str, Any]] | None =
 
 
 def record_postback(posted: ScanPostback, default_project_id: int | None, now: datetime = NOW) -> PostbackResult:
-    """Store a checked postback as the scanner's route does."""
+    """Store a validated postback as the scanner's route does."""
     return findings.record(findings.prepare_postback(posted, default_project_id), default_project_id, now, "scanner")
 
 
@@ -345,7 +345,7 @@ def issue(code: str = "img-alt", **changes: Any) -> dict[str, Any]:
 
 
 def capture(project_id: int, /, **changes: Any) -> dict[str, Any]:
-    """Return the body of an evidence capture with every member but a report; `changes` replace members."""
+    """Return the body of an evidence capture with every member except the report; `changes` replace members."""
     body = {
         "project_id": project_id,
         "page_url": "https://shop.example/cart?step=2",
@@ -361,7 +361,7 @@ def capture(project_id: int, /, **changes: Any) -> dict[str, Any]:
 
 
 def cms_diagnostics(project_id: int, /, **changes: Any) -> dict[str, Any]:
-    """Return the body of a CMS plugin's diagnostics with every member but a report; `changes` replace members."""
+    """Return the body of a CMS plugin's diagnostics with every member except the report; `changes` replace members."""
     body = {
         "project_id": project_id,
         "platform": "cms_commerce",
@@ -381,7 +381,7 @@ def cms_diagnostics(project_id: int, /, **changes: Any) -> dict[str, Any]:
 
 
 def storefront_diagnostics(project_id: int, /, **changes: Any) -> dict[str, Any]:
-    """Return the body of the storefront app's diagnostics with every member but a report; `changes` replace members."""
+    """Return the body of the storefront app's diagnostics with every member except the report; `changes` replace members."""
     body = {
         "project_id": project_id,
         "shop_domain": "snow.shops.example",
@@ -441,7 +441,7 @@ def postmark_email(**changes: Any) -> dict[str, Any]:
 
 
 def environment(data_dir: Path, **changes: str) -> dict[str, str]:
-    """Return the environment of an installation in `data_dir`; nothing of the caller's settings is inherited.
+    """Return the environment of an installation in `data_dir`. No RiskRelay setting of this process is inherited.
 
     Its `.env`, if there is one, is in that folder, or beside it if the folder is called `data`.
     """
@@ -467,7 +467,7 @@ def make_settings(data_dir: Path, changes: Mapping[str, str] | None = None, **fi
 
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Give this process exactly these environment variables during the block."""
+    """Replace the environment variables of this process by exactly these during the block."""
     before = dict(os.environ)
     os.environ.clear()
     os.environ.update(variables)

@@ -1,4 +1,4 @@
-"""Fakes: a wake-up queue that records notifications, resolvers with given answers; and real servers that misbehave."""
+"""Fakes: a wake-up queue that records notifications, DNS resolvers with fixed results, and misbehaving loopback servers."""
 
 import socket
 import ssl
@@ -18,12 +18,12 @@ from schemas.base.errors import RateLimited
 from service.http.limits.rate_limits import RateLimits
 from worker.trackers.runner import TrackerRunner
 
-#: For tests of webhooks, which use no tracker: a task of a tracker raises.
+#: For tests of webhooks: a task for a tracker would raise AttributeError.
 NO_TRACKERS: Final = cast("TrackerRunner", None)
 
 
 class FakeWakeUpQueue(WakeUpQueue):
-    """Counts notifications, and records what `look` returns at each."""
+    """Counts notifications, and calls `look` at each one to record its result."""
 
     def __init__(self, look: Callable[[], object] = lambda: None) -> None:
         self.look = look
@@ -32,7 +32,7 @@ class FakeWakeUpQueue(WakeUpQueue):
 
     @property
     def notifications(self) -> int:
-        """How often it was notified."""
+        """The number of notifications."""
         return len(self.seen)
 
     def notify(self) -> bool:
@@ -47,7 +47,7 @@ class FakeWakeUpQueue(WakeUpQueue):
 
 
 class FakeResolver(DnsResolver):
-    """Resolves a name to its addresses in `table`, or fails with its reason there; an address resolves to itself."""
+    """Resolves a name to its addresses in `table`, or raises the DnsFailure in it; an address resolves to itself."""
 
     def __init__(self, table: Mapping[str, Sequence[str] | DnsFailure]) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class Rollback(Exception):
 
 
 class OvertakenLimits(RateLimits):
-    """Blocks the address of a request, by the failures of other clients, while its token is looked up."""
+    """Blocks a request's address while its token is looked up, as failures of other clients would."""
 
     def require_unblocked(self, req: falcon.Request) -> None:
         super().require_unblocked(req)
@@ -115,7 +115,7 @@ class ReceivedRequest:
 
 
 class Peer:
-    """One connection, seen from a server that may misbehave."""
+    """One accepted connection, with the operations of a server that can misbehave."""
 
     def __init__(self, connection: socket.socket, number: int, stopping: threading.Event) -> None:
         self.connection = connection
@@ -135,28 +135,28 @@ class Peer:
         return ReceivedRequest(line, headers, self._stream.read(int(headers.get("content-length", "0"))))
 
     def send(self, data: bytes) -> None:
-        """Send everything at once."""
+        """Send the bytes at once."""
         self.connection.sendall(data)
 
     def answer(self, status: int = 200, body: bytes = b"{}", **headers: str) -> None:
-        """Send a whole response; underscores in names of headers become hyphens."""
+        """Send a complete response; underscores in names of headers become hyphens."""
         lines = [f"HTTP/1.1 {status} Status", f"Content-Length: {len(body)}"]
         lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
         self.send("\r\n".join([*lines, "", ""]).encode() + body)
 
     def drip(self, data: Iterable[int], every_s: float = 0.05) -> None:
-        """Send a byte at a time."""
+        """Send one byte at a time, every `every_s` seconds."""
         for byte in data:
             self.send(bytes([byte]))
             if self._stopping.wait(every_s):
                 return
 
     def wait(self) -> None:
-        """Send nothing until the server stops."""
+        """Wait without a response until the server stops."""
         self._stopping.wait()
 
     def client_has_closed(self) -> bool:
-        """Return whether the client has closed the connection, or the server stops."""
+        """Return whether the client has closed the connection, or the server is stopping."""
         try:
             return self._stopping.is_set() or self.connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
         except BlockingIOError:
@@ -169,9 +169,9 @@ class Peer:
 
 
 class LoopbackServer:
-    """Accepts connections on loopback, counts them, and calls `behave` for each on a thread of its own.
+    """Accepts connections on loopback, counts them, and calls `behave` for each in its own thread.
 
-    With `tls`, after the handshake. The thread ends without an error if the client closes the connection.
+    With `tls`, it calls `behave` after the handshake. The thread ends without an error if the client closes the connection.
     """
 
     def __init__(
@@ -201,8 +201,8 @@ class LoopbackServer:
         self._thread.join()
         self._listener.close()
         for connection in list(self._open):
-            with suppress(OSError):  # the client was faster
-                # The plain socket's method: that of TLS would drop its session under the thread that reads.
+            with suppress(OSError):  # the client closed first
+                # SSLSocket.shutdown would discard the TLS session while another thread reads from it.
                 socket.socket.shutdown(connection, socket.SHUT_RDWR)
         for thread in self._threads:
             thread.join()
@@ -212,7 +212,7 @@ class LoopbackServer:
             try:
                 connection, _ = self._listener.accept()
             except OSError:
-                return  # stopped
+                return  # the listening socket was closed
             self.connections += 1
             thread = threading.Thread(target=self._serve, args=(connection, self.connections), daemon=True)
             self._threads.append(thread)
@@ -223,7 +223,7 @@ class LoopbackServer:
             connection = self._tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
         self._open.add(connection)
         peer = Peer(connection, number, self._stopping)
-        with suppress(OSError):  # errors of TLS included: the client refused our certificate, or closed the connection
+        with suppress(OSError):  # includes TLS errors: the client rejected the certificate, or closed the connection
             if isinstance(connection, ssl.SSLSocket):
                 connection.do_handshake()
             self._behave(peer)
@@ -232,7 +232,7 @@ class LoopbackServer:
 
 
 class HangingNames:
-    """Replaces getaddrinfo: names that contain `hanging` get no answer before `release`, all others resolve to loopback."""
+    """Replaces getaddrinfo: names that contain `hanging` block until `release`; other names resolve to loopback at once."""
 
     def __init__(self) -> None:
         self.hanging: list[str] = []
@@ -245,5 +245,5 @@ class HangingNames:
         return [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", ("127.0.0.1", port))]
 
     def release(self) -> None:
-        """Answer every name from now on."""
+        """Resolve every name from now on, including those that wait."""
         self._free.set()

@@ -1,7 +1,7 @@
-"""The part of SARIF 2.1.0 that our logs use, as a JSON Schema: the members that we write, and what the standard demands.
+"""A JSON Schema for the SARIF 2.1.0 logs of RiskRelay: the members that it writes, and the standard's rules for them.
 
-Source: sections 3.13 to 3.49 of https://docs.oasis-open.org/sarif/sarif/v2.1.0/. Every object is closed, so that a member
-which the standard does not have, or has elsewhere, is a finding.
+Source: sections 3.13 to 3.49 of https://docs.oasis-open.org/sarif/sarif/v2.1.0/. No object allows additional members,
+so that a member that the standard does not define at this place is an error.
 """
 
 from typing import Any, Final

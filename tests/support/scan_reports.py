@@ -1,4 +1,4 @@
-"""The reports in `tests/schemas/report_files/reports`, whose README names the tool of each, and their postbacks."""
+"""The reports in `tests/schemas/report_files/reports`, whose README names each report's tool, and their postbacks."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -25,7 +25,7 @@ def read_issues(content: bytes, name: str) -> list[ScanIssue]:
 
 
 def prepared(issues: Iterable[ScanIssue], scan_run_id: int, report: bytes = b"") -> PreparedImport:
-    """Return the postbacks of issues of a report whose rules and other pages are unknown."""
+    """Return the postbacks for issues of a report, without a list of rules and without further pages."""
     return prepare(issues, scan_run_id, report, VisitedPages())
 
 

@@ -20,7 +20,7 @@ from storage.db.engine import close_database, connection, open_database
 from storage.exports import queries
 from tests.support.fakes import LoopbackServer
 from tests.support.processes.workers import (
-    BY_A_SWEEP_S,
+    SWEEP_WITHIN_S,
     CountingReceiver,
     WorkerProcess,
     approved,
@@ -186,7 +186,7 @@ def test_hostile_content_of_redis_is_not_run_and_stops_no_delivery(
             plant(client, proof)
             [export_id] = approved(receiver.url())
             notify_workers(redis)
-            assert wait_until(is_exported(export_id)) < BY_A_SWEEP_S, name
+            assert wait_until(is_exported(export_id)) < SWEEP_WITHIN_S, name
             assert worker.process.poll() is None, name
             assert not proof.exists(), name
             redis.flush()

@@ -347,7 +347,7 @@ def test_somebody_looks_decides_and_acts_at_the_console(
         recovers_a_window(operator, receiver, worker, customer, target.id)
         cancels_a_recovery(operator, receiver, worker, customer, target.id)
         signs_out(operator)
-        assert any(asked.endswith("/console/static/console.js") for asked in seen.asked)
+        assert any(url.endswith("/console/static/console.js") for url in seen.requested)
     shown = service.log.read_text() + worker.log.read_text()
     assert [secret for secret in (token, NEW_SECRET, WEBHOOK_SECRET) if secret in shown] == []
 
@@ -362,4 +362,4 @@ def test_everything_on_the_core_path_works_without_javascript(
     with at_the_console(browser, service, java_script_enabled=False, **DESKTOP) as (operator, seen):
         goes_the_core_path(operator, receiver, worker, make_console_token(customer), target.id)
         signs_out(operator)
-        assert not any(asked.endswith(".js") for asked in seen.asked)
+        assert not any(url.endswith(".js") for url in seen.requested)

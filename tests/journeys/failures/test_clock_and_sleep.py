@@ -19,7 +19,7 @@ from storage.exports import queries
 from tests.support.database.databases import on_postgresql, on_sqlite
 from tests.support.http.storefront import SHOP, receive
 from tests.support.processes.backups import VAULT
-from tests.support.processes.hosts import approved_over, claimed_by, delivered_by, name_of
+from tests.support.processes.hosts import approved_for_each, claimed_by, delivered_by, name_of
 from tests.support.processes.workers import (
     CountingReceiver,
     FailingWorker,
@@ -211,7 +211,7 @@ def test_a_host_whose_clock_is_off_takes_no_lease_for_lapsed_and_has_its_share(
         wrong.go()
         wait_until(lambda: rows("SELECT COUNT(*) FROM workers") == [(2,)])
         time.sleep(AWHILE_S)
-        ids += approved_over(receiver.url(), targets=20, each=4)
+        ids += approved_for_each(receiver.url(), targets=20, each=4)
         wait_until(lambda: len(claimed_by()) == 2)
         stepping_clock.step_to(0.0)
         time.sleep(AWHILE_S)

@@ -20,7 +20,7 @@ from tests.support.fakes import LoopbackServer, Peer
 from tests.support.http.raw_http import EXPORTS
 from tests.support.processes.gunicorn_process import Service
 from tests.support.processes.workers import (
-    BY_A_SWEEP_S,
+    SWEEP_WITHIN_S,
     CountingReceiver,
     WorkerProcess,
     approved,
@@ -84,7 +84,7 @@ def test_an_emptied_redis_loses_nothing(
         redis.flush()
         [export_id] = approved(receiver.url())
         assert notify_workers(redis)
-        assert wait_until(is_exported(export_id)) < BY_A_SWEEP_S
+        assert wait_until(is_exported(export_id)) < SWEEP_WITHIN_S
     assert len(receiver.requests) == 2
 
 
@@ -96,9 +96,9 @@ def test_a_redis_that_is_gone_and_never_comes_back_delays_a_delivery_by_a_sweep(
         redis.kill()
         [export_id] = approved(receiver.url())
         assert not notify_workers(redis)
-        assert wait_until(is_exported(export_id)) < BY_A_SWEEP_S
+        assert wait_until(is_exported(export_id)) < SWEEP_WITHIN_S
         [export_id] = approved(receiver.url())
-        assert wait_until(is_exported(export_id)) < BY_A_SWEEP_S
+        assert wait_until(is_exported(export_id)) < SWEEP_WITHIN_S
 
 
 @on_sqlite
@@ -108,11 +108,11 @@ def test_a_worker_that_started_without_redis_delivers(
     redis.stop()
     with start():
         [export_id] = approved(receiver.url())
-        assert wait_until(is_exported(export_id)) < BY_A_SWEEP_S
+        assert wait_until(is_exported(export_id)) < SWEEP_WITHIN_S
         redis.start()
         [export_id] = approved(receiver.url())
         notify_workers(redis)
-        assert wait_until(is_exported(export_id)) < BY_A_SWEEP_S
+        assert wait_until(is_exported(export_id)) < SWEEP_WITHIN_S
 
 
 @on_sqlite
@@ -120,10 +120,10 @@ def test_an_idle_worker_wakes_up_again_whatever_happened_to_redis(
     start: Callable[..., WorkerProcess], redis: RedisServer, receiver: CountingReceiver
 ) -> None:
     with start(**NO_SWEEP) as worker:
-        for name, (strike, mend) in REDIS_FAILURES.items():
-            strike(redis)
+        for name, (break_redis, repair) in REDIS_FAILURES.items():
+            break_redis(redis)
             time.sleep(NOTICED_WITHIN_S)
-            mend(redis)
+            repair(redis)
             # The wake-up that the failure swallowed left no mark behind that would silence this one.
             [export_id] = approved(receiver.url())
             assert notify_workers(redis), name
@@ -140,7 +140,7 @@ def test_a_crash_between_mark_and_wake_up_delays_others_by_one_sweep_at_most(
         [export_id] = approved(receiver.url())
         assert notify_workers(redis)
         assert wake_up_queue.queue(client).is_empty()
-        assert wait_until(is_exported(export_id)) < BY_A_SWEEP_S
+        assert wait_until(is_exported(export_id)) < SWEEP_WITHIN_S
     assert len(receiver.requests) == 1
 
 
@@ -149,7 +149,7 @@ def test_a_missing_wake_up_costs_one_sweep(start: Callable[..., WorkerProcess], 
     with start():
         time.sleep(0.5)
         [export_id] = approved(receiver.url())
-        assert wait_until(is_exported(export_id)) < BY_A_SWEEP_S
+        assert wait_until(is_exported(export_id)) < SWEEP_WITHIN_S
 
 
 def test_what_a_service_acknowledged_before_it_was_killed_is_delivered(

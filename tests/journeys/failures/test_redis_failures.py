@@ -15,7 +15,7 @@ from tests.support.factories import LOOPBACK, Customer, environment, make_approv
 from tests.support.http.raw_http import EXPORTS
 from tests.support.processes.gunicorn_process import Service
 from tests.support.processes.workers import (
-    BY_A_SWEEP_S,
+    SWEEP_WITHIN_S,
     CountingReceiver,
     WorkerProcess,
     is_exported,
@@ -71,9 +71,9 @@ def installation(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactory
 @pytest.fixture(params=REDIS_FAILURES)
 def failure(request: pytest.FixtureRequest, installation: ServiceAndWorker) -> Iterator[Callable[[], None]]:
     """What happens to Redis when it is called; mended when the test is over."""
-    strike, mend = REDIS_FAILURES[request.param]
-    yield lambda: strike(installation.redis)
-    mend(installation.redis)
+    break_redis, repair = REDIS_FAILURES[request.param]
+    yield lambda: break_redis(installation.redis)
+    repair(installation.redis)
 
 
 def test_an_approval_is_answered_and_delivered_with_redis_failing_before_it(
@@ -82,7 +82,7 @@ def test_an_approval_is_answered_and_delivered_with_redis_failing_before_it(
     export_id = installation.prepared()
     failure()
     installation.approve(export_id)
-    assert wait_until(is_exported(export_id)) < BY_A_SWEEP_S
+    assert wait_until(is_exported(export_id)) < SWEEP_WITHIN_S
     assert len(installation.receiver.of(export_id)) == 1
 
 
@@ -92,7 +92,7 @@ def test_an_approval_is_delivered_with_redis_failing_before_its_wake_up(
     export_id = make_approved(installation.customer, installation.target_id, utc_now())
     failure()
     notify_workers(installation.redis)
-    assert wait_until(is_exported(export_id)) < BY_A_SWEEP_S
+    assert wait_until(is_exported(export_id)) < SWEEP_WITHIN_S
     assert len(installation.receiver.of(export_id)) == 1
 
 
@@ -106,6 +106,6 @@ def test_a_delivery_is_written_with_redis_failing_in_the_middle_of_it(
     wait_until(lambda: receiver.of(export_id))
     failure()
     receiver.gate.set()
-    assert wait_until(is_exported(export_id)) < BY_A_SWEEP_S
+    assert wait_until(is_exported(export_id)) < SWEEP_WITHIN_S
     assert len(receiver.of(export_id)) == 1
     assert queries.get(export_id).attempts == 1

@@ -22,7 +22,7 @@ from storage.db.drivers.postgresql import LINK_LOST_AFTER_S
 from storage.db.engine import close_database, connection, open_database
 from tests.support.factories import environment, make_customer, make_exports, make_target
 from tests.support.http.raw_http import EXPORTS
-from tests.support.processes.hosts import approved_over, count_alive, delivered_by, name_of
+from tests.support.processes.hosts import approved_for_each, count_alive, delivered_by, name_of
 from tests.support.processes.workers import (
     RISKRELAY,
     ROOT,
@@ -263,7 +263,7 @@ def test_workers_of_one_host_name_and_process_number_share_the_work_evenly(work:
     names = [name_of(worker) for worker in workers]
     assert {name.rpartition(":")[0] for name in names} == {"worker:app:1"}
     assert len(set(names)) == 3
-    ids = approved_over(url_of(receiver), targets=30, each=30)
+    ids = approved_for_each(url_of(receiver), targets=30, each=30)
     wait_until(all_are("exported"), 60)
     shares = delivered_by()
     tell(f"delivered by each of three: {sorted(shares.values())}")
@@ -277,7 +277,7 @@ def test_a_host_whose_link_is_cut_is_replaced_and_comes_back_by_itself(
 ) -> None:
     (host, lost), *_ = [work() for _ in range(3)]
     wait_until(lambda: count_alive() == 3)
-    ids = approved_over(url_of(receiver), targets=20, each=30)
+    ids = approved_for_each(url_of(receiver), targets=20, each=30)
     wait_until(lambda: delivered_by()[name_of(lost)] > 10)
     host.down(how)
     cut_at = time.monotonic()
@@ -290,7 +290,7 @@ def test_a_host_whose_link_is_cut_is_replaced_and_comes_back_by_itself(
     back_s = wait_until(lambda: count_alive() == 3, BACK_WITHIN_S)
     tell(f"back {back_s:.1f} s after the link, which was down for {DOWN_S:.0f} s")
     time.sleep(DEFER_CLAIMS_FACTOR * RENEW_S)
-    new = approved_over(url_of(receiver), targets=30, each=30)
+    new = approved_for_each(url_of(receiver), targets=30, each=30)
     wait_until(all_are("exported"), 60)
     tell(f"of {len(new)} new ones it delivered {delivered_by()[name_of(lost)] - before}")
     assert delivered_by()[name_of(lost)] - before > len(new) / 3 / 2
@@ -319,7 +319,7 @@ def test_who_waits_for_an_answer_over_a_link_that_was_cut_gives_up(network: Netw
 def test_a_host_that_dies_loses_nothing_and_a_new_one_takes_its_place(work: Work, receiver: CountingReceiver) -> None:
     (_, dying), *_ = [work() for _ in range(3)]
     wait_until(lambda: count_alive() == 3)
-    ids = approved_over(url_of(receiver), targets=20, each=35)
+    ids = approved_for_each(url_of(receiver), targets=20, each=35)
     wait_until(lambda: delivered_by()[name_of(dying)] > 20)
     dying.kill()
     # However long a start takes, something is left for it.

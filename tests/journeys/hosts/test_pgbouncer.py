@@ -22,7 +22,7 @@ from tests.support.database.databases import PostgresEmptier, on_postgresql
 from tests.support.factories import LOOPBACK, make_customer, make_exports, make_target
 from tests.support.http.raw_http import EXPORTS
 from tests.support.processes.backups import CommandRunner
-from tests.support.processes.hosts import Host, approved_over, claimed_by, count_alive, delivered_by, name_of
+from tests.support.processes.hosts import Host, approved_for_each, claimed_by, count_alive, delivered_by, name_of
 from tests.support.processes.workers import CountingReceiver, all_are, wait_until
 from tests.support.servers.poolers import SESSIONS, PgBouncer
 from tests.support.servers.redis_and_postgres import PostgresServer, RedisServer
@@ -57,7 +57,7 @@ def test_a_worker_that_dies_behind_a_pooler_loses_nothing(pooled: str, redis: Re
         wait_until(lambda: count_alive() == 2)
         customer = make_customer()
         target, decided = make_target(customer, receiver.url()), make_exports(customer, 20)
-        ids = [*decided, *approved_over(receiver.url(), targets=20, each=8)]
+        ids = [*decided, *approved_for_each(receiver.url(), targets=20, each=8)]
         with ThreadPoolExecutor(8) as clients:
             body = {"target_id": target.id}
             paths = [f"{EXPORTS}/{export_id}/approve" for export_id in decided]

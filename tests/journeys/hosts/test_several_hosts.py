@@ -13,7 +13,7 @@ from storage.db.engine import rows
 from tests.support.database.databases import on_postgresql
 from tests.support.factories import LOOPBACK, make_customer, make_exports, make_target
 from tests.support.http.raw_http import EXPORTS
-from tests.support.processes.hosts import Host, approved_over, claimed_by, count_alive, delivered_by, name_of
+from tests.support.processes.hosts import Host, approved_for_each, claimed_by, count_alive, delivered_by, name_of
 from tests.support.processes.workers import CountingReceiver, all_are, is_exported, wait_until
 from tests.support.servers.redis_and_postgres import RedisServer
 from worker.delivery.lease_keeper import DEFER_CLAIMS_FACTOR
@@ -56,7 +56,7 @@ def assert_each_is_delivered_by_one(ids: list[str]) -> None:
 def test_the_work_is_even_and_a_worker_that_is_added_takes_its_share(host: NewHost, receiver: CountingReceiver) -> None:
     first = [host().work(**AT_ONCE) for _ in range(2)]
     wait_until(lambda: count_alive() == 2)
-    ids = approved_over(receiver.url(), targets=30, each=40)
+    ids = approved_for_each(receiver.url(), targets=30, each=40)
     wait_until(lambda: len(receiver.requests) > 100)
     # However long a start takes: what is sent until then is the others' alone.
     receiver.gate.clear()
@@ -76,7 +76,7 @@ def test_the_work_is_even_and_a_worker_that_is_added_takes_its_share(host: NewHo
 def test_a_host_that_dies_in_the_middle_loses_nothing(host: NewHost, receiver: CountingReceiver) -> None:
     dying, *others = [host().work(**AT_ONCE) for _ in range(3)]
     wait_until(lambda: count_alive() == 3)
-    ids = approved_over(receiver.url(), targets=20, each=35)
+    ids = approved_for_each(receiver.url(), targets=20, each=35)
     wait_until(lambda: delivered_by()[name_of(dying)] > 20)
     dying.kill()
     by_then = delivered_by()[name_of(dying)]
@@ -96,7 +96,7 @@ def test_a_host_that_is_cut_off_is_replaced_and_writes_nothing_late(host: NewHos
     workers = [each.work(**AT_ONCE) for each in hosts]
     wait_until(lambda: count_alive() == 3)
     receiver.gate.clear()
-    ids = approved_over(receiver.url(), targets=20, each=2)
+    ids = approved_for_each(receiver.url(), targets=20, each=2)
     wait_until(lambda: min(claimed_by()[name_of(worker)] for worker in workers) > 0)
     late = name_of(workers[0])
     wait_until(lambda: len(receiver.requests) >= 3)
@@ -113,7 +113,7 @@ def test_a_host_that_is_cut_off_is_replaced_and_writes_nothing_late(host: NewHos
     # It goes on with the others; after so long a silence it lets them show first that they live.
     wait_until(lambda: count_alive() == 3, 20)
     time.sleep(DEFER_CLAIMS_FACTOR * RENEW_S)
-    new = approved_over(receiver.url(), targets=30, each=20)
+    new = approved_for_each(receiver.url(), targets=30, each=20)
     wait_until(all_are("exported"), 60)
     assert delivered_by()[late] - written[late] > len(new) / 3 / 2
 

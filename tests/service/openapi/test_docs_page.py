@@ -150,7 +150,7 @@ def visit(browser: Browser, url: str, place: str = "", beneath: str = "") -> Ite
         url += beneath
     page.goto(f"{url}/docs{place}")
     page.locator(".opblock").first.wait_for()
-    yield DocsPageVisit(page, seen.asked)
+    yield DocsPageVisit(page, seen.requested)
     assert seen.complaints(url) == []
     # A token that was typed in is kept nowhere.
     assert page.evaluate("[localStorage.length, sessionStorage.length, document.cookie]") == [0, 0, ""]

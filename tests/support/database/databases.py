@@ -1,4 +1,4 @@
-"""Marks of tests that need one kind of database (the others run on both), and what empties a PostgreSQL database."""
+"""Markers for tests that need one kind of database (tests without a marker run on both), and PostgresEmptier."""
 
 from typing import Final
 
@@ -8,24 +8,24 @@ import pytest
 from storage.db.models import ALL
 from tests.support.database import kept_sessions
 
-#: For what does not depend on the database, or only concerns this one.
+#: For tests of code that does not depend on the kind of database, or that only this kind of database runs.
 on_sqlite: Final = pytest.mark.database("sqlite")
 on_postgresql: Final = pytest.mark.database("postgresql")
 
-#: What the test before left connected would hold locks, or write into this one.
+#: Connections that the previous test left open could hold locks or write during the next test.
 _DISCONNECT: Final = (
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
     " WHERE datname = current_database() AND pid <> pg_backend_pid() AND pid <> ALL(%s)"
 )
 _TABLES: Final = ", ".join(model._meta.table_name for model in ALL)
-#: Removing every row of a table takes time for each; truncating it takes some milliseconds, so only large ones are.
+#: Tables over 1 MB are truncated. TRUNCATE takes some milliseconds for each table, so small ones are emptied with DELETE.
 _LARGE: Final = (
     "SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = current_schema()::regnamespace"
     " AND pg_relation_size(oid) > 1000000"
 )
 _EMPTY: Final = "; ".join(f"DELETE FROM {model._meta.table_name}" for model in reversed(ALL))  # noqa: S608 - our own names
 _RESTART_IDS: Final = "SELECT setval(oid::regclass, 1, false) FROM pg_class WHERE relkind = 'S'"
-#: Deleted rows take room until then, which every scan of their table reads.
+#: Until VACUUM, deleted rows remain in the table, and every scan of the table reads them.
 _VACUUM: Final = f"VACUUM {_TABLES}"
 _EMPTIED_UNTIL_VACUUM: Final = 50
 
@@ -33,9 +33,11 @@ _EMPTIED_UNTIL_VACUUM: Final = 50
 class PostgresEmptier:
     """Removes every row of a PostgreSQL database.
 
-    It stays connected: in a new session, reading the catalog of all tables takes ten times as long as emptying them.
+    It keeps its connection open: in a new session, reading the catalog of all tables takes ten times as long as emptying
+    them.
 
-    It vacuums because autovacuum is off. Between two tests it would count no rows, and PostgreSQL would plan for none.
+    It runs VACUUM because autovacuum is off. Autovacuum could run between two tests and record that the tables are empty;
+    PostgreSQL would then plan queries for empty tables.
     """
 
     def __init__(self, url: str) -> None:
@@ -44,11 +46,11 @@ class PostgresEmptier:
         self._emptied = 0
 
     def empty(self) -> None:
-        """Disconnect all others, and empty every table."""
+        """Disconnect all other clients, except kept sessions, and empty every table."""
         try:
             self._empty()
         except psycopg.OperationalError:
-            # A test stopped the server, or ended all sessions.
+            # A test has stopped the server, or ended all sessions.
             self.close()
             self._empty()
 

@@ -1,4 +1,4 @@
-"""Sessions at PostgreSQL that go from test to test: a new one reads the catalog anew, which takes longer than most tests."""
+"""PostgreSQL sessions that tests reuse: a new session reads the catalog again, which takes longer than most tests."""
 
 import threading
 from itertools import count
@@ -7,7 +7,7 @@ from typing import Any, Final, Self
 import psycopg
 from psycopg.pq import TransactionStatus
 
-#: A test in one thread needs two; more would keep what a test with many threads opened.
+#: A test with one thread needs two sessions. A higher limit would keep the many sessions of tests with many threads.
 _MAX_KEPT: Final = 4
 
 _kept: list["KeptSession"] = []
@@ -15,7 +15,7 @@ _numbers = count()
 
 
 class KeptSession(psycopg.Connection[Any]):
-    """A connection whose session waits for the next test when it is closed in order."""
+    """A connection whose session is kept for the next test after `close`."""
 
     opened_with: object = None
 
@@ -26,14 +26,14 @@ class KeptSession(psycopg.Connection[Any]):
         for session in [each for each in _kept if each.opened_with == opened_with]:
             _kept.remove(session)
             if session._is_as_new():
-                return session  # type: ignore[return-value]  # nobody inherits from this class
+                return session  # type: ignore[return-value]  # this class has no subclasses
         session = super().connect(conninfo, **parameters)
         if threading.current_thread() is threading.main_thread():
             session.opened_with = opened_with
         return session
 
     def close(self) -> None:
-        """Keep the session; end it if it is in a transaction, another thread opened it, or enough are kept."""
+        """Keep the session. End it if it is in a transaction, if another thread opened it, or if enough are kept."""
         if self in _kept:
             return
         idle = not self.closed and self.info.transaction_status == TransactionStatus.IDLE
@@ -44,7 +44,8 @@ class KeptSession(psycopg.Connection[Any]):
 
     def _is_as_new(self) -> bool:
         try:
-            # Another text each time: only after one that it has not seen does psycopg forget what was prepared.
+            # The text is different each time. Only a statement that it has not prepared makes psycopg discard its prepared
+            # statements.
             self.execute(f"DISCARD ALL -- {next(_numbers)}".encode())
         except psycopg.OperationalError:
             super().close()
@@ -53,11 +54,11 @@ class KeptSession(psycopg.Connection[Any]):
 
 
 def process_ids() -> list[int]:
-    """Return the ids of the server processes of the sessions that wait."""
+    """Return the ids of the server processes of the kept sessions."""
     return [session.info.backend_pid for session in _kept if not session.closed]
 
 
 def end_all() -> None:
-    """End the sessions that wait."""
+    """End all kept sessions."""
     while _kept:
         psycopg.Connection.close(_kept.pop())

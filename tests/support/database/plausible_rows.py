@@ -1,7 +1,8 @@
-"""Rows for every table of a database of any schema version: made from the columns and CHECKs that it has.
+"""Rows for every table of a database of any schema version, generated from its columns and CHECK constraints.
 
-Nothing here names a table that could be forgotten. Foreign keys lead to rows that are there; what a CHECK allows is found by
-trying, from a seed, so that the rows are the same in every run. Every word that a CHECK lists stands in some row.
+The tables are read from the database, so that none can be missing. Foreign keys refer to existing rows. Values that satisfy
+the CHECKs are found by trial, with a fixed seed, so that every run makes the same rows. Each word that a CHECK lists is in
+at least one row.
 """
 
 import random
@@ -17,16 +18,16 @@ from storage.db.engine import database, execute, is_sqlite, rows
 from storage.db.models import ALL
 from tests.support.factories import NOW
 
-#: The tightest table lets one in sixty-four of such rows in.
-TRIES: Final = 3000
-#: Of a table without a list of words.
-ROWS: Final = 3
-#: Tables for one row, which has every column.
-ONE_ROW: Final = {"installation"}
+#: The strictest table accepts one random row in 64.
+MAX_TRIES: Final = 3000
+#: Minimum for each table; a CHECK that lists more words needs more.
+MIN_ROWS: Final = 3
+#: Tables that hold one row, in which every column has a value.
+ONE_ROW_TABLES: Final = {"installation"}
 
 _TICKET: Final = '{"title":"T","description":"","severity":"high","page_url":null,"labels":[],"evidence":{}}'
 
-#: Values that code parses, by column; % is the row's number.
+#: Values of columns that the product parses, by table and column; % is replaced by the row's number.
 FORMS: Final[dict[tuple[str, str], str]] = {
     ("alerts", "details"): '{"name":"T","host":"tracker.example","status":"failing","reason":"connect_refused"}',
     ("alerts", "id"): f"alr_01J{'0' * 19}%",
@@ -90,14 +91,14 @@ _FIELDS: Final = {
 
 
 def tables() -> list[str]:
-    """Return the tables but for the migrations' own."""
-    # SQLite's text index is written by triggers; the rows of partitions are those of their table.
+    """Return the names of the tables to fill."""
+    # Triggers write SQLite's text index. Partitions (`attempts_`, `audit_entries_`) contain the rows of their parent table.
     others = ("schema_migrations", "sqlite_", "export_words", "attempts_", "audit_entries_")
     return sorted(name for name in database.get_tables() if not name.startswith(others))
 
 
 def fill() -> None:
-    """Put rows into every table of the open database, those that others refer to first."""
+    """Put rows into every table of the open database; tables that foreign keys refer to are filled first."""
     keys = {table: database.get_foreign_keys(table) for table in tables()}
     while keys:
         ready = [name for name, found in keys.items() if not {key.dest_table for key in found} & keys.keys() - {name}]
@@ -107,10 +108,10 @@ def fill() -> None:
 
 
 def content(columns: dict[str, list[str]] | None = None) -> dict[str, list[dict[str, Any]]]:
-    """Return every row of every table, or of those `columns` alone, in the order of their keys."""
+    """Return every row of every table, ordered by primary key. `columns` selects tables and their columns."""
     found = {}
     for table, names in (columns or {table: column_names(table) for table in tables()}).items():
-        # A table by months has none.
+        # A table that is partitioned by month has no primary key.
         key = ", ".join(database.get_primary_keys(table)) or "id"
         stored = rows(f"SELECT {', '.join(names)} FROM {table} ORDER BY {key}")  # noqa: S608 - our own names
         found[table] = [dict(zip(names, map(_plain, row), strict=True)) for row in stored]
@@ -130,10 +131,10 @@ class _Filler:
 
     def __init__(self, table: str, keys: list[Any]) -> None:
         self._table = table
-        self._chance = random.Random(table)
+        self._random = random.Random(table)
         self._checks = _checks(table)
-        counted = _counted(table)
-        self._columns = [column for column in database.get_columns(table) if column.name not in counted]
+        generated = _auto_increment_columns(table)
+        self._columns = [column for column in database.get_columns(table) if column.name not in generated]
         self._parents = {
             key.column: [value for (value,) in rows(f"SELECT {key.dest_column} FROM {key.dest_table} ORDER BY 1")]  # noqa: S608 - our own names
             for key in keys
@@ -141,27 +142,30 @@ class _Filler:
         self._words = {column.name: words for column in self._columns if (words := self._listed(column.name))}
 
     def fill(self) -> None:
-        count = max([ROWS, *map(len, self._words.values())])
+        count = max([MIN_ROWS, *map(len, self._words.values())])
         for n in range(1, count + 1):
-            # Each word of the longest list in turn.
+            # Each row has the next word of the longest list.
             fixed = {name: words[n - 1] for name, words in self._words.items() if len(words) == count}
-            # A table may be for one row.
+            # Tables that hold only one row reject the second.
             assert self._make(n, fixed) or n > 1, f"No row of {self._table} could be made."
         for n, name in enumerate(self._empty(), count + 1):
             assert self._make(n, {name: None}), f"No row of {self._table} with a {name} could be made."
 
     def _empty(self) -> list[str]:
-        """Return the columns without a value, so far."""
+        """Return the columns that are NULL in every row so far."""
         names = [column.name for column in self._columns]
         [counts] = rows(f"SELECT {', '.join(f'COUNT({name})' for name in names)} FROM {self._table}")  # noqa: S608 - our own names
         return [name for name, values in zip(names, counts, strict=True) if values == 0]
 
     def _make(self, n: int, fixed: Mapping[str, str | None]) -> bool:
-        """Try rows until the database takes one; False where it takes none. A `fixed` column has a value, or that one."""
+        """Insert random rows until the database accepts one. Return False if it accepts none.
+
+        A column in `fixed` has the value there; if that is None, it has any value except NULL.
+        """
         names = [column.name for column in self._columns]
         places = ", ".join("?" * len(names))
         insert = f"INSERT INTO {self._table} ({', '.join(names)}) VALUES ({places})"  # noqa: S608 - our own names
-        for _ in range(TRIES if n == 1 or self._checks else 1):
+        for _ in range(MAX_TRIES if n == 1 or self._checks else 1):
             try:
                 execute(insert, [fixed.get(column.name) or self._value(column, n, fixed) for column in self._columns])
             except IntegrityError:
@@ -170,13 +174,13 @@ class _Filler:
         return False
 
     def _value(self, column: Any, n: int, fixed: Container[str]) -> Any:
-        may_be_empty = column.null and column.name not in fixed and self._table not in ONE_ROW
-        if may_be_empty and self._chance.random() < 0.5:
+        may_be_empty = column.null and column.name not in fixed and self._table not in ONE_ROW_TABLES
+        if may_be_empty and self._random.random() < 0.5:
             return None
         if column.name in self._parents:
             return self._parents[column.name][(n - 1) % len(self._parents[column.name])]
         if column.name in self._words:
-            return self._chance.choice(self._words[column.name])
+            return self._random.choice(self._words[column.name])
         return self._made_up(column, n)
 
     def _made_up(self, column: Any, n: int) -> Any:
@@ -197,7 +201,7 @@ class _Filler:
         return n + 0.5 if kind.startswith("double") else f"{column.name}-{n:020}"
 
     def _listed(self, column: str) -> list[str]:
-        """Return the words that CHECKs list for a column."""
+        """Return the words that the CHECKs allow in a column."""
         literal = r"'([^']*)'(?:::text)?"
         before = rf"\b{column}\)?(?:::text)?\s*(?:=|IN)\s*(?:ANY\s*)?\(*\s*(?:ARRAY\[)?"
         lists = re.findall(rf"{before}((?:{literal},?\s*)+)", self._checks)
@@ -205,7 +209,7 @@ class _Filler:
 
 
 def _checks(table: str) -> str:
-    """Return the CHECKs of a table."""
+    """Return the text of a table's CHECK constraints."""
     if is_sqlite():
         [(made,)] = rows("SELECT sql FROM sqlite_master WHERE type = 'table' AND name = ?", (table,))
         return "\n".join(re.findall(r"CHECK.*", made, re.DOTALL))
@@ -215,8 +219,8 @@ def _checks(table: str) -> str:
     return "\n".join(check for (check,) in found)
 
 
-def _counted(table: str) -> set[str]:
-    """Return the columns that the database counts up by itself."""
+def _auto_increment_columns(table: str) -> set[str]:
+    """Return the columns that the database numbers automatically."""
     if not is_sqlite():
         return {column.name for column in database.get_columns(table) if str(column.default).startswith("nextval")}
     [(made,)] = rows("SELECT sql FROM sqlite_master WHERE type = 'table' AND name = ?", (table,))

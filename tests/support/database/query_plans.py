@@ -1,4 +1,4 @@
-"""What a database does for a statement: the statements that a verb runs, and each one's plan."""
+"""Records the SQL statements that code runs, and reads their query plans."""
 
 import logging
 import re
@@ -12,30 +12,30 @@ from tests.support.fakes import Rollback
 
 #: Tables that grow with every delivery.
 GROWING: Final = frozenset({"exports", "attempts", "audit_entries"})
-#: Indexes that a condition on another column alone would read from one end to the other.
+#: The first column of indexes that are scanned completely unless a condition is on this column.
 FIRST_COLUMNS: Final = {"exports_waiting": "target_id", "exports_recoverable": "target_id"}
 _SQLITE_INDEXES: Final = "SELECT name, name FROM sqlite_master WHERE type = 'index'"
 _INDEXES: Final = """
     SELECT i.relname, coalesce(whole.relname, i.relname) FROM pg_class i
     LEFT JOIN pg_inherits ON inhrelid = i.oid LEFT JOIN pg_class whole ON whole.oid = inhparent WHERE i.relkind = 'i'"""
-#: What the name of a partition ends with; the default partition is empty, which PostgreSQL reads whole.
+#: The suffix of a partition's name. The default partition does not match; it is empty, and PostgreSQL may scan it.
 _MONTH: Final = re.compile(r"_(first|\d{4}_\d\d)$")
-#: A name as peewee writes it.
+#: A name in quotes, as Peewee writes it.
 _QUOTED: Final = re.compile(r'"(\w+)"')
-#: What may stand between a table and its other name.
+#: A table in a statement, and its alias if it has one.
 _NAMED: Final = re.compile(r'(?:FROM|JOIN|UPDATE|INTO)\s+"?(\w+)"?(?:\s+(?:AS\s+)?"?(\w+)"?)?', re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class SqlStatement:
-    """A statement as the driver got it, but for the quotes that peewee puts around names."""
+    """A statement as the driver received it, without the quotes that Peewee puts around names."""
 
     sql: str
     parameters: Sequence[Any]
 
 
-class _Listener(logging.Handler):
-    """Keeps what peewee logs of each statement."""
+class _StatementRecorder(logging.Handler):
+    """Collects the statements that Peewee logs."""
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
@@ -49,7 +49,7 @@ class _Listener(logging.Handler):
 
 @contextmanager
 def rolled_back() -> Iterator[None]:
-    """Undo what is written inside, so that it can be measured again."""
+    """Roll back the writes of the block, so that it can be measured again."""
     with suppress(Rollback), transaction():
         yield
         raise Rollback
@@ -57,24 +57,24 @@ def rolled_back() -> Iterator[None]:
 
 @contextmanager
 def statements() -> Iterator[list[SqlStatement]]:
-    """Collect the statements that run inside, but for those that begin and end transactions."""
-    logger, listener = logging.getLogger("peewee"), _Listener()
+    """Collect the statements that run in the block, except those that begin and end transactions."""
+    logger, recorder = logging.getLogger("peewee"), _StatementRecorder()
     level, propagates = logger.level, logger.propagate
-    logger.addHandler(listener)
+    logger.addHandler(recorder)
     logger.setLevel(logging.DEBUG)
     logger.propagate = False
     found: list[SqlStatement] = []
     try:
         yield found
     finally:
-        logger.removeHandler(listener)
+        logger.removeHandler(recorder)
         logger.setLevel(level)
         logger.propagate = propagates
-        found += [each for each in listener.received if re.match(r"[\s(]*(SELECT|WITH|UPDATE|INSERT|DELETE)\b", each.sql)]
+        found += [each for each in recorder.received if re.match(r"[\s(]*(SELECT|WITH|UPDATE|INSERT|DELETE)\b", each.sql)]
 
 
 def plan_of(statement: SqlStatement) -> list[str]:
-    """Return the steps of a statement's plan, a line each."""
+    """Return the steps of a statement's plan, one line each."""
     if is_sqlite():
         cursor = database.execute_sql(f"EXPLAIN QUERY PLAN {statement.sql}", statement.parameters)
         return [str(row[3]) for row in cursor.fetchall()]
@@ -83,7 +83,7 @@ def plan_of(statement: SqlStatement) -> list[str]:
 
 
 def full_scans(statement: SqlStatement, growing: Collection[str] = GROWING) -> list[str]:
-    """Return the steps that read a growing table, or an index of it, from one end to the other."""
+    """Return the plan's steps that scan a complete growing table, or a complete index of one."""
     if is_sqlite():
         return _scans_of_sqlite(statement, growing)
     cursor = database.execute_sql(f"EXPLAIN (FORMAT JSON) {statement.sql}", statement.parameters)
@@ -91,7 +91,7 @@ def full_scans(statement: SqlStatement, growing: Collection[str] = GROWING) -> l
 
 
 def indexes_read(statement: SqlStatement) -> set[str]:
-    """Return the names of the indexes that a statement's plan reads; of a partition's, that of the whole table's."""
+    """Return the names of the indexes that a statement's plan reads. A partition's index counts as its parent's index."""
     plan = " ".join(plan_of(statement))
     return {whole for name, whole in rows(_SQLITE_INDEXES if is_sqlite() else _INDEXES) if re.search(rf"\b{name}\b", plan)}
 
@@ -99,7 +99,7 @@ def indexes_read(statement: SqlStatement) -> set[str]:
 def _scans_of_sqlite(statement: SqlStatement, growing: Collection[str]) -> list[str]:
     tables = {alias or table: table for table, alias in _NAMED.findall(statement.sql)}
     tables |= {table: table for table in growing}
-    # "ANY" skips the first column of an index: a step for each of its values.
+    # "(ANY(" is a skip-scan: the condition is not on the index's first column, and each of its values is a step.
     scans = [step for step in plan_of(statement) if step.startswith("SCAN ") or "(ANY(" in step]
     return [step for step in scans if tables.get(step.split()[1]) in growing]
 
@@ -112,21 +112,24 @@ def _scans_of_postgresql(node: Mapping[str, Any], growing: Collection[str]) -> I
 
 
 def _reads_growing_table(node: Mapping[str, Any], growing: Collection[str]) -> bool:
-    """Return whether a step reads one: by itself, or its index for the step above, which names the table."""
+    """Return whether a step reads a growing table.
+
+    Every "Bitmap Index Scan" counts, because only its parent step, the "Bitmap Heap Scan", names the table.
+    """
     if node["Node Type"] == "Bitmap Heap Scan":
         return False
     name = node.get("Relation Name", "")
     is_scan = "Scan" in node["Node Type"] and _MONTH.sub("", name) in growing
-    # PostgreSQL rightly reads the partition of a month to come whole: it is empty.
+    # A scan of an empty partition does not count: PostgreSQL rightly scans partitions of future months completely.
     return node["Node Type"] == "Bitmap Index Scan" or (is_scan and not (_MONTH.search(name) and _is_empty(name)))
 
 
 def _is_empty(table: str) -> bool:
-    return not rows(f"SELECT EXISTS (SELECT 1 FROM {table})")[0][0]  # noqa: S608 - a name that the database gave
+    return not rows(f"SELECT EXISTS (SELECT 1 FROM {table})")[0][0]  # noqa: S608 - a table name from the database
 
 
 def _is_bounded(node: Mapping[str, Any]) -> bool:
-    """Return whether a step seeks in an index: the condition must be on the column that the index is sorted by."""
+    """Return whether a step searches an index: its condition must be on the column that the index is sorted by."""
     condition = str(node.get("Index Cond", ""))
     first = FIRST_COLUMNS.get(node.get("Index Name", ""))
     return bool(condition) and (first is None or re.search(rf"\b{first}\b", condition) is not None)

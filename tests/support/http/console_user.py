@@ -1,4 +1,4 @@
-"""A person at the console, as far as HTTP goes: keeps the cookie, sends forms with what their page carries."""
+"""A console user at the level of HTTP: keeps cookies, and sends forms with the page's CSRF token."""
 
 import re
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from storage.secrets import key_check
 from tests.support.database.query_plans import SqlStatement, statements
 from tests.support.factories import Customer
 
-#: What PUBLIC_BASE_URL comes to in tests, unless one says otherwise.
+#: The default of PUBLIC_BASE_URL.
 ORIGIN: Final = "http://127.0.0.1:8000"
 BROWSER: Final = "Mozilla/5.0 (a browser of the tests)"
 FORM: Final = "application/x-www-form-urlencoded"
@@ -30,12 +30,12 @@ _CSRF: Final = re.compile(r'name="csrf" value="([^"]+)"')
 
 
 def make_console_token(customer: Customer, *abilities: Ability) -> str:
-    """Store an API token of the customer's user with the ability `console`, or with those that are named."""
+    """Store an API token of the customer's user with `abilities`, by default `console`; return its text."""
     return tokens.create(customer.email, TokenKind.API, utc_now(), abilities or (Ability.CONSOLE,), "console")[1]
 
 
 class ConsoleBrowser:
-    """Looks at pages and sends forms; `cookie` is what the browser keeps."""
+    """Reads pages and sends forms; `cookie` is the value of the session cookie."""
 
     def __init__(self, client: TestClient, browser: str = BROWSER, origin: str | None = ORIGIN) -> None:
         self.client = client
@@ -43,12 +43,12 @@ class ConsoleBrowser:
         self.origin = origin
         self.cookie_name = "riskrelay_session"
         self.cookie = ""
-        #: The cookies besides the session's.
+        #: All cookies except the session's.
         self.preferences: dict[str, str] = {}
         self.csrf = ""
 
     def get(self, path: str = "", query: str = "") -> Result:
-        """Look at a page beneath the console; what its forms carry is remembered."""
+        """Read a page below /console, and keep the CSRF token of its forms."""
         answer = self.client.simulate_get(f"/console{path}", query_string=query, headers=self._headers())
         found = _CSRF.search(answer.text)
         self.csrf = unescape(found[1]) if found else self.csrf
@@ -56,7 +56,7 @@ class ConsoleBrowser:
         return answer
 
     def post(self, path: str, /, **fields: str) -> Result:
-        """Send a form with the session's token; a field `csrf` replaces that."""
+        """Send a form with the CSRF token of the last page; a field `csrf` replaces it."""
         body = urlencode({"csrf": self.csrf, **fields})
         headers = {**self._headers(), "Content-Type": FORM, **({"Origin": self.origin} if self.origin else {})}
         answer = self.client.simulate_post(f"/console{path}", body=body, headers=headers)
@@ -64,7 +64,7 @@ class ConsoleBrowser:
         return answer
 
     def upload(self, path: str, content: bytes, /, file_name: str = "report.json", **fields: str) -> Result:
-        """Send a form with the file `report`, as browsers do."""
+        """Send a multipart form with the file `report`, as browsers do."""
         named = {"csrf": self.csrf, **fields}
         parts = [f'Content-Disposition: form-data; name="{name}"\r\n\r\n{value}'.encode() for name, value in named.items()]
         head = f'Content-Disposition: form-data; name="report"; filename="{file_name}"\r\nContent-Type: application/json'
@@ -75,14 +75,14 @@ class ConsoleBrowser:
         return self.client.simulate_post(f"/console{path}", body=body, headers=headers)
 
     def sign_in(self, token: str, **fields: str) -> Result:
-        """Trade a token in, and learn what forms carry."""
+        """Sign in with a token; after success, read a page for its CSRF token."""
         answer = self.post("/sign-in", token=token, **fields)
         if answer.status_code == 303:
             self.get("/exports")
         return answer
 
     def keep_cookies(self, answer: Result) -> None:
-        """Keep the cookies besides the session's, as a browser does."""
+        """Keep all cookies except the session's, as a browser does."""
         others = {name: cookie.value for name, cookie in answer.cookies.items() if name != self.cookie_name}
         self.preferences.update(others)
 
@@ -99,7 +99,7 @@ class ConsoleBrowser:
 
 @contextmanager
 def page_statements() -> Iterator[list[SqlStatement]]:
-    """Collect the statements of pages, without those of the menu, which are left out while its cache is fresh."""
+    """Collect the SQL statements of pages, except those of the menu, whose results are usually cached."""
     with statements() as found:
         yield found
     with statements() as of_menu:

@@ -1,6 +1,6 @@
 """Compares responses with `/openapi.json`: status, media type, headers and every member of the body.
 
-Every request of the service's tests passes here, so that every response that they get must be described.
+`Call.send` checks every response with `require_described`, so that the document must describe each response of the tests.
 """
 
 from functools import lru_cache
@@ -13,21 +13,21 @@ from service.openapi.document import document
 from service.openapi.error_responses import HEADER_NAMES
 from service.openapi.resource import OpenApiResource
 
-#: Our headers that only some responses have.
+#: RiskRelay's own headers that only some responses have.
 _HEADERS: Final = frozenset(HEADER_NAMES.values())
-#: The status that every route may have without a description: its method is not allowed.
+#: Statuses that every route may have without a description: 405 for a method that is not allowed.
 _OF_ANY_ROUTE: Final = frozenset({405})
 
 
 class OpenApiDescription:
-    """The document of some resources, and what it says of an answer."""
+    """An OpenAPI document, with which responses are compared."""
 
     def __init__(self, reported: dict[str, Any]) -> None:
         self.reported = reported
         self._validators: dict[int, Draft202012Validator] = {}
 
     def complaints(self, method: str, path: str, answer: Result) -> list[str]:
-        """Return what is undescribed about the answer of a route; its body is looked at as it came."""
+        """Return every part of a route's response that the document does not describe."""
         operation = self.reported["paths"][path].get("get" if method == "HEAD" else method.lower())
         if operation is None:
             return [] if answer.status_code in _OF_ANY_ROUTE or method == "OPTIONS" else [f"{method} is not described"]
@@ -60,15 +60,15 @@ class OpenApiDescription:
             return []
         validator = self._validator(content[media_type]["schema"])
         found = [f"{'/'.join(map(str, each.instance_path))}: {each.message}" for each in validator.iter_errors(answer.json)]
-        # A status has the codes of its examples.
+        # The examples of a status list its error codes.
         codes = content[media_type].get("examples")
         if codes and not found and _code(answer.json) not in codes:
             found.append(f"the code {_code(answer.json)} is not described")
         return found
 
     def _validator(self, schema: dict[str, Any]) -> Draft202012Validator:
-        # To make one takes longer than to ask for an answer. Which it is tells its place in the document, which stays as it
-        # is: what answers share, such as headers and errors, stands there once.
+        # Creating a validator takes longer than a request. The key is the identity of the schema: the document does not
+        # change, and contains the schemas that responses share, such as headers and errors, once.
         if id(schema) not in self._validators:
             whole = {**schema, "components": {"schemas": self.reported["components"]["schemas"]}}
             self._validators[id(schema)] = Draft202012Validator(whole, validate_formats=True)
@@ -84,13 +84,13 @@ class OpenApiDescription:
 
 
 def _code(body: Any) -> str:
-    """Return the code of an error, of our form or of RFC 9457."""
+    """Return the code of an error in RiskRelay's form or in that of RFC 9457."""
     return str(body.get("error", body)["code"])
 
 
 def require_described(client: TestClient, method: str, path: str, answer: Result) -> None:
-    """Fail where the description does not know of such an answer; unknown paths are none of its."""
-    found = client.app._router.find(path)  # the description is one of the routes, and the path is known by its template
+    """Fail if the application's OpenAPI document does not describe this response. Unknown paths are not checked."""
+    found = client.app._router.find(path)  # finds the route's template, such as /api/users/{user_id}
     description = client.app._router.find(OpenApiResource.path)
     if found is None or description is None:
         return
@@ -104,7 +104,7 @@ def _described(description: OpenApiResource) -> OpenApiDescription:
 
 
 class _Key:
-    """A description, the same as another one of the same routes: to write it takes longer than most tests."""
+    """A cache key: resources with the same paths have the same document. Generating it takes longer than most tests."""
 
     def __init__(self, description: OpenApiResource) -> None:
         self.resources = description.resources

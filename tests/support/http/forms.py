@@ -7,7 +7,7 @@ from schemas.base.fields import Form
 
 
 def read_or_failure(form: Form, body: Any) -> Any:
-    """Return what the form reads from a body, or the ValidationFailed that it raises."""
+    """Return the value that the form reads from a body, or the ValidationFailed that it raises."""
     try:
         return form.read(body)
     except ValidationFailed as failure:

@@ -1,7 +1,7 @@
-"""Requests with a canary in one place each: every member of every form, every name, header, parameter and part of a path.
+"""Requests with a canary in one place each: in a member of a form, an unknown member, a header, a parameter or a path.
 
-The routes come from the application and the places from bodies that name every member of the forms, so that a new route, and
-a member that is added, are among them; `unnamed_members` tells which are not.
+The routes are read from the application, and the members from valid bodies in this module. New routes are therefore
+included. `unnamed_members` returns members of forms that are in none of the bodies.
 """
 
 import json
@@ -62,7 +62,7 @@ from tests.support.trackers.settings import every_setting
 
 Pointer = tuple[str | int, ...]
 
-#: Headers that something may read: this code, the framework, the server, a proxy, a tracer.
+#: Headers that RiskRelay, the framework, the server, a proxy or a tracer may read.
 HEADERS: Final = (
     *("User-Agent", "Referer", "Cookie", "Origin", "From", "Forwarded", "Via", "X-Forwarded-For", "X-Forwarded-Host"),
     *("X-Forwarded-Proto", "X-Real-IP", "X-Anything", "Accept-Language", "Accept-Charset", "Range", "If-Match", "If-Range"),
@@ -72,7 +72,7 @@ HEADERS: Final = (
     *("X-Scanner-Secret", "X-Email-Webhook-Secret", "X-Platform-Topic", "X-Platform-Shop-Domain", "X-Service-Signature"),
     *("X-Api-Key", "X-Csrf-Token", "Last-Event-Id", "Prefer", "Want-Digest", "Webhook-Id", "Webhook-Signature"),
 )
-#: Headers whose values lead to a refusal; each is sent by itself.
+#: Headers whose invalid values are rejected; each is sent in a request of its own.
 DECIDING: Final = ("Accept", "Content-Type", "Content-Encoding", "Authorization", "X-Platform-Hmac-Sha256")
 
 _WITH_BODY: Final = frozenset({"POST", "PATCH"})
@@ -114,7 +114,7 @@ _TRACKERS: Final = [
 ]
 _ISSUE: Final = {**issue(), "url": "https://shop.example/", "helpUrl": "https://rules.example/", "nodes": [{"target": "a"}]}
 _HEADED: Final = {**postback()["page"], "responseHeaders": {"server": "nginx"}, "rules": ["img-alt", "csp*"]}
-#: What a message with an attachment is in the plain form.
+#: The attachments of an email in the plain form. `_ENCLOSED` has them in Postmark's form.
 _ATTACHED: Final = [{"name": "a.png", "content_type": "image/png", "size_bytes": 8}]
 _ENCLOSED: Final = [{"Name": "b.png", "Content": "iVBORw0KGgo=", "ContentType": "image/png", "ContentLength": 8}]
 _REACHED: Final = re.compile(r"[a-z0-9-]+(\.[a-z0-9-]+)+")
@@ -122,7 +122,7 @@ _REACHED: Final = re.compile(r"[a-z0-9-]+(\.[a-z0-9-]+)+")
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A request with the canary of `number` in one place; `place` names route and member, list indices as `*`."""
+    """A request with the canary `number` in one place. `place` names the route and the member, with `*` for list indexes."""
 
     place: str
     number: int
@@ -130,7 +130,7 @@ class Probe:
 
 
 def unnamed_members(app: App, world: CloudInstallation) -> dict[str, set[str]]:
-    """Return by route the members of forms that no request of this module has."""
+    """Return, by route, the members of forms that are in no request of this module."""
     lacking: dict[str, set[str]] = {}
     for method, route, operation in _operations(app, world):
         reported = {name for call in _calls(world, method, route) for name in _names(call.body)}
@@ -141,7 +141,7 @@ def unnamed_members(app: App, world: CloudInstallation) -> dict[str, set[str]]:
 
 
 def requests(app: App, world: CloudInstallation) -> Iterator[Probe]:
-    """Yield every request with a canary in one place, each with a number of its own."""
+    """Yield every request with a canary in one place, each with a different number."""
     numbers = iter(range(1, 100_000))
     for method, route, operation in _operations(app, world):
         for which, base in enumerate(_calls(world, method, route)):
@@ -172,7 +172,7 @@ def _new_rule(world: CloudInstallation) -> str:
     return make_rule(world.customer, RuleAction(RuleActionType.LABEL, labels=("later",)), RuleMatch(rule="none")).id
 
 
-#: By route, the id in its path and the function that stores another row for it.
+#: By route, the parameter of its path and the function that stores a row and returns its id.
 _NEW_ROWS: Final[Mapping[str, tuple[str, Callable[[CloudInstallation], str]]]] = {
     f"PATCH {EXPORTS}/{{export_id}}": ("export_id", _new_export),
     f"POST {EXPORTS}/{{export_id}}/dismiss": ("export_id", _new_export),
@@ -187,7 +187,7 @@ _NEW_ROWS: Final[Mapping[str, tuple[str, Callable[[CloudInstallation], str]]]] =
 
 
 def _of_a_new_row(name: str, call: Call, world: CloudInstallation) -> Call:
-    """Return the request for a new row, if its route changes or deletes the row."""
+    """Return the request for a new row if its route changes or deletes the row, otherwise the same request."""
     if name not in _NEW_ROWS:
         return call
     id_name, make = _NEW_ROWS[name]
@@ -196,14 +196,14 @@ def _of_a_new_row(name: str, call: Call, world: CloudInstallation) -> Call:
 
 
 def base_calls(app: App, world: CloudInstallation) -> Iterator[tuple[str, Call]]:
-    """Yield every valid request, by its route."""
+    """Yield the route and the request of every valid request."""
     for method, route, _ in _operations(app, world):
         for call in _calls(world, method, route):
             yield route, call
 
 
 def leaves(value: Any, pointer: Pointer = ()) -> Iterator[tuple[Pointer, Any]]:
-    """Yield the values in a JSON value that contain no others, each with its pointer."""
+    """Yield the scalars and empty containers in a JSON value, each with its pointer."""
     if isinstance(value, dict | list) and value:
         for key in value if isinstance(value, dict) else range(len(value)):
             yield from leaves(value[key], (*pointer, key))
@@ -212,7 +212,7 @@ def leaves(value: Any, pointer: Pointer = ()) -> Iterator[tuple[Pointer, Any]]:
 
 
 def changed(value: Any, pointer: Pointer, to: Any) -> Any:
-    """Return a copy of a JSON value with another value at a pointer."""
+    """Return a copy of a JSON value with the value `to` at a pointer."""
     if not pointer:
         return to
     copy = deepcopy(value)
@@ -225,7 +225,10 @@ def changed(value: Any, pointer: Pointer, to: Any) -> Any:
 
 
 def _around(name: str, base: Call, numbers: Iterator[int]) -> Iterator[Probe]:
-    """Yield requests with canaries outside the body: most headers at once; deciding ones, the query and ids one by one."""
+    """Yield requests with a canary outside the members of the body.
+
+    One request has it in most headers. Each header of DECIDING, the query and each id in the path have their own request.
+    """
     number = next(numbers)
     word = numbered(number)
     taken = {header.lower() for header, _ in base.headers}
@@ -240,7 +243,7 @@ def _around(name: str, base: Call, numbers: Iterator[int]) -> Iterator[Probe]:
         number = next(numbers)
         yield Probe(f"{name} header {header}", number, base.plus((header, numbered(number))))
         number = next(numbers)
-        # In a form that is refused or replaced.
+        # A value that is rejected or replaced, because it is not ASCII.
         yield Probe(f"{name} header {header}, unfit", number, base.plus((header, f"{numbered(number)} \xe9")))
     for parameters in (("cursor", "limit", "status", "source"), ("dry_run",)):
         number = next(numbers)
@@ -252,14 +255,14 @@ def _around(name: str, base: Call, numbers: Iterator[int]) -> Iterator[Probe]:
             path = base.path.replace(step, f"{known}{numbered(number)}")
             yield Probe(f"{name} id in the path", number, replace(base, path=path))
     if base.method in _WITH_BODY:
-        # A few of the bodies for each route, all of them over a few routes.
+        # Each route gets some of the bodies, starting at a different one, so that a few routes cover all.
         for kind, form in islice(cycle(_BODIES.items()), number % len(_BODIES), number % len(_BODIES) + _BODIES_EACH):
             number = next(numbers)
             yield Probe(f"{name} body {kind}", number, replace(base, body=form.replace("{}", numbered(number)).encode()))
 
 
 _BODIES_EACH: Final = 4
-#: Bodies that are refused before their members are read.
+#: Bodies that are rejected before their members are validated.
 _BODIES: Final = {
     "text": "{}",
     "cut": '{"{}": "{}',
@@ -292,7 +295,7 @@ def _within(route: str, base: Call, numbers: Iterator[int]) -> Iterator[tuple[st
 
 
 def fresh(route: str, body: Any, number: int) -> Any:
-    """Return a body that differs from all before it: a repeated finding, email or upload would not be stored."""
+    """Return a body that is unique by `number`: a repeated finding, email or upload would not be stored."""
     if route == RESULTS:
         known = {"code": f"rule-{number}"}
         issues = [{**each, **known} for each in body["issues"]]
@@ -311,7 +314,7 @@ def fresh(route: str, body: Any, number: int) -> Any:
 
 
 def _shaped(old: Any, word: str) -> Any:
-    """Return the canary in the form of the value that it replaces, so that it may be accepted."""
+    """Return the canary in the format of the value that it replaces (URL, address, host), so that it can be valid."""
     if not isinstance(old, str):
         return word
     if old.startswith("http"):
@@ -359,7 +362,7 @@ def _names(body: bytes) -> Iterator[str]:
 
 
 def _operations(app: App, world: CloudInstallation) -> Iterator[tuple[str, str, Any]]:
-    """Yield method, route and its operation; routes without one are open, and have no body."""
+    """Yield the method, route and operation of each route outside the console. Open routes have the operation `_Open`."""
     for route in inspect_routes(app):
         if is_of_the_console(route.path):
             continue
@@ -371,7 +374,7 @@ def _operations(app: App, world: CloudInstallation) -> Iterator[tuple[str, str, 
 
 @dataclass(frozen=True, slots=True)
 class _Open:
-    """The operation of a route without checks."""
+    """The operation of a route without authentication and without a body."""
 
     form: None = None
     has_dry_run: bool = False
@@ -387,7 +390,7 @@ def _reached(route: str, world: CloudInstallation) -> str:
 
 
 def _calls(world: CloudInstallation, method: str, route: str) -> list[Call]:
-    """Return valid requests to a route, one for each form that it accepts; `{}` if none is known."""
+    """Return valid requests to a route, one for each kind of body that it accepts. A POST or PATCH without any has `{}`."""
     path, tokens = _reached(route, world), (world.customer.token, world.platform_token)
     headers = {**_credentials(route, *tokens), **(JSON if method in _WITH_BODY else {}), "Accept": "application/json"}
     bodies = _bodies(world).get(route, [{}]) if method in _WITH_BODY else []

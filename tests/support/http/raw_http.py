@@ -1,4 +1,4 @@
-"""Requests to the API, and what every response must have."""
+"""Requests to the API, and assertions about responses."""
 
 import base64
 import json
@@ -44,7 +44,7 @@ _MADE_REQUEST_ID: Final = re.compile(r"req_[0-9A-HJKMNP-TV-Z]{26}")
 
 
 def is_of_the_console(path: str) -> bool:
-    """Return whether a route is the console's, which is not for clients; its own tests check its permissions."""
+    """Return whether a route belongs to the console. API clients do not use it, and its permissions have their own tests."""
     return path == "/console" or path.startswith("/console/")
 
 
@@ -59,15 +59,15 @@ class Call:
     query: str = ""
 
     def plus(self, *headers: tuple[str, str]) -> "Call":
-        """The same with further headers."""
+        """Return a copy with further headers."""
         return replace(self, headers=(*self.headers, *headers))
 
     def without(self, name: str) -> "Call":
-        """The same without one header."""
+        """Return a copy without one header."""
         return replace(self, headers=tuple(pair for pair in self.headers if pair[0] != name))
 
     def with_json(self, value: Any) -> "Call":
-        """The same with another body."""
+        """Return a copy with `value` as its JSON body."""
         return replace(self, body=json.dumps(value).encode())
 
     @property
@@ -76,7 +76,7 @@ class Call:
         return json.loads(self.body)
 
     def send(self, client: TestClient) -> Result:
-        """Send it to the application; the response must be one that the OpenAPI description has."""
+        """Send the request to the application. Fails if the OpenAPI document does not describe the response."""
         answer = client.simulate_request(
             self.method, self.path, headers=list(self.headers), body=self.body or None, query_string=self.query
         )
@@ -85,7 +85,7 @@ class Call:
 
 
 class SlowBody(BytesIO):
-    """A body, as `wsgi.input`; `meanwhile` is called while it arrives."""
+    """A request body as `wsgi.input` that calls `meanwhile` before each read."""
 
     def __init__(self, body: bytes, meanwhile: Callable[[], object]) -> None:
         super().__init__(body)
@@ -98,7 +98,7 @@ class SlowBody(BytesIO):
 
 @dataclass(frozen=True, slots=True)
 class FieldRefusal:
-    """The path and the code of one field in a 422."""
+    """The path and the code of one invalid field in a response with status 422."""
 
     path: str
     code: str
@@ -106,7 +106,7 @@ class FieldRefusal:
 
 @dataclass
 class HttpScene:
-    """A customer with an export and a target, and another account's, in the open database."""
+    """Two customers in the open database, each with an export and a target."""
 
     customer: Customer
     other: Customer
@@ -156,7 +156,7 @@ def prepared(client: TestClient, scan_run_id: int = 42, **changes: Any) -> str:
 
 
 def approved(client: TestClient, customer: Customer) -> tuple[str, str]:
-    """Return the ids of an export and the target that it was approved for."""
+    """Prepare and approve an export through the API; return its id and the id of its target."""
     export_id, target = prepared(client), make_target(customer)
     call = Call("POST", f"{EXPORTS}/{export_id}/approve", (*customer.bearer.items(), *JSON.items()))
     assert call.with_json({"target_id": target.id}).send(client).status_code == 202
@@ -164,7 +164,7 @@ def approved(client: TestClient, customer: Customer) -> tuple[str, str]:
 
 
 def schedule_retry(export_id: str, seconds: float) -> None:
-    """Set an approved export to `retry_scheduled`, due in `seconds`."""
+    """Set an approved export to `retry_scheduled`, due in `seconds` seconds."""
     due_ms = to_ms(utc_now()) + round(seconds * 1000)
     assert execute("UPDATE exports SET status = 'retry_scheduled', due_at = ? WHERE id = ?", (due_ms, export_id)) == 1
     assert queries.get(export_id).status == "retry_scheduled"
@@ -176,13 +176,13 @@ def everything_stored() -> dict[str, list[tuple[Any, ...]]]:
 
 
 def assert_has_standard_headers(answer: Result) -> None:
-    """Check the request id and the safe headers of a response."""
+    """Check that a response has a request id and the security headers SAFE_HEADERS."""
     assert {name: answer.headers.get(name) for name in SAFE_HEADERS} == SAFE_HEADERS
     assert answer.headers["x-request-id"]
 
 
 def assert_is_error(answer: Result, status: int, code: str, fields: tuple[FieldRefusal, ...] = ()) -> None:
-    """Check the whole body of an error, and its headers."""
+    """Check the complete body of an error response, and its headers."""
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == "application/json"
     assert_has_standard_headers(answer)
@@ -198,25 +198,25 @@ def assert_is_error(answer: Result, status: int, code: str, fields: tuple[FieldR
 
 
 def field_message(answer: Result) -> str:
-    """Return the message about the only field that a 422 names."""
+    """Return the message about the only invalid field of a response with status 422."""
     [reported] = answer.json["error"]["details"]["fields"]
     message: str = reported["message"]
     return message
 
 
 def was_made(request_id: str) -> bool:
-    """Return whether the service made this request id."""
+    """Return whether a request id has the form of those that the service generates."""
     return _MADE_REQUEST_ID.fullmatch(request_id) is not None
 
 
 def only_member(body: Mapping[str, Any], name: str) -> Any:
-    """Return the only member of a body, which is called `name`."""
+    """Return the value of `name`, which must be the only member of a body."""
     assert list(body) == [name]
     return body[name]
 
 
 def base64url(text: str) -> str:
-    """Return a text in base64url without padding, as in cursors."""
+    """Return a text in base64url without padding, the encoding of cursors."""
     return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
 

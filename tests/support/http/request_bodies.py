@@ -1,4 +1,4 @@
-"""Requests with a body, each as it should be, and every place in them that may say something else."""
+"""Valid requests to every route with a body, and functions that change their bodies."""
 
 from collections.abc import Iterator
 from copy import deepcopy
@@ -14,7 +14,7 @@ from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.http.raw_http import EXPORTS, Call
 from tests.support.http.specification import CloudInstallation, everything, make_world, signed
 
-#: The routes that take a body: those of the specification, and the ticket made by hand.
+#: The endpoints of the specification that have a body. WHICH has these, and the creation of a manual export.
 ENDPOINTS: Final = (1, 2, 3, 4, 6, 7, 8, 9)
 WHICH: Final = (*map(str, ENDPOINTS), "by hand")
 BY_HAND: Final = {
@@ -31,7 +31,7 @@ BY_HAND: Final = {
 
 
 def patient_world(folder: Path) -> CloudInstallation:
-    """Fill the open database with one installation for many requests; they do not depend on each other."""
+    """Fill the open database with an installation whose rate limit is high enough for many independent requests."""
     customer = make_customer()
     reported = make_settings(folder, {**everything(customer), "RATE_LIMIT_PER_MINUTE": "1000000"})
     wake_ups = FakeWakeUpQueue()
@@ -40,32 +40,35 @@ def patient_world(folder: Path) -> CloudInstallation:
 
 
 def calls(world: CloudInstallation) -> dict[str, Call]:
-    """Every request with a body, as it should be."""
+    """Return a valid request for each name in WHICH."""
     return {which: call_of(world, which) for which in WHICH}
 
 
 def call_of(world: CloudInstallation, which: str) -> Call:
-    """One of them."""
+    """Return the valid request for one name in WHICH."""
     if which == "by hand":
         return Call("POST", EXPORTS, world.call(4).headers).with_json(BY_HAND)
     return world.call(int(which))
 
 
 def send(world: CloudInstallation, which: str, body: Any) -> Result:
-    """Send one of them with another body, and with a key: an upload of the same page and text is no repeat then."""
+    """Send the request for a name with another body.
+
+    It has a new idempotency key. Without one, the service would treat an upload of the same page and text as a repeat.
+    """
     call = call_of(world, which).with_json(body).plus(("Idempotency-Key", str(uuid4())))
     return (signed(call) if which == "9" else call).send(world.client)
 
 
 def send_raw(world: CloudInstallation, which: str, raw: bytes) -> Result:
-    """Send one of them with bytes for a body."""
-    there = call_of(world, which)
-    call = Call(there.method, there.path, there.headers, raw)
+    """Send the request for a name with these bytes as its body."""
+    valid = call_of(world, which)
+    call = Call(valid.method, valid.path, valid.headers, raw)
     return (signed(call) if which == "9" else call).send(world.client)
 
 
 def changed(body: Any, path: list[int], how: str, name: str, value: Any) -> Any:
-    """Return the body with one thing changed somewhere inside."""
+    """Return the body after one change at `path`: a value that is replaced, removed (`how`) or added."""
     if not path or not isinstance(body, dict | list) or not body:
         return value
     place = sorted(body)[path[0] % len(body)] if isinstance(body, dict) else path[0] % len(body)
@@ -79,7 +82,7 @@ def changed(body: Any, path: list[int], how: str, name: str, value: Any) -> Any:
 
 
 def texts(body: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yield the path of every text in a body."""
+    """Yield the path of every string in a body."""
     if isinstance(body, str):
         yield path
     elif isinstance(body, dict | list):
@@ -88,7 +91,7 @@ def texts(body: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def put(body: Any, path: tuple[Any, ...], value: Any) -> Any:
-    """Return a copy of the body with another value at a path."""
+    """Return a copy of the body with `value` at a path."""
     copy = deepcopy(body)
     inner = copy
     for place in path[:-1]:

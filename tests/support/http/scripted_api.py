@@ -1,4 +1,4 @@
-"""Both clients against scripted responses, without a network and without waiting."""
+"""Runs the blocking and the async client against scripted responses, without a network and without real pauses."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ URL: Final = "https://riskrelay.example"
 TOKEN: Final = "rrt_a-token-for-tests"
 SECRET: Final = "a-scanner-secret-for-tests"
 
-#: A response: a status, headers and a body; or an error of the transport.
+#: A response, or an error that the transport raises.
 Scripted = httpx.Response | Exception
 
 
@@ -33,7 +33,7 @@ def _named(headers: dict[str, str]) -> dict[str, str]:
 
 @dataclass
 class Script:
-    """Responds in order, and with the last response from then on; records requests, and pauses of a clock of its own."""
+    """Returns the scripted responses in order, then repeats the last one. Records requests, and pauses on a fake clock."""
 
     responses: list[Scripted]
     requests: list[httpx.Request] = field(default_factory=list)
@@ -41,7 +41,7 @@ class Script:
     now: float = 0.0
 
     def respond(self, request: httpx.Request) -> httpx.Response:
-        """Take the next response."""
+        """Record a request and return the next response, or raise the next error."""
         self.requests.append(request)
         response = self.responses[min(len(self.requests), len(self.responses)) - 1]
         if isinstance(response, Exception):
@@ -49,12 +49,12 @@ class Script:
         return httpx.Response(response.status_code, headers=response.headers, content=response.content)
 
     def pause(self, seconds: float) -> None:
-        """Set the clock ahead, and record the pause."""
+        """Advance the clock, and record the pause."""
         self.pauses.append(seconds)
         self.now += seconds
 
     async def pause_async(self, seconds: float) -> None:
-        """Set the clock ahead, and record the pause."""
+        """Advance the clock, and record the pause."""
         self.pause(seconds)
 
     @property
@@ -68,7 +68,7 @@ class Script:
         return [json.loads(request.content) if request.content else None for request in self.requests]
 
 
-#: Calls a method of a client of either kind, and returns its result; a list is read to its end.
+#: Calls a method of the blocking or the async client, and returns its result. Reads an iterator completely.
 Run = Callable[[Script, Callable[[Any], Any]], Any]
 
 

@@ -1,4 +1,4 @@
-"""A router that compiles the paths of the service once, however many applications the tests make."""
+"""A router that compiles the paths of the service once for all applications that the tests create."""
 
 from functools import cache, partial
 from typing import Any
@@ -10,7 +10,7 @@ Found = tuple[Any, dict[str, Any], dict[str, Any], str | None]
 
 
 class SharedRoutes:
-    """A router for Falcon applications: they share the compiled routes, and each has its own resources.
+    """A router for Falcon applications. They share the compiled routes; each application has its own resources.
 
     Adding 120 routes to a router and compiling it takes a third of a test's time.
     """
@@ -26,7 +26,7 @@ class SharedRoutes:
         self._compiled = None
 
     def find(self, uri: str, req: object = None) -> Found | None:
-        """Return the resource of a path, its responders by method, the parameters and the template; None without one."""
+        """Return the resource of a path, its responders by method, its parameters and its template, or None."""
         self._compiled = self._compiled or _compiled(tuple(self.resources))
         found = self._compiled.find(uri)
         if found is None:
@@ -53,7 +53,7 @@ def _compiled(templates: tuple[str, ...]) -> CompiledRouter:
 
 @register_router(SharedRoutes)
 def _inspected(routes: SharedRoutes) -> list[RouteInfo]:
-    """Return the routes as Falcon does, but for the lines of their sources: to find those takes a second."""
+    """Return the routes as Falcon does, without their source lines: finding those takes a second."""
     return [
         RouteInfo(path, type(resource).__name__, "", _inspected_methods(routes._responders_at(path)))
         for path, resource in routes.resources.items()

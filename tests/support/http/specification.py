@@ -1,4 +1,4 @@
-"""The nine endpoints of the specification: a valid request to each."""
+"""The nine endpoints of the specification, with a valid request to each."""
 
 import base64
 import hashlib
@@ -47,7 +47,7 @@ CMS: Final = "/api/cms-plugins/cms-commerce/diagnostics"
 STOREFRONT: Final = "/api/storefront-app/diagnostics"
 COMPLIANCE: Final = "/api/storefront-app/webhooks/compliance"
 
-#: Removes a member.
+#: A value for `changed` and `send` that removes the member.
 ABSENT: Final = object()
 
 
@@ -55,7 +55,7 @@ ABSENT: Final = object()
 class CloudInstallation:
     """An installation in `cloud` mode with a customer, tokens of every kind, a target, and a second customer.
 
-    What most tests do not touch is made when a test first asks for its id.
+    Rows that most tests do not need are created when a test first reads their id.
     """
 
     settings: Settings
@@ -72,7 +72,7 @@ class CloudInstallation:
 
     @cached_property
     def recovery_id(self) -> str:
-        """A recovery of another target of the customer."""
+        """The id of a recovery of another target of the customer."""
         return recoveries.begin(make_target(self.customer).id, NOW, utc_now(), "user:test").id
 
     @cached_property
@@ -141,11 +141,11 @@ class CloudInstallation:
         return _CALLS[endpoint](self)
 
     def send(self, endpoint: int, /, **members: Any) -> Result:
-        """Send it with members changed: `page__url=…` is `page.url`."""
+        """Send a valid request with changed members: `page__url=…` changes `page.url`."""
         return self.changed(endpoint, **members).send(self.client)
 
     def changed(self, endpoint: int, /, **members: Any) -> Call:
-        """Return it with members changed; a signed body is signed again."""
+        """Return a valid request with changed members. A signed body is signed again."""
         call = self.call(endpoint)
         if not members:
             return call
@@ -156,14 +156,14 @@ class CloudInstallation:
         return signed(changed) if endpoint == 9 else changed
 
     def status(self, export_id: str | None = None) -> dict[str, Any]:
-        """Poll an export."""
+        """Return the record of an export that the API returns."""
         path = f"{EXPORTS}/{export_id or self.export_id}"
         record: dict[str, Any] = self.client.simulate_get(path, headers=self.customer.bearer).json
         return record
 
 
 def everything(customer: Customer) -> dict[str, str]:
-    """Return the settings of an installation that serves every route, with every secret set."""
+    """Return the settings with which an installation serves every route, with every secret set."""
     return {
         "DEPLOYMENT_MODE": "cloud",
         "OPERATOR_ACCOUNT_ID": str(customer.account_id),
@@ -174,7 +174,7 @@ def everything(customer: Customer) -> dict[str, str]:
 
 
 def make_world(settings: Settings, client: TestClient, wake_ups: FakeWakeUpQueue, customer: Customer) -> CloudInstallation:
-    """Fill an installation whose default project is the customer's."""
+    """Fill an installation whose default project belongs to the customer."""
     project = projects.add_project("Another", customer.account_id, NOW)
     abilities = (Ability.UPLOAD_EVIDENCE, Ability.UPLOAD_CMS_DIAGNOSTICS, Ability.UPLOAD_STOREFRONT_DIAGNOSTICS)
     return CloudInstallation(
@@ -193,13 +193,13 @@ def make_world(settings: Settings, client: TestClient, wake_ups: FakeWakeUpQueue
 
 
 def signed(call: Call, secret: str = STOREFRONT_SECRET) -> Call:
-    """Return a call with the signature of its body."""
+    """Return a copy of a request with the signature of its body."""
     digest = hmac.new(secret.encode(), call.body, hashlib.sha256).digest()
     return call.without("X-Platform-Hmac-Sha256").plus(("X-Platform-Hmac-Sha256", base64.b64encode(digest).decode()))
 
 
 def with_header(call: Call, name: str, value: str) -> Call:
-    """Return a call with another value in a header."""
+    """Return a copy of a request with another value of a header."""
     return call.without(name).plus((name, value))
 
 

@@ -1,4 +1,4 @@
-"""A storefront's compliance webhooks, and customers whose personal data is wherever input is stored."""
+"""A storefront's compliance webhooks, and customers whose personal data is stored in every kind of input."""
 
 import base64
 import hashlib
@@ -44,7 +44,7 @@ SECRET: Final = "storefront-secret-for-tests"
 EMAIL_SECRET: Final = "email-secret-for-tests"
 SHOP: Final = "snow.shops.example"
 WEBHOOKS: Final = "/api/storefront-app/webhooks/compliance"
-#: The settings of an installation with these webhooks; the first account of a test is the operator's.
+#: The settings of an installation with these webhooks; the first account that a test creates is the operator's.
 CLOUD: Final = {
     "DEPLOYMENT_MODE": "cloud",
     "OPERATOR_ACCOUNT_ID": "1",
@@ -58,7 +58,7 @@ _JSON: Final = {"Content-Type": "application/json"}
 
 @dataclass(frozen=True, slots=True)
 class ShopCustomer:
-    """A customer of a shop; no other text of a test contains its members."""
+    """A customer of a shop. No other test data contains these values."""
 
     id: int
     email: str
@@ -67,7 +67,7 @@ class ShopCustomer:
 
     @property
     def subject(self) -> Subject:
-        """The person, as compliance requests have it."""
+        """The customer as the subject of a compliance request."""
         return Subject(str(self.id), self.email, self.phone, tuple(map(str, self.orders)))
 
     @property
@@ -77,7 +77,7 @@ class ShopCustomer:
 
     @property
     def traces(self) -> tuple[str, ...]:
-        """What no text may contain once the person is erased, in lower case."""
+        """Texts, in lower case, that no stored text may contain once the customer is erased."""
         name = self.email.partition("@")[0].lower()
         line = self.phone.split()[-2:]
         return (name, str(self.id), " ".join(line), "-".join(line), *map(str, self.orders))
@@ -104,12 +104,12 @@ def shop_body(shop: str = SHOP) -> dict[str, Any]:
 
 
 def signature(body: bytes, secret: str = SECRET) -> str:
-    """Return the signature of a body as the platform writes it."""
+    """Return the signature of a body in the platform's encoding."""
     return base64.b64encode(hmac.digest(secret.encode(), body, hashlib.sha256)).decode()
 
 
 def send_webhook(client: TestClient, topic: str, body: Any, shop: str = SHOP, query: str = "", **headers: str) -> Result:
-    """Post a signed webhook; `headers` replace its own, `_` for `-`."""
+    """Post a signed webhook; `headers` replace its own headers, with `_` instead of `-` in their names."""
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
     sent = {"X-Platform-Hmac-Sha256": signature(raw), "X-Platform-Topic": topic, "X-Platform-Shop-Domain": shop, **_JSON}
     sent |= {name.replace("_", "-"): value for name, value in headers.items()}
@@ -117,7 +117,7 @@ def send_webhook(client: TestClient, topic: str, body: Any, shop: str = SHOP, qu
 
 
 def order(topic: Topic, person: ShopCustomer | None = None, shop: str = SHOP) -> tuple[ComplianceWebhook, bytes, bytes]:
-    """Return a webhook, its bytes, and their signature."""
+    """Return a webhook, its body, and the signature of the body."""
     bodies = {Topic.DATA_REQUEST: data_request_body, Topic.CUSTOMER_REDACT: redact_body}
     body = json.dumps(shop_body(shop) if person is None else bodies[topic](person, shop)).encode()
     signed = hmac.digest(SECRET.encode(), body, "sha256")
@@ -132,12 +132,12 @@ def receive(topic: Topic, vault: Vault, person: ShopCustomer | None = None, shop
 
 
 def cloud_client(folder: Path, **changes: str) -> TestClient:
-    """The application of a cloud installation over the open database."""
+    """Return a client of a cloud installation's application on the open database."""
     return TestClient(create_app(make_settings(folder, {**CLOUD, **changes}), FakeWakeUpQueue(), FakeResolver({})))
 
 
 def give_shop(customer: Customer, shop: str = SHOP) -> Customer:
-    """Give a customer's project the domain of a shop."""
+    """Set the shop domain of a customer's project."""
     assert execute("UPDATE projects SET shop_domain = ? WHERE id = ?", (shop, customer.project_id)) == 1
     return customer
 
@@ -151,7 +151,7 @@ def all_ids() -> Ids:
 
 
 def stored(only: Ids | None = None, without: Ids | None = None) -> str:
-    """Return every value of every table, or of some rows, in lower case."""
+    """Return every value of every table in lower case. `only` selects rows by id, `without` excludes them."""
     reported = []
     for name in _TABLES:
         found = rows(f"SELECT * FROM {name}")  # noqa: S608 - our own names
@@ -161,12 +161,12 @@ def stored(only: Ids | None = None, without: Ids | None = None) -> str:
 
 
 def traces_of(person: ShopCustomer, text: str) -> list[str]:
-    """Return the data of a person that a text contains."""
+    """Return the texts of `person.traces` that a text contains."""
     return [trace for trace in person.traces if trace in text]
 
 
 def plant_captures(customer: Customer, person: ShopCustomer, count: int) -> None:
-    """Store many captures that mention a person, without exports."""
+    """Store `count` captures with a person's email address, without exports."""
     now_ms = to_ms(utc_now())
     columns = "id, project_id, page_url, selected_text, created_at"
     for first in range(0, count, 500):
@@ -178,7 +178,7 @@ def plant_captures(customer: Customer, person: ShopCustomer, count: int) -> None
 
 
 class PersonDataSeeder:
-    """Stores personal data with one customer, by the routes that accept it, each request with an idempotency key."""
+    """Stores personal data for one customer through the routes that accept it. Each request has an idempotency key."""
 
     def __init__(self, client: TestClient, customer: Customer) -> None:
         self.client = client
@@ -187,7 +187,7 @@ class PersonDataSeeder:
         self._target = make_target(customer)
 
     def plant(self, person: ShopCustomer, shop: str | None = SHOP) -> dict[str, str]:
-        """Store data of every kind; return the export of each kind."""
+        """Store a person's data in every kind of input; return the id of each kind's export."""
         made = {
             "capture": self._capture(person),
             "diagnostics": self._diagnostics(person, shop),
@@ -207,7 +207,7 @@ class PersonDataSeeder:
         return answer.json
 
     def _capture(self, person: ShopCustomer) -> str:
-        # The address percent-encoded in a URL, and an order in a heading.
+        # The email address is percent-encoded in the URL, and in capitals in the text. The heading has an order number.
         body = capture(
             self.customer.project_id,
             page_url=f"https://shop.example/account?email={person.email.replace('@', '%40')}",
@@ -266,7 +266,7 @@ class PersonDataSeeder:
         return str(made["id"])
 
     def _on_their_way(self, person: ShopCustomer) -> dict[str, str]:
-        """Store exports in every status after an approval; those that were tried have an attempt."""
+        """Store exports in every status after an approval, with an attempt where a delivery was tried."""
         made = {name: self._approved(person, name) for name in ("exported", "failed", "retry_scheduled", "delivering")}
         now = utc_now()
         claims = {claim.export_id: claim for claim in claim_due(100, now, 3600, "worker:test")}
@@ -279,7 +279,7 @@ class PersonDataSeeder:
         }
         delivered = completed_attempt(claims[made["exported"]], Transition.DELIVER, now, **reported)
         failed = completed_attempt(claims[made["failed"]], Transition.FAIL, now, reason="receiver_rejected")
-        # Receivers may respond with any text.
+        # A receiver's response can contain personal data.
         failed = failed._replace(outcome=failed.outcome._replace(kept=f"No customer {person.email} here."))
         assert claims_sql.record_attempts([delivered, failed, due], now, "worker:test") == {
             made["exported"],

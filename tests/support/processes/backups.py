@@ -1,4 +1,4 @@
-"""Commands typed into an installation, and its whole database as text, for those who back it up and restore it."""
+"""Runs commands in an installation, and reads its complete database, for tests of backup and restore."""
 
 import json
 import subprocess
@@ -22,7 +22,7 @@ from tests.support.processes.workers import RISKRELAY
 from tests.support.servers.redis_and_postgres import free_port
 
 VAULT: Final = Vault([b"A" * 32])
-#: Another installation's.
+#: An encryption key of another installation.
 FOREIGN_KEY: Final = "QkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkI="
 
 Contents = dict[str, list[tuple[Any, ...]]]
@@ -30,7 +30,7 @@ Contents = dict[str, list[tuple[Any, ...]]]
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """How a command ended, and what it said."""
+    """The exit code and the output of a command."""
 
     exit_code: int
     stdout: str
@@ -38,7 +38,7 @@ class CommandResult:
 
 
 def refusal(reported: CommandResult) -> str:
-    """Return the one line that a command says which refuses."""
+    """Return the one-line error message of a command that failed."""
     assert reported.exit_code == 1, reported.stdout + reported.stderr
     assert len(reported.stderr.splitlines()) == 1, reported.stderr
     assert reported.stderr.startswith("riskrelay: ")
@@ -46,7 +46,7 @@ def refusal(reported: CommandResult) -> str:
 
 
 class CommandRunner:
-    """Types commands into an installation in `folder` on the database at `url`."""
+    """Runs commands in an installation in `folder` on the database at `url`."""
 
     def __init__(self, folder: Path, url: str, **changes: str) -> None:
         folder.mkdir(exist_ok=True)
@@ -56,29 +56,29 @@ class CommandRunner:
         self.environment = environment(folder / "data", **settings)
 
     def run(self, *words: str | Path, **changes: str) -> CommandResult:
-        """Run a command to its end, in this process: whatever database it has open is closed."""
+        """Run a command in this process. It closes the database that this process has open."""
         done = CliRunner().invoke(riskrelay, [*map(str, words)], env={**self.environment, **changes})
         assert done.exception is None or isinstance(done.exception, SystemExit), done.output
         return CommandResult(done.exit_code, done.stdout, done.stderr)
 
     def run_in_subprocess(self, *words: str | Path, **changes: str) -> CommandResult:
-        """Run a command to its end as a process of its own."""
+        """Run a command as a separate process."""
         command, env = [RISKRELAY, *map(str, words)], self.environment | changes
         done = subprocess.run(command, cwd=self.folder, env=env, capture_output=True, text=True, check=False, timeout=100)
         return CommandResult(done.returncode, done.stdout, done.stderr)
 
     def json(self, *words: str | Path) -> Any:
-        """Run a command that succeeds, and return the record that it prints."""
+        """Run a command that must succeed, and return the JSON document that it prints."""
         done = self.run(*words, "--json")
         assert done.exit_code == 0, done.stderr
         return json.loads(done.stdout)
 
     def refused(self, *words: str | Path, **changes: str) -> str:
-        """Run a command that refuses, and return the one line that it says."""
+        """Run a command that must fail, and return its one-line error message."""
         return refusal(self.run(*words, **changes))
 
     def backed_up(self, name: str = "taken.backup") -> Path:
-        """Take a backup and return its file."""
+        """Run `backup` and return the path of its file."""
         path = self.folder / name
         done = self.run("backup", path)
         assert done.exit_code == 0, done.stderr

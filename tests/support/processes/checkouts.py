@@ -1,4 +1,4 @@
-"""A checkout of its own, whose commands read the `.env` and write the data beside its `bin`."""
+"""A copy of the checkout. Its commands read the `.env` beside its own `bin`, and write their data there."""
 
 import shutil
 from pathlib import Path
@@ -9,12 +9,12 @@ FOLDERS: Final = ("bin", "deploy", "examples", "runtime", "schemas", "service", 
 
 
 def copy_checkout(folder: Path) -> Path:
-    """Copy what runs the commands into a new subfolder, whose name contains a space; `.venv` is shared."""
+    """Copy the files that the commands need into a new subfolder whose name contains a space. `.venv` is a link."""
     checkout = folder / "risk relay"
     for name in FOLDERS:
         shutil.copytree(ROOT / name, checkout / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "Makefile", checkout)
     (checkout / ".venv").symlink_to(ROOT / ".venv")
-    # A setup of the copy would find a .venv of another folder and create it again.
+    # The copy's own bin/setup would see that .venv belongs to another folder, and create it again.
     (checkout / "bin" / "setup").write_text(f'#!/bin/sh\nexec "{ROOT}/bin/setup" "$@"\n')
     return checkout

@@ -1,4 +1,4 @@
-"""The part of `bin/check-bare` that runs in the minimal system: first start, stop, restart, restore, with their bounds.
+"""The part of `bin/check-bare` that runs in the minimal system: first start, stop, restart, restore, within limits.
 
 Standard library only: it runs under the system's Python, before the setup.
 """

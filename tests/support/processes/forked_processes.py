@@ -1,10 +1,10 @@
-"""Processes forked from one that has imported what they run: a start takes a tenth of a second instead of more than one.
+"""Processes that are forked from a parent with the modules already imported: a start takes 0.1 s instead of over 1 s.
 
-From outside they are like any other: they can be killed, stopped and waited for. Tests of the start itself, and of what is
-decided while modules are imported, start their processes in the usual way.
+Tests can kill, stop and wait for them like any other process. Tests of the start itself, or of code that runs while modules
+are imported, start their processes in the usual way.
 
-`python -m tests.support.processes.forked_processes FD MODULE` is the process that forks. It imports MODULE, then answers
-each request on the socket FD by a process that runs a module as `python -m` does.
+`python -m tests.support.processes.forked_processes FD MODULE` is the parent. It imports MODULE. Then, for each request
+on the socket FD, it forks a process that runs a module as `python -m` does.
 """
 
 import gc
@@ -27,17 +27,18 @@ from runtime import tls_key_log
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 
-#: How a command begins whose module can be run in a fork.
+#: The first words of a command whose module can run in a forked process.
 PYTHON: Final = (sys.executable, "-P", "-m")
 
-#: Bytes of a request, far above the arguments and the environment of a test.
-LONGEST_REQUEST: Final = 1 << 16
+#: Far more than the arguments and the environment of a test need.
+MAX_REQUEST_BYTES: Final = 1 << 16
 
 
 class ForkedProcess:
     """A process that runs `words`, a module and its arguments, as `python -m` does; its standard input is a pipe.
 
-    It is forked from one that has imported the module `imported`, and offers what tests use of `subprocess.Popen`.
+    It is forked from a process that has imported the module `imported`. It has those methods of `subprocess.Popen` that
+    tests use.
     """
 
     def __init__(self, imported: str, words: Sequence[str], cwd: Path, env: Mapping[str, str], output: IO[bytes]) -> None:
@@ -51,13 +52,13 @@ class ForkedProcess:
         self.pid = int(self._report.readline())
 
     def poll(self) -> int | None:
-        """Return how it ended, a signal as a negative number; None while it runs."""
+        """Return the exit code, negative for a signal, or None while the process runs."""
         if self.returncode is None and select.select([self._report], [], [], 0)[0]:
             self._read_end()
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for its end and return how it ended; raise subprocess.TimeoutExpired after `timeout` seconds."""
+        """Wait for the end and return the exit code. Raises subprocess.TimeoutExpired after `timeout` seconds."""
         if self.returncode is None:
             if not select.select([self._report], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0)
@@ -66,12 +67,12 @@ class ForkedProcess:
         return self.returncode
 
     def send_signal(self, number: int) -> None:
-        """Send it a signal; harmless when it has ended."""
+        """Send a signal to the process, unless it has ended."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """End it as a crash does; harmless when it has ended."""
+        """Kill the process with SIGKILL, unless it has ended."""
         self.send_signal(signal.SIGKILL)
 
     def _read_end(self) -> None:
@@ -84,37 +85,37 @@ Process: TypeAlias = ForkedProcess | subprocess.Popen[bytes]
 
 
 def start(command: Sequence[str], cwd: Path, env: Mapping[str, str], output: IO[bytes], imported: str | None) -> Process:
-    """Start a command; one that begins with PYTHON by a fork if a module is named that imports what it does."""
+    """Start a command. With `imported`, it begins with PYTHON and is forked from a process with that module imported."""
     if imported:
         return ForkedProcess(imported, command[len(PYTHON) :], cwd, env, output)
     return subprocess.Popen(command, cwd=cwd, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
 
 
 def _pipe() -> tuple[IO[bytes], IO[bytes]]:
-    """Return both ends of a pipe, for reading and for writing."""
+    """Return the reading and the writing end of a pipe."""
     read, write = os.pipe()
     return os.fdopen(read, "rb", buffering=0), os.fdopen(write, "wb", buffering=0)
 
 
 @cache
 def _parent(imported: str) -> tuple[socket.socket, subprocess.Popen[bytes]]:
-    """Start a process that imports `imported` and forks from then on; return the socket for requests, and the process.
+    """Start a parent process that imports `imported`; return the socket for requests to fork, and the process.
 
-    It ends when this process does, which closes the socket.
+    It ends when this process ends, because that closes the socket.
     """
-    control, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with there:
-        command = [*PYTHON, "tests.support.processes.forked_processes", str(there.fileno()), imported]
-        process = subprocess.Popen(command, cwd=ROOT, env={"PYTHONPATH": str(ROOT)}, pass_fds=[there.fileno()])
+    control, remote = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with remote:
+        command = [*PYTHON, "tests.support.processes.forked_processes", str(remote.fileno()), imported]
+        process = subprocess.Popen(command, cwd=ROOT, env={"PYTHONPATH": str(ROOT)}, pass_fds=[remote.fileno()])
     return control, process
 
 
 def _fork_on_request(control: socket.socket) -> None:
-    """Start a process for each request, until the other side has closed the socket."""
-    # Nobody waits for the watching processes; the kernel removes them when they end.
+    """Start a process for each request, until the other side closes the socket."""
+    # This process does not wait for its children; with SIG_IGN the kernel removes them when they end.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
-        request, files, _, _ = socket.recv_fds(control, LONGEST_REQUEST, 3)
+        request, files, _, _ = socket.recv_fds(control, MAX_REQUEST_BYTES, 3)
         if not request:
             return
         if os.fork() == 0:
@@ -125,7 +126,7 @@ def _fork_on_request(control: socket.socket) -> None:
 
 
 def _watch(request: list[Any], stdin: int, output: int, report: int) -> NoReturn:
-    """Start the requested process, report its id and how it ended."""
+    """Start the requested process; report its id and, after its end, its exit code."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     pid = os.fork()
     if pid == 0:
@@ -144,7 +145,7 @@ def _watch(request: list[Any], stdin: int, output: int, report: int) -> NoReturn
 
 
 def _become(words: list[str], folder: str, environment: dict[str, str]) -> None:
-    """Run a module as `python -m` does, in this process; it raises SystemExit as there."""
+    """Run a module in this process as `python -m` does; raises SystemExit at its end."""
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
@@ -156,9 +157,9 @@ def _become(words: list[str], folder: str, environment: dict[str, str]) -> None:
 
 if __name__ == "__main__":
     _control = socket.socket(fileno=int(sys.argv[1]))
-    # As the processes of the product do before their imports, unless traces are sent.
+    # The product's processes do the same before their imports, unless they send traces.
     tls_key_log.disable()
-    sys.modules["opentelemetry"] = None  # type: ignore[assignment]  # the annotation knows modules alone
+    sys.modules["opentelemetry"] = None  # type: ignore[assignment]  # None is allowed, but not annotated
     importlib.import_module(sys.argv[2])
     gc.collect()
     gc.freeze()

@@ -1,4 +1,4 @@
-"""The service as a process: gunicorn with its own configuration, over real sockets."""
+"""Runs the service as a process: gunicorn with the service's configuration, over real sockets."""
 
 import http.client
 import json
@@ -18,15 +18,15 @@ from tests.support.processes.forked_processes import Process, start
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 
-#: Two processes that import everything take a second here; a busy machine may need several times that.
+#: Two processes with all imports start within a second on a development machine; a busy one can take several times that.
 START_TIMEOUT_S: Final = 30
-#: The service itself waits at most 15 s for what is being answered.
+#: The service itself waits at most 15 s for requests that are in progress.
 STOP_TIMEOUT_S: Final = 25
 
 
 @dataclass(frozen=True, slots=True)
 class RawResponse:
-    """One HTTP answer; header names are lower-case."""
+    """One HTTP response; header names are in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -39,9 +39,9 @@ class RawResponse:
 
 
 class Service:
-    """A running service; everything of it ends with the block. `options` are gunicorn's.
+    """A running service, whose processes are killed at the end of the block. `options` are gunicorn's.
 
-    It is forked from a process that has imported everything, unless the test says otherwise.
+    By default it is forked from a process that has imported the service's modules.
     """
 
     def __init__(self, environment: Mapping[str, str], *options: str, forked: bool = True) -> None:
@@ -56,7 +56,7 @@ class Service:
         with self.log.open("ab") as log:
             self._process = start(self._command, ROOT, self._environment, log, self._imported)
         deadline = time.monotonic() + START_TIMEOUT_S
-        while not self._answers():
+        while not self._is_ready():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self.kill()
                 raise AssertionError(f"The service did not start:\n{self.log.read_text()}")
@@ -68,26 +68,26 @@ class Service:
 
     @property
     def pid(self) -> int:
-        """The id of gunicorn's arbiter."""
+        """The process id of gunicorn's arbiter."""
         assert self._process is not None
         return self._process.pid
 
     @property
     def workers(self) -> list[int]:
-        """The ids of the processes that serve."""
+        """The process ids of gunicorn's workers."""
         return [int(text) for text in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()]
 
     def terminate(self) -> None:
-        """Ask it to end, and return at once."""
+        """Send SIGTERM, and return at once."""
         os.kill(self.pid, signal.SIGTERM)
 
     def exit_code(self) -> int:
-        """Wait for its end and return how it ended."""
+        """Wait for the end of the service and return its exit code."""
         assert self._process is not None
         return self._process.wait(STOP_TIMEOUT_S)
 
     def kill(self) -> None:
-        """Kill it and its workers; does nothing if it has ended."""
+        """Kill the arbiter and its workers; do nothing if the service has ended."""
         if self._process is None or self._process.poll() is not None:
             return
         workers = self.workers
@@ -97,13 +97,13 @@ class Service:
             _kill(pid)
 
     def connect(self) -> socket.socket:
-        """Open a connection to it."""
+        """Open a connection to the service."""
         return socket.create_connection(("127.0.0.1", self.port), timeout=STOP_TIMEOUT_S)
 
     def request(
         self, method: str, path: str, headers: Mapping[str, str] | None = None, body: Any = None, timeout_s: float = 30
     ) -> RawResponse:
-        """Send one request over a connection of its own; a body is JSON, or bytes as they are."""
+        """Send one request over a new connection. A body that is not bytes is sent as JSON."""
         client = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout_s)
         is_json = body is not None and not isinstance(body, bytes)
         content = json.dumps(body).encode() if is_json else body
@@ -115,13 +115,13 @@ class Service:
             client.close()
 
     def exchange(self, *pieces: bytes) -> RawResponse:
-        """Send bytes as they are and read one answer."""
+        """Send bytes without changes and read one response."""
         with self.connect() as connection:
             for piece in pieces:
                 connection.sendall(piece)
             return read_response(connection)
 
-    def _answers(self) -> bool:
+    def _is_ready(self) -> bool:
         try:
             return self.request("GET", "/healthz").status == 200
         except OSError:
@@ -129,7 +129,7 @@ class Service:
 
 
 def read_response(connection: socket.socket) -> RawResponse:
-    """Read one answer from a connection."""
+    """Read one response from a connection."""
     response = http.client.HTTPResponse(connection)
     response.begin()
     return _answer(response)

@@ -18,7 +18,7 @@ from tests.support.servers.relays import CuttableRelay
 
 
 class Host:
-    """One host: a folder of its own, and relays to PostgreSQL and Redis that can be cut."""
+    """One host: its own folder, and relays to PostgreSQL and Redis that can be cut."""
 
     def __init__(self, folder: Path, database_url: str, redis: RedisServer) -> None:
         self.folder = folder
@@ -44,49 +44,49 @@ class Host:
         self._to_redis.cut()
 
     def reconnect(self) -> None:
-        """Connect the host again."""
+        """Restore the connections to PostgreSQL and Redis."""
         self._to_postgres.restore()
         self._to_redis.restore()
 
     def work(self, **changes: str) -> WorkerProcess:
-        """Start a worker here; it ends with the host."""
-        # Ends before the relays: a connection that waits on a relay that was cut would keep it open.
+        """Start a worker on this host; it is killed at the end of the host's block."""
+        # The worker ends before the relays: a connection that waits on a cut relay would keep the relay open.
         return self._stack.enter_context(WorkerProcess(self.folder, self.database_url, self.redis_url, **changes))
 
     def serve(self, **changes: str) -> Service:
-        """Start a service here; it ends with the host."""
+        """Start a service on this host; it is killed at the end of the host's block."""
         settings = {"DATABASE_URL": self.database_url, "REDIS_URL": self.redis_url, "WEB_PROCESSES": "1", **changes}
         return self._stack.enter_context(Service(environment(self.folder, **settings)))
 
 
 def name_of(worker: WorkerProcess) -> str:
-    """Return the name of a worker, which is in its log and in the rows that it writes."""
+    """Return the name of a worker from its log; the rows that it writes have the same name."""
     [name] = {line["worker"] for line in worker.log_lines if line["message"] == "worker started"}
     return str(name)
 
 
-def approved_over(url: str, targets: int, each: int) -> list[str]:
-    """Store exports that are approved and due, `each` for so many targets at `url`, which have answered before."""
+def approved_for_each(url: str, targets: int, each: int) -> list[str]:
+    """Store approved and due exports: `each` for every one of `targets` targets at `url` whose ramp is complete."""
     customer = make_customer()
-    # In one transaction: due one by one, each would be sent by the first worker that scans.
+    # In one transaction. Otherwise, the first worker that scans would send each export as soon as it is stored.
     with transaction():
         made = [make_target(customer, url).id for _ in range(targets)]
         ids = [make_approved(customer, target_id, utc_now()) for target_id in made for _ in range(each)]
-        # A new target is sent one at a time until it has answered; that is not what these stories are about.
+        # A new target gets one request at a time until it has responded. These tests are not about the ramp.
         execute("UPDATE targets SET ramp = 16, concurrency = 8")
     return ids
 
 
 def delivered_by() -> Counter[str]:
-    """How many exports each worker delivered."""
+    """Return the number of exports that each worker delivered."""
     return Counter(dict(rows("SELECT worker, COUNT(*) FROM attempts WHERE outcome = 'delivered' GROUP BY worker")))
 
 
 def claimed_by() -> Counter[str]:
-    """How many claims each worker made."""
+    """Return the number of claims that each worker made."""
     return Counter(dict(rows("SELECT actor, COUNT(*) FROM audit_entries WHERE action = 'claim' GROUP BY actor")))
 
 
 def count_alive() -> int:
-    """How many workers live just now, as far as they say so."""
+    """Return the number of workers with a recent heartbeat."""
     return int(rows("SELECT COUNT(*) FROM workers WHERE seen_at > ?", (to_ms(utc_now() - ALIVE_FOR),))[0][0])

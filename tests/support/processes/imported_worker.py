@@ -1,4 +1,4 @@
-"""What a worker imports, for processes that are forked."""
+"""Imports the modules that a worker imports, for forked processes."""
 
 import importlib
 

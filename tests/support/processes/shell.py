@@ -1,4 +1,4 @@
-"""A shell for the tests of commands: it types them into an installation of the test's own and reads what they say."""
+"""Runs commands in the test's own installation, and reads their output."""
 
 import json
 from collections.abc import Iterator
@@ -14,9 +14,9 @@ from tests.support.factories import environment
 
 
 class Shell:
-    """Types commands into an installation of its own, which has no Redis."""
+    """Runs commands in its own installation, which has no Redis."""
 
-    #: What stands in front of all that is typed.
+    #: Words that precede the words of every command.
     verb: tuple[str, ...] = ()
 
     def __init__(self, folder: Path, url: str, **settings: str) -> None:
@@ -25,29 +25,29 @@ class Shell:
         self.environment: dict[str, str | None] = dict(environment(folder, DATABASE_URL=url, **given))
 
     def run(self, *words: str, standard_input: str | bytes | None = None) -> Result:
-        """Type a command."""
+        """Run a command in this process."""
         return CliRunner().invoke(riskrelay, [*self.verb, *words], env=self.environment, input=standard_input)
 
     def json(self, *words: str, standard_input: str | bytes | None = None, exit_code: int = 0) -> Any:
-        """Type a command and return its one JSON document."""
+        """Run a command and return the JSON document that it prints."""
         result = self.run(*words, "--json", standard_input=standard_input)
         assert result.exit_code == exit_code, result.output
         return json.loads(result.stdout)
 
     def refused(self, *words: str, standard_input: str | bytes | None = None) -> str:
-        """Type a command that is refused in one line; return the line."""
+        """Run a command that must fail with a one-line error message; return the message."""
         result = self.run(*words, standard_input=standard_input)
         assert (result.exit_code, result.stdout) == (1, ""), result.output
         assert len(result.stderr.splitlines()) == 1
         return result.stderr
 
     def for_processes(self) -> dict[str, str]:
-        """Return the environment for a command in a process of its own."""
+        """Return the environment for a command in a separate process."""
         return {name: value for name, value in self.environment.items() if value is not None}
 
     @contextmanager
     def database(self) -> Iterator[None]:
-        """Open its database for a while."""
+        """Open the installation's database during the block."""
         open_database(self.url)
         with connection():
             yield
@@ -55,7 +55,7 @@ class Shell:
 
 
 class RemoteShell(Shell):
-    """Types commands on a host without an installation, which has a token for the one at `url`."""
+    """Runs commands on a host without an installation, with a token for the installation at `url`."""
 
     def __init__(self, folder: Path, url: str, token: str, **variables: str) -> None:
         super().__init__(folder, f"sqlite:///{folder}/absent/riskrelay.db", RISKRELAY_TOKEN=token, **variables)

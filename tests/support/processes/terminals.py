@@ -1,4 +1,4 @@
-"""A terminal of its own for a command: what is typed there, and what is seen."""
+"""A pseudo-terminal for a command: types its input and reads its output."""
 
 import os
 import pty
@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[3]
-#: A command starts in a second; a machine that runs everything at once gets its time.
+#: A command starts within a second; a machine that runs all tests at once can be much slower.
 WITHIN_S: Final = 30.0
 
 
 class Terminal:
-    """`riskrelay WORDS…` on a terminal, in a folder without an installation; settings by name."""
+    """`riskrelay WORDS…` on a terminal, in a folder without an installation. `settings` are environment variables."""
 
     def __init__(self, folder: Path, *words: str, **settings: str) -> None:
         inherited = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
@@ -39,11 +39,11 @@ class Terminal:
         os.close(theirs)
 
     def type(self, text: str) -> None:
-        """Type something."""
+        """Type a text."""
         os.write(self._ours, text.encode())
 
     def read_until(self, words: str) -> str:
-        """Wait for words, and return all that was seen so far."""
+        """Read the output until it contains `words`; return all output so far."""
         deadline = time.monotonic() + WITHIN_S
         while words not in self.seen and time.monotonic() < deadline:
             if select.select([self._ours], [], [], 0.1)[0]:
@@ -57,7 +57,7 @@ class Terminal:
         return self.seen
 
     def end(self) -> int:
-        """Wait for its end, or end it; return its exit code."""
+        """Wait for the end of the command, or kill it; return its exit code."""
         try:
             self.process.wait(WITHIN_S / 3)
         except subprocess.TimeoutExpired:

@@ -24,14 +24,14 @@ from tests.support.servers.redis_and_postgres import RedisServer
 ROOT: Final = Path(__file__).resolve().parents[3]
 RISKRELAY: Final = str(ROOT / "bin" / "riskrelay")
 
-#: A start takes about a second, and longer on a machine that runs all tests at once.
+#: A start takes about a second; a machine that runs all tests at once can be much slower.
 START_WITHIN_S: Final = 30.0
-#: A sweep a second finds what had no wake-up; the rest is for a busy machine.
-BY_A_SWEEP_S: Final = 5.0
+#: Each second a sweep finds due exports without a wake-up; the other seconds are for a busy machine.
+SWEEP_WITHIN_S: Final = 5.0
 
 
 def wait_until(is_so: Callable[[], object], timeout_s: float = 30.0, every_s: float = 0.01) -> float:
-    """Wait until `is_so()` is true, at most `timeout_s` seconds; return how long it took."""
+    """Wait until `is_so()` is true, at most `timeout_s` seconds; return the elapsed seconds."""
     began = time.monotonic()
     while not is_so():
         assert time.monotonic() - began < timeout_s, f"The condition did not become true within {timeout_s:g} s."
@@ -47,12 +47,12 @@ def approved(url: str, count: int = 1, at: datetime | None = None) -> list[str]:
 
 
 def approved_each(url: str, count: int, at: datetime | None = None) -> list[str]:
-    """The same, each for a target of its own: a new target gets few requests at once until it has responded."""
+    """Store approved exports as `approved`, each for its own target: a new target gets few requests at once at first."""
     return [export_id for _ in range(count) for export_id in approved(url, at=at)]
 
 
 def delete_workers() -> None:
-    """Delete the heartbeats of workers that died here, so that the next one shares targets with none of them."""
+    """Delete the heartbeats of all workers, so that the next worker shares the targets with no dead worker."""
     execute("DELETE FROM workers")
 
 
@@ -77,9 +77,9 @@ class WorkerProcess:
     It is forked from a process that has imported the same modules.
     """
 
-    #: The module whose imports it shares; None for one that is started.
+    #: The module whose imports the forked worker shares; None for a worker that is not forked.
     imported: str | None = "tests.support.processes.imported_worker"
-    # As `run` starts it: the command's own checks take as long as the start of the worker.
+    # The words with which `run` starts a worker. `bin/riskrelay work` would double the time with its own checks.
     command: tuple[str, ...] = (sys.executable, *WORK_ALONE)
     #: The message in its log after which a test continues.
     first_words = "worker started"
@@ -114,20 +114,20 @@ class WorkerProcess:
         self.kill()
 
     def kill(self) -> None:
-        """Kill it as a crash does; does nothing if it has ended."""
+        """Kill the worker with SIGKILL; do nothing if it has ended."""
         self.process.kill()
         self.process.wait()
 
     def signal(self, number: signal.Signals = signal.SIGTERM) -> None:
-        """Send it a signal."""
+        """Send a signal to the worker."""
         self.process.send_signal(number)
 
     def wait(self, timeout_s: float = 15.0) -> int:
-        """Wait for its end and return the exit code."""
+        """Wait for the end of the worker and return its exit code."""
         return self.process.wait(timeout_s)
 
     def cpu_s(self) -> float:
-        """Return the processor time that it has used."""
+        """Return the CPU seconds that the worker has used."""
         fields = self._stat()
         ticks_per_s = 100  # USER_HZ, the same on every Linux
         return (int(fields[11]) + int(fields[12])) / ticks_per_s
@@ -137,24 +137,24 @@ class WorkerProcess:
         return self._stat()[0] == "T"
 
     def _stat(self) -> list[str]:
-        """Return the fields of the kernel's `stat`, from its state on."""
+        """Return the fields of /proc/PID/stat from the state on."""
         return Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
 
 
 class StartedWorker(WorkerProcess):
-    """A worker that is started as `run` does it, not forked."""
+    """A worker that is started as `run` starts it, not forked."""
 
     imported = None
 
 
 class WorkCommand(StartedWorker):
-    """`bin/riskrelay work` itself, for tests of several processes or of WORKER_METRICS_BIND."""
+    """The command `bin/riskrelay work`, for tests of several processes or of WORKER_METRICS_BIND."""
 
     command = (RISKRELAY, "work")
 
 
 class FailingWorker(WorkerProcess):
-    """A worker that begins at `go()` and fails as the options of `tests/journeys/failures/crashing_worker.py` say."""
+    """A worker that starts its work at `go()`, and fails as the options of `journeys/failures/crashing_worker.py` say."""
 
     first_words = "waiting for its cue"
 
@@ -163,14 +163,14 @@ class FailingWorker(WorkerProcess):
         super().__init__(folder, database_url, redis_url, **changes)
 
     def go(self) -> None:
-        """Let the worker begin."""
+        """Let the worker start its work."""
         assert self.process.stdin is not None
         self.process.stdin.write(b"\n")
         self.process.stdin.flush()
 
 
 class SteppingClock:
-    """A clock that differs from the real one by `offset_s`; workers read that from its file."""
+    """A clock that differs from the real one by `offset_s`. Workers read this difference from the file `path`."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "clock"
@@ -185,12 +185,12 @@ class SteppingClock:
         beside.replace(self.path)
 
     def now(self) -> datetime:
-        """Return its time."""
+        """Return the time of this clock."""
         return utc_now() + timedelta(seconds=self.offset_s)
 
 
 class CountingReceiver(LoopbackServer):
-    """Records every request, and responds 202 after `pause_s` seconds, once `gate` is open."""
+    """Records every request. Once `gate` is open, it responds 202 after `pause_s` seconds."""
 
     def __init__(self, port: int = 0, pause_s: float = 0.0, host: str = "127.0.0.1") -> None:
         self.requests: list[ReceivedRequest] = []
@@ -201,11 +201,11 @@ class CountingReceiver(LoopbackServer):
 
     @property
     def keys(self) -> list[str]:
-        """The Idempotency-Key of each request, in order."""
+        """The idempotency key of each request, in order."""
         return [request.headers["idempotency-key"] for request in self.requests]
 
     def of(self, export_id: str) -> list[ReceivedRequest]:
-        """The requests that carried one export, in order."""
+        """Return the requests that delivered one export, in order."""
         return [request for request in list(self.requests) if request.headers.get("idempotency-key") == export_id]
 
     def _behave_well(self, peer: Peer) -> None:

@@ -1,4 +1,4 @@
-"""An authority as a company has one: it signs the certificates of servers and of clients."""
+"""A private certificate authority, like that of a company: it signs certificates of servers and clients."""
 
 import ssl
 from datetime import UTC, datetime, timedelta
@@ -16,7 +16,7 @@ _VALID: Final = timedelta(days=60)
 
 
 class CertificateAuthority:
-    """Signs certificates; `pem` is its own."""
+    """Signs certificates; `pem` is its own certificate."""
 
     def __init__(self, name: str) -> None:
         self._name = _name(name)
@@ -24,13 +24,13 @@ class CertificateAuthority:
         self.pem = _pem(self._sign(self._name, self._key, x509.BasicConstraints(ca=True, path_length=0), None))
 
     def pair(self, name: str, lasts: timedelta = _VALID) -> str:
-        """Return a certificate for `name` and its private key."""
+        """Return a certificate for `name` and its private key, as PEM."""
         key = ec.generate_private_key(ec.SECP256R1())
         names = x509.SubjectAlternativeName([alternative_name(name)])
         return _pem(self._sign(_name(name), key, names, lasts)) + key_pem(key)
 
     def server(self, name: str, clients: "CertificateAuthority | None" = None) -> ssl.SSLContext:
-        """Return the context of a server for `name`, which asks for certificates that `clients` has signed."""
+        """Return the TLS context of a server for `name`. With `clients`, it requires certificates of that authority."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         load_pair(context, self.pair(name))
         if clients is not None:
@@ -60,7 +60,7 @@ class CertificateAuthority:
 
 
 def key_pem(key: ec.EllipticCurvePrivateKey, password: bytes | None = None) -> str:
-    """Return a private key, encrypted if there is a password."""
+    """Return a private key as PEM, encrypted if there is a password."""
     how: serialization.KeySerializationEncryption = serialization.NoEncryption()
     if password is not None:
         how = serialization.BestAvailableEncryption(password)

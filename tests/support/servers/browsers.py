@@ -1,4 +1,4 @@
-"""The machine's own Chromium, and a watch over what goes on in its pages."""
+"""Starts the installed Chromium, and records requests, messages and errors of its pages."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,11 +9,11 @@ from playwright.sync_api import Browser, BrowserContext, Dialog, Request, expect
 
 from tests.support.servers.runtimes import runtime
 
-#: A browser on a busy machine takes a script of 1.5 MB up in several seconds.
+#: On a busy machine, a browser needs several seconds to load a script of 1.5 MB.
 PATIENCE_MS: Final = 30_000
 expect.set_options(timeout=PATIENCE_MS)
-#: Says what a page was not allowed to do; it runs before anything of the page.
-_TELL: Final = """
+#: Logs violations of a page's content security policy to the console; runs before the page's own scripts.
+_REPORT_VIOLATIONS: Final = """
 addEventListener("securitypolicyviolation", (event) => {
   console.error(`violation: ${event.effectiveDirective} ${event.blockedURI}`);
 });
@@ -22,10 +22,10 @@ addEventListener("securitypolicyviolation", (event) => {
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """Start the machine's own; it ends with the block."""
+    """Start the installed Chromium, and close it at the end of the block."""
     path = runtime("chromium-headless-shell")
     with sync_playwright() as driver:
-        # Screenshots are compared: one had another shade in the corner of a card, which was perhaps drawn anew in part.
+        # Some tests compare screenshots. In one, a card's corner had another shade, perhaps after a partial redraw.
         words = ["--no-sandbox", "--disable-gpu", "--disable-partial-raster"]
         launched = driver.chromium.launch(executable_path=path, args=words)
         yield launched
@@ -34,26 +34,26 @@ def chromium() -> Iterator[Browser]:
 
 @dataclass
 class Watch:
-    """What happened in the pages of one context; `complaints` has what must not happen."""
+    """Events in the pages of one browser context; `complaints` returns those that must not happen."""
 
-    #: Messages of the console, errors, and violations of a page's content security policy.
+    #: Messages in the browser's console, errors, and violations of a page's content security policy.
     console: list[str] = field(default_factory=list)
     dialogs: list[str] = field(default_factory=list)
-    asked: list[str] = field(default_factory=list)
-    #: Requests without a response, or with an error.
+    requested: list[str] = field(default_factory=list)
+    #: Requests without a response, or with an error status.
     failed: list[str] = field(default_factory=list)
 
     def outside(self, home: str) -> list[str]:
-        """Return the requests to URLs that are neither below `home` nor data of the page itself."""
-        return [asked for asked in self.asked if not asked.startswith((f"{home}/", "data:"))]
+        """Return the requested URLs that are neither below `home` nor `data:` URLs."""
+        return [requested for requested in self.requested if not requested.startswith((f"{home}/", "data:"))]
 
     def complaints(self, home: str) -> list[str]:
-        """Return everything that must not happen, requests to URLs that are not below `home` included."""
+        """Return every event that must not happen, including requests to URLs that are not below `home`."""
         return [*self.console, *self.dialogs, *self.failed, *self.outside(home)]
 
 
 def watch(context: BrowserContext) -> Watch:
-    """Record what happens in every page of a context from now on."""
+    """Record the events in every page of a browser context from now on."""
     seen = Watch()
 
     def dismiss(dialog: Dialog) -> None:
@@ -61,16 +61,16 @@ def watch(context: BrowserContext) -> Watch:
         dialog.dismiss()
 
     def failed(request: Request) -> None:
-        # Who leaves a page before it is complete aborts the rest of it.
+        # Leaving a page before it is complete aborts its pending requests.
         if request.failure != "net::ERR_ABORTED":
             seen.failed.append(f"{request.failure} {request.url}")
 
     context.set_default_timeout(PATIENCE_MS)
-    context.add_init_script(_TELL)
+    context.add_init_script(_REPORT_VIOLATIONS)
     context.on("dialog", dismiss)
     context.on("console", lambda message: seen.console.append(f"{message.type}: {message.text}"))
     context.on("weberror", lambda error: seen.console.append(str(error.error)))
-    context.on("request", lambda request: seen.asked.append(request.url))
+    context.on("request", lambda request: seen.requested.append(request.url))
     context.on("requestfailed", failed)
     context.on(
         "response", lambda answer: seen.failed.append(f"{answer.status} {answer.url}") if answer.status >= 400 else None

@@ -1,4 +1,4 @@
-"""Servers that receive error reports and traces of an installation: a Sentry and an OTLP collector."""
+"""Servers that receive an installation's error reports (as Sentry) and traces (as an OTLP collector)."""
 
 import gzip
 import json
@@ -14,7 +14,7 @@ from tests.support.fakes import LoopbackServer, Peer, ReceivedRequest
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One span as it arrived, with the attributes of its process."""
+    """One received span, with the attributes of its process."""
 
     name: str
     kind: int
@@ -27,7 +27,7 @@ class Span:
 
 
 class Collector(LoopbackServer):
-    """Keeps every request it is sent and answers 200 to each."""
+    """Records every request, and responds 200."""
 
     def __init__(self) -> None:
         self.requests: list[ReceivedRequest] = []
@@ -35,12 +35,12 @@ class Collector(LoopbackServer):
 
     @property
     def contents(self) -> list[bytes]:
-        """The bodies that arrived, unpacked."""
+        """The received bodies, decompressed."""
         return [_unpacked(request) for request in list(self.requests)]
 
     @property
     def everything(self) -> str:
-        """All that arrived, with its headers, to be searched for what must not be there."""
+        """All received requests as one text, with headers, for tests that search it for forbidden data."""
         heads = [f"{request.line} {request.headers}" for request in list(self.requests)]
         return "\n".join([*heads, *(content.decode("utf-8", "replace") for content in self.contents)])
 
@@ -51,21 +51,21 @@ class Collector(LoopbackServer):
 
 
 class TraceCollector(Collector):
-    """Takes spans at `endpoint`, as OTEL_EXPORTER_OTLP_ENDPOINT names it."""
+    """Receives spans at `endpoint`, the value of OTEL_EXPORTER_OTLP_ENDPOINT."""
 
     @property
     def endpoint(self) -> str:
-        """The base URL; the path of the signal is the sender's to add."""
+        """The base URL. The sender adds the path of the signal, such as /v1/traces."""
         return self.url(path="")
 
     @property
     def spans(self) -> list[Span]:
-        """Every span that arrived, in order."""
+        """Every received span, in order."""
         return [span for content in self.contents for span in _spans(content)]
 
 
 class SentryCollector(Collector):
-    """Takes reports at `dsn`."""
+    """Receives error reports at `dsn`."""
 
     @property
     def dsn(self) -> str:
@@ -74,7 +74,7 @@ class SentryCollector(Collector):
 
     @property
     def events(self) -> list[dict[str, Any]]:
-        """Every event that arrived; an envelope is a header, then a header and a line for each item."""
+        """Every received event. An envelope has a header line, then a header line and a content line for each item."""
         return [json.loads(content.splitlines()[2]) for content in self.contents]
 
 

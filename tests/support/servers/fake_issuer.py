@@ -1,7 +1,7 @@
-"""An OpenID Connect issuer on loopback that makes the mistakes that a test asks for.
+"""An OpenID Connect issuer on loopback that makes those mistakes that a test sets.
 
-Without a mistake it follows the specification: PKCE, one use of each code, the client's secret. `tests/journeys` has a
-certified one.
+Without a mistake it follows the specification: PKCE, one use of each code, the client's secret. `tests/journeys` also uses a
+certified issuer.
 """
 
 import base64
@@ -31,12 +31,12 @@ Change = Callable[[dict[str, Any]], Any]
 
 @cache
 def make_key(kid: str, name: str = "", use: str = "sig") -> RSAKey:
-    """Return the key with a `kid`; a `name` makes another one with the same `kid`. Each is generated once."""
+    """Return the key with a `kid`. Another `name` gives another key with the same `kid`. Each key is generated once."""
     return RSAKey.generate_key(2048, {"kid": kid, "use": use})
 
 
 class FakeIssuer:
-    """An issuer: its responses, which a test changes by its attributes, and the requests that it got."""
+    """An issuer. Tests change its responses through its attributes; `requests` has the path of each request."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -47,16 +47,16 @@ class FakeIssuer:
         self.user_info: dict[str, Any] = {"sub": SUBJECT}
         self.change: Change = dict
         self.described: dict[str, Any] = {}
-        #: The whole response of an endpoint, in place of its own.
+        #: By path, the bytes to send as the complete response; None drips a header that never ends.
         self.raw: dict[str, bytes | None] = {}
         self.requests: list[str] = []
         self.codes: dict[str, dict[str, str]] = {}
         self.used_codes: set[str] = set()
-        #: Everything that must not be stored or logged.
+        #: Values that RiskRelay must neither store nor log.
         self.canaries: set[str] = set()
 
     def authorize(self, url: str) -> dict[str, str]:
-        """Sign the person in at the address that the client made, and return the parameters of the redirect back."""
+        """Sign the user in at the authorization URL that RiskRelay built; return the parameters of the redirect back."""
         query = dict(parse_qsl(urlsplit(url).query))
         assert url.startswith(f"{self.url}/authorize?")
         assert (query["response_type"], query["client_id"], query["code_challenge_method"]) == ("code", CLIENT_ID, "S256")
@@ -66,7 +66,7 @@ class FakeIssuer:
         return {"code": code, "state": query["state"], "iss": self.url}
 
     def answer(self, path: str, headers: Any, body: str) -> tuple[int, Any]:
-        """Return the status and the JSON of an endpoint."""
+        """Return the status and the JSON body of the response of an endpoint."""
         self.requests.append(path)
         if path == "/.well-known/openid-configuration":
             return 200, self._description()
@@ -127,7 +127,7 @@ class FakeIssuer:
 
 @contextmanager
 def fake_issuer() -> Iterator[FakeIssuer]:
-    """Serve an issuer for a while."""
+    """Serve an issuer during the block."""
     served: dict[str, FakeIssuer] = {}
 
     class IssuerHandler(BaseHTTPRequestHandler):
@@ -151,7 +151,7 @@ def fake_issuer() -> Iterator[FakeIssuer]:
             self.wfile.write(sent)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Write nothing."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), IssuerHandler)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
@@ -171,7 +171,7 @@ def parameters_of(url: str) -> dict[str, list[str]]:
 
 
 def _send_raw(handler: BaseHTTPRequestHandler, content: bytes | None) -> None:
-    """Send bytes as they are, or for None a byte now and then until the client has gone."""
+    """Send bytes without changes; for None, send one byte every 50 ms until the client disconnects."""
     try:
         handler.wfile.write(b"HTTP/1.1 200 OK\r\nX: " if content is None else content)
         while content is None:

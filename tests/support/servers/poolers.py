@@ -1,4 +1,4 @@
-"""PgBouncer in front of a test server, in the mode in which each transaction may run in another session."""
+"""PgBouncer in front of a test server, with transaction pooling: each transaction can run in another session."""
 
 import signal
 from typing import Final
@@ -9,12 +9,12 @@ import psycopg
 from tests.support.servers.redis_and_postgres import Server, free_port, unprivileged_owner
 from tests.support.servers.runtimes import runtime
 
-#: Fewer sessions than clients, so that they share them.
+#: Fewer sessions than clients, so that clients share sessions.
 SESSIONS: Final = 8
 
 
 class PgBouncer(Server):
-    """A pooler on a loopback port, for the database at `url`; set up as docs/scaling.md says."""
+    """A connection pooler on a loopback port for the database at `url`, configured as docs/scaling.md describes."""
 
     stop_signal = signal.SIGTERM
     death_signal = signal.SIGTERM
@@ -29,11 +29,11 @@ class PgBouncer(Server):
 
     @property
     def url(self) -> str:
-        """The URL of the database for clients."""
+        """The URL of the database through the pooler."""
         behind = urlsplit(self._behind)
         return self._behind.replace(f"{behind.hostname}:{behind.port}/", f"{self._address}:{self._port}/")
 
-    def _ask(self) -> None:
+    def _ping(self) -> None:
         psycopg.connect(self.url, connect_timeout=2).close()
 
     def _command(self) -> list[str]:

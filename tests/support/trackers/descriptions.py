@@ -18,14 +18,14 @@ _URI: Final = "urn:description"
 
 
 class TrackerDescription:
-    """An official description, and what it says about a request."""
+    """A tracker's official API description, against which requests are validated."""
 
     def __init__(self, described: Mapping[str, Any]) -> None:
         self._described = described
         self._registry: Registry[Any] = Registry().with_resource(_URI, DRAFT4.create_resource(described))
 
     def complaints(self, request: TrackerRequest, api_base: str) -> list[str]:
-        """Return what is wrong about a request, or ["not described"]; `api_base` is the URL that its paths follow."""
+        """Return the errors of a request, or ["not described"]. The described paths are relative to the URL `api_base`."""
         assert request.url.startswith(api_base), (request.url, api_base)
         parts = urlsplit(request.url.removeprefix(api_base))
         found = self._operation(request.method.lower(), parts.path)
@@ -41,7 +41,7 @@ class TrackerDescription:
         ]
 
     def _operation(self, method: str, path: str) -> tuple[Any, list[Any], dict[str, str]] | None:
-        """Return the operation, its parameters and the values in the path; the template with the fewest variables wins."""
+        """Return the operation, its parameters and the values in the path. Templates with few variables are tried first."""
         for template in sorted(self._described["paths"], key=lambda each: each.count("{")):
             match = re.fullmatch(re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>[^/]+)", re.escape(template)), path)
             item = self._described["paths"][template]
@@ -56,7 +56,7 @@ class TrackerDescription:
         yield from (f"{place}: {name} is unknown" for name in values.keys() - declared.keys())
         for name, parameter in declared.items():
             if name in values:
-                # Swagger 2.0 has the schema's members in the parameter itself.
+                # In Swagger 2.0, the parameter itself has the members of its schema.
                 kept = {"type", "enum", "items", "format", "minimum", "maximum"}
                 schema = parameter.get("schema") or {key: parameter[key] for key in kept & parameter.keys()}
                 yield from (f"{place}/{name}: {each}" for each in self._of_value(schema, _read(values[name], schema)))
@@ -83,7 +83,7 @@ class TrackerDescription:
         return next((each["schema"] for each in parameters if each["in"] == "body"), None)
 
     def _of_value(self, schema: Any, value: Any) -> list[str]:
-        # Pointers inside the description begin at its root.
+        # Pointers in the description are relative to its root.
         validator = OAS30Validator(_absolute(schema), registry=self._registry)
         return [f"/{'/'.join(map(str, each.absolute_path))}: {each.message}" for each in validator.iter_errors(value)]
 
@@ -97,7 +97,7 @@ class TrackerDescription:
 
 
 def _absolute(schema: Any) -> Any:
-    """Return the schema with every pointer into the whole description."""
+    """Return the schema with every pointer made absolute."""
     if isinstance(schema, dict):
         pointer = schema.get("$ref")
         if isinstance(pointer, str) and pointer.startswith("#"):
@@ -107,7 +107,7 @@ def _absolute(schema: Any) -> Any:
 
 
 def _read(text: str, schema: Any) -> Any:
-    """Return a parameter's text as the type that its schema declares."""
+    """Convert a parameter's text to the type that its schema declares."""
     match schema.get("type"):
         case "integer" if text.lstrip("-").isdecimal():
             return int(text)
@@ -121,5 +121,5 @@ def _read(text: str, schema: Any) -> Any:
 
 @cache
 def description_of(name: str) -> TrackerDescription:
-    """Return the description in the corpus's file `name`; skips the test where it is absent."""
+    """Return the description in the corpus' file `name`. Skips the test if the file is absent."""
     return TrackerDescription(json.loads(tracker_file(name).read_bytes()))

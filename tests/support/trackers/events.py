@@ -1,4 +1,4 @@
-"""Events of tickets for tests of trackers."""
+"""Ticket events for tests of trackers."""
 
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ CONSOLE: Final = f"https://riskrelay.example.com/console/exports/{EXPORT_ID}"
 
 
 def event(event_type: TicketEventType = TicketEventType.UPDATED, **changes: Any) -> TrackerEvent:
-    """Return an event of issue 7: three places added, one fixed, five open; two places are listed."""
+    """Return an event of issue 7 with three places added, one fixed and five open. It lists two of the places."""
     made: dict[str, Any] = {
         "event_id": EVENT_ID,
         "type": event_type,

@@ -1,4 +1,4 @@
-"""Responses that no tracker gives: malformed, enormous, lying."""
+"""Responses that no real tracker sends: malformed, very large, or with contradictory content."""
 
 from itertools import product
 from typing import Any, Final
@@ -32,7 +32,7 @@ _BODIES: Final[tuple[Any, ...]] = (
 _STATUSES: Final = (200, 201, 204, 299, 301, 400, 401, 403, 404, 410, 412, 422, 423, 429, 499, 500, 503, 599, 999)
 _HEADERS: Final = {"link": "<" * 900 + '>; rel="next"', "retry_after": "nan", "x_ratelimit_remaining": "0"}
 
-#: Each status with each body; the headers are as odd.
+#: Each status with each body, with the malformed headers in _HEADERS.
 HOSTILE_RESPONSES: Final[list[TrackerResponse]] = [
     answer(status, body, **_HEADERS) for status, body in product(_STATUSES, _BODIES)
 ]

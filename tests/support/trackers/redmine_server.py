@@ -1,8 +1,8 @@
-"""A real Redmine, with a SQLite database of its own in a temporary folder.
+"""A real Redmine, with its own SQLite database in a temporary folder.
 
 It has the projects `shop`, `wiki` (without issues), `closed` and `vault` (private), and the users of KEYS: `reporter` may
-add issues to `shop`, `developer` is a member who gets them, `manager` one who may close and reopen them, `stranger` is a
-member of nothing.
+add issues to `shop`, `developer` is a member to whom issues can be assigned, `manager` is a member who may close and reopen
+issues, `stranger` is a member of no project.
 """
 
 import os
@@ -27,12 +27,12 @@ TextFormat = Literal["textile", "common_mark", "markdown"]
 
 
 class RedmineServer(Server):
-    """A Redmine on a loopback port; the first start creates its database, which takes about ten seconds."""
+    """A Redmine on a loopback port. The first start creates its database, which takes about ten seconds."""
 
     stop_signal = signal.SIGTERM
     death_signal = signal.SIGKILL
     ready_errors = (requests.RequestException,)
-    start_timeout_s = 60.0  # Rails loads all of its code first
+    start_timeout_s = 60.0  # Rails loads its complete code first
 
     def __init__(self) -> None:
         runtime("puma")
@@ -43,18 +43,18 @@ class RedmineServer(Server):
 
     @property
     def url(self) -> str:
-        """Return the URL of its home page, without a slash at its end."""
+        """The URL of its home page, without a slash at the end."""
         return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        """Start it (again), and return once it answers."""
+        """Start Redmine, and return when it is ready. The first start creates its database."""
         if not self._app.exists():
             self._create()
         super().start()
 
     def set_text_format(self, text_format: TextFormat) -> None:
-        """Set how it reads every text, from its next request on."""
-        self._order(
+        """Set the markup language of all texts, from the next request on."""
+        self._execute(
             "INSERT OR REPLACE INTO settings (id, name, value, updated_on) VALUES "
             "((SELECT id FROM settings WHERE name = 'text_formatting'), 'text_formatting', ?, ?)",
             text_format,
@@ -62,13 +62,13 @@ class RedmineServer(Server):
         )
 
     def issues(self, project: str = "shop") -> int:
-        """Return how many issues a project has."""
+        """Return the number of issues of a project."""
         of_project = "SELECT count(*) FROM issues JOIN projects ON projects.id = project_id WHERE identifier = ?"
-        return int(self._order(of_project, project)[0][0])
+        return int(self._execute(of_project, project)[0][0])
 
     def close_issue(self, issue_id: str) -> None:
-        """Close an issue, as a person does."""
-        self._order(
+        """Close an issue, as a user would."""
+        self._execute(
             "UPDATE issues SET status_id = (SELECT max(id) FROM issue_statuses WHERE is_closed) WHERE id = ?", issue_id
         )
 
@@ -80,12 +80,12 @@ class RedmineServer(Server):
     def _database(self) -> Path:
         return self._app / "instances" / "default" / "redmine.db"
 
-    def _order(self, statement: str, *values: str) -> list[tuple[Any, ...]]:
+    def _execute(self, statement: str, *values: str) -> list[tuple[Any, ...]]:
         with closing(sqlite3.connect(self._database, timeout=10)) as database, database:
             return database.execute(statement, values).fetchall()
 
     def _create(self) -> None:
-        # Its links lead to the folders of an installation.
+        # These are links into Debian's installed instance.
         links = shutil.ignore_patterns("Gemfile.lock", "instances", "database.yml")
         shutil.copytree(PACKAGE, self._app, symlinks=True, ignore=links)
         instance = self._database.parent
@@ -102,7 +102,7 @@ class RedmineServer(Server):
         if made.returncode != 0:
             raise ServerError(f"Redmine's database was not created:\n{made.stdout}{made.stderr}")
 
-    def _ask(self) -> None:
+    def _ping(self) -> None:
         requests.get(f"{self.url}/issues.json?limit=1", timeout=30).raise_for_status()
 
     def _command(self) -> list[str]:

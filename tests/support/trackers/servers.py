@@ -1,4 +1,4 @@
-"""Trackers on loopback with the issue APIs of Gitea, GitHub and GitLab, which can lose or hold responses, or refuse."""
+"""Fake trackers on loopback with the issue APIs of Gitea, GitHub and GitLab, which can lose, delay or reject requests."""
 
 import json
 import threading
@@ -16,7 +16,7 @@ REPOSITORY: Final = "acme/shop"
 
 
 class LostResponse(Enum):
-    """When the connection of a create ends without a response."""
+    """Whether the connection of a create request ends before or after the issue or comment is created."""
 
     BEFORE_CREATING = auto()
     AFTER_CREATING = auto()
@@ -24,7 +24,7 @@ class LostResponse(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A response in place of the right one."""
+    """A response that replaces the regular one."""
 
     status: int
     headers: dict[str, str] = field(default_factory=dict)
@@ -32,10 +32,10 @@ class Refusal:
 
 
 class FakeGitea(LoopbackServer):
-    """A Gitea with the one repository `acme/shop`, whose token is TOKEN; every issue is kept, none is merged.
+    """A Gitea with one repository, `acme/shop`, and the token TOKEN. Each create request makes a new issue.
 
-    `next_creates` says what happens to the next creates, in order. `refusal` is every response while it is
-    set. Each response to a create waits for `gate`, after the issue exists, and takes `pause_s` seconds.
+    `next_creates` sets the outcomes of the next create requests, in order. While `refusal` is set, it is the response to
+    every request. After an issue is created, the response waits for `gate`, and then for `pause_s` seconds.
     """
 
     provider_key = "gitea"
@@ -52,7 +52,7 @@ class FakeGitea(LoopbackServer):
         self.pause_s = 0.0
         self.gate = threading.Event()
         self.gate.set()
-        #: Set when an issue was created: a test may kill the worker now, before it knows.
+        #: Set once an issue is created, so that a test can kill the worker before it receives the response.
         self.created = threading.Event()
         self._next: deque[LostResponse | Refusal | None] = deque()
         self._next_comments: deque[LostResponse | Refusal | None] = deque()
@@ -62,15 +62,15 @@ class FakeGitea(LoopbackServer):
 
     @property
     def base_url(self) -> str:
-        """The page of the repository, as a target's `base_url`."""
+        """The URL of the repository's page, a target's `base_url`."""
         return self.url(path=f"/{REPOSITORY}")
 
     def next_creates(self, *outcomes: "LostResponse | Refusal | None") -> None:
-        """Set what happens to the next creates; None is a success, as is every create after them."""
+        """Set the outcomes of the next creates. None is a success; all later creates succeed."""
         self._next.extend(outcomes)
 
     def next_comments(self, *outcomes: "LostResponse | Refusal | None") -> None:
-        """Set what happens to the next comments; None is a success, as is every comment after them."""
+        """Set the outcomes of the next comments. None is a success; all later comments succeed."""
         self._next_comments.extend(outcomes)
 
     def comments_of(self, number: int) -> list[str]:
@@ -79,18 +79,18 @@ class FakeGitea(LoopbackServer):
             return [each["body"] for each in self.comments.get(number, [])]
 
     def issues_of(self, marker: str) -> list[dict[str, Any]]:
-        """Return the issues whose text has the marker."""
+        """Return the issues whose text contains the marker."""
         with self._lock:
             return [issue for issue in self.issues if marker in issue["body"]]
 
     def creates_of(self, marker: str) -> int:
-        """Return how many requests asked to create an issue with the marker, whatever became of them."""
+        """Return the number of requests to create an issue with the marker, including failed ones."""
         sent = [request for request in list(self.requests) if request.line.startswith("POST ")]
         return len([request for request in sent if marker.encode() in request.body])
 
     @property
     def lookups(self) -> int:
-        """How many requests read the list of issues; it has no marker, as Gitea's does not."""
+        """The number of requests for the list of issues. These requests do not contain the marker, as for a real Gitea."""
         return len([request for request in list(self.requests) if self._path_of(request) == ("GET", "/issues")])
 
     def _serve_api(self, peer: Peer) -> None:
@@ -163,7 +163,7 @@ class FakeGitea(LoopbackServer):
             return None if outcome is LostResponse.AFTER_CREATING else _json(201, comments[-1])
 
     def _changes_of(self, wanted: dict[str, Any]) -> dict[str, Any]:
-        """Return the members of an issue that an update changes."""
+        """Return the members of an issue that an update sets."""
         return wanted
 
     def _issue_of(self, wanted: dict[str, Any]) -> dict[str, Any]:
@@ -190,7 +190,7 @@ class FakeGitea(LoopbackServer):
         return _json(200, shown, **link)
 
     def _path_of(self, request: ReceivedRequest) -> tuple[str, str]:
-        """Return the method, and the path below the repository, or below the API."""
+        """Return the method, and the path relative to the repository's path or else to the API's path."""
         method, target, _ = request.line.split(" ")
         return method, urlsplit(target).path.removeprefix(self._api_base).removeprefix(self._repository)
 
@@ -200,7 +200,7 @@ class FakeGitea(LoopbackServer):
 
 
 class FakeGitHub(FakeGitea):
-    """The same as a GitHub Enterprise Server."""
+    """A GitHub Enterprise Server with the behavior of FakeGitea."""
 
     provider_key = "github"
     _api_base = "/api/v3"
@@ -208,7 +208,7 @@ class FakeGitHub(FakeGitea):
 
 
 class FakeGitLab(FakeGitea):
-    """The same as a GitLab; its lists have the newest issues, as every parameter is unknown to it."""
+    """A GitLab with the behavior of FakeGitea. It ignores GitLab's parameters, and lists the newest issues."""
 
     provider_key = "gitlab"
     _api_base = "/api/v4"

@@ -1,10 +1,10 @@
-"""Settings of every tracker for tests: what a target of it needs, and everything else that it takes."""
+"""Provider settings of each tracker for tests: the required and the optional ones."""
 
 from typing import Any, Final
 
-#: What a target needs, by `provider_key`; trackers that need nothing are absent.
+#: Required settings by `provider_key`; trackers without required settings are absent.
 REQUIRED: Final[dict[str, dict[str, Any]]] = {"jira": {"project": "SHOP"}, "linear": {"team": "ENG"}}
-#: What a target may have besides, but for what every tracker takes.
+#: Optional settings by `provider_key`, without those in OF_ALL.
 OPTIONAL: Final[dict[str, dict[str, Any]]] = {
     "github": {"assignees": ["ada"]},
     "gitlab": {"assignees": ["ada"]},
@@ -17,6 +17,7 @@ OPTIONAL: Final[dict[str, dict[str, Any]]] = {
     },
     "redmine": {"tracker": "Bug", "priority_by_severity": {"high": "High"}, "assignee": "ada"},
 }
+#: Optional settings of every tracker.
 OF_ALL: Final[dict[str, Any]] = {
     "labels": ["website-risk"],
     "on_fixed": "close",
@@ -25,5 +26,5 @@ OF_ALL: Final[dict[str, Any]] = {
 
 
 def every_setting(key: str) -> dict[str, Any]:
-    """Return settings of a tracker that has all of them."""
+    """Return a value for every setting of a tracker."""
     return {**REQUIRED.get(key, {}), **OPTIONAL.get(key, {}), **OF_ALL}

@@ -1,4 +1,4 @@
-"""Plays a tracker's side of an exchange: scripted responses to the requests of a generator."""
+"""Runs the request generators of trackers, with scripted responses or against a real server."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -12,16 +12,16 @@ Result = TypeVar("Result")
 
 
 def answer(status: int, body: Any = None, **headers: str) -> TrackerResponse:
-    """Return a response: `body` as JSON, or as it is if it is bytes; `retry_after="7"` is the header `retry-after`."""
+    """Return a response. A body that is not bytes is encoded as JSON; `retry_after="7"` sets the header `retry-after`."""
     sent = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
     return TrackerResponse(status, {name.replace("_", "-"): value for name, value in headers.items()}, sent)
 
 
 def play(steps: Steps[Result], answers: Iterable[TrackerResponse]) -> tuple[Result | TrackerFailure, list[TrackerRequest]]:
-    """Send the answers to a generator; return its result, or the failure that ended it, and its requests.
+    """Send the responses `answers` to a generator; return its result, or the failure that ended it, and its requests.
 
-    A response is cut as the worker cuts it. Fails where a request has no answer, or where a list of answers is longer than
-    the requests.
+    Bodies are truncated as the worker truncates them. Fails if a request has no response, or if a list has more responses
+    than there are requests.
     """
     left, requests = iter(answers), []
     result: Result | TrackerFailure
@@ -30,7 +30,7 @@ def play(steps: Steps[Result], answers: Iterable[TrackerResponse]) -> tuple[Resu
         while True:
             requests.append(request)
             response = next(left, None)
-            assert response is not None, f"There is no answer to request {len(requests)}: {request.method} {request.url}"
+            assert response is not None, f"There is no response to request {len(requests)}: {request.method} {request.url}"
             request = steps.send(response._replace(body=response.body[: request.max_response_bytes]))
     except StopIteration as ended:
         result = ended.value
@@ -43,7 +43,7 @@ def play(steps: Steps[Result], answers: Iterable[TrackerResponse]) -> tuple[Resu
 def perform(steps: Steps[Result]) -> Result | TrackerFailure | str:
     """Send the requests of a generator to a real server.
 
-    Returns its result, the failure that ended it, or "lost" if a request gets no response.
+    Returns the generator's result, the failure that ended it, or "lost" if a request gets no response.
     """
     try:
         request = next(steps)

@@ -1,4 +1,4 @@
-"""Tickets with untrusted text, and small models of what trackers find in a text outside of code."""
+"""Tickets with untrusted text, and models of the markup that trackers recognize in a text outside of code."""
 
 import json
 import re
@@ -29,7 +29,7 @@ PLAIN: Final = TrackerTicket(
 )
 MARKER: Final = f"RiskRelay export {PLAIN.export_id}"
 
-#: What markup is made of, so that random texts are full of it.
+#: Parts of markup, so that random texts contain much of it.
 _WORDS: Final = re.findall(
     r"\S+",
     r"""
@@ -62,7 +62,7 @@ HOSTILE: Final = st.lists(_TOKENS | st.text(max_size=4), max_size=20).map("".joi
 
 
 def tickets(texts: st.SearchStrategy[str] = HOSTILE) -> st.SearchStrategy[TrackerTicket]:
-    """Return tickets of the parts of PLAIN, each of any text that shows something."""
+    """Return a strategy for tickets like PLAIN with drawn texts. Parts that must be visible start with "x"."""
     visible = texts.map(lambda text: f"x{text}")
     places = st.tuples(st.builds(Place, visible, visible), st.builds(Place, visible, st.just("")))
     return st.builds(
@@ -77,7 +77,7 @@ def tickets(texts: st.SearchStrategy[str] = HOSTILE) -> st.SearchStrategy[Tracke
 
 
 def everywhere(text: str) -> TrackerTicket:
-    """Return a ticket with one text in every untrusted part."""
+    """Return a ticket with `text` in every untrusted part."""
     return replace(
         PLAIN,
         title=text,
@@ -89,40 +89,40 @@ def everywhere(text: str) -> TrackerTicket:
 
 
 def recorded_bodies() -> list[dict[str, Any]]:
-    """Return the hostile bodies, and what a real Gitea made of each; skips the test where they are absent."""
+    """Return the hostile bodies, each with the HTML of a real Gitea. Skips the test if they are absent."""
     bodies: list[dict[str, Any]] = json.loads(tracker_file("gitea-1.26.0-markdown.json").read_bytes())["bodies"]
     return bodies
 
 
 def recorded_titles() -> list[dict[str, Any]]:
-    """Return the hostile titles, and what a real Gitea made of each; skips the test where they are absent."""
+    """Return the hostile titles, each with the HTML of a real Gitea. Skips the test if they are absent."""
     titles: list[dict[str, Any]] = json.loads(tracker_file("gitea-1.26.0-markdown.json").read_bytes())["titles"]
     return titles
 
 
-#: What a tracker finds in text, each with its name.
+#: Patterns that trackers recognize in plain text, by name.
 _IN_TEXT: Final = {
     "mention": re.compile(r"(?<!\w)@\w"),
     "reference": re.compile(r"(?<!&)[#!]\d"),
     "link": re.compile(r"[a-z]://\w|(?<!\w)www\.\w|\w@\w+\.\w", re.IGNORECASE),
 }
-#: What older GitLab finds in code, too.
+#: A quick action, which older versions of GitLab execute even in code.
 _QUICK_ACTION: Final = re.compile(r"^\s*/\w", re.MULTILINE)
 
 _CODE: Final = frozenset({"code_inline", "code_block", "fence"})
 
 _MARKDOWN: Final = MarkdownIt("commonmark").enable(["table", "strikethrough"])
-#: As Redmine's older Markdown: tags are no tags.
+#: Like Redmine's older Markdown, it does not recognize HTML tags.
 _MARKDOWN_WITHOUT_HTML: Final = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
 
 
 def effects_in_text(text: str) -> set[str]:
-    """Return what a tracker finds in a text without markup."""
+    """Return the names of the patterns that a tracker recognizes in a text without markup."""
     return {name for name, pattern in _IN_TEXT.items() if pattern.search(text)}
 
 
 def effects(markdown: str, *, html: bool = True) -> set[str]:
-    """Return what a tracker finds in Markdown: mentions, references, links, images and HTML, none of it in code."""
+    """Return the names of the markup that a tracker recognizes in Markdown outside of code, such as mentions and links."""
     found = {"quick action"} if _QUICK_ACTION.search(markdown) else set()
     for token in _tokens(markdown, html=html):
         if token.type == "text":
@@ -135,7 +135,7 @@ def effects(markdown: str, *, html: bool = True) -> set[str]:
 
 
 def skeleton(markdown: str, *, html: bool = True) -> list[tuple[str, str]]:
-    """Return the tokens of Markdown with their attributes, code without its content."""
+    """Return the tokens of Markdown with their attributes; the content of code is left out."""
     return [
         (f"{token.type} {token.attrs}", "" if token.type in _CODE else token.content)
         for token in _tokens(markdown, html=html)
@@ -148,12 +148,12 @@ def in_code(markdown: str) -> list[str]:
 
 
 def html_of(markdown: str) -> str:
-    """Return what a renderer makes of Markdown."""
+    """Return the HTML that a renderer makes of Markdown."""
     return str(_MARKDOWN.render(markdown))
 
 
 class HtmlTags(HTMLParser):
-    """Collects the tags of HTML, and its text."""
+    """Collects the tags and the text of HTML."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -173,5 +173,5 @@ class HtmlTags(HTMLParser):
 
 def _tokens(markdown: str, *, html: bool = True) -> Iterator[Token]:
     for token in (_MARKDOWN if html else _MARKDOWN_WITHOUT_HTML).parse(markdown):
-        # The content of these is that of their children.
+        # An inline token has no content except that of its children.
         yield from token.children or () if token.type == "inline" else (token,)

@@ -1,4 +1,4 @@
-"""Pings, validations and events, done one by one as a thread of a worker does them."""
+"""Runs pings, validations and ticket events one by one, as a thread of a worker does."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -11,7 +11,7 @@ Job = TypeVar("Job")
 
 
 def run_once(task: PingTask | EventTask | ValidationTask) -> bool:
-    """Claim the job that has been due longest, and do it; return whether there was one."""
+    """Claim the job that has been due longest, and run it. Return False if no job is due."""
     if isinstance(task, ValidationTask):
         return _run(task.claim, task.validate)
     if isinstance(task, PingTask):

@@ -6,7 +6,7 @@ from worker.background.compliance import ComplianceTask
 
 
 def run_compliance_tasks(vault: Vault) -> None:
-    """Run due compliance requests until none is left; none may fail."""
+    """Run due compliance requests until none is left. Fails if one of them fails."""
     task = ComplianceTask(vault, "worker:test", utc_now)
     while task.run_once():
         pass

@@ -23,41 +23,41 @@ from worker.delivery.options import DispatcherOptions
 from worker.delivery.outcomes import Schedule
 from worker.http.signed_request import Post
 
-#: Each dispatcher has a name of its own, as each worker process has.
+#: Make the name of each dispatcher unique, like that of each worker process.
 NUMBERS: Final = itertools.count()
 #: Long enough for a busy machine; a longer wait is a failure.
 PATIENCE_S: Final = 10.0
-#: No sweep within a test: everything that happens was started by a wake-up.
+#: No sweep occurs during a test: every delivery is started by a wake-up.
 NO_SWEEP_S: Final = 600.0
-#: No retry within a test.
+#: No retry occurs during a test.
 MUCH_LATER: Final = Schedule((3600, 3600), timedelta(hours=72))
 
 
 class FakeClock:
-    """A clock that stands still until it is set, and counts how often it was read."""
+    """A clock that only a test advances. It counts its reads."""
 
     def __init__(self) -> None:
         self.at = NOW
-        self.looks = 0
+        self.reads = 0
 
     def __call__(self) -> datetime:
-        self.looks += 1
+        self.reads += 1
         return self.at
 
     def advance(self, seconds: float) -> None:
-        """Set the clock ahead."""
+        """Advance the clock."""
         self.at += timedelta(seconds=seconds)
 
-    def wait_for_scans(self, looks: int = 40) -> None:
-        """Wait until dispatchers have read the clock often at its current time."""
-        seen = self.looks
-        wait_until(lambda: self.looks >= seen + looks)
+    def wait_for_scans(self, reads: int = 40) -> None:
+        """Wait for `reads` more reads of the clock, so that dispatchers have scanned at its current time."""
+        seen = self.reads
+        wait_until(lambda: self.reads >= seen + reads)
 
 
 class FakePost:
-    """Responds 202 once `gate` is open, after `delay_s` seconds; counts requests by key, and the most at once.
+    """Responds 202 once `gate` is open, after `delay_s` seconds. Counts requests by key, and the maximum in parallel.
 
-    While the gate is closed, `let_through` lets some responses pass. `calls` has the time and the URL of each request.
+    While the gate is closed, `let_through` releases some responses. `calls` has the time and the URL of each request.
     """
 
     def __init__(
@@ -89,11 +89,11 @@ class FakePost:
         return self.answer(url)
 
     def let_through(self, count: int) -> None:
-        """Let this many of the requests that wait at the gate have their response."""
+        """Release the responses to this many of the requests that wait at the gate."""
         self._let_through.release(count)
 
     def to(self, url: str) -> list[datetime]:
-        """Return when requests were sent to a URL."""
+        """Return the times of the requests to a URL."""
         return [at for at, where in self.calls if where == url]
 
     def _wait(self) -> None:
@@ -121,7 +121,7 @@ class RoutedPost(FakePost):
 def running_dispatcher(
     post: FakePost, concurrency: int = 8, sweep_s: float = NO_SWEEP_S, **options: Any
 ) -> Iterator[Dispatcher]:
-    """Start a dispatcher and stop it at the end; requests that wait at the gate are let through then."""
+    """Run a dispatcher during the block. At the end, open the gate for waiting requests, and stop the dispatcher."""
     dispatcher = make_dispatcher(post, concurrency, sweep_s, **options)
     dispatcher.start()
     try:
@@ -140,21 +140,21 @@ def make_dispatcher(
     schedule: Schedule = MUCH_LATER,
     **options: Any,
 ) -> Dispatcher:
-    """Return a dispatcher that was not started."""
+    """Return a dispatcher without starting it."""
     runner = AttemptRunner(post, Vault(()), AttemptOptions(DefaultSecret("secret"), schedule, now, lambda: 0.0), NO_TRACKERS)
-    # On a busy machine every scan is a long one: without rests, a wake-up is answered when nothing is due at all.
+    # Every scan counts as quick, so that the dispatcher never pauses after one. On a busy machine scans are slow.
     return Dispatcher(runner, DispatcherOptions(name(), concurrency, sweep_s, now, **{"quick_scan_s": 600.0, **options}))
 
 
 def name() -> str:
-    """Return the name of one more worker."""
+    """Return a new worker name."""
     return f"worker:test:{next(NUMBERS)}"
 
 
 def approved(
     customer: Customer, count: int = 1, url: str = "https://tracker.example.com/hook", now: datetime | None = None
 ) -> list[str]:
-    """Approve exports for a target whose ramp is over, as after many deliveries; return their ids."""
+    """Store approved exports for a target whose ramp is complete, as after many deliveries; return their ids."""
     target = make_target(customer, url)
     execute("UPDATE targets SET ramp = 16")
     return [make_approved(customer, target.id, now or utc_now()) for _ in range(count)]

@@ -1,4 +1,4 @@
-"""Exports that were delivered by real attempts, without a network, and their receipts."""
+"""Exports that are delivered by real attempts, without a network, and their receipts."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
@@ -14,14 +14,14 @@ from tests.support.fakes import NO_TRACKERS
 from worker.delivery.attempt import AttemptOptions, AttemptRunner
 from worker.delivery.outcomes import Schedule
 
-#: What the receiver answers; it may say anything.
+#: The body of the receiver's response. A receiver can send any text, including personal data.
 ANSWER: Final = b'{"id": "T-1", "note": "for Ada alone"}'
 WORKER: Final = "worker:host-of-ours:7:abcd"
 KEY: Final = b"A" * 32
 
 
 def deliver(customer: Customer, statuses: Sequence[int] = (503, 201), target_id: str | None = None) -> str:
-    """Approve an export and make an attempt for each of the statuses that its receiver answers; return its id."""
+    """Approve an export, and make one attempt for each status that its receiver returns; return the export's id."""
     export_id, at = make_approved(customer, target_id or make_target(customer).id), NOW
     for status in statuses:
         attempt_once(status, at)
@@ -30,7 +30,7 @@ def deliver(customer: Customer, statuses: Sequence[int] = (503, 201), target_id:
 
 
 class _Post:
-    """Answers every request with a status."""
+    """Responds to every request with the same status."""
 
     def __init__(self, status: int) -> None:
         self._status = status
@@ -40,7 +40,7 @@ class _Post:
 
 
 def attempt_once(status: int, at: datetime) -> None:
-    """Make an attempt for the export that is due, and record it."""
+    """Make and record an attempt for the due export."""
     options = AttemptOptions(DefaultSecret(WEBHOOK_SECRET), Schedule((5,) * 9, timedelta(days=9)), lambda: at)
     [claim] = claim_due(1, at, 6.0, WORKER)
     made = AttemptRunner(_Post(status), Vault([KEY]), options, NO_TRACKERS).run(claim)
@@ -49,6 +49,6 @@ def attempt_once(status: int, at: datetime) -> None:
 
 
 def receipt_of(export_id: str) -> dict[str, Any]:
-    """Return the receipt of an export, with all entries chained."""
+    """Extend the audit chain to the newest entry, and return the receipt of an export."""
     assert audit_chain.extend_to_end() == 0
     return receipts.read(export_id, None)

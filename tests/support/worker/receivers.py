@@ -1,4 +1,4 @@
-"""HTTP clients for tests, what they post, and the receivers and name servers that they connect to."""
+"""HTTP clients for tests, and the receivers and resolvers that they use."""
 
 import socket
 import ssl
@@ -31,11 +31,12 @@ OPEN: Final = TargetPolicy(
     allow_http=True, allowed_ports=((1, 65535),), allowed_networks=(ip_network("127.0.0.0/8"), ip_network("::1"))
 )
 
-#: The deadline of tests that reach it, and how much later a post may return on a busy machine; receivers take longer.
+#: The deadline for tests in which it expires, and how much later a post may return on a busy machine. Receivers in these
+#: tests respond even later.
 DEADLINE_S: Final = 0.4
 SLACK_S: Final = 4.0
 
-#: How long tests wait for a receiver, which needs milliseconds.
+#: Maximum wait for a receiver; receivers need milliseconds.
 PATIENCE_S: Final = 10
 
 
@@ -70,7 +71,7 @@ def timed(client: HttpClient, url: str, body: bytes = BODY) -> tuple[Outcome, fl
 
 @contextmanager
 def silent_port(host: str) -> Iterator[int]:
-    """Yield a port whose backlog is full, so that the kernel lets further connections wait."""
+    """Yield a port whose backlog is full, so that further connections are neither accepted nor rejected."""
     with ExitStack() as stack:
         listener = stack.enter_context(socket.socket())
         listener.bind((host, 0))
@@ -85,7 +86,7 @@ def silent_port(host: str) -> Iterator[int]:
 
 
 def always(status: int = 200, body: bytes = b"{}", **headers: str) -> Callable[[Peer], None]:
-    """Return a behavior that sends every request of a connection the same response."""
+    """Return a behavior that sends the same response to every request of a connection."""
 
     def behave(peer: Peer) -> None:
         while peer.read():
@@ -143,7 +144,7 @@ def say_nothing(peer: Peer) -> None:
 
 
 class RebindingResolver(DnsResolver):
-    """Resolves each time to the next of its answers, and then always to the last."""
+    """Resolves a name to the next of `answers` each time, and then always to the last."""
 
     def __init__(self, *answers: list[str] | DnsFailure) -> None:
         super().__init__()
@@ -167,9 +168,9 @@ def make_certificate(
     begins: timedelta | None = None,
     alternative: str | None = None,
 ) -> tuple[ssl.SSLContext, str]:
-    """Return a server's context with a self-signed certificate for `name`, and the path of that certificate.
+    """Return a server's TLS context with a self-signed certificate for `name`, and the path of the certificate.
 
-    `alternative` is its subject alternative name, by default `name`; an empty one leaves that out.
+    `alternative` is the subject alternative name, by default `name`; with "" the certificate has none.
     """
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
@@ -202,7 +203,7 @@ def make_certificate(
 
 
 def alternative_name(name: str) -> x509.GeneralName:
-    """Return a subject alternative name: an address or a DNS name."""
+    """Return `name` as a subject alternative name: an IP address or a DNS name."""
     try:
         return x509.IPAddress(ip_address(name))
     except ValueError:
