@@ -1,4 +1,4 @@
-"""What whole stories share: workers that meet with bad luck, and the clock that they go by."""
+"""Fixtures for end-to-end tests: workers that fail at a given point, and a clock that steps."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +11,7 @@ from tests.support.servers.redis_and_postgres import RedisServer
 
 @pytest.fixture
 def failing(database: str, redis: RedisServer, tmp_path: Path) -> Callable[..., FailingWorker]:
-    """Start real worker processes that begin on command; options as `crashing_worker.py` takes them, settings by name."""
+    """Return a function that starts workers with the options of `crashing_worker.py` and with settings by name."""
 
     def started(*options: str, **changes: str) -> FailingWorker:
         return FailingWorker(tmp_path / "data", database, redis.url, *options, **changes)
@@ -21,5 +21,5 @@ def failing(database: str, redis: RedisServer, tmp_path: Path) -> Callable[..., 
 
 @pytest.fixture
 def stepping_clock(tmp_path: Path) -> SteppingClock:
-    """A clock that can step; workers take its path by `--clock`."""
+    """A clock that can step. Workers read it from the file of their option `--clock`."""
     return SteppingClock(tmp_path)

@@ -1,4 +1,4 @@
-"""A bulk job of thousands decides on each export once, whatever becomes of the service and the workers meanwhile."""
+"""A bulk job with thousands of exports decides on each one once, even if the service and workers are killed meanwhile."""
 
 import time
 from collections import Counter
@@ -23,7 +23,7 @@ KILLS: Final = 2
 
 @pytest.fixture
 def service(database: str, redis: RedisServer, tmp_path: Path) -> Iterator[Service]:
-    """The service; a test may kill it and enter it again."""
+    """The service. A test can kill it and start it again."""
     folder = tmp_path / "service"
     folder.mkdir()
     made = Service(environment(folder, DATABASE_URL=database, REDIS_URL=redis.url, **LOOPBACK))
@@ -32,7 +32,7 @@ def service(database: str, redis: RedisServer, tmp_path: Path) -> Iterator[Servi
 
 
 def held_target(customer: Customer) -> str:
-    """Return a target that may be approved for, and where nothing is sent for now."""
+    """Return a target that exports can be approved for, but that receives no deliveries for now."""
     target = make_target(customer, "http://127.0.0.1:1/hook")
     execute("UPDATE targets SET held_until = ? WHERE id = ?", (to_ms(utc_now()) + 3_600_000, target.id))
     return target.id
@@ -75,7 +75,7 @@ def test_each_of_thousands_is_approved_once_though_workers_and_the_service_are_k
             if number % 2:
                 service.kill()
             worker.kill()
-        # What is written of it is what is done.
+        # The recorded progress equals the exports that are done.
         status, done = progress()
         assert (status, decided().total()) == ("running", done)
         assert before < done < MANY
@@ -85,7 +85,7 @@ def test_each_of_thousands_is_approved_once_though_workers_and_the_service_are_k
             assert (again.status, again.headers["idempotency-replayed"], again.json) == (202, "true", begun.json)
     path = f"/api/bulk-jobs/{begun.json['id']}"
     with start():
-        # The lease of the killed worker lapses first, and a token may read 600 times a minute.
+        # The lease of the killed worker must expire first. A token may send 600 requests a minute.
         wait_until(lambda: service.request("GET", path, customer.bearer).json["status"] == "done", 120, every_s=0.2)
     job = service.request("GET", path, customer.bearer).json
     assert (job["total"], job["done"], job["changed"], job["skipped"], job["errors"]) == (MANY, MANY, MANY, 0, {})

@@ -1,4 +1,4 @@
-"""Receivers and name servers of some accounts that do not answer delay no delivery and no registration of others."""
+"""Unresponsive receivers and name servers of some accounts delay no delivery and no registration of other accounts."""
 
 import threading
 import time
@@ -25,9 +25,9 @@ from tests.support.worker.receivers import OPEN, made_client
 from worker.delivery.claim_planner import QUICK_SCAN_S
 from worker.delivery.dispatcher import Dispatcher
 
-#: How soon a delivery of an account must begin while others hang: a second, and what a busy machine takes.
+#: How soon a delivery must begin while those of other accounts hang: one second, plus time for a busy machine.
 SOON_S: Final = 3.0
-#: Longer than a test: a thread that waits for a receiver or a name stays there.
+#: Longer than a test, so that a thread that waits for a receiver or a name waits until the end.
 DEADLINE_S: Final = 60.0
 THREADS: Final = 32
 
@@ -36,7 +36,7 @@ Urls = Callable[[int], str]
 
 @contextmanager
 def delivering(names: HangingNames) -> Iterator[Dispatcher]:
-    """Run a worker's dispatcher with its real client; what hangs is let go at the end."""
+    """Run a worker's dispatcher with the real HTTP client. At the end, hanging name lookups are released."""
     resolver = DnsResolver(getaddrinfo=names)
     with made_client(OPEN, resolver, DEADLINE_S, connect_timeout_s=DEADLINE_S) as client:
         dispatcher = make_dispatcher(client.post, THREADS, sweep_s=0.5, quick_scan_s=QUICK_SCAN_S)
@@ -50,7 +50,7 @@ def delivering(names: HangingNames) -> Iterator[Dispatcher]:
 
 
 def hostile_exports(urls: Urls, accounts: int, targets: int, each: int) -> None:
-    """Store due exports of other accounts for targets that do not answer."""
+    """Store due exports of other accounts for targets that do not respond."""
     for account in range(accounts):
         customer, first = make_customer(), account * targets
         for number in range(first, first + targets):
@@ -59,7 +59,7 @@ def hostile_exports(urls: Urls, accounts: int, targets: int, each: int) -> None:
 
 
 def delivered_after_s(customer: Customer, receiver: CountingReceiver, dispatcher: Dispatcher) -> float:
-    """Approve an export, wake the workers, and return how long it took to arrive."""
+    """Approve an export, wake the dispatcher, and return the seconds until the export arrives."""
     target = make_target(customer, receiver.url())
     release()
     export_id = make_approved(customer, target.id, utc_now())

@@ -1,4 +1,4 @@
-"""A browser extension hands something in, and learns from its handoff when the ticket is approved and where it is."""
+"""A browser extension uploads evidence, and reads from its handoff when the ticket is approved and where it is."""
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -20,7 +20,7 @@ ANSWER = b'{"ticket_id": "T-9", "ticket_url": "https://tracker.example/T-9"}'
 
 @pytest.fixture
 def service(database: str, redis: RedisServer, tmp_path: Path) -> Iterator[Service]:
-    """The service in cloud mode, which may deliver to loopback."""
+    """The service in cloud mode, with loopback targets allowed."""
     folder = tmp_path / "service"
     folder.mkdir()
     settings = {"DEPLOYMENT_MODE": "cloud", "RATE_LIMIT_PER_MINUTE": "100000", **LOOPBACK}
@@ -57,7 +57,7 @@ def test_an_extension_hears_what_became_of_its_capture(
         assert service.request("POST", path, customer.bearer, approval).status == 202
         approved = poll(tag)
         assert (approved.status, approved.json["status"]) == (200, "approved")
-        # The account whose targets the default secret signs for.
+        # The default secret signs deliveries to targets of the operator's account.
         with start(DEPLOYMENT_MODE="cloud", OPERATOR_ACCOUNT_ID=str(customer.account_id)):
             wait_until(lambda: poll().json["status"] == "delivered")
 
@@ -65,5 +65,5 @@ def test_an_extension_hears_what_became_of_its_capture(
     ticket = {"id": "T-9", "url": "https://tracker.example/T-9"}
     assert delivered.json == {**prepared.json, "status": "delivered", "provider_ticket": ticket}
     assert poll(delivered.headers["etag"]).status == 304
-    # The ticket is still the first one's, whatever became of it.
+    # A repeated upload returns the same handoff, whatever the state of its ticket.
     assert hand_in() == handoff

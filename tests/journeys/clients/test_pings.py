@@ -1,4 +1,4 @@
-"""A client pings its target: real service, real worker, real receivers on loopback, well-behaved or not."""
+"""A client pings its target: real service, real worker, real receivers on loopback that respond correctly or not."""
 
 import json
 import signal
@@ -25,17 +25,18 @@ from tests.support.processes.workers import WorkerProcess, wait_until
 from tests.support.servers.redis_and_postgres import RedisServer
 from worker.http.signing import SignatureVerdict
 
-# Who pings and for how long does not depend on the database; `storage` asks both.
+# Which process pings and for how long does not depend on the database. The tests of `storage` run on both databases.
 pytestmark = on_postgresql
 
-#: The deadline of a delivery here: long enough for loopback on a busy machine, short enough to wait for.
+#: The deadline of a request to a receiver: long enough for loopback on a busy machine, short enough for tests that wait
+#: for it.
 DEADLINE_S: Final = 1.5
 OWN_SECRET: Final = "of the target itself"
 
 
 @pytest.fixture
 def service(database: str, redis: RedisServer, tmp_path: Path) -> Iterator[Service]:
-    """The service on the open database, one process of it: a request that waits must not delay others."""
+    """The service on the open database, with one process, so that tests see if a waiting request delays others."""
     settings = {"DATABASE_URL": database, "REDIS_URL": redis.url, "WEB_PROCESSES": "1", **LOOPBACK}
     with Service(environment(tmp_path, DELIVERY_TIMEOUT_S=str(DEADLINE_S), **settings)) as running:
         yield running
@@ -43,14 +44,14 @@ def service(database: str, redis: RedisServer, tmp_path: Path) -> Iterator[Servi
 
 @pytest.fixture
 def worker(start: Callable[..., WorkerProcess]) -> Iterator[WorkerProcess]:
-    """A worker beside it, which finds nothing before a wake-up: sweeps of deliveries are far away."""
+    """A worker that finds nothing before a wake-up, because its sweeps are far apart."""
     with start(DELIVERY_TIMEOUT_S=str(DEADLINE_S), SWEEP_SECONDS="600") as running:
         yield running
 
 
 @pytest.fixture
 def listening() -> Iterator[LocalReceiver]:
-    """What `bin/riskrelay listen` runs."""
+    """The receiver that `bin/riskrelay listen` runs."""
     with LocalReceiver([WEBHOOK_SECRET.encode(), OWN_SECRET.encode()], utc_now) as receiver:
         yield receiver
 

@@ -1,4 +1,4 @@
-"""Real workers deliver, chain the audit log and log its anchor; what the receiver got, the receipt proves without them."""
+"""Real workers deliver, chain the audit log and log its anchor. Receipts prove deliveries without the installation."""
 
 import hashlib
 import json
@@ -24,12 +24,12 @@ from tests.support.processes.workers import (
 from tests.support.servers.redis_and_postgres import RedisServer
 from tests.support.trackers.servers import FakeGitea
 
-#: A worker chains every five seconds.
+#: A worker extends the audit chain every five seconds.
 CHAINED_WITHIN_S: Final = 30.0
 
 
 def run(folder: Path, url: str | None, *words: str, given: str = "") -> subprocess.CompletedProcess[str]:
-    """Run a command: in the installation at `url`, or where nothing of it is."""
+    """Run a command in the installation at `url`, or without any installation."""
     elsewhere = {"PATH": "/usr/bin:/bin", "RISKRELAY_ENV_FILE": "/nonexistent/.env"}
     return subprocess.run(
         [RISKRELAY, *words],

@@ -1,4 +1,4 @@
-"""A recovery comes to its end, whatever becomes of the command that began it, and what it puts back arrives."""
+"""A recovery is completed even if the command that started it is killed, and the redelivered exports arrive."""
 
 import json
 import signal
@@ -24,12 +24,12 @@ from tests.support.factories import LOOPBACK, Customer, environment, make_failed
 from tests.support.processes.workers import RISKRELAY, CountingReceiver, WorkerProcess, wait_until
 from tests.support.servers.redis_and_postgres import RedisServer
 
-#: Batches enough to be caught in the middle of them.
+#: Enough batches to stop the command in the middle of them.
 MANY: Final = 16 * BATCH_SIZE
 
 
 class RecoverProcess:
-    """`bin/riskrelay export recover` for one target, as a process of its own."""
+    """`bin/riskrelay export recover` for one target, as a separate process."""
 
     def __init__(self, folder: Path, database_url: str, redis_url: str, target_id: str) -> None:
         folder.mkdir(exist_ok=True)
@@ -40,7 +40,7 @@ class RecoverProcess:
         )
 
     def end(self, number: signal.Signals | None = None) -> tuple[int, str, str]:
-        """End it with a signal, or let it come to its end; return its exit code and its output."""
+        """End the command with a signal, or wait for its end; return its exit code and its output."""
         if number is not None:
             self.process.send_signal(number)
         reported, complaints = self.process.communicate(timeout=60)
@@ -53,7 +53,7 @@ def command(database: str, redis: RedisServer, tmp_path: Path) -> Callable[[str]
 
 
 def waiting_target(customer: Customer) -> str:
-    """Return a target whose exports stay where a recovery puts them."""
+    """Return a paused target: the exports that a recovery redelivers are not sent."""
     target = make_target(customer)
     targets.change_status(target.id, "pause", utc_now(), "operator")
     return target.id
@@ -69,11 +69,11 @@ def retried() -> Counter[str]:
 
 @contextmanager
 def in_the_middle(command: RecoverProcess) -> Iterator[None]:
-    """Wait until the first batches are put back, and let no other follow while the body runs."""
+    """Wait until the first batches are redelivered, and block further batches during the block."""
     deadline = time.monotonic() + 30
     while True:
         with transaction():
-            # SQLite has one writer, and that is this one now; on PostgreSQL the next batch waits for this row.
+            # On SQLite this transaction is the only writer; on PostgreSQL the next batch waits for the lock on this row.
             found = rows("SELECT status, done FROM recoveries" + ("" if is_sqlite() else " FOR UPDATE"))  # noqa: S608 - our own names
             if found and found[0][1]:
                 assert found[0][0] == "running"
@@ -93,13 +93,13 @@ def test_a_recovery_whose_command_is_killed_in_the_middle_is_carried_on_by_a_wor
     killed = command(target_id)
     with in_the_middle(killed):
         pass
-    # Long enough for it to be within a batch, and not behind the last.
+    # Long enough for the command to be within a batch, but not after the last one.
     time.sleep(0.02)
     killed.end(signal.SIGKILL)
     [(status, done, total)] = progress()
     assert (status, total) == ("running", MANY)
     assert 0 < done < MANY
-    # What is written of it is what is done.
+    # The recorded progress equals the exports that are done.
     assert retried().total() == done
     with start():
         wait_until(lambda: progress() == [("done", MANY, MANY)], 60)
@@ -124,7 +124,7 @@ def test_a_command_that_is_interrupted_ends_its_batch_and_leaves_the_rest_to_a_w
     assert f"a worker continues {recovery.id}" in complaints
     assert (recovery.status, 0 < recovery.done < MANY, recovery.done % BATCH_SIZE) == ("running", True, 0)
     assert retried().total() == recovery.done
-    # At once: it does not wait for the lease to lapse.
+    # The job is free at once, before its lease would expire.
     assert LeasedJobs(RecoveryRow).any_waiting(utc_now())
 
 

@@ -1,4 +1,4 @@
-"""The life of a ticket with the real processes, as everybody in it sees it: over HTTP and at the command line alone."""
+"""The life of a ticket with the real processes, through public interfaces only: HTTP and the command line."""
 
 import http.client
 import json
@@ -26,22 +26,22 @@ from tests.support.servers.redis_and_postgres import RedisServer
 from tests.support.trackers.servers import REPOSITORY, TOKEN, FakeGitea
 from worker.http.signing import SignatureVerdict, verify
 
-# The journey waits for real delays, so it is made once; its steps are tested on both databases.
+# This test waits for real delays, so it runs on one database only. Other tests run its steps on both databases.
 pytestmark = on_postgresql
 
 USER: Final = "user@shop.example"
 RULE: Final = "img-alt"
 PAGES: Final = [f"https://{SHOP}/page-{number}" for number in range(6)]
 HALF: Final = PAGES[3:]
-#: Found after the approval: nothing that was approved names the person.
+#: Found only after the approval, so that the approved ticket does not contain the customer's data.
 ACCOUNT: Final = f"https://{SHOP}/account"
 OF_ADA: Final = f"img[alt='{ADA.email}']"
-#: The postbacks of a run come within milliseconds; a busy machine gets its time.
+#: The postbacks of a run arrive within milliseconds; a busy machine needs more.
 SETTLE_S: Final = "2"
 
 
 class Installation:
-    """A shop's installation in cloud mode, with a webhook and a tracker that ask for every event."""
+    """A shop's installation in cloud mode, with a webhook and a tracker that receive every event."""
 
     def __init__(self, folder: Path, database_url: str, redis: RedisServer, stack: ExitStack) -> None:
         settings = {**CLOUD, **LOOPBACK, "EVENT_SETTLE_SECONDS": SETTLE_S, "RATE_LIMIT_PER_MINUTE": "100000"}
@@ -63,19 +63,19 @@ class Installation:
         self.worker = stack.enter_context(WorkerProcess(folder / "data", database_url, redis.url, **settings))
 
     def get(self, path: str) -> Any:
-        """Read something of the API."""
+        """Send a GET request to the API as the user; return the body."""
         answer = self.service.request("GET", path, self._bearer)
         assert answer.status == 200, answer.content
         return answer.json
 
     def post(self, path: str, body: Any) -> Any:
-        """Post something to the API, as the user."""
+        """Send a POST request to the API as the user; return the body."""
         answer = self.service.request("POST", path, self._bearer, body)
         assert answer.status in {200, 201, 202}, answer.content
         return answer.json
 
     def add_targets(self) -> tuple[str, str]:
-        """Add the webhook and the tracker, and wait until a worker has found both usable."""
+        """Add the webhook and the tracker, and wait until a worker has validated both; return their ids."""
         webhook = {"provider_key": "generic_webhook", "name": "Ours", "base_url": self.receiver.url(), "events": ALL_EVENTS}
         tracker = {"provider_key": "gitea", "base_url": self.gitea.base_url, "provider_settings": {"on_fixed": "close"}}
         ids = [str(self.post(TARGETS, each)["id"]) for each in (webhook, {**tracker, "name": "Issues"})]
@@ -85,7 +85,7 @@ class Installation:
         return ids[0], ids[1]
 
     def scan(self, broken: Collection[str] = (), runs: int = 1) -> dict[str, int]:
-        """Look at every page in some runs, of which some pages have the problem; return what the last run changed."""
+        """Post `runs` scan runs of all pages, with an issue on the pages `broken`; return the last run's finding counts."""
         for _ in range(runs):
             run, changed = next(self._runs), {"new": 0, "seen": 0, "fixed": 0, "reopened": 0}
             for url in (*PAGES, ACCOUNT):
@@ -97,11 +97,11 @@ class Installation:
         return changed
 
     def events(self, export_id: str) -> list[dict[str, Any]]:
-        """Return the events of a ticket, the first one first."""
+        """Return the events of a ticket, oldest first."""
         return [*reversed(self.get(f"{EXPORTS}/{export_id}/events")["items"])]
 
     def wait_for_events(self, number: int, *export_ids: str) -> None:
-        """Wait until each ticket has had as many events, and all of them have arrived."""
+        """Wait until each ticket has `number` events and all of them are delivered."""
         for each in export_ids:
             wait_until(partial(self._have_arrived, each, number))
 
@@ -121,7 +121,7 @@ class Installation:
         return [each["status"] for each in self.events(export_id)] == ["delivered"] * number
 
     def set_by_hand(self, state: str) -> None:
-        """Close or reopen the issue at the tracker, as a person does."""
+        """Close or reopen the issue in the tracker, as a user would."""
         client = http.client.HTTPConnection("127.0.0.1", self.gitea.port, timeout=30)
         headers = {"Authorization": f"token {TOKEN}"}
         client.request("PATCH", f"/api/v1/repos/{REPOSITORY}/issues/1", json.dumps({"state": state}), headers)
@@ -136,7 +136,7 @@ def shop(database_url: str, redis: RedisServer, tmp_path: Path) -> Iterator[Inst
 
 
 def verify_receipt(file: Path) -> subprocess.CompletedProcess[str]:
-    """Verify a receipt where nothing of the installation is."""
+    """Verify a receipt without access to the installation."""
     elsewhere = {"PATH": "/usr/bin:/bin", "RISKRELAY_ENV_FILE": "/nonexistent/.env"}
     words = [RISKRELAY, "receipt", "verify", str(file), "--secret-stdin"]
     return subprocess.run(
@@ -152,7 +152,7 @@ def counts(added: int, fixed: int, still_open: int) -> dict[str, int]:
 def test_a_ticket_lives_from_its_first_scan_to_its_erasure(shop: Installation, tmp_path: Path) -> None:
     gitea, target_ids = shop.gitea, shop.add_targets()
 
-    # Six places of one rule are one ticket, which a person approves for both.
+    # Six places of one rule make one ticket, which a user approves for both targets.
     assert shop.scan(PAGES) == {"new": 6, "seen": 0, "fixed": 0, "reopened": 0}
     [prepared] = shop.get(EXPORTS)["items"]
     assert (prepared["rule"], prepared["findings"]) == (RULE, {"total": 6, "fixed": 0})
@@ -163,7 +163,7 @@ def test_a_ticket_lives_from_its_first_scan_to_its_erasure(shop: Installation, t
     [delivery], [opened] = shop.receiver.of(webhook), gitea.issues_of(tracker)
     assert json.loads(delivery.body)["ticket"]["title"] == prepared["ticket"]["title"] == opened["title"]
 
-    # A place is new, which is an event; half of the others are gone, which is one after two runs.
+    # A new place causes an event. Half of the others are gone; this causes an event after two runs.
     assert shop.scan([*HALF, ACCOUNT])["new"] == 1
     shop.wait_for_events(1, *both)
     assert shop.scan([*HALF, ACCOUNT])["fixed"] == 3
@@ -172,7 +172,7 @@ def test_a_ticket_lives_from_its_first_scan_to_its_erasure(shop: Installation, t
     assert [len(gitea.comments_of(1)), opened["state"]] == [2, "open"]
     assert "3 places fixed, 4 still open." in gitea.comments_of(1)[1]
 
-    # All are gone: closed. One is back: reopened, and no second ticket.
+    # All places are gone: the issue is closed. One returns: the issue is reopened, without a second ticket.
     assert shop.scan(runs=2)["fixed"] == 4
     shop.wait_for_events(3, *both)
     assert opened["state"] == "closed"
@@ -181,7 +181,7 @@ def test_a_ticket_lives_from_its_first_scan_to_its_erasure(shop: Installation, t
     assert opened["state"] == "open"
     assert shop.get(EXPORTS)["total"] == 2
 
-    # A person opens again what was closed: it is never closed again.
+    # A user reopens the closed issue: RiskRelay never closes it again.
     assert shop.scan(runs=2)["fixed"] == 1
     shop.wait_for_events(5, *both)
     assert opened["state"] == "closed"
@@ -193,9 +193,9 @@ def test_a_ticket_lives_from_its_first_scan_to_its_erasure(shop: Installation, t
     assert (opened["state"], len(gitea.comments_of(1))) == ("open", 7)
     assert [len(gitea.issues), shop.get(EXPORTS)["total"]] == [1, 2]
 
-    # The receipt of what was approved and delivered, while it is there.
+    # The receipt of the approved and delivered ticket, before its erasure.
     receipt = tmp_path / "receipt.json"
-    # A worker chains what happened within some seconds.
+    # A worker adds the entries to the audit chain within some seconds.
     wait_until(lambda: shop.shell.run("receipt", "show", webhook, "--output", str(receipt)).exit_code == 0)
     assert (proven := verify_receipt(receipt)).returncode == 0, proven.stdout + proven.stderr
     digest = prepared["ticket_digest"].encode()
@@ -203,7 +203,7 @@ def test_a_ticket_lives_from_its_first_scan_to_its_erasure(shop: Installation, t
     receipt.write_bytes(receipt.read_bytes().replace(digest, flipped, 1))
     assert verify_receipt(receipt).returncode == 1
 
-    # The shop forgets the person, whom only a later place names.
+    # The shop erases the customer, whose data is only in the place that was found later.
     assert traces_of(ADA, gitea.comments_of(1)[0].lower())
     body = json.dumps(redact_body(ADA)).encode()
     headers = {"X-Platform-Hmac-Sha256": signature(body), "X-Platform-Topic": Topic.CUSTOMER_REDACT}
@@ -216,7 +216,7 @@ def test_a_ticket_lives_from_its_first_scan_to_its_erasure(shop: Installation, t
     assert opened["title"] == f"Erased ticket {tracker}"
     assert prepared["ticket"]["title"] not in opened["body"]
 
-    # What everybody can tell afterwards.
+    # The final state at the receiver, in the API and in the receipt.
     requests = [each for each in shop.receiver.requests if each is not delivery]
     events = [json.loads(each.body) for each in requests]
     assert [(each["type"], {name: each["change"][name] for name in counts(0, 0, 0)}) for each in events] == [

@@ -1,4 +1,4 @@
-"""A client has its target looked at: real service, real worker, receivers on loopback, well-behaved or not."""
+"""A client has its target validated: real service, real worker, receivers on loopback that respond correctly or not."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -23,16 +23,16 @@ from tests.support.servers.redis_and_postgres import RedisServer
 from tests.support.worker.receivers import make_certificate
 from worker.background.account_tasks import AT_ONCE
 
-# Who validates and for how long does not depend on the database; `storage` asks both.
+# Which process validates and for how long does not depend on the database. The tests of `storage` run on both databases.
 pytestmark = on_sqlite
 
-#: The deadline of a look here: long enough for loopback on a busy machine, short enough to wait for.
+#: The deadline of a validation: long enough for loopback on a busy machine, short enough for tests that wait for it.
 DEADLINE_S: Final = 1.5
 
 
 @pytest.fixture
 def service(database: str, redis: RedisServer, tmp_path: Path) -> Iterator[Service]:
-    """The service on the open database, one process of it: a request that waits must not delay others."""
+    """The service on the open database, with one process, so that tests see if a waiting request delays others."""
     settings = {"DATABASE_URL": database, "REDIS_URL": redis.url, "WEB_PROCESSES": "1", **LOOPBACK}
     with Service(environment(tmp_path, DELIVERY_TIMEOUT_S=str(DEADLINE_S), **settings)) as running:
         yield running
@@ -40,7 +40,7 @@ def service(database: str, redis: RedisServer, tmp_path: Path) -> Iterator[Servi
 
 @pytest.fixture
 def start_worker(start: Callable[..., WorkerProcess]) -> Callable[[], WorkerProcess]:
-    """Start a worker whose sweeps of deliveries are far away."""
+    """Start a worker whose sweeps for due deliveries are far apart."""
     return lambda: start(DELIVERY_TIMEOUT_S=str(DEADLINE_S), SWEEP_SECONDS="600")
 
 
@@ -49,7 +49,7 @@ def validate(service: Service, customer: Customer, target: Target) -> RawRespons
 
 
 def reported(answer: RawResponse) -> tuple[Any, ...]:
-    """Return a validation as a client hears of it: its status and reason, and what the target is then."""
+    """Return the status and reason of a validation in a response, and the target's state after it."""
     record = answer.json
     checked = record["last_validation"]
     return checked["status"], checked["reason"], record["connected"]["status"], record["status"]
@@ -93,7 +93,7 @@ def test_a_client_hears_what_only_who_dials_can_tell(
         mute = make_target(customer, hanging.url().replace("http:", "https:"))
         assert reported(validate(service, customer, mute)) == ("failed", "deadline_exceeded", "failing", "active")
         gone = make_target(customer, listening.url())
-    assert set(sent) <= {None}  # it was looked at, and nothing was sent
+    assert set(sent) <= {None}  # the validation connected, but sent no request
     with start_worker():
         assert reported(validate(service, customer, gone)) == ("failed", "connect_refused", "failing", "active")
         unsafe = make_target(customer, "http://169.254.169.254/latest")
@@ -152,7 +152,7 @@ def test_looks_that_hang_hold_up_no_ping(service: Service, customer: Customer, s
         waiting = [pool.submit(validate, service, customer, target) for target in slow]
         wait_until(lambda: hanging.connections == AT_ONCE)
         assert service.request("POST", f"{TARGETS}/{quick.id}/ping", customer.bearer).json["delivered"]
-        # No worker finished a validation meanwhile: the service answered each request.
+        # No worker finished a validation meanwhile: the service itself completed each one.
         assert {reported(each.result())[0] for each in waiting} == {"passed"}
         assert hanging.connections == AT_ONCE
 
@@ -167,7 +167,7 @@ def test_a_worker_that_dies_within_a_look_is_answered_for_and_replaced(
             wait_until(lambda: hanging.connections == 1)
             worker.kill()
         assert reported(waiting.result()) == ("passed", None, "unknown", "active")
-    # Its claim lapses after a while, which is not waited for here.
+    # The claim would expire after some time; the test does not wait for that.
     assert execute("UPDATE targets SET validation_due_at = 1 WHERE validation_lease IS NOT NULL") == 1
     with start_worker():
         wait_until(lambda: targets.get(target.id, None).validation_status == "failed")
@@ -191,4 +191,4 @@ def test_without_a_worker_the_service_answers_for_itself_and_others_meanwhile(
         other = make_target(customer, listening.url())
         with start_worker():
             assert reported(validate(service, customer, other))[0] == "passed"
-        assert listening.connections == 1  # nobody looks at the first one any more
+        assert listening.connections == 1  # by the second validation; no worker runs the first one any more

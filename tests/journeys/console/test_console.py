@@ -1,7 +1,7 @@
-"""A person's day at the console: real pages in a real browser, a real service and worker, a receiver that verifies.
+"""An operator's day at the console: real pages in a real browser, a real service and worker, a receiver that verifies.
 
-The page is the truth: whatever is waited for is looked at by loading it again. Nothing of it may be complained of by the
-browser, and nothing may be asked for elsewhere.
+The tests read all results from pages, and reload a page to wait for a change. The browser must log no error, and must send
+no request to another origin.
 """
 
 import re
@@ -38,27 +38,27 @@ PHONE: Final[dict[str, Any]] = {
     "has_touch": True,
     "is_mobile": True,
 }
-#: Two attempts: a second apart.
+#: Two attempts, one second apart.
 SHORT: Final = {"RETRY_SCHEDULE": "1"}
 WITHIN_S: Final = 30.0
-LOOKS_EVERY_MS: Final = 200
+POLL_MS: Final = 200
 
 
 class ConsoleReceiver(LoopbackServer):
-    """Verifies whatever it is sent, with the secret that it has at the time, and responds as configured."""
+    """Verifies each request with its current secret, and responds as configured."""
 
     def __init__(self) -> None:
-        super().__init__(self._judge)
+        super().__init__(self._verify)
         self.secret = WEBHOOK_SECRET
         self.status = 202
-        #: Each delivery's export, and what verifying it found.
+        #: The export id and the verdict of each delivery.
         self.verdicts: list[tuple[str, SignatureVerdict]] = []
 
     def of(self, export_id: str) -> list[SignatureVerdict]:
-        """Return what was found at each delivery of one export."""
+        """Return the verdict of each delivery of one export."""
         return [verdict for found, verdict in self.verdicts if found == export_id]
 
-    def _judge(self, peer: Peer) -> None:
+    def _verify(self, peer: Peer) -> None:
         while request := peer.read():
             verdict = verify(self.secret.encode(), request.headers, request.body, int(time.time()), lambda _nonce: False)
             self.verdicts.append((request.headers["idempotency-key"], verdict))
@@ -66,20 +66,20 @@ class ConsoleReceiver(LoopbackServer):
 
 
 class ConsoleUi:
-    """Somebody at the console, as they use it: by what is written on it."""
+    """Operates the console as a user does: by the labels and texts on its pages."""
 
     def __init__(self, page: Page, home: str) -> None:
         self.page = page
         self._home = home
 
     def open(self, path: str = "") -> None:
-        """Go to a page of the console by its address."""
+        """Open a page of the console by its path."""
         answer = self.page.goto(f"{self._home}/console{path}")
         assert answer is not None
         assert answer.status == 200, path
 
     def sign_in(self, token: str) -> None:
-        """Go where one has to sign in first, and end there."""
+        """Open a page that requires signing in, sign in, and check that the page follows."""
         self.open("/exports")
         self.page.get_by_label("API token").fill(token)
         self.press("Sign in")
@@ -90,7 +90,7 @@ class ConsoleUi:
         self.page.locator("main, header").get_by_role("button", name=button, exact=True).click()
 
     def confirm(self, button: str, **fields: str) -> None:
-        """Press a button that stands behind a summary, having filled in what stands beside it."""
+        """Open the confirmation that contains a button, fill in its fields, and press the button."""
         behind = self.page.locator("details.confirm").filter(has=self.page.locator("button", has_text=exactly(button)))
         behind.locator("summary").click()
         for name, text in fields.items():
@@ -98,7 +98,7 @@ class ConsoleUi:
         behind.get_by_role("button", name=button, exact=True).click()
 
     def find(self, status: str, title: str) -> None:
-        """Find an export by the filters, and look at it."""
+        """Find an export with the filters, and open its page."""
         self.open("/exports")
         self.page.get_by_label("Status").select_option(status)
         self.press("Filter")
@@ -116,30 +116,30 @@ class ConsoleUi:
         return self.page.url.partition("?")[0].rpartition("/")[2]
 
     def reads(self, notice: str) -> None:
-        """See what the page says after something was done."""
+        """Check that the page shows this notice after an action."""
         expect(self.page.get_by_role("status").filter(has_text=notice)).to_be_visible()
 
     def waits_for(self, place: Locator, text: str) -> None:
-        """Load the page again until something stands at a place of it."""
+        """Reload the page until a text is at a place on it."""
         until = time.monotonic() + WITHIN_S
         while text not in place.inner_text():
             assert time.monotonic() < until, f"{place.inner_text()!r} stayed"
-            # The worker needs the processor more than this test.
-            self.page.wait_for_timeout(LOOKS_EVERY_MS)
+            # Leave the CPU to the worker.
+            self.page.wait_for_timeout(POLL_MS)
             self.page.reload()
 
     def waits_until(self, status: str) -> None:
-        """Load the page again until its noun has a status."""
+        """Reload the page until its export, target or recovery has a status."""
         self.waits_for(self.status, status)
 
     @property
     def status(self) -> Locator:
-        """What the page says of its noun's status."""
+        """The status on the page of an export, a target or a recovery."""
         return self.page.locator("main .status").first
 
     @property
     def fingerprint(self) -> str:
-        """What a target's page says of its secret."""
+        """The fingerprint of the secret on a target's page."""
         found = re.search(r"fp:[0-9a-f]{12}", self.page.locator("main").inner_text())
         assert found
         return found[0]
@@ -151,7 +151,7 @@ def exactly(text: str) -> re.Pattern[str]:
 
 @pytest.fixture
 def service(database: str, redis: RedisServer, tmp_path: Path) -> Iterator[Service]:
-    """The service, over the database and the Redis that the worker has."""
+    """The service on the same database and Redis as the worker."""
     folder = tmp_path / "served"
     folder.mkdir()
     settings = {"DATABASE_URL": database, "REDIS_URL": redis.url, "WEB_PROCESSES": "1", **LOOPBACK, **SHORT}
@@ -180,8 +180,8 @@ def prepare(customer: Customer, *titles: str) -> None:
 
 
 @contextmanager
-def at_the_console(browser: Browser, service: Service, **how: Any) -> Iterator[tuple[ConsoleUi, Watch]]:
-    """Let somebody have a browser; at the end nothing went on that should not."""
+def console_user(browser: Browser, service: Service, **how: Any) -> Iterator[tuple[ConsoleUi, Watch]]:
+    """Yield a user with a browser. At the end, check that the browser recorded no errors and the service logged none."""
     home = f"http://127.0.0.1:{service.port}"
     context = browser.new_context(reduced_motion="reduce", **how)
     seen = watch(context)
@@ -192,18 +192,18 @@ def at_the_console(browser: Browser, service: Service, **how: Any) -> Iterator[t
 
 
 def signs_out(operator: ConsoleUi) -> None:
-    """Sign out, and try the cookie that was good until then."""
+    """Sign out, and check that the session's cookie is no longer accepted."""
     context = operator.page.context
     kept = [cookie for cookie in context.cookies() if cookie["name"] != "riskrelay_preferences"]
     assert [cookie["name"] for cookie in kept] == ["riskrelay_session"]
-    # Before the style sheet is there, the menu of narrow windows is visible in wide ones too.
+    # Until the style sheet is loaded, the menu for narrow windows is visible in wide windows too.
     operator.page.wait_for_load_state()
     if operator.page.get_by_text("More", exact=True).is_visible():
         operator.page.get_by_text("More", exact=True).click()
     operator.press("Sign out")
     operator.reads("You are signed out.")
     assert [cookie["name"] for cookie in context.cookies()] == ["riskrelay_preferences"]
-    context.add_cookies(kept)  # type: ignore[arg-type]  # what it returns is what it takes
+    context.add_cookies(kept)  # type: ignore[arg-type]  # it accepts the cookies that it returned
     operator.open("/exports")
     assert "/console/sign-in?" in operator.page.url
     expect(operator.page.get_by_role("alert")).to_have_text("This session was signed out.")
@@ -212,7 +212,7 @@ def signs_out(operator: ConsoleUi) -> None:
 def goes_the_core_path(
     operator: ConsoleUi, receiver: ConsoleReceiver, worker: WorkerProcess, token: str, target_id: str
 ) -> None:
-    """Sign in, approve, see it delivered; see another one fail, retry it; pause, see one wait; resume."""
+    """Sign in, approve an export and see its delivery; see another one fail and retry it; pause, see one wait, resume."""
     operator.sign_in(token)
     first = operator.approve("The price is missing", "Tracker")
     operator.waits_until("delivered")
@@ -228,7 +228,7 @@ def goes_the_core_path(
     operator.waits_until("delivered")
     assert len(receiver.of(second)) == 3
 
-    # Approved before the pause, and not sent yet.
+    # Approved before the pause, but not sent yet.
     worker.signal(signal.SIGSTOP)
     third = operator.approve("The form has no name", "Tracker")
     operator.open(f"/targets/{target_id}")
@@ -240,7 +240,7 @@ def goes_the_core_path(
     operator.find("prepared", "The picture has no text")
     expect(operator.page.locator("select[name=target_id] option", has_text="Tracker")).to_have_count(0)
     expect(operator.page.locator("[data-unavailable] li", has_text="Tracker")).to_contain_text("is paused")
-    # What was approved later, for another target, is there already; this one waits.
+    # An export that was approved later for another target has arrived already; this one waits.
     operator.approve("The picture has no text", "Witness")
     operator.waits_until("delivered")
     assert receiver.of(third) == []
@@ -257,7 +257,7 @@ CORE: Final = ("The price is missing", "The cart is empty", "The form has no nam
 
 
 def changes_the_secret(operator: ConsoleUi, receiver: ConsoleReceiver, target_id: str) -> None:
-    """Set another secret, which the page does not show and the next delivery is signed with."""
+    """Set another secret: the page does not show it, and the next delivery is signed with it."""
     operator.open(f"/targets/{target_id}")
     before = operator.fingerprint
     operator.confirm("Set secret", secret=NEW_SECRET)
@@ -273,7 +273,7 @@ def changes_the_secret(operator: ConsoleUi, receiver: ConsoleReceiver, target_id
 def recovers_a_window(
     operator: ConsoleUi, receiver: ConsoleReceiver, worker: WorkerProcess, customer: Customer, target_id: str
 ) -> None:
-    """Put back what failed in the last hour, following it to its end."""
+    """Redeliver the exports that failed in the last hour, and wait for the end of the recovery."""
     lost = fails(operator, receiver, customer, target_id, 3)
     recovery = begins_a_recovery(operator, worker, target_id)
     expect(recovery.page.locator("main progress")).to_have_attribute("value", "0")
@@ -289,7 +289,7 @@ def recovers_a_window(
 def cancels_a_recovery(
     operator: ConsoleUi, receiver: ConsoleReceiver, worker: WorkerProcess, customer: Customer, target_id: str
 ) -> None:
-    """Begin another one, and cancel it before anything is put back."""
+    """Start another recovery, and cancel it before it redelivers any export."""
     lost = fails(operator, receiver, customer, target_id, 1)
     begins_a_recovery(operator, worker, target_id)
     operator.press("Cancel recovery")
@@ -302,7 +302,7 @@ def cancels_a_recovery(
 
 
 def fails(operator: ConsoleUi, receiver: ConsoleReceiver, customer: Customer, target_id: str, count: int) -> list[str]:
-    """Let a receiver refuse so many exports for good, and return their ids."""
+    """Let a receiver reject `count` exports permanently, and return their ids."""
     receiver.status = 404
     lost = [make_approved(customer, target_id, utc_now()) for _ in range(count)]
     for export_id in lost:
@@ -313,7 +313,7 @@ def fails(operator: ConsoleUi, receiver: ConsoleReceiver, customer: Customer, ta
 
 
 def begins_a_recovery(operator: ConsoleUi, worker: WorkerProcess, target_id: str) -> ConsoleUi:
-    """Request a recovery of the last hour while the worker is stopped, and see it wait."""
+    """Request a recovery of the last hour while the worker is stopped, and check that it waits."""
     worker.signal(signal.SIGSTOP)
     operator.open(f"/targets/{target_id}")
     operator.page.locator("[name=since][value='1h']").check()
@@ -323,11 +323,11 @@ def begins_a_recovery(operator: ConsoleUi, worker: WorkerProcess, target_id: str
     return operator
 
 
-#: The whole story on each database, once in daylight at a desk, once at night on a phone.
+#: The complete test on each database: once on a desktop with the light theme, once on a phone with the dark theme.
 STORIES: Final = [pytest.param("sqlite", DESKTOP, id="light"), pytest.param("postgresql", PHONE, id="dark_phone")]
 
 
-@pytest.mark.timeout(300)  # a whole day, page by page
+@pytest.mark.timeout(300)  # many pages, one after the other
 @pytest.mark.parametrize(("database_url", "how"), STORIES, indirect=["database_url"])
 def test_somebody_looks_decides_and_acts_at_the_console(
     how: dict[str, Any],
@@ -341,7 +341,7 @@ def test_somebody_looks_decides_and_acts_at_the_console(
     target = make_target(customer, receiver.url())
     make_target(customer, receiver.url(), "Witness")
     token = make_console_token(customer)
-    with at_the_console(browser, service, **how) as (operator, seen):
+    with console_user(browser, service, **how) as (operator, seen):
         goes_the_core_path(operator, receiver, worker, token, target.id)
         changes_the_secret(operator, receiver, target.id)
         recovers_a_window(operator, receiver, worker, customer, target.id)
@@ -359,7 +359,7 @@ def test_everything_on_the_core_path_works_without_javascript(
     prepare(customer, *CORE)
     target = make_target(customer, receiver.url())
     make_target(customer, receiver.url(), "Witness")
-    with at_the_console(browser, service, java_script_enabled=False, **DESKTOP) as (operator, seen):
+    with console_user(browser, service, java_script_enabled=False, **DESKTOP) as (operator, seen):
         goes_the_core_path(operator, receiver, worker, make_console_token(customer), target.id)
         signs_out(operator)
         assert not any(url.endswith(".js") for url in seen.requested)

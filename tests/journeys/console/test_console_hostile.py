@@ -1,10 +1,10 @@
-"""Whatever strangers wrote is shown by the console and never done: in a real browser, with markup in every stored text.
+"""The console shows untrusted text and never executes it: in a real browser, with markup in every stored text.
 
-The texts are put straight into the tables, past everything that would have refused them, one tagged with its table, column
-and row. Every page is then opened: nothing runs, no dialog opens, nothing is asked for elsewhere, the policy has nothing to
-forbid, and each text that a page shows stands there to the letter.
+The texts are written directly into the tables, without the validation that would reject them. Each has a tag with its table,
+column and row. The tests then open every page: no script runs, no dialog opens, no request goes to another origin, no
+violation of the content security policy occurs, and a page shows each text without changes.
 
-NULs are text to SQLite alone, so this runs on it.
+These tests run on SQLite only, because PostgreSQL does not store NUL characters in texts.
 """
 
 import itertools
@@ -44,7 +44,7 @@ from tests.support.http.console_user import make_console_token
 from tests.support.processes.gunicorn_process import Service
 from tests.support.servers.browsers import Watch, watch
 
-#: What runs where it is not escaped; `did` is what it would leave behind.
+#: Markup that runs, or loads something, where it is not escaped. Scripts among them set `window.did`.
 RUNS: Final = (
     "<script>window.did=1</script>",
     "<img src=/console/nothing onerror=window.did=1>",
@@ -63,7 +63,7 @@ RUNS: Final = (
     "<details open ontoggle=window.did=1>",
     "<math><mtext></p><style><img src=x onerror=alert(1)>",
 )
-#: What only looks odd, or is a language of templates, styles or entities.
+#: Texts that are only unusual, or that are syntax of templates, styles or entities.
 ODD: Final = (
     "{{7*7}} {{ config }} {% include 'frame.html' %} {# gone #} ${7*7} <%= 7*7 %> #{7*7}",
     "javascript:alert(1)",
@@ -79,7 +79,7 @@ ODD: Final = (
     "<!-- <![CDATA[ <?xml <plaintext> <noscript> <template>",
 )
 HOSTILE: Final = (*RUNS, *ODD)
-#: Columns of our own words, by which rows are found or read; nobody else ever writes there.
+#: Columns that contain only the product's own words, by which it finds or reads rows. Input is never written there.
 OURS: Final = {
     "tokens.abilities",
     "tokens.token_sha256",
@@ -119,14 +119,14 @@ OURS: Final = {
     "inbound_refusals.source",
     "integration_secrets.name",
 }
-#: Tables of nouns in paths that are not plurals of those.
+#: Tables whose names are not the plural of the name in the path.
 TABLES: Final = {"recovery": "recoveries", "rule": "approval_rules", "job": "bulk_jobs", "upload": "report_uploads"}
-#: What only the script fetches, and downloads.
+#: Paths that are not pages: the script fetches them, or they are downloads.
 NO_PAGES: Final = {LiveCounts.path, ExportReceipt.path, FindingReport.path}
-#: Beneath which path a stored address has its text: it was checked before it was stored.
+#: Prefixes of texts in columns that contain a URL: a stored URL was validated, so only its path can be hostile.
 ADDRESSES: Final = {"targets.base_url": "https://tracker.example/hook/"}
 
-#: What only a page that was broken into holds.
+#: Returns the elements and attributes that no page has unless an injection succeeded.
 STRANGE: Final = """() => {
   const found = [];
   const never = "img, iframe, object, embed, base, style, video, audio, math, template, frame, frameset, "
@@ -143,14 +143,14 @@ STRANGE: Final = """() => {
   if ("did" in window) found.push("something ran");
   return found;
 }"""
-#: Everything that somebody can read or be read, an attribute each on a line of its own.
+#: Returns all text of a page, including the values of attributes, one on each line.
 READ: Final = """() => [
   document.documentElement.textContent,
   ...[...document.querySelectorAll("*")].flatMap((each) => [...each.attributes].map(({ value }) => value)),
 ].join("\\n")"""
 
 _TAG: Final = re.compile(r"⟦([a-z.-]+#[0-9]+)⟧")
-#: What pages must show, so that this looks at something; a page may show more.
+#: Columns that pages must show, so that the test is not empty. Pages may show more.
 SHOWN: Final = {
     "accounts.name",
     "attempts.address",
@@ -204,7 +204,7 @@ SHOWN: Final = {
 
 
 class TextPlanter:
-    """Puts hostile texts into the open database, each with a tag before it; `texts` are they, by their tags."""
+    """Puts hostile texts into the open database, each after a tag. `texts` has them by their tags."""
 
     def __init__(self, strings: Sequence[str]) -> None:
         self._strings = strings
@@ -212,7 +212,7 @@ class TextPlanter:
         self.texts: dict[str, str] = {}
 
     def plant(self) -> None:
-        """Fill every column of text that takes anything."""
+        """Fill every column that accepts any text."""
         for model in ALL:
             table = str(model._meta.table_name)
             for field in model._meta.sorted_fields:
@@ -224,19 +224,19 @@ class TextPlanter:
     def _put(self, table: str, column: str, row: int, *, is_json: bool) -> None:
         name = f"{table}.{column}"
         value = json.dumps(self._document(name)) if is_json else ADDRESSES.get(name, "") + self._text(name)
-        # A column that takes certain words alone, or none in some states, is ours as well.
+        # A column whose CHECK allows only certain words, or NULL in some states, also keeps the product's own words.
         with suppress(IntegrityError):
             execute(f"UPDATE {table} SET {column} = ? WHERE rowid = ?", (value, row))  # noqa: S608 - our own names
 
     def _text(self, name: str) -> str:
-        """Return a tenth of the strings and all that may run, beneath a tag of their own."""
+        """Return all HOSTILE texts and a tenth of the other strings, after a new tag."""
         number = next(self._rows)
         tag = f"{name.replace('_', '-')}#{number}"
         self.texts[tag] = "\n".join([*HOSTILE, *self._strings[number % 10 :: 10]])
         return f"⟦{tag}⟧{self.texts[tag]}"
 
     def _document(self, name: str) -> Any:
-        """Return what a column of JSON holds: in its own form where code reads it."""
+        """Return a value for a JSON column, in the column's own form where code reads it."""
         if name in {"exports.ticket", "exports.original_ticket"}:
             texts = {each: self._text(f"{name}.{each}") for each in ("title", "description", "page_url")}
             return texts | {
@@ -259,7 +259,7 @@ class TextPlanter:
 
 @dataclass(frozen=True, slots=True)
 class HostileInstallation:
-    """An installation full of hostile texts: a token of its operator, the texts, and the paths of its pages."""
+    """An installation full of hostile texts: its operator's token, the texts, and the paths of its pages."""
 
     settings: dict[str, str]
     token: str
@@ -286,7 +286,7 @@ def installation(tmp_path_factory: pytest.TempPathFactory, migrated_sqlite: Path
 
 
 def let_the_operator_see_it(customer: Customer) -> None:
-    """Make everything the customer's and of today, as far as pages ask for that."""
+    """Assign all rows to the customer and to the current time where pages select rows by these."""
     for table in ("users", "projects", "targets", "exports", "findings", "approval_rules", "bulk_jobs", "report_uploads"):
         execute(f"UPDATE {table} SET account_id = ?", (customer.account_id,))  # noqa: S608 - our own names
     now = to_ms(utc_now())
@@ -300,15 +300,15 @@ def let_the_operator_see_it(customer: Customer) -> None:
     execute("UPDATE workers SET seen_at = ?", (now,))
     execute("UPDATE delivery_hours SET hour_at = ?", (now - now % 3_600_000,))
     execute("UPDATE attempts SET export_id = (SELECT MIN(id) FROM exports WHERE attempts.id IS NOT NULL)")
-    # One export may be approved, and has a history.
+    # One export can be approved, and has a history.
     execute("UPDATE exports SET preview_problems = '[]' WHERE status = 'prepared'")
     execute("UPDATE audit_entries SET subject_id = (SELECT MIN(id) FROM exports) WHERE id = 2")
 
 
 def pages_of(folder: Path) -> list[str]:
-    """Return the path of every page of the console, of each noun that it can be asked for."""
+    """Return the path of every page of the console, for each row that has one."""
     app = create_app(make_settings(folder), FakeWakeUpQueue(), FakeResolver({}))
-    # Falcon answers by itself to what a route has no method for.
+    # Falcon itself responds to methods that a resource does not define.
     own = {each.path: {method.method for method in each.methods if not method.internal} for each in inspect_routes(app)}
     shown = [path for path, methods in own.items() if "GET" in methods]
     found: list[str] = []
@@ -316,7 +316,7 @@ def pages_of(folder: Path) -> list[str]:
         if path.startswith(CONSOLE) and "/static/" not in path and path not in NO_PAGES:
             noun = re.search(r"\{([a-z]+)_id\}", path)
             table = TABLES.get(noun[1], f"{noun[1]}s") if noun else None
-            # Only a prepared ticket is edited.
+            # Only a prepared ticket has the page for editing.
             which = "WHERE status = 'prepared'" if path.endswith("/edit") else ""
             ids = [one for (one,) in rows(f"SELECT id FROM {table} {which} ORDER BY id")] if table else [""]  # noqa: S608 - our own names
             found += [re.sub(r"\{.*?\}", one, path) for one in ids]
@@ -331,17 +331,17 @@ def service(installation: HostileInstallation) -> Iterator[Service]:
 
 @dataclass(frozen=True, slots=True)
 class PageReader:
-    """Somebody who reads what strangers wrote; nothing gets out of their browser."""
+    """Reads pages with untrusted text in a browser that blocks requests to other origins."""
 
     page: Page
     home: str
     seen: Watch
 
     def open(self, path: str) -> int:
-        """Go to a page, see that nothing went on in it, and return the answer's status."""
+        """Open a page, check that nothing was injected, and return the response's status."""
         answer = self.page.goto(self.home + path)
         assert answer is not None
-        # What would only happen a moment later.
+        # Waits for effects that would occur only after the page is painted.
         self.page.evaluate("() => new Promise((done) => requestAnimationFrame(() => setTimeout(done)))")
         assert self.page.evaluate(STRANGE) == [], path
         assert self.page.url.startswith(f"{self.home}/console"), path
@@ -349,14 +349,14 @@ class PageReader:
         return answer.status
 
     def sign_in(self, token: str) -> None:
-        """Trade the token in."""
+        """Sign in with the token."""
         self.open("/console/sign-in")
         self.page.get_by_label("API token").fill(token)
         self.page.get_by_role("button", name="Sign in").click()
         self.page.wait_for_url(re.compile(r"/console/(?!sign-in)"))
 
     def complaints(self) -> list[str]:
-        """Return what should not have gone on; a page that is refused is logged by the browser itself."""
+        """Return the events that must not happen. The browser's own messages about 4xx responses are left out."""
         refused = "error: Failed to load resource: the server responded with a status of 4"
         return [expected for expected in self.seen.complaints(self.home) if not expected.startswith((refused, "4"))]
 
@@ -366,7 +366,7 @@ def reader(browser: Browser, service: Service) -> Iterator[PageReader]:
     home = f"http://127.0.0.1:{service.port}"
     context = browser.new_context()
     seen = watch(context)
-    # What is not ours is noted, and goes no further.
+    # Requests to other origins are recorded, but aborted.
     context.route(lambda url: not url.startswith(f"{home}/"), lambda route: route.abort())
     yield PageReader(context.new_page(), home, seen)
     context.close()
@@ -384,7 +384,7 @@ def test_untrusted_text_is_shown_unchanged_and_never_executed(installation: Host
 
 
 def read(page: Page, path: str, texts: Mapping[str, str]) -> set[str]:
-    """Find every text that a page shows to stand there as it was planted; return the columns that they are of."""
+    """Check that a page shows each tagged text without changes; return the columns of these texts."""
     content = plain(page.evaluate(READ))
     shown: set[str] = set()
     for found in _TAG.finditer(content):
@@ -395,27 +395,27 @@ def read(page: Page, path: str, texts: Mapping[str, str]) -> set[str]:
 
 
 def spellings(text: str) -> set[str]:
-    """Return the ways to display a text: unchanged, invisible characters as numbers, as JSON or shell."""
+    """Return the ways in which a page can display a text: unchanged, invisible characters as numbers, as JSON or shell."""
     quoted, shown = json.dumps(text, ensure_ascii=False)[1:-1], visible(text)
     return {*map(plain, (text, shown, quoted, pretty(text)[1:-1], shlex.quote(text)[1:-1]))}
 
 
 def plain(text: str) -> str:
-    """Return a text as every reader of HTML has it: ends of lines are one, NULs are none; words may be put apart.
+    """Normalize a text as HTML does: one kind of line end, no NULs. Underscores become spaces, as in words on pages.
 
-    Backticks mark code on a page, perhaps from one in a message to one in a text that it quotes.
+    Backticks are removed: on pages they mark code, and a pair can begin in a message and end in a text that it quotes.
     """
     return re.sub("[\0\ufffd`]", "", re.sub("\r\n?", "\n", text)).replace("_", " ")
 
 
 @pytest.mark.parametrize("text", RUNS)
 def test_what_is_not_escaped_would_be_noticed(text: str, reader: PageReader) -> None:
-    """On a page of the console's own kind, so that the test above can fail."""
+    """Shows these texts unescaped on a page with the console's policy, and so proves that the test above can fail."""
     raw = f"<!doctype html><title>T</title><input value=\"{text}\"><input value='{text}'><p>{text}</p>"
     headers = {"Content-Security-Policy": CONTENT_SECURITY_POLICY, "Content-Type": "text/html; charset=utf-8"}
     reader.page.route(f"{reader.home}/console/raw", lambda route: route.fulfill(body=raw, headers=headers))
     reader.page.goto(f"{reader.home}/console/raw", wait_until="commit")
-    with suppress(Error):  # it was led away
+    with suppress(Error):  # the page navigated away
         assert [*reader.page.evaluate(STRANGE), *reader.complaints()] != []
         return
     assert reader.seen.outside(reader.home) != []
@@ -425,12 +425,12 @@ def test_whatever_stands_in_an_address_is_not_done_either(installation: HostileI
     many = [" ".join(texts) for texts in (RUNS[:8], RUNS[8:], ODD)]
     for text in many:
         assert reader.open("/console/sign-in?" + urlencode({"next": "/exports?" + text, "why": text, "done": text})) == 200
-    # Where they would have gone is kept for the form.
+    # The form keeps the page that is opened after signing in.
     assert reader.open("/console/exports?" + urlencode({"status": many[0]})) == 200
     reader.sign_in(installation.token)
     names = ("status", "source", "cursor", "subject", "project", "severity", "topic", "target", "since", "limit", "other")
     lists = [path for path in installation.paths if path.count("/") <= 2]
-    # One that is wrong is told of alone, so each is wrong by itself somewhere.
+    # An error message is about one parameter only, so each parameter is sent alone.
     asked = zip(itertools.cycle(lists), [*names, *names], itertools.cycle(HOSTILE), strict=False)
     statuses = {reader.open(f"{path}?{urlencode({name: text, 'done': text})}") for path, name, text in asked}
     for text in many:
@@ -448,6 +448,6 @@ def test_a_refused_form_repeats_nothing_of_what_it_held(reader: PageReader) -> N
     reader.page.get_by_role("alert").wait_for()
     assert reader.page.evaluate(STRANGE) == []
     assert reader.page.get_by_label("API token").input_value() == ""
-    # Where they were going is a page of ours, and comes back to the letter.
+    # The page to open afterwards is in the console, and the form repeats it without changes.
     assert reader.page.locator("[name=next]").input_value() == going_to
     assert reader.complaints() == []

@@ -1,4 +1,4 @@
-"""A person signs in at a certified issuer and signs out of it, in a real browser, with the service as it is run."""
+"""A user signs in and out at a certified issuer, in a real browser, with the service as a real process."""
 
 import socket
 import subprocess
@@ -18,11 +18,11 @@ from tests.support.processes.gunicorn_process import Service
 from tests.support.servers.redis_and_postgres import RedisServer
 from tests.support.servers.runtimes import missing, runtime
 
-# What is stored is tested on both databases elsewhere.
+# Other tests cover the stored data on both databases.
 pytestmark = on_sqlite
 
 ROOT: Final = Path(__file__).parents[3]
-#: Where bin/runtimes installs the issuer.
+#: The path where bin/runtimes installs the issuer.
 INSTALLED: Final = ROOT / "build" / "certified-issuer"
 PROGRAM: Final = Path(__file__).with_name("certified_issuer") / "issuer.mjs"
 CLIENT: Final = ("riskrelay", "a secret of the client")
@@ -71,7 +71,7 @@ def test_a_person_signs_in_at_the_issuer_and_out_of_it(
             page.get_by_role("button", name="Yes, sign me out").click()
             page.wait_for_url(f"{home}/console/sign-in**")
             assert rows("SELECT ended_reason FROM console_sessions") == [("signed_out",)]
-            # The issuer asks again who it is.
+            # The issuer asks for the user's credentials again.
             page.get_by_role("link", name="Sign in at the agency").click()
             expect(page.locator("input[name=login]")).to_be_visible()
             page.context.close()

@@ -1,4 +1,4 @@
-"""A morning at the inbox: hundreds of findings decided in a few interactions, by mouse, by keys, without JavaScript."""
+"""The inbox: hundreds of findings are decided in a few interactions, with the mouse, with keys, without JavaScript."""
 
 import re
 import time
@@ -35,7 +35,7 @@ from tests.support.servers.redis_and_postgres import RedisServer
 # The pages are the same on both databases.
 pytestmark = on_sqlite
 
-#: As in three real scans: findings, and the rules that group them.
+#: The numbers of findings and of rules that group them, as in three real scans.
 FINDINGS: Final = 392
 RULES: Final = 51
 MAX_INTERACTIONS: Final = 15
@@ -44,8 +44,8 @@ WITHIN_S: Final = 30.0
 PHONE: Final = {"width": 390, "height": 844}
 
 
-class Hands:
-    """Somebody at the inbox; counts each click, key and choice."""
+class InboxUser:
+    """A user of the inbox; counts each click, key and choice."""
 
     def __init__(self, page: Page, home: str, token: str) -> None:
         self.page = page
@@ -57,7 +57,7 @@ class Hands:
         page.wait_for_url("**/console/inbox")
 
     def click(self, found: Any) -> None:
-        """Click what was found."""
+        """Click an element."""
         self.interactions += 1
         found.click()
 
@@ -66,12 +66,12 @@ class Hands:
         self.click(self.page.locator("main").get_by_role("button", name=name, exact=True))
 
     def choose(self, name: str, text: str) -> None:
-        """Choose from a drop-down."""
+        """Choose an option from a drop-down list."""
         self.interactions += 1
         self.page.locator(f"main select[name={name}]").select_option(label=text)
 
     def key(self, key: str) -> None:
-        """Press a key on a page whose script runs: on one that still loads, it would do nothing."""
+        """Press a key after the page's script has started: on a page that still loads, the key would have no effect."""
         self.interactions += 1
         self.page.wait_for_load_state()
         self.page.keyboard.press(key)
@@ -82,7 +82,7 @@ class Hands:
         self.click(self.page.locator("#selection input[name=all]"))
 
     def wait_for_job(self) -> None:
-        """Wait until the page of the job says that it is done."""
+        """Wait until the page of the bulk job shows that it is done."""
         until = time.monotonic() + WITHIN_S
         while "done" not in self.page.locator("#job .status").inner_text():
             assert time.monotonic() < until, self.page.locator("#job").inner_text()
@@ -92,7 +92,7 @@ class Hands:
 
 @pytest.fixture
 def service(database: str, redis: RedisServer, customer: Customer, tmp_path: Path) -> Iterator[Service]:
-    """The service, over the database and the Redis that the worker has."""
+    """The service on the same database and Redis as the worker."""
     folder = tmp_path / "served"
     folder.mkdir()
     settings = {"DATABASE_URL": database, "REDIS_URL": redis.url, "WEB_PROCESSES": "1", **LOOPBACK}
@@ -131,25 +131,25 @@ def test_hundreds_of_findings_are_decided_in_a_few_interactions(
     home = f"http://127.0.0.1:{service.port}"
     context = browser.new_context(viewport={"width": 1280, "height": 900}, reduced_motion="reduce")
     seen = watch(context)
-    hands = Hands(context.new_page(), home, make_console_token(customer))
-    # The severe ones go to the tracker.
-    hands.click(hands.page.locator("summary", has_text="Severity:"))
-    hands.click(hands.page.get_by_role("link", name=re.compile("^Critical")))
-    hands.page.wait_for_url("**severity=critical*")
-    hands.select_all()
-    hands.button("Approve…")
-    hands.button("Approve 11 tickets")
-    hands.wait_for_job()
-    # The others are not fixed.
-    hands.click(hands.page.get_by_role("link", name="Back to the inbox"))
-    # The list still has its filter, and none of the tickets.
-    hands.click(hands.page.get_by_role("link", name="Clear filters"))
-    hands.select_all()
-    hands.button("Dismiss…")
-    hands.choose("reason", "Won't fix")
-    hands.button("Dismiss 40 tickets")
-    hands.wait_for_job()
-    assert hands.interactions <= MAX_INTERACTIONS
+    user = InboxUser(context.new_page(), home, make_console_token(customer))
+    # Critical tickets are approved for the tracker.
+    user.click(user.page.locator("summary", has_text="Severity:"))
+    user.click(user.page.get_by_role("link", name=re.compile("^Critical")))
+    user.page.wait_for_url("**severity=critical*")
+    user.select_all()
+    user.button("Approve…")
+    user.button("Approve 11 tickets")
+    user.wait_for_job()
+    # All other tickets are dismissed.
+    user.click(user.page.get_by_role("link", name="Back to the inbox"))
+    # The list still has the filter, which matches no ticket any more.
+    user.click(user.page.get_by_role("link", name="Clear filters"))
+    user.select_all()
+    user.button("Dismiss…")
+    user.choose("reason", "Won't fix")
+    user.button("Dismiss 40 tickets")
+    user.wait_for_job()
+    assert user.interactions <= MAX_INTERACTIONS
     found = dict(rows("SELECT CASE WHEN target_id IS NULL THEN status ELSE 'sent' END, COUNT(*) FROM exports GROUP BY 1"))
     assert found == {"sent": 11, "dismissed": 40}
     assert {target_id for (target_id,) in rows("SELECT target_id FROM exports WHERE target_id IS NOT NULL")} == {target.id}
@@ -167,35 +167,35 @@ def test_reports_are_decided_by_keys(browser: Browser, customer: Customer, servi
     home = f"http://127.0.0.1:{service.port}"
     context = browser.new_context(viewport={"width": 1280, "height": 900}, reduced_motion="reduce")
     seen = watch(context)
-    hands = Hands(context.new_page(), home, make_console_token(customer))
-    title = hands.page.locator("#ticket-title")
+    user = InboxUser(context.new_page(), home, make_console_token(customer))
+    title = user.page.locator("#ticket-title")
     first = title.inner_text()
-    hands.key("j")
+    user.key("j")
     expect(title).not_to_have_text(first)
-    hands.key("k")
+    user.key("k")
     expect(title).to_have_text(first)
-    # A letter that is typed into the search decides nothing.
-    hands.key("/")
-    hands.page.keyboard.type("adj")
-    expect(hands.page.get_by_role("searchbox")).to_have_value("adj")
+    # A letter that is typed into the search field is not a shortcut.
+    user.key("/")
+    user.page.keyboard.type("adj")
+    expect(user.page.get_by_role("searchbox")).to_have_value("adj")
     expect(title).to_have_text(first)
-    hands.page.locator("h1").click()
-    hands.key("a")
-    hands.page.wait_for_url("**done=approved*", wait_until="commit")
-    expect(hands.page.get_by_role("status").filter(has_text="Ticket approved.")).to_be_visible()
+    user.page.locator("h1").click()
+    user.key("a")
+    user.page.wait_for_url("**done=approved*", wait_until="commit")
+    expect(user.page.get_by_role("status").filter(has_text="Ticket approved.")).to_be_visible()
     second = title.inner_text()
     assert second != first
-    hands.key("d")
-    hands.page.locator(".pop[open]").get_by_label("Note").fill("Seen before.")
-    hands.button("Dismiss")
+    user.key("d")
+    user.page.locator(".pop[open]").get_by_label("Note").fill("Seen before.")
+    user.button("Dismiss")
     expect(title).not_to_have_text(second)
     assert sorted(rows("SELECT status, COUNT(*) FROM exports WHERE status <> 'prepared' GROUP BY status")) == [
         ("approved", 1),
         ("dismissed", 1),
     ]
-    hands.page.goto(f"{home}/console/inbox?view=dismissed")
-    hands.button("Restore")
-    expect(hands.page.get_by_role("status").filter(has_text="Ticket restored.")).to_be_visible()
+    user.page.goto(f"{home}/console/inbox?view=dismissed")
+    user.button("Restore")
+    expect(user.page.get_by_role("status").filter(has_text="Ticket restored.")).to_be_visible()
     assert seen.complaints(home) == []
     context.close()
 
@@ -211,18 +211,18 @@ def test_a_ticket_is_edited_and_a_selection_dismissed_on_a_phone_and_without_jav
     make_target(customer)
     home = f"http://127.0.0.1:{service.port}"
     context = browser.new_context(**how)
-    hands = Hands(context.new_page(), home, make_console_token(customer))
-    hands.click(hands.page.locator("a.row-title").first)
-    hands.click(hands.page.locator("#ticket").get_by_role("link", name="edit"))
-    hands.page.get_by_label("Title").fill("A better title")
-    hands.button("Save")
-    expect(hands.page.locator("#ticket-title")).to_have_text("A better title")
-    hands.page.goto(f"{home}/console/inbox?severity=low")
-    for box in hands.page.locator(".row input[type=checkbox]").all()[:2]:
+    user = InboxUser(context.new_page(), home, make_console_token(customer))
+    user.click(user.page.locator("a.row-title").first)
+    user.click(user.page.locator("#ticket").get_by_role("link", name="edit"))
+    user.page.get_by_label("Title").fill("A better title")
+    user.button("Save")
+    expect(user.page.locator("#ticket-title")).to_have_text("A better title")
+    user.page.goto(f"{home}/console/inbox?severity=low")
+    for box in user.page.locator(".row input[type=checkbox]").all()[:2]:
         box.check()
-    hands.button("Dismiss…")
-    hands.button("Dismiss 2 tickets")
-    expect(hands.page.get_by_role("status").filter(has_text="2 tickets dismissed.")).to_be_visible()
+    user.button("Dismiss…")
+    user.button("Dismiss 2 tickets")
+    expect(user.page.get_by_role("status").filter(has_text="2 tickets dismissed.")).to_be_visible()
     context.close()
 
 
@@ -249,16 +249,16 @@ def test_a_rule_approves_a_scan_and_a_wrong_target_is_replaced(
         context = browser.new_context(viewport={"width": 1280, "height": 900}, reduced_motion="reduce")
         seen = watch(context)
         token = make_console_token(customer, Ability.CONSOLE, Ability.MANAGE_RULES, Ability.APPROVE_EXPORTS)
-        hands = Hands(context.new_page(), home, token)
-        page = hands.page
+        user = InboxUser(context.new_page(), home, token)
+        page = user.page
         page.goto(f"{home}/console/rules/new")
         page.get_by_label("Name", exact=True).fill("Labels of forms")
         page.get_by_label("Rule code").fill("axe:label*")
         page.get_by_label("Approve for").check()
-        hands.choose("target_id", f"Tracker (127.0.0.1:{right.port})")
-        hands.button("Add the rule")
+        user.choose("target_id", f"Tracker (127.0.0.1:{right.port})")
+        user.button("Add the rule")
         expect(page.get_by_role("status").filter(has_text="Rule saved.")).to_be_visible()
-        # A scan: the rule approves the first finding, and a person the second one.
+        # After a scan, the rule approves the first finding, and a user the second one.
         issues: list[Mapping[str, Any]] = [
             issue("axe:label", title="Field without label"),
             issue("axe:alt", title="Image without text"),
@@ -268,15 +268,15 @@ def test_a_rule_approves_a_scan_and_a_wrong_target_is_replaced(
         assert posted.status == 202
         page.goto(f"{home}/console/inbox")
         expect(page.locator(".row")).to_have_count(1)
-        hands.choose("target_id", f"Moved away (127.0.0.1:{wrong.port})")
-        hands.button("Approve")
+        user.choose("target_id", f"Moved away (127.0.0.1:{wrong.port})")
+        user.button("Approve")
         expect(page.get_by_role("status").filter(has_text="Ticket approved.")).to_be_visible()
         wait_for_row(page, f"{home}/console/deliveries?view=delivered", "Field without label")
         expect(page.locator("#ticket")).to_contain_text("rule Labels of forms")
         wait_for_row(page, f"{home}/console/deliveries?view=failed", "Image without text")
         expect(page.locator("#ticket")).to_contain_text("HTTP 404")
-        hands.click(page.locator("#ticket summary", has_text="Other target…"))
-        hands.click(page.locator("#ticket").get_by_role("button", name="Retry there"))
+        user.click(page.locator("#ticket summary", has_text="Other target…"))
+        user.click(page.locator("#ticket").get_by_role("button", name="Retry there"))
         expect(page.get_by_role("status").filter(has_text="Export queued for retry")).to_be_visible()
         wait_for_row(page, f"{home}/console/deliveries?view=delivered", "Image without text")
         assert seen.complaints(home) == []
@@ -285,7 +285,7 @@ def test_a_rule_approves_a_scan_and_a_wrong_target_is_replaced(
 
 
 def wait_for_row(page: Page, address: str, title: str) -> None:
-    """Load a list again until it has a ticket with a title, and open that."""
+    """Reload a list until it has a ticket with this title, and open the ticket."""
     until = time.monotonic() + WITHIN_S
     page.goto(address)
     while not page.locator("a.row-title", has_text=title).count():

@@ -1,4 +1,4 @@
-"""Writes to a database as fast as it can: an account and its project, in one transaction, until it is killed."""
+"""Writes to a database as fast as possible until it is killed: an account and its project in each transaction."""
 
 import sys
 
@@ -8,7 +8,7 @@ from storage.db.engine import connection, open_database, transaction
 
 
 def main() -> None:
-    """Say that it has begun, and go on."""
+    """Print a line after the start, then write until killed."""
     open_database(sys.argv[1])
     with connection():
         sys.stdout.write("writing\n")

@@ -1,6 +1,6 @@
-"""A command with bad luck: it is killed at a point that cannot be seen from outside.
+"""Runs a command that is killed at an internal point, which a test cannot observe from outside.
 
-It is the command of `bin/riskrelay`. What differs is assigned before it runs, in this process alone.
+It is the command of `bin/riskrelay`. Functions at the point are replaced before it runs, in this process only.
 """
 
 import os
@@ -18,7 +18,7 @@ from storage.maintenance import restore as restoring
 
 
 def main() -> None:
-    """Arm the point that is named first, and run the rest of the command line."""
+    """Prepare the death at the point that the first argument names, and run the rest as the command line."""
     point, *words = sys.argv[1:]
     POINTS[point]()
     riskrelay(words, prog_name="riskrelay")
@@ -29,7 +29,7 @@ def _die() -> None:
 
 
 def _before(owner: Any, name: str, *, when: Callable[..., bool] = lambda *_: True) -> Callable[[], None]:
-    """Return what arms a function: death comes when it is called and `when` its arguments are those."""
+    """Return a function that replaces `owner.name`: when called with arguments that `when` accepts, the process dies."""
 
     def armed() -> None:
         original = getattr(owner, name)
@@ -46,7 +46,7 @@ def _before(owner: Any, name: str, *, when: Callable[..., bool] = lambda *_: Tru
 
 
 def _in_the_copy(nth: int) -> Callable[[], None]:
-    """Return what arms the `nth` copy of SQLite that is made: death comes after a few of its pages."""
+    """Return a function that makes the process die within the `nth` copy of SQLite, after half of its pages."""
 
     def armed() -> None:
         original, made = sqlite_copies._copy, [0]
@@ -64,7 +64,8 @@ def _in_the_copy(nth: int) -> Callable[[], None]:
     return armed
 
 
-#: A restore of SQLite copies the backup beside, the database aside, and the first of both into the database.
+#: A restore on SQLite makes three copies: of the backup beside the database, of the database to a safe place, and of the
+#: prepared copy of the backup into the database.
 POINTS: Final[dict[str, Callable[[], None]]] = {
     "backup: within the copy": _in_the_copy(1),
     "backup: before its name": _before(sqlite_copies, "sync"),

@@ -1,4 +1,4 @@
-"""An operator backs up and restores: under load, after a redaction, after a kill, and nothing goes out before it is said."""
+"""Backup and restore: under load, after a redaction, after a kill. Nothing is delivered before targets are resumed."""
 
 import json
 import os
@@ -39,13 +39,13 @@ from tests.support.worker.compliance_work import run_compliance_tasks
 
 OTHER_SHOP: Final = "sun.shops.example"
 CLEO: Final = ShopCustomer(88191169, "cleo.canary@mail.example", "+1 555 625 1201", (770299940, 770280265))
-#: With bodies of this size a copy takes long enough for others to write meanwhile.
+#: With bodies of this size, a copy takes long enough for other processes to write meanwhile.
 HEAVY: Final = {"count": 1500, "body_bytes": 20_000}
 
 
 @pytest.fixture
 def operator(database_url: str, tmp_path: Path) -> CommandRunner:
-    """An operator of an installation that knows its keys."""
+    """Runs commands in an installation whose keys are checked."""
     made = CommandRunner(tmp_path / "here", database_url)
     with made.database():
         store_key_check()
@@ -54,13 +54,13 @@ def operator(database_url: str, tmp_path: Path) -> CommandRunner:
 
 @pytest.fixture
 def elsewhere(database_url: str, tmp_path: Path, postgres_server: PostgresServer) -> CommandRunner:
-    """An operator on another machine, with the keys of the first one and no database yet."""
+    """Runs commands on another machine, with the same keys and without a database."""
     folder = tmp_path / "elsewhere"
     is_sqlite = database_url.startswith("sqlite")
     return CommandRunner(folder, f"sqlite:///{folder}/riskrelay.db" if is_sqlite else postgres_server.create_database())
 
 
-def type_unluckily(operator: CommandRunner, point: str, *words: str | Path) -> CommandResult:
+def run_killed_at(operator: CommandRunner, point: str, *words: str | Path) -> CommandResult:
     """Run a command that is killed at a point."""
     command = [sys.executable, "-P", "-m", "tests.journeys.data.crashing_command", point, *map(str, words)]
     env = {**operator.environment, "PYTHONPATH": str(ROOT)}
@@ -69,7 +69,7 @@ def type_unluckily(operator: CommandRunner, point: str, *words: str | Path) -> C
 
 
 def without_what_a_restore_changes(contents: Contents) -> Contents:
-    """Leave out what is another's after a restore: who works, what is paused, who is signed in, what was noted."""
+    """Return the contents without the rows that a restore changes: heartbeats, targets, sessions, and its audit entries."""
     kept = {table: lines for table, lines in contents.items() if table not in {"workers", "targets", "console_sessions"}}
     noted = {"pause_target", "end_session", "begin_restore", "restore"}
     return kept | {"audit_entries": [row for row in contents["audit_entries"] if row[3] not in noted]}
@@ -80,7 +80,7 @@ def without_what_a_restore_changes(contents: Contents) -> Contents:
 
 @contextmanager
 def busy_writers(url: str, count: int) -> Iterator[None]:
-    """Let processes write to a database meanwhile."""
+    """Run `count` processes that write to a database during the block."""
     command = [sys.executable, "-P", "-m", "tests.journeys.data.busy_writer", url]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     writers = [subprocess.Popen(command, env=env, stdout=subprocess.PIPE) for _ in range(count)]
@@ -112,7 +112,7 @@ def test_a_backup_under_load_is_of_one_moment_and_holds_up_nobody(operator: Comm
     assert elsewhere.json("restore", file)["exports"] == HEAVY["count"]
     found = elsewhere.contents()
     assert before <= len(found["accounts"]) <= after
-    # Whole transactions: an account and its project.
+    # The backup contains complete transactions: each account has its project.
     assert len(found["accounts"]) == len(found["projects"])
     assert {*found["accounts"]} <= {*live["accounts"]}
     assert {*found["projects"]} <= {*live["projects"]}
@@ -139,7 +139,7 @@ def test_a_restored_database_is_the_one_that_was_backed_up(operator: CommandRunn
     for table, lines in without_what_a_restore_changes(before).items():
         found = without_what_a_restore_changes(after)[table]
         if table == "compliance_requests":
-            # What waits may be taken up from now on.
+            # The pending request is due at once after the restore, so its row may differ.
             assert [row for row in found if "done" in row] == [row for row in lines if "done" in row]
             assert [row[0] for row in found] == [row[0] for row in lines]
         else:
@@ -155,8 +155,8 @@ def test_a_restored_database_is_the_one_that_was_backed_up(operator: CommandRunn
 # --- redactions
 
 
-def plant(operator: CommandRunner) -> list[str]:
-    """Leave traces of two persons in one shop, and of a third one in another; return those of the second one."""
+def plant_data(operator: CommandRunner) -> list[str]:
+    """Store data of two persons in one shop, and of a third person in another shop; return the traces of the second."""
     with operator.database():
         client = cloud_client(operator.folder)
         planter = PersonDataSeeder(client, give_shop(make_customer()))
@@ -169,8 +169,8 @@ def plant(operator: CommandRunner) -> list[str]:
         return traces_of(BOB, stored())
 
 
-def plant_little(operator: CommandRunner) -> list[str]:
-    """The same, in captures alone."""
+def plant_captures_only(operator: CommandRunner) -> list[str]:
+    """Store the same data as `plant_data`, but only in captures."""
     with operator.database():
         customer = give_shop(make_customer())
         make_target(customer)
@@ -183,8 +183,8 @@ def plant_little(operator: CommandRunner) -> list[str]:
         return traces_of(BOB, stored())
 
 
-def forget(operator: CommandRunner) -> None:
-    """Forget a person and the other shop; another person has asked what is held, and waits."""
+def erase(operator: CommandRunner) -> None:
+    """Erase a person and the other shop. A data request of another person is pending."""
     with operator.database():
         receive(Topic.CUSTOMER_REDACT, VAULT, ADA)
         receive(Topic.SHOP_REDACT, VAULT, shop=OTHER_SHOP)
@@ -193,8 +193,8 @@ def forget(operator: CommandRunner) -> None:
         assert traces_of(ADA, stored()) == traces_of(CLEO, stored()) == []
 
 
-def assert_forgotten(operator: CommandRunner, redactions: int, traces_of_bob: list[str]) -> None:
-    """The person is forgotten at once, the other shop as soon as somebody works, and nobody else ever."""
+def assert_erased(operator: CommandRunner, redactions: int, traces_of_bob: list[str]) -> None:
+    """Check that the person is erased at once, the other shop once a worker runs, and no other person."""
     with operator.database():
         assert traces_of(ADA, stored()) == []
         assert traces_of(BOB, stored()) == traces_of_bob != []
@@ -217,35 +217,35 @@ def count_redactions(operator: CommandRunner) -> int:
 
 
 def test_what_was_erased_after_the_backup_does_not_come_back(operator: CommandRunner) -> None:
-    traces_of_bob = plant(operator)
+    traces_of_bob = plant_data(operator)
     file = operator.backed_up()
-    forget(operator)
+    erase(operator)
     count = count_redactions(operator)
     record = operator.json("restore", file, "--replace")
     assert record["redactions_repeated"] == count
-    # Both that were done and the one that waits; of them the shop's and the one that waits are open.
+    # Both finished requests and the pending one are taken over. The shop's request and the pending one are open again.
     assert (record["requests_taken_over"], record["requests_open_again"]) == (3, 2)
-    assert_forgotten(operator, count, traces_of_bob)
+    assert_erased(operator, count, traces_of_bob)
     assert not list((operator.folder / "data").glob("restoring*"))
 
 
 def test_it_does_not_come_back_on_a_new_machine_either(operator: CommandRunner, elsewhere: CommandRunner) -> None:
-    traces_of_bob = plant(operator)
+    traces_of_bob = plant_data(operator)
     file, redactions = operator.backed_up(), operator.folder / "redactions"
-    forget(operator)
+    erase(operator)
     count = count_redactions(operator)
     assert operator.run("compliance", "export", redactions).exit_code == 0
     assert traces_of(ADA, redactions.read_text().lower()) == []
     assert elsewhere.json("restore", file, "--redactions", redactions)["redactions_repeated"] == count
-    assert_forgotten(elsewhere, count, traces_of_bob)
+    assert_erased(elsewhere, count, traces_of_bob)
 
 
 def test_nothing_of_the_forgotten_is_left_in_a_backup_that_was_taken_after(operator: CommandRunner) -> None:
-    plant(operator)
+    plant_data(operator)
     with operator.database():
-        # Long enough for pages of its own, which a change or a deletion gives back.
+        # Long enough to fill overflow pages, which become free pages after a change or a deletion.
         execute("UPDATE evidence_captures SET selected_text = ?", (f"{ADA.email} " * 800,))
-    forget(operator)
+    erase(operator)
     file = operator.backed_up()
     if operator.url.startswith("sqlite"):
         held = file.read_bytes().lower()
@@ -261,7 +261,7 @@ def test_nothing_of_the_forgotten_is_left_in_a_backup_that_was_taken_after(opera
 @pytest.mark.parametrize("point", ["backup: within the copy", "backup: before its name"])
 def test_a_killed_backup_leaves_nothing_under_its_name(operator: CommandRunner, point: str) -> None:
     (operator.folder / "backups").mkdir()
-    assert type_unluckily(operator, point, "backup", "backups").exit_code == -9
+    assert run_killed_at(operator, point, "backup", "backups").exit_code == -9
     [left] = (operator.folder / "backups").iterdir()
     assert left.name.startswith(".")
     record = operator.json("backup", operator.folder / "backups")
@@ -289,11 +289,11 @@ def is_unfinished(operator: CommandRunner) -> bool:
     indirect=["database_url"],
 )
 def test_a_killed_restore_leaves_the_old_database_or_one_that_delivers_nothing(operator: CommandRunner, point: str) -> None:
-    traces_of_bob = plant_little(operator)
+    traces_of_bob = plant_captures_only(operator)
     file = operator.backed_up()
-    forget(operator)
+    erase(operator)
     count, before = count_redactions(operator), operator.contents()
-    assert type_unluckily(operator, point, "restore", file, "--replace").exit_code == -9
+    assert run_killed_at(operator, point, "restore", file, "--replace").exit_code == -9
     is_replaced = operator.contents() != before
     assert is_replaced == (point in {"postgresql: committed", "postgresql: half prepared"})
     if is_replaced:
@@ -309,7 +309,7 @@ def test_a_killed_restore_leaves_the_old_database_or_one_that_delivers_nothing(o
     assert is_unfinished(operator) == is_replaced
     assert operator.run("restore", file, "--replace").exit_code == 0
     assert not is_unfinished(operator)
-    assert_forgotten(operator, count, traces_of_bob)
+    assert_erased(operator, count, traces_of_bob)
     assert not list((operator.folder / "data").glob("restoring*"))
     if operator.url.startswith("sqlite"):
         path = Path(operator.url.removeprefix("sqlite:///"))
@@ -343,7 +343,7 @@ def test_nothing_is_delivered_before_it_is_resumed_and_then_with_the_same_keys(
         assert {queries.get(export_id).status.value for export_id in made} == {"approved"}
         new = make_approved(customer, make_target(customer, receiver.url()).id, utc_now())
         with started():
-            # It delivers, and looks at what waits again and again.
+            # The worker delivers, and scans for due exports repeatedly.
             wait_until(lambda: queries.get(new).status == "exported")
             later = make_approved(customer, str(queries.get(new).target_id), utc_now())
             wait_until(lambda: queries.get(later).status == "exported")

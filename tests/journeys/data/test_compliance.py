@@ -1,4 +1,4 @@
-"""A redaction outlives the worker that is killed within it, and leaves nothing of the person in tables, Redis or logs."""
+"""A redaction is completed after its worker is killed, and leaves no data of the person in tables, Redis or logs."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -34,9 +34,9 @@ from tests.support.http.storefront import (
 from tests.support.processes.workers import WorkerProcess, wait_until
 from tests.support.servers.redis_and_postgres import RedisServer
 
-#: Enough that a worker is a second or so at it.
+#: Enough rows to keep a worker busy for about a second.
 CAPTURES: Final = 8000
-#: The lease of the one that was killed has to lapse, and the rest to be done.
+#: The lease of the killed worker must expire, and another worker must do the rest.
 TAKEN_OVER_WITHIN_S: Final = 60.0
 KEYS: Final = [b"A" * 32]
 
@@ -46,7 +46,7 @@ def erased(request_id: str) -> int:
 
 
 def everything_in(redis: RedisServer) -> str:
-    """Return every key and every value."""
+    """Return every key and value of a Redis."""
     readers: dict[bytes, Callable[[Redis, bytes], Any]] = {
         b"string": lambda client, key: client.get(key),
         b"list": lambda client, key: client.lrange(key, 0, -1),
@@ -71,7 +71,7 @@ def test_a_redaction_outlives_the_worker_that_was_killed_within_it(
     planter.plant(ADA)
     before = all_ids()
     planter.plant(BOB)
-    # Whatever a real worker would do to them meanwhile: lapsed claims of paused targets are left as they are.
+    # Prevents deliveries by the real worker: it does not take over expired claims of paused targets.
     execute("UPDATE targets SET status = 'paused'")
     execute("UPDATE exports SET due_at = ? WHERE status = 'delivering'", (to_ms(utc_now()),))
     assert audit_chain.extend_to_end() == 0

@@ -1,4 +1,4 @@
-"""What is over goes by itself; a prune that is killed loses nothing that it archives, and the next one goes on."""
+"""Workers delete expired records. A killed `prune` loses no record that it archives, and the next `prune` continues."""
 
 import json
 import signal
@@ -19,15 +19,15 @@ from tests.support.factories import Customer, environment, make_exports
 from tests.support.http.storefront import ADA, give_shop, plant_captures, receive
 from tests.support.processes.workers import RISKRELAY, FailingWorker, wait_until
 
-#: Batches enough to be caught in the middle of them.
+#: Enough batches to kill the command in the middle of them.
 MANY: Final = 30 * EXPORTS_AT_ONCE
-#: Enough that a command is a second or so at it.
+#: Enough rows to keep a command busy for about a second.
 CAPTURES: Final = 4000
 VAULT: Final = Vault([b"A" * 32])
 
 
 class CronProcess:
-    """A command of cron as a process of its own."""
+    """A command of the crontab as a separate process."""
 
     def __init__(self, folder: Path, database_url: str, *words: str) -> None:
         folder.mkdir(exist_ok=True)
@@ -38,14 +38,14 @@ class CronProcess:
         )
 
     def killed_when(self, is_so: Callable[[], object]) -> None:
-        """Kill it at once when `is_so()`, which must be before its end."""
+        """Kill the process as soon as `is_so()` is true, which must be before its end."""
         wait_until(lambda: is_so() or self.process.poll() is not None, 30)
         self.process.send_signal(signal.SIGKILL)
         assert self.process.communicate(timeout=30)[0] == ""
         assert self.process.returncode == -signal.SIGKILL
 
     def reported(self) -> Any:
-        """Let it come to its end; return its output."""
+        """Wait for the end of the process; return its output."""
         reported, complaints = self.process.communicate(timeout=60)
         assert self.process.returncode == 0, complaints
         return json.loads(reported)
@@ -56,7 +56,7 @@ def left(table: str = "exports") -> set[str]:
 
 
 def archived(folder: Path) -> set[str]:
-    """Return the ids of the exports that stand whole in an archive; a kill may leave half a line at the end of a file."""
+    """Return the ids of the exports whose line in an archive is complete. A kill can leave a partial last line."""
     lines = [line for path in folder.glob("*-exports.jsonl") for line in path.read_text().split("\n")[:-1]]
     return {json.loads(line)["id"] for line in lines}
 
@@ -102,7 +102,7 @@ def test_a_compliance_run_that_is_killed_is_carried_on_by_the_next(
     killed = CronProcess(tmp_path / "data", database, "compliance", "run")
     killed.killed_when(lambda: compliance_requests.get(request_id).counts)
     assert 0 < len(left("evidence_captures")) < CAPTURES
-    # The next one comes when the lease of the dead one has lapsed, not before.
+    # The next command continues once the lease of the killed one has expired, not before.
     assert CronProcess(tmp_path / "data", database, "compliance", "run").reported() == {"done": 0, "waiting": 1}
     execute("UPDATE compliance_requests SET next_run_at = 1")
     assert CronProcess(tmp_path / "data", database, "compliance", "run").reported() == {"done": 1, "waiting": 0}

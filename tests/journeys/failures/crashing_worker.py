@@ -1,8 +1,8 @@
-"""A worker daemon with bad luck: it is killed or stopped at a point that cannot be seen from outside, or its clock steps.
+"""A worker daemon that is killed or stopped at an internal point, which a test cannot observe, or whose clock steps.
 
-It is the daemon of `bin/riskrelay work`, composed by it and fed by the same settings. What differs is assigned before it
-runs, in this process alone: functions at the named point, the clock, and how soon it deletes what is over. It begins when a
-line comes on standard input, so that a test has it ready and says when.
+It runs the daemon of `bin/riskrelay work` with the same settings. Before it runs, it replaces functions in this process
+only: those at the named point, the clock, and the delay before the first deletion of old records. It starts its work when a
+line arrives on standard input, so that a test can start the process early and choose the time.
 """
 
 import argparse
@@ -31,12 +31,12 @@ from worker.http.client import HttpClient
 from worker.http.connection_pool import GuardedConnection
 
 STOPPED_WITHIN_S: Final = 0.3
-#: What is to happen at the point.
-Fate = Callable[[], None]
+#: The function to call at the point.
+Action = Callable[[], None]
 
 
 def main() -> None:
-    """Arm what the command line asks for, wait for the cue, work."""
+    """Prepare the failures that the options select, wait for a line on standard input, and run the worker."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--at", choices=POINTS, help="the point that it reaches once and no further")
     parser.add_argument("--signal", choices=["KILL", "STOP"], default="KILL", help="what it does to itself there")
@@ -68,44 +68,44 @@ class _Once:
         if not self._is_over:
             self._is_over = True
             os.kill(os.getpid(), self._number)
-            # A death is there at once; a stop may reach this thread a moment after the others.
+            # SIGKILL takes effect at once. SIGSTOP can reach this thread slightly later than other threads.
             time.sleep(STOPPED_WITHIN_S)
 
 
-def _before(owner: Any, name: str, fate: Fate) -> None:
-    """Let `fate` come when `owner.name` is called for something: an empty first argument is none."""
+def _before(owner: Any, name: str, action: Action) -> None:
+    """Call `action` before `owner.name` runs, unless its first argument is empty: then it has nothing to do."""
     original = getattr(owner, name)
 
     @wraps(original)
     def replaced(*args: Any, **kwargs: Any) -> Any:
         if not args or args[0]:
-            fate()
+            action()
         return original(*args, **kwargs)
 
     setattr(owner, name, replaced)
 
 
-def _after(owner: Any, name: str, fate: Fate) -> None:
-    """Let `fate` come when `owner.name` has brought something about."""
+def _after(owner: Any, name: str, action: Action) -> None:
+    """Call `action` after `owner.name` has returned a result that is not empty."""
     original = getattr(owner, name)
 
     @wraps(original)
     def replaced(*args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
         if result:
-            fate()
+            action()
         return result
 
     setattr(owner, name, replaced)
 
 
-def _committed(owner: Any, name: str, fate: Fate) -> None:
-    """Let `fate` come when what `owner.name` has brought about is committed, by the same thread."""
+def _committed(owner: Any, name: str, action: Action) -> None:
+    """Call `action` after the result of `owner.name` is committed by the same thread."""
     waiting: set[int] = set()
     _after(owner, name, lambda: waiting.add(threading.get_ident()))
-    # Where a commit has just returned: PostgreSQL's through peewee, SQLite's without it.
+    # Functions that return after a commit: Peewee's for PostgreSQL, GroupCommit's for SQLite.
     for place, step in ((peewee.Database, "commit"), (GroupCommit, "_await_commit")):
-        _then(place, step, lambda: fate() if threading.get_ident() in waiting else None)
+        _then(place, step, lambda: action() if threading.get_ident() in waiting else None)
 
 
 def _then(owner: Any, name: str, follows: Callable[[], None]) -> None:
@@ -119,8 +119,8 @@ def _then(owner: Any, name: str, follows: Callable[[], None]) -> None:
     setattr(owner, name, replaced)
 
 
-#: The story of a delivery, and where in it bad luck strikes.
-POINTS: Final[dict[str, Callable[[Fate], None]]] = {
+#: Points of a delivery, in order. Each function makes its action run at that point.
+POINTS: Final[dict[str, Callable[[Action], None]]] = {
     "before the claim": partial(_before, claims_sql, "claim_due"),
     "claimed": partial(_after, claims_sql, "claim_due"),
     "claim committed": partial(_committed, claims_sql, "claim_due"),
@@ -135,7 +135,7 @@ POINTS: Final[dict[str, Callable[[Fate], None]]] = {
 
 
 def _step_with(path: Path) -> None:
-    """Let every module that reads the time read it as much ahead as the file says."""
+    """Shift the time in every module that imports `utc_now` by the seconds in the file."""
     original = clock.utc_now
 
     def shifted() -> datetime:
@@ -143,7 +143,7 @@ def _step_with(path: Path) -> None:
 
     for module in list(sys.modules.values()):
         if getattr(module, "utc_now", None) is original:
-            module.utc_now = shifted  # type: ignore[attr-defined]  # whichever has imported it
+            module.utc_now = shifted  # type: ignore[attr-defined]  # this module has imported it
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A worker that overslept its claims does nothing with them, and a clock that jumps starts no storm and loses nothing."""
+"""A worker that wakes after its claims have expired does not use them. A clock that jumps loses and repeats nothing."""
 
 import signal
 import time
@@ -36,19 +36,19 @@ from tests.support.processes.workers import (
 from tests.support.servers.redis_and_postgres import RedisServer
 
 HOUR_S: Final = 3600.0
-#: Long enough for what must not happen: three sweeps, and every renewal of a lease in between.
-AWHILE_S: Final = 3.0
+#: How long to wait for something that must not happen: three sweeps, and every renewal of a lease in between.
+OBSERVED_S: Final = 3.0
 
 
 def due_at(export_id: str, clock: SteppingClock) -> float:
-    """How many seconds from now, by this clock, the export comes due."""
+    """Return in how many seconds, by this clock, the export is due."""
     found = queries.get(export_id).due_at
     assert found is not None
     return (found - clock.now()).total_seconds()
 
 
 def processor_share(worker: WorkerProcess, span_s: float) -> float:
-    """How much of a processor it takes during so many seconds."""
+    """Return the share of one CPU that a worker uses during `span_s` seconds."""
     before = worker.cpu_s()
     time.sleep(span_s)
     return (worker.cpu_s() - before) / span_s
@@ -58,7 +58,7 @@ def processor_share(worker: WorkerProcess, span_s: float) -> float:
 def test_a_worker_that_stands_still_within_a_transaction_holds_up_nothing_for_long(
     start: Callable[..., WorkerProcess], failing: Callable[..., FailingWorker], receiver: CountingReceiver
 ) -> None:
-    """To the server it looks like one whose machine lost power: its connection stands, and so do its locks."""
+    """For the server this worker is like one whose machine lost power: its connection stays open and keeps its locks."""
     [export_id] = approved(receiver.url())
     with failing("--at", "claimed", "--signal", "STOP") as standing:
         standing.go()
@@ -66,7 +66,7 @@ def test_a_worker_that_stands_still_within_a_transaction_holds_up_nothing_for_lo
         with start():
             wait_until(is_exported(export_id), 20)
         standing.signal(signal.SIGCONT)
-        time.sleep(AWHILE_S / 2)
+        time.sleep(OBSERVED_S / 2)
         standing.signal()
         assert standing.wait() == 0
     assert receiver.keys == [export_id]
@@ -96,7 +96,7 @@ def test_a_worker_that_overslept_its_claims_sends_and_writes_nothing_more(
         written = rows("SELECT export_id, number, worker FROM attempts ORDER BY id")
         for late in (committed, sending):
             late.signal(signal.SIGCONT)
-        time.sleep(AWHILE_S / 2)
+        time.sleep(OBSERVED_S / 2)
         for worker in (committed, sending, heir):
             worker.signal()
             assert worker.wait() == 0
@@ -111,7 +111,7 @@ def test_a_worker_that_overslept_its_claims_sends_and_writes_nothing_more(
 
 @pytest.fixture
 def pair(failing: Callable[..., FailingWorker], stepping_clock: SteppingClock) -> Callable[..., FailingWorker]:
-    """Start workers that go by the stepping clock, as those of one machine do."""
+    """Return a function that starts workers with the stepping clock, as on one machine."""
 
     def started(**changes: str) -> FailingWorker:
         return failing("--clock", str(stepping_clock.path), **changes)
@@ -125,7 +125,7 @@ def test_a_clock_that_steps_while_deliveries_run_sends_none_of_them_again(
     pair: Callable[..., FailingWorker], stepping_clock: SteppingClock, receiver: CountingReceiver, step_s: float
 ) -> None:
     receiver.gate.clear()
-    # The idle one looks so often that it comes before the busy one's next renewal.
+    # The idle worker sweeps so often that it scans before the busy worker's next renewal.
     with pair() as busy, pair(SWEEP_SECONDS="0.1") as idle:
         ids = approved_each(receiver.url(), 4)
         busy.go()
@@ -133,10 +133,10 @@ def test_a_clock_that_steps_while_deliveries_run_sends_none_of_them_again(
         idle.go()
         wait_until(lambda: idle.has_logged("worker started"))
         stepping_clock.step_to(step_s)
-        time.sleep(AWHILE_S)
+        time.sleep(OBSERVED_S)
         receiver.gate.set()
         wait_until(all_are("exported"))
-        # What is approved after the step is due by the clock as it is now.
+        # Exports that are approved after the step are due by the stepped clock.
         ids += approved(receiver.url(), at=stepping_clock.now())
         wait_until(is_exported(ids[-1]))
     assert Counter(receiver.keys) == dict.fromkeys(ids, 1)
@@ -155,13 +155,13 @@ def test_a_clock_that_steps_while_retries_wait_sends_each_once_and_none_before_i
         for offset_s in (-HOUR_S, 0.0):
             stepping_clock.step_to(offset_s)
             assert notify_workers(redis)
-            assert processor_share(one, AWHILE_S / 2) < 0.5
+            assert processor_share(one, OBSERVED_S / 2) < 0.5
         assert receiver.requests == []
         stepping_clock.step_to(HOUR_S)
         wait_until(lambda: all(is_exported(each)() for each in soon))
         stepping_clock.step_to(0.0)
         assert notify_workers(redis)
-        assert processor_share(one, AWHILE_S / 2) < 0.5
+        assert processor_share(one, OBSERVED_S / 2) < 0.5
         assert Counter(receiver.keys) == dict.fromkeys(soon, 1)
         assert {queries.get(each).status.value for each in later} == {"approved"}
         assert min(due_at(each, stepping_clock) for each in later) > 2 * HOUR_S
@@ -174,7 +174,7 @@ def test_a_clock_that_steps_while_retries_wait_sends_each_once_and_none_before_i
 def test_a_dead_worker_holds_up_nothing_after_the_clock_stepped_back(
     pair: Callable[..., FailingWorker], stepping_clock: SteppingClock, receiver: CountingReceiver, heir_is: str
 ) -> None:
-    """Its lease ends and its sign of life was given at a time that does not come again for an hour."""
+    """Its lease expires, and its heartbeat was written, at a time that the clock reaches again only after an hour."""
     receiver.gate.clear()
     with pair() as dying, pair() as heir:
         [taken_over] = approved(receiver.url())
@@ -190,7 +190,7 @@ def test_a_dead_worker_holds_up_nothing_after_the_clock_stepped_back(
             heir.go()
         with transaction():
             fresh = approved_each(receiver.url(), 8, stepping_clock.now())
-            # Each is sent one at a time: were the dead still counted, that one would be theirs for some of these.
+            # One request at a time for each target. If the dead worker still counted, it would own some of the targets.
             execute("UPDATE targets SET ramp = 1")
         wait_until(all_are("exported"), 20)
     assert Counter(receiver.keys) == dict.fromkeys(fresh, 1) | {taken_over: 2}
@@ -201,7 +201,7 @@ def test_a_dead_worker_holds_up_nothing_after_the_clock_stepped_back(
 def test_a_host_whose_clock_is_off_takes_no_lease_for_lapsed_and_has_its_share(
     failing: Callable[..., FailingWorker], stepping_clock: SteppingClock, receiver: CountingReceiver, off_s: float
 ) -> None:
-    """On two hosts: one has the time, the other goes by a clock that is off, and in the end is put right."""
+    """There are two hosts. One has the correct time. The other's clock is wrong, and is corrected at the end."""
     stepping_clock.step_to(off_s)
     receiver.gate.clear()
     with failing() as right, failing("--clock", str(stepping_clock.path)) as wrong:
@@ -210,11 +210,11 @@ def test_a_host_whose_clock_is_off_takes_no_lease_for_lapsed_and_has_its_share(
         wait_until(lambda: len(receiver.requests) == 4)
         wrong.go()
         wait_until(lambda: rows("SELECT COUNT(*) FROM workers") == [(2,)])
-        time.sleep(AWHILE_S)
+        time.sleep(OBSERVED_S)
         ids += approved_for_each(receiver.url(), targets=20, each=4)
         wait_until(lambda: len(claimed_by()) == 2)
         stepping_clock.step_to(0.0)
-        time.sleep(AWHILE_S)
+        time.sleep(OBSERVED_S)
         receiver.gate.set()
         wait_until(all_are("exported"))
         assert set(delivered_by()) == {name_of(right), name_of(wrong)}
@@ -233,6 +233,6 @@ def test_a_host_whose_clock_is_off_takes_no_compliance_request_out_of_anothers_h
     with failing("--clock", str(stepping_clock.path)) as wrong:
         wrong.go()
         wait_until(lambda: compliance_requests.get(other_shop).finished_at is not None)
-        # It has looked for more by now.
-        time.sleep(AWHILE_S)
+        # By now the worker has scanned for more exports.
+        time.sleep(OBSERVED_S)
     assert rows("SELECT lease, next_run_at FROM compliance_requests WHERE id = ?", (shop,)) == [("lse_other", lapses_at)]

@@ -1,4 +1,4 @@
-"""Whatever dies, what was acknowledged is delivered: the worker or the service killed, Redis away, wake-ups lost."""
+"""Acknowledged exports are delivered after every crash: the worker or the service killed, Redis gone, wake-ups lost."""
 
 import time
 from collections import Counter
@@ -31,11 +31,11 @@ from tests.support.processes.workers import (
 from tests.support.servers.redis_and_postgres import REDIS_FAILURES, RedisServer
 from worker.http.signing import SignatureVerdict, verify
 
-#: What is promised; the lease lapses 6 s after it was renewed last.
+#: The documented time. A lease expires 6 s after its last renewal.
 TAKEN_OVER_WITHIN_S: Final = 10.0
-#: A sweep that does not come within a test: what happens was started by a wake-up.
+#: No sweep occurs during a test, so that every delivery was started by a wake-up.
 NO_SWEEP: Final = {"SWEEP_SECONDS": "30"}
-#: Longer than a listener needs to notice that its Redis is away.
+#: Longer than a listener needs to detect that Redis is unreachable.
 NOTICED_WITHIN_S: Final = 1.5
 
 
@@ -57,7 +57,7 @@ def test_a_delivery_outlives_the_worker_that_was_killed_within_it(
         receiver.gate.set()
         if heir_is == "started again":
             stack.enter_context(start())
-        # From the kill on, or from when somebody is there to take over.
+        # Counted from the kill, or from the start of another worker that can take over.
         assert wait_until(is_exported(export_id)) < TAKEN_OVER_WITHIN_S
     first, second = receiver.requests
     assert first.body == second.body
@@ -66,7 +66,7 @@ def test_a_delivery_outlives_the_worker_that_was_killed_within_it(
         assert first.headers[name] != second.headers[name], name
     now = int(second.headers["x-service-timestamp"])
     assert verify(WEBHOOK_SECRET.encode(), second.headers, second.body, now, lambda _nonce: False) is SignatureVerdict.OK
-    # The attempt that its worker took along was begun, and counts; only the second one has a row.
+    # The attempt of the killed worker was started, so it counts; only the second attempt has a row.
     assert queries.get(export_id).attempts == 2
     assert rows("SELECT number, outcome FROM attempts") == [(2, "delivered")]
 
@@ -80,7 +80,7 @@ def test_an_emptied_redis_loses_nothing(
     redis.flush()
     with start():
         wait_until(is_exported(export_id))
-        # Emptied under a worker that listens.
+        # Redis is emptied while a worker listens.
         redis.flush()
         [export_id] = approved(receiver.url())
         assert notify_workers(redis)
@@ -124,7 +124,7 @@ def test_an_idle_worker_wakes_up_again_whatever_happened_to_redis(
             break_redis(redis)
             time.sleep(NOTICED_WITHIN_S)
             repair(redis)
-            # The wake-up that the failure swallowed left no mark behind that would silence this one.
+            # The wake-up that the failure lost left no state that would suppress this one.
             [export_id] = approved(receiver.url())
             assert notify_workers(redis), name
             assert wait_until(is_exported(export_id)) < 6.0, name
@@ -161,7 +161,7 @@ def test_what_a_service_acknowledged_before_it_was_killed_is_delivered(
     acknowledged: list[str] = []
 
     def approve(export_id: str) -> None:
-        with suppress(OSError, HTTPException):  # what dies in the middle of a request is what this is about
+        with suppress(OSError, HTTPException):  # the test is about requests that are cut off
             answer = service.request("POST", f"{EXPORTS}/{export_id}/approve", customer.bearer, {"target_id": target.id})
             assert answer.status == 202
             acknowledged.append(export_id)
@@ -176,7 +176,7 @@ def test_what_a_service_acknowledged_before_it_was_killed_is_delivered(
     assert len(acknowledged) < len(ids)
     with start():
         wait_until(lambda: rows("SELECT COUNT(*) FROM exports WHERE status NOT IN ('prepared', 'exported')") == [(0,)])
-    # What was stored and not answered any more was approved as well; what was answered is never among the rest.
+    # Exports that were stored without a response were approved as well. Every acknowledged export was delivered.
     assert set(acknowledged) <= set(receiver.keys)
     assert Counter(receiver.keys) == dict.fromkeys(receiver.keys, 1)
 

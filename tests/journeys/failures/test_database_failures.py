@@ -1,4 +1,4 @@
-"""The database cut off, restarted, locked or full under a worker: it goes on by itself, nothing is lost or sent twice."""
+"""The database is cut off, restarted, locked or full: a worker recovers by itself, and loses or repeats no delivery."""
 
 import resource
 import sqlite3
@@ -25,19 +25,19 @@ from tests.support.processes.workers import (
 )
 from tests.support.servers.redis_and_postgres import PostgresServer, RedisServer
 
-#: Longer than the 5 s that a statement waits for SQLite's lock.
+#: Longer than the 5 s for which a statement waits for SQLite's lock.
 LOCKED_FOR_S: Final = 6.5
-#: No transaction that changes an export fits into a file of this size; what the worker logs does.
+#: No transaction that changes an export fits into a file of this size, but the worker's log does.
 TOO_SMALL_BYTES: Final = 8 * 1024
-#: Each of these meets the backends of two workers in whatever they are at.
+#: The number of cuts. Each interrupts the sessions of two workers at an arbitrary point.
 CUTS: Final = 40
-#: What a worker of a test under load sends at once, so that the load lasts longer than the trouble.
+#: Workers under load send few requests at once, so that the load lasts longer than the failures.
 FEW: Final = {"WORKER_CONCURRENCY": "4"}
 
 
 @pytest.fixture
 def postgres_url(postgres_url: str) -> Iterator[str]:
-    """The PostgreSQL database with commits that outlive the server's crash, as those of an installation do."""
+    """The PostgreSQL database with durable commits, as in an installation, so that they survive a crash of the server."""
     name = postgres_url.rpartition("/")[2]
     with psycopg.connect(postgres_url, autocommit=True) as operator:
         operator.execute(f"ALTER DATABASE {name} SET synchronous_commit = on")
@@ -49,13 +49,13 @@ def postgres_url(postgres_url: str) -> Iterator[str]:
 
 @pytest.fixture
 def slow() -> Iterator[CountingReceiver]:
-    """A receiver that takes its time, so that there is always something under way."""
+    """A slow receiver, so that some deliveries are always in progress."""
     with CountingReceiver(pause_s=0.03) as made:
         yield made
 
 
 def cut_off(url: str, operator: psycopg.Connection[tuple[bool]], ours: int) -> int:
-    """End every connection to the database but ours; return how many there were."""
+    """End every other connection to the database; return their number."""
     name = url.rpartition("/")[2]
     asked = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s AND pid <> %s"
     return len(operator.execute(asked, (name, ours)).fetchall())
@@ -144,7 +144,7 @@ def test_a_sqlite_locked_for_longer_than_the_wait_delays_what_is_to_be_written_a
 def test_a_sqlite_on_a_full_disk_delays_what_is_to_be_written_and_what_is_due(
     start: Callable[..., WorkerProcess], receiver: CountingReceiver
 ) -> None:
-    """The disk is full for the worker alone: it may write no file beyond a size, as by `ulimit -f`."""
+    """The disk is full for the worker only: a limit on file sizes, as with `ulimit -f`, simulates it."""
     receiver.gate.clear()
     with start() as worker:
         [sent] = approved(receiver.url())

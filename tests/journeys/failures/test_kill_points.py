@@ -1,4 +1,4 @@
-"""A worker may die at any point of a delivery: nothing is lost, and only what may have arrived is sent once more."""
+"""A worker can die at any point of a delivery: nothing is lost, and only requests that may have arrived are repeated."""
 
 import signal
 import socket
@@ -29,17 +29,17 @@ from tests.support.processes.workers import (
 )
 from tests.support.servers.redis_and_postgres import RedisServer
 
-#: What is promised; the lease lapses 6 s after it was renewed last.
+#: The documented time. A lease expires 6 s after its last renewal.
 TAKEN_OVER_WITHIN_S: Final = 10.0
 
-# the point, requests that arrived by then, requests in the end, attempts counted in the end
+# the point, the requests that have arrived at this point, all requests at the end, all counted attempts at the end
 POINTS: Final = [
     ("before the claim", 0, 1, 1),
     ("claimed", 0, 1, 1),  # taken back with its transaction
-    ("claim committed", 0, 1, 2),  # counted when claiming, so that an export that kills its workers comes to an end
+    ("claim committed", 0, 1, 2),  # counted with the claim, so that an export that kills its workers fails at some time
     ("before the request", 0, 1, 2),
     ("request sent", 1, 2, 2),
-    ("answered", 1, 2, 2),  # only the dead worker knew the answer
+    ("answered", 1, 2, 2),  # only the dead worker had the response
     ("before the result", 1, 2, 2),
     ("result written", 1, 2, 2),  # taken back with its transaction
     ("result committed", 1, 1, 1),
@@ -48,32 +48,32 @@ POINTS: Final = [
 
 @pytest.fixture
 def held() -> Iterator[CountingReceiver]:
-    """A receiver that keeps its answers to itself until its gate is opened."""
+    """A receiver that does not respond until its gate is opened."""
     with CountingReceiver() as made:
         made.gate.clear()
         yield made
 
 
-def shelve(*export_ids: str) -> None:
-    """Let nobody claim these for now: the next one to die must not find what the last one left."""
+def postpone(*export_ids: str) -> None:
+    """Pause the exports' targets, so that the next worker to die does not claim what the last one left."""
     delete_workers()
     for export_id in export_ids:
         execute("UPDATE targets SET status = 'paused' WHERE id = (SELECT target_id FROM exports WHERE id = ?)", (export_id,))
 
 
-def unshelve_all() -> None:
+def resume_all() -> None:
     execute("UPDATE targets SET status = 'active'")
 
 
 def is_connecting_to(port: int) -> bool:
-    """Return whether somebody on this machine waits for a connection to be accepted (SYN_SENT, 02)."""
+    """Return whether a process on this machine waits for a connection to this port (state 02, SYN_SENT)."""
     lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     return any(fields[2].endswith(f":{port:04X}") and fields[3] == "02" for fields in lines)
 
 
 @contextmanager
-def deaf_port() -> Iterator[int]:
-    """A port whose listener accepts nobody: its queue is full."""
+def port_with_full_backlog() -> Iterator[int]:
+    """Yield a port that accepts no connection, because its backlog is full."""
     with socket.create_server(("127.0.0.1", 0), backlog=0) as listener:
         port: int = listener.getsockname()[1]
         with socket.create_connection(("127.0.0.1", port)):
@@ -81,7 +81,7 @@ def deaf_port() -> Iterator[int]:
 
 
 def dies_connecting(worker: FailingWorker) -> tuple[str, int]:
-    with deaf_port() as port:
+    with port_with_full_backlog() as port:
         [export_id] = approved(f"http://127.0.0.1:{port}/hook")
         worker.go()
         wait_until(lambda: is_connecting_to(port))
@@ -123,8 +123,8 @@ def test_what_a_worker_was_at_when_it_died_another_one_does(
             worker.go()
             assert worker.wait() == -signal.SIGKILL, point
             wait_until(lambda export_id=export_id, arrived=arrived: len(receiver.of(export_id)) == arrived)  # type: ignore[misc]  # mypy takes no default
-            shelve(export_id)
-        unshelve_all()
+            postpone(export_id)
+        resume_all()
         heir.go()
         took_s = wait_until(all_are("exported"))
         assert took_s < TAKEN_OVER_WITHIN_S
@@ -136,7 +136,7 @@ def test_what_a_worker_was_at_when_it_died_another_one_does(
         assert len({request.body for request in receiver.of(export_id)}) == 1
     delivered = rows("SELECT export_id FROM attempts WHERE outcome = 'delivered'")
     assert Counter(each for (each,) in delivered) == dict.fromkeys(ids, 1)
-    # What was taken back with its transaction is counted by nobody, and what was committed is not counted again.
+    # Results that were rolled back are not counted, and committed results are not counted again.
     assert rows("SELECT SUM(delivered), SUM(failed) FROM delivery_hours") == [(len(ids), 0)]
 
 
@@ -158,11 +158,11 @@ def test_what_a_worker_waited_for_when_it_died_another_one_waits_for(
             stack.enter_context(worker)
         silent = stack.enter_context(LoopbackServer(hangs_up_once_greeted))
         stopped = dies_of_two_signals_to_stop(doomed[0], held)
-        shelve(stopped)
+        postpone(stopped)
         connecting, port = dies_connecting(doomed[1])
-        shelve(connecting)
+        postpone(connecting)
         shaking_hands = dies_shaking_hands(doomed[2], silent.port, greeted)
-        unshelve_all()
+        resume_all()
         held.gate.set()
         reached = stack.enter_context(CountingReceiver(port))
         heir.go()
@@ -189,6 +189,6 @@ def test_workers_replaced_one_by_one_under_load_deliver_everything_once(
             leaving.signal(signal.SIGTERM)
             assert leaving.wait() == 0
         wait_until(all_are("exported"), 30)
-    # None had to lapse first.
+    # No claim had to expire first.
     assert rows("SELECT DISTINCT attempts FROM exports") == [(1,)]
     assert Counter(receiver.keys) == dict.fromkeys(ids, 1)

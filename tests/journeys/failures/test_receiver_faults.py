@@ -1,7 +1,7 @@
-"""What delivery systems commonly get wrong, each as a story of real workers: here it must not happen.
+"""Common faults of delivery systems, which real workers must not have.
 
-Retry-After ignored or acted on early; redirects followed; answers read without end; one slow receiver that holds up all;
-retries lost with Redis.
+Retry-After ignored or too short; redirects followed; responses read without a limit; one slow receiver that delays all
+deliveries; retries lost with Redis.
 """
 
 import time
@@ -20,7 +20,7 @@ from tests.support.fakes import LoopbackServer, Peer
 from tests.support.processes.workers import CountingReceiver, WorkerProcess, wait_until
 from tests.support.servers.redis_and_postgres import RedisServer
 
-#: Retries come as soon as the schedule lets them, so that what is waited for is the receiver's own word.
+#: The schedule has the shortest delays, so that only the receiver's Retry-After causes a longer wait.
 AT_ONCE: Final = {"RETRY_SCHEDULE": "1,1,1,1", "SWEEP_SECONDS": "0.2"}
 
 
@@ -30,7 +30,7 @@ def approve(customer: Customer, url: str, count: int = 1) -> list[str]:
 
 
 def know_of_each_other() -> bool:
-    """Return whether two workers are there and each has counted them both, and so knows its share of a target."""
+    """Return whether two workers run and each has counted both, so that it knows its share of a target."""
     [(count, first_seen, last_started)] = rows("SELECT COUNT(*), MIN(seen_at), MAX(started_at) FROM workers")
     return bool(count == 2 and first_seen > last_started)
 
@@ -58,14 +58,14 @@ def test_what_a_receiver_asks_to_wait_is_waited_by_every_export_and_every_worker
         wait_until(know_of_each_other)
         with transaction():
             ids = approve(customer, receiver.url(), 20)
-            # One at a time at first, so that nothing else is on its way when the receiver asks.
+            # One request at a time at first, so that no other request is in progress when the receiver responds 429.
             execute("UPDATE targets SET ramp = 1")
         wait_until(lambda: asked_at)
-        # While it waits, the target says so and for how long; what waits with it has spent no attempt.
+        # The target shows that it waits and why. The other exports have used no attempt.
         wait_until(lambda: rows("SELECT held_reason FROM targets") == [("rate_limited",)])
         wait_until(lambda: sum(queries.get(export_id).attempts for export_id in ids) == 1)
         wait_until(lambda: {status_of(export_id) for export_id in ids} == {"exported"}, 30)
-    # Nothing came between the question and the end of the pause, and nothing was lost to it.
+    # No request arrived between the 429 and the end of the pause, and no export was lost.
     assert [at - asked_at[0] >= 4.0 for at in arrivals[1:]] == [True] * 20
     assert sum(queries.get(export_id).attempts for export_id in ids) == 21
 

@@ -1,4 +1,4 @@
-"""Redis emptied, gone, restarted, hung or read-only, at any moment of a delivery: approvals are answered, each sent once."""
+"""Redis fails in any way at any point of a delivery: approvals get a response, and each export is sent once."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -24,7 +24,7 @@ from tests.support.processes.workers import (
 )
 from tests.support.servers.redis_and_postgres import REDIS_FAILURES, RedisServer
 
-#: Of which Redis, which counts requests, takes half a second at most; the rest is for a busy machine.
+#: Redis, which counts requests, may delay a response by half a second at most. The rest is for a busy machine.
 ANSWERED_IN_S: Final = 2.0
 
 
@@ -44,7 +44,7 @@ class ServiceAndWorker:
         return export_id
 
     def approve(self, export_id: str) -> None:
-        """Approve it through the service's door, which must answer 202 whatever Redis does."""
+        """Approve an export through the API, which must respond 202 in every state of Redis."""
         body = {"target_id": self.target_id}
         began = time.monotonic()
         answer = self.service.request("POST", f"{EXPORTS}/{export_id}/approve", self.customer.bearer, body)
@@ -54,7 +54,7 @@ class ServiceAndWorker:
 
 @pytest.fixture(scope="module")
 def installation(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceAndWorker]:
-    """All of it, started once: what one failure leaves behind, the next one has to live with."""
+    """One installation for all failures, so that each must also cope with the effects of the previous ones."""
     folder = tmp_path_factory.mktemp("installation")
     url = f"sqlite:///{folder / 'riskrelay.db'}"
     (folder / "riskrelay.db").write_bytes(migrated_sqlite.read_bytes())
@@ -70,7 +70,7 @@ def installation(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture(params=REDIS_FAILURES)
 def failure(request: pytest.FixtureRequest, installation: ServiceAndWorker) -> Iterator[Callable[[], None]]:
-    """What happens to Redis when it is called; mended when the test is over."""
+    """Return a function that makes Redis fail. Redis is repaired at the end of the test."""
     break_redis, repair = REDIS_FAILURES[request.param]
     yield lambda: break_redis(installation.redis)
     repair(installation.redis)

@@ -1,4 +1,4 @@
-"""A worker may die at any point of a delivery to a tracker: afterwards there is exactly one issue."""
+"""A worker can die at any point of a delivery to a tracker: in the end there is exactly one issue."""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -18,10 +18,10 @@ from tests.support.processes.workers import FailingWorker, WorkerProcess, all_ar
 from tests.support.servers.redis_and_postgres import RedisServer
 from tests.support.trackers.servers import TOKEN, FakeGitea, Refusal
 
-# What a tracker already has does not depend on the database; `test_kill_points` kills on both.
+# The issues of a tracker do not depend on the database. `test_kill_points` kills workers on both databases.
 pytestmark = on_postgresql
 
-# the point, issues that exist by then
+# the point, and the number of issues that exist at this point
 POINTS: Final = [
     ("claim committed", 0),
     ("request sent", 1),
@@ -30,7 +30,7 @@ POINTS: Final = [
     ("result written", 1),  # taken back with its transaction
     ("result committed", 1),
 ]
-#: A lease lapses within 10 s; where no issue is found, the next attempt comes after the tracker's delay of 5 s.
+#: A lease expires within 10 s. If no issue is found, the next attempt follows after the tracker's delay of 5 s.
 RECOVERED_WITHIN_S: Final = 40.0
 
 
@@ -50,7 +50,7 @@ def test_a_worker_that_dies_at_any_point_leaves_exactly_one_issue(
         ids = []
         for (point, issues), worker in zip(POINTS, doomed, strict=True):
             target_id = make_tracker(customer, gitea.base_url)
-            # Without labels, the first request is the one that creates.
+            # Without labels, the first request creates the issue.
             export_id = make_approved(customer, target_id, utc_now(), labels=())
             ids.append(export_id)
             worker.go()

@@ -1,6 +1,6 @@
-"""Hosts as network namespaces: links that really go down, and workers that all are process 1 of hosts of one name.
+"""Hosts as network namespaces: real link failures, and workers that are all process 1 on hosts with the same name.
 
-`bin/check-hosts` runs this. pytest does not find it by itself: it needs root, and a skip would be overlooked.
+`bin/check-hosts` runs these tests. They need root, so pytest does not collect them by default: skips would be overlooked.
 """
 
 import http.client
@@ -37,24 +37,24 @@ from tests.support.servers.redis_servers import PortRedis
 from worker.delivery.lease_keeper import DEFER_CLAIMS_FACTOR
 from worker.delivery.options import RENEW_S
 
-#: Of the range for examples in documents: nobody's network.
+#: From the address range that is reserved for documentation, so that no real network has it.
 SUBNET: Final = "198.51.100.0/24"
 HERE: Final = "198.51.100.1"
 HERE_IN_HARDWARE: Final = "02:00:00:00:00:01"
-#: What a container begins with: process 1, and a host's name that all of them have.
+#: Starts a command as in a container: as process 1, with a host name that all hosts share.
 AS_A_CONTAINER: Final = ("unshare", "--pid", "--uts", "--fork", "--kill-child", "sh", "-c", 'hostname app && exec "$0" "$@"')
 AT_ONCE: Final = {"WORKER_CONCURRENCY": "8", "DELIVERY_TIMEOUT_S": "15"}
 PAUSE_S: Final = 0.05
 AT_ITS_PLUG: Final = "at its plug"
 BEHIND_THE_SWITCH: Final = "behind the switch"
-#: TCP tries again after 0.2, 0.4, 0.8 … seconds: after this one, a reader of the old connection waits as long again.
+#: TCP retransmits after 0.2, 0.4, 0.8 … seconds. After this outage, a reader of the old connection would wait as long again.
 DOWN_S: Final = 27.0
-#: After that, a worker that has given up what was broken is back; one that waits for TCP is not.
+#: Enough for a worker that has closed its broken connections, but not for one that waits for TCP.
 BACK_WITHIN_S: Final = 15.0
 
 
 class Namespace:
-    """One host: a network namespace with one link to the bridge here, and a folder."""
+    """One host: a network namespace with one link to the bridge of this machine, and a folder."""
 
     def __init__(self, number: int, bridge: str, folder: Path) -> None:
         self.name = f"{bridge}n{number}"
@@ -71,31 +71,31 @@ class Namespace:
         self.up()
         for words in ("link set lo up", f"address add {self.address}/24 dev eth0", "link set eth0 up"):
             _ip(f"-n {self.name} {words}")
-        # As with a router between: of a neighbour that does not answer, TCP hears more than it hears elsewhere.
+        # As with a router in between: TCP can detect that a direct neighbor does not respond, but not a host behind it.
         _ip(f"-n {self.name} neighbour add {HERE} lladdr {HERE_IN_HARDWARE} dev eth0 nud permanent")
         _ip(f"neighbour add {self.address} lladdr {self._in_hardware} dev {self._bridge} nud permanent")
         return self
 
     def __exit__(self, *_: object) -> None:
-        # First, as whatever hangs there would keep the namespace, and the link with it.
+        # The link first: a process that hangs in the namespace would keep the namespace and its link.
         _ip(f"link delete {self._link}")
         _ip(f"netns delete {self.name}")
 
     def down(self, how: str) -> None:
-        """Cut its link: at its own plug, where the host sees it, or somewhere behind the switch, where it does not."""
+        """Cut the link: at the host's own interface, where the host detects it, or behind the switch, where it cannot."""
         _ip(f"link set {self._link} {'down' if how == AT_ITS_PLUG else 'nomaster'}")
 
     def up(self) -> None:
-        """Mend its link, however it was cut."""
+        """Restore the link."""
         _ip(f"link set {self._link} master {self._bridge} up")
 
     def command(self, *words: str) -> tuple[str, ...]:
-        """Spell what runs `words` there."""
+        """Return the command that runs `words` on this host."""
         return ("ip", "netns", "exec", self.name, *AS_A_CONTAINER, *words)
 
 
 class Network:
-    """The bridge, what listens on it, and the hosts."""
+    """The bridge, the servers that listen on it, and the hosts."""
 
     def __init__(self, folder: Path, postgres: PostgresServer | None = None) -> None:
         self._bridge = f"rr{os.getpid()}"[:9]
@@ -117,7 +117,7 @@ class Network:
         self._stack.close()
 
     def host(self) -> Namespace:
-        """Make a host; it stays until the network goes."""
+        """Create a host, which exists until the network is removed."""
         self._count += 1
         return self._stack.enter_context(Namespace(self._count, self._bridge, self._folder))
 
@@ -163,14 +163,14 @@ class ServiceThere:
         self._log.close()
 
     def readiness(self) -> str:
-        """What /readyz says; empty when nothing comes."""
+        """Return the response of /readyz, empty if there is none."""
         try:
             return str(self.request("GET", "/readyz")[1]["status"])
         except OSError:
             return ""
 
     def request(self, method: str, path: str, headers: Mapping[str, str] | None = None, body: Any = None) -> tuple[int, Any]:
-        """Send one request and return the answer's status and body."""
+        """Send one request and return the status and body of the response."""
         client = http.client.HTTPConnection(self._address, 8000, timeout=2)
         typed = {"Content-Type": "application/json", **(headers or {})}
         try:
@@ -193,7 +193,7 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network]:
 
 @pytest.fixture
 def database(network: Network) -> Iterator[str]:
-    """A migrated database of the story's own, opened here; yields its URL."""
+    """A new migrated database, opened in this process; yields its URL."""
     url = network.postgres.create_database()
     open_database(url)
     schema_version.migrate()
@@ -205,7 +205,7 @@ def database(network: Network) -> Iterator[str]:
 
 @pytest.fixture
 def settings(network: Network, database: str) -> dict[str, str]:
-    """What a host must know to find the others."""
+    """The settings with which a host finds the shared servers."""
     return {
         "DATABASE_URL": database.replace("127.0.0.1", HERE),
         "REDIS_URL": network.redis.url.replace("127.0.0.1", HERE),
@@ -217,7 +217,7 @@ def settings(network: Network, database: str) -> dict[str, str]:
 
 @pytest.fixture
 def work(network: Network, settings: dict[str, str]) -> Iterator[Callable[[], tuple[Namespace, Worker]]]:
-    """Start workers, each on a host of its own."""
+    """Start workers, each on its own host."""
     with ExitStack() as stack:
 
         def started() -> tuple[Namespace, Worker]:
@@ -248,8 +248,8 @@ with connection():
 Work = Callable[[], tuple[Namespace, Worker]]
 
 
-def tell(line: str) -> None:
-    """Say what came of it: who runs this by hand reads along."""
+def report(line: str) -> None:
+    """Print a result for a person who runs these tests by hand."""
     sys.stderr.write(f"    {line}\n")
 
 
@@ -266,7 +266,7 @@ def test_workers_of_one_host_name_and_process_number_share_the_work_evenly(work:
     ids = approved_for_each(url_of(receiver), targets=30, each=30)
     wait_until(all_are("exported"), 60)
     shares = delivered_by()
-    tell(f"delivered by each of three: {sorted(shares.values())}")
+    report(f"delivered by each of three: {sorted(shares.values())}")
     assert min(shares[name] for name in names) > len(ids) / 3 / 2
     assert Counter(receiver.keys) == dict.fromkeys(ids, 1)
 
@@ -283,21 +283,21 @@ def test_a_host_whose_link_is_cut_is_replaced_and_comes_back_by_itself(
     cut_at = time.monotonic()
     took_s = wait_until(all_are("exported"), 60)
     before = delivered_by()[name_of(lost)]
-    tell(f"exported {took_s:.1f} s after the cut, sent twice: {len(receiver.requests) - len(ids)}")
+    report(f"exported {took_s:.1f} s after the cut, sent twice: {len(receiver.requests) - len(ids)}")
     assert set(receiver.keys) == set(ids)
     time.sleep(max(0.0, DOWN_S - (time.monotonic() - cut_at)))
     host.up()
     back_s = wait_until(lambda: count_alive() == 3, BACK_WITHIN_S)
-    tell(f"back {back_s:.1f} s after the link, which was down for {DOWN_S:.0f} s")
+    report(f"back {back_s:.1f} s after the link, which was down for {DOWN_S:.0f} s")
     time.sleep(DEFER_CLAIMS_FACTOR * RENEW_S)
     new = approved_for_each(url_of(receiver), targets=30, each=30)
     wait_until(all_are("exported"), 60)
-    tell(f"of {len(new)} new ones it delivered {delivered_by()[name_of(lost)] - before}")
+    report(f"of {len(new)} new ones it delivered {delivered_by()[name_of(lost)] - before}")
     assert delivered_by()[name_of(lost)] - before > len(new) / 3 / 2
 
 
 def test_who_waits_for_an_answer_over_a_link_that_was_cut_gives_up(network: Network, settings: dict[str, str]) -> None:
-    """The request arrived and nothing is under way any more: only by asking can a host learn that nobody is there."""
+    """The request arrived and no packet is in transit. Only a probe (keepalive) shows a host that the peer is gone."""
     host = network.host()
     waiting = subprocess.Popen(
         ("ip", "netns", "exec", host.name, sys.executable, "-c", WAITING, settings["DATABASE_URL"]),
@@ -312,7 +312,7 @@ def test_who_waits_for_an_answer_over_a_link_that_was_cut_gives_up(network: Netw
         time.sleep(1)
         host.down(BEHIND_THE_SWITCH)
         took_s = wait_until(lambda: waiting.poll() is not None, 3 * LINK_LOST_AFTER_S)
-        tell(f"gave up {took_s:.1f} s after the cut")
+        report(f"gave up {took_s:.1f} s after the cut")
         assert waiting.stdout.read() == "gave up\n"
 
 
@@ -322,12 +322,12 @@ def test_a_host_that_dies_loses_nothing_and_a_new_one_takes_its_place(work: Work
     ids = approved_for_each(url_of(receiver), targets=20, each=35)
     wait_until(lambda: delivered_by()[name_of(dying)] > 20)
     dying.kill()
-    # However long a start takes, something is left for it.
+    # The closed gate keeps exports waiting, so that the new worker has some to send however long its start takes.
     receiver.gate.clear()
     _, new = work()
     receiver.gate.set()
     wait_until(all_are("exported"), 60)
-    tell(f"sent twice: {len(receiver.requests) - len(ids)}; the new one delivered {delivered_by()[name_of(new)]}")
+    report(f"sent twice: {len(receiver.requests) - len(ids)}; the new one delivered {delivered_by()[name_of(new)]}")
     assert set(receiver.keys) == set(ids)
     assert delivered_by().total() == len(ids)
     assert delivered_by()[name_of(new)]
@@ -353,6 +353,6 @@ def test_clients_of_a_service_go_on_while_the_link_of_another_is_down(
         time.sleep(DOWN_S)
         cut_off.up()
         back_s = wait_until(lambda: first.readiness() == "ok", BACK_WITHIN_S)
-        tell(f"ready {back_s:.1f} s after the link was back")
+        report(f"ready {back_s:.1f} s after the link was back")
         assert first.request("GET", f"{EXPORTS}/{export_id}", customer.bearer)[1]["status"] == "exported"
     assert len(receiver.requests) == 1

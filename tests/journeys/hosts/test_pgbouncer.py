@@ -1,4 +1,4 @@
-"""PgBouncer between hosts and PostgreSQL, each transaction in another session: all arrives once, and locks hold."""
+"""PgBouncer between hosts and PostgreSQL, where sessions change with each transaction: deliveries and locks still work."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ from tests.support.servers.redis_and_postgres import PostgresServer, RedisServer
 
 pytestmark = on_postgresql
 
-#: As in the stories of several hosts: few sends at once, and a receiver that thinks a little.
+#: As in test_several_hosts: few requests at once, and a receiver that responds with a delay.
 AT_ONCE: Final = {"WORKER_CONCURRENCY": "8"}
 PAUSE_S: Final = 0.05
 TAKEN_OVER_WITHIN_S: Final = 30.0
@@ -37,8 +37,8 @@ TAKEN_OVER_WITHIN_S: Final = 30.0
 
 @pytest.fixture
 def pooled(postgres_url: str, postgres_emptier: PostgresEmptier) -> Iterator[str]:
-    """The URL of the pooler, whose database is open in this process."""
-    # All sessions of the database are then the pooler's.
+    """The URL of the pooler. Its database is open in this process."""
+    # Afterwards, only the pooler has sessions in the database.
     postgres_emptier.close()
     kept_sessions.end_all()
     with PgBouncer(postgres_url) as pooler:
@@ -72,7 +72,7 @@ def test_a_worker_that_dies_behind_a_pooler_loses_nothing(pooled: str, redis: Re
         assert sent.total() - len(ids) <= held
         found = rows("SELECT export_id, COUNT(*) FROM attempts WHERE outcome = 'delivered' GROUP BY export_id")
         assert Counter(dict(found)) == dict.fromkeys(ids, 1)
-        # The workers' tasks take locks, too.
+        # The background tasks of workers also take locks.
         wait_until(lambda: not has_unchained())
         assert delivered_by()[name_of(other)]
         sessions = "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database()"
@@ -100,7 +100,7 @@ def test_a_lock_keeps_others_out_until_its_work_ends(pooled: str) -> None:
 
     with ThreadPoolExecutor(1) as another:
         with locks.exclusive(Lock.SWEEP):
-            # Whatever session the work has in between.
+            # Works whichever session each transaction uses.
             assert audit_chain.extend_to_end() == 0
             assert not another.submit(is_free).result()
         assert another.submit(is_free).result()

@@ -1,4 +1,4 @@
-"""A rolling update and back: old and new code side by side over one PostgreSQL, under load; nothing lost, no 5xx."""
+"""A rolling update and a rollback: old and new code side by side on one PostgreSQL, under load, without losses or 5xx."""
 
 import http.client
 import json
@@ -23,14 +23,14 @@ from tests.support.processes.gunicorn_process import free_port
 from tests.support.processes.workers import CountingReceiver, StartedWorker, wait_until
 from tests.support.servers.redis_and_postgres import PostgresServer, RedisServer
 
-#: More than are approved while everything is replaced twice.
+#: More than clients approve while all processes are replaced twice.
 EXPORTS_MADE: Final = 2000
-#: Between two requests of a client.
+#: Pause between two requests of a client.
 PAUSE_S: Final = 0.05
 CLIENTS: Final = 2
-#: Both versions run for at least so long.
+#: Minimum time for which both versions run.
 SIDE_BY_SIDE_S: Final = 1.0
-#: All that a version may do while older code runs: new tables, new columns that it need not fill, new indexes.
+#: Every kind of change that is allowed while older code runs: new tables, new optional columns, new indexes.
 MIGRATION: Final = """
 def up(_migrator, db):
     db.execute_sql("ALTER TABLE exports ADD COLUMN colour TEXT NOT NULL DEFAULT 'blue'")
@@ -57,20 +57,20 @@ class Pair:
         self.worker = Running(code, "work", folder / f"{self.port}-worker", database, redis)
 
     def is_ready(self) -> bool:
-        """Say, as a load balancer finds out, whether the service is ready; and whether the worker has started."""
+        """Return whether the service is ready, as a load balancer checks it, and the worker has started."""
         assert (self.service.process.poll(), self.worker.process.poll()) == (None, None), self.service.log.read_text()
         with suppress(OSError):
             return send(self.port, "GET", "/readyz", {})[0] == 200 and self.worker.has_logged("worker started")
         return False
 
     def stop(self) -> None:
-        """Stop both as a cluster does, and wait for what they have open."""
+        """Stop both as a cluster does, and wait until they have finished their open work."""
         for each in (self.service, self.worker):
             each.signal()
         assert [each.wait(30) for each in (self.service, self.worker)] == [0, 0]
 
     def kill(self) -> None:
-        """End both."""
+        """Kill both."""
         self.service.kill()
         self.worker.kill()
 
@@ -89,7 +89,7 @@ def send(port: int, method: str, path: str, headers: dict[str, str], body: Any =
 
 
 class Load:
-    """Clients that approve exports, post findings and read, at any service behind the load balancer."""
+    """Clients that approve exports, post findings and read, through any service behind the load balancer."""
 
     def __init__(self, approvals: list[str], target_id: str, bearer: dict[str, str]) -> None:
         self.ports: list[int] = []
@@ -103,7 +103,7 @@ class Load:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Send until the block ends."""
+        """Send requests until the block ends."""
         clients = [threading.Thread(target=self._send_all, args=(number,)) for number in range(CLIENTS)]
         for client in clients:
             client.start()
@@ -133,7 +133,7 @@ class Load:
             self._send("GET", EXPORTS, self._bearer)
 
     def _send(self, method: str, path: str, headers: dict[str, str], body: Any = None) -> Any:
-        """Send as a client of docs/clients.md does: what got no response is sent again, with the same key."""
+        """Send a request as docs/clients.md requires: without a response, repeat it with the same key."""
         while True:
             try:
                 status, response = send(random.choice(self.ports), method, path, headers, body)
@@ -148,7 +148,7 @@ class Load:
 
 @pytest.fixture
 def database(postgres_server: PostgresServer, postgres_template: str) -> Iterator[str]:
-    """A database of the test's own: its schema changes."""
+    """A database for this test only, because its schema changes."""
     url = postgres_server.create_database(postgres_template)
     open_database(url)
     with connection():
@@ -158,7 +158,7 @@ def database(postgres_server: PostgresServer, postgres_template: str) -> Iterato
 
 @pytest.fixture
 def newer(tmp_path: Path) -> Path:
-    """The code of a newer version: with one more migration, which keeps this one working."""
+    """The code of a newer version, with one more migration that is compatible with this version."""
     checkout = copy_checkout(tmp_path)
     name = f"0999_colours_since_{schema_version.known()[-1][:4]}.py"
     (checkout / "storage" / "db" / "migrations" / name).write_text(MIGRATION)
@@ -174,7 +174,7 @@ def migrated(code: Path, folder: Path, database: str) -> str:
     return done.stdout.strip()
 
 
-@pytest.mark.timeout(300)  # six processes start, one pair after the other
+@pytest.mark.timeout(300)  # six processes start, in three pairs
 def test_an_update_and_the_way_back_lose_nothing(database: str, redis: RedisServer, newer: Path, tmp_path: Path) -> None:
     customer = make_customer()
     with ExitStack() as stack, CountingReceiver() as receiver:
@@ -190,7 +190,7 @@ def test_an_update_and_the_way_back_lose_nothing(database: str, redis: RedisServ
 
         def replace(old: Pair, code: Path) -> Pair:
             started = start(code)
-            # Both versions for a while; then a load balancer sends nothing more to what is about to stop.
+            # Both versions run for some time. Then the load balancer sends no more requests to the pair that is to stop.
             time.sleep(SIDE_BY_SIDE_S)
             load.ports.remove(old.port)
             time.sleep(PAUSE_S)
@@ -202,13 +202,13 @@ def test_an_update_and_the_way_back_lose_nothing(database: str, redis: RedisServ
             assert migrated(newer, tmp_path, database).startswith("ran: 0999_colours_since_")
             assert pair.is_ready()
             pair = replace(pair, newer)
-            # Back again: the old code on the new schema.
+            # The rollback: the old code on the new schema.
             pair = replace(pair, ROOT)
             assert migrated(ROOT, tmp_path, database) == "The schema is up to date."
         wait_until(lambda: rows("SELECT COUNT(*) FROM exports WHERE status = 'exported'")[0][0] == len(load.approved))
         pair.stop()
     assert set(load.statuses) <= {200, 202, 0}, load.statuses
     assert len(load.approved) > 50
-    # Every approved export was delivered, and by its end every worker had sent what it had claimed: none twice.
+    # Every approved export was delivered once: each worker sent all of its claimed exports before its end.
     assert Counter(receiver.keys) == dict.fromkeys(load.approved, 1)
     assert rows("SELECT COUNT(*) FROM findings") == [(load.reported,)]

@@ -1,4 +1,4 @@
-"""A Redis behind Sentinels: its master dies, another one takes over; wake-ups, limits and deliveries go on by themselves."""
+"""Redis with Sentinels: after a failover to another master, wake-ups, rate limits and deliveries work again."""
 
 import json
 import time
@@ -15,9 +15,9 @@ from tests.support.processes.gunicorn_process import Service
 from tests.support.processes.workers import CountingReceiver, WorkerProcess, is_exported, wait_until
 from tests.support.servers.redis_servers import ENCODED, PASSWORD, RedisWithSentinels, redis_with_sentinels
 
-#: A sweep that does not come within the test: what is delivered, had a wake-up.
+#: No sweep occurs during the test, so that every delivery was started by a wake-up.
 NO_SWEEP = {"SWEEP_SECONDS": "60"}
-#: The servers say after 0.4 s that the master is gone, elect, and switch; a busy machine takes its time for all of it.
+#: The Sentinels detect the loss of the master after 0.4 s, elect a new one, and switch. A busy machine needs longer.
 SWITCHED_WITHIN_S = 30.0
 
 
@@ -28,7 +28,7 @@ def redis_behind_sentinels() -> Iterator[RedisWithSentinels]:
 
 
 def messages(log: Path) -> list[str]:
-    """What the lines of a log say."""
+    """Return the messages of the lines of a log."""
     return [json.loads(line)["message"] for line in log.read_text().splitlines()]
 
 
@@ -57,13 +57,13 @@ def test_wake_ups_and_limits_follow_the_master(
         approve(during)
         wait_until(lambda: redis_behind_sentinels.master() is not first, SWITCHED_WITHIN_S)
         assert redis_behind_sentinels.master().role() == "master"
-        # From the first wake-up on that reaches a worker, all that is due goes out.
+        # The first wake-up that reaches a worker makes it send all due exports.
         wait_until(lambda: service.request("GET", "/readyz").json["status"] == "ok")
         approve(after)
         wait_until(is_exported(after))
         wait_until(is_exported(during))
         wait_until(lambda: has_redis_back(service, customer))
-        # A Sentinel that dies is not missed: the others are asked.
+        # The loss of a Sentinel has no effect: the clients use the others.
         redis_behind_sentinels.sentinels[0].kill()
         assert service.request("GET", "/readyz").json["status"] == "ok"
         assert worker.process.poll() is None
@@ -73,8 +73,8 @@ def test_wake_ups_and_limits_follow_the_master(
 
 
 def has_redis_back(service: Service, customer: Customer) -> bool:
-    """Make the service count a request; tell whether its limits were without Redis and have it again."""
-    # Seldom enough for the limit itself, which would answer without counting.
+    """Send a request that the service counts; return whether its rate limits have lost Redis and found it again."""
+    # Slow enough to stay below the rate limit, whose 429 would be sent without counting.
     time.sleep(0.5)
     assert service.request("GET", EXPORTS, customer.bearer).status == 200
     return "Redis available again: rate limits hold over all processes" in messages(service.log)

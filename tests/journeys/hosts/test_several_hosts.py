@@ -1,4 +1,4 @@
-"""Several hosts over one PostgreSQL and one Redis: kill one, cut one off, add one; nothing is lost and all have a share."""
+"""Several hosts share one PostgreSQL and one Redis: one is killed, cut off or added. No export is lost, and all work."""
 
 import time
 from collections import Counter
@@ -21,12 +21,12 @@ from worker.delivery.options import RENEW_S
 
 pytestmark = on_postgresql
 
-#: Sends of a worker at once: few, so that its part of some hundred exports is many times what it holds. And time for what
-#: waits at a receiver that a test has closed for a while.
+#: Few requests at once for each worker, so that its share of some hundred exports is many times what it claims. The timeout
+#: is long enough for requests to a receiver whose gate is closed for a while.
 AT_ONCE: Final = {"WORKER_CONCURRENCY": "8", "DELIVERY_TIMEOUT_S": "60"}
-#: How long a receiver thinks: some hundred exports take seconds, so that nobody has sent them all before another one looks.
+#: Delay of a response. Some hundred exports then take seconds, so that no worker sends all before another one scans.
 PAUSE_S: Final = 0.05
-#: A lease lapses 6 s after it was renewed last; within 10 s another worker has taken over. The rest is the sending.
+#: A lease expires 6 s after its last renewal; within 10 s another worker takes over. The rest is for the deliveries.
 TAKEN_OVER_WITHIN_S: Final = 30.0
 
 NewHost = Callable[[], Host]
@@ -34,7 +34,7 @@ NewHost = Callable[[], Host]
 
 @pytest.fixture
 def host(database: str, redis: RedisServer, tmp_path: Path) -> Iterator[NewHost]:
-    """Make hosts; what runs there ends with the test."""
+    """Return a function that creates hosts. Their processes end with the test."""
     with ExitStack() as stack:
         numbers = iter(range(10))
         yield lambda: stack.enter_context(Host(tmp_path / f"host-{next(numbers)}", database, redis))
@@ -42,13 +42,13 @@ def host(database: str, redis: RedisServer, tmp_path: Path) -> Iterator[NewHost]
 
 @pytest.fixture
 def receiver() -> Iterator[CountingReceiver]:
-    """A receiver that thinks a little."""
+    """A receiver that responds with a delay."""
     with CountingReceiver(pause_s=PAUSE_S) as made:
         yield made
 
 
 def assert_each_is_delivered_by_one(ids: list[str]) -> None:
-    """Every export has exactly one delivered attempt, even if another worker sent it as well."""
+    """Check that every export has exactly one delivered attempt, even if a second worker sent it as well."""
     found = rows("SELECT export_id, COUNT(*) FROM attempts WHERE outcome = 'delivered' GROUP BY export_id")
     assert Counter(dict(found)) == dict.fromkeys(ids, 1)
 
@@ -58,7 +58,7 @@ def test_the_work_is_even_and_a_worker_that_is_added_takes_its_share(host: NewHo
     wait_until(lambda: count_alive() == 2)
     ids = approved_for_each(receiver.url(), targets=30, each=40)
     wait_until(lambda: len(receiver.requests) > 100)
-    # However long a start takes: what is sent until then is the others' alone.
+    # While the gate is closed, the other workers can only send what they have claimed, however long the start takes.
     receiver.gate.clear()
     added = host().work(**AT_ONCE)
     wait_until(lambda: count_alive() == 3)
@@ -83,7 +83,7 @@ def test_a_host_that_dies_in_the_middle_loses_nothing(host: NewHost, receiver: C
     held = claimed_by()[name_of(dying)] - by_then
     wait_until(all_are("exported"), TAKEN_OVER_WITHIN_S)
     assert_each_is_delivered_by_one(ids)
-    # Of all that was sent, only what the dead one had open went out again.
+    # Only the requests that the dead worker had in progress were sent again.
     sent = Counter(receiver.keys)
     assert set(sent) == set(ids)
     assert sum(count - 1 for count in sent.values()) <= held
@@ -110,7 +110,7 @@ def test_a_host_that_is_cut_off_is_replaced_and_writes_nothing_late(host: NewHos
     hosts[0].reconnect()
     wait_until(lambda: workers[0].has_logged("lease expired before the result was written"), 20)
     assert delivered_by() == written
-    # It goes on with the others; after so long a silence it lets them show first that they live.
+    # It continues with the others. After its long absence, it first waits for their heartbeats.
     wait_until(lambda: count_alive() == 3, 20)
     time.sleep(DEFER_CLAIMS_FACTOR * RENEW_S)
     new = approved_for_each(receiver.url(), targets=30, each=20)
@@ -135,7 +135,7 @@ def test_clients_of_one_service_go_on_when_another_dies(host: NewHost, receiver:
     assert other.request("POST", path, keyed, {"target_id": "tgt_another"}).status == 409
     wait_until(is_exported(ids[0]))
     polled = [other.request("GET", f"{EXPORTS}/{ids[0]}", customer.bearer) for _ in range(17)]
-    # Twenty in all, of which one was spent at the service that is gone.
+    # The limit is 20 requests; one was counted by the service that is gone.
     assert [each.status for each in polled] == [200] * 17
     assert other.request("GET", f"{EXPORTS}/{ids[0]}", customer.bearer).status == 429
     assert other.request("GET", EXPORTS, another.bearer).status == 200

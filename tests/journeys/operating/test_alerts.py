@@ -1,4 +1,4 @@
-"""Two real workers tell a chat once that a target is off and once that it is back, and log no secret."""
+"""Two real workers send one chat message when a target is down and one when it has recovered, and log no secret."""
 
 from collections.abc import Callable
 from typing import Final

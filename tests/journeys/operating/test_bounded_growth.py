@@ -1,4 +1,4 @@
-"""What a process holds does not grow with what it has done: objects in memory, and descriptors, whatever went wrong."""
+"""A process leaks neither objects in memory nor file descriptors, however much it has done and whatever has failed."""
 
 import gc
 import logging
@@ -43,32 +43,32 @@ from worker.delivery.options import DispatcherOptions
 from worker.delivery.outcomes import Schedule
 from worker.http.client import HttpClient
 
-#: So often each: one object left behind by any of them would be as many.
+#: Repetitions of each kind of work. If one leaked an object each time, there would be this many.
 ROUNDS: Final = 60
-#: A little longer than the service stays away from a Redis that did not answer.
-REDIS_LEFT_ALONE_S: Final = 5.5
-#: So often everything goes wrong at once.
-BAD_MOMENTS: Final = 4
-#: Three times the longest that the service waits for a client.
+#: Slightly longer than the service avoids a Redis that did not respond.
+REDIS_AVOIDED_S: Final = 5.5
+#: Repetitions of the failures.
+FAILURES: Final = 4
+#: Three times the service's longest timeout for a client.
 GIVEN_BACK_S: Final = 60.0
-#: What caches, the collector and a late thread may differ by.
+#: Allowed difference, caused by caches, the garbage collector and late threads.
 TOLERATED: Final = 40
-#: Clients at once. The pool of Redis connections, which are Unix sockets here, has as many as threads asked it at once.
+#: Clients at the same time. The pool of Redis connections, Unix sockets here, grows to the number of concurrent threads.
 CLIENTS: Final = 30
 
 
 @pytest.fixture
 def unrecorded() -> Iterator[None]:
-    """Keep the test's own recorder, which holds every record of a log, from being counted."""
+    """Disable logging: pytest keeps every log record, and these would be counted."""
     logging.disable()
     yield
     logging.disable(logging.NOTSET)
 
 
 def grown_by(work: Callable[[], object], rounds: int = ROUNDS) -> tuple[int, Counter[str]]:
-    """Return how many more containers there are after `rounds` of some work, and of which types; of three tries the least.
+    """Return how many more tracked objects exist after `rounds` of some work, and their types: the least of three tries.
 
-    What piles up does so in each try; what a thread of an earlier test lets go of or takes in between, in one of them.
+    A leak adds objects in every try. Changes by a thread of an earlier test appear in one try only.
     """
     for _ in range(rounds // 2):
         work()
@@ -96,7 +96,7 @@ def _containers() -> Counter[str]:
 
 
 def _is_of_nothing(each: object) -> bool:
-    """Return whether it is a dead reference: a connection of SQLite keeps those of up to 200 cursors before it looks."""
+    """Return whether an object is a dead weak reference: an SQLite connection keeps those of up to 200 cursors."""
     return isinstance(each, weakref.ref) and each() is None
 
 
@@ -142,7 +142,7 @@ def test_a_worker_holds_no_more_after_many_deliveries(customer: Customer, tmp_pa
         try:
 
             def ten_deliveries() -> None:
-                # One account: another one would get connections of its own, and keep them until they are idle for long.
+                # One account for all targets: each account has its own connections, which stay open until idle for long.
                 target = make_target(customer, receiver.url())
                 for _ in range(10):
                     make_approved(customer, target.id, utc_now())
@@ -150,7 +150,7 @@ def test_a_worker_holds_no_more_after_many_deliveries(customer: Customer, tmp_pa
                 wait_until(all_are("exported"))
                 execute("UPDATE targets SET status = 'disabled'")
                 assert len(receiver.requests) == 10
-                # What the receiver keeps is none of the worker's.
+                # The receiver's records do not belong to the worker.
                 receiver.requests.clear()
 
             grown, kinds = grown_by(ten_deliveries, rounds=12)
@@ -161,7 +161,7 @@ def test_a_worker_holds_no_more_after_many_deliveries(customer: Customer, tmp_pa
 
 
 def descriptors(pids: list[int]) -> Counter[str]:
-    """What these processes have open, without the database connections of a pool that fills up to its bound."""
+    """Count the open descriptors of processes by target, without those of the database pool, which fills to its limit."""
     opened = [_opened(each) for pid in pids for each in Path(f"/proc/{pid}/fd").iterdir()]
     unix = {f"socket:[{line.split()[6]}]" for line in Path("/proc/net/unix").read_text().splitlines()[1:]}
     kinds = ["unix socket" if each in unix else each.split(":[")[0] for each in opened]
@@ -169,16 +169,16 @@ def descriptors(pids: list[int]) -> Counter[str]:
 
 
 def _opened(descriptor: Path) -> str:
-    """The file that a descriptor leads to, or its kind and number ("socket:[1]", "pipe:[2]")."""
+    """Return the path of a descriptor's file, or its kind and number ("socket:[1]", "pipe:[2]")."""
     try:
         return str(descriptor.readlink())
     except FileNotFoundError:
-        # Closed since it was listed.
+        # Closed since it was listed; this name is not counted.
         return "/riskrelay.db"
 
 
-def settled(pids: list[int]) -> Counter[str]:
-    """Wait until what was cut off is connected again, and return what is open."""
+def stable_descriptors(pids: list[int]) -> Counter[str]:
+    """Wait until the open descriptors stay the same, as after all reconnections; return them."""
     seen: list[Counter[str]] = []
     while len(seen) < 5 or any(each != seen[-1] for each in seen[-5:]):
         assert len(seen) < 100
@@ -187,12 +187,12 @@ def settled(pids: list[int]) -> Counter[str]:
     return seen[-1]
 
 
-def assert_given_back(before: Counter[str], pids: list[int], bad_moments: int) -> None:
-    """Wait until fewer descriptors are open than if each bad moment had left one, but for a Redis connection per client."""
+def assert_given_back(before: Counter[str], pids: list[int], failures: int) -> None:
+    """Wait until fewer new descriptors are open than `failures`, apart from one Redis connection for each client."""
     deadline = time.monotonic() + GIVEN_BACK_S
     pooled = Counter({"unix socket": CLIENTS})
-    while (left := descriptors(pids) - before - pooled).total() >= bad_moments:
-        assert time.monotonic() < deadline, f"After {bad_moments} bad moments these are open, beyond {before}: {left}"
+    while (left := descriptors(pids) - before - pooled).total() >= failures:
+        assert time.monotonic() < deadline, f"After {failures} failures these are open, beyond {before}: {left}"
         time.sleep(0.1)
 
 
@@ -200,25 +200,25 @@ def test_a_service_gives_back_every_descriptor(sqlite_url: str, redis: RedisServ
     env = environment(tmp_path, DATABASE_URL=sqlite_url, REDIS_URL=redis.url, WEB_PROCESSES="1")
     with Service(env) as service:
 
-        def a_bad_moment() -> None:
+        def everything_fails() -> None:
             _clients_that_break_off(service)
             redis.stop()
             _answered(service)
             redis.start()
             _answered(service)
 
-        a_bad_moment()
-        # For seconds Redis is left in peace, so that its connections are not there yet: what counts is with them.
-        time.sleep(REDIS_LEFT_ALONE_S)
+        everything_fails()
+        # The service avoids Redis for some seconds. The count must include the connections to Redis.
+        time.sleep(REDIS_AVOIDED_S)
         _answered(service)
-        before = settled(service.workers)
-        for _ in range(BAD_MOMENTS):
-            a_bad_moment()
-        assert_given_back(before, service.workers, BAD_MOMENTS)
+        before = stable_descriptors(service.workers)
+        for _ in range(FAILURES):
+            everything_fails()
+        assert_given_back(before, service.workers, FAILURES)
 
 
 def _clients_that_break_off(service: Service) -> None:
-    """Many at a time: in the course of a head, of a body, of a chunk, before the answer, and with what is no HTTP."""
+    """Disconnect many clients at once: within a head, a body or a chunk, before the response, or after invalid bytes."""
     post = b"POST /api/scanner/results HTTP/1.1\r\nHost: x\r\nX-Scanner-Secret: " + SCANNER_SECRET.encode()
     post += b"\r\nContent-Type: application/json\r\n"
     for begun in (
@@ -251,7 +251,7 @@ def test_a_worker_gives_back_every_descriptor(
 ) -> None:
     urls = ("http://127.0.0.1:1/nobody-listens", f"https://127.0.0.1:{receiver.port}/speaks-no-tls")
 
-    def a_bad_moment() -> None:
+    def everything_fails() -> None:
         for url in urls * 4:
             approved(url, 2)
         notify_workers(redis)
@@ -261,8 +261,8 @@ def test_a_worker_gives_back_every_descriptor(
 
     with start(RETRY_SCHEDULE="3600", DELIVERY_TIMEOUT_S="1", CONNECT_TIMEOUT_S="1") as worker:
         pids = [worker.process.pid]
-        a_bad_moment()
-        before = settled(pids)
-        for _ in range(BAD_MOMENTS):
-            a_bad_moment()
-        assert_given_back(before, pids, BAD_MOMENTS)
+        everything_fails()
+        before = stable_descriptors(pids)
+        for _ in range(FAILURES):
+            everything_fails()
+        assert_given_back(before, pids, FAILURES)

@@ -1,4 +1,4 @@
-"""Spans go to a collector and errors to a Sentry, from real processes: what is listed arrives, and nothing else."""
+"""Real processes send spans to a collector and errors to Sentry: the documented data arrives, and nothing else."""
 
 import json
 import socket
@@ -34,7 +34,7 @@ from tests.support.servers.redis_and_postgres import RedisServer, free_port
 
 pytestmark = on_sqlite
 
-#: A caller's trace; the flag says that it records its part.
+#: A caller's trace, with the flag that the caller records it.
 TRACE: Final = "0af7651916cd43dd8448eb211c80319c"
 TRACEPARENT: Final = f"00-{TRACE}-b7ad6b7169203331-01"
 
@@ -54,7 +54,7 @@ ATTEMPT_ATTRIBUTES: Final = {
     "riskrelay.first_byte_ms",
     "riskrelay.total_ms",
 }
-#: What a process says of itself: a number that is drawn anew at each start, and the library's name.
+#: The attributes of a process: a random id for each start, and the library's name.
 RESOURCE: Final = {
     "service.instance.id",
     "service.name",
@@ -66,15 +66,15 @@ RESOURCE: Final = {
 }
 EVENT: Final = {"event_id", "timestamp", "platform", "level", "logger", "release", "environment", "exception", "tags"}
 FRAME: Final = {"filename", "function", "lineno", "in_app"}
-#: A request and a delivery on a busy machine; those who wait for a Sentry or a collector wait for as long as it hangs.
+#: Enough for a request and a delivery on a busy machine. Waiting for a hanging Sentry or collector would take longer.
 NOT_HELD_UP_S: Final = 5.0
-#: Milliseconds in a row that no calendar reaches: what reads it breaks on it.
+#: A time in milliseconds that is beyond the range of `datetime`: code that reads it raises an exception.
 BEYOND_TIME: Final = 10**18
 
 
 @pytest.fixture
 def serve(database: str, redis: RedisServer, tmp_path: Path) -> Callable[..., Service]:
-    """Return the service on the open database with these settings, one process of it."""
+    """Return a service with one process on the open database, with these settings."""
 
     def service(**changes: str) -> Service:
         settings = {"DATABASE_URL": database, "REDIS_URL": redis.url, "WEB_PROCESSES": "1", **LOOPBACK}
@@ -97,12 +97,12 @@ def sentry() -> Iterator[SentryCollector]:
 
 @pytest.fixture
 def busy_then_well() -> Iterator[LoopbackServer]:
-    """A receiver that answers 500 and then 200, with a canary wherever one fits."""
+    """A receiver that responds 500 and then 200, with a canary in every part of the responses."""
     statuses = iter([500, 200, 200, 200])
 
     def behave(peer: Peer) -> None:
         while peer.read():
-            # A folded header as well, of those that clients like to warn about.
+            # Includes a folded header, about which HTTP clients may log warnings.
             head = f"HTTP/1.1 {next(statuses)} {CANARY}\r\nContent-Length: 2\r\nX-Canary: {CANARY}\r\n {CANARY}\r\n\r\n"
             peer.send(head.encode() + b"{}")
 
@@ -205,7 +205,7 @@ def test_an_error_within_an_attempt_arrives_with_its_ids(
 ) -> None:
     target = make_target(customer, busy_then_well.url(path=f"/{CANARY}?token={CANARY}"))
     export_id = make_approved(customer, target.id, utc_now())
-    # When its schedule began is what the judge of a failure counts from.
+    # The decision about a failed attempt needs the start of the schedule, so that without it, an exception is raised.
     execute("UPDATE exports SET schedule_began_at = NULL WHERE id = ?", (export_id,))
     release()
     with start(forked=False, SENTRY_DSN=sentry.dsn) as worker:
@@ -239,7 +239,7 @@ def test_a_sentry_and_a_collector_that_hang_hold_up_nobody(
             service.terminate()
             worker.signal()
             assert (service.exit_code(), worker.wait()) == (0, 0)
-            # Two seconds at most for the last word to each of them, and one to notice the signal.
+            # At most two seconds for the last transfer to each of them, and one to handle the signal.
             assert time.monotonic() - began < 2 * NOT_HELD_UP_S
 
 
@@ -254,7 +254,7 @@ def test_a_collector_and_a_sentry_that_are_away_are_reported_once(
     with serve(**settings) as service:
         for _ in range(3):
             service.request("GET", f"{EXPORTS}/{export_id}", customer.bearer)
-            # Longer than a batch waits: each of these would be a line.
+            # Longer than a batch waits: each failed batch would be a log line.
             time.sleep(1)
         service.terminate()
         assert service.exit_code() == 0
@@ -272,7 +272,7 @@ def test_error_reports_and_traces_are_imported_only_if_configured(tmp_path: Path
         [sys.executable, "-c", code], cwd=tmp_path, env=settings, capture_output=True, text=True, check=True
     ).stdout.split()
     assert {"service.wsgi", "worker.daemon", "runtime.tracing", "runtime.error_reports"} <= set(loaded)
-    # redis itself looks for OpenTelemetry's metrics.
+    # The redis package itself imports OpenTelemetry's metrics, if installed.
     theirs = ("sentry_sdk", "opentelemetry.exporter", "opentelemetry.sdk.trace", "runtime.sentry", "runtime.opentelemetry")
     assert [name for name in loaded if name.startswith(theirs)] == []
 
@@ -310,6 +310,6 @@ def hang(peer: Peer) -> None:
 
 
 def assert_tells_nothing_else(sentry: SentryCollector, customer: Customer) -> None:
-    """No word of an error, a request, a row or this machine has arrived."""
+    """Check that no text of an error, a request, a row or this machine has arrived."""
     for secret in (CANARY, customer.token, WEBHOOK_SECRET, ENCRYPTION_KEY, socket.gethostname(), str(ROOT)):
         assert secret not in sentry.everything

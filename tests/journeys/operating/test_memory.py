@@ -1,4 +1,4 @@
-"""What the processes of an installation load, and what they share."""
+"""Which libraries the processes of an installation load, and how much memory they share."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ from tests.support.processes.gunicorn_process import Service
 from tests.support.processes.workers import RISKRELAY, WorkerProcess, wait_until
 from tests.support.servers.redis_and_postgres import RedisServer
 
-#: The compiled part of PostgreSQL's driver, among the files that a process has mapped.
+#: The file name of the compiled PostgreSQL driver in a process' memory map.
 DRIVER = "psycopg_binary"
 ROOT = Path(__file__).parents[3]
 
@@ -23,13 +23,13 @@ def loads(pid: int, file: str) -> bool:
 
 
 def shared_kb(pid: int) -> int:
-    """Return how much memory of a process, files apart, is one with that of others."""
+    """Return how much anonymous memory of a process is shared with other processes, in KB."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
     return {name.rstrip(":"): int(kb) for name, kb, *_ in map(str.split, lines)}["Shared_Dirty"]
 
 
 def serving(service: Service) -> list[int]:
-    """Return the ids of the processes that serve, once both were forked."""
+    """Return the ids of the service's two workers, once both are forked."""
     wait_until(lambda: len(service.workers) == 2)
     return service.workers
 
@@ -45,7 +45,7 @@ def test_only_processes_on_postgresql_load_its_driver(
 
 def test_a_worker_loads_nothing_that_guesses_encodings(start: Callable[..., WorkerProcess]) -> None:
     with start(forked=False) as worker:
-        # Its log has no warning about that, either: every line is JSON.
+        # The log has no warning about it: every line is JSON.
         wait_until(lambda: worker.has_logged("worker started"))
         assert not loads(worker.process.pid, "charset_normalizer")
 
@@ -81,7 +81,7 @@ def test_gevents_threads_are_imported_before_the_processes_of_a_service_are_fork
 def test_the_processes_of_a_service_share_the_application(database: str, redis: RedisServer, tmp_path: Path) -> None:
     settings = environment(tmp_path, DATABASE_URL=database, REDIS_URL=redis.url, WEB_PROCESSES="2", **LOOPBACK)
     with Service(settings, forked=False) as service:
-        # Of about 60 MB; each process has its own copy of what it wrote to since the fork.
+        # Of about 60 MB. Each process has its own copy of the pages that it has written to since the fork.
         assert [shared_kb(pid) > 25_000 for pid in serving(service)] == [True, True]
 
 

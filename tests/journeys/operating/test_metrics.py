@@ -1,4 +1,4 @@
-"""Counts add up over real processes of both kinds, name nobody, and are what dashboard, alerts and documents speak of."""
+"""Metrics of several real processes are summed, contain no personal data, and match the dashboard, alerts and docs."""
 
 import json
 import os
@@ -37,7 +37,7 @@ DOCUMENT: Final = (ROOT / "docs/monitoring.md").read_text()
 
 EXPORTS_SENT: Final = 30
 POLLS: Final = 40
-#: Labels that Prometheus adds, and the variables of a dashboard.
+#: Labels that Prometheus adds to each sample, and by which the dashboard's variables select.
 OF_THE_SCRAPE: Final = {"job", "instance"}
 
 _ask: Final = build_opener(ProxyHandler({})).open
@@ -45,14 +45,14 @@ _ask: Final = build_opener(ProxyHandler({})).open
 
 @dataclass
 class Story:
-    """An installation of two service and two worker processes, and what was asked of it."""
+    """An installation with two service and two worker processes, and the requests that it has received."""
 
     service: Service
     worker_port: int
     database: Path
 
     def scraped(self) -> list[Sample]:
-        """What the service shows."""
+        """Return the samples of the service's metrics endpoint."""
         return samples(self.page())
 
     def page(self) -> str:
@@ -61,7 +61,7 @@ class Story:
         return answer.content.decode()
 
     def of_the_workers(self) -> list[Sample]:
-        """What the workers show by themselves."""
+        """Return the samples of the workers' own metrics endpoint."""
         with _ask(f"http://127.0.0.1:{self.worker_port}/metrics", timeout=20) as answer:
             return samples(answer.read().decode())
 
@@ -78,13 +78,13 @@ def samples(page: str) -> list[Sample]:
 
 
 def total(found: list[Sample], name: str, **labels: str) -> float:
-    """Add up the samples of a name that have these labels."""
+    """Return the sum of the samples with this name and these labels."""
     return sum(each.value for each in found if each.name == name and labels.items() <= each.labels.items())
 
 
 @pytest.fixture(scope="module")
 def story(tmp_path_factory: pytest.TempPathFactory, migrated_sqlite: Path, redis_server: RedisServer) -> Iterator[Story]:
-    """One installation for all: a receiver that takes 30 tickets, and clients that ask for what there is and is not."""
+    """One installation for all tests: a receiver that gets 30 tickets, and requests to existing and missing routes."""
     folder = tmp_path_factory.mktemp("metrics")
     database = folder / "riskrelay.db"
     database.write_bytes(migrated_sqlite.read_bytes())
@@ -104,7 +104,7 @@ def story(tmp_path_factory: pytest.TempPathFactory, migrated_sqlite: Path, redis
 
 
 def approved_for(url: str, receiver_url: str) -> str:
-    """Store tickets that are due, for three targets; return a token of their account."""
+    """Store due exports for three targets; return a token of their account."""
     open_database(url)
     with connection():
         customer = make_customer()
@@ -116,7 +116,7 @@ def approved_for(url: str, receiver_url: str) -> str:
 
 
 def ask_for_everything(story: Story, token: str) -> None:
-    """Ask at once, so that both processes answer, and hide a canary wherever a client may write."""
+    """Send requests in parallel, so that both processes respond, with a canary in every part that a client controls."""
     bearer = {"Authorization": f"Bearer {token}", "X-Request-Id": CANARY, "X-Canary": CANARY}
     with ThreadPoolExecutor(8) as pool:
         polls = [pool.submit(story.service.request, "GET", f"{EXPORTS}/exp_{CANARY}?{CANARY}", bearer) for _ in range(POLLS)]
@@ -134,7 +134,7 @@ def test_requests_of_both_processes_add_up(story: Story) -> None:
     found = story.scraped()
     assert total(found, "riskrelay_http_request_seconds_count", route=polls["route"]) == POLLS
     assert total(found, "riskrelay_http_requests_total", route="unmatched") >= 3
-    # Every answer that was counted took its time.
+    # Every counted response also has a duration.
     counted = total(found, "riskrelay_http_requests_total")
     assert total(found, "riskrelay_http_request_seconds_count") == counted
 
@@ -147,9 +147,9 @@ def test_attempts_of_both_workers_add_up_to_what_is_written(story: Story) -> Non
     found = story.scraped()
     assert {name: total(found, "riskrelay_attempts_total", outcome=name) for name in written} == written
     assert total(found, "riskrelay_delivery_seconds_count") == sum(written.values())
-    # One that a busy machine keeps from its sign of life is missing for a moment.
+    # On a busy machine, a worker with a late heartbeat is briefly not counted.
     wait_until(lambda: total(story.scraped(), "riskrelay_workers") == 2)
-    # Both have a file of their own; a worker host without a service shows the same.
+    # Each worker has its own file. A worker host without a service serves the same metrics.
     assert len(list((story.database.parent / "metrics" / "worker").glob("counter_*.db"))) == 2
     shown = story.of_the_workers()
     assert {name: total(shown, "riskrelay_attempts_total", outcome=name) for name in written} == written
@@ -174,7 +174,7 @@ def test_metrics_contain_nothing_that_a_client_sent(story: Story) -> None:
     folder = story.database.parent / "metrics"
     held = b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
     assert CANARY.lower().encode() not in held.lower()
-    # Nor who asked, nor where it went.
+    # Neither the client nor the destination is in a label.
     names = {name for sample in story.scraped() for name in sample.labels}
     assert names == {"method", "route", "status", "le", "outcome", "reason", "version"}
     assert not re.search(r"127\.0\.0\.1|localhost|(exp|tgt|att|req)_\w", story.page())
@@ -214,11 +214,11 @@ def answers(story: Story) -> bool:
         return False
 
 
-# --- the files that speak of metrics --------------------------------------------
+# --- the files that refer to metrics ---------------------------------------------
 
 
 def known(story: Story) -> dict[str, set[str]]:
-    """Return every metric that a scrape shows, with its labels."""
+    """Return the labels of every scraped metric, by name."""
     found: dict[str, set[str]] = {}
     for sample in story.scraped():
         found.setdefault(sample.name, set()).update(sample.labels)
@@ -226,7 +226,7 @@ def known(story: Story) -> dict[str, set[str]]:
 
 
 def asked_for(expression: str) -> Iterator[tuple[str, set[str]]]:
-    """Yield the metrics that PromQL names, each with the labels that it is narrowed by."""
+    """Yield the metrics in a PromQL expression, each with the labels that select its samples."""
     for name, matchers in re.findall(r"\b(riskrelay_\w+|up)\b(?:\{([^}]*)\})?", expression):
         yield name, set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", matchers))
 
@@ -249,7 +249,7 @@ def test_every_metric_and_label_of_dashboard_and_alerts_is_in_a_scrape(story: St
         if name not in there or not labels <= there[name] | OF_THE_SCRAPE
     ]
     assert missing == []
-    # The look for them finds some.
+    # The search in the expressions finds metrics.
     assert len({name for expression in expressions().values() for name, _ in asked_for(expression)}) > 12
 
 
@@ -262,7 +262,7 @@ def test_labels_that_are_grouped_by_are_those_of_the_metric(story: Story) -> Non
 
 
 def test_values_that_are_asked_for_are_among_those_that_are_reported(story: Story) -> None:
-    """A status of HTTP is asked for by a pattern, and few of them have been answered here."""
+    """HTTP statuses are not compared: expressions select them with patterns, and few statuses occur in this test."""
     reported = {(sample.name, name, value) for sample in story.scraped() for name, value in sample.labels.items()}
     for where, expression in expressions().items():
         for metric, matchers in re.findall(r"\b(riskrelay_(?!http)\w+)\{([^}]*)\}", expression):
@@ -305,7 +305,7 @@ def commands_named() -> list[str]:
 
 @pytest.mark.parametrize("words", commands_named())
 def test_every_command_to_type_exists(words: str) -> None:
-    """The first words are a verb, and what follows a group is one of its own; prose may come after that."""
+    """The first words are a command, or a group with one of its commands. Other text may follow."""
     command: click.Command | None = riskrelay
     context = click.Context(riskrelay)
     for word in words.split():
@@ -323,7 +323,7 @@ def test_the_dashboard_can_be_imported() -> None:
     assert {panel["datasource"]["uid"] for panel in panels} == {"${datasource}"}
     ids = [panel["id"] for panel in DASHBOARD["panels"]]
     assert len(ids) == len(set(ids))
-    # No two panels lie on one another, and none reaches beyond the page.
+    # No panels overlap, and none exceeds the width of the dashboard.
     taken: set[tuple[int, int]] = set()
     for panel in DASHBOARD["panels"]:
         place = panel["gridPos"]

@@ -1,10 +1,10 @@
-"""A day of an installation with canaries in all of its input; afterwards everything that is left behind is searched.
+"""Runs an installation with canaries in all of its input, and then searches everything that it has written or sent.
 
-Real processes that log at `debug`, a Redis that writes to disk and tells its commands, a Sentry, a collector of traces,
-receivers that put a canary wherever one fits, somebody at the console. What is searched: every answer and page, every file
-that was written (logs, metrics, backups, the database with what it writes ahead), every column, PostgreSQL's own log, a dump
-of it, Redis, command lines, reports, spans, what commands print. Each member of each form by itself is the business of
-`tests/service/api/test_canary.py`.
+It has real processes that log at `debug`, a Redis that writes to disk and reports its commands, a Sentry, a trace
+collector, receivers that put a canary in every part of their responses, and a console user. The test searches every
+response and page, every written file (logs, metrics, backups, the database with its write-ahead log), every column,
+PostgreSQL's own log, a dump of the database, Redis, command lines, error reports, spans, and the output of commands.
+`tests/service/api/test_canary.py` tests each member of each form separately.
 """
 
 import base64
@@ -51,23 +51,24 @@ from tests.support.servers.proxies import tinyproxy
 from tests.support.servers.redis_and_postgres import PostgresServer, RedisServer, free_port
 from tests.support.worker.receivers import make_certificate
 
-#: What may come out nowhere: headers, queries, paths, unknown members, bodies that are refused; what is around a receiver's.
+#: In input that must appear nowhere: headers, queries, paths, unknown members, rejected bodies. RECEIVER is the same for the
+#: parts of a receiver's response other than its JSON.
 NOWHERE: Final = "cAnArY-of-nowhere-4f1d9b"
 RECEIVER: Final = "cAnArY-of-a-receiver-8e2c7a"
-#: What the contract stores; it stands in the database, in what is read from it, and in what is delivered.
+#: In input that is stored as documented: it is in the database, in responses and pages, and in deliveries.
 TICKET: Final = "cAnArY-of-a-ticket-3b6f0d"
-#: A receiver's own words: the operator finds them with the attempt.
+#: In the JSON of a receiver's response, which operators can read with the attempt.
 SAID: Final = "cAnArY-of-words-5d0a1e"
-#: Where tickets go: the customer and the operator are shown it, and nobody else.
+#: In the URLs of targets, which only the customer and the operator can read.
 ADDRESS: Final = "canary-of-an-address-1a7b3c"
-#: The secrets of the installation, and its key. They are sealed or not stored at all.
+#: The secrets of the installation. They are encrypted, or not stored at all.
 SECRETS: Final = {
     name: f"cAnArY-of-{name.lower().replace('_', '-')}-9c8d7e6f"
     for name in ("SCANNER_SHARED_SECRET", "EMAIL_WEBHOOK_SECRET", "STOREFRONT_WEBHOOK_SECRET", "WEBHOOK_SECRET")
 }
 OWN_SECRET: Final = "cAnArY-of-one-target-2f4e6a8c"
 TYPED_SECRET: Final = "cAnArY-of-a-form-6d0b4a2c"
-#: The address of the console, and its pages that are visited.
+#: The URL of the console. PAGES are the pages that the test reads.
 CONSOLE_URL: Final = "https://console.example.com"
 PAGES: Final = (
     *("exports", "targets", "findings", "recoveries", "integrations", "compliance", "audit", "queue", "settings"),
@@ -86,9 +87,9 @@ CHANNEL: Final = "cAnArY-of-a-channel-1f8b3d7e"
 SIGNS_ALERTS: Final = "cAnArY-of-alerts-5c9a7e3b-0d4f"
 KEY: Final = b"cAnArY-of-the-key-0123456789abcd"
 
-#: A moment that no calendar reaches: what reads it breaks on it.
+#: A time in milliseconds that is beyond the range of `datetime`: code that reads it raises an exception.
 BEYOND_TIME: Final = 10**18
-#: Where they belong: the answers that show them to whom they are, what operators type, columns, and copies of the tables.
+#: The places where canaries are allowed: responses to clients who may read them, output of commands, columns, and COPIES.
 COPIES: Final = "copies of the tables"
 BELONGS: Final = {
     TICKET: {
@@ -100,7 +101,7 @@ BELONGS: Final = {
         *("attempts.answer", "exports.provider_ticket_id", "exports.provider_ticket_url"),
         *("answer list 200", "command attempts", "command export", "page export 200", COPIES),
     },
-    # The page of a target shows a refused form of it again.
+    # The page of a target repeats a rejected form.
     ADDRESS: {
         *("answer target 201", "command targets", "page target 200", "page targets 200", "page no header 422"),
         *("page no secret 422", "targets.base_url", COPIES),
@@ -110,21 +111,24 @@ BELONGS: Final = {
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Where everything is written, temporary files included; SQLite's file lies beside it."""
+    """The folder for all written files, including temporary ones. SQLite's file is beside it."""
     (tmp_path / "day" / "tmp").mkdir(parents=True)
     return tmp_path / "day"
 
 
 @pytest.fixture
 def written_redis() -> Iterator[RedisServer]:
-    """A Redis of the test's own, which keeps its commands on disk and wants a password."""
+    """A Redis for this test only, which writes its commands to disk and requires a password."""
     with RedisServer(persistent=True) as server:
         server.execute("ACL", "SETUSER", "riskrelay", "on", f">{PASSWORD}", "~*", "&*", "+@all")
         yield server
 
 
 def talks(*statuses: int, echoed: str = "") -> Callable[[Peer], None]:
-    """Return what answers with these statuses, the last one from then on, with a canary wherever one fits, and `echoed`."""
+    """Return a behavior that responds with each of the statuses, then repeats the last one.
+
+    Its responses have a canary in every part, and the text `echoed`.
+    """
     answers = iter(statuses)
     link, message = f"https://tracker.example.com/{SAID}", f"{SAID} {echoed}"
     said = json.dumps({"code": SAID, "id": SAID, "url": link, "message": message}).encode()
@@ -144,19 +148,19 @@ def talks(*statuses: int, echoed: str = "") -> Callable[[Peer], None]:
 
 
 def nonsense(peer: Peer) -> None:
-    """Answer what is no HTTP."""
+    """Respond with bytes that are not HTTP."""
     peer.read()
     peer.send(f"{RECEIVER} {RECEIVER}\r\n{RECEIVER}: {RECEIVER}\r\n\r\n".encode())
 
 
 def redirects(peer: Peer) -> None:
-    """Lead elsewhere."""
+    """Respond with a redirect to another host."""
     peer.read()
     peer.answer(302, b"", Location=f"https://{RECEIVER}.example.com/?{RECEIVER}")
 
 
 def hostile_bytes() -> Iterator[bytes]:
-    """Requests that never reach the application, or break it off."""
+    """Yield malformed requests that do not reach the application, or end in the middle."""
     word = NOWHERE.encode()
     post = b"POST " + RESULTS.encode() + b" HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nX-Scanner-Secret: "
     signed = post + SECRETS["SCANNER_SHARED_SECRET"].encode() + b"\r\n"
@@ -176,7 +180,7 @@ def hostile_bytes() -> Iterator[bytes]:
 
 
 def ask(service: Service, customer: Customer) -> dict[str, bytes]:
-    """Ask in every way, with `NOWHERE` wherever nothing is kept; return the answers."""
+    """Send requests of every kind, with `NOWHERE` in input that is not stored; return the responses."""
     carried = {name: NOWHERE for name in HEADERS if name not in {"X-Scanner-Secret", "Cookie"}}
     carried |= {"Cookie": f"s={NOWHERE}", "X-" + NOWHERE: NOWHERE, "Traceparent": f"00-{NOWHERE}-01"}
     secret = {"X-Scanner-Secret": SECRETS["SCANNER_SHARED_SECRET"]}
@@ -217,7 +221,7 @@ def ask(service: Service, customer: Customer) -> dict[str, bytes]:
 
 
 def look(service: Service, customer: Customer, export_id: str, target_id: str) -> tuple[dict[str, bytes], list[str]]:
-    """Visit the console with `NOWHERE` wherever nothing is kept; return what was shown, and what lets somebody in."""
+    """Visit the console with `NOWHERE` in input that is not stored; return the pages, and the credentials that were used."""
     token = make_console_token(customer)
     carried = {"User-Agent": NOWHERE, "Referer": NOWHERE, "Accept-Language": NOWHERE, "X-Forwarded-For": NOWHERE}
     form = {**carried, "Origin": CONSOLE_URL, "Content-Type": FORM}
@@ -271,7 +275,7 @@ def look(service: Service, customer: Customer, export_id: str, target_id: str) -
 
 
 def hostile_report() -> bytes:
-    """Return a report of a scanner with `NOWHERE` in all that is not imported: what it sent, and what came back."""
+    """Return a scanner's report with `NOWHERE` in data that is not imported, such as its requests and the responses."""
     report = json.loads(FILES["zap"].read_bytes())
     for alert in report["site"][0]["alerts"]:
         for instance in alert["instances"]:
@@ -280,7 +284,7 @@ def hostile_report() -> bytes:
 
 
 def upload(service: Service, form: Mapping[str, str], csrf: str, project_id: int, content: bytes) -> RawResponse:
-    """Upload a report at the console, with `NOWHERE` around it."""
+    """Upload a report through the console, with `NOWHERE` in the headers of the upload."""
     before = f'--b\r\nContent-Disposition: form-data; name="csrf"\r\n\r\n{csrf}\r\n'
     before += f'--b\r\nContent-Disposition: form-data; name="project"\r\n\r\n{project_id}\r\n'
     before += '--b\r\nContent-Disposition: form-data; name="report"; filename="zap.json"\r\n'
@@ -290,7 +294,7 @@ def upload(service: Service, form: Mapping[str, str], csrf: str, project_id: int
 
 
 def exchanged(service: Service, data: bytes) -> bytes:
-    """Send bytes and the end of them; return what came, which may be nothing."""
+    """Send bytes, and shut down sending; return the response, which can be empty."""
     with service.connect() as connection, suppress(OSError):
         connection.sendall(data)
         connection.shutdown(socket.SHUT_WR)
@@ -299,7 +303,7 @@ def exchanged(service: Service, data: bytes) -> bytes:
 
 
 def break_off(service: Service, customer: Customer) -> dict[str, bytes]:
-    """Break a row that is read, and a table that is written to; return the answers."""
+    """Make a row unreadable and a table unavailable; return the responses to requests that need them."""
     [export_id] = make_exports(customer, 1)
     broken = (json.dumps({"title": TICKET}), BEYOND_TIME, export_id)
     execute("UPDATE exports SET ticket = ?, created_at = ? WHERE id = ?", broken)
@@ -311,13 +315,13 @@ def break_off(service: Service, customer: Customer) -> dict[str, bytes]:
     answers.append(service.request("POST", f"{EXPORTS}?{NOWHERE}", carried, {"ticket": {"title": NOWHERE}}))
     execute("ALTER TABLE exports_away RENAME TO exports")
     release()
-    # A table that is not there is an outage to SQLite, and a mistake to PostgreSQL.
+    # A missing table counts as an outage with SQLite, and as an unexpected error with PostgreSQL.
     assert [answer.status for answer in answers] == [500, 503 if is_sqlite() else 500]
     return {f"answer broken {answer.status}": f"{answer.headers}".encode() + answer.content for answer in answers}
 
 
 def furnish(target_id: str) -> None:
-    """Give a target every secret that it can have."""
+    """Set every secret that a target can have."""
     vault, now = Vault([KEY]), utc_now()
     targets.set_secret(target_id, OWN_SECRET, vault, now)
     for name, value in (("Authorization", f"Basic {PAIR}"), ("X-Api-Key", HEADER)):
@@ -327,7 +331,7 @@ def furnish(target_id: str) -> None:
 
 
 def deliver(customer: Customer, receivers: list[LoopbackServer], tracker: LoopbackServer) -> list[str]:
-    """Approve a ticket for each receiver, the first with secrets of its own, and for the tracker; return their ids."""
+    """Approve an export for each receiver, the first with its own secrets, and for the tracker; return the export ids."""
     ids = []
     for number, receiver in enumerate(receivers):
         target = make_target(customer, receiver.url(path=f"/{ADDRESS}-{number}?key={ADDRESS}"))
@@ -342,7 +346,7 @@ def deliver(customer: Customer, receivers: list[LoopbackServer], tracker: Loopba
 
 
 def typed(folder: Path, given: dict[str, str], export_id: str) -> dict[str, bytes]:
-    """Run the commands that look, and one that copies everything; return what they print."""
+    """Run the commands that read, and `backup`, which copies the database; return their output."""
     commands = {
         "doctor": ("doctor", "--json"),
         "targets": ("target", "list", "--json"),
@@ -356,18 +360,18 @@ def typed(folder: Path, given: dict[str, str], export_id: str) -> dict[str, byte
         "backup": ("backup", str(folder / "day.backup"), "--json"),
     }
     reported = {name: CliRunner().invoke(riskrelay, words, env=given).output.encode() for name, words in commands.items()}
-    # In a process of its own: it meets the row that nothing can read, and what it says then is what a shell would show.
+    # In a separate process: it reads the unreadable row, and its error output is what a shell would show.
     broken = [RISKRELAY, "export", "list", "--json"]
     reported["broken"] = subprocess.run(broken, cwd=folder, env=given, capture_output=True, check=False).stderr
     return {f"command {name}": output for name, output in reported.items()}
 
 
 def with_password(url: str) -> str:
-    """Return a database's URL with a password, which this PostgreSQL asks nobody for."""
+    """Return a database's URL with a password. This PostgreSQL does not require one."""
     return url.replace("//riskrelay@", f"//riskrelay:{PASSWORD}@")
 
 
-@pytest.mark.timeout(300)  # a whole day of an installation, and a search in all that it leaves
+@pytest.mark.timeout(300)  # runs a complete installation, and searches all of its data
 def test_no_canary_of_the_input_appears_where_it_does_not_belong(
     tmp_path: Path,
     folder: Path,
@@ -400,7 +404,7 @@ def test_no_canary_of_the_input_appears_where_it_does_not_belong(
             RETRY_SCHEDULE="0,0,0",
             TMPDIR=str(folder / "tmp"),
             PUBLIC_BASE_URL=CONSOLE_URL,
-            # Nothing listens there: what is sent fails, and is reported.
+            # Nothing listens on this port: requests to the issuer fail, and the failures are reported.
             OIDC_ISSUER=f"https://127.0.0.1:{(away := free_port())}",
             OIDC_CLIENT_ID="riskrelay",
             OIDC_CLIENT_SECRET=ISSUER,
@@ -448,7 +452,7 @@ def test_no_canary_of_the_input_appears_where_it_does_not_belong(
     if database.startswith("sqlite"):
         places |= {f"SQLite {each.name}": each.read_bytes() for each in path.parent.glob(f"{path.name}*")}
 
-    # It happened, and the search finds what is there to be found.
+    # All of this has happened, and the search finds canaries where they are allowed.
     assert (bool(sentry.events), bool(traces.spans)) == (True, True)
     assert "riskrelay.deliveries" in {line["logger"] for line in worker.log_lines}
     assert b"unexpected error (" in places["command broken"]
@@ -464,6 +468,6 @@ def test_no_canary_of_the_input_appears_where_it_does_not_belong(
 
 
 def found_in(places: canaries.Places, word: str) -> set[str]:
-    """Return where a word stands; the copies of the tables count as one place."""
+    """Return the places that contain a word. The copies of the tables count as one place, COPIES."""
     found = {trace.removeprefix(f"{word} in ") for trace in canaries.traces(places, [word])}
     return {COPIES if name in {"dump", "file day.backup"} or name.startswith("SQLite ") else name for name in found}

@@ -1,4 +1,4 @@
-"""Stands in for curl on a machine without it, as far as docs/first-ticket.md uses it: -s, -H, -d, -w and one URL."""
+"""Replaces curl on a machine without it, for the options that docs/first-ticket.md uses: -s, -H, -d, -w and one URL."""
 
 import argparse
 import sys
@@ -7,7 +7,7 @@ from urllib.request import Request, urlopen
 
 
 def main() -> None:
-    """Send one request and print the body, whatever the status."""
+    """Send one request and print the body, for every status."""
     parser = argparse.ArgumentParser()
     parser.add_argument("-s", action="store_true")
     parser.add_argument("-H", action="append", default=[], dest="headers")

@@ -1,4 +1,4 @@
-"""Every job of `bin/crontab.example`, run as cron does in both layouts, succeeds and prints nothing that cron would mail."""
+"""Run as by cron, every job of `bin/crontab.example` succeeds in both layouts and prints nothing that cron would mail."""
 
 import subprocess
 from collections.abc import Callable, Mapping
@@ -17,20 +17,20 @@ Layout = Callable[[Path], Mapping[str, str]]
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """The user's home folder, which is where cron starts commands."""
+    """The user's home folder, in which cron starts commands."""
     home = tmp_path / "home"
     home.mkdir()
     return home
 
 
 def in_a_checkout(folder: Path) -> Mapping[str, str]:
-    """The paths that the crontab's comment names for a checkout."""
+    """The paths that the comment in the crontab describes for a checkout."""
     checkout = copy_checkout(folder)
     return {"RISKRELAY": str(checkout / "bin" / "riskrelay"), "BACKUPS": str(checkout / "data" / "backups")}
 
 
 def with_systemd(folder: Path) -> Mapping[str, str]:
-    """The crontab's own paths, in `folder`; the command believes that it runs as the user riskrelay."""
+    """The crontab's own paths, below `folder`. For the command, the current user appears to be riskrelay."""
     checkout = copy_checkout(folder)
     moved = {"/srv/riskrelay": f"{checkout}", "/etc/riskrelay": f"{folder}/etc", "/var/lib/riskrelay": f"{folder}/var"}
     command = (checkout / "deploy" / "systemd" / "riskrelay").read_text().replace("$(id -un)", "riskrelay")
@@ -47,7 +47,7 @@ def with_systemd(folder: Path) -> Mapping[str, str]:
 
 
 def as_cron(command: str, home: Path, paths: Mapping[str, str]) -> tuple[int, str]:
-    """Run a command as cron does; return its exit code and what cron would mail."""
+    """Run a command as cron does; return its exit code and the output that cron would mail."""
     environment = {"HOME": str(home), "LOGNAME": "riskrelay", "SHELL": "/bin/sh", "PATH": "/usr/bin:/bin", **paths}
     done = subprocess.run(
         ["/bin/sh", "-c", command],

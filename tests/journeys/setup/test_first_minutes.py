@@ -1,4 +1,4 @@
-"""The first five minutes: every obstacle is reported in one line with its fix, and nothing is left half made."""
+"""The first five minutes: each obstacle is reported in one line with its fix, and leaves no partial files."""
 
 import json
 import os
@@ -30,14 +30,14 @@ Settings = dict[str, str]
 
 
 def settings(folder: Path, **changes: str) -> Settings:
-    """Return the settings of an installation in a folder, which no bytecode is written for: a full disk would cut it off."""
+    """Return the settings of an installation in a folder. No bytecode is written: a full disk would truncate it."""
     usual = {"BIND": f"127.0.0.1:{free_port()}", "PYTHONDONTWRITEBYTECODE": "1"}
     given = environment(folder / "data", **{**usual, **changes})
     return {name: value for name, value in given.items() if value}
 
 
 def typed(folder: Path, verb: str, given: Settings, largest_file: int | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a command in a folder, where no file may be larger than `largest_file` bytes."""
+    """Run a command in a folder; no file may exceed `largest_file` bytes."""
 
     def limit() -> None:
         if largest_file is not None:
@@ -57,7 +57,7 @@ def typed(folder: Path, verb: str, given: Settings, largest_file: int | None = N
 
 @contextmanager
 def running(folder: Path, given: Settings) -> Iterator[subprocess.Popen[str]]:
-    """Run everything until it is ready; Ctrl-C ends it with 0."""
+    """Run `run`, and yield when it is ready. At the end, Ctrl-C must end it with exit code 0."""
     log = folder / "run.log"
     with log.open("w") as output:
         process = subprocess.Popen([RISKRELAY, "run"], cwd=folder, env=given, stdout=output, stderr=output, text=True)
@@ -81,7 +81,7 @@ def files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-# --- what is in the way of `run`
+# --- obstacles to `run`
 
 
 def taken_folder(folder: Path, _: PostgresServer) -> Settings:
@@ -202,7 +202,7 @@ def test_gunicorn_by_hand_tells_wrong_settings_as_well(tmp_path: Path) -> None:
     assert [line.strip().partition(":")[0] for line in ended.stderr.splitlines()] == ["Invalid settings", "BIND"]
 
 
-# --- a full disk, as a limit on the size of files
+# --- a full disk, simulated by a limit on the size of files
 
 
 @pytest.mark.parametrize("room", [200, 20_000, 300_000], ids=["for no settings", "for no log", "for half the schema"])
@@ -242,7 +242,7 @@ def typed_json(folder: Path, given: Settings, *words: str) -> str:
     ).stdout
 
 
-# --- what is not in the way, but told
+# --- problems that are reported but do not prevent the start
 
 
 def test_a_redis_that_is_away_and_a_slip_of_the_hand_are_reported_and_it_starts_all_the_same(tmp_path: Path) -> None:
@@ -257,7 +257,7 @@ def test_a_redis_that_is_away_and_a_slip_of_the_hand_are_reported_and_it_starts_
     assert "Traceback" not in reported
 
 
-# --- twice
+# --- repeated and concurrent commands
 
 
 def test_two_inits_at_once_make_one_installation_whose_keys_fit(tmp_path: Path) -> None:
@@ -270,7 +270,7 @@ def test_two_inits_at_once_make_one_installation_whose_keys_fit(tmp_path: Path) 
     assert sorted(process.returncode for process in started) == [0, 1, 1], reported
     [account] = json.loads(typed_json(tmp_path, given, "account", "list"))
     assert (account["id"], account["name"], account["webhooks"]) == (1, "Default", True)
-    # The keys of `.env` are those that the database was made with.
+    # The database was created with the keys in `.env`.
     done = subprocess.run(
         [RISKRELAY, "secret", "set", "scanner"],
         cwd=tmp_path,
@@ -354,7 +354,7 @@ def test_a_second_start_changes_neither_settings_nor_data(tmp_path: Path) -> Non
 
 
 def rows_of(folder: Path) -> dict[str, Any]:
-    """Return every row but those that tell who works now."""
+    """Return every row except the heartbeats of workers."""
     open_database(f"sqlite:///{folder}/data/riskrelay.db")
     with connection():
         found = content()

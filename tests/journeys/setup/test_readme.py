@@ -1,4 +1,4 @@
-"""The first ticket with curl works as pasted, its output matches, and the code for receivers verifies a delivery."""
+"""The first ticket with curl works as pasted, its output matches, and the sample code for receivers verifies a delivery."""
 
 import json
 import os
@@ -28,7 +28,7 @@ CURL_STAND_IN = ROOT / "tests" / "journeys" / "curl_stand_in.py"
 
 TARGETS = "/api/ticket-export-targets"
 EXPORTS = "/api/ticket-exports"
-#: Allows deliveries to this machine.
+#: Settings that allow deliveries to this machine.
 LOOPBACK_OPEN = {"TARGET_ALLOW_HTTP": "true", "TARGET_ALLOWED_NETWORKS": "127.0.0.0/8"}
 
 START_WITHIN_S = 30
@@ -42,19 +42,19 @@ def story(part: str) -> str:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A copy of this checkout, as after a clone: without .env and data."""
+    """A copy of this checkout without .env and data, as after a clone."""
     return copy_checkout(tmp_path)
 
 
 @pytest.fixture
 def ports() -> dict[str, str]:
-    """Free ports by port of the page, so that the test can run next to an installation."""
+    """Free ports by the port in the page, so that the test can run beside an installation."""
     return {"8000": str(free_port()), "9000": str(free_port())}
 
 
 @pytest.fixture
 def environment(ports: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """An environment without settings of an installation."""
+    """An environment without RiskRelay's settings."""
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR") if name in os.environ}
     if shutil.which("curl") is None:
         stand_in = tmp_path_factory.mktemp("commands") / "curl"
@@ -115,7 +115,7 @@ def test_the_example_scanner_posts_to_an_installation(
 
 @pytest.fixture
 def short_folder() -> Iterator[Path]:
-    """A folder with a path short enough for a unix socket."""
+    """A folder with a path short enough for a Unix socket."""
     with tempfile.TemporaryDirectory(prefix="demo-") as folder:
         yield Path(folder)
 
@@ -222,7 +222,7 @@ def test_the_code_for_receivers_verifies_a_delivery() -> None:
 
 
 def assert_output_as_shown(installation: "RunningCommand", folder: Path, ports: dict[str, str]) -> None:
-    """Assert that the start prints the page's lines in order, except those of set-up and of the token."""
+    """Check that the start prints the page's lines in order, except those of the setup and of the token."""
     shown = FIRST_TICKET.partition("```text\nMaking .venv")[2].partition("```")[0].partition("Ready.\n")[2]
     for written, real in {"/srv/riskrelay": str(folder), **ports}.items():
         shown = shown.replace(written, real)

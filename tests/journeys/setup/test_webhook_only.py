@@ -1,4 +1,4 @@
-"""webhook-only mode is complete on its own: prepare by hand, approve, deliver, poll; and try again what failed."""
+"""webhook-only mode is complete by itself: create an export, approve it, deliver it, poll it, and retry a failed one."""
 
 import json
 from collections.abc import Callable
@@ -21,13 +21,13 @@ TICKET = {"title": "The total is wrong", "severity": "high", "evidence": {"expec
 
 @pytest.fixture
 def client(database: str, redis: RedisServer, tmp_path: Path) -> TestClient:
-    """The service in webhook-only mode, which may deliver to loopback."""
+    """The service in webhook-only mode, with loopback targets allowed."""
     settings = make_settings(tmp_path, {"DEPLOYMENT_MODE": "webhook-only", "REDIS_URL": redis.url, **LOOPBACK})
     return TestClient(create_app(settings, WakeUpQueue(connect(redis.url))))
 
 
 def send(client: TestClient, customer: Customer, method: str, path: str, body: Any = None) -> dict[str, Any]:
-    """Send a request and return the body of its answer, which is a success."""
+    """Send a request that must succeed, and return the body of the response."""
     call = Call(method, path.removeprefix(BASE), tuple(customer.bearer.items()))
     answer = (call if body is None else call.plus(*JSON.items()).with_json(body)).send(client)
     assert answer.status_code < 300, answer.text
@@ -36,7 +36,7 @@ def send(client: TestClient, customer: Customer, method: str, path: str, body: A
 
 
 def poll(client: TestClient, customer: Customer, export_id: str, until: str) -> dict[str, Any]:
-    """Ask for an export until it has a status, and return its record."""
+    """Poll an export until it has a status; return its record."""
     path = f"{EXPORTS}/{export_id}"
     wait_until(lambda: send(client, customer, "GET", path)["status"] == until)
     return send(client, customer, "GET", path)
