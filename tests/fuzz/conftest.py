@@ -1,7 +1,7 @@
-"""How far the search for inputs goes: a few, always the same, in `make test`; many, ever others, in `make fuzz`.
+"""The number of generated inputs: a few, always the same, in `make test`; many, different in each run, in `make fuzz`.
 
-One code path in two sizes: the tests of this folder set no number of examples of their own, they read the profile's.
-The profile holds in this folder alone; hypothesis elsewhere keeps the numbers that stand at its tests.
+The tests in this folder set no number of examples; they use that of the Hypothesis profile. The profile applies to this
+folder only. Other tests with Hypothesis set their own numbers.
 """
 
 from collections.abc import Generator, Iterator
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 from hypothesis import HealthCheck, settings
 
-# A slow machine and a slow database are no finding here, and a fixture may serve all examples of a test.
+# Slow examples are not failures here, and all examples of a test may share a fixture.
 UNTIMED = [
     HealthCheck.too_slow,
     HealthCheck.data_too_large,
@@ -18,7 +18,7 @@ UNTIMED = [
     HealthCheck.function_scoped_fixture,
 ]
 
-# What everyone runs on every change: no example depends on chance, and none on what a run before has left on disk.
+# For every change: examples depend neither on chance nor on files of an earlier run.
 settings.register_profile(
     "quick",
     max_examples=15,
@@ -28,7 +28,7 @@ settings.register_profile(
     database=None,
     suppress_health_check=UNTIMED,
 )
-# Nights and releases: random, and a failure tells how to see it again.
+# For nightly runs and releases: random, and a failure prints how to reproduce it.
 settings.register_profile(
     "long",
     max_examples=1_000,
@@ -42,21 +42,21 @@ settings.register_profile(
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """A test takes its size while its module is imported."""
+    """Load the profile while modules are imported, because decorators of tests read it then."""
     with _size_of_the_run(collector.config):
         return (yield)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
-    """What is made in the course of a test takes its size there."""
+    """Load the profile while a test runs, for settings that are created during the test."""
     with _size_of_the_run(item.config):
         yield
 
 
 @contextmanager
 def _size_of_the_run(config: pytest.Config) -> Iterator[None]:
-    """Load the profile that was asked for, or `quick`, and put the one before back."""
+    """Load the selected profile, by default `quick`, and restore the previous one afterwards."""
     before = settings.get_current_profile_name()
     settings.load_profile(config.getoption("--hypothesis-profile") or "quick")
     try:

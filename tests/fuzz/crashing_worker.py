@@ -1,6 +1,6 @@
-"""A worker of this process that dies or falls asleep at a named point, where its own tools are called.
+"""A worker within this process that dies or sleeps at a named point, when it calls one of the test's fakes.
 
-It is the dispatcher of `worker.daemon`, with the clock, the sender and the counter of the test. From its
+It is the dispatcher of `worker.daemon`, with a clock, an HTTP client and a counter of the test. From its
 death on none of its threads gets further than its next call of the fakes; a sleeping thread is outside of transactions.
 """
 
@@ -23,44 +23,44 @@ from worker.delivery.options import DispatcherOptions
 from worker.delivery.outcomes import Schedule
 from worker.http.signed_request import Post
 
-#: Retries of one export, in seconds: few, so that some are spent.
+#: Delays of the retries of one export: few, so that some exports use all of them.
 RETRIES_S: Final = (5.0, 30.0, 120.0, 3600.0)
 MAX_AGE: Final = timedelta(hours=72)
-#: Whatever waits so long has failed.
+#: A longer wait is a failure.
 PATIENCE_S: Final = 20.0
 NO_SWEEP_S: Final = 600.0
 
-#: Where a worker may die; the last two are on either side of a commit.
+#: The points at which a worker can die; the last two are before and after a commit.
 DEATHS: Final = ("claimed", "before the request", "answered", "before the result", "result written", "result committed")
-#: Where it may fall asleep, with one thread that sends: nothing is locked there, and what it does next it looks at anew.
+#: The points at which it can sleep, with one sending thread: it holds no lock there, and reads the state again afterwards.
 SLEEPS: Final = ("claimed", "answered")
 
 
 class Died(BaseException):
-    """The end of a worker: every thread of it ends by it, and nothing of the product catches it."""
+    """Ends each thread of a dead worker. The product does not catch it, as it is a BaseException."""
 
 
 @dataclass(frozen=True, slots=True)
-class Fate:
-    """What becomes of a worker when it comes to a point for the `nth` time."""
+class Halt:
+    """Makes a worker die, or sleep, when it reaches a point for the `nth` time."""
 
     point: str
     nth: int = 1
     only_sleeps: bool = False
 
 
-class MortalWorker:
-    """One dispatcher that works once, on everything that is due."""
+class HaltingWorker:
+    """A dispatcher that delivers all due exports once, unless a Halt ends it."""
 
     def __init__(
-        self, name: str, post: Post, vault: Vault, secret: str, clock: ModelClock, concurrency: int, fate: Fate | None
+        self, name: str, post: Post, vault: Vault, secret: str, clock: ModelClock, concurrency: int, halt: Halt | None
     ) -> None:
         self.name = name
         self.sent: set[str] = set()
         self.is_dead = self.was_asleep = self.was_misled = False
         self._post = post
         self._clock = clock
-        self._fate = fate
+        self._halt = halt
         self._passed = self._answered = self._written = self._posting = 0
         self._dispatcher_stopped = False
         self._over = threading.Event()
@@ -76,18 +76,18 @@ class MortalWorker:
 
     @property
     def is_asleep(self) -> bool:
-        """Return whether the worker is stopped."""
+        """Whether the worker sleeps."""
         return not self._awake.is_set()
 
     @property
-    def is_unlucky(self) -> bool:
-        """Return whether it may have lost a lease: dead, asleep, or beside one that started just when the clock was set."""
+    def may_have_lost_lease(self) -> bool:
+        """Whether it may have lost a lease: it died, slept, or ran beside a worker that started when the clock was set."""
         return self.is_dead or self.was_asleep or self.was_misled
 
     def begin(self, notifications: int = 1) -> None:
-        """Start, and receive so many notifications."""
+        """Start, and receive this number of notifications."""
         self._dispatcher.start()
-        # Daemons: nobody answers the calls to one that died.
+        # Daemon threads, because calls to a dead worker never return.
         callers = [
             threading.Thread(target=self._dispatcher.deliver_due, args=(PATIENCE_S,), daemon=True)
             for _ in range(notifications)
@@ -97,47 +97,47 @@ class MortalWorker:
         threading.Thread(target=self._wait_for, args=(callers,), daemon=True).start()
 
     def end(self) -> None:
-        """Wait until nothing is due, or it met its fate; one that lives on leaves, one that is dead is buried."""
+        """Wait until nothing is due or the worker has halted. Stop it, unless it sleeps."""
         assert self._over.wait(PATIENCE_S + 5), f"{self.name} came to no end"
         if self.is_asleep:
             self._dispatcher._inbox.wake()
             self._wait_until(lambda: self._dispatcher_stopped and not self._posting)
         elif self.is_dead:
-            self._bury()
+            self._stop_dead()
         else:
-            self._leave()
+            self._stop()
 
     def wake(self) -> None:
-        """Go on where it stood, to the end."""
+        """Continue after the sleep, until nothing is due, and stop."""
         self._over.clear()
         self._awake.set()
         caller = threading.Thread(target=self._dispatcher.deliver_due, args=(PATIENCE_S,))
         caller.start()
         self._wait_for([caller])
-        self._leave()
+        self._stop()
 
     def kill(self) -> None:
-        """Die in its sleep."""
+        """Make the sleeping worker die."""
         self.is_dead = True
         self._awake.set()
-        self._bury()
+        self._stop_dead()
 
     def _wait_for(self, callers: Sequence[threading.Thread]) -> None:
         for caller in callers:
             caller.join()
         self._over.set()
 
-    def _leave(self) -> None:
+    def _stop(self) -> None:
         self._dispatcher.stop()
         assert self._dispatcher.join(PATIENCE_S), f"{self.name} does not end"
         if self.is_dead:
-            # It died on its way out.
-            self._bury()
+            # It died while it stopped.
+            self._stop_dead()
             return
         assert not self._dispatcher._leases, f"{self.name} holds claims at rest"
         assert not self._dispatcher._queues._queues, f"{self.name} has queues at rest"
 
-    def _bury(self) -> None:
+    def _stop_dead(self) -> None:
         self._dispatcher.stop()
         self._dispatcher._pool.stop()
         assert self._dispatcher.join(PATIENCE_S), f"{self.name} does not stay dead"
@@ -149,7 +149,7 @@ class MortalWorker:
             assert time.monotonic() < gives_up_at, f"{self.name} does not stand still"
             time.sleep(0.001)
 
-    # --- the tools that it works with
+    # --- the fakes that the dispatcher calls
 
     def _senders_now(self) -> datetime:
         has_posted = getattr(self._of_thread, "has_posted", False)
@@ -189,22 +189,22 @@ class MortalWorker:
     def _at(self, point: str) -> None:
         if self.is_dead:
             raise Died
-        if self._fate is not None and self._fate.point == point and self._is_the_time(self._fate):
-            self._meet(self._fate)
-        # Who stood still within a transaction would keep all others standing.
+        if self._halt is not None and self._halt.point == point and self._is_reached(self._halt):
+            self._stop_here(self._halt)
+        # A worker that sleeps within a transaction would block all others.
         if not database.in_transaction() and not self._awake.is_set():
             self._dispatcher_stopped = self._dispatcher_stopped or threading.current_thread() is self._dispatcher._thread
             self._awake.wait()
         if self.is_dead:
             raise Died
 
-    def _is_the_time(self, fate: Fate) -> bool:
+    def _is_reached(self, halt: Halt) -> bool:
         with self._lock:
             self._passed += 1
-            return self._passed == fate.nth
+            return self._passed == halt.nth
 
-    def _meet(self, fate: Fate) -> None:
-        if fate.only_sleeps:
+    def _stop_here(self, halt: Halt) -> None:
+        if halt.only_sleeps:
             self.was_asleep = True
             self._awake.clear()
         else:
@@ -212,8 +212,8 @@ class MortalWorker:
         self._over.set()
 
 
-def all_at_once(workers: Sequence[MortalWorker], notifications: int) -> None:
-    """Let workers work beside each other until each is done, dead or asleep."""
+def run_in_parallel(workers: Sequence[HaltingWorker], notifications: int) -> None:
+    """Run workers in parallel until each is done, dead or asleep."""
     for worker in workers:
         worker.begin(notifications)
     for worker in workers:

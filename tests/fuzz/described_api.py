@@ -1,7 +1,6 @@
-"""An installation that is tried by its own description: every route on, somebody who may do everything, ids that exist.
+"""An installation for tests of the API by its OpenAPI document: every route enabled, a user with all rights, existing ids.
 
-It is served from this process over real sockets: a ping and a validation have their worker, and nothing waits for another
-process.
+This process serves it over real sockets. It also completes pings and validations, so that no request waits for a worker.
 """
 
 import io
@@ -54,11 +53,11 @@ from tests.support.http.storefront import CLOUD, EMAIL_SECRET, signature
 from tests.support.worker.receipts import deliver
 
 HOST: Final = "tracker.example.com"
-#: As a signature it asks for the right one, which depends on the body.
+#: A placeholder for a signature: the application replaces it by the signature of the body.
 SIGN_IT: Final = "to-be-signed"
 _SIGNATURE: Final = "HTTP_X_PLATFORM_HMAC_SHA256"
 _ID: Final = re.compile("(blk|exp|fnd|hof|rec|rul|ses|tgt)_[0-9A-HJKMNP-TV-Z]{26}")
-#: The prefix of each id that a path names.
+#: The prefix or kind of the id for each parameter of a path.
 _KINDS: Final = {
     "export_id": "exp",
     "target_id": "tgt",
@@ -70,28 +69,28 @@ _KINDS: Final = {
     "finding_id": "fnd",
     **{name: name for name in ("account_id", "user_id", "grant_id", "token_id", "scan_run_id")},
 }
-#: Accounts with the ids 1 and 2, the least, and 7, the example.
+#: Further accounts, so that the ids 1 and 2 (the minimum) and 7 (the example) are not the caller's.
 _DECOYS: Final = 8
 _LABELLING: Final = RuleAction(RuleActionType.LABEL, labels=("later",))
-#: What a target of its own is there for: what one of them turns off would leave nothing for the others.
+#: Actions that have their own target, because each can make its target unusable for the others.
 _VERBS: Final = ("pause", "ping", "disable")
 
 
 class DescribedApi:
-    """The application, whom it knows, and what there is; `changes` are settings."""
+    """An application with a caller and existing records; `changes` are settings."""
 
     def __init__(self, folder: Path, changes: Mapping[str, str]) -> None:
-        # Numbers at the limits and in examples name other users: the caller must keep the right to send requests.
+        # The smallest ids and those in examples belong to other accounts, so that no request removes the caller's rights.
         for _ in range(_DECOYS):
             make_customer()
         self.customer: Customer = make_customer()
         self._platform_token = make_platform_token(self.customer)
-        # Every approval names this one: no request by a path pauses or deletes it.
+        # The target of every approval. No path has its id, so that no request pauses or deletes it.
         target = make_target(self.customer)
         self._target_id = target.id
         delivered = deliver(self.customer, target_id=target.id)
         audit_chain.extend_to_end()
-        # A retry needs an export that failed, a split one of several findings, a receipt a delivered one.
+        # A retry needs a failed export, a split an export with several findings, a receipt a delivered export.
         self._needed = {
             "retry": make_failed(self.customer, target.id, 40),
             "split": self._groups(40),
@@ -123,7 +122,7 @@ class DescribedApi:
         self._app = _Signing(app)
 
     def _manage(self) -> None:
-        """Store records to manage, and remember those that the caller needs."""
+        """Store records for the administration routes, and set `_kept` to the records that the caller needs."""
         managed = [make_colleague(self.customer) for _ in range(40)]
         for each in managed[1:]:
             accounts.grant_project(each.email, self.customer.project_id, utc_now())
@@ -141,7 +140,7 @@ class DescribedApi:
             "token_id": [str(each.id) for each in tokens.list_page() if each.id not in self._kept["token_id"]],
             "scan_run_id": [str(row[0]) for row in rows("SELECT id FROM scan_runs ORDER BY id")],
         }
-        #: Whom bodies name: no request by a path removes this user.
+        #: The user whose id is in bodies. No path has it, so that no request removes this user.
         self._user_id = managed[0].user_id
         self._kept["user_id"].add(self._user_id)
 
@@ -157,12 +156,12 @@ class DescribedApi:
         return list(groups)
 
     def _recoveries(self, count: int) -> list[str]:
-        """Begin recoveries, each of a target of its own, since one at a time is what a target has."""
+        """Start recoveries, each with its own target, because a target can have only one at a time."""
         now = utc_now()
         return [recoveries.begin(make_target(self.customer).id, now, now, "user:test").id for _ in range(count)]
 
     def _sessions(self) -> list[str]:
-        """Sign somebody in."""
+        """Start a console session; return the ids of all sessions."""
         principal = tokens.principal_for(self._token, utc_now())
         assert principal is not None
         sessions.begin(principal, "a browser", utc_now())
@@ -170,7 +169,7 @@ class DescribedApi:
 
     @property
     def credentials(self) -> dict[str, dict[str, str]]:
-        """What each security scheme of the description is met with."""
+        """The credentials for each security scheme of the document."""
         return {
             "apiToken": {"bearer": self._token},
             "platformToken": {"bearer": self._platform_token},
@@ -181,7 +180,7 @@ class DescribedApi:
 
     @contextmanager
     def served(self) -> Iterator[str]:
-        """Serve it; yields its URL."""
+        """Serve the application during the block; yields its URL."""
         server = make_server("127.0.0.1", 0, self._app, _Threads, _RawPathRequestHandler)
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
@@ -193,15 +192,15 @@ class DescribedApi:
             server.server_close()
 
     def known(self, path: str, name: str, value: Any) -> Any:
-        """Return what is put in place of a made-up value that names something: mostly what there is, else the value.
+        """Return the value to send in place of a generated one: mostly an existing id, project, user or URL.
 
-        What does not fit stays as it is: it has to be refused.
+        A value that does not match the schema is returned without changes, because the API must reject it.
         """
         chance = zlib.crc32(repr(value).encode("utf-8", "replace"))
         verb = path.rpartition("/")[2]
         if f"{{{name}}}" in path and str(value) in {str(each) for each in self._kept.get(name, ())}:
             return self._ids[name][0]
-        # An operation that few requests reach would otherwise meet nothing but ids that do not exist.
+        # A quarter of the ids stays unknown, except for operations with few requests, which need existing ids.
         if chance % 4 == 0 and verb not in self._needed and verb not in self._turned:
             return value
         kind = _kind_of_id(path, name, value)
@@ -224,9 +223,9 @@ class DescribedApi:
 
 
 def _kind_of_id(path: str, name: str, value: Any) -> str | None:
-    """Return the prefix of the id that a value stands for; None if it is no id.
+    """Return the kind of id that a value can be replaced by, or None if it is no id.
 
-    In a path, any id and any number that its description allows stands for one that there is.
+    In a path, any valid id or number can be replaced by an existing one.
     """
     found = _ID.fullmatch(value) if isinstance(value, str) else None
     if f"{{{name}}}" not in path:
@@ -237,7 +236,7 @@ def _kind_of_id(path: str, name: str, value: Any) -> str | None:
 
 
 class _Signing:
-    """Signs the body of a request that asks for it: who makes requests of a description knows the body last."""
+    """Signs the body of a request with SIGN_IT. The generator of requests sets headers before it knows the body."""
 
     def __init__(self, app: App) -> None:
         self._app = app
@@ -260,13 +259,13 @@ class _RawPathRequestHandler(WSGIRequestHandler):
     def get_environ(self) -> dict[str, Any]:
         environ = super().get_environ()
         if self.headers.get("Content-Type") is None:
-            # The standard library reports text/plain for a missing Content-Type; no production server does.
+            # Unlike production servers, the standard library replaces a missing Content-Type by text/plain.
             environ["CONTENT_TYPE"] = ""
         return environ
 
 
 def _be_a_worker() -> None:
-    """Do what a request waits for: a ping, or a look at a target."""
+    """Complete the ping or validation that a request waits for, as a worker would."""
     order, look = pings.claim_next(utc_now()), validations.claim_next(utc_now(), lease_s=30)
     if order:
         pings.finish(order.id, PingResult(delivered=True, response_status=202), utc_now())

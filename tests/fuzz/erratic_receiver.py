@@ -1,6 +1,6 @@
-"""A loopback receiver with scripted behaviors: accepts, rejects, hangs, closes or responds wrongly; records arrivals.
+"""A loopback receiver with scripted behaviors: it accepts, rejects, hangs, closes or responds incorrectly.
 
-Each behavior names its expected result in the terms of `docs/delivery.md`, on which the model relies.
+Each behavior names its expected result in the terms of `docs/delivery.md`. The model compares attempts with these.
 """
 
 import hashlib
@@ -18,30 +18,30 @@ from tests.support.fakes import LoopbackServer, Peer, ReceivedRequest
 
 
 class ModelClock:
-    """The wall clock of service and workers; it is stopped until it is advanced. A fuse may burn down as it is read."""
+    """The wall clock of service and workers, which only `step` changes. Each read first calls `before_read`."""
 
     def __init__(self, at: datetime) -> None:
         self.at = at
         self.shown = {at}
-        self.fuse: Callable[[], None] = lambda: None
+        self.before_read: Callable[[], None] = lambda: None
 
     def now(self, _zone: object = None) -> datetime:
-        """Return the instant, as `datetime.now` does."""
-        self.fuse()
+        """Return the current time, in the place of `datetime.now`."""
+        self.before_read()
         return self.at
 
     def step(self, seconds: float) -> None:
-        """Let so much time pass at once, or come again."""
+        """Advance the clock, or set it back by a negative number."""
         self.at += timedelta(seconds=seconds)
         self.shown.add(self.at)
 
 
 @dataclass(frozen=True, slots=True)
 class RequestBehavior:
-    """What a receiver does to one request; `does` tells whether the connection serves for another one.
+    """What a receiver does with one request; `does` returns whether the connection can serve another one.
 
-    `leads_to` is what the contract makes of it: `delivered`, `later`, or the reason of a failure for good. `asks_s` is what
-    its Retry-After says, and `holds_s` for how long nothing may follow at the same target.
+    `leads_to` is the documented result: `delivered`, `later` (a retry), or the reason of a permanent failure. `asks_s` is
+    the Retry-After in seconds. For `holds_s` seconds, no request may follow to the same target.
     """
 
     does: Callable[["ErraticReceiver", Peer], bool]
@@ -80,7 +80,7 @@ def _resets(_receiver: "ErraticReceiver", peer: Peer) -> bool:
 
 
 def _smuggles(_receiver: "ErraticReceiver", peer: Peer) -> bool:
-    # A response to a request that was never made: taken for the response to the next one, it says that the receiver is gone.
+    # A second, unrequested response. If it were taken for the response to the next request, the receiver would seem gone.
     peer.send(b"HTTP/1.1 202 Told\r\nContent-Length: 2\r\n\r\n{}HTTP/1.1 410 Gone\r\nContent-Length: 0\r\n\r\n")
     return True
 
@@ -133,7 +133,7 @@ KIND: Final = "takes it"
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """One request as it arrived: when by the clock, and the behavior that answered it."""
+    """One received request: its time by the model's clock, its path, and the behavior that responded."""
 
     at: datetime
     path: str
@@ -142,18 +142,18 @@ class Arrival:
 
     @property
     def export_id(self) -> str:
-        """The export that it carried."""
+        """The id of the delivered export."""
         return self.request.headers["idempotency-key"]
 
     @property
     def id(self) -> str:
-        """The attempt's own id."""
+        """The id of the attempt."""
         return self.request.headers["x-request-id"]
 
 
 @dataclass(slots=True)
 class ErraticTarget:
-    """One address of the receiver: its secret as it is now, and its behaviors, one for each request, cyclically."""
+    """One path of the receiver: its current secret, and its behaviors, which are used for requests in rotation."""
 
     secret: str
     behaviors: list[str] = field(default_factory=lambda: [KIND])
@@ -161,7 +161,7 @@ class ErraticTarget:
 
 
 class ErraticReceiver(LoopbackServer):
-    """Serves any number of places; `complaints` holds what no sender may do to any receiver."""
+    """Serves any number of paths; `complaints` has violations of the rules for all requests, such as a wrong signature."""
 
     def __init__(self, clock: ModelClock) -> None:
         self.clock = clock
@@ -172,8 +172,8 @@ class ErraticReceiver(LoopbackServer):
         self._lock = threading.Lock()
         super().__init__(self._serve_behaviors)
 
-    def begin_anew(self) -> None:
-        """Forget everything."""
+    def reset(self) -> None:
+        """Delete all paths and records."""
         with self._lock:
             self.places, self.arrivals, self.complaints, self._nonces = {}, [], [], set()
 
@@ -197,7 +197,7 @@ class ErraticReceiver(LoopbackServer):
         return behavior
 
     def _check(self, request: ReceivedRequest, place: ErraticTarget) -> None:
-        """Verify as a receiver would, by the interface's own words and nothing of the product."""
+        """Verify a request as the documentation tells receivers to, without the product's code."""
         timestamp, nonce = request.headers["x-service-timestamp"], request.headers["x-service-nonce"]
         signed = f"{timestamp}.{nonce}.".encode() + request.body
         expected = "sha256=" + hmac.new(place.secret.encode(), signed, hashlib.sha256).hexdigest()

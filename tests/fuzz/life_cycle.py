@@ -1,7 +1,7 @@
-"""What scan runs make of findings, groups and events, stated once more without the product's code.
+"""A model of the effects of scan runs on findings, groups and events, written without the product's code.
 
-It follows each postback from what was there before it: which findings are new, fixed or open again, which tickets they
-begin, join or leave, and which events are due for tickets that were approved with them.
+For each postback it computes from the state before it: which findings are new, fixed or open again, which tickets they
+start, join or leave, and which events are due for tickets that were approved with events.
 """
 
 import json
@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from tests.fuzz.model import StoredExport
 
-#: A page, a rule and a location.
+#: The page, the rule and the location of a finding.
 Place = tuple[str, str, str]
 
 SETTLE: Final = timedelta(seconds=60)
@@ -23,7 +23,7 @@ _ENDED: Final = frozenset({"exported", "dismissed"})
 
 
 class Scan(NamedTuple):
-    """A postback; `rules` are those that were checked, None: all."""
+    """A postback; `rules` are the rules that were checked, or None for all rules."""
 
     run: int
     page: str
@@ -35,27 +35,27 @@ class Scan(NamedTuple):
 
 @dataclass(slots=True)
 class ExpectedFinding:
-    """One finding; `outcomes` is what each run made of it, and when it posted first."""
+    """One finding; `outcomes` has its result in each run, and the time of the run's first postback."""
 
     export_id: str | None = None
     missed: int = 0
     fixed_at: datetime | None = None
     times_reopened: int = 0
     outcomes: dict[int, tuple[str, datetime]] = field(default_factory=dict)
-    #: The runs that reported it first and last, which stay known when old runs are forgotten.
+    #: The first and the last run that reported it. They stay known after old runs are deleted.
     first_run: int = 0
     last_run: int = 0
 
 
 @dataclass(slots=True)
 class ExpectedScan:
-    """What a postback must have done; `ticketed` are findings with the ticket that they join, None for one of their own."""
+    """The expected effects of a postback. `ticketed` has findings with the ticket that they join, None for a new ticket."""
 
     counts: dict[str, int]
     ticketed: dict[Place, str | None] = field(default_factory=dict)
     extended: set[str] = field(default_factory=set)
     joined: set[str] = field(default_factory=set)
-    #: Groups that stay open, or must be open again.
+    #: Groups that stay open, or must be reopened.
     kept_open: set[str] = field(default_factory=set)
 
 
@@ -64,26 +64,26 @@ class _Run:
     created_at: datetime
     updated_at: datetime
     is_read: bool = False
-    #: The last change of a place of a ticket.
+    #: The last change of each place of a ticket.
     changes: dict[tuple[str, Place], tuple[str, datetime]] = field(default_factory=dict)
 
 
 class LifeCycleModel:
-    """Findings, how many each ticket has, and the events that are due; `asking` are targets that ask for `events`."""
+    """Findings, their number for each ticket, and due events. The targets `asking` are configured for `events`."""
 
     def __init__(self, *, is_grouped: bool, asking: frozenset[str], events: frozenset[str]) -> None:
         self.is_grouped = is_grouped
         self.findings: dict[Place, ExpectedFinding] = {}
-        #: How many findings each ticket has, and how many of them are fixed.
+        #: The total number of findings of each ticket, and the number of fixed ones.
         self.counts: dict[str, Counter[str]] = defaultdict(Counter)
-        #: Tickets of one finding that a group was split into: they are no groups.
+        #: Tickets with one finding, into which a group was split: they are no groups.
         self._parts: set[str] = set()
         self._asking = asking
         self._events = events
         self._runs: dict[int, _Run] = {}
 
     def scan(self, scan: Scan, rows: Mapping[str, StoredExport], disabled: Set[str], at: datetime) -> ExpectedScan:
-        """Follow a postback, of which `rows` are the exports and `disabled` the targets before it."""
+        """Apply a postback, given the exports `rows` and the `disabled` targets before it."""
         run = self._runs.setdefault(scan.run, _Run(at, at))
         run.updated_at = at
         expected = ExpectedScan(dict.fromkeys(("new", "seen", "fixed", "reopened"), 0))
@@ -93,26 +93,26 @@ class LifeCycleModel:
         expected.counts["fixed"] = len(fixed)
         closed = self._ticket(scan, rows, renewed, run, at, expected)
         all_fixed = {id_ for id_ in before if self.counts[id_]["total"] <= self.counts[id_]["fixed"]}
-        # A place that is new in the same postback begins a group of its own, which stays the open one.
+        # If the same postback has a new place of the rule, that starts a new group, which is then the open one.
         begun = {code for (_, code, _), ticket in expected.ticketed.items() if ticket is None}
         expected.kept_open = (before - closed - all_fixed) | {each for each in reopened if rows[each].rule not in begun}
         return expected
 
     def is_due(self, run: int, now: datetime) -> bool:
-        """Return whether the events of a run are to be formed: it is quiet, or a later one has posted after it."""
+        """Return whether the events of a run are due: it has had no recent postback, or a later run has posted."""
         mine = self._runs[run]
         later = any(each.created_at > mine.created_at and each.updated_at > mine.updated_at for each in self._runs.values())
         return mine.updated_at <= now - SETTLE or (later and not mine.is_read)
 
     def form(self, rows: Mapping[str, StoredExport], now: datetime) -> Counter[tuple[str, str]]:
-        """Return the events that are due, by ticket and type, and take note that they were formed."""
+        """Return the due events by ticket and type, and record that they were formed."""
         formed: Counter[tuple[str, str]] = Counter()
         for number, run in self._runs.items():
             if not run.changes or not self.is_due(number, now):
                 continue
             of_ticket: dict[str, list[str]] = defaultdict(list)
             for (export_id, place), (change, at) in run.changes.items():
-                # What has changed back says nothing; what changed before the approval is part of it.
+                # A change that was undone causes no event; a change before the approval is part of the approved ticket.
                 stands = (change == "fixed") == (self.findings[place].fixed_at is not None)
                 approved_at = rows[export_id].approved_at if export_id in rows else None
                 if stands and approved_at is not None and at > approved_at:
@@ -124,21 +124,21 @@ class LifeCycleModel:
         return formed
 
     def forget_runs(self, left: set[tuple[Place, int]], runs: set[int]) -> None:
-        """Forget what old runs made of findings."""
+        """Delete the outcomes of old runs."""
         for place, finding in self.findings.items():
             finding.outcomes = {run: each for run, each in finding.outcomes.items() if (place, run) in left}
         self._runs = {number: run for number, run in self._runs.items() if number in runs}
 
     def copy(self, export_id: str, sibling: str) -> None:
-        """Take note that an export was approved for another target too."""
+        """Record that an export was also approved for another target."""
         self.counts[sibling] = Counter(self.counts[export_id])
 
     def places_of(self, export_id: str) -> list[Place]:
-        """Return the places that have an export as their ticket."""
+        """Return the places whose ticket is this export."""
         return [place for place, each in self.findings.items() if each.export_id == export_id]
 
     def split(self, export_id: str, parts: Mapping[Place, str]) -> None:
-        """Take note that a group was split: each of its places has a ticket of its own, fixed or not."""
+        """Record that a group was split: each of its places, fixed or not, has its own ticket."""
         self.counts[export_id].clear()
         for place, part in parts.items():
             self.findings[place].export_id = part
@@ -154,7 +154,7 @@ class LifeCycleModel:
         at: datetime,
         expected: ExpectedScan,
     ) -> tuple[list[Place], set[str]]:
-        """Apply what was reported; return the places that need another ticket, and the groups that are open again."""
+        """Apply the reported places; return the places that need another ticket, and the groups that are open again."""
         if scan.status not in {"completed", "partial"}:
             return [], set()
         renewed, opened = [], set()
@@ -171,11 +171,11 @@ class LifeCycleModel:
             if scan.run != finding.first_run:
                 finding.last_run = scan.run
             if finding.fixed_at is None:
-                # A fix that another run has taken back stays in the history.
+                # A fix that another run undid stays in the history.
                 finding.outcomes[scan.run] = (own if own in {"fixed", "reopened"} else "seen", own_at)
                 expected.counts["seen"] += 1
                 continue
-            # A run that posts a page in parts takes back what it has fixed itself.
+            # A run that posts a page in parts undoes its own fixes.
             is_back = not (own == "fixed" and own_at == finding.fixed_at)
             finding.outcomes[scan.run] = ("reopened" if is_back else "seen", own_at)
             finding.fixed_at, finding.times_reopened = None, finding.times_reopened + is_back
@@ -187,19 +187,19 @@ class LifeCycleModel:
                 continue
             for each in self._with_siblings(row, rows):
                 self.counts[each.id]["fixed"] -= 1
-                # A change that is taken back before its event is formed makes no event.
+                # A change that is undone before its event is formed causes no event.
                 if is_back or (each.id, place) not in run.changes:
                     self._note(run, each, place, "reopened", at)
-                # New places join the ticket that has the findings, and none of its copies.
+                # New places join the ticket with the findings, not its copies.
                 is_copy = each.id != finding.export_id
                 if not is_copy and (each.status not in _ENDED or self._gets_event(each, disabled)):
                     opened.add(each.id)
         may_open = sorted(id_ for id_ in opened if self.is_grouped and self._may_open(rows[id_], rows))
-        # Of a rule the newest.
+        # For each rule, only the newest group.
         return renewed, {*{rows[id_].rule: id_ for id_ in may_open}.values()}
 
     def _miss(self, scan: Scan, rows: Mapping[str, StoredExport], run: _Run, at: datetime) -> list[Place]:
-        """Apply what was not reported; return what is fixed."""
+        """Apply the places that were not reported; return the fixed ones."""
         fixed = []
         for place, finding in self.findings.items():
             page, code, location = place
@@ -226,7 +226,7 @@ class LifeCycleModel:
         at: datetime,
         expected: ExpectedScan,
     ) -> set[str]:
-        """Find the tickets that new findings join; return the groups that take no more of them."""
+        """Choose the tickets that new findings join; return the groups that are closed to further findings."""
         expected.ticketed |= dict.fromkeys(renewed)
         groups = {row.open_group: row for row in rows.values() if row.open_group is not None} if self.is_grouped else {}
         rules = {code for _, code, _ in renewed}
@@ -253,22 +253,22 @@ class LifeCycleModel:
         return [rows[each] for each in json.loads(row.siblings or "null") or [row.id] if each in rows]
 
     def _may_open(self, row: StoredExport, rows: Mapping[str, StoredExport]) -> bool:
-        """Return whether new places join a group again: no other one of its rule is open."""
+        """Return whether new places can join a group again, which requires that no other group of its rule is open."""
         is_group = row.rule is not None and row.id not in self._parts
         return is_group and not any(each.open_group == row.rule for each in rows.values() if each.id != row.id)
 
     def _note(self, run: _Run, row: StoredExport, place: Place, change: str, at: datetime) -> None:
         if json.loads(row.events or "null"):
-            # A change of the same millisecond comes after the approval.
+            # A change in the same millisecond counts as after the approval.
             after = at if row.approved_at is None else max(at, row.approved_at + timedelta(milliseconds=1))
             run.changes[row.id, place] = (change, after)
 
     def _wanted(self, row: StoredExport) -> set[str]:
-        """Return the events that an approval covers, and that the target asks for."""
+        """Return the events that an approval covers and that the target is configured for."""
         return {*(json.loads(row.events or "null") or ())} & (self._events if row.target_id in self._asking else set())
 
     def _gets_event(self, row: StoredExport, disabled: Set[str]) -> bool:
-        """Return whether a target gets an event about a place that is open again: one at a disabled target fails."""
+        """Return whether a target gets an event about a reopened place. An event for a disabled target fails."""
         return "ticket.reopened" in self._wanted(row) and row.target_id not in disabled
 
     def _type_of(self, row: StoredExport, changes: Sequence[str]) -> str | None:

@@ -1,8 +1,9 @@
-"""What clients and receivers may rely on, stated once more without the product's code: the model that the machine checks.
+"""A model of the guarantees to clients and receivers, written without the product's code.
 
-It keeps of each export what its clients read and what its receivers got, replays the audit trail, and after every
-step compares: the rows with the trail, the trail with the legal moves, arrivals with what was due and allowed before the
-step, attempts with the behaviors that they met. `docs/delivery.md` and `docs/api.md` are its source.
+The state machine test compares the product with it. For each export the model has what clients have read and what receivers
+have received. It replays the audit log. After every step it compares the rows with the log, the log with the legal
+transitions, received requests with what was due and allowed before the step, and attempts with the receivers' behaviors.
+Its sources are `docs/delivery.md` and `docs/api.md`.
 """
 
 import json
@@ -15,14 +16,14 @@ from typing import Any, Final, NamedTuple
 
 from schemas.base.timestamps import from_ms
 from storage.db.engine import rows
-from tests.fuzz.crashing_worker import MAX_AGE, RETRIES_S, MortalWorker
+from tests.fuzz.crashing_worker import MAX_AGE, RETRIES_S, HaltingWorker
 from tests.fuzz.erratic_receiver import Arrival, ErraticReceiver
 from worker.delivery.options import LEASE_S
 
 FINISHED: Final = frozenset({"exported", "failed", "blocked", "dismissed"})
 ON_ITS_WAY: Final = frozenset({"approved", "delivering", "retry_scheduled"})
 
-#: From where to where each action of the trail leads.
+#: For each action in the audit log, the statuses before it and the status after it.
 LEGAL: Final[Mapping[str, tuple[frozenset[str | None], str | None]]] = {
     "prepare": (frozenset({None}), "prepared"),
     "approve": (frozenset({"prepared"}), "approved"),
@@ -31,10 +32,10 @@ LEGAL: Final[Mapping[str, tuple[frozenset[str | None], str | None]]] = {
     "seen_again": (frozenset({"prepared"}), "prepared"),
     "extend": (frozenset({"prepared"}), "prepared"),
     "split": (frozenset({"prepared"}), "prepared"),
-    # Of approval rules only.
+    # Only approval rules add labels.
     "label": (frozenset({"prepared"}), "prepared"),
     "wait_for_target": (frozenset({"prepared"}), "prepared"),
-    # Findings that join a ticket that stays as it is.
+    # Findings join a ticket whose text does not change.
     "join": (frozenset({*FINISHED, *ON_ITS_WAY}), None),
     "dismiss": (frozenset({"prepared"}), "dismissed"),
     "restore": (frozenset({"dismissed", "prepared"}), "prepared"),
@@ -46,14 +47,14 @@ LEGAL: Final[Mapping[str, tuple[frozenset[str | None], str | None]]] = {
     "block": (ON_ITS_WAY, "blocked"),
     "withdraw": (ON_ITS_WAY, "failed"),
     "retry": (frozenset({"failed", "blocked"}), "approved"),
-    # What is finished is emptied and stays what it is.
+    # A finished export is emptied, and keeps its status.
     "redact": (FINISHED, None),
 }
-#: What workers do by themselves; everything else happens because somebody asked for it.
+#: Actions of workers; every other action needs a request.
 OF_WORKERS: Final = frozenset({"claim", "deliver", "reschedule", "postpone", "fail", "block", "withdraw"})
-#: Answers that were lost on our side of the line: the receiver may have meant what it said.
+#: Error codes of responses that were lost: the receiver may have accepted the request.
 LOST: Final = frozenset({"deadline_exceeded", "connect_timeout"})
-#: What gives an export another ticket.
+#: Actions that change the ticket of an export.
 _EDITS: Final = ("edit", "extend", "split")
 
 
@@ -89,7 +90,7 @@ class StoredExport(NamedTuple):
 
     @property
     def frozen(self) -> "StoredExport":
-        """What does not change any more once it was exported: its findings may still be fixed, and join it."""
+        """The fields that no longer change after the delivery. Findings can still be fixed, and join the export."""
         return self._replace(version=0, open_group=None, findings_total=None, findings_fixed=None)
 
 
@@ -125,25 +126,25 @@ class ObservedAttempt(NamedTuple):
 
 @dataclass(slots=True)
 class ExpectedExport:
-    """What the model knows of one export beside its row."""
+    """The model's knowledge of one export in addition to its row."""
 
     mentions_person: bool = False
     status: str | None = None
     claims: int = 0
     postponed: int = 0
     verdicts: int = 0
-    #: Since it was approved, retried or recovered last.
+    #: Attempts since the last approval, retry or recovery.
     tries: int = 0
     began_at: datetime | None = None
-    #: No attempt may begin before, by what its last answer asked for.
+    #: The time before which no attempt may start, from the receiver's last response.
     not_before: datetime | None = None
     reasons: list[str | None] = field(default_factory=list)
-    #: The approval rule that approved it, None for a person.
+    #: The approval rule that approved it, or None if a user did.
     approved_by: str | None = None
 
 
 class Model:
-    """The truth as the contract has it; `look` compares it with what is there, and moves it on."""
+    """The expected state. `compare` checks the actual state against it, and updates it for the next step."""
 
     def __init__(self, receiver: ErraticReceiver) -> None:
         self.receiver = receiver
@@ -151,54 +152,55 @@ class Model:
         self.known: dict[str, ExpectedExport] = {}
         self.rows: dict[str, StoredExport] = {}
         self.targets: dict[str, ObservedTarget] = {}
-        self.workers: list[MortalWorker] = []
-        #: Whether workers were at work since the last look, and whether one of them had slept before.
+        self.workers: list[HaltingWorker] = []
+        #: Whether workers have run since the last comparison, and whether one of them had slept before.
         self.worked = self.woke = False
-        #: What was asked for since the last look, and must have happened exactly so.
-        self.asked: Counter[tuple[str, str]] = Counter()
-        #: What approval rules must have done since the last look: the export, the action, the rule.
+        #: Actions that were requested since the last comparison; exactly these must be in the audit log.
+        self.expected_actions: Counter[tuple[str, str]] = Counter()
+        #: Actions that approval rules must have done since the last comparison: the export, the action, the rule.
         self.ruled: Counter[tuple[str, str, str]] = Counter()
-        #: Exports that wait for the target of a rule, by the rule.
+        #: Exports that wait for the target of a rule, with the rule.
         self.waiting: dict[str, str] = {}
-        #: The targets at which exports were retried elsewhere, for good, and since the last look.
+        #: The new targets of exports that were retried at another target. `_moving` has those since the last comparison.
         self.moved: dict[str, str] = {}
         self._moving: set[str] = set()
-        #: Whether somebody is being forgotten: from the acknowledged request until it is carried out.
-        self.forgetting = False
+        #: Whether an erasure is pending: from the acknowledged request until it is carried out.
+        self.erasing = False
         self._attempts: dict[str, ObservedAttempt] = {}
         self._arrivals: list[Arrival] = []
         self._holds: dict[str, datetime] = {}
-        #: Targets that said since the last look that they are no more.
+        #: Targets whose receivers have responded 410 since the last comparison.
         self._gone: set[str] = set()
         self._trail_read = rows("SELECT COALESCE(MAX(id), 0) FROM audit_entries")[0][0]
 
-    # --- what the machine tells
+    # --- requests that the state machine reports
 
     def prepared(self, export_id: str, *, mentions_person: bool = False) -> None:
-        """Take note that a request which prepared this export was acknowledged."""
+        """Record that a request that prepared this export was acknowledged."""
         assert export_id not in self.known, f"{export_id} was acknowledged twice"
         self.known[export_id] = ExpectedExport(mentions_person)
-        self.asked[export_id, "prepare"] += 1
+        self.expected_actions[export_id, "prepare"] += 1
 
-    def ask(self, action: str, export_ids: Iterable[str]) -> None:
-        """Take note that something was asked for and acknowledged."""
+    def expect(self, action: str, export_ids: Iterable[str]) -> None:
+        """Record that an action was requested and acknowledged."""
         for export_id in export_ids:
-            self.asked[export_id, action] += 1
+            self.expected_actions[export_id, action] += 1
 
     def move(self, export_id: str, target_id: str) -> None:
-        """Take note that an export was retried at another target."""
-        self.ask("retry", [export_id])
+        """Record that an export was retried at another target."""
+        self.expect("retry", [export_id])
         self.moved[export_id] = target_id
         self._moving.add(export_id)
 
     def resumed(self, target_id: str) -> None:
-        """Take note that a target is to be tried now, whatever its receiver asked for."""
+        """Record that a target may get requests now, regardless of its receiver's Retry-After."""
         self._holds.pop(target_id, None)
 
     def pruned(self, before: datetime, held: set[str], decided: set[str]) -> None:
-        """Forget what was over before a moment, and see that it is gone and nothing else.
+        """Check that exports that ended before a time are deleted and no others; delete them from the model.
 
-        `held` may stay; what waits and was `decided` on since stays. The copies of a ticket go together.
+        Exports in `held` may stay. Pending exports that were `decided` on since then must stay. The copies of a ticket are
+        deleted together.
         """
         left = {row[0] for row in rows("SELECT id FROM exports")}
         over = {row.id for row in self.rows.values() if _is_over(row, before, decided)}
@@ -207,7 +209,7 @@ class Model:
             copies = {row.id, *json.loads(row.siblings or "[]")}
             is_over = needed.isdisjoint(copies)
             assert is_over or row.id in left, f"{row.id} is gone and was not over"
-            # One that ended before it began, by a clock that was set back, may stay until it has that age too.
+            # After the clock was set back, an export can end before its creation. It may stay until both are old enough.
             may_stay = row.created_at >= before or not held.isdisjoint(copies)
             assert not is_over or may_stay or row.id not in left, f"{row.id} is over and still there"
             if row.id not in left:
@@ -216,29 +218,29 @@ class Model:
         self._attempts = {each.id: each for each in self._attempts.values() if each.export_id in left}
 
     def is_due(self, row: StoredExport) -> bool:
-        """Return whether a worker may take an export now."""
+        """Return whether a worker may claim an export now."""
         target = self.targets.get(row.target_id or "")
         is_open = target is not None and target.status == "active" and not _is_after(target.held_until, self.clock.at)
         return is_open and row.due_at is not None and row.due_at <= self.clock.at
 
     def upcoming(self, row: StoredExport) -> UpcomingAttempt:
-        """Return what a poll shows now of the next attempt of an export."""
+        """Return the next attempt of an export as a poll must show it now."""
         target = self.targets.get(row.target_id or "")
         if target is None or row.due_at is None or row.status not in {"approved", "retry_scheduled"}:
             return UpcomingAttempt()
         if target.status in {"paused", "inactive"}:
             return UpcomingAttempt(None, f"target_{target.status}", 60)
-        # A blocked or disabled target holds nothing: a worker ends what waits for it.
+        # A blocked or disabled target delays nothing: a worker ends the exports that wait for it.
         at = max(row.due_at, target.held_until or row.due_at) if target.status == "active" else row.due_at
         if at <= self.clock.at:
-            # A hold that is over has left no trace.
+            # An expired hold has no effect.
             return UpcomingAttempt(row.due_at, None, 1 if row.status == "retry_scheduled" else None)
         return UpcomingAttempt(at, None, ceil((at - self.clock.at).total_seconds()))
 
     # --- the comparison
 
-    def look(self) -> None:
-        """Compare everything; what is found wrong is an AssertionError that names it."""
+    def compare(self) -> None:
+        """Compare the actual state with the model. Raises AssertionError for each difference."""
         before, found = self.rows, {row.id: row for row in _exports()}
         targets = {row.id: row for row in _targets()}
         assert found.keys() == self.known.keys(), f"nobody or everybody asked for {found.keys() ^ self.known.keys()}"
@@ -248,31 +250,31 @@ class Model:
         moved = self._replay_the_trail()
         self._check_attempts(moved)
         for arrival in arrived:
-            self._learn_of(arrival)
+            self._record_hold(arrival)
         for row in found.values():
             self._check_row(row, before.get(row.id))
-        self._check_asked(moved)
+        self._check_expected_actions(moved)
         for target_id in self._gone:
             assert targets[target_id].status in {"disabled", "blocked"}, f"{targets[target_id]} said that it is gone"
         assert not self.receiver.complaints, self.receiver.complaints
         self.rows, self.targets = found, targets
         self.worked = self.woke = False
-        self.asked.clear()
+        self.expected_actions.clear()
         self.ruled.clear()
         self._moving.clear()
         self._gone.clear()
         self.clock.shown = {self.clock.at}
 
     def _replay_the_trail(self) -> list[tuple[str, str, str | None]]:
-        """Follow every entry since the last look; return which export took which action, and why, rules apart."""
-        asked = (
+        """Check every audit entry since the last comparison; return export, action and reason of those not done by rules."""
+        query = (
             "SELECT id, subject_id, action, status_before, status_after, reason, actor FROM audit_entries "
             "WHERE id > ? AND subject_id LIKE ? AND action NOT LIKE ? AND action <> 'approve_events' ORDER BY id"
         )
-        # Events change no export.
+        # Ticket events do not change the export.
         moved, of_exports = [], (self._trail_read, "exp_%", "ticket.%")
         ruled: Counter[tuple[str, str, str]] = Counter()
-        for entry_id, export_id, action, status_before, status_after, reason, actor in rows(asked, of_exports):
+        for entry_id, export_id, action, status_before, status_after, reason, actor in rows(query, of_exports):
             self._trail_read = entry_id
             sources, leads_to = LEGAL[action]
             known = self.known[export_id]
@@ -281,7 +283,7 @@ class Model:
             assert status_before in sources, reported
             assert status_after == (status_before if leads_to is None else leads_to), reported
             if action == "claim":
-                # What was claimed before the clock was set back is sent, or given back and claimed again, after it.
+                # An export that was claimed before the clock was set back is sent, or claimed again, after it.
                 is_early = _is_after(known.not_before, max(self.clock.shown))
                 assert not is_early, f"{reported}, but its receiver wanted it from {known.not_before}"
                 known.not_before = None
@@ -316,27 +318,27 @@ class Model:
                 known.verdicts += 1
                 known.reasons.append(reason)
 
-    def _check_asked(self, moved: list[tuple[str, str, str | None]]) -> None:
-        """See that people's wishes were carried out and nothing else was done in their name, once each."""
+    def _check_expected_actions(self, moved: list[tuple[str, str, str | None]]) -> None:
+        """Check that each requested action was done exactly once, and no other action of a user."""
         by_people = Counter((export_id, action) for export_id, action, reason in moved if _is_asked_for(action, reason))
-        if self.forgetting:
+        if self.erasing:
             forgotten = {each for each in by_people if self.rows_redacted(each[0])}
             by_people = Counter({each: count for each, count in by_people.items() if each not in forgotten})
-        assert by_people == self.asked, f"done: {by_people}, asked for: {self.asked}"
+        assert by_people == self.expected_actions, f"done: {by_people}, asked for: {self.expected_actions}"
         by_workers = [each for each in moved if not _is_asked_for(each[1], each[2])]
         assert self.worked or not by_workers, f"no worker was at work, but: {by_workers}"
 
     def rows_redacted(self, export_id: str) -> bool:
-        """Return whether an export was emptied by a wish that stands; one that speaks of nobody must not be."""
+        """Return whether an export was redacted. Fails if it does not mention the erased person."""
         found = rows("SELECT redacted_at FROM exports WHERE id = ?", (export_id,))[0][0] is not None
         assert not found or self.known[export_id].mentions_person, f"{export_id} speaks of nobody and was redacted"
         return found
 
-    # --- requests as they arrived, and attempts as they were written
+    # --- received requests and stored attempts
 
     def _check_arrival(self, arrival: Arrival, before: Mapping[str, StoredExport]) -> None:
         reported = f"{arrival.export_id} at {arrival.at} as {arrival.id}"
-        # What was claimed before the clock was set back is sent after it.
+        # An export that was claimed before the clock was set back is sent after it.
         latest = max(self.clock.shown)
         row = before.get(arrival.export_id)
         assert row is not None, f"{reported}: sent before it was approved"
@@ -357,10 +359,10 @@ class Model:
                 self._check_repeat(earlier, arrival, reported)
 
     def _due_at(self, row: StoredExport) -> datetime | None:
-        """Return from when on a worker may have taken an export since the last look."""
+        """Return the time from which a worker may have claimed an export since the last comparison."""
         if row.due_at is None or row.status != "delivering":
             return row.due_at
-        # A worker shortens the leases of before the clock was set back.
+        # A worker shortens leases from before the clock was set back.
         return min(row.due_at, min(self.clock.shown) + timedelta(seconds=LEASE_S))
 
     def _check_repeat(self, earlier: Arrival, arrival: Arrival, reported: str) -> None:
@@ -375,12 +377,12 @@ class Model:
         if earlier.behavior.leads_to == "delivered":
             attempt = self._attempts.get(earlier.id)
             was_lost = attempt is not None and attempt.error_code in LOST
-            # One that was delivered in this very step is not read yet.
-            assert was_lost or (is_one_step and attempt is None) or self._is_unlucky(earlier.id), f"{reported}: sent again"
+            # An attempt in this same step has not been read yet.
+            assert was_lost or (is_one_step and attempt is None) or self._lost_lease(earlier.id), f"{reported}: sent again"
 
-    def _is_unlucky(self, attempt_id: str) -> bool:
-        """Return whether the worker that sent an attempt may have lost its lease over it."""
-        return any(attempt_id in worker.sent and worker.is_unlucky for worker in self.workers)
+    def _lost_lease(self, attempt_id: str) -> bool:
+        """Return whether the worker that sent an attempt may have lost its lease."""
+        return any(attempt_id in worker.sent and worker.may_have_lost_lease for worker in self.workers)
 
     def _check_attempts(self, moved: list[tuple[str, str, str | None]]) -> None:
         arrivals = {arrival.id: arrival for arrival in self.receiver.arrivals}
@@ -392,7 +394,7 @@ class Model:
             self._attempts[attempt.id] = attempt
             self._check_attempt(attempt, arrivals.get(attempt.id), reasons.get(attempt.export_id))
         for arrival in self.receiver.arrivals[len(self._arrivals) :]:
-            assert arrival.id in self._attempts or self._is_unlucky(arrival.id), f"{arrival} left no attempt"
+            assert arrival.id in self._attempts or self._lost_lease(arrival.id), f"{arrival} left no attempt"
         delivered = Counter(each.export_id for each in self._attempts.values() if each.outcome == "delivered")
         assert set(delivered.values()) <= {1}, f"delivered more than once: {delivered}"
 
@@ -424,8 +426,8 @@ class Model:
                 if for_good == "receiver_gone":
                     self._gone.add(self.rows[attempt.export_id].target_id or "")
 
-    def _learn_of(self, arrival: Arrival) -> None:
-        """Keep what a receiver asked for, where its answer was read; a clock that moved meanwhile makes it hard to say."""
+    def _record_hold(self, arrival: Arrival) -> None:
+        """Record the wait that a receiver's response requires, unless it was lost or the clock was set meanwhile."""
         self._arrivals.append(arrival)
         attempt = self._attempts.get(arrival.id)
         if (
@@ -457,7 +459,7 @@ class Model:
         assert (row.due_at is not None) == is_waiting, f"{row.id} is {row.status} and due at {row.due_at}"
         assert (row.lease is not None) == (row.status == "delivering"), f"{row.id} is {row.status} with lease {row.lease}"
         assert (row.finished_at is not None) == (row.status in FINISHED), f"{row.id} is {row.status}: {row.finished_at}"
-        # A reason exactly where there is something to explain.
+        # An export has a reason exactly if its status needs one.
         must, may = row.status in {"failed", "blocked"}, row.status in {"failed", "blocked", "dismissed"}
         assert bool(row.reason) or not must, f"{row.id} is {row.status} and does not say why"
         assert row.reason is None or may, f"{row.id} is {row.status} because {row.reason}"
@@ -474,7 +476,7 @@ class Model:
             self._check_change(row, before)
 
     def _check_change(self, row: StoredExport, before: StoredExport) -> None:
-        # An export that waits for the target of a rule shows no client that it does.
+        # Clients do not see that an export waits for the target of a rule.
         if row._replace(due_at=None, rule_id=None) != before._replace(due_at=None, rule_id=None):
             assert row.version > before.version, f"{row.id} changed under the same version: {before} {row}"
         if row.id in self._moving:
@@ -490,8 +492,8 @@ class Model:
             )
         if row.redacted_at is None:
             is_labelled = any(each[:2] == (row.id, "label") for each in self.ruled)
-            is_edited = is_labelled or any((row.id, each) in self.asked for each in _EDITS)
-            # The ticket of a restored group has the places that joined it meanwhile.
+            is_edited = is_labelled or any((row.id, each) in self.expected_actions for each in _EDITS)
+            # The ticket of a restored group includes the places that joined it meanwhile.
             may_grow = (before.status, row.status) == ("dismissed", "prepared") and (row.findings_total or 1) > 1
             is_as_asked = (row.digest == before.digest) != is_edited
             assert is_as_asked or may_grow, f"{row.id} has another ticket than it should have"
@@ -501,7 +503,7 @@ class Model:
 
 
 def _is_over(row: StoredExport, before: datetime, decided: set[str]) -> bool:
-    """Return whether an export by itself is old enough to be removed."""
+    """Return whether an export, apart from its copies, is old enough to be deleted."""
     if row.status == "prepared":
         is_awake = row.snoozed_until is None or row.snoozed_until < before
         return row.created_at < before and is_awake and row.id not in decided
@@ -517,22 +519,22 @@ def _is_asked_for(action: str, reason: str | None) -> bool:
 
 
 def _exports() -> list[StoredExport]:
-    asked = (
+    query = (
         "SELECT id, status, status_reason, target_id, body, ticket_digest, attempts, due_at, lease, version, created_at, "
         "approved_at, finished_at, redacted_at, provider_ticket_id, dismissal_reason, snoozed_at, snoozed_until, siblings, "
         "rule, open_group, findings_total, findings_fixed, events, approved_by_rule_id FROM exports ORDER BY id"
     )
-    return [StoredExport(*_moments(row, {7, 10, 11, 12, 13, 16, 17}, blob=4)) for row in rows(asked)]
+    return [StoredExport(*_moments(row, {7, 10, 11, 12, 13, 16, 17}, blob=4)) for row in rows(query)]
 
 
 def _targets() -> list[ObservedTarget]:
-    asked = "SELECT id, status, held_until, base_url FROM targets"
-    return [ObservedTarget(*_moments(row, {2})) for row in rows(asked)]
+    query = "SELECT id, status, held_until, base_url FROM targets"
+    return [ObservedTarget(*_moments(row, {2})) for row in rows(query)]
 
 
 def _attempts() -> list[ObservedAttempt]:
-    asked = "SELECT id, export_id, number, outcome, response_status, error_code, retry_after_s, nonce FROM attempts"
-    return [ObservedAttempt(*row) for row in rows(asked)]
+    query = "SELECT id, export_id, number, outcome, response_status, error_code, retry_after_s, nonce FROM attempts"
+    return [ObservedAttempt(*row) for row in rows(query)]
 
 
 def _moments(row: tuple[Any, ...], places: set[int], blob: int | None = None) -> list[Any]:

@@ -1,6 +1,7 @@
-"""Whatever stands in a query, an id, a cursor or a filter: nothing breaks, and no row of another account is shown.
+"""No query, id, cursor or filter causes an error or shows a row of another account.
 
-Cursors are not signed, since they tell nothing: who makes one up sees a part of his own rows, from another place on.
+Cursors are not signed, because they contain no secret: a client that invents one only sees its own rows, from another
+position on.
 """
 
 import base64
@@ -24,7 +25,7 @@ from tests.support.factories import Customer, make_approved, make_customer, make
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.http.raw_http import EXPORTS, JSON, TARGETS, everything_stored
 
-#: What has opened other services: each ends a string, a comment or a list, or asks for more than was meant.
+#: Inputs that have broken into other services: they end a string, a comment or a list, or select more than intended.
 INJECTED: Final = [
     "' OR '1'='1",
     "' OR 1=1 --",
@@ -56,8 +57,8 @@ STATUSES: Final = frozenset({200, 202, 304, 401, 404, 405, 409, 422})
 
 
 @dataclass(frozen=True, slots=True)
-class Two:
-    """Two accounts with rows of every kind that is listed; the first one asks."""
+class TwoAccounts:
+    """Two accounts with rows of every kind that is listed; the first one sends the requests."""
 
     client: TestClient
     asking: Customer
@@ -73,16 +74,16 @@ def ids_of(customer: Customer) -> tuple[str, ...]:
 
 
 @pytest.fixture(scope="module")
-def two(module_database: Path) -> Two:
+def pair(module_database: Path) -> TwoAccounts:
     asking, other = make_customer(), make_customer()
     unlimited = {"RATE_LIMIT_PER_MINUTE": "1000000", "AUTH_FAILURES_PER_MINUTE": "100000"}
     app = create_app(make_settings(module_database, unlimited), FakeWakeUpQueue(), FakeResolver({}))
-    return Two(TestClient(app), asking, ids_of(asking), ids_of(other))
+    return TwoAccounts(TestClient(app), asking, ids_of(asking), ids_of(other))
 
 
-def words(two: Two) -> st.SearchStrategy[str]:
-    """Return what may stand wherever a client writes something."""
-    known = st.sampled_from([*two.own, *two.others, *ExportStatus, *SOURCE_TYPES, "1", "200", ""])
+def words(pair: TwoAccounts) -> st.SearchStrategy[str]:
+    """Return a strategy for texts in any input of a client."""
+    known = st.sampled_from([*pair.own, *pair.others, *ExportStatus, *SOURCE_TYPES, "1", "200", ""])
     injected = st.sampled_from(INJECTED)
     cursors = (known | injected | st.text(max_size=30)).map(cursor) | known.map(cursor_of_exports)
     return known | injected | st.text(max_size=40) | cursors | st.tuples(known, injected).map("".join)
@@ -97,63 +98,63 @@ def cursor_of_exports(text: str) -> str:
     return encode_cursor(ExportQuery(), ExportSort.NEWEST, ListPosition(text))
 
 
-def asked(two: Two, method: str, path: str, query: Mapping[str, str] | None = None) -> Result:
-    """Send a request of the first account that fits but for what is tried; nothing may break or come back of the other."""
+def asked(pair: TwoAccounts, method: str, path: str, query: Mapping[str, str] | None = None) -> Result:
+    """Send a request of the first account; check that it causes no error and returns no id of the other account."""
     reported = "&".join(f"{quote(name, safe='')}={quote(value, errors='replace')}" for name, value in (query or {}).items())
-    headers = {**two.asking.bearer, **JSON}
-    # Without its body an approval would be refused before anybody looked at the id.
-    body = None if method == "GET" else json.dumps({"target_id": two.own[-1]} if path.endswith("/approve") else {})
-    answer = two.client.simulate_request(
+    headers = {**pair.asking.bearer, **JSON}
+    # Without a valid body, an approval would be rejected before its id is read.
+    body = None if method == "GET" else json.dumps({"target_id": pair.own[-1]} if path.endswith("/approve") else {})
+    answer = pair.client.simulate_request(
         method, quote(path, errors="replace"), query_string=reported, headers=headers, body=body
     )
     assert answer.status_code in STATUSES, (method, path, reported, answer.text)
-    # What was asked for itself is not echoed either.
-    assert not [each for each in two.others if each in answer.text], (method, path, reported)
+    # The response does not repeat an id from the request either.
+    assert not [each for each in pair.others if each in answer.text], (method, path, reported)
     return answer
 
 
 @given(data=st.data())
-def test_no_query_shows_a_row_of_another_account(two: Two, data: st.DataObject) -> None:
+def test_no_query_shows_a_row_of_another_account(pair: TwoAccounts, data: st.DataObject) -> None:
     names = st.sampled_from([*FILTERS, "sort", "cursor", "limit"])
-    query = data.draw(st.dictionaries(names, words(two), max_size=4) | st.dictionaries(st.text(max_size=10), words(two)))
-    word = data.draw(words(two))
-    for path in (EXPORTS, TARGETS, f"{EXPORTS}/{two.own[0]}/attempts", f"{EXPORTS}/{two.others[0]}/attempts"):
-        asked(two, "GET", path, query)
-        asked(two, "GET", path, {"cursor": word, "limit": "3"})
+    query = data.draw(st.dictionaries(names, words(pair), max_size=4) | st.dictionaries(st.text(max_size=10), words(pair)))
+    word = data.draw(words(pair))
+    for path in (EXPORTS, TARGETS, f"{EXPORTS}/{pair.own[0]}/attempts", f"{EXPORTS}/{pair.others[0]}/attempts"):
+        asked(pair, "GET", path, query)
+        asked(pair, "GET", path, {"cursor": word, "limit": "3"})
 
 
-def test_another_accounts_id_opens_nothing(two: Two) -> None:
-    for each in two.others:
-        try_to_open(two, each)
-    # One's own does what was tried.
-    [export_id], target_id = make_exports(two.asking, 1), make_target(two.asking).id
+def test_another_accounts_id_opens_nothing(pair: TwoAccounts) -> None:
+    for each in pair.others:
+        try_to_open(pair, each)
+    # With the account's own ids, the same requests succeed.
+    [export_id], target_id = make_exports(pair.asking, 1), make_target(pair.asking).id
     transitions = (f"{EXPORTS}/{export_id}/approve", f"{TARGETS}/{target_id}/pause", f"{TARGETS}/{target_id}/disable")
-    assert [asked(two, "POST", each).status_code for each in transitions] == [202, 200, 200]
+    assert [asked(pair, "POST", each).status_code for each in transitions] == [202, 200, 200]
 
 
 @given(data=st.data())
-def test_no_id_opens_a_row_of_another_account(two: Two, data: st.DataObject) -> None:
-    try_to_open(two, data.draw(words(two).filter(lambda text: text not in two.own)))
+def test_no_id_opens_a_row_of_another_account(pair: TwoAccounts, data: st.DataObject) -> None:
+    try_to_open(pair, data.draw(words(pair).filter(lambda text: text not in pair.own)))
 
 
-def try_to_open(two: Two, each: str) -> None:
-    """Ask for an id, and for everything that can be done with it; nothing may come of it."""
+def try_to_open(pair: TwoAccounts, each: str) -> None:
+    """Send every request that an id allows; check that none returns or changes a row."""
     before = everything_stored()
     for path in (f"{EXPORTS}/{each}", f"{EXPORTS}/{each}/attempts", f"{EXPORTS}/{each}/receipt", f"{TARGETS}/{each}"):
-        asked(two, "GET", path)
+        asked(pair, "GET", path)
     for verb in ("approve", "retry", "dismiss"):
-        asked(two, "POST", f"{EXPORTS}/{each}/{verb}")
+        asked(pair, "POST", f"{EXPORTS}/{each}/{verb}")
     for verb in ("pause", "resume", "disable", "validate", "ping"):
-        asked(two, "POST", f"{TARGETS}/{each}/{verb}")
+        asked(pair, "POST", f"{TARGETS}/{each}/{verb}")
     for method in ("PATCH", "DELETE"):
-        asked(two, method, f"{TARGETS}/{each}")
+        asked(pair, method, f"{TARGETS}/{each}")
     assert everything_stored() == before
 
 
-def test_a_cursor_that_was_made_for_others_shows_ones_own(two: Two) -> None:
-    """It is a place in time: the page that follows there has only rows of the account that asks."""
-    for path, places, made in ((EXPORTS, two.others[:6], cursor_of_exports), (TARGETS, two.others[6:], cursor)):
+def test_a_cursor_that_was_made_for_others_shows_ones_own(pair: TwoAccounts) -> None:
+    """A cursor is a position in time. The page that follows it has only rows of the requesting account."""
+    for path, places, made in ((EXPORTS, pair.others[:6], cursor_of_exports), (TARGETS, pair.others[6:], cursor)):
         for place in places:
-            shown = asked(two, "GET", path, {"cursor": made(place)}).text
-            expected = [each for each in two.own if each[:3] == place[:3] and each < place]
+            shown = asked(pair, "GET", path, {"cursor": made(place)}).text
+            expected = [each for each in pair.own if each[:3] == place[:3] and each < place]
             assert sum(each in shown for each in expected) == len(expected) > 0

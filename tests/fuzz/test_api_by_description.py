@@ -1,9 +1,9 @@
-"""Tries the whole API by its own description: every route, with data that fits and data that does not.
+"""Tests every route of the API against its OpenAPI document, with data that matches the schemas and data that does not.
 
-Schemathesis reads `/openapi.json` as a client would and makes requests of it: the examples, the edges of every schema,
-random data, and sequences in which one answer feeds the next request. No answer may be a 5xx, of an undocumented status,
-or of another shape than described; what does not fit is refused, and what fits is refused only for what no schema can
-say.
+Schemathesis reads `/openapi.json` as a client would and generates requests from it: the examples, the limits of every
+schema, random data, and sequences in which a response provides data for the next request. No response may be a 5xx, or
+have an undocumented status or shape. Data that does not match its schema must be rejected. Data that matches may be
+rejected only for rules that a schema cannot express.
 """
 
 import json
@@ -31,13 +31,13 @@ from tests.support.database.databases import on_sqlite
 
 IS_LONG: Final = settings.get_current_profile_name() == "long"
 PHASES: Final = ("examples", "coverage", "fuzzing", "stateful")
-#: Examples of one operation in one phase; a hundred of each are ten thousand requests.
+#: Examples for each operation and phase; with 100, there are 10,000 requests.
 EXAMPLES: Final = max(3, settings().max_examples // 20)
 UNLIMITED: Final = {"RATE_LIMIT_PER_MINUTE": "1000000", "AUTH_FAILURES_PER_MINUTE": "1000000"}
 LIMITED: Final = {"RATE_LIMIT_PER_MINUTE": "30", "AUTH_FAILURES_PER_MINUTE": "20"}
 
-#: Why data that fits its schema may be refused all the same: what members mean together, and what they hold.
-MEANT: Final = frozenset(
+#: Error codes for rules that a schema cannot express, such as relations between members and existence of records.
+NOT_IN_SCHEMA: Final = frozenset(
     {
         "unknown_scan_run",
         "unknown_project",
@@ -62,18 +62,18 @@ MEANT: Final = frozenset(
         "preview_not_safe",
         "invalid_address",
         "invalid_cursor",
-        # Which host a URL may name is more than a pattern can tell, and so is what a mail header may call a date.
+        # A pattern can describe neither the allowed hosts of a URL nor the dates in a mail header.
         "invalid_url",
         "invalid_timestamp",
-        # A moment that there is, and that is over.
+        # The time must exist, and must be in the past or in the future.
         "invalid_since",
         "in_the_future",
         "in_the_past",
-        # Which members belong together, and what a comma separates in one text.
+        # Which members can be combined.
         "not_of_this_action",
         "ids_or_filter",
         "no_members",
-        # What is the same in two entries, and which control characters end a line.
+        # Equal entries, line breaks, and the form of patterns and paths.
         "repeated",
         "not_one_line",
         "empty_match",
@@ -84,13 +84,13 @@ MEANT: Final = frozenset(
     }
 )
 
-#: Filters whose values are separated by commas, each with a form of its own.
+#: Filters that contain several values in one text, separated by commas.
 _SEPARATED: Final = ("status", "severity", "project_id", "source", "rule", "target_id", "host")
-#: The same of one member: whether a webhook needs a customer is said by its topic, what an action needs by its type.
-MEANT_OF: Final = frozenset(
+#: The same for one member each: for instance, a webhook's topic determines whether it needs a customer.
+NOT_IN_SCHEMA_OF: Final = frozenset(
     {
         ("/customer", "required"),
-        # What is an address, and which abilities a kind of token has.
+        # The form of an email address, and the abilities of each kind of token.
         ("/email", "not_allowed"),
         ("/abilities", "not_allowed"),
         ("/target_id", "required"),
@@ -102,52 +102,52 @@ MEANT_OF: Final = frozenset(
             for name in _SEPARATED
             for code in ("not_allowed", "too_many")
         ),
-        # One of several members may name an issue.
+        # An issue needs one of several members.
         ("/issues/*/title", "required"),
-        # An edit does not name the provider, whose settings these are.
+        # An edit does not contain the provider, which determines the allowed settings.
         ("/provider_settings", "unknown_member"),
-        # Blank: the schema of a setting has its length alone.
+        # A blank text: the schema of a setting only has its length.
         ("/provider_settings/*", "too_short"),
-        # An empty text, one of punctuation alone, and one of too many words.
+        # An empty text, a text of punctuation only, and a text with too many words.
         *((f"{parent}/q", code) for parent in ("", "/filter") for code in ("too_short", "no_word", "too_many")),
     }
 )
-ANSWERS_TO_WHAT_FITS: Final = ["2xx", "3xx", "401", "403", "404", "409", "422", "429"]
+VALID_DATA_STATUSES: Final = ["2xx", "3xx", "401", "403", "404", "409", "422", "429"]
 
-#: Checks that cannot hold for an operation, and why.
+#: Checks that do not apply to an operation, with the reason.
 EXCLUDED: Final = {
-    # Another name of a member is evidence where the member itself is there, whatever it holds.
+    # If a member is present, its alternative name counts as evidence, which may have any value.
     "postScannerResults": ("negative_data_rejection",)
 }
 
 
 @dataclass
 class Tried:
-    """What came of it."""
+    """The results of a run."""
 
     answers: Counter[tuple[str, int]] = field(default_factory=Counter)
     wrong: dict[str, str] = field(default_factory=dict)
 
     @property
     def operations(self) -> set[str]:
-        """Every operation that was tried."""
+        """Every operation that received a request."""
         return {operation for operation, _ in self.answers}
 
     @property
     def statuses(self) -> set[int]:
-        """Every status that was met."""
+        """Every status of a response."""
         return {status for _, status in self.answers}
 
     def let_through(self) -> set[str]:
-        """Return the operations that did what they are for."""
+        """Return the operations that succeeded at least once."""
         return {operation for operation, status in self.answers if status < 300}
 
 
 def tried(api: DescribedApi, phases: tuple[str, ...], without: tuple[str, ...] = ()) -> Tried:
-    """Try the API by its description in some phases, `without` some checks; the requests of quick runs are the same."""
+    """Test the API in some phases, `without` some checks. Quick runs always send the same requests."""
     with api.served() as url:
         schema = schemathesis.openapi.from_url(f"{url}/openapi.json", config=_config(api, url, phases, without))
-        _use_what_there_is(schema, api)
+        _use_existing_ids(schema, api)
         found = Tried()
         for event in from_schema(schema).execute():
             _note(event, found)
@@ -157,13 +157,13 @@ def tried(api: DescribedApi, phases: tuple[str, ...], without: tuple[str, ...] =
 def _config(api: DescribedApi, url: str, phases: tuple[str, ...], without: tuple[str, ...]) -> SchemathesisConfig:
     named: dict[str, Any] = {name: {"enabled": name in phases} for name in PHASES}
     if not IS_LONG:
-        # The edges of what does not fit are two thousand requests.
+        # Invalid data at the limits of schemas would be 2,000 requests.
         named["coverage"]["generation"] = {"mode": "positive"}
     return SchemathesisConfig.from_dict(
         {
             **({} if IS_LONG else {"seed": 7}),
             "base-url": url,
-            # NUL is refused in every text, which a schema can say of none.
+            # NUL is rejected in every text; the schemas do not express this.
             "generation": {
                 "max-examples": EXAMPLES,
                 "allow-x00": False,
@@ -173,8 +173,8 @@ def _config(api: DescribedApi, url: str, phases: tuple[str, ...], without: tuple
             },
             "auth": {"openapi": api.credentials},
             "checks": {
-                # Refusals of what fits are looked at one by one in `_unmeant`.
-                "positive_data_acceptance": {"expected-statuses": ANSWERS_TO_WHAT_FITS},
+                # `_unexpected` checks each rejection of valid data.
+                "positive_data_acceptance": {"expected-statuses": VALID_DATA_STATUSES},
                 **{check: {"enabled": False} for check in without},
             },
             "phases": named,
@@ -188,14 +188,14 @@ def _config(api: DescribedApi, url: str, phases: tuple[str, ...], without: tuple
 
 @schemathesis.hook
 def before_call(_context: Any, case: Any, _options: Any) -> None:
-    """Write an id that is a number as text where a sequence puts it into a header."""
+    """Convert a numeric id to text where a sequence of requests puts it into a header."""
     for name, value in (case.headers or {}).items():
         if isinstance(value, int):
             case.headers[name] = str(value)
 
 
-def _use_what_there_is(schema: Any, api: DescribedApi) -> None:
-    """Let made-up ids, projects and addresses mostly be those that there are: what names nothing gets no further."""
+def _use_existing_ids(schema: Any, api: DescribedApi) -> None:
+    """Replace most generated ids, projects and URLs by existing ones, because requests with unknown ones end early."""
 
     def map_path_parameters(context: Any, path_parameters: dict[str, Any]) -> dict[str, Any]:
         return _known(context, path_parameters or {})
@@ -207,13 +207,13 @@ def _use_what_there_is(schema: Any, api: DescribedApi) -> None:
     def _known(context: Any, reported: dict[str, Any]) -> dict[str, Any]:
         return {name: api.known(context.operation.path, name, value) for name, value in reported.items()}
 
-    # By what they are called.
+    # Schemathesis identifies hooks by the names of the functions.
     schema.hook(map_path_parameters)
     schema.hook(map_body)
 
 
 def _without_fractions(value: Any) -> Any:
-    """Write whole numbers as such: 1.0 is an integer to a schema, and refused here for what somebody may mean by it."""
+    """Convert floats without a fraction to integers: a schema accepts 1.0 as an integer, but the API rejects it."""
     if isinstance(value, dict):
         return {name: _without_fractions(member) for name, member in value.items()}
     if isinstance(value, list):
@@ -246,13 +246,13 @@ def _complaints(event: ScenarioFinished, case_id: str, case: Any, response: Any)
                 f"{check.name}: {failure.title}: {failure.message[:300]}",
                 f"{check.failure_info.code_sample[:1500]} {shown}",
             )
-    unmeant = _unmeant(case, response)
-    if unmeant:
-        yield f"what fits is refused: {unmeant}", f"{case.as_curl_command()[:1500]} {shown}"
+    unexpected = _unexpected(case, response)
+    if unexpected:
+        yield f"valid data is rejected: {unexpected}", f"{case.as_curl_command()[:1500]} {shown}"
 
 
-def _unmeant(case: Any, response: Any) -> set[str]:
-    """Return why data that fits was refused, without what no schema can say."""
+def _unexpected(case: Any, response: Any) -> set[str]:
+    """Return the errors with which valid data was rejected, without those for rules that no schema can express."""
     if response.status_code != 422 or case.meta is None or case.meta.generation.mode is not GenerationMode.POSITIVE:
         return set()
     reported = json.loads(response.content)
@@ -260,14 +260,14 @@ def _unmeant(case: Any, response: Any) -> set[str]:
         (re.sub(r"/\d+|(?<=^/provider_settings)/\w+", "/*", each["path"]), each["code"])
         for each in reported["error"]["details"].get("fields", ())
     }
-    return {f"{path} {code}" for path, code in refused - MEANT_OF if code not in MEANT}
+    return {f"{path} {code}" for path, code in refused - NOT_IN_SCHEMA_OF if code not in NOT_IN_SCHEMA}
 
 
 def _shown(wrong: Mapping[str, str]) -> str:
     return "\n\n".join(f"{reported}\n{shown}" for reported, shown in wrong.items())
 
 
-# PostgreSQL only where there is time: what is read and refused is the same code.
+# PostgreSQL only in long runs, because the code that validates requests is the same.
 # A thousand requests, each with a dozen checks; a busy machine takes several times as long.
 @pytest.mark.timeout(0 if IS_LONG else 600)
 @pytest.mark.parametrize("database_url", ["sqlite", "postgresql"] if IS_LONG else ["sqlite"], indirect=True)
@@ -277,8 +277,8 @@ def test_the_api_is_as_it_describes_itself(database: str, tmp_path: Path) -> Non
     found = tried(api, PHASES)
 
     assert found.wrong == {}, _shown(found.wrong)
-    # Nothing would be wrong with what was never asked, or never got through.
-    # Who reads the description by its address does not try that address.
+    # Every operation received requests and succeeded: otherwise, the checks above would prove nothing.
+    # Schemathesis does not test the URL from which it reads the document.
     assert found.operations == api.operations - {"GET /openapi.json"}
     assert found.operations - found.let_through() == set()
     assert {200, 201, 202, 204, 401, 403, 404, 409, 422} <= found.statuses

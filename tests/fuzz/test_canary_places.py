@@ -1,4 +1,4 @@
-"""Canaries in every spelling in every place: whatever is put where, it comes out where `KEPT` says or is seen nowhere."""
+"""Puts secrets and canaries in every encoding in every place of a request; rejected ones must leave no trace."""
 
 import base64
 import html
@@ -23,10 +23,10 @@ from tests.support.http.raw_http import Call
 from tests.support.http.specification import COMPLIANCE, CloudInstallation, make_world
 from tests.support.http.storefront import CLOUD
 
-#: What stands around a secret in a text, and how a text is written; what is decoded once is seen. Within a word nothing is
-#: a secret (docs/forbidden-content.md).
-AROUND: Final = ("{}", "Seen in the log:\n{}\nand then it stopped.", "a {} ", "{{{}}}", "<!-- {} -->", "{}{}", "  {}")
-WRITTEN: Final[dict[str, Callable[[str], str]]] = {
+#: Texts around a secret. ENCODINGS has the ways to encode the text; the search decodes once. A secret within a word is not
+#: detected (docs/forbidden-content.md).
+CONTEXTS: Final = ("{}", "Seen in the log:\n{}\nand then it stopped.", "a {} ", "{{{}}}", "<!-- {} -->", "{}{}", "  {}")
+ENCODINGS: Final[dict[str, Callable[[str], str]]] = {
     "in clear": str,
     "percent": lambda text: quote(text, safe=""),
     "HTML": html.escape,
@@ -34,7 +34,7 @@ WRITTEN: Final[dict[str, Callable[[str], str]]] = {
     "base64": lambda text: base64.b64encode(text.encode()).decode(),
     "base64 for addresses": lambda text: base64.urlsafe_b64encode(text.encode()).decode().rstrip("="),
 }
-#: A rule reads what is decoded as it reads what stands in clear, but for what needs its own line or spelling.
+#: Rules treat decoded text like plain text, except the kinds that are about an encoding.
 KINDS: Final = sorted(FORBIDDEN.keys() - {"percent", "base64", "HTML"})
 
 Bodies = list[tuple[str, Call]]
@@ -43,7 +43,7 @@ _numbers: Final = count(200_000)
 
 
 pytestmark = pytest.mark.parametrize(
-    # What each database keeps of every member is told by tests/service/api/test_canary.py; what is refused is the same code.
+    # tests/service/api/test_canary.py tests what each database stores. The code that rejects is the same for both.
     "module_database",
     ["sqlite", "postgresql"] if settings.get_current_profile_name() == "long" else ["sqlite"],
     indirect=True,
@@ -52,7 +52,7 @@ pytestmark = pytest.mark.parametrize(
 
 @pytest.fixture(scope="module")
 def world(module_database: Path) -> CloudInstallation:
-    """One installation, with every route, for all examples."""
+    """One installation with every route, for all examples."""
     customer, wake_ups = make_customer(), FakeWakeUpQueue()
     unlimited = {"RATE_LIMIT_PER_MINUTE": "1000000", "AUTH_FAILURES_PER_MINUTE": "1000000"}
     reported = make_settings(module_database, {**CLOUD, **unlimited, "DEFAULT_PROJECT_ID": str(customer.project_id)})
@@ -62,7 +62,7 @@ def world(module_database: Path) -> CloudInstallation:
 
 @pytest.fixture(scope="module")
 def bodies(world: CloudInstallation) -> Bodies:
-    """Every request with a body, by its route; to make them all takes longer than to send one."""
+    """Every request with a body, with its route. Creating them all takes longer than sending one."""
     return [(route, call) for route, call in base_calls(world.client.app, world) if call.body and route != COMPLIANCE]
 
 
@@ -71,13 +71,13 @@ def test_what_must_never_be_taken_is_never_kept_however_it_is_written(
     world: CloudInstallation, bodies: Bodies, data: st.DataObject
 ) -> None:
     text, secret = FORBIDDEN[data.draw(st.sampled_from(KINDS))]
-    spelled = data.draw(st.sampled_from(AROUND)).format(WRITTEN[data.draw(st.sampled_from(sorted(WRITTEN)))](text), "")
+    spelled = data.draw(st.sampled_from(CONTEXTS)).format(ENCODINGS[data.draw(st.sampled_from(sorted(ENCODINGS)))](text), "")
     call, route = drawn(bodies, data, spelled, as_name=data.draw(st.booleans()))
     answer = call.send(world.client)
     assert answer.status_code < 500, (route, spelled, answer.text)
     assert not is_in(f"{answer.text} {answer.headers}".encode(), secret)
     if answer.status_code < 300:
-        # Taken, for what is not kept is not looked at: nothing of it may be there.
+        # Accepted, because members that are not stored are not searched. The secret must not be stored.
         assert [name for name, found in columns().items() if is_in(found, secret)] == [], (route, spelled)
 
 
@@ -96,7 +96,7 @@ def test_what_is_refused_leaves_no_trace_whatever_it_says(
 
 
 def drawn(bodies: Bodies, data: st.DataObject, text: str, *, as_name: bool) -> tuple[Call, str]:
-    """Return a request with a text in place of one of its members, or as the name of one, and its route."""
+    """Return a request with a text as the value of a member or as the name of a new one, and its route."""
     route, base = data.draw(st.sampled_from(bodies))
     body = fresh(route, base.json, next(_numbers))
     pointer, _ = data.draw(st.sampled_from(list(leaves(body))))

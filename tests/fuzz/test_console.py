@@ -1,4 +1,4 @@
-"""Whatever stands in an address or in a form of the console: no page breaks, and nobody sees or moves what is another's."""
+"""No input in a URL or form of the console causes an error, or shows or changes another account's rows."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -26,10 +26,10 @@ from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.http.console_user import ConsoleBrowser, make_console_token
 from tests.support.http.raw_http import everything_stored, is_of_the_console
 
-# Pages do not depend on the database; their queries are tested on both.
+# Pages do not depend on the database. Other tests run their queries on both databases.
 pytestmark = on_sqlite
 
-#: What would be done, were it not written as text.
+#: Markup and URLs that would have an effect if they were not escaped.
 MARKUP: Final = [
     "<script>alert(1)</script>",
     '"><img src=x onerror=alert(1)>',
@@ -38,7 +38,7 @@ MARKUP: Final = [
     "//evil.example",
 ]
 ALIVE: Final = ("<script>alert", "<img src=x")
-#: Of these, 409 is the receipt of what is not delivered.
+#: Allowed statuses; 409 is for the receipt of an export that is not delivered.
 SHOWN: Final = frozenset({200, 303, 404, 409, 422})
 DECIDED: Final = frozenset({303, 403, 404, 409, 422})
 NAMES: Final = (
@@ -49,7 +49,7 @@ NAMES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ConsoleAccounts:
-    """Two accounts with rows of every kind that the console shows, and a person of each; the first is the operator's."""
+    """Two accounts with rows of every kind that the console shows, and a user of each; the first is the operator's."""
 
     operator: ConsoleBrowser
     person: ConsoleBrowser
@@ -61,7 +61,7 @@ class ConsoleAccounts:
 
 
 def ids_of(customer: Customer) -> tuple[str, ...]:
-    """Make one of everything for a customer; return the ids."""
+    """Store one row of each kind for a customer; return the ids."""
     recovering = recoveries.begin(make_target(customer).id, utc_now(), utc_now(), "user:test")
     return (*make_exports(customer, 2), make_target(customer).id, recovering.id, make_session(customer))
 
@@ -83,13 +83,13 @@ def console(module_database: Path) -> ConsoleAccounts:
 
 
 def paths(routes: Iterable[RouteInfo], method: str) -> tuple[str, ...]:
-    """Return where a method is served, beneath the console."""
+    """Return the paths below /console that serve a method."""
     served = (route for route in routes if any(each.method == method and not each.internal for each in route.methods))
     return tuple(route.path.removeprefix("/console") for route in served)
 
 
 def words(console: ConsoleAccounts) -> st.SearchStrategy[str]:
-    """Return what may stand wherever somebody writes something."""
+    """Return a strategy for texts in any input of a user."""
     known = st.sampled_from([*console.own, *console.others, *ExportStatus, *SOURCE_TYPES, "1", "24h", "approved", ""])
     injected = st.sampled_from([*INJECTED, *MARKUP])
     cursors = (known | injected).map(cursor)
@@ -97,13 +97,13 @@ def words(console: ConsoleAccounts) -> st.SearchStrategy[str]:
 
 
 def filled(path: str, word: str) -> str:
-    """Put a word where a route has an id or a file."""
+    """Replace the parameter of a route's path by a word."""
     head, brace, rest = path.partition("{")
     return head + quote(word, safe="", errors="replace") + rest.partition("}")[2] if brace else path
 
 
 def look(person: ConsoleBrowser, path: str, query: Mapping[str, str]) -> Result:
-    """Look at a page, which may say that there is none, and is in no case anything but one."""
+    """Read a page; check that it is shown, redirects, or reports an error, and contains no unescaped markup."""
     shown = "&".join(f"{quote(name, errors='replace')}={quote(text, errors='replace')}" for name, text in query.items())
     answer = person.get(path, shown)
     assert answer.status_code in SHOWN, (path, shown, answer.text)
@@ -112,7 +112,7 @@ def look(person: ConsoleBrowser, path: str, query: Mapping[str, str]) -> Result:
 
 
 def elsewhere(answer: Result) -> str:
-    """Return the host that an answer leads to, which is to be none."""
+    """Return the host of a response's redirect; it must be empty."""
     return urlsplit(answer.headers.get("location", "")).netloc
 
 
@@ -136,7 +136,7 @@ def test_no_form_breaks_or_moves_what_is_anothers(console: ConsoleAccounts, data
     before = stored()
     for path in console.forms:
         if path.startswith("/shortcuts/") or path == "/report-uploads":
-            # A preference of the browser alone; a form that takes a file, so that any other is 415.
+            # The first only sets a preference in the browser. The second requires a file, and responds 415 to other forms.
             continue
         answer = console.person.post(filled(path, word), **fields)
         assert answer.status_code in DECIDED - {303}, (path, word, fields, answer.text)
@@ -158,7 +158,7 @@ def test_no_form_breaks_ones_own_either(console: ConsoleAccounts, data: st.DataO
 @given(there=st.text(max_size=60) | st.sampled_from([*MARKUP, *INJECTED, "/exports", "/\\evil.example", "@evil.example"]))
 def test_a_sign_in_leads_to_the_console_whatever_was_asked_for(console: ConsoleAccounts, there: str) -> None:
     answer = ConsoleBrowser(console.person.client).sign_in(console.token, next=there)
-    # A NUL is in no form of a browser's.
+    # Browsers never send NUL in a form.
     assert answer.status_code == (422 if "\0" in there else 303), answer.text
     if answer.status_code == 303:
         assert answer.headers["location"].startswith("/console")
@@ -166,7 +166,7 @@ def test_a_sign_in_leads_to_the_console_whatever_was_asked_for(console: ConsoleA
 
 
 def own_forms(console: ConsoleAccounts) -> Iterator[tuple[str, str]]:
-    """Yield each form with an id of one's own that it is about; those that would wait for a worker are left out."""
+    """Yield the path of each form with an id of the user's account, except forms that would wait for a worker."""
     kinds = {"exports": "exp_", "targets": "tgt_", "recoveries": "rec_"}
     for path in console.forms:
         prefix = kinds.get(path.split("/")[1])
@@ -175,13 +175,13 @@ def own_forms(console: ConsoleAccounts) -> Iterator[tuple[str, str]]:
 
 
 def stored() -> Mapping[str, object]:
-    """Return all rows, but of sessions only which of them go on: when they were seen last is written once a minute."""
+    """Return all rows; of sessions, only the ids of active ones, because their last use is updated once a minute."""
     going_on = rows("SELECT id FROM console_sessions WHERE ended_at IS NULL ORDER BY id")
     return {**everything_stored(), "console_sessions": going_on}
 
 
 def theirs() -> list[tuple[object, ...]]:
-    """Return what the first account's exports and targets are at."""
+    """Return the state of the first account's exports and targets."""
     return [
         *rows("SELECT id, status, target_id, approved_at FROM exports WHERE account_id = 1 ORDER BY id"),
         *rows("SELECT id, status, secret_fingerprint FROM targets WHERE account_id = 1 ORDER BY id"),

@@ -1,7 +1,6 @@
-"""What others collected to break parsers, in every body and every text of it: taken as it is, or refused by name.
+"""Third-party samples that break parsers, in every body and every text: stored without changes, or rejected.
 
-In `make test` each sample goes to one route and stands in one place there, the next one in the next; in `make fuzz` each
-goes to every route and stands in every place.
+`make test` sends each sample to one route in one place, in rotation; `make fuzz` sends each to every route in every place.
 """
 
 import json
@@ -22,15 +21,15 @@ from tests.support.http.specification import CloudInstallation
 
 JSON_TEXTS: Final = sorted((CORPORA / "json" / "test_parsing").glob("*.json"))
 IS_LONG: Final = settings.get_current_profile_name() == "long"
-#: To a database an address is one text among others, and those go into both.
+#: URLs are sent to both databases in long runs. For a database they are texts like the other samples.
 BOTH: Final = ("sqlite", "postgresql")
-#: Everything that a body may be answered with that is wrong or right in one place.
+#: The statuses that are allowed for a body with a sample in one place.
 ANSWERS: Final = {200, 201, 202, 204, 403, 409, 422}
 
 
 @pytest.fixture(scope="module")
 def world(module_database: Path) -> CloudInstallation:
-    """One installation of each kind for all samples; they do not depend on each other."""
+    """One installation for all samples on each kind of database; samples do not depend on each other."""
     return patient_world(module_database)
 
 
@@ -40,7 +39,7 @@ def places_of(world: CloudInstallation, which: str) -> tuple[Any, list[tuple[Any
 
 
 def spread(which: str, samples: Sequence[str], places: Sequence[Any]) -> Iterator[tuple[str, Any]]:
-    """Yield each sample with every place, or this route's share of them with one place each."""
+    """Yield pairs of sample and place: all pairs in long runs, otherwise this route's share with one place each."""
     if IS_LONG:
         yield from product(samples, places)
     else:
@@ -49,7 +48,7 @@ def spread(which: str, samples: Sequence[str], places: Sequence[Any]) -> Iterato
 
 
 def refusals(answer: Any) -> list[Mapping[str, str]]:
-    """Return what a 422 names; there is nothing else in it."""
+    """Return the field errors of a 422, which must have some."""
     reported: list[Mapping[str, str]] = answer.json["error"]["details"]["fields"]
     assert reported
     return reported
@@ -58,7 +57,7 @@ def refusals(answer: Any) -> list[Mapping[str, str]]:
 @pytest.mark.skipif(not JSON_TEXTS, reason=f"no JSON corpus in {CORPORA}")
 @pytest.mark.parametrize("which", WHICH)
 def test_no_text_of_the_json_corpus_breaks_a_route(which: str, world: CloudInstallation) -> None:
-    """None of them is a body of ours, so those that parse are refused for their shape."""
+    """None of the texts is a valid body, so texts that parse are rejected because of their shape."""
     before = everything_stored()
     files = JSON_TEXTS if IS_LONG else JSON_TEXTS[WHICH.index(which) :: len(WHICH)]
     answers = {file.name: send_raw(world, which, file.read_bytes()) for file in files}
@@ -68,7 +67,7 @@ def test_no_text_of_the_json_corpus_breaks_a_route(which: str, world: CloudInsta
     assert everything_stored() == before
 
 
-#: Where an answer shows what was stored: captures, diagnostics and tickets made by hand.
+#: Requests whose response shows the stored text: captures, diagnostics and manual exports.
 SHOWN: Final = {"6", "7", "8", "by hand"}
 
 
@@ -94,14 +93,14 @@ def test_a_naughty_string_is_stored_as_it_was_written_or_refused_by_name(which: 
         assert answer.status_code in ANSWERS, (text, place, answer.text)
         if answer.status_code == 422:
             refusals(answer)
-        # Of a severity, what senders call it comes to one of a few words.
+        # A severity is stored as one of a few words.
         if answer.status_code == 201 and which in SHOWN and place[-1] != "severity":
             assert is_reported(text, answer.json), (text, place)
 
 
 @pytest.mark.parametrize("which", [which for which in WHICH if which != "9"])
 def test_a_secret_is_refused_wherever_it_stands_and_leaves_no_trace(which: str, world: CloudInstallation) -> None:
-    """Compliance webhooks are not searched: a person's data is what they are about. Of a message id a digest is kept."""
+    """Compliance webhooks are not searched, because they must contain personal data. A message id is stored as a digest."""
     body, places = places_of(world, which)
     places = [place for place in places if place[-1] != "message_id"]
     before = everything_stored()
@@ -109,7 +108,7 @@ def test_a_secret_is_refused_wherever_it_stands_and_leaves_no_trace(which: str, 
     for text, place in spread(which, known, places):
         answer = send(world, which, put(body, place, text))
         assert answer.status_code == 422, (text, place, answer.text)
-        # An address that is none, or a URL that does not parse, may be refused as that before.
+        # The error may be about the form of an email address or URL instead.
         assert refusals(answer)
         assert text not in answer.text, (text, place)
     assert len(known) > 80
@@ -117,7 +116,7 @@ def test_a_secret_is_refused_wherever_it_stands_and_leaves_no_trace(which: str, 
 
 
 def is_reported(text: str, answer: Any) -> bool:
-    """Return whether a text comes back; one that is empty says nothing, and a domain is reported in small letters."""
+    """Return whether a response contains a text: always true for an empty one. Domains are returned in lower case."""
     return not text or text in (reported := set(all_texts(answer))) or text.lower() in reported
 
 
@@ -131,7 +130,7 @@ def all_texts(value: Any) -> Iterator[str]:
 
 @given(data=st.data())
 def test_no_mutation_of_a_good_body_breaks_a_route(world: CloudInstallation, data: st.DataObject) -> None:
-    """Bytes changed, taken away, put twice or put in: most are no JSON any more, some are another one."""
+    """Bytes are changed, removed, repeated or added. Most results are no JSON; some are other valid JSON."""
     which = data.draw(st.sampled_from(WHICH))
     raw = calls(world)[which].body
     for _ in range(data.draw(st.integers(1, 4))):
@@ -143,7 +142,7 @@ def test_no_mutation_of_a_good_body_breaks_a_route(world: CloudInstallation, dat
     assert answer.status_code in ANSWERS, (which, raw, answer.text)
 
 
-#: What parsers treat apart.
+#: Bytes that parsers treat specially.
 PIECES: Final = [
     *(
         b"\x00",

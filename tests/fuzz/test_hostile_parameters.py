@@ -1,6 +1,6 @@
-"""Every parameter in a path or a query, with values that a database could refuse: none is answered with a 5xx.
+"""Sends values that a database could reject in every parameter of a path or query: no response may be a 5xx.
 
-`test_api_by_description` makes random ones on SQLite; PostgreSQL is stricter about texts, numbers and times.
+`test_api_by_description` sends random values on SQLite. PostgreSQL is stricter about texts, numbers and times.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ pytestmark = on_postgresql
 
 UNLIMITED: Final = {"RATE_LIMIT_PER_MINUTE": "1000000", "AUTH_FAILURES_PER_MINUTE": "1000000"}
 METHODS: Final = frozenset({"get", "post", "patch", "put", "delete"})
-#: As they stand in a URL; the first is a lone surrogate.
+#: Values as encoded in a URL; the first is a lone surrogate.
 VALUES: Final = (
     "%ED%A0%80",
     *map(
@@ -34,7 +34,7 @@ VALUES: Final = (
 
 
 def parameters(document: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str]]:
-    """Yield the method, the path, and the place and the name of each parameter; of changes those in paths alone."""
+    """Yield method, path, place and name of each parameter. For requests that change data, only parameters of paths."""
     known = document["components"].get("parameters", {})
     for path, operations in document["paths"].items():
         for method in METHODS & operations.keys():
@@ -62,5 +62,5 @@ def test_no_value_of_a_parameter_breaks_the_service(customer: Customer, tmp_path
             response = client.simulate_request(method, filled, query_string=query, body="{}", headers=headers)
             assert response.status_code < 500, (method, filled, query, response.text)
             statuses.add(response.status_code)
-    # Some are looked for, and some refused.
+    # Some values are valid, some unknown, and some rejected.
     assert {200, 404, 422} <= statuses

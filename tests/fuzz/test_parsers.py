@@ -1,7 +1,7 @@
-"""Whatever reads what others wrote, given anything: a value or the refusal that is named for it, and nothing else.
+"""Parsers of untrusted input return a value or raise their documented error for every input.
 
-Texts are built of the pieces that parsers treat apart, since chance alone finds few of them. Of what is read twice the
-second reading changes nothing. Time is not taken here: what bounds it is counted, and tested where it stands.
+The texts are built from pieces that parsers treat specially, because random characters rarely form them. Parsing a result
+again does not change it. Time is not measured here: the tests of each parser check the limits that bound it.
 """
 
 from typing import Any, Final
@@ -17,7 +17,7 @@ from schemas.intake.mail_headers import MAX_ADDRESS, date_from, decoded_words, m
 from schemas.url_policy.policy import RefusalReason, TargetPolicy
 from schemas.url_policy.target_url import TargetAddress, check_url
 
-#: What means something to one reader or another.
+#: Pieces with a special meaning for some parser.
 PIECES: Final = [
     *(
         "{",
@@ -116,7 +116,7 @@ def test_any_value_is_searched_within_bounds(value: Any) -> None:
     found = find(value, frozenset())
     assert len(found) <= MAX_PROBLEMS
     assert find(value, frozenset()) == found
-    # What is found in a part is found in the whole.
+    # Content that is forbidden in a part is forbidden in the whole.
     assert bool(find([value], frozenset())) == bool(found)
 
 

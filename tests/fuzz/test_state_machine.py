@@ -1,7 +1,7 @@
-"""Checks the contract after any sequence of requests, crashes, receiver behaviors and clock steps.
+"""Checks the documented guarantees after any sequence of requests, crashes, receiver behaviors and clock steps.
 
-The application answers through its test client and workers deliver in this process, on a real database, with a real Redis
-and a real receiver on loopback; `tests/fuzz/model.py` says what must hold.
+Requests go through the application's test client, and workers run in this process. The database, Redis and the receiver on
+loopback are real. `tests/fuzz/model.py` defines what must hold.
 """
 
 import json
@@ -42,7 +42,7 @@ from storage.secrets.integrations import Integration, SharedSecrets
 from storage.secrets.vault import Vault
 from storage.targets import targets
 from storage.triage import bulk_jobs
-from tests.fuzz.crashing_worker import DEATHS, MAX_AGE, RETRIES_S, SLEEPS, Died, Fate, MortalWorker, all_at_once
+from tests.fuzz.crashing_worker import DEATHS, MAX_AGE, RETRIES_S, SLEEPS, Died, Halt, HaltingWorker, run_in_parallel
 from tests.fuzz.erratic_receiver import BEHAVIORS, KIND, ErraticReceiver, ErraticTarget, ModelClock
 from tests.fuzz.life_cycle import SETTLE, ExpectedScan, LifeCycleModel, Scan
 from tests.fuzz.model import FINISHED, ON_ITS_WAY, Model
@@ -81,19 +81,19 @@ from worker.background.ticket_events import EventOptions, form_events
 from worker.delivery.outcomes import Schedule
 from worker.http.client import HttpClient
 
-#: A busy machine answers itself well within it; a receiver that hangs costs as much.
+#: The deadline of a request: enough for loopback on a busy machine. Each hanging receiver costs this time.
 DEADLINE_S: Final = 0.5
-#: As long as a worker that died keeps what it held, and a little more.
+#: Slightly longer than the claims of a dead worker last.
 OVER_A_LEASE_S: Final = 6.5
-#: A Redis that is stopped or restarted takes a tenth of a second; these take nothing.
+#: Failures of Redis that take no time; stopping or restarting it would take 0.1 s.
 AWAY: Final = ("emptied", "read-only", "refusing writes", "full")
 FORWARDS_S: Final = (0.3, 4.0, OVER_A_LEASE_S, 31.0, 150.0, 3600.0, 26 * 3600.0, 4 * 86400.0, 91 * 86400.0)
 BACKWARDS_S: Final = (-2.0, -600.0, -86400.0)
 SAFE, UNSAFE = ["127.0.0.1"], ["10.0.0.1"]
-#: Beyond what any run asks for: limits have tests of their own.
+#: Limits that no run reaches: rate limits have their own tests.
 UNLIMITED: Final = {"RATE_LIMIT_PER_MINUTE": "1000000", "AUTH_FAILURES_PER_MINUTE": "1000000"}
 
-#: What may happen to the targets, or to what is held for them, while somebody sleeps over it.
+#: Events that can occur while a worker sleeps with claims.
 MEANWHILE: Final = (
     "its lease is over",
     "another one takes over",
@@ -111,41 +111,41 @@ TARGETS: Final = "/api/ticket-export-targets"
 
 PAGES: Final = ("https://shop.example/", "https://shop.example/cart")
 CODES: Final = ("alt", "label", "title", "link")
-#: The status of a scan run, and that of the page; most look at the page.
+#: The statuses of a scan run and of its page. In most, the page was scanned.
 SCANS: Final = [("completed", 200)] * 5 + [("completed", None), ("completed", 503), ("partial", 200), ("failed", 200)]
-#: Exports that a bulk job decides in one transaction here, so that much comes between two.
+#: The batch size of bulk jobs: small, so that many steps occur between two batches.
 BATCH: Final = 2
-#: More rules would leave nothing to people.
+#: With more rules, no exports would be left for users to decide.
 MAX_RULES: Final = 3
-#: Running bulk jobs that an account may have.
+#: The maximum of running bulk jobs in an account.
 MAX_JOBS: Final = 20
-#: What a bulk decision may be for, by its action.
+#: The statuses of exports that a bulk decision can select, by its action.
 STATUSES: Final[Mapping[str, list[str]]] = {
     "approve": ["prepared"],
     "dismiss": ["prepared"],
     "restore": ["dismissed", "prepared"],
     "retry": ["failed", "blocked"],
 }
-#: What the second target asks for; the first asks for nothing.
+#: The events of the second target; the first target has none.
 EVENTS: Final = ["ticket.fixed", "ticket.reopened", "ticket.updated"]
 
 anything = st.integers(0, 11)
 hands = st.sampled_from([1, 2, 4])
-#: Tickets, each of somebody who may ask to be forgotten, or of nobody.
+#: For each new ticket, whether it mentions a person, whose erasure can be requested.
 people = st.lists(st.booleans(), min_size=1, max_size=5)
 bulk_actions = st.sampled_from(sorted(STATUSES))
 rule_matches, rule_actions = st.sampled_from(sorted(MATCHES)), st.sampled_from(sorted(ACTIONS))
 behaviors = st.lists(st.sampled_from(sorted(BEHAVIORS)), min_size=1, max_size=3)
-#: How the service dies within a request: at the n-th look at its clock, or before it notifies; or does not.
+#: How the service dies within a request: at the n-th read of its clock, before it notifies the workers, or not at all.
 deaths = st.sampled_from(["no", "no", "no", "notify", 1, 2, 3, 4, 5])
 
 
 class ServiceDied(BaseException):
-    """The end of the process that answered; nothing of the framework catches it."""
+    """Ends a request as a crash of the service would. The framework does not catch it, as it is a BaseException."""
 
 
-class MortalWakeUpQueue(WakeUpQueue):
-    """Notifies, unless the service dies before."""
+class CrashingWakeUpQueue(WakeUpQueue):
+    """Notifies the workers, unless the service dies before."""
 
     dies = False
 
@@ -156,20 +156,20 @@ class MortalWakeUpQueue(WakeUpQueue):
 
 
 @dataclass(frozen=True, slots=True)
-class House:
-    """What all runs stand in: the servers, the settings, the folder."""
+class SharedSetup:
+    """The servers and settings that all runs share."""
 
     settings: Settings
     redis: RedisServer
     receiver: ErraticReceiver
     resolver: FakeResolver
     client: HttpClient
-    wake_ups: MortalWakeUpQueue
+    wake_ups: CrashingWakeUpQueue
 
 
 @dataclass(slots=True)
-class Kept:
-    """An answer to a keyed request, to be given again."""
+class KeyedResponse:
+    """A request with an idempotency key and its response, which a repeat must return again."""
 
     path: str
     headers: dict[str, str]
@@ -181,63 +181,63 @@ class Kept:
 
 @dataclass(slots=True)
 class Polled:
-    """The last response that a client got for an export."""
+    """The last response of a poll of an export."""
 
     tag: str
     record: dict[str, Any] = field(default_factory=dict)
 
 
 class Machine(RuleBasedStateMachine):
-    """Everything that may happen to an installation, one step at a time.
+    """The possible events of an installation, one step at a time.
 
-    What is drawn never depends on how far threads have come: the same numbers say the same in every run, and a rule that has
-    nothing to do does nothing.
+    Drawn values never depend on the progress of threads, so that the same values cause the same steps in every run. A rule
+    that does not apply does nothing.
     """
 
-    def __init__(self, house: House) -> None:
+    def __init__(self, shared: SharedSetup) -> None:
         super().__init__()
-        self.house = house
-        self.clock = house.receiver.clock
+        self.shared = shared
+        self.clock = shared.receiver.clock
         self.clock.at, self.clock.shown = NOW, {NOW}
-        house.receiver.begin_anew()
-        house.redis.flush()
+        shared.receiver.reset()
+        shared.redis.flush()
         _empty()
         self.numbers = count(1)
         self.customer: Customer = give_shop(make_customer())
         self.platform = {"Authorization": f"Bearer {make_platform_token(self.customer)}"}
-        # Each run makes an account of its own; in cloud mode only the operator's has the default secret.
+        # Each run creates its own account, which is the operator's: in cloud mode, only that account has the default secret.
         project_id, account_id = self.customer.project_id, self.customer.account_id
-        self.settings = replace(house.settings, default_project_id=project_id, operator_account_id=account_id)
+        self.settings = replace(shared.settings, default_project_id=project_id, operator_account_id=account_id)
         self.vault = Vault(self.settings.encryption_keys)
-        self.client = TestClient(create_app(self.settings, house.wake_ups, house.resolver))
+        self.client = TestClient(create_app(self.settings, shared.wake_ups, shared.resolver))
         self.scanner_secret = SCANNER_SECRET
-        self.model = Model(house.receiver)
+        self.model = Model(shared.receiver)
         self.approval_rules = RulesModel(self.model.waiting)
-        #: Where exports came from that no finding has as its ticket.
+        #: The source types of exports that do not belong to a finding.
         self.sources: dict[str, str] = {}
         self.jobs: dict[str, ExpectedJob] = {}
         #: Bulk jobs whose worker may have found Redis unavailable.
         self.quiet_jobs: set[str] = set()
         self.bulk_worker = self.new_bulk_worker()
-        self.sleepers: list[MortalWorker] = []
+        self.sleepers: list[HaltingWorker] = []
         self.target_ids: list[str] = []
-        self.kept: list[Kept] = []
+        self.kept: list[KeyedResponse] = []
         self.polled: dict[str, Polled] = {}
         self.is_redis_well = True
         self.repair_redis: Callable[[RedisServer], None] = lambda _server: None
 
-    # --- requests, and deaths within them
+    # --- requests, and crashes within them
 
     def post(
         self, path: str, body: dict[str, Any], headers: dict[str, str], *, keyed: bool = True, death: str | int = "no"
     ) -> Result:
-        """Post as a client does that repeats what it got no answer to, with the same key."""
+        """Send a POST request. If the service dies, repeat it with the same key, as a client does."""
         sent = {**headers, "Content-Type": "application/json"}
         if keyed or death != "no":
             sent["Idempotency-Key"] = f"key {next(self.numbers)}"
         answer = self._dying(path, body, sent, death) or self._send(path, body, sent)
         if "Idempotency-Key" in sent and answer.status_code < 300:
-            self.kept.append(Kept(path, sent, body, answer.status_code, answer.text, self.clock.at))
+            self.kept.append(KeyedResponse(path, sent, body, answer.status_code, answer.text, self.clock.at))
         return answer
 
     def _send(self, path: str, body: dict[str, Any], headers: dict[str, str]) -> Result:
@@ -246,29 +246,29 @@ class Machine(RuleBasedStateMachine):
         return answer
 
     def _dying(self, path: str, body: dict[str, Any], headers: dict[str, str], death: str | int) -> Result | None:
-        """Send while death is near; None where it came first."""
+        """Send a request during which the service dies at the point `death`. Return None if it died."""
         if death == "no":
             return None
-        looks = count(1)
+        reads = count(1)
 
-        def fuse() -> None:
-            if next(looks) == death:
+        def before_read() -> None:
+            if next(reads) == death:
                 raise ServiceDied
 
-        self.clock.fuse, self.house.wake_ups.dies = fuse, death == "notify"
+        self.clock.before_read, self.shared.wake_ups.dies = before_read, death == "notify"
         try:
             return self._send(path, body, headers)
         except ServiceDied:
             release()
             return None
         finally:
-            self.clock.fuse, self.house.wake_ups.dies = (lambda: None), False
+            self.clock.before_read, self.shared.wake_ups.dies = (lambda: None), False
 
     def pick(self, number: int, *statuses: str) -> str | None:
-        """Return one of the exports, by a number that says the same in every run; mostly one in these statuses."""
+        """Return one of the exports by a number, mostly one in these statuses. The choice is the same in every run."""
         ids = list(self.model.known)
         fitting = [each for each in ids if each in self.model.rows and self.model.rows[each].status in statuses]
-        # One number in six asks for any: what is refused is tried too.
+        # One number in six selects any export, so that rejected requests are tested too.
         chosen = fitting if fitting and number % 6 else ids
         return chosen[number % len(chosen)] if chosen else None
 
@@ -277,27 +277,27 @@ class Machine(RuleBasedStateMachine):
         return self.target_ids[number % len(self.target_ids)]
 
     def place(self, target_id: str) -> ErraticTarget:
-        """Return where a target leads to."""
-        return self.house.receiver.places[f"/hook/{self.target_ids.index(target_id)}"]
+        """Return the receiver's path for a target."""
+        return self.shared.receiver.places[f"/hook/{self.target_ids.index(target_id)}"]
 
     def is_notified(self) -> None:
-        """See that a wake-up waits for the workers, if Redis could take one."""
+        """Check that a wake-up waits for the workers, if Redis was available."""
         if self.is_redis_well:
-            with wake_up_queue.connect(self.house.redis.url) as client:
+            with wake_up_queue.connect(self.shared.redis.url) as client:
                 assert wake_up_queue.queue(client).count >= 1, "something is due and no wake-up waits"
 
-    # --- what comes in
+    # --- intake
 
     @initialize(own_secret=st.booleans(), is_grouped=st.booleans())
     def begin(self, own_secret: bool, is_grouped: bool) -> None:
-        """Two targets, one of them perhaps with a secret of its own, one that asks for events, and some tickets."""
+        """Create two targets and some tickets. One target has events, and one may have its own secret."""
         grouping = TicketGrouping.RULE if is_grouped else TicketGrouping.FINDING
         with connection():
             projects.set_ticket_grouping(self.customer.project_id, None, grouping, NOW, "test")
         for number in range(2):
-            self.house.resolver.table[f"t{number}.example.com"] = SAFE
-            self.house.receiver.places[f"/hook/{number}"] = ErraticTarget(WEBHOOK_SECRET)
-            url = f"http://t{number}.example.com:{self.house.receiver.port}/hook/{number}"
+            self.shared.resolver.table[f"t{number}.example.com"] = SAFE
+            self.shared.receiver.places[f"/hook/{number}"] = ErraticTarget(WEBHOOK_SECRET)
+            url = f"http://t{number}.example.com:{self.shared.receiver.port}/hook/{number}"
             body = {"provider_key": "generic_webhook", "base_url": url, "name": "T", "events": EVENTS if number else []}
             made = self.post(TARGETS, body, self.customer.bearer)
             assert made.status_code == 201, made.text
@@ -308,7 +308,7 @@ class Machine(RuleBasedStateMachine):
             self.rotate_target_secret(0)
         for number in range(3):
             self.by_hand(mentions=number == 0, death="no")
-        self.model.look()
+        self.model.compare()
         for number in range(2):
             self.approve(number, number, "none", "no")
 
@@ -331,7 +331,7 @@ class Machine(RuleBasedStateMachine):
         keyed: bool,
         death: str | int,
     ) -> None:
-        """A scan run posts a page: places of the rules that it checked are reported, and others are missing."""
+        """A scan run posts a page: some places of the checked rules are reported, and others are missing."""
         found = [(CODES[spot % len(CODES)], f"#{spot // len(CODES)}") for spot in spots]
         found = [each for each in found if checked is None or each[0] in checked]
         scan = Scan(run + 1, page, found, *outcome, checked)
@@ -344,10 +344,10 @@ class Machine(RuleBasedStateMachine):
         answer = self.post("/api/scanner/results", body, {"X-Scanner-Secret": self.scanner_secret}, keyed=keyed, death=death)
         assert answer.status_code == 202, answer.text
         assert answer.json["findings"] == expected.counts, answer.text
-        self.see_tickets(scan, expected, answer.json["ticket_exports"])
+        self.check_tickets(scan, expected, answer.json["ticket_exports"])
 
-    def see_tickets(self, scan: Scan, expected: ExpectedScan, answered: list[str]) -> None:
-        """See that what a postback reported has the tickets that it must have, and no others."""
+    def check_tickets(self, scan: Scan, expected: ExpectedScan, answered: list[str]) -> None:
+        """Check that a postback has created exactly the expected tickets."""
         stored = {tuple(row[:3]): row[3] for row in rows("SELECT page_url, code, location, export_id FROM findings")}
         prepared: dict[Any, str] = {}
         for place, ticket in expected.ticketed.items():
@@ -357,7 +357,7 @@ class Machine(RuleBasedStateMachine):
                 f"{place} is in {export_id}"
             )
             if ticket is None:
-                # One of each finding, or of each rule.
+                # One ticket for each finding, or for each rule.
                 key = place[1] if self.life.is_grouped else place
                 assert prepared.setdefault(key, export_id) == export_id, f"{place} has a ticket of its own, {export_id}"
                 self.life.counts[export_id]["total"] += 1
@@ -365,11 +365,11 @@ class Machine(RuleBasedStateMachine):
         assert {*answered} == {*prepared.values(), *expected.extended}, f"{answered}, {prepared}, {expected}"
         for export_id in prepared.values():
             self.model.prepared(export_id)
-        self.model.ask("extend", expected.extended)
-        self.model.ask("join", expected.joined)
+        self.model.expect("extend", expected.extended)
+        self.model.expect("join", expected.joined)
         if scan.status in {"completed", "partial"}:
             seen = {stored[scan.page, code, location] for code, location in scan.found}
-            self.model.ask("seen_again", [each for each in seen if self.is_snoozed_until_seen(each)])
+            self.model.expect("seen_again", [each for each in seen if self.is_snoozed_until_seen(each)])
         expected.kept_open -= self.follow_rules([*prepared.values(), *expected.extended])
         opened = {row[0] for row in rows("SELECT id FROM exports WHERE open_group IS NOT NULL")}
         assert expected.kept_open <= opened, f"{expected.kept_open - opened} take no new places"
@@ -381,21 +381,21 @@ class Machine(RuleBasedStateMachine):
         story=st.lists(st.tuples(st.integers(0, 15), st.sampled_from(PAGES), st.booleans()), min_size=2, max_size=5),
     )
     def live(self, at: int, spots: list[int], run: int, story: list[tuple[int, str, bool]]) -> None:
-        """Findings of delivered tickets are missing and back again, one page at a time; events are formed at times."""
+        """Findings of delivered tickets disappear and return, one page at a time; sometimes events are formed."""
         self.set_behaviors(at, [KIND])
         self.revive(at)
         for number, (mask, page, is_formed) in enumerate([(15, PAGES[0], False), *story]):
             present = [spot for place, spot in enumerate(spots) if mask >> place & 1]
             self.postback(present, run + number, page, ("completed", 200), None, False, "no")
-            self.model.look()
+            self.model.compare()
             if number == 0:
                 for export_id in [row.id for row in self.model.rows.values() if row.rule and row.status == "prepared"]:
                     self.approve_this(export_id, at)
                 self.work([self.worker(2)])
-                self.model.look()
+                self.model.compare()
             self.step_clock(SETTLE.total_seconds() + 1)
-            self.model.look()
-            self.see_findings()
+            self.model.compare()
+            self.check_findings()
             if is_formed:
                 self.form_events()
 
@@ -403,17 +403,17 @@ class Machine(RuleBasedStateMachine):
         """Approve an export for one of the targets."""
         answer = self.post(f"{EXPORTS}/{export_id}/approve", {"target_id": self.target(at)}, self.customer.bearer)
         assert answer.status_code == 202, answer.text
-        self.model.ask("approve", [export_id])
-        self.model.look()
+        self.model.expect("approve", [export_id])
+        self.model.compare()
 
     @rule()
     def form_events(self) -> None:
-        """Events are formed of what has changed in tickets that were approved with them: one for a ticket and run."""
+        """Form the events of changed tickets that were approved with events: one for each ticket and run."""
         counted = (
             "SELECT export_id, type, COUNT(*) FROM ticket_events WHERE type <> 'ticket.redact' GROUP BY export_id, type"
         )
         before = Counter({(row[0], row[1]): row[2] for row in rows(counted)})
-        self.model.look()
+        self.model.compare()
         expected = self.life.form(self.model.rows, self.clock.at)
         options = EventOptions(Schedule(RETRIES_S, MAX_AGE), SETTLE.total_seconds(), 30, "worker", self.now)
         while form_events(options):
@@ -436,7 +436,7 @@ class Machine(RuleBasedStateMachine):
         self.prepared(answer.json["id"], "manual", mentions)
 
     def prepared(self, export_id: str, source: str, mentions: bool) -> None:
-        """Take note of an export that is no finding's, and of what the rules made of it."""
+        """Record an export that does not belong to a finding, and the actions of rules on it."""
         self.model.prepared(export_id, mentions_person=mentions)
         self.sources[export_id] = source
         self.follow_rules([export_id])
@@ -467,7 +467,7 @@ class Machine(RuleBasedStateMachine):
         row = self.model.rows.get(export_id)
         return row is not None and row.snoozed_at is not None and row.snoozed_until is None
 
-    # --- what people decide
+    # --- decisions of users
 
     @rule(number=anything, at=anything, digest=st.sampled_from(["none", "none", "right", "wrong"]), death=deaths)
     def approve(self, number: int, at: int, digest: str, death: str | int) -> None:
@@ -489,13 +489,13 @@ class Machine(RuleBasedStateMachine):
         answer = self.post(f"{EXPORTS}/{export_id}/approve", body, self.customer.bearer, death=death)
         assert answer.status_code == expected, f"{answer.text}; {row}"
         if expected == 202 and row.target_id is None:
-            self.model.ask("approve", [export_id])
-            # A service that died before it notified the workers does so when it answers the repeat.
+            self.model.expect("approve", [export_id])
+            # A service that died before it notified the workers notifies them when it responds to the repeat.
             self.is_notified()
 
     @rule(number=anything, death=deaths)
     def approve_for_all(self, number: int, death: str | int) -> None:
-        """Approve an export for every target, or ask for it again."""
+        """Approve an export for every target, or repeat that request."""
         export_id = self.pick(number, "prepared")
         if export_id is None:
             return
@@ -519,7 +519,7 @@ class Machine(RuleBasedStateMachine):
         for each in ids[1:]:
             self.model.prepared(each, mentions_person=self.model.known[export_id].mentions_person)
             self.life.copy(export_id, each)
-        self.model.ask("approve", ids)
+        self.model.expect("approve", ids)
         self.is_notified()
 
     @rule(number=anything, reason=st.sampled_from([None, "test", "wont_fix"]), death=deaths)
@@ -531,7 +531,7 @@ class Machine(RuleBasedStateMachine):
         is_same = row.status == "dismissed" and row.dismissal_reason == reason
         answer = self.post(f"{EXPORTS}/{export_id}/dismiss", {"reason": reason}, self.customer.bearer, death=death)
         assert answer.status_code == (200 if is_same or row.status == "prepared" else 409), answer.text
-        self.model.ask("dismiss", [export_id] if row.status == "prepared" else [])
+        self.model.expect("dismiss", [export_id] if row.status == "prepared" else [])
 
     @rule(number=anything, death=deaths)
     def restore(self, number: int, death: str | int) -> None:
@@ -543,7 +543,7 @@ class Machine(RuleBasedStateMachine):
         answer = self.post(f"{EXPORTS}/{export_id}/restore", {}, self.customer.bearer, death=death)
         assert answer.status_code == (200 if may else 409), f"{answer.text}; {row}"
         changes = may and (row.status == "dismissed" or row.snoozed_at is not None)
-        self.model.ask("restore", [export_id] if changes else [])
+        self.model.expect("restore", [export_id] if changes else [])
 
     @rule(number=anything, seconds=st.sampled_from([None, -1.0, 60.0, 1e6]), death=deaths)
     def snooze(self, number: int, seconds: float | None, death: str | int) -> None:
@@ -558,7 +558,7 @@ class Machine(RuleBasedStateMachine):
         expected = 422 if is_past else 200 if row.status == "prepared" else 409
         assert answer.status_code == expected, f"{answer.text}; {row}"
         is_same = row.snoozed_at is not None and row.snoozed_until == until
-        self.model.ask("snooze", [export_id] if expected == 200 and not is_same else [])
+        self.model.expect("snooze", [export_id] if expected == 200 and not is_same else [])
 
     @rule(number=anything, digest=st.sampled_from(["none", "right", "wrong"]))
     def edit(self, number: int, digest: str) -> None:
@@ -572,7 +572,7 @@ class Machine(RuleBasedStateMachine):
         answer = self.client.simulate_patch(f"{EXPORTS}/{export_id}", body=json.dumps(body), headers=headers)
         may = row.status == "prepared" and digest != "wrong"
         assert answer.status_code == (200 if may else 409), f"{answer.text}; {row}"
-        self.model.ask("edit", [export_id] if may else [])
+        self.model.expect("edit", [export_id] if may else [])
 
     @rule(number=anything, at=anything, death=deaths)
     def retry_elsewhere(self, number: int, at: int, death: str | int) -> None:
@@ -605,7 +605,7 @@ class Machine(RuleBasedStateMachine):
         expected = 202 if may else 422 if is_undelivered else 409
         assert answer.status_code == expected, f"{answer.text}; {row}, {target}"
         if may and target is not None:
-            self.model.ask("retry", [export_id])
+            self.model.expect("retry", [export_id])
             self.is_notified()
             if was_blocked:
                 self.model.resumed(target.id)
@@ -638,20 +638,20 @@ class Machine(RuleBasedStateMachine):
         since = datetime(2020, 1, 1, tzinfo=NOW.tzinfo)
         with connection():
             held = recoveries.begin(target_id, since, self.clock.at, "operator")
-        task = recovery_task(self.house.wake_ups, storage_clock.utc_now)
+        task = recovery_task(self.shared.wake_ups, storage_clock.utc_now)
         while task.process_batch(held).progress is BatchProgress.MORE:
             pass
-        self.model.ask("retry", wanted)
+        self.model.expect("retry", wanted)
 
     def is_safe(self, target_id: str) -> bool:
-        """Return whether a target's name leads to an address that is allowed."""
-        return self.house.resolver.table[f"t{self.target_ids.index(target_id)}.example.com"] == SAFE
+        """Return whether a target's name resolves to an allowed address."""
+        return self.shared.resolver.table[f"t{self.target_ids.index(target_id)}.example.com"] == SAFE
 
-    # --- groups that people take apart
+    # --- groups that users split
 
     @rule(number=anything, death=deaths)
     def split(self, number: int, death: str | int) -> None:
-        """Split a group, or try to split what is none."""
+        """Split a group, or try to split an export that is not a group."""
         groups = [row.id for row in self.model.rows.values() if row.status == "prepared" and (row.findings_total or 0) > 1]
         export_id = groups[number % len(groups)] if groups else self.pick(number, "prepared")
         if export_id is None:
@@ -669,7 +669,7 @@ class Machine(RuleBasedStateMachine):
         assert sorted(parts.values()) == sorted(ids), f"{parts} have the tickets {ids}"
         for each in ids[1:]:
             self.model.prepared(each)
-        self.model.ask("split", [export_id])
+        self.model.expect("split", [export_id])
         self.life.split(export_id, parts)
 
     @rule(code=st.integers(0, len(CODES) - 1), run=st.integers(70, 99), is_fixed=st.booleans(), number=anything)
@@ -678,16 +678,16 @@ class Machine(RuleBasedStateMachine):
         spots = [code, code + len(CODES), code + 2 * len(CODES)]
         for later, reported in enumerate([spots, *([spots[:2]] * 2 if is_fixed else [])]):
             self.postback(reported, run + later, PAGES[1], ("completed", 200), None, False, "no")
-            self.model.look()
+            self.model.compare()
         self.split(number, "no")
-        self.model.look()
-        self.see_findings()
+        self.model.compare()
+        self.check_findings()
         self.postback(spots, run + 5, PAGES[1], ("completed", 200), None, False, "no")
 
     # --- approval rules
 
     def follow_rules(self, export_ids: Iterable[str]) -> set[str]:
-        """Take note of what rules must have made of exports that were prepared or extended; return those they closed."""
+        """Record the expected actions of rules on prepared or extended exports; return the exports that they closed."""
         subjects = {each: self.subject(each) for each in dict.fromkeys(export_ids)}
         decided = self.approval_rules.apply(subjects, self.model.rows, self.model.targets, self.clock.at)
         self.ruled(decided)
@@ -695,20 +695,20 @@ class Machine(RuleBasedStateMachine):
         return {each.export_id for each in decided if each.action == "dismiss" and each.rule_id not in stays_open}
 
     def subject(self, export_id: str) -> ComparedExport:
-        """Return what rules compare of an export."""
+        """Return the fields of an export that rules compare."""
         places = self.life.places_of(export_id)
         if not places:
             return ComparedExport(self.sources.get(export_id, ""))
         return ComparedExport("finding", places[0][1], frozenset(page for page, _, _ in places))
 
     def ruled(self, decided: Iterable[Decided]) -> None:
-        """Take note of what rules must have done."""
+        """Record expected actions of rules."""
         for each in decided:
             self.model.ruled[each.export_id, each.action, each.rule_id] += 1
 
     @rule(match=rule_matches, action=rule_actions, at=anything, death=deaths)
     def make_rule(self, match: str, action: str, at: int, death: str | int) -> None:
-        """Store a rule; it decides nothing about what is there already."""
+        """Store a rule. It has no effect on existing exports."""
         if len(self.approval_rules.rules) >= MAX_RULES:
             self.delete_rule(0)
         requested = {**ACTIONS[action], **({"target_id": self.target(at)} if action == "approve" else {})}
@@ -720,7 +720,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(number=anything, is_enabled=st.booleans())
     def turn_rule(self, number: int, is_enabled: bool) -> None:
-        """Turn a rule off or on."""
+        """Disable or enable a rule."""
         if not self.approval_rules.rules:
             return
         changed = list(self.approval_rules.rules.values())[number % len(self.approval_rules.rules)]
@@ -732,7 +732,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(number=anything)
     def delete_rule(self, number: int) -> None:
-        """Delete a rule; what it decided stays decided."""
+        """Delete a rule. Its decisions stay."""
         if not self.approval_rules.rules:
             return
         rule_id = list(self.approval_rules.rules)[number % len(self.approval_rules.rules)]
@@ -742,9 +742,9 @@ class Machine(RuleBasedStateMachine):
 
     @rule()
     def resume_rules(self) -> None:
-        """A worker decides what waited for the target of a rule."""
+        """A worker decides on exports that waited for the target of a rule."""
         self.ruled(self.approval_rules.resume(self.subject, self.model.rows, self.model.targets, self.clock.at))
-        policy, notify = self.settings.target_policy, self.house.wake_ups.notify
+        policy, notify = self.settings.target_policy, self.shared.wake_ups.notify
         while decide_waiting(ApprovalRules(policy, notify), self.now):
             pass
         release()
@@ -759,19 +759,19 @@ class Machine(RuleBasedStateMachine):
         ),
     )
     def let_wait_for_target(self, at: int, of_whom: list[bool], meanwhile: str) -> None:
-        """Exports wait for the paused target of a rule, something happens to one or to the rule, and the target is back."""
+        """Exports wait for the paused target of a rule; one of them or the rule changes; then the target is resumed."""
         for rule_id in list(self.approval_rules.rules):
             self.delete_rule(0)
             assert rule_id not in self.approval_rules.rules
         self.make_rule("a page" if meanwhile == "is split" else "by hand", "approve", at, "no")
         self.revive(at)
         self.turn(at, "pause", "no")
-        self.model.look()
+        self.model.compare()
         for mentions in of_whom:
             self.by_hand(mentions, "no")
         if meanwhile == "is split":
             self.postback([at, (at + 4) % 12], 100 + at, PAGES[1], ("completed", 200), None, False, "no")
-        self.model.look()
+        self.model.compare()
         match meanwhile:
             case "is off" | "is off and on":
                 self.turn_rule(0, False)
@@ -786,14 +786,14 @@ class Machine(RuleBasedStateMachine):
                 self.snooze(-1, None, "no")
             case "is split":
                 self.split(0, "no")
-        self.model.look()
+        self.model.compare()
         self.turn(at, "resume", "no")
-        self.model.look()
+        self.model.compare()
         self.resume_rules()
-        self.model.look()
+        self.model.compare()
         self.work([self.worker(2)])
 
-    # --- decisions on many at once
+    # --- bulk decisions
 
     @rule(
         action=bulk_actions,
@@ -803,7 +803,7 @@ class Machine(RuleBasedStateMachine):
         death=deaths,
     )
     def decide_on_many(self, action: str, numbers: list[int], at: int, digest: str, death: str | int) -> None:
-        """One decision on exports that the request names: each that may take it does, whatever becomes of the others."""
+        """One decision on the exports in a request: each is applied if it is allowed, regardless of the others."""
         picked = [self.pick(number, *STATUSES[action]) for number in numbers]
         ids = list(dict.fromkeys(each for each in picked if each is not None))
         if not ids:
@@ -830,13 +830,13 @@ class Machine(RuleBasedStateMachine):
         ], f"{answer.text}; {expected}"
         changed = [each for each, result in zip(ids, expected, strict=True) if result == "changed"]
         assert (answer.json["changed"], answer.json["skipped"]) == (len(changed), expected.count("skipped")), answer.text
-        self.model.ask(action, changed)
+        self.model.expect(action, changed)
         if changed and action in {"approve", "retry"}:
             self.is_notified()
 
     @rule(action=bulk_actions, at=anything, is_right=st.sampled_from([True, True, True, False]), death=deaths)
     def begin_job(self, action: str, at: int, is_right: bool, death: str | int) -> None:
-        """Have a worker decide on everything in some statuses, if it is as much as the client has seen."""
+        """Start a bulk job on all exports in some statuses, if their number is the one that the client expects."""
         target_id = self.target(at) if action == "approve" else None
         found = matching(self.model.rows.values(), STATUSES[action])
         body = {"action": action, "filter": {"status": STATUSES[action]}, "expected_count": len(found) + (not is_right)}
@@ -856,9 +856,9 @@ class Machine(RuleBasedStateMachine):
 
     @rule(batches=st.integers(1, 4), dies=st.booleans())
     def continue_jobs(self, batches: int, dies: bool) -> None:
-        """A worker decides on some batches of bulk jobs, and may die then: the rest waits until its lease is over."""
+        """A worker processes some batches of bulk jobs, and may then die: the rest waits until its lease expires."""
         for _ in range(batches):
-            self.model.look()
+            self.model.compare()
             before = self.running_jobs()
             is_due = rows("SELECT 1 FROM bulk_jobs WHERE next_run_at <= ? LIMIT 1", (to_ms(self.clock.at),)) != []
             has_worked = self.bulk_worker.run_once()
@@ -867,15 +867,15 @@ class Machine(RuleBasedStateMachine):
             if not has_worked:
                 assert not is_due, "a bulk job waits, and no worker continues it"
                 break
-            # A worker may still have held a job that was cancelled.
+            # A worker may still have had the lease of a cancelled job.
             for job_id, _ in moved:
-                self.see_batch(job_id)
+                self.check_batch(job_id)
         if dies:
             self.bulk_worker = self.new_bulk_worker()
             self.quiet_jobs.clear()
 
-    def see_batch(self, job_id: str) -> None:
-        """See what a worker made of the next exports of a bulk job."""
+    def check_batch(self, job_id: str) -> None:
+        """Check a worker's decisions on the next exports of a bulk job."""
         job = self.jobs[job_id]
         batch = job.items[len(job.results) :][:BATCH]
         results = [
@@ -884,7 +884,7 @@ class Machine(RuleBasedStateMachine):
         ]
         job.results += results
         changed = [each for (each, _), result in zip(batch, results, strict=True) if result == "changed"]
-        self.model.ask(job.action, changed)
+        self.model.expect(job.action, changed)
         answer = self.client.simulate_get(f"{BULK_JOBS}/{job_id}", headers=self.customer.bearer)
         errors = sum(answer.json["errors"].values())
         counts = [answer.json[name] for name in ("total", "done", "changed", "skipped")]
@@ -895,14 +895,14 @@ class Machine(RuleBasedStateMachine):
         if not changed or job.action not in {"approve", "retry"}:
             return
         if not self.is_redis_well:
-            # A worker may find Redis unavailable once, and leaves the rest of the job to the sweep.
+            # A worker that finds Redis unavailable once leaves the rest of the job to the sweep.
             self.quiet_jobs.add(job_id)
         elif job_id not in self.quiet_jobs:
             self.is_notified()
 
     @rule(number=anything, death=deaths)
     def cancel_job(self, number: int, death: str | int) -> None:
-        """Cancel a bulk job: what was decided stays so, and nothing more is."""
+        """Cancel a bulk job: its decisions stay, and no more follow."""
         if not self.jobs:
             return
         job_id = list(self.jobs)[number % len(self.jobs)]
@@ -913,7 +913,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(action=bulk_actions, at=anything, behavior=st.sampled_from([KIND, "is gone", "does not trust"]), number=anything)
     def decide_by_filter(self, action: str, at: int, behavior: str, number: int) -> None:
-        """A bulk job decides on new exports, of which a person decides on one first; what it made due is delivered."""
+        """A user decides on one new export, then a bulk job on all new ones; due exports are delivered."""
         if action == "retry":
             self.approve_new([False] * 3, at)
             self.set_behaviors(at, [behavior])
@@ -922,33 +922,33 @@ class Machine(RuleBasedStateMachine):
             self.revive(at)
             for _ in range(3):
                 self.by_hand(False, "no")
-        self.model.look()
+        self.model.compare()
         self.set_behaviors(at, [KIND])
         self.revive(at)
         self.begin_job(action, at, True, "no")
-        self.model.look()
+        self.model.compare()
         self.continue_jobs(1, False)
-        self.model.look()
+        self.model.compare()
         self.edit(number, "none")
         self.dismiss(-1, None, "no")
-        self.model.look()
+        self.model.compare()
         self.continue_jobs(4, False)
-        self.model.look()
+        self.model.compare()
         self.work([self.worker(2)])
 
     def running_jobs(self) -> dict[str, int]:
-        """Return the bulk jobs that run, with how many of their exports were processed."""
+        """Return the running bulk jobs with their numbers of processed exports."""
         return {row[0]: row[1] for row in rows("SELECT id, done FROM bulk_jobs WHERE status = 'running'")}
 
     def new_bulk_worker(self) -> BatchTask:
-        """Return what continues bulk jobs in a new worker process."""
-        return bulk_job_task(self.house.wake_ups, self.settings.target_policy, account_limits(self.settings), self.now)
+        """Return the bulk job task of a new worker process."""
+        return bulk_job_task(self.shared.wake_ups, self.settings.target_policy, account_limits(self.settings), self.now)
 
     # --- repeats
 
     @rule(number=anything)
     def repeat(self, number: int) -> None:
-        """The same key and body: the same answer, byte for byte, and nothing is done."""
+        """A repeat with the same key and body gets the same response, byte for byte, and has no effect."""
         if not self.kept:
             return
         kept = self.kept[number % len(self.kept)]
@@ -960,7 +960,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(number=anything)
     def repeat_changed(self, number: int) -> None:
-        """The same key and another body: refused, and nothing is done."""
+        """A request with the same key and another body is rejected."""
         if not self.kept:
             return
         kept = self.kept[number % len(self.kept)]
@@ -971,13 +971,13 @@ class Machine(RuleBasedStateMachine):
         assert answer.status_code == 409, answer.text
         assert answer.json["error"]["code"] == "IDEMPOTENCY_CONFLICT", answer.text
 
-    def may_be_redacted(self, kept: Kept) -> bool:
-        """Return whether an answer speaks of an export that was emptied, or of what it was prepared from."""
+    def may_be_redacted(self, kept: KeyedResponse) -> bool:
+        """Return whether a response is about a redacted export, or about the email of one."""
         emptied = {row.id for row in self.model.rows.values() if row.redacted_at is not None}
         return any(export_id in kept.text for export_id in emptied) or kept.path == "/api/email/webhook"
 
     def _present(self, headers: dict[str, str]) -> dict[str, str]:
-        """Authenticate as it is right now: a repeat needs it too."""
+        """Return the headers with the current scanner secret: a repeat must be authenticated too."""
         is_scanner = "X-Scanner-Secret" in headers
         return {**headers, **({"X-Scanner-Secret": self.scanner_secret} if is_scanner else {})}
 
@@ -985,24 +985,24 @@ class Machine(RuleBasedStateMachine):
 
     @rule(number=anything)
     def poll(self, number: int) -> None:
-        """What a client is reported fits the row, what it was reported before, and the tag that it was reported it under."""
+        """The response of a poll matches the row, the earlier responses, and the ETag."""
         export_id = self.pick(number, *ON_ITS_WAY)
         if export_id is not None:
-            self.see(export_id)
+            self.check_poll(export_id)
 
     @rule(at=anything)
     def poll_while_paused(self, at: int) -> None:
-        """What waits for a target is reported so before, while and after a person pauses it."""
+        """The state of a waiting export is correct before, during and after a pause of its target."""
         self.approve_new([False], at)
         export_id = list(self.model.known)[-1]
-        self.see(export_id)
+        self.check_poll(export_id)
         for verb in ("pause", "resume"):
             self.turn(at, verb, "no")
-            self.model.look()
-            self.see(export_id)
+            self.model.compare()
+            self.check_poll(export_id)
 
-    def see(self, export_id: str) -> None:
-        """Poll an export."""
+    def check_poll(self, export_id: str) -> None:
+        """Poll an export, and compare the response with the model and the earlier responses."""
         row = self.model.rows[export_id]
         answer = self.client.simulate_get(f"{EXPORTS}/{export_id}", headers=self.customer.bearer)
         assert answer.status_code == 200, answer.text
@@ -1036,24 +1036,24 @@ class Machine(RuleBasedStateMachine):
 
     # --- workers
 
-    def worker(self, concurrency: int, fate: Fate | None = None) -> MortalWorker:
-        """Return a new worker process, as far as it can be one here."""
+    def worker(self, concurrency: int, halt: Halt | None = None) -> HaltingWorker:
+        """Return a worker that acts as a new process, but runs in this process."""
         name = f"worker:model:{next(self.numbers)}"
-        post = self.house.client.post
-        made = MortalWorker(name, post, self.vault, WEBHOOK_SECRET, self.clock, concurrency, fate)
+        post = self.shared.client.post
+        made = HaltingWorker(name, post, self.vault, WEBHOOK_SECRET, self.clock, concurrency, halt)
         self.model.workers.append(made)
         return made
 
-    def work(self, workers: list[MortalWorker], notifications: int = 1) -> None:
-        """Let workers work, and take the wake-ups that lie in Redis."""
+    def work(self, workers: list[HaltingWorker], notifications: int = 1) -> None:
+        """Consume the wake-ups in Redis, and run workers in parallel."""
         if self.is_redis_well:
-            with wake_up_queue.connect(self.house.redis.url) as client:
+            with wake_up_queue.connect(self.shared.redis.url) as client:
                 client.delete(wake_up_queue.queue(client).key)
-        self.house.wake_ups.acknowledge()
-        all_at_once(workers, notifications)
+        self.shared.wake_ups.acknowledge()
+        run_in_parallel(workers, notifications)
         self.model.worked = True
         for worker in workers:
-            # Who has just started cannot know that the clock was set, and takes a lease for lapsed before it is renewed.
+            # A worker that has just started does not know that the clock was set, and can treat valid leases as expired.
             worker.was_misled = len(workers) > 1 and len(self.clock.shown) > 1
         self.sleepers += [worker for worker in workers if worker.is_asleep]
         for worker in workers:
@@ -1065,7 +1065,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(of_whom=people, at=anything, chosen=behaviors, concurrency=hands)
     def approve_and_deliver(self, of_whom: list[bool], at: int, chosen: list[str], concurrency: int) -> None:
-        """What most steps are to come to."""
+        """The most common sequence: approve exports and deliver them."""
         self.set_behaviors(at, chosen)
         self.approve_new(of_whom, at)
         self.work([self.worker(concurrency)])
@@ -1078,17 +1078,17 @@ class Machine(RuleBasedStateMachine):
 
     @rule(at=anything, behavior=st.sampled_from(["is ill", "hangs up", "is ill for a while"]))
     def fail_throughout(self, at: int, behavior: str) -> None:
-        """A receiver that does nothing but fail, until the schedule is spent."""
+        """A receiver fails until an export has used all its retries."""
         self.approve_new([False], at)
         export_id = list(self.model.known)[-1]
         self.set_behaviors(at, [behavior])
-        # Others of the target may have its few attempts first: its breaker opens meanwhile.
+        # The target's breaker opens meanwhile. Other exports of the target can use its few attempts first.
         for _ in range(4 * len(RETRIES_S)):
             if self.model.rows[export_id].status in FINISHED:
                 break
             self.step_clock(4000)
             self.work([self.worker(2)])
-            self.model.look()
+            self.model.compare()
 
     @rule(all_hands=st.lists(hands, min_size=2, max_size=3))
     def deliver_together(self, all_hands: list[int]) -> None:
@@ -1097,31 +1097,31 @@ class Machine(RuleBasedStateMachine):
     @rule(point=st.sampled_from(DEATHS), nth=st.integers(1, 3), concurrency=hands, joined=st.booleans())
     def deliver_and_die(self, point: str, nth: int, concurrency: int, joined: bool) -> None:
         self.approve_new([True, False, False, False], 0)
-        doomed = self.worker(concurrency, Fate(point, nth))
+        doomed = self.worker(concurrency, Halt(point, nth))
         self.work([doomed, self.worker(2)] if joined else [doomed])
 
     @rule(point=st.sampled_from(SLEEPS), nth=st.integers(1, 2))
     def deliver_and_sleep(self, point: str, nth: int) -> None:
         self.approve_new([True, False, False, False], 0)
-        self.work([self.worker(1, Fate(point, nth, only_sleeps=True))])
-        # Longer than an attempt may start after its row was seen.
+        self.work([self.worker(1, Halt(point, nth, only_sleeps=True))])
+        # Longer than the maximum delay between the scan of a row and the start of its attempt.
         self.clock.step(0.3)
 
     def approve_new(self, of_whom: list[bool], at: int) -> None:
-        """Prepare tickets, of a person or not, and approve them for one target, which is as well as it can be."""
+        """Prepare tickets that mention the person or not, and approve them for one target, which is made usable first."""
         self.revive(at)
         for mentions in of_whom:
             self.by_hand(mentions, "no")
-            self.model.look()
+            self.model.compare()
             self.approve(-1, at, "none", "no")
-            self.model.look()
+            self.model.compare()
 
     def revive(self, at: int) -> None:
-        """Let a target take attempts now: without it, most of a long run would be spent with targets that take none."""
+        """Make a target usable. Without this, most targets would be unusable during most of a long run."""
         number = self.target_ids.index(self.target(at))
-        self.house.resolver.table[f"t{number}.example.com"] = SAFE
+        self.shared.resolver.table[f"t{number}.example.com"] = SAFE
         self.turn(at, "resume", "no")
-        self.model.look()
+        self.model.compare()
 
     @rule(number=anything, dies=st.booleans())
     def wake(self, number: int, dies: bool) -> None:
@@ -1138,13 +1138,13 @@ class Machine(RuleBasedStateMachine):
     def sleep_through(self, point: str, meanwhile: str, dies: bool) -> None:
         """A worker sleeps at `point` while something happens to its claims, then continues or dies."""
         self.deliver_and_sleep(point, 1)
-        self.model.look()
+        self.model.compare()
         self.let_happen(meanwhile)
-        self.model.look()
+        self.model.compare()
         self.wake(-1, dies)
 
     def let_happen(self, meanwhile: str) -> None:
-        """Do one of MEANWHILE."""
+        """Cause one of the events in MEANWHILE."""
         match meanwhile:
             case "its lease is over":
                 self.clock.step(OVER_A_LEASE_S)
@@ -1164,17 +1164,17 @@ class Machine(RuleBasedStateMachine):
                 self.rotate_target_secret(1)
             case "its person is forgotten":
                 self.ask_to_forget()
-                self.model.look()
-                self.forget(None)
+                self.model.compare()
+                self.erase(None)
 
     @rule()
     def sweep(self) -> None:
-        """What a sweep counts as due is what the model says is due."""
+        """Check that a sweep counts the exports that are due by the model."""
         with connection():
             counted = queries.count_due(self.clock.at, 1000)
         assert counted == sum(self.model.is_due(row) for row in self.model.rows.values())
 
-    # --- what happens to them
+    # --- events outside of RiskRelay
 
     @rule(at=anything, chosen=behaviors)
     def set_behaviors(self, at: int, chosen: list[str]) -> None:
@@ -1183,35 +1183,35 @@ class Machine(RuleBasedStateMachine):
 
     @rule(at=anything, is_safe=st.booleans())
     def move_address(self, at: int, is_safe: bool) -> None:
-        """A name leads elsewhere. What it led to counts for kept connections a while: those are closed."""
+        """Change the address of a target's name. Kept connections would use the old address for a while, so close them."""
         number = self.target_ids.index(self.target(at))
-        self.house.resolver.table[f"t{number}.example.com"] = SAFE if is_safe else UNSAFE
-        self.house.client.close()
+        self.shared.resolver.table[f"t{number}.example.com"] = SAFE if is_safe else UNSAFE
+        self.shared.client.close()
 
     @rule(seconds=st.sampled_from(FORWARDS_S + BACKWARDS_S))
     def step_clock(self, seconds: float) -> None:
         self.clock.step(seconds)
-        # Nobody was at work meanwhile: what follows happens at one moment.
+        # No worker has run meanwhile, so the next step has only one time.
         self.clock.shown = {self.clock.at}
-        self._forget_answers(self.clock.at - timedelta(hours=72))
+        self._drop_old_responses(self.clock.at - timedelta(hours=72))
 
-    def _forget_answers(self, before: datetime) -> None:
+    def _drop_old_responses(self, before: datetime) -> None:
         self.kept = [kept for kept in self.kept if kept.at >= before]
 
     @rule(name=st.sampled_from(AWAY))
     def break_redis(self, name: str) -> None:
         if self.is_redis_well:
-            break_redis, self.repair_redis = REDIS_FAILURES[name]
-            break_redis(self.house.redis)
+            fail, self.repair_redis = REDIS_FAILURES[name]
+            fail(self.shared.redis)
             self.is_redis_well = False
 
     @rule()
     def repair(self) -> None:
         if self.is_redis_well:
             return
-        self.repair_redis(self.house.redis)
-        # Whatever mark was left there runs out by itself, after seconds that no test waits for.
-        self.house.redis.flush()
+        self.repair_redis(self.shared.redis)
+        # Keys in Redis expire after some seconds; the test does not wait for that.
+        self.shared.redis.flush()
         self.is_redis_well = True
 
     @rule(at=anything)
@@ -1230,18 +1230,18 @@ class Machine(RuleBasedStateMachine):
         refused = self._send("/api/scanner/results", postback(), headers)
         assert refused.status_code == 401, refused.text
 
-    # --- what is forgotten
+    # --- erasure and retention
 
     @rule()
     def ask_to_forget(self) -> None:
         person = replace(ADA, orders=(880_000_000 + next(self.numbers),))
         assert send_webhook(self.client, "customers/redact", redact_body(person)).status_code == 204
-        self.model.forgetting = True
+        self.model.erasing = True
 
     @rule(dies_at=st.sampled_from([None, None, 3, 5, 8, 12]))
-    def forget(self, dies_at: int | None) -> None:
-        """Carry out what was asked for; who dies at it leaves it to the next one, after its lease."""
-        if not self.model.forgetting:
+    def erase(self, dies_at: int | None) -> None:
+        """Carry out the pending erasure. If the worker dies, the next one continues after the lease has expired."""
+        if not self.model.erasing:
             return
         looks = count(1)
 
@@ -1260,21 +1260,21 @@ class Machine(RuleBasedStateMachine):
         with connection():
             is_done = compliance_requests.count_unfinished() == 0
         if is_done:
-            self.see_forgotten()
+            self.check_erased()
 
-    def see_forgotten(self) -> None:
-        """See that nothing of the person is left, and that nobody is sent it."""
+    def check_erased(self) -> None:
+        """Check that no data of the person is stored or sent."""
         assert traces_of(ADA, stored()) == []
         for export_id, known in self.model.known.items():
             assert self.model.rows_redacted(export_id) == known.mentions_person, export_id
-        self.model.look()
+        self.model.compare()
         for row in self.model.rows.values():
             assert row.redacted_at is None or row.status in FINISHED, row
-        self.model.forgetting = False
+        self.model.erasing = False
 
     @rule(at=anything, is_much_later=st.booleans())
     def prune(self, at: int, is_much_later: bool) -> None:
-        """Remove what is old; what waits stays, however old it is."""
+        """Delete old records. Pending exports stay, however old they are."""
         self.approve_new([False], at)
         if is_much_later:
             self.step_clock(max(FORWARDS_S))
@@ -1282,7 +1282,7 @@ class Machine(RuleBasedStateMachine):
         with connection():
             for _ in retention.purge(until):
                 pass
-        # What a receiver is still to hear of stays, and what findings have joined lately.
+        # Exports stay if they have undelivered events, or if findings joined them recently.
         held = "SELECT export_id FROM bulk_job_items UNION SELECT export_id FROM ticket_events WHERE status = 'pending'"
         joined = rows("SELECT export_id FROM findings WHERE first_seen_at >= ?", (to_ms(until.over),))
         decided = rows("SELECT subject_id FROM audit_entries WHERE at >= ?", (to_ms(until.over),))
@@ -1294,17 +1294,17 @@ class Machine(RuleBasedStateMachine):
         )
         left = {((row[0], row[1], row[2]), row[3]) for row in rows(sighted)}
         self.life.forget_runs(left, {row[0] for row in rows("SELECT id FROM scan_runs")})
-        self._forget_answers(until.responses)
+        self._drop_old_responses(until.responses)
 
     # --- what must hold
 
     @invariant()
     def everything_is_explained(self) -> None:
-        self.model.look()
-        self.see_findings()
+        self.model.compare()
+        self.check_findings()
 
-    def see_findings(self) -> None:
-        """See that findings are fixed and open again as they must be, and that tickets say so."""
+    def check_findings(self) -> None:
+        """Check the states of findings and the counts of their tickets."""
         stored = rows("SELECT page_url, code, location, fixed_at IS NOT NULL, times_reopened FROM findings")
         expected = {(*place, each.fixed_at is not None, each.times_reopened) for place, each in self.life.findings.items()}
         assert {(*row[:3], bool(row[3]), row[4]) for row in stored} == expected
@@ -1315,47 +1315,47 @@ class Machine(RuleBasedStateMachine):
             assert row.open_group is None or fixed < total, f"all places of {row.id} are fixed, and it takes new ones"
 
     def teardown(self) -> None:
-        """Be kind: let everybody wake, everything be mended, and days pass; then nothing may be left on its way."""
+        """Wake all workers, repair everything, and let days pass: then no export may still be pending."""
         try:
-            # Whatever has failed is not made to look like something else.
+            # After a failure, these checks would only hide it.
             if sys.exception() is None:
                 self._end_well()
         finally:
             for sleeper in self.sleepers:
                 sleeper.kill()
-            self.repair_redis(self.house.redis)
+            self.repair_redis(self.shared.redis)
 
     def _end_well(self) -> None:
         while self.sleepers:
             self.wake(0, dies=False)
-            self.model.look()
+            self.model.compare()
         for number, target_id in enumerate(self.target_ids):
-            self.house.resolver.table[f"t{number}.example.com"] = SAFE
+            self.shared.resolver.table[f"t{number}.example.com"] = SAFE
             self.set_behaviors(number, [KIND])
             if self.model.targets[target_id].status == "paused":
                 self.turn(number, "resume", "no")
-        self.model.look()
-        # Past the lease of a worker that died, and past a clock that was set back.
+        self.model.compare()
+        # Longer than the lease of a dead worker, and than the largest step back of the clock.
         self.clock.step(25 * 3600)
-        self.model.look()
+        self.model.compare()
         while self.running_jobs():
             self.continue_jobs(1, False)
-        self.model.look()
+        self.model.compare()
         for _ in range(12):
-            if not (self.model.forgetting or any(row.status in ON_ITS_WAY for row in self.model.rows.values())):
+            if not (self.model.erasing or any(row.status in ON_ITS_WAY for row in self.model.rows.values())):
                 break
-            # Past every lease, hold and delay there is; the breaker lets single attempts through.
+            # Longer than every lease, hold and delay. An open breaker allows single attempts.
             self.clock.step(25 * 3600)
             self.deliver(4, 1)
-            self.model.look()
-            self.forget(None)
-            self.model.look()
+            self.model.compare()
+            self.erase(None)
+            self.model.compare()
         left = [row for row in self.model.rows.values() if row.status not in {"prepared", *FINISHED}]
         assert left == []
 
 
-def _changed(kept: Kept) -> dict[str, Any] | None:
-    """Return another body that is as right as the first; None where a route takes none."""
+def _changed(kept: KeyedResponse) -> dict[str, Any] | None:
+    """Return another valid body for a route; None if there is none."""
     changes: dict[str, dict[str, Any]] = {
         EXPORTS: {"ticket": {"title": "Another one"}},
         "/api/scanner/results": {"issues": []},
@@ -1372,15 +1372,15 @@ def _empty() -> None:
         for model in reversed(ALL):
             execute(f"DELETE FROM {model._meta.table_name}")  # noqa: S608 - our own names
     if not is_sqlite():
-        # Autovacuum is off here: the deleted rows of hundreds of runs took most of the time.
+        # Autovacuum is off, and reading the deleted rows of hundreds of runs would take most of the time.
         execute(f"VACUUM {', '.join(model._meta.table_name for model in ALL)}")
 
 
 @pytest.fixture
-def house(database: str, redis: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
-    """An installation on either database whose clock is the model's."""
+def shared(database: str, redis: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SharedSetup]:
+    """An installation on each kind of database, with the model's clock."""
     clock = ModelClock(NOW)
-    # The one reader of wall time: every import of `utc_now` reads this one.
+    # The only place that reads the real time: every import of `utc_now` uses it.
     monkeypatch.setattr(storage_clock, "datetime", clock)
     reported = threading.excepthook
     monkeypatch.setattr(bulk_jobs, "BATCH_SIZE", BATCH)
@@ -1389,14 +1389,14 @@ def house(database: str, redis: RedisServer, tmp_path: Path, monkeypatch: pytest
     resolver = FakeResolver({})
     client = HttpClient(made.target_policy, resolver, DEADLINE_S, DEADLINE_S, connections=16)
     with ErraticReceiver(clock) as receiver:
-        yield House(made, redis, receiver, resolver, client, MortalWakeUpQueue(wake_up_queue.connect(redis.url)))
+        yield SharedSetup(made, redis, receiver, resolver, client, CrashingWakeUpQueue(wake_up_queue.connect(redis.url)))
         client.close()
 
 
 @pytest.mark.timeout(0)
-def test_whatever_happens_in_whatever_order_the_contract_holds(house: House) -> None:
+def test_whatever_happens_in_whatever_order_the_contract_holds(shared: SharedSetup) -> None:
     assert not opened.in_transaction()
     size = settings()
-    # To begin a run costs as much as twenty steps, and much needs a story before it: fewer runs, and longer ones.
+    # Starting a run takes as long as 20 steps, and many states need a long history. So there are fewer runs with more steps.
     longer = settings(max_examples=max(1, size.max_examples // 3), stateful_step_count=size.stateful_step_count * 3 // 2)
-    run_state_machine_as_test(lambda: Machine(house), settings=longer)  # type: ignore[arg-type]  # takes what makes one too
+    run_state_machine_as_test(lambda: Machine(shared), settings=longer)  # type: ignore[arg-type]  # accepts a factory, too

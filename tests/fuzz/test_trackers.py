@@ -1,7 +1,7 @@
-"""Whatever a tracker answers and wherever a worker dies, an approved export becomes at most one issue, and in the end one.
+"""With any responses of a tracker and any crash of a worker, an approved export becomes exactly one issue in the end.
 
-Creates and lookups meet drawn fates, workers die before or after the request, and people retry and resume. The rows, claims,
-attempts and verdicts are the product's; the tracker is a list of issues.
+Hypothesis draws the outcomes of creates and lookups. Workers die before or after the request, and users retry and resume.
+Rows, claims, attempts and verdicts are the product's; the tracker is a list of issues.
 """
 
 import json
@@ -37,7 +37,7 @@ PLAN: Final = Schedule((5.0, 30.0), timedelta(days=365))
 #: Longer than a lease, a schedule and a hold.
 STEP_S: Final = 4000.0
 
-#: Whether a create makes an issue, whether it is sent at all, and the status of its response; None: it is lost.
+#: Outcomes of a create: whether it makes an issue, whether it is sent, and the status of its response, None if lost.
 CREATES: Final[dict[str, tuple[bool, bool, int | None]]] = {
     "created": (True, True, 201),
     "created, response lost": (True, True, None),
@@ -55,7 +55,7 @@ LOOKUPS: Final = ("found", "500", "cut", "lost", "forbidden")
 
 
 class Step(NamedTuple):
-    """One attempt: what becomes of its requests, and where its worker dies."""
+    """One attempt: the outcomes of its requests, and the point at which its worker dies."""
 
     create: str
     lookup: str
@@ -66,7 +66,7 @@ FINE: Final = Step("created", "found", None)
 
 steps: Final = st.builds(
     Step,
-    # Most often those that leave the outcome unknown.
+    # Outcomes that the worker cannot know are drawn most often.
     st.sampled_from([*CREATES, *UNKNOWN, *UNKNOWN]),
     st.sampled_from(["found", *LOOKUPS]),
     st.sampled_from([None, None, None, "before the request", "before the result"]),
@@ -75,7 +75,7 @@ steps: Final = st.builds(
 
 @dataclass
 class ListOfIssues:
-    """A tracker's server, as the transport of a worker; `now` is the step under way."""
+    """A tracker's server in place of the worker's HTTP client; `now` is the current step."""
 
     now: Step = FINE
     issues: list[str] = field(default_factory=list)
@@ -118,7 +118,7 @@ def _response(status: int, body: object) -> ParsedResponse:
 
 
 class MarkedIssues:
-    """A tracker whose issues are their markers; lookups believe whatever they can read."""
+    """A tracker whose issues consist of their marker. Lookups accept any response that they can parse."""
 
     key, lookup_delay_s = "gitea", 0
 
@@ -149,12 +149,12 @@ class World:
         self.tracker = ListOfIssues()
         self.target_id = make_tracker(customer, "https://gitea.example.com/acme/shop", VAULT)
         self.export_id = make_approved(customer, self.target_id)
-        trackers = TrackerRunner(self.tracker, VAULT, "https://riskrelay.example.com", {"gitea": MarkedIssues()})  # type: ignore[arg-type,dict-item]  # what a delivery uses of it
+        trackers = TrackerRunner(self.tracker, VAULT, "https://riskrelay.example.com", {"gitea": MarkedIssues()})  # type: ignore[arg-type,dict-item]  # fakes with the methods that a delivery uses
         options = AttemptOptions(DefaultSecret("s"), PLAN, lambda: in_s(self.seconds), lambda: 0.0, lambda claim, _: claim)
         self.runner = AttemptRunner(_never, VAULT, options, trackers)
 
     def play(self, step: Step) -> None:
-        """Let a worker make the next attempt, or a person make it possible."""
+        """Make the next attempt. If no export is due, act as a user who makes it due."""
         self.seconds += STEP_S
         self.tracker.now = step
         claims = claims_sql.claim_due({self.target_id: 1}, in_s(self.seconds), 6, "worker")
@@ -167,7 +167,7 @@ class World:
         lookups = self.tracker.lookups
         attempt = self.runner.run(claim)
         assert attempt is not None
-        # Not after every try was begun and none ended: then nothing is sent.
+        # No lookup after all tries were started and none ended: then nothing is sent.
         is_looked_up = claim.is_outcome_unknown and claim.try_number <= len(PLAN.delays_s) + 1
         assert self.tracker.lookups - lookups == is_looked_up, "A lookup belongs to an unknown outcome."
         if step.death == "before the result":

@@ -1,6 +1,6 @@
-"""What approval rules and bulk decisions make of exports, stated once more without the product's code.
+"""A model of the effects of approval rules and bulk decisions, written without the product's code.
 
-`docs/approval-rules.md` and `docs/api.md` are its source.
+Its sources are `docs/approval-rules.md` and `docs/api.md`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -12,10 +12,10 @@ from tests.fuzz.model import FINISHED, ON_ITS_WAY, ObservedTarget, StoredExport
 
 Result = Literal["changed", "skipped", "refused", "target refused"]
 FAILED: Final = frozenset({"failed", "blocked"})
-#: From where each bulk decision leads, and where it has nothing to do.
+#: The statuses that each bulk decision changes. The second table has those in which it has no effect.
 _LEGAL: Final = {"approve": {"prepared"}, "dismiss": {"prepared"}, "restore": {"dismissed"}, "retry": FAILED}
 _DECIDED: Final[Mapping[str, frozenset[str]]] = {
-    # One that failed or is blocked there needs a retry, and says so.
+    # A failed or blocked export needs a retry, which the error says.
     "approve": frozenset({*ON_ITS_WAY, "exported"}),
     "dismiss": frozenset({"dismissed"}),
     "restore": frozenset({"prepared"}),
@@ -24,7 +24,7 @@ _DECIDED: Final[Mapping[str, frozenset[str]]] = {
 
 
 class ComparedExport(NamedTuple):
-    """What rules compare of an export; `pages` are those of its findings."""
+    """The fields of an export that rules compare; `pages` are those of its findings."""
 
     source: str
     code: str | None = None
@@ -32,7 +32,7 @@ class ComparedExport(NamedTuple):
 
 
 class Match(NamedTuple):
-    """What a rule asks for: as the API has it, and what it must mean."""
+    """The conditions of a rule: in the form of the API, and as a function that must be equivalent."""
 
     requested: dict[str, Any]
     applies: Callable[[ComparedExport], bool]
@@ -62,7 +62,7 @@ ACTIONS: Final[Mapping[str, dict[str, Any]]] = {
 
 @dataclass(slots=True)
 class ExpectedRule:
-    """A rule as it was acknowledged."""
+    """An acknowledged rule."""
 
     id: str
     match: str
@@ -71,7 +71,7 @@ class ExpectedRule:
 
 
 class Decided(NamedTuple):
-    """What a rule must have done with an export."""
+    """The expected action of a rule on an export."""
 
     export_id: str
     action: str
@@ -79,7 +79,7 @@ class Decided(NamedTuple):
 
 
 class RulesModel:
-    """The rules of the account and the labels that they added; `waiting` are exports that wait for the target of one."""
+    """The rules of the account and the labels that they added. `waiting` has exports that wait for the target of a rule."""
 
     def __init__(self, waiting: dict[str, str]) -> None:
         self.rules: dict[str, ExpectedRule] = {}
@@ -93,13 +93,13 @@ class RulesModel:
         targets: Mapping[str, ObservedTarget],
         now: datetime,
     ) -> list[Decided]:
-        """Return what the rules do with exports that were just prepared or extended; `rows` are those before it."""
+        """Return the actions of the rules on exports that were just prepared or extended; `rows` are the rows before."""
         enabled = [rule for _, rule in sorted(self.rules.items()) if rule.is_enabled]
         if not enabled:
             return []
         decided: list[Decided] = []
         for export_id, subject in subjects.items():
-            # New places end a snooze until one is seen.
+            # New places end a snooze that lasts until a finding is seen.
             row = rows.get(export_id)
             if row is not None and row.snoozed_until is not None and row.snoozed_until > now:
                 continue
@@ -116,11 +116,11 @@ class RulesModel:
         targets: Mapping[str, ObservedTarget],
         now: datetime,
     ) -> Iterator[Decided]:
-        """Yield what a worker decides that has waited for the target of a rule."""
+        """Yield a worker's decisions on exports that have waited for the target of a rule."""
         for export_id, rule_id in list(self.waiting.items()):
             row, rule = rows[export_id], self.rules.get(rule_id)
             if rule is None or (rule.is_enabled and targets[rule.action["target_id"]].status != "active"):
-                # Nobody decides what waited for a deleted rule.
+                # Exports that waited for a deleted rule get no decision.
                 continue
             del self.waiting[export_id]
             is_snoozed = row.snoozed_at is not None and (row.snoozed_until is None or row.snoozed_until > now)
@@ -146,7 +146,7 @@ class RulesModel:
 
 @dataclass(slots=True)
 class ExpectedJob:
-    """A bulk job as it was acknowledged, with the exports that it is for and their versions, and its results."""
+    """An acknowledged bulk job, with its exports and their versions, and its results."""
 
     action: str
     target_id: str | None
@@ -163,7 +163,7 @@ def judge(
     version: int | None = None,
     digest: str | None = None,
 ) -> Result:
-    """Return what a bulk decision makes of one export."""
+    """Return the expected result of a bulk decision for one export."""
     if row is None or digest not in {None, row.digest}:
         return "refused"
     ends_snooze = action == "restore" and row.status == "prepared" and row.snoozed_at is not None
