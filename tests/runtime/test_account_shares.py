@@ -1,4 +1,4 @@
-"""An account alone may use all shared slots, and other accounts keep none from its reserved ones."""
+"""Shared slots: an account alone may use all of them, and every account keeps the slots that are reserved for it."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from runtime.account_shares import AccountShares
 
-#: What happens to the slots: an account that wants one and may have it takes it, or one that holds some releases one.
+#: Each step: an account ID, and whether the account releases a slot. If not, it takes a slot, provided that it may.
 STEPS = st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=400)
 SIZES = st.tuples(st.integers(1, 40), st.integers(1, 5))
 
 
 def played(shares: AccountShares, steps: Sequence[tuple[int, bool]]) -> Counter[int]:
-    """Let accounts take and release slots; return what each holds, which `shares` must have counted."""
+    """Apply the steps; return how many slots each account holds, and check that `shares` counts the same."""
     held = Counter[int]()
     for account_id, releases in steps:
         if releases and held[account_id]:
@@ -73,7 +73,7 @@ def test_of_those_that_want_a_slot_the_one_that_holds_the_fewest_is_first(
 def test_no_account_takes_more_than_its_share_while_another_has_work(
     sizes: tuple[int, int], steps: list[tuple[int, int, bool]]
 ) -> None:
-    """Accounts get work and finish some of it; each time, slots are handed out until no account may take one."""
+    """Accounts get and finish work at random; after each step, slots are handed out until no account may take more."""
     shares, work = AccountShares(*sizes), Counter[int]()
     for account_id, count, finishes in steps:
         if finishes:
@@ -89,7 +89,7 @@ def test_no_account_takes_more_than_its_share_while_another_has_work(
             work[first] -= 1
         holders = [each for each in range(10) if shares.held(each)]
         if +work and len(holders) <= sizes[1]:
-            # Nothing shared is left idle, and an account whose work waits has what is reserved for it.
+            # No shared slot stays idle, and every account with waiting work holds its reserved slots.
             assert shares.is_reserve
             assert all(shares.held(each) >= shares.reserved for each in +work)
         if len(holders) < sizes[1]:
@@ -112,7 +112,7 @@ def test_while_sixteen_accounts_hold_all_they_may_each_has_its_quarter() -> None
             shares.take(account_id)
     assert [shares.held(account_id) for account_id in range(16)] == [32] + [8] * 15
     assert (shares.total, shares.limit) == (152, 160)
-    # And so does one more: the first one had its eight among the shared ones.
+    # A 17th account may take a slot, too: the first account uses shared slots only, so its reserved eight are free.
     assert shares.may_take(16)
 
 

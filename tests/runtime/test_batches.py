@@ -1,4 +1,4 @@
-"""Batches: who arrives meanwhile is done together, results reach their callers, and no failure keeps others waiting."""
+"""Batches: callers that arrive while a batch runs form the next one, and each gets its own result or its own failure."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +18,7 @@ ALONE = "alone"
 
 
 class Doubling:
-    """Doubles numbers together, and notes each batch; a first caller can be held while others arrive."""
+    """Doubles the numbers of a batch and records each batch; `held` keeps a first caller running while others arrive."""
 
     def __init__(self, together: Callable[[Sequence[int]], list[Any]] | None = None) -> None:
         self.batches: list[list[int]] = []
@@ -40,7 +40,7 @@ class Doubling:
 
     @contextmanager
     def held(self, pool: ThreadPoolExecutor) -> Iterator[None]:
-        """Keep the group at work in the block."""
+        """Keep the group busy with one caller until the block ends."""
         is_held, may_go_on = threading.Event(), threading.Event()
 
         def hold() -> str:
@@ -56,7 +56,7 @@ class Doubling:
 
 
 def arrive(pool: ThreadPoolExecutor, doubling: Doubling, numbers: Sequence[int]) -> list["Future[Any]"]:
-    """Let callers arrive one after the other, while the group is at work."""
+    """Submit callers one after the other while the group is busy."""
     arrived = []
     for count, number in enumerate(numbers, 1):
         arrived.append(pool.submit(doubling.run, number))
@@ -89,7 +89,7 @@ def test_callers_that_arrive_meanwhile_are_one_batch_in_their_order(pool: Thread
 def test_callers_that_can_join_at_once_are_in_the_first_batch(
     pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whenever the first caller yields, another one arrives, until there are three."""
+    """Each time the first caller yields the processor, another caller arrives, until there are three."""
     doubling = Doubling()
     arrived: list[Future[Any]] = []
 

@@ -1,4 +1,4 @@
-"""Names are looked up with a deadline and a bound, in threads, under gevent and at the exit."""
+"""Name lookups have a deadline and a limit on threads, also under gevent, and do not delay the exit of the process."""
 
 import socket
 import subprocess
@@ -26,7 +26,7 @@ def row(address: str, family: int | None = None) -> tuple[Any, ...]:
 
 
 class FakeGetAddrInfo:
-    """Stands in for getaddrinfo: answers or raises what its table holds, and hangs on some names."""
+    """Replaces getaddrinfo: returns or raises what its table holds, and blocks on some names until `free` is set."""
 
     def __init__(self, table: dict[str, Any], hanging: Sequence[str] = ()) -> None:
         self.table = table
@@ -63,7 +63,7 @@ class FakeGetAddrInfo:
 
 @contextmanager
 def callers(resolver: DnsResolver, hosts: Sequence[str], timeout_s: float = 20) -> Iterator[list[Any]]:
-    """Resolve each host on a thread of its own; the results are whole when the block has ended."""
+    """Resolve each host on its own thread; `results` is complete after the block."""
     results: list[Any] = []
     with ThreadPoolExecutor(max_workers=max(len(hosts), 1)) as pool:
         futures = [pool.submit(outcome, resolver, host, timeout_s) for host in hosts]
@@ -102,7 +102,7 @@ FAILURES = [
     (socket.gaierror(socket.EAI_NONAME, "unknown"), DnsFailure.NOT_FOUND),
     (socket.gaierror(socket.EAI_NODATA, "no address"), DnsFailure.NOT_FOUND),
     ([], DnsFailure.NOT_FOUND),
-    (socket.gaierror(socket.EAI_AGAIN, "temporary"), DnsFailure.FAILED),  # the server is away: the name may exist
+    (socket.gaierror(socket.EAI_AGAIN, "temporary"), DnsFailure.FAILED),  # the server is unreachable: the name may exist
     (socket.gaierror(socket.EAI_FAIL, "refused"), DnsFailure.FAILED),
     (OSError(24, "too many open files"), DnsFailure.FAILED),
     (UnicodeError("label too long"), DnsFailure.FAILED),
@@ -142,7 +142,7 @@ def test_a_name_takes_one_thread_however_many_ask() -> None:
         assert outcome(resolver, "slow.example", timeout_s=0.1) == DnsFailure.TIMEOUT
         fake.free.set()
     assert results == [["192.0.2.7"]] * 20
-    assert len(fake.asked) <= 20  # a caller that came after the answer asked anew
+    assert len(fake.asked) <= 20  # a caller that arrives after the response starts a new lookup
     assert fake.most_running == 1
 
 
@@ -185,7 +185,7 @@ def test_a_name_that_nobody_waits_for_any_more_is_not_asked() -> None:
     assert outcome(resolver, "slow.example", timeout_s=0.05) == DnsFailure.TIMEOUT
     assert outcome(resolver, "left.example", timeout_s=0.05) == DnsFailure.TIMEOUT
     with callers(resolver, ["next.example"]) as results:
-        time.sleep(0.1)  # let left.example's deadline pass for certain
+        time.sleep(0.1)  # until the deadline of left.example has certainly passed
         fake.free.set()
     assert results == [["192.0.2.7"]]
     assert fake.asked == ["slow.example", "next.example"]
@@ -196,12 +196,12 @@ def test_names_of_one_account_that_hang_leave_threads_to_the_names_of_others() -
     table = {name: ["192.0.2.7"] for name in hanging}
     fake = FakeGetAddrInfo({**table, "quick.example": ["192.0.2.8"]}, hanging)
     resolver = DnsResolver(max_workers=4, max_waiting=20, getaddrinfo=fake)
-    # More than one account may hold: 4 threads hang, 20 names wait, the other 6 are refused at once.
+    # More lookups than one account may have: 4 block threads, 20 wait, and the other 6 are refused at once.
     for number, name in enumerate(hanging):
         expected = DnsFailure.TIMEOUT if number < 24 else DnsFailure.OVERLOADED
         assert outcome(resolver, name, timeout_s=0.01, account_id=1) == expected
     assert [outcome(resolver, "quick.example", account_id=2) for _ in range(3)] == [["192.0.2.8"]] * 3
-    # Each further account whose names hang takes its own thread, of 16 that are kept for them.
+    # Each further account whose lookups hang takes one more thread, of the 16 that are reserved for further accounts.
     for account_id in range(3, 18):
         assert outcome(resolver, hanging[account_id], timeout_s=0.01, account_id=account_id) == DnsFailure.TIMEOUT
     assert outcome(resolver, "quick.example", account_id=2) == ["192.0.2.8"]
@@ -250,7 +250,7 @@ except DnsError as failed:
 
 
 def test_under_gevent_others_go_on_while_a_name_is_looked_up() -> None:
-    """The resolver is the real one with a pause in a real thread, as gevent's own resolver runs it."""
+    """The resolver is the real one; the lookup blocks a real thread, as in gevent's own resolver."""
     printed = run_script(
         """
 from gevent import monkey

@@ -1,4 +1,4 @@
-"""Files that are replaced as a whole: nothing but a regular file is."""
+"""Files are replaced as a whole, and only regular files are replaced."""
 
 import os
 import stat

@@ -1,4 +1,4 @@
-"""Logs: one line a record, on standard error, with the fields that are named and no others."""
+"""Logs: one line per record, on standard error, with only the fields that the code lists."""
 
 import ast
 import io
@@ -31,7 +31,7 @@ def stream() -> io.StringIO:
 
 @pytest.fixture
 def logger(stream: io.StringIO) -> Iterator[logging.Logger]:
-    """A logger that writes JSON lines to the stream and to nobody else."""
+    """A logger that writes JSON lines to the stream only."""
     chosen = logging.getLogger("riskrelay.test")
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonFormatter())
@@ -99,14 +99,14 @@ def test_a_value_comes_back_from_its_line_as_it_was(logger: logging.Logger, stre
     assert only_line(stream)["outcome"] == value
 
 
-# seconds since 1970, as they are written
+# Seconds since 1970, and how a log line shows them.
 MOMENTS: Final = [
     (0.0, "1970-01-01T00:00:00.000+00:00"),
     (1772366400.001, "2026-03-01T12:00:00.001+00:00"),
-    (1772366400.0019, "2026-03-01T12:00:00.001+00:00"),  # cut, not rounded
+    (1772366400.0019, "2026-03-01T12:00:00.001+00:00"),  # truncated, not rounded
     (1772366400.9999, "2026-03-01T12:00:00.999+00:00"),
-    (1772366401.0, "2026-03-01T12:00:01.000+00:00"),  # another second
-    (1772366400.25, "2026-03-01T12:00:00.250+00:00"),  # and the one before, as after a step of the clock
+    (1772366401.0, "2026-03-01T12:00:01.000+00:00"),  # the next second
+    (1772366400.25, "2026-03-01T12:00:00.250+00:00"),  # an earlier second, as after a clock step
 ]
 
 
@@ -177,7 +177,7 @@ def test_the_access_log_names_no_method_of_the_clients_own(caplog: pytest.LogCap
     ("level", "form", "lines"),
     [
         ("info", "json", ['"level": "info"', '"level": "error"']),
-        ("info", "auto", ['"level": "info"', '"level": "error"']),  # no terminal here
+        ("info", "auto", ['"level": "info"', '"level": "error"']),  # standard error is not a terminal
         ("error", "json", ['"level": "error"']),
         ("info", "text", ["info    sent", "error   sent"]),
     ],
@@ -213,23 +213,23 @@ def test_what_rq_logs_about_an_outage_of_redis_is_left_out() -> None:
 @pytest.mark.parametrize(
     ("code", "message", "kind"),
     [
-        # what ends the process, with its cause
+        # an uncaught exception of the process, with its cause
         ("raise LookupError('hunter2') from ValueError('hunter2')", "ended by an error", "builtins.LookupError"),
-        # what ends a thread
+        # an uncaught exception of a thread
         (
             "t = threading.Thread(target=int, args=['hunter2']); t.start(); t.join()",
             "ended by an error",
             "builtins.ValueError",
         ),
-        # what no log could take
+        # an exception that Python cannot raise, in a finalizer
         ("class X:\n def __del__(self): raise OSError('hunter2')\nX()", "ended by an error", "builtins.OSError"),
         # a warning
         ("import warnings; warnings.warn('hunter2', UserWarning)", "UserWarning at <string>:", None),
-        # a line whose words and values do not fit
+        # a log message whose arguments do not match its format
         ("logging.getLogger('x').error('%d of %s', 'hunter2')", "a log line could not be formatted", None),
-        # a library that quotes addresses and headers
+        # libraries whose messages quote addresses and headers
         ("[logging.getLogger(f'{x}.y').error('hunter2') for x in ('urllib3', 'sentry_sdk', 'opentelemetry')]", None, None),
-        # a thread that ends in order
+        # a thread that ends normally
         ("t = threading.Thread(target=sys.exit); t.start(); t.join()", None, None),
     ],
     ids=["process", "thread", "finalizer", "warning", "malformed", "quoting", "exit"],
@@ -260,7 +260,7 @@ def test_lines_of_attempts_wait_for_each_other_and_keep_their_place() -> None:
         stderr.seek(0)
         lines = [json.loads(line) for line in stderr.read().splitlines()]
     assert ran.stdout.split() == ["0", "True", "0", "True", "0"]
-    # The last one is written at the end of the process.
+    # The last line is written when the process exits.
     actual = ["attempt ended: delivered", "between", "attempt ended: retryable", "attempt ended: rejected"]
     assert [line["message"] for line in lines] == actual
 

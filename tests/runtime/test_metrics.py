@@ -1,4 +1,4 @@
-"""Counts of all processes add up, those of a killed one included; an error in counting ends no process."""
+"""The counters of all processes add up, including those of a killed process; an error in counting ends no process."""
 
 import subprocess
 import sys
@@ -14,7 +14,7 @@ from runtime.metrics import RESERVED_BYTES, ProcessKind
 
 ROOT = Path(__file__).resolve().parents[2]
 
-#: Counts as often as a line on its standard input says, and says when it has; it lives until its input ends.
+#: Counts as often as each line of its standard input says, and prints "done" after each line; exits when its input ends.
 COUNTING = """
 import logging, resource, sys
 from pathlib import Path
@@ -36,7 +36,7 @@ for line in sys.stdin:
 
 
 class Counting:
-    """A process that counts."""
+    """A child process that counts."""
 
     def __init__(self, folder: Path, role: ProcessKind = ProcessKind.SERVICE, *limits: int) -> None:
         words = [sys.executable, "-c", COUNTING, str(folder), role.value, *map(str, limits)]
@@ -52,7 +52,7 @@ class Counting:
         assert self._state() == "done"
 
     def kill(self) -> str:
-        """End it as a crash does; return what it logged."""
+        """Kill the process as a crash would; return what it logged."""
         self.process.kill()
         return self.process.communicate()[1]
 
@@ -71,7 +71,7 @@ def counting(folder: Path, role: ProcessKind = ProcessKind.SERVICE, *limits: int
 
 
 def values(found: list[Metric]) -> dict[str, float]:
-    """Return the samples by name, the buckets by their bound."""
+    """Return the samples by name, those of buckets by name and bound."""
     samples = [sample for metric in found for sample in metric.samples]
     return {sample.name + sample.labels.get("le", ""): sample.value for sample in samples}
 
@@ -86,7 +86,7 @@ def test_counts_of_all_processes_and_roles_add_up(tmp_path: Path) -> None:
             process.count(times)
         assert total_of(tmp_path, ProcessKind.SERVICE) == 7
         assert total_of(tmp_path, ProcessKind.WORKER) == 5
-        # A histogram's buckets hold what is at most their bound.
+        # A bucket of a histogram counts the values up to its bound.
         assert values(metrics.counted(tmp_path, [ProcessKind.SERVICE])) == {
             "riskrelay_seen_total": 7,
             "riskrelay_took_seconds_bucket1.0": 0,
@@ -110,7 +110,7 @@ def test_the_counts_of_the_dead_are_continued_in_the_same_files_while_another_on
     assert found["riskrelay_seen_total"] == 1111
     assert found["riskrelay_took_seconds_bucket2.0"] == found["riskrelay_took_seconds_count"] == 1111
     assert found["riskrelay_took_seconds_sum"] == 1666.5
-    # Those of the two who live: each of the dead has left its own to the next.
+    # Two processes live, so there are two files of each kind: each new process reuses the files of a dead one.
     assert files == ["counter"] * 2 + ["histogram"] * 2
 
 
@@ -119,7 +119,7 @@ def test_everything_begins_at_0_where_none_of_the_role_lives(tmp_path: Path) -> 
         worker.count(2)
         service.count(3)
         service.kill()
-        # The role's counts are there until the next one of it starts; another role's are nothing to it.
+        # The counts of a role last until its next process starts; counts of other roles are not affected.
         assert (total_of(tmp_path, ProcessKind.SERVICE), total_of(tmp_path, ProcessKind.WORKER)) == (3, 2)
         with counting(tmp_path) as next_one:
             next_one.count(1)
@@ -146,14 +146,14 @@ def test_a_damaged_file_hides_nothing_but_itself(tmp_path: Path) -> None:
         for number, content in enumerate((b"", b"\xff" * 4096, b"\x40\0\0\0\0\0\0\0\x08\0\0\0not json" + b" " * 100)):
             (folder / f"counter_{number}-ab.db").write_bytes(content)
         assert total_of(tmp_path) == 2
-        # Nor does it keep the next one from counting.
+        # A damaged file does not stop the next process from counting.
         with counting(tmp_path) as next_one:
             next_one.count(1)
             assert total_of(tmp_path) == 3
 
 
 def test_a_folder_that_is_not_writable_is_logged_once_and_nothing_is_counted(tmp_path: Path) -> None:
-    # A file in its place, because root may write to any folder.
+    # A file in place of the folder, because root may write to any folder.
     (tmp_path / "metrics").write_text("")
     process = Counting(tmp_path)
     process.count(3)
@@ -165,7 +165,7 @@ def test_a_folder_that_is_not_writable_is_logged_once_and_nothing_is_counted(tmp
 
 
 def test_a_full_disk_is_noticed_before_anything_is_written_to(tmp_path: Path) -> None:
-    """Room is asked for at the start: a write to a mapped page that the disk has none for would end the process."""
+    """Space is reserved at the start: on a full disk, a write to a mapped page would kill the process."""
     process = Counting(tmp_path, ProcessKind.SERVICE, RESERVED_BYTES["counter"] - 1)
     process.count(3)
     logged = process.kill()

@@ -21,17 +21,17 @@ def log(caplog: pytest.LogCaptureFixture) -> Iterator[logging.Logger]:
 @pytest.mark.parametrize(
     ("met", "logged"),
     [
-        # there all the time
+        # available all the time
         ([(0, "there"), (9, "there")], []),
-        # missed by many at once
+        # several failures at almost the same time
         ([(0, "missed"), (0, "missed"), (0.1, "missed")], [GONE]),
-        # failing for long: logged again after a minute, not before
+        # fails for long: logged again after a minute, not before
         ([(0, "missed"), (REMIND_S - 1, "missed"), (REMIND_S, "missed"), (REMIND_S + 1, "missed")], [GONE, GONE]),
-        # back, which is logged once
+        # available again, which is logged once
         ([(0, "missed"), (STABLE_FOR_S, "there"), (STABLE_FOR_S, "there")], [GONE, BACK]),
-        # answers some and refuses others: still away
+        # some requests succeed, others fail: the outage goes on
         ([(0, "missed"), (1, "there"), (2, "missed"), (3, "there"), (4, "missed")], [GONE]),
-        # back, and away again within the minute: that is news
+        # fails again soon after the recovery was logged: a new outage is logged
         ([(0, "missed"), (STABLE_FOR_S, "there"), (STABLE_FOR_S + 1, "missed")], [GONE, BACK, GONE]),
     ],
 )

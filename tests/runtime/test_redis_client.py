@@ -1,4 +1,4 @@
-"""Redis in every form of its URL: each is reached with its password and its certificate, none without, none shows them."""
+"""Every form of a Redis URL connects with its password and certificate, never without them, and shows no password."""
 
 import logging
 import ssl
@@ -19,7 +19,7 @@ from tests.support.servers.redis_servers import ENCODED, PASSWORD, SERVICE, Port
 from tests.support.servers.relays import CuttableRelay
 from tests.support.worker.receivers import make_certificate
 
-#: Longer than two Sentinels and a server may take together, on a machine that does much else.
+#: More time than two Sentinels and a server need together on a busy machine.
 SOON_S: Final = 2.0
 
 
@@ -31,7 +31,7 @@ def server() -> Iterator[PortRedis]:
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """`file` is what a client trusts, `context` what a server at 127.0.0.1 shows."""
+    """`file` is the path of the certificate that clients trust, `context` the TLS context of servers at 127.0.0.1."""
 
     context: ssl.SSLContext
     file: str
@@ -44,14 +44,14 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 @pytest.fixture(scope="module")
 def tls_port(server: PortRedis, authority: Authority) -> Iterator[int]:
-    """Where the server is reached by TLS; without TLS as well."""
+    """The port at which the server is reached over TLS, in addition to its plain port."""
     with CuttableRelay(("127.0.0.1", server.port), authority.context) as relay:
         yield relay.port
 
 
 @pytest.fixture(scope="module")
 def open_sentinel(server: PortRedis) -> Iterator[SentinelServer]:
-    """A Sentinel that answers everybody, as most do."""
+    """A Sentinel without a password, as most are."""
     with SentinelServer(server.port, quorum=1) as started:
         wait_until(lambda: started.state()["flags"] == "master")
         yield started
@@ -59,7 +59,7 @@ def open_sentinel(server: PortRedis) -> Iterator[SentinelServer]:
 
 @pytest.fixture(scope="module")
 def closed_sentinel(server: PortRedis) -> Iterator[SentinelServer]:
-    """A Sentinel that wants the password of its servers."""
+    """A Sentinel that requires the same password as its servers."""
     with SentinelServer(server.port, quorum=1, password=PASSWORD) as started:
         wait_until(lambda: started.state()["flags"] == "master")
         yield started
@@ -67,7 +67,7 @@ def closed_sentinel(server: PortRedis) -> Iterator[SentinelServer]:
 
 @pytest.fixture
 def url(request: pytest.FixtureRequest, server: PortRedis, authority: Authority) -> str:
-    """The server's URL in the form that the test names."""
+    """The server's URL in the form that the test selects."""
     port: Callable[[str], int] = lambda name: request.getfixturevalue(name).port  # noqa: E731 - started where it is needed
     forms: dict[str, Callable[[], str]] = {
         "password": lambda: f"redis://:{ENCODED}@127.0.0.1:{server.port}/0",
@@ -80,7 +80,7 @@ def url(request: pytest.FixtureRequest, server: PortRedis, authority: Authority)
         "sentinel": lambda: f"redis+sentinel://:{ENCODED}@127.0.0.1:{port('open_sentinel')}/{SERVICE}",
         "sentinel and user": lambda: f"redis+sentinel://riskrelay:{ENCODED}@127.0.0.1:{port('open_sentinel')}/{SERVICE}/1",
         "closed sentinel": lambda: f"redis+sentinel://:{ENCODED}@127.0.0.1:{port('closed_sentinel')}/{SERVICE}",
-        # the first of them is not there
+        # no Sentinel listens at the first address
         "one sentinel of two": lambda: (
             f"redis+sentinel://:{ENCODED}@127.0.0.1:1,127.0.0.1:{port('open_sentinel')}/{SERVICE}"
         ),
@@ -149,7 +149,7 @@ def test_a_certificate_is_checked(tls_port: int, authority: Authority, tmp_path:
 
 
 def test_sentinels_are_reached_by_tls_too(authority: Authority) -> None:
-    # The Sentinel watches the relay's port, and so tells it to who asks.
+    # The Sentinel monitors the relay's port, so it reports this port to clients.
     with (
         PortRedis() as master,
         CuttableRelay(("127.0.0.1", master.port), authority.context) as to_master,

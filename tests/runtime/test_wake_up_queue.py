@@ -1,4 +1,4 @@
-"""The wake-up queue: at most one job waits, a job is JSON, and Redis away is a late delivery, not an error."""
+"""The wake-up queue: at most one job waits, jobs are JSON, and without Redis a delivery is late but nothing fails."""
 
 import json
 import socket
@@ -49,7 +49,7 @@ def test_after_an_acknowledgement_a_notification_queues_a_new_job(client: Redis)
 
 
 def take_job(client: Redis) -> None:
-    """Take the job that waits from RQ's list, as a worker does."""
+    """Remove the waiting job from RQ's list, as a worker does."""
     assert client.lpop(wake_up_queue.queue(client).key) is not None
 
 
@@ -57,10 +57,10 @@ def test_while_no_worker_takes_the_job_no_other_one_is_queued(client: Redis) -> 
     wake_ups = WakeUpQueue(client)
     for _ in range(3):
         wake_ups.notify()
-        # Of a job before; or the mark has expired.
+        # The acknowledgement of an earlier job, or the mark has expired.
         wake_ups.acknowledge()
     assert waiting(client) == 1
-    # Running workers learn of each notification.
+    # Running workers still receive each notification.
     assert wake_ups.wait(1)
     wake_ups.notify()
     assert wake_ups.wait(1)
@@ -192,7 +192,7 @@ def test_in_the_background_every_notification_is_followed_by_one_to_the_workers(
 
 def test_a_thread_that_could_not_start_is_started_by_the_next_notification(client: Redis) -> None:
     wake_ups = BackgroundWakeUps(client)
-    # No machine has so much memory for its stack.
+    # No machine has enough memory for a stack of this size, so the thread cannot start.
     before = threading.stack_size(1 << 50)
     try:
         assert not wake_ups.notify()

@@ -1,4 +1,4 @@
-"""What the settings make of the parts of a worker."""
+"""How the settings configure the parts of a worker."""
 
 from collections.abc import Callable
 from datetime import timedelta

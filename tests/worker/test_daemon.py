@@ -1,4 +1,4 @@
-"""The daemon as a process: it receives wake-ups and signals, runs nothing that Redis names, and costs little when idle."""
+"""The daemon as a process: it handles wake-ups and signals, executes nothing from Redis, and costs little when idle."""
 
 import os
 import pickle
@@ -31,19 +31,19 @@ from tests.support.processes.workers import (
 from tests.support.servers.redis_and_postgres import RedisServer
 from tests.support.worker.receivers import always, make_certificate
 
-#: A worker that checks for a signal once a second ends within this on a busy machine; one that waits for a receiver or for
-#: its database goes on for longer.
+#: A worker that checks for a signal once a second ends within this time on a busy machine; a worker that waits for a
+#: receiver or its database takes longer.
 AT_ONCE_S: Final = 5.0
-#: What is started by a wake-up alone.
+#: Only a wake-up starts a delivery.
 NO_SWEEP: Final = {"SWEEP_SECONDS": "600"}
-#: Of a worker that holds one large payload from Redis at a time.
+#: The limit for a worker that holds one large payload from Redis at a time.
 MAX_MEMORY_KIB: Final = 600 * 1024
 NUMBERS: Final = count(1)
 
 
 @pytest.fixture
 def database(sqlite_url: str) -> Iterator[str]:
-    """The dispatcher alone uses the database: one kind is enough here."""
+    """Only the dispatcher uses the database, so one kind of database is enough."""
     open_database(sqlite_url)
     with connection():
         yield sqlite_url
@@ -64,12 +64,12 @@ def test_a_delivery_begins_before_the_wake_ups_job(
     start: Callable[..., WorkerProcess], redis: RedisServer, receiver: CountingReceiver
 ) -> None:
     with Redis.from_url(redis.url) as client, start(**NO_SWEEP):
-        # Not by the scan of the start.
+        # The first delivery shows that the scan at the start is over.
         [first] = approved(receiver.url())
         assert notify_workers(redis)
         wait_until(is_exported(first))
         [export_id] = approved(receiver.url())
-        # What a notification adds beside the job, without the job.
+        # The part of a notification that is not the job.
         client.rpush("riskrelay:notified", 1)
         wait_until(is_exported(export_id))
 
@@ -110,7 +110,7 @@ def test_functions_named_by_redis_jobs_are_not_run(
 
 
 class Pickled:
-    """What unpickling would run."""
+    """Unpickling it would create the folder `proof`."""
 
     def __init__(self, proof: Path) -> None:
         self._proof = proof
@@ -120,7 +120,7 @@ class Pickled:
 
 
 def plant_job(client: Redis, data: bytes, **fields: str | bytes) -> None:
-    """Queue a job with these bytes in place of its name and arguments."""
+    """Queue a job whose name and arguments are replaced by these bytes."""
     job_id = f"planted-{next(NUMBERS)}"
     stored: dict[Any, Any] = {
         "data": data,
@@ -149,7 +149,7 @@ def plant_malformed_jobs(client: Redis, _proof: Path) -> None:
 
 
 def plant_large_payloads(client: Redis, _proof: Path) -> None:
-    # A small one that is 16 MiB once it is decompressed, and a large one.
+    # A small payload that is 16 MiB after decompression, and a large one.
     plant_job(client, zlib.compress(b'["' + b" " * (1 << 24) + b'", null, [], {}]'))
     plant_job(client, b"x" * (1 << 22))
     client.rpush("riskrelay:notified", b"x" * (1 << 22), *range(500))
@@ -157,7 +157,7 @@ def plant_large_payloads(client: Redis, _proof: Path) -> None:
 
 def plant_wrong_types(key: str) -> Callable[[Redis, Path], None]:
     def plant(client: Redis, _proof: Path) -> None:
-        # What holds the key now is gone; a worker may write it again in between.
+        # Replaces the value at the key; a worker may write to the key again in between.
         with client.pipeline(transaction=True) as pipeline:
             pipeline.delete(key)
             pipeline.hset(key, "a", "b")
@@ -202,7 +202,7 @@ def test_a_wake_up_that_fails_leaves_no_error_message_in_redis_or_the_log(
     [export_id] = approved(receiver.url())
     with Redis.from_url(redis.url) as client, start(**NO_SWEEP) as worker:
         wake_ups = Queue(wake_up_queue.QUEUE, connection=client, serializer=JSONSerializer)
-        # It answers when what it found has come back, and is not let.
+        # The job ends when the delivery that it found has ended, which takes longer than its timeout.
         job = wake_ups.enqueue(wake_up_queue.JOB, job_timeout=1)
         wait_until(lambda: worker.has_logged("wake-up job failed"))
         wait_until(lambda: job.get_status() == "failed")
@@ -257,7 +257,7 @@ def test_a_signal_during_a_delivery_lets_it_finish_and_begins_no_other(
         assert notify_workers(redis)
         worker.signal()
         time.sleep(0.5)
-        # An echo of the same signal, as a terminal and a supervisor may both send one, is no second one.
+        # A repetition of the same signal does not count as a second one: a terminal and a supervisor may both send it.
         worker.signal()
         time.sleep(0.3)
         assert worker.process.poll() is None
@@ -292,7 +292,7 @@ def test_an_idle_worker_leaves_the_processor_alone(start: Callable[..., WorkerPr
         time.sleep(0.5)
         before = worker.cpu_s()
         time.sleep(2.0)
-        # What is left of its start on a busy machine counts as well.
+        # On a busy machine this includes the rest of its start.
         assert worker.cpu_s() - before < 0.4
 
 

@@ -1,4 +1,4 @@
-"""A worker counts each attempt that is written, and shows its counts, whatever clients do."""
+"""A worker counts each attempt that is recorded, and serves its metrics whatever clients do."""
 
 import re
 import socket
@@ -47,7 +47,7 @@ def test_attempts_count_by_outcome_and_by_how_long_they_took() -> None:
 
 
 def test_many_attempts_fall_into_the_buckets_into_which_they_would_fall_one_by_one() -> None:
-    # on a bound, just over one, at the deadline, over it
+    # On a bound, just over one, at the deadline, and over it.
     times_ms = [0, 50, 50, 51, 999, 1000, 15_000, 15_001, 60_000]
     together, one_by_one = CollectorRegistry(), CollectorRegistry()
     Attempts(together).count([attempt(f"exp_{took_ms}", took_ms=took_ms) for took_ms in times_ms], set())
@@ -87,7 +87,7 @@ def test_an_unknown_outcome_breaks_nothing() -> None:
     assert registry.get_sample_value("riskrelay_delivery_seconds_count") == 1.0
 
 
-# --- the server ----------------------------------------------------------------
+# --- the metrics server --------------------------------------------------------
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The job in a plain `rq worker`: it opens settings and database by itself, delivers, and leaves nothing behind."""
+"""The job in a plain `rq worker`: it opens settings and database by itself, delivers, and leaves nothing running."""
 
 import subprocess
 import sys
@@ -18,12 +18,12 @@ from tests.support.servers.redis_and_postgres import RedisServer
 from tests.support.trackers.servers import FakeGitea
 from worker import jobs
 
-#: The console script of RQ, as its documentation starts a worker.
+#: RQ's console script, which its documentation uses to start a worker.
 RQ: Final = str(Path(sys.executable).with_name("rq"))
-#: A start, a job with the whole worker to import, an end: on a busy machine.
+#: Enough for a start, a job that imports the whole worker, and an end, on a busy machine.
 PATIENCE_S: Final = 90.0
 
-#: The workers of RQ that a queue may have: one that forks for each job, which is the default, and one that does not.
+#: Options for RQ's worker classes: one forks for each job, which is the default, the other does not.
 WORKERS: Final = {"forking": (), "in process": ("--worker-class", "rq.SimpleWorker")}
 
 StartRq = Callable[..., "subprocess.Popen[bytes]"]
@@ -31,7 +31,7 @@ StartRq = Callable[..., "subprocess.Popen[bytes]"]
 
 @pytest.fixture
 def database(sqlite_url: str) -> Iterator[str]:
-    """What is tested here depends on no kind of database."""
+    """These tests do not depend on the kind of database."""
     open_database(sqlite_url)
     with connection():
         yield sqlite_url
@@ -40,7 +40,7 @@ def database(sqlite_url: str) -> Iterator[str]:
 
 @pytest.fixture
 def start_rq(database: str, redis: RedisServer, tmp_path: Path) -> Iterator[StartRq]:
-    """Start a plain `rq worker` on the queue."""
+    """Return a function that starts a plain `rq worker` on the queue."""
     started = []
 
     def start(*options: str, **changes: str) -> "subprocess.Popen[bytes]":
@@ -115,7 +115,7 @@ def test_one_process_takes_one_job_after_another_and_ends_at_a_signal(
         assert notify_workers(redis)
         wait_until(all_are("exported"), PATIENCE_S)
         wait_until(lambda: rows("SELECT COUNT(*) FROM workers") == [(0,)], PATIENCE_S)
-        # The dispatcher, its senders, the watchdog and the rest have ended with the job.
+        # All threads of the job, such as the dispatcher and the watchdog, have ended with it.
         wait_until(lambda: threads_of(process) <= max(threads, default=64), PATIENCE_S)
         threads.append(threads_of(process))
     process.terminate()
@@ -125,7 +125,7 @@ def test_one_process_takes_one_job_after_another_and_ends_at_a_signal(
 def test_what_a_time_slice_leaves_is_for_the_next_job(
     database: str, redis: RedisServer, receiver: CountingReceiver, tmp_path: Path
 ) -> None:
-    """A job with a short time slice, over and over: each queues the next until nothing is due."""
+    """Jobs with a short time slice: each queues the next one until nothing is due."""
     approved(receiver.url(), 60)
     script = (
         "from functools import partialmethod; from rq import SimpleWorker; from worker import standalone as plain;"

@@ -22,9 +22,10 @@ ANSWER: Final = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 
 @contextmanager
 def tls_server(name: str, answer: bytes, *, drips: bool = False, waits_s: float = 0.0) -> Iterator[str]:
-    """Answer one request over TLS with the certificate of `name`, then a byte now and then if it `drips`; yield the URL.
+    """Answer one request over TLS with the certificate of `name`; yield the URL.
 
-    It waits for `waits_s` seconds before the handshake, and again before the answer.
+    The server waits `waits_s` seconds before the handshake and again before its response. If it `drips`, it then sends one
+    byte from time to time.
     """
     context = AGENCY.server(name)
 
@@ -66,7 +67,7 @@ def plain_server(answer: bytes = ANSWER) -> Iterator[int]:
 
 
 def resolving_to(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
-    """Let every name lead to these addresses."""
+    """Make every name resolve to these addresses."""
 
     def resolve(_host: str, port: int, *_: object) -> list[tuple[object, ...]]:
         return [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (each, port)) for each in addresses]

@@ -1,4 +1,4 @@
-"""Jobs of one account that hang leave threads to the jobs of others, and each ends as it should."""
+"""Jobs of one account that hang leave threads for the jobs of other accounts, and every job ends in order."""
 
 import logging
 import threading
@@ -25,7 +25,7 @@ class FakeJob:
 
 
 class JobList:
-    """Jobs that wait to be claimed, the oldest first, and those that were begun and ended."""
+    """Jobs that wait to be claimed, the oldest first, and the jobs that have begun and ended."""
 
     def __init__(self, *jobs: FakeJob) -> None:
         self.waiting = deque(jobs)
@@ -51,7 +51,7 @@ class JobList:
 def running(
     jobs: JobList, run: Callable[[FakeJob], None] | None = None, **options: Outage
 ) -> Iterator[AccountTask[FakeJob]]:
-    """Run a task that claims once, at its start, until it is woken."""
+    """Run a task that claims jobs at its start and then only when a thread is free again."""
     task = AccountTask("jobs", jobs.claim, run or jobs.run, NO_SWEEP_S, **options)
     task.start()
     try:
@@ -69,7 +69,7 @@ def test_an_account_runs_so_many_jobs_at_once_and_others_beside_it() -> None:
         assert {job.account_id for job in jobs.ended} == {2, 3}
         assert len(jobs.begun) == 6
         jobs.gate.set()
-        # Each that ends makes room for the next, without a sweep.
+        # Each job that ends makes room for the next one, without a sweep.
         wait_until(lambda: len(jobs.ended) == 22)
 
 
@@ -89,7 +89,7 @@ def test_a_claimed_job_runs_although_the_system_has_no_thread_for_it() -> None:
     jobs, before = JobList(FakeJob(2, 1), FakeJob(2, 2)), threading.stack_size()
 
     def claim(excluded: Collection[int | None]) -> FakeJob | None:
-        # No machine has so much memory for its stack.
+        # No machine has enough memory for a stack of this size, so no thread can start.
         threading.stack_size(1 << 50)
         return jobs.claim(excluded)
 

@@ -1,4 +1,4 @@
-"""Real servers take alerts: SMTP with STARTTLS and TLS, chats over https; a wrong certificate gets nothing."""
+"""Alerts reach real servers: SMTP with STARTTLS or TLS, chats over https. With a wrong certificate nothing is sent."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ from worker.composition import egress_of
 from worker.http.client import HttpClient
 from worker.http.signing import verify
 
-#: A spelling of 127.0.0.1 that is not known as loopback, as the name of any mail server.
+#: A spelling of 127.0.0.1 that does not count as loopback, like the host of any mail server.
 MAIL_HOST: Final = "127.1"
 PASSWORD: Final = "p@ss/w:rd"
 ENCODED: Final = "p%40ss%2Fw%3Ard"
@@ -36,7 +36,7 @@ MAIL: Final = {"ALERT_EMAIL_TO": "ops@example.com, eve@example.com", "ALERT_EMAI
 
 
 class MailBox:
-    """Keeps what it receives; `signed_in` are the user names."""
+    """Stores the messages that it receives; `signed_in` holds the user names."""
 
     def __init__(self) -> None:
         self.received: list[tuple[list[str], EmailMessage, bool]] = []
@@ -74,7 +74,7 @@ def mail_server(tls: ssl.SSLContext | None, *, starttls: bool) -> Iterator[tuple
         server.close()
         for task in asyncio.all_tasks(loop):
             task.cancel()
-        # Connections end in steps, which nobody else would run.
+        # Connections close in several steps, and nothing else runs the loop any more.
         loop.run_until_complete(asyncio.sleep(0.1))
         loop.close()
 
@@ -106,7 +106,7 @@ def test_email_goes_over_tls_to_everybody(tmp_path: Path, authority: Certificate
     assert answer == (True, "accepted")
     [(to, message, was_tls)] = box.received
     assert to == ["ops@example.com", "eve@example.com"]
-    assert was_tls or scheme == "smtps"  # aiosmtpd notes STARTTLS alone
+    assert was_tls or scheme == "smtps"  # aiosmtpd records TLS only for STARTTLS
     assert box.signed_in == ["relay"]
     assert message["Subject"].strip() == "RiskRelay: Target fails: Shop Bcc: evil@example.com (tracker.example.com)"
     assert message["Bcc"] is None
@@ -160,7 +160,7 @@ def test_a_mail_server_that_says_nothing_is_given_up(tmp_path: Path) -> None:
             assert sent(sender, AlertChannel.EMAIL) == (False, "deadline_exceeded")
 
 
-#: What each chat answered to a message, and to one that it did not take.
+#: What each chat responds when it accepts a message, and when it refuses one.
 RECORDED: Final = [
     (AlertChannel.SLACK, 200, b"ok", 403, b"invalid_token"),
     (AlertChannel.MATTERMOST, 200, b"ok", 400, b'{"id":"web.incoming_webhook.invalid.app_error","status_code":400}'),
@@ -174,7 +174,7 @@ RECORDED: Final = [
 def chat(
     tls: ssl.SSLContext, status: int, body: bytes, path: str = "/services/T0/B0/s3cr3t-token"
 ) -> Iterator[tuple[str, list[ReceivedRequest]]]:
-    """Yield the URL of a webhook that answers as configured, and what it received."""
+    """Yield the URL of a webhook that responds as configured, and the requests that it received."""
     received: list[ReceivedRequest] = []
 
     def behave(peer: Peer) -> None:

@@ -1,4 +1,4 @@
-"""Alerts open, recover and come back; one message about a cause in an hour, over all workers, on every channel."""
+"""Alerts open, recover and reopen; a cause sends one message per hour, across all workers, on every channel."""
 
 import socket
 import threading
@@ -28,7 +28,7 @@ from tests.support.factories import NOW, Customer, make_approved, make_customer,
 from worker.background.alert_channels import SEND_LEASE_S, ChannelResponse
 from worker.background.alerts import AlertTask
 
-#: All but the weekly summary, which is tested alone, and what depends on this machine.
+#: All kinds except the weekly summary, which has its own tests, and those that depend on this machine.
 KINDS: Final = frozenset(AlertKind) - {AlertKind.WEEKLY, AlertKind.DISK, AlertKind.BACKUP, AlertKind.WORKER}
 MINUTE: Final = timedelta(minutes=1)
 HOUR: Final = timedelta(hours=1)
@@ -37,7 +37,7 @@ DAY: Final = timedelta(days=1)
 
 @dataclass
 class FakeChannels:
-    """Remembers what was sent and whether a connection was held; a channel in `broken` fails."""
+    """Records messages, and whether a connection was held while sending; channels in `broken` fail."""
 
     broken: set[AlertChannel] = field(default_factory=set)
     sent: list[tuple[AlertChannel, dict[str, Any]]] = field(default_factory=list)
@@ -61,7 +61,7 @@ class FakeChannels:
 
 @dataclass
 class Site:
-    """An installation whose workers share the channels; `now` is set by the test."""
+    """An installation whose workers share the channels; tests set `now`."""
 
     folder: Path
     channels: FakeChannels = field(default_factory=FakeChannels)
@@ -74,7 +74,7 @@ class Site:
         return AlertTask(sources, channels, self.channels.send, "https://relay.example.com/console", lambda: self.now)
 
     def run(self, worker: AlertTask, after: timedelta = timedelta()) -> list[str]:
-        """Let a worker do all there is to do, `after` what was; return the headlines that were sent."""
+        """Let time pass and a worker do everything that is due; return the headlines that were sent."""
         self.now += after
         while worker.run_once():
             pass
@@ -122,7 +122,7 @@ def test_a_target_that_fails_is_reported_once_and_again_when_it_recovered(site: 
 def test_a_target_that_fails_is_reported_with_the_error_of_what_waits_for_its_next_attempt(
     site: Site, target: Target, customer: Customer
 ) -> None:
-    """In an outage nothing has failed for good yet."""
+    """During an outage, no export has failed for good yet."""
     set_target(target, connected="failing")
     for _ in range(3):
         make_approved(customer, target.id)
@@ -221,7 +221,7 @@ def test_a_cause_that_flaps_is_in_one_message_an_hour(site: Site, target: Target
 def test_two_workers_send_one_message(site: Site, target: Target) -> None:
     first, second = site.worker(), site.worker()
     set_target(target, connected="failing")
-    # Both compare before one of them sends.
+    # Both workers compare before one of them sends.
     assert first.run_once()
     assert second.run_once()
     assert site.run(second) + site.run(first) == ["Target fails"]
@@ -230,7 +230,7 @@ def test_two_workers_send_one_message(site: Site, target: Target) -> None:
 def test_while_a_worker_compares_another_one_does_not(site: Site, target: Target) -> None:
     set_target(target, connected="failing")
     with locks.exclusive(Lock.ALERTS):
-        # Another connection, as another process has it.
+        # Another connection, as another process has.
         other = threading.Thread(target=site.worker().run_once)
         other.start()
         other.join()
@@ -265,7 +265,7 @@ def test_a_channel_that_fails_leaves_the_others_working_and_gets_its_message_lat
 def test_a_new_cause_does_not_wait_for_all_messages(site: Site, customer: Customer, target: Target) -> None:
     worker = site.worker(KINDS, (AlertChannel.EMAIL, AlertChannel.SLACK))
     set_target(target, connected="failing")
-    # It compares, and sends the first of two messages, which may take a minute.
+    # The worker compares, and sends the first of two messages; a message may take a minute.
     assert worker.run_once()
     assert worker.run_once()
     make_failed(customer, target.id, 1)
@@ -320,7 +320,7 @@ def test_an_acknowledged_alert_is_silent_until_it_comes_back(site: Site, target:
     assert (again.id, again.count, again.acknowledged_at) == (alert.id, 2, None)
 
 
-# the target before and after the acknowledgement
+# The target's status and reason before and after the acknowledgement.
 WORSE: Final = [("blocked", "address_private"), ("disabled", "failing_for_days")]
 
 
@@ -386,7 +386,7 @@ def test_an_alert_of_exports_stays_open_while_more_fail_than_are_counted(
     make_failed(customer, busy.id, 7, NOW + MINUTE)
     assert site.run(worker, 2 * MINUTE) == ["5+ exports failed in a day"]
     [failed] = make_failed(customer, target.id, 1, NOW + 3 * MINUTE)
-    # Of the first target one is among those that are counted.
+    # One export of the first target is among those that are counted.
     assert sorted(site.run(worker, 2 * HOUR)) == ["1+ export failed in a day"]
     execute("UPDATE exports SET status = 'exported' WHERE target_id = ? OR id = ?", (busy.id, failed))
     assert site.run(worker, HOUR) == ["Over: 5+ exports failed in a day"]
@@ -398,7 +398,7 @@ def test_nothing_is_said_about_a_kind_that_is_no_longer_configured(site: Site, c
     set_target(target, connected="failing")
     both = site.worker({AlertKind.EXPORTS, AlertKind.TARGET})
     assert sorted(site.run(both)) == ["2 exports failed in a day", "Target fails"]
-    # There is news, too, that the quiet hour held back.
+    # A change that the quiet hour held back.
     make_failed(customer, target.id, 1, NOW + 5 * MINUTE)
     assert site.run(both, 10 * MINUTE) == []
     assert site.run(site.worker({AlertKind.TARGET}), HOUR) == []
@@ -428,7 +428,7 @@ def test_a_clock_of_another_host_that_is_a_little_ahead_repeats_nothing(site: Si
 
 @pytest.mark.parametrize("is_killed", [False, True])
 def test_a_clock_that_was_ahead_delays_no_message(site: Site, target: Target, is_killed: bool) -> None:
-    """Whether its attempt failed or was never finished."""
+    """Even if the attempt of the message failed or never finished."""
     worker = site.worker()
     set_target(target, connected="failing")
     assert worker.run_once()
@@ -500,7 +500,7 @@ def test_a_killed_worker_is_missed_and_a_stopped_one_only_when_exports_wait(
 
 
 def fill_disk(monkeypatch: pytest.MonkeyPatch, host: str, *, is_low: bool = True) -> None:
-    """Be on a host from now on, whose disk has this much space."""
+    """Pretend from now on to be this host, and that its disk is nearly full or has space."""
     monkeypatch.setattr(socket, "gethostname", lambda: host)
     monkeypatch.setattr(disk_space, "LOW_BYTES", 2**63 if is_low else 0)
 
@@ -516,7 +516,7 @@ def test_a_full_disk_is_the_alert_of_its_host(site: Site, monkeypatch: pytest.Mo
     fill_disk(monkeypatch, "first")
     assert site.run(worker) == ["Disk nearly full"]
     assert rows("SELECT cause FROM alerts") == [("disk:first",)]
-    # Its worker stopped; `sweep` still finds it full, and then no longer.
+    # The worker of this host has stopped; `sweep` still finds the disk full, and later finds space.
     worker_heartbeats.remove("worker:first:1:ab")
     assert site.run(worker, 2 * HOUR) == []
     fill_disk(monkeypatch, "first", is_low=False)
@@ -539,12 +539,12 @@ def test_another_host_closes_the_alert_of_a_disk_only_when_its_own_is_silent_for
 
 
 def test_hosts_without_a_worker_share_the_alert_of_their_disks(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A container in which `sweep` runs has another name every minute."""
+    """A container that runs `sweep` has another host name every minute."""
     sweep, sent = site.worker({AlertKind.DISK}), []
     for minute in range(180):
         fill_disk(monkeypatch, f"container-{minute}")
         sent += site.run(sweep, timedelta(seconds=30))
-        # A worker elsewhere.
+        # A worker on another host.
         beat(site, "first")
         fill_disk(monkeypatch, "first", is_low=False)
         sent += site.run(sweep, timedelta(seconds=30))
@@ -576,7 +576,7 @@ def test_an_old_backup_is_reported_until_there_is_a_new_one(site: Site) -> None:
 def test_the_summary_comes_once_a_week(site: Site, customer: Customer, target: Target) -> None:
     make_failed(customer, target.id, 2)
     first, second = site.worker({AlertKind.WEEKLY}), site.worker({AlertKind.WEEKLY})
-    # NOW is a Sunday: the first one comes at once, the next ones on Mondays.
+    # NOW is a Sunday: the first summary comes at once, the next ones on Mondays.
     sent = [(day, each) for day in range(10) for each in site.run(first, DAY if day else timedelta()) + site.run(second)]
     assert sent == [(day, "Weekly summary") for day in (0, 1, 8)]
     assert alerts.list_open() == []

@@ -1,4 +1,4 @@
-"""The worker's task approves what waited for the target of a rule, and survives kills."""
+"""The worker's task approves exports that waited for the target of a rule, also after a worker was killed."""
 
 from schemas.targets.target import Target
 from schemas.triage.approval_rules import RuleAction, RuleActionType

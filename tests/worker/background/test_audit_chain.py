@@ -1,4 +1,4 @@
-"""The worker's task chains new entries some seconds after they were written, and logs an anchor once a day."""
+"""The worker's task adds entries to the chain seconds after they were written, and logs an anchor once a day."""
 
 import logging
 from datetime import datetime, timedelta

@@ -1,4 +1,4 @@
-"""Compliance requests are carried out to the end: what is to be found is found, what is to be forgotten stands nowhere."""
+"""Compliance requests are carried out completely: reports contain all data of the person, and erasures leave none."""
 
 import json
 import logging
@@ -108,7 +108,7 @@ def client(shop: Customer, tmp_path: Path) -> TestClient:
 
 @pytest.fixture
 def logged() -> Iterator[LogLines]:
-    """What is logged meanwhile, down to DEBUG."""
+    """Everything that is logged during the test, at level DEBUG and above."""
     handler, root = LogLines(), logging.getLogger()
     level = root.level
     root.addHandler(handler)
@@ -219,7 +219,7 @@ def test_a_person_who_is_named_only_by_a_note_or_by_the_original_of_an_edit_is_e
     noted, edited, other = make_exports(shop, 3)
     decisions.dismiss(noted, None, utc_now(), "user:1", DismissalReason.OTHER, f"{ADA.email} reported it twice.")
     decisions.edit(edited, None, utc_now(), "user:1", Edit(title="Reported by a customer"))
-    # As if the ticket that was edited had named the person.
+    # As if the ticket before the edit had named the person.
     execute("UPDATE exports SET original_ticket = replace(original_ticket, 'Missing name', ?)", (ADA.email,))
     receive(Topic.CUSTOMER_REDACT, Vault([KEY]), ADA)
     carry_out(task)
@@ -333,7 +333,7 @@ def test_a_group_with_a_place_of_the_person_is_emptied_as_a_whole(
     emptied = queries.get(group)
     assert (emptied.ticket["title"], emptied.status.value, emptied.rule) == ("Redacted", "dismissed", None)
     assert rows("SELECT open_group, dismissal_note FROM exports WHERE id = ?", (group,)) == [(None, None)]
-    # The findings of a group that waited are new in the next scan; a decision on them stays.
+    # The findings of a group that waited count as new in the next scan; those of a dismissed group stay known.
     assert rows("SELECT COUNT(*) FROM findings") == rows("SELECT COUNT(*) FROM finding_sightings") == [(left,)]
     again = PostbackForm().read(postback(2, [{"code": "csp", "url": "https://shop.example/of/a"}]))
     assert len(record_postback(again, shop.project_id, utc_now()).ticket_exports) == 1 - left
@@ -349,7 +349,7 @@ def test_the_copies_of_a_group_for_further_targets_are_emptied_with_it(shop: Cus
     [group] = post(1, "a")
     both = ApprovalForAll((make_target(shop).id, make_target(shop).id), None)
     targeting.approve_for_all(group, shop.account_id, both, utc_now(), "user:1", LOOPBACK_POLICY)
-    # No ticket has this place; the events about it had it.
+    # No ticket names this place; only the events about it did.
     post(2, ADA.email)
     receive(Topic.CUSTOMER_REDACT, Vault([KEY]), ADA)
     carry_out(task)
@@ -463,15 +463,15 @@ def test_the_audit_trail_names_the_request_and_never_the_person(
     assert ("redact", "exported", "exported", "redacted") in redacted
 
 
-# --- being cut off
+# --- interruptions
 
 
 class Killed(BaseException):
-    """What ends a worker at some moment, as far as the database can tell."""
+    """Ends a worker as a kill does, as far as the database can tell."""
 
 
 class Mortal:
-    """A clock that ends its worker at the `lives`th look, far enough from the last one for its lease to lapse."""
+    """A clock that kills its worker after `lives` readings, so late that the lease of the round before has lapsed."""
 
     def __init__(self, round_: int, lives: int) -> None:
         self._base = utc_now() + timedelta(seconds=round_ * (compliance_requests.LEASE_S + 1))
@@ -544,7 +544,7 @@ def test_two_workers_never_serve_one_shop_at_once_but_two_shops_they_do(customer
 
 
 class SlowClock:
-    """A clock that passes a lease between any two looks."""
+    """A clock on which the lease lapses between any two readings."""
 
     def __init__(self) -> None:
         self._now = utc_now()
@@ -570,7 +570,7 @@ def test_a_request_whose_every_step_takes_longer_than_its_lease_is_finished(
 @pytest.mark.parametrize("topic", [Topic.CUSTOMER_REDACT, Topic.DATA_REQUEST])
 def test_a_request_about_fifty_thousand_orders_finishes_in_one_go(shop: Customer, vault: Vault, topic: Topic) -> None:
     plant_captures(shop, ADA, 300)
-    # Ids that have nothing in common, as an expression of all of them is slowest.
+    # IDs without common parts: a regular expression of them is the slowest.
     orders = tuple(f"{number * 2_654_435_761 % 2**32:08x}" for number in range(MAX_ORDERS))
     words = "The order 7000000001 of the customer was not among them. " * 40
     execute("UPDATE evidence_captures SET selected_text = ?", (words,))
@@ -587,7 +587,7 @@ def test_a_request_about_fifty_thousand_orders_finishes_in_one_go(shop: Customer
     assert line.counts["evidence_captures"] == 1
 
 
-# --- what breaks
+# --- failures
 
 
 def test_a_request_that_breaks_off_waits_longer_each_time_and_shows_why(
@@ -615,7 +615,7 @@ def test_a_request_that_breaks_off_waits_longer_each_time_and_shows_why(
 
 
 def vault_before(vault: Vault) -> Vault:
-    """Return one of this installation that seals with a key that is gone by now."""
+    """Return a vault of this installation that encrypts with a key that has since been lost."""
     check_keys(vault, utc_now())
     return Vault([b"B" * 32, b"A" * 32])
 
@@ -630,7 +630,7 @@ def test_a_request_that_breaks_off_holds_up_no_other(client: TestClient, shop: C
     assert compliance_requests.get(sound).status == "done"
 
 
-# --- asking for data
+# --- data requests
 
 
 def report_on(request_id: str, vault: Vault) -> dict[str, Any]:
@@ -667,7 +667,7 @@ def test_a_data_request_reports_what_is_held_wherever_it_is(
     reported = json.dumps(report).lower()
     assert traces_of(ADA, reported) == list(ADA.traces)
     assert traces_of(BOB, reported) == []
-    # Asked for, not erased; and nothing of the report can be read in the database.
+    # A data request erases nothing, and its report cannot be read in the database.
     everything = stored()
     assert all(row in everything for row in before.splitlines() if "audit" not in row)
     raw = rows("SELECT report_sealed, subject_sealed FROM compliance_requests WHERE id = ?", (request_id,))[0]
@@ -743,7 +743,7 @@ def test_a_report_that_does_not_open_is_not_spared(
     assert not compliance_requests.get(request_id).has_report
 
 
-# --- erasing a shop
+# --- erasure of a shop
 
 
 def test_nothing_of_a_shop_is_left_and_no_other_shop_is_touched(
@@ -812,13 +812,13 @@ def test_a_ticket_without_a_project_that_names_the_shop_goes_with_it(
 
 
 def test_nothing_is_handed_in_for_a_shop_that_is_being_forgotten(shop: Customer, vault: Vault) -> None:
-    """Somebody uploads at every moment of the redaction; what a search has passed already would stay for good."""
+    """An upload at every moment of the erasure: rows behind the position of a search would otherwise stay for good."""
     uploader = TokenPrincipal(1, shop.user_id, shop.account_id, TokenKind.PLATFORM, frozenset(), may_use_webhooks=True)
     handed_in: list[str] = []
     refused: list[bool] = []
 
     def meanwhile() -> datetime:
-        # Each id before the last one, so that a search that has begun never comes to it.
+        # Each ID sorts before the last one, so a search in progress never reaches it.
         at = utc_now() - timedelta(seconds=len(handed_in))
         try:
             made = handoffs.record_upload(
@@ -859,7 +859,7 @@ def test_a_forgotten_shop_is_in_no_stored_response(
 
 
 def test_what_an_account_has_of_its_other_shops_is_not_touched(shop: Customer, task: ComplianceTask, vault: Vault) -> None:
-    """Notes of bulk jobs and answers to tickets without a project belong to no shop that they do not name."""
+    """Notes of bulk jobs and responses about tickets without a project belong only to shops that they name."""
     execute("UPDATE projects SET shop_domain = ? WHERE id = ?", (OTHER_SHOP, make_project(shop)))
     texts = {"agreed on Monday": False, f"agreed with {SHOP}": True}
     for number, text in enumerate(texts):
@@ -922,7 +922,7 @@ def test_diagnostics_that_name_a_shop_go_with_it_whatever_their_project(
     assert compliance_requests.get(request_id).result is ComplianceResult.REDACTED
 
 
-# --- many, and the files beneath
+# --- many rows, and the files of the database
 
 
 def test_more_rows_than_a_slice_are_all_found(shop: Customer, task: ComplianceTask, vault: Vault) -> None:
@@ -952,11 +952,11 @@ def test_nothing_of_a_person_is_left_in_the_files_of_sqlite(
     client: TestClient, shop: Customer, task: ComplianceTask
 ) -> None:
     planter = PersonDataSeeder(client, shop)
-    # Some builds of SQLite have it on by themselves; what was asked for here is on in all of them.
+    # Some builds of SQLite enable secure_delete by default; here the PRAGMA enables it on every build.
     assert PRAGMAS["secure_delete"] == 1
     assert rows("PRAGMA secure_delete") == [(1,)]
     planter.plant(ADA)
-    # Long enough for pages of its own, which a change or a deletion gives back.
+    # Long enough for database pages of their own, which an update or a deletion frees.
     execute("UPDATE evidence_captures SET selected_text = ?", (f"{ADA.email} " * 800,))
     execute("UPDATE inbound_emails SET text = ?", (f"{ADA.email} " * 800,))
     planter.plant(BOB)
@@ -980,7 +980,7 @@ def test_no_erased_word_is_left_in_the_text_index_when_a_request_is_done(
     word = str(ADA.orders[0]).encode()
 
     class Watcher:
-        """A clock that notes before each step whether the index has a word of the person."""
+        """A clock that records before each step whether the index contains a word of the person."""
 
         has_word = False
 
@@ -991,7 +991,7 @@ def test_no_erased_word_is_left_in_the_text_index_when_a_request_is_done(
     watcher = Watcher()
     watcher()
     assert watcher.has_word
-    # The last step ends the request: a worker that is killed after it repeats nothing.
+    # The last step completes the request, so a worker that is killed after it repeats nothing.
     assert ComplianceTask(vault, "worker:test", watcher).run_once()
     assert compliance_requests.get(request_id).status == "done"
     assert not watcher.has_word

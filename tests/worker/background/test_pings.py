@@ -1,4 +1,4 @@
-"""A ping is signed as a delivery is, sent once, and marks its target as a delivery would."""
+"""A ping is signed like a delivery, sent once, and changes the state of its target as a delivery does."""
 
 import json
 from collections.abc import Callable
@@ -27,7 +27,7 @@ TOOK: Final = Timings(total_ms=12)
 
 
 class ConnectionCheckingPost:
-    """Remembers what it was asked to send and whether a connection was held meanwhile, and answers as configured."""
+    """Records requests, and whether a connection was held meanwhile; responds as configured."""
 
     def __init__(self, outcome: Outcome | Exception) -> None:
         self.outcome = outcome
@@ -55,7 +55,7 @@ def asked(target: Target) -> str:
 
 
 def pinged(target: Target, outcome: Outcome | Exception, secret: str | None = WEBHOOK_SECRET) -> PingResult | None:
-    """Ask for a ping that meets `outcome`, and return what came of it."""
+    """Request a ping whose request ends with `outcome`; return the result that was recorded."""
     ping_id = asked(target)
     assert run_once(ping_task(ConnectionCheckingPost(outcome), secret))
     return pings.get(ping_id).result
@@ -91,7 +91,7 @@ def test_what_a_receiver_gets(customer: Customer) -> None:
         "Idempotency-Key": ping_id,
         "X-Request-Id": ping_id,
     }
-    assert len(headers) == 7  # and the three of the signature
+    assert len(headers) == 7  # and the three headers of the signature
     assert judgement(post, WEBHOOK_SECRET) is SignatureVerdict.OK
 
 
@@ -105,12 +105,12 @@ def test_a_targets_own_secret_signs_its_ping(customer: Customer) -> None:
     assert judgement(post, WEBHOOK_SECRET) is SignatureVerdict.SIGNATURE_WRONG
 
 
-# what was met; what the client hears; how the target is connected then, its status, the status' reason
+# Columns: outcome of the request; result for the client; then the target's connection, status and status reason.
 MET: Final[list[tuple[Outcome | Exception, PingResult, tuple[str, str, str | None]]]] = [
     (Outcome(status=200, timings=TOOK), PingResult(True, 200, None, 12), ("connected", "active", None)),
-    # Any 2xx is an arrival, and a body says nothing more about a ping.
+    # Any 2xx counts as received; the body of a response to a ping does not matter.
     (Outcome(status=204, body=b"{", timings=TOOK), PingResult(True, 204, None, 12), ("connected", "active", None)),
-    # A receiver that asks for time: a delivery would come again and think no worse of it.
+    # A receiver that asks to wait: a delivery would be retried, and the target would not count as failing.
     (Outcome(status=503, retry_after="60"), PingResult(False, 503, "receiver_unavailable", 0), ("unknown", "active", None)),
     (Outcome(status=429), PingResult(False, 429, "receiver_rate_limited", 0), ("unknown", "active", None)),
     (Outcome(status=302), PingResult(False, 302, "redirect_refused", 0), ("failing", "active", None)),

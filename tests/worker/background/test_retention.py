@@ -1,4 +1,4 @@
-"""A worker removes what is over by itself: hour by hour, one worker at a time, and not when it was just started."""
+"""A worker deletes expired records by itself: every hour, one worker at a time, and not right after its start."""
 
 import logging
 import sqlite3
@@ -40,7 +40,7 @@ def until(now: datetime) -> Cutoffs:
 
 
 class SettableClock(FakeClock):
-    """One that can be set, while no time passes."""
+    """A clock that can be set without any time passing."""
 
     set_by_s = 0.0
 
@@ -64,7 +64,7 @@ def started(clock: SettableClock) -> RetentionTask:
 
 @pytest.fixture
 def task(customer: Customer, clock: SettableClock) -> RetentionTask:
-    """One that was started long enough ago."""
+    """A task that started long enough ago to delete."""
     made = started(clock)
     made.run_once()
     clock.advance(FIRST_RUN_AFTER.total_seconds())
@@ -76,7 +76,7 @@ def left() -> int:
 
 
 def work(task: RetentionTask) -> int:
-    """Let it do all that it does now; return in how many parts."""
+    """Run the task until it has nothing to do; return the number of parts."""
     parts = 0
     while task.run_once():
         parts += 1
@@ -128,7 +128,7 @@ def test_a_log_that_was_busy_during_a_redaction_is_emptied_by_the_next_run(custo
     receive(Topic.SHOP_REDACT, VAULT)
     log = Path(f"{database.database}-wal")
     with closing(sqlite3.connect(database.database, isolation_level=None)) as reader:
-        # As a backup does, until it has copied everything.
+        # As a backup does until it has copied everything.
         reader.execute("BEGIN")
         reader.execute("SELECT COUNT(*) FROM exports").fetchone()
         assert ComplianceTask(VAULT, "worker:test", utc_now).run_once()

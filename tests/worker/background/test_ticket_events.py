@@ -1,4 +1,4 @@
-"""Events of tickets: formed once a run is quiet, one for a ticket and run, delivered in order as exports are."""
+"""Events of tickets: formed once a run is quiet, one per ticket and run, and delivered in order like exports."""
 
 import json
 import threading
@@ -64,7 +64,7 @@ ACCEPTED: Final = Outcome(status=202, timings=TOOK)
 
 
 class EventWorker:
-    """Forms and sends events at `now`; each request gets the next of `outcomes`, or the last one again."""
+    """Forms and sends events at `now`; each request gets the next of `outcomes`, and the last one from then on."""
 
     def __init__(
         self, *outcomes: Outcome, settle_s: float = 60, trackers: TrackerRunner = NO_TRACKERS, lease_s: float = 30.0
@@ -75,7 +75,7 @@ class EventWorker:
         schedule = Schedule((5.0, 30.0), timedelta(hours=72))
         options = EventOptions(schedule, settle_s, lease_s, "worker", lambda: self.now, jitter=lambda: 0.0)
         self.form = partial(form_events, options)
-        #: By how much the clock was set ahead; `now` is later by that.
+        #: How far the clock was set ahead; `now` includes it.
         self.set_ahead = timedelta()
         clock = ClockGuard(lambda: self.now, lambda: None, self.monotonic)
         self.events = EventTask(SignedPost(self.post, VAULT, DefaultSecret(WEBHOOK_SECRET)), trackers, options, clock)
@@ -90,16 +90,16 @@ class EventWorker:
         return self.outcomes.pop(0) if len(self.outcomes) > 1 else self.outcomes[0]
 
     def monotonic(self) -> float:
-        """Return the seconds of a clock that nobody sets."""
+        """Return the seconds of a clock that nobody can set."""
         return (self.now - self.set_ahead - NOW).total_seconds()
 
     def set_clock(self, ahead: timedelta) -> None:
-        """Set the clock ahead, or back."""
+        """Set the clock ahead, or back if `ahead` is negative."""
         self.now += ahead
         self.set_ahead += ahead
 
     def run(self, after: timedelta = timedelta()) -> list[tuple[str, dict[str, int]]]:
-        """Do all that is due; return the type and the counts of each event that was sent."""
+        """Do everything that is due; return the type and the counts of each event that was sent."""
         self.now += after
         before = len(self.sent)
         while self.form():
@@ -134,7 +134,7 @@ def grouped(customer: Customer) -> Customer:
 
 
 def delivered(customer: Customer, export_id: str, *events: str, target_id: str | None = None) -> str:
-    """Approve an export for a target, a new one by default, that asks for `events`; deliver it, return the target's id."""
+    """Deliver an export to a target that subscribes to `events`, by default to a new one; return the target's ID."""
     target_id = target_id or make_target(customer, "http://127.0.0.1:9/hook").id
     changes.edit(target_id, TargetEdit(events=events), DEFAULT_SECRET, NOW, "user:1")
     approval = Approval(target_id, None)
@@ -225,7 +225,7 @@ def test_every_target_of_one_approval_hears_of_all_places(grouped: Customer) -> 
     worker = EventWorker()
     post(grouped, 2, "csp", url=OTHER)
     assert worker.run() == [("ticket.updated", counts(added=1, still_open=2))]
-    # The one place that was approved is gone; the one that came later is not.
+    # The only place of the approved ticket is fixed; the place that was added later is still open.
     for run in (3, 4):
         post(grouped, run)
     assert worker.run() == [("ticket.updated", counts(fixed=1, still_open=1))]
@@ -286,7 +286,7 @@ def test_a_reopened_finding_gets_a_new_ticket_if_the_target_of_the_earlier_one_i
     assert len(post(grouped, 4, "csp")) == (verb == "disable")
 
 
-# how the events ended; whether the issue of the ticket is known to be gone
+# Columns: how the events ended; whether the ticket's issue is known to be gone.
 ENDS: Final = [
     ([("failed", "issue_not_found", None)], True),
     ([("failed", "issue_moved", None)], True),
@@ -393,7 +393,7 @@ def test_events_wait_until_their_ticket_is_delivered(grouped: Customer) -> None:
 
 
 def failed_with_events(customer: Customer, export_id: str) -> None:
-    """Let an export's target reject it, then let a scan run change the ticket."""
+    """Let the target reject an export, then change its ticket by a scan run."""
     delivered(customer, export_id, *ALL_EVENTS)
     execute("UPDATE exports SET status = 'failed', provider_ticket_id = NULL WHERE id = ?", (export_id,))
     post(customer, 2, "csp")
@@ -421,7 +421,7 @@ def test_no_event_of_a_former_target_is_sent(grouped: Customer) -> None:
     delivered(grouped, export_id, *ALL_EVENTS)
     post(grouped, 2, "csp")
     post(grouped, 2, "csp", url=OTHER)
-    # As an earlier version left it.
+    # The state in which earlier versions left such an export.
     execute("UPDATE exports SET target_id = ?", (make_target(grouped, "http://127.0.0.1:9/other").id,))
     assert EventWorker().run() == []
 
@@ -535,7 +535,7 @@ def test_a_receiver_that_limits_the_rate_holds_its_target(grouped: Customer) -> 
 
 
 class NoTransport:
-    """Has an exchange for each task, and sends no request."""
+    """Provides an exchange for each task, and fails the test if a request is sent."""
 
     def begin(self, account_id: int | None, certificate: str | None) -> Exchange:
         return Exchange(5.0)
@@ -593,14 +593,14 @@ def test_events_wait_for_a_paused_target_and_end_with_a_disabled_one(
     nobody_asks = cast("Any", None)
     operations = TargetOperations(nobody_asks, nobody_asks, DEFAULT_SECRET, "self-hosted", 1.0, UNLIMITED)
     operations.change_status(target_id, verb, OperatorPrincipal())
-    # At once, although events that have waited long are looked at every few minutes.
+    # At once, although events that have waited long are checked every few minutes only.
     assert bool(worker.run()) is is_sent
     assert stored() == [("ticket.updated", "delivered" if is_sent else "failed", None if is_sent else "target_disabled")]
 
 
 @pytest.mark.parametrize("status", ["paused", "blocked", "inactive"])
 def test_events_wait_for_a_target_that_is_off_however_long_that_takes(grouped: Customer, status: str) -> None:
-    """A fixed ticket has no later event: without this one its issue would stay open for good."""
+    """A fixed ticket has no later event: without this event its issue would stay open for good."""
     [export_id] = post(grouped, 1, "csp")
     target_id = delivered(grouped, export_id, *ALL_EVENTS)
     execute("UPDATE targets SET status = ? WHERE id = ?", (status, target_id))
@@ -610,7 +610,7 @@ def test_events_wait_for_a_target_that_is_off_however_long_that_takes(grouped: C
     worker.run()
     assert worker.run(timedelta(days=30)) == []
     execute("UPDATE targets SET status = 'active' WHERE id = ?", (target_id,))
-    # Its schedule begins with its first attempt, so that one failure does not end it.
+    # The schedule begins with the first attempt, so one failure does not end it.
     assert len(worker.run(timedelta(minutes=10))) == 1
     assert worker.run(timedelta(seconds=5)) == [("ticket.fixed", counts(fixed=1))]
     assert stored() == [("ticket.fixed", "delivered", None)]
@@ -664,7 +664,7 @@ def test_a_dead_worker_s_event_is_sent_again_once_its_lease_has_lapsed(grouped: 
     assert again is not None
     assert again.is_outcome_unknown
     worker.events.send(again)
-    worker.events.send(lost)  # too late: its lease is gone
+    worker.events.send(lost)  # too late: its lease has lapsed
     assert stored() == [("ticket.updated", "delivered", None)]
     [(attempts, records)] = rows("SELECT attempts, attempt_records FROM ticket_events")
     assert (attempts, [each["number"] for each in json.loads(records)]) == (2, [2])
@@ -748,7 +748,7 @@ def test_a_dead_worker_s_event_that_is_postponed_is_no_open_request(customer: Cu
 
 
 def is_unknown(event_id: str) -> bool:
-    """Return whether an earlier attempt of an event may have been applied."""
+    """Return whether the tracker may have applied an earlier attempt of the event."""
     return bool(rows("SELECT is_outcome_unknown FROM ticket_events WHERE id = ?", (event_id,))[0][0])
 
 
@@ -757,7 +757,7 @@ def test_a_move_while_the_ticket_was_being_sent_counts(grouped: Customer, moved_
     [export_id] = post(grouped, 1, "csp")
     target_id = delivered(grouped, export_id, *ALL_EVENTS)
     began_at = NOW + timedelta(minutes=5)
-    # The attempt began at the former address, and was recorded ten seconds later.
+    # The attempt began at the former URL, and its result was recorded ten seconds later.
     times = (to_ms(began_at), to_ms(began_at + timedelta(seconds=10)))
     execute("UPDATE exports SET last_attempt_at = CAST(? AS BIGINT), finished_at = CAST(? AS BIGINT)", times)
     moved_at = began_at + timedelta(seconds=moved_after_s)
@@ -826,7 +826,7 @@ def test_a_redaction_waits_for_an_event_that_is_being_sent(grouped: Customer, le
     with transaction():
         transitions.redact([export_id], worker.now, "compliance")
     assert worker.run(timedelta(seconds=lease_s - 12)) == []
-    # Not even after a resume.
+    # Even if the target is resumed, nothing is sent before the attempt under way has ended.
     deliveries.make_due(being_sent.target_id, worker.now)
     assert worker.run(timedelta(seconds=1)) == []
     worker.events.send(being_sent)
@@ -888,7 +888,7 @@ def test_single_findings_have_events_too(customer: Customer) -> None:
 
 @on_sqlite
 def test_idle_polls_read_no_table_from_end_to_end(grouped: Customer) -> None:
-    """Whatever has been delivered, the polls of a worker read what waits alone; PostgreSQL plans by far more rows."""
+    """However much has been delivered, polls read only what waits. PostgreSQL chooses such plans only with far more rows."""
     [export_id] = post(grouped, 1, "csp")
     target_id = delivered(grouped, export_id, *ALL_EVENTS)
     execute(
@@ -908,9 +908,9 @@ def test_idle_polls_read_no_table_from_end_to_end(grouped: Customer) -> None:
     worker = EventWorker()
     with statements() as ran:
         assert worker.run() == []
-    # The first one shortens leases, too.
+    # The first statement also shortens leases.
     assert len(ran) == 4
-    # These indexes hold what waits alone.
+    # These indexes contain only what waits.
     of_waiting = ("scan_runs_changed", "ticket_events_due")
     read = [step for each in ran for step in full_scans(each, {"ticket_events", "scan_runs", "ticket_changes"})]
     assert [step for step in read if not step.endswith(of_waiting)] == []

@@ -1,4 +1,4 @@
-"""Pings and validations of a tracker ask it about token and repository over real sockets, and create nothing."""
+"""Pings and validations check the token and the repository of a tracker over real sockets, and create nothing."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -69,7 +69,7 @@ def validated(client: HttpClient, target_id: str) -> tuple[str | None, str | Non
     return target.validation_status, target.validation_reason
 
 
-#: What the tracker answers, or None for what is right; the token; the error code, the status of the last response.
+#: Columns: refusal of the tracker, or None for success; token; error code; status of the last response.
 CHECKS: Final[list[tuple[Refusal | None, str, str | None, int]]] = [
     (None, TOKEN, None, 200),
     (None, "an expired token", "tracker_token_rejected", 401),
@@ -139,7 +139,7 @@ def test_a_rate_limit_postpones_a_validation_and_says_nothing_about_the_target(
     assert run_once(validation_task(client))
     after = targets.get(target_id, None)
     assert (after.validation_status, after.validated_at) == (before.validation_status, before.validated_at)
-    # Neither validations nor deliveries before the tracker may be asked again.
+    # Neither validations nor deliveries are due before the tracker accepts requests again.
     [(held_until, reason, due_at)] = rows("SELECT held_until, held_reason, validation_due_at FROM targets")
     assert (reason, held_until - to_ms(utc_now()) > 30_000, abs(due_at - held_until) < 1000) == ("rate_limited", True, True)
     assert validations.claim_next(utc_now() + timedelta(seconds=30), LEASE_S) is None

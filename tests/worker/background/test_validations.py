@@ -1,4 +1,4 @@
-"""A validation holds no database connection, is recorded once, and delays no other."""
+"""A validation holds no database connection, is recorded once, and delays no other validation."""
 
 import threading
 from collections.abc import Callable
@@ -27,7 +27,7 @@ PASSED: Final = Validation()
 
 
 class FakeInspect:
-    """Remembers what it was asked to look at and whether a connection was held meanwhile, and returns what is configured."""
+    """Records the targets it inspects, and whether a connection was held meanwhile; returns the configured result."""
 
     def __init__(self, found: Validation | Exception = PASSED, meanwhile: Callable[[], object] = lambda: None) -> None:
         self.seen: list[str] = []
@@ -45,7 +45,7 @@ class FakeInspect:
 
 
 def make_due(customer: Customer, base_url: str = "https://tracker.example.com/hook") -> Target:
-    """Store a target that is looked at by itself from `DUE` on."""
+    """Store a target whose regular validation is due at `DUE`."""
     target = make_target(customer, base_url)
     execute("UPDATE targets SET validation_due_at = ? WHERE id = ?", (to_ms(DUE), target.id))
     return target

@@ -1,4 +1,4 @@
-"""One delivery: what is sent is signed, fresh and named, and whatever goes wrong comes back as a verdict."""
+"""One delivery attempt: requests are signed, fresh and identifiable, and every failure becomes a verdict."""
 
 import re
 from collections.abc import Callable
@@ -42,7 +42,7 @@ CLAIM: Final = Claim(
 
 @dataclass
 class RecordingPost:
-    """Records what it was asked to send, and returns the given outcome."""
+    """Records requests, and returns the configured outcome."""
 
     answer: Callable[[], Outcome] = lambda: Outcome(status=202)
     sent: list[tuple[str, dict[str, str], bytes]] = field(default_factory=list)
@@ -55,7 +55,7 @@ class RecordingPost:
 
 
 class AdvancingClock:
-    """Advances by a second and a half with every look."""
+    """A clock that advances by a second and a half each time it is read."""
 
     def __init__(self) -> None:
         self.at = NOW
@@ -78,7 +78,7 @@ def runner(
 
 
 def delivered(by: AttemptRunner, claim: Claim = CLAIM) -> CompletedAttempt:
-    """Have an attempt made that nothing speaks against."""
+    """Run an attempt that nothing prevents from being made."""
     completed_attempt = by.run(claim)
     assert completed_attempt is not None
     return completed_attempt
@@ -184,18 +184,18 @@ def test_an_older_key_still_opens_a_secret() -> None:
     assert signature(post, OWN_SECRET) is SignatureVerdict.OK
 
 
-# what is sealed, the default secret, the keys there are, the error
+# Columns: encrypted secret of the target; default secret; keys of the vault; error.
 UNSENDABLE: Final = [
-    (None, None, (KEY,), "no_secret"),  # nobody gave one
-    (sealed(OWN_SECRET, key=b"o" * 32), WEBHOOK_SECRET, (KEY,), "secret_unreadable"),  # sealed with a key we do not have
-    (sealed(OWN_SECRET, "tgt_2"), WEBHOOK_SECRET, (KEY,), "secret_unreadable"),  # moved from another target's row
-    (sealed(OWN_SECRET), WEBHOOK_SECRET, (), "secret_unreadable"),  # no keys at all
+    (None, None, (KEY,), "no_secret"),  # no secret at all
+    (sealed(OWN_SECRET, key=b"o" * 32), WEBHOOK_SECRET, (KEY,), "secret_unreadable"),  # encrypted with an unknown key
+    (sealed(OWN_SECRET, "tgt_2"), WEBHOOK_SECRET, (KEY,), "secret_unreadable"),  # copied from another target's row
+    (sealed(OWN_SECRET), WEBHOOK_SECRET, (), "secret_unreadable"),  # a vault without keys
     (b"", WEBHOOK_SECRET, (KEY,), "secret_unreadable"),
     (b"\x01short", WEBHOOK_SECRET, (KEY,), "secret_unreadable"),
 ]
 
 
-# Named by their place: what is sealed looks otherwise every time.
+# The IDs are numbers, because encryption yields different bytes in each run.
 @pytest.mark.parametrize(("blob", "default", "keys", "error"), UNSENDABLE, ids=range(len(UNSENDABLE)))
 def test_what_cannot_be_signed_is_not_sent_and_tried_again_later(
     blob: bytes | None, default: str | None, keys: tuple[bytes, ...], error: str
@@ -262,7 +262,7 @@ def test_a_log_of_a_broken_delivery_holds_neither_secret_nor_body(caplog: pytest
     assert BODY.decode() not in caplog.text
 
 
-# try number, whether it is sent; two retries are three tries
+# Columns: try number; whether the request is sent. Two retries make three tries.
 TRIES: Final = [(1, True), (3, True), (4, False), (5, False)]
 
 

@@ -1,4 +1,4 @@
-"""What a worker may claim is shared out fairly among the targets that something waits for, however many there are."""
+"""Workers share claims fairly among the targets that have waiting work, however many targets there are."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -33,14 +33,14 @@ NOTHING: Final[Counter[TargetKey]] = Counter()
 
 
 def waiting_for(customer: Customer, targets_count: int, each: int = 1) -> list[str]:
-    """Store targets that `each` due exports wait for; return their ids, in order."""
+    """Store targets that have `each` due exports; return their IDs in order."""
     ids = many_targets(customer, 0, targets_count, URL)
     many_waiting(customer, 0, targets_count * each, (0, targets_count), NOW)
     return ids
 
 
 def made(threads: int) -> ClaimPlanner:
-    """Return a planner whose scans are full ones, however long the last one took."""
+    """Return a planner that always makes full scans, however long its last scan took."""
     return ClaimPlanner(threads, DueTargetScanner(quick_scan_s=600))
 
 
@@ -49,7 +49,7 @@ def plan(planner: ClaimPlanner, held: Iterable[str] = (), returned: Iterable[str
 
 
 def counted(target_ids: Iterable[str]) -> Counter[TargetKey]:
-    """Count claims of targets that are stored, by target and account."""
+    """Count claims by target and account; the targets are in the database."""
     counts = Counter(target_ids)
     owner = dict(rows("SELECT id, account_id FROM targets")) if counts else {}
     return Counter({TargetKey(owner[target_id], target_id): count for target_id, count in counts.items()})
@@ -114,12 +114,12 @@ def test_as_much_again_as_came_back_within_a_tick_is_claimed_to_wait(customer: C
 @pytest.mark.parametrize(
     ("tick_s", "ahead"),
     [
-        (0.0, 2.0),  # the first one
+        (0.0, 2.0),  # the first tick
         (0.02, 2.0),
-        (0.06, 2.0),  # what waits for two ticks waits 120 ms, and an attempt may start 200 ms after its row was seen
+        (0.06, 2.0),  # two ticks are 120 ms; an attempt may start up to 200 ms after its target's row was read
         (0.08, 1.5),
         (0.12, 1.0),
-        (5.0, 1.0),  # never less than is sent until the next one comes
+        (5.0, 1.0),  # never less than is sent before the next tick
     ],
 )
 def test_the_longer_a_tick_takes_the_less_is_claimed_to_wait(customer: Customer, tick_s: float, ahead: float) -> None:
@@ -136,12 +136,12 @@ def test_while_claims_get_all_they_ask_for_a_scan_is_reused(customer: Customer) 
 
     first = plan(planner)
     assert first.quotas == {ids[0]: 11, ids[1]: 11, ids[2]: 10}
-    # Nobody said what came of it.
+    # The result of the claims was not recorded.
     assert scans(planner)
     planner.record_claims(first, Counter(first.quotas))
     assert not scans(planner)
     assert plan(planner, held=ids * 2).quotas == {ids[0]: 9, ids[1]: 9, ids[2]: 8}
-    # Where those have no room either, nobody looks until it is time again.
+    # If those targets have no room either, the planner does not scan until the old scan has expired.
     assert not scans(planner, held=ids * 10)
     stopwatch.at_s += SCAN_REUSED_FOR_S
     assert scans(planner)
@@ -171,7 +171,7 @@ def test_an_incomplete_scan_is_not_reused(customer: Customer) -> None:
 
 
 def scans(planner: ClaimPlanner, held: Iterable[str] = ()) -> bool:
-    """Plan, and tell whether the database was asked for that."""
+    """Make a plan; return whether it queried the database."""
     counts = counted(held)
     with statements() as found:
         planner.plan(counts, NOTHING, NOW)
@@ -194,7 +194,7 @@ def test_a_target_that_is_off_or_held_gets_nothing_and_its_share_goes_to_others(
     planner = made(8)
     planned = plan(planner, returned=[held] * returned)
     assert planned.quotas == {free: 4}
-    # What waits for those comes to an end; a pause ends by itself, and so does a missing secret.
+    # Exports of blocked and disabled targets have to be ended; those of paused or inactive targets wait.
     assert planned.off == [blocked, disabled]
     assert plan(planner, later_s=5).quotas == {held: 4, free: 4}
 
@@ -275,12 +275,12 @@ def test_more_targets_than_one_statement_reads_are_all_planned_for_in_order(cust
     assert sum(seen.values()) == 4 * (TARGETS_PER_QUERY - 6)
     assert set(seen) == set(ids)
     assert max(seen.values()) == 2
-    # However many threads there are, one claim takes no more than a batch.
+    # However many threads there are, one plan claims no more than a batch.
     assert plan(made(2000)).quotas == dict.fromkeys(ids[:MAX_BATCH], 1)
 
 
 class Stopwatch:
-    """A monotonic clock that goes on by `step_s` with every look at it."""
+    """A monotonic clock that advances by `step_s` each time it is read."""
 
     def __init__(self) -> None:
         self.at_s = self.step_s = 0.0
@@ -291,7 +291,7 @@ class Stopwatch:
 
 
 def rested_once(stopwatch: Stopwatch) -> ClaimPlanner:
-    """Return a planner whose first scan took a sixteenth of a second, so that it rests for nine of these."""
+    """Return a planner that rests for 9/16 s, because its first scan took 1/16 s."""
     planner = ClaimPlanner(32, DueTargetScanner(monotonic=stopwatch))
     stopwatch.step_s = 1 / 16
     assert plan(planner).quotas
@@ -351,7 +351,7 @@ def test_a_target_with_a_hundred_thousand_waiting_comes_no_more_often_and_costs_
         dealt += Counter(plan(planner).quotas)
     assert dealt == dict.fromkeys([crowded, *others], 10)
     if not is_sqlite():
-        # Who empties the tables for the next test would look for the attempts of every single one.
+        # Otherwise the cleanup before the next test would search the attempts of every single export.
         execute("TRUNCATE exports CASCADE")
 
 
@@ -368,7 +368,7 @@ def test_each_target_gets_its_quota_of_the_oldest_and_no_body_of_another_is_read
 
 
 def test_claims_by_plan_take_the_oldest_of_every_target_and_leave_none_behind(customer: Customer) -> None:
-    """The crowd of one is served beside the few of the others, until nothing is left."""
+    """The many exports of one target are served beside the few of the others, until nothing waits."""
     waiting_for(customer, 12, 1)
     many_waiting(customer, 100, 300, (0, 1), NOW - timedelta(hours=1))
     planner, plans, few_left = made(8), 0, 12
@@ -381,7 +381,7 @@ def test_claims_by_plan_take_the_oldest_of_every_target_and_leave_none_behind(cu
         [(few_left,)] = rows("SELECT COUNT(DISTINCT target_id) FROM exports WHERE status = 'approved'")
         if few_left <= 1:
             break
-    # Twelve targets, eight claims a plan.
+    # Twelve targets, and eight claims per plan.
     assert plans <= 4
     assert few_left == 1
 
@@ -401,14 +401,14 @@ def test_an_account_whose_claims_take_every_thread_leaves_others_their_reserved_
     others = waiting_beside(3, 100)
     held = [target_id for target_id in ids for _ in range(4)]
     planner = made(16)
-    # A quarter of the threads, half of it for one target.
+    # Other accounts have a quarter of the threads, and a single target gets half of its account's.
     assert plan(planner, held).quotas == {others[0]: 2, others[1]: 1, others[2]: 1}
     assert plan(planner, held + [others[0]] * 2).quotas == {others[1]: 1, others[2]: 1}
     assert not plan(planner, held + others[:2] * 2)
 
 
 def test_claims_that_wait_behind_those_that_hang_take_no_room_from_other_accounts(customer: Customer) -> None:
-    """An account answered quickly, so that many claims wait for its threads; now its receivers hang."""
+    """The account's receivers were quick, so many claims wait for its threads; now the receivers hang."""
     ids = waiting_for(customer, 20, 100)
     [other] = waiting_beside(1, 100)
     held = counted(target_id for target_id in ids for _ in range(10))
@@ -423,7 +423,7 @@ def test_of_a_thousand_targets_of_one_account_the_one_of_another_is_in_every_pla
     planner = ClaimPlanner(32, DueTargetScanner(monotonic=stopwatch))
     seen = Counter[str]()
     for number in range(200):
-        # The first scan is a long one: for a second only targets that it found are read.
+        # The first scan takes a second, so that for a while only the targets that it found are read.
         stopwatch.step_s = 1.0 if not number else 0.0
         planned = plan(planner).quotas
         assert planned[other] == 16
@@ -441,7 +441,7 @@ def test_an_account_with_a_thousand_targets_and_no_room_hides_no_other_account(c
 
 
 def waiting_beside(targets_count: int, each: int, first: int = 500) -> list[str]:
-    """Store targets of another account as `waiting_for` does, numbered from `first`."""
+    """Store targets of another account as `waiting_for` does; their numbers start at `first`."""
     customer = make_customer()
     ids = many_targets(customer, first, targets_count, URL)
     many_waiting(customer, 1000 * first, targets_count * each, (first, targets_count), NOW)
@@ -458,7 +458,7 @@ def test_a_rate_limited_target_gets_its_allowance_and_no_more_than_can_be_sent_a
     planned = plan(planner)
     assert (planned.quotas, planned.rate_limited) == ({target_id: 9}, [target_id])
     limit_target(target_id, 60_000)
-    # Beyond its slots, what is claimed would wait and be sent closer together than it was paced.
+    # More claims than slots would wait in the queue, and would then be sent faster than the rate limit allows.
     assert plan(planner, held=[target_id] * 4, returned=[target_id] * 12).quotas == {target_id: 12}
 
 

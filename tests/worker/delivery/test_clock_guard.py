@@ -1,4 +1,4 @@
-"""The guard of the clock: a step is found once, and again if the database could not be asked."""
+"""The clock guard reports a clock step once, and again if the database failed while the step was handled."""
 
 from datetime import timedelta
 from typing import Final
@@ -13,7 +13,7 @@ HOUR_S: Final = 3600.0
 
 
 class SetClock:
-    """A wall clock and a monotonic one; `compare` corrects the wall clock, or fails once."""
+    """A wall clock and a monotonic clock; `compare` corrects the wall clock, or fails once."""
 
     def __init__(self) -> None:
         self.passed_s = 0.0

@@ -1,4 +1,4 @@
-"""The dispatcher on real databases: due exports are sent once, whatever is slow, late, broken or unavailable."""
+"""The dispatcher on real databases: every due export is sent once, whatever is slow, late, broken or unavailable."""
 
 import sqlite3
 import threading
@@ -161,7 +161,7 @@ def test_no_more_is_claimed_than_can_soon_be_sent(customer: Customer) -> None:
     with running_dispatcher(post, concurrency=10):
         wait_until(lambda: post.at_once == 5)
         time.sleep(0.7)
-        # One target takes half the threads at most.
+        # One target gets half of the threads at most.
         assert statuses() == {"delivering": 5, "approved": 55}
 
 
@@ -178,9 +178,10 @@ def test_a_slow_delivery_does_not_hold_up_the_others(customer: Customer) -> None
     with running_dispatcher(post, concurrency=4) as dispatcher:
         wait_until(lambda: post.sent[slow])
         approved(customer, 100)
-        # No wake-up: while requests are open, the dispatcher scans by itself.
+        # No wake-up is needed: while requests are open, the dispatcher scans by itself.
         wait_until(lambda: statuses()["exported"] == 100)
-        # A wake-up works while a request is open. A heartbeat may have woken the dispatcher once, no more.
+        # A wake-up works while a request is open. One delivery may be due to a heartbeat that woke the dispatcher, but not
+        # more.
         waits_s = []
         for count in range(101, 106):
             approved(customer, 1)
@@ -209,7 +210,7 @@ def test_a_lapsed_lease_is_taken_over_and_the_late_answer_changes_nothing(custom
     [export_id] = approved(customer)
     late, heir = FakePost(lambda _url: Outcome(status=404)), FakePost()
     late.gate.clear()
-    # With room for one, the worker that overslept cannot take over from itself.
+    # With one thread, the slow worker cannot take over its own claim.
     with running_dispatcher(late, concurrency=1, lease_s=0.2, renew_s=600):
         wait_until(lambda: late.at_once == 1)
         with running_dispatcher(heir, sweep_s=0.05):
@@ -226,12 +227,12 @@ def test_a_clock_that_is_set_within_a_tick_makes_nobody_take_what_is_held(custom
     post.gate.clear()
     with running_dispatcher(post, concurrency=8, now=clock, renew_s=600) as dispatcher:
         wait_until(lambda: post.at_once == 1)
-        # At the same target: what is due there lets a worker look at what is held there.
+        # An export of the same target: while it is due, workers examine the claims of this target, too.
         make_approved(customer, str(queries.get(held_id).target_id), NOW)
         clock.is_to_step = True
         dispatcher.deliver_due(1.0)
         wait_until(lambda: not clock.is_to_step)
-        # By then a tick has seen that its clock was set, and renewed the lease.
+        # By then, a tick has noticed the clock step and renewed the lease.
         wait_until(lambda: rows("SELECT due_at FROM exports WHERE id = ?", (held_id,))[0][0] > to_ms(clock.at))
         assert queries.get(held_id).attempts == 1
         post.gate.set()
@@ -240,7 +241,7 @@ def test_a_clock_that_is_set_within_a_tick_makes_nobody_take_what_is_held(custom
 
 
 class StepsWithinATransaction(FakeClock):
-    """A clock that is set an hour ahead once, while it is read within a transaction."""
+    """A clock that is set ahead by an hour once, while it is read inside a transaction."""
 
     is_to_step = False
 
@@ -278,14 +279,14 @@ def test_a_paused_targets_exports_wait_until_it_is_resumed(customer: Customer) -
 @pytest.mark.parametrize(
     ("outcome", "target", "first", "others"),
     [
-        # The policy refused the address: nothing else goes there either.
+        # The policy refused the address, so nothing else is sent to it either.
         (
             Outcome(error="address_private", refused=True),
             ("blocked", "address_private"),
             ("blocked", "address_private"),
             ("blocked", "target_blocked"),
         ),
-        # The receiver is gone: what waits for it is not left waiting.
+        # The receiver is gone: exports that wait for it end, too.
         (Outcome(status=410), ("disabled", "receiver_gone"), ("failed", "receiver_gone"), ("failed", "target_disabled")),
     ],
 )
@@ -336,7 +337,7 @@ def test_stopping_finishes_what_runs_and_gives_back_what_was_not_begun(customer:
     assert sum(post.sent.values()) == sent
     assert statuses()["exported"] == sent
     assert statuses()["delivering"] == 0
-    # What was given back counts no attempt and is due at once.
+    # A claim that was given back counts no attempt and is due at once.
     waiting = rows("SELECT attempts, lease FROM exports WHERE status <> 'exported'")
     assert set(waiting) == {(0, None)}
     with running_dispatcher(FakePost()):
@@ -351,7 +352,7 @@ def test_stopping_while_idle_is_quick_and_may_be_said_twice(database: str) -> No
     dispatcher.stop()
     dispatcher.stop()
     assert dispatcher.join(PATIENCE_S)
-    # Before its next sign of life would have woken it anyway.
+    # The dispatcher stops before its next heartbeat would have woken it anyway.
     assert time.monotonic() - began < RENEW_S - 0.5
 
 
@@ -372,7 +373,7 @@ def test_callers_of_a_wake_up_are_released_when_the_dispatcher_stops(customer: C
 
 
 class ClockOfAnOutage(FakeClock):
-    """The real clock; while `is_away`, reading it fails in the dispatcher's thread as a query on either database would."""
+    """The real clock; while `is_away`, reading it in the dispatcher's thread fails as a query on either database would."""
 
     is_away = False
     failures = 0
@@ -388,7 +389,7 @@ class ClockOfAnOutage(FakeClock):
 def stopped_for(
     seconds: float, post: FakePost, clock: ClockOfAnOutage, requests: int, **options: Any
 ) -> Iterator[Dispatcher]:
-    """Yield a dispatcher that was stopped so long ago, while its requests are open and the database has just gone away."""
+    """Yield a dispatcher that was stopped `seconds` ago; its requests are open, and the database has just failed."""
     dispatcher = make_dispatcher(post, now=clock, **options)
     dispatcher.start()
     wait_until(lambda: len(post.calls) == requests)
@@ -419,7 +420,7 @@ def test_an_error_while_stopping_loses_no_result_that_follows(customer: Customer
         post.let_through(1)
         wait_until(lambda: post.at_once == 1 and "dispatcher failed" in caplog.text)
     assert not any(record.exc_info for record in caplog.records)
-    # One result was given up with the outage, and the other came after it.
+    # The first result was lost in the outage, and the second one was recorded after it.
     assert statuses()["exported"] >= 1
     assert post.sent == dict.fromkeys(ids, 1)
 
@@ -435,12 +436,12 @@ def test_no_write_is_retried_once_nobody_waits_for_the_dispatcher(customer: Cust
         assert dispatcher.join(PATIENCE_S)
 
 
-# ---------------------------------------------------------------- what breaks
+# ---------------------------------------------------------------- failures
 
 
 @contextmanager
 def database_away(database: str) -> Iterator[None]:
-    """Lock SQLite by another connection; on PostgreSQL end every backend, and let nobody in again until the end."""
+    """Lock SQLite by another connection; on PostgreSQL, end every connection and allow no new one until the block ends."""
     if database.startswith("sqlite"):
         with sqlite3.connect(database.removeprefix("sqlite:///"), isolation_level=None) as locker:
             locker.execute("BEGIN EXCLUSIVE")
@@ -457,7 +458,7 @@ def database_away(database: str) -> Iterator[None]:
 
 
 def exported_in(database: str) -> int:
-    """Count in a connection of our own: that of the test may have been ended."""
+    """Count over a connection of its own, because the outage may have ended the test's connection."""
     if database.startswith("sqlite"):
         reader: Any = sqlite3.connect(database.removeprefix("sqlite:///"))
     else:
@@ -535,7 +536,7 @@ def lease_left_s(export_id: str) -> float:
 def test_an_answer_that_the_database_refuses_does_not_take_the_others_with_it(customer: Customer) -> None:
     ids = approved(customer, 3)
     [poisonous] = approved(customer, 1, "https://poison.example.com/")
-    # What no bigint holds, in a column that both databases check or convert.
+    # A value too large for a bigint, in a column that both databases check or convert.
     huge = Outcome(status=10**30)
     post = FakePost(lambda url: huge if "poison" in url else Outcome(status=202))
     with running_dispatcher(post, concurrency=4, sweep_s=0.05):
@@ -546,7 +547,7 @@ def test_an_answer_that_the_database_refuses_does_not_take_the_others_with_it(cu
 
 
 class BrokenAttemptRunner(AttemptRunner):
-    """Breaks off at every first attempt."""
+    """Fails at the first attempt of every export."""
 
     def run(self, claim: Claim) -> Any:
         if claim.attempt == 1:
@@ -573,7 +574,7 @@ def test_deliveries_begin_once_a_late_migration_is_done(kind: str, tmp_path: Pat
     if kind == "sqlite":
         open_database(f"sqlite:///{tmp_path / 'empty.db'}")
     else:
-        # Here a missing table is no outage, but an error that nobody expects.
+        # On PostgreSQL a missing table is not an outage but an unexpected error.
         open_database(request.getfixturevalue("postgres_server").create_database())
     with running_dispatcher(FakePost(), sweep_s=0.05), connection():
         time.sleep(0.2)

@@ -1,4 +1,4 @@
-"""The keeper of leases: after a clock step, every worker has time to renew before another one claims."""
+"""The lease keeper: after a clock step, every worker has time to renew its leases before another worker claims."""
 
 from datetime import datetime, timedelta
 from typing import Final
@@ -10,12 +10,12 @@ from worker.delivery.clock_guard import ClockGuard
 from worker.delivery.lease_keeper import DEFER_CLAIMS_FACTOR, LeaseKeeper
 from worker.delivery.options import RENEW_S, DispatcherOptions
 
-#: Longer than claims wait after a clock step.
+#: Longer than claims are deferred after a clock step.
 SLOW_S: Final = 2 * DEFER_CLAIMS_FACTOR * RENEW_S
 
 
 class ClockOfASlowDatabase:
-    """A wall clock, `passed_s` of a monotonic one, and so much time between two readings as a slow database takes."""
+    """A wall clock, and `passed_s` of a monotonic one; each reading takes as long as a query of a slow database."""
 
     def __init__(self) -> None:
         self.passed_s = 0.0

@@ -1,4 +1,4 @@
-"""What an outcome means: the table of outcomes, the schedule, Retry-After, and answers that are out to do harm."""
+"""Verdicts about outcomes: the table of statuses, the schedule, Retry-After, and hostile responses."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -19,7 +19,7 @@ from worker.delivery.outcomes import SIGNATURE_INVALID, Schedule, Try, decide_ou
 NOW: Final = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 DAY_S: Final = 24 * 3600
 PLAN: Final = Schedule((5, 30, 120), timedelta(hours=72))
-#: One that no age limit cuts short.
+#: A schedule that no age limit ends early.
 LONG_PLAN: Final = Schedule((5, 30, 120), timedelta(days=365))
 
 
@@ -43,40 +43,40 @@ def wait_s(verdict: Verdict, now: datetime = NOW) -> float:
     return (verdict.next_attempt_at - now).total_seconds()
 
 
-# status, what the body's code is, then: the move, its reason, the error code, how the target is connected, its new status
+# Columns: status, code in the body; then transition, its reason, error code, the target's connection and new status.
 TABLE: Final = [
-    # 2xx, whatever kind of success it is
+    # 2xx: delivered, whatever the exact status
     (200, None, Transition.DELIVER, None, None, "connected", None),
     (201, None, Transition.DELIVER, None, None, "connected", None),
     (202, "ACCEPTED", Transition.DELIVER, None, None, "connected", None),
     (204, None, Transition.DELIVER, None, None, "connected", None),
     (299, None, Transition.DELIVER, None, None, "connected", None),
-    # a success whose body complains of something else than the rate is a success
+    # a success whose body reports another problem than the rate is still a success
     (200, "WEBHOOK_VALIDATION_FAILED", Transition.DELIVER, None, None, "connected", None),
-    # 3xx: we go nowhere else
+    # 3xx: redirects are never followed
     (300, None, Transition.FAIL, "redirect_refused", "redirect_refused", "failing", None),
     (301, None, Transition.FAIL, "redirect_refused", "redirect_refused", "failing", None),
     (302, None, Transition.FAIL, "redirect_refused", "redirect_refused", "failing", None),
     (304, None, Transition.FAIL, "redirect_refused", "redirect_refused", "failing", None),
     (307, SIGNATURE_INVALID, Transition.FAIL, "redirect_refused", "redirect_refused", "failing", None),
     (308, None, Transition.FAIL, "redirect_refused", "redirect_refused", "failing", None),
-    # the signature, where the body of any 4xx says so
+    # the body of any 4xx may report a wrong signature
     *(
         (status, SIGNATURE_INVALID, Transition.FAIL, SIGNATURE_INVALID, SIGNATURE_INVALID, "failing", None)
         for status in (400, 401, 403, 404, 408, 409, 410, 422, 425, 429, 451, 499)
     ),
-    # but beside another status, that decides
+    # beside any other status, the status decides
     (200, SIGNATURE_INVALID, Transition.DELIVER, None, None, "connected", None),
     (500, SIGNATURE_INVALID, Transition.RESCHEDULE, None, SIGNATURE_INVALID, None, None),
     (501, SIGNATURE_INVALID, Transition.FAIL, "receiver_rejected", "receiver_rejected", None, None),
-    # 401 and 403: else anything about us
+    # 401 and 403: the receiver refuses our authentication for another reason
     (401, None, Transition.FAIL, "receiver_unauthorized", "receiver_unauthorized", "failing", None),
     (403, "WEBHOOK_VALIDATION_FAILED", Transition.FAIL, "receiver_unauthorized", "receiver_unauthorized", "failing", None),
     (403, "FORBIDDEN", Transition.FAIL, "receiver_unauthorized", "receiver_unauthorized", "failing", None),
-    # 410: the receiver is gone for good, and its target with it
+    # 410: the receiver is gone for good, and the target is disabled
     (410, None, Transition.FAIL, "receiver_gone", "receiver_gone", "failing", TargetStatus.DISABLED),
     (410, "WEBHOOK_VALIDATION_FAILED", Transition.FAIL, "receiver_gone", "receiver_gone", "failing", TargetStatus.DISABLED),
-    # later: 408, 425, 429 and every 5xx but two
+    # retried: 408, 425, 429 and every 5xx except two
     (408, None, Transition.RESCHEDULE, None, "receiver_unavailable", None, None),
     (425, None, Transition.RESCHEDULE, None, "receiver_unavailable", None, None),
     (429, None, Transition.RESCHEDULE, None, "receiver_rate_limited", None, None),
@@ -87,7 +87,7 @@ TABLE: Final = [
     (504, None, Transition.RESCHEDULE, None, "receiver_unavailable", None, None),
     (520, None, Transition.RESCHEDULE, None, "receiver_unavailable", None, None),
     (599, None, Transition.RESCHEDULE, None, "receiver_unavailable", None, None),
-    # other 4xx, and the two 5xx that waiting does not change
+    # not retried: other 4xx, and the two 5xx that waiting does not change
     (400, None, Transition.FAIL, "receiver_rejected", "receiver_rejected", None, None),
     (
         400,
@@ -112,7 +112,7 @@ TABLE: Final = [
     ),
     (501, None, Transition.FAIL, "receiver_rejected", "receiver_rejected", None, None),
     (505, None, Transition.FAIL, "receiver_rejected", "receiver_rejected", None, None),
-    # a body that says "rate limited" is a 429, whatever number it stands under, but for one that accepts
+    # a body that reports "rate limited" counts as a 429, whatever its status, unless the status is a success
     (200, "WEBHOOK_RATE_LIMITED", Transition.DELIVER, None, None, "connected", None),
     (302, "WEBHOOK_RATE_LIMITED", Transition.RESCHEDULE, None, "WEBHOOK_RATE_LIMITED", None, None),
     (400, "WEBHOOK_RATE_LIMITED", Transition.RESCHEDULE, None, "WEBHOOK_RATE_LIMITED", None, None),
@@ -120,7 +120,7 @@ TABLE: Final = [
     (410, "WEBHOOK_RATE_LIMITED", Transition.RESCHEDULE, None, "WEBHOOK_RATE_LIMITED", None, None),
     (429, "WEBHOOK_RATE_LIMITED", Transition.RESCHEDULE, None, "WEBHOOK_RATE_LIMITED", None, None),
     (501, "WEBHOOK_RATE_LIMITED", Transition.RESCHEDULE, None, "WEBHOOK_RATE_LIMITED", None, None),
-    # numbers that are no HTTP
+    # numbers that are no HTTP statuses
     (199, None, Transition.FAIL, "receiver_rejected", "receiver_rejected", None, None),
     (600, None, Transition.FAIL, "receiver_rejected", "receiver_rejected", None, None),
     (999, None, Transition.FAIL, "receiver_rejected", "receiver_rejected", None, None),
@@ -180,26 +180,26 @@ def test_what_our_policy_refuses_blocks_the_export_and_its_target() -> None:
     assert (effect.connected, effect.status, effect.reason) == ("failing", TargetStatus.BLOCKED, "address_private")
 
 
-# what came, then: the target's health, whether it has too much at once, how long it is held and why
+# Columns: outcome; then the target's health, whether it is overloaded, seconds of the hold, reason of the hold.
 TARGETS: Final = [
     (answer(202), TargetHealth.HEALTHY, False, None, None),
-    # a ticket that is refused for what it says tells nothing of the receiver
+    # a ticket that is refused for its content shows nothing about the receiver
     (answer(422), TargetHealth.UNKNOWN, False, None, None),
     (answer(501), TargetHealth.UNKNOWN, False, None, None),
-    # nothing will arrive before somebody corrects a secret or a clock
+    # nothing will be accepted before somebody corrects a secret or a clock
     (answer(422, {"code": SIGNATURE_INVALID}), TargetHealth.UNHEALTHY, False, None, None),
     (answer(429, {"code": SIGNATURE_INVALID}), TargetHealth.UNHEALTHY, False, None, None),
-    # Unauthorized or moved: nothing will arrive.
+    # Unauthorized or moved: nothing will be accepted.
     (answer(401), TargetHealth.UNHEALTHY, False, None, None),
     (answer(302), TargetHealth.UNHEALTHY, False, None, None),
     (answer(410), TargetHealth.UNHEALTHY, False, None, None),
     (answer(500), TargetHealth.UNHEALTHY, False, None, None),
     (answer(408), TargetHealth.UNHEALTHY, False, None, None),
     (Outcome(error="connect_refused"), TargetHealth.UNHEALTHY, False, None, None),
-    # too slow is too much at once
+    # a timeout counts as overload
     (Outcome(error="deadline_exceeded"), TargetHealth.UNHEALTHY, True, None, None),
     (Outcome(error="connect_timeout"), TargetHealth.UNHEALTHY, True, None, None),
-    # a 503 pauses where it says for how long, a 429 always
+    # a 503 holds the target only if it names a time, a 429 always does
     (answer(503), TargetHealth.UNHEALTHY, True, None, None),
     (answer(503, retry_after="7"), TargetHealth.UNHEALTHY, True, 7, "receiver_unavailable"),
     (answer(503, retry_after="soon"), TargetHealth.UNHEALTHY, True, None, None),
@@ -227,9 +227,9 @@ def test_a_response_shows_the_health_of_its_target(
 
 
 def test_an_export_is_not_planned_into_the_pause_of_its_own_answer() -> None:
-    # The schedule says 5 s, and the pause of a 429 that names no time is 30 s.
+    # The schedule says 5 s; a 429 that names no time holds the target for 30 s.
     assert wait_s(judged(answer(429))) == 30
-    # Where the schedule is the longer one it stands.
+    # A longer delay of the schedule applies.
     assert wait_s(judged(answer(429), try_number=3)) == 120
 
 
@@ -237,13 +237,13 @@ def test_a_target_that_is_gone_is_disabled_with_the_reason() -> None:
     assert judged(answer(410)).effect.reason == "receiver_gone"
 
 
-# try number (1 is the first), seconds until the next; None: there is none
+# Columns: try number, starting at 1; seconds until the next attempt, or None if there is none.
 SCHEDULE: Final = [
     (1, 5),  # after the first failure
     (2, 30),
-    (3, 120),  # the last retry: three entries are three retries
-    (4, None),  # the fourth attempt was the last
-    (5, None),  # one too many, as after a crash
+    (3, 120),  # the last retry: a schedule of three delays has three retries
+    (4, None),  # the fourth attempt is the last one
+    (5, None),  # one attempt too many, as after a crash
 ]
 
 
@@ -263,7 +263,7 @@ def test_no_schedule_at_all_is_one_attempt() -> None:
     assert judged(answer(500), plan=Schedule((), timedelta(hours=1))).reason == "attempts_exhausted"
 
 
-# jitter, seconds after a scheduled 120 s
+# Columns: jitter; seconds after a scheduled delay of 120 s.
 JITTERS: Final = [(-1.0, 102.0), (-0.5, 111.0), (0.0, 120.0), (0.5, 129.0), (1.0, 138.0)]
 
 
@@ -272,25 +272,25 @@ def test_jitter_moves_a_scheduled_delay_by_15_percent_at_most(jitter: float, exp
     assert wait_s(judged(answer(500), 3, jitter)) == pytest.approx(expected_s, abs=1e-3)
 
 
-# Retry-After, what it comes to in seconds; None: it does not count
+# Columns: Retry-After; its seconds, or None if it is ignored.
 RETRY_AFTER: Final = [
     ("1", 1),
     ("120", 120),
-    (" 7 ", 7),  # space around it
+    (" 7 ", 7),  # whitespace around it
     ("0007", 7),
     (str(DAY_S), DAY_S),
-    (str(DAY_S + 1), DAY_S),  # capped at a day
+    (str(DAY_S + 1), DAY_S),  # limited to a day
     ("999999999", DAY_S),
     ("0" * 400, None),
     ("0" * 400 + "9", 9),
-    ("9" * 400, DAY_S),  # a number that is longer than any integer worth parsing
-    ("0", None),  # now: the schedule decides
+    ("9" * 400, DAY_S),  # a number that is too long to parse
+    ("0", None),  # now: the schedule applies
     ("-5", None),
     ("+5", None),
-    ("1.5", 2),  # a fraction is rounded up: never earlier
+    ("1.5", 2),  # a fraction is rounded up, so that no attempt is too early
     ("120.001", 121),
     (f"{DAY_S}.5", DAY_S),
-    ("120, 7", 120),  # several headers: the latest counts
+    ("120, 7", 120),  # several headers: the latest time applies
     ("7, Sun, 01 Mar 2026 12:01:00 GMT", 60),
     ("Sun, 01 Mar 2026 12:01:00 GMT, 90", 90),
     ("Sunday, 01-Mar-26 12:01:00 GMT, Sun, 01 Mar 2026 12:02:00 GMT", 120),
@@ -301,15 +301,15 @@ RETRY_AFTER: Final = [
     ("soon", None),
     ("", None),
     ("   ", None),
-    ("²", None),  # a digit to some
-    ("٣", None),  # a decimal of another script: no HTTP
+    ("²", None),  # str.isdigit() accepts it
+    ("٣", None),  # a decimal of another script is not HTTP
     ("\x00", None),
     (format_datetime(NOW + timedelta(seconds=90), usegmt=True), 90),
     ("Sun, 01 Mar 2026 12:01:00 GMT", 60),
-    ("Sunday, 01-Mar-26 12:01:00 GMT", 60),  # RFC 850, obsolete but to be read
-    ("Sun Mar  1 12:01:00 2026", 60),  # asctime, obsolete too; it is in GMT
+    ("Sunday, 01-Mar-26 12:01:00 GMT", 60),  # RFC 850: obsolete, but recipients must accept it
+    ("Sun Mar  1 12:01:00 2026", 60),  # asctime: obsolete, too; always GMT
     ("Sun, 01 Mar 2026 13:01:00 +0100", 60),
-    ("Sun, 01 Mar 2026 11:59:59 GMT", None),  # past
+    ("Sun, 01 Mar 2026 11:59:59 GMT", None),  # in the past
     ("Sun, 01 Mar 2026 12:00:00 GMT", None),  # now
     ("Mon, 01 Jan 1900 00:00:00 GMT", None),
     ("Fri, 31 Dec 9999 23:59:59 GMT", DAY_S),
@@ -320,7 +320,7 @@ RETRY_AFTER: Final = [
 ]
 
 
-#: Those of them that name a moment which is no longer to come.
+#: The values above whose time is not in the future.
 NOW_OR_BEFORE: Final = {
     "0",
     "0" * 400,
@@ -336,7 +336,7 @@ NOW_OR_BEFORE: Final = {
 def test_retry_after_is_honoured_to_the_second(text: str, expected_s: int | None, status: int) -> None:
     verdict = judged(answer(status, retry_after=text), plan=LONG_PLAN)
     assert verdict.retry_after_s == expected_s
-    # A 429 pauses its target for 30 s where it names no moment at all; one that names a past one leaves it to the schedule.
+    # A 429 that names no time holds its target for 30 s. If it names a past time, the schedule applies.
     unsaid_s = 30 if status == 429 and text not in NOW_OR_BEFORE else 5
     assert wait_s(verdict) == (unsaid_s if expected_s is None else expected_s)
     assert verdict.effect.hold_s == (expected_s or (30 if unsaid_s == 30 else None))
@@ -361,7 +361,7 @@ def test_a_date_between_two_seconds_is_rounded_up_never_down() -> None:
     assert verdict.next_attempt_at >= NOW + timedelta(seconds=60)
 
 
-# jitter, seconds after a Retry-After of 20 s, of 3600 s
+# Columns: jitter; seconds after a Retry-After of 20 s; seconds after a Retry-After of 3600 s.
 LATENESS: Final = [(-1.0, 23.0, 3610.0), (-0.5, 21.5, 3605.0), (0.0, 20.0, 3600.0), (0.5, 21.5, 3605.0), (1.0, 23.0, 3610.0)]
 
 
@@ -382,7 +382,7 @@ def test_a_shorter_retry_after_wins_over_the_schedule_too() -> None:
     assert wait_s(judged(answer(429, retry_after="2"), try_number=3)) == 2
 
 
-# seconds since the schedule began, seconds until the next attempt (5 by schedule), whether it is still made; 100 s at most
+# Columns: seconds since the schedule began; whether the next attempt is made. It is due 5 s later; the age limit is 100 s.
 AGES: Final = [
     (0, True),
     (94, True),  # due at second 99
@@ -405,22 +405,22 @@ def test_a_retry_after_beyond_the_age_limit_ends_the_export() -> None:
     assert (verdict.reason, verdict.retry_after_s) == ("attempts_exhausted", 101)
 
 
-# the body of a 201, the ticket's id, the ticket's link
+# Columns: body of a 201; the ticket's ID; the ticket's link.
 TICKETS: Final = [
     ({"id": "T-1", "url": "https://t.example/1"}, "T-1", "https://t.example/1"),
     ({"ticket_id": "T-2", "ticket_url": "https://t.example/2"}, "T-2", "https://t.example/2"),
     ({"id": "other", "ticket_id": "T-3", "url": "https://o.example/", "ticket_url": "http://t.example/3"}, "T-3", "http://t.example/3"),
-    ({"id": 42, "url": None}, "42", None),  # a number is an id too
-    ({"id": True}, None, None),  # a truth is none
+    ({"id": 42, "url": None}, "42", None),  # a number may be an ID
+    ({"id": True}, None, None),  # a boolean may not
     ({"id": 4.2}, None, None),
     ({"id": ""}, None, None),
     ({"id": "7"}, "7", None),
     ({"id": "x" * 500}, "x" * 500, None),
-    ({"id": "x" * 501}, None, None),  # longer than we keep
-    ({"id": "a\nb"}, None, None),  # not to be shown
-    ({"id": "a\u0000b"}, None, None),  # no database takes it
-    ({"id": "a\u202eb"}, None, None),  # reads backwards
-    ({"id": "\ud800"}, None, None),  # half a character
+    ({"id": "x" * 501}, None, None),  # longer than the column
+    ({"id": "a\nb"}, None, None),  # not printable
+    ({"id": "a\u0000b"}, None, None),  # no database accepts it
+    ({"id": "a\u202eb"}, None, None),  # changes the direction of text
+    ({"id": "\ud800"}, None, None),  # half of a surrogate pair
     ({"id": ["T-1"], "ticket_id": {"T": 1}}, None, None),
     ({"id": "T-4", "url": "javascript:alert(1)"}, "T-4", None),
     ({"id": "T-5", "url": "//t.example/5"}, "T-5", None),
@@ -450,7 +450,7 @@ def test_what_must_never_be_stored_is_no_id_and_no_link(filler: str, is_kept: bo
 
 
 def test_an_id_that_the_excerpt_has_no_room_for_is_judged_too() -> None:
-    # Compact JSON grows when it is redacted, so that the id comes after the end of the excerpt.
+    # Redaction makes compact JSON longer, so that the ID comes after the end of the excerpt.
     body = json.dumps({"codes": [1] * 900, "id": "4242 4242 4242 4242"}, separators=(",", ":")).encode()
     verdict = judged(Outcome(status=201, body=body, kept=response_excerpt(body)))
     assert verdict.provider_ticket_id is None
@@ -467,16 +467,16 @@ def test_a_failure_names_no_ticket() -> None:
 
 HOSTILE: Final = [
     b'{"code":' * 100_000,  # deep objects
-    b'{"a":' + b"[" * 200_000,  # deep arrays
-    b'{"id": ' + b"9" * 60_000 + b"}",  # an integer that int() refuses
+    b'{"a":' + b"[" * 200_000,  # an integer that int() rejects
+    b'{"id": ' + b"9" * 60_000 + b"}",  # an integer that int() rejects
     b'{"id": 1e999, "code": NaN}',
-    b'{"code": "\xff\xfe"}',  # no UTF-8
+    b'{"code": "\xff\xfe"}',  # not UTF-8
     b"\xff\xfe{\x00}\x00",  # UTF-16
-    b"\xef\xbb\xbf{}",  # a mark in front
+    b"\xef\xbb\xbf{}",  # a byte order mark
     b'{"error": null, "code": {"code": "WEBHOOK_RATE_LIMITED"}}',
     b'{"error": [{"code": "WEBHOOK_RATE_LIMITED"}]}',
     b'{"code": ["WEBHOOK_RATE_LIMITED"]}',
-    b'{"id": "T-1"',  # cut short
+    b'{"id": "T-1"',  # truncated
     b"[" * 65_536,
     b"{" * 65_536,
     b"\x00" * 65_536,
@@ -526,7 +526,7 @@ def test_whatever_a_receiver_answers_there_is_one_verdict_and_it_keeps_the_limit
         scheduled = PLAN.delays_s[try_number - 1]
         least = scheduled * 0.85 if verdict.retry_after_s is None else verdict.retry_after_s
         most = scheduled * 1.15 if verdict.retry_after_s is None else verdict.retry_after_s + 10
-        # A 429 without Retry-After pauses its target for longer than the schedule's first delays.
+        # A 429 without Retry-After holds its target for longer than the schedule's first delays.
         pause_s = verdict.effect.hold_s or 0
         assert max(least, pause_s) - 1e-3 <= wait_s(verdict) <= max(most, pause_s) + 1e-3
     for text in (verdict.provider_ticket_id, verdict.provider_ticket_url):

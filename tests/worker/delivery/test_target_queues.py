@@ -1,4 +1,4 @@
-"""Claims wait in the queues of their targets, and no queue sends more at once than it has slots, whatever threads do."""
+"""Claims wait in the queues of their targets, and no queue sends more at once than its slots, whatever the threads do."""
 
 import itertools
 import random
@@ -19,7 +19,7 @@ from worker.delivery.target_queues import TargetQueues
 
 NUMBERS: Final = itertools.count()
 PATIENCE_S: Final = 10.0
-#: More than claims that are ready in a test that is not about threads.
+#: More threads than claims are ready in any test that is not about threads.
 THREADS: Final = 32
 
 
@@ -39,7 +39,7 @@ def queues_with(slots: int, *waiting: Claim) -> TargetQueues:
 
 
 def ready(queues: TargetQueues) -> list[Claim]:
-    """Return what threads could take now; the queues are of no use afterwards."""
+    """Return the claims that threads could take now; the queues cannot be used afterwards."""
     queues.add_thread()
     queues.end_threads()
     return list(iter(queues.take, None))
@@ -139,7 +139,7 @@ def test_a_paused_queue_opens_only_when_every_result_that_paused_it_is_committed
     queues.finish(first, pauses_queue=True)
     queues.finish(second, pauses_queue=True)
     for _ in range(2):
-        # Somebody has read the row as it was before the answer.
+        # The row was read before the result was committed.
         queues.set_slots("a", 16)
         assert queues.waiting() == {"a"}
         queues.commit("a")
@@ -190,7 +190,7 @@ def test_everything_that_no_thread_has_begun_with_can_be_taken_back() -> None:
 
 
 class Senders:
-    """Threads that send what is ready, one target's when the gate is open; counts what each target has open at once."""
+    """Threads that send ready claims; those of the target `hangs` wait for the gate. Counts each target's open requests."""
 
     def __init__(self, queues: TargetQueues, pauses_queue: float = 0.0, send_s: float = 0.0, hangs: str = "") -> None:
         self.queues = queues
@@ -214,7 +214,7 @@ class Senders:
             time.sleep(self._send_s)
             pauses_queue = random.random() < self._pauses_queue
             with self._lock:
-                # Before the slot is free: the next one may begin at once.
+                # Count down before the slot is free, because the next claim may begin at once.
                 self._open[claim.target_id] -= 1
             following = self.queues.finish(claim, pauses_queue=pauses_queue)
             self.answered.append((claim, pauses_queue))
@@ -264,7 +264,7 @@ def test_a_target_that_hangs_leaves_the_other_threads_to_the_others() -> None:
 
 
 def test_a_queue_that_opens_and_closes_all_the_time_loses_and_repeats_nothing() -> None:
-    """A dispatcher that sets slots by what it read, whatever pauses the queue meanwhile."""
+    """A dispatcher sets slots by the rows that it has read, although results may pause the queue meanwhile."""
     queues = TargetQueues(8)
     senders = Senders(queues, pauses_queue=0.2, send_s=0.0001)
     everything = [*claims("a", 300), *claims("b", 300)]
@@ -286,7 +286,7 @@ def test_a_queue_that_opens_and_closes_all_the_time_loses_and_repeats_nothing() 
 
 
 def test_everything_can_be_taken_back_while_threads_take_it_too() -> None:
-    """Over and over: what is there for a moment may be gone in the next, and nobody waits for it with the lock held."""
+    """Repeatedly, because a claim may vanish at any moment; nothing may wait for it while holding the lock."""
     for _ in range(100):
         queues = TargetQueues(4)
         senders = Senders(queues)
@@ -295,7 +295,7 @@ def test_everything_can_be_taken_back_while_threads_take_it_too() -> None:
             queues.add(everything)
             queues.set_slots("a", 16)
             taken = queues.remove_all()
-        # A claim that a thread had taken when the queue was paused is back in it.
+        # If a thread had taken a claim when the queue was paused, the claim is back in the queue.
         taken += queues.remove_all()
         assert Counter(claim.export_id for claim in [*senders.sent, *taken]) == {claim.export_id: 1 for claim in everything}
 
@@ -303,7 +303,7 @@ def test_everything_can_be_taken_back_while_threads_take_it_too() -> None:
 def test_ready_claims_show_while_they_wait_for_a_thread() -> None:
     queues = TargetQueues(1)
     queues.add(claims("a", 3))
-    # What has no slot is not what a thread would send.
+    # Claims without a slot are not ready.
     assert not queues.has_ready()
     queues.set_slots("a", 2)
     assert queues.has_ready()
@@ -320,14 +320,14 @@ def test_ready_claims_show_while_they_wait_for_a_thread() -> None:
 
 
 def opened(queues: TargetQueues, account_id: int, target_ids: Sequence[str], each: int = 16) -> None:
-    """Add claims of an account's targets, which have slots for all of them."""
+    """Add claims of an account's targets, and slots for all of them."""
     for target_id in target_ids:
         queues.add(claims(target_id, each, account_id))
         queues.set_slots(target_id, each)
 
 
 def handed_out(queues: TargetQueues) -> Counter[int]:
-    """Count by account the claims that threads can take now; the queues are of no use afterwards."""
+    """Count by account the claims that threads can take now; the queues cannot be used afterwards."""
     return Counter(claim.account_id for claim in ready(queues))
 
 
@@ -354,7 +354,7 @@ def test_a_thread_that_is_free_goes_to_the_account_with_the_fewest() -> None:
     taken = [queues.take() for _ in range(8)]
     opened(queues, 2, ["c", "d"])
     following = [queues.finish(claim, pauses_queue=False) for claim in taken[:4] if claim]
-    # Two of the other account began on threads of their own; until it is even, every free thread is that account's.
+    # Account 2 started two threads of its own; until both accounts have as many, each free thread goes to account 2.
     assert [claim and claim.account_id for claim in following] == [None, None, 2, 2]
 
 

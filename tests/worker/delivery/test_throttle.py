@@ -1,4 +1,4 @@
-"""The arithmetic of throttle states: what attempts change in them, and how much one worker may send."""
+"""The arithmetic of throttle states: how attempts change them, and how much one worker may send."""
 
 import itertools
 import logging
@@ -33,7 +33,7 @@ from worker.delivery.throttle import (
 HEALTHY: Final = TargetEffect("connected", health=TargetHealth.HEALTHY)
 UNHEALTHY: Final = TargetEffect("failing", health=TargetHealth.UNHEALTHY)
 TIMED_OUT: Final = replace(UNHEALTHY, is_overloaded=True)
-#: A 503 that names no time; a 422; an answer of one that was gone.
+#: A 503 without Retry-After.
 BUSY: Final = TargetEffect(health=TargetHealth.UNHEALTHY, is_overloaded=True)
 REFUSED: Final = TargetEffect()
 BLOCKED: Final = TargetEffect("failing", TargetStatus.BLOCKED, "address_private", TargetHealth.UNHEALTHY)
@@ -61,35 +61,35 @@ def state(**changes: Any) -> ThrottleState:
 
 
 def limited(hold_s: float) -> TargetEffect:
-    """Return what a 429 says that asks to wait."""
+    """Return the effect of a 429 with Retry-After."""
     return replace(BUSY, hold_s=hold_s, hold_reason=RATE_LIMITED)
 
 
 def unavailable(hold_s: float) -> TargetEffect:
-    """Return what a 503 says that asks to wait."""
+    """Return the effect of a 503 with Retry-After."""
     return replace(BUSY, hold_s=hold_s, hold_reason=RECEIVER_UNAVAILABLE)
 
 
 # ---------------------------------------------------------------- concurrency and ramp
 
 
-# concurrency before, what came back in one tick, concurrency then
+# Columns: concurrency before; effects of one tick; concurrency afterwards.
 CONCURRENCY: Final = [
-    (16.0, [HEALTHY], 16.0),  # there is no more
+    (16.0, [HEALTHY], 16.0),  # the maximum
     (4.0, [HEALTHY], 4.25),
-    (1.0, [HEALTHY], 2.0),  # as many as its slots
+    (1.0, [HEALTHY], 2.0),  # as many successes as slots
     (16.0, [BUSY], 8.0),
-    (16.0, [BUSY] * 16, 8.0),  # sent together, halved once
+    (16.0, [BUSY] * 16, 8.0),  # sent together, so halved once
     (16.0, [TIMED_OUT], 8.0),
     (16.0, [limited(1)], 8.0),
     (3.0, [BUSY], 1.5),
-    (1.5, [BUSY], 1.0),  # never less than one
+    (1.5, [BUSY], 1.0),  # never below one
     (1.0, [BUSY], 1.0),
-    (8.0, [UNHEALTHY], 8.0),  # a connection that is refused or a 401 tells nothing of the load
+    (8.0, [UNHEALTHY], 8.0),  # a refused connection or a 401 shows nothing about the load
     (8.0, [REFUSED], 8.0),
     (8.0, [GONE], 8.0),
-    (2.0, [HEALTHY, BUSY], 1.25),  # grown, then halved
-    (2.0, [BUSY, HEALTHY], 1.25),  # whatever came first
+    (2.0, [HEALTHY, BUSY], 1.25),  # raised, then halved
+    (2.0, [BUSY, HEALTHY], 1.25),  # in either order
 ]
 
 
@@ -148,21 +148,21 @@ def test_the_ramp_ends_at_the_greatest_concurrency() -> None:
 
 # ---------------------------------------------------------------- holds
 
-# held until and why before, what came back, held until and why then; in seconds from now
+# Columns: end and reason of the hold before; effects of one tick; end and reason afterwards; in seconds from now.
 HOLDS: Final = [
     ((None, None), [limited(30)], (30, RATE_LIMITED)),
     ((None, None), [unavailable(7)], (7, RECEIVER_UNAVAILABLE)),
-    ((None, None), [BUSY], (None, None)),  # a 503 without Retry-After pauses nothing
-    ((None, None), [limited(30), unavailable(60)], (60, RECEIVER_UNAVAILABLE)),  # the longest of a tick wins
-    ((None, None), [unavailable(60), limited(30)], (60, RECEIVER_UNAVAILABLE)),  # in whatever order
-    ((20, RATE_LIMITED), [limited(10)], (20, RATE_LIMITED)),  # an answer to what was sent before shortens nothing
+    ((None, None), [BUSY], (None, None)),  # a 503 without Retry-After holds nothing
+    ((None, None), [limited(30), unavailable(60)], (60, RECEIVER_UNAVAILABLE)),  # the longest hold of a tick applies
+    ((None, None), [unavailable(60), limited(30)], (60, RECEIVER_UNAVAILABLE)),  # in either order
+    ((20, RATE_LIMITED), [limited(10)], (20, RATE_LIMITED)),  # a response to an earlier request shortens nothing
     ((20, RATE_LIMITED), [limited(30)], (30, RATE_LIMITED)),
-    ((20, RATE_LIMITED), [unavailable(20)], (20, RATE_LIMITED)),  # nor does one that asks for as much
+    ((20, RATE_LIMITED), [unavailable(20)], (20, RATE_LIMITED)),  # nor does a hold of the same length
     ((20, BREAKER_OPEN), [limited(20)], (20, RATE_LIMITED)),
     ((20, RATE_LIMITED), [HEALTHY], (20, RATE_LIMITED)),  # nor does a success
-    ((20, RATE_LIMITED), [UNHEALTHY] * 5, (20, RATE_LIMITED)),  # nor a breaker that opens: it would wait for less
-    ((0.5, RATE_LIMITED), [UNHEALTHY] * 5, (0.5, RATE_LIMITED)),  # or for more: the receiver has named a moment
-    ((20, BREAKER_OPEN), [limited(10)], (10, RATE_LIMITED)),  # a moment that the receiver names is better than our guess
+    ((20, RATE_LIMITED), [UNHEALTHY] * 5, (20, RATE_LIMITED)),  # nor does an opening breaker, whose hold would be shorter
+    ((0.5, RATE_LIMITED), [UNHEALTHY] * 5, (0.5, RATE_LIMITED)),  # or longer: the receiver has named a time
+    ((20, BREAKER_OPEN), [limited(10)], (10, RATE_LIMITED)),  # a time that the receiver names replaces the breaker's guess
     ((-5, RATE_LIMITED), [limited(1)], (1, RATE_LIMITED)),
     ((-5, RATE_LIMITED), [UNHEALTHY], (-5, RATE_LIMITED)),
 ]
@@ -197,18 +197,18 @@ def test_the_fifth_failure_in_a_row_opens_the_breaker() -> None:
     assert (at.failures_in_row, at.held_until, at.held_reason, at.ramp) == (5, in_s(1), BREAKER_OPEN, 1)
 
 
-# failures in a row before, what came back in one tick, failures in a row then
+# Columns: failures in a row before; effects of one tick; failures in a row afterwards.
 ROWS: Final = [
     (3, [UNHEALTHY, HEALTHY], 0),
     (3, [HEALTHY, UNHEALTHY], 1),
     (4, [UNHEALTHY, HEALTHY, UNHEALTHY], 1),
-    (4, [REFUSED], 4),  # a ticket that is refused for what it says: the target is neither well nor ill
+    (4, [REFUSED], 4),  # a ticket that is refused for its content: the target's health is unknown
     (4, [REFUSED, UNHEALTHY], 5),
     (4, [BUSY], 5),
     (4, [TIMED_OUT], 5),
-    (4, [limited(10)], 4),  # who says when to come back is not broken
+    (4, [limited(10)], 4),  # a receiver that names a time to wait is not broken
     (4, [unavailable(10), limited(10)], 4),
-    (0, [UNHEALTHY] * 16, 5),  # a row that opens the breaker opens it at its first step
+    (0, [UNHEALTHY] * 16, 5),  # failures that open the breaker do not count beyond its first step
     (2, [GONE], 3),
 ]
 
@@ -262,7 +262,7 @@ def test_a_probe_that_is_asked_to_wait_waits_and_is_a_probe_again() -> None:
     at = next_state(probing, [limited(30)], NOW)
     assert (at.failures_in_row, at.held_until, at.held_reason) == (6, in_s(30), RATE_LIMITED)
     assert slots(next_state(at, [HEALTHY], in_s(30)), WorkerShare(), in_s(30)) == 2
-    # A success of what was sent before ends the row, but not what the receiver asked for.
+    # A success of an earlier request resets the failures, but does not end a hold that the receiver asked for.
     assert next_state(at, [HEALTHY], in_s(1)).held_until == in_s(30)
 
 
@@ -271,7 +271,7 @@ def test_a_refused_ticket_leaves_the_breaker_where_it_is() -> None:
     assert next_state(opened, [REFUSED], in_s(2)) == opened
 
 
-# ---------------------------------------------------------------- what shows, and what is written
+# ---------------------------------------------------------------- what is shown, and what is written
 
 
 def test_the_last_word_about_a_connection_stands() -> None:
@@ -290,7 +290,7 @@ def test_failing_begins_with_the_first_failure_and_ends_with_a_success() -> None
     assert next_state(state(), [REFUSED], NOW).failing_since is None
 
 
-# how long a target has been failing, in days; whether it is given up
+# Columns: days since a target began to fail; whether it is disabled.
 DAYS: Final = [(None, False), (0, False), (4.999, False), (5, True), (50, True)]
 
 
@@ -300,7 +300,7 @@ def test_five_days_of_nothing_but_failures_are_enough(days: float | None, is_giv
     assert has_failed_for_days(state(failing_since=since), NOW) is is_given_up
 
 
-# the last success before, in seconds from now; whether one more success is written
+# Columns: last recorded success, in seconds from now; whether another success is written.
 SHOWN: Final = [(None, True), (-60, True), (-1, True), (-0.999, False), (-0.02, False), (0, False)]
 
 
@@ -343,13 +343,13 @@ def test_of_many_single_probes_every_worker_makes_some(workers: int) -> None:
     assert all(any(each[rank] for each in made) for rank in range(workers))
 
 
-# what a state says; how much may be open at once
+# Columns: changes to a state; requests that may be open at once.
 AT_ONCE: Final = [
     ({}, 16),
     ({"concurrency": 15.99}, 15),
     ({"ramp": 3}, 3),
     ({"ramp": 3, "concurrency": 2.5}, 2),
-    ({"concurrency": 0.5}, 1),  # never less than one
+    ({"concurrency": 0.5}, 1),  # never below one
     ({"ramp": 0}, 1),
     ({"failures_in_row": 4}, 16),
     ({"failures_in_row": 5}, 1),
@@ -368,7 +368,7 @@ def test_a_throttle_state_limits_how_much_may_be_open_at_once(changes: dict[str,
 
 
 def simulate(limit: int, workers: int, minutes: float, busy: Sequence[bool] = (True,)) -> list[tuple[float, int]]:
-    """Let workers look every 20 ms, each a little later than the other, and send all they may; return when and how much.
+    """Let workers send all they may every 20 ms, one after the other; return the times in seconds and the counts.
 
     `busy` says for each minute whether anything waits.
     """
@@ -384,7 +384,7 @@ def simulate(limit: int, workers: int, minutes: float, busy: Sequence[bool] = (T
 
 
 def most_in_a_minute(sent: Sequence[tuple[float, int]]) -> int:
-    """Return the most that was sent in any 60 seconds, both ends included."""
+    """Return the most requests within any 60 seconds, both ends included."""
     within: deque[tuple[float, int]] = deque()
     most = total = 0
     for seconds, count in sent:
@@ -396,7 +396,7 @@ def most_in_a_minute(sent: Sequence[tuple[float, int]]) -> int:
     return most
 
 
-# the limit a minute, how long to look
+# Columns: limit per minute; minutes to simulate.
 PACES: Final = [(1, 20), (7, 10), (59, 5), (60, 5), (61, 5), (62, 5), (600, 3), (6_000, 3), (MAX_PER_MINUTE, 3)]
 
 
@@ -419,7 +419,7 @@ def test_what_was_left_unused_is_not_made_up_for_beyond_a_second(limit: int) -> 
 def test_no_sequence_of_claims_breaks_a_rate_limit(limit: int, looks: list[float]) -> None:
     at, sent, seconds = state(max_per_minute=limit), [], 0.0
     for wait_s in looks:
-        # Whole microseconds, as a clock reads them.
+        # Whole microseconds, the resolution of a clock.
         seconds = round(seconds + wait_s, 6)
         count = rate_allowance(at, in_s(seconds))
         at = use_rate_allowance(at, count, in_s(seconds))
@@ -454,13 +454,13 @@ def test_nothing_stands_in_the_way_of_who_has_no_pace_or_has_not_begun() -> None
     assert rate_allows_from(state(max_per_minute=60)) is None
 
 
-# ---------------------------------------------------------------- dealing
+# ---------------------------------------------------------------- distribution
 
-# what each may have, how much there is, what each gets
+# Columns: how many claims each target may get; how many there are; how many each gets.
 DEALS: Final = [
     ({"a": 5, "b": 5}, 4, {"a": 2, "b": 2}),
     ({"a": 100, "b": 1, "c": 2}, 10, {"a": 7, "b": 1, "c": 2}),
-    ({"a": 3, "b": 3, "c": 3}, 2, {"a": 1, "b": 1}),  # in the order of the look
+    ({"a": 3, "b": 3, "c": 3}, 2, {"a": 1, "b": 1}),  # in the given order
     ({"a": 3, "b": 3}, 3, {"a": 2, "b": 1}),
     ({"a": 0, "b": 2}, 5, {"b": 2}),
     ({}, 5, {}),
@@ -479,7 +479,7 @@ def test_distribution_uses_all_room_and_favors_no_target(quotas: dict[str, int],
     assert sum(dealt.values()) == min(room, sum(quotas.values()))
     assert all(0 < count <= quotas[target_id] for target_id, count in dealt.items())
     least = min((dealt.get(each, 0) for each, quota in quotas.items() if dealt.get(each, 0) < quota), default=10**9)
-    # Who could have had more got no more than one less than any other.
+    # A target that could have got more got at most one less than any other target.
     assert all(count <= least + 1 for count in dealt.values())
 
 
@@ -494,9 +494,9 @@ AT_REST: Final = state(connected="connected", last_success_at=NOW)
 @pytest.mark.parametrize(
     ("before", "effects"),
     [
-        (state(connected="connected"), [HEALTHY]),  # never well so far
-        (replace(AT_REST, last_success_at=in_s(-1)), [HEALTHY]),  # shown too long ago
-        (replace(AT_REST, connected="failing"), [HEALTHY]),  # another word for it
+        (state(connected="connected"), [HEALTHY]),  # no success so far
+        (replace(AT_REST, last_success_at=in_s(-1)), [HEALTHY]),  # the last success was written too long ago
+        (replace(AT_REST, connected="failing"), [HEALTHY]),  # the connection changes to "connected"
         (replace(AT_REST, concurrency=15.9), [HEALTHY]),
         (replace(AT_REST, ramp=15), [HEALTHY]),
         (replace(AT_REST, failures_in_row=1), [HEALTHY]),
@@ -538,15 +538,15 @@ def test_most_ticks_of_a_busy_target_find_it_at_rest() -> None:
 # ---------------------------------------------------------------- failing
 
 
-# what is counted before, what came back, what is counted then, how it shows then
+# Columns: undelivered attempts before; effects of one tick; undelivered attempts and connection afterwards.
 UNDELIVERED: Final = [
     (0, [REFUSED], 1, "connected"),
-    (0, [REFUSED] * 5, 5, "failing"),  # rejected tickets hold nothing back, and nothing else shows them
+    (0, [REFUSED] * 5, 5, "failing"),  # rejected tickets hold nothing, and nothing else shows them
     (4, [BUSY], 5, "failing"),
-    (5, [REFUSED] * 9, 5, "failing"),  # a row that fails on is not written again
+    (5, [REFUSED] * 9, 5, "failing"),  # further failures are not written
     (5, [HEALTHY], 0, "connected"),
     (5, [HEALTHY, REFUSED], 1, "connected"),
-    (4, [limited(5), unavailable(5)], 4, "connected"),  # it asks to wait
+    (4, [limited(5), unavailable(5)], 4, "connected"),  # the receiver asks to wait
 ]
 
 
@@ -573,7 +573,7 @@ OPEN: Final = state(failures_in_row=5, held_until=in_s(-1), held_reason=BREAKER_
 HELD: Final = state(held_until=in_s(30), held_reason=RATE_LIMITED)
 FAILED_FOR_DAYS: Final = state(failing_since=NOW - throttle.GIVE_UP_AFTER)
 
-# the state before, what came back in one tick, what is logged: text, reason and level
+# Columns: the state before; effects of one tick; logged events with text, reason and level.
 EVENTS: Final = [
     (FRESH, [HEALTHY], []),
     (FRESH, [UNHEALTHY] * 4, []),
@@ -582,11 +582,11 @@ EVENTS: Final = [
     (OPEN, [HEALTHY], [(CLOSED, None, logging.INFO)]),
     (FRESH, [limited(30)], [(PAUSED, RATE_LIMITED, logging.INFO)]),
     (FRESH, [unavailable(30)], [(PAUSED, RECEIVER_UNAVAILABLE, logging.INFO)]),
-    (HELD, [limited(20)], []),  # not longer than before
+    (HELD, [limited(20)], []),  # not longer than the hold before
     (HELD, [limited(31)], [(PAUSED, RATE_LIMITED, logging.INFO)]),
     (HELD, [unavailable(31)], [(PAUSED, RECEIVER_UNAVAILABLE, logging.INFO)]),
     (HELD, [BUSY], []),
-    (FRESH, [limited(0)], []),  # over at once
+    (FRESH, [limited(0)], []),  # the hold ends at once
     (OPEN, [limited(30)], [(PAUSED, RATE_LIMITED, logging.INFO)]),
     (FRESH, [UNHEALTHY, *[GONE] * 4], [(OPENED, None, logging.WARNING), (DISABLED, "receiver_gone", logging.WARNING)]),
     (HELD, [HEALTHY], []),
@@ -604,14 +604,14 @@ def test_pauses_the_breaker_and_the_end_of_a_target_are_logged(
     assert {event.target_id for event in tick.events} <= {before.target_id}
 
 
-# the state before, what came back in one tick, what the target is turned off with: status and reason
+# Columns: the state before; effects of one tick; status and reason that turn the target off.
 TURNED_OFF: Final = [
     (FRESH, [HEALTHY], (None, None)),
     (FRESH, [UNHEALTHY], (None, None)),
     (FRESH, [GONE], (TargetStatus.DISABLED, "receiver_gone")),
     (FRESH, [GONE, UNHEALTHY], (TargetStatus.DISABLED, "receiver_gone")),
-    (FRESH, [GONE, BLOCKED, HEALTHY], (TargetStatus.BLOCKED, "address_private")),  # the last counts
-    (replace(OPEN, held_until=in_s(1)), [GONE], (TargetStatus.DISABLED, "receiver_gone")),  # a late answer
+    (FRESH, [GONE, BLOCKED, HEALTHY], (TargetStatus.BLOCKED, "address_private")),  # the last effect applies
+    (replace(OPEN, held_until=in_s(1)), [GONE], (TargetStatus.DISABLED, "receiver_gone")),  # a late response
     (state(status=TargetStatus.DISABLED), [GONE], (None, None)),
     (state(status=TargetStatus.BLOCKED), [GONE], (None, None)),
     (FAILED_FOR_DAYS, [UNHEALTHY], (TargetStatus.DISABLED, throttle.GIVEN_UP)),

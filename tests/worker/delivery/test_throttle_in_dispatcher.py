@@ -1,4 +1,4 @@
-"""Dispatchers that share targets: receivers that ask them to wait, rate limits, concurrency, no delay for others."""
+"""Dispatchers that share targets: receivers that ask to wait, rate limits, concurrency, and no delay for other targets."""
 
 import math
 from collections import Counter, deque
@@ -26,7 +26,7 @@ BUSY_URL: Final = "https://busy.example.com/hook"
 OTHER_URL: Final = "https://other.example.com/hook"
 DELIVERED: Final = Outcome(status=202)
 REFUSED: Final = Outcome(error="connect_refused")
-#: With a frozen clock leases need no renewal; heartbeats are frequent enough.
+#: A frozen clock makes renewals unnecessary; heartbeats are frequent enough for tests.
 STANDING: Final[dict[str, Any]] = {"lease_s": 10**6, "renew_s": 0.02}
 
 
@@ -39,7 +39,7 @@ def clock() -> FakeClock:
 def running_dispatchers(
     post: FakePost, clock: FakeClock, count: int = 2, concurrency: int = 8, **terms: Any
 ) -> Iterator[list[Dispatcher]]:
-    """Start dispatchers that share their targets before anything is due for them."""
+    """Start dispatchers that share their targets; nothing is due for them yet."""
     with ExitStack() as running:
         started = [
             running.enter_context(running_dispatcher(post, concurrency, now=clock, **STANDING | terms)) for _ in range(count)
@@ -50,7 +50,7 @@ def running_dispatchers(
 
 
 def first_then(first: Outcome, *more: Outcome, then: Outcome = DELIVERED) -> Callable[[str], Outcome]:
-    """Answer the first requests to the busy target with these outcomes, everything else with `then`."""
+    """Return these outcomes for the first requests to the busy target, and `then` for everything else."""
     answers = iter([first, *more])
     return lambda url: next(answers, then) if url == BUSY_URL else DELIVERED
 
@@ -61,7 +61,7 @@ def target_of(url: str) -> str:
 
 
 def of(url: str, columns: str) -> list[tuple[Any, ...]]:
-    """Return columns of the exports for an address."""
+    """Return columns of the exports whose target has this URL."""
     return rows(f"SELECT {columns} FROM exports WHERE target_id = ?", (target_of(url),))  # noqa: S608 - our own names
 
 
@@ -70,7 +70,7 @@ def ask_to_wait(status: int, seconds: float) -> Outcome:
 
 
 def let_pass(seconds: float, clock: FakeClock, count: int = 2) -> None:
-    """Let time pass in steps so short that a slow dispatcher does not count as dead: the others would take its share."""
+    """Advance the clock in short steps: in a long one, a slow dispatcher would count as dead, and lose its share."""
     while seconds > 0:
         step_s = min(seconds, 5.0)
         clock.advance(step_s)
@@ -90,7 +90,8 @@ def test_everybody_waits_for_as_long_as_a_receiver_asks_and_nobody_for_another_t
     with running_dispatchers(post, clock):
         approved(customer, 40, BUSY_URL, NOW)
         approved(customer, 40, OTHER_URL, NOW)
-        # Everything for the other target, and for this one what was open when it said so.
+        # Everything for the other target has been sent, and to this one only the requests that were open at the first
+        # response.
         wait_until(lambda: statuses()["exported"] == 40 and not statuses()["delivering"])
         asked = len(post.to(BUSY_URL))
         assert 1 <= asked <= 8
@@ -98,7 +99,7 @@ def test_everybody_waits_for_as_long_as_a_receiver_asks_and_nobody_for_another_t
             clock.advance(seconds)
             clock.wait_for_scans()
         assert len(post.to(BUSY_URL)) == asked
-        # Waiting counts no attempt.
+        # Exports that wait count no attempt.
         assert sorted(attempts for (attempts,) in of(BUSY_URL, "attempts")) == [0] * (40 - asked) + [1] * asked
         clock.advance(0.001)
         wait_until(lambda: statuses()["exported"] == 80)
@@ -113,7 +114,7 @@ def test_nothing_that_waits_in_a_queue_is_sent_after_the_response(customer: Cust
         approved(customer, 40, BUSY_URL, NOW)
         wait_until(lambda: post.at_once == 4)
         post.let_through(4)
-        # As many again are being sent, and others are claimed to follow them.
+        # Four more are being sent, and others are claimed and wait for a slot.
         wait_until(lambda: sum(post.sent.values()) == 8 and statuses()["delivering"] > 4)
         post.answer = lambda _url: ask_to_wait(429, 30)
         post.let_through(1)
@@ -122,7 +123,7 @@ def test_nothing_that_waits_in_a_queue_is_sent_after_the_response(customer: Cust
         wait_until(lambda: not statuses()["delivering"])
         clock.wait_for_scans()
         assert sum(post.sent.values()) == 8
-        # What was given back counts no attempt.
+        # A claim that was given back counts no attempt.
         assert sorted(attempts for (attempts,) in of(BUSY_URL, "attempts")) == [0] * 32 + [1] * 8
 
 
@@ -151,7 +152,7 @@ def test_after_the_wait_one_is_sent_then_two_then_four(customer: Customer, clock
 
 
 def more_for(url: str, customer: Customer) -> str:
-    """Approve one more export for a target that is there."""
+    """Approve one more export for an existing target."""
     return make_approved(customer, target_of(url), NOW)
 
 
@@ -180,14 +181,14 @@ def test_resuming_a_target_ends_its_wait(customer: Customer, clock: FakeClock) -
         assert queries.get(waiting).status == "approved"
         targets.change_status(target_of(BUSY_URL), "resume", clock.at, "operator")
         wait_until(lambda: queries.get(waiting).status == "exported")
-        # The one that was tried keeps its own time.
+        # The export that was tried keeps its own time.
         assert queries.get(first).status == "retry_scheduled"
 
 
-# ---------------------------------------------------------------- an agreed pace
+# ---------------------------------------------------------------- rate limits
 
 
-#: What is claimed at one moment is to be sent before the clock goes on.
+#: Finds a claimed export; every claim has to be sent before the clock advances.
 IN_HAND: Final = "SELECT 1 FROM exports WHERE status = 'delivering' LIMIT 1"
 
 
@@ -198,7 +199,7 @@ def is_used_up(target_ids: list[str], now: datetime) -> bool:
 def test_two_dispatchers_keep_a_rate_limit_together(
     customer: Customer, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Two targets, so that each dispatcher may lock one while it wants the other."""
+    """With two targets, each dispatcher may hold the lock of one while it needs the other."""
     paced = [many_targets(customer, number, 1, f"https://paced-{number}.example.com/")[0] for number in range(2)]
     for target_id in paced:
         limit_target(target_id, 600)
@@ -232,7 +233,7 @@ def test_an_event_that_was_due_first_is_left_the_next_request_of_a_rate_limit(cu
 
 
 def most_in_a_minute(moments: Sequence[datetime]) -> int:
-    """Return the most that was sent in any 60 seconds, both ends included."""
+    """Return the most requests within any 60 seconds, both ends included."""
     within: deque[datetime] = deque()
     most = 0
     for moment in sorted(moments):
@@ -253,7 +254,7 @@ def test_an_export_reports_the_wait_for_its_targets_rate_limit(customer: Custome
         used_up = throttle.use_rate_allowance(state, throttle.rate_allowance(state, NOW), NOW)
         throttle_state_sql.write([used_up])
     record, wait_s = export_record(queries.get(export_id), NOW), (throttle.rate_allows_from(used_up) or NOW) - NOW
-    # Limits above that make nobody wait for a second.
+    # With a higher limit, no export waits for a whole second.
     expected = None if per_minute > 61 else math.ceil(wait_s.total_seconds())
     assert (record.get("retry_after_seconds"), wait_s < timedelta(seconds=1)) == (expected, per_minute > 61)
 
@@ -275,7 +276,7 @@ def test_five_failures_open_the_breaker_and_single_probes_follow_until_one_succe
         post.gate.set()
         wait_until(lambda: not statuses()["delivering"])
         sent = len(post.calls)
-        # Five in a row, and what was open beside them.
+        # Five failures in a row, and the requests that were open beside them.
         assert 8 <= sent <= 16
         for wait_s in (1, 2, 4, 8):
             let_pass(wait_s - 0.001, clock)
@@ -331,12 +332,12 @@ def test_a_target_that_has_only_failed_for_five_days_is_disabled_and_nothing_wai
     assert len(post.calls) == 1
 
 
-# ---------------------------------------------------------------- what people do while claims wait
+# ---------------------------------------------------------------- operator actions while claims wait
 
 
 @pytest.fixture
 def in_queue(customer: Customer, clock: FakeClock) -> Iterator[tuple[FakePost, list[str]]]:
-    """A dispatcher with four open requests, and claims that wait for their slots; yields the exports of those claims."""
+    """Run a dispatcher with four open requests and claims that wait for slots; yield the IDs of the waiting exports."""
     post = FakePost(now=clock)
     with running_dispatchers(post, clock, count=1):
         post.gate.clear()
@@ -348,7 +349,7 @@ def in_queue(customer: Customer, clock: FakeClock) -> Iterator[tuple[FakePost, l
         yield post, sorted(claimed - set(post.sent))
 
 
-# what a person does to the target, what ends all that was not sent
+# Columns: the operator's action; the reason why unsent exports end, or None if they wait.
 TURNED_OFF: Final = [("pause", None), ("disable", "target_disabled")]
 
 
@@ -360,7 +361,7 @@ def test_nothing_starts_after_a_person_has_turned_the_target_off(
     targets.change_status(target_of(BUSY_URL), verb, clock.at, "operator")
     clock.advance(1)
     post.gate.set()
-    # What was open is finished and written.
+    # Open requests end and their results are recorded.
     wait_until(lambda: statuses()["exported"] == 8 and not statuses()["delivering"])
     clock.wait_for_scans()
     assert sum(post.sent.values()) == 8
@@ -381,7 +382,7 @@ def test_nothing_that_was_redacted_is_sent_though_it_was_claimed(
     assert {queries.get(export_id).status_reason for export_id in waiting} == {"redacted"}
 
 
-# ---------------------------------------------------------------- who is held up
+# ---------------------------------------------------------------- targets that hang
 
 
 def test_a_target_that_hangs_holds_up_no_other(
@@ -403,7 +404,7 @@ def test_a_target_that_hangs_holds_up_no_other(
 
 
 def test_a_target_that_hangs_all_at_once_holds_up_no_other(customer: Customer, clock: FakeClock) -> None:
-    """While it was quick, much more was claimed for it than there are threads."""
+    """While the target was quick, many more exports were claimed for it than there are threads."""
     post, quick = FakePost(now=clock), FakePost(now=clock)
     post.gate.clear()
 
@@ -456,13 +457,13 @@ def test_all_dispatchers_together_make_one_probe(customer: Customer, clock: Fake
     with running_dispatchers(post, clock, 3):
         approved(customer, 20, BUSY_URL, NOW)
         execute("UPDATE targets SET failures_in_row = 5, held_reason = 'breaker_open', held_until = ?", (to_ms(NOW),))
-        # What was claimed before this was written is not a probe.
+        # Claims from before this change are not probes.
         wait_until(lambda: post.at_once)
         begun = len(post.calls)
         post.let_through(begun)
         wait_until(lambda: not statuses()["delivering"])
         for wait_s in (2, 4, 8, 16):
-            # Counted first: a dispatcher may read it at the moment of the change.
+            # Counted before the clock advances: a dispatcher may send at that very moment.
             begun = len(post.calls)
             let_pass(wait_s, clock, 3)
             wait_until(lambda before=begun: len(post.calls) > before)  # type: ignore[misc]  # mypy takes no default

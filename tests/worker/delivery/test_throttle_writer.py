@@ -1,4 +1,4 @@
-"""What attempts change in their targets, once for all that came back together, also beside other writers."""
+"""The effects of attempts on their targets, written once per tick, also beside other writers."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -35,7 +35,7 @@ from worker.delivery.throttle_writer import SentEffect, effects_of, log_events, 
 
 LATER: Final = NOW + timedelta(minutes=1)
 VAULT: Final = Vault([b"k" * 32])
-#: Of every webhook here.
+#: The URL of every webhook in these tests.
 URL: Final = "https://tracker.example.com/hook"
 HEALTHY: Final = TargetEffect("connected", health=TargetHealth.HEALTHY)
 UNHEALTHY: Final = TargetEffect("failing", health=TargetHealth.UNHEALTHY)
@@ -64,7 +64,7 @@ def status_of(target_id: str) -> tuple[str, str | None]:
 
 
 def met(customer: Customer, target_id: str, effects: Sequence[TargetEffect]) -> list[CompletedAttempt]:
-    """Return attempts of as many claims of the target, each with its effect."""
+    """Return an attempt for each effect, all of claims of the target."""
     for _ in effects:
         make_approved(customer, target_id)
     claims = [claim for claim in claim_due(len(effects), NOW, 6, "worker") if claim.target_id == target_id]
@@ -145,7 +145,7 @@ def test_a_delivery_that_fails_is_no_validation(customer: Customer, effect: Targ
 
 def test_a_delivery_passes_a_failed_validation(customer: Customer) -> None:
     target = make_target(customer)
-    # A target that is at rest: without the failed validation a success would write nothing.
+    # A target at rest: only the failed validation makes a success worth writing.
     execute("UPDATE targets SET ramp = 16, connected_status = 'connected', last_success_at = ?", (to_ms(LATER),))
     targets.record_validation(target.id, None, Validation("connect_refused"), NOW, "worker")
     execute("UPDATE targets SET connected_status = 'connected'")
@@ -230,14 +230,14 @@ def test_a_change_of_a_target_is_logged_once(customer: Customer, caplog: pytest.
     tick = timedelta(minutes=1)
     for at, effects in enumerate(
         [
-            [HEALTHY, UNHEALTHY],  # nothing to tell
-            [LIMITED],  # paused
-            [LIMITED, LIMITED],  # and once more, after that was over
-            [UNHEALTHY] * 3,  # with the one of before and two overloads: the breaker opens
-            [UNHEALTHY],  # a probe: known already
-            [HEALTHY],  # it closes
+            [HEALTHY, UNHEALTHY],  # nothing to log
+            [LIMITED],  # held
+            [LIMITED, LIMITED],  # held again, after the hold had ended
+            [UNHEALTHY] * 3,  # five failures with the one before, two of them overloads: the breaker opens
+            [UNHEALTHY],  # a probe: nothing new
+            [HEALTHY],  # the breaker closes
             [GONE],
-            [GONE],  # it is off already
+            [GONE],  # the target is disabled already
         ]
     ):
         log_events(record(target_id, *effects, now=LATER + at * tick))
@@ -299,7 +299,7 @@ def test_an_attempt_at_the_new_url_counts_beside_one_at_the_former(customer: Cus
 
 
 def attempt_refused(customer: Customer, target_id: str, effect: TargetEffect) -> Callable[[], None]:
-    """Return what writes the effect of an attempt that has begun now."""
+    """Begin an attempt now; return a function that writes its effect."""
     [attempt] = met(customer, target_id, [effect])
 
     def write() -> None:
@@ -343,11 +343,11 @@ def test_what_is_not_about_the_token_counts_after_the_token_was_replaced(
     assert status_of(target_id) == (status, effect.reason)
 
 
-# ---------------------------------------------------------------- beside others
+# ---------------------------------------------------------------- concurrent writers
 
 
 def together(*works: Callable[[], Any]) -> None:
-    """Run works at once, each on a thread and a connection of its own; raise what any of them raises."""
+    """Run functions at once, each on its own thread and connection; raise the first exception of any of them."""
 
     def run(work: Callable[[], Any]) -> None:
         with connection():
@@ -359,7 +359,7 @@ def together(*works: Callable[[], Any]) -> None:
 
 
 def test_workers_that_write_the_same_targets_in_any_order_never_deadlock(customer: Customer) -> None:
-    """PostgreSQL ends one of two that deadlock with an error, which would come out here."""
+    """PostgreSQL ends one of two transactions that deadlock with an error, which would fail this test."""
     ids = [make_target(customer).id for _ in range(6)]
 
     def mark(order: Sequence[str], times: int = 60) -> None:
@@ -374,13 +374,13 @@ def test_workers_that_write_the_same_targets_in_any_order_never_deadlock(custome
 
 def test_what_two_workers_find_out_at_once_counts_twice(customer: Customer) -> None:
     target = make_target(customer)
-    # Far from the breaker: four of them open it.
+    # Four failures do not open the breaker.
     together(*[lambda: record(target.id, UNHEALTHY)] * 4)
     assert state_of(target.id).failures_in_row == 4
 
 
 class VaultWithAWorkerAtWork(Vault):
-    """Seals while a worker writes, where the database lets it: on SQLite it has to wait for the operator."""
+    """Encrypts while a worker writes, if the database allows it: on SQLite, the worker has to wait for the operator."""
 
     def __init__(self, work: Callable[[], None]) -> None:
         super().__init__([b"k" * 32])
@@ -431,7 +431,8 @@ def test_an_edit_that_commits_between_the_read_and_the_lock_keeps_its_target_as_
             move(target.id)
             moved = rows("SELECT * FROM targets")
             late = pool.submit(record_limit)
-            # On PostgreSQL it has read the former URL and waits for the lock; on SQLite it waits to begin.
+            # On PostgreSQL, the worker has read the former URL and waits for the lock; on SQLite, it waits for its
+            # transaction.
             with pytest.raises(TimeoutError):
                 late.result(timeout=0.3)
         assert late.result(timeout=10) == []

@@ -1,4 +1,4 @@
-"""Deliveries to a tracker over real sockets: once each, blocked and resumed, held without holding up others."""
+"""Deliveries to a tracker over real sockets: each creates one issue, and blocked or held targets delay no other target."""
 
 import logging
 from collections.abc import Iterator
@@ -50,7 +50,7 @@ ONE_TRY: Final = Schedule((), timedelta(hours=1))
 
 
 class QuickGitea(GiteaTracker):
-    """A Gitea whose issues are found at once; after `hold_s` seconds it takes more requests."""
+    """A Gitea that finds issues at once; if `hold_s` is set, each creation uses up its limit for so many seconds."""
 
     lookup_delay_s = 0
     hold_s: float | None = None
@@ -167,7 +167,7 @@ def test_the_doubt_outlives_the_schedule_and_a_retry_by_hand_looks_first(custome
         assert (export.status, export.status_reason) == (ExportStatus.FAILED, "attempts_exhausted")
         assert is_unknown(export_id)
         transitions.retry(export_id, customer.account_id, utc_now(), "user:1")
-        # A lookup right now might miss the issue.
+        # A lookup right now might not find the issue.
         [(due_at, retried_at)] = rows("SELECT due_at, schedule_began_at FROM exports")
         assert due_at - retried_at > (LONGEST_LOOKUP_S - 30) * 1000
         execute("UPDATE exports SET due_at = schedule_began_at")
@@ -261,7 +261,7 @@ def test_what_a_wrong_token_blocked_is_delivered_once_after_a_new_token_and_a_re
 
 
 class ReplacedMeanwhile(QuickGitea):
-    """A Gitea whose target gets a good token while an attempt with the former one is under way."""
+    """A Gitea whose target gets a valid token while an attempt with the former token is under way."""
 
     target_id = ""
 

@@ -1,4 +1,4 @@
-"""What a tracker's response means: the table of refusals, holds, unknown outcomes, and responses that are out to do harm."""
+"""Verdicts about a tracker's response: the table of refusals, holds, unknown outcomes, and hostile responses."""
 
 import math
 from dataclasses import replace
@@ -65,7 +65,7 @@ def test_a_link_that_must_not_be_shown_is_left_out(url: str) -> None:
 def test_an_applied_event_is_a_delivery(action: TrackerEventAction) -> None:
     verdict = judged(TrackerResult(Outcome(200), action))
     assert (verdict.transition, verdict.outcome, verdict.error_code) == (Transition.DELIVER, "delivered", None)
-    # Without a request nothing is known about the target.
+    # A skipped event sends no request, so nothing is known about the target.
     connected = None if action is TrackerEventAction.SKIPPED else "connected"
     assert (verdict.effect.connected, verdict.effect.status, verdict.provider_ticket_id) == (connected, None, None)
 
@@ -93,10 +93,10 @@ def test_a_refused_ticket_fails_and_says_nothing_about_the_target() -> None:
     assert (verdict.effect.status, verdict.effect.health) == (None, TargetHealth.UNKNOWN)
 
 
-#: A moment that has passed by our clock names no time to wait for.
+#: A time that is past by our clock is no time to wait for.
 PAST: Final = TrackerFailure(FailureKind.RETRY, "x", retry_at_s=NOW.timestamp() - 9, is_rate_limit=True)
 
-# the failure; seconds of the hold, its reason; seconds to the next attempt
+# Columns: failure; seconds and reason of the hold; seconds until the next attempt.
 WAITS: Final = [
     (TrackerFailure(FailureKind.RETRY, "x", 90, is_rate_limit=True), 90, RATE_LIMITED, 90),
     (TrackerFailure(FailureKind.RETRY, "x", 0.5, is_rate_limit=True), 1, RATE_LIMITED, 1),
@@ -108,7 +108,7 @@ WAITS: Final = [
         RATE_LIMITED,
         MAX_RETRY_AFTER_S,
     ),
-    # Several headers: the later counts.
+    # Several headers: the later time applies.
     (TrackerFailure(FailureKind.RETRY, UNAVAILABLE, 7, NOW.timestamp() + 90), 90, RECEIVER_UNAVAILABLE, 90),
     (TrackerFailure(FailureKind.RETRY, UNAVAILABLE, 120, NOW.timestamp() + 90), 120, RECEIVER_UNAVAILABLE, 120),
     (TrackerFailure(FailureKind.RETRY, UNAVAILABLE, 90), 90, RECEIVER_UNAVAILABLE, 90),
@@ -135,7 +135,7 @@ def test_a_rate_limit_that_names_no_time_to_come_waits_a_minute_and_grows_with_t
     verdicts = [judged(refused(limited, 429), try_number) for try_number in (1, 2, 3)]
     assert [wait_s(verdict) for verdict in verdicts] == [60, 60, 120]
     assert {(each.effect.hold_s, each.effect.hold_reason) for each in verdicts} == {(DEFAULT_HOLD_S, RATE_LIMITED)}
-    # The tracker asked for no time, so the attempt claims none.
+    # The tracker named no time, so the attempt records none.
     assert {each.retry_after_s for each in verdicts} == {None}
 
 

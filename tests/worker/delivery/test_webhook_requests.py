@@ -1,4 +1,4 @@
-"""What a target's row asks of its requests reaches the receiver, with every attempt and with a ping."""
+"""The options of a target reach the receiver with every attempt and with a ping."""
 
 import json
 from base64 import b64encode
@@ -30,7 +30,7 @@ STANDARD: Final = f"whsec_{b64encode(bytes(32)).decode()}"
 
 @dataclass
 class RequestRecorder:
-    """Keeps every request, and responds to the first one with 503."""
+    """Stores every request, and responds to the first one with 503."""
 
     requests: list[ReceivedRequest] = field(default_factory=list)
 

@@ -1,4 +1,4 @@
-"""The guarded adapter on a plain session of requests: its limits and refusals hold, and its errors are requests' own."""
+"""The guarded adapter on a plain session of requests: it keeps its limits and refusals, and raises errors of requests."""
 
 import time
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ from worker.http.response_parser import MAX_RESPONSE_BYTES
 def session(
     policy: TargetPolicy = OPEN, addresses: tuple[str, ...] = ("127.0.0.1",), deadline_s: float = 5.0
 ) -> Iterator[requests.Session]:
-    """A session that is plain but for the adapter that is mounted on it."""
+    """A session of requests that differs from a plain one only in its adapter."""
     adapter = GuardedAdapter(policy, FakeResolver({NAME: addresses}), deadline_s, connect_timeout_s=5.0)
     with requests.Session() as made:
         made.mount("https://", adapter)
@@ -63,7 +63,7 @@ def test_a_response_is_one_of_requests() -> None:
         assert response.history == []
         response.raise_for_status()
         client.post(server.url(NAME), data=b"again")
-        assert server.connections == 1  # kept open
+        assert server.connections == 1  # the connection is kept alive
     [first, second] = seen
     assert first is not None
     assert second is not None
@@ -147,7 +147,7 @@ def test_the_environment_and_the_session_choose_no_proxy(monkeypatch: pytest.Mon
     assert proxied == []
 
 
-# what a request asks for, and what the adapter would allow
+# Columns: the timeout of the request; the deadline of the adapter.
 @pytest.mark.parametrize(
     ("timeout", "deadline_s"),
     [(None, DEADLINE_S), (DEADLINE_S, 30), ((5, DEADLINE_S), 30), ((None, DEADLINE_S), 30), ((0.1, None), DEADLINE_S)],

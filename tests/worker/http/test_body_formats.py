@@ -1,4 +1,4 @@
-"""The other forms of a body: CloudEvents in both modes, and SARIF by its schema; the same bytes for every attempt."""
+"""The other formats of a body: CloudEvents in both modes, and valid SARIF; every attempt sends the same bytes."""
 
 import json
 from typing import Any, Final
@@ -124,7 +124,7 @@ def test_a_sarif_log_is_valid_by_its_schema(body: bytes) -> None:
     SARIF.validate(log)
     assert formatted(body, BodyFormat.SARIF).headers == {"Content-Type": "application/sarif+json"}
     assert log["runs"][0]["automationDetails"] == {"id": f"riskrelay/{json.loads(body)['id']}"}
-    # A schema that accepts anything would prove nothing.
+    # The schema must reject something; otherwise the test would prove nothing.
     assert not SARIF.is_valid({**log, "version": "2.0.0"})
 
 

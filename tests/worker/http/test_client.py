@@ -1,4 +1,4 @@
-"""Posts over real sockets: what is sent, what every kind of answer comes to, and what is kept of connections."""
+"""Posts over real sockets: what is sent, the outcome of every kind of response, and how connections are reused."""
 
 import socket
 import threading
@@ -36,7 +36,7 @@ def client() -> Iterator[HttpClient]:
         yield made
 
 
-# ---------------------------------------------------------------- answers
+# ---------------------------------------------------------------- responses
 
 
 def test_a_success_in_headers_is_delivered_whatever_becomes_of_its_body(client: HttpClient) -> None:
@@ -95,7 +95,7 @@ def test_head_and_body_are_these_bytes_in_one_piece(client: HttpClient) -> None:
     ]
 
 
-# the host in the URL, the one that is looked up, the one that is asked for
+# Columns: host in the URL; host that is looked up; host in the request.
 HOSTS: Final = [
     (NAME, NAME, NAME),
     ("RECEIVER.Example.com.", NAME, NAME),
@@ -122,7 +122,7 @@ def test_a_host_is_named_in_its_one_form(host: str, looked_up: str, named: str) 
     assert [request and request.headers["host"] for request in seen] == [f"{named}:{port}"]
 
 
-# a header that would not stay one
+# headers that would become several
 @pytest.mark.parametrize("header", [{"A": "b\r\nC: d"}, {"A": "b\nC: d"}, {"A": "b\rC: d"}, {"A": "b\0"}, {"A\r\nB": "c"}])
 def test_a_header_with_a_line_break_is_an_error_and_not_sent(client: HttpClient, header: dict[str, str]) -> None:
     with LoopbackServer(always()) as server:
@@ -139,7 +139,7 @@ def test_a_redirect_is_not_followed(client: HttpClient, status: int) -> None:
     assert (outcome.status, outcome.error) == (status, None)
 
 
-# what the peer does with the connection after the request, the error
+# What the receiver does after the request, and the error.
 BROKEN: Final = {
     "hangs up": (once(), "connection_closed"),
     "hangs up in the status line": (once(b"HTTP/1.1 2"), "connection_closed"),
@@ -222,7 +222,7 @@ def test_connections_are_kept_and_one_post_takes_no_delayed_acknowledgement(clie
             assert post(client, server.url()).status == 200
         took_s = time.monotonic() - began
         assert server.connections == 1
-    # Head and body in two packets without TCP_NODELAY: 40 ms each, 4 s in all.
+    # Two packets without TCP_NODELAY would take 40 ms for each post, 4 s in all.
     assert took_s < 3
 
 

@@ -1,4 +1,4 @@
-"""Receivers that never stop talking: a post reads so many bytes and no more, wherever in the answer they come."""
+"""Endless responses: a post reads a bounded number of bytes, in whatever part of the response they arrive."""
 
 import gzip
 import tracemalloc
@@ -15,11 +15,11 @@ from tests.support.worker.receivers import always, made_client, once, post
 from worker.http.client import HttpClient
 from worker.http.response_parser import CHUNKED_FACTOR, MAX_HEAD_BYTES, MAX_RESPONSE_BYTES
 
-#: An endless receiver ends here, should nobody stop it.
+#: An endless receiver stops after so many bytes if the client never closes the connection.
 ENOUGH_BYTES: Final = 100_000_000
-#: What the kernel takes in on both sides of loopback was sent, but not read.
+#: Sent but not read: as many bytes as the kernel buffers on both sides of loopback.
 UNREAD_BYTES: Final = 20_000_000
-#: More than reading, joining and parsing what is allowed takes, and far less than what is sent.
+#: More than is needed to read, join and parse the allowed bytes, and far less than is sent.
 MEMORY_BYTES: Final = 4_000_000
 
 
@@ -30,7 +30,7 @@ def client() -> Iterator[HttpClient]:
 
 
 class Endless:
-    """Sends `head`, then `piece` over and over until the client hangs up; counts the bytes."""
+    """Sends `head`, then `piece` again and again until the client closes the connection; counts the bytes."""
 
     def __init__(self, head: bytes, piece: bytes) -> None:
         self._head = head
@@ -58,7 +58,7 @@ def test_an_endless_body_is_read_to_64_kib(client: HttpClient, status: int, fram
 
 
 CHUNKED: Final = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
-# what comes first, what comes again and again, the status and the error
+# What is sent first, what is sent again and again, the status and the error.
 ENDLESS: Final = {
     "interim answers": (b"", b"HTTP/1.1 100 Continue\r\n\r\n", None, "bad_answer"),
     "interim answers with headers": (b"", b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n", None, "bad_answer"),
@@ -72,7 +72,7 @@ ENDLESS: Final = {
     "chunks that are all extension": (CHUNKED, b"1;" + b"x" * 60_000 + b"\r\nx\r\n", 200, None),
     "trailers": (CHUNKED + b"2\r\n{}\r\n0\r\n", b"A: b\r\n", 200, None),
     "long trailers": (CHUNKED + b"0\r\n", b"A: " + b"b" * 60_000 + b"\r\n", 200, None),
-    "a chunk of size -1": (CHUNKED + b"-1\r\n", b"x", 200, None),  # to read(-1) means to read to the end
+    "a chunk of size -1": (CHUNKED + b"-1\r\n", b"x", 200, None),  # read(-1) would read to the end
     "a chunk of size -2": (CHUNKED + b"-2\r\n", b"x", 200, None),
     "a chunk without end": (CHUNKED + b"f" * 1000 + b"\r\n", b"x", 200, None),
     "a body of a length nobody reaches": (b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * 19 + b"\r\n\r\n", b"x", 200, None),
@@ -136,7 +136,7 @@ def test_interim_answers_are_not_the_last_word_and_the_connection_is_kept(client
     assert [(outcome.status, outcome.body) for outcome in outcomes] == [(201, b'{"id": "T-1"}')] * 2
 
 
-# what the body is said to be, and is; nothing of it is inflated
+# Content-Encoding and the body; nothing is decompressed.
 BOMBS: Final = {
     "gzip": ("gzip", gzip.compress(bytes(50_000_000))),
     "gzip in gzip": ("gzip, gzip", gzip.compress(gzip.compress(bytes(50_000_000)))),

@@ -1,4 +1,4 @@
-"""Posts to receivers with certificates of a company's authority, and to those that ask for a client certificate."""
+"""Posts to receivers with certificates of a private authority, and to receivers that require a client certificate."""
 
 import ssl
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ REFUSED: Final = "client_certificate_refused"
 
 
 class NamingServer(LoopbackServer):
-    """Asks for a client certificate and answers with the name in it; `min_version` is that of TLS."""
+    """Requires a client certificate, and responds with the name in it; `versions` are the lowest and highest TLS version."""
 
     def __init__(self, versions: tuple[ssl.TLSVersion, ssl.TLSVersion]) -> None:
         context = COMPANY.server(NAME, clients=COMPANY)
@@ -129,7 +129,7 @@ def test_a_targets_own_certificate_is_opened_for_its_deliveries(server: NamingSe
         signed_post = SignedPost(client.post, vault, DefaultSecret("a secret of ours"))
         assert signed_post.send(message).body == b"tenant.example.com"
         assert signed_post.send(message._replace(options=DEFAULT_OPTIONS)).body == b"riskrelay.example.com"
-        # Sealed for another target, it does not open.
+        # Encrypted for another target, it cannot be decrypted.
         assert signed_post.send(message._replace(target_id="tgt_2")).error == "secret_unreadable"
 
 

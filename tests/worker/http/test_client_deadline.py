@@ -1,4 +1,4 @@
-"""Whatever a peer or a name server drips or withholds, over TLS or not: a post is back when its deadline has passed."""
+"""A post ends at its deadline, whatever a receiver or a name server delays, with and without TLS."""
 
 import socket
 import threading
@@ -67,7 +67,7 @@ def test_a_peer_that_never_ends_its_headers_is_left_at_the_deadline(
 
 @pytest.mark.parametrize("head", DRIPPED_BODIES.values(), ids=list(DRIPPED_BODIES))
 def test_a_dripped_body_ends_at_the_deadline_and_its_status_counts(head: bytes) -> None:
-    # Long enough for a head to come on a busy machine.
+    # Long enough for the head to arrive on a busy machine.
     deadline_s = 3 * DEADLINE_S
     with made_client(deadline_s=deadline_s) as client, LoopbackServer(drip_body_of(head)) as server:
         outcome, took_s = timed(client, server.url())
@@ -76,7 +76,7 @@ def test_a_dripped_body_ends_at_the_deadline_and_its_status_counts(head: bytes) 
 
 
 def test_a_peer_that_reads_nothing_of_a_large_body_is_left_at_the_deadline() -> None:
-    # A connect timeout below the deadline must not bound the sending.
+    # A connect timeout below the deadline must not end the sending.
     with LoopbackServer(say_nothing) as server, made_client(deadline_s=DEADLINE_S, connect_timeout_s=0.1) as client:
         outcome, took_s = timed(client, server.url(), b"x" * 64 * 1024 * 1024)
     assert outcome.error == "deadline_exceeded"
@@ -188,7 +188,7 @@ def test_a_released_connection_is_not_shut_down_and_past_the_deadline_not_kept(l
         exchange.use(watched, "")
         assert watched.release(exchange) is may_be_kept
         next_one.use(watched, "")
-        exchange.expire()  # the watchdog comes late
+        exchange.expire()  # the watchdog is late
         here.sendall(b"x")
         assert there.recv(1) == b"x"
         next_one.expire()
@@ -222,7 +222,7 @@ def test_a_watchdog_that_a_fault_ended_is_followed_by_another() -> None:
         assert not ended[0].is_alive()
         _watch_briefly(watchdog, here)
         there.settimeout(SLACK_S)
-        assert there.recv(1) == b""  # cut
+        assert there.recv(1) == b""  # closed by the watchdog
 
 
 def test_a_watchdog_with_nothing_to_watch_ends_and_the_next_exchange_has_one() -> None:
@@ -245,7 +245,7 @@ def test_a_watchdog_with_nothing_to_watch_ends_and_the_next_exchange_has_one() -
     with here, there:
         _watch_briefly(watchdog, here)
         there.settimeout(SLACK_S)
-        assert there.recv(1) == b""  # cut
+        assert there.recv(1) == b""  # closed by the watchdog
 
 
 def _watch_briefly(watchdog: Watchdog, connected: socket.socket) -> None:

@@ -1,4 +1,4 @@
-"""Which addresses a post may reach: it dials the address that was classified, whatever the name resolves to later."""
+"""The addresses that a post may reach: the address that was checked is dialed, whatever the name resolves to later."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,7 +33,7 @@ def test_a_name_without_an_address_names_why(reason: DnsFailure) -> None:
     assert (outcome.error, outcome.refused) == (reason.value, False)
 
 
-# URL, what is refused; nothing of it may reach the network
+# Columns: URL; why it is refused. No part of it may reach the network.
 REFUSED_URLS: Final = [
     ("ftp://receiver.example.com/", "scheme_not_allowed"),
     ("http://user:password@receiver.example.com/", "userinfo"),
@@ -53,9 +53,9 @@ def test_a_url_that_the_policy_refuses_is_not_even_looked_up(url: str, reason: s
     assert resolver.asked == []
 
 
-# what the name resolves to, the verdict; 127.0.0.0/8 is open
+# Columns: addresses of the name; the error. The policy allows 127.0.0.0/8.
 MIXED: Final = [
-    (["127.0.0.1", "10.0.0.1"], "address_private"),  # one bad answer refuses all
+    (["127.0.0.1", "10.0.0.1"], "address_private"),  # one forbidden address refuses all
     (["10.0.0.1", "127.0.0.1"], "address_private"),
     (["127.0.0.1", "169.254.169.254"], "address_metadata"),
     (["127.0.0.1", "fe80::1"], "address_link_local"),

@@ -1,4 +1,4 @@
-"""A look at a target: all that a delivery would meet before its first byte, named, with nothing sent."""
+"""Inspection of a target: it reports every problem that a delivery would meet before its first byte, and sends nothing."""
 
 import socket
 import threading
@@ -27,7 +27,7 @@ from tests.support.worker.receivers import (
 
 
 class Listener:
-    """Hears what a client says, and answers nothing."""
+    """Records what a client sends, and never responds."""
 
     def __init__(self) -> None:
         self.received: list[ReceivedRequest | None] = []
@@ -37,11 +37,11 @@ class Listener:
 
 
 MONTHS: Final = timedelta(days=60)
-#: A minute for the test to run.
+#: A margin of a minute, because the test takes time.
 JUST: Final = timedelta(minutes=1)
 SOON: Final = timedelta(days=EXPIRES_SOON_DAYS)
 
-# the certificate's name, how long it lasts, from when on, whether its maker is trusted, the reason
+# Columns: name in the certificate; validity from now on; its begin; whether its issuer is trusted; the reason.
 CERTIFICATES: Final = [
     (NAME, MONTHS, -JUST, True, None),
     (NAME, SOON + JUST, -JUST, True, None),
@@ -52,8 +52,8 @@ CERTIFICATES: Final = [
     ("other.example.com", MONTHS, -JUST, True, "tls_certificate"),
     ("*.example.com", MONTHS, -JUST, True, None),
     ("*.receiver.example.com", MONTHS, -JUST, True, "tls_certificate"),
-    (NAME, MONTHS, -JUST, False, "tls_certificate"),  # made by nobody we know
-    (NAME, JUST, -JUST, False, "tls_certificate"),  # that it expires soon is the least of it
+    (NAME, MONTHS, -JUST, False, "tls_certificate"),  # an unknown issuer
+    (NAME, JUST, -JUST, False, "tls_certificate"),  # an unknown issuer matters more than an early expiry
 ]
 
 
@@ -85,7 +85,7 @@ def test_over_plain_http_a_connection_is_all_there_is_to_see() -> None:
         assert until(lambda: listener.received == [None])
 
 
-# URL, the reason; nothing is looked up
+# Columns: URL; reason. No name is looked up.
 URLS: Final = [
     ("", "scheme_missing"),
     ("https://user:password@receiver.example.com/", "userinfo"),
@@ -104,7 +104,7 @@ def test_a_url_that_the_policy_refuses_is_refused(url: str, reason: str) -> None
     assert resolver.asked == []
 
 
-# what the name leads to, the reason; 127.0.0.0/8 is open
+# Columns: addresses of the name; reason. The policy allows 127.0.0.0/8.
 ADDRESSES: Final = [
     (["10.0.0.1"], "address_private"),
     (["127.0.0.1", "10.0.0.1"], "address_private"),

@@ -1,4 +1,4 @@
-"""Posts through a proxy: a real one, and some that misbehave."""
+"""Posts through a proxy: a real one, and faulty ones."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ from tests.support.servers.proxies import Tinyproxy, tinyproxy
 from tests.support.worker.receivers import DEADLINE_S, NAME, SLACK_S, always, made_client, once, post, timed
 
 COMPANY: Final = CertificateAuthority("Company")
-#: An address of the internet, which no test reaches: the proxies of tests lead elsewhere.
+#: A public address that no test reaches, because the proxies of these tests connect elsewhere.
 PUBLIC: Final = "93.184.216.34"
 
 
@@ -124,7 +124,7 @@ def test_another_address_of_the_receiver_is_tried_where_the_proxy_cannot_reach_o
         assert (outcome.status, outcome.address) == (200, "127.0.0.1")
 
 
-# what a proxy sends in answer to CONNECT, and the code
+# Columns: what the proxy sends after CONNECT; the error.
 @pytest.mark.parametrize(
     ("behave", "error"),
     [

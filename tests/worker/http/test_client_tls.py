@@ -1,4 +1,4 @@
-"""Posts over TLS: the certificate has to be the host's of the URL, made by whom we trust, and still count."""
+"""Posts over TLS: the certificate has to name the host of the URL, come from a trusted issuer, and be valid now."""
 
 import socket
 import ssl
@@ -12,7 +12,7 @@ import pytest
 from tests.support.fakes import LoopbackServer, Peer, ReceivedRequest
 from tests.support.worker.receivers import NAME, always, made_client, make_certificate, post
 
-#: The most that a record of TLS holds.
+#: The largest TLS record.
 RECORD_BYTES: Final = 16 * 1024
 
 
@@ -37,7 +37,7 @@ def test_an_address_in_the_url_is_one_the_certificate_has_to_name(tmp_path: Path
     with LoopbackServer(always(), context) as server, made_client(verify=authority) as client:
         assert post(client, server.url("127.0.0.1")).status == 200
         assert post(client, server.url(NAME)).error == "tls_certificate"
-    assert asked == [None, NAME]  # an address is no server name
+    assert asked == [None, NAME]  # an IP address is not sent as a server name
 
 
 @pytest.mark.parametrize("alternative", ["", "other.example.com"])
@@ -47,7 +47,7 @@ def test_a_common_name_is_no_name(tmp_path: Path, alternative: str) -> None:
         assert post(client, server.url(NAME)).error == "tls_certificate"
 
 
-# how long the answer is; what follows stands in the same record of TLS, and in one of its own where there is no room
+# The size of the response. Another response follows in the same TLS record, or in a record of its own if there is no room.
 @pytest.mark.parametrize("answer_bytes", [1000, 4096, 8192, RECORD_BYTES - 1, RECORD_BYTES])
 def test_what_comes_behind_an_answer_is_not_taken_for_the_next_wherever_tls_keeps_it(
     tmp_path: Path, answer_bytes: int
@@ -59,7 +59,7 @@ def test_what_comes_behind_an_answer_is_not_taken_for_the_next_wherever_tls_keep
 
     def behave(peer: Peer) -> None:
         while peer.read():
-            # As one packet, so that a late arrival proves nothing.
+            # In one packet, because a late arrival would prove nothing.
             peer.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
             peer.send(sent)
             peer.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 0)
@@ -90,18 +90,18 @@ def test_less_than_tls_1_2_is_not_spoken(tmp_path: Path) -> None:
     with LoopbackServer(always(), context) as server, made_client(verify=authority) as client:
         assert post(client, server.url(NAME)).status == 200
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # the old version is named for what it is
+        warnings.simplefilter("ignore", DeprecationWarning)  # ssl warns that the version is deprecated
         context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_1
     context.set_ciphers("ALL:@SECLEVEL=0")
     with LoopbackServer(always(), context) as server, made_client(verify=authority) as client:
         assert post(client, server.url(NAME)).error == "tls_failed"
 
 
-# the certificate's name, how long it lasts, whether its maker is trusted
+# Columns: name in the certificate; validity from now on; whether its issuer is trusted.
 CERTIFICATES: Final = [
-    ("other.example.com", timedelta(days=1), True),  # somebody else's
+    ("other.example.com", timedelta(days=1), True),  # another host's
     (NAME, timedelta(days=-1), True),  # expired
-    (NAME, timedelta(days=1), False),  # made by nobody we know
+    (NAME, timedelta(days=1), False),  # an unknown issuer
 ]
 
 

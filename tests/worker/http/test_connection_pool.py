@@ -1,4 +1,4 @@
-"""Kept-alive connections: each is used only while its name leads to its address, and nothing is ever sent twice for that."""
+"""Kept-alive connections: used only while their name resolves to their address; nothing is sent twice."""
 
 import math
 import socket
@@ -22,7 +22,7 @@ PRIVATE: Final = ["10.0.0.1"]
 
 
 class GatedServer:
-    """Answers every request when `gate` lets it, and counts the requests and the connections that were closed."""
+    """Responds to each request after `gate` returns; counts requests and closed connections."""
 
     def __init__(self, gate: Callable[[], object] = lambda: None) -> None:
         self.requests = 0
@@ -69,7 +69,7 @@ def test_a_kept_connection_over_tls_is_no_exception(tmp_path: Path) -> None:
     assert [(outcome.status, outcome.error) for outcome in outcomes] == [(200, None), (200, None), (None, "address_private")]
 
 
-# what the name leads to besides the address of the kept connection
+# The addresses of the name besides the address of the kept connection.
 @pytest.mark.parametrize("others", [["10.0.0.1"], ["169.254.169.254"], ["127.0.0.2", "fe80::1"]])
 def test_one_bad_address_beside_its_own_ends_a_kept_connection(others: list[str]) -> None:
     ledger, resolver = GatedServer(), RebindingResolver(HERE, [*HERE, *others])
@@ -98,7 +98,7 @@ def test_a_connection_that_was_in_use_at_a_refusal_is_asked_about_before_its_nex
     with LoopbackServer(ledger) as server, made_client(resolver=resolver) as client, ThreadPoolExecutor(1) as pool:
         used = pool.submit(post, client, server.url(NAME))
         assert until(lambda: ledger.requests == 1)
-        assert post(client, server.url(NAME)).error == "address_private"  # a dial of its own
+        assert post(client, server.url(NAME)).error == "address_private"  # this post dials by itself
         release.set()
         assert used.result().status == 200
         assert post(client, server.url(NAME)).error == "address_private"
@@ -180,7 +180,7 @@ def test_one_look_at_a_name_serves_all_its_connections() -> None:
     with LoopbackServer(ledger) as server, made_client(resolver=resolver) as client, ThreadPoolExecutor(2) as pool:
         used = [pool.submit(post, client, server.url(NAME)) for _ in range(2)]
         assert until(lambda: ledger.requests == 2)
-        assert post(client, server.url(NAME)).refused  # so that neither counts as confirmed
+        assert post(client, server.url(NAME)).refused  # so that neither connection counts as confirmed
         release.set()
         assert [kept.result().status for kept in used] == [200, 200]
         gate[0] = together.wait
@@ -192,7 +192,7 @@ def test_one_look_at_a_name_serves_all_its_connections() -> None:
 
 
 class CountingResolver(FakeResolver):
-    """A lookup that takes a moment, during which others come with the same question."""
+    """A resolver that takes a moment, so that other threads ask for the same name meanwhile."""
 
     def resolve(self, host: str, port: int, timeout_s: float, account_id: int | None = None) -> Addresses:
         time.sleep(0.002)
@@ -218,12 +218,12 @@ def test_many_posts_on_many_threads_share_the_lookups() -> None:
         assert set().union(*pool.map(keep_posting, [began + 4 * period_s] * threads)) == {200}
         periods = (time.monotonic() - began) / period_s
         assert server.connections <= threads
-    # Each thread dials once; then, at worst, all of them ask at the end of each period.
+    # Each thread dials once; then, at worst, all of them look the name up at the end of each period.
     assert server.connections < len(resolver.asked) <= threads * (periods + 2)
 
 
 def hang_up_on_the_second_request(peer: Peer) -> None:
-    """Answer one request, and close the connection when another arrives: as if both had crossed on the way."""
+    """Answer one request, and close the connection at the next one, as if the request and the close had crossed."""
     peer.read()
     peer.answer()
     peer.read()
@@ -234,7 +234,7 @@ def test_a_receiver_that_closes_kept_connections_gets_new_ones(monkeypatch: pyte
         outcomes = [post(client, server.url()) for _ in range(10)]
         assert [each.error for each in outcomes] == [None, "connection_closed", *[None] * 8]
         assert server.connections == 9
-        # After a while it gets another chance.
+        # Later, connections to this receiver are kept alive again.
         monkeypatch.setattr(connection_pool, "KEEPS_NONE_S", -math.inf)
         client.close()
         outcomes = [post(client, server.url()) for _ in range(4)]

@@ -1,4 +1,4 @@
-"""Libraries of Standard Webhooks in other languages accept what is sent, and nothing that was changed."""
+"""Libraries of Standard Webhooks in other languages accept our requests, and reject modified ones."""
 
 import json
 import os
@@ -24,7 +24,7 @@ FORMS: Final = ("ticket", "cloudevents", "cloudevents-binary", "sarif")
 
 
 def _go(folder: Path) -> list[str]:
-    """Build the program; the library is in the module cache of the machine."""
+    """Build the program; the library is in this machine's module cache."""
     program = folder / "verify"
     environment = {**os.environ, "GOTOOLCHAIN": "local", "GOPROXY": "off", "GOFLAGS": "-mod=readonly"}
     command = [str(runtime("go")), "build", "-o", str(program), "."]
@@ -50,7 +50,7 @@ def test_the_library_accepts_what_is_sent_and_nothing_that_was_changed(
         receiver = Receiver()
         sent(receiver, options(signature="standard-webhooks", form=form))
         assert _verdict(program, receiver) == (0, "")
-    # The last one, changed.
+    # The request of the last format, modified.
     for changed in (
         replace(receiver, received=receiver.received + b" "),
         replace(receiver, headers={**receiver.headers, "webhook-id": "exp_2"}),

@@ -1,4 +1,4 @@
-"""How an answer is read, byte by byte or at once: what counts as one, where it ends, and whether another may follow."""
+"""Parsing a response, byte by byte or at once: what is valid, where it ends, and whether the connection can be reused."""
 
 import tracemalloc
 from io import BytesIO
@@ -16,7 +16,7 @@ TWO: Final = b"Content-Length: 2\r\n\r\n{}"
 
 
 class Read(NamedTuple):
-    """What matters of a response to a delivery."""
+    """The parts of a response that a delivery uses."""
 
     status: int
     retry_after: str | None
@@ -25,7 +25,7 @@ class Read(NamedTuple):
 
 
 def read(data: bytes, piece_bytes: int) -> Read | type[Exception]:
-    """Read an answer that comes in pieces, after which the peer hangs up."""
+    """Parse a response that arrives in pieces, after which the receiver closes the connection."""
     stream, reader = BytesIO(data), ResponseParser()
 
     def receive(most: int) -> bytes:
@@ -53,7 +53,7 @@ def last(body: bytes = b"{}", status: int = 200) -> Read:
 ANSWERS: Final = {
     "a length": (OK + TWO, kept()),
     "spaces around a length": (OK + b"Content-Length:\t 2 \r\n\r\n{}", kept()),
-    "no length": (OK + b"\r\n{}", last()),  # the end of the connection is the end of the body
+    "no length": (OK + b"\r\n{}", last()),  # the body ends with the connection
     "less than its length": (OK + b"Content-Length: 3\r\n\r\n{}", last()),
     "a length and close": (OK + b"Connection: close\r\n" + TWO, last()),
     "a length and close, folded": (OK + b"Connection:\r\n close\r\n" + TWO, last()),
@@ -67,7 +67,7 @@ ANSWERS: Final = {
     "no content of some length": (b"HTTP/1.1 204 No Content\r\nContent-Length: 5\r\n\r\n", kept(b"", 204)),
     "no content in chunks": (b"HTTP/1.1 204 No Content\r\nTransfer-Encoding: chunked\r\n\r\n", kept(b"", 204)),
     "not modified, of some length": (b"HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\n\r\n", kept(b"", 304)),
-    # lengths that contradict each other, or that nobody can read
+    # contradictory or unreadable lengths
     "the same length twice": (OK + b"Content-Length: 2\r\n" + TWO, InvalidResponse),
     "two lengths": (OK + b"Content-Length: 3\r\n" + TWO, InvalidResponse),
     "two lengths in one": (OK + b"Content-Length: 2, 3\r\n\r\n{}", InvalidResponse),
@@ -75,12 +75,12 @@ ANSWERS: Final = {
     "a length below nothing": (OK + b"Content-Length: -2\r\n\r\n{}", InvalidResponse),
     "an empty length": (OK + b"Content-Length:\r\n\r\n{}", InvalidResponse),
     "a length that goes on": (OK + b"Content-Length: 2\r\n 5\r\n\r\n{}", InvalidResponse),
-    # a length beside chunks does not count, wherever it stands
+    # chunks override a length, in any order
     "a length, then chunks": (OK + b"Content-Length: 9\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n", kept()),
     "chunks, then a length": (OK + b"Transfer-Encoding: chunked\r\nContent-Length: 9\r\n\r\n2\r\n{}\r\n0\r\n\r\n", kept()),
     "chunks, a length as trailer": (CHUNKED + b"2\r\n{}\r\n0\r\nContent-Length: 9\r\n\r\n", kept()),
     "a late trailer of time": (CHUNKED + b"2\r\n{}\r\n0\r\nRetry-After: 9\r\n\r\n", kept()),
-    # other encodings end with the connection
+    # a body of another encoding ends with the connection
     "an encoding beside a length": (OK + b"Transfer-Encoding: identity\r\n" + TWO, last()),
     "an encoding around chunks": (OK + b"Transfer-Encoding: chunked, gzip\r\n\r\n{}", last()),
     "an encoding with a zero byte": (OK + b"Transfer-Encoding: chunked\0\r\n\r\n{}", last()),
@@ -100,7 +100,7 @@ ANSWERS: Final = {
     "a folded header": (OK + b"A: b\r\n c\r\n\td\r\n" + TWO, kept()),
     "a header without a value": (OK + b"A:\r\n" + TWO, kept()),
     "a header that is no ASCII": (OK + b"A: \xff\xc3\xa9\r\n" + TWO, kept()),
-    "a zero byte in a header": (OK + b"A: b\0c\r\n" + TWO, kept()),  # of those we read none holds one
+    "a zero byte in a header": (OK + b"A: b\0c\r\n" + TWO, kept()),  # the headers that matter contain no NUL
     "a hundred headers": (OK + b"A: b\r\n" * 99 + TWO, kept()),
     "a hundred and one": (OK + b"A: b\r\n" * 100 + TWO, InvalidResponse),
     "a line that is no header": (OK + b"nonsense\r\n" + TWO, InvalidResponse),
@@ -110,16 +110,16 @@ ANSWERS: Final = {
     "a bracket in a name": (OK + b"A(b): c\r\n" + TWO, InvalidResponse),
     "a name that is no ASCII": (OK + b"\xc3\xa9: b\r\n" + TWO, InvalidResponse),
     "a header that begins with a space": (OK + b" A: b\r\n" + TWO, kept()),
-    # line ends
+    # line endings
     "line feeds alone": (b"HTTP/1.1 200 OK\nRetry-After: 7\nContent-Length: 2\n\n{}", kept(retry_after="7")),
     "carriage returns alone": (b"HTTP/1.1 200 OK\rContent-Length: 2\r\r{}", InvalidResponse),
     "a carriage return in a header": (OK + b"A: b\rc\r\n" + TWO, InvalidResponse),
-    # when to come again
+    # Retry-After
     "a time": (OK + b"retry-AFTER: 7\r\n" + TWO, kept(retry_after="7")),
     "two times": (OK + b"Retry-After: 7\r\nRetry-After: 9\r\n" + TWO, kept(retry_after="7, 9")),
     "a time that is no ASCII": (OK + b"Retry-After: \xff\r\n" + TWO, kept(retry_after="\xff")),
     "a time of an interim answer": (b"HTTP/1.1 103 Early\r\nRetry-After: 7\r\n\r\n" + OK + TWO, kept()),
-    # interim answers
+    # interim responses
     "100 and the answer": (b"HTTP/1.1 100 Continue\r\n\r\n" + OK + TWO, kept()),
     "100 that closes": (b"HTTP/1.1 100 Continue\r\nConnection: close\r\n\r\n" + OK + TWO, kept()),
     "100 by HTTP/1.0": (b"HTTP/1.0 100 Continue\r\n\r\n" + OK + TWO, kept()),
@@ -130,7 +130,7 @@ ANSWERS: Final = {
     "100 and nonsense": (b"HTTP/1.1 100 Continue\r\n\r\nnonsense", InvalidResponse),
     "101": (b"HTTP/1.1 101 Switching\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n", last(b"", 101)),
     "101 to nothing": (b"HTTP/1.1 101 Switching\r\n\r\n", last(b"", 101)),
-    # what is no HTTP/1
+    # not HTTP/1
     "nothing": (b"", ConnectionResetError),
     "the beginning of an answer": (OK + b"Content-Length: 2\r\n", ConnectionResetError),
     "HTTP/0.9": (b"<html>hello</html>", InvalidResponse),
@@ -162,18 +162,18 @@ def test_an_answer_is_read_the_same_however_it_comes(
     assert read(data, piece_bytes) == expected
 
 
-# what comes along with an answer that keeps its connection; nobody asked for it
+# What arrives behind a response whose connection could be kept: no request asked for it.
 @pytest.mark.parametrize("behind", [b"x", b"HTTP/1.1 500 No\r\n\r\n", OK + TWO, b"\0", b"\r\n\r\nx"])
 @pytest.mark.parametrize("data", [OK + TWO, CHUNKED + b"2\r\n{}\r\n0\r\n\r\n"])
 def test_what_comes_behind_an_answer_ends_its_connection_and_changes_nothing(data: bytes, behind: bytes) -> None:
     assert read(data + behind, len(data + behind)) == last()
 
 
-# how long the body is, how much of it is kept, whether the connection is
+# Columns: length of the body; bytes that are kept; whether the connection ends.
 BODIES: Final = [
     (MAX_RESPONSE_BYTES - 1, MAX_RESPONSE_BYTES - 1, False),
     (MAX_RESPONSE_BYTES, MAX_RESPONSE_BYTES, False),
-    (MAX_RESPONSE_BYTES + 20_000, MAX_RESPONSE_BYTES, True),  # more than the piece in which the cap is reached
+    (MAX_RESPONSE_BYTES + 20_000, MAX_RESPONSE_BYTES, True),  # more than the piece in which the limit is reached
 ]
 
 
@@ -198,7 +198,7 @@ def test_a_reader_begins_anew_with_each_answer() -> None:
     reader = ResponseParser()
     data = [
         b"HTTP/1.1 429 Slow\r\nRetry-After: 7\r\nContent-Length: 4\r\n\r\nslow",
-        b"HTTP/1.1 200 OK\nContent-Length: 2\n\n{}",  # what is forgiven once is forgiven again
+        b"HTTP/1.1 200 OK\nContent-Length: 2\n\n{}",  # the same leniency applies to every response
         CHUNKED + b"2\r\n{}\r\n0\r\nA: b\r\n\r\n",
         b"HTTP/1.1 204 No Content\r\n\r\n",
         OK + b"Connection: close\r\n" + TWO,
@@ -212,7 +212,7 @@ def test_a_reader_begins_anew_with_each_answer() -> None:
 
 
 class FaultyParser(ResponseParser):
-    """A parser with a bug, or that is interrupted."""
+    """A parser with a bug, or one that is interrupted."""
 
     def __init__(self, fault: BaseException) -> None:
         super().__init__()

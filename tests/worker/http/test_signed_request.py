@@ -1,4 +1,4 @@
-"""What a target asks of its requests: other signatures, other forms of the body, and headers of its own."""
+"""The options of a target's requests: other signatures, other formats of the body, and custom headers."""
 
 import base64
 import json
@@ -25,7 +25,7 @@ VAULT: Final = Vault([b"k" * 32])
 KEY: Final = bytes(range(32))
 STANDARD: Final = f"whsec_{base64.b64encode(KEY).decode()}"
 BODY: Final = BODIES["a group"]
-#: The reference libraries read the clock of the machine.
+#: Dated now, because the reference libraries compare the timestamp with the clock of the machine.
 MESSAGE: Final = Message(
     "att_1", "exp_1", "tgt_1", "https://tracker.example.com/hook", None, BODY, utc_now(), "0" * 32, 1, DEFAULT_OPTIONS
 )
@@ -33,7 +33,7 @@ MESSAGE: Final = Message(
 
 @dataclass
 class Receiver:
-    """Records requests, and responds with a body."""
+    """Stores the last request, and responds with a body."""
 
     body: bytes = b""
     headers: dict[str, str] = field(default_factory=dict)
@@ -64,7 +64,7 @@ def options(
 def sent(
     receiver: Receiver, wanted: DeliveryOptions, message: Message = MESSAGE, default: str | None = WEBHOOK_SECRET
 ) -> Outcome:
-    # Not the time of the import, which may be a quarter of an hour ago.
+    # Now, because the module may have been imported a quarter of an hour ago.
     at = utc_now() if message is MESSAGE else message.at
     return SignedPost(receiver, VAULT, DefaultSecret(default)).send(message._replace(options=wanted, at=at))
 
@@ -133,7 +133,7 @@ def test_a_later_attempt_has_the_same_id_and_another_signature() -> None:
         (options(form="sarif"), None, "no_secret"),
         (DeliveryOptions(headers_sealed=b"broken"), WEBHOOK_SECRET, "secret_unreadable"),
         (DeliveryOptions(headers_sealed=sealed("{}", TARGET_HEADERS, "tgt_2")), WEBHOOK_SECRET, "secret_unreadable"),
-        # A standard secret in the place of the headers.
+        # A Standard Webhooks secret in place of the headers.
         (DeliveryOptions(headers_sealed=sealed(STANDARD, STANDARD_SECRET)), WEBHOOK_SECRET, "secret_unreadable"),
         (DeliveryOptions(signature="of tomorrow"), WEBHOOK_SECRET, "internal_error"),
     ],

@@ -1,4 +1,4 @@
-"""Signatures: known answers from elsewhere, every kind of tampering, and headers that nobody should send."""
+"""Signatures: published test vectors, every kind of tampering, and malformed headers."""
 
 import base64
 import json
@@ -37,7 +37,7 @@ timestamps = st.integers(min_value=0, max_value=10**15 - 1)
 
 
 def headers(**changes: str | None) -> dict[str, str]:
-    """The three right headers; a keyword (signature, timestamp, nonce) replaces one, None leaves it out."""
+    """Return three valid headers; a keyword (signature, timestamp, nonce) replaces one, and None leaves it out."""
     values = {"signature": SIGNATURE, "timestamp": str(NOW), "nonce": NONCE} | changes
     names = {"signature": SIGNATURE_HEADER, "timestamp": TIMESTAMP_HEADER, "nonce": NONCE_HEADER}
     return {names[part]: value for part, value in values.items() if value is not None}
@@ -52,7 +52,7 @@ def always_seen(nonce: str) -> bool:
 
 
 class Memory:
-    """Remembers nonces, as a receiver does."""
+    """Stores nonces, as a receiver does."""
 
     def __init__(self) -> None:
         self.nonces: list[str] = []
@@ -70,7 +70,7 @@ def corpus(name: str) -> Any:
     return json.loads(path.read_text())
 
 
-# ── known answers ──────────────────────────────────────────────────────────
+# ── published vectors ──────────────────────────────────────────────────────
 
 
 def test_the_signature_is_the_one_that_openssl_computes() -> None:
@@ -185,9 +185,9 @@ def test_after_the_rotation_the_old_secret_no_longer_verifies() -> None:
     ("skew_s", "expected"),
     [
         (0, SignatureVerdict.OK),
-        (300, SignatureVerdict.OK),  # as old as the tolerance allows
+        (300, SignatureVerdict.OK),  # the oldest timestamp within the tolerance
         (301, SignatureVerdict.TIMESTAMP_STALE),
-        (-300, SignatureVerdict.OK),  # the sender's clock runs ahead, just allowed
+        (-300, SignatureVerdict.OK),  # the sender's clock is ahead, just within the tolerance
         (-301, SignatureVerdict.TIMESTAMP_FUTURE),
     ],
 )
@@ -211,7 +211,7 @@ def test_the_tolerance_can_be_narrowed() -> None:
         ({"signature": None}, SignatureVerdict.SIGNATURE_MISSING),
         ({"timestamp": None}, SignatureVerdict.TIMESTAMP_MISSING),
         ({"nonce": None}, SignatureVerdict.NONCE_MISSING),
-        # the timestamp: other spellings of the same number would be other signed text
+        # the timestamp: another spelling of the same number would be another signed text
         ({"timestamp": ""}, SignatureVerdict.TIMESTAMP_MALFORMED),
         ({"timestamp": "1700000000.0"}, SignatureVerdict.TIMESTAMP_MALFORMED),
         ({"timestamp": "+1700000000"}, SignatureVerdict.TIMESTAMP_MALFORMED),
@@ -223,9 +223,9 @@ def test_the_tolerance_can_be_narrowed() -> None:
         (
             {"timestamp": "\u0661\u0667" + "\u0660" * 8},
             SignatureVerdict.TIMESTAMP_MALFORMED,
-        ),  # Arabic digits, int() takes them
+        ),  # Arabic digits, which int() accepts
         ({"timestamp": "9" * 5000}, SignatureVerdict.TIMESTAMP_MALFORMED),  # int() would raise
-        ({"timestamp": f"{NOW}, {NOW}"}, SignatureVerdict.TIMESTAMP_MALFORMED),  # two, joined by a proxy
+        ({"timestamp": f"{NOW}, {NOW}"}, SignatureVerdict.TIMESTAMP_MALFORMED),  # two values, joined by a proxy
         ({"timestamp": "1700000000000"}, SignatureVerdict.TIMESTAMP_FUTURE),  # milliseconds
         ({"timestamp": "0"}, SignatureVerdict.TIMESTAMP_STALE),
         # the nonce
@@ -268,7 +268,7 @@ def test_a_repeated_header_is_refused_even_with_the_same_value(name: str, expect
     repeated = headers() | {name.lower(): headers()[name]}
     assert verify(SECRET, repeated, BODY, NOW, never_seen) is expected
 
-    received = Message()  # what http.server hands over
+    received = Message()  # the headers of http.server
     for pair in [*headers().items(), (name, headers()[name])]:
         received.add_header(*pair)
     assert verify(SECRET, received, BODY, NOW, never_seen) is expected

@@ -1,4 +1,4 @@
-"""Events at trackers over HTTP: one comment whatever happens to its response, and no event blocks a target for its issue."""
+"""Events at trackers over HTTP: one comment whatever happens to its response; no issue's problem blocks the target."""
 
 import json
 from collections.abc import Iterator
@@ -54,7 +54,7 @@ def runner() -> Iterator[TrackerRunner]:
 
 
 def event(event_type: TicketEventType = UPDATED, number: str = "7", **changes: Any) -> TrackerEvent:
-    """Return an event as it is read from its body."""
+    """Return an event as parsed from its body."""
     ticket = EventTicket(EXPORT_ID, "tgt_1", Source("finding", "fnd_1", 1), "A title", "d" * 64, number, "https://x.example")
     change = TicketChange(3, 17, 25, (ChangedPlace("https://shop.example/cart", "main > img", "fixed"),))
     body = event_body(EVENT_ID, event_type, ticket, change, "2026-03-01T12:00:00.000Z")
@@ -207,7 +207,7 @@ def test_an_event_that_never_left_keeps_its_doubt(server: FakeGitea, runner: Tra
 
 
 class _Broken(GiteaTracker):
-    """Comments, and then has a bug."""
+    """A tracker whose comment fails with a bug: after the request, or before it if the issue's number begins with 9."""
 
     def comment(self, access: TrackerAccess, event: TrackerEvent) -> Steps[None]:
         if not event.issue_id.startswith("9"):

@@ -1,4 +1,4 @@
-"""An attempt without a response is followed by a lookup: there is one issue, whether it had been created or not."""
+"""An attempt without a response is followed by a lookup, so one issue exists whether or not the first attempt created it."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -19,7 +19,7 @@ from worker.trackers.runner import TrackerRunner
 
 VAULT: Final = Vault([b"k" * 32])
 MARKER: Final = "exp_01KG9YS7G061SQWPCHNYBQC8F2"
-#: Nearly the longest text that the trackers take, so that the responses that repeat it are read whole.
+#: Nearly the longest text that trackers accept: responses repeat it and have to be read completely.
 TICKET: Final = Ticket("A title", "Its text 😀. " * 4_000, "high", "https://shop.example.com/", ("a11y",), {})
 BODY: Final = delivery_body(MARKER, "tgt_1", Source("finding", "fnd_1", 1), TICKET.record(), "2026-03-01T12:00:00.000Z")
 

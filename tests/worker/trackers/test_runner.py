@@ -1,4 +1,4 @@
-"""Requests to a tracker: one deadline, one origin, bounded responses, no token in what is kept, and no doubt unnoticed."""
+"""Requests to a tracker: one deadline, one origin, bounded responses, no stored token, and no unknown outcome is lost."""
 
 import hashlib
 import json
@@ -44,7 +44,7 @@ BODY: Final = delivery_body("exp_1", "tgt_1", Source("finding", "fnd_1", 1), TIC
 
 
 class TinyTracker:
-    """One request to create and one to look up; `create_steps` and `find_steps` replace them."""
+    """A tracker with one request to create and one to look up; `create_steps` and `find_steps` replace them."""
 
     key = "tiny"
     lookup_delay_s = 0
@@ -116,7 +116,7 @@ def delivered(client: HttpClient, tracker: TinyTracker, claim: Claim) -> Tracker
 
 
 def answering(*responses: tuple[int, bytes]) -> Callable[[Peer], None]:
-    """Answer with each response in turn, the last one for ever."""
+    """Respond with each of these in turn, and with the last one from then on."""
     left = list(responses)
 
     def behave(peer: Peer) -> None:
@@ -134,7 +134,7 @@ def test_an_issue_comes_back_with_its_number_and_nothing_is_unknown(client: Http
     assert (result.outcome.status, result.outcome.error, result.outcome.address) == (201, None, "127.0.0.1")
 
 
-# the response to a create, then: the failure's code or None, whether the outcome is unknown
+# Columns: status and body of the response to the creation; the failure's code or None; whether the outcome is unknown.
 CREATES: Final[list[tuple[int, bytes, str | None, bool]]] = [
     (201, b"{}", None, True),
     (201, b"not JSON", None, True),
@@ -249,7 +249,7 @@ def test_a_known_outcome_costs_no_lookup_and_an_unknown_one_is_looked_up_first(
         assert lines == ["POST"]
         result = delivered(client, tracker, claim_for(server.url(NAME), is_outcome_unknown=True))
         assert lines == ["POST", "GET", "POST"]
-        # One connection for all requests.
+        # All requests use one connection.
         assert server.connections == 1
     assert (result.value is not None, result.is_outcome_unknown) == (True, False)
 
@@ -304,7 +304,7 @@ def test_a_lookup_reads_as_much_as_it_asks_for_and_no_more(client: HttpClient, t
         with LoopbackServer(answering((200, b" " * (size - 2) + b"[]"), (201, CREATED))) as server:
             result = delivered(client, tracker, claim_for(server.url(NAME), is_outcome_unknown=True))
         assert len(tracker.seen[0].body) == read
-        # A list that was cut says nothing about what it lacks.
+        # A truncated list does not prove that the issue is missing.
         assert result.is_outcome_unknown is (read < size)
         tracker.seen.clear()
 
@@ -466,11 +466,11 @@ def test_a_response_to_a_lookup_is_kept_unless_it_is_a_success(
     assert outcome.response_sha256 == hashlib.sha256(b"[]").hexdigest()
 
 
-# status of the create, status of the request that asks for the reason, kind of the failure, which of the two is shown
+# Columns: status of the creation; status of the request for the reason; kind of the failure; the status that is shown.
 EXPLAINED: Final = [
     (422, 200, FailureKind.PAYLOAD, 422),
     (404, 403, FailureKind.CONFIGURATION, 404),
-    (200, 200, FailureKind.PAYLOAD, 200),  # a refusal as GraphQL has it
+    (200, 200, FailureKind.PAYLOAD, 200),  # a GraphQL API reports its refusals with status 200
     (201, 404, FailureKind.CONFIGURATION, 404),
     (422, 503, FailureKind.RETRY, 503),
 ]

@@ -1,4 +1,4 @@
-"""A worker carries on what a command began, a batch at a time, and notifies for each."""
+"""Workers continue recoveries that commands began, one batch at a time, and notify after each batch."""
 
 from contextlib import suppress
 from datetime import datetime
@@ -16,7 +16,7 @@ from worker.background.batches.batch_task import recovery_task
 
 
 def abandoned(target: Target) -> JobLease:
-    """Begin a recovery whose command died long ago."""
+    """Begin a recovery and let its command die: its lease is long over."""
     return recoveries.begin(target.id, NOW, NOW, "operator")
 
 
@@ -32,7 +32,7 @@ def test_an_abandoned_recovery_is_carried_to_its_end(customer: Customer, target:
     looks = [task.run_once() for _ in range(4)]
     assert looks == [True, True, True, False]
     assert recoveries.get(held.id).status == "done"
-    # Each notification comes after the commit of its batch, and none for an end that put nothing back.
+    # Each notification follows the commit of its batch; the last step put nothing back and notifies nobody.
     assert wake_ups.seen == [{"approved": BATCH_SIZE, "failed": 2}, {"approved": BATCH_SIZE + 2}]
 
 

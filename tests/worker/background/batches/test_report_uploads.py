@@ -26,7 +26,7 @@ VAULT = Vault([b"A" * 32])
 
 
 def clock(begin_s: float = 0) -> Callable[[], datetime]:
-    """Return a clock that goes on by a tenth of a second whenever it is read."""
+    """Return a clock that advances by a tenth of a second each time it is read."""
     ticks = count()
     return lambda: in_s(begin_s + next(ticks) / 10)
 
@@ -67,7 +67,7 @@ def test_the_same_file_again_prepares_no_ticket_twice(customer: Customer) -> Non
     content = FILES["zap"].read_bytes()
     uploads = [make_report_upload(customer, content, "zap") for _ in range(2)]
     work(task())
-    # Uploads of one millisecond have no order.
+    # Uploads of the same millisecond have no defined order.
     second, first = sorted((result(each, customer) for each in uploads), key=lambda each: each.new_findings)
     assert (second.new_findings, second.seen_findings, second.tickets) == (0, first.new_findings, 0)
     assert rows("SELECT COUNT(*), MAX(times_seen) FROM findings") == [(first.new_findings, 1)]
@@ -77,14 +77,14 @@ def test_another_worker_continues_after_a_kill(customer: Customer) -> None:
     content = FILES["nuclei"].read_bytes()
     upload = make_report_upload(customer, content, "nuclei")
     killed = task()
-    # It claims and reads the report, and stores one postback.
+    # The task claims and reads the report, and stores one postback.
     assert [killed.run_once(), killed.run_once()] == [True, True]
     assert result(upload, customer).done == 1
     other = task(begin_s=LEASE_S + 1)
     work(other)
     found, expected = result(upload, customer), imported("nuclei")
     assert (found.status, found.new_findings, found.seen_findings) == ("done", expected.issues, 0)
-    # The killed one, should it only have slept, stores nothing more.
+    # If the first worker was not killed but only slow, it stores nothing more.
     work(killed)
     assert result(upload, customer) == found
     assert rows("SELECT MAX(times_seen) FROM findings") == [(1,)]
@@ -112,7 +112,7 @@ def test_a_page_with_forbidden_content_is_refused_with_the_reason_and_the_others
     def match(url: str, name: str) -> dict[str, Any]:
         return {"template-id": "t", "matched-at": url, "info": {"name": name, "severity": "high"}}
 
-    # The title identifies an issue, so it is posted even where the reader would leave evidence out.
+    # The title identifies an issue, so it is posted even though evidence with such content would be left out.
     lines = [match("https://shop.example/a", "Card 4111 1111 1111 1111"), match("https://shop.example/b", "A header")]
     upload = make_report_upload(customer, json.dumps(lines).encode(), "nuclei")
     work(task())
