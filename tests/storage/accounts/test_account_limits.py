@@ -1,4 +1,4 @@
-"""An account stores no more than its limits allow, and rows are counted seldom."""
+"""An account stores no more than its limits allow, and its rows are seldom counted."""
 
 from datetime import timedelta
 

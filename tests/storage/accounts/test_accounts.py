@@ -1,4 +1,4 @@
-"""Accounts, users, projects, reports, scan runs and grants: what belongs to what, and what the tables refuse."""
+"""Accounts, users, projects, reports, scan runs and grants: their relations, and what the tables refuse."""
 
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
@@ -41,7 +41,7 @@ def test_a_user_is_found_in_upper_and_lower_case(database: str) -> None:
     for email in ("ada@example.com", "ADA@EXAMPLE.COM", "Ada@Example.com"):
         assert accounts.user_by_email(email) == ada
         assert accounts.list_users(email=email) == [ada]
-    # Added before that was refused.
+    # A row from an earlier version, which allowed such addresses.
     execute("INSERT INTO users (email, account_id, created_at) VALUES ('ada@example.com', ?, 1)", (account.id,))
     assert accounts.user_by_email("Ada@Example.com") == ada
     assert accounts.user_by_email("ada@example.com").id != ada.id
@@ -79,7 +79,7 @@ def test_scan_runs_get_the_next_free_id_or_the_one_that_is_asked_for(customer: C
     assert projects.add_scan_run(customer.project_id, NOW, 41).id == 41
     assert projects.add_scan_run(customer.project_id, NOW).id == 42
     projects.add_scan_run(customer.project_id, NOW, MAX_ID)
-    # After the greatest id there is no next one.
+    # After the largest ID there is no next one, so a random one is used.
     assert 10**11 <= projects.add_scan_run(customer.project_id, NOW).id < 10**12
     with pytest.raises(Conflict, match="Scan run 41"):
         projects.add_scan_run(customer.project_id, NOW, 41)
@@ -125,9 +125,9 @@ def test_the_same_grant_twice_is_a_conflict(customer: Customer) -> None:
     ("project", "report"),
     [
         (None, None),  # for nothing
-        (1, 1),  # for both
-        (999, None),  # no such project
-        (None, 999),  # no such report
+        (1, 1),  # for a project and a report
+        (999, None),  # an unknown project
+        (None, 999),  # an unknown report
     ],
 )
 def test_a_grant_is_for_exactly_one_thing_that_is_there(customer: Customer, project: int | None, report: int | None) -> None:

@@ -1,4 +1,4 @@
-"""The hash chain of the audit log: every change of a chained row is found, and writers go on while it grows."""
+"""The hash chain of the audit log: every change of a chained row is found, and writers are not blocked while it grows."""
 
 import threading
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from tests.support.database.query_plans import full_scans, indexes_read, plan_of
 from tests.support.factories import NOW
 
 COUNT: Final = 5
-#: The row of the middle, and what each of its columns is changed to.
+#: The row in the middle, and a new value for each of its columns.
 MIDDLE: Final = 3
 CHANGES: Final[Mapping[str, Any]] = {
     "id": 77,
@@ -69,7 +69,7 @@ def test_entries_are_chained_batch_after_batch(database: str) -> None:
 
 
 def test_every_column_is_changed_in_the_tests_below() -> None:
-    # The account decides in whose list an entry is, and is no part of what the chain proves.
+    # The account decides only who sees an entry, so the chain does not cover it.
     assert CHANGES.keys() == AuditEntryRow._meta.columns.keys() - {"account_id"}
 
 
@@ -81,7 +81,7 @@ def test_a_changed_column_is_found(database: str, column: str, value: Any) -> No
     assert rows(f"SELECT {column} FROM audit_entries WHERE id = ?", (MIDDLE,)) != [(value,)]  # noqa: S608 - our own names
     execute(f"UPDATE audit_entries SET {column} = ? WHERE id = ?", (value, MIDDLE))  # noqa: S608 - our own names
     assert "osition" in broken()
-    # Nor does chaining what is left heal it.
+    # Chaining further entries does not repair it.
     audit_chain.extend()
     assert "osition" in broken()
 
@@ -187,7 +187,7 @@ EACH: Final = 60
 
 
 def test_writers_go_on_while_the_chain_grows(database: str) -> None:
-    """Writers of several transactions at a time; every entry ends at one position, and the chain holds."""
+    """Several transactions write at a time; every entry gets exactly one position, and the chain stays valid."""
     done = threading.Event()
 
     def write(number: int) -> None:

@@ -1,4 +1,4 @@
-"""Who may submit data for which project and report: one row for each case, on both databases."""
+"""Who may submit data for which project and report, on both databases: one row for each case."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,7 +13,7 @@ from storage.db.engine import execute
 from tests.support.database import query_plans
 from tests.support.factories import Customer, make_colleague, make_customer, make_project, make_report
 
-#: What the largest INTEGER of PostgreSQL is, and what is larger.
+#: The largest INTEGER of PostgreSQL, and larger numbers.
 LARGE = (2**31 - 1, 2**31, 2**53, 2**63 - 1)
 
 
@@ -23,9 +23,10 @@ def principal(customer: Customer) -> TokenPrincipal:
 
 @dataclass(frozen=True, slots=True)
 class AccountsAndProjects:
-    """Two projects of one account with two reports each, another account, and three users.
+    """Two projects of one account with two reports each, another account, and users with different grants.
 
-    `owner` manages the first project, `guest` its first report alone, `nobody` nothing.
+    `owner` manages the first project, `guest` only its first report, `nobody` nothing; `stranger` belongs to the other
+    account.
     """
 
     owner: Customer
@@ -89,7 +90,7 @@ MAY_NOT: dict[str, Asked] = {
     "the other account's user": lambda w: (w.stranger, w.project, w.report),
 }
 
-#: Reports that are not the project's, for users who manage the project or a report of it.
+#: Reports outside the project, requested by users who manage the project or one of its reports.
 NOT_IN_PROJECT: dict[str, Asked] = {
     "no such report": lambda w: (w.owner, w.project, 999),
     "a report of another project": lambda w: (w.owner, w.project, w.seconds_report),
@@ -145,7 +146,7 @@ def test_every_check_takes_the_same_single_query(world: AccountsAndProjects) -> 
 
 
 def test_a_grant_on_another_accounts_report_is_worth_nothing(world: AccountsAndProjects) -> None:
-    # No command makes such a grant; a row that is there all the same opens nothing.
+    # No command creates such a grant; if such a row exists, it allows nothing.
     execute("UPDATE grants SET user_id = ? WHERE report_id = ?", (world.owner.user_id, world.strange_report))
     execute("UPDATE grants SET user_id = ? WHERE project_id = ?", (world.owner.user_id, world.strange_project))
     for asked in ((world.strange_project, None), (world.strange_project, world.strange_report)):

@@ -1,4 +1,4 @@
-"""Persons of an issuer as users: linked once, created with a role, found by issuer and subject."""
+"""Users of an OpenID Connect issuer: linked once, created with a role, found by issuer and subject."""
 
 from concurrent.futures import ThreadPoolExecutor
 

@@ -1,4 +1,4 @@
-"""An account keeps an active owner, also when two of them take each other's role at the same moment."""
+"""An account keeps an active owner, even if two owners demote each other at the same moment."""
 
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier

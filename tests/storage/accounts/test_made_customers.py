@@ -1,4 +1,4 @@
-"""The customer of most tests, whose rows are inserted without the functions of storage, is stored as these store one."""
+"""The customer of most tests is inserted without the functions of storage, but stored as they would store it."""
 
 from typing import Any, Final
 
@@ -8,7 +8,7 @@ from storage.accounts import accounts, projects, tokens
 from storage.db.engine import rows
 from tests.support.factories import NOW, make_customer
 
-#: What a customer consists of, without what is each customer's own: ids, names, the token.
+#: The rows of a customer, without the values that differ between customers: IDs, names, the token.
 ROWS: Final = {
     "account": "SELECT may_use_webhooks, created_at FROM accounts ORDER BY id DESC LIMIT 1",
     "user": "SELECT created_at, disabled_at, removed_at, role FROM users ORDER BY id DESC LIMIT 1",

@@ -1,4 +1,4 @@
-"""A project's shop has the form in which domains are compared, or none."""
+"""A project's shop domain is stored in the form that comparisons use."""
 
 import pytest
 

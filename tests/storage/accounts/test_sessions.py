@@ -1,4 +1,4 @@
-"""Sessions of the console in the table: made, looked at, listed, ended, and taken to end by themselves."""
+"""Sessions of the console in the table: begun, used, listed, ended, and expired."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +21,7 @@ BROWSER: Final = "Mozilla/5.0"
 COLUMNS: Final = "id, token_id, secret_sha256, browser_sha256, created_at, seen_at, ended_at, ended_reason"
 SECOND: Final = timedelta(seconds=1)
 MINUTE: Final = timedelta(minutes=1)
-#: What makes the database take no writes of sessions, and what takes that back; by whether it is SQLite.
+#: Statements that make the database refuse writes of sessions, and allow them again; the key is whether it is SQLite.
 TO_REFUSE_WRITES: Final = {
     False: ("SET default_transaction_read_only = on", "SET default_transaction_read_only = off"),
     True: (
@@ -92,7 +92,7 @@ def test_a_look_is_written_down_once_a_minute(principal: TokenPrincipal) -> None
     assert seen_at(session) == to_ms(NOW)
     found(secret, NOW + MINUTE)
     assert seen_at(session) == to_ms(NOW + MINUTE)
-    # A host whose clock is behind takes nothing back.
+    # A request on a host whose clock is behind does not reset the time.
     found(secret, NOW - MINUTE)
     assert seen_at(session) == to_ms(NOW + MINUTE)
 
@@ -117,9 +117,9 @@ def test_a_look_that_cannot_be_written_down_is_a_look_all_the_same(
     [
         (IDLE_FOR - SECOND, None),
         (IDLE_FOR, SessionEndReason.IDLE),
-        # The clock of another host is behind.
+        # The clock of this host is behind.
         (-IDLE_FOR, None),
-        # It was far ahead when the session began or was seen, and was set back.
+        # The clock was far ahead when the session began or was used, and was set back since.
         (-IDLE_FOR - SECOND, SessionEndReason.IDLE),
         (timedelta(days=-3650), SessionEndReason.IDLE),
     ],
@@ -258,7 +258,7 @@ def test_a_look_is_one_question_that_an_index_answers(principal: TokenPrincipal)
         found(secret, NOW)
     assert len(asked) == 1
     with transaction():
-        # Of a table with one row PostgreSQL would read that one.
+        # With one row, PostgreSQL would read the whole table.
         copied = "SELECT id || ?, token_id, secret_sha256 || ?, browser_sha256, 1, 1, 1, 'idle' FROM console_sessions"
         for number in range(12):
             execute(f"INSERT INTO console_sessions ({COLUMNS}) {copied}", (f"-{number}", f"-{number}"))
@@ -269,7 +269,7 @@ def test_a_look_is_one_question_that_an_index_answers(principal: TokenPrincipal)
 def test_what_has_ended_is_not_read_again_by_whoever_signs_in_or_reads_the_list(
     principal: TokenPrincipal, customer: Customer
 ) -> None:
-    """A script that signs in all day leaves hundreds of thousands of them, for a month."""
+    """A script that signs in all day leaves hundreds of thousands of ended sessions, which are kept for a month."""
     sessions.begin(principal, BROWSER, NOW)
     with transaction():
         copied = "SELECT id || ?, token_id, secret_sha256 || ?, browser_sha256, 1, 1, 1, 'crowded_out' FROM console_sessions"

@@ -1,4 +1,4 @@
-"""Sign-ins that run while a user is disabled, or twice at once."""
+"""Sign-ins while a user is being disabled, and two sign-ins at once."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -72,7 +72,7 @@ def test_two_links_of_a_new_user_may_be_used_at_once(database_url: str) -> None:
 
 
 def link_of(customer: Customer) -> sign_in_links.NewLink:
-    """Return a link that was sent to a user."""
+    """Return a sign-in link that was sent to a user."""
     link = sign_in_links.request(lambda _id, _token: b"mail", NOW)
     due = sign_in_links.claim(NOW, 60)
     assert due is not None

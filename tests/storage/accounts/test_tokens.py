@@ -1,4 +1,4 @@
-"""Tokens are shown once, kept as a digest, and stop working with the next request once they are revoked or expired."""
+"""Tokens are shown once, stored as a digest, and stop working with the next request after they were revoked or expired."""
 
 import hashlib
 import re
@@ -21,7 +21,7 @@ def test_a_token_has_a_prefix_160_random_bits_and_a_checksum(customer: Customer)
     assert len(texts) == 50
     assert all(re.fullmatch(r"rrt_[0-9A-Za-z]{33}", text) for text in texts)
     assert len(DIGITS) ** 27 >= 2**160
-    # Not constant at either end: the digits are random ones.
+    # The characters vary at both ends, so they are random.
     assert len({text[10] for text in texts}) > 10
     assert len({text[30] for text in texts}) > 10
 
@@ -39,7 +39,7 @@ def test_a_mistyped_token_is_nobody_though_the_digest_would_match(customer: Cust
     [
         "",
         "rrt_",
-        "rrt_" + "0" * 33,  # the checksum of zeros is another one
+        "rrt_" + "0" * 33,  # the checksum of zeros is not zero
         "rrt_é",
         "rrt_" + "0" * 5000,
         "Bearer",
@@ -129,7 +129,7 @@ def test_a_user_who_leaves_loses_every_token_and_nobody_else_does(customer: Cust
     assert [tokens.principal_for(text, later) for text in (customer.token, platform)] == [None, None]
     assert tokens.principal_for(other.token, later) is not None
     assert [row.revoked_at for row in revoked] == [later, later]
-    # What was revoked before keeps its moment, and each has one entry in the audit log.
+    # The token that was revoked before keeps its time; each revocation has one audit entry.
     assert rows("SELECT revoked_at FROM tokens WHERE id = ?", (early.id,)) == [(to_ms(NOW),)]
     recorded = rows("SELECT subject_id FROM audit_entries WHERE action = 'revoke_token' ORDER BY id")
     assert recorded == [(f"token:{row.id}",) for row in (early, *revoked)]

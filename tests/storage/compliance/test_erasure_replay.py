@@ -36,7 +36,7 @@ from tests.support.http.storefront import (
 from tests.support.worker.compliance_work import run_compliance_tasks
 
 VAULT = Vault([b"A" * 32])
-#: An order as it stands in a file, done at another installation's time.
+#: A request as a replay file contains it, done by the replaced database.
 ORDER = {
     "id": "cpl_01JNA0000000000000000000AA",
     "topic": "customers/redact",
@@ -146,14 +146,14 @@ def test_a_repeated_erasure_leaves_the_same_log(client: TestClient, shop: Custom
 
 
 def test_a_row_that_is_younger_than_its_erasure_is_another_one(client: TestClient, shop: Customer, file: Path) -> None:
-    """Ids that are counted up begin again where a backup stopped."""
+    """After a restore, numeric IDs continue where the backup stopped, so a new row may have the ID of an erased one."""
     PersonDataSeeder(client, shop).plant(ADA)
     [(page_id, received_at)] = rows("SELECT id, received_at FROM page_results")
     long_ago = received_at - to_ms(NOW + erasure.CLOCKS_APART) + to_ms(NOW) - 1
     write(file, {"redaction": ["cpl_1", "page_results", str(page_id), long_ago]})
     assert erasure_replay.apply(file, utc_now())["redactions"] == 1
     assert rows("SELECT id FROM page_results") == [(page_id,)]
-    # It is logged all the same: another backup may hold the row that was meant.
+    # The erasure is logged anyway, because another backup may still contain the row that was meant.
     assert logged() == [ErasedRow("cpl_1", "page_results", str(page_id), long_ago)]
     write(file, {"redaction": ["cpl_1", "page_results", str(page_id), received_at]})
     erasure_replay.apply(file, utc_now())
@@ -180,22 +180,22 @@ def test_a_key_is_forgotten_only_where_it_was(client: TestClient, shop: Customer
 @pytest.mark.parametrize(
     ("here", "there", "becomes"),
     [
-        # what is not here: open orders are taken over
+        # unknown in the restored database: open requests are added and run
         (None, OPEN, ("received", None)),
-        # a person's erasure was repeated from the erasure log
+        # the erasure log has repeated a person's erasure already
         (None, {}, ("done", "redacted")),
-        # a shop's is done wholly once more
+        # the erasure of a shop runs again
         (None, {"topic": "shop/redact"}, ("received", None)),
         (None, {"topic": "customers/data_request", "result": "reported"}, ("done", "reported")),
-        # an erasure that is open here is carried out wholly here
+        # an erasure that is open in the restored database runs there
         (OPEN, {}, ("received", None)),
-        # a report need not be made twice
+        # a report is not made again
         (
             OPEN | {"topic": "customers/data_request"},
             {"topic": "customers/data_request", "result": "reported"},
             ("done", "reported"),
         ),
-        # the other database may be the older one
+        # the replaced database may be the older one
         ({}, OPEN, ("done", "redacted")),
         ({}, {}, ("done", "redacted")),
     ],
@@ -218,9 +218,9 @@ def test_the_requests_are_brought_up_to_date(
     ("there", "due_at", "status"),
     [
         ({}, 2, "done"),
-        # the other database may be the older one
+        # the replaced database may be the older one
         (OPEN, 1, "done"),
-        # the shop came back after the backup: its repeated erasure waits there, or is done, and is done here once more
+        # the shop came back after the backup: if its erasure was requested again, open or done, it runs here again
         (OPEN, 3, "received"),
         ({}, 3, "received"),
     ],
@@ -240,13 +240,13 @@ def test_a_shop_that_was_erased_once_more_after_the_backup_is_erased_once_more(
 @pytest.mark.parametrize(
     ("there", "is_redacted_there", "left"),
     [
-        # neither has changed
+        # both reports are the same
         (b"whole", False, b"whole"),
-        # erased there
+        # erased in the replaced database
         (None, True, None),
-        # without the records that mention somebody
+        # without the records of a person who was erased since
         (b"part", True, b"part"),
-        # the other database is the older one
+        # the replaced database is the older one
         (b"other", False, b"whole"),
     ],
 )
@@ -291,7 +291,7 @@ def test_a_shop_that_is_open_again_is_done_to_the_end(client: TestClient, shop: 
     assert traces_of(ADA, stored()) == []
 
 
-# --- the file
+# --- the replay file
 
 
 def test_a_file_is_for_its_owner_alone_and_tells_everything(client: TestClient, shop: Customer, file: Path) -> None:

@@ -1,4 +1,4 @@
-"""The search of an erasure reads every row that may mention the subject, however its letters are written."""
+"""The search of an erasure reads every row that may mention the subject, in whatever case the letters are written."""
 
 from typing import Final
 

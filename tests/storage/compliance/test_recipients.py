@@ -1,4 +1,4 @@
-"""Recipients of tickets that a compliance request redacted: what they accepted, and what is left to the operator."""
+"""Recipients of tickets that a compliance request redacted: what they confirmed, and what the operator has to check."""
 
 from datetime import timedelta
 
@@ -25,7 +25,7 @@ from tests.worker.background.test_ticket_events import EventWorker
 
 REQUEST = "cpl_01KJM8C3D5E7F9G1H2J4K6M8N0"
 EXPORTS = ERASABLE_TABLES[-1]
-#: Exports of other requests: enough that PostgreSQL, which reads small tables whole, prefers an index.
+#: Exports of other requests: so many that PostgreSQL, which reads small tables completely, prefers an index.
 MANY = 20_000
 
 
@@ -45,7 +45,7 @@ def redact(*export_ids: str) -> None:
 
 
 def leave(customer: Customer, export_id: str, *events: str, was_tried: bool = True, target_id: str | None = None) -> str:
-    """Let the target of an export refuse it, retry it at another one, where it is delivered, and return that one's id."""
+    """Let the target of an export refuse it, and deliver it to another target; return this target's ID."""
     if was_tried:
         append(NOW, "worker", Transition.CLAIM.value, export_id)
     execute("UPDATE exports SET status = 'failed' WHERE id = ?", (export_id,))

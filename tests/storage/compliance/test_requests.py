@@ -1,4 +1,4 @@
-"""Compliance requests: each stored once, one worker per shop, written by the holder of the lease alone."""
+"""Compliance requests: each is stored once, each shop has one worker at a time, and only the holder of the lease writes."""
 
 import hashlib
 import threading
@@ -140,7 +140,7 @@ def test_a_lapsed_lease_writes_nothing_once_a_request_of_the_shop_is_claimed(dat
     receive()
     held = claimed()
     if claims_another:
-        # It has waited longer than the one whose lease lapsed.
+        # It has waited longer than the request whose lease lapsed, so it is claimed first.
         receive(Topic.DATA_REQUEST, BOB)
     heir = compliance_requests.claim_next(LAPSED)
     assert heir is not None
@@ -163,7 +163,7 @@ def test_a_lapsed_lease_is_stale_also_after_the_other_request_of_the_shop_is_don
     assert other.id != held.id
     with transaction():
         compliance_requests.finish(other, ComplianceResult.REDACTED, {}, None, LAPSED, "worker:2")
-    # Its report may hold what the other one has erased.
+    # The report may contain data that the other request has erased.
     with pytest.raises(LeaseLost), transaction():
         compliance_requests.finish(held, ComplianceResult.REPORTED, {}, b"report", LAPSED, "worker:late")
 

@@ -1,4 +1,4 @@
-"""Statements over many rows: every row arrives as it was, however many there are, in few statements of few texts."""
+"""Statements over many rows: rows are stored unchanged, and any number of rows takes few statements and SQL texts."""
 
 from pathlib import Path
 from typing import Final
@@ -11,7 +11,7 @@ from storage.db.bulk_sql import execute_over, rows_over
 from storage.db.engine import close_database, execute, is_sqlite, open_database, rows
 from tests.support.database.query_plans import statements
 
-#: As long as a tick's, and longer than the longest list that SQLite gets.
+#: Includes the size of a tick, and more rows than the longest list for SQLite.
 COUNTS: Final = [1, 2, 3, 7, 8, 63, 64, 65, 100, 500, 1025]
 TELL: Final = "WITH r (number, name) AS ({rows}) SELECT number, name, ? FROM r"
 TYPES: Final = ("BIGINT", "TEXT")
@@ -59,7 +59,7 @@ def test_a_fraction_arrives_to_its_last_digit(database: str) -> None:
     assert [number for (number,) in found] == numbers
 
 
-#: What PostgreSQL's text of an array gives a meaning to, and whatever else a text may hold.
+#: Characters with a meaning in PostgreSQL's text format of arrays, and any other text.
 texts = st.text(alphabet="\\\",{}NULnul \n\t\r\x0b'") | st.text(
     st.characters(exclude_characters="\x00", exclude_categories=["Cs"])
 )
@@ -81,7 +81,7 @@ def test_any_row_is_stored_unchanged(
 
 
 def test_what_has_no_place_in_an_array_is_refused(postgres_url: str) -> None:
-    """As text it would be stored as Python writes it."""
+    """As text, it would be stored in Python's notation."""
     open_database(postgres_url)
     with pytest.raises(TypeError, match="list"):
         rows_over(TELL, TYPES, [(1, ["sealed"])], (0,))
@@ -109,7 +109,7 @@ def test_no_rows_are_no_statement(database: str) -> None:
 
 
 def test_any_number_of_rows_takes_few_statements_of_few_texts(database: str) -> None:
-    """Each text is read and planned once a connection: SQLite's driver keeps 128 of them, for all that a worker asks."""
+    """Each SQL text is planned once per connection, and SQLite's driver caches only 128 texts of all statements."""
     with statements() as found:
         for count in range(1, 501):
             rows_over(TELL, TYPES, [(number, "") for number in range(count)], (0,))
@@ -119,7 +119,7 @@ def test_any_number_of_rows_takes_few_statements_of_few_texts(database: str) -> 
 
 
 def test_no_list_makes_sqlite_read_a_whole_table(sqlite_url: str) -> None:
-    """For the look-ups of a long list it would build a Bloom filter of all rows, although an index has them."""
+    """For long lists of values, SQLite may build a Bloom filter of all rows, although an index contains them."""
     open_database(sqlite_url)
     execute("CREATE TEMPORARY TABLE many (number BIGINT UNIQUE, state TEXT)")
     execute_over("INSERT INTO many {rows}", TYPES, [(number, "open") for number in range(20_000)])

@@ -11,7 +11,7 @@ from storage.db.disk_space import FULL_BYTES, LAST_FULL_WRITE, LOW_BYTES, DiskSt
 from storage.db.engine import DatabaseFull, connection, execute, open_database, rows, transaction
 from tests.support.factories import NOW
 
-# an error, and whether it says that a disk is full
+# Columns: an error; whether it means that a disk is full.
 ERRORS: list[tuple[BaseException, bool]] = [
     (psycopg.errors.DiskFull("could not extend file"), True),
     (OSError(errno.ENOSPC, "No space left on device"), True),

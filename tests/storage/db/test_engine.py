@@ -1,4 +1,4 @@
-"""The database: nothing that is read before it is written gets lost, readers never wait, and every outage has a name."""
+"""The database: no read followed by a write loses an update, readers never wait, and every outage is recognized."""
 
 import os
 import sqlite3
@@ -45,7 +45,7 @@ from tests.support.servers.redis_and_postgres import PostgresServer
 
 ROOT: Final = Path(__file__).parents[3]
 
-#: Reads, then writes what it read and one more, as often as it is told.
+#: In a loop, reads a number and writes the next number in the same transaction.
 COUNTER: Final = """
 import sys
 from storage.db.engine import connection, execute, open_database, rows, transaction
@@ -61,7 +61,7 @@ with connection():
 
 @pytest.fixture
 def opened() -> Iterator[Callable[[str], None]]:
-    """Opens a database of the test's choice and closes it afterwards."""
+    """Return a function that opens a database; it is closed after the test."""
 
     def open_it(url: str) -> None:
         open_database(url)
@@ -123,7 +123,7 @@ def test_an_interrupt_within_a_commit_is_reported_as_what_it_is(sqlite_url: str,
     def be_interrupted() -> None:
         with connection(), transaction():
             accounts.add_account("Kept", NOW)
-            # As far as SQLite is concerned the transaction has ended; as far as this code is, it has not.
+            # The transaction has ended in SQLite, but not in our code.
             db.execute_sql("COMMIT")
             raise KeyboardInterrupt
 
@@ -228,7 +228,7 @@ def test_sqlite_is_opened_to_survive_a_power_cut_and_to_keep_its_keys(
         with transaction():
             writes = {name: rows(f"PRAGMA {name}")[0][0] for name in found}
     assert found == {"journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "busy_timeout": 5000}
-    # Who writes waits by itself, lest every greenlet of the process wait with it.
+    # A writer waits in our code, because a wait inside SQLite would block every greenlet of the process.
     assert writes == {**found, "busy_timeout": 0}
 
 
@@ -249,7 +249,7 @@ def test_a_list_of_values_has_a_place_for_each(columns: int, times: int, text: s
     assert values_list(columns, times) == text
 
 
-# --- single look-ups
+# --- single lookups
 
 
 def name_of(number: int) -> tuple[Any, ...] | None:
@@ -283,7 +283,7 @@ def test_a_look_up_sees_nothing_that_may_be_taken_back(database: str) -> None:
 
 
 def test_many_threads_look_up_at_once(database_url: str, opened: Callable[[str], None]) -> None:
-    """More than there are connections, so that some wait for one."""
+    """More threads than connections, so that some wait for one."""
     opened(database_url)
     with connection():
         made = [accounts.add_account(str(number), NOW).id for number in range(60)]
@@ -384,7 +384,7 @@ def test_a_server_that_is_not_there_is_an_outage(opened: Callable[[str], None]) 
 
 
 class SilentOnce(psycopg.Connection[Any]):
-    """A driver whose first connection gets no response in time."""
+    """A driver whose first connection attempt times out."""
 
     asked = 0
 
@@ -472,7 +472,7 @@ def test_importing_the_models_touches_no_database(tmp_path: Path) -> None:
 
 
 def test_only_the_writer_of_sqlite_has_a_large_page_cache(sqlite_url: str) -> None:
-    """A worker has some twenty connections that are used now and then: their caches would fill for an hour."""
+    """A worker has some twenty connections that are rarely used: their caches would hold memory for an hour."""
     open_database(sqlite_url)
     try:
         with connection():

@@ -1,4 +1,4 @@
-"""Identifiers are ULIDs behind a prefix: they sort by time, those of one millisecond in the order they were made."""
+"""Identifiers are ULIDs with a prefix: they sort by time, and within a millisecond by the order of their creation."""
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -11,7 +11,7 @@ from schemas.base.timestamps import to_ms
 from storage.db.identifiers import ATTEMPT, EXPORT, first_id, is_id, new_id
 from tests.support.factories import NOW
 
-#: All that 48 bits of milliseconds reach and a datetime can name.
+#: The times that fit into both 48 bits of milliseconds and a datetime.
 moments = st.datetimes(min_value=datetime(1970, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001 - the zone is given apart
 
 
@@ -37,7 +37,7 @@ def test_those_of_one_millisecond_sort_as_they_were_made_and_none_is_made_twice(
 
 def test_every_character_of_an_identifier_after_its_timestamp_is_random() -> None:
     made = [new_id(EXPORT, NOW + timedelta(milliseconds=number))[-16:] for number in range(200)]
-    # Of 200 draws of 32 letters none has stayed away from any place, unless a place is fixed.
+    # In 200 random draws, each position has more than 16 of the 32 characters, unless a position is constant.
     assert all(len({letters[place] for letters in made}) > 16 for place in range(16))
 
 

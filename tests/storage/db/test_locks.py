@@ -1,4 +1,4 @@
-"""The locks that commands take against themselves, over processes, on both databases."""
+"""The locks that keep commands from running twice at a time, across processes, on both databases."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ from storage.db.locks import Lock, exclusive
 from tests.support.processes.workers import wait_until
 
 ROOT: Final = Path(__file__).parents[3]
-#: Takes the lock that the second argument names, says so and keeps it until it is killed.
+#: Takes the lock that the second argument names, prints "held", and keeps the lock until it is killed.
 HOLDER: Final = """
 import sys, time
 from storage.db.engine import connection, open_database
@@ -52,7 +52,7 @@ def test_what_another_process_is_at_is_refused_until_it_is_killed(database: str)
         with pytest.raises(locks.LockBusy):
             take(Lock.PRUNE)
         holder.kill()
-    # PostgreSQL hears of the death a moment later.
+    # PostgreSQL notices the end of the process a moment later.
     wait_until(lambda: is_free(Lock.PRUNE))
 
 

@@ -1,4 +1,4 @@
-"""What a worker asks again and again is answered by an index, however many exports wait or have finished."""
+"""The frequent queries of workers use an index, however many exports wait or have finished."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -15,16 +15,16 @@ from tests.support.database.many_rows import analyze, many_finished, many_target
 from tests.support.database.query_plans import SqlStatement, full_scans, indexes_read, plan_of, rolled_back, statements
 from tests.support.factories import completed_attempt, make_customer
 
-#: Enough that PostgreSQL, which prefers to read small tables whole, prefers an index.
+#: So many that PostgreSQL, which reads small tables completely, prefers an index.
 FINISHED = 20_000
 WAITING = 4_000
 TARGETS = 40
-#: Beyond those: nothing waits for them.
+#: Further targets, without waiting exports.
 QUIET_TARGETS = 10
 URL = "https://tracker.example.com/hook"
 WORKER = "worker:test"
 LEASE_S = 6.0
-#: Every index of the exports that a question of a worker might take.
+#: Every index of the exports that a query of a worker might use.
 OF_EXPORTS = {
     "exports_waiting",
     "exports_account_target",
@@ -37,9 +37,10 @@ OF_EXPORTS = {
 
 @pytest.fixture(scope="module", params=["not learned", "learned"])
 def target_ids(request: pytest.FixtureRequest, module_database: Path) -> list[str]:
-    """Targets that many exports have finished for and some wait for; the database has not looked yet how many, or has.
+    """Targets with many finished and some waiting exports, with and without statistics about the tables.
 
-    PostgreSQL looks by itself within a minute, at a moment of its own, and what it does before depends on that.
+    PostgreSQL collects statistics by itself within a minute. Until then its plans are unpredictable, so it always gets them
+    here.
     """
     ids = [row[0] for row in rows("SELECT id FROM targets ORDER BY id")] or seeded()
     if request.param == "learned" or not is_sqlite():
@@ -60,7 +61,7 @@ def seeded() -> list[str]:
 
 
 def asked(verb: Callable[..., object], *arguments: object) -> list[SqlStatement]:
-    """Run a verb, undo it, and return its statements."""
+    """Call a function, roll its changes back, and return its statements."""
     with statements() as found, rolled_back():
         verb(*arguments)
     assert found, f"{verb.__name__} asked nothing."
@@ -152,7 +153,7 @@ def test_decisions_read_their_exports_and_not_all_of_the_account(target_ids: lis
 
 
 def test_a_look_for_a_scan_finds_one(target_ids: list[str]) -> None:
-    """The judge of the others must be able to fail."""
+    """Proves that the checks of the other tests can fail."""
     scan = SqlStatement("SELECT COUNT(*) FROM exports e WHERE e.version = 1", ())
 
     assert full_scans(scan)

@@ -68,7 +68,7 @@ MIGRATE: Final = (
     "engine.open_database(sys.argv[1]); print(schema_version.migrate())"
 )
 
-#: What a field of a model is in each database.
+#: The column type of each field class, on SQLite and on PostgreSQL.
 TYPES: Final[dict[type[Field], tuple[str, str]]] = {
     AutoField: ("integer", "integer"),
     BigAutoField: ("integer", "bigint"),
@@ -112,7 +112,7 @@ ALL_MIGRATIONS: Final = [
     "0031_hosts_of_groups_since_0027",
 ]
 
-#: Every rule that something is there once, but for primary keys and single columns, which the models declare.
+#: Every unique index, except primary keys and those on single columns, which the models declare.
 UNIQUE: Final = {
     ("attempts", ("export_id",), "outcome = 'delivered'"),
     ("attempts", ("export_id", "number"), None),
@@ -131,7 +131,7 @@ UNIQUE: Final = {
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A database without a table, once of each kind."""
+    """The URL of a database without tables, once of each kind."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'empty.db'}"
     server: PostgresServer = request.getfixturevalue("postgres_server")
@@ -155,7 +155,7 @@ def fields_of(model: type[BaseModel]) -> list[Field]:
 
 def type_of(field: Field) -> str:
     stored = field.rel_field if isinstance(field, ForeignKeyField) else field
-    # A key that points to a number that counts itself is a plain number.
+    # A foreign key to an auto-increment column is a plain integer.
     kind: Any = type(stored)
     if stored is not field:
         kind = IntegerField if kind is AutoField else kind
@@ -214,7 +214,7 @@ def test_a_migration_that_is_ended_for_a_worker_that_still_runs_is_run_again(pos
     open_database(url)
     with connection(), psycopg.connect(url) as worker, ThreadPoolExecutor(1) as pool:
         schema_version._runner().up(target=ALL_MIGRATIONS[1])
-        # It waits for as long as it takes; so the migration is the one that is ended.
+        # PostgreSQL would end the transaction that detects the deadlock; with this timeout, it is the migration.
         worker.execute("SET deadlock_timeout = '60s'")
         worker.execute("SELECT 1 FROM exports")
         migrated = pool.submit(schema_version.migrate)
@@ -229,7 +229,7 @@ def test_a_migration_that_breaks_leaves_nothing_behind_and_may_be_run_again(empt
     with connection():
         schema_version._runner().up(target=ALL_MIGRATIONS[0])
         before = {*db.get_tables()}
-        # The last table but one that the second migration makes.
+        # The second to last table that the second migration creates.
         db.execute_sql("CREATE TABLE compliance_requests (id INTEGER)")
     with pytest.raises(Exception, match="compliance_requests"):
         schema_version.migrate()
@@ -246,7 +246,7 @@ def test_a_waiting_migration_gives_its_connection_back(database_url: str) -> Non
     close_database()
 
 
-# --- what this version can do nothing with
+# --- databases that this version cannot use
 
 
 def test_a_new_database_lacks_every_migration_and_looking_at_it_makes_nothing(empty: str) -> None:
@@ -314,7 +314,7 @@ def test_a_migration_that_breaks_this_version_is_not(empty: str, name: str) -> N
 
 
 def test_a_migration_names_an_earlier_one_as_the_oldest_that_it_keeps_working() -> None:
-    """Migrations whose names end in `_since_NNNN`; docs/architecture.md has the rule."""
+    """The names of such migrations end in `_since_NNNN`; docs/architecture.md explains the rule."""
     numbers = [name[:4] for name in schema_version.known()]
     assert numbers == sorted(set(numbers))
     for name in schema_version.known():
@@ -322,7 +322,7 @@ def test_a_migration_names_an_earlier_one_as_the_oldest_that_it_keeps_working() 
         assert not is_marked or (since in numbers and since < name[:4])
 
 
-#: Another application's tables: of other names, of ours, and with a history that is called as ours is.
+#: Tables of another application: with other names, with our names, and with a history table named like ours.
 FOREIGN: Final = {
     "other names": ["CREATE TABLE posts (id INTEGER, text TEXT)"],
     "our names": ["CREATE TABLE accounts (id INTEGER)", "CREATE TABLE users (id INTEGER)"],
@@ -352,7 +352,7 @@ def test_an_extensions_tables_are_no_other_applications(postgres_server: Postgre
     url = postgres_server.create_database()
     with raw(url) as owner:
         owner.execute("CREATE TABLE spatial_ref_sys (id INTEGER)")
-        # As CREATE EXTENSION would: what it makes depends on it.
+        # CREATE EXTENSION records such a dependency for the tables that it creates.
         owner.execute(
             "INSERT INTO pg_depend SELECT 'pg_class'::regclass, 'spatial_ref_sys'::regclass, 0, "
             "'pg_extension'::regclass, oid, 0, 'e' FROM pg_extension LIMIT 1"
@@ -426,7 +426,7 @@ def test_a_role_that_may_not_create_tables_gets_an_error_that_says_so(postgres_s
 
 @contextmanager
 def raw(url: str) -> Iterator[Any]:
-    """Connect as another application would."""
+    """Open a plain connection, as another application would."""
     if url.startswith("sqlite"):
         connected: Any = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
     else:
@@ -438,7 +438,7 @@ def raw(url: str) -> Iterator[Any]:
 
 
 def content(url: str) -> object:
-    """Return what a database holds: the bytes of SQLite's folder, the columns of PostgreSQL's tables and its history."""
+    """Return the content of a database: all files of SQLite, or the columns and migration histories of PostgreSQL."""
     if url.startswith("sqlite"):
         return {path.name: path.read_bytes() for path in Path(url.removeprefix("sqlite:///")).parent.iterdir()}
     with raw(url) as looking:
@@ -458,18 +458,18 @@ def test_every_table_has_a_model_and_every_model_a_table(database: str) -> None:
 
 
 def tables() -> list[str]:
-    # SQLite's text index is no model: a virtual table and its own tables.
+    # SQLite's text index has no model; it consists of a virtual table and its shadow tables.
     partitions = {each for table in ("attempts", "audit_entries") for each in partitions_of(table)}
     return [name for name in db.get_tables() if name not in partitions and not name.startswith(("sqlite_", "export_words"))]
 
 
 def partitions_of(table: str) -> list[str]:
-    """Return the partitions of a table by months, which have the primary key: it leaves out what months are cut by."""
+    """Return the monthly partitions of a table; only they have the primary key, which does not include the month."""
     return [each.name for each in partitions_sql.partitions(table)]
 
 
 def indexes_of(table: str) -> list[Any]:
-    """Return the indexes of a table; peewee finds those of a table by months with its partitions alone."""
+    """Return the indexes of a table. peewee finds those of a partitioned table only on its partitions."""
     return [index for name in [*partitions_of(table), table][:1] for index in db.get_indexes(name)]
 
 
@@ -500,7 +500,7 @@ def test_foreign_keys_are_those_of_the_model_and_each_has_an_index(customer: Cus
 
 
 def test_a_targets_exports_are_indexed_for_what_is_asked_of_them_alone(customer: Customer) -> None:
-    # Targets stay for good, and a whole index would lead PostgreSQL through all that a target ever got.
+    # Targets are kept for good, and with a full index PostgreSQL would read every export that a target ever got.
     indexes = {index.name: where_of(index) for index in db.get_indexes("exports") if index.columns[0] == "target_id"}
     assert set(indexes) == {"exports_waiting", "exports_recoverable"}
     assert None not in indexes.values()
@@ -515,11 +515,11 @@ def test_what_is_there_once_is_so_in_both_databases(customer: Customer) -> None:
     assert found - keys == UNIQUE | single | {("schema_migrations", ("name",), None)}
 
 
-# --- what is asked often has an index
+# --- frequent queries have an index
 
 
 class Statements(logging.Handler):
-    """Keeps every statement that is sent to the database."""
+    """Stores every statement that is sent to the database."""
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
@@ -551,7 +551,7 @@ def plan(sql: str, parameters: tuple[Any, ...]) -> str:
 
 
 def fill(customer: Customer, count: int, ids: str = "'exp_' || n") -> None:
-    """Store `count` finished exports with an attempt each, so that reading them all would cost something."""
+    """Store `count` finished exports with one attempt each, so that a full scan would be expensive."""
     target_id = make_target(customer).id
     make_approved(customer, target_id)
     [claim] = claim_due(1, NOW, 6, "worker")
@@ -569,7 +569,7 @@ def fill(customer: Customer, count: int, ids: str = "'exp_' || n") -> None:
 
 
 def fill_findings(customer: Customer, count: int) -> None:
-    """Store `count` findings, of which no export was prepared."""
+    """Store `count` findings without exports."""
     execute(
         "INSERT INTO scan_runs (id, project_id, status, created_at, updated_at) VALUES (1, ?, 'completed', 1, 1)",
         (customer.project_id,),
@@ -619,7 +619,7 @@ def test_the_workers_questions_read_what_waits_and_nothing_else(customer: Custom
         assert "exports_waiting" in reported, reported
 
 
-#: Lists by time: one status, several, and both filters at once.
+#: Lists by time: one status, several statuses, and both filters at once.
 LISTS: Final = [
     (ExportQuery(statuses=statuses, sources=sources), sort, after)
     for statuses in ((), ("exported",), ("failed", "prepared"), tuple(map(str, ExportStatus)))
@@ -634,7 +634,7 @@ def test_every_list_reads_a_page_by_an_index(customer: Customer) -> None:
     fill_findings(customer, 5_000)
     for query, sort, after in LISTS:
         asked = replace(query, account_id=customer.account_id)
-        # Where filters name several sets, the first statements count the beginning of each.
+        # If filters name several sets, the first statements count the beginning of each set.
         *sizes, (sql, parameters) = statements_of(partial(export_list.list_page, asked, sort, 51, after))
         assert bool(sizes) == bool(asked.statuses and asked.sources)
         reported = plan(sql, parameters)
@@ -643,7 +643,7 @@ def test_every_list_reads_a_page_by_an_index(customer: Customer) -> None:
             reported,
         )
         if is_sqlite():
-            # Each part finds its ids in their order; only the few ids of each and the page itself may be sorted.
+            # Each part is read in the order of its IDs; only the few IDs of the parts and the page itself may be sorted.
             parts = re.findall(r"SEARCH t\d+ USING (?:COVERING )?INDEX exports_account", reported)
             assert reported.count("TEMP B-TREE") <= len(parts) + 1
         else:
@@ -651,7 +651,7 @@ def test_every_list_reads_a_page_by_an_index(customer: Customer) -> None:
 
 
 def test_attempts_are_read_by_the_index_of_their_export(customer: Customer) -> None:
-    # Of the month of the others' attempts.
+    # In the same month as the attempts of other exports.
     fill(customer, 20_000, "'exp_00000000' || (100000000000000000 + n)")
     [(export_id,)] = rows("SELECT MIN(export_id) FROM attempts")
     asked = statements_of(lambda: attempts.list_page(export_id, customer.account_id, 51))
@@ -664,7 +664,7 @@ def test_attempts_are_read_by_the_index_of_their_export(customer: Customer) -> N
 
 
 def test_requests_find_tokens_keys_targets_and_findings_by_an_index(customer: Customer) -> None:
-    """With so few rows PostgreSQL would rather read them all, so a setting forbids that."""
+    """With so few rows PostgreSQL would read whole tables, so a setting forbids it."""
     if not is_sqlite():
         db.execute_sql("SET enable_seqscan = off")
     target_id = make_target(customer).id
@@ -682,7 +682,7 @@ def test_requests_find_tokens_keys_targets_and_findings_by_an_index(customer: Cu
     assert len(asked) >= 9
     for sql, parameters in asked:
         reported = plan(sql, parameters)
-        # What came with the question, no table: lists of values, the rows `r` made of them, and what json_each reads.
+        # Scans of the statement's own values are ignored: constant rows, the rows `r` made of them, and json_each.
         reported = re.sub(r"SCAN (CONSTANT ROW|\d+ CONSTANT ROWS|r|json_each)\b", "", reported)
         assert not re.search(r"SCAN \w+(?! USING)\b|Seq Scan on", reported), (sql, reported)
 

@@ -1,4 +1,4 @@
-"""The shared clock: a host with a wrong clock uses PostgreSQL's time, others keep their own, SQLite has no other."""
+"""The shared clock: a host whose clock is wrong uses PostgreSQL's time; other hosts, and SQLite, use their own clock."""
 
 import re
 from collections.abc import Iterator
@@ -11,12 +11,12 @@ from runtime.clock import utc_now
 from storage.db.shared_clock import SharedClock
 from tests.support.database.databases import on_postgresql, on_sqlite
 
-#: A question to a server on the same machine takes milliseconds; a busy one gets its time.
+#: A query to a server on the same machine takes milliseconds; a busy machine gets more time.
 NEARLY: timedelta = timedelta(seconds=5)
 
 
 def off_by(seconds: float) -> SharedClock:
-    """The clock of a host that is so far ahead."""
+    """Return the clock of a host that is ahead by so many seconds."""
     return SharedClock(lambda: utc_now() + timedelta(seconds=seconds))
 
 

@@ -1,7 +1,7 @@
-"""Upgrades: a database of every earlier schema, full of rows, becomes one of this schema with every row, and works.
+"""Upgrades: databases of every earlier schema, full of rows, get the current schema, keep every row, and work.
 
-The earlier schemas are those of the folder of migrations, so that one that is added is tested without a word here. What it
-means to change in rows that are there already is written down in CHANGES, and which rows it means to delete in DELETIONS.
+The earlier schemas are those of the migrations, so a new migration is tested without a change here. CHANGES lists intended
+changes of existing rows, and DELETIONS the rows that a migration intends to delete.
 """
 
 from collections.abc import Callable, Iterator
@@ -41,13 +41,13 @@ Rows = dict[str, list[Row]]
 
 MIGRATIONS: Final = schema_version.known()
 
-#: What a migration changes in rows of earlier schemas: (migration, table, column) -> the value it makes of a row.
+#: Intended changes of rows from earlier schemas: (migration, table, column) -> the new value of a row.
 CHANGES: Final[dict[tuple[str, str, str], Callable[[Row], Any]]] = {
-    # Shops are compared in lower case, and were stored as they were typed.
+    # Shops are compared in lower case, but were stored as typed.
     ("0002_uploads_emails_compliance", "projects", "shop_domain"): lambda row: (
         row["shop_domain"] and row["shop_domain"].lower()
     ),
-    # A failed validation forbids approvals: it is repeated at once, unless a worker or a request waits for it already.
+    # A failed validation forbids approvals, so it is repeated at once, unless a worker or a request handles it already.
     ("0006_target_revalidation", "targets", "validation_due_at"): lambda row: (
         1
         if row["validation_status"] == "failed" and row["validation_lease"] is row["validation_asked_at"] is None
@@ -55,9 +55,9 @@ CHANGES: Final[dict[tuple[str, str, str], Callable[[Row], Any]]] = {
     ),
 }
 
-#: Which rows of earlier schemas a migration deletes: (migration, table) -> whether it deletes a row, one of all rows.
+#: Intended deletions of rows from earlier schemas: (migration, table) -> whether a row is deleted, given all rows.
 DELETIONS: Final[dict[tuple[str, str], Callable[[Row, Rows], bool]]] = {
-    # The rule of an issue without a code is its title, of which a redaction leaves nothing.
+    # The rule of an issue without a code is its title, which a redaction erases.
     ("0028_rules_of_redacted_exports_since_0027", "export_terms"): lambda row, stored: (
         row["kind"] == "rule"
         and row["export_id"] in {each["id"] for each in stored["exports"] if each["redacted_at"] is not None}
@@ -67,7 +67,7 @@ DELETIONS: Final[dict[tuple[str, str], Callable[[Row, Rows], bool]]] = {
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def empty(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """A database without a table, open, once of each kind."""
+    """An open database without tables, once of each kind."""
     url = f"sqlite:///{tmp_path / 'old.db'}"
     if request.param == "postgresql":
         server: PostgresServer = request.getfixturevalue("postgres_server")
@@ -80,7 +80,7 @@ def empty(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture(params=MIGRATIONS[:-1])
 def old(request: pytest.FixtureRequest, empty: str) -> str:
-    """A full database of an earlier schema; returns the name of its last migration."""
+    """A full database of an earlier schema; returns the name of the schema's last migration."""
     last: str = request.param
     schema_version._runner().up(target=last)
     fill()
@@ -154,7 +154,7 @@ def test_a_row_that_a_migration_loses_or_changes_is_noticed(empty: str) -> None:
 
 
 def assert_full(before: Rows) -> None:
-    """Every table has rows, every column a value in some of them, and exports stand in every status."""
+    """Require rows in every table, a value in every column, and an export in every status."""
     for table, found in before.items():
         assert found, table
         assert [name for name in found[0] if all(row[name] is None for row in found)] == [], table
@@ -162,7 +162,7 @@ def assert_full(before: Rows) -> None:
 
 
 def _kept(before: Rows, old: str) -> Rows:
-    """Return the rows but for those that the migrations behind `old` mean to delete."""
+    """Return the rows without those that the migrations after `old` intend to delete."""
     deletions = [(table, deletes) for (name, table), deletes in DELETIONS.items() if name > old]
     return {
         table: [row for row in found if not any(deletes(row, before) for name, deletes in deletions if name == table)]
@@ -171,7 +171,7 @@ def _kept(before: Rows, old: str) -> Rows:
 
 
 def _changed(row: Row, table: str, old: str) -> Row:
-    """Return a row as the migrations behind `old` mean to leave it."""
+    """Return a row as the migrations after `old` intend to change it."""
     for (name, changed, column), made in CHANGES.items():
         if changed == table and name > old and column in row:
             row = {**row, column: made(row)}
@@ -208,7 +208,7 @@ def test_rules_of_redacted_exports_are_deleted_and_all_else_by_which_exports_are
     ]
     with transaction():
         gone, kept = transitions.prepare(drafts, NOW, "user:test")
-    # As the versions before left it.
+    # The state in which earlier versions left such exports.
     execute("UPDATE exports SET rule = NULL, redacted_at = 1 WHERE id = ?", (gone,))
     assert "0028_rules_of_redacted_exports_since_0027" in schema_version.migrate()
     assert rows("SELECT export_id, kind, value FROM export_terms ORDER BY export_id, kind") == [

@@ -1,4 +1,4 @@
-"""The attempts of an export are read back the newest first, by its account alone."""
+"""The attempts of an export are read newest first, and only by its account."""
 
 from datetime import timedelta
 from typing import Any, Final
@@ -28,7 +28,7 @@ LEASE_S: Final = 6.0
 
 
 def tried(customer: Customer, count: int) -> str:
-    """Return an export that was tried `count` times, a minute after one another."""
+    """Return an export with `count` attempts, one each minute."""
     export_id = make_approved(customer, make_target(customer).id)
     for number in range(count):
         at = NOW + timedelta(minutes=number)

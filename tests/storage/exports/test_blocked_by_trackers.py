@@ -1,4 +1,4 @@
-"""What a tracker's configuration error blocked is due again once its target is resumed, each export once."""
+"""Exports that a tracker's configuration error blocked are due again once their target is resumed, each export once."""
 
 from typing import Final
 
@@ -19,7 +19,7 @@ WORKER: Final = "worker:1"
 
 
 def block(target_id: str, reason: str = "tracker_forbidden") -> int:
-    """Block a target for a reason, and end what waits for it; return how many."""
+    """Block a target, and end the exports that wait for it; return their number."""
     with transaction():
         targets.deactivate(target_id, TargetStatus.BLOCKED, reason, in_s(20), WORKER)
         return transitions.end_waiting([target_id], in_s(30), WORKER, 100)
@@ -65,7 +65,7 @@ def test_other_exports_stay_as_they_are(customer: Customer) -> None:
     target_id, other_id = make_tracker(customer, URL), make_tracker(customer, URL)
     make_approved(customer, other_id)
     block(other_id)
-    # Blocked by the address policy; failed; redacted.
+    # Not requeued: blocked by the address policy, failed, and redacted.
     make_failed(customer, target_id, status="blocked")
     [failed, redacted] = make_failed(customer, target_id) + make_failed(customer, target_id, status="blocked")
     execute("UPDATE exports SET status_reason = 'tracker_forbidden' WHERE id IN (?, ?)", (failed, redacted))
@@ -92,7 +92,7 @@ def test_an_export_that_a_dead_worker_may_have_sent_is_looked_up_after_the_resum
     sent = make_approved(customer, target_id)
     assert set(claims_by_id(1)) == {sent}
     waiting = make_approved(customer, target_id)
-    # Its lease has lapsed by then.
+    # Two exports, because the lease of the first one has lapsed.
     assert block(target_id) == 2
     resume(target_id)
     assert set(claims_by_id(61)) == {waiting}
@@ -109,10 +109,10 @@ def test_a_claim_says_whether_an_earlier_attempt_may_have_delivered_it(customer:
     lapsed = claims_by_id(10)[export_id]
     assert (lapsed.is_outcome_unknown, lapsed.has_lapsed) == (True, True)
     assert claims_sql.postpone([lapsed], in_s(11), WORKER) == 1
-    # Until every tracker would find the issue.
+    # Nothing is claimed until every tracker would find the issue.
     assert claims_by_id(12) == claims_by_id(70) == {}
     again = claims_by_id(72)[export_id]
-    # Nobody has looked yet.
+    # No worker has looked the issue up yet.
     assert (again.is_outcome_unknown, again.has_lapsed) == (True, False)
     claims_sql.record_attempts([completed_attempt(again)], in_s(73), WORKER)
     assert rows("SELECT is_outcome_unknown FROM exports") == [(False,)]

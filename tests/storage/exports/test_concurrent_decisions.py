@@ -1,4 +1,4 @@
-"""Decisions on one export at once: one wins, the others are repeats or conflicts, and nothing is half of each."""
+"""Decisions on one export at once: one wins, the others are repeats or conflicts, and no result is mixed."""
 
 import threading
 from collections.abc import Callable
@@ -33,12 +33,12 @@ from tests.support.factories import (
 )
 
 LATER: Final = NOW + timedelta(seconds=60)
-#: Each race is run so often; about half of them meet in the middle.
+#: The repetitions of each race; in about half of them the decisions overlap.
 RUNS: Final = 12
 
 
 def at_once(*work: Callable[[], Any]) -> list[Any]:
-    """Run each in its own thread and return what it returned, or the string `conflict`."""
+    """Run each function in its own thread; return its result, or the string `conflict`."""
     start = threading.Barrier(len(work))
 
     def run(each: Callable[[], Any]) -> Any:
@@ -58,7 +58,7 @@ def approval_of(export_id: str, customer: Customer, approval: Approval) -> Calla
 
 
 def decided(export_id: str) -> int:
-    """Return how many decisions the audit log has of an export."""
+    """Return how many decisions on an export the audit log contains."""
     [(count,)] = rows("SELECT COUNT(*) FROM audit_entries WHERE subject_id = ? AND action <> 'prepare'", (export_id,))
     return int(count)
 
@@ -145,7 +145,7 @@ def test_a_recovery_and_a_retry_at_another_target_schedule_an_export_once(custom
     assert rows("SELECT COUNT(*) FROM audit_entries WHERE action = 'retry'") == [(RUNS,)]
     found = rows("SELECT target_id, body FROM exports WHERE status = 'approved'")
     assert len(found) == RUNS
-    # `make_failed` freezes an empty object for the first target.
+    # `make_failed` stores an empty object as the frozen body for the first target.
     assert all((target_id == right) == (right.encode() in bytes(body)) for target_id, body in found)
 
 

@@ -42,7 +42,8 @@ from tests.support.factories import (
 ROOT: Final = Path(__file__).parents[3]
 LATER: Final = NOW + timedelta(seconds=60)
 
-# A worker process: three threads claim a few at a time until nothing is due, and give half of the claims' results back.
+# A worker process: three threads claim up to three exports at a time until nothing is due, and record all but one of each
+# batch.
 CLAIMER: Final = """
 import json, sys, threading
 from storage.db.engine import connection, open_database
@@ -148,7 +149,7 @@ def test_approvals_beside_validations_and_deliveries_are_made_or_refused_and_not
     start = threading.Barrier(8)
 
     def approve(number: int) -> list[str]:
-        """Approve a quarter of the exports, each once more if it is refused."""
+        """Approve a quarter of the exports, two times each."""
         reported = []
         with connection():
             start.wait()
@@ -161,7 +162,7 @@ def test_approvals_beside_validations_and_deliveries_are_made_or_refused_and_not
         return reported
 
     def validate(number: int) -> list[str]:
-        """Fail and pass the target, as a request's and a worker's validations and a delivery do."""
+        """Fail and pass the validation of the target, as requests, workers and deliveries do."""
         with connection():
             start.wait()
             for _ in range(20):
@@ -204,7 +205,7 @@ def test_of_approvals_for_different_targets_and_dismissals_one_wins_and_the_rest
     with ThreadPoolExecutor(8) as pool:
         reported = sorted(pool.map(act, range(8)))
     export = queries.get(export_id)
-    # Both dismissals are the same.
+    # The second dismissal changes nothing, so it is no conflict.
     assert 8 - reported.count("conflict") == (1 if export.target_id else 2)
     assert ({*reported} - {"conflict"}) == {export.target_id or "dismissed"}
     assert export.version == 2
@@ -222,7 +223,7 @@ def test_results_renewals_and_claims_of_many_workers_never_stop_each_other(custo
                 rounds += 1
                 claims_sql.renew(claims, LATER, 600)
                 delivered += len(claims_sql.record_attempts([completed_attempt(claim) for claim in claims[1:]], LATER, "w"))
-                # Every other round: what one worker alone is left with must be delivered at last.
+                # Every other round postpones nothing: otherwise the last worker would postpone its last export forever.
                 claims_sql.postpone(claims[:1] if rounds % 2 else [], LATER, "w")
                 delivered += len(claims_sql.record_attempts([completed_attempt(claim) for claim in claims[:1]], LATER, "w"))
         return delivered
@@ -233,7 +234,7 @@ def test_results_renewals_and_claims_of_many_workers_never_stop_each_other(custo
 
 
 def test_a_renewal_leaves_out_an_export_that_another_transaction_has_locked(postgres_url: str) -> None:
-    """To wait for it would let the leases of all others lapse."""
+    """A renewal that waits for this export would let the leases of all others lapse."""
     open_database(postgres_url)
     with connection(), psycopg.connect(postgres_url) as stalled:
         approve_many(make_customer(), 3)
@@ -249,12 +250,12 @@ def test_a_renewal_leaves_out_an_export_that_another_transaction_has_locked(post
 
 
 def test_results_lock_exports_in_the_order_of_their_ids(postgres_url: str) -> None:
-    """As redactions do: who waits for the first of them holds none of the others, so nothing deadlocks."""
+    """Redactions use the same order: a transaction that waits for the first export holds no other, so nothing deadlocks."""
     open_database(postgres_url)
     with connection():
         customer = make_customer()
         ids = sorted(approve_many(customer, 3))
-        # Beside many others, so that the planner looks each of them up by its id.
+        # With many other exports, PostgreSQL looks each of these up by its ID.
         make_exports(customer, 500)
         execute("ANALYZE exports")
         claims = sorted(claim_due(3, LATER, 600, "worker:1"), key=lambda claim: claim.export_id, reverse=True)
@@ -264,7 +265,7 @@ def test_results_lock_exports_in_the_order_of_their_ids(postgres_url: str) -> No
 
 
 def test_a_postback_that_ends_snoozes_locks_exports_in_the_order_of_their_ids(postgres_url: str) -> None:
-    """As decisions on several exports do."""
+    """In the same order as decisions on several exports."""
     open_database(postgres_url)
     seen = PostbackForm().read(postback(1, [issue(code) for code in "abc"]))
     with connection():
@@ -278,7 +279,7 @@ def test_a_postback_that_ends_snoozes_locks_exports_in_the_order_of_their_ids(po
 
 
 def test_a_resumption_locks_exports_in_the_order_of_their_ids(postgres_url: str) -> None:
-    """As retries of several exports do."""
+    """In the same order as retries of several exports."""
     open_database(postgres_url)
     with connection():
         customer = make_customer()
@@ -290,13 +291,13 @@ def test_a_resumption_locks_exports_in_the_order_of_their_ids(postgres_url: str)
 
 
 def change_backwards(export_ids: Sequence[str], change: str) -> None:
-    """Change exports, the last first: PostgreSQL then stores them in that order."""
+    """Update exports, the last one first: PostgreSQL then stores them in that order."""
     for each in reversed(export_ids):
         execute(f"UPDATE exports SET {change} WHERE id = ?", (each,))  # noqa: S608 - our own names
 
 
 def require_locks_in_order(postgres_url: str, export_ids: Sequence[str], write: Callable[[], object]) -> None:
-    """Require that `write`, while it waits for the first of these exports, holds none of the others."""
+    """Require that `write` holds none of the other exports while it waits for the first one."""
 
     def run() -> None:
         with connection(), transaction():

@@ -1,4 +1,4 @@
-"""Hours of delivery count each attempt that changed its export once, also after retries and late results."""
+"""Delivery hours count each attempt that changed its export once, also after retries and late results."""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +24,7 @@ LEASE_S: Final = 6.0
 def tried(
     customer: Customer, target: Target, count: int, transition: Transition = Transition.DELIVER, at: datetime = NOW
 ) -> list[CompletedAttempt]:
-    """Claim `count` exports of a target and return an attempt of each that began at `at`."""
+    """Claim `count` exports of a target; return an attempt of each that began at `at`."""
     for _ in range(count):
         make_approved(customer, target.id)
     return [completed_attempt(claim, transition, at) for claim in claim_due(count, NOW + HOUR, LEASE_S, WORKER)]
@@ -35,7 +35,7 @@ def counted() -> list[tuple[str, int, int]]:
     return [(worker, int(delivered), int(failed)) for worker, delivered, failed in rows(asked)]
 
 
-#: An attempt's move, whether it arrived. The last: tried again later, and it counts all the same.
+#: Columns: transition of an attempt; whether it counts as delivered. An attempt that is retried later counts as failed.
 MOVES = [(Transition.DELIVER, True), (Transition.FAIL, False), (Transition.BLOCK, False), (Transition.RESCHEDULE, False)]
 
 
@@ -65,7 +65,7 @@ def test_an_attempt_whose_lease_lapsed_is_not_counted(customer: Customer, target
     [again] = [completed_attempt(claim) for claim in claim_due(1, NOW + 2 * HOUR, LEASE_S, "worker:other")]
     claims_sql.record_attempts([late], NOW + 2 * HOUR, WORKER)
     assert counted() == []
-    # Both in one tick, as where a worker overslept its own lease.
+    # Both in one tick, as of a worker that was slower than its own lease.
     claims_sql.record_attempts([late, again], NOW + 2 * HOUR, WORKER)
     assert counted() == [(WORKER, 1, 0)]
     claims_sql.record_attempts([again], NOW + 2 * HOUR, WORKER)
@@ -97,15 +97,15 @@ def test_a_tick_is_one_statement_and_workers_have_rows_of_their_own(customer: Cu
     assert counted() == [("worker:a", 2, 2), ("worker:b", 2, 2)]
 
 
-#: When an attempt began, seen from NOW, which is the first moment of its hour; the hour of the day that it is in.
+#: Columns: begin of an attempt, relative to NOW, which is the start of an hour; index of its hour within the day.
 BEGAN = [
     (timedelta(0), DAY_HOURS - 1),
     (-timedelta(milliseconds=1), DAY_HOURS - 2),
     (HOUR - timedelta(milliseconds=1), DAY_HOURS - 1),
     (-(DAY_HOURS - 1) * HOUR, 0),
-    # Before them all.
+    # Before the first hour.
     (-(DAY_HOURS - 1) * HOUR - timedelta(milliseconds=1), None),
-    # Behind them all: the worker's clock was ahead.
+    # After the last hour: the worker's clock was ahead.
     (HOUR, None),
 ]
 
@@ -140,7 +140,7 @@ def test_a_day_of_many_targets_is_one_question_and_an_accounts_day_is_its_own(cu
             (today - timedelta(days=1), AttemptCounts()),
             (today, total),
         ]
-    # The end of the time is not in it.
+    # The end of the period is not included.
     assert sum_of(delivery_hours.days_of_account(customer.account_id, today, NOW)) == AttemptCounts(0, 1)
 
 

@@ -1,4 +1,4 @@
-"""What pages of exports ask beyond the API: what was not sent to one target, what is frozen; each read from an index."""
+"""Queries of export pages beyond the API: exports not sent to one target, and frozen bodies; each reads an index."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -27,7 +27,7 @@ from tests.support.factories import (
     make_target,
 )
 
-#: Enough that PostgreSQL, which prefers to read small tables whole, prefers an index.
+#: So many that PostgreSQL, which reads small tables completely, prefers an index.
 FINISHED = 20_000
 TARGETS = 10
 FINDINGS = 20_000
@@ -53,7 +53,7 @@ def test_what_was_frozen_is_read_by_its_account(customer: Customer) -> None:
 
 @pytest.fixture(scope="module")
 def crowded(module_database: Path) -> tuple[Customer, str]:
-    """An account with many exports and findings, and one of its targets, at which much failed; the database has looked."""
+    """An account with many exports and findings, and one of its targets with many failed exports; with statistics."""
     customer = make_customer()
     [target_id, *_] = many_targets(customer, 0, TARGETS, "https://tracker.example.com/hook")
     many_finished(customer, 0, FINISHED, (0, TARGETS), NOW)

@@ -1,4 +1,4 @@
-"""A key, its work and its answer commit together: a repeat finds all three or none."""
+"""A key, its work and its response commit together: a repeat finds all three or none."""
 
 import threading
 import time
@@ -109,7 +109,7 @@ def test_a_repeat_during_the_work_waits_for_it_or_is_asked_to_retry(database: st
         work = pool.submit(first)
         assert begun.wait(10)
         if is_sqlite():
-            # One writer at a time: the repeat waits, and gets the answer when the first is done.
+            # SQLite has one writer at a time: the repeat waits, and gets the response when the first request is done.
             threading.Timer(0.2, finish.set).start()
             began = time.monotonic()
             assert begin() == ANSWER

@@ -1,4 +1,4 @@
-"""A poll is one question, and says of an export what every other answer says."""
+"""A poll is one query, and returns the same record of an export as every other response."""
 
 import itertools
 import json
@@ -40,12 +40,12 @@ from tests.support.factories import (
 )
 
 as_text = JsonField().db_value
-#: So many other customers, exports and targets that PostgreSQL would rather not read them all.
+#: So many other customers, exports and targets that PostgreSQL prefers indexes.
 OTHERS = 200
 
 
 def polled(customer: Customer, export_id: str) -> PolledExport | None:
-    """Poll as the customer does."""
+    """Poll as the customer."""
     known = poll_sql.poll(customer.token, export_id, NOW)
     assert known is not None
     return known[1]
@@ -66,7 +66,7 @@ def approved(customer: Customer) -> str:
 
 
 def of_a_finding(customer: Customer, scan_run_id: int = 42) -> str | None:
-    """Post one finding; return its export where it is a new one."""
+    """Post one finding; return its export if the finding is new."""
     posted = PostbackForm().read(postback(scan_run_id, issues=[issue()]))
     made = record_postback(posted, customer.project_id, NOW + timedelta(seconds=scan_run_id)).ticket_exports
     return made[0] if made else None
@@ -80,7 +80,7 @@ texts = st.text(max_size=8)
 numbers = st.integers(0, 2**31)
 problems = st.sampled_from([[], [{"rule": "card_number", "path": "/title"}]])
 target_statuses = st.none() | st.sampled_from([status.value for status in TargetStatus])
-#: Rows as the tables could have them, whatever others wrote into them.
+#: Any rows that the tables allow, whatever other versions have written.
 stored = st.tuples(
     st.just(("exp_1", 1)),
     st.tuples(st.sampled_from([status.value for status in ExportStatus]), st.none() | texts, st.none() | texts),
@@ -95,7 +95,7 @@ stored = st.tuples(
     # project, severity, rule, findings
     st.tuples(st.none() | numbers, st.integers(0, 4), st.none() | texts),
     st.just((None, None)) | st.tuples(numbers, numbers),
-    # what was decided
+    # decisions: edit, dismissal, snooze, approval, copies for other targets
     st.tuples(st.none() | st.dictionaries(texts, texts, max_size=2).map(as_text)),
     st.tuples(st.none() | st.sampled_from([reason.value for reason in DismissalReason]), st.none() | texts),
     st.just((None, None)) | st.tuples(moments, st.none() | moments),
@@ -104,7 +104,7 @@ stored = st.tuples(
 ).map(lambda parts: tuple(itertools.chain.from_iterable(parts)))
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # of a busy machine
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # busy machines are slow
 @given(stored, moments)
 def test_a_poll_writes_the_record_that_every_other_answer_has(row: tuple[Any, ...], now_ms: int) -> None:
     export, now = PolledExport._make(row), from_ms(now_ms)
@@ -145,8 +145,8 @@ def test_the_entity_tag_of_a_finding_changes_with_every_sight_of_it(customer: Cu
     assert export_id is not None
     tags = [tag_of(customer, export_id)]
     for change in (
-        "times_seen = times_seen + 1",  # by another run within the same millisecond
-        "last_seen_at = last_seen_at + 1",  # by the same run again
+        "times_seen = times_seen + 1",  # seen by another run within the same millisecond
+        "last_seen_at = last_seen_at + 1",  # seen by the same run again
     ):
         execute(f"UPDATE findings SET {change}")  # noqa: S608 - the two above
         tags.append(tag_of(customer, export_id))
@@ -155,7 +155,7 @@ def test_the_entity_tag_of_a_finding_changes_with_every_sight_of_it(customer: Cu
 
 
 HELD_MS = to_ms(NOW) + 60_000
-#: Changes of the target's row alone.
+#: Changes of the target's row only.
 TARGET_CHANGES = [
     "held_until = NULL",
     f"held_until = {HELD_MS}, held_reason = 'breaker_open'",
@@ -189,13 +189,13 @@ def test_the_entity_tag_changes_when_a_hold_ends_although_nothing_is_written(sta
     assert tag_of(customer, export_id, from_ms(HELD_MS)) == before
 
 
-# --- who asks
+# --- authentication
 
 
 def test_a_poll_is_one_question_by_indexes(customer: Customer) -> None:
     export_id, tables = of_a_finding(customer), ("exports", "findings", "targets", "tokens", "users", "accounts")
     if not is_sqlite():
-        database.execute_sql("SET enable_seqscan = off")  # which so few rows invite
+        database.execute_sql("SET enable_seqscan = off")  # PostgreSQL would read so few rows completely
         with transaction():
             others = [make_customer() for _ in range(OTHERS)]
             posted = PostbackForm().read(postback(issues=[issue(f"code-{number}") for number in range(OTHERS)]))

@@ -1,4 +1,4 @@
-"""Receipts of real deliveries: they are valid, every change of one is found, and no secret is in one."""
+"""Receipts of real deliveries: they are valid, every change of one is found, and none contains a secret."""
 
 import copy
 import hashlib
@@ -97,7 +97,7 @@ def test_no_secret_and_no_host_reaches_a_receipt(customer: Customer) -> None:
 
 
 def members(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
-    """Yield the path of every value that has no parts."""
+    """Yield the path of every value that is not an object or a list with members."""
     parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     if not parts:
         yield path
@@ -127,7 +127,7 @@ def test_every_changed_member_is_found(customer: Customer) -> None:
     receipt = receipt_of(deliver(customer))
     paths = list(members(receipt))
     assert len(paths) > 80
-    # An actor may be left out: its hash stays.
+    # An actor may be missing: its hash is still in the receipt.
     left_out = [("audit_entries", number, "actor") for number in range(len(receipt["audit_entries"]))]
     for path in paths:
         *_, last = path
@@ -159,7 +159,7 @@ def test_attempts_and_entries_are_neither_added_removed_nor_reordered(customer: 
     for number in range(len(entries)):
         without = {**receipt, "audit_entries": entries[:number] + entries[number + 1 :]}
         assert report_of(without, log=log()).problems
-        # Alone it proves that nothing in it was changed, and has the approval and the results of the attempts.
+        # Without the log, a receipt proves that nothing in it was changed, and that the approval and results are complete.
         assert bool(report_of(without).problems) is (entries[number]["digest"] is not None)
 
 

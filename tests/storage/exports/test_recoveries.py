@@ -39,7 +39,7 @@ def begin(target: Target, since: datetime = SINCE, now: datetime = NOW) -> JobLe
 
 
 def work(held: JobLease, now: datetime = NOW) -> list[JobBatch]:
-    """Advance to the end; return the steps."""
+    """Advance until the recovery ends; return the steps."""
     steps = [recoveries.advance(held, now)]
     while steps[-1].progress is BatchProgress.MORE:
         steps.append(recoveries.advance(held, now))
@@ -57,7 +57,7 @@ def statuses(ids: list[str]) -> list[str]:
 
 
 def retried() -> list[tuple[Any, ...]]:
-    """How often each export was put back."""
+    """Return how often each export was put back."""
     return rows("SELECT subject_id, COUNT(*) FROM audit_entries WHERE action = 'retry' GROUP BY subject_id ORDER BY 1")
 
 
@@ -65,7 +65,7 @@ def turn_to(target: Target, status: str) -> None:
     execute("UPDATE targets SET status = ? WHERE id = ?", (status, target.id))
 
 
-# --- what is put back
+# --- which exports are put back
 
 
 def test_what_failed_or_was_blocked_begins_its_whole_schedule_anew(customer: Customer, target: Target) -> None:
@@ -87,8 +87,8 @@ def test_what_failed_or_was_blocked_begins_its_whole_schedule_anew(customer: Cus
     assert rows(reported, (blocked,)) == [("operator", "blocked", "approved", recovery.id)]
 
 
-# when an export finished, whether it is put back by a recovery of the last hour
-FINISHED = [(at(-3600.001), False), (at(-3600), True), (at(-1), True), (at(5), True)]  # the last: another clock's
+# Columns: when an export finished; whether a recovery of the last hour puts it back.
+FINISHED = [(at(-3600.001), False), (at(-3600), True), (at(-1), True), (at(5), True)]  # the last clock is ahead
 
 
 @pytest.mark.parametrize(("finished_at", "is_recovered"), FINISHED)
@@ -183,7 +183,7 @@ def test_a_batch_that_breaks_off_leaves_nothing_of_itself(customer: Customer, ta
     assert work(held)[0] == JobBatch(BatchProgress.MORE, 2, 2)
 
 
-# --- who may work at it
+# --- who may advance a recovery
 
 
 def test_who_began_it_holds_it_until_its_lease_lapses(customer: Customer, target: Target) -> None:
@@ -244,7 +244,7 @@ def test_many_that_race_for_it_put_each_export_back_once(customer: Customer, tar
         with connection():
             start.wait()
             while recoveries.get(held.id).status == "running":
-                # Each claim of each of them comes after the lease of the previous holder has lapsed.
+                # Each claim comes after the lease of the previous holder has lapsed.
                 now = at(next(looks) * (LEASE_S + 1))
                 heir = recoveries.claim_next(now)
                 moved += recoveries.advance(heir, now).processed if heir else 0
@@ -263,9 +263,9 @@ def test_the_one_that_waited_longest_is_taken_up_first(customer: Customer) -> No
     assert [each and each.id for each in taken] == [held[1].id, held[0].id, held[2].id, None]
 
 
-# --- a target that takes nothing
+# --- targets that accept nothing
 
-# a target's status, whether its exports are put back
+# Columns: status of the target; whether its exports are put back.
 TARGETS = [("active", True), ("paused", True), ("inactive", False), ("blocked", False), ("disabled", False)]
 
 
@@ -298,7 +298,7 @@ def test_a_recovery_waits_for_a_target_that_was_turned_off_meanwhile(
     recoveries.advance(held, NOW)
     turn_to(target, status)
     assert recoveries.advance(held, at(1)) == JobBatch(BatchProgress.WAITING_FOR_TARGET)
-    # It was given back, and nothing of it was done.
+    # The lease was given back, and nothing was put back.
     assert recoveries.advance(held, at(1)) == JobBatch(BatchProgress.LEASE_LOST)
     recovery = recoveries.get(held.id)
     assert (recovery.status, recovery.done, len(retried())) == ("running", BATCH_SIZE, BATCH_SIZE)
@@ -386,7 +386,7 @@ def test_a_recovery_row_that_makes_no_sense_is_refused(target: Target, change: s
         execute(f"UPDATE recoveries SET {change}")  # noqa: S608 - our own names
 
 
-# --- what a person orders
+# --- recoveries that a user requests
 
 
 def test_an_order_is_held_by_nobody_and_a_worker_takes_it_up_at_once(customer: Customer, target: Target) -> None:
@@ -451,7 +451,7 @@ def test_an_account_finds_its_own_without_a_look_at_those_of_others(customer: Cu
     assert {name for name in indexes_read(statement) if "recoveries" in name} == {"recoveries_target"}
 
 
-# --- how much of the tables it reads at once
+# --- how many rows it reads at once
 
 
 @pytest.mark.usefixtures("emptied")
@@ -471,20 +471,20 @@ def test_beginning_counts_no_further_than_ten_thousand_and_the_end_has_counted_a
 def test_a_batch_examines_no_more_than_ten_thousand_that_failed_too_long_ago(customer: Customer, target: Target) -> None:
     many_failed(customer, target, 2 * RECOVERY_EXAMINED + 3, SINCE - timedelta(days=1))
     execute("UPDATE exports SET finished_at = ? WHERE id = (SELECT MAX(id) FROM exports)", (to_ms(NOW),))
-    # Both batches that find nothing commit how far they have come.
+    # Each of the two batches without a match commits its position.
     assert [step.processed for step in work(begin(target))] == [0, 0, 1, 0]
 
 
 @pytest.fixture
 def emptied(database: str) -> Iterator[None]:
-    """Empty the tables of PostgreSQL afterwards: row by row, the next test would check the attempts of every export."""
+    """Truncate the tables of PostgreSQL afterwards: otherwise the next test would search the attempts of every export."""
     yield
     if not is_sqlite():
         execute("TRUNCATE exports CASCADE")
 
 
 def many_failed(customer: Customer, target: Target, count: int, finished_at: datetime) -> None:
-    """Store exports that failed at a target, and no attempt of them."""
+    """Store exports that failed at a target, without attempts."""
     stored = many_targets(customer, 0, 1, target.base_url)
     many_waiting(customer, 0, count, (0, 1), NOW)
     execute(
@@ -494,7 +494,7 @@ def many_failed(customer: Customer, target: Target, count: int, finished_at: dat
     )
 
 
-# --- how it is found
+# --- queries
 
 
 def test_what_may_be_recovered_is_counted_for_several_moments_at_once_and_no_further_than_asked(
@@ -505,7 +505,7 @@ def test_what_may_be_recovered_is_counted_for_several_moments_at_once_and_no_fur
     make_failed(customer, make_target(customer).id, 5)
     moments = [at(-90_000), at(-3600), at(-600), NOW]
     if not is_sqlite():
-        execute("SET enable_seqscan = off")  # which so few rows invite
+        execute("SET enable_seqscan = off")  # PostgreSQL would read so few rows completely
     with statements() as found:
         counts = queries.count_recoverable_since(target.id, moments, 100)
     assert counts == [queries.recoverable(target.id, moment).count() for moment in moments] == [9, 7, 4, 0]

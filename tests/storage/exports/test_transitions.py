@@ -1,4 +1,4 @@
-"""Exports are prepared, approved, claimed and recorded, each move by compare-and-swap and on the ledger."""
+"""Exports are prepared, approved, claimed and recorded; each transition is a compare-and-swap with an audit entry."""
 
 import hashlib
 import itertools
@@ -420,14 +420,14 @@ def test_a_rescheduled_export_is_due_again_at_its_time_and_keeps_no_reason(custo
     assert [again.attempt for again in claim(at(31))] == [2]
 
 
-# status, when its target goes on, the target's status; when the next attempt is
+# Columns: status of the export; end of the target's hold; status of the target; time of the next attempt that is shown.
 NEXT = [
     ("approved", 90, "active", 90),
     ("retry_scheduled", 90, "active", 90),
-    ("approved", 5, "active", 10),  # its own time is the later one
+    ("approved", 5, "active", 10),  # the export's own time is later
     ("retry_scheduled", 5, "active", 10),
-    ("approved", 90, "paused", None),  # by a person: nobody knows when it ends
-    ("delivering", 90, "active", None),  # the end of its lease is nobody else's business
+    ("approved", 90, "paused", None),  # a user paused it, so nobody knows until when
+    ("delivering", 90, "active", None),  # the end of a lease is not shown
 ]
 
 
@@ -495,11 +495,11 @@ def test_what_was_postponed_is_due_at_once_and_keeps_its_attempt(customer: Custo
     assert [(again.attempt, again.try_number) for again in claim(at(1))] == [(1, 1)]
 
 
-# --- the ledger
+# --- the audit log
 
 
 def walk_to(customer: Customer, export_id: str, status: ExportStatus) -> Claim | None:
-    """Bring a prepared export to `status` by the shortest way."""
+    """Bring a prepared export to `status` by the shortest path; return the claim that is held then, if any."""
     if status is ExportStatus.PREPARED:
         return None
     if status is ExportStatus.DISMISSED:
@@ -519,7 +519,7 @@ def walk_to(customer: Customer, export_id: str, status: ExportStatus) -> Claim |
 
 
 def do(customer: Customer, export_id: str, transition: Transition, held: Claim | None, now: datetime) -> None:
-    """Make one move the way its caller would."""
+    """Make one transition in the way that its caller makes it."""
     by_hand: dict[Transition, Callable[[], object]] = {
         Transition.APPROVE: lambda: approve(customer, export_id, make_target(customer).id, now=now),
         Transition.DISMISS: lambda: decisions.dismiss(export_id, customer.account_id, now, "user:1"),
@@ -570,7 +570,7 @@ def test_whatever_happens_the_ledger_tells_the_whole_way_without_a_gap(customer:
     chance = random.Random(seed)
     ids = make_exports(customer, 3)
     held: list[Claim] = []
-    # What was withdrawn is redacted, and nothing starts it again.
+    # Withdrawn exports are redacted, and no transition leads out of that.
     transitions = [
         Transition.CLAIM,
         Transition.CLAIM,
@@ -595,22 +595,22 @@ def test_whatever_happens_the_ledger_tells_the_whole_way_without_a_gap(customer:
         assert (export.finished_at is not None) == (export.status in FINISHED)
 
 
-# --- what the tables refuse, whatever the code believes
+# --- what the tables refuse, whatever the code does
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        "status = 'lost'",  # no such status
-        "due_at = NULL",  # delivering is due when its lease lapses
-        "lease = NULL",  # delivering is held by somebody
-        "status = 'exported'",  # finished, yet due and held
-        "status = 'approved'",  # waits, yet held
-        "status = 'retry_scheduled', lease = NULL, due_at = NULL",  # waits for nothing
-        "body = NULL",  # on its way without bytes
-        "target_id = NULL",  # on its way to nobody
-        "target_id = 'tgt_unknown'",  # no such target
-        "account_id = 999999",  # no such account
+        "status = 'lost'",  # an unknown status
+        "due_at = NULL",  # an export being delivered is due when its lease lapses
+        "lease = NULL",  # an export being delivered has a lease
+        "status = 'exported'",  # finished, but due and leased
+        "status = 'approved'",  # waits, but leased
+        "status = 'retry_scheduled', lease = NULL, due_at = NULL",  # waits without a time
+        "body = NULL",  # under way without a body
+        "target_id = NULL",  # under way without a target
+        "target_id = 'tgt_unknown'",  # an unknown target
+        "account_id = 999999",  # an unknown account
     ],
 )
 def test_a_row_that_makes_no_sense_is_refused(customer: Customer, change: str) -> None:
@@ -661,7 +661,7 @@ def test_all_results_of_a_tick_are_written_or_none(customer: Customer) -> None:
     make_approved(customer, target.id)
     make_approved(customer, target.id)
     good, bad = claim()
-    # A rescheduled export without a time is refused by the table.
+    # The table refuses a rescheduled export without a time.
     with pytest.raises(IntegrityError):
         claims_sql.record_attempts([completed_attempt(good), completed_attempt(bad, Transition.RESCHEDULE)], at(1), WORKER)
     assert queries.get(good.export_id).status is ExportStatus.DELIVERING

@@ -1,4 +1,4 @@
-"""Decisions on many exports at once: each has a result of its own, and they take a fixed number of statements."""
+"""Decisions on many exports at once: each export has its own result, and the number of statements is fixed."""
 
 import json
 import logging
@@ -138,7 +138,7 @@ def test_a_restoration_of_many_ends_their_snoozes_as_that_of_one_does(customer: 
     for export_id, until in ((one, None), (forever, None), (for_a_while, NOW + timedelta(days=1))):
         decisions.snooze(export_id, None, NOW, "user:1", until)
     decisions.dismiss(dismissed, None, NOW, "user:1")
-    # They go on waiting for the target of an approval rule.
+    # Exports that wait for the target of an approval rule continue to wait.
     execute("UPDATE exports SET approved_by_rule_id = 'rul_1'")
     decisions.restore(one, None, NOW, "user:2")
     wanted = refs(forever, for_a_while, dismissed, waiting)
@@ -193,7 +193,7 @@ def test_two_hundred_take_no_more_statements_than_two(customer: Customer, caplog
             caplog.clear()
             approve(customer, target, *refs(*ids))
             counts.append(len(caplog.records))
-    # SQLite takes the rows of a statement in lists of a few lengths.
+    # SQLite gets the rows of a statement in lists of fixed lengths, so more rows take a few more statements.
     assert counts[1] <= counts[0] + 9
 
 
@@ -208,5 +208,5 @@ def test_two_hundred_snoozes_end_with_no_more_statements_than_two(
             caplog.clear()
             assert set(outcomes(decisions.restore_many(refs(*ids), customer.account_id, NOW, "user:1"))) == {"prepared"}
             counts.append(len(caplog.records))
-    # As above.
+    # See the test above.
     assert counts[1] <= counts[0] + 9

@@ -1,4 +1,4 @@
-"""A worker with a recent heartbeat has a place among the others; one without has none."""
+"""A worker with a recent heartbeat has a rank among the workers; one without has none."""
 
 import socket
 import subprocess
@@ -43,7 +43,7 @@ def test_who_is_silent_for_as_long_as_a_lease_leaves_its_share_to_the_others(dat
     worker_heartbeats.beat("a", NOW)
     assert worker_heartbeats.beat("b", NOW + in_s(5.999)) == WorkerShare(1, 2)
     assert worker_heartbeats.beat("b", NOW + in_s(6)) == WorkerShare(0, 1)
-    # A worker that comes back to itself counts again.
+    # A worker that was silent and sends a heartbeat again counts again.
     assert worker_heartbeats.beat("a", NOW + in_s(7)) == WorkerShare(0, 2)
 
 
@@ -98,7 +98,7 @@ def test_many_who_beat_at_once_agree_on_their_places(database: str) -> None:
 
 
 def test_two_processes_never_have_one_name_not_even_as_process_1_of_hosts_of_one_name() -> None:
-    """As two containers of one image are: each is process 1 of a host that is called as all of them."""
+    """Containers of one image have process ID 1 and may share a host name."""
     asked = (
         "import os, socket; os.getpid = lambda: 1; socket.gethostname = lambda: 'app'\n"
         "from storage.exports.worker_heartbeats import process_name; print(process_name('worker'), process_name('worker'))"

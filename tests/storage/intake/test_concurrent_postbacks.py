@@ -1,6 +1,6 @@
 """Postbacks that wait for another transaction on PostgreSQL see what it committed, and lose nothing of their own.
 
-Each test stops one transaction in the middle, lets another one wait for its locks, and lets the first go on.
+Each test stops one transaction in the middle, lets another one wait for its locks, and lets the first one continue.
 """
 
 import threading
@@ -43,7 +43,7 @@ def grouped(database: str) -> Customer:
 
 @pytest.fixture
 def beside() -> Iterator[Callable[[Callable[[], Any]], Future[Any]]]:
-    """Run something in a thread with a connection of its own."""
+    """Return a function that runs work in a thread with its own connection."""
     with ThreadPoolExecutor(4) as threads:
 
         def connected(work: Callable[[], Any]) -> Any:
@@ -54,7 +54,7 @@ def beside() -> Iterator[Callable[[Callable[[], Any]], Future[Any]]]:
 
 
 class Stop:
-    """Where a thread stops until it may go on."""
+    """A point where a thread stops until it is released."""
 
     def __init__(self) -> None:
         self._reached, self._may_go_on = threading.Event(), threading.Event()
@@ -65,7 +65,7 @@ class Stop:
 
     @contextmanager
     def reached(self) -> Iterator[None]:
-        """Wait until the thread is there; at the end of the block, when others wait for its locks, it goes on."""
+        """Wait until the thread has stopped; release it at the end of the block, when others wait for its locks."""
         assert self._reached.wait(20)
         try:
             yield
@@ -73,7 +73,7 @@ class Stop:
             self.release()
 
     def release(self) -> None:
-        """Let the thread go on."""
+        """Let the thread continue."""
         self._may_go_on.set()
 
     def within(self, work: Callable[[], Any]) -> Callable[[], Any]:
@@ -89,7 +89,7 @@ class Stop:
 
 
 def until_waiting() -> None:
-    """Wait until a transaction waits for the lock of another."""
+    """Wait until a transaction waits for a lock of another one."""
     waiting = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
     wait_until(lambda: rows(waiting))
 
@@ -103,7 +103,7 @@ def post(customer: Customer, run: int, *issues: Any, url: str = PAGE, at: dateti
 
 
 def asking_target(customer: Customer) -> str:
-    """Return a target that asks for all events."""
+    """Return the ID of a target that subscribes to all events."""
     target = make_target(customer, "http://127.0.0.1:9/hook")
     execute("UPDATE targets SET events = ? WHERE id = ?", (EVENTS, target.id))
     return target.id
@@ -114,7 +114,7 @@ def approve(customer: Customer, export_id: str, target_id: str, at: datetime = N
 
 
 def formed(run: int) -> list[tuple[str]]:
-    """Form the events of a run and return their types."""
+    """Form the events of a run; return their types."""
     while forming.form(run, utc_now()):
         continue
     return [(row[0],) for row in rows("SELECT type FROM ticket_events ORDER BY id")]
@@ -188,7 +188,7 @@ def test_what_changed_while_the_ticket_was_approved_becomes_an_event(
         url = "https://shop.example/new" if is_new_place else PAGE
         posting = beside(lambda: post(grouped, 3, *changes, url=url, at=utc_now()))
         until_waiting()
-        # Later than the postback's own time, and committed before it goes on.
+        # Later than the time of the postback, and committed before the postback continues.
         approve(grouped, export_id, target_id, utc_now() + timedelta(seconds=1))
     holding.result(20)
     assert (posting.result(20).new, posting.result().fixed) == ((1, 0) if is_new_place else (0, 1))
@@ -198,7 +198,7 @@ def test_what_changed_while_the_ticket_was_approved_becomes_an_event(
 def test_a_request_that_postgresql_ends_because_of_a_deadlock_runs_again(
     grouped: Customer, beside: Callable[[Callable[[], Any]], Future[Any]]
 ) -> None:
-    """A split locks the export before its findings, a postback the other way round."""
+    """A split locks the export before its findings; a postback locks them in the opposite order."""
     [export_id] = post(grouped, 1, "csp").ticket_exports
     post(grouped, 1, "csp", url="https://shop.example/second")
     post(grouped, 2, url="https://shop.example/second")
@@ -240,7 +240,7 @@ def test_an_erasure_waits_for_what_a_postback_adds_to_its_group(
         until_waiting()
     assert adding.result(20).ticket_exports == (export_id,)
     assert erasing.result(20)["findings"] == 2
-    # Each gets a ticket of its own at its next report.
+    # Each finding gets its own ticket when it is reported again.
     assert post(grouped, 3, "csp", url=second).new == 1
 
 

@@ -1,4 +1,4 @@
-"""A message is taken once a project and prepares one export, however often and however close together it is posted."""
+"""A message is accepted once per project and prepares one export, however often and however close together it is posted."""
 
 import threading
 import time
@@ -99,7 +99,7 @@ def test_an_email_with_hidden_recipients_belongs_to_the_default_project(customer
         ("", None, "no_project"),
         ("", 999_999, "unknown_project"),
         ("+p999999", None, "unknown_project"),
-        ("+p999999", 1, "unknown_project"),  # never the default's instead
+        ("+p999999", 1, "unknown_project"),  # the default project never replaces an unknown one
         ("+p0", 1, "unknown_project"),
         (f"+p{2**63 - 1}", 1, "unknown_project"),
         (f"+p{'9' * 60}", 1, "unknown_project"),
@@ -164,10 +164,10 @@ def until_somebody_waits(watcher: psycopg.Connection[Any]) -> None:
 def test_who_is_beaten_in_the_middle_takes_the_export_back(
     first_one_stays: bool, postgres_url: str, postgres_customer: Customer
 ) -> None:
-    """The other one has inserted and not committed: this one looks, finds nothing, prepares, and waits at the insert."""
+    """The first transaction has not committed its row: the second finds none, prepares an export, and waits to insert."""
 
     def second() -> EmailAccepted:
-        # Inside of another transaction, as under an idempotency key: what it did before has to survive.
+        # Inside another transaction, as with an idempotency key: the earlier work of this transaction must survive.
         with connection(), transaction():
             make_customer()
             return accept(postgres_customer)

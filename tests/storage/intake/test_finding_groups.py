@@ -1,4 +1,4 @@
-"""In a project that groups by rule, findings of one rule share a ticket while its group is open, however postbacks race."""
+"""In a project that groups by rule, findings of a rule share a ticket while its group is open, however postbacks race."""
 
 import random
 import threading
@@ -41,7 +41,7 @@ from tests.support.factories import (
 
 @pytest.fixture
 def customer(customer: Customer) -> Customer:
-    """The customer of the other tests, whose project groups by rule."""
+    """The usual customer; the project groups findings by rule."""
     projects.set_ticket_grouping(customer.project_id, None, TicketGrouping.RULE, NOW, "test")
     return customer
 
@@ -352,7 +352,7 @@ def test_whatever_happens_each_finding_has_one_export_and_no_rule_two_open_group
 
 
 def act(action: str, customer: Customer, chance: random.Random, step: int, export_id: str) -> None:
-    """Do one thing that a scanner or a person may do."""
+    """Perform one action of a scanner or a user."""
     account_id, at = customer.account_id, NOW + timedelta(hours=step)
     if action == "post":
         several = [

@@ -1,4 +1,4 @@
-"""Findings are known again over scan runs, and each new one prepares exactly one export, however postbacks race."""
+"""Findings are recognized across scan runs, and each new one prepares exactly one export, however postbacks race."""
 
 import random
 import threading
@@ -76,14 +76,14 @@ def test_a_run_counts_once_however_often_it_posts(customer: Customer) -> None:
     assert seen == (3, 1, 3, 4 * 3600 * 1000)
 
 
-#: Which runs post in which order, and how often their finding was seen then, first and last by which run.
+#: Columns: runs in the order of their posts; then the finding's count of runs, first run and last run.
 RUNS = [
     ([1], (1, 1, 1)),
-    ([1, 1, 1], (1, 1, 1)),  # a run that posts again and again
+    ([1, 1, 1], (1, 1, 1)),  # one run that posts several times
     ([1, 2, 2, 3], (3, 1, 3)),
-    ([1, 2, 1, 2, 1], (2, 1, 2)),  # two runs at once
-    ([1, 2, 3, 2, 3, 2], (3, 1, 2)),  # two later ones
-    ([2, 1], (2, 2, 1)),  # the ids of runs say nothing about their order
+    ([1, 2, 1, 2, 1], (2, 1, 2)),  # two runs in turn
+    ([1, 2, 3, 2, 3, 2], (3, 1, 2)),  # two later runs in turn
+    ([2, 1], (2, 2, 1)),  # run IDs say nothing about the order of runs
 ]
 
 
@@ -254,7 +254,7 @@ def sorted_issues() -> list[Mapping[str, Any]]:
 
 
 def post_two_at_once(customer: Customer, url: str, lock: str, orders: Sequence[Sequence[Mapping[str, Any]]]) -> list[int]:
-    """Let two postbacks meet behind a lock that a third session holds, release it, and return how many each found new."""
+    """Make two postbacks wait for the same lock, release it, and return how many new findings each of them reports."""
 
     def one(number: int) -> int:
         with connection():

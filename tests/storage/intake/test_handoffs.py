@@ -1,4 +1,4 @@
-"""An upload is one transaction: the capture or diagnostic, its export, its handoff and the audit log, or nothing."""
+"""An upload stores the capture or diagnostics, its export, its handoff and audit entries in one transaction, or nothing."""
 
 import json
 from datetime import datetime
@@ -61,7 +61,7 @@ def counts() -> dict[str, int]:
 
 
 def uploaded(upload: Capture | Diagnostics, customer: Customer) -> Handoff:
-    """Store an upload of the customer's user."""
+    """Store an upload by the customer's user."""
     return handoffs.record_upload(handoffs.prepare_upload(upload), principal(customer), NOW)
 
 
@@ -72,7 +72,7 @@ def belonging(table: str, row_id: str) -> tuple[int, int | None]:
 
 
 def assert_tied_together(handoff: Handoff, customer: Customer, report_id: int | None) -> None:
-    """The handoff's row, its export and the audit log agree."""
+    """Require that the handoff's row, its export and the audit log agree."""
     row = HandoffRow.get_by_id(handoff.id)
     assert (row.source_type, row.source_id) == (handoff.source.type, handoff.source.id)
     assert belonging("handoffs", handoff.id) == (customer.project_id, report_id)
@@ -175,7 +175,7 @@ def test_the_projects_own_shop_is_taken_and_none_takes_any(customer: Customer, s
     project_id = make_project(customer, shop)
     uploaded(from_app(project_id), customer)
     expected = None if shop is None else "snow.shops.example"
-    # An upload never says whose shop a project is.
+    # An upload never sets the shop of a project.
     assert rows("SELECT shop_domain FROM projects WHERE id = ?", (project_id,)) == [(expected,)]
 
 

@@ -1,4 +1,4 @@
-"""What postbacks make of findings that were known: fixed, open again, counted at their exports, however postbacks race."""
+"""How postbacks change known findings: fixed, open again, counted in their exports, however postbacks race."""
 
 import random
 import threading
@@ -103,7 +103,7 @@ def test_a_page_without_issues_is_a_look_too(customer: Customer) -> None:
     assert (export.findings, export.version, export.status) == ((1, 1), 2, "prepared")
 
 
-#: How a run looks at the page without reporting the finding, and whether it counts.
+#: How a run checks the page without reporting the finding, and whether the run counts.
 LOOKS: dict[str, tuple[dict[str, Any], bool]] = {
     "without a status code": ({}, True),
     "200": ({"statusCode": 200}, True),
@@ -129,7 +129,7 @@ def test_which_runs_count(customer: Customer, name: str) -> None:
     post(customer, 1, "csp")
     post(customer, 2, **look)
     assert life_cycles() == {"csp": (1 if is_counted else 0, False, 0)}
-    # What does not count does not restart the count either.
+    # A run that does not count does not reset the count either.
     post(customer, 3)
     post(customer, 4, **look)
     assert life_cycles()["csp"][1] is True if is_counted else life_cycles() == {"csp": (1, False, 0)}
@@ -160,7 +160,7 @@ def test_a_finding_that_is_reported_again_is_open_and_so_is_its_ticket(customer:
     assert menu_counts.count(customer.account_id, NOW).inbox == 0
     result = post(customer, 4, "csp")
     assert (counts(result), result.ticket_exports) == ((0, 0, 0, 1), ())
-    # The same run again changes nothing.
+    # Another postback of the same run changes nothing.
     assert counts(post(customer, 4, "csp")) == (0, 1, 0, 0)
     assert life_cycles() == {"csp": (0, False, 1)}
     assert history("csp") == [(1, "seen"), (2, "missed"), (3, "fixed"), (4, "reopened")]
@@ -173,7 +173,7 @@ def test_a_fix_that_another_run_took_back_stays_in_history_and_trends(customer: 
     for run in (2, 3):
         post(customer, run)
     assert counts(post(customer, 4, "csp")) == (0, 0, 0, 1)
-    # Run 3 goes on beside run 4.
+    # Run 3 continues in parallel with run 4.
     assert counts(post(customer, 3, "csp")) == (0, 1, 0, 0)
     assert history("csp") == [(1, "seen"), (2, "missed"), (3, "fixed"), (4, "reopened")]
     [day] = finding_trends.read_trend(customer.account_id, None, NOW.replace(hour=0), 1).days
@@ -181,7 +181,7 @@ def test_a_fix_that_another_run_took_back_stays_in_history_and_trends(customer: 
 
 
 def test_tickets_of_reopened_findings_are_written_before_the_transaction(customer: Customer) -> None:
-    # One of them gets an event, the rest a new ticket.
+    # The first export gets an event, the others get new tickets.
     first, *others = post(customer, 1, *map(str, range(8))).ticket_exports
     for each in (first, *others):
         deliver(customer, each)
@@ -193,7 +193,7 @@ def test_tickets_of_reopened_findings_are_written_before_the_transaction(custome
     early = findings.prepare_postback(again, customer.project_id)
     assert len(early.tickets) == len(others)
     marked = {mark: (made, replace(text, digest="written before")) for mark, (made, text) in early.tickets.items()}
-    # Meanwhile, one of the findings has become part of another ticket.
+    # Meanwhile, one of the findings was moved to another ticket.
     execute("UPDATE findings SET export_id = ? WHERE export_id = ?", (others[0], others[1]))
     result = findings.record(replace(early, tickets=marked), customer.project_id, NOW, "scanner")
     assert counts(result) == (0, 0, 0, 8)
@@ -218,7 +218,7 @@ def test_after_its_ticket_was_delivered_a_new_export_names_the_earlier_one(custo
     assert export.ticket["description"].startswith(lead)
     assert queries.get(first).findings == (1, 1)
     assert rows("SELECT export_id FROM findings WHERE code = 'csp'") == [(second,)]
-    # It is fixed and comes back once more before the second ticket is delivered.
+    # The finding is fixed and reported once more before the second ticket is delivered.
     for run in (5, 6):
         post(customer, run)
     assert post(customer, 7, "csp").ticket_exports == ()
@@ -466,7 +466,7 @@ def test_an_approved_group_that_was_not_delivered_yet_keeps_its_findings(custome
     assert rows("SELECT open_group FROM exports") == [("csp",)]
 
 
-# --- any sequence, races, costs
+# --- random sequences, races, costs
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -498,7 +498,7 @@ def test_any_sequence_of_postbacks_is_what_the_rules_say(customer: Customer, see
 
 
 def require_counted() -> None:
-    """Hold the counts of every prepared export against its findings."""
+    """Require that the counts of every export match its findings."""
     found = rows(
         "SELECT e.id, e.findings_total, e.findings_fixed, COUNT(*), COUNT(f.fixed_at) "
         "FROM exports e JOIN findings f ON f.export_id = e.id GROUP BY e.id, e.findings_total, e.findings_fixed"
@@ -534,7 +534,7 @@ def test_runs_that_post_the_same_pages_at_once_count_each_once(customer: Custome
 
 @pytest.mark.parametrize("grouping", TicketGrouping)
 def test_a_run_that_posts_its_pages_at_once_counts_each_once(customer: Customer, grouping: TicketGrouping) -> None:
-    """On PostgreSQL the postbacks of a run share its row, and pages report findings of each other."""
+    """On PostgreSQL, the postbacks of a run share its row, and a page may report findings of another page."""
     projects.set_ticket_grouping(customer.project_id, None, grouping, NOW, "test")
     codes, pages = ["a", "b", "c", "d"], [f"https://shop.example/{page}" for page in "xyz"]
     for page in pages:
@@ -593,7 +593,7 @@ def test_the_other_findings_of_a_page_are_those_that_are_not_fixed(customer: Cus
         (False, None, False, FindingState.OPEN),
         (False, ExportStatus.DISMISSED, False, FindingState.DISMISSED),
         (False, ExportStatus.PREPARED, True, FindingState.SNOOZED),
-        # Approval ends a snooze.
+        # An approval ends a snooze.
         (False, ExportStatus.APPROVED, True, FindingState.OPEN),
         (True, ExportStatus.PREPARED, True, FindingState.FIXED),
         (True, ExportStatus.DISMISSED, False, FindingState.FIXED),

@@ -1,4 +1,4 @@
-"""The ticket of a single finding has the highest severity that was reported, while it is prepared."""
+"""The ticket of a single finding has the highest severity that was reported while it is prepared."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -22,7 +22,7 @@ from storage.intake import findings
 from storage.triage import decisions, splits
 from tests.support.factories import NOW, Customer, issue, postback, record_postback
 
-#: More than a small postback has, so that tickets are written before the transaction.
+#: More issues than a small postback has, so that tickets are written before the transaction.
 OTHERS = [issue(f"other-{number}") for number in range(40)]
 
 
@@ -86,7 +86,7 @@ def test_raised_tickets_are_written_before_the_transaction(customer: Customer, g
 
 
 def marked(tickets: Mapping[str, Any]) -> dict[str, Any]:
-    """Return prepared tickets with a digest that no other way of writing them would store."""
+    """Return the tickets with a digest that shows that they were written before the transaction."""
     return {key: replace(each, ticket=replace(each.ticket, digest="written before")) for key, each in tickets.items()}
 
 

@@ -1,4 +1,4 @@
-"""What a source was refused last: a row each, and the newest of all processes stays."""
+"""The last rejection of each source: one row per source, and the newest one of all processes stays."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -29,8 +29,8 @@ def test_what_was_recorded_is_read_as_it_was(database: str) -> None:
     ("later", "kept"),
     [
         (timedelta(seconds=1), "FORBIDDEN"),  # it is newer
-        (timedelta(0), "FORBIDDEN"),  # of the same millisecond, the one that came last
-        (timedelta(seconds=-1), "UNAUTHORIZED"),  # another process was quicker with a newer one
+        (timedelta(0), "FORBIDDEN"),  # of two in the same millisecond, the last one written
+        (timedelta(seconds=-1), "UNAUTHORIZED"),  # another process has written a newer one already
         (timedelta(hours=-2), "FORBIDDEN"),  # the clock was set back
     ],
 )

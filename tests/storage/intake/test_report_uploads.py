@@ -1,4 +1,4 @@
-"""An uploaded report is imported once, a postback at a time, also if its worker is killed; then its content is erased."""
+"""An uploaded report is imported once, one postback at a time, even if its worker is killed; then its content is erased."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -65,7 +65,7 @@ def counts(upload_id: str, customer: Customer) -> tuple[Any, ...]:
 
 @contextmanager
 def refused(message: str) -> Iterator[None]:
-    """Expect that an upload is refused with a message."""
+    """Require that an upload is refused with this message."""
     with pytest.raises(ValidationFailed) as failed:
         yield
     assert message in failed.value.problems[0].message
@@ -115,7 +115,7 @@ def test_another_worker_continues_where_a_killed_one_stopped_and_nothing_counts_
     assert held is not None
     assert held.done == 1
     assert report_uploads.begin(lease, 2, ["skipped"], in_s(LEASE_S))
-    # What was stored is not stored again, neither by the former holder nor by this one.
+    # A stored postback is not stored again, neither by the former holder of the lease nor by the present one.
     assert not record(killed, 1, 2, second, in_s(LEASE_S))
     assert not record(lease, 0, 2, first, in_s(LEASE_S))
     assert counts(upload.id, customer) == ("running", 2, 1, 1, 0, 1, 0)

@@ -1,4 +1,4 @@
-"""Copies and dumps, taken and put back: what they hold, what they leave beside them, and what they wait for."""
+"""Backups of both databases, taken and restored: what they contain, which files they leave, and what they wait for."""
 
 import sqlite3
 import threading
@@ -28,7 +28,7 @@ from tests.support.processes.backups import VAULT, contents, store_key_check
 
 
 def silent(_left: int, _of: int) -> None:
-    """Show nobody how far it is."""
+    """Ignore the progress."""
 
 
 def taken(url: str, file: Path) -> Path:
@@ -38,7 +38,7 @@ def taken(url: str, file: Path) -> Path:
 
 
 def filled(path: Path, pages: int) -> Path:
-    """Make a database of so many pages, with a log as ours."""
+    """Create a database of so many pages, in WAL mode as ours."""
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("CREATE TABLE notes (said BLOB)")
@@ -53,7 +53,7 @@ def opened_by_another(path: Path) -> Iterator[sqlite3.Connection]:
         yield connection
 
 
-# --- both
+# --- both databases
 
 
 def test_a_backup_tells_of_what_it_is_and_whom_a_restore_pauses(database: str, customer: Customer, tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_a_restore_pauses_only_what_could_be_sent_to(database: str, customer: Cu
         made["pause"]: ("paused", "operator"),
         made["disable"]: ("disabled", "operator"),
         blocked: ("blocked", "private_address"),
-        # The settings may have a secret for it now.
+        # By now, the settings may contain a secret for it.
         unsigned: ("paused", "restored"),
     }
     targets.change_status(made[""], "resume", utc_now(), "user:1")
@@ -134,7 +134,7 @@ def test_after_a_restore_workers_look_for_issues_that_a_tracker_may_have(
 
 
 def put_back(url: str, file: Path) -> dict[str, int]:
-    """Restore a backup to the open database; return what was counted and is not nothing."""
+    """Restore a backup to the open database; return the counts without zeros."""
     now = utc_now()
     if url.startswith("sqlite"):
         counts, aside = restoring.put_copy(file, [], now, keep=False)
@@ -194,7 +194,7 @@ def test_a_copy_is_of_the_moment_it_began_however_much_is_written_meanwhile(tmp_
 
         sqlite_copies.take(tmp_path / "db", tmp_path / "copy", meanwhile)
         assert writer.execute("SELECT COUNT(*) FROM notes").fetchone() == (1 + len(steps),)
-    # It never began anew: each step left fewer pages.
+    # The copy never started again: each step left fewer pages.
     assert len(steps) > 20
     assert [left for left, _ in steps] == sorted({left for left, _ in steps}, reverse=True)
     assert steps[-1][0] == 0

@@ -1,4 +1,4 @@
-"""Rotation: everything sealed goes over to the first key, whatever cuts it off or writes beside it."""
+"""Key rotation re-encrypts everything with the first key, also after an interruption and beside other writers."""
 
 import json
 import subprocess
@@ -43,7 +43,7 @@ OLD, NEW = b"A" * 32, b"B" * 32
 BEFORE, BOTH, AFTER = Vault([OLD]), Vault([NEW, OLD]), Vault([NEW])
 EVERYTHING: Final = 1_000_000
 
-#: Bytes that nobody seals: an export's body is what its receiver gets, the hashes of the audit log are for everybody.
+#: Binary columns that are not encrypted: bodies are sent to receivers, and the hashes of the audit log are public.
 OPEN_COLUMNS: Final = {
     ("exports", "body"),
     ("ticket_events", "body"),
@@ -74,7 +74,7 @@ def sealed_places() -> list[tuple[str, bytes]]:
 
 
 def opened_with(vault: Vault) -> int:
-    """Return how many sealed values these keys open."""
+    """Return how many encrypted values this vault decrypts."""
     count = 0
     for context, sealed in sealed_places():
         try:
@@ -92,7 +92,7 @@ def settings(tmp_path: Path) -> Settings:
 
 @pytest.fixture
 def furnished(customer: Customer, settings: Settings) -> list[str]:
-    """Two targets with secrets, one without, a shared secret, a request that waits, one with a report; the targets' ids."""
+    """Targets with and without secrets, a shared secret, a waiting request and one with a report; returns the target IDs."""
     check_keys(BEFORE, NOW)
     ids = [make_target(customer).id for _ in range(3)]
     for target_id in ids[:2]:
@@ -173,7 +173,7 @@ def test_what_a_webhook_is_sent_with_is_encrypted_anew(furnished: list[str]) -> 
     assert row.standard_secret_fingerprint == AFTER.fingerprint(secret)
     assert AFTER.open(row.certificate_sealed or b"", TARGET_CERTIFICATE.context(target_id)) == "a certificate"
     assert row.certificate_fingerprint == "sha256:0"
-    # Nothing is left for a second rotation.
+    # A second rotation finds nothing to do.
     assert rotate() == (0, [])
 
 
@@ -230,7 +230,7 @@ def test_what_opens_with_no_key_is_reported_by_its_place_and_holds_nothing_up(fu
 
 
 class InterruptingVault(Vault):
-    """Lets something happen between reading a slice and writing it."""
+    """A vault that calls `meanwhile` once, between reading a slice and writing it."""
 
     def __init__(self, meanwhile: Callable[[], None]) -> None:
         super().__init__([NEW, OLD])
@@ -256,7 +256,7 @@ def test_a_secret_that_is_set_meanwhile_stays(furnished: list[str], keys: list[b
 
 def test_what_is_erased_meanwhile_stays_erased(furnished: list[str]) -> None:
     [(request_id, _)] = compliance_requests.reported(SHOP)
-    # The report is the last of all slices; the one before it is the subject's.
+    # The report is in the last slice; the slice before it contains the subject.
     execute("UPDATE targets SET secret_sealed = NULL, secret_fingerprint = NULL")
     execute("DELETE FROM integration_secrets")
     execute("UPDATE compliance_requests SET subject_sealed = NULL")
@@ -281,7 +281,7 @@ def test_the_canary_comes_last_and_only_when_nothing_else_is_left(furnished: lis
     assert not key_rotation.needs_older_keys(BOTH)
 
 
-#: Reseals two slices, then a third that it never commits.
+#: Re-encrypts two slices, and a third one that it never commits.
 CUT_OFF: Final = """
 import sys, time
 from storage.maintenance import key_rotation

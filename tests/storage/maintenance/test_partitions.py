@@ -1,4 +1,4 @@
-"""Attempts and audit entries by month on PostgreSQL: months are there before they begin, and go when they are empty."""
+"""Monthly partitions of attempts and audit entries on PostgreSQL: created in advance, and dropped when they are empty."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -20,14 +20,14 @@ from tests.support.servers.redis_and_postgres import PostgresServer
 
 pytestmark = on_postgresql
 
-#: Behind the first partition, whenever the tables are made.
+#: A year after the first partition, whenever the tables are created.
 YEAR: Final = datetime.now(UTC).year + 2
 LONG_AGO: Final = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 @pytest.fixture(autouse=True)
 def tables(postgres_server: PostgresServer, postgres_template: str) -> Iterator[str]:
-    """A migrated database of the test's own, open: partitions outlive the rows that other tests remove."""
+    """Open a migrated database of the test's own, because partitions remain when rows are deleted between tests."""
     url = postgres_server.create_database(postgres_template)
     open_database(url)
     with connection():
@@ -40,12 +40,12 @@ def at(month: int, day: int = 1) -> datetime:
 
 
 def months(table: str) -> list[str]:
-    """Return which months have a partition."""
+    """Return the months that have a partition."""
     return [each.name.removeprefix(f"{table}_") for each in partitions_sql.partitions(table)]
 
 
 def delivered(moment: datetime) -> str:
-    """Store an export that was prepared and delivered at a moment, and return its id."""
+    """Store an export that was prepared and delivered at a moment; return its ID."""
     customer = make_customer()
     export_id = make_approved(customer, make_target(customer).id, moment)
     [claim] = claim_due(1, moment, 30, "worker")
@@ -54,7 +54,7 @@ def delivered(moment: datetime) -> str:
 
 
 def places(export_id: str) -> set[tuple[str, ...]]:
-    """Return the partitions in which the attempts and the last audit entry of an export are."""
+    """Return the partitions that contain the attempts and audit entries of an export."""
     return {
         *rows("SELECT CAST(CAST(tableoid AS regclass) AS TEXT) FROM attempts WHERE export_id = ?", (export_id,)),
         *rows("SELECT CAST(CAST(tableoid AS regclass) AS TEXT) FROM audit_entries WHERE subject_id = ?", (export_id,)),
@@ -103,14 +103,14 @@ def test_retention_drops_the_months_that_it_emptied_and_no_other() -> None:
     partitions_sql.maintain(at(1), LONG_AGO)
     old, new = delivered(at(1, 31)), delivered(at(2))
     until = retention.cutoffs(at(2) + timedelta(days=90, milliseconds=1), timedelta(days=90), timedelta(hours=72))
-    # The first run finds the month full, and removes what was in it.
+    # The first run finds rows in the month's partition, and deletes them.
     assert sum(counts["attempts"] for counts in retention.purge(until)) == 2
     assert f"{YEAR}_01" in months("attempts")
     assert not list(retention.purge(until))
     left = months("attempts")
     assert f"{YEAR}_01" not in left
     assert "first" not in left
-    # It has not ended before the cutoff, although it is empty.
+    # This month has not ended before the cutoff, although its partition is empty.
     assert f"{YEAR}_02" in left
     assert months("audit_entries")[:2] == [f"{YEAR}_01", f"{YEAR}_02"]
     assert audit_log.list_for_subject(old, 1)

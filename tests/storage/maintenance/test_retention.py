@@ -1,4 +1,4 @@
-"""Retention deletes finished records with all that belongs to them; unfinished and concurrently changed ones stay."""
+"""Retention deletes finished records with everything that belongs to them; unfinished and just changed records stay."""
 
 import json
 from collections import Counter
@@ -68,7 +68,7 @@ from tests.support.http.storefront import ADA, order
 
 RETENTION: Final = timedelta(days=90)
 TTL: Final = timedelta(hours=72)
-#: What was over at NOW is a moment too old.
+#: A record that finished at NOW is just too old at this time.
 LATER: Final = NOW + RETENTION + timedelta(milliseconds=1)
 UNTIL: Final = retention.cutoffs(LATER, RETENTION, TTL)
 MINUTE: Final = timedelta(minutes=1)
@@ -80,7 +80,7 @@ def days(count: float) -> timedelta:
 
 
 def prune(until: Cutoffs = UNTIL, limit: int = retention.ALL, archive: Archive | None = None) -> dict[str, int]:
-    """Purge, and return the counts without zeros."""
+    """Purge; return the counts without zeros."""
     counts = Counter[str]()
     for gone in retention.purge(until, limit, archive):
         counts += gone
@@ -100,7 +100,7 @@ def left(table: str = "exports") -> set[Any]:
 
 
 def turn_to(export_id: str, target: Target, status: str, finished_at: datetime | None) -> None:
-    """Put an export into any status, as if it had come there by itself."""
+    """Set any status of an export directly."""
     waits = status in {"approved", "delivering", "retry_scheduled"}
     execute(
         "UPDATE exports SET status = ?, target_id = ?, body = ?, due_at = ?, lease = ?, finished_at = ? WHERE id = ?",
@@ -117,7 +117,7 @@ def turn_to(export_id: str, target: Target, status: str, finished_at: datetime |
 
 
 def delivered(customer: Customer, target: Target, now: datetime = NOW) -> str:
-    """Store an export that was delivered by its one attempt at `now`."""
+    """Store an export that was delivered by its only attempt at `now`."""
     export_id = make_approved(customer, target.id, now)
     [claim] = claim_due(1, now, 60, "worker:test")
     assert claims_sql.record_attempts([completed_attempt(claim, at=now)], now, "worker:test") == {export_id}
@@ -125,7 +125,7 @@ def delivered(customer: Customer, target: Target, now: datetime = NOW) -> str:
 
 
 def uploaded(customer: Customer, now: datetime = NOW) -> str:
-    """Store a capture and the export that was prepared from it; return the latter."""
+    """Store a capture; return the ID of the export that was prepared from it."""
     principal = TokenPrincipal(
         1, customer.user_id, customer.account_id, TokenKind.PLATFORM, frozenset(), may_use_webhooks=True
     )
@@ -134,7 +134,7 @@ def uploaded(customer: Customer, now: datetime = NOW) -> str:
 
 
 def emailed(customer: Customer, now: datetime = NOW) -> bool:
-    """Take an email in; tell whether it was known."""
+    """Accept an email; return whether it was a duplicate."""
     email: InboundEmail = EmailForm().read(plain_email())
     return emails.accept(emails.prepare_email(email), customer.project_id, now, "email").is_duplicate
 
@@ -145,21 +145,21 @@ def scanned(customer: Customer, now: datetime = NOW, scan_run_id: int = 42) -> P
 
 
 def make_keys(count: int) -> None:
-    """Store idempotency keys whose time is over."""
+    """Store expired idempotency keys."""
     columns = "principal, method, route, key, payload_sha256, created_at"
     values = ", ".join(f"('user:1', 'POST', '/', '{number}', 'a', 1)" for number in range(count))
     execute(f"INSERT INTO idempotency_keys ({columns}) VALUES {values}")  # noqa: S608 - our own words
 
 
-# --- what goes, and when
+# --- what is deleted, and when
 
 
-# status, when it was made, when it was over (both before now), whether it goes
+# Columns: status; age; time since it finished; whether it is deleted.
 AGES: Final = [
     ("prepared", days(90) + MINUTE, None, True),
     ("prepared", days(90) - MINUTE, None, False),
     ("exported", days(200), days(90) + MINUTE, True),
-    ("exported", days(200), days(90) - MINUTE, False),  # made long ago, approved late
+    ("exported", days(200), days(90) - MINUTE, False),  # prepared long ago, finished recently
     ("failed", days(91), days(91), True),
     ("failed", days(200), days(89), False),
     ("blocked", days(91), days(91), True),
@@ -199,13 +199,13 @@ def test_retention_deletes_an_export_with_all_its_records(customer: Customer, ta
         "inbound_emails": 1,
         "page_results": 1,
         "finding_sightings": 1,
-        # What charts count of the one attempt.
+        # What the charts count of the only attempt.
         "delivery_hours": 1,
     }
     assert planned() == expected
     assert prune() == expected
     assert [count(table) for table in expected] == [0] * len(expected)
-    # Findings keep a known problem from being reported again; the audit log stays.
+    # Findings stay, so that a known problem is not reported again; so does the audit log.
     assert (count("findings"), count("scan_runs"), count("audit_entries")) == (1, 1, entries)
     assert planned() == prune() == {}
 
@@ -319,7 +319,7 @@ def test_a_copy_that_has_an_effect_keeps_the_set_while_scan_runs_report_its_find
     both = ApprovalForAll((make_target(customer).id, make_target(customer).id), None)
     copies = targeting.approve_for_all(export_id, customer.account_id, both, NOW, "user:1", LOOPBACK_POLICY)
     execute("UPDATE exports SET status = 'exported', due_at = NULL, finished_at = ?, events = '[]'", (to_ms(NOW),))
-    # The finding names the other one.
+    # The finding names the other copy.
     execute("UPDATE exports SET events = ? WHERE id = ?", ('["ticket.fixed"]', copies[1].id))
     execute("UPDATE findings SET last_seen_at = ?", (to_ms(LATER),))
     assert (planned().get("exports"), prune().get("exports")) == (None, None)
@@ -445,7 +445,7 @@ def test_a_token_goes_long_after_it_expired_or_was_revoked(customer: Customer) -
 
 
 def sessions_of(customer: Customer, *seen_at: datetime, revoked_at: datetime | None = None) -> tuple[int, list[str]]:
-    """Sign a user in with a token of its own at these moments; return the token and the sessions."""
+    """Create a token, and sessions of it at these moments; return the IDs of the token and of the sessions."""
     token, text = tokens.create(customer.email, TokenKind.API, NOW - days(10), (Ability.CONSOLE,))
     principal = tokens.principal_for(text, NOW)
     assert principal is not None
@@ -458,7 +458,7 @@ def sessions_of(customer: Customer, *seen_at: datetime, revoked_at: datetime | N
 
 
 def test_sessions_go_thirty_days_after_their_last_look(customer: Customer) -> None:
-    """Also those that nobody has ended: they are long idle."""
+    """Sessions that nobody has ended, too: they expired long ago."""
     _, (old, _) = sessions_of(customer, LATER - days(30) - MINUTE, LATER - days(30) + MINUTE)
     assert planned() == prune() == {"console_sessions": 1}
     assert old not in left("console_sessions")
@@ -466,17 +466,17 @@ def test_sessions_go_thirty_days_after_their_last_look(customer: Customer) -> No
 
 
 def test_sessions_go_before_the_token_that_they_point_to(customer: Customer) -> None:
-    """However short a time things are kept."""
+    """However short the retention period is."""
     gone, _ = sessions_of(customer, NOW - days(9), NOW - days(8), revoked_at=NOW - days(5))
     until = retention.cutoffs(NOW, days(4), TTL)
-    # A count does not know yet that nothing will hold the token.
+    # The count does not consider yet that the token's sessions will be deleted first.
     assert planned(until) == {"console_sessions": 2}
     assert prune(until) == {"console_sessions": 2, "tokens": 1}
     assert gone not in left("tokens")
 
 
 def test_a_token_waits_for_a_session_that_is_still_there(customer: Customer) -> None:
-    """The clock of another host was ahead when somebody looked."""
+    """The clock of another host was ahead when the session was used."""
     for revoked_at, expires_at in ((NOW - days(5), None), (None, to_ms(NOW - days(5)))):
         kept, _ = sessions_of(customer, NOW - days(9), revoked_at=revoked_at)
         execute("UPDATE console_sessions SET seen_at = ? WHERE token_id = ?", (to_ms(NOW), kept))
@@ -485,14 +485,14 @@ def test_a_token_waits_for_a_session_that_is_still_there(customer: Customer) -> 
         assert kept in left("tokens")
 
 
-# when it began and was last used, before the present; whether its ID token goes
+# Columns: time since the session began; time since it was last used; whether its ID token is erased.
 SIGNED_IN: Final = [
     (timedelta(hours=1), timedelta(hours=1), False),
     (days(1), IDLE_FOR - MINUTE, False),
     (days(1), IDLE_FOR, True),
     (LASTS_FOR - MINUTE, timedelta(), False),
     (LASTS_FOR, timedelta(), True),
-    # By a clock that was ahead.
+    # Used by a host whose clock is ahead.
     (days(1), -IDLE_FOR, False),
     (days(1), -IDLE_FOR - MINUTE, True),
 ]
@@ -528,7 +528,7 @@ def test_pings_go_with_the_keys_of_their_requests(target: Target) -> None:
 
     ended = asked(LATER - TTL - MINUTE)
     pings.finish(ended, PingResult(True, 202, None, 7), LATER - TTL)
-    # Its request died, and no worker has come by since.
+    # Its request died, and no worker has claimed it.
     asked(LATER - TTL - MINUTE)
     recent = asked(LATER - TTL + MINUTE)
     assert planned() == prune() == {"pings": 2}
@@ -574,7 +574,7 @@ def test_alerts_go_when_they_have_been_over_for_long_and_messages_that_nobody_se
 
 
 def test_a_weekly_summary_stays_until_its_week_is_over(customer: Customer) -> None:
-    """It would be sent again otherwise."""
+    """Otherwise the summary would be sent again."""
     _other, older, newer = (make_alert(customer, number, "recovered") for number in range(3))
     execute("UPDATE alerts SET kind = 'weekly' WHERE id IN (?, ?)", (older, newer))
     execute("UPDATE alerts SET last_at = ? WHERE id = ?", (to_ms(NOW - days(2)), older))
@@ -625,7 +625,7 @@ def test_everything_that_goes_is_counted(customer: Customer, target: Target) -> 
     assert set(counts) <= set(retention.counted(UNTIL))
 
 
-# a moment, an id of that time or before it, an id of that time or after it
+# Any moment: IDs from that time on are above the bound, earlier IDs below it.
 @pytest.mark.parametrize("moment", [NOW, from_ms(0), from_ms(1)])
 def test_ids_are_bounded_by_when_they_were_made(moment: datetime) -> None:
     bound = identifiers.first_id(identifiers.EXPORT, moment)
@@ -640,7 +640,7 @@ def test_an_age_that_begins_before_1970_keeps_everything(customer: Customer) -> 
     assert prune(retention.cutoffs(NOW, days(36_500), TTL)) == {}
 
 
-# --- a batch at a time
+# --- one batch at a time
 
 
 def test_many_go_a_batch_at_a_time_and_what_stays_is_passed_over(customer: Customer, target: Target) -> None:
@@ -659,9 +659,9 @@ def test_single_rows_go_a_batch_at_a_time(database: str) -> None:
     assert [counts.total() for counts in retention.purge(UNTIL)] == [ROWS_AT_ONCE, 3]
 
 
-# limit, what goes: an export with its two attempts, one alone, then two keys
+# Columns: limit; deleted rows. There are an export with two attempts, an export without, and two keys.
 LIMITS: Final = [
-    (1, {"exports": 1}),  # the first one is three rows and is passed over
+    (1, {"exports": 1}),  # the first export with its attempts is three rows, so it is skipped
     (2, {"exports": 1, "idempotency_keys": 1}),
     (3, {"exports": 1, "attempts": 2}),
     (4, {"exports": 2, "attempts": 2}),
@@ -688,11 +688,11 @@ def test_no_more_rows_go_than_the_limit_says(
     assert prune(until, limit) == expected
 
 
-# --- who is quicker
+# --- concurrent changes
 
 
 class MovedMeanwhile(Archive):
-    """An archive before whose end somebody moves what was found."""
+    """An archive that runs a concurrent change just before the found rows are deleted."""
 
     def __init__(self, folder: Path, transition: Callable[[], object]) -> None:
         super().__init__(folder, LATER)
@@ -717,7 +717,7 @@ def test_whoever_moves_an_export_after_it_was_found_keeps_it(customer: Customer,
         transitions.approve(approved, customer.account_id, Approval(target.id, None), LATER, "user:1", LOOPBACK_POLICY)
         recoveries.begin(other.id, NOW, LATER, "operator")
         with transaction():
-            # Over still, but what was archived of it is not what it says now.
+            # Still finished, but no longer equal to what was archived.
             transitions.redact([redacted], LATER, "cpl_1")
 
     with MovedMeanwhile(tmp_path / "archive", transition) as archive:
@@ -738,7 +738,7 @@ def test_a_page_that_is_seen_again_after_it_was_found_stays(customer: Customer, 
     ("held", "kept"),
     [
         ("SELECT 1 FROM exports WHERE id = %s FOR UPDATE", 1),
-        # The whole batch waits for nobody: it would be waited for in return.
+        # The batch waits for no lock: its holder might in turn wait for the batch.
         ("SELECT 1 FROM attempts WHERE export_id = %s FOR UPDATE", 2),
     ],
 )
@@ -763,7 +763,7 @@ def test_a_key_that_a_request_holds_is_left_to_it_and_ends_the_search(database: 
     assert rows("SELECT key FROM idempotency_keys") == [("0",)]
 
 
-# --- what comes afterwards
+# --- afterwards
 
 
 def test_an_export_that_is_gone_is_not_found(customer: Customer, target: Target) -> None:
@@ -828,7 +828,7 @@ def test_a_list_goes_on_behind_an_export_that_is_gone(customer: Customer) -> Non
 
 
 def archived(folder: Path) -> dict[str, list[dict[str, Any]]]:
-    """Return the rows that stand in an archive, by table."""
+    """Return the rows in an archive, by table."""
     found: dict[str, list[dict[str, Any]]] = {}
     for path in sorted(folder.iterdir()):
         table = path.name.removesuffix(".jsonl").partition("-")[2]

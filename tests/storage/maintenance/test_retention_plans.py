@@ -1,4 +1,4 @@
-"""What is over is found by an index, however much is not, and where nothing is over a look is a statement a table."""
+"""Expired rows are found by an index, however many others there are; without any, a search takes one statement per table."""
 
 import re
 from datetime import datetime, timedelta
@@ -15,7 +15,7 @@ from tests.support.database.many_rows import export_id, many_finished, many_targ
 from tests.support.database.query_plans import SqlStatement, full_scans, plan_of, rolled_back, statements
 from tests.support.factories import make_customer
 
-#: What may grow for as long as an installation lives.
+#: Tables that may grow as long as an installation runs.
 GROWING: Final = frozenset(
     {
         "exports",
@@ -32,14 +32,14 @@ GROWING: Final = frozenset(
         "compliance_requests",
     }
 )
-#: Enough that PostgreSQL, which prefers to read small tables whole, prefers an index.
+#: So many that PostgreSQL, which reads small tables completely, prefers an index.
 MANY: Final = 8000
-#: How many of them are over.
+#: How many of them are expired.
 OVER: Final = 150
-#: One of each table but handoffs, their uploads, attempts and emails, which are found by their export; tokens two.
+#: One search per table, and two for tokens. Attempts, handoffs and their uploads, and emails are found by their export.
 LOOKS: Final = 17
 
-# A row of each table for each export, of its moment where it has one; wide ones, because PostgreSQL counts pages.
+# A row of each table for each export, with the export's time; the rows are wide, because PostgreSQL estimates by pages.
 _ROWS: Final = {
     "attempts (id, export_id, number, started_at, outcome, total_ms, worker, answer)": (
         "'att_' || id, id, 1, 1, 'rejected', 1, 'w', {wide}"
@@ -63,7 +63,7 @@ _ROWS: Final = {
         "{user}, 'api', {wide}, '[]', id, 1, finished_at, finished_at"
     ),
     "delivery_hours (target_id, hour_at, worker, delivered, failed)": "target_id, finished_at, {wide} || id, 1, 1",
-    # Of tokens that stay, since one waits for its sessions.
+    # The sessions belong to tokens that stay: a token is deleted only after its sessions.
     "console_sessions (id, token_id, secret_sha256, browser_sha256, created_at, seen_at, ended_at, ended_reason)": (
         "'ses_' || SUBSTR(id, 5), {token} + {over} + ROW_NUMBER() OVER (ORDER BY id) / 2, id, {wide}, 1, finished_at, "
         "finished_at, 'signed_out'"
@@ -75,9 +75,9 @@ _ROWS: Final = {
 
 @pytest.fixture(scope="module")
 def until(module_database: Path) -> retention.Cutoffs:
-    """Before when rows are over, of a database with many that are not.
+    """The cutoffs of a database with many rows that are not expired.
 
-    PostgreSQL learns by itself how many there are; SQLite never does.
+    PostgreSQL gets statistics about the rows; SQLite never collects any.
     """
     now = utc_now()
     seed(now)
@@ -109,7 +109,7 @@ def seed(now: datetime) -> None:
     }
     with transaction():
         if not is_sqlite():
-            # Foreign keys are looked up row by row; these hold.
+            # Skips the checks of foreign keys, which take long; these keys are valid.
             execute("SET LOCAL session_replication_role = replica")
         for table, values in _ROWS.items():
             execute(f"INSERT INTO {table} SELECT {values.format(**places)} FROM exports")  # noqa: S608 - our own words
@@ -117,8 +117,8 @@ def seed(now: datetime) -> None:
 
 def require_no_scan(found: list[SqlStatement]) -> None:
     for statement in found:
-        # An index of what is running holds one recovery a target at most, and one of open sessions a few of each user.
-        # By its place a row is read alone, whatever PostgreSQL calls that.
+        # The partial indexes of running recoveries and open sessions are small: one recovery per target, a few sessions per
+        # user. A TID scan reads single rows, despite its name.
         scans = [
             step
             for step in full_scans(statement, GROWING)
@@ -147,12 +147,12 @@ def test_a_look_that_finds_nothing_is_a_statement_a_table(until: retention.Cutof
     before_all = retention.Cutoffs(*[from_ms(0)] * 4)
     with statements() as found:
         assert sum(counts.total() for counts in retention.purge(before_all)) == 0
-    # And one for the partitions of attempts, one for those of audit entries, and one for the attempts' that may be empty.
+    # And one each for the partitions of attempts, those of audit entries, and a partition of attempts that may be empty.
     assert len(found) == LOOKS + (0 if is_sqlite() else 3)
 
 
 def test_a_look_for_a_scan_finds_one(until: retention.Cutoffs) -> None:
-    """The judge of the others must be able to fail."""
+    """Proves that the checks of the other tests can fail."""
     with statements() as found:
         rows(f"SELECT COUNT(*) FROM page_results WHERE url <> '{export_id(1)}'")  # noqa: S608 - our own names
     assert full_scans(found[0], GROWING)

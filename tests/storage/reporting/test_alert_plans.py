@@ -1,4 +1,4 @@
-"""What workers ask every half minute reads no growing table from one end to the other."""
+"""The queries that workers run every half minute read no growing table completely."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -11,9 +11,9 @@ from storage.reporting.alert_causes import AlertSources
 from tests.support.database.query_plans import GROWING, full_scans, statements
 from tests.support.factories import NOW, Customer, make_failed, make_target
 
-#: Fewer rows than these, and PostgreSQL rightly reads a table as it is.
+#: With fewer rows, PostgreSQL would rightly read the whole table.
 EXPORTS: Final = 3_000
-#: The audit log has few rows here, which PostgreSQL rightly reads whole.
+#: The audit log has few rows here, so PostgreSQL rightly reads it completely.
 EXPORTS_TABLES: Final = GROWING - {"audit_entries"}
 KINDS: Final = frozenset(AlertKind)
 

@@ -12,7 +12,7 @@ from tests.support.factories import NOW, Customer, make_exports
 def test_no_count_of_a_status_sorts_or_reads_the_whole_status(customer: Customer) -> None:
     make_exports(customer, 1)
     if not is_sqlite():
-        # With one row PostgreSQL would rather read all rows and sort them. What needs no sorting does none now.
+        # With one row, PostgreSQL would read and sort all rows. With this setting, a plan sorts only if it has to.
         db.execute_sql("SET enable_seqscan = off")
         db.execute_sql("SET enable_sort = off")
     with statements() as ran:

@@ -48,7 +48,7 @@ def set_target(target_id: str, **columns: object) -> None:
         execute(f"UPDATE targets SET {name} = ? WHERE id = ?", (value, target_id))  # noqa: S608 - our own names
 
 
-# --- what one look finds ------------------------------------------------------
+# --- what one snapshot contains -----------------------------------------------
 
 
 def test_an_empty_installation_has_nothing_and_says_so(database: str) -> None:
@@ -86,16 +86,16 @@ def test_what_waits_is_what_is_due_scheduled_or_under_way(customer: Customer) ->
     assert figures.waiting == 3
 
 
-#: The target's columns, and how late its export is that came due ten minutes ago.
+#: Columns of the target, and how late its export is, which came due ten minutes ago.
 LATENESS: dict[str, tuple[dict[str, object], float]] = {
     "a target that takes it": ({}, 600.0),
-    # A person paused it: nothing is late.
+    # A user paused it, so nothing is late.
     "a paused target": ({"status": "paused"}, 0.0),
     "a blocked target": ({"status": "blocked"}, 0.0),
     "a target that is held still": ({"held_until": to_ms(in_s(60)), "held_reason": "rate_limited"}, 0.0),
-    # It could not be sent before the hold's end.
+    # The export could not be sent before the end of the hold.
     "a target that was held": ({"held_until": to_ms(in_s(-60)), "held_reason": "rate_limited"}, 60.0),
-    # Its limit of requests a minute is used up.
+    # The rate limit is used up.
     "a target of few requests": ({"paced_until": 1000 * to_ms(in_s(60)), "max_per_minute": 1}, 0.0),
     "a target whose limit allows more": ({"paced_until": 1000 * to_ms(in_s(-30)), "max_per_minute": 1}, 30.0),
     "a target that was held before": (
@@ -125,7 +125,7 @@ def test_what_is_not_due_yet_is_not_late(customer: Customer) -> None:
     assert take_snapshot(NOW, None).due_age_s == 0.0
 
 
-#: A target's columns, its status, and why it waits.
+#: Columns of the target, its status, and the reason why it waits.
 PAUSES: dict[str, tuple[dict[str, object], str, str | None]] = {
     "active": ({}, "active", None),
     "by a person": ({"status": "paused", "status_reason": "operator"}, "paused", "by_hand"),
@@ -136,7 +136,7 @@ PAUSES: dict[str, tuple[dict[str, object], str, str | None]] = {
     "unavailable": ({"held_until": to_ms(in_s(1)), "held_reason": "receiver_unavailable"}, "active", "receiver_unavailable"),
     "breaker": ({"held_until": to_ms(in_s(1)), "held_reason": "breaker_open"}, "active", "breaker_open"),
     "a hold that is over": ({"held_until": to_ms(in_s(-1)), "held_reason": "breaker_open"}, "active", None),
-    # It waits for a person, and for nothing else.
+    # It waits for a user only.
     "blocked while held": (
         {"status": "blocked", "held_until": to_ms(in_s(1)), "held_reason": "breaker_open"},
         "blocked",
@@ -184,7 +184,7 @@ def test_a_compliance_request_past_its_term_is_overdue_until_it_is_done(database
     assert take_snapshot(NOW, None).compliance_overdue == 1
 
 
-# --- counting a part at a time ------------------------------------------------
+# --- counting in parts --------------------------------------------------------
 
 
 def test_many_exports_are_counted_from_look_to_look(customer: Customer) -> None:
@@ -198,7 +198,7 @@ def test_many_exports_are_counted_from_look_to_look(customer: Customer) -> None:
     assert second.exports is None
     third = take_snapshot(in_s(30), second, 0.0)
     assert (third.exports, third.exports_at) == ({"exported": 2 * COUNT_BATCH + 10, "prepared": 5}, to_ms(NOW))
-    # The next count begins anew, and until it comes to its end the last one stands.
+    # The next count starts from zero, and the last complete count is served until it is complete.
     make_exports(customer, 1)
     fourth = take_snapshot(in_s(45), third, 0.0)
     assert (fourth.exports, fourth.exports_at) == (third.exports, third.exports_at)
@@ -229,7 +229,7 @@ def test_more_waiting_exports_than_are_counted_anew_are_those_of_the_count_by_st
 def test_no_look_reads_what_has_finished_but_to_count_it(customer: Customer) -> None:
     ids = many_targets(customer, 0, 40, "https://tracker.example.com/")
     many_finished(customer, 0, 20_000, (0, len(ids)), NOW)
-    # So few that no planner takes the whole table for cheaper, wherever it believes them to lie.
+    # So few that the planner never prefers to read the whole table.
     many_waiting(customer, 20_000, 100, (0, len(ids)), NOW)
     execute("ANALYZE")
     with statements() as asked:
@@ -246,7 +246,7 @@ def test_no_look_reads_what_has_finished_but_to_count_it(customer: Customer) -> 
     assert not full_scans(part)
 
 
-# --- a database that is away --------------------------------------------------
+# --- an unavailable database --------------------------------------------------
 
 
 def test_a_database_that_is_away_is_reported_and_what_was_counted_is_kept_for_its_return(
@@ -263,11 +263,11 @@ def test_a_database_that_is_away_is_reported_and_what_was_counted_is_kept_for_it
     assert (away.exports, away.exports_at) == (before.exports, before.exports_at)
 
 
-# --- one looks for all --------------------------------------------------------
+# --- one process takes snapshots for all --------------------------------------
 
 
 class Looks:
-    """Counts looks, and waits in each for its cue."""
+    """Takes snapshots: counts them, and waits in each until `cue` is set."""
 
     def __init__(self, took_s: float = 0.0) -> None:
         self.lasts: list[MetricsSnapshot | None] = []
@@ -298,9 +298,9 @@ def test_a_fresh_look_serves_all_processes_of_a_host(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("took_s", "fresh_s"),
     [
-        (0.001, 1.0),  # a look that costs nothing: once a second
-        (0.1, 4.0),  # 40 times what it took
-        (5.0, MAX_REST.total_seconds()),  # a database that is hardly there
+        (0.001, 1.0),  # a snapshot that costs nothing is taken once a second
+        (0.1, 4.0),  # 40 times the duration of the snapshot
+        (5.0, MAX_REST.total_seconds()),  # the database hardly responds
     ],
 )
 def test_a_look_that_costs_more_lasts_longer(took_s: float, fresh_s: float, tmp_path: Path) -> None:
@@ -323,9 +323,9 @@ def test_nobody_waits_for_who_is_looking(tmp_path: Path) -> None:
     with ThreadPoolExecutor(1) as pool:
         under_way = pool.submit(one.figures, in_s(15))
         assert looks.began.wait(20)
-        # The same process and another one: what was found last, as long as that is worth telling.
+        # This process and another one serve the last snapshot, as long as it is recent enough.
         assert one.figures(in_s(15)) == two.figures(in_s(15)) == first
-        # Who has not come back by now waits for a database that does not answer.
+        # A snapshot that takes longer waits for a database that does not respond.
         lost = two.figures(in_s(15) + HUNG_AFTER + timedelta(seconds=1))
         looks.cue.set()
         found = under_way.result()

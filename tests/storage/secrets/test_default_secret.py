@@ -1,4 +1,4 @@
-"""In cloud mode the default secret serves the operator's account alone: accounts must not forge each other's deliveries."""
+"""In cloud mode, only the operator's account uses the default secret: accounts must not forge each other's deliveries."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from storage.secrets.default_secret import DefaultSecret
 from storage.secrets.vault import Vault
 from tests.support.factories import WEBHOOK_SECRET, make_settings
 
-#: Mode, OPERATOR_ACCOUNT_ID, WEBHOOK_SECRET, the accounts among 1, 2 and 3 that it serves.
+#: Columns: mode, OPERATOR_ACCOUNT_ID, WEBHOOK_SECRET, and which of the accounts 1, 2 and 3 the secret serves.
 SERVED = [
     ("self-hosted", "", WEBHOOK_SECRET, {1, 2, 3}),
     ("self-hosted", "2", WEBHOOK_SECRET, {1, 2, 3}),

@@ -1,4 +1,4 @@
-"""The canary: an installation knows its own keys, and refuses others before anything is sealed with them."""
+"""The canary: an installation recognizes its own keys, and refuses other keys before it encrypts anything with them."""
 
 import threading
 
@@ -64,7 +64,7 @@ def test_no_request_is_encrypted_with_foreign_keys(database: str) -> None:
     with pytest.raises(WrongEncryptionKey):
         receive(Topic.CUSTOMER_REDACT, Vault([NEW]), ADA)
     assert len(compliance_requests.list_all()) == 1
-    # Nothing is sealed for a shop.
+    # A request about a shop contains nothing to encrypt.
     receive(Topic.SHOP_REDACT, Vault([NEW]))
     assert len(compliance_requests.list_all()) == 2
 

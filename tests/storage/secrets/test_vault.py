@@ -1,4 +1,4 @@
-"""Secrets at rest open with a key of the installation, at the place they were sealed for, and nowhere else."""
+"""Encrypted secrets are decrypted only with a key of the installation, and only for the row that they belong to."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Targets are edited and removed; what waits goes to a new URL, and history keeps a removed target's id."""
+"""Targets are edited and removed; waiting exports go to a new URL, and finished ones keep the ID of a removed target."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -47,7 +47,7 @@ def edit(target_id: str, wanted: TargetEdit, default: DefaultSecret = DEFAULT_SE
 
 
 def entries(target_id: str) -> list[tuple[Any, ...]]:
-    """The audit entries of a target after its creation."""
+    """Return the audit entries of a target after its creation."""
     return rows("SELECT action, reason FROM audit_entries WHERE subject_id = ? ORDER BY id", (target_id,))[1:]
 
 
@@ -98,7 +98,7 @@ def test_what_waits_goes_to_the_new_url_with_the_bytes_that_were_approved(custom
     ids = {make_approved(customer, target.id) for _ in range(2)}
     [early, *_] = claim_due(1, NOW, 6, "worker")
     edit(target.id, ELSEWHERE)
-    # A claim of before that has not begun is sent to the new URL as well.
+    # An export that was claimed before the edit, but not begun, is sent to the new URL as well.
     now = claims_sql.recheck(early, NOW)
     assert now is not None
     assert (now.base_url, now.body) == (ELSEWHERE.base_url, early.body)
@@ -255,7 +255,7 @@ def test_removed_targets_do_not_count_towards_the_limit(customer: Customer) -> N
 
 @pytest.mark.parametrize("rival", ["approve", "retry", "recover"])
 def test_a_removal_and_a_rival_that_lets_exports_wait_never_both_succeed(customer: Customer, rival: str) -> None:
-    """PostgreSQL: both check what the other writes, at the same time. SQLite has one writer."""
+    """On PostgreSQL, each checks what the other one writes at the same time. SQLite has one writer."""
     for _ in range(3 if is_sqlite() else 12):
         target_id = make_target(customer).id
         let_wait = rivals(customer, target_id)[rival]
@@ -270,7 +270,7 @@ def test_a_removal_and_a_rival_that_lets_exports_wait_never_both_succeed(custome
 
 
 def rivals(customer: Customer, target_id: str) -> dict[str, Callable[[], object]]:
-    """What lets an export wait for a target."""
+    """Return the operations that make an export wait for a target."""
     [failed], [prepared], account_id = make_failed(customer, target_id), make_exports(customer, 1), customer.account_id
     approval = Approval(target_id, None)
 
@@ -291,9 +291,9 @@ def remover(target_id: str) -> Callable[[], None]:
 
 
 def test_an_approval_that_began_before_a_removal_is_waited_for(customer: Customer) -> None:
-    """The order that only a lock decides: the approval has read the target, and the removal counts before its commit."""
+    """Only a lock decides this order: the approval has read the target, and the removal counts before its commit."""
     if is_sqlite():
-        # There a transaction is the only writer from its beginning.
+        # On SQLite, a transaction is the only writer from its beginning.
         assert throttle_state_sql.lock({}) == {}
         return
     target = make_target(customer)
@@ -319,7 +319,7 @@ def _in_connection(act: Callable[[], object]) -> bool:
 
 
 def test_the_state_of_a_removed_target_is_that_of_one_that_accepts_nothing(customer: Customer) -> None:
-    """Whatever overlooks the removal ends what waits, and sends nothing."""
+    """Code that overlooks the removal ends waiting exports, and sends nothing."""
     target = make_target(customer)
     changes.remove(target.id, NOW, "user:1")
     with transaction():

@@ -123,8 +123,8 @@ def test_a_worker_that_comes_back_too_late_writes_nothing(target: Target) -> Non
     assert pings.get(ping_id).result == PingResult(False, None, "worker_lost", None)
 
 
-# seconds that it waited, whether it is sent
-AGES = [(0.0, True), (STALE_AFTER_S, True), (STALE_AFTER_S + 0.001, False), (-5.0, True)]  # the last: clocks differ
+# Columns: seconds that the ping waited; whether it is sent.
+AGES = [(0.0, True), (STALE_AFTER_S, True), (STALE_AFTER_S + 0.001, False), (-5.0, True)]  # the last one: clocks differ
 
 
 @pytest.mark.parametrize(("age_s", "is_sent"), AGES)
@@ -151,13 +151,13 @@ def test_a_target_that_was_turned_off_meanwhile_is_not_pinged(target: Target) ->
     assert times(ping_id)[0] is None
 
 
-# a target's status, whether it may be pinged
+# Columns: status of the target; whether it may be pinged.
 STATUSES = [
     ("active", True),
-    ("paused", True),  # that is when one wants to know
-    ("blocked", True),  # the address policy guards every request
+    ("paused", True),  # a ping shows whether it can be resumed
+    ("blocked", True),  # the address policy applies to every request
     ("disabled", False),
-    ("inactive", False),  # nothing signs for it
+    ("inactive", False),  # it has no secret to sign with
 ]
 
 
@@ -187,7 +187,7 @@ def test_a_ping_row_that_makes_no_sense_is_refused(target: Target, change: str) 
 
 
 def test_the_newest_is_read_without_the_others(target: Target, customer: Customer) -> None:
-    """Of receivers that somebody watches by pings there are many, and of one more than of another."""
+    """There are many pings, because some users monitor their receivers with them; one target has more than the other."""
     other = make_target(customer, "https://other.example.com/hook")
     made = "INSERT INTO pings (id, target_id, requested_at, finished_at, delivered) VALUES (?, ?, 1, 2, TRUE)"
     for number in range(600):

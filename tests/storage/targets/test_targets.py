@@ -1,4 +1,4 @@
-"""Targets are made, given secrets, turned by operators, and show what deliveries meet."""
+"""Targets are created, get secrets, are turned on and off, and show the results of deliveries."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -63,7 +63,7 @@ def test_a_target_without_a_secret_waits_for_its_first_one(customer: Customer) -
 
 
 def make_tracker(customer: Customer) -> str:
-    """Store a target of a tracker without a token; return its id."""
+    """Store a target of a tracker without a token; return its ID."""
     request = TargetRequest("gitea", "https://gitea.example.com/acme/shop", None, "Tracker", None)
     return targets.create(request, customer.account_id, "self-hosted", DEFAULT_SECRET, NOW, "user:1").id
 
@@ -139,8 +139,8 @@ def test_a_validation_is_made_with_the_token_that_is_set_while_it_is_claimed(cus
     assert VAULT.open(bytes(job.secret_sealed or b""), targets.secret_context(target_id)) == "another token"
 
 
-#: A target's status and reason, whether it has a secret of its own, its status where the default secret serves its account,
-#: and where it does not.
+#: Columns: status and reason of a target; whether it has its own secret; then its status and reason where the default
+#: secret serves its account, and where it does not.
 APPLIED = [
     (("active", None), False, ("active", None), ("inactive", "no_secret")),
     (("inactive", "no_secret"), False, ("active", None), ("inactive", "no_secret")),
@@ -219,7 +219,7 @@ def test_an_operators_verb_starts_from_certain_states(
     execute("UPDATE targets SET status = ? WHERE id = ?", (status, target.id))
     reported = rows("SELECT COUNT(*) FROM audit_entries")
     if status == leads_to:
-        # A repeated request gets a response; the target keeps its account.
+        # A repeated request succeeds; the status and its reason stay the same.
         targets.change_status(target.id, verb, NOW, "operator", "again")
         assert status_of(target.id) == (status, None)
         assert rows("SELECT COUNT(*) FROM audit_entries") == reported
@@ -293,7 +293,7 @@ def test_an_accounts_targets_are_listed_in_pages_the_newest_first(customer: Cust
     assert listed(limit=10, status=TargetStatus.PAUSED) == [made[1]]
 
 
-# a target's status, whether an address that may not be used blocks it
+# Columns: status of the target; whether an address that is refused blocks it.
 VALIDATED = [("active", True), ("paused", True), ("inactive", False), ("blocked", False), ("disabled", False)]
 
 
@@ -339,20 +339,20 @@ def test_the_newest_targets_come_first_with_the_fingerprint_that_signs(customer:
     assert reported == [("second", own), ("first", "fp:default")]
 
 
-# ---------------------------------------------------------------- what delivery remembers
+# ---------------------------------------------------------------- throttle state
 
 
 def hold(target_id: str, reason: str, seconds: float = 30) -> None:
     execute("UPDATE targets SET held_until = ?, held_reason = ? WHERE id = ?", (to_ms(in_s(seconds)), reason, target_id))
 
 
-# status and its reason, why it is held if it is; what shows before the hold ends
+# Columns: status and reason; reason of the hold, if any; status and reason shown before the hold ends.
 SHOWN = [
     (("active", None), None, ("active", None)),
     (("active", None), RATE_LIMITED, ("paused", RATE_LIMITED)),
     (("active", None), RECEIVER_UNAVAILABLE, ("paused", RECEIVER_UNAVAILABLE)),
-    (("active", None), BREAKER_OPEN, ("active", BREAKER_OPEN)),  # nobody has asked for that
-    (("paused", "client"), RATE_LIMITED, ("paused", "client")),  # a person's word counts for more
+    (("active", None), BREAKER_OPEN, ("active", BREAKER_OPEN)),  # the receiver has not asked to wait
+    (("paused", "client"), RATE_LIMITED, ("paused", "client")),  # an operator's pause is shown instead
     (("disabled", "receiver_gone"), BREAKER_OPEN, ("disabled", "receiver_gone")),
 ]
 
@@ -368,7 +368,7 @@ def test_a_target_shows_that_it_waits_until_it_does_not(
     stored = targets.get(target.id, None)
     for now, expected in ((in_s(29.999), shown), (in_s(30), status)):
         assert stored.shown_status(now) == expected
-        # A filter by status finds exactly the targets that show it.
+        # A filter by status finds exactly the targets that show this status.
         listed = {each: targets.list_page(customer.account_id, None, 10, now, status=each) for each in TargetStatus}
         assert {each.value: len(found) for each, found in listed.items() if found} == {expected[0]: 1}
 
@@ -380,7 +380,7 @@ def test_what_a_target_remembers_of_its_deliveries_is_read(customer: Customer) -
     stored = targets.get(target.id, None)
     assert (stored.concurrency, stored.failures_in_row, stored.max_per_minute) == (7, 3, 90)
     assert (stored.held_until, stored.held_reason) == (in_s(30), RATE_LIMITED)
-    # The lesser of both counts.
+    # The lower of concurrency and ramp applies.
     execute("UPDATE targets SET ramp = 2")
     assert targets.get(target.id, None).concurrency == 2
 
@@ -425,7 +425,7 @@ def test_a_pace_is_agreed_at_the_start_and_changed_or_lifted_later(customer: Cus
     execute("UPDATE targets SET paced_until = 1")
     limit_target(target.id, 90, LATER)
     turn = throttle_state_sql.read([target.id])[target.id]
-    # What was used up was counted by another measure.
+    # The used allowance was counted under the former limit.
     assert (turn.max_per_minute, turn.paced_until) == (90, None)
     limit_target(target.id, None, LATER)
     assert targets.get(target.id, None).max_per_minute is None

@@ -1,4 +1,4 @@
-"""Throttle states: found where exports wait, read as they were written, locked where they are changed."""
+"""Throttle states: found where exports wait, read as written, and locked while they are changed."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -13,7 +13,7 @@ from storage.db.engine import connection, execute, is_sqlite, rows, transaction
 from storage.targets import targets, throttle_state_sql
 from tests.support.factories import NOW, Customer, claim_due, limit_target, make_approved, make_exports, make_target
 
-#: Everything set, each to another value: a column that takes another's place shows.
+#: A different value for every column, so that mixed-up columns show.
 MARKED = {
     "connected": "failing",
     "last_success_at": NOW - timedelta(seconds=1),
@@ -23,7 +23,7 @@ MARKED = {
     "ramp": 7,
     "failures_in_row": 5,
     "failing_since": NOW - timedelta(seconds=6),
-    # As fine as a clock reads.
+    # In microseconds, the resolution of a clock.
     "paced_until": NOW + timedelta(seconds=7, microseconds=8),
 }
 
@@ -103,7 +103,7 @@ def test_nothing_is_asked_or_written_for_nobody(customer: Customer) -> None:
     assert throttle_state_sql.read(["tgt_unknown"]) == {}
 
 
-# ---------------------------------------------------------------- what is due
+# ---------------------------------------------------------------- due targets
 
 
 def test_a_target_is_seen_when_something_of_it_is_due(customer: Customer) -> None:
@@ -117,7 +117,7 @@ def test_a_target_is_seen_when_something_of_it_is_due(customer: Customer) -> Non
     make_approved(customer, later, NOW + timedelta(hours=1))
     execute("UPDATE exports SET status = 'failed', due_at = NULL WHERE id = ?", (make_approved(customer, finished),))
     assert throttle_state_sql.due("", 100, NOW) == [state_of(due)]
-    # A claim is due again when it lapses.
+    # A claimed export is due again when its lease lapses.
     assert due_ids(now=NOW + timedelta(seconds=6)) == [due, sending]
     assert due_ids(now=NOW + timedelta(hours=1)) == [due, later, sending]
     assert throttle_state_sql.due_of([nothing, due, sending, finished], NOW) == [state_of(due)]
@@ -130,7 +130,7 @@ def test_a_target_is_seen_when_something_of_it_is_due(customer: Customer) -> Non
 
 @pytest.mark.parametrize(
     ("status", "is_seen"),
-    # What waits for a target that was turned off is to be ended, due or not; a pause keeps it waiting.
+    # Exports of a target that is blocked or disabled have to be ended, due or not; those of a paused target wait.
     [("active", False), ("paused", False), ("inactive", False), ("blocked", True), ("disabled", True)],
 )
 def test_a_target_that_was_turned_off_is_seen_while_something_waits(customer: Customer, status: str, is_seen: bool) -> None:
@@ -169,7 +169,7 @@ def test_targets_are_seen_a_page_at_a_time_in_the_order_of_their_ids(customer: C
 
 
 def test_a_locked_throttle_state_has_one_writer(customer: Customer) -> None:
-    """Eight that count at once: none of their steps is lost."""
+    """Eight threads count at once, and no step is lost."""
     target = make_target(customer)
 
     def count(_: int) -> None:
@@ -191,19 +191,19 @@ def test_a_read_that_does_not_wait_leaves_out_what_others_have_locked(customer: 
 
     with ThreadPoolExecutor(1) as pool:
         if is_sqlite():
-            # One writer at a time: there is nothing to leave out.
+            # SQLite has one writer at a time, so there is nothing to skip.
             assert pool.submit(others).result() == sorted([mine, free])
             return
         with transaction():
             assert list(throttle_state_sql.read([mine], locked=True)) == [mine]
             assert pool.submit(others).result() == [free]
-            # What is one's own is not left out.
+            # A transaction's own locks are not skipped.
             assert list(throttle_state_sql.read([mine], locked=True, waits=False)) == [mine]
         assert pool.submit(others).result() == sorted([mine, free])
 
 
 def test_an_approval_does_not_wait_for_a_locked_throttle_state(customer: Customer) -> None:
-    """On SQLite every writer waits for every other one, however short."""
+    """On SQLite, every writer waits for every other one, but only briefly."""
     target = make_target(customer)
 
     def approve() -> str:

@@ -27,7 +27,7 @@ LAPSED = LATER + timedelta(seconds=LEASE_S)
 
 
 def make_watched(customer: Customer) -> Target:
-    """Store a target that is next looked at by itself a day after it was made, as the installation makes them."""
+    """Store a target whose regular validation is due a day after its creation, as an installation does."""
     target = make_target(customer)
     execute("UPDATE targets SET validation_due_at = ? WHERE id = ?", (to_ms(NOW + DAY), target.id))
     return target
@@ -39,7 +39,7 @@ def target(customer: Customer) -> Target:
 
 
 def received_at(target: Target, moment: datetime) -> None:
-    """Let a delivery have arrived at a moment."""
+    """Store that a delivery succeeded at a moment."""
     assert execute("UPDATE targets SET last_success_at = ?", (to_ms(moment),)) == 1
 
 
@@ -67,7 +67,7 @@ def audited(target: Target) -> list[tuple[Any, ...]]:
     return reported[1:]
 
 
-# ---- who is due
+# ---- which targets are due
 
 
 def test_a_new_target_is_looked_at_a_day_after_it_was_made(customer: Customer) -> None:
@@ -97,7 +97,7 @@ def test_a_success_of_a_day_ago_counts_no_more(target: Target) -> None:
     assert claimed(NOW + DAY).target_id == target.id
 
 
-#: How long after each failed validation in a row the next one is due.
+#: Seconds until the next validation, after each failed validation in a row.
 AFTER_FAILURES: Final = [30, 60, 120, 240, 480, 960, 1920, 3600, 3600]
 
 
@@ -129,10 +129,10 @@ def test_a_failed_target_that_is_turned_on_again_is_validated_within_an_hour(tar
     assert claimed(NOW + timedelta(minutes=61)).target_id == target.id
 
 
-# a status, whether such a target is looked at by itself
+# Columns: status of a target; whether it is validated regularly.
 STATUSES = [
     ("active", True),
-    ("paused", True),  # its exports wait, and are to arrive one day
+    ("paused", True),  # its exports wait to be delivered later
     ("inactive", False),
     ("blocked", False),
     ("disabled", False),
@@ -246,7 +246,7 @@ def test_what_was_found_is_written_once(target: Target) -> None:
     assert state(target)[0] == "passed"
 
 
-# ---- taking back
+# ---- cancellations
 
 
 def test_what_no_worker_took_is_taken_back_and_passed(target: Target) -> None:
@@ -318,7 +318,7 @@ def test_whoever_asks_while_others_ask_take_back_and_look_hears_the_end(customer
     watched = [make_watched(customer) for _ in range(3)]
 
     def act(number: int) -> bool:
-        """Ask, and either look as a worker does, or take it back one way or the other."""
+        """Request a validation, and either run it as a worker does, or cancel it, or stop waiting for it."""
         target = watched[number % 3]
         with connection():
             asked_at = ask(target, NOW + number * MOMENT)
@@ -346,17 +346,17 @@ def test_nobody_asks_for_what_is_not_theirs(target: Target, target_id: str) -> N
     assert audited(target) == []
 
 
-# ---- what is written
+# ---- results
 
-# what was found; the validation's status and reason; how the target is connected then, its status
+# Columns: the result; the validation's status and reason; then the target's connection and status.
 FOUND = [
     (Validation(), ("passed", None), ("connected", "active")),
     (Validation(EXPIRES_SOON), ("passed", EXPIRES_SOON), ("connected", "active")),
-    # A resolver's hiccup shows and turns nothing off.
+    # A failed lookup is shown, but does not turn the target off.
     (Validation("dns_timeout"), ("failed", "dns_timeout"), ("failing", "active")),
     (Validation("connect_refused"), ("failed", "connect_refused"), ("failing", "active")),
     (Validation("tls_certificate"), ("failed", "tls_certificate"), ("failing", "active")),
-    # Our own policy does.
+    # A refusal by our own policy blocks the target.
     (Validation("address_private", is_refused=True), ("failed", "address_private"), ("connected", "blocked")),
 ]
 
@@ -382,9 +382,9 @@ def test_having_passed_turns_nothing_on_and_connects_nothing(target: Target, con
     assert targets.get(target.id, None).last_success_at is None
 
 
-# ---- what was there before
+# ---- targets of earlier versions
 
-#: A target of an installation that is brought up to date: made, validated, and nothing known of when next.
+#: A target of an earlier version: with times of creation and validation, but without a time of the next validation.
 OLD = (
     "INSERT INTO targets (id, account_id, provider_key, base_url, deployment_mode, name, status, connected_status, "
     "validated_at, created_at, updated_at) VALUES (?, 1, 'generic_webhook', 'https://a.example.com/', 'cloud', 'T', "
@@ -394,7 +394,7 @@ OLD = (
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def empty(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[None]:
-    """An open database without a table, once of each kind."""
+    """An open database without tables, once of each kind."""
     is_file = request.param == "sqlite"
     server = None if is_file else request.getfixturevalue("postgres_server")
     open_database(f"sqlite:///{tmp_path / 'empty.db'}" if server is None else server.create_database())
@@ -419,12 +419,12 @@ def test_targets_from_before_are_looked_at_a_day_after_they_were_last() -> None:
         migrate(*known[2:5])
         execute("UPDATE targets SET validation_status = 'failed' WHERE id = 'tgt_failed'")
         migrate(*known[5:])
-    # A failed validation forbids approvals from now on.
+    # A failed validation now forbids approvals, so it is repeated at once.
     assert claimed(NOW).target_id == "tgt_failed"
     assert rows("SELECT validation_failures FROM targets ORDER BY id") == [(1,), (0,), (0,)]
     execute("UPDATE targets SET validation_due_at = NULL WHERE id = 'tgt_failed'")
     assert claim(NOW + DAY - MOMENT) is None
     assert claimed(NOW + DAY).target_id == "tgt_validated"
     assert claim(NOW + DAY) is None
-    assert claimed(NOW + 2 * DAY - MOMENT).target_id == "tgt_validated"  # its worker died
+    assert claimed(NOW + 2 * DAY - MOMENT).target_id == "tgt_validated"  # the worker of the last claim died
     assert claimed(NOW + 2 * DAY).target_id == "tgt_never"

@@ -1,4 +1,4 @@
-"""Headers of a webhook and its Standard Webhooks secret: sealed, shown as fingerprints, erased where they could leak."""
+"""Headers and the Standard Webhooks secret of a webhook: encrypted, shown as fingerprints, erased before they could leak."""
 
 import json
 from base64 import b64encode
@@ -153,7 +153,7 @@ def test_a_standard_secret_is_sealed_and_shown_as_a_fingerprint(customer: Custom
     assert code_of(refused) == ("/secret", "invalid_standard_secret")
 
 
-# signature, default secret, what is missing in turn
+# Columns: signature; default secret; reasons for which the target waits, one after the other.
 WAITING: Final = [
     ("service", DEFAULT_SECRET, []),
     ("service", DefaultSecret(), ["no_secret"]),
@@ -243,7 +243,7 @@ def test_a_target_without_a_needed_secret_is_not_resumed(customer: Customer) -> 
         targets.change_status(target.id, "resume", NOW, "operator", default=DEFAULT_SECRET)
 
 
-# the new URL, whether the headers stay
+# Columns: the new URL; whether the headers stay.
 MOVES: Final = [
     ("https://tracker.example.com/other", True),
     ("https://TRACKER.example.com/hook", True),

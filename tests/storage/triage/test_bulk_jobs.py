@@ -1,4 +1,4 @@
-"""A bulk job decides once on each export that matched, also if workers compete, are killed, or write with an old lease."""
+"""A bulk job decides once on each matching export, also if workers compete, are killed, or write with an old lease."""
 
 import threading
 import time
@@ -112,7 +112,7 @@ def test_what_is_in_the_wanted_state_already_is_skipped_even_if_it_changed(custo
     assert counts(work(held)) == ("done", 2, 2, 1, 1, {})
     assert (queries.get(ids[1]).dismissal, decided("dismiss")) == (queries.get(ids[1]).dismissal, Counter(ids))
     assert rows("SELECT dismissal_reason, dismissal_note FROM exports WHERE id = ?", (ids[1],)) == [("test", "A test page.")]
-    # The note is on the exports, where an erasure finds it.
+    # The note is stored with the exports, where an erasure finds it.
     assert rows("SELECT options FROM bulk_jobs") == [("{}",)]
 
 
@@ -267,7 +267,7 @@ def test_a_released_job_is_claimed_at_once(customer: Customer) -> None:
 
 
 def test_a_new_job_locks_exports_in_the_order_of_their_ids(postgres_url: str) -> None:
-    """As decisions do: who waits for the first of them holds none of the others, so nothing deadlocks."""
+    """Decisions use the same order: a transaction that waits for the first export holds no other, so nothing deadlocks."""
     open_database(postgres_url)
     with connection():
         customer = make_customer()

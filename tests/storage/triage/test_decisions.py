@@ -28,7 +28,7 @@ def ledger(export_id: str) -> list[tuple[Any, ...]]:
 
 
 def make_group(customer: Customer, rule: str = "img-alt") -> str:
-    """Store an open group of a rule; return its id."""
+    """Store an open group of a rule; return its ID."""
     places = [{"url": "https://shop.example/", "location": "img.hero"}, {"url": "https://shop.example/b", "location": ""}]
     ticket = Ticket(
         "Missing text",
@@ -121,7 +121,7 @@ def test_only_a_prepared_export_is_edited_or_snoozed(how: str, customer: Custome
 
 
 def test_an_edit_can_make_and_remove_a_problem_of_the_preview(customer: Customer) -> None:
-    # Neither part is a card number; the ticket joins both.
+    # An email address or a name alone is allowed; together they are an order record.
     ticket = Ticket("Order form", "The name is wrong.", "info", None, (), {"email": "a@b.example", "customer_name": "A"})
     with transaction():
         draft = Draft(customer.account_id, None, Source("manual", ""), ticket)
@@ -192,7 +192,7 @@ def test_a_dismissed_group_is_restored_as_it_was(reason: DismissalReason | None,
     assert (after.ticket, after.ticket_digest, open_group(export_id)) == (before.ticket, before.ticket_digest, "img-alt")
     assert after.version == before.version + 2
     assert ledger(export_id)[-1] == (USER, "restore", "dismissed", "prepared", None)
-    # Nothing of the dismissal is left, for the next one.
+    # Nothing of the dismissal remains that the next one could inherit.
     assert rows("SELECT dismissal_reason, dismissal_note FROM exports") == [(None, None)]
 
 
@@ -206,7 +206,7 @@ def test_a_restored_group_does_not_replace_the_group_that_was_opened_since(custo
 
 def test_an_export_of_one_finding_is_restored_without_a_group(customer: Customer) -> None:
     [export_id] = make_exports(customer, 1)
-    # A scanner may name a part of its evidence so.
+    # A scanner may use such a name in its evidence.
     execute("UPDATE exports SET rule = 'img-alt', ticket = replace(ticket, '\"rule\"', '\"places\"')")
     decisions.dismiss(export_id, None, NOW, USER)
     decisions.restore(export_id, None, in_s(1), USER)

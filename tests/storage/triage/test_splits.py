@@ -1,4 +1,4 @@
-"""A split leaves one export for each finding of a group, and loses none."""
+"""A split creates one export for each finding of a group, and loses none."""
 
 from datetime import timedelta
 from typing import Any
@@ -35,7 +35,7 @@ from tests.support.factories import (
 
 @pytest.fixture
 def customer(customer: Customer) -> Customer:
-    """The customer of the other tests, whose project groups by rule."""
+    """The usual customer; the project groups findings by rule."""
     projects.set_ticket_grouping(customer.project_id, None, TicketGrouping.RULE, NOW, "test")
     return customer
 
@@ -97,7 +97,7 @@ def test_later_findings_of_the_rule_begin_a_new_group(customer: Customer) -> Non
     [new] = post(customer, "d")
     assert new not in {each.id for each in parts}
     assert post(customer, "e") == (new,)
-    # It has become more severe.
+    # The finding of this part has become more severe, so its ticket changes.
     assert post(customer, "a") == (parts[0].id,)
     assert post(customer, "a") == ()
 

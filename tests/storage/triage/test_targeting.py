@@ -93,7 +93,7 @@ def test_the_same_approval_again_returns_the_same_exports(customer: Customer) ->
         approve(customer, export_id, one, make_target(customer).id)
     with pytest.raises(Conflict, match="digest"):
         approve(customer, export_id, one, two, ticket_digest=digest({}))
-    # An approval of one of them for its target is a repeat, too.
+    # Approving one of the copies for its own target is a repeat, too.
     again = transitions.approve(first[1].id, customer.account_id, Approval(two, None), NOW, "user:1", LOOPBACK_POLICY)
     assert again == first[1]
 
@@ -155,7 +155,7 @@ def test_an_export_that_ended_is_retried_at_another_target(status: str, customer
     assert (body["export"]["target_id"], body["created_at"]) == (right, "2026-03-01T12:00:00.000Z")
     last = rows("SELECT actor, action, status_before, status_after, reason FROM audit_entries ORDER BY id DESC LIMIT 1")
     assert last == [("user:7", "retry", status, "approved", wrong)]
-    # The whole schedule, and its own number of tries.
+    # The schedule starts again, with a new count of tries.
     [again] = claim_due(1, in_s(60), 6, "worker:1")
     assert (again.target_id, again.attempt, again.try_number) == (right, 2, 1)
 
@@ -164,7 +164,7 @@ def test_a_late_result_of_the_former_target_changes_nothing(customer: Customer) 
     wrong, right = make_target(customer).id, make_target(customer).id
     export_id = make_approved(customer, wrong)
     [late] = claim_due(1, NOW, 6, "worker:1")
-    # The target is disabled after the lease lapsed, while its receiver takes its time to answer.
+    # The lease has lapsed while the receiver still responds slowly, and then the target is disabled.
     execute("UPDATE targets SET status = 'disabled' WHERE id = ?", (wrong,))
     with transaction():
         assert transitions.end_waiting([wrong], in_s(30), "worker:1", 9) == 1

@@ -1,4 +1,4 @@
-"""SQLite's one writer: several works in one commit, each taken back alone, and none returns before it is on the disk."""
+"""SQLite's single writer: one commit carries several works; each is rolled back alone, and returns once it is on disk."""
 
 import sqlite3
 import sys
@@ -19,7 +19,7 @@ from storage.db.drivers import group_commit
 from storage.db.drivers.group_commit import GroupCommit
 from tests.support.fakes import Rollback
 
-#: More than one commit carries.
+#: More works than one commit carries.
 MANY = 20
 
 
@@ -29,7 +29,7 @@ class File:
     def __init__(self, path: Path, lock_wait_s: float = 5) -> None:
         self.path = path
         self.ran: list[str] = []
-        # However busy the machine is, nobody has waited too long to join.
+        # Long enough that works can still join the commit on a busy machine.
         self.writes = GroupCommit(self._connect, lock_wait_s, open_s=60)
         with self.writes.transaction() as driver:
             driver.execute("CREATE TABLE parents (name TEXT PRIMARY KEY)")
@@ -40,14 +40,14 @@ class File:
         self.ran.clear()
 
     def write(self, name: str, parent: str | None = None, fails: bool = False) -> None:
-        """Write one row, and then fail if asked to."""
+        """Insert one row, and then fail if `fails`."""
         with self.writes.transaction() as driver:
             driver.execute("INSERT INTO works VALUES (?, ?)", (name, parent))
             if fails:
                 raise LookupError(name)
 
     def stored(self) -> set[str]:
-        """Return what another connection reads."""
+        """Return the names that another connection reads."""
         with sqlite3.connect(self.path) as reader:
             return {name for (name,) in reader.execute("SELECT name FROM works")}
 
@@ -70,18 +70,18 @@ def file(tmp_path: Path) -> Iterator[File]:
     made.writes.close()
 
 
-#: From being counted as waiting to waiting: a few instructions, for which a busy machine may take its time.
+#: Enough for a work to begin waiting after it was counted as waiting, even on a busy machine.
 BETWEEN_S = 0.1
 
 
 def at_once(file: File, *works: Callable[[], None], between_s: float = 0.0) -> list[Future[None]]:
-    """Run works that all wait for their turn when a transaction that writes nothing ends; return what came of each."""
+    """Run works that all wait until a transaction that writes nothing ends; return their results."""
     with ThreadPoolExecutor(len(works)) as pool:
         begun = []
         with suppress(Rollback), file.writes.transaction():
             for count, work in enumerate(works, 1):
                 begun.append(pool.submit(work))
-                # One after the other, so that they take their turns in this order.
+                # Started one after the other, so that they run in this order.
                 while len(file.writes._waiting) < count:
                     time.sleep(0.001)
                 time.sleep(between_s)
@@ -124,7 +124,7 @@ def test_work_that_fails_is_taken_back_alone(file: File, place: int) -> None:
 
 
 def test_a_commit_that_fails_has_failed_for_all_that_it_carries(file: File) -> None:
-    """No key of ours is checked as late as at the commit; here one is, so that a commit can fail."""
+    """None of our constraints is checked as late as the commit; this deferred foreign key makes a commit fail."""
     done = at_once(file, partial(file.write, "a"), partial(file.write, "b", parent="nobody"), partial(file.write, "c"))
     assert all(isinstance(each.exception(), peewee.OperationalError | peewee.IntegrityError) for each in done)
     assert file.stored() == set()
@@ -161,7 +161,7 @@ def test_who_was_counted_as_waiting_and_never_comes_is_waited_for_once(file: Fil
 
 @pytest.mark.parametrize("notices", [True, False], ids=["noticed", "unnoticed"])
 def test_what_sqlite_takes_back_by_itself_has_failed_for_all(file: File, notices: bool) -> None:
-    """A full disk ends the whole transaction: what is written behind that would be stored without what stood before it."""
+    """A full disk rolls the whole transaction back. What follows would be stored without what came before."""
 
     def fill() -> None:
         with file.writes.transaction() as driver:
@@ -187,11 +187,11 @@ def test_a_close_fails_what_waits_for_its_commit(file: File) -> None:
 
 
 class _Interrupt(BaseException):
-    """A signal, or a greenlet that is ended."""
+    """A signal, or a greenlet that is killed."""
 
 
 def interrupted(work: Callable[[], None], lines: set[int]) -> BaseException | None:
-    """Run work that is interrupted at some lines of `storage.db.drivers.group_commit`; return how it ended."""
+    """Run a work that is interrupted at these lines of `storage.db.drivers.group_commit`; return its exception, if any."""
     came = 0
 
     def trace(frame: FrameType, event: str, _argument: Any) -> Any:
@@ -215,7 +215,7 @@ def interrupted(work: Callable[[], None], lines: set[int]) -> BaseException | No
     return None
 
 
-#: More lines than a transaction comes to.
+#: More lines than a transaction executes.
 LINES = range(1, 75)
 
 

@@ -1,4 +1,4 @@
-"""Approval rules decide on what is prepared, in the transaction that prepares it, and wait for targets."""
+"""Approval rules decide about new exports, in the transaction that prepares them, and wait for targets."""
 
 import itertools
 import json
@@ -54,7 +54,7 @@ def labelling(*labels: str) -> RuleAction:
 
 
 def draft(customer: Customer, number: int = 0, **changes: Any) -> Draft:
-    """Return a draft of a high finding of a page of the customer's project."""
+    """Return a draft of a ticket of high severity about a page of the customer's project."""
     ticket = Ticket(
         title=f"Finding {number}",
         description="It is wrong.",
@@ -70,7 +70,7 @@ def draft(customer: Customer, number: int = 0, **changes: Any) -> Draft:
 
 
 def prepare(drafts: list[Draft], rules: ApprovalRules | None = None) -> list[Export]:
-    """Prepare exports under the rules, and return them as they are then."""
+    """Prepare exports under the rules; return them as stored."""
     with transaction():
         ids = transitions.prepare(drafts, in_s(10), "scanner", rules=rules or ApprovalRules(POLICY))
     return [queries.get(each) for each in ids]
@@ -407,7 +407,7 @@ def test_a_token_of_an_author_counts_no_more_than_the_role(customer: Customer, t
     rule = make_rule(customer, approving(target))
     users.set_role(customer.email, None, in_s(1), "operator")
     assert approval_rules.get(rule.id, None, in_s(2)).stopped_reason is StoppedReason.AUTHOR_LOST_ABILITY
-    # Rules are the account's.
+    # Rules need a role in the account; a role in a project is not enough.
     accounts.grant_project(customer.email, make_project(customer, is_granted=False), in_s(3), Role.MANAGER)
     assert approval_rules.get(rule.id, None, in_s(4)).stopped_reason is StoppedReason.AUTHOR_LOST_ABILITY
     users.set_role(customer.email, Role.MANAGER, in_s(5), "operator")
@@ -463,7 +463,7 @@ def test_a_rule_that_is_deleted_while_a_postback_runs_decides_before_or_not_at_a
         [export_id] = transitions.prepare([draft(customer)], in_s(10), "scanner", rules=ApprovalRules(POLICY))
         deleting.start()
         deleting.join(0.3)
-        # The decision is not committed, so the deletion waits for it.
+        # The decision is not committed yet, so the deletion waits for it.
         assert deleted_at == []
     deleting.join(10)
     assert deleted_at == [1]

@@ -35,7 +35,7 @@ TEXTS: Final = ("The Image has no text", "the FORM has no name", "StraÃŸe und ï¬
 
 @dataclass(frozen=True)
 class Stored:
-    """Every export of two accounts, and values that filters may have."""
+    """All exports of two accounts, and values for filters."""
 
     exports: list[Export]
     values: dict[str, list[Any]]
@@ -43,7 +43,7 @@ class Stored:
 
 @pytest.fixture(scope="module", params=[MAX_SORTED, 3], ids=["small sets", "large sets"])
 def most_sorted(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Whether the sets of these exports are sorted whole, or count as so large that the list's indexes are read."""
+    """Sort sets as a whole, or treat all sets as so large that the list's indexes are read instead."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(export_sets, "MAX_SORTED", request.param)
         yield
@@ -51,7 +51,7 @@ def most_sorted(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def stored(module_database: Path) -> Stored:
-    """Exports of two accounts with every status, severity and source, several a minute."""
+    """Exports of two accounts with every status, severity and source, three for each minute."""
     chosen = random.Random(20)
     customers = [make_customer(), make_customer()]
     projects = {each: [each.project_id, make_project(each), None] for each in customers}
@@ -106,7 +106,7 @@ def _store(
 
 
 def matches(query: ExportQuery, export: Export) -> bool:
-    """The list, in plain Python."""
+    """Return whether an export matches a query; the filters in plain Python."""
     total, fixed = export.findings or (0, -1)
     is_snoozed = export.snooze is not None and query.now is not None and not export.snooze.is_over(query.now)
     return all(
@@ -154,7 +154,7 @@ def expected(query: ExportQuery, sort: ExportSort, stored: Stored) -> list[str]:
 
 
 def walked(query: ExportQuery, sort: ExportSort, size: int) -> list[str]:
-    """Every page of a list, to its end."""
+    """Return the IDs of all pages of a list."""
     found: list[Export] = []
     while page := export_list.list_page(query, sort, size, position_of(found[-1], sort) if found else None):
         found += page
@@ -163,7 +163,7 @@ def walked(query: ExportQuery, sort: ExportSort, size: int) -> list[str]:
 
 @st.composite
 def asked(draw: st.DrawFn, stored: Stored) -> ExportQuery:
-    """Any combination of filters, most of them absent."""
+    """A query with any combination of filters, most of them absent."""
     of: dict[str, st.SearchStrategy[Any]] = {
         name: st.just(()) | st.lists(st.sampled_from(values), min_size=1, max_size=3, unique=True).map(tuple)
         for name, values in stored.values.items()
@@ -245,7 +245,7 @@ def test_what_is_snoozed_is_not_looked_for_in_all_that_is_prepared(customer: Cus
         assert [each.id for each in export_list.list_page(query, ExportSort.SEVERITY, 10)] == [snoozed]
         assert export_list.count(query) == 1
         assert export_list.facets(query)["status"] == {"prepared": 1}
-    # The others count how large the sets are, and read no row but of the index.
+    # The other statements count the sizes of sets, and read only an index.
     found = [indexes_read(each) for each in ran if "snoozed_until" in each.sql]
     assert found
     assert [each for each in found if "exports_snoozed" not in each or "exports_account_status" in each] == []

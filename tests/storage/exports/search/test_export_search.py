@@ -1,4 +1,4 @@
-"""What exports are found by follows their tickets, and nothing of it is left after a redaction or a deletion."""
+"""The search entries of exports follow their tickets, and nothing of them is left after a redaction or a deletion."""
 
 import sqlite3
 from datetime import timedelta
@@ -44,7 +44,7 @@ def test_words_of_another_account_find_nothing(customer: Customer) -> None:
     assert found(other, "shared") == [theirs]
     assert found(customer, "thing") == []
     assert found(None, "shared") == [theirs, mine]
-    # The word that names the account is none that a person can search for.
+    # The word that stores the account cannot be searched for.
     assert found(customer, str(customer.account_id)) == []
 
 
@@ -98,7 +98,7 @@ def test_a_deleted_export_takes_what_it_was_found_by_along(customer: Customer) -
 
 
 def test_nothing_of_removed_words_stays_in_sqlites_file(customer: Customer) -> None:
-    # Several writes: the text index has several segments.
+    # Several writes, so that the text index has several segments.
     for number in range(40):
         prepare(customer, f"Word{number} {SECRET}{number}")
     with transaction():
@@ -149,7 +149,7 @@ def test_a_page_of_a_frequent_word_does_not_count_all_that_have_it(
     with statements() as ran:
         page = export_list.list_page(query, sort, 50)
     assert ran
-    # The operator of the index of words.
+    # The operator of the full-text index.
     assert not [each.sql for each in ran if "@@" in each.sql]
     having = {export_id(number) for number in range(20_000) if 1 in {number % 50, number % 51, number % 53}}
     assert len(page) == 50
