@@ -1,4 +1,4 @@
-"""The application over an open database, with a wake-up queue that counts and a resolver with given answers."""
+"""The application with an open database, a wake-up queue that counts notifications, and a resolver with fixed addresses."""
 
 import logging
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 
 
 class LogLines(logging.Handler):
-    """Keeps every line as the service would write it."""
+    """Stores every log line as the service would write it."""
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
@@ -26,7 +26,7 @@ class LogLines(logging.Handler):
 
     @property
     def text(self) -> str:
-        """Everything that was written."""
+        """Return all lines."""
         return "\n".join(self.lines)
 
 
@@ -49,7 +49,7 @@ def client(customer: Customer, tmp_path: Path, wake_ups: FakeWakeUpQueue, resolv
 
 @pytest.fixture
 def log_lines() -> Iterator[LogLines]:
-    """What is logged meanwhile, down to DEBUG."""
+    """Everything that is logged during the test, at level DEBUG and above."""
     handler, root = LogLines(), logging.getLogger()
     level = root.level
     root.addHandler(handler)

@@ -1,6 +1,6 @@
-"""What is put where it does not belong comes out nowhere: in no answer, no log line and no table.
+"""Values in wrong or unexpected places come out nowhere: in no response, log line or table.
 
-`KEPT` tells where each member of each form may come out; of what it does not name, nothing may be seen again.
+`KEPT` lists where each member of each form may come out; members without an entry may come out nowhere.
 """
 
 import base64
@@ -43,7 +43,7 @@ from tests.support.http.raw_http import (
 from tests.support.http.specification import CAPTURES, CMS, COMPLIANCE, EMAIL, STOREFRONT, CloudInstallation, make_world
 from tests.support.http.storefront import CLOUD
 
-#: Headers that no route reads, and some that others read.
+#: Headers that no route reads, and headers that only some routes read.
 CARRIERS = (
     "User-Agent",
     "Referer",
@@ -61,7 +61,7 @@ CARRIERS = (
     "If-Match",
 )
 
-#: Each route as a request that is served, and the scanner's with the bearer's header besides, and the other way round.
+#: A successful request to each route. The scanner's also carries a bearer token, and the others the scanner's secret.
 SERVED: dict[str, Callable[[TestClient, Customer], Call]] = {
     "results": lambda _, __: Call(
         "POST", RESULTS, (*SCANNER.items(), *JSON.items(), ("Authorization", f"Bearer {CANARY}"))
@@ -82,7 +82,7 @@ SERVED: dict[str, Callable[[TestClient, Customer], Call]] = {
     "unknown": lambda _, __: Call("GET", f"/{CANARY}/{CANARY}"),
 }
 
-#: Where a value stands that is refused; nothing of it may be kept.
+#: Requests with an invalid value; no part of the value may be stored.
 REFUSED: dict[str, Callable[[TestClient, Customer], Call]] = {
     "the scanner's secret": lambda _, __: Call("POST", RESULTS, (("X-Scanner-Secret", CANARY), *JSON.items())).with_json(
         postback()
@@ -150,7 +150,7 @@ def test_no_table_and_no_log_contains_a_secret(
 # --- every member, header, name and parameter of every route
 
 _TO: Final = ("exports.ticket", "inbound_emails.recipients")
-#: What is searched for: title, description and URLs.
+#: The search words: title, description and URLs.
 _WORDS: Final = "export_search.words"
 _FROM: Final = ("exports.ticket", "inbound_emails.sender", _WORDS)
 _ENCLOSED: Final = ("exports.ticket", "inbound_emails.attachments")
@@ -210,7 +210,7 @@ _UPLOADED: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         "/diagnostics/visible_storefront_symptoms/*": _REPORTED,
     },
 }
-#: A repeat gets the response again, also without a key.
+#: A repeat gets the stored response, with and without a key.
 _OF_UPLOADS: Final = {
     route: {place: (*columns, "idempotency_keys.response_body") for place, columns in places.items()}
     for route, places in _UPLOADED.items()
@@ -222,7 +222,7 @@ _OF_PROJECTS: Final[dict[str, tuple[str, ...]]] = {
     "/shop_domain": ("answer", "projects.shop_domain"),
 }
 
-#: Where a member may come out again: in the answer to its request, and in columns.
+#: The places where a member may come out: in the response to its request, and in columns.
 KEPT: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     f"POST {RESULTS}": {
         "/page/url": ("page_results.url",),
@@ -237,7 +237,7 @@ KEPT: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         "/issues/*/description": ("exports.ticket", _WORDS),
         "/issues/*/location": ("exports.ticket", "findings.location", _WORDS),
         "/issues/*/url": ("exports.ticket", "findings.page_url", _WORDS),
-        # What a scanner says besides is the issue's evidence.
+        # Unknown members of an issue are stored as its evidence.
         "/issues/*/helpUrl": ("exports.ticket", "findings.help_url"),
         "/issues/*/nodes/*/target": ("exports.ticket",),
         "/issues/*/nodes/*/?": ("exports.ticket",),
@@ -250,7 +250,7 @@ KEPT: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         "/text": ("exports.ticket", "inbound_emails.text", _WORDS),
         "/attachments/*/name": (*_ENCLOSED, _WORDS),
         "/attachments/*/content_type": _ENCLOSED,
-        # The same in Postmark's words; of what these say twice, the form with the name is kept.
+        # Postmark's names for the same values. Where these occur twice, the form with the display name is stored.
         "/FromFull/Email": _FROM,
         "/FromFull/Name": _FROM,
         "/To": _TO,
@@ -276,7 +276,7 @@ KEPT: Final[dict[str, dict[str, tuple[str, ...]]]] = {
         "/source/id": ("answer", "exports.source_id"),
     },
     f"PATCH {EXPORTS}/{{export_id}}": {"/title": _CAPTURED, "/description": _CAPTURED, "/labels/*": _IN_TICKET},
-    # The results repeat the ids.
+    # The results contain the IDs again.
     f"POST {EXPORTS}/bulk": {"/ids/*/id": ("answer",)},
     f"POST {EXPORTS}/{{export_id}}/dismiss": {"/note": ("answer", "exports.dismissal_note")},
     f"PATCH {TARGETS}/{{target_id}}": _OF_TARGETS,
@@ -293,12 +293,12 @@ KEPT: Final[dict[str, dict[str, tuple[str, ...]]]] = {
 }
 #: Columns that lists show.
 _LISTED: Final = ("exports.", "targets.", "accounts.", "projects.", "users.", "tokens.")
-#: Around bodies, on whatever route: the request's id is given back and logged, and a key knows its request again.
+#: Headers of all routes: the request ID is returned and logged, and the key is stored to recognize repeats.
 KEPT_AROUND: Final = {"header X-Request-Id": ("answer", "log"), "header Idempotency-Key": ("idempotency_keys.key",)}
 
 
 class AnyLookup(FakeResolver):
-    """Every name leads to one public address."""
+    """Resolves every name to one public address."""
 
     def resolve(self, host: str, port: int, timeout_s: float, account_id: int | None = None) -> Any:
         self.table[host] = ["93.184.215.14"]
@@ -306,7 +306,7 @@ class AnyLookup(FakeResolver):
 
 
 def _be_a_worker() -> object:
-    """Do what a request waits for: a ping, or a look at a target."""
+    """Do what a request waits for: send a ping, or validate a target."""
     order, look = pings.claim_next(utc_now()), validations.claim_next(utc_now(), lease_s=30)
     return (
         order and pings.finish(order.id, PingResult(delivered=True, response_status=202), utc_now()),
@@ -316,7 +316,7 @@ def _be_a_worker() -> object:
 
 @pytest.fixture(scope="module")
 def world(module_database: Path) -> CloudInstallation:
-    """One installation of each kind, with every route, for all that is sent."""
+    """One installation per database, with every route, for all requests."""
     customer, wake_ups = make_customer(abilities=tuple(ABILITIES[TokenKind.API])), FakeWakeUpQueue(_be_a_worker)
     unlimited = {"RATE_LIMIT_PER_MINUTE": "1000000", "AUTH_FAILURES_PER_MINUTE": "1000000"}
     own = {"DEFAULT_PROJECT_ID": str(customer.project_id), "OPERATOR_ACCOUNT_ID": str(customer.account_id)}
@@ -325,7 +325,7 @@ def world(module_database: Path) -> CloudInstallation:
 
 
 def may_stand(spoiled: Probe) -> set[str]:
-    """Where the word of a request that was accepted may stand."""
+    """Return the places where the value of an accepted request may come out."""
     method, route, *rest = spoiled.place.split(" ")
     place = " ".join(rest)
     if place.startswith("dry "):
@@ -343,7 +343,7 @@ def test_what_stands_in_one_place_comes_out_where_it_belongs_and_nowhere_else(
     sent: dict[int, Probe] = {}
     accepted: set[int] = set()
     invalid: set[int] = set()
-    #: What lists and records told of earlier requests.
+    #: Values of earlier requests that lists and records returned.
     read: set[int] = set()
     seen: dict[int, set[str]] = defaultdict(set)
     for spoiled in requests(world.client.app, world):
@@ -365,21 +365,21 @@ def test_what_stands_in_one_place_comes_out_where_it_belongs_and_nowhere_else(
 
     wanted = {}
     for number, spoiled in sent.items():
-        # A request's id is given back and logged whatever becomes of it; a key is kept with what was done.
+        # A request ID is always returned and logged; a key is stored only if the request succeeds.
         is_reported = number in accepted or spoiled.place.endswith("header X-Request-Id")
         without_work = spoiled.call.method in {"GET", "DELETE"} or COMPLIANCE in spoiled.place
         is_key = spoiled.place.endswith("header Idempotency-Key")
         wanted[number] = may_stand(spoiled) if is_reported and not (is_key and without_work) else set()
         if number in invalid and spoiled.place.endswith("/?"):
-            # The name of an unknown field, an ordinary identifier: the error message repeats it.
+            # The error message repeats the name of an unknown field if it is an ordinary identifier.
             wanted[number] = {"answer"}
     wrong = {sent[number].place: (seen[number], places) for number, places in wanted.items() if seen[number] != places}
     assert wrong == {}
-    # And each row of the table was met.
+    # And every row of the table occurred.
     met = {spoiled.place for number, spoiled in sent.items() if number in accepted}
     assert [f"{route} {place}" for route, places in KEPT.items() for place in places if f"{route} {place}" not in met] == []
 
-    # What is read afterwards says what belongs there.
+    # Lists and records return only values of the columns that they show.
     shown = [numbers for name, numbers in stored.items() if name.startswith(_LISTED)]
     readable = set().union(*shown)
     assert read <= readable
@@ -390,7 +390,7 @@ def test_what_stands_in_one_place_comes_out_where_it_belongs_and_nowhere_else(
         assert bool(text) is (path != "/metrics")
 
 
-#: What must never be taken, as a text may hold it; the word is looked for afterwards, in whatever spelling.
+#: Forbidden content, and the secret in it; afterwards the secret is searched for in any encoding.
 SECRET: Final = "Zk3jD92kd0qLw81mV7xB"
 _CARD: Final = "4242 4242 4242 4242"
 _JWT: Final = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJaazNqRDkya2QwIn0.c2lnbmF0dXJlLVprM2pEOTJrZDBxTHc"
@@ -411,7 +411,7 @@ FORBIDDEN: Final = {
 
 
 def texts(world: CloudInstallation) -> Iterator[tuple[str, Callable[[str], Call]]]:
-    """Yield every text of every body as what puts another one in its place; those of compliance have rules of their own."""
+    """Yield, for every text of every body, its route and a function that replaces it. Compliance requests differ."""
     for number, (route, base) in enumerate(base_calls(world.client.app, world)):
         if route == COMPLIANCE or not base.body:
             continue
@@ -432,7 +432,7 @@ def test_what_must_never_be_taken_is_refused_in_every_text_and_seen_nowhere(
     for route, spoil in texts(world):
         text, secret = next(kinds)
         answer = spoil(text).send(world.client)
-        # Of an email only what is kept is looked at: its headers and the contents of its attachments are not.
+        # Only the stored parts of an email are searched, not its headers and attachments.
         assert answer.status_code == 422 or (route == EMAIL and answer.status_code == 202), (route, text, answer.text)
         assert not is_in(f"{answer.text} {answer.headers}".encode(), secret), (route, text)
     for secret in {secret for _, secret in FORBIDDEN.values()}:

@@ -1,4 +1,4 @@
-"""Findings are listed by filters, page by page, and one is read with its history; another account's are not there."""
+"""Findings are listed by filters and pages, and one is read with its history; other accounts' findings are not found."""
 
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -114,7 +114,7 @@ def test_findings_are_listed_newest_first_with_their_states(client: TestClient, 
     assert answer["next_cursor"] is None
 
 
-#: Filters, and the findings that they leave.
+#: Filters, and the findings that match.
 FILTERS = {
     "state=open": ["open"],
     "state=fixed": ["fixed"],

@@ -1,4 +1,4 @@
-"""Which routes a deployment mode serves, and that none of them is open by accident."""
+"""Which routes each deployment mode serves, and that all but the public ones require authentication."""
 
 from pathlib import Path
 
@@ -52,12 +52,12 @@ def test_exports_and_health_are_everywhere(changes: dict[str, str], customer: Cu
     assert Call("GET", "/healthz").send(client).status_code == 200
 
 
-#: Open to whoever reaches the address.
+#: Public routes.
 OPEN = {"/healthz", "/readyz", "/metrics", "/openapi.json", "/docs", "/docs/{file}"}
 
 
 def test_every_other_route_asks_who_is_calling(customer: Customer, tmp_path: Path) -> None:
-    """A resource that names no operation for a method would serve it to anybody."""
+    """A resource that names no operation for a method would serve it without authentication."""
     changes = {"DEPLOYMENT_MODE": "cloud", "AUTH_FAILURES_PER_MINUTE": "1000", "STOREFRONT_WEBHOOK_SECRET": "s" * 16}
     app = app_with(tmp_path, changes)
     guarded = [route for route in inspect_routes(app) if route.path not in OPEN and not is_of_the_console(route.path)]

@@ -1,4 +1,4 @@
-"""`/readyz` names each check, and tells what only delays from what cannot answer."""
+"""`/readyz` reports each check, and distinguishes failures that only delay deliveries from those that prevent responses."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ WORKER = "worker:test"
 
 @dataclass
 class ReadinessScene:
-    """An installation in which everything is well until something is done to it."""
+    """An installation without problems, until a test causes one."""
 
     client: TestClient
     wake_ups: FakeWakeUpQueue
@@ -78,15 +78,15 @@ def no_database_of_ours(scene: ReadinessScene) -> None:
 
 UNASKED = {"schema": "unknown", "keys": "unknown", "workers": "unknown"}
 
-#: What is done, the status, and what the checks say then.
+#: Columns: cause; status code; overall status; failed checks.
 CASES: dict[str, tuple[Callable[[ReadinessScene], None], int, str, dict[str, str]]] = {
     "nothing": (lambda _: None, 200, "ok", {}),
-    # What comes in waits for the sweep, or for a worker: everything is answered.
+    # Requests succeed; deliveries wait for the sweep, or for a worker.
     "Redis away": (redis_away, 200, "degraded", {"redis": "unavailable"}),
     "no worker": (no_worker, 200, "degraded", {"workers": "unavailable"}),
     "a worker not seen lately": (silent_worker, 200, "degraded", {"workers": "unavailable"}),
     "both": (nothing_to_deliver_with, 200, "degraded", {"redis": "unavailable", "workers": "unavailable"}),
-    # Secrets that it would store nobody else could open.
+    # With these keys, the installation would store secrets that nobody else can decrypt.
     "another installation's keys": (other_keys, 503, "unavailable", {"keys": "wrong"}),
     "a write without room": (no_room, 503, "unavailable", {"disk": "full"}),
     "no database": (no_database, 503, "unavailable", {"database": "unavailable", **UNASKED}),
@@ -106,7 +106,7 @@ def test_readiness_names_each_check(case: str, scene: ReadinessScene) -> None:
 
 
 NEWEST = "(SELECT MAX(name) FROM schema_migrations)"
-#: What makes the history another one, and what makes it ours again: on PostgreSQL the next test has the same.
+#: How to make the migration history another one, and how to undo it: on PostgreSQL, the next test uses the same database.
 HISTORIES = {
     "a migration of tomorrow": (
         "INSERT INTO schema_migrations (id, name, applied) VALUES (9999, '9999_of_tomorrow', '2030-01-01')",

@@ -1,7 +1,7 @@
-"""The interface specification, statement by statement: sections 2 to 8, a row each, on both databases.
+"""The interface specification, statement by statement: sections 2 to 8, one row each, on both databases.
 
-A row says what the specification says, and fails where that is not so. What leaves the service is shown with the real
-dispatcher and a receiver on loopback.
+A row quotes a statement of the specification, and fails if it is not true. Statements about deliveries are tested with the
+real dispatcher and a receiver on loopback.
 """
 
 import hashlib
@@ -54,7 +54,7 @@ Check = Callable[[CloudInstallation], None]
 
 @dataclass(frozen=True, slots=True)
 class SpecificationStatement:
-    """One statement of the specification, and what shows it."""
+    """A statement of the specification, and its check."""
 
     section: str
     says: str
@@ -63,14 +63,14 @@ class SpecificationStatement:
 
 @pytest.fixture
 def world(customer: Customer, tmp_path: Path) -> CloudInstallation:
-    """Everything switched on, with every secret set."""
+    """An installation with every feature enabled and every secret set."""
     settings = make_settings(tmp_path, {**everything(customer), **LOOPBACK})
     wake_ups = FakeWakeUpQueue()
     resolver = FakeResolver({"tracker.example.com": ["93.184.215.14"], "inside.example.com": ["10.0.0.1"]})
     return make_world(settings, TestClient(create_app(settings, wake_ups, resolver)), wake_ups, customer)
 
 
-# --- what rows are made of
+# --- checks of rows
 
 
 def composed(settings: Settings) -> Dispatcher:
@@ -79,7 +79,7 @@ def composed(settings: Settings) -> Dispatcher:
 
 
 def takes(endpoint: int, expected: int, /, **members: Any) -> Check:
-    """The request is accepted with these members."""
+    """Check that the request is accepted with these members."""
 
     def check(world: CloudInstallation) -> None:
         answer = world.send(endpoint, **members)
@@ -89,7 +89,7 @@ def takes(endpoint: int, expected: int, /, **members: Any) -> Check:
 
 
 def refuses(endpoint: int, at: str, /, **members: Any) -> Check:
-    """The request is refused at the member `at` with these members, and nothing is stored."""
+    """Check that the request with these members is refused at `at`, and nothing is stored."""
 
     def check(world: CloudInstallation) -> None:
         call, before = world.changed(endpoint, **members), everything_stored()
@@ -104,7 +104,7 @@ def refuses(endpoint: int, at: str, /, **members: Any) -> Check:
 
 
 def fails(endpoint: int, status: int, code: str, *, without: str = "", **headers: str) -> Check:
-    """The request fails with other headers, and nothing is stored."""
+    """Check that the request fails with other headers, and nothing is stored."""
 
     def check(world: CloudInstallation) -> None:
         call, before = world.call(endpoint), everything_stored()
@@ -118,7 +118,7 @@ def fails(endpoint: int, status: int, code: str, *, without: str = "", **headers
 
 
 def keeps(endpoint: int, record: str, *names: str) -> Check:
-    """What was sent under these names comes back in the record of the answer."""
+    """Check that these members are returned in the record of the response."""
 
     def check(world: CloudInstallation) -> None:
         sent = json.loads(world.call(endpoint).body)
@@ -133,7 +133,7 @@ def keeps(endpoint: int, record: str, *names: str) -> Check:
 
 
 def all_of(*checks: Check) -> Check:
-    """Each of them holds, one after the other."""
+    """Check all of these, one after the other."""
 
     def check(world: CloudInstallation) -> None:
         for each in checks:
@@ -143,7 +143,7 @@ def all_of(*checks: Check) -> Check:
 
 
 def lacks_ability(endpoint: int, needed: Ability, other: Ability) -> Check:
-    """A token of the right kind without the route's ability is FORBIDDEN."""
+    """Check that a token without the route's ability is FORBIDDEN."""
 
     def check(world: CloudInstallation) -> None:
         kind = TokenKind.PLATFORM if endpoint in {6, 7, 8} else TokenKind.API
@@ -167,7 +167,7 @@ def _stored_once(table: str) -> Callable[[CloudInstallation], int]:
 
 
 def repeats(endpoint: int, table: str) -> Check:
-    """The same key does the work once and gets the first answer; with another payload it conflicts."""
+    """Check that a repeat with the same key does no work and gets the first response."""
 
     def check(world: CloudInstallation) -> None:
         count = _stored_once(table)
@@ -184,7 +184,7 @@ def repeats(endpoint: int, table: str) -> Check:
 
 
 def conflicts(endpoint: int, /, **members: Any) -> Check:
-    """The same key with another logical payload is a conflict."""
+    """Check that the same key with another payload is a conflict."""
 
     def check(world: CloudInstallation) -> None:
         key = ("Idempotency-Key", "one-logical-request")
@@ -194,11 +194,11 @@ def conflicts(endpoint: int, /, **members: Any) -> Check:
     return check
 
 
-# --- what leaves the service
+# --- deliveries
 
 
 class RecordingReceiver:
-    """A receiver on loopback that keeps what it is sent and responds as configured."""
+    """A receiver on loopback that stores its requests and responds as configured."""
 
     def __init__(self, *answers: tuple[int, bytes]) -> None:
         self.answers = list(answers) or [(202, b"{}")]
@@ -213,7 +213,7 @@ class RecordingReceiver:
 
 @contextmanager
 def delivering(world: CloudInstallation, receiver: RecordingReceiver) -> Iterator[str]:
-    """Approve the world's export for the receiver and deliver what is due; yields the export's id."""
+    """Approve the world's export for the receiver and deliver it; yield the export's ID."""
     dispatcher = composed(world.settings)
     with LoopbackServer(receiver.behave) as server:
         target = world.send(3, base_url=server.url()).json["id"]
@@ -230,7 +230,7 @@ def delivering(world: CloudInstallation, receiver: RecordingReceiver) -> Iterato
 
 
 def ends_as(status: str, *answers: tuple[int, bytes], error_code: str | None = None) -> Check:
-    """A delivery that is answered so ends with this status."""
+    """Check that a delivery with these responses ends with this status."""
 
     def check(world: CloudInstallation) -> None:
         with delivering(world, RecordingReceiver(*answers)):
@@ -272,7 +272,7 @@ def polling_creates_nothing(world: CloudInstallation) -> None:
         assert everything_stored() == before
 
 
-# --- rows that need more than a line
+# --- rows that need more than one line
 
 
 def retry_after_seconds(world: CloudInstallation) -> None:
@@ -474,7 +474,8 @@ def forbidden_members(world: CloudInstallation) -> None:
             assert everything_stored() == before
 
 
-#: One of each kind that must be rejected: credentials, payment details, cookies, local storage, HTML, database content.
+#: One example of each kind that must be rejected: credentials, payment details, cookies, local storage, HTML, database
+#: content.
 FORBIDDEN: Final = {
     "credentials": "Authorization: Bearer 3f9a8b7c6d5e4f3a2b1c0d9e8f7a6b5c4d3e2f1a",
     "private key": "-----BEGIN RSA PRIVATE KEY-----\nMIIEowIBAAKCAQEAu1SU1LfVLPHCozMxH2Mo4lgOEePzNm0tRgeLezV6ffAt0gun\n",
@@ -600,7 +601,7 @@ def an_unsafe_target_blocks(world: CloudInstallation) -> None:
     strict = make_settings(world.settings.data_dir, {"DEFAULT_PROJECT_ID": str(world.customer.project_id)})
     world.send(4)
     dispatcher = composed(strict)
-    # The name of the world's target does not resolve to anything that may be dialed here.
+    # In this test, the host of the world's target does not resolve to an allowed address.
     assert rows("SELECT 1 FROM targets WHERE id = ?", (world.target_id,))
     execute("UPDATE targets SET base_url = 'https://127.0.0.1/hook' WHERE id = ?", (world.target_id,))
     dispatcher.start()

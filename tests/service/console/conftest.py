@@ -1,4 +1,4 @@
-"""A person who is signed in at the console of the customer's account, which is the first one and the operator's."""
+"""A user who is signed in at the console; the customer's account is the first one, and so the operator's."""
 
 from collections.abc import Callable
 from typing import Any
@@ -23,7 +23,7 @@ def person(client: TestClient, customer: Customer) -> ConsoleBrowser:
 
 @pytest.fixture
 def prepare(customer: Customer) -> Callable[..., str]:
-    """Stores a prepared export of the customer with a ticket that somebody wrote; returns its id."""
+    """A function that stores a prepared export with a hand-made ticket; returns its ID."""
 
     def made(title: str = "The total is wrong", /, of: Customer = customer, **ticket: Any) -> str:
         preparation = PreparationForm().read({"ticket": {"title": title, **ticket}})

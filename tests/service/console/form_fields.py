@@ -1,4 +1,4 @@
-"""The fields of a page's form as a browser sends them back when nobody changes anything."""
+"""The fields of a page's form, as a browser would submit them unchanged."""
 
 from html.parser import HTMLParser
 
@@ -6,18 +6,18 @@ from falcon.testing import Result
 
 
 class _FieldReader(HTMLParser):
-    """Reads the form with an action; `fields` are what it sends."""
+    """Collects the `fields` of the form with this action."""
 
     def __init__(self, action: str) -> None:
         super().__init__()
         self.fields: dict[str, str] = {}
         self._action = action
         self._is_inside = False
-        #: The names of the open drop-down and the open text area.
+        #: The names of the current select and textarea elements.
         self._select = self._area = ""
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Keep the value of a field."""
+        """Store the value of a field."""
         given = {name: value or "" for name, value in attrs}
         if tag == "form":
             self._is_inside = given.get("action") == self._action
@@ -34,12 +34,12 @@ class _FieldReader(HTMLParser):
             self.fields[self._select] = given["value"]
 
     def handle_data(self, data: str) -> None:
-        """Keep the text of a text area."""
+        """Append to the text of a textarea."""
         if self._area:
             self.fields[self._area] += data
 
     def handle_endtag(self, tag: str) -> None:
-        """Send a text area's lines as browsers do: without the first line break, and each ended by CR LF."""
+        """Normalize the text of a textarea as browsers do: drop a leading line break, and end each line with CR LF."""
         if tag == "textarea" and self._area:
             lines = self.fields[self._area].replace("\r\n", "\n").replace("\r", "\n").removeprefix("\n")
             self.fields[self._area], self._area = lines.replace("\n", "\r\n"), ""
@@ -48,12 +48,12 @@ class _FieldReader(HTMLParser):
 
 
 def shown_fields(page: Result, action: str) -> dict[str, str]:
-    """Return the fields of the form that is sent to a path below the console, without its token."""
+    """Return the fields of the form with this action below /console, without the CSRF token."""
     form = _FieldReader(f"/console{action}")
     form.feed(page.text)
     return {name: value for name, value in form.fields.items() if name != "csrf"}
 
 
 def in_words(path: str) -> str:
-    """Return a field as the page of an error names it, by its path or its name."""
+    """Return the name of a field as error pages show it."""
     return path.strip("/").replace("_", " ").capitalize()

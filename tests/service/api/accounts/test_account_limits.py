@@ -1,4 +1,4 @@
-"""Every route that stores something obeys the limits of its account, and stores nothing of what it refuses."""
+"""Every route that stores something keeps the limits of its account, and stores nothing of a request that it refuses."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +13,7 @@ from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.http.raw_http import EXPORTS, JSON, Call, FieldRefusal, assert_is_error, everything_stored
 from tests.support.http.specification import CloudInstallation, everything, make_world
 
-#: The endpoints that store something, and the settings that limit each.
+#: Endpoints that store something, with a setting that limits each of them.
 LIMITED: Final = [
     (1, "MAX_FINDINGS_PER_ACCOUNT"),
     (1, "MAX_WAITING_EXPORTS_PER_ACCOUNT"),
@@ -25,7 +25,7 @@ LIMITED: Final = [
 
 
 def limited(world: CloudInstallation, folder: Path, **settings: str) -> TestClient:
-    """Return another process of the installation, with other settings."""
+    """Return the application of another process of the installation, with other settings."""
     changed = make_settings(folder, {**everything(world.customer), **settings})
     resolver = FakeResolver({"tracker.example.com": ["93.184.215.14"]})
     return TestClient(create_app(changed, FakeWakeUpQueue(), resolver))
@@ -37,7 +37,7 @@ def world(customer: Customer, tmp_path: Path) -> CloudInstallation:
     wake_ups = FakeWakeUpQueue()
     client = TestClient(create_app(settings, wake_ups, FakeResolver({"tracker.example.com": ["93.184.215.14"]})))
     made = make_world(settings, client, wake_ups, customer)
-    # One of everything, so that a limit of one is reached.
+    # One record of each kind, so that a limit of one is reached.
     for endpoint in (1, 3, 6):
         assert made.call(endpoint).send(client).status_code < 300
     return made

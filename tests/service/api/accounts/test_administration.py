@@ -1,4 +1,4 @@
-"""Accounts, users, grants, tokens and scan runs by API: what one script for forty clients does, and what it may not."""
+"""Accounts, users, grants, tokens and scan runs by the API: how a script sets up many clients, and what it may not do."""
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -43,7 +43,7 @@ def token_with(customer: Customer, *abilities: Ability) -> str:
 
 
 def sender(client: TestClient, token: str) -> Send:
-    """Return what sends requests with a token."""
+    """Return a function that sends requests with this token."""
 
     def send(method: str, path: str, body: Any = None, key: str | None = None) -> Result:
         path, _, query = path.partition("?")
@@ -63,13 +63,13 @@ def other(customer: Customer) -> Customer:
 
 @pytest.fixture
 def owner(client: TestClient, other: Customer) -> Send:
-    """An owner with every ability, of an account that is not the operator's."""
+    """Requests of an owner with every ability, whose account is not the operator's."""
     return sender(client, token_with(other, *ABILITIES[TokenKind.API]))
 
 
 @pytest.fixture
 def admin(client: TestClient, customer: Customer) -> Send:
-    """An administrator of the operator's account, which is the first one."""
+    """Requests of an administrator in the operator's account, which is the first one."""
     return sender(client, token_with(customer, *ABILITIES[TokenKind.API]))
 
 
@@ -140,7 +140,7 @@ def test_what_was_found_before_a_removal_is_deleted_with_what_came_since(custome
     for row_id, key, body in ((2, "before", named), (3, "other", "{}"), (4, "expired", "{}")):
         execute(stored, (row_id, key, body, long_ago))
     naming = users.responses_that_name(customer.email, NOW)
-    # An expired key that is claimed again keeps its id; a request that ran during the search has an earlier one.
+    # An expired key that is used again keeps its ID. A slow request that began before the search has an even lower ID.
     execute("UPDATE idempotency_keys SET response_body = ?, created_at = ? WHERE key = 'expired'", (named, to_ms(NOW)))
     execute(stored, (1, "slow", named, began))
     execute(stored, (5, "since", named, to_ms(NOW)))
@@ -190,7 +190,7 @@ def test_an_owner_manages_the_own_account_alone(owner: Send, customer: Customer,
         assert_is_error(answer, 422, "VALIDATION_FAILED", (refused,))
     elsewhere = {"name": "Shop", "account_id": other.account_id}
     assert_is_error(owner("POST", PROJECTS, elsewhere), 422, "VALIDATION_FAILED", (refused,))
-    # The ability counts for the operator's account alone.
+    # The ability is valid in the operator's account only.
     assert_is_error(owner("GET", ACCOUNTS), 403, "FORBIDDEN")
     assert_is_error(owner("GET", f"{ACCOUNTS}/{other.account_id}"), 403, "FORBIDDEN")
     [grant] = grants.list_all(customer.email)
@@ -261,7 +261,7 @@ def test_the_last_active_owner_stays(owner: Send, admin: Send, other: Customer, 
     for caller in (owner, admin):
         answer = caller("DELETE", path) if change is None else caller("PATCH", path, change)
         assert_is_error(answer, 409, "CONFLICT")
-    # The operator's shell may.
+    # The operator may do it with a command.
     assert account_operations.disable_user(other.email, OPERATOR).state == "disabled"
 
 
@@ -340,7 +340,7 @@ def test_a_token_never_makes_one_with_more_than_it_has(client: TestClient, other
     assert made["abilities"] == ["ticket-exports:read", "findings:read"]
     named = maker("POST", TOKENS, {"kind": "api", "abilities": ["account:manage", "findings:read"]}).json
     assert named["abilities"] == ["account:manage", "findings:read"]
-    # A user's role limits what the maker has.
+    # A token gets no more abilities than the role of the user who creates it allows.
     make_colleague(other)
     assert maker("PATCH", f"{USERS}/{other.user_id}", {"role": "viewer"}).status_code == 200
     assert_is_error(sender(client, named["token"])("POST", TOKENS, {"kind": "api"}), 403, "FORBIDDEN")
@@ -350,7 +350,7 @@ def test_a_token_without_a_default_ability_has_none_to_give(client: TestClient, 
     maker = sender(client, token_with(other, Ability.MANAGE_ACCOUNT))
     refused = (FieldRefusal("/abilities", "required"),)
     assert_is_error(maker("POST", TOKENS, {"kind": "api"}), 422, "VALIDATION_FAILED", refused)
-    # The grants of its user bound a platform token.
+    # A platform token is limited by the grants of its user.
     platform = maker("POST", TOKENS, {"kind": "platform", "abilities": ["cms-plugin:diagnostics-upload"]})
     assert platform.json["abilities"] == ["cms-plugin:diagnostics-upload"]
     mixed = maker("POST", TOKENS, {"kind": "platform", "abilities": ["findings:read"]})
@@ -405,13 +405,13 @@ def test_a_disabled_user_gets_no_token(owner: Send, other: Customer) -> None:
 def test_only_the_operators_account_chooses_the_number_of_a_scan_run(owner: Send, admin: Send, other: Customer) -> None:
     body = {"project_id": other.project_id}
     assert_is_error(owner("POST", SCAN_RUNS, {**body, "id": 7}), 403, "FORBIDDEN")
-    # Not the next one, which the scanner may use by itself.
+    # A random number far above those that a scanner counts up by itself.
     given = owner("POST", SCAN_RUNS, body).json["id"]
     assert 10**11 <= given < 10**12
     assert admin("POST", SCAN_RUNS, body).json["id"] == given + 1
     assert admin("POST", SCAN_RUNS, {**body, "id": 2**63 - 1}).status_code == 201
     assert_is_error(admin("POST", SCAN_RUNS, {**body, "id": given}), 409, "CONFLICT")
-    # No greater number is left.
+    # There is no larger number, so a random one is used.
     drawn = admin("POST", SCAN_RUNS, body).json["id"]
     assert 10**11 <= drawn < 10**12
     listed = owner("GET", f"{SCAN_RUNS}?project_id={other.project_id}&limit=1")
@@ -438,5 +438,5 @@ def test_admin_counts_for_the_operators_account(
     client = TestClient(create_app(settings, FakeWakeUpQueue(), FakeResolver({})))
     admin = sender(client, token_with(customer, Ability.ADMIN))
     assert admin("GET", ACCOUNTS).status_code == status
-    # It counts like account:manage, where it counts.
+    # Where the ability admin is valid, it includes account:manage.
     assert admin("GET", USERS).status_code == status

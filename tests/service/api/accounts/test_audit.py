@@ -1,4 +1,4 @@
-"""`/api/audit` lists what belongs to an account, and to administrators everything; `/api/compliance-requests` is theirs."""
+"""`/api/audit` lists the entries of an account, and all entries for administrators; so does `/api/compliance-requests`."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -53,7 +53,7 @@ def items(client: TestClient, customer: Customer, query: str = "") -> list[dict[
 
 
 def test_an_account_sees_what_is_about_its_records(client: TestClient, customer: Customer) -> None:
-    """Each kind of record that an entry can be about leads to its account, and to no other."""
+    """Entries about each kind of record are visible to the record's account and to no other."""
     first, other = make_customer(), make_customer()
     label = make_rule(first, _LABEL)
     target = make_target(first)
@@ -107,7 +107,7 @@ def test_filters_and_pages(client: TestClient, customer: Customer) -> None:
         found += page.json["items"]
         query = page.json["next_cursor"] and f"limit=1&cursor={page.json['next_cursor']}"
         assert len(found) < 100
-    # Each page is asked for with another token, whose creation is an entry of its own.
+    # Each page is requested with a new token, whose creation is another entry.
     assert [each for each in found if each in newest][-len(newest) :] == [each for each in newest if each in found]
     now = utc_now()
     audit_log.append(now, "operator", "noted", f"account:{account.account_id}")
@@ -169,7 +169,7 @@ def test_an_accounts_entries_are_read_from_an_index(customer: Customer, filters:
 
 
 def _many_entries(account_id: int) -> None:
-    """Store entries, one in two thousand of which is the account's."""
+    """Store entries; one in two thousand belongs to the account."""
     execute(
         "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?) "
         "INSERT INTO audit_entries (at, actor, action, subject_id, account_id) "
@@ -177,7 +177,7 @@ def _many_entries(account_id: int) -> None:
         "CASE i - i / 2000 * 2000 WHEN 0 THEN CAST(? AS INTEGER) ELSE CAST(? AS INTEGER) END FROM n",
         (MANY, account_id, account_id + 1),
     )
-    # Without statistics of its own, the plan depends on what autovacuum saw of the tests before.
+    # Without statistics, the plan would depend on what autovacuum saw in earlier tests.
     execute("ANALYZE audit_entries")
 
 

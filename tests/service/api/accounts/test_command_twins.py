@@ -1,4 +1,4 @@
-"""Every command about accounts, users, projects, grants, tokens and scan runs has its route, and both show the same rows."""
+"""Every command about accounts, users, projects, grants, tokens and scan runs has a route, and both show the same rows."""
 
 import json
 import re
@@ -23,9 +23,9 @@ pytestmark = on_sqlite
 
 NOUNS: Final = ("account", "project", "user", "grant", "token", "scan-run")
 PAGE: Final = (Path(__file__).parents[4] / "docs" / "administration.md").read_text()
-#: By what is done: route and command.
+#: Rows of the table of operations in docs/administration.md: method, path, command.
 REMOTE_COMMANDS: Final = re.findall(r"^\| [^|]+ \| `([A-Z]+) (/[^`]+)` \| `([^`]+)` \|$", PAGE, re.MULTILINE)
-#: Members of one list alone: who a user is, the name of a setting, and what each shows of usage and state.
+#: Members that only one of the two lists has: names of settings, user details, usage and state.
 ONE_SIDED: Final = {"webhooks", "may_use_webhooks", "created_at", "usage", "user_state", "user_id", "findings"} | {
     *("waiting_exports", "targets", "uploads_24h")
 }

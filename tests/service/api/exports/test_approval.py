@@ -1,4 +1,4 @@
-"""Workers are notified after the commit, never before and never for nothing; Redis away delays, it does not refuse."""
+"""Workers are notified only after the commit of an approval; without Redis, approvals succeed and deliveries are late."""
 
 import sqlite3
 import time
@@ -45,7 +45,7 @@ def approve(client: TestClient, customer: Customer, export_id: str, body: dict[s
 
 
 def status_elsewhere(url: str, export_id: str) -> Callable[[], str]:
-    """Read an export's status over a connection of its own, as a worker would."""
+    """Return a function that reads an export's status over its own connection, as a worker would."""
 
     def read() -> str:
         if url.startswith("sqlite"):
@@ -132,7 +132,7 @@ def test_the_digest_that_was_read_is_the_one_to_approve(client: TestClient, cust
     assert approve(client, customer, export_id, body).status_code == 202
 
 
-# a status with its reason, what the message says of it
+# Columns: status with its reason; texts of the error message.
 NOT_ACTIVE_STATES: Final = [
     ("paused", "operator", ("is paused (operator)", "with a command", "`target resume`")),
     ("paused", "restored", ("is paused (restored)", "from a backup", "`target resume`")),
@@ -182,14 +182,14 @@ def test_after_a_failed_validation_nothing_is_approved_until_one_passes(client: 
     assert queries.get(export_id).status == "prepared"
 
     targets.record_validation(target.id, None, Validation(EXPIRES_SOON), utc_now(), "worker")
-    # A refusal is not stored under the key.
+    # The refusal was not stored under the key.
     assert approve(client, customer, export_id, body, key="k").status_code == 202
 
 
 def test_a_url_that_the_policy_of_now_refuses_blocks_its_target(
     client: TestClient, customer: Customer, wake_ups: FakeWakeUpQueue
 ) -> None:
-    """The target was created while TARGET_ALLOWED_PORTS had this port."""
+    """The target was created while TARGET_ALLOWED_PORTS included this port."""
     export_id, target = prepared(client), make_target(customer, "https://tracker.example.com:9443/hook")
     for _ in range(2):
         answer = approve(client, customer, export_id, {"target_id": target.id}, key="k")

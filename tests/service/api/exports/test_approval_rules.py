@@ -1,4 +1,4 @@
-"""Approval rules by the API: created, tested, changed and deleted within one account, and at work on every source."""
+"""Approval rules by the API: created, tested, changed and deleted within one account, and applied to every source."""
 
 from typing import Any, Final
 
@@ -34,7 +34,7 @@ LABEL: Final = {"type": "label", "labels": ["later"]}
 
 
 def call(method: str, customer: Customer, path: str = RULES, token: str = "", **body: Any) -> Call:
-    """Return a request with a body, of the customer or of another token."""
+    """Return a request with a body, with the customer's token or with another one."""
     headers = {"Authorization": f"Bearer {token or customer.token}", **JSON}
     return Call(method, path, tuple(headers.items())).with_json(body)
 
@@ -50,7 +50,7 @@ def rule(target: Target, **changes: Any) -> dict[str, Any]:
 
 
 def scan(client: TestClient, *issues: dict[str, Any]) -> list[str]:
-    """Post a page with issues; return the ids of the exports."""
+    """Post a page with issues; return the IDs of the prepared exports."""
     body = postback(issues=list(issues))
     answer = client.simulate_post("/api/scanner/results", json=body, headers={"X-Scanner-Secret": SCANNER_SECRET})
     assert answer.status_code == 202, answer.text
@@ -217,7 +217,7 @@ def test_a_test_shows_what_a_rule_would_have_matched_and_changes_nothing(
     ids = make_exports(customer, 30, utc_now())
     make_exports(make_customer(), 3, utc_now())
     scan(client, issue("new-1"))
-    # Prepared in 2026's March, so more than 30 days ago whenever the tests run later.
+    # Tests use data from March 2026, so without recent exports none would be within 30 days.
     record = call("POST", customer, **rule(target, enabled=False, match={"sources": ["manual"], "page_path": "/?"})).send(
         client
     )
@@ -235,7 +235,7 @@ def test_a_test_shows_what_a_rule_would_have_matched_and_changes_nothing(
 def test_one_test_at_a_time_reads_in_parts_and_yields_between_them(
     client: TestClient, customer: Customer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else forty tests of one account kept the polls of another waiting for 45 seconds."""
+    """Otherwise forty tests of one account delay the polls of another one by 45 seconds."""
     make_exports(customer, 5, utc_now())
     rule_id = make_rule(customer, RuleAction(RuleActionType.LABEL, labels=("a",))).id
     resource: Any = (client.app._router.find(f"{RULES}/{rule_id}/test") or (None,))[0]

@@ -1,4 +1,4 @@
-"""Decisions on many exports by the API: a result for each, once a key, and nothing of another account."""
+"""Decisions on many exports by the API: a result for each export, repeatable with a key, and nothing of another account."""
 
 from typing import Any, Final
 
@@ -131,7 +131,7 @@ def problems(answer: Result) -> list[tuple[str, str]]:
     return [(each["path"], each["code"]) for each in answer.json["error"]["details"]["fields"]]
 
 
-#: What a body has, the path and the code of its refusal.
+#: Columns: body; path and code of the error.
 REFUSED: Final[list[tuple[dict[str, Any], str, str]]] = [
     ({"action": "dismiss", "ids": []}, "/ids", "too_short"),
     ({"action": "dismiss", "ids": named(["exp_1"] * 201)}, "/ids", "too_many"),
@@ -242,7 +242,7 @@ def test_a_running_job_is_cancelled_and_jobs_of_others_are_not_found(client: Tes
     assert read(client, stranger) == {"items": [], "next_cursor": None}
 
 
-#: What a body has beside its action, the path and the code of its refusal.
+#: Columns: members of the body besides its action; path and code of the error.
 REFUSED_FILTERS: Final[list[tuple[dict[str, Any], str, str]]] = [
     ({"filter": {}}, "/expected_count", "required"),
     ({"filter": {}, "expected_count": -1}, "/expected_count", "out_of_range"),

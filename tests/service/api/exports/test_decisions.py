@@ -1,4 +1,4 @@
-"""Requests that edit, dismiss, restore and snooze exports, and that choose several targets or another one."""
+"""Requests that edit, dismiss, restore, snooze and split exports, approve for several targets, and retry at another one."""
 
 from typing import Any, Final
 

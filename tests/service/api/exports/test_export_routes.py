@@ -1,4 +1,4 @@
-"""Exports that are prepared by hand, listed, looked into, tried again and put aside."""
+"""Exports by the API: prepared by hand, listed, their attempts read, retried and dismissed."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -87,7 +87,7 @@ def failed(customer: Customer, how: Transition = Transition.FAIL) -> str:
 
 
 def every_page(client: TestClient, customer: Customer, query: str = "", path: str = EXPORTS) -> list[dict[str, Any]]:
-    """Read a list to its end as a client does: by the Link header, which says what next_cursor says."""
+    """Read all pages of a list by the Link header, as clients do; require that next_cursor is the same."""
     items: list[dict[str, Any]] = []
     while True:
         answer = listed(customer, query, path).send(client)
@@ -148,7 +148,7 @@ def test_what_is_null_is_not_said(client: TestClient, customer: Customer) -> Non
     assert (record["ticket"]["severity"], record["ticket"]["labels"]) == ("info", [])
 
 
-#: A member of the ticket, a value, the refusal.
+#: Columns: member of the ticket; value; code of the error.
 REFUSED_MEMBERS: Final[list[tuple[str, Any, str]]] = [
     ("title", "", "too_short"),
     ("title", " \t ", "too_short"),
@@ -173,7 +173,7 @@ REFUSED_MEMBERS: Final[list[tuple[str, Any, str]]] = [
     ("evidence", {"a": "é" * 4093}, "too_long"),  # bytes, not characters
 ]
 
-#: What is said of a ticket, what must not be said so, and where the refusal points.
+#: Columns: invalid body; path and code of the error.
 REFUSED: Final[list[tuple[dict[str, Any], tuple[str, str]]]] = [
     ({}, ("/ticket", "required")),
     ({"ticket": None}, ("/ticket", "null")),
@@ -249,7 +249,7 @@ def test_a_repeat_with_its_key_prepares_nothing_more(client: TestClient, custome
 
 
 def in_every_state(customer: Customer) -> dict[str, str]:
-    """Return an export of the customer's in each state, by hand, the oldest first."""
+    """Return an export of the customer for each status, the oldest first."""
     ids = {}
     for second, status in enumerate(ExportStatus):
         [export_id] = make_exports(customer, 1, utc_now() + timedelta(seconds=second))
@@ -321,7 +321,7 @@ def test_a_cursor_is_refused_with_other_filters_and_in_another_order(client: Tes
         ("source=manual&limit=5", list(ExportStatus)[::-1]),
         ("source=finding", []),
         ("status=prepared&source=inbound_email", []),
-        ("status=prepared&colour=blue&per_page=1", ["prepared"]),  # what nobody knows is ignored
+        ("status=prepared&colour=blue&per_page=1", ["prepared"]),  # unknown parameters are ignored
     ],
 )
 def test_filters_hold_on_every_page(query: str, statuses: list[str], client: TestClient, customer: Customer) -> None:
@@ -410,7 +410,7 @@ def test_everything_that_is_wrong_with_a_query_is_reported_at_once(client: TestC
 
 
 def tried(customer: Customer, count: int) -> str:
-    """Return an export that was tried `count` times and waits for the next."""
+    """Return an export with `count` attempts that waits for the next one."""
     began = utc_now()
     export_id = make_approved(customer, make_target(customer).id, began)
     for number in range(count):
@@ -467,7 +467,7 @@ def test_a_cursor_of_another_exports_attempts_is_refused(client: TestClient, cus
     assert_is_error(answer, 422, "VALIDATION_FAILED", (FieldRefusal("/cursor", "invalid_cursor"),))
 
 
-# --- moves --------------------------------------------------------------------
+# --- transitions --------------------------------------------------------------
 
 
 @pytest.mark.parametrize("how", [Transition.FAIL, Transition.BLOCK])
@@ -497,7 +497,7 @@ def test_what_is_prepared_is_put_aside(client: TestClient, customer: Customer, w
     assert queries.get(export_id).status is ExportStatus.DISMISSED
 
 
-#: The statuses from which a request succeeds; from the last of `dismiss` and the first of `restore` it changes nothing.
+#: Statuses from which a request succeeds. Dismissing a dismissed export and restoring a prepared one change nothing.
 MAY: Final = {
     "retry": {"failed", "blocked"},
     "dismiss": {"prepared", "dismissed"},
@@ -557,9 +557,9 @@ def test_a_move_says_everything_in_its_path(
     assert_is_error(answer, 422, "VALIDATION_FAILED", (FieldRefusal(*refusal),))
 
 
-# --- who may ------------------------------------------------------------------
+# --- abilities ----------------------------------------------------------------
 
-#: Each operation, the ability that it takes, and a request of it for an export.
+#: Operations: the ability that each needs, and a request.
 OPERATIONS: Final[dict[str, tuple[Ability, Callable[[Customer, str], Call]]]] = {
     "prepare": (Ability.PREPARE_EXPORTS, lambda customer, _: prepare(customer, {"ticket": TICKET})),
     "list": (Ability.READ_EXPORTS, lambda customer, _: listed(customer)),
@@ -617,7 +617,7 @@ def post(client: TestClient, scan_run_id: int, page: dict[str, Any] | None = Non
     return Call("POST", RESULTS, (*SCANNER.items(), *JSON.items())).with_json(body).send(client)
 
 
-#: What a second scan run may say otherwise of the page and the place of one issue.
+#: Differences in a second scan run that do not make another finding.
 COSMETIC: Final = [
     {"page": {"url": "https://Shop.example:443/?utm_source=news#top", "normalizedUrl": None}},
     {"location": "MAIN>img.hero.is-active"},

@@ -1,4 +1,4 @@
-"""An app polls its handoff: what it sees of its ticket, how little a poll costs, and who sees nothing."""
+"""Polls of handoffs by apps: what they see of the ticket, how little a poll costs, and who sees nothing."""
 
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ def cloud(folder: Path, mode: str = "cloud") -> TestClient:
 
 @pytest.fixture
 def client(customer: Customer, tmp_path: Path) -> TestClient:
-    """The application in the one mode that serves handoffs."""
+    """The application in cloud mode, which alone serves handoffs."""
     return cloud(tmp_path)
 
 
@@ -54,7 +54,7 @@ def poll(client: TestClient, token: str, handoff_id: str, tag: str | None = None
 
 
 def handed_in(client: TestClient, customer: Customer, ability: Ability, **changes: Any) -> dict[str, Any]:
-    """Upload with a token of the ability; return the handoff of the answer."""
+    """Upload with a token of this ability; return the handoff in the response."""
     path, body = UPLOADS[ability]
     bearer = ("Authorization", f"Bearer {make_platform_token(customer, ability)}")
     answer = Call("POST", path, (bearer, *JSON.items())).with_json(body(customer.project_id, **changes)).send(client)
@@ -77,7 +77,7 @@ def test_a_poll_sees_each_decision_once(client: TestClient, customer: Customer) 
     handoff, token, tags = make_handoff(customer), make_platform_token(customer), [""]
 
     def seen() -> tuple[str, Any]:
-        """Poll for another version than the last one, then for that one again."""
+        """Poll with an outdated entity tag, then with the current one."""
         answer = poll(client, token, handoff.id, tags[-1])
         assert (answer.status_code, answer.json["created_at"]) == (200, format_rfc3339(handoff.created_at))
         tags.append(answer.headers["etag"])
@@ -111,7 +111,7 @@ def test_a_poll_sees_each_decision_once(client: TestClient, customer: Customer) 
 
 
 def test_a_poll_runs_three_statements(client: TestClient, customer: Customer) -> None:
-    """The token, the handoff with its export, the grant."""
+    """The statements read the token, the handoff with its export, and the grant."""
     handoff, token = make_handoff(customer), make_platform_token(customer)
     poll(client, token, handoff.id)
     with statements() as ran:

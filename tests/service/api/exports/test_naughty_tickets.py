@@ -1,4 +1,4 @@
-"""Whatever a hand-made ticket says is read back as it was said, by polls and in lists; and no query breaks a list."""
+"""Any text of a hand-made ticket is returned unchanged, by polls and in lists; no query breaks a list."""
 
 import json
 from pathlib import Path
@@ -18,19 +18,19 @@ from tests.support.http.raw_http import EXPORTS, JSON, Call
 
 STRINGS: Final = CORPORA / "strings" / "blns.json"
 
-#: Refusals that name what is wrong with a text.
+#: Codes of refusals that a text may cause.
 NAMED: Final = {"too_short", "not_one_line", "too_long"}
 
 
 @pytest.fixture
 def client(customer: Customer, tmp_path: Path) -> TestClient:
-    """The application without a limit on requests: there are hundreds in a moment."""
+    """The application with a high rate limit, because the tests send hundreds of requests at once."""
     unlimited = make_settings(tmp_path, {"RATE_LIMIT_PER_MINUTE": "1000000"})
     return TestClient(create_app(unlimited, FakeWakeUpQueue(), FakeResolver({})))
 
 
 def ticket(text: str) -> dict[str, Any]:
-    """Return a ticket that says `text` wherever it can."""
+    """Return a ticket with `text` in every member that accepts any text."""
     return {
         "title": text,
         "description": text,

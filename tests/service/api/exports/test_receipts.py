@@ -1,4 +1,4 @@
-"""`GET /api/ticket-exports/{id}/receipt`: the account gets the receipt of a delivery, and nobody else."""
+"""`GET /api/ticket-exports/{id}/receipt`: only the account of a delivery gets its receipt."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ def test_the_receipt_of_a_delivery_is_valid(client: TestClient, customer: Custom
         answer = asked(client, export_id, customer.bearer)
     assert answer.status_code == 200
     assert_has_standard_headers(answer)
-    # The token, the export, its entries, its bytes, its attempts.
+    # The token, the export, its entries, its body, its attempts.
     assert len(ran) <= 6, ran
     receipt: Any = answer.json
     assert verify_receipt(receipt, forms).problems == []

@@ -1,4 +1,4 @@
-"""Recoveries by the API: begun once a key, listed, read, cancelled, and another account's never met."""
+"""Recoveries by the API: begun once per key, listed, read, cancelled, and hidden from other accounts."""
 
 from datetime import timedelta
 from typing import Any, Final
@@ -51,7 +51,7 @@ def test_the_same_key_begins_one_recovery(client: TestClient, customer: Customer
     assert (first.status_code, again.status_code, again.json) == (202, 202, first.json)
     assert again.headers["idempotency-replayed"] == "true"
     assert len(recoveries.list_page()) == 1
-    # Without it, the second is told which one runs.
+    # Without the key, the second request is refused with the ID of the running recovery.
     refused = call.without("Idempotency-Key").send(client)
     assert_is_error(refused, 409, "CONFLICT")
     assert first.json["id"] in refused.json["error"]["message"]
@@ -67,7 +67,7 @@ def test_a_running_recovery_is_cancelled(client: TestClient, customer: Customer,
     assert rows("SELECT actor FROM audit_entries WHERE action = 'cancel_recovery'") == [(f"user:{customer.user_id}",)]
 
 
-#: What a body says beside its target, the path and the code that it is refused with.
+#: Columns: members of the body besides its target; path and code of the error.
 REFUSED = [
     ({"since": "yesterday"}, "/since", "invalid_since"),
     ({"since": "2999-01-01"}, "/since", "in_the_future"),

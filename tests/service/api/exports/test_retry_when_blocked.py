@@ -1,4 +1,4 @@
-"""A retry for a blocked target looks at its address anew: what may be used by now is delivered, the rest stays blocked."""
+"""A retry for a blocked target checks its address again: a target that is now allowed is resumed, others stay blocked."""
 
 from typing import Any, Final
 
@@ -57,11 +57,11 @@ def test_what_may_be_used_by_now_is_resumed_and_delivered(
     assert wake_ups.notifications == 1
 
 
-# what the target's name leads to, the reason that the refusal names
+# Columns: addresses of the target's host; reason of the refusal.
 REFUSED: Final = [
     (["10.0.0.7"], "address_private"),
-    (["93.184.215.14", "127.0.0.1"], "address_loopback"),  # one bad answer is enough
-    (DnsFailure.NOT_FOUND, "dns_not_found"),  # nothing is resumed on a guess
+    (["93.184.215.14", "127.0.0.1"], "address_loopback"),  # one forbidden address refuses all
+    (DnsFailure.NOT_FOUND, "dns_not_found"),  # without a known address, nothing is resumed
     (DnsFailure.TIMEOUT, "dns_timeout"),
 ]
 
@@ -172,7 +172,7 @@ def test_a_keyed_repeat_looks_at_nothing(
     assert (resolver.asked, targets.get(target.id, None).status) == ([HOST], "blocked")
 
 
-# what becomes of the target while its name is looked up, what becomes of the retry
+# Columns: status of the target that changes during the lookup; status of the response.
 MEANWHILE: Final = [("disabled", 422), ("paused", 422), ("active", 202)]
 
 
@@ -182,7 +182,7 @@ def test_what_somebody_turned_meanwhile_stays_as_it_is(
 ) -> None:
     class Meanwhile(FakeResolver):
         def resolve(self, host: str, port: int, timeout_s: float, account_id: int | None = None) -> Addresses:
-            # Nothing is held while a resolver is asked.
+            # No connection is held during the lookup.
             assert peewee_database.is_closed()
             turn_to(target, status)
             return super().resolve(host, port, timeout_s, account_id)

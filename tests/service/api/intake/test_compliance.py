@@ -1,4 +1,4 @@
-"""Compliance webhooks: what is signed and fit is stored once and sealed; nothing else leaves a row."""
+"""Compliance webhooks: signed and valid ones are stored once and encrypted; all others leave no row."""
 
 import base64
 import hashlib
@@ -63,7 +63,7 @@ def corpus(path: str) -> Any:
 
 @pytest.fixture
 def client(customer: Customer, tmp_path: Path, wake_ups: FakeWakeUpQueue) -> TestClient:
-    """A cloud installation: the others do not have this route."""
+    """A cloud installation, because others do not have this route."""
     return TestClient(create_app(make_settings(tmp_path, CLOUD), wake_ups, FakeResolver({})))
 
 
@@ -76,7 +76,7 @@ def count() -> int:
     return int(rows("SELECT COUNT(*) FROM compliance_requests")[0][0])
 
 
-# --- what is taken
+# --- what is accepted
 
 
 @pytest.mark.parametrize("topic", Topic)
@@ -209,7 +209,7 @@ def test_an_ignored_erasure_of_a_shop_that_has_data_again_is_logged(
 @pytest.mark.parametrize("days", [0, 400])
 @pytest.mark.parametrize("first", [Topic.DATA_REQUEST, Topic.CUSTOMER_REDACT])
 def test_a_body_is_good_for_one_topic_alone(client: TestClient, first: Topic, days: int, query: str) -> None:
-    # Neither names an order, so its fields fit both topics; the signature does not cover the header.
+    # The body names no order, so it is valid for both topics; the signature does not cover the header with the topic.
     body = {"shop_domain": SHOP, "customer": ADA.body}
     [second] = {Topic.DATA_REQUEST, Topic.CUSTOMER_REDACT} - {first}
     with freeze_time(NOW):
@@ -230,14 +230,14 @@ def digest(body: bytes, secret: str = SECRET) -> bytes:
     return hmac.digest(secret.encode(), body, hashlib.sha256)
 
 
-#: What stands in the header, made from the body's digest: the platform's base64, what senders do to it, and hex.
+#: Accepted values of the header, made from the body's digest: base64 as platforms send it, with spaces, and hex.
 FORMS: Final[dict[str, Callable[[bytes], str]]] = {
     "base64": lambda made: base64.b64encode(made).decode(),
     "base64 with blanks around": lambda made: f"  {base64.b64encode(made).decode()} ",
     "hex": lambda made: made.hex(),
     "upper-case hex": lambda made: made.hex().upper(),
 }
-#: The same digest in forms that are not taken, and digests of something else.
+#: Refused values: the same digest in other forms, and other digests.
 WRONG_FORMS: Final[dict[str, Callable[[bytes], str]]] = {
     "base64 without padding": lambda made: base64.b64encode(made).decode().rstrip("="),
     "base64 of the hex": lambda made: base64.b64encode(made.hex().encode()).decode(),
@@ -354,7 +354,7 @@ def test_a_request_that_cannot_be_encrypted_is_refused_and_not_stored(
         assert_is_error(send_webhook(client, topic, GOOD[topic]), 503, "SERVICE_UNAVAILABLE")
     assert (count(), wake_ups.notifications) == (0, 0)
     assert "compliance webhooks need ENCRYPTION_KEYS" in log_lines.text
-    # A shop's wish names nobody, so there is nothing to seal.
+    # A request about a shop names no person, so there is nothing to encrypt.
     assert send_webhook(client, Topic.SHOP_REDACT, shop_body()).status_code == 204
 
 
@@ -397,7 +397,7 @@ def test_wycheproofs_tags_are_reported_apart() -> None:
     [
         "orders/create",
         "Customers/Redact",
-        "customers/redact,customers/redact",  # WSGI joins what is there twice
+        "customers/redact,customers/redact",  # WSGI joins repeated headers
         "customers/redact, shop/redact",
         "shop/redact/",
         "é",
@@ -443,9 +443,9 @@ def changed(body: dict[str, Any], **members: Any) -> dict[str, Any]:
 
 DATA, REDACT, SHOPS = (GOOD[topic] for topic in (Topic.DATA_REQUEST, Topic.CUSTOMER_REDACT, Topic.SHOP_REDACT))
 
-#: topic, body, what is refused
+#: Columns: topic; body; paths and codes of the errors.
 REFUSED: Final[list[tuple[str, Any, set[tuple[str, str]]]]] = [
-    # A captured body is no good under another topic.
+    # A captured body is invalid for another topic.
     (Topic.CUSTOMER_REDACT, DATA, {("/orders_requested", "other_topic"), ("/data_request", "other_topic")}),
     (Topic.CUSTOMER_REDACT, changed(DATA, orders_requested=...), {("/data_request", "other_topic")}),
     (Topic.DATA_REQUEST, REDACT, {("/orders_to_redact", "other_topic")}),
@@ -453,15 +453,15 @@ REFUSED: Final[list[tuple[str, Any, set[tuple[str, str]]]]] = [
     (Topic.SHOP_REDACT, changed(SHOPS, data_request={}), {("/data_request", "other_topic")}),
     (Topic.CUSTOMER_REDACT, SHOPS, {("/customer", "required")}),
     (Topic.DATA_REQUEST, SHOPS, {("/customer", "required")}),
-    # Nor for another shop.
+    # Invalid for another shop, too.
     (Topic.SHOP_REDACT, shop_body("sun.shops.example"), {("/shop_domain", "not_the_headers_shop")}),
     (Topic.SHOP_REDACT, changed(SHOPS, shop_domain="no shop"), {("/shop_domain", "not_the_headers_shop")}),
     (Topic.SHOP_REDACT, changed(SHOPS, shop_domain=...), {("/shop_domain", "required")}),
     (Topic.SHOP_REDACT, changed(SHOPS, shop_domain=None), {("/shop_domain", "null")}),
-    # Nobody is named.
+    # No person is named.
     (Topic.CUSTOMER_REDACT, changed(REDACT, customer={}, orders_to_redact=[]), {("/customer", "required")}),
     (Topic.CUSTOMER_REDACT, changed(REDACT, customer={"email": " "}, orders_to_redact=[]), {("/customer", "required")}),
-    # Members of the wrong kind.
+    # Members of the wrong type.
     (Topic.CUSTOMER_REDACT, changed(REDACT, customer="Ada"), {("/customer", "invalid_type")}),
     (Topic.CUSTOMER_REDACT, changed(REDACT, customer={"id": 1.5}), {("/customer/id", "invalid_type")}),
     (Topic.CUSTOMER_REDACT, changed(REDACT, customer={"id": True}), {("/customer/id", "invalid_type")}),
@@ -490,9 +490,9 @@ def test_a_body_that_does_not_fit_is_refused_and_not_stored(
     assert traces_of(ADA, (answer.text + log_lines.text).lower()) == []
 
 
-#: topic, body, whom it is about
+#: Columns: topic; body; ID, email address and phone number of the person.
 TAKEN: Final[list[tuple[str, dict[str, Any], tuple[Any, ...]]]] = [
-    # Members that a platform adds are its own business.
+    # Unknown members are ignored, because platforms add some.
     (
         Topic.CUSTOMER_REDACT,
         changed(REDACT, extra={"a": [1]}, customer={"email": "a@b.c", "tags": []}),
@@ -504,7 +504,7 @@ TAKEN: Final[list[tuple[str, dict[str, Any], tuple[Any, ...]]]] = [
         ("gid://x/Customer/1", None, None),
     ),
     (Topic.CUSTOMER_REDACT, changed(REDACT, customer={"id": 0, "phone": " +1 5 "}), ("0", None, "+1 5")),
-    (Topic.CUSTOMER_REDACT, changed(REDACT, customer=None), (None, None, None)),  # orders alone
+    (Topic.CUSTOMER_REDACT, changed(REDACT, customer=None), (None, None, None)),  # only orders
     (Topic.CUSTOMER_REDACT, changed(REDACT, customer={"id": 7}, orders_to_redact=None), ("7", None, None)),
     (Topic.CUSTOMER_REDACT, changed(REDACT, customer={"id": 7}, orders_to_redact=..., data_request=None), ("7", None, None)),
     (Topic.DATA_REQUEST, changed(DATA, orders_requested=..., customer={"phone": "7"}), (None, None, "7")),

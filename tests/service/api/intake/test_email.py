@@ -1,4 +1,4 @@
-"""The email route: who may post, what is stored of a message, what is refused, and that a repeat does no work twice."""
+"""The email route: who may post, what is stored of a message, what is refused, and that repeats do no work twice."""
 
 import json
 import threading
@@ -43,7 +43,7 @@ from tests.support.http.raw_http import (
     everything_stored,
 )
 
-# What an email may contain does not depend on the database; of the two, PostgreSQL is the one that refuses texts.
+# The content of emails does not depend on the database; PostgreSQL is stricter about texts than SQLite.
 pytestmark = on_postgresql
 
 EMAIL: Final = "/api/email/webhook"
@@ -63,7 +63,7 @@ def client_with(folder: Path, **changes: str) -> TestClient:
 
 @pytest.fixture
 def client(customer: Customer, tmp_path: Path) -> TestClient:
-    """An installation with a secret for emails whose default project is the customer's."""
+    """An installation with a secret for emails, and the customer's project as the default project."""
     return client_with(tmp_path, EMAIL_WEBHOOK_SECRET=SECRET, DEFAULT_PROJECT_ID=str(customer.project_id))
 
 
@@ -115,7 +115,7 @@ def test_what_nobody_reads_of_an_email_is_never_stored_or_logged(client: TestCli
     assert CANARY not in answer.text + str(answer.headers) + log_lines.text + repr(everything_stored())
 
 
-# --- who may post ----------------------------------------------------------------
+# --- authentication --------------------------------------------------------------
 
 
 def test_nothing_but_the_email_secret_opens_the_route(client: TestClient, customer: Customer) -> None:
@@ -249,7 +249,7 @@ def test_threads_that_post_one_message_make_one_email(headers: tuple[tuple[str, 
     assert rows("SELECT COUNT(*) FROM inbound_emails") == rows("SELECT COUNT(*) FROM exports") == [(1,)]
 
 
-# --- which project -----------------------------------------------------------------
+# --- the project -------------------------------------------------------------------
 
 
 def test_a_plus_address_names_the_project(client: TestClient) -> None:
@@ -282,7 +282,7 @@ REPORTED = [
     (plain_email(subject=f"Card {CARD}"), "/subject"),
     (plain_email(subject="=?utf-8?b?NDExMSAxMTExIDExMTEgMTExMQ==?="), "/subject"),
     (plain_email(text=None, html=TORN), "/html"),
-    (plain_email(html=TORN), "/html"),  # also where the text part is the one that would be kept
+    (plain_email(html=TORN), "/html"),  # also if the text part is the one that would be stored
     (plain_email(from_=f'"{CARD}" <a@b.example>'), "/from"),
     (plain_email(to=["a@b.example", f'"{CARD}" <a@b.example>']), "/to/1"),
     (plain_email(attachments=[{"name": "a"}, {"name": f"{CARD}.txt"}]), "/attachments/1/name"),
@@ -312,11 +312,11 @@ def test_forbidden_content_is_refused_by_its_path_before_anything_is_stored(
 @pytest.mark.parametrize(
     "body",
     [
-        # a whole HTML document is how HTML comes in an email
+        # HTML emails are whole HTML documents
         plain_email(text=None, html="<!DOCTYPE html><html><head><title>x</title></head><body><p>Hello</p></body></html>"),
-        # neither the mailboxes nor their parts are an order
+        # mailbox names and addresses are not an order
         postmark_email(FromFull={"Email": "jane@mail.example", "Name": "Jane Doe"}, Subject="Total: 5", Tag="address"),
-        # what is not stored is not searched
+        # content that is not stored is not searched
         postmark_email(
             RawEmail=f"Cookie: a=b; c=d\r\n\r\n{CARD}",
             Headers=[{"Name": "Authorization", "Value": "Bearer x"}, {"Name": "X-Card", "Value": CARD}],
@@ -330,9 +330,10 @@ def test_what_an_email_always_has_is_no_forbidden_content(body: dict[str, Any], 
     assert rows("SELECT preview_problems FROM exports") == [("[]",)]
 
 
-# --- anything at all ---------------------------------------------------------------
+# --- arbitrary texts ---------------------------------------------------------------
 
-#: A text in every place that takes any; an address, a date and an id refuse most of them and have bodies of their own.
+#: A text in all places that accept any text at once; addresses, dates and IDs refuse most texts and have bodies of their
+#: own.
 NAUGHTY_PLACES: dict[str, Callable[[str, str], dict[str, Any]]] = {
     "message_id": lambda text, _: plain_email(message_id=text),
     "from": lambda text, id_: plain_email(message_id=id_, from_=text),
@@ -370,13 +371,13 @@ def test_naughty_strings_are_read_back_unchanged_or_refused_by_name(place: str, 
             assert (subject, record) == (text, text)
         if place == "postmark":
             assert [(each["name"], each["content_type"]) for each in json.loads(attachments)] == [(text, text)]
-    # An address is seldom naughty and a date never; the others are texts like any other.
+    # Few of these texts are addresses and none is a date; the other places accept nearly all of them.
     assert served >= {"from": 0, "received_at": 0}.get(place, 400)
 
 
 @pytest.fixture(scope="module")
 def module_client(module_database: Path) -> TestClient:
-    """One installation of each kind for all examples; they do not depend on each other."""
+    """One installation per database for all examples, which do not depend on each other."""
     project_id = make_customer().project_id
     return client_with(module_database, EMAIL_WEBHOOK_SECRET=SECRET, DEFAULT_PROJECT_ID=str(project_id))
 
@@ -394,7 +395,7 @@ VALUES = st.recursive(
 
 
 def bodies(whole: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
-    """Bodies of one form with any value of any member, at two depths."""
+    """Bodies of one form with any value for any member, down to the second level."""
     members: dict[str, st.SearchStrategy[Any]] = {}
     for name, value in whole.items():
         inner: list[st.SearchStrategy[Any]] = [st.just(value), st.just(value), TEXTS, VALUES]
@@ -440,13 +441,13 @@ def post_from(client: TestClient, peer: str, forwarded_for: str = "", secret: st
         ("2001:db8:1:9::1", "", 202),
         ("10.0.0.1", "198.51.100.7", 202),
         ("10.0.0.1", "203.0.113.9, 198.51.100.7, 10.0.0.2", 202),
-        # Any peer can write the header; only a trusted proxy's entry counts.
+        # Any peer can send the header; only the entry of a trusted proxy counts.
         ("203.0.113.9", "198.51.100.7", 403),
         ("10.0.0.1", "198.51.100.7, 203.0.113.9", 403),
         ("10.0.0.1", "", 403),
         ("10.0.0.1", "unknown", 403),
         ("2001:db8:2::1", "", 403),
-        # The peer of a unix socket has no address.
+        # The peer of a Unix socket has no address.
         ("", "198.51.100.7", 403),
     ],
 )

@@ -1,4 +1,4 @@
-"""What the extension, the plugin and the storefront app hand in: who may, what comes back, and what is never taken."""
+"""Uploads of the extension, the plugin and the storefront app: who may upload, the responses, and what is never stored."""
 
 import json
 import threading
@@ -49,17 +49,17 @@ from tests.support.http.raw_http import (
     everything_stored,
 )
 
-# What an upload may contain does not depend on the database; of the two, PostgreSQL is the one that refuses texts.
+# The content of uploads does not depend on the database; PostgreSQL is stricter about texts than SQLite.
 pytestmark = on_postgresql
 
 LIMIT_BYTES = 64 * 1024
-#: Said to whoever may not, whatever there is or is not.
+#: The message of every 403, whether the project or report exists or not.
 NOT_YOURS = "The token's user may not manage this project or report."
 
 
 @dataclass(frozen=True, slots=True)
 class UploadRoute:
-    """One of the three routes."""
+    """One of the three upload routes."""
 
     path: str
     ability: Ability
@@ -68,7 +68,7 @@ class UploadRoute:
     prefix: str
     source: str
     least: dict[str, Any]
-    #: Members that do not make it another upload, and some that do.
+    #: Members that do not change the identity of an upload, and members that do.
     varying: dict[str, Any]
     other_text: dict[str, Any]
 
@@ -123,7 +123,7 @@ def cloud(folder: Path, **changes: str) -> TestClient:
 
 @pytest.fixture
 def client(customer: Customer, tmp_path: Path) -> TestClient:
-    """The application in the one mode that serves these routes."""
+    """The application in cloud mode, which alone serves these routes."""
     return cloud(tmp_path)
 
 
@@ -132,7 +132,7 @@ def upload(route: UploadRoute, token: str, body: Any, key: str | None = None) ->
     return Call("POST", route.path, (("Authorization", f"Bearer {token}"), *JSON.items(), *keyed)).with_json(body)
 
 
-# --- what is taken
+# --- what is accepted
 
 
 def test_an_upload_answers_with_its_record_and_its_handoff(
@@ -145,7 +145,7 @@ def test_an_upload_answers_with_its_record_and_its_handoff(
 
     assert answer.status_code == 201
     assert answer.headers["content-type"] == "application/json"
-    assert "location" not in answer.headers  # nothing reads a single upload
+    assert "location" not in answer.headers  # no route returns a single upload
     assert_has_standard_headers(answer)
     record, handoff = answer.json[route.record], answer.json["handoff"]
     assert list(answer.json) == [route.record, "handoff"]
@@ -290,7 +290,7 @@ def test_a_refused_upload_is_not_remembered(client: TestClient, customer: Custom
     grant = "INSERT INTO grants (user_id, project_id, created_at) VALUES (?, ?, 0)"
     execute(grant, (customer.user_id, customer.project_id))
     assert call.send(client).status_code == 201
-    # Nor is a stored response given to a user whose grant was removed since.
+    # A user whose grant was removed does not get the stored response either.
     execute("DELETE FROM grants WHERE user_id = ?", (customer.user_id,))
     assert_is_error(call.send(client), 403, "FORBIDDEN")
 
@@ -361,7 +361,7 @@ def test_a_dry_run_refuses_what_would_be_refused(client: TestClient, customer: C
 
 
 def without_births(value: Any) -> Any:
-    """Return an answer without what is new each time: ids and times of making."""
+    """Return a response without the members that are always new: IDs and times."""
     if not isinstance(value, dict):
         return value
     return {
@@ -369,12 +369,12 @@ def without_births(value: Any) -> Any:
     }
 
 
-# --- what is refused: one scene for all rows, which no row changes
+# --- what is refused: one scene for all rows, which none of them changes
 
 
 @dataclass
 class UploadScene:
-    """A customer with two projects and reports, a guest of one report, another account, and tokens."""
+    """A customer with two projects and reports, a guest with access to one report, another account, and tokens."""
 
     client: TestClient
     customer: Customer
@@ -393,13 +393,13 @@ class UploadScene:
     stored: dict[str, list[tuple[Any, ...]]]
 
     def call(self, route: UploadRoute, **changes: Any) -> Call:
-        """Return an upload that would be taken, with members changed."""
+        """Return a valid upload with some members changed."""
         return upload(route, self.token, {**route.body(self.customer.project_id), **changes})
 
 
 @pytest.fixture(scope="module")
 def scene(module_database: Path) -> UploadScene:
-    """The scene, once in each database."""
+    """The scene, once for each database."""
     return _set_scene(module_database)
 
 
@@ -502,7 +502,7 @@ def test_a_platform_token_opens_no_other_route(client: TestClient, customer: Cus
         assert_is_error(call.send(client), 403, "FORBIDDEN")
 
 
-#: Whose upload it is, for which project and which report.
+#: Columns: token; project and report that its user may not manage.
 NOT_MANAGED: dict[str, Callable[[UploadScene], tuple[str, int, int | None]]] = {
     "a project that was not granted": lambda s: (s.token, s.ungranted, None),
     "its report": lambda s: (s.token, s.ungranted, s.ungranted_report),
@@ -539,7 +539,7 @@ def test_a_guest_hands_in_for_the_granted_report_alone(client: TestClient, custo
     assert rows("SELECT user_id, report_id FROM handoffs") == [(guest.user_id, report_id)]
 
 
-#: Whose upload it is, and a report that is not one of the project.
+#: Columns: token; report that does not belong to the project.
 NOT_IN_PROJECT: dict[str, Callable[[UploadScene], tuple[str, int]]] = {
     "a report of another project": lambda s: (s.token, s.seconds_report),
     "a report that was not granted": lambda s: (s.token, s.ungranted_report),
@@ -574,7 +574,7 @@ def test_another_shop_than_the_projects_is_refused(scene: UploadScene) -> None:
     assert everything_stored() == scene.stored
 
 
-#: Members that the specification names among its refusals, and more than one of a kind.
+#: The invalid members that the specification names, and more of each kind.
 INVALID: list[tuple[str, dict[str, Any], str, str]] = [
     ("capture", {"project_id": None}, "/project_id", "null"),
     ("capture", {"project_id": "1"}, "/project_id", "invalid_type"),
@@ -678,7 +678,7 @@ WRONG: list[Any] = [
 
 
 def places(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
-    """Yield the path of everything in a body, the body itself first."""
+    """Yield the path of every value in a body, beginning with the body itself."""
     yield path
     entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for name, inner in entries:
@@ -709,16 +709,16 @@ def test_a_wrong_value_at_any_place_is_taken_or_refused_there(scene: UploadScene
             if answer.status_code == 422:
                 for record in answer.json["error"]["details"]["fields"]:
                     names = record["path"].split("/")[1:]
-                    # At the place, above it where the place is not there any more, or below what replaced it.
+                    # The error is at the place, above it if the place no longer exists, or below the new value.
                     assert set(names) <= known | {"0", ""}, where
                 assert CANARY not in answer.text, where
     assert everything_stored() == scene.stored
 
 
-# --- strings from everywhere
+# --- unusual strings
 
 
-#: Every member that is free text, filled with one string.
+#: One text in every member that accepts any text.
 FILLED: dict[str, Callable[[str], dict[str, Any]]] = {
     "capture": lambda text: {
         "page_title": text,
@@ -754,7 +754,7 @@ FILLED: dict[str, Callable[[str], dict[str, Any]]] = {
     },
 }
 
-#: Where the tables hold these members, in their order; what stands in JSON there.
+#: The columns that store these members, in the same order; the members in IN_JSON are stored as JSON.
 KEPT = {
     "capture": ("evidence_captures", "page_title, selected_text, meta_description, heading_outline, extension_version"),
     "plugin": ("diagnostics", "client_version, diagnostics"),
@@ -764,7 +764,7 @@ IN_JSON = ("heading_outline", "diagnostics")
 
 
 def kept(name: str, record_id: str) -> list[Any]:
-    """Return what the table of a route holds of a record's members."""
+    """Return the values that the route's table stores of a record's members."""
     table, columns = KEPT[name]
     [row] = rows(f"SELECT {columns} FROM {table} WHERE id = ?", (record_id,))  # noqa: S608 - our own names
     return [
@@ -787,11 +787,11 @@ def test_naughty_strings_are_kept_unchanged_or_refused_by_name(client: TestClien
         record = answer.json[each.record]
         assert {member: record[member] for member in members} == members
         assert kept(name, record["id"]) == list(members.values())
-    # Hardly any of them is forbidden content.
+    # Hardly any of them contains forbidden content.
     assert len(refused) <= 10, refused
 
 
-# --- what must never be stored
+# --- content that must never be stored
 
 
 CARD = "4242424242424242"
@@ -799,9 +799,9 @@ CARD = "4242424242424242"
 WHOLE_PAGE = f"<!DOCTYPE html><html><head><title>{CANARY}</title></head><body><p>x</p></body></html>"
 SYMPTOMS = "/diagnostics/visible_browser_symptoms"
 
-#: A route, members that hold what is forbidden, the path and the rule that are told, and what is found nowhere afterwards.
+#: Columns: route; members with forbidden content; path and rule of the error; text that must not be found anywhere.
 FORBIDDEN_CONTENT: list[tuple[str, dict[str, Any], str, str, str]] = [
-    # --- by name: a path is made of the forbidden name as it is listed, whatever stands before it
+    # --- by name: the path contains the forbidden name as it is listed, without its prefix
     ("capture", {"cookies": f"sid={CANARY}"}, "/cookies", "forbidden_name", CANARY),
     ("capture", {"local_storage": {"token": CANARY}}, "/local_storage", "forbidden_name", CANARY),
     ("capture", {"localStorage": CANARY}, "/local_storage", "forbidden_name", CANARY),
@@ -813,7 +813,7 @@ FORBIDDEN_CONTENT: list[tuple[str, dict[str, Any], str, str, str]] = [
     ("app", {"access_token": CANARY}, "/access_token", "forbidden_name", CANARY),
     ("app", {"diagnostics": {"line_items": [{"sku": CANARY}]}}, "/diagnostics/line_items", "forbidden_name", CANARY),
     ("app", {"diagnostics": {"billing_address": {"s": CANARY}}}, "/diagnostics/billing_address", "forbidden_name", CANARY),
-    # --- by what a text holds
+    # --- by text
     ("capture", {"selected_text": f"Card {CARD} declined"}, "/selected_text", "card_number", CARD),
     ("capture", {"heading_outline": [{"level": "h1", "text": CARD}]}, "/heading_outline/0/text", "card_number", CARD),
     ("capture", {"page_title": "4242 4242 4242 4242"}, "/page_title", "card_number", "4242 4242"),
@@ -841,7 +841,7 @@ def test_forbidden_content_is_refused_by_rule_and_stored_nowhere(
     scene: UploadScene, name: str, members: dict[str, Any], path: str, rule: str, secret: str, log_lines: LogLines
 ) -> None:
     answer = scene.call(ROUTES[name], **members).send(scene.client)
-    # A name that is forbidden is one that the form does not know either; both are told.
+    # A forbidden name is also unknown to the form; both errors are reported.
     unknown = (FieldRefusal(path.rpartition("/")[0], "unknown_member"),) if rule == "forbidden_name" else ()
     assert_is_error(answer, 422, "VALIDATION_FAILED", (FieldRefusal(path, rule), *unknown))
     assert secret not in answer.text

@@ -16,7 +16,7 @@ from tests.support.http.raw_http import EXPORTS, JSON, TARGETS, Call, FieldRefus
 VAULT = Vault([b"A" * 32])
 STANDARD = f"whsec_{b64encode(bytes(32)).decode()}"
 
-#: A URL that is not allowed, the reason, and a resolver's answers.
+#: Columns: URL that is not allowed; reason.
 UNSAFE = [
     ("http://tracker.example.com/", "scheme_not_allowed"),
     ("https://10.20.30.40/", "address_private"),
@@ -24,7 +24,7 @@ UNSAFE = [
     ("https://nobody.example.com/", "dns_not_found"),
     ("https://tracker.example.com/?token=hidden", "credential_in_query"),
 ]
-#: A body and the problem that it has.
+#: Columns: body; its error.
 REFUSED: list[tuple[dict[str, Any], FieldRefusal]] = [
     ({}, FieldRefusal("", "no_members")),
     ({"name": None}, FieldRefusal("/name", "null")),

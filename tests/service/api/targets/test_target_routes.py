@@ -1,4 +1,4 @@
-"""What an account can read of its targets and do with them, and what it is refused."""
+"""What an account can read of its targets and do with them, and which requests are refused."""
 
 import time
 from collections.abc import Callable
@@ -35,12 +35,12 @@ from tests.support.http.raw_http import (
     target_request,
 )
 
-# What a request may say does not depend on the database; the targets of `storage` are tested on both.
+# Requests do not depend on the database; the storage tests cover targets on both databases.
 pytestmark = on_sqlite
 
 HOST: Final = "tracker.example.com"
 VERBS: Final = ("validate", "ping", "pause", "resume", "disable")
-#: What an account may still do that may use webhook targets no more: look, and turn off.
+#: The operations of an account that may no longer use webhook targets.
 ALWAYS: Final = ("pause", "disable")
 
 
@@ -66,7 +66,7 @@ def turn_to(target: Target, status: str, reason: str | None = None) -> None:
 
 
 def audited(target: Target) -> list[tuple[Any, ...]]:
-    """Return what was done to a target after it was made."""
+    """Return the action and the reason of a target's audit entries after its creation."""
     return rows("SELECT action, reason FROM audit_entries WHERE subject_id = ? ORDER BY id", (target.id,))[1:]
 
 
@@ -156,12 +156,12 @@ def test_what_is_not_the_accounts_is_not_there(
     assert everything_stored() == before
 
 
-# ---- turning
+# ---- status changes
 
-# a verb; the status and its reason before; the status and its reason after, or None where that is a conflict
+# Columns: operation; status and reason before; status and reason after, or None for a conflict.
 TURNS: Final = [
     ("pause", ("active", None), ("paused", "client")),
-    ("pause", ("paused", "operator"), ("paused", "operator")),  # it is so already: nothing changes
+    ("pause", ("paused", "operator"), ("paused", "operator")),  # paused already: nothing changes
     ("pause", ("inactive", "no_secret"), None),
     ("pause", ("blocked", "address_private"), None),
     ("pause", ("disabled", "receiver_gone"), None),
@@ -170,7 +170,7 @@ TURNS: Final = [
     ("resume", ("paused", "restored"), ("active", None)),
     ("resume", ("blocked", "address_private"), ("active", None)),
     ("resume", ("disabled", "receiver_gone"), ("active", None)),
-    ("resume", ("inactive", "no_secret"), None),  # its first secret makes it active
+    ("resume", ("inactive", "no_secret"), None),  # only its first secret makes it active
     ("disable", ("active", None), ("disabled", "client")),
     ("disable", ("paused", "operator"), ("disabled", "client")),
     ("disable", ("blocked", "address_private"), ("disabled", "client")),
@@ -290,7 +290,7 @@ def test_a_resumption_notes_that_it_looked(
     assert record["last_validation"]["reason"] is None
     assert audited(target) == [("validate_target", "passed"), ("resume_target", "client")]
     act(client, customer, target.id, "resume")
-    assert resolver.asked == [HOST]  # an active one is active
+    assert resolver.asked == [HOST]  # resuming an active target needs no lookup
 
 
 def test_a_target_without_a_secret_is_not_resumed(
@@ -303,7 +303,7 @@ def test_a_target_without_a_secret_is_not_resumed(
 
 
 def be_a_validator(found: Validation) -> Callable[[], object]:
-    """Return what a wake-up queue does that has a worker at its other end, which finds this when it looks at a target."""
+    """Return a callback for the wake-up queue that validates targets as a worker would, with this result."""
 
     def work() -> object:
         look = validations.claim_next(utc_now(), 30.0)
@@ -312,7 +312,7 @@ def be_a_validator(found: Validation) -> Callable[[], object]:
     return work
 
 
-# what a worker finds; the validation as it is answered then, and how the target is connected
+# Columns: result of the worker; then the validation's status and reason, and the target's connection.
 LOOKED: Final = [
     (Validation(), "passed", None, "unknown"),
     (Validation(EXPIRES_SOON), "passed", EXPIRES_SOON, "unknown"),
@@ -426,7 +426,7 @@ def test_an_address_that_may_not_be_used_blocks_the_target_at_once(
     resolver.table[HOST] = ["93.184.215.14"]
     wake_ups.look = be_a_validator(Validation())
     again = act(client, customer, target.id, "validate").json
-    assert (again["status"], again["last_validation"]["status"]) == ("blocked", "passed")  # only `resume` turns it on
+    assert (again["status"], again["last_validation"]["status"]) == ("blocked", "passed")  # only `resume` makes it active again
     assert act(client, customer, target.id, "resume").json["status"] == "active"
 
 
@@ -466,7 +466,7 @@ def test_a_lookup_that_we_are_too_busy_for_says_nothing_of_the_target(
 
 
 class WatchingResolver(FakeResolver):
-    """Notes whether a connection is held while the resolver is asked."""
+    """Records whether a connection is held during a lookup."""
 
     def __init__(self) -> None:
         super().__init__({HOST: ["93.184.215.14"]})
@@ -494,7 +494,7 @@ def test_nobody_holds_the_database_while_the_resolver_is_asked(
 
 
 def be_a_worker(result: PingResult) -> Callable[[], object]:
-    """Return what a wake-up queue does that has a worker at its other end."""
+    """Return a callback for the wake-up queue that sends pings as a worker would, with this result."""
 
     def work() -> object:
         order = pings.claim_next(utc_now())

@@ -1,4 +1,4 @@
-"""Targets are registered for addresses that pass the URL policy now; what a name leads to is never reported."""
+"""Targets are registered only if their URL passes the present policy; the addresses of a host are never reported."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -29,7 +29,7 @@ from tests.support.http.raw_http import (
     target_request,
 )
 
-# What is registered does not depend on the database.
+# Registration does not depend on the database.
 pytestmark = on_sqlite
 
 NAMES = {
@@ -45,7 +45,7 @@ NAMES = {
     "busy.example.com": DnsFailure.OVERLOADED,
 }
 
-#: An address and the reason why it is refused.
+#: Columns: URL; reason of the refusal.
 UNSAFE = [
     ("http://tracker.example.com/", "scheme_not_allowed"),
     ("ftp://tracker.example.com/", "scheme_not_allowed"),
@@ -63,7 +63,7 @@ UNSAFE = [
     ("https://[::1]/", "address_loopback"),
     ("https://[::ffff:10.20.30.40]/", "address_private"),
     ("https://inside.example.com/", "address_private"),
-    ("https://mixed.example.com/", "address_private"),  # one bad answer is enough
+    ("https://mixed.example.com/", "address_private"),  # one forbidden address refuses all
     ("https://metadata.example.com/", "address_metadata"),
     ("https://loop.example.com/", "address_loopback"),
     ("https://mapped.example.com/", "address_private"),
@@ -116,7 +116,7 @@ def test_a_target_that_signs_by_standard_webhooks_waits_for_its_secret(client: T
     }
 
 
-#: The values have no shape of a credential, which the rules of forbidden content would find.
+#: The values do not look like credentials, so only the names of the parameters matter.
 @pytest.mark.parametrize("query", ["token=hidden", "a=1&API-Key=hidden", "t%6Fken=hidden", "sig=hidden", "auth", "key="])
 def test_a_url_with_a_parameter_for_a_credential_is_refused(
     query: str, client: TestClient, customer: Customer, resolver: FakeResolver
@@ -221,7 +221,7 @@ def test_a_pace_that_is_none_is_refused(client: TestClient, customer: Customer, 
     assert everything_stored() == before
 
 
-# why a target is held; its status and why it has it, as it shows while it is held
+# Columns: reason of the hold; status and reason that are shown while the target is held.
 HELD = [
     ("rate_limited", "paused", "rate_limited"),
     ("receiver_unavailable", "paused", "receiver_unavailable"),
@@ -283,7 +283,7 @@ def test_the_form_is_checked_before_the_resolver_is_asked(
 
 
 class ConnectionCheckingResolver(FakeResolver):
-    """Notes whether somebody's transaction or connection waits for the resolver."""
+    """Records whether a connection is held during a lookup."""
 
     def __init__(self) -> None:
         super().__init__(NAMES)

@@ -19,7 +19,7 @@ from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.http.raw_http import JSON, TARGETS, Call, FieldRefusal, assert_is_error, everything_stored
 
 TOKEN: Final = "cAnArY-of-a-token"
-#: A repository's page, another one on the same server, one on another server, and an address that is not allowed.
+#: A repository's page; another one on the same server; one on another server; a URL that is not allowed.
 PAGE: Final = "https://git.example.com/acme/shop"
 OTHER_PAGE: Final = "https://git.example.com/acme/other"
 ELSEWHERE: Final = "https://git.attacker.example/acme/shop"
@@ -43,7 +43,7 @@ def request_for(**members: Any) -> dict[str, Any]:
 
 
 def make_tracker(client: TestClient, customer: Customer, **members: Any) -> dict[str, Any]:
-    """Create a target of a tracker with its token, which a worker has found right; return its record."""
+    """Create a target of a tracker with a token; return its record."""
     made = send(client, customer, "POST", TARGETS, **request_for(**members)).json
     targets.set_secret(made["id"], TOKEN, Vault(_KEYS), utc_now())
     found: dict[str, Any] = send(client, customer, "GET", f"{TARGETS}/{made['id']}").json
@@ -68,7 +68,7 @@ def test_a_tracker_is_created_without_its_token_and_is_inactive_until_it_has_one
     assert record["provider_settings"] == {"labels": ["risk"]}
     assert (record["status"], record["status_reason"]) == ("inactive", "no_secret")
     assert record["secret"] == {"configured": False, "fingerprint": None}
-    # Nobody has asked the tracker.
+    # No worker has validated it yet.
     assert record["last_validation"] is None
     targets.set_secret(record["id"], TOKEN, Vault(_KEYS), utc_now())
     found = send(client, customer, "GET", f"{TARGETS}/{record['id']}").json
@@ -90,7 +90,7 @@ def test_a_dry_run_shows_the_tracker_and_stores_nothing(client: TestClient, cust
     assert everything_stored() == before
 
 
-# members of the request; the path and the code of the problem
+# Columns: members of the request; path and code of the error.
 REFUSED: Final[list[tuple[dict[str, Any], FieldRefusal]]] = [
     ({"base_url": "https://git.example.com"}, FieldRefusal("/base_url", NO_TRACKER_PAGE)),
     ({"base_url": "https://inside.example.com/acme/shop"}, FieldRefusal("/base_url", "address_private")),
@@ -188,7 +188,7 @@ def test_another_server_never_gets_the_token(client: TestClient, customer: Custo
     assert rows("SELECT secret_sealed FROM targets WHERE id = ?", (made["id"],)) == [(None,)]
     reasons = [each.reason for each in entries(made["id"]) if each.action == "remove_secret"]
     assert reasons == ["other_server"]
-    # What waits goes on waiting.
+    # The waiting export stays approved.
     assert rows("SELECT status FROM exports WHERE id = ?", (export_id,)) == [("approved",)]
 
 

@@ -1,4 +1,4 @@
-"""`/console/alerts`: open alerts first, each account its own, and a button that silences one."""
+"""`/console/alerts`: open alerts first, only the account's own, and a button that acknowledges one."""
 
 import re
 from typing import Final
@@ -12,7 +12,7 @@ from tests.support.database.databases import on_sqlite
 from tests.support.factories import Customer, make_alert, make_customer, make_rule, make_target
 from tests.support.http.console_user import ConsoleBrowser, make_console_token
 
-# What is asked of the database is asked of both elsewhere.
+# The queries are tested on both databases elsewhere.
 pytestmark = on_sqlite
 
 HOSTILE: Final = "<img src=x onerror=alert(1)>\u202e"
@@ -92,7 +92,7 @@ def test_every_alert_leads_to_a_page(person: ConsoleBrowser, customer: Customer)
         execute("UPDATE alerts SET kind = ?, subject_id = ?, details = ? WHERE id = ?", changes)
     manager = ConsoleBrowser(person.client)
     manager.sign_in(make_console_token(customer, Ability.CONSOLE, Ability.MANAGE_RULES))
-    # No page is about backups; two are about the queue, and that of a rule is for those who may change it.
+    # Backups have no page. Two kinds link to the queue, and only users who may change rules get links to rules.
     for reader, unlinked in ((manager, 2), (person, 3)):
         page = reader.get("/alerts").text
         table = page[page.index("<tbody>") : page.index("</tbody>")]

@@ -1,4 +1,4 @@
-"""The ledger's page: what is in it and in which order, whose lines, and nothing of it runs."""
+"""The audit log page: its content and order, which account sees which entries, and no markup of entries is executed."""
 
 import base64
 import re
@@ -19,7 +19,7 @@ from tests.support.database.query_plans import full_scans
 from tests.support.factories import NOW, Customer, make_customer, make_exports, make_target
 from tests.support.http.console_user import ConsoleBrowser, make_console_token, page_statements
 
-#: Nobody's cursor of this list: of another one, of no version, not a row's number, beyond a database's, other digits.
+#: Invalid cursors: of another list, without a valid version, not a row number, beyond 64 bits, with other digits.
 CURSORS: Final = (
     "<script>alert(1)</script>",
     *(
@@ -27,7 +27,7 @@ CURSORS: Final = (
         for text in ("7", "2:7", "1:0", "1:-7", "1:07", "1:7 ", "1:9999999999999999999", "1:exp_1", "1:7 OR 1=1", "1:\u0661")
     ),
 )
-#: Far more than this page may ask, however many lines it shows.
+#: Far more statements than this page needs, however many lines it shows.
 MAX_STATEMENTS: Final = 6
 
 
@@ -46,7 +46,7 @@ def test_it_shows_who_did_what_to_which_record_and_why(person: ConsoleBrowser, c
         line(f"user:{customer.user_id}", "approve", export_id, status_before="prepared", status_after="approved"),
         line("worker:host-1", "claim", export_id, reason="because"),
         line("user:999999", "approve", "somebody_elses"),
-        # Nobody's, and beyond a database's number.
+        # An unknown user, and a number beyond the database's integers.
         line("user:99999999999999999999", "approve", "a_client"),
     )
     text = person.get("/audit").text
@@ -118,7 +118,7 @@ def test_entries_are_found_by_actor_action_period_and_account(person: ConsoleBro
         f"actor=+{quote(other.email.upper())}+": {"next"},
         "actor=somebody@example.com": set(),
         "action=mark_late": {"late"},
-        # As the page shows it.
+        # In the words of the page.
         "action=mark+next": {"next"},
         "first_day=2026-02-03&last_day=2026-02-03": {"late"},
         "first_day=2026-02-04&last_day=2026-02-04": {"next"},

@@ -1,4 +1,4 @@
-"""The page of compliance requests: what was asked for, by when, what came of it; and never whom it is about."""
+"""The page of compliance requests: what was requested, the deadline and the result, but never the person."""
 
 from datetime import timedelta
 from typing import Final
@@ -54,7 +54,7 @@ def test_what_the_law_wanted_done_by_now_is_marked_unless_it_is_done(person: Con
     assert ["late.shops" in row for row in shown if "overdue" in row] == [True]
 
 
-#: A query, the shops whose requests it shows.
+#: Columns: query; shops whose requests are shown.
 NARROWED: Final[list[tuple[str, set[str]]]] = [
     ("", {"a", "b", "c"}),
     ("status=done", {"a"}),
@@ -97,7 +97,7 @@ def test_it_is_paged_and_the_filter_goes_along(person: ConsoleBrowser) -> None:
 
 @on_sqlite
 def test_nothing_in_a_request_is_markup_and_a_page_is_one_question(person: ConsoleBrowser) -> None:
-    """A shop's domain has been checked on its way in; whoever restores a backup or writes a row is not."""
+    """A shop's domain is validated on arrival, but not in a restored backup or in a row written by hand."""
     for number, text in enumerate(texts := [text.replace("\0", "") for text in naughty_strings() if "<" in text][:150]):
         made = receive(Topic.SHOP_REDACT, VAULT, None, f"shop-{number}.shops.example")
         counts = '{"' + "".join(letter for letter in text if letter.isalnum() or letter in "<>/ ='") + '": 1}'

@@ -1,4 +1,4 @@
-"""Exports at the console: found, read as their receiver will, decided about."""
+"""Exports at the console: found, shown as their receiver gets them, and decided."""
 
 import re
 from collections.abc import Mapping
@@ -61,13 +61,13 @@ WORKER: Final = "worker:host-of-ours:1"
 
 
 def prepared(customer: Customer, **ticket: Any) -> str:
-    """Return a prepared export with a ticket that somebody wrote."""
+    """Return a prepared export with a hand-made ticket."""
     preparation = PreparationForm().read({"ticket": {"title": "The total is wrong", **ticket}})
     return transitions.prepare_by_hand(preparation, customer.account_id, utc_now(), "user:1").id
 
 
 def tried(customer: Customer, count: int = 1, answer: str | None = "No such project.") -> str:
-    """Return an export that was tried `count` times, waits for the next, and whose receiver said something."""
+    """Return an export with `count` attempts that waits for the next one; the receiver responded with `answer`."""
     began = utc_now()
     export_id = make_approved(customer, make_target(customer).id, began)
     for number in range(count):
@@ -80,7 +80,7 @@ def tried(customer: Customer, count: int = 1, answer: str | None = "No such proj
 
 
 def in_every_state(customer: Customer) -> dict[ExportStatus, str]:
-    """Return an export of the customer's in each state, by hand."""
+    """Return an export of the customer for each status."""
     ids = {}
     for status in ExportStatus:
         [ids[status]] = make_exports(customer, 1)
@@ -104,7 +104,7 @@ def listed(page: Result) -> list[str]:
 
 
 def main_of(page: Result) -> str:
-    """Return the page without its frame."""
+    """Return the content of the page's main element."""
     return page.text.partition("<main")[2].partition("</main>")[0]
 
 
@@ -115,7 +115,7 @@ def hidden(page: Result, name: str) -> str:
 
 
 def offered(page: Result) -> list[str]:
-    """Return the targets that the page offers, in its order."""
+    """Return the targets that the page offers, in order."""
     return re.findall(r'<option value="(tgt_[^"]+)"', page.text)
 
 
@@ -146,7 +146,7 @@ def test_the_list_tells_of_a_target_that_is_too_old_to_be_offered(person: Consol
     make_failed(customer, oldest)
     page = person.get("/exports")
     assert f'<option value="{oldest}"' not in page.text
-    # Below the title: a column of its own would take the room of the titles.
+    # Below the title, because a column of its own would leave too little room for titles.
     assert f'</bdi></a><br><a class="aside" href="/console/targets/{oldest}">old.example</a></td>' in page.text
 
 
@@ -154,7 +154,7 @@ def test_the_list_tells_of_a_target_that_is_too_old_to_be_offered(person: Consol
     ("query", "statuses"),
     [
         ("", [*ExportStatus]),
-        ("status=&source=&target=&cursor=&limit=", [*ExportStatus]),  # what a form without script sends
+        ("status=&source=&target=&cursor=&limit=", [*ExportStatus]),  # what a form without the script sends
         ("status=blocked", ["blocked"]),
         ("status=failed&source=manual", ["failed"]),
         ("source=finding", []),
@@ -238,9 +238,9 @@ def test_a_list_runs_as_many_statements_for_many_rows_as_for_one(person: Console
 # --- one export ---------------------------------------------------------------
 
 
-#: Where an export is after a retry.
+#: Possible statuses of an export after a retry.
 RETRIED: Final = {ExportStatus.APPROVED, ExportStatus.DELIVERING, ExportStatus.RETRY_SCHEDULED}
-#: The buttons of each state; those that have none offer nothing.
+#: The buttons for each status; other statuses have none.
 OFFERED: Final = {
     ExportStatus.PREPARED: {"Approve", "Dismiss", "Snooze"},
     ExportStatus.DISMISSED: {"Restore"},
@@ -266,7 +266,7 @@ def test_an_outdated_button_says_the_state_and_changes_nothing(
     target_id = make_target(customer).id
     for status, export_id in in_every_state(customer).items():
         before = queries.get(export_id)
-        # A second Dismiss or Retry is a double click.
+        # A second Dismiss or Retry counts as a double click.
         again = {"Dismiss"} if status is ExportStatus.DISMISSED else {"Retry"} if status in RETRIED else set()
         for verb in {"Approve", "Dismiss", "Retry"} - OFFERED.get(status, set()) - again:
             seen = {"target_id": target_id, "ticket_digest": before.ticket_digest}
@@ -380,10 +380,10 @@ def test_attempts_are_listed_with_their_timings_in_pages(person: ConsoleBrowser,
 
 
 Phase = AttemptPhase
-#: Timings, and the parts that they come to.
+#: Columns: timings; phases.
 SPLITS: Final = [
-    (Timings(), []),  # nothing was reached, and it took no time
-    (Timings(total_ms=5), [Phase("rest", 5, 0, 100)]),  # a connection that nobody answered on
+    (Timings(), []),  # no connection, and no time passed
+    (Timings(total_ms=5), [Phase("rest", 5, 0, 100)]),  # a connection without a response
     (Timings(1, 2, 3, 10, 20), [
         Phase("DNS", 1, 0, 5),
         Phase("connect", 2, 5, 10),
@@ -391,10 +391,10 @@ SPLITS: Final = [
         Phase("first byte", 4, 30, 20),
         Phase("rest", 10, 50, 50),
     ]),
-    (Timings(first_byte_ms=3, total_ms=4), [Phase("first byte", 3, 0, 75), Phase("rest", 1, 75, 25)]),  # kept open
+    (Timings(first_byte_ms=3, total_ms=4), [Phase("first byte", 3, 0, 75), Phase("rest", 1, 75, 25)]),  # a kept-alive connection
     (Timings(dns_ms=7, total_ms=7), [Phase("DNS", 7, 0, 100)]),  # no address
     (Timings(0, 0, None, 0, 0), []),  # faster than a millisecond
-    (Timings(5, 5, None, 4, 9), [Phase("DNS", 5, 0, 50), Phase("connect", 5, 50, 50)]),  # rounded up, each by itself
+    (Timings(5, 5, None, 4, 9), [Phase("DNS", 5, 0, 50), Phase("connect", 5, 50, 50)]),  # each value is rounded up
 ]  # fmt: skip
 
 
@@ -473,7 +473,7 @@ def test_an_export_of_a_paused_target_names_the_pause_in_place_of_a_time(person:
 
 @on_sqlite
 def test_what_failed_at_a_blocked_target_may_be_retried(person: ConsoleBrowser, customer: Customer) -> None:
-    """A retry looks at its address anew."""
+    """A retry checks the target's address again."""
     target = make_target(customer)
     [export_id] = make_failed(customer, target.id, status="blocked")
     execute("UPDATE targets SET status = 'blocked' WHERE id = ?", (target.id,))
@@ -500,7 +500,7 @@ def test_a_target_that_failed_its_validation_is_named_with_the_reason(person: Co
     page = person.get(f"/exports/{export_id}")
     assert (offered(page), buttons(page)) == ([], {"Dismiss", "Snooze"})
     assert "The last validation of this target failed (connect_refused)." in page.text
-    # The page is older than the failure.
+    # The page was loaded before the failure.
     seen = {"target_id": target.id, "ticket_digest": queries.get(export_id).ticket_digest}
     refused = person.post(f"/exports/{export_id}/approve", **seen)
     assert (refused.status_code, "Target id: " in refused.text) == (422, True)
@@ -544,7 +544,7 @@ def test_one_export_runs_as_many_statements_however_much_happened_to_it(person: 
 
     once = tried(customer, 1)
     targets.change_status(str(queries.get(once).target_id), "pause", utc_now(), "operator")
-    # Session, operator's account, export, body, target, ledger, whose attempts, attempts, events, emails.
+    # Session, operator's account, export, body, target, audit entries, owner of the attempts, attempts, events, emails.
     assert asked(once) == asked(tried(customer, 30)) == 10
 
 
@@ -674,7 +674,7 @@ def test_a_form_without_the_sessions_token_decides_nothing(verb: str, person: Co
     assert queries.get(export_id) == before
 
 
-# --- who sees what ------------------------------------------------------------
+# --- permissions --------------------------------------------------------------
 
 
 def test_another_accounts_export_is_not_there(person: ConsoleBrowser) -> None:
@@ -694,7 +694,7 @@ def test_what_is_no_export_is_not_there(person: ConsoleBrowser) -> None:
     for export_id in BAD_IDS:
         looked = person.get(f"/exports/{export_id}")
         assert looked.status_code == 404, export_id
-        # A form is of a page, to which one goes back; nobody was on a page above this one.
+        # Pages link back to the form that the user came from; this request came from no page.
         assert '<a href="/console/inbox">Go to the inbox</a>' in looked.text
         for verb in ("approve", "retry", "dismiss"):
             refused = person.post(f"/exports/{export_id}/{verb}", target_id="x", ticket_digest="x")
@@ -724,7 +724,7 @@ def test_in_the_cloud_nobody_sees_where_attempts_went(customer: Customer, tmp_pa
     assert (page.status_code, "192.0.2.1" in page.text) == (200, False)
 
 
-# --- what strangers wrote -----------------------------------------------------
+# --- untrusted text -----------------------------------------------------------
 
 MARKUP: Final = "</pre></bdi></script><script>alert(1)</script><img src=x onerror=alert(1)>\"'>{{ 7777*7 }}"
 
@@ -803,7 +803,7 @@ def test_letters_that_cannot_be_seen_are_shown_by_their_numbers_wherever_they_st
     for path in ("/exports", f"/exports/{sent}", f"/exports/{waiting}", *of_target):
         page = person.get(path)
         assert "safe [U+202E]exe" in page.text, path
-        # A field that is sent back has the name as it is stored: another would be stored in its place.
+        # Fields that are submitted contain the stored name: a name with visible escapes would replace it.
         shown = page.text
         for field in ('name="name" maxlength="200" autocomplete="off" required', 'type="hidden" name="shown.name"'):
             shown = shown.replace(f'<input {field} value="{turned}">', "")
@@ -850,7 +850,7 @@ def test_a_finding_tells_how_often_it_was_seen(person: ConsoleBrowser, client: T
     assert "<summary>Reported by 1 scan run</summary>" in page.text
 
 
-#: How an export ended or what its latest attempt met; what its page says happened, and what to do.
+#: Columns: transition, reason and error code of the last attempt; then the explanation and the fix on the page.
 REASONS: Final = {
     "given up": (
         Transition.FAIL,
@@ -890,13 +890,13 @@ def test_a_failure_is_explained_with_its_fix(case: str, person: ConsoleBrowser, 
     state = main_of(person.get(f"/exports/{export_id}")).partition("<h2>Ticket</h2>")[0]
     assert re.search(rf"<dt>Reason</dt><dd>.*{re.escape(why)}", state)
     assert re.search(rf"<dt>What to do</dt><dd>{re.escape(to_do)}", state)
-    # What the last attempt met is told beside that it was the last, and of anything else only once.
+    # The error of the last attempt is shown separately only if the reason is that the attempts are exhausted.
     assert ("Last attempt:" in state) == (reason == "attempts_exhausted")
 
 
 @on_sqlite
 def test_the_page_of_an_export_that_moves_is_followed(person: ConsoleBrowser, customer: Customer) -> None:
-    """Whoever approved one sees it delivered without loading the page again; one that rests is not asked for anew."""
+    """After an approval, the page shows the delivery without a reload; other pages are not refreshed."""
     moving = {ExportStatus.APPROVED, ExportStatus.DELIVERING, ExportStatus.RETRY_SCHEDULED}
     for status, export_id in in_every_state(customer).items():
         followed = re.findall(r'id="(\w+)"[^>]* data-refresh', person.get(f"/exports/{export_id}").text)

@@ -1,4 +1,4 @@
-"""Trends of findings: what is not fixed by severity, what changed by day, and how long fixes took."""
+"""Trends of findings: open findings by severity, changes by day, and the time to fix."""
 
 import re
 from datetime import timedelta
@@ -25,7 +25,7 @@ def scan(project_id: int, run: int, days_ago: int, *issues: dict[str, Any]) -> N
 
 @pytest.fixture
 def scanned(customer: Customer) -> Customer:
-    """`a` is fixed after five days, `b` is fixed after four, back and fixed again, `c` stays."""
+    """`a` is fixed after 21 days; `b` is fixed after 4 days, reopened and fixed again; `c` stays open."""
     a, b, c = issue("a", severity="critical"), issue("b", severity="low"), issue("c", severity="high")
     project = customer.project_id
     scan(project, 1, 40, a, b)
@@ -105,7 +105,7 @@ def test_trends_read_indexes_alone(scanned: Customer) -> None:
 def test_the_page_has_the_numbers_and_a_table_of_each_chart(person: ConsoleBrowser, scanned: Customer) -> None:
     with page_statements() as asked:
         page = person.get("/findings/trends", f"days=30&project_id={scanned.project_id}").text
-    # Session, operator's account, projects, and the five of the trend.
+    # Session, operator's account, projects, and five for the trend.
     assert len(asked) == 8
     assert "<strong>1</strong> not fixed" in page
     numbers = re.findall(r"<strong>([^<]*)</strong> (fixed|new|reopened|median)", page)

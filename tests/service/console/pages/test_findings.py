@@ -1,4 +1,4 @@
-"""Findings at the console: of a project, by severity, with the exports that they became."""
+"""Findings at the console: by project, by severity, with the exports that were prepared for them."""
 
 import re
 from datetime import timedelta
@@ -110,7 +110,7 @@ def test_findings_are_listed_by_severity(person: ConsoleBrowser, customer: Custo
 
 
 def linked(page: Result, text: str) -> str:
-    """Return the query of the link to a list with a text."""
+    """Return the query of the link with this text."""
     [query] = {unescape(query) for query in re.findall(rf'href="/console/findings\?([^"]+)">{text}', page.text)}
     return query
 
@@ -189,7 +189,7 @@ def test_the_pages_of_a_list_follow_one_another_in_their_project(person: Console
         page = person.get("/findings", query)
         seen += titles(page)
         query = next(map(unescape, re.findall(r'rel="next" href="/console/findings\?([^"]+)"', page.text)), "")
-        # Another project is scanned in between; the list stays where it was.
+        # Another project is scanned between two pages; the list continues where it was.
         scanned(make_project(customer), 100 + len(seen), issue("x", title="Elsewhere", severity="high"), minutes=60)
     assert seen == [f"No. {number}" for number in (4, 3, 2, 1, 0)]
 
@@ -215,10 +215,10 @@ def test_a_bad_filter_is_refused_by_its_name_and_not_repeated(person: ConsoleBro
         ("project_id=-1", "/project_id"),
         ("project_id=1&project_id=2", "/project_id"),
         (f"project_id={'9' * 5000}", "/project_id"),
-        ("project_id=9999999999", "/project_id"),  # beyond a database's number
+        ("project_id=9999999999", "/project_id"),  # beyond the database's integers
         ("project_id=%D9%A1", "/project_id"),  # a digit of another script
         (f"cursor={'CANARY' * 1000}", "/cursor"),
-        ("cursor=MTpleHBfMDFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUE", "/cursor"),  # an export's
+        ("cursor=MTpleHBfMDFBQUFBQUFBQUFBQUFBQUFBQUFBQUFBQUE", "/cursor"),  # an export's cursor
     ]:
         page = person.get("/findings", query)
         assert (page.status_code, f">{in_words(named)}: " in page.text, "CANARY" in page.text) == (422, True, False), query
