@@ -1,6 +1,6 @@
-"""Who may do what at the console: every page and every form, with every session, one's own and everybody else's.
+"""Permissions at the console: every page and every form, with every kind of session, valid, foreign and invalid.
 
-A page without a row fails here.
+A page without a row fails a test here.
 """
 
 import re
@@ -57,10 +57,10 @@ from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.http.console_user import ConsoleBrowser, make_console_token
 from tests.support.http.raw_http import everything_stored, is_of_the_console
 
-# Doors do not depend on the database.
+# Access does not depend on the database.
 pytestmark = on_sqlite
 
-#: Open to whoever reaches the address; their own tests tell what each does.
+#: Public paths; each of them has its own tests.
 OPEN: Final = {
     ("GET", "/sign-in"),
     ("POST", "/sign-in"),
@@ -76,9 +76,9 @@ OPEN: Final = {
 }
 
 
-#: Those that forms ask for.
+#: The abilities that forms need.
 ABILITIES: Final = (Ability.CONSOLE, Ability.MANAGE_RULES, Ability.MANAGE_ACCOUNT)
-#: No other number of a page.
+#: A number that no page contains for another reason.
 PROJECT_ID: Final = 987_654_321
 
 LABELS: Final = RuleAction(RuleActionType.LABEL, labels=("team",))
@@ -90,10 +90,10 @@ class AccessRow:
 
     method: str
     path: str
-    #: Whether it tells of the installation itself, which is the operator's account's alone.
+    #: Whether it is about the whole installation, and therefore only for the operator's account.
     is_for_operator: bool = False
     fields: Mapping[str, str] = field(default_factory=dict)
-    #: The status for a user who may do it.
+    #: The status for a permitted user.
     status: int = 200
 
 
@@ -149,7 +149,7 @@ ROWS: Final = [
     AccessRow("POST", "/targets/{target_id}/webhook", fields={"signature": "service", "format": "sarif"}),
     AccessRow("POST", "/targets/{target_id}/recover", fields={"since": "24h"}),
     AccessRow("POST", "/targets/{target_id}/disable"),
-    # The last one of the target: afterwards it is not there.
+    # The last form of the target, because afterwards the target no longer exists.
     AccessRow("POST", "/targets/{target_id}/remove"),
     AccessRow("POST", "/recoveries/{recovery_id}/cancel"),
     AccessRow("POST", "/sessions/{session_id}/revoke"),
@@ -178,7 +178,7 @@ ROWS: Final = [
 
 @dataclass(frozen=True, slots=True)
 class AccessScene:
-    """An installation with two accounts; the first one, which is the operator's, has one of everything."""
+    """An installation with two accounts; the first one, the operator's, has a record of every kind."""
 
     client: TestClient
     customer: Customer
@@ -193,27 +193,27 @@ class AccessScene:
 
 
 def make_job(customer: Customer) -> str:
-    """Store a bulk job of the customer's account for nothing; return its id."""
+    """Store a bulk job of the customer's account without exports; return its ID."""
     query = ExportQuery(customer.account_id, statuses=("dismissed",))
     new = NewBulkJob(BulkDecision(BulkAction.RESTORE), query, 0, customer.account_id, customer.user_id, "user:test")
     return bulk_jobs.request(new, utc_now(), LOOPBACK_POLICY).id
 
 
 def make_rule(customer: Customer) -> str:
-    """Store a rule of the customer's account that labels; return its id."""
+    """Store a rule of the customer's account that sets a label; return its ID."""
     request = RuleRequest("A rule", enabled=True, match=RuleMatch(rule="zap:*"), action=LABELS)
     return approval_rules.create(customer.account_id, request, customer.user_id, utc_now(), "user:test").id
 
 
 def make_finding(customer: Customer) -> str:
-    """Store a finding of the customer's project; return its id."""
+    """Store a finding of the customer's project; return its ID."""
     record_postback(PostbackForm().read(postback(1)), customer.project_id)
     return str(rows("SELECT id FROM findings")[0][0])
 
 
 @pytest.fixture
 def scene(customer: Customer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AccessScene:
-    # No worker runs here.
+    # No worker runs in these tests.
     monkeypatch.setattr(operations_of_targets, "BEGIN_WITHIN_S", 0.1)
     unlimited = {"RATE_LIMIT_PER_MINUTE": "100000", "AUTH_FAILURES_PER_MINUTE": "100000"}
     unlimited |= {"OIDC_ISSUER": "https://issuer.example", "OIDC_CLIENT_ID": "riskrelay"}
@@ -250,14 +250,14 @@ def test_every_page_and_form_has_its_row(scene: AccessScene) -> None:
     assert sorted(routes - OPEN) == sorted((row.method, row.path) for row in ROWS)
 
 
-# --- who is let in nowhere
+# --- invalid sessions
 
-#: Makes of somebody who is signed in somebody who is not.
+#: Makes a user's session invalid.
 Spoil = Callable[[ConsoleBrowser], object]
 
 
 def _sql(change: str, *parameters: object) -> Spoil:
-    """Change the session, or its token, of the one whose browser is that of the tests."""
+    """Return a function that changes the session or its token in the database."""
     return lambda _person: execute(change, parameters)
 
 
@@ -269,7 +269,7 @@ _OF_SESSION: Final = "UPDATE console_sessions SET"
 _OF_TOKEN: Final = "UPDATE tokens SET"
 _LONG_AGO: Final = 1
 
-#: By what each is, with why the sign-in says so.
+#: Invalid sessions by kind, with the reason that the sign-in page shows.
 STRANGERS: Final[dict[str, tuple[Spoil, str | None]]] = {
     "no cookie": (_become("cookie", ""), None),
     "a made-up cookie": (_become("cookie", "rrs_" + "A" * 43), "unknown"),
@@ -335,7 +335,7 @@ def test_a_session_is_no_api_token(scene: AccessScene) -> None:
         assert scene.client.simulate_get("/api/console-sessions", headers=headers).status_code == 401
 
 
-# --- who is let in where
+# --- valid sessions
 
 
 def test_another_account_sees_its_own_and_nothing_of_the_installation(scene: AccessScene) -> None:
@@ -350,7 +350,7 @@ def test_another_account_sees_its_own_and_nothing_of_the_installation(scene: Acc
         assert answer.status_code == (row.status if is_open else 404), row
         assert not any(each in answer.text for each in scene.ids.values()) or row.method == "POST", row
         if "{" in row.path:
-            # What is not theirs and what is not there look the same.
+            # Records of another account look like records that do not exist.
             assert rows_by(nowhere.ask(person, row), nowhere) == rows_by(answer, scene), row
     assert everything_stored() == before
 
@@ -360,7 +360,7 @@ def _unlike(row_id: str) -> str:
 
 
 def rows_by(answer: Result, scene: AccessScene) -> str:
-    """Return what a page says but for its own id and for what was asked for."""
+    """Return the text of a page without its request ID and the requested IDs."""
     text = answer.text.replace(answer.headers["x-request-id"], "")
     for row_id in scene.ids.values():
         text = text.replace(row_id, "")
@@ -417,11 +417,11 @@ def test_a_token_that_runs_out_while_somebody_looks_ends_it(scene: AccessScene) 
     assert person.get("/exports").status_code == 303
 
 
-# --- what a role opens
+# --- roles
 
 _LINKS: Final = re.compile(r'<a [^>]*href="/console(/[^"#]*)')
 _FORMS: Final = re.compile(r'<form [^>]*method="post"[^>]*action="/console(/[^"]*)')
-#: Ends the session of the one who looks.
+#: Ends the session of the test.
 SIGN_OUT: Final = "/sign-out"
 
 
@@ -438,7 +438,7 @@ def test_a_role_opens_what_the_table_says_and_nothing_else(role: Role, scene: Ac
     person = signed_in(scene, scene.customer)
     set_role(scene.customer, role)
     before = everything_stored()
-    # The forms that the role refuses come first: they change nothing.
+    # Forms that the role may not use come first, because they change nothing.
     for row in sorted(ROWS, key=lambda row: NEEDS[row.path].ability in ROLE_ABILITIES[role]):
         answer = scene.ask(person, row)
         if NEEDS[row.path].ability in ROLE_ABILITIES[role]:
@@ -450,7 +450,7 @@ def test_a_role_opens_what_the_table_says_and_nothing_else(role: Role, scene: Ac
 
 
 def crawl(person: ConsoleBrowser, *first: str) -> tuple[dict[str, str], set[str]]:
-    """Return the first pages and every page that links lead to, by its address, and where their forms lead."""
+    """Follow all links from the first pages; return the pages by address, and the paths of their forms."""
     waiting, pages, forms = [*first], {}, set()
     while waiting:
         address = waiting.pop()
@@ -466,7 +466,7 @@ def crawl(person: ConsoleBrowser, *first: str) -> tuple[dict[str, str], set[str]
             if "text/html" in answer.headers["content-type"]
             else set()
         )
-        # Filters lead to the same pages with fewer rows.
+        # Links with a query are skipped: filters show the same pages with fewer rows.
         waiting += sorted(each for each in found if each not in pages and each not in waiting and "?" not in each)
     return pages, forms
 
@@ -481,7 +481,7 @@ def test_pages_offer_a_role_every_form_that_it_may_send_and_no_other(role: Role,
     refused = [form for form in forms - {SIGN_OUT} if not is_offered(form, principal_of(person), is_operator=True)]
     assert refused == []
     shown = {route_of(form) for form in forms - {SIGN_OUT}}
-    # What each role is for.
+    # The main forms of each role.
     assert ("/exports/{export_id}/approve" in shown) is (role is not Role.VIEWER)
     assert ("/inbox/review" in shown) is (role is not Role.VIEWER)
     assert ("/targets/{target_id}/secret" in shown) is (role in {Role.MANAGER, Role.OWNER})

@@ -1,6 +1,7 @@
-"""How the console looks and behaves in a browser: every page that is wired, furnished and bare, beneath a path of a proxy's.
+"""The console in a browser: every page, on a full and on an empty installation, behind a proxy with a path prefix.
 
-What axe-core calls serious, a page that scrolls sideways, a request to elsewhere or a word on the browser's console fails.
+A test fails if axe-core reports a serious problem, a page scrolls sideways, the browser logs a message, or a request goes
+to another server.
 """
 
 import http.client
@@ -37,16 +38,16 @@ from tests.support.processes.gunicorn_process import Service
 from tests.support.servers.browsers import PATIENCE_MS
 from tests.support.servers.redis_and_postgres import RedisServer
 
-#: What stands before the service's own paths, and is taken off again.
+#: The path prefix of the proxy, which it removes from requests.
 BENEATH: Final = "/relay"
 DESKTOP: Final[ViewportSize] = {"width": 1280, "height": 900}
-#: What a browser with classic scroll bars takes of it.
+#: The width of a classic scroll bar in pixels.
 SCROLL_BAR: Final = 15
-#: A worker in a data center, as `process_name` names it.
+#: The name of a worker in a data center, as `process_name` builds it.
 WORKER: Final = "worker:ip-10-0-112-134.eu-central-1.compute.internal:1234567:3554aeac"
-#: The narrowest telephone that is still made.
+#: The width of the narrowest current phones.
 PHONE: Final[ViewportSize] = {"width": 360, "height": 740}
-#: To a page a window of 1280 at 200 % is one of 640.
+#: A window of 1280 pixels at 200 % zoom is 640 pixels wide for the page.
 ZOOMED: Final[ViewportSize] = {"width": 640, "height": 450}
 
 POLICY: Final = (
@@ -56,7 +57,7 @@ POLICY: Final = (
 AXE: Final = resources.files("axe_playwright_python").joinpath("axe.min.js").read_text()
 RULES: Final = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 
-#: Where the ids in paths come from; an attempted export, a target with a response.
+#: Queries for the IDs in paths: an export with attempts, a target with a response, and others.
 IDS: Final = {
     "export_id": "SELECT id FROM exports WHERE status = 'failed' ORDER BY attempts DESC, id DESC LIMIT 1",
     "moving_id": "SELECT id FROM exports WHERE status = 'approved' ORDER BY id DESC LIMIT 1",
@@ -72,7 +73,7 @@ IDS: Final = {
 }
 #: Pages that are lists; each shows its four states.
 LISTS: Final = ("/exports", "/targets", "/recoveries", "/findings", "/compliance", "/audit", "/sessions", "/alerts")
-#: Never empty to somebody who looks: that somebody signed in.
+#: Never empty for a signed-in user, whose sign-in is recorded.
 NEVER_EMPTY: Final = {"/audit", "/sessions"}
 
 
@@ -82,7 +83,7 @@ def _kinds(of: type[ConsolePage]) -> Iterator[type[ConsolePage]]:
         yield from _kinds(kind)
 
 
-#: What is looked at, beneath the console; a receipt and a report are downloaded.
+#: The tested pages below /console; receipts and reports are downloads.
 _DOWNLOADS: Final = {ExportReceipt.path, FindingReport.path}
 _PAGES: Final = {kind.path for kind in _kinds(ConsolePage) if hasattr(kind, "path")} - _DOWNLOADS
 PATHS: Final = sorted(path.removeprefix(CONSOLE) for path in _PAGES)
@@ -93,10 +94,10 @@ PLAIN: Final = [*(path for path in PATHS if "{" not in path), "/targets/add?prov
 
 
 class _Proxy(ThreadingHTTPServer):
-    """Passes on what it is asked beneath a path, without that path; it knows nothing else."""
+    """A reverse proxy that serves the service below a path prefix."""
 
     daemon_threads = True
-    #: Where the service listens, once it does.
+    #: The port of the service, once it runs.
     service_port = 0
 
     def __init__(self) -> None:
@@ -107,7 +108,7 @@ class _Passing(BaseHTTPRequestHandler):
     server: _Proxy
 
     def do_GET(self) -> None:
-        """Pass it on."""
+        """Forward the request."""
         if not self.path.startswith(f"{BENEATH}/"):
             self.send_error(404)
             return
@@ -120,7 +121,7 @@ class _Passing(BaseHTTPRequestHandler):
         for name, value in answer.getheaders():
             if name.lower() not in {"connection", "transfer-encoding"}:
                 self.send_header(name, value)
-        # A browser that has moved on takes no answer.
+        # The browser may have closed the connection.
         with suppress(OSError):
             self.end_headers()
             self.wfile.write(content)
@@ -128,26 +129,26 @@ class _Passing(BaseHTTPRequestHandler):
     do_POST = do_GET  # noqa: N815 - http.server's own name
 
     def log_message(self, *_: object) -> None:
-        """Keep quiet."""
+        """Log nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """A running installation; `url` is its console, `ids` of rows that are there."""
+    """A running installation: the URL of its console, and IDs of existing rows."""
 
     url: str
     token: str
     ids: Mapping[str, str]
 
     def at(self, path: str) -> str:
-        """Return the address of a page; ids that it needs are filled in."""
+        """Return the URL of a page, with IDs filled in."""
         # Only a prepared ticket can be edited.
         return self.url + path.replace("{export_id}/edit", "{prepared_id}/edit").format(**self.ids)
 
 
 @contextmanager
 def installed(folder: Path, migrated: Path, redis: RedisServer, *, is_furnished: bool) -> Iterator[Installed]:
-    """Run an installation behind a proxy, with a row of every kind or with none."""
+    """Run an installation behind a proxy, with rows of every kind or empty."""
     url = f"sqlite:///{folder / 'riskrelay.db'}"
     (folder / "riskrelay.db").write_bytes(migrated.read_bytes())
     open_database(url)
@@ -178,7 +179,7 @@ def installed(folder: Path, migrated: Path, redis: RedisServer, *, is_furnished:
 
 
 def _furnish(*, is_furnished: bool) -> tuple[str, int]:
-    """Store what pages show, and return a token and its account."""
+    """Store the rows that pages show; return a token and its account."""
     if is_furnished:
         plausible_rows.fill()
     customer = make_customer()
@@ -194,7 +195,7 @@ def _furnish(*, is_furnished: bool) -> tuple[str, int]:
 
 
 def _attempt(export_id: str) -> None:
-    """Store an attempt of an export, with every column and the longest values that a real installation has."""
+    """Store an attempt of an export, with every column and the longest realistic values."""
     now = utc_now()
     AttemptRow.insert(
         id=identifiers.new_id(identifiers.ATTEMPT, now),
@@ -223,14 +224,14 @@ def _attempt(export_id: str) -> None:
 def furnished(
     tmp_path_factory: pytest.TempPathFactory, migrated_sqlite: Path, redis_server: RedisServer
 ) -> Iterator[Installed]:
-    """An installation with a row of every kind."""
+    """An installation with rows of every kind."""
     with installed(tmp_path_factory.mktemp("furnished"), migrated_sqlite, redis_server, is_furnished=True) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory, migrated_sqlite: Path, redis_server: RedisServer) -> Iterator[Installed]:
-    """An installation that was made a moment ago."""
+    """A new installation."""
     with installed(tmp_path_factory.mktemp("bare"), migrated_sqlite, redis_server, is_furnished=False) as running:
         yield running
 
@@ -240,7 +241,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory, migrated_sqlite: Path, redis_
 
 @contextmanager
 def signed_in(browser: Browser, at: Installed, **options: Any) -> Iterator[BrowserContext]:
-    """A browser of somebody who signed in, in a zone that is not UTC."""
+    """Yield a browser of a signed-in user, in a time zone that is not UTC."""
     context = browser.new_context(viewport=DESKTOP, timezone_id="Asia/Kolkata", **options)
     context.set_default_timeout(PATIENCE_MS)
     page = context.new_page()
@@ -255,21 +256,21 @@ def signed_in(browser: Browser, at: Installed, **options: Any) -> Iterator[Brows
 
 @pytest.fixture(scope="module")
 def at_furnished(browser: Browser, furnished: Installed) -> Iterator[BrowserContext]:
-    """Somebody at the furnished installation."""
+    """A signed-in browser at the installation with rows."""
     with signed_in(browser, furnished) as context:
         yield context
 
 
 @pytest.fixture(scope="module")
 def at_bare(browser: Browser, bare: Installed) -> Iterator[BrowserContext]:
-    """Somebody at the bare one."""
+    """A signed-in browser at the new installation."""
     with signed_in(browser, bare) as context:
         yield context
 
 
 @dataclass
 class PageVisit:
-    """A page, and what went on in it."""
+    """A page, with its requests and the messages on the browser's console."""
 
     page: Page
     source: str = ""
@@ -280,7 +281,7 @@ class PageVisit:
 
 @contextmanager
 def visit(context: BrowserContext, url: str, status: int = 200) -> Iterator[PageVisit]:
-    """Open a page; until the block ends it asks nobody else for anything, and nothing stands on the browser's console."""
+    """Open a page; at the end of the block, require that it requested nothing elsewhere and logged no message."""
     page = context.new_page()
     seen = PageVisit(page)
     page.on("console", lambda message: seen.console.append(f"{message.type}: {message.text}"))
@@ -293,14 +294,14 @@ def visit(context: BrowserContext, url: str, status: int = 200) -> Iterator[Page
     yield seen
     console, _, _ = url.partition(CONSOLE)
     assert [asked for asked in seen.asked if not asked.startswith((f"{console}{CONSOLE}", "data:"))] == []
-    # That the page itself was answered with an error is what was asked for.
+    # The browser logs the status of the page itself if it is an error.
     shown = [text for text in seen.console if status == 200 or f"status of {status}" not in text]
     assert shown == []
     page.close()
 
 
 def complaints(page: Page, *only: str) -> list[str]:
-    """Return what axe-core has against a page: by all of its rules, or by those that are named."""
+    """Return the problems that axe-core finds on a page, by all rules or by the named ones."""
     if not page.evaluate("'axe' in window"):
         page.evaluate(AXE)
     chosen = {"type": "rule", "values": list(only)} if only else {"type": "tag", "values": RULES}
@@ -313,7 +314,7 @@ def complaints(page: Page, *only: str) -> list[str]:
 
 
 def assert_fits(page: Page, size: ViewportSize, zoom: str = "") -> None:
-    """Fails where a page of a size scrolls sideways; `zoom` is that of the text alone."""
+    """Require that a page of this size does not scroll sideways; `zoom` is the zoom of the text."""
     page.set_viewport_size(size)
     page.evaluate("(zoom) => { document.documentElement.style.fontSize = zoom; }", zoom)
     wide = page.evaluate(
@@ -325,7 +326,7 @@ def assert_fits(page: Page, size: ViewportSize, zoom: str = "") -> None:
 
 
 def assert_is_accessible(page: Page) -> None:
-    """Fails where a page, in any colours and sizes, is not for everybody."""
+    """Require that a page is accessible in all color schemes and sizes."""
     assert complaints(page) == []
     page.emulate_media(color_scheme="dark")
     assert complaints(page, "color-contrast", "link-in-text-block") == []
@@ -344,12 +345,12 @@ _START: Final = re.compile(r"<([a-z][a-z0-9]*)[\s>/]", re.IGNORECASE)
 
 
 def assert_is_well_made(seen: PageVisit, path: str) -> None:
-    """Fails where a page's own text or structure is not as every page's is to be."""
+    """Require the properties of source and structure that every page must have."""
     page = seen.page
     assert seen.headers["content-security-policy"] == POLICY
     assert _HANDLER.findall(seen.source) == []
     assert re.findall(r"<script(?![^>]* src=)|<style|javascript:", seen.source) == []
-    # A browser mends what stands wrong in each other by elements of its own, or by leaving some out.
+    # Browsers repair invalid nesting by adding or dropping elements.
     parsed = (
         "(text) => [...new DOMParser().parseFromString(text, 'text/html').querySelectorAll('*')].map((e) => e.localName)"
     )
@@ -373,7 +374,7 @@ def assert_is_well_made(seen: PageVisit, path: str) -> None:
 def test_a_page_with_everything_on_it_is_well_made_and_for_everybody(
     path: str, furnished: Installed, at_furnished: BrowserContext
 ) -> None:
-    # A few rows tell as much as many, and axe-core looks at each.
+    # Few rows are enough, and axe-core checks each of them.
     with visit(at_furnished, furnished.at(path) + ("?limit=4" if path in LISTS else "")) as seen:
         assert_is_well_made(seen, path)
         assert_is_accessible(seen.page)
@@ -399,7 +400,7 @@ def test_tables_fit_a_desktop_with_a_scroll_bar(path: str, furnished: Installed,
             assert width <= room, label
 
 
-#: Paths that nobody is at, by the status of the page that says so.
+#: Paths without a page, and the status of the response.
 ASTRAY: Final = {"/nowhere": 404, "/exports?status=nonsense": 422}
 
 
@@ -437,7 +438,7 @@ def a_list(page: Page) -> Any:
 
 
 def reload_list(page: Page) -> None:
-    """Have the list fetched again: by its filters, or by the way back where it has none."""
+    """Load the list again: by its filters, or by the browser's history if it has none."""
     if page.locator("[data-filters]").count():
         page.locator("[data-filters] button").first.click()
     else:
@@ -461,7 +462,7 @@ def test_a_list_tells_that_it_was_never_used_and_that_nothing_fits(
         expect(a_list(page).locator('[data-state="filtered"]')).to_contain_text("No results match these filters.")
         expect(page.locator("[data-said]")).to_contain_text("No results match these filters.")
         assert "?" in page.url
-        # The same without the script, and the way out of it.
+        # The same without the script; then clear the filters.
         page.reload()
         expect(a_list(page).locator('[data-state="filtered"]')).to_be_visible()
         a_list(page).get_by_role("link", name="Clear filters").click()
@@ -533,7 +534,7 @@ def test_every_page_that_has_a_list_is_known_here_as_one() -> None:
     assert {path for path in LISTS if path not in PATHS} == set()
 
 
-# --- the script, on a page that is made up
+# --- the script, on an artificial page
 
 
 _FRAME: Final = """<!doctype html><html lang="en"><title>Made up</title>
@@ -542,7 +543,7 @@ _FRAME: Final = """<!doctype html><html lang="en"><title>Made up</title>
 
 
 class MadeUp:
-    """A page of the console that answers with whatever stands in `main`, and remembers what it was asked."""
+    """A page of the console with the content `main`, which counts requests and stores submitted forms."""
 
     def __init__(self, context: BrowserContext, at: Installed, main: str) -> None:
         self.main = main
@@ -559,7 +560,7 @@ class MadeUp:
         self.asked += 1
         if request.method == "POST":
             self.posted.append(request.post_data or "")
-            # As long as no answer comes, the page stays.
+            # With a 204, the browser stays on the page.
             route.fulfill(status=204)
             return
         body = _FRAME.format(base=self._base, main=self.main)
@@ -588,7 +589,7 @@ def test_times_are_the_readers_and_utc_stands_on_hover(furnished: Installed, at_
         shown = made.get_attribute("title")
         assert shown is not None
         assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", shown)
-        # 5 h 30 min ahead, all year.
+        # The browser's time zone is 5 h 30 min ahead of UTC all year.
         here = "(e) => (Date.parse(e.textContent.replace(' ', 'T') + 'Z') - Date.parse(e.dateTime)) / 60000"
         assert made.evaluate(here) == 330
         expect(seen.page.locator("[data-zone]")).to_have_text(re.compile("^Exact times are in your time zone, Asia/"))
@@ -618,7 +619,7 @@ def test_no_facts_have_a_frame_within_another(furnished: Installed, at_furnished
             assert {*widths} == {"0px"}, path
 
 
-#: Clicks with Ctrl, and tells whether the browser may do with it what it always does; then keeps it from that.
+#: Clicks with Ctrl; returns whether the browser may open a new tab, and then prevents it.
 _IS_LEFT_TO_THE_BROWSER: Final = """(link) => {
   let isLeft = null;
   addEventListener("click", (event) => { isLeft = !event.defaultPrevented; event.preventDefault(); }, { once: true });
@@ -636,14 +637,14 @@ def test_filters_pages_and_the_way_back_change_the_list_and_the_address_alone(
         page.get_by_label("Status").select_option("prepared")
         page.get_by_role("button", name="Filter").press("Enter")
         page.wait_for_url("**/exports?status=prepared")
-        # Who filters stays at the filters, who turns a page begins to read the list.
+        # After filtering, the focus stays on the button; after paging, it moves to the list.
         expect(page.get_by_role("button", name="Filter")).to_be_focused()
         expect(page.locator("[data-said]")).to_have_text("Exports: 50 shown.")
         page.get_by_role("link", name="Older").press("Enter")
         page.wait_for_url("**/exports?*cursor=*")
         expect(a_list(page)).to_be_focused()
         older = page.url
-        # Whoever goes back faster than lists come sees the last that was asked for.
+        # After several quick steps back, the last requested list is shown.
         page.evaluate("history.back()")
         page.evaluate("history.back()")
         expect(page.get_by_label("Status")).to_have_value("")
@@ -654,7 +655,7 @@ def test_filters_pages_and_the_way_back_change_the_list_and_the_address_alone(
         expect(page.get_by_role("link", name="Newest")).to_be_visible()
         assert page.url == older
         assert page.evaluate("window.isTheSame")
-        # A click that asks for a tab of its own gets one.
+        # A click with Ctrl opens a new tab.
         assert page.get_by_role("link", name="Newest").evaluate(_IS_LEFT_TO_THE_BROWSER)
 
 
@@ -677,7 +678,7 @@ def test_a_form_is_sent_once_however_often_it_is_clicked(furnished: Installed, a
     made.page.evaluate("document.forms[0].requestSubmit(); document.forms[0].requestSubmit()")
     expect(button).to_be_disabled()
     assert made.posted == ["a=1"]
-    # Somebody comes back to a page that the browser kept.
+    # The user returns to a page in the browser's back/forward cache.
     made.page.evaluate("dispatchEvent(new PageTransitionEvent('pageshow', { persisted: true }))")
     expect(button).to_be_enabled()
     made.page.close()
@@ -701,12 +702,12 @@ def test_what_goes_on_is_followed_until_it_is_over(furnished: Installed, at_furn
     assert page.evaluate("window.first.isConnected"), "what is the same stays where it is"
     made.main = followed.format(going, "2 of 3")
     expect(page.locator(".status")).to_have_text("2 of 3")
-    # What was open stays open, the focus where it was, and times are the reader's.
+    # Open parts stay open, the focus stays, and times are in the user's time zone.
     expect(page.get_by_text("it all")).to_be_visible()
     expect(page.get_by_role("button", name="Stop")).to_be_focused()
     expect(page.locator("time")).to_have_text("2026-03-01 17:30:00")
     expect(page.locator(".notice")).to_have_count(1)
-    # An error is outlived.
+    # The refresh continues after an error.
     made.status = 503
     asked = made.asked
     while made.asked < asked + 2:
@@ -714,7 +715,7 @@ def test_what_goes_on_is_followed_until_it_is_over(furnished: Installed, at_furn
     made.status, made.main = 200, followed.format("", "done")
     expect(page.locator(".status")).to_have_text("done")
     expect(page.locator("[data-said]")).to_have_text("done")
-    # That it began is old news.
+    # The notice that it has begun disappears.
     expect(page.locator(".notice")).to_have_count(0)
     asked = made.asked
     page.wait_for_timeout(300)
@@ -746,7 +747,7 @@ def test_the_counts_of_the_menu_are_renewed_when_what_goes_on_is_over(
     made.page.route(furnished.at("/counts-made-up"), lambda route: route.fulfill(json=body))
     expect(made.page.locator("[data-count]")).to_have_text("9")
     made.main = parts.format("")
-    # Without waiting for the next time that the counts are asked for, half a minute later.
+    # Not only with the next regular request for the counts, half a minute later.
     expect(made.page.locator("[data-count]")).to_have_text("4", timeout=PATIENCE_MS / 3)
     made.page.close()
 
@@ -777,7 +778,7 @@ def test_counts_are_followed_without_moving_what_is_read(furnished: Installed, a
     expect(page.locator("[data-health]")).to_have_text("Redis not responding")
     page.evaluate("renewCounts()")
     assert tags == [None, '"5"', '"4"']
-    # A tab that nobody sees asks for nothing.
+    # A hidden tab requests nothing.
     page.evaluate("Object.defineProperty(document, 'hidden', { value: true })")
     page.evaluate("renewCounts()")
     assert len(tags) == 3
@@ -830,7 +831,7 @@ def test_a_long_label_fits_a_telephone(furnished: Installed, at_furnished: Brows
         assert_fits(seen.page, PHONE)
 
 
-#: Texts by where they stand, and how many lines of 20 pixels they may take.
+#: Texts by their selector, and the maximum number of lines of 20 pixels.
 LONG_TEXTS: Final = {
     "#ticket .kind .aside": ("A client " * 20, None),
     "#ticket .kind .end": ("1 of 10 000+ · Open", 1),
@@ -873,27 +874,27 @@ class HeldTickets:
         route.fulfill(status=204)
 
     def ask(self, number: int) -> None:
-        """Click a row, and wait until its ticket has been asked for."""
+        """Click a row, and wait until its ticket is requested."""
         before = len(self.held)
         self.titles.nth(number).click()
         self.wait(before + 1)
 
     def wait(self, number: int) -> None:
-        """Wait until so many tickets have been asked for."""
+        """Wait until so many tickets have been requested."""
         while len(self.held) < number:
             self.page.wait_for_timeout(20)
 
     def answer(self, asked: int, number: int) -> None:
-        """Have an answer come, and wait until it shows the ticket of a row."""
+        """Release a response, and wait until it shows the ticket of a row."""
         self.held[asked].continue_()
         expect(self.page.locator('.row[aria-current="true"] a')).to_have_attribute("data-open", self.ids()[number])
 
     def shown(self) -> str:
-        """Return the id of the ticket in the pane."""
+        """Return the ID of the ticket that is shown."""
         return self.page.locator("#ticket [data-copy]").first.text_content() or ""
 
     def ids(self) -> list[str]:
-        """Return the ids of the rows."""
+        """Return the IDs of the rows."""
         return [each.get_attribute("data-open") or "" for each in self.titles.all()]
 
 
@@ -906,7 +907,7 @@ def test_keys_decide_on_nothing_until_the_ticket_that_was_asked_for_is_there(
     inbox.wait(1)
     expect(pane).to_have_attribute("aria-busy", "true")
     expect(pane.locator(".loading")).to_be_visible()
-    # Even the target is chosen, so that nothing else would keep `a` from approving the ticket of before.
+    # The target is selected, so that only the pending request keeps `a` from approving the previous ticket.
     page.get_by_label("Target", exact=True).evaluate("(select) => { select.selectedIndex = 1; }")
     for key in "adx":
         page.keyboard.press(key)
@@ -973,11 +974,11 @@ def test_the_state_that_is_renewed_is_that_of_the_open_ticket(furnished: Install
     page.evaluate("void refresh()")
     while not held:
         page.wait_for_timeout(20)
-    # Without an export, the answer would be about another one as soon as this one leaves the list.
+    # Without this ID, the response would contain another ticket as soon as this one leaves the list.
     assert f"export={first}" in held[0].request.url
     page.locator(".row-title").nth(1).click()
     expect(page.locator('.row[aria-current="true"] a')).to_have_attribute("data-open", second or "")
-    # The answer about the ticket of before comes when another one is open.
+    # The response about the previous ticket arrives after another one was opened.
     answer = held[0].fetch()
     with page.expect_event("requestfinished", lambda request: request.url == held[0].request.url):
         held[0].fulfill(response=answer, body=answer.text().replace("<dt>Target</dt>", "<dt>Stale</dt>"))
@@ -998,7 +999,7 @@ def test_another_ticket_takes_over_neither_the_focus_nor_what_is_open(
     inbox.answer(0, 1)
     expect(page.locator("#ticket-title")).to_be_focused()
     assert page.locator("#ticket details[open]").count() == 0
-    # A focus in the list stays there.
+    # The focus stays in the list.
     page.locator(".row-title").nth(1).focus()
     page.keyboard.press("k")
     inbox.wait(2)
@@ -1049,7 +1050,7 @@ def test_once_a_delivery_has_failed_it_can_be_retried_without_a_reload(
     expect(page.locator("#state .status").first).to_have_text("failed")
     expect(page.locator("#decisions").get_by_role("button", name="Retry", exact=True)).to_be_visible()
     expect(page.locator("[data-said]")).to_have_text("failed")
-    # A choice in a decision is not taken back, even when the focus is elsewhere.
+    # A menu of a decision stays open, even if the focus is elsewhere.
     page.get_by_text("Other target…").click()
     page.locator(".sheet select").select_option(index=0)
     page.locator("h1").click()
@@ -1074,7 +1075,7 @@ def test_a_sample_is_copied(furnished: Installed, browser: Browser) -> None:
     made.page.get_by_role("button", name="Copy").click()
     expect(made.page.locator("[data-said]")).to_have_text("Copied")
     assert made.page.evaluate("navigator.clipboard.readText()") == 'curl "$URL" \\\n  -d @-'
-    # Under plain HTTP a page may not copy: it marks.
+    # Without HTTPS a page may not use the clipboard, so it selects the text.
     made.page.evaluate("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
     expect(made.page.get_by_role("button", name="Copy", exact=True)).to_be_visible()
     made.page.get_by_role("button", name="Copy", exact=True).click()
@@ -1083,15 +1084,15 @@ def test_a_sample_is_copied(furnished: Installed, browser: Browser) -> None:
     context.close()
 
 
-# --- without a mouse, without colours, on paper
+# --- without a mouse, without colors, on paper
 
 
 def tab_to(page: Page, wanted: Any) -> None:
-    """Press Tab until the focus is there; fails where it never comes."""
+    """Press Tab until the element has the focus; fail if it never has."""
     for _ in range(80):
         page.keyboard.press("Tab")
         if wanted.evaluate("(e) => e === document.activeElement"):
-            # Whoever sees sees where they are.
+            # The focus is visible.
             assert wanted.evaluate("(e) => getComputedStyle(e).outlineStyle !== 'none'")
             return
     raise AssertionError(f"Tab never comes to {wanted}")

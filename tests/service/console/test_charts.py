@@ -1,4 +1,4 @@
-"""The geometry of charts: round axes, parts that stand on each other, and nothing that is there unseen."""
+"""The geometry of charts: round axes, stacked parts, and no value that is too small to see."""
 
 from datetime import timedelta
 
@@ -9,7 +9,7 @@ from service.console.charts import Box, ChartColumn
 from storage.exports.delivery_hours import AttemptCounts, DeliveryHour
 from tests.support.factories import NOW
 
-#: The most that an axis has room for, and where it ends.
+#: Columns: the largest value; the end of the axis.
 ENDS = [
     (0, 1),
     (1, 1),

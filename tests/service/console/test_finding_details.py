@@ -1,4 +1,4 @@
-"""The page of an export shows the help link, screenshot, history and neighbors of its finding; texts are the scanner's."""
+"""The page of an export shows the help link, screenshot, history and neighbors of its finding; their texts are untrusted."""
 
 import re
 from pathlib import Path
@@ -27,7 +27,7 @@ def make_client(customer: Customer, folder: Path, base_url: str) -> TestClient:
 
 
 def scan(client: TestClient, scan_run_id: int, screenshot: str, *issues: dict[str, Any]) -> list[str]:
-    """Post the issues of one page, and return the exports that they prepared."""
+    """Post the issues of one page; return the exports that were prepared."""
     body = postback(scan_run_id, issues=list(issues), artifacts={"screenshotPath": screenshot})
     answer = Call("POST", RESULTS, (*SCANNER.items(), *JSON.items())).with_json(body).send(client)
     assert answer.status_code == 202, answer.text

@@ -30,7 +30,7 @@ pytestmark = on_sqlite
 
 
 def send(person: ConsoleBrowser, body: bytes, **headers: str) -> Result:
-    """Send a form to one's own session's end, with its headers by name, `_` for `-`."""
+    """Send the sign-out form of a session with other headers; `_` in their names stands for `-`."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     shown = {"User-Agent": BROWSER, "Cookie": f"riskrelay_session={person.cookie}", "Origin": ORIGIN, "Content-Type": FORM}
     return person.client.simulate_post("/console/sign-out", body=body, headers={**shown, **named})
@@ -53,12 +53,12 @@ def is_signed_in(person: ConsoleBrowser) -> bool:
     [
         ("http://127.0.0.1:8000", "http://127.0.0.1:8000", True),
         ("https://risk.example.com", "https://risk.example.com", True),
-        # A port that goes without saying.
+        # The default port.
         ("https://risk.example.com:443", "https://risk.example.com", True),
         ("http://risk.example.com:80/riskrelay", "http://risk.example.com", True),
         ("HTTPS://Risk.Example.com", "https://risk.example.com", True),
         ("http://[::1]:8000", "http://[::1]:8000", True),
-        # Another scheme, port, host, or none of them.
+        # Another scheme, port or host, or no valid origin.
         ("https://risk.example.com", "http://risk.example.com", False),
         ("https://risk.example.com", "https://risk.example.com:8443", False),
         ("https://risk.example.com", "https://example.com", False),
@@ -99,7 +99,7 @@ def test_a_form_is_accepted_only_from_its_own_origin(
         ("http://127.0.0.1:8000", "localhost:9000", "http://localhost:9000", False),
         ("http://127.0.0.1:8000", "127.0.0.1:8000", "http://localhost:8000", False),
         ("http://127.0.0.1:8000", "localhost:8000", "https://localhost:8000", False),
-        # An installation that others reach by its name.
+        # An installation that is reached by its public name.
         ("https://risk.example.com", "localhost:8000", "http://localhost:8000", False),
         ("http://risk.example.com:8000", "localhost:8000", "http://localhost:8000", False),
         ("http://127.0.0.1:8000", "localhost.evil.example:8000", "http://localhost.evil.example:8000", False),
@@ -124,13 +124,13 @@ def test_a_form_of_another_site_does_nothing_even_with_the_cookie_and_the_token_
     assert is_signed_in(person)
 
 
-# --- the session's own token
+# --- the CSRF token
 
 
 def test_a_form_carries_the_token_of_its_own_session(
     person: ConsoleBrowser, customer: Customer, log_lines: LogLines
 ) -> None:
-    """Pages of before and of somebody else carry another one."""
+    """Pages of earlier sessions and of other users contain other tokens."""
     stranger = ConsoleBrowser(person.client, "Another browser")
     stranger.sign_in(make_console_token(customer))
     assert stranger.csrf != person.csrf
@@ -147,7 +147,7 @@ def test_a_form_carries_the_token_of_its_own_session(
 
 
 def send_slowly(person: ConsoleBrowser, path: str, body: bytes, meanwhile: Callable[[], object]) -> Result:
-    """Send a form beneath the console that is on its way while something happens."""
+    """Send a form whose body arrives slowly, and call `meanwhile` before it has arrived."""
     headers = {
         "User-Agent": BROWSER,
         "Cookie": f"riskrelay_session={person.cookie}",
@@ -162,7 +162,7 @@ def send_slowly(person: ConsoleBrowser, path: str, body: bytes, meanwhile: Calla
 def test_whoever_is_thrown_out_while_their_form_comes_does_nothing_with_it(
     person: ConsoleBrowser, customer: Customer
 ) -> None:
-    """A form may be minutes on its way, and a thief would keep many of them so."""
+    """A form may take minutes to arrive, and a thief could keep many of them open."""
     [export_id] = make_exports(customer, 1)
     [(session_id,)] = rows("SELECT id FROM console_sessions")
     body = f"csrf={person.csrf}".encode()
@@ -180,7 +180,7 @@ def test_whoever_is_thrown_out_while_their_form_comes_does_nothing_with_it(
 
 
 def test_whoever_loses_a_right_while_their_form_comes_has_it_no_more(person: ConsoleBrowser, customer: Customer) -> None:
-    """The API looks again as well at who sends a body slowly."""
+    """The API also checks permissions again after a slow body."""
     target = make_target(customer)
     body = f"csrf={person.csrf}&secret={'s' * 40}".encode()
     forbid = f"UPDATE accounts SET may_use_webhooks = FALSE WHERE id = {customer.account_id}"  # noqa: S608 - a number of ours
@@ -190,7 +190,7 @@ def test_whoever_loses_a_right_while_their_form_comes_has_it_no_more(person: Con
 
 
 def test_whoever_leaves_twice_at_once_has_left(person: ConsoleBrowser) -> None:
-    """The second click meets a session that the first one has ended."""
+    """The second request finds the session that the first one has ended."""
     [(session_id,)] = rows("SELECT id FROM console_sessions")
     body = f"csrf={person.csrf}".encode()
     answer = send_slowly(
@@ -213,7 +213,7 @@ def test_the_token_of_forms_says_nothing_of_the_cookie(person: ConsoleBrowser) -
     assert person.csrf not in person.cookie
 
 
-# --- what a form is
+# --- valid forms
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_the_token_of_forms_says_nothing_of_the_cookie(person: ConsoleBrowser) -
         (b"{}", {"Content_Type": "application/json"}, 415),
         (b"csrf=a", {"Content_Type": "text/plain"}, 415),
         (b"csrf=a", {"Content_Type": "multipart/form-data; boundary=a"}, 415),
-        # Whatever stands behind the type is the browser's.
+        # Parameters of the type are ignored.
         (b"csrf=a", {"Content_Type": "APPLICATION/X-WWW-FORM-URLENCODED; charset=utf-8"}, 403),
         (b"csrf=a&csrf=a", {}, 422),
         (b"csrf", {}, 422),
@@ -234,7 +234,7 @@ def test_the_token_of_forms_says_nothing_of_the_cookie(person: ConsoleBrowser) -
         (b"&".join(b"f%d=" % number for number in range(MAX_FORM_FIELDS + 1)), {}, 422),
         (b"csrf=" + b"a" * MAX_FORM_BYTES, {}, 413),
         (b"csrf=" + b"a" * (MAX_FORM_BYTES - 5), {}, 403),
-        # More is promised than comes.
+        # Fewer bytes than the length says.
         (b"csrf=a", {"Content_Length": "100"}, 422),
         (b"csrf=a", {"Content_Length": "99999999999999999999"}, 413),
     ],
@@ -263,9 +263,9 @@ def test_form_fields_in_the_query_are_ignored(person: ConsoleBrowser) -> None:
     assert is_signed_in(person)
 
 
-# --- nothing of it comes out
+# --- nothing submitted comes out
 
-#: Headers that the console reads, and some that it does not.
+#: Headers that the console reads, and some that it does not read.
 CARRIERS: Final = (
     "User-Agent",
     "Referer",
@@ -307,7 +307,7 @@ def test_a_canary_in_cookies_headers_and_fields_is_never_seen_again(
         ]
         for answer in answers:
             assert answer.status_code < 500
-            # Where a person was going is where the sign-in leads, and that is the person's own address bar.
+            # The target of the redirect after a sign-in is the path that the user requested.
             shown = {name: value for name, value in answer.headers.items() if name != "location"}
             assert CANARY not in f"{answer.text} {shown}"
     assert CANARY not in log_lines.text

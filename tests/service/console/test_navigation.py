@@ -1,4 +1,4 @@
-"""The menu: what it counts, how long it remembers that, and that no page fails because of it."""
+"""The menu: what it counts, how long counts are cached, and that no page fails because of it."""
 
 import json
 import re
@@ -34,7 +34,7 @@ from tests.support.factories import (
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.http.console_user import ConsoleBrowser, make_console_token
 
-#: All is well but for the named checks.
+#: The result of the checks if everything works; tests replace some of them.
 WELL = dict.fromkeys(("database", "disk", "schema", "keys", "redis", "workers"), "ok")
 
 
@@ -55,7 +55,7 @@ def test_the_menu_counts_what_waits_is_on_its_way_and_is_there(person: ConsoleBr
     make_failed(customer, target.id, 2)
     removed = make_target(customer)
     execute("UPDATE targets SET deleted_at = 1 WHERE id = ?", (removed.id,))
-    # Neither a snoozed one nor one whose findings are all fixed waits; a snooze that is over does.
+    # Snoozed exports and those whose findings are all fixed do not wait; those whose snooze is over do.
     execute("UPDATE exports SET snoozed_at = 1 WHERE id = ?", (waiting[0],))
     execute("UPDATE exports SET findings_total = 2, findings_fixed = 2 WHERE id = ?", (waiting[1],))
     execute("UPDATE exports SET snoozed_at = 1, snoozed_until = 2 WHERE id = ?", (waiting[2],))
@@ -66,7 +66,7 @@ def test_the_menu_counts_what_waits_is_on_its_way_and_is_there(person: ConsoleBr
     projects.add_scan_run(customer.project_id, utc_now(), 42)
     record_postback(PostbackForm().read(postback(42)), customer.project_id, utc_now())
     assert menu_counts.count(customer.account_id, utc_now()).findings == 1
-    # Fixed ones stay for good, and their number would only grow.
+    # Fixed findings are not counted, because their number would only grow.
     execute("UPDATE findings SET fixed_at = 1")
     assert menu_counts.count(customer.account_id, utc_now()).findings == 0
 
@@ -172,7 +172,7 @@ def test_the_counts_read_a_bounded_part_of_many_rows(customer: Customer) -> None
     many_waiting(customer, 20_000, 5_000, (0, 1000), now)
     analyze()
     if not is_sqlite():
-        # With one account, reading the table until enough rows are found seems as cheap to the planner.
+        # With one account, the planner considers a table scan as cheap.
         execute("SET enable_seqscan = off")
     with statements() as ran:
         assert menu_counts.count(customer.account_id, now).deliveries == menu_counts.MAX_IN_MENU + 1

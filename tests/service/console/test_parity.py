@@ -1,4 +1,4 @@
-"""Every button of the console is a route of the API and a command as well: nobody has to click what a script could do."""
+"""Every button of the console has a route of the API and a command, so that a script can do everything that users can."""
 
 import re
 from pathlib import Path
@@ -23,7 +23,7 @@ DOCUMENT: Final = (Path(__file__).parents[3] / "docs" / "console.md").read_text(
 
 
 class Ways(NamedTuple):
-    """The two other ways to what a button does; either is None where the contract has none."""
+    """The route and the command that do the same as a button; None where there is none by design."""
 
     route: str | None
     command: str | None
@@ -65,13 +65,13 @@ BUTTONS: Final = {
     "/alerts/{alert_id}/acknowledge": Ways(None, "alert acknowledge"),
     "/sessions/{session_id}/revoke": Ways("/api/console-sessions/{session_id}/revoke", "session revoke"),
 }
-#: Links that show or download something, which have no form.
+#: Links that show or download something, and have no form.
 LINKS: Final = {
     "/rules/{rule_id}/test": Ways(f"{RULE}/test", "rule test"),
     "/exports/{export_id}/receipt": Ways(f"{EXPORT}/receipt", "receipt show"),
     "/projects/{project_id}/report/{report_format}": Ways(None, "report write"),
 }
-#: A browser's session and preferences, and summaries before a decision: a caller of the API needs none of them.
+#: Sessions and preferences of a browser, and summaries before a decision: clients of the API need none of them.
 OF_THE_BROWSER: Final = {
     *("/sign-in", "/sign-out", "/shortcuts/on", "/shortcuts/off"),
     *("/inbox/review", "/deliveries/review"),
@@ -80,7 +80,7 @@ OF_THE_BROWSER: Final = {
 
 @pytest.fixture(scope="module")
 def routes(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """What changes something in an installation that serves everything."""
+    """Return the routes that change something in an installation that serves everything."""
     settings = make_settings(tmp_path_factory.mktemp("parity"), {"DEPLOYMENT_MODE": "cloud"})
     app = create_app(settings, FakeWakeUpQueue(), FakeResolver({}))
     methods, found = {"POST", "PATCH", "DELETE"}, inspect_routes(app)
@@ -109,7 +109,7 @@ def test_the_document_has_the_same_table() -> None:
 
 
 def exists(command: str) -> bool:
-    """Return whether there is such a command, with the option that may stand at its end."""
+    """Return whether a command exists, with its option, if one is named."""
     found: click.Command | None = riskrelay
     for word in command.split():
         if found is not None and word.startswith("--"):

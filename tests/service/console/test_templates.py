@@ -1,4 +1,4 @@
-"""The console's templates and files, as they are written: what no page may have, and what the shared parts come to."""
+"""The source of the console's templates and files: what no page may contain, and how the shared macros are rendered."""
 
 import re
 from pathlib import Path
@@ -14,15 +14,15 @@ _FOLDER: Final = Path(service.console.layout.__file__).parent
 TEMPLATES: Final = sorted(file.name for file in (_FOLDER / "templates").glob("*.html"))
 SCRIPTS: Final = {name: (_FOLDER / "static" / name).read_text() for name in ("console.js", "triage.js")}
 SHEET: Final = (_FOLDER / "static" / "console.css").read_text()
-#: What a stranger may have had stored.
+#: Text that an attacker may have stored.
 HOSTILE: Final = "\"'><script>alert(1)</script>{{ 7 * 7 }}&amp;"
 
-#: What a reader on a slow line waits for, each.
+#: The limit for each file, because users on slow connections wait for them.
 MAX_BUFFERED_BYTES: Final = 24 * 1024
 
 
 def part(call: str, **values: Any) -> str:
-    """Return what a macro comes to, however its lines are broken."""
+    """Render a macro; return the result with normalized whitespace."""
     name = call.partition("(")[0]
     made: Template = templates().from_string(f'{{% from "macros.html" import {name} %}}{{{{ {call} }}}}')
     return re.sub(r"\s+", " ", made.render(values)).strip()
@@ -46,9 +46,9 @@ def test_a_template_has_neither_script_nor_style_inside_it(name: str) -> None:
     assert (
         re.findall(r"<style|javascript:|<script(?! defer src=\"\{\{ base \}\}/static/(?:console|triage)\.js\")", text) == []
     )
-    # Every attribute stands in quotes: without them a blank in a value would begin another.
+    # All attributes are quoted: otherwise a space in a value would begin another attribute.
     assert re.findall(r"\s[a-z-]+=\{\{", text) == []
-    # What is loaded comes from here, and what leads elsewhere tells nobody from where.
+    # Resources are loaded only from this server, and links to other sites send no referrer.
     assert [
         each
         for each in re.findall(r"<(?:script|link|img|iframe|object|embed)\b[^>]*", text)
@@ -88,13 +88,13 @@ def test_an_empty_list_tells_why_it_is_empty() -> None:
 @pytest.mark.parametrize(
     ("next_query", "is_first", "links"),
     [
-        # All of it is shown.
+        # A single page.
         (None, True, []),
         # The first page of several.
         ("cursor=a&limit=5", True, ["/here?cursor=a&amp;limit=5"]),
-        # One in between.
+        # A page in the middle.
         ("cursor=b", False, ["/newest", "/here?cursor=b"]),
-        # The last one.
+        # The last page.
         (None, False, ["/newest"]),
     ],
 )
@@ -130,7 +130,7 @@ def test_the_sheet_loads_nothing_and_knows_each_colour_by_day_and_by_night() -> 
     named = re.compile(r"(--[a-z-]+): #")
     assert set(named.findall(day)) == set(named.findall(night.split("}", 1)[0]))
     assert {*re.findall(r"var\((--[a-z-]+)\)", SHEET)} == {*re.findall(r"(--[a-z-]+):", SHEET)}
-    # A colour that stands by itself is one that the night forgets; paper is white.
+    # Colors have to be variables, because literal ones would not change in dark mode. Print styles are exempt.
     screen = (
         SHEET[SHEET.index("*, ::before") : SHEET.index("@media print")]
         + SHEET[SHEET.index("@media print") :].partition("\n}")[2]

@@ -1,4 +1,4 @@
-"""How the inbox and its tickets behave in a browser: positions, focus and the way back, by mouse, by keys and on a phone."""
+"""The inbox and its tickets in a browser: positions, focus and history, with mouse, keyboard and phone."""
 
 import re
 from collections.abc import Iterator
@@ -13,9 +13,9 @@ from tests.service.console.test_browser import DESKTOP, Installed, assert_fits, 
 from tests.support.servers.redis_and_postgres import RedisServer
 
 PHONE: Final[ViewportSize] = {"width": 375, "height": 667}
-#: What A4 in landscape leaves between the margins of a browser.
+#: The printable area of A4 in landscape.
 PAPER: Final[ViewportSize] = {"width": 1047, "height": 718}
-#: A row from further down: on no screen is it in view at first.
+#: A row that is initially out of view on every screen.
 FAR: Final = 39
 
 
@@ -23,21 +23,21 @@ FAR: Final = 39
 def running(
     tmp_path_factory: pytest.TempPathFactory, migrated_sqlite: Path, redis_server: RedisServer
 ) -> Iterator[Installed]:
-    """An installation with more tickets than a page of the inbox has rows."""
+    """An installation with more tickets than the inbox has rows on a page."""
     with installed(tmp_path_factory.mktemp("triage"), migrated_sqlite, redis_server, is_furnished=True) as at:
         yield at
 
 
 @pytest.fixture(scope="module")
 def person(browser: Browser, running: Installed) -> Iterator[BrowserContext]:
-    """Somebody who signed in."""
+    """A signed-in browser."""
     with signed_in(browser, running) as context:
         yield context
 
 
 @pytest.fixture
 def phone(browser: Browser, running: Installed) -> Iterator[Page]:
-    """The inbox on a phone, scrolled to a row from further down."""
+    """The inbox on a phone, scrolled to the row `FAR`."""
     with signed_in(browser, running, has_touch=True) as context:
         page = context.new_page()
         page.set_viewport_size(PHONE)
@@ -52,12 +52,12 @@ def title(page: Page, number: int) -> Locator:
 
 
 def top_of(found: Locator) -> float:
-    """Return how far below the top of the window something begins."""
+    """Return the distance of an element from the top of the window."""
     return float(found.evaluate("(each) => each.getBoundingClientRect().top"))
 
 
 def expect_open(page: Page, number: int) -> None:
-    """Wait until the ticket of a row is the open one."""
+    """Wait until the ticket of a row is open."""
     export_id = title(page, number).get_attribute("data-open") or ""
     expect(page.locator('.row[aria-current="true"] a')).to_have_attribute("data-open", export_id)
     expect(page.locator("#ticket [data-copy]").first).to_have_text(export_id)
@@ -88,7 +88,7 @@ def test_shortcuts_that_are_off_are_turned_on_again_by_the_button_or_by_the_key(
             assert page.url == first
             dialog.get_by_role("button", name="Turn shortcuts on").click()
             expect(page.locator("#keys[data-keys=on]")).to_have_count(1)
-            # Keys have an effect once the script runs.
+            # Shortcuts work once the script runs.
             page.wait_for_load_state()
         page.keyboard.press("x")
         expect(page.locator(".row :checked")).to_have_count(1)
@@ -140,7 +140,7 @@ def test_the_shortcuts_are_listed_for_a_finger_and_not_offered_without_the_scrip
 ) -> None:
     phone.evaluate("scrollTo(0, 0)")
     button, search = phone.get_by_title("Keyboard shortcuts"), phone.get_by_role("searchbox")
-    # One line has both: the list loses no room to the button.
+    # Both are on one line, so the button takes no room from the list.
     assert abs(top_of(button) - top_of(search)) < 2
     button.tap()
     expect(phone.locator("#keys")).to_be_visible()
@@ -179,7 +179,7 @@ def test_the_way_back_on_a_phone_leads_to_where_the_list_was_left(way: str, phon
     assert phone.evaluate("scrollY") == before
     assert phone.evaluate("window.isTheSame"), "the page was not loaded again"
     assert "export=" not in phone.url
-    # The same way can be taken again.
+    # The same works again.
     title(phone, FAR - 1).tap()
     expect(phone.locator("#ticket-title")).to_be_focused()
     expect_open(phone, FAR - 1)
@@ -212,7 +212,7 @@ def test_a_ticket_that_comes_after_the_way_back_does_not_take_the_place_of_the_l
     with phone.expect_response("**/*export=*") as answered:
         held[0].continue_()
     answered.value.finished()
-    # The answer is there; what it would have changed is settled after the tasks that wait.
+    # The response is complete; its effect would show after the pending tasks.
     phone.evaluate("new Promise((done) => setTimeout(done))")
     expect(title(phone, FAR)).to_be_in_viewport(ratio=1)
     assert "export=" not in phone.url
@@ -232,7 +232,7 @@ def test_the_selection_on_a_phone_is_in_view_and_covers_neither_the_menu_nor_the
     last = phone.locator(".row").last.bounding_box()
     assert last is not None
     assert last["y"] + last["height"] <= bar["y"]
-    # An open ticket has its own decisions at the bottom; the selection is there again with the list.
+    # An open ticket has its own decisions at the bottom; with the list, the selection is shown again.
     title(phone, FAR).tap()
     expect(phone.locator("#ticket-title")).to_be_focused()
     expect(selection).to_be_hidden()
@@ -245,7 +245,7 @@ def test_the_selection_on_a_phone_is_in_view_and_covers_neither_the_menu_nor_the
 
 
 def list_top(page: Page) -> int:
-    """Return how far the list beside the ticket is scrolled."""
+    """Return the scroll position of the list beside the ticket."""
     return int(page.locator(".pane-list").evaluate("(list) => list.scrollTop"))
 
 
@@ -263,7 +263,7 @@ def test_the_way_back_keeps_the_list_its_position_and_its_selection(running: Ins
         page.go_back()
         expect_open(page, FAR)
         assert list_top(page) == before
-        # The address without a ticket has the first one beside the list.
+        # The address without a ticket shows the first one beside the list.
         page.go_back()
         expect_open(page, 0)
         assert list_top(page) == before
@@ -285,7 +285,7 @@ def test_after_a_decision_the_row_of_the_next_ticket_is_in_view(running: Install
         row = page.locator('.row[aria-current="true"]')
         expect(row.locator("a")).to_have_attribute("data-open", following)
         expect(row).to_be_in_viewport(ratio=1)
-        # The rows around it are, too.
+        # The next row is in view, too.
         expect(page.locator('.row[aria-current="true"] + .row')).to_be_in_viewport(ratio=1)
         assert page.evaluate("scrollY") == 0
         assert "undo=" not in page.url
@@ -343,12 +343,12 @@ def test_a_link_skips_the_list(has_script: bool, browser: Browser, running: Inst
         page.keyboard.press("Enter")
         page.keyboard.press("Tab")
         expect(page.locator("#ticket :focus")).to_have_count(1)
-        # Where a phone shows the list alone, there is no ticket to skip to.
+        # A phone shows only the list, so there is no ticket to skip to.
         page.set_viewport_size(PHONE)
         expect(skip).to_be_hidden()
 
 
-# --- how it looks
+# --- layout
 
 
 def test_the_phases_of_an_attempt_are_a_thin_bar(running: Installed, person: BrowserContext) -> None:
@@ -486,7 +486,7 @@ def test_menus_stay_on_the_screen(width: int, running: Installed, person: Browse
             for menu in page.locator(".chips > .menu").all():
                 menu.locator("summary").click()
                 expect(menu.locator(".options")).to_be_in_viewport(ratio=1)
-                # No count has two lines.
+                # No count takes two lines.
                 heights = menu.locator("b").evaluate_all("(all) => all.map((each) => each.offsetHeight)")
                 assert max(heights, default=0) < 30
             assert_fits(page, {**DESKTOP, "width": width})
@@ -505,7 +505,7 @@ def test_without_the_script_menus_stay_on_the_screen_and_no_key_is_named(
             for menu in page.locator(".chips > .menu").all():
                 menu.locator("summary").click()
                 expect(menu.locator(".options")).to_be_in_viewport(ratio=1)
-                # One at a time.
+                # Only one menu is open at a time.
                 expect(page.locator(".menu[open]")).to_have_count(1)
 
 
@@ -515,7 +515,7 @@ def test_rows_that_move_down_when_deliveries_are_renewed_keep_the_focus(running:
         shown = page.request.get(page.url).text()
         new = re.search(r'<li class="row".*?</li>', shown, re.DOTALL)
         assert new is not None
-        # Another delivery begins: its row is above all others.
+        # A new delivery begins, and its row is the first.
         row = re.sub(r'data-open="[^"]+"', 'data-open="another"', new[0].replace(' aria-current="true"', ""))
         renewed = shown.replace(new[0], row + new[0])
         page.route("**/deliveries*", lambda route: route.fulfill(body=renewed, content_type="text/html"))

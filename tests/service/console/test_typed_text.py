@@ -1,4 +1,4 @@
-"""What somebody typed is not lost with a form that is refused: the page of the error shows it, and no secret."""
+"""Typed text is not lost when a form is refused: the error page shows it, except secrets."""
 
 from collections.abc import Callable
 from typing import Final
@@ -24,7 +24,7 @@ def end_session() -> None:
 
 
 def assert_shows_typed(text: str) -> None:
-    """The texts of TYPED can be copied, each by its label."""
+    """Require that the texts of TYPED are shown under their labels, to be copied."""
     shown = text.partition('<h2 id="typed">')[2].partition("</section>")[0]
     for label, typed in (("Title", "A new title"), ("Description", "One &lt;b&gt;\r\ntwo."), ("Labels", "team:shop")):
         assert typed in shown.partition(f"<label>{label}")[2].partition("</label>")[0], label

@@ -1,4 +1,4 @@
-"""What strangers wrote is shown so that it deceives nobody and leads nowhere by itself."""
+"""Untrusted text is shown so that it cannot deceive users, and links only to safe addresses."""
 
 import json
 import unicodedata
@@ -15,22 +15,22 @@ from tests.support.corpora import naughty_strings, url_texts
         (
             "Änderung 你好 👩\u200d💻 ❤\ufe0f",
             "Änderung 你好 👩\u200d💻 ❤\ufe0f",
-        ),  # letters of every script, composed pictures
-        ("pay\u200bpal \u200d pa\u200cy", "pay[U+200B]pal [U+200D] pa[U+200C]y"),  # nothing between letters
+        ),  # letters of every script, composed emoji
+        ("pay\u200bpal \u200d pa\u200cy", "pay[U+200B]pal [U+200D] pa[U+200C]y"),  # invisible characters between letters
         ("می\u200c\u200dخ", "می[U+200C][U+200D]خ"),  # more joiners than a script needs
-        ("ok\U000e0068\U000e0069", "ok[U+E0068][U+E0069]"),  # tags: letters that are not shown
-        ("a\xad\u3164\u034f", "a[U+00AD][U+3164][U+034F]"),  # a hyphen, a letter and a mark that are blank
-        ("می‌خواهم", "می‌خواهم"),  # a joiner that Persian is written with
-        ("a\tb\nc", "a\tb\nc"),  # what lays text out
-        ("invoice\u202egpj.exe", "invoice[U+202E]gpj.exe"),  # the order turned round
-        ("a\u2066b\u2069c", "a[U+2066]b[U+2069]c"),  # set apart, the newer way
-        ("\u200fa\u061c", "[U+200F]a[U+061C]"),  # marks of direction
-        ("a\x1b[31mb\x7f\x85", "a[U+001B][31mb[U+007F][U+0085]"),  # what moves a terminal
-        ("a\rb\r\r\n", "a[U+000D]b[U+000D]\r\n"),  # over what stands before it
-        ("a\r\nb", "a\r\nb"),  # the end of a line, as emails and Windows have it
-        ("a\u2028b\u2029", "a[U+2028]b[U+2029]"),  # ends of lines
-        ("\ufeffa\u2060", "[U+FEFF]a[U+2060]"),  # nothing at all
-        ("\ud800", "[U+D800]"),  # half a letter, which no answer could be made of
+        ("ok\U000e0068\U000e0069", "ok[U+E0068][U+E0069]"),  # tag characters, which are invisible
+        ("a\xad\u3164\u034f", "a[U+00AD][U+3164][U+034F]"),  # a hyphen, a letter and a mark that are invisible
+        ("می‌خواهم", "می‌خواهم"),  # a joiner that Persian needs
+        ("a\tb\nc", "a\tb\nc"),  # whitespace of layout
+        ("invoice\u202egpj.exe", "invoice[U+202E]gpj.exe"),  # reversed order
+        ("a\u2066b\u2069c", "a[U+2066]b[U+2069]c"),  # isolates
+        ("\u200fa\u061c", "[U+200F]a[U+061C]"),  # direction marks
+        ("a\x1b[31mb\x7f\x85", "a[U+001B][31mb[U+007F][U+0085]"),  # terminal sequences
+        ("a\rb\r\r\n", "a[U+000D]b[U+000D]\r\n"),  # overwrites the line
+        ("a\r\nb", "a\r\nb"),  # the line ends of emails and Windows
+        ("a\u2028b\u2029", "a[U+2028]b[U+2029]"),  # other line ends
+        ("\ufeffa\u2060", "[U+FEFF]a[U+2060]"),  # zero width
+        ("\ud800", "[U+D800]"),  # half of a surrogate pair, which cannot be encoded
     ],
 )
 def test_what_cannot_be_seen_is_shown_by_its_number(text: str, shown: str) -> None:
@@ -55,7 +55,7 @@ def test_every_character_of_an_invisible_category_is_shown_by_its_number() -> No
         ("https://shop.example:8443?q", SafeLink("https://shop.example:8443?q", "shop.example:8443")),
         ("http://[::1]:80/", SafeLink("http://[::1]:80/", "[::1]:80")),
         ("https://bücher.example/ä", SafeLink("https://xn--bcher-kva.example/ä", "xn--bcher-kva.example")),
-        # Cyrillic letters that look like ours.
+        # Cyrillic letters that look like Latin ones.
         (
             "https://\u0430\u0440\u0440\u04cf\u0435.example/",
             SafeLink("https://xn--80ak6aa92e.example/", "xn--80ak6aa92e.example"),
@@ -67,8 +67,8 @@ def test_every_character_of_an_invisible_category_is_shown_by_its_number() -> No
         ("ftp://shop.example/", None),
         ("//shop.example/", None),
         ("/console/sign-out", None),
-        ("https://bank.example@shop.example/", None),  # reads as the bank
-        ("https://bank.example\\@shop.example/", None),  # two hosts, by who reads
+        ("https://bank.example@shop.example/", None),  # looks like the bank
+        ("https://bank.example\\@shop.example/", None),  # two hosts, depending on the parser
         ("https:\\\\shop.example/", None),
         ("https:/shop.example/", None),
         ("https://shop.example:99999999/", None),
@@ -108,8 +108,8 @@ def test_naughty_strings_are_written_as_they_are_but_for_what_cannot_be_seen() -
         ('{"a":"\u202e"}'.encode(), '{\n  "a": "\\u202e"\n}'),
         (b"<html>\x00\xff", "<html>[U+0000]�"),
         (b"", ""),
-        (b"[" * 100_000, "[" * 100_000),  # deeper than a parser goes
-        (b"9" * 5_000, "9" * 5_000),  # longer than a number is
+        (b"[" * 100_000, "[" * 100_000),  # deeper than a parser accepts
+        (b"9" * 5_000, "9" * 5_000),  # a number that is too long
     ],
 )
 def test_a_body_reads_well_whether_or_not_it_is_json(body: bytes, shown: str) -> None:

@@ -1,4 +1,4 @@
-"""The words of the console for values of the API."""
+"""The words that the console shows for values of the API."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from schemas.exports.state_machine import Transition
 from schemas.exports.tickets.ticket_events import TicketEventStatus
 from service.console import wording
 
-#: Of the audit log, beside transitions.
+#: Actions of the audit log besides transitions.
 ACTIONS = (
     *("prepare", "extend", "join", "edit", "split", "snooze", "label", "wait_for_target", "approve_events", "seen_again"),
     "redact",

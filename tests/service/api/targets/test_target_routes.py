@@ -426,7 +426,7 @@ def test_an_address_that_may_not_be_used_blocks_the_target_at_once(
     resolver.table[HOST] = ["93.184.215.14"]
     wake_ups.look = be_a_validator(Validation())
     again = act(client, customer, target.id, "validate").json
-    assert (again["status"], again["last_validation"]["status"]) == ("blocked", "passed")  # only `resume` makes it active again
+    assert (again["status"], again["last_validation"]["status"]) == ("blocked", "passed")  # only `resume` activates it
     assert act(client, customer, target.id, "resume").json["status"] == "active"
 
 

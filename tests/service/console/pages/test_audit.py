@@ -161,7 +161,7 @@ def test_a_cursor_that_was_not_made_here_is_refused_and_not_repeated(person: Con
         answer = person.get("/audit", urlencode({"cursor": cursor}))
         assert answer.status_code == 422, cursor
         assert "Cursor: " in answer.text, cursor
-        # A short cursor may occur in the random CSRF token.
+        # A short cursor may occur by chance in the CSRF token.
         assert escape(cursor) not in answer.text.replace(person.csrf, "")
 
 

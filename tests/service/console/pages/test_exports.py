@@ -391,7 +391,7 @@ SPLITS: Final = [
         Phase("first byte", 4, 30, 20),
         Phase("rest", 10, 50, 50),
     ]),
-    (Timings(first_byte_ms=3, total_ms=4), [Phase("first byte", 3, 0, 75), Phase("rest", 1, 75, 25)]),  # a kept-alive connection
+    (Timings(first_byte_ms=3, total_ms=4), [Phase("first byte", 3, 0, 75), Phase("rest", 1, 75, 25)]),  # kept alive
     (Timings(dns_ms=7, total_ms=7), [Phase("DNS", 7, 0, 100)]),  # no address
     (Timings(0, 0, None, 0, 0), []),  # faster than a millisecond
     (Timings(5, 5, None, 4, 9), [Phase("DNS", 5, 0, 50), Phase("connect", 5, 50, 50)]),  # each value is rounded up

@@ -1,4 +1,4 @@
-"""The page of inbound sources: whether each could hand something in, when it did, why it could not, and how to try it."""
+"""The page of inbound sources: whether each can receive data, its last success and rejection, and a sample to try it."""
 
 import re
 import shutil
@@ -50,16 +50,16 @@ SECRETS: Final = {
 }
 PLATFORM: Final = (InboundSource.BROWSER_EXTENSION, InboundSource.CMS_PLUGIN, InboundSource.STOREFRONT_APP)
 _SAMPLE: Final = re.compile(r"<pre data-copy[^>]*><code>(.*?)</code></pre>", re.DOTALL)
-#: What a reader's `.env` has.
+#: The secrets in the `.env` of whoever pastes a sample.
 IN_ENV: Final = ("SCANNER_SHARED_SECRET", *SECRETS)
-#: Nobody listens there: limits are each process's own then, and no worker is notified.
+#: Nothing listens at this address: each process counts rate limits by itself, and no worker is notified.
 NO_REDIS: Final = "redis://127.0.0.1:1/0"
 TYPED: Final = "a secret that was set"
 PASTE_WITHIN_S: Final = 60
 
 
 def visitor(customer: Customer, folder: Path, **changes: str) -> ConsoleBrowser:
-    """Return the customer's user, signed in at an installation of theirs that serves everything."""
+    """Return the customer's user, signed in at their own installation, which serves everything."""
     given = {"DEPLOYMENT_MODE": "cloud", "OPERATOR_ACCOUNT_ID": str(customer.account_id), **SECRETS, **changes}
     app = create_app(make_settings(folder, given), FakeWakeUpQueue(), FakeResolver({}))
     person = ConsoleBrowser(TestClient(app), origin=given.get("PUBLIC_BASE_URL", ORIGIN))
@@ -68,7 +68,7 @@ def visitor(customer: Customer, folder: Path, **changes: str) -> ConsoleBrowser:
 
 
 def sections(text: str) -> dict[InboundSource, str]:
-    """Return the part of the page that is about each source."""
+    """Return the section of each source."""
     parts = re.findall(r'<section id="([a-z-]+)"(.*?)</section>', text, re.DOTALL)
     return {InboundSource(name): expected for name, expected in parts}
 
@@ -138,7 +138,7 @@ def test_a_crowd_of_tokens_is_counted_up_to_a_bound(database: str, customer: Cus
     with statements() as ran:
         counted = integrations.live_platform_tokens(utc_now())
     assert counted == {"browser-extension:evidence-upload": MAX_TOKENS}
-    # PostgreSQL reads so small a table whole.
+    # PostgreSQL reads such a small table completely.
     assert indexes_read(ran[0]) == {"tokens_platform"} or not is_sqlite()
 
 
@@ -202,12 +202,12 @@ def test_nothing_that_is_shown_is_markup(customer: Customer, tmp_path: Path) -> 
 
 def test_the_page_asks_a_few_indexed_questions(customer: Customer, tmp_path: Path) -> None:
     person = visitor(customer, tmp_path)
-    # Of a small table PostgreSQL reads everything.
+    # PostgreSQL would read a small table completely.
     make_diagnostics(customer, 500)
     execute("ANALYZE diagnostics")
     with page_statements() as ran:
         assert person.get("/integrations").status_code == 200
-    # Who asks, and then: secrets, tokens, the newest, refusals, something to try with.
+    # The session, and then: secrets, tokens, the newest records, rejections, values for the samples.
     assert len(ran) <= 8, [each.sql for each in ran]
     [newest] = [each for each in ran if "page_results" in each.sql]
     assert not full_scans(newest, {"diagnostics"}), plan_of(newest)
@@ -229,7 +229,7 @@ class SampleShell(NamedTuple):
         return {source: sample(expected) for source, expected in sections(self.person.get("/integrations").text).items()}
 
     def paste(self, script: str, typed: str = "") -> str:
-        """Paste a sample into bash, where no secret is a variable, and type what it asks for; return what is printed."""
+        """Run a sample in bash without variables for secrets, and type what it asks for; return what it prints."""
         kept = {name: value for name, value in self.environment.items() if name not in IN_ENV}
         done = subprocess.run(
             ["bash", "-c", script],
@@ -247,7 +247,7 @@ class SampleShell(NamedTuple):
 
 @pytest.fixture
 def shell(sqlite_url: str, tmp_path: Path) -> Iterator[SampleShell]:
-    """A real service that serves everything, and somebody who looks at it and manages nothing yet."""
+    """A real service that serves everything, and a user of the console who manages no project yet."""
     open_database(sqlite_url)
     customer = make_customer()
     folder = tmp_path / "risk relay"
@@ -273,17 +273,17 @@ def _programs() -> None:
 def test_each_sample_works_as_pasted(shell: SampleShell, tmp_path: Path) -> None:
     before = stored()
     for source, script in shell.samples().items():
-        # One that made a grant before leaves the next one nothing to grant, and says so.
+        # If an earlier sample has made the grant already, the next one says so.
         printed = shell.paste(script)
         assert printed.endswith("\n200\n"), f"{source}: {printed}"
     after = stored()
-    # What three of them made to have a token; of what was handed in, nothing.
+    # Three samples create a token, and one of them a grant; nothing of the submitted data is stored.
     assert {name for name in after if after[name] != before[name]} == {"tokens", "grants", "audit_entries"}
     work_in_earnest_with_what_is_typed(shell, SharedSecrets(make_settings(tmp_path, SECRETS), Vault([b"A" * 32])))
 
 
 def work_in_earnest_with_what_is_typed(shell: SampleShell, shared: SharedSecrets) -> None:
-    """What stands in no `.env` is asked for: a secret that an operator has set, a token that somebody has."""
+    """Run the samples without a dry run: they ask for secrets and tokens that are not in `.env`."""
     for integration in Integration:
         shared.set(integration, TYPED, NOW)
     [(email,)] = rows("SELECT email FROM users")
@@ -358,6 +358,6 @@ def make_diagnostics(customer: Customer, count: int) -> None:
 
 
 def stored() -> dict[str, int]:
-    """Return how many rows each table has, but for what looking at the console writes."""
+    """Return the number of rows of each table, except the sessions, which every request updates."""
     names = [str(model._meta.table_name) for model in ALL]
     return {name: rows(f"SELECT COUNT(*) FROM {name}")[0][0] for name in names if name != "console_sessions"}  # noqa: S608 - our own names

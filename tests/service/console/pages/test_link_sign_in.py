@@ -35,7 +35,7 @@ MAIL: Final = {
 
 
 class Postman:
-    """A worker that sends to a list; a mail server that is `broken` takes nothing."""
+    """A worker that appends mails to a list; if it `is_broken`, sending fails."""
 
     def __init__(self, folder: Path) -> None:
         self.sent: list[EmailMessage] = []
@@ -45,7 +45,7 @@ class Postman:
         self.task = SignInLinkTask(vault, self._send, MAIL["ALERT_EMAIL_FROM"], page, utc_now)
 
     def tokens(self) -> list[str]:
-        """Send what is due, and return the secrets of the links."""
+        """Send the mails that are due; return the secrets in their links."""
         self.sent.clear()
         release()
         while self.task.run_once():
@@ -60,7 +60,7 @@ class Postman:
 
 
 class AddressClient(TestClient):
-    """A client whose requests come from an address."""
+    """A client whose requests come from `address`."""
 
     address = "203.0.113.9"
 
@@ -69,7 +69,7 @@ class AddressClient(TestClient):
 
 
 class LinkBrowser(ConsoleBrowser):
-    """A browser that asks for links; its cookie of the sign-in is in `preferences`."""
+    """A browser that requests links; its cookie of the sign-in is in `preferences`."""
 
     def ask(self, email: str) -> None:
         answer = self.post("/sign-in/link", email=email)
@@ -114,7 +114,7 @@ def test_a_link_signs_in_once(person: LinkBrowser, postman: Postman, customer: C
     assert "If a user has this address" in person.get("/sign-in", "done=link_requested").text
     [token] = postman.tokens()
     assert (postman.sent[0]["To"], postman.sent[0]["From"]) == (customer.email, MAIL["ALERT_EMAIL_FROM"])
-    # Whatever opens a link, such as a scanner of mail, spends nothing.
+    # Opening the link, as a mail scanner does, does not use it up.
     for _ in range(2):
         assert f'value="{token}"' in person.get("/sign-in/link", f"token={token}").text
     assert person.use(token) == 303
@@ -172,7 +172,7 @@ def test_a_user_gets_few_links_and_an_address_may_ask_for_few(
 def test_a_stranger_uses_up_no_links_of_a_user(person: LinkBrowser, postman: Postman, customer: Customer) -> None:
     client = AddressClient(person.client.app)
     stranger = LinkBrowser(client)
-    # Other addresses and subnets of one network, and other letters of the address.
+    # Requests from other subnets of one network, with the email address in other cases.
     for number in range(MAX_OF_USER):
         client.address = f"2001:db8:1:{number:x}::1"
         stranger.ask(customer.email if number % 2 else customer.email.upper())
@@ -219,7 +219,7 @@ def test_a_mail_that_was_not_sent_is_sent_later_and_not_too_late(
 def test_an_address_with_users_in_two_accounts_gets_no_mail(
     person: LinkBrowser, postman: Postman, customer: Customer
 ) -> None:
-    # From before addresses were compared in lower case.
+    # From a version that did not compare addresses in lower case.
     other = make_customer()
     execute("UPDATE users SET email = ? WHERE id = ?", (customer.email.capitalize(), other.user_id))
     for email in (customer.email, customer.email.capitalize()):

@@ -1,4 +1,4 @@
-"""Signing in at an OpenID Connect issuer: who gets in as whom, and every mistake of an issuer that lets nobody in."""
+"""Signing in at an OpenID Connect issuer: which user is signed in, and how faulty or hostile issuers are refused."""
 
 import re
 import time
@@ -36,17 +36,17 @@ from tests.support.servers.fake_issuer import (
     parameters_of,
 )
 
-# The database decides nothing here; sessions and identities are tested on both.
+# Nothing here depends on the database; sessions and identities are tested on both elsewhere.
 pytestmark = on_sqlite
 
 ROLES: Final = "triage=triager, agency-admins=owner"
 
 
 class OpenIdBrowser(ConsoleBrowser):
-    """A browser that goes to the issuer and back; its cookie of the sign-in is in `preferences`."""
+    """A browser that is redirected to the issuer and back; its cookie of the sign-in is in `preferences`."""
 
     def begin(self, next_path: str = "") -> str:
-        """Select the button; return the issuer's URL."""
+        """Follow the link to the issuer; return the issuer's URL."""
         begun = self.get("/sign-in/openid-connect", urlencode({"next": next_path}))
         assert begun.status_code == 303, begun.text
         self.keep_cookies(begun)
@@ -65,7 +65,7 @@ def running() -> Iterator[FakeIssuer]:
 
 @pytest.fixture
 def issuer(running: FakeIssuer) -> FakeIssuer:
-    """The issuer, without a mistake."""
+    """The issuer, reset to correct behavior."""
     running.__init__(running.url)  # type: ignore[misc]  # back to the beginning
     return running
 
@@ -91,13 +91,13 @@ def signed_in(person: OpenIdBrowser, issuer: FakeIssuer) -> Result:
 
 
 def refused(answer: Result, reason: str) -> bool:
-    """Return whether nobody was signed in, for a reason."""
+    """Return whether the sign-in was refused for this reason."""
     assert "riskrelay_session" not in answer.cookies
     assert rows("SELECT COUNT(*) FROM console_sessions") == [(0,)]
     return answer.status_code == 403 and f"({reason})" in answer.text
 
 
-# --- who gets in
+# --- who is signed in
 
 
 def test_a_new_person_becomes_a_user_with_the_role_of_their_groups(
@@ -230,7 +230,7 @@ def test_without_a_page_of_the_issuer_or_with_a_token_one_signs_out_here_alone(
     assert person.post("/sign-out").headers["location"] == "/console/sign-in?done=signed_out"
 
 
-# --- mistakes of an issuer, and attacks
+# --- faulty issuers, and attacks
 
 MISTAKES: Final[dict[str, tuple[Callable[[dict[str, Any]], Any], str]]] = {
     "wrong audience": (lambda claims: claims.update(aud="another client"), "claim_aud"),
@@ -319,7 +319,7 @@ def test_the_iss_parameter_is_required_if_the_issuer_announces_it(person: OpenId
 def test_a_description_of_another_issuer_is_refused(person: OpenIdBrowser, issuer: FakeIssuer) -> None:
     issuer.described = {"issuer": "https://another.example"}
     assert person.get("/sign-in/openid-connect").status_code == 503
-    # The failure is kept for a few seconds, so that nobody makes us ask again and again.
+    # The failure is cached for a few seconds, so that users cannot cause many requests to the issuer.
     assert person.get("/sign-in/openid-connect").status_code == 503
     assert len(issuer.requests) == 1
 
@@ -389,7 +389,7 @@ def test_a_sign_in_is_finished_within_ten_minutes_and_once(person: OpenIdBrowser
     assert done.cookies["riskrelay_sign_in"].value == ""
     person.preferences["riskrelay_sign_in"] = cookie
     assert "(code)" in person.come_back(**answer).text
-    # An issuer that accepts a code twice does not make a second session either.
+    # Even if the issuer accepts a code twice, no second session begins.
     issuer.used_codes.clear()
     again = person.come_back(**answer)
     assert (again.status_code, "already been used" in again.text) == (409, True)
@@ -421,7 +421,7 @@ def test_a_page_of_another_site_does_not_make_a_browser_fail_to_sign_in(
 ) -> None:
     person = app_with(AUTH_FAILURES_PER_MINUTE="2")
     answer = issuer.authorize(person.begin())
-    # Requests of the other site carry no cookie, and the responses do not delete it.
+    # Requests from the other site carry no cookie, and the responses do not delete it.
     kept = person.preferences.pop("riskrelay_sign_in")
     assert {person.come_back(state="s", code="c").status_code for _ in range(5)} == {403}
     person.preferences.setdefault("riskrelay_sign_in", kept)
@@ -433,7 +433,7 @@ def test_a_letter_that_only_unicode_makes_ascii_is_another_address(
     person: OpenIdBrowser, issuer: FakeIssuer, customer: Customer
 ) -> None:
     accounts.add_user("kate@example.com", customer.account_id, utc_now(), Role.OWNER)
-    # The sign of the unit kelvin.
+    # The Kelvin sign, which becomes a k in lower case.
     issuer.claims["email"] = "\u212aate@example.com"
     signed_in(person, issuer)
     linked = rows("SELECT u.email FROM user_identities i JOIN users u ON u.id = i.user_id")

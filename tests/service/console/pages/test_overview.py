@@ -1,4 +1,4 @@
-"""The overview: what is well, what is late, what failed and what to do about it."""
+"""The overview: what works, what is late, what failed, and how to fix it."""
 
 import re
 import time
@@ -44,7 +44,7 @@ from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.http.console_user import ConsoleBrowser, make_console_token, page_statements
 
 WORKER = "worker:test"
-#: However much there is: who looks, whether that is the operator, the checks, the page.
+#: The limit, however many rows there are: session, operator's account, checks, page.
 STATEMENTS = 20
 
 
@@ -77,7 +77,7 @@ def health(html: str) -> dict[str, str]:
 
 
 def days_in(html: str, heading: str = "Attempts per day (UTC)") -> list[tuple[int, ...]]:
-    """Return the table beside a chart, the oldest day first."""
+    """Return the rows of the table beside a chart, the oldest day first."""
     part = html.partition(f">{heading}</h2>")[2].partition("</section>")[0]
     rows = re.findall(r"<tr><td>\d{4}-\d\d-\d\d</td>(.*?)</tr>", part)
     numbers = [re.findall(r'<td class="number">([^<]+)</td>', row) for row in rows]
@@ -85,7 +85,7 @@ def days_in(html: str, heading: str = "Attempts per day (UTC)") -> list[tuple[in
 
 
 def attention(html: str) -> list[str]:
-    """Return what needs attention, each row as text."""
+    """Return the rows of "Needs attention" as text."""
     part = html.partition(">Needs attention</h2>")[2].partition("</section>")[0]
     return [text_of(row) for row in re.findall(r"<tr>\n(.*?)</tr>", part, re.DOTALL)]
 
@@ -173,7 +173,7 @@ def test_deliveries_of_all_workers_and_targets_add_up_by_the_day(person: Console
     counted(second, now, 5, 2)
     counted(second, now - timedelta(days=29), 7, 0)
     counted(second, now - timedelta(days=30), 99, 99)
-    # A million on a day is a row like any other.
+    # A large number is displayed like any other.
     counted(first, now - timedelta(days=5), 1_000_000, 1)
     html = person.get("/overview").text
     shown = days_in(html)
@@ -213,7 +213,7 @@ def test_hours_that_are_still_to_come_are_not_shown_after_a_clock_was_set_back(
 
 
 def scan(customer: Customer, run: int, days_ago: int, *severities: str) -> None:
-    """Record a scan run that reports a finding of each severity."""
+    """Record a scan run that reports one finding of each severity."""
     found: list[Mapping[str, Any]] = [issue(f"code-{severity}", severity=severity) for severity in severities]
     record_postback(PostbackForm().read(postback(run, found)), customer.project_id, utc_now() - timedelta(days=days_ago))
 
@@ -224,7 +224,7 @@ def test_findings_that_are_not_fixed_are_counted_by_day_and_severity(person: Con
     assert "<strong>5</strong> findings not fixed" in html
     assert "in 30 days" not in html
     assert "median time to fix" not in html
-    # Absent twice, they are fixed.
+    # Not reported twice, these findings are fixed.
     for run in (2, 3):
         scan(customer, run, 0, "high", "low", "info")
     html = person.get("/overview").text
@@ -238,7 +238,7 @@ def test_the_time_to_fix_is_compared_with_the_days_before(person: ConsoleBrowser
     for run, days_ago in ((2, 42), (3, 40)):
         scan(customer, run, days_ago, "critical", "high")  # low is fixed after 10 days
     for run, days_ago in ((4, 20), (5, 16)):
-        scan(customer, run, days_ago, "critical")  # high after 34
+        scan(customer, run, days_ago, "critical")  # high is fixed after 34 days
     page = text_of(person.get("/overview").text)
     assert "34 d median time to fix 24 d slower than in the 30 days before" in page
     assert "1 finding not fixed 1 fewer in 30 days" in page
@@ -264,10 +264,10 @@ def test_another_accounts_rows_are_nowhere(person: ConsoleBrowser, customer: Cus
     targets.change_status(target.id, "pause", utc_now(), "operator")
     page = text_of(person.get("/overview").text)
     assert "Theirs" not in page
-    # However thousands are written.
+    # Numbers have a narrow space as the separator of thousands.
     assert "77\N{NARROW NO-BREAK SPACE}777" not in page
     assert "0 delivered" in page
-    # No worker runs in a test, and nothing else needs anybody.
+    # No worker runs in this test, and everything else is in order.
     assert [row.partition(" ")[0] for row in attention(person.get("/overview").text)] == ["Workers"]
 
 
@@ -292,7 +292,7 @@ def test_waiting_exports_are_counted_by_severity_the_worst_first(person: Console
     ids = make_exports(customer, 4)
     for export_id, rank in zip(ids, (4, 1, 4, 2), strict=True):
         execute("UPDATE exports SET severity_rank = ? WHERE id = ?", (rank, export_id))
-    # A snoozed one does not wait.
+    # A snoozed export does not wait for a decision.
     execute("UPDATE exports SET snoozed_at = 1 WHERE id = ?", (ids[3],))
     html = person.get("/overview").text
     assert re.findall(r'<span class="sev (\w+)">([^<]+)</span>', html) == [("critical", "2 critical"), ("low", "1 low")]
@@ -317,7 +317,7 @@ def test_a_target_that_fails_is_shown_before_others_notice(person: ConsoleBrowse
     [row] = [row for row in attention(person.get("/overview").text) if row.startswith("Flaky")]
     assert "failing Its last deliveries failed." in row
     assert "to see the receiver" in row
-    # A removed one is nobody's any more.
+    # A removed target is not shown.
     execute("UPDATE targets SET deleted_at = 1 WHERE id = ?", (target.id,))
     assert "Flaky" not in person.get("/overview").text
 
@@ -342,7 +342,7 @@ def test_the_oldest_due_export_tells_its_age(person: ConsoleBrowser, customer: C
     assert "Check that a worker is running" in page
 
 
-#: What happens to a target, what it shows then, and a part of what to do.
+#: Columns: changes of a target; the explanation; a part of the fix.
 TROUBLES = {
     "blocked": (
         {"status": "blocked", "status_reason": "address_private"},
@@ -429,7 +429,7 @@ def test_a_database_that_takes_no_writes_is_looked_at_all_the_same(
 
 def test_the_page_asks_as_much_of_a_thousand_targets_as_of_one(customer: Customer, tmp_path: Path) -> None:
     def newcomer() -> ConsoleBrowser:
-        # What one application has cached is nothing to another.
+        # A new application has an empty cache.
         client = TestClient(create_app(make_settings(tmp_path), FakeWakeUpQueue(), FakeResolver({})))
         person = ConsoleBrowser(client)
         person.sign_in(make_console_token(customer))

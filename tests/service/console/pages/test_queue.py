@@ -1,4 +1,4 @@
-"""The page of the queue: what workers have before them, who they are, and what keeps them from it."""
+"""The page of the queue: waiting exports, workers, and what keeps exports waiting."""
 
 import re
 from datetime import timedelta
@@ -29,7 +29,7 @@ STATEMENTS = 20
 
 
 def facts(html: str) -> dict[str, str]:
-    """Return every fact of the page, without its marks."""
+    """Return the facts of the page as text, by name."""
     found = re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", html, re.DOTALL)
     return {name: " ".join(re.sub(r"<[^>]+>", " ", value).split()) for name, value in found}
 

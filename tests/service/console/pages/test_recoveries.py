@@ -1,4 +1,4 @@
-"""Recoveries at the console: begun by a form, carried out by a worker, watched, cancelled."""
+"""Recoveries at the console: begun by a form, executed by a worker, shown with their progress, cancelled."""
 
 import re
 from collections.abc import Iterator
@@ -21,17 +21,17 @@ from tests.support.http.console_user import ConsoleBrowser, make_console_token
 from worker.background.batches.batch_task import recovery_task
 
 NOBODYS: Final = "rec_01AAAAAAAAAAAAAAAAAAAAAAAA"
-#: More than a page counts.
+#: More exports than a page counts.
 MANY: Final = 10_001
 
 
 def words(answer: Result) -> str:
-    """Return what a page says, without its elements."""
+    """Return the text of a page's main element."""
     return " ".join(unescape(re.sub(r"<[^>]+>", " ", answer.text.partition("<main")[2])).split())
 
 
 def begin(person: ConsoleBrowser, target: Target, since: str = "24h") -> str:
-    """Begin a recovery by its form and return its id."""
+    """Begin a recovery by its form; return its ID."""
     went = person.post(f"/targets/{target.id}/recover", since=since)
     assert went.status_code == 303, went.text
     found = re.fullmatch(r"/console/recoveries/(rec_\w+)\?done=recovery_begun", went.headers["location"])
@@ -40,7 +40,7 @@ def begin(person: ConsoleBrowser, target: Target, since: str = "24h") -> str:
 
 
 def batches() -> Iterator[bool]:
-    """Be the worker that carries recoveries out: each step tells whether there was something to do."""
+    """Execute recoveries as a worker does, one batch per step; yield whether there was something to do."""
     task = recovery_task(FakeWakeUpQueue(), utc_now)
     while True:
         yield task.run_once()
@@ -76,7 +76,7 @@ def test_a_recovery_is_begun_carried_out_by_a_worker_and_watched(
     ]
 
 
-#: What a form says, how many of those that failed 30 minutes, 3 hours and 5 days ago are put back.
+#: Columns: value in the form; how many exports are put back, of three that failed 30 minutes, 3 hours and 5 days ago.
 SINCE = [("1h", 1), ("24h", 2), ("7d", 3), ("90m", 1), ("2020-01-01", 3), ("2020-01-01T00:00:00+02:00", 3)]
 
 
@@ -86,7 +86,7 @@ def test_what_failed_since_then_is_put_back(person: ConsoleBrowser, customer: Cu
     for since, recovered in SINCE:
         recovery_id = begin(person, target, since)
         assert recoveries.get(recovery_id).total == recovered, since
-        # Nothing was put back yet, so that the next one finds the same.
+        # Cancelled before anything is put back, so that the next recovery finds the same exports.
         assert person.post(f"/recoveries/{recovery_id}/cancel").status_code == 303
 
 
@@ -123,11 +123,11 @@ def test_ten_thousand_are_put_back_and_a_recovery_is_cancelled_while_it_runs(
         303,
         f"/console/recoveries/{recovery_id}?done=recovery_cancelled",
     )
-    # The worker holds it still, and learns of it with its next batch.
+    # The worker still holds the recovery, and notices the cancellation in its next batch.
     assert [next(worker) for _ in range(2)] == [True, False]
     assert (count("approved"), count("failed")) == (2 * BATCH_SIZE, MANY - 2 * BATCH_SIZE)
     cancelled = words(person.get(f"/recoveries/{recovery_id}"))
-    # A recovery counts the newest 10,000 when it begins, and its total grows as more are found.
+    # A recovery counts at most the newest 10,000 at the beginning; the total grows as it finds more.
     assert "Status cancelled Retried exports 1 000 of 10 000 found" in cancelled
     refused = person.post(f"/recoveries/{recovery_id}/cancel")
     assert (refused.status_code, "is cancelled" in words(refused)) == (409, True)

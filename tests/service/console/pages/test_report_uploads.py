@@ -25,7 +25,7 @@ NAME = "zap <b>\u202egpj.json"
 
 
 def import_waiting() -> None:
-    """Do what a worker does."""
+    """Import the waiting reports, as a worker does."""
     task = ReportUploadTask(Vault([b"A" * 32]), DEFAULT_OPTIONS, utc_now)
     while task.run_once():
         pass
@@ -155,7 +155,7 @@ def test_a_file_name_with_nul_is_refused_unless_only_its_folder_has_it(
     ("body", "content_type", "status"),
     [
         *((body, "multipart/form-data; boundary=x", 422) for body in (b"", b"--x\r\n", b"no form at all")),
-        # A form without the token of the session.
+        # A form without a CSRF token.
         (b"--x--", "multipart/form-data; boundary=x", 403),
         (b"--x--", "application/x-www-form-urlencoded; boundary=x", 415),
         (b"--\xe9--", "multipart/form-data; boundary=\xe9", 415),

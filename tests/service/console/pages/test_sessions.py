@@ -1,4 +1,4 @@
-"""Who is signed in: a page, an API and a way to end it, each for the account alone."""
+"""Sessions of the console: a page, an API and a way to revoke them, each limited to the own account."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -16,7 +16,7 @@ from tests.support.factories import Customer, make_colleague, make_customer, mak
 from tests.support.http.console_user import ConsoleBrowser, make_console_token
 from tests.support.http.raw_http import JSON, SESSIONS
 
-# What is asked of the database is asked of both elsewhere.
+# The queries are tested on both databases elsewhere.
 pytestmark = on_sqlite
 
 
@@ -65,7 +65,7 @@ def test_a_session_that_is_revoked_is_over(person: ConsoleBrowser, customer: Cus
 
 
 def mine(person: ConsoleBrowser) -> str:
-    """Return the id of the person's own session."""
+    """Return the ID of the user's own session."""
     own = person.get("/sessions").text.split("(this browser)")[1]
     return own.split("/console/sessions/")[1].split("/")[0]
 
@@ -93,7 +93,7 @@ def test_the_api_lists_and_revokes_the_same(person: ConsoleBrowser, customer: Cu
     path = f"{SESSIONS}/{shown['id']}/revoke"
     revoked = person.client.simulate_post(path, headers=bearer)
     assert (revoked.status_code, revoked.json["ended_reason"]) == (200, "revoked")
-    # Whoever repeats it is shown the same, and nothing happens twice.
+    # A repeated request gets the same response and changes nothing.
     assert person.client.simulate_post(path, headers=bearer).json == revoked.json
     assert rows("SELECT COUNT(*) FROM audit_entries WHERE action = 'end_session'") == [(1,)]
     assert person.client.simulate_get(SESSIONS, headers=bearer).json["items"] == []

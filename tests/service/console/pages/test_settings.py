@@ -1,4 +1,4 @@
-"""The settings page: every setting with the value that counts, and nothing of a secret in any form."""
+"""The settings page: every setting with its effective value, and no part of a secret in any form."""
 
 import base64
 import re
@@ -37,7 +37,7 @@ def shown(customer: Customer, tmp_path: Path, **changes: str) -> str:
 
 
 def values(html: str) -> dict[str, str]:
-    """Return what stands beside each setting's name."""
+    """Return the text beside each setting's name."""
     found = re.findall(r'<th scope="row"><code>([A-Z_]+)</code></th><td>(.*?)</td>', html)
     return {name: unescape(re.sub(r"<[^>]+>", "", value)) for name, value in found}
 
@@ -70,12 +70,12 @@ def test_values_are_shown_as_they_are_typed(customer: Customer, tmp_path: Path) 
     assert content["PUBLIC_BASE_URL"] == "http://127.0.0.1:9000"
     assert content["DATA_DIR"] == str(tmp_path)
     assert content["DEPLOYMENT_MODE"] == "self-hosted"
-    # Whatever is not there has its default.
+    # Other settings have their defaults.
     assert content["RETENTION_DAYS"] == "90"
     assert content["EXTRA_ROUTE_FAMILIES"] == content["SENTRY_DSN"] == content["DEFAULT_PROJECT_ID"] == "not set"
 
 
-#: The setting, the text that it is set to, and what is shown of it. WORD stands for what must not be seen.
+#: Columns: setting; its value; what is shown of it. `{w}` is replaced by a word that must not be shown.
 PLACES = {
     "a database behind a password": (
         "DATABASE_URL",
@@ -156,7 +156,7 @@ def test_of_a_secret_nothing_is_shown_but_its_fingerprint(by_file: bool, custome
         given: dict[str, str] = {}
         for name, value in changes.items():
             (tmp_path / name).write_text(f"{value}\n")
-            # What is not named by its file would be given twice.
+            # The variable is empty, because a setting must not be given both ways.
             given |= {name: "", f"{name}_FILE": str(tmp_path / name)}
     else:
         given = changes

@@ -1,4 +1,4 @@
-"""Signing in and out: a token for a session, a session for pages, and every way in which a session is over."""
+"""Signing in and out: a token for a session, a session for pages, and every way in which a session ends."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -35,7 +35,7 @@ from tests.support.fakes import FakeResolver, FakeWakeUpQueue, OvertakenLimits
 from tests.support.http.console_user import BROWSER, FORM, ORIGIN, ConsoleBrowser, make_console_token
 from tests.support.http.raw_http import SlowBody, everything_stored
 
-# Doors do not depend on the database; what is asked of it is asked of both elsewhere.
+# Signing in does not depend on the database; the queries are tested on both databases elsewhere.
 pytestmark = on_sqlite
 
 MINUTE: Final = timedelta(minutes=1)
@@ -46,7 +46,7 @@ def app_with(folder: Path, **changes: str) -> TestClient:
 
 
 def cookie_of(answer: Result, expected_name: str = "riskrelay_session") -> tuple[str, set[str]]:
-    """Return the value of the cookie that an answer sets, and what is said of it."""
+    """Return the value and the attributes of the cookie that a response sets."""
     first, *rest = answer.headers["set-cookie"].split("; ")
     name, _, value = first.partition("=")
     assert name == expected_name
@@ -93,7 +93,7 @@ def test_sign_in_and_sign_out_are_in_the_audit_log(person: ConsoleBrowser, custo
 def test_the_cookie_is_for_our_own_pages_alone(
     base: str, leads_to: str, name: str, path: str, customer: Customer, tmp_path: Path
 ) -> None:
-    """Over https no other host of the domain can set the cookie: browsers refuse the prefix without all three attributes."""
+    """Over https, no other host of the domain can set the cookie: browsers require all three attributes for the prefix."""
     person = ConsoleBrowser(app_with(tmp_path, PUBLIC_BASE_URL=base), origin="/".join(base.lower().split("/")[:3]))
     person.cookie_name = name
     came_in = person.sign_in(make_console_token(customer))
@@ -147,11 +147,11 @@ def test_a_token_may_bring_along_the_spaces_that_it_was_copied_with(client: Test
     assert ConsoleBrowser(client).sign_in(f" \t{make_console_token(customer)}\r\n").status_code == 303
 
 
-# --- who does not come in
+# --- refused sign-ins
 
 
 def refused_tokens(customer: Customer) -> dict[str, tuple[str, int]]:
-    """Return what is no token for the console, with the status that it gets."""
+    """Return tokens that cannot sign in, with the status of the response."""
     revoked, revoked_text = tokens.create(customer.email, TokenKind.API, NOW, (Ability.CONSOLE,))
     tokens.revoke(revoked.id, NOW)
     expired = tokens.create(customer.email, TokenKind.API, NOW - timedelta(2), (Ability.CONSOLE,), expires=timedelta(1))[1]
@@ -172,7 +172,7 @@ def test_no_other_token_comes_in(client: TestClient, customer: Customer, log_lin
         answer = person.post("/sign-in", token=text)
         assert answer.status_code == status, name
         assert "set-cookie" not in answer.headers, name
-        # The form is there again, and nothing of what was typed.
+        # The form is shown again, without the typed token.
         assert '<form class="sign-in"' in answer.text, name
         assert not text or text not in answer.text, name
         assert not text or text not in log_lines.text, name
@@ -198,7 +198,7 @@ def test_after_too_many_wrong_tokens_a_valid_one_is_refused_too(
     assert 1 <= int(refused.headers["retry-after"]) <= 61
     assert "Try again in" in refused.text
     assert '"address_blocked"' in log_lines.text
-    # Guessing at the console is guessing at the API, and who is in already stays in: a cookie cannot be guessed.
+    # Failures at the console and at the API count together. Existing sessions stay valid, because cookies cannot be guessed.
     assert client.simulate_get("/api/ticket-exports", headers=customer.bearer).status_code == 429
     assert signed_in.get("/exports").status_code == 200
 
@@ -230,12 +230,12 @@ def test_a_person_has_a_count_of_their_own_beside_the_api(customer: Customer, tm
     assert polls[4:] == [200, 429, 429]
     person = ConsoleBrowser(client)
     assert person.sign_in(make_console_token(customer)).status_code == 303
-    # Two were spent by signing in.
+    # Signing in took two requests.
     shown = [person.get("/exports") for _ in range(4)]
     assert [each.status_code for each in shown] == [200, 200, 200, 429]
     assert int(shown[-1].headers["retry-after"]) >= 1
     assert '"too_often"' in log_lines.text
-    # Leaving is not among what is counted: whose stolen cookie asks too often could not end it otherwise.
+    # Signing out is not limited: otherwise a thief could keep the owner of a stolen cookie from ending the session.
     assert person.post("/sign-out").headers["location"] == "/console/sign-in?done=signed_out"
     assert rows("SELECT ended_reason FROM console_sessions") == [("signed_out",)]
 
@@ -253,11 +253,11 @@ def sign_in_at_noon(client: TestClient, customer: Customer) -> ConsoleBrowser:
 @pytest.mark.parametrize(
     ("looks_at", "ends_at", "why"),
     [
-        # Nobody looks for twelve hours.
+        # No request for twelve hours.
         ([], IDLE_FOR, "idle"),
-        # A look puts it off.
+        # A request extends the session.
         ([timedelta(hours=11)], timedelta(hours=11) + IDLE_FOR, "idle"),
-        # Not for ever.
+        # But not beyond its maximum.
         ([timedelta(hours=11) * number for number in range(1, 16)], LASTS_FOR, "too_old"),
     ],
 )
@@ -268,7 +268,7 @@ def test_a_session_ends_by_itself(
     cookie = person.cookie
     for after in [*looks_at, ends_at - MINUTE / 60]:
         with freeze_time(NOW + after):
-            # A look of the last moment would put the end off.
+            # A request in the last moment would extend the session.
             if after in looks_at:
                 assert person.get("/exports").status_code == 200
     with freeze_time(NOW + ends_at):
@@ -351,7 +351,7 @@ def test_a_token_has_ten_sessions_at_once_and_the_oldest_gives_way(client: TestC
     assert answers[0].headers["location"].endswith("why=crowded_out")
 
 
-# --- cookies as they come
+# --- several cookies
 
 
 def with_cookies(client: TestClient, header: str) -> Result:
@@ -359,7 +359,7 @@ def with_cookies(client: TestClient, header: str) -> Result:
 
 
 def test_of_several_cookies_of_the_name_the_one_that_stands_for_a_session_counts(person: ConsoleBrowser) -> None:
-    """Another path or another host of the domain may have set one; it neither lets in nor locks out."""
+    """Another path or another host of the domain may have set one of them; it neither grants nor blocks access."""
     ours = f"riskrelay_session={person.cookie}"
     other = f"riskrelay_session=rrs_{'B' * 43}"
     for header in (ours, f"{other}; {ours}", f"{ours}; {other}", f"a=b; {other}; {other}; {ours}; c"):
@@ -381,7 +381,7 @@ def test_over_https_a_cookie_without_the_prefix_is_ignored(customer: Customer, t
 
 @pytest.fixture
 def other_account(person: ConsoleBrowser) -> ConsoleBrowser:
-    """Somebody of another account, with the same browser, whose cookie is planted."""
+    """A user of another account with the same browser, whose cookie is planted."""
     planted = ConsoleBrowser(person.client)
     planted.sign_in(make_console_token(make_customer()))
     return planted
@@ -450,7 +450,7 @@ def test_a_cookie_that_is_garbage_is_nobodys(client: TestClient) -> None:
 
 
 def test_who_comes_from_another_sites_link_is_let_in_by_a_page_that_loads_itself(person: ConsoleBrowser) -> None:
-    """SameSite=Strict keeps the cookie out of the first request alone."""
+    """SameSite=Strict withholds the cookie only from the first request."""
 
     def came(site: str, cookie: str = "") -> Result:
         headers = {"User-Agent": BROWSER, "Sec-Fetch-Site": site, **({"Cookie": cookie} if cookie else {})}
@@ -459,7 +459,8 @@ def test_who_comes_from_another_sites_link_is_let_in_by_a_page_that_loads_itself
     arrived = came("cross-site")
     assert arrived.status_code == 200
     assert '<meta http-equiv="refresh" content="0">' in arrived.text
-    # What the page loads comes from us: with the cookie to the page, without it to the sign-in, and never round in a circle.
+    # The page reloads itself as a same-site request: with the cookie it shows the page, without it the sign-in, and never
+    # loops.
     cookie = f"riskrelay_session={person.cookie}"
     assert "Exports" in came("same-origin", cookie).text
     assert came("same-origin").status_code == 303
@@ -467,7 +468,7 @@ def test_who_comes_from_another_sites_link_is_let_in_by_a_page_that_loads_itself
     assert came("cross-site", "riskrelay_session=x").status_code == 303
 
 
-# --- where it leads
+# --- redirects after a sign-in
 
 
 @pytest.mark.parametrize(
@@ -511,7 +512,7 @@ def test_a_session_is_the_accounts_own(client: TestClient, customer: Customer) -
     assert sessions.list_live(utc_now(), 10, account_id=customer.account_id + 1) == []
 
 
-# --- the paths around
+# --- other paths
 
 
 @pytest.mark.parametrize(
@@ -558,7 +559,7 @@ def test_without_a_console_there_is_none(changes: dict[str, str], customer: Cust
 
 
 def test_a_page_says_what_it_may_load_and_lets_its_forms_tell_where_they_come_from(person: ConsoleBrowser) -> None:
-    """Under the API's `no-referrer`, browsers send `Origin: null` with our own forms."""
+    """Under the API's `no-referrer`, browsers would send `Origin: null` with our own forms."""
     for path in ("/overview", "/exports", "/sessions", "/sign-in", "/nowhere"):
         headers = person.get(path).headers
         assert headers["content-security-policy"] == CONTENT_SECURITY_POLICY, path

@@ -1,4 +1,4 @@
-"""The page that adds a target asks where tickets go, names the token of each tracker, and shows whether it works."""
+"""The page that adds a target asks for its provider, names the token that each tracker needs, and shows if it works."""
 
 import re
 from html import unescape
@@ -28,7 +28,7 @@ FIELDS: Final = {"provider": "gitea", "name": "Shop team", "base_url": PAGE}
 
 
 class TrackerWorker:
-    """Validates a target as soon as it is asked to; `reason` says what is missing."""
+    """Validates a target as soon as a validation is requested; `reason` is the problem, if any."""
 
     def __init__(self) -> None:
         self.reason: str | None = None
@@ -64,7 +64,7 @@ def words(answer: Result) -> str:
 
 
 def follow(person: ConsoleBrowser, answer: Result) -> Result:
-    """Return the page that a form leads to."""
+    """Follow the redirect after a form; return the page."""
     assert answer.status_code == 303, words(answer)
     path, _, query = answer.headers["location"].removeprefix("/console").partition("?")
     return person.get(path, query)
@@ -165,7 +165,7 @@ def test_without_a_token_a_tracker_is_inactive_and_the_page_asks_for_it(person: 
     assert only_target().status == "inactive"
 
 
-# the fields of the form; the path of the problem
+# Columns: fields of the form; path of the error.
 REFUSED: Final[list[tuple[dict[str, str], str]]] = [
     ({"base_url": "https://git.example.com/"}, "base_url"),
     ({"setting.labels": "x" * 101}, "provider_settings-labels"),

@@ -222,7 +222,7 @@ def test_the_page_of_a_recovery_names_a_removed_target(person: ConsoleBrowser, c
 def test_a_target_whose_receiver_rejects_every_ticket_is_shown_as_failing_with_the_reason(
     person: ConsoleBrowser, customer: Customer, target: Target
 ) -> None:
-    """A 422 holds nothing back: without this, only the failed exports would show it."""
+    """A 422 holds nothing, so otherwise only the failed exports would show the problem."""
     now = utc_now()
     assert "The receiver rejected the ticket." not in person.get("/overview").text
     for _ in range(5):

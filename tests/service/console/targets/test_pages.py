@@ -1,4 +1,4 @@
-"""Targets at the console: how each fares, and what a person may do to one; a secret goes in and never comes out."""
+"""Targets at the console: their state, and what users may do with them; secrets can be set but never read."""
 
 import re
 from base64 import b64decode
@@ -47,13 +47,13 @@ ENCRYPTION_KEY_BYTES: Final = b64decode(ENCRYPTION_KEY)
 SECRET: Final = "cAnArY-of-a-secret <b>&\"'é"
 NOBODYS: Final = "tgt_01AAAAAAAAAAAAAAAAAAAAAAAA"
 POSTS: Final = ("validate", "ping", "pause", "resume", "disable", "secret", "recover", "edit")
-#: What dials or delivers.
+#: Operations that connect to a target or deliver to it.
 FOR_WEBHOOKS: Final = ("validate", "ping", "resume", "secret", "recover", "edit")
 FIELDS: Final = {"secret": {"secret": SECRET}, "recover": {"since": "24h"}, "edit": {"name": "Other"}}
 
 
 def be_a_worker() -> object:
-    """Do what a form waits for: a ping, or a look at a target."""
+    """Do what a form waits for: send a ping, or validate a target."""
     order, look = pings.claim_next(utc_now()), validations.claim_next(utc_now(), lease_s=30)
     return (
         order and pings.finish(order.id, PingResult(False, 503, "receiver_unavailable", 1234), utc_now()),
@@ -67,12 +67,12 @@ def wake_ups() -> FakeWakeUpQueue:
 
 
 def act(person: ConsoleBrowser, target_id: str, verb: str) -> Result:
-    """Send the form of a verb."""
+    """Send the form of an operation."""
     return person.post(f"/targets/{target_id}/{verb}", **FIELDS.get(verb, {}))
 
 
 def words(answer: Result) -> str:
-    """Return what a page says, without its elements."""
+    """Return the text of a page's main element."""
     return " ".join(unescape(re.sub(r"<[^>]+>", " ", answer.text.partition("<main")[2])).split())
 
 
@@ -150,10 +150,10 @@ def test_a_page_tells_everything_of_a_target(person: ConsoleBrowser, customer: C
     assert "Attempts per hour, last 24 hours" in answer.text
     counted = person.get(f"/targets/{target.id}", "since=3d")
     assert "the time since 3d: 3" in words(counted)
-    # What was counted is what is recovered, unless something else is chosen.
+    # A recovery offers the period that was counted, unless another one is chosen.
     assert [re.findall(r'value="(\w+)" checked', page.text) for page in (answer, counted)] == [["24h"], ["3d"]]
     for wrong, code in (("yesterday", "invalid_since"), ("2999-01-01", "in_the_future")):
-        # The page stays, with the reason beside what was entered.
+        # The page is shown again, with the reason beside the entered value.
         page = person.get(f"/targets/{target.id}", f"since={wrong}")
         assert page.status_code == 200
         assert f'id="problem-since">{MESSAGES[code]}</span>' in unescape(page.text)
@@ -188,7 +188,7 @@ def test_a_page_asks_few_questions_however_much_there_is(person: ConsoleBrowser,
     assert len(found) <= 5, [each.sql for each in found]
 
 
-# --- what is done
+# --- operations
 
 
 def test_a_target_is_paused_resumed_and_disabled(
@@ -242,7 +242,7 @@ def test_pausing_what_is_disabled_is_a_conflict_that_says_so(person: ConsoleBrow
     for verb in ("pause", "ping", "recover"):
         refused = act(person, target.id, verb)
         assert (refused.status_code, "is disabled" in words(refused)) == (409, True)
-        # "Back" leads to the target.
+        # "Back" links to the target.
         assert f'href="/console/targets/{target.id}"' in refused.text
     assert status_of(target) == "disabled"
 
@@ -273,7 +273,7 @@ def test_a_target_whose_name_leads_inside_is_not_resumed_and_the_page_says_why(
 
 
 def seen_anywhere(needle: str) -> list[str]:
-    """Return the tables that hold a text in clear."""
+    """Return the tables that contain a text unencrypted."""
     found = []
     for model in ALL:
         table = model._meta.table_name
@@ -300,7 +300,7 @@ def test_a_secret_signs_from_then_on_and_is_seen_nowhere(
     assert seen_anywhere("cAnArY") == []
 
 
-#: A secret that is refused, the code of the refusal.
+#: Columns: secret; code of the error.
 REFUSED = [
     ("", "invalid_secret"),
     ("\n", "invalid_secret"),
@@ -366,7 +366,7 @@ def test_a_target_without_any_secret_is_active_with_its_first(customer: Customer
     assert status_of(target) == "active"
 
 
-# --- who may not
+# --- permissions
 
 
 @pytest.mark.parametrize("verb", POSTS)
@@ -375,7 +375,7 @@ def test_another_accounts_target_is_not_there(person: ConsoleBrowser, verb: str)
     before = rows("SELECT status, secret_fingerprint, validated_at FROM targets WHERE id = ?", (others.id,))
     answers = [act(person, each, verb) for each in (others.id, NOBODYS, "tgt_%00", "x" * 500)]
     assert {answer.status_code for answer in answers} == {404}
-    # Except for the request ID.
+    # Equal except for the request ID.
     of_another, nobodys = (words(answer).partition("Request ID")[0] for answer in answers[:2])
     assert of_another == nobodys
     assert person.get(f"/targets/{others.id}").status_code == 404
@@ -400,7 +400,7 @@ def test_an_account_without_webhooks_may_only_stop_its_targets(client: TestClien
     assert status_of(target) == "disabled"
 
 
-#: A status, the verbs that its page offers.
+#: Columns: status; operations that the page offers.
 OFFERED = [
     ("active", ["validate", "ping", "pause", "edit", "disable", "secret", "webhook", "header", "remove", "recover"]),
     ("paused", ["validate", "ping", "resume", "edit", "disable", "secret", "webhook", "header", "remove", "recover"]),

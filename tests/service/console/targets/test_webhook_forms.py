@@ -69,7 +69,7 @@ def test_signature_and_format_are_chosen_once_the_secret_is_set(
     assert refused.status_code == 422
     problem = refused.text.partition('id="problem-signature">')[2].partition("</span>")[0]
     assert problem.startswith(escape(MESSAGES["standard_secret_needed"]).partition("`")[0])
-    # What was chosen is sent again as it was.
+    # The chosen options are sent again as shown.
     chosen = shown_fields(refused, f"/targets/{target.id}/webhook")
     assert (chosen["signature"], chosen["format"]) == ("both", "cloudevents")
     went = person.post(f"/targets/{target.id}/standard-secret", secret=f"{STANDARD}\n")

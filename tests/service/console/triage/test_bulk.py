@@ -1,4 +1,4 @@
-"""Decisions on a selection: a summary first, then the result of each ticket, or the progress of a job."""
+"""Decisions on a selection: first a summary, then the result of each ticket, or the progress of a job."""
 
 import re
 from collections import Counter
@@ -40,7 +40,7 @@ def picked(*ids: str) -> dict[str, str]:
 
 
 def decided(person: ConsoleBrowser, path: str, **fields: str) -> Result:
-    """Send a decision, and return the page with its result."""
+    """Send a decision; return the page with its result."""
     went = person.post(path, **fields)
     assert went.status_code == 303, went.text
     return person.get(*went.headers["location"].removeprefix("/console").split("?", 1))
@@ -112,13 +112,13 @@ def test_a_selection_is_approved_and_what_changed_meanwhile_is_left_out_with_the
         f'href="/console/exports/{changed}"><bdi>Changed</bdi></a>: It changed meanwhile, and is prepared now.' in page.text
     )
     assert f"<bdi>{strange}</bdi></a>: There is no such ticket." in page.text
-    # The key Enter leads back.
+    # The Enter key follows this link.
     back = '<a class="button primary" href="/console/inbox?q=x" autofocus aria-describedby="result">Back to the list</a>'
     assert back in page.text
     assert queries.get(first).status is ExportStatus.APPROVED
     assert {queries.get(each).status for each in (changed, strange)} == {ExportStatus.PREPARED}
     assert wake_ups.notifications == 1
-    # A reload shows the same; a form that is sent again changes nothing more.
+    # A reload shows the same; sending the form again changes nothing more.
     assert person.get(*where).text == page.text
     again = decided(person, "/inbox/decide", action="approve", target_id=target.id, **picked(first))
     assert "0 tickets approved. 1 left as it was." in again.text
@@ -199,7 +199,7 @@ def test_a_summary_of_all_that_match_says_which_projects_they_are_of(
     first, second = customer.project_id, make_project(customer)
     execute("UPDATE projects SET name = 'Shop' WHERE id = ?", (first,))
     record_postback(PostbackForm().read(postback(1)), first)
-    # One of two tickets is of no project.
+    # One of two tickets has no project.
     assert span("/inbox", all="yes") == ["Project: Shop, and 1 ticket without a project"]
     record_postback(PostbackForm().read(postback(2)), second)
     prepare("Of no project, too")
@@ -207,10 +207,10 @@ def test_a_summary_of_all_that_match_says_which_projects_they_are_of(
     assert span(f"/inbox?project_id={first},{second}", all="yes") == ["Projects: 2"]
     assert span(f"/inbox?project_id={first}", all="yes") == ["Project: Shop"]
     assert span("/inbox", **picked(by_hand)) == []
-    # Tickets of two clients, which one target is about to get.
+    # Tickets of two clients, which would go to one target.
     selected = [export_id for (export_id,) in rows("SELECT id FROM exports")]
     assert span("/inbox", **picked(*selected)) == ["Projects: 2"]
-    # Of many tickets, the projects of the newest are counted.
+    # Of many tickets, only the newest are counted.
     monkeypatch.setattr(export_list, "MAX_FACETED", 3)
     assert span("/inbox", all="yes") == ["Projects: at least 1"]
     summary = person.post("/inbox/review", action="dismiss", then="/inbox", all="yes").text
@@ -229,7 +229,7 @@ def test_a_decision_on_another_number_than_was_shown_is_shown_again_with_what_wa
     again = shown_fields(refused, "/inbox/decide")
     assert again.items() >= {**fields, "expected_count": "3"}.items()
     assert person.post("/inbox/decide", **again).status_code == 303
-    # All that were left have gone meanwhile.
+    # Meanwhile all matching tickets were decided.
     execute("UPDATE exports SET status = 'dismissed', finished_at = 1")
     gone = person.post("/inbox/decide", **again)
     assert (gone.status_code, 'href="/console/inbox?severity=high">Back to the list' in gone.text) == (409, True)
@@ -342,7 +342,7 @@ def test_a_refused_decision_keeps_the_selection_and_what_was_typed(
 def test_a_result_in_an_address_is_shown_in_words_of_ours(
     person: ConsoleBrowser, customer: Customer, prepare: Callable[..., str]
 ) -> None:
-    """Anybody can write an address."""
+    """Anybody can write such an address."""
     own, theirs = prepare("Mine"), prepare("Theirs", of=make_customer())
     query = {"action": "dismiss", "changed": "9" * 5000, "skipped": "<b>", "left_out": f"{own}.<b>,{theirs}.CONFLICT,x.y,z"}
     page = person.get("/inbox/decide", urlencode(query))

@@ -1,4 +1,4 @@
-"""Decisions on one ticket at the console: each leads to the next ticket, and a form that is sent twice is sent once."""
+"""Decisions on one ticket at the console: each leads to the next ticket, and a form that is sent twice is executed once."""
 
 import re
 from collections.abc import Callable
@@ -30,12 +30,12 @@ from tests.support.factories import (
 )
 from tests.support.http.console_user import ConsoleBrowser
 
-#: The notice after a decision.
+#: The notice after each decision.
 NOTICE_OF = {"dismiss": "dismissed", "snooze": "snoozed"}
 
 
 def hidden(page: Result, name: str) -> str:
-    """Return a hidden field of the ticket's forms."""
+    """Return the value of a hidden field in the ticket's forms."""
     found = re.search(rf'name="{name}" value="([^"]*)"', page.text.partition('id="ticket"')[2])
     assert found is not None, name
     return unescape(found[1])
@@ -49,7 +49,7 @@ def undo_fields(page: Result) -> dict[str, str]:
 
 
 def chosen_target(page: Result) -> str | None:
-    """Return the target that is preset beside Approve."""
+    """Return the target that is selected beside Approve."""
     form = page.text.partition('/approve">')[2].partition("</form>")[0]
     found = re.search(r'<option value="(tgt_[^"]+)" selected>', form)
     return found[1] if found else None
@@ -89,12 +89,12 @@ def test_the_targets_of_a_hundred_projects_fit_the_cookie(
     fields = {"ticket_digest": queries.get(export_id).ticket_digest, "target_id": target.id}
     kept = person.post(f"/exports/{export_id}/approve", **fields).cookies["riskrelay_preferences"].value
     assert (kept.count(target.id), kept.endswith(".no-keys")) == (100, True)
-    # What browsers store of a cookie, with its name.
+    # The limit of browsers for a cookie, including its name.
     assert len("riskrelay_preferences") + len(kept) <= 4096
 
 
 def test_the_last_target_of_a_project_is_not_preset_in_another(person: ConsoleBrowser, customer: Customer) -> None:
-    """The projects of an agency are those of its clients."""
+    """The projects of an agency belong to its clients."""
     targets = {project_id: make_target(customer) for project_id in (customer.project_id, make_project(customer))}
     ids = {}
     for project_id in targets:
@@ -108,7 +108,7 @@ def test_the_last_target_of_a_project_is_not_preset_in_another(person: ConsoleBr
         person.keep_cookies(person.post(f"/exports/{ids[project_id, 'first']}/approve", **fields))
     for project_id, target in targets.items():
         assert chosen_target(person.get(f"/exports/{ids[project_id, 'second']}")) == target.id
-    # Whether shortcuts are on is kept beside them.
+    # The same cookie contains whether shortcuts are on.
     person.keep_cookies(person.post("/shortcuts/off"))
     assert chosen_target(person.get(f"/exports/{ids[customer.project_id, 'second']}")) == targets[customer.project_id].id
 
@@ -143,7 +143,7 @@ def test_a_dismissal_has_a_reason_and_a_note_and_is_restored(person: ConsoleBrow
     )
     page = person.get("/inbox", "view=dismissed")
     assert "as false positive" in page.text
-    # Its lines stay lines.
+    # Line breaks are kept.
     assert '<pre class="text"><bdi>Seen with &lt;Ada&gt;.\nDecoration.</bdi></pre>' in page.text
     for _ in range(2):
         assert person.post(f"/exports/{export_id}/restore").status_code == 303
@@ -162,7 +162,7 @@ def test_places_that_were_added_meanwhile_are_not_dismissed_with_the_others(
 
     [export_id] = scan(1, "#a")
     path = f"/exports/{export_id}"
-    # What the reasons mean for later scans is beside them, of a ticket that others join.
+    # For groups, the page explains what each reason means for later scans.
     explained = "what later scans find of its rule joins it"
     assert (explained in person.get(path).text, explained in person.get(f"/exports/{prepare()}").text) == (True, False)
     typed = {"reason": "false_positive", "note": "Decoration."}
@@ -192,7 +192,7 @@ def test_the_notice_of_a_dismissal_or_a_snooze_undoes_it(
     shown = person.get("/inbox", address.partition("?")[2]).text.partition('class="notice"')[2].partition("</div>")[0]
     assert f'action="/console/exports/{first}/restore"' in shown
     undo = undo_fields(person.get("/inbox", address.partition("?")[2]))
-    # A double click undoes it once.
+    # A double click undoes the decision once.
     went = [person.post(f"/exports/{first}/restore", **undo) for _ in range(2)][-1]
     export = queries.get(first)
     assert (export.status, export.snooze) == (ExportStatus.PREPARED, None)
@@ -205,7 +205,7 @@ def test_an_undo_ends_no_later_decision(verb: str, person: ConsoleBrowser, prepa
     address = person.post(f"/exports/{export_id}/{verb}", then="/inbox?q=x", **fields).headers["location"]
     undo = undo_fields(person.get("/inbox", address.partition("?")[2]))
     person.post(f"/exports/{export_id}/restore", **undo)
-    # As somebody else does, who has seen the ticket again.
+    # Another user makes the decision again.
     person.post(f"/exports/{export_id}/{verb}", **fields)
     decided = queries.get(export_id)
     answer = person.post(f"/exports/{export_id}/restore", **undo)
@@ -214,7 +214,7 @@ def test_an_undo_ends_no_later_decision(verb: str, person: ConsoleBrowser, prepa
     assert f'href="/console/exports/{export_id}"' in answer.text
     assert f'href="/console{escape(undo["then"])}">Back to the list' in answer.text
     assert person.post(f"/exports/{export_id}/restore", version="2nd").status_code == 422
-    # Its own button has no such condition.
+    # The button on the page does not check the version.
     assert person.post(f"/exports/{export_id}/restore").status_code == 303
     assert (queries.get(export_id).status, queries.get(export_id).snooze) == (ExportStatus.PREPARED, None)
 
@@ -295,7 +295,7 @@ def test_a_ticket_is_snoozed_and_the_snooze_is_ended(person: ConsoleBrowser, pre
 def test_only_a_ticket_with_findings_is_snoozed_until_it_is_seen_again(
     person: ConsoleBrowser, customer: Customer, prepare: Callable[..., str]
 ) -> None:
-    """Nothing reports a ticket again that somebody wrote: it would be hidden until retention deletes it."""
+    """A hand-made ticket is never reported again, so it would be hidden until retention deletes it."""
     [of_finding] = record_postback(PostbackForm().read(postback()), customer.project_id).ticket_exports
     for export_id, is_offered in ((prepare(), False), (of_finding, True)):
         page = person.get(f"/exports/{export_id}").text
@@ -345,11 +345,11 @@ def test_a_ticket_is_edited_with_its_original_beside_it(person: ConsoleBrowser, 
     # A double click leads to the same page.
     assert person.post(f"/exports/{export_id}/edit", **fields).headers["location"] == went.headers["location"]
     assert queries.get(export_id).version == export.version
-    # The form of the older page is refused, with what was typed: somebody may have changed the ticket meanwhile.
+    # The form of the older page is refused and keeps the typed text, because somebody may have changed the ticket meanwhile.
     stale = person.post(f"/exports/{export_id}/edit", **{**fields, "title": "Newer"})
     assert (stale.status_code, "changed meanwhile" in stale.text, 'value="Newer"' in stale.text) == (422, True, True)
     assert queries.get(export_id).ticket["title"] == "New title"
-    # What was saved meanwhile is beside it.
+    # The current ticket is shown beside it.
     beside = stale.text.partition('<h2 id="original">As it is now</h2>')[2]
     assert ("New title" in beside, "Old title" in stale.text) == (True, False)
     assert f'value="{export.ticket_digest}"' in stale.text
@@ -403,7 +403,7 @@ def test_an_edit_leaves_what_was_not_changed_as_it_is(person: ConsoleBrowser, pr
 def test_a_ticket_whose_text_is_longer_than_a_form_accepts_gets_another_title(
     person: ConsoleBrowser, customer: Customer
 ) -> None:
-    """The facts make the longest description of a finding longer."""
+    """The facts are part of the description, and make the longest one longer than a form accepts."""
     body = postback(customer.project_id, issues=[issue(description="x" * MAX_TEXT)])
     [export_id] = record_postback(PostbackForm().read(body), customer.project_id).ticket_exports
     before = queries.get(export_id)

@@ -1,4 +1,4 @@
-"""The inbox: what waits, found and narrowed, with one ticket beside the list."""
+"""The inbox: waiting tickets, searched and filtered, with one ticket beside the list."""
 
 import re
 from collections.abc import Callable
@@ -38,7 +38,7 @@ MARKUP: Final = "</bdi></script><script>alert(1)</script><img src=x onerror=aler
 
 
 def listed(page: Result) -> list[str]:
-    """Return the ids of the rows, in their order."""
+    """Return the IDs of the rows, in order."""
     assert page.status_code == 200, page.text
     return re.findall(r'data-open="(exp_[^"]+)"', page.text)
 
@@ -55,19 +55,19 @@ def row_texts(page: Result) -> list[str]:
 
 
 def tabs(page: Result) -> dict[str, str]:
-    """Return the numbers of the tabs."""
+    """Return the numbers on the tabs."""
     chips = page.text.partition('aria-label="Lists"')[2].partition("</nav>")[0]
     return dict(re.findall(r">([A-Z][a-z ]+) <b>([^<]+)</b>", chips))
 
 
 def menu(page: Result, label: str) -> dict[str, str]:
-    """Return the values of a filter's menu with their counts."""
+    """Return the values in a filter's menu with their counts."""
     found = page.text.partition(f">{label}: ")[2].partition("</details>")[0]
     return {unescape(text): number for text, number in re.findall(r"<bdi>([^<]*)</bdi> <b>([^<]*)</b>", found)}
 
 
 def link(page: Result, text: str) -> str:
-    """Return the query of the link of a menu's value."""
+    """Return the query of the link to a menu's value."""
     found = re.search(rf'href="/console/inbox\??([^"]*)"[^>]*><bdi>{re.escape(text)}</bdi>', page.text)
     assert found, text
     return unescape(found[1])
@@ -86,7 +86,7 @@ def test_what_waits_is_listed_by_severity_with_the_first_ticket_beside_it(
 
 
 def test_the_address_of_the_open_ticket_shows_it_when_the_list_is_empty(person: ConsoleBrowser, customer: Customer) -> None:
-    """Its state is refreshed from there: without an export, a list shows its first ticket, or none."""
+    """Its state is refreshed from this address: without an ID, the list shows its first ticket, or none."""
     _, second = (make_approved(customer, make_target(customer).id) for _ in "ab")
     here = re.search('id="ticket"[^>]* data-here="/console([^"]*)"', person.get("/deliveries").text)
     assert here is not None
@@ -119,12 +119,12 @@ def test_filters_have_counts_and_are_links_that_keep_each_other(person: ConsoleB
     assert menu(page, "Source") == {"written by hand": "3"}
     narrowed = person.get("/inbox", link(page, "High"))
     assert listed(narrowed) == [high]
-    # The counts of a filter are those without the filter itself.
+    # The counts of a filter ignore the filter itself.
     assert menu(narrowed, "Severity") == {"High": "1", "Low": "1", "Info": "1"}
     both = person.get("/inbox", link(narrowed, "Info"))
     assert listed(both) == [high, info]
     assert link(both, "newest") == "severity=high,info&sort=-created_at"
-    # A ticket, and the way back, keep the filters.
+    # Links to a ticket and back keep the filters.
     assert f'href="/console/inbox?severity=high,info&amp;export={info}"' in both.text
     ticket = person.get("/inbox", f"severity=high,info&export={info}")
     assert opened(ticket) == "two"
@@ -151,7 +151,7 @@ def test_the_menu_of_projects_has_all_of_them_and_that_of_rules_the_chosen_ones(
         record_postback(PostbackForm().read(postback(number, [issue(rule)])), project_id)
     page = person.get("/inbox")
     assert len(menu(page, "Project")) == len(rules)
-    # All have one ticket; every process shows the same ones.
+    # Each rule has one ticket; equal counts are sorted by name, so every process shows the same rules.
     assert [*menu(page, "Rule")] == sorted(rules)[:MAX_OPTIONS]
     for rule in rules:
         assert rule in menu(person.get("/inbox", f"rule={rule}"), "Rule")
@@ -168,7 +168,7 @@ def test_a_menu_without_a_value_says_so(person: ConsoleBrowser, prepare: Callabl
 def test_of_many_tickets_every_severity_is_offered_and_numbers_say_that_they_are_not_all(
     person: ConsoleBrowser, prepare: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only the newest are counted: a menu without what only older ones have would hide these."""
+    """Only the newest are counted: a menu of counted values would hide severities that only older tickets have."""
     oldest = prepare("oldest", severity="critical")
     for title in ("two", "three"):
         prepare(title, severity="low")
@@ -472,10 +472,10 @@ def test_a_delivery_names_its_target(person: ConsoleBrowser, customer: Customer)
 def test_the_age_of_a_row_is_what_the_list_is_sorted_by(
     page: str, status: str, person: ConsoleBrowser, customer: Customer
 ) -> None:
-    """The time of the last event is another one, in the line below the title."""
+    """The line below the title has another time, that of the last event."""
     ids = make_failed(customer, make_target(customer).id, 3)
     execute("UPDATE exports SET status = ?", (status,))
-    # In another order than they were prepared in.
+    # They ended in another order than they were prepared.
     for export_id, prepared_at, finished_at in zip(ids, (1, 2, 3), (5, 9, 7), strict=True):
         times = (prepared_at * 86_400_000, finished_at * 86_400_000, export_id)
         execute("UPDATE exports SET created_at = ?, finished_at = ? WHERE id = ?", times)
@@ -488,7 +488,7 @@ def test_the_age_of_a_row_is_what_the_list_is_sorted_by(
 def test_what_is_on_its_way_is_followed_and_no_other_list(person: ConsoleBrowser, customer: Customer) -> None:
     target = make_target(customer)
     make_failed(customer, target.id, 1)
-    # Without a ticket there is nothing whose update says that the list is the same.
+    # Without a moving ticket, the list is not refreshed.
     assert 'id="rows" data-refresh' not in person.get("/deliveries").text
     make_approved(customer, target.id)
     for query in ("", "view=moving"):
@@ -521,7 +521,7 @@ def test_after_the_last_row_comes_the_first_of_the_next_page(person: ConsoleBrow
     page = person.get("/inbox", unescape(following))
     assert listed(page) == ids[PAGE_ROWS:]
     assert f'aria-current="true">\n<input type="checkbox" form="selection" name="{ids[PAGE_ROWS]}"' in page.text
-    # After the last of all, the one before it.
+    # After the last row of all, the row before it follows.
     page = person.get("/inbox", unescape(following).replace(ids[PAGE_ROWS], ids[-1]))
     assert 'data-next=""' in page.text
     then = shown_fields(page, f"/exports/{ids[-1]}/dismiss")["then"]

@@ -1,4 +1,4 @@
-"""The address of a list: what its links keep, and what a change of filters drops."""
+"""The address of a list: what its links keep, and what a change of filters removes."""
 
 from service.console.triage.list_address import ListAddress
 

@@ -1,4 +1,4 @@
-"""Where a ticket's findings are: its places, and the line of its row."""
+"""The places of a ticket's findings, and the line about them in its row."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""Approval rules at the console: made, changed, tested, turned off, removed, and why one stopped."""
+"""Approval rules at the console: created, changed, tested, disabled, removed, and why a rule stopped."""
 
 import re
 from collections.abc import Callable
@@ -26,7 +26,7 @@ LABELS = {"name": "Team", "rule": "zap:*", "type": "label", "labels": "team\r\n 
 
 @pytest.fixture
 def decider(person: ConsoleBrowser, customer: Customer) -> ConsoleBrowser:
-    """A person whose token may make rules."""
+    """A user whose token may manage rules."""
     made = ConsoleBrowser(person.client)
     made.sign_in(make_console_token(customer, Ability.CONSOLE, Ability.MANAGE_RULES, Ability.APPROVE_EXPORTS))
     return made
@@ -199,7 +199,7 @@ def test_a_rule_that_somebody_else_changed_is_not_replaced_unseen(decider: Conso
     # A double click leads to the same page.
     for _ in range(2):
         assert decider.post(path, **{**first, "rule": "only:this"}).status_code == 303
-    # Refused for its name at first, then because the rule changed, which the page shows.
+    # Refused first for its name, and then because the rule has changed; the page shows the present rule.
     unnamed = decider.post(path, **{**second, "name": " "})
     assert (unnamed.status_code, "As it is now" in unnamed.text) == (422, False)
     stale = decider.post(path, **{**shown_fields(unnamed, path), "name": "Mine"})
@@ -217,7 +217,7 @@ def test_a_token_without_the_ability_makes_no_rule(
 ) -> None:
     make_rule(customer, RuleAction(RuleActionType.LABEL, labels=("a",)))
     assert "/console/rules/new" in decider.get("/rules").text
-    # What would be refused is not offered.
+    # The page does not offer what would be refused.
     listed = person.get("/rules").text
     assert ("/console/rules/" in listed, "a token that has the ability <code>approval-rules:manage" in listed) == (
         False,
