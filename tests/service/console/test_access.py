@@ -86,7 +86,7 @@ LABELS: Final = RuleAction(RuleActionType.LABEL, labels=("team",))
 
 @dataclass(frozen=True, slots=True)
 class AccessRow:
-    """A page or a form, by its path beneath the console."""
+    """A page or form, by its path below /console."""
 
     method: str
     path: str

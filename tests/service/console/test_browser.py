@@ -855,7 +855,7 @@ def test_long_texts_leave_room_for_others(width: int, furnished: Installed, at_f
 
 
 class HeldTickets:
-    """The inbox of somebody on a slow line: the answers with other tickets wait, and what is sent is kept and not done."""
+    """The inbox on a slow connection: responses with tickets are held, and submitted forms are stored but not executed."""
 
     def __init__(self, context: BrowserContext, at: Installed, path: str = "/inbox") -> None:
         self.page = page = context.new_page()

@@ -1,4 +1,4 @@
-"""A form counts when it comes from a page of ours and of the person's own session; any other does nothing and says why."""
+"""A form is accepted only from our own pages with the session's CSRF token; others change nothing and say why."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -12,10 +12,7 @@ from tests.support.corpora import naughty_strings, url_texts
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
-        (
-            "Änderung 你好 👩\u200d💻 ❤\ufe0f",
-            "Änderung 你好 👩\u200d💻 ❤\ufe0f",
-        ),  # letters of every script, composed emoji
+        ("Änderung 你好 👩\u200d💻 ❤\ufe0f", "Änderung 你好 👩\u200d💻 ❤\ufe0f"),  # letters of every script, composed emoji
         ("pay\u200bpal \u200d pa\u200cy", "pay[U+200B]pal [U+200D] pa[U+200C]y"),  # invisible characters between letters
         ("می\u200c\u200dخ", "می[U+200C][U+200D]خ"),  # more joiners than a script needs
         ("ok\U000e0068\U000e0069", "ok[U+E0068][U+E0069]"),  # tag characters, which are invisible
