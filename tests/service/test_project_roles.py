@@ -1,4 +1,4 @@
-"""What users see and do whose roles are in single projects: these projects and nothing beside them."""
+"""What users with roles in single projects see and do: only these projects."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -33,7 +33,7 @@ OWN, FOREIGN = "Own finding", "Foreign finding"
 
 
 class ProjectScene:
-    """An account with two projects, each with a finding and its ticket; a user has a role in the first one alone."""
+    """An account with two projects, each with a finding and its ticket; a user has a role only in the first project."""
 
     def __init__(self, client: TestClient, customer: Customer, role: Role) -> None:
         self.client = client
@@ -49,7 +49,7 @@ class ProjectScene:
         self.token = self.make_token(tuple(Ability(each) for each in _api_abilities()))
 
     def _ticket(self, project_id: int, title: str) -> tuple[str, str]:
-        """Store a finding of a project; return its id and that of its export."""
+        """Store a finding of a project; return its ID and the ID of its export."""
         body = postback(project_id, issues=[issue(title=title)])
         record_postback(PostbackForm().read(body), project_id)
         [(finding_id, export_id)] = rows("SELECT id, export_id FROM findings WHERE project_id = ?", (project_id,))
@@ -210,7 +210,7 @@ def test_the_console_shows_the_project_alone(scene: MakeScene) -> None:
     assert FOREIGN not in person.get("/inbox", f"export={at.foreign[1]}").text
     assert person.get("/findings/trends", f"project_id={at.foreign_project}").status_code == 404
     assert person.get("/findings", f"project_id={at.foreign_project}").status_code == 404
-    # Counts of the menu are of all projects.
+    # There are no menu counts, because they would cover all projects.
     assert person.get("/counts").json["counts"] == {}
     review = {"action": "dismiss", "all": "yes", "then": "/inbox"}
     assert person.post("/inbox/review", **review).status_code == 403

@@ -1,7 +1,7 @@
-"""Ways around the door: other methods, other spellings of a path, headers that promise to change either, other modes.
+"""Attempts to bypass authentication: other methods, other spellings of a path, overriding headers, other modes.
 
-A request is what its line says. What a proxy or a framework elsewhere would take for another method or another path changes
-nothing here, so a rule in a proxy that names a path sees what the service sees.
+A request is only what its request line says. A method or path that a proxy or another framework would derive from other
+parts of the request has no effect, so a proxy's rule for a path applies to the path that the service sees.
 """
 
 from collections.abc import Iterator, Mapping
@@ -35,7 +35,7 @@ OPEN: Final = {"/healthz", "/readyz", "/metrics", "/openapi.json", "/docs", "/do
 UNLIMITED: Final = {"RATE_LIMIT_PER_MINUTE": "100000", "AUTH_FAILURES_PER_MINUTE": "100000"}
 MODES: Final = ("cloud", "self-hosted", "webhook-only")
 
-#: Each means to some proxy or framework that the request is another one than its line says.
+#: Each makes some proxy or framework treat the request as one with a different method or path.
 OVERRIDES: Final = [
     {"X-HTTP-Method-Override": "GET", "X-HTTP-Method": "GET", "X-Method-Override": "GET"},
     {"X-HTTP-Method-Override": "POST", "X-HTTP-Method": "POST", "X-Method-Override": "POST"},
@@ -50,7 +50,7 @@ OVERRIDES: Final = [
 
 @pytest.fixture
 def everything(customer: Customer) -> dict[str, str]:
-    """Every credential but a token, which a request has room for one of: the headers of somebody who may do all the rest."""
+    """All credentials at once: every shared secret, a signature, and the token of a user (a request can carry only one)."""
     secrets = {"X-Scanner-Secret": SCANNER_SECRET, "X-Email-Webhook-Secret": EMAIL_SECRET}
     return {**secrets, "X-Platform-Hmac-Sha256": signature(b"{}"), **customer.bearer}
 
@@ -66,7 +66,7 @@ def app_in(mode: str, folder: Path) -> App:
 
 
 def guarded(app: App) -> Iterator[tuple[str, set[str]]]:
-    """Yield every route that asks who is there, with its methods."""
+    """Yield every route that requires authentication, with its methods."""
     for route in inspect_routes(app):
         if route.path not in OPEN and not is_of_the_console(route.path):
             yield route.path, {method.method for method in route.methods if not method.internal}
@@ -93,7 +93,7 @@ def test_a_method_that_a_route_has_not_is_refused_alike_whoever_asks(app: App, e
 
 @pytest.mark.parametrize("override", OVERRIDES, ids=lambda override: next(iter(override)))
 def test_no_header_makes_a_request_another_one(override: dict[str, str], app: App) -> None:
-    """Who is nobody stays nobody, on every route and by every method that it has."""
+    """An unauthenticated request stays unauthenticated, on every route and with every method of the route."""
     client = TestClient(app)
     before = everything_stored()
     for path, methods in guarded(app):
@@ -106,7 +106,7 @@ def test_no_header_makes_a_request_another_one(override: dict[str, str], app: Ap
 
 
 def spellings(path: str) -> Iterator[str]:
-    """Yield paths that somebody else would take for this one, or for one beneath it."""
+    """Yield paths that other software might treat as this path or as one below it."""
     last = path.rpartition("/")[2]
     yield from (f"{path}/", f"/{path}", path.replace("/api", "//api"), path.replace("/api", "/API"), path.upper())
     yield from (path.replace("/api/", "/api%2f"), path.replace("/api/", "/api%2F"), path.replace("/api/", "/api\\"))
@@ -116,7 +116,7 @@ def spellings(path: str) -> Iterator[str]:
 
 
 def test_a_path_has_one_spelling(app: App, customer: Customer) -> None:
-    """Anything else is not there, for whoever may do everything and for nobody; what is only escaped is the same path."""
+    """Any other spelling is not found, with or without a token; percent-encoding alone does not change the path."""
     [export_id], target_id = make_exports(customer, 1), make_target(customer).id
     client = TestClient(app)
     for path in (f"{EXPORTS}/{export_id}", EXPORTS, f"{TARGETS}/{target_id}", TARGETS, f"{EXPORTS}/{export_id}/attempts"):

@@ -1,4 +1,4 @@
-"""The API is not for browsers: but for its page and the console, no answer invites one to show, keep or follow anything."""
+"""The API is not for browsers: apart from its docs page and the console, responses forbid display, caching and redirects."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,14 +18,14 @@ from tests.support.http.raw_http import SAFE_HEADERS, is_of_the_console
 # Headers and methods do not depend on the database.
 pytestmark = on_sqlite
 
-#: What a browser would send by itself from another site's page.
+#: The headers that a browser adds by itself to a request from another site's page.
 FROM_ELSEWHERE: Final = {"Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site", "Cookie": "session=1"}
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
-#: The same for everybody, so that whoever has it may keep it and ask whether it still holds.
+#: The same for every client, so they may be cached and revalidated.
 KEPT: Final = frozenset({"/openapi.json", "/docs", "/docs/page.js"})
-#: The one document, which a browser is to show.
+#: The only document that a browser may display.
 PAGE: Final = "/docs"
-#: Neither changes anything nor is told back what was sent.
+#: These methods change nothing and echo nothing from the request.
 SAFE: Final = ("GET", "HEAD", "OPTIONS")
 
 
@@ -36,7 +36,7 @@ def app(customer: Customer, tmp_path: Path) -> App:
 
 
 def answers(app: App, headers: Mapping[str, str]) -> dict[tuple[str, str], Result]:
-    """Ask every route, and one that is not there, by every method."""
+    """Send a request to every route, and to a path without a route, with every method."""
     ids = {
         "export_id": "exp_1",
         "target_id": "tgt_1",
@@ -74,14 +74,14 @@ def test_responses_have_security_headers_and_no_cookie_redirect_or_cors_header(a
         if asked in {("GET", PAGE), ("HEAD", PAGE)}:
             assert record.pop("content-security-policy") == CONTENT_SECURITY_POLICY
         assert record.items() <= SAFE_HEADERS.items(), asked
-        # No origin is allowed anything, nobody is recognised by a cookie, and nobody is led elsewhere.
+        # No origin gets access, no cookie is set, and nothing redirects.
         assert not [name for name in names if name.startswith("access-control-")], asked
         assert not names & {"set-cookie", "location", "refresh"}, asked
         assert not 300 <= answer.status_code < 400, asked
 
 
 def test_safe_http_methods_change_nothing(app: App, customer: Customer) -> None:
-    """A link or a picture can make a browser ask; nothing that matters is asked for by those methods."""
+    """A link or an image can make a browser send these methods, so they never change anything."""
     guarded = {path for (method, path), answer in answers(app, {}).items() if method == "POST" and answer.status_code == 401}
     assert len(guarded) >= 10
     for (method, path), answer in answers(app, customer.bearer).items():

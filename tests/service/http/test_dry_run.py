@@ -1,4 +1,4 @@
-"""A dry run is the real thing in everything but storing: on every route that takes something in, on both databases."""
+"""A dry run does everything but store: on every route that creates records, on both databases."""
 
 import json
 import re
@@ -21,7 +21,7 @@ from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.http.raw_http import RULES, TARGETS, Call, assert_is_error, everything_stored, is_of_the_console
 from tests.support.http.specification import COMPLIANCE, CloudInstallation, everything, make_world, signed
 
-#: Those of the nine endpoints that take something in.
+#: Those of the nine endpoints that create records.
 TAKING: Final = {1: 202, 2: 202, 3: 201, 6: 201, 7: 201, 8: 201, 9: 204}
 CREDENTIALS: Final = {
     1: "X-Scanner-Secret",
@@ -35,14 +35,14 @@ _BIRTHS: Final = re.compile(r"^([a-z]{3}_[0-9A-HJKMNP-TV-Z]{26}|\d{4}-\d\d-\d\dT
 
 @pytest.fixture
 def world(customer: Customer, tmp_path: Path) -> CloudInstallation:
-    """An installation that serves everything."""
+    """An installation with every feature enabled."""
     settings = make_settings(tmp_path, everything(customer))
     wake_ups = FakeWakeUpQueue()
     return make_world(settings, serving(settings, wake_ups), wake_ups, customer)
 
 
 def serving(settings: Settings, wake_ups: FakeWakeUpQueue) -> TestClient:
-    """A process of the service; limits are its own."""
+    """Return a process of the service, with its own rate limits."""
     return TestClient(create_app(settings, wake_ups, FakeResolver({"tracker.example.com": ["93.184.215.14"]})))
 
 
@@ -51,7 +51,7 @@ def dry(call: Call) -> Call:
 
 
 def without_births(reported: Any) -> Any:
-    """Return an answer without what is new each time: ids and moments."""
+    """Return a response body without the values that are new each time: IDs and times."""
     if isinstance(reported, dict):
         return {name: without_births(inner) for name, inner in reported.items()}
     if isinstance(reported, list):
@@ -64,7 +64,7 @@ def refusal(answer: Result) -> Any:
     return answer.status_code, error["code"], error["details"]
 
 
-#: What is created for an account needs no trial.
+#: Records that manage an account have no dry run.
 MANAGED = tuple(f"/api/{noun}" for noun in ("accounts", "projects", "users", "grants", "tokens", "scan-runs"))
 
 
@@ -80,7 +80,7 @@ def test_every_route_that_takes_something_in_has_one(world: CloudInstallation) -
         and not is_of_the_console(route.path)
         and not route.path.startswith(("/api/ticket-exports", "/api/ticket-export-recoveries", RULES, *MANAGED))
     }
-    # What is done with a target that is there already stores nothing that came in.
+    # Actions on an existing target store nothing from the request body.
     assert {path for path in posts if "{" not in path} == taking
     assert TARGETS in taking
 
@@ -95,7 +95,7 @@ def test_it_answers_what_would_be_stored_and_stores_nothing(world: CloudInstalla
         assert (everything_stored(), world.wake_ups.notifications) == (stored, notifications), endpoint
         real = call.plus(KEY).send(world.client)
         assert real.status_code == status, endpoint
-        # The key of a dry run is not taken.
+        # The dry run did not use up the key.
         assert "idempotency-replayed" not in real.headers, endpoint
         assert everything_stored() != stored, endpoint
         for answer in answers:
@@ -117,7 +117,7 @@ def test_it_goes_by_what_is_stored_already(world: CloudInstallation) -> None:
         stored = everything_stored()
         answer = dry(call).send(world.client)
         assert (answer.status_code, everything_stored()) == (200, stored), endpoint
-        # It repeats no answer: it says what a new request would come to.
+        # A dry run replays no response: it reports what a new request would do.
         assert "idempotency-replayed" not in answer.headers, endpoint
         if endpoint in known:
             name, actual = known[endpoint]
@@ -134,7 +134,7 @@ def test_it_refuses_whom_the_real_thing_refuses(fault: str, world: CloudInstalla
             call = call.plus((name, "Bearer rrt_no" if name == "Authorization" else "no"))
         problems = refusal(dry(call).send(client))
         assert (problems[0], problems) == (401, refusal(call.send(client))), endpoint
-        # Both counted as failures; after one more nobody is asked what they bring.
+        # Both counted as failures; from the next request on, credentials are not checked.
         for each in (call, world.call(endpoint)):
             assert_is_error(dry(each).send(client), 429, "RATE_LIMITED")
 
@@ -145,7 +145,7 @@ def test_it_counts_as_a_request(world: CloudInstallation) -> None:
         client, call = serving(settings, world.wake_ups), world.call(endpoint)
         left = [dry(call).send(client).headers["ratelimit"].partition(";t=")[0] for _ in range(2)]
         if left[0] == left[1]:
-            # The minute ended between the two.
+            # The minute ended between the two requests.
             left[1] = dry(call).send(client).headers["ratelimit"].partition(";t=")[0]
         assert left == ['"principal";r=1', '"principal";r=0'], endpoint
         for each in (call, dry(call)):
@@ -162,7 +162,7 @@ def test_it_refuses_what_the_real_thing_refuses(world: CloudInstallation) -> Non
     assert everything_stored() == stored
 
 
-#: Something wrong for each route; what a route does not know does not matter to it.
+#: Something invalid for each route; a route ignores members that it does not know.
 _WRONG: Final = {
     "page": {"url": "no", "responseHeaders": {"set-cookie": "a=1"}},
     "to": "nobody",
@@ -174,7 +174,7 @@ _WRONG: Final = {
 
 
 def refused(world: CloudInstallation, endpoint: int) -> Iterator[Call]:
-    """Yield requests to a route that are refused, each for another reason."""
+    """Yield invalid requests to a route, each for a different reason."""
     call = world.call(endpoint)
     for body in (b"{not json", b'{"a": 1, "a": 1}', b"[]", b"{}", json.dumps({**call.json, **_WRONG}).encode()):
         spoiled = replace(call, body=body)

@@ -1,4 +1,4 @@
-"""Every refusal, a row each: the exact answer, nothing stored, nothing of the request in the answer or the log."""
+"""Every error, one row each: the exact response, nothing stored, and nothing of the request in the response or the log."""
 
 import logging
 from collections.abc import Callable
@@ -35,13 +35,13 @@ from tests.support.http.raw_http import (
 
 LIMIT_BYTES = 64 * 1024
 
-#: All rows come from one address within a few seconds; `test_limits` has the rows that are refused for that.
+#: All rows come from one address within a few seconds; limits/test_rate_limits.py tests the errors of rate limits.
 UNLIMITED = {"AUTH_FAILURES_PER_MINUTE": "100000", "RATE_LIMIT_PER_MINUTE": "100000"}
 
 
 @pytest.fixture(scope="module")
 def scene(module_database: Path) -> HttpScene:
-    """One scene for all rows: what is refused leaves it as it was, and every row checks that."""
+    """One scene for all rows: rejected requests do not change it, and every row checks that."""
     return _set_scene(module_database)
 
 
@@ -71,7 +71,7 @@ def _client(folder: Path, changes: dict[str, str]) -> TestClient:
 
 
 def _bad_tokens(scene: HttpScene) -> dict[str, str]:
-    """Make a token for each way of being none."""
+    """Create an invalid or insufficient token of each kind."""
     email, now = scene.customer.email, utc_now()
     expired = tokens.create(email, TokenKind.API, now - timedelta(days=2), expires=timedelta(days=1))
     revoked = tokens.create(email, TokenKind.API, now)
@@ -91,7 +91,7 @@ def _bad_tokens(scene: HttpScene) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class ErrorCase:
-    """One refusal: what is sent, and what must come back."""
+    """A request that is rejected, and the expected response."""
 
     title: str
     call: Callable[[HttpScene], Call]
@@ -113,14 +113,14 @@ def bearer(call: Call, token: str, scheme: str = "Bearer") -> Call:
     return call.without("Authorization").plus(("Authorization", f"{scheme} {token}"))
 
 
-#: The three routes that take a bearer token.
+#: The three routes that accept a bearer token.
 BEARER_ROUTES: dict[str, Callable[[HttpScene], Call]] = {
     "register": lambda scene: scene.register,
     "approve": lambda scene: scene.approve,
     "read": lambda scene: scene.read,
 }
 
-#: Ways of not having one.
+#: Ways of sending no valid token.
 NO_BEARER: dict[str, Callable[[HttpScene, Call], Call]] = {
     "no token": lambda _, call: call.without("Authorization"),
     "an empty header": lambda _, call: call.without("Authorization").plus(("Authorization", "")),
@@ -198,7 +198,7 @@ ABILITIES = [
     forbidden("register: an account without webhooks", lambda scene: bearer(scene.register, scene.tokens["poor"])),
 ]
 
-#: What does not parse, whatever the route.
+#: Bodies that cannot be parsed, whatever the route.
 MALFORMED = {
     "an empty body": b"",
     "spaces": b"  \r\n",
@@ -230,7 +230,7 @@ WRITING_ROUTES: dict[str, Callable[[HttpScene], Call]] = {
     "approve": lambda scene: scene.approve,
 }
 
-#: Well-formed JSON, but no object.
+#: Well-formed JSON that is not an object.
 NO_OBJECT = {"an array": b"[]", "a string": b'"x"', "a number": b"1", "true": b"true", "null": b"null"}
 
 
@@ -400,7 +400,7 @@ def approve_of(export_id: str) -> Callable[[HttpScene], Call]:
     return lambda scene: Call("POST", f"{EXPORTS}/{export_id}/approve", scene.approve.headers, scene.approve.body)
 
 
-#: Ids that nobody has; some are more than a database column can hold or a URL should.
+#: IDs that do not exist; some are longer than a database column or a URL should be.
 STRANGE_IDS = {
     "unknown": "exp_01AAAAAAAAAAAAAAAAAAAAAAAA",
     "no prefix": "01AAAAAAAAAAAAAAAAAAAAAAAA",
@@ -460,7 +460,7 @@ def header(route: str, name: str, value: str) -> Callable[[HttpScene], Call]:
 
 
 MEDIA_TYPES = ("text/plain", "application/x-www-form-urlencoded", "application/jsonp", "text/json", f"text/{CANARY}", "json")
-#: Accept headers that leave no room for JSON.
+#: Accept headers that exclude JSON.
 NO_JSON = ("text/html", "image/*", "application/json;q=0", f"text/{CANARY}", "application/json;q=0, text/html")
 BAD_KEYS = {"empty": "", "of 256 characters": "k" * 256, "beyond ASCII": "gr\xfcn", "with a tab": "a\tb"}
 
@@ -502,7 +502,7 @@ TOO_LARGE = [
 
 
 def _bad(call: Call) -> Call:
-    """Make the body malformed as well."""
+    """Make the body malformed too."""
     return Call(call.method, call.path, call.headers, b"{" + CANARY.encode())
 
 
@@ -514,7 +514,7 @@ def _dry(call: Call, asked: str = "true") -> Call:
     return Call(call.method, call.path, call.headers, call.body, query=f"dry_run={asked}")
 
 
-#: Who asks for a dry run must not have the work done.
+#: A route without dry runs must not perform the work when one is requested.
 DRY = [
     invalid("approve: a dry run", lambda scene: _dry(scene.approve), ("/dry_run", "not_supported")),
     invalid("read: a dry run", lambda scene: _dry(scene.read), ("/dry_run", "not_supported")),
@@ -527,7 +527,7 @@ DRY = [
     invalid("approve: perhaps a dry run", lambda scene: _dry(scene.approve, "perhaps"), ("/dry_run", "not_supported")),
 ]
 
-#: Two mistakes in one request: the check that comes first answers.
+#: Two errors in one request: the first check decides the response.
 ORDER = [
     ErrorCase(
         "a wrong method before its size",
@@ -608,7 +608,7 @@ def test_a_refused_dry_run_names_the_values(scene: HttpScene) -> None:
     assert problem["message"] == "This value is not one of the allowed values: true, 1, false, 0."
 
 
-#: One row for each answer there is.
+#: One row for each kind of error response.
 ONE_OF_EACH = list({(row.status, row.code, bool(row.fields)): row for row in ROWS if row.status != 406}.values())
 
 
@@ -649,7 +649,7 @@ def test_without_a_configured_secret_every_scanner_request_is_refused(
 
 
 def test_the_log_is_watched(log_lines: LogLines) -> None:
-    """What the rows assert about the log can fail."""
+    """Proves that the log assertions of the rows can fail."""
     logging.getLogger("service").error("a line with %s", CANARY)
     assert CANARY in log_lines.text
     assert '"level": "error"' in log_lines.text

@@ -1,6 +1,6 @@
-"""What a guess costs tells nothing of how near it was: whole digests are looked up and compared, never letters.
+"""The cost of a guess does not reveal how close it was: complete digests are looked up and compared, not prefixes.
 
-`python -m bench.requests.guessing` measures the same; time itself is no test.
+`python -m bench.requests.guessing` measures the times; time itself is too unreliable for a test.
 """
 
 import hashlib
@@ -19,10 +19,10 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 def guesses_of(token: str) -> dict[str, str]:
-    """Return well-formed tokens that share ever more with the right one, by how much."""
+    """Return well-formed tokens that share more and more characters with the valid one, by the number of these."""
     last = "1" if token[30] == "0" else "0"
     random = {"nothing": "A" * 27, "ten": token[4:14] + "A" * 17, "all but one": token[4:30] + last}
-    # The last six digits are a checksum that whoever has read the source can make.
+    # The last six digits are a checksum that anybody who has read the source can compute.
     return {name: f"{tokens.PREFIX}{text}{tokens._checksum(text)}" for name, text in random.items()}
 
 
@@ -36,7 +36,7 @@ def test_a_token_is_looked_up_by_the_digest_of_all_of_it(path: str, client: Test
         statement = lookup(client, path, {"Authorization": f"Bearer {text}"}, 401)
         digest = statement.parameters[-2]
         assert digest == hashlib.sha256(text.encode()).hexdigest()
-        # Of a digest nobody can choose a beginning without trying, and the index is asked for all of it.
+        # The attacker cannot choose the start of a digest, and the index is searched for the whole digest.
         assert _DIGEST.fullmatch(digest)
         assert any("tokens" in step or "token_sha256" in step for step in plan_of(statement))
         ran[name] = statement.sql
@@ -44,7 +44,7 @@ def test_a_token_is_looked_up_by_the_digest_of_all_of_it(path: str, client: Test
 
 
 def lookup(client: TestClient, path: str, headers: Mapping[str, str], status: int) -> SqlStatement:
-    """Send a request and return the statement that asked who sends it; a guess has no other."""
+    """Send a request and return the statement that looks up the token; a wrong token causes no other statement."""
     with statements() as ran:
         assert client.simulate_get(path, headers=dict(headers)).status_code == status
     [asked] = [each for each in ran if "token_sha256" in each.sql]
@@ -53,7 +53,7 @@ def lookup(client: TestClient, path: str, headers: Mapping[str, str], status: in
 
 
 def test_a_secret_that_is_nearly_right_costs_what_any_other_does(client: TestClient) -> None:
-    """One statement, for the secret in force; what was sent is no part of it, and stands in no other."""
+    """There is one statement, which reads the current secret; the received secret is part of no statement."""
     ran: list[list[tuple[str, tuple[object, ...]]]] = []
     nearly = (SCANNER_SECRET[:10], SCANNER_SECRET[:-1], f"{SCANNER_SECRET}x", SCANNER_SECRET.upper())
     for guess in ("", "x", *nearly, "x" * 5000):

@@ -1,4 +1,4 @@
-"""A repeated request gets the first answer; a key stands for one payload of one caller on one path; refusals keep no key."""
+"""A repeated request gets the first response; a key belongs to one payload, caller and path; rejections store no key."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -48,7 +48,7 @@ def approve(customer: Customer, export_id: str, target_id: str, key: str = "k") 
     return Call("POST", f"{EXPORTS}/{export_id}/approve", headers).with_json({"target_id": target_id})
 
 
-#: The three routes with a key, each as a request that does something.
+#: The three routes that accept a key, each with a request that changes something.
 KEYED: dict[str, Callable[[TestClient, Customer], Call]] = {
     "results": lambda _, __: results(),
     "register": lambda _, customer: register(customer),

@@ -1,4 +1,4 @@
-"""Approvals that arrive at the same moment are one transaction, and each gets what it would have got alone."""
+"""Approvals that arrive at the same time share one transaction, and each gets the response it would have got alone."""
 
 import threading
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ def approval(customer: Customer, export_id: str, target_id: str, key: str | None
 
 
 class SameMoment:
-    """Sends approvals while an earlier one of the same target is at work, so that they wait together."""
+    """Sends approvals while an earlier approval for the same target is in progress, so that they wait together."""
 
     def __init__(self, client: TestClient, customer: Customer, monkeypatch: pytest.MonkeyPatch) -> None:
         self.client, self.customer = client, customer
@@ -53,7 +53,7 @@ class SameMoment:
         monkeypatch.setattr(ExportOperations, "approve_all", counted)
 
     def send(self, *calls: Call) -> list[Result]:
-        """Return the responses to calls that wait together, in their order."""
+        """Send calls that wait together, and return the responses in order."""
 
         def all_wait() -> bool:
             return sum(map(len, self._waiting.values())) == len(calls)
@@ -119,7 +119,7 @@ def test_a_batch_in_which_one_fails_has_written_nothing_before_each_is_answered_
     ids = make_exports(customer, 4)
     Call("POST", f"{EXPORTS}/{ids[1]}/dismiss", tuple(customer.bearer.items())).send(client)
     approve, seen = ExportOperations.approve, dict[str, set[str]]()
-    # The others are not approved while the first one looks.
+    # Prevents other approvals while the first one reads the database.
     one_at_a_time = threading.Lock()
 
     def looking(operations: ExportOperations, export_id: str, *rest: Any) -> Any:
@@ -133,7 +133,7 @@ def test_a_batch_in_which_one_fails_has_written_nothing_before_each_is_answered_
     monkeypatch.setattr(ExportOperations, "approve", looking)
     moment.send(*[approval(customer, each, moment.target_id, f"k-{each}") for each in ids])
 
-    # The batch was at work and failed: the second export cannot be approved.
+    # The batch was attempted and failed, because the second export cannot be approved.
     assert moment.batches == [4]
     assert seen == {"keys": set(), "statuses": {"prepared", "dismissed"}, "approvals": {moment._first}}
 
@@ -174,7 +174,7 @@ def test_one_key_for_two_exports_is_a_conflict(moment: SameMoment, client: TestC
         *[approval(customer, each, moment.target_id, key) for each, key in ((one, "same"), (two, "same"), (three, "other"))]
     )
 
-    # Threads send them, so either of the first two may be the first in the batch.
+    # They are sent by threads, so either of the first two may come first in the batch.
     statuses = [answer.status_code for answer in answers]
     assert (sorted(statuses[:2]), statuses[2]) == ([202, 409], 202)
     refused = statuses.index(409)

@@ -1,4 +1,4 @@
-"""Every file of a public corpus of JSON texts, posted to the scanner route: refused or served, never an error of ours."""
+"""Every file of a public corpus of JSON texts is rejected or accepted by the scanner route, without an internal error."""
 
 import pytest
 from falcon.testing import TestClient
@@ -13,7 +13,7 @@ FILES = sorted((CORPORA / "json" / "test_parsing").glob("*.json"))
 def test_no_text_of_the_corpus_breaks_the_scanner_route(client: TestClient) -> None:
     call = Call("POST", RESULTS, (*SCANNER.items(), *JSON.items()))
     answers = {file.name: Call(call.method, call.path, call.headers, file.read_bytes()).send(client) for file in FILES}
-    # None of them is a postback, so those that parse are refused for their shape.
+    # None of them is a postback, so those that can be parsed are rejected for their structure.
     others = {name: answer.status_code for name, answer in answers.items() if answer.status_code != 422}
     assert others == {}
     faults = {name: answer.json["error"]["details"]["fields"][0]["code"] for name, answer in answers.items()}

@@ -1,4 +1,4 @@
-"""`/metrics` answers whatever is away, costs little however often it is asked, and has a bounded number of series."""
+"""`/metrics` responds during any outage, costs little however often it is requested, and has a bounded number of series."""
 
 import subprocess
 import sys
@@ -65,7 +65,7 @@ def test_asking_often_loads_nothing(client: TestClient) -> None:
     with statements() as asked:
         for _ in range(20):
             scraped(client)
-    # A second may have passed on a busy machine: one look more, not twenty.
+    # A second may have passed on a busy machine: that is one more read, not twenty.
     assert len(asked) <= 10
 
 
@@ -89,12 +89,12 @@ def test_a_database_that_is_away_is_reported_in_time_and_its_figures_are_left_ou
         took_s = time.monotonic() - began
     finally:
         postgres_server.start()
-    # On a busy machine, the first statement after the start may take longer than a scrape waits.
+    # On a busy machine, the first statement after the start may take longer than the timeout of a scrape.
     wait_until(lambda: "riskrelay_exports|prepared" in scraped(client), every_s=PAGE_FOR_S)
     back = scraped(client)
     close_database()
 
-    # Prometheus gives up after ten.
+    # Prometheus times out after ten seconds.
     assert took_s < 10
     assert {name for name in away if not name.startswith("riskrelay_build_info")} == {
         "riskrelay_redis_up",
@@ -106,7 +106,7 @@ def test_a_database_that_is_away_is_reported_in_time_and_its_figures_are_left_ou
     assert (back["riskrelay_database_up"], back["riskrelay_exports|prepared"]) == (1, 0)
 
 
-#: Tries every method and status on every route, and methods and routes that there are none of.
+#: Counts every method and status on every route, and also unknown methods and routes.
 EVERYTHING = """
 import sys
 from pathlib import Path
@@ -141,8 +141,8 @@ def test_whatever_clients_try_the_series_are_bounded_and_have_room(tmp_path: Pat
     others = [sample for sample in requests if sample.labels["method"] == "other"]
     assert len(requests) - len(others) == MAX_SERIES
     assert {"method": "other", "route": "unmatched", "status": "other"} in [sample.labels for sample in others]
-    # Everything was counted, once.
+    # Everything was counted exactly once.
     assert sum(sample.value for sample in requests) == float(ended.stderr)
-    # The room that was asked for at the start is enough: what grew would grow into a disk that may be full.
+    # The space allocated at the start is enough: files that grow could fill a disk.
     sizes = {file.name.partition("_")[0]: file.stat().st_size for file in (tmp_path / "metrics/service").glob("*.db")}
     assert sizes == {"counter": 256 * 1024, "histogram": 256 * 1024}

@@ -1,4 +1,4 @@
-"""A request whose body is optional may name the type of JSON and send nothing; a body that is required may not be empty."""
+"""A request with an optional body may declare JSON and send no body; a required body must not be empty."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""The database away, locked or shut: 503, never a success, and service again once it is back."""
+"""While the database is unavailable, locked or full, requests get 503, never a success; then the service recovers."""
 
 import sqlite3
 import time
@@ -38,7 +38,7 @@ from tests.support.servers.redis_and_postgres import PostgresServer
 
 
 def calls(customer: Customer, export_id: str, target_id: str) -> list[Call]:
-    """One request of every route that needs the database."""
+    """Return one request for every route that needs the database."""
     bearer = (*customer.bearer.items(), *JSON.items())
     return [
         Call("POST", RESULTS, (*SCANNER.items(), *JSON.items())).with_json(postback()),
@@ -98,7 +98,7 @@ def test_a_database_that_cannot_be_opened_is_an_outage(sqlite_url: str, tmp_path
 
 
 def test_a_postgresql_that_takes_no_writes_is_an_outage_for_whoever_writes(postgres_url: str, tmp_path: Path) -> None:
-    """As a primary is that became a standby; who only reads is served."""
+    """Like a primary that became a standby; requests that only read still succeed."""
     open_database(postgres_url)
     customer = make_customer()
     settings = make_settings(tmp_path, {"DEFAULT_PROJECT_ID": str(customer.project_id)})
@@ -125,7 +125,7 @@ def test_a_postgresql_that_takes_no_writes_is_an_outage_for_whoever_writes(postg
 
 
 def fill_disk() -> None:
-    """Leave the open database no room: SQLite's file may not grow, and PostgreSQL raises what it raises on a full disk."""
+    """Leave the open database no space: SQLite's file cannot grow, and PostgreSQL raises its error for a full disk."""
     if is_sqlite():
         with transaction():
             [(pages,)] = rows("PRAGMA page_count")
@@ -141,7 +141,7 @@ def fill_disk() -> None:
 
 
 def free_disk() -> None:
-    """Give the open database room again."""
+    """Give the open database space again."""
     with transaction():
         if is_sqlite():
             execute("PRAGMA max_page_count = 1000000")
@@ -190,14 +190,14 @@ def sqlite_customer(sqlite_url: str) -> Customer:
 def test_a_locked_sqlite_refuses_writers_within_their_wait_and_nobody_else(
     sqlite_url: str, sqlite_customer: Customer, tmp_path: Path
 ) -> None:
-    """Twelve writers wait for a lock that is never given; each waits its 5 s, not one after the other."""
+    """Twelve writers wait for a lock that is never released; each waits its own 5 s, not one after the other."""
     settings = environment(
         tmp_path, DATABASE_URL=sqlite_url, DEFAULT_PROJECT_ID=str(sqlite_customer.project_id), WEB_PROCESSES="1"
     )
     with Service(settings) as service:
         headers = {"X-Scanner-Secret": SCANNER_SECRET}
         export_id = service.request("POST", RESULTS, headers, postback(1)).json["ticket_exports"][0]
-        # This process holds the lock that the service waits for; isolation_level None: BEGIN is ours to send.
+        # This process holds the lock that the service waits for; with isolation_level None, we send BEGIN ourselves.
         holder = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None)
         holder.execute("BEGIN IMMEDIATE")
         with ThreadPoolExecutor(12) as pool:

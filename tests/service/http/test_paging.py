@@ -1,4 +1,4 @@
-"""A list goes on exactly where a page ended, and what is no page of it is refused without being repeated."""
+"""A list continues exactly where a page ended, and an invalid cursor is rejected without being echoed."""
 
 import json
 from typing import Any
@@ -53,12 +53,12 @@ def test_a_limit_counts_as_far_as_it_goes(text: str, limit: int) -> None:
         ("cursor=", {("/cursor", "invalid_cursor")}),
         (f"cursor={CANARY}", {("/cursor", "invalid_cursor")}),
         ("cursor=%C3%A9%00", {("/cursor", "invalid_cursor")}),
-        (f"cursor={IDS[0]}", {("/cursor", "invalid_cursor")}),  # an id is not a cursor
-        (f"cursor={base64url(IDS[0])}", {("/cursor", "invalid_cursor")}),  # without its version
+        (f"cursor={IDS[0]}", {("/cursor", "invalid_cursor")}),  # an ID is not a cursor
+        (f"cursor={base64url(IDS[0])}", {("/cursor", "invalid_cursor")}),  # without the version
         (f"cursor={base64url('2:' + IDS[0])}", {("/cursor", "invalid_cursor")}),
         (f"cursor={base64url('1:' + IDS[0].replace('tgt', 'exp'))}", {("/cursor", "invalid_cursor")}),  # of another list
         (f"cursor={base64url('1:tgt_7')}", {("/cursor", "invalid_cursor")}),
-        (f"cursor={base64url('1:' + IDS[0])}!!!!", {("/cursor", "invalid_cursor")}),  # base64 that Python reads leniently
+        (f"cursor={base64url('1:' + IDS[0])}!!!!", {("/cursor", "invalid_cursor")}),  # base64 that Python decodes leniently
         (f"cursor={base64url('1:' + IDS[0])}&cursor={base64url('1:' + IDS[0])}", {("/cursor", "invalid_cursor")}),
         ("status=on", {("/status", "not_allowed")}),
         ("status=", {("/status", "not_allowed")}),

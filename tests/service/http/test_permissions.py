@@ -1,7 +1,7 @@
-"""Who may do what: every route with every credential, its own and everybody else's.
+"""The permissions of every route, tested with every kind of credential of this account and of others.
 
-A route without a row fails here. What a caller may do is decided before anything of the body is looked at, except for
-uploads, whose project stands in it, so these rows hold bodies that pass.
+A route without a row fails here. Permissions are checked before the body is parsed, except for uploads, whose project is in
+the body; therefore these rows have valid bodies.
 """
 
 import base64
@@ -73,7 +73,7 @@ from tests.support.http.storefront import ADA as SOMEBODY
 from tests.support.http.storefront import CLOUD, EMAIL_SECRET, SHOP, WEBHOOKS, receive, redact_body, signature
 from tests.support.http.storefront import SECRET as STOREFRONT_SECRET
 
-# Doors do not depend on the database: who a token belongs to, and whose a row is, is asked of both elsewhere.
+# Permission checks do not depend on the database; other tests cover the lookup of tokens and owners on both databases.
 pytestmark = on_sqlite
 
 SCANNER_HEADER: Final = "X-Scanner-Secret"
@@ -98,7 +98,7 @@ RULE: Final = f"{RULES}/{{rule_id}}"
 OPEN: Final = {"/healthz", "/readyz", "/metrics", "/openapi.json", "/docs", "/docs/{file}"}
 
 LET_THROUGH: Final = "let through"
-#: A number that no row has.
+#: An ID that no row has.
 NOWHERE: Final = "999999999"
 
 
@@ -113,7 +113,7 @@ class RequiredCredential:
 
     @property
     def kind(self) -> TokenKind:
-        """The kind of token that can have the ability at all."""
+        """The kind of token that can have this ability."""
         if self.ability is None:
             return TokenKind.API
         [kind] = (kind for kind, abilities in ABILITIES.items() if self.ability in abilities)
@@ -122,7 +122,7 @@ class RequiredCredential:
 
 @dataclass(frozen=True, slots=True)
 class PermissionScene:
-    """An account with a target and an export, three others who are not it, and the application."""
+    """The application, an account with a target and an export, and three other users."""
 
     app: App
     customer: Customer
@@ -145,16 +145,16 @@ class RoutePermission:
     body: Body = lambda _: {}
 
     def call(self, scene: PermissionScene, offer: "Offer") -> Call:
-        """Return the request of somebody who offers these headers."""
+        """Return the request of a caller who sends these headers."""
         call = Call(self.method, self.path.format(**self._ids(scene)))
         if self.method in {"POST", "PATCH"}:
-            # Without a signature these two headers mean nothing, and no other route reads them.
+            # Without a signature, these two headers have no effect, and no other route reads them.
             webhook = {"X-Platform-Topic": "customers/redact", "X-Platform-Shop-Domain": SHOP}
             call = call.plus(*JSON.items(), *webhook.items()).with_json(self.body(scene))
         return call.plus(*offer(call.body))
 
     def _ids(self, scene: PermissionScene) -> Mapping[str, str]:
-        """Return the ids of the scene; what may be deleted is another one, so that the next caller finds one."""
+        """Return the IDs of the scene; a deletion gets another record's ID, so that the next caller still finds the first."""
         if (self.method, self.path) == ("DELETE", GRANT) and scene.ids["grant_id"] != NOWHERE:
             return {**scene.ids, "grant_id": make_grant(scene.customer, scene.ids["user_id"])}
         if (self.method, self.path) != ("DELETE", RULE) or not rule_ids(scene.ids["rule_id"]):
@@ -164,7 +164,7 @@ class RoutePermission:
 
 
 def make_grant(customer: Customer, user_id: str) -> str:
-    """Return a grant of a user of the customer's account."""
+    """Create a grant for a user of the customer's account if there is none; return its ID."""
     user = accounts.get_user(int(user_id))
     if not grants.list_all(user.email):
         accounts.grant_project(user.email, customer.project_id, utc_now())
@@ -184,10 +184,10 @@ APPROVE_WEBHOOKS = RequiredCredential(Ability.APPROVE_EXPORTS, requires_webhooks
 READ = RequiredCredential(Ability.READ_EXPORTS)
 READ_FINDINGS = RequiredCredential(Ability.READ_FINDINGS)
 MANAGE_RULES = RequiredCredential(Ability.MANAGE_RULES)
-#: The ability `admin` counts like this one.
+#: The ability `admin` includes this one.
 MANAGE_ACCOUNT = RequiredCredential(Ability.MANAGE_ACCOUNT)
 ADMIN = RequiredCredential(Ability.ADMIN)
-#: Needs no further ability.
+#: Requires no further ability.
 LABELLING: Final = RuleAction(RuleActionType.LABEL, labels=("later",))
 ANY_API_TOKEN = RequiredCredential()
 
@@ -204,7 +204,7 @@ ROWS: Final = [
     RoutePermission("POST", f"{TARGET}/validate", MANAGE_WEBHOOKS),
     RoutePermission("POST", f"{TARGET}/ping", MANAGE_WEBHOOKS),
     RoutePermission("POST", f"{TARGET}/resume", MANAGE_WEBHOOKS),
-    # An account without the right to webhook targets may still turn off those that exist.
+    # An account without the right to webhook targets may still turn off existing ones.
     RoutePermission("POST", f"{TARGET}/pause", MANAGE),
     RoutePermission("POST", f"{TARGET}/disable", MANAGE),
     RoutePermission("GET", "/api/providers", MANAGE),
@@ -230,7 +230,7 @@ ROWS: Final = [
     ),
     RoutePermission("POST", f"{EXPORT}/restore", APPROVE),
     RoutePermission("POST", f"{EXPORT}/snooze", APPROVE),
-    # A caller with the ability gets 409: this export has no group.
+    # A caller with the ability gets 409, because this export has no group.
     RoutePermission("POST", f"{EXPORT}/split", APPROVE),
     RoutePermission("PATCH", EXPORT, APPROVE, lambda _: {"title": "Edited"}),
     RoutePermission("GET", BULK_JOBS, READ),
@@ -331,13 +331,14 @@ ROWS: Final = [
         RequiredCredential(Ability.UPLOAD_STOREFRONT_DIAGNOSTICS),
         lambda scene: storefront_diagnostics(scene.customer.project_id),
     ),
-    # The handoff of a capture; each kind needs the ability of its upload.
+    # The handoff is of a capture; each kind needs the ability of its upload.
     RoutePermission("GET", HANDOFF, RequiredCredential(Ability.UPLOAD_EVIDENCE)),
     RoutePermission("HEAD", HANDOFF, RequiredCredential(Ability.UPLOAD_EVIDENCE)),
     RoutePermission("POST", WEBHOOKS, RequiredCredential(header=STOREFRONT_HEADER), lambda _: redact_body(SOMEBODY)),
 ]
 
-#: Open to roles in single projects, which see the records of these; the others are the account's.
+#: Open to roles in single projects, which see only the records of these projects; all other routes need a role in the
+#: account.
 IN_PROJECTS: Final = {
     EXPORTS,
     EXPORT,
@@ -351,29 +352,29 @@ IN_PROJECTS: Final = {
     SESSIONS,
     f"{SESSIONS}/{{session_id}}/revoke",
 }
-#: What no role in a project allows, whatever the path.
+#: Abilities that no role in a project includes.
 OF_ACCOUNTS: Final = {Ability.PREPARE_EXPORTS, Ability.MANAGE_ACCOUNT}
 
-#: Makes the headers that authenticate, given the body.
+#: Returns the headers that authenticate a request with the given body.
 Offer = Callable[[bytes], list[tuple[str, str]]]
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Somebody with a credential, and what it makes them."""
+    """A caller with a credential, and the permissions that it gives."""
 
     name: str
     offer: Offer
-    #: Set for a token that is valid.
+    #: Set for a valid token.
     kind: TokenKind | None = None
     abilities: frozenset[Ability] = frozenset()
     of: Customer | None = None
-    #: The one header that this is the right secret or signature for.
+    #: The one header for which this caller has the right secret or signature.
     header: str = ""
 
 
 def expected(row: RoutePermission, caller: Caller, scene: PermissionScene) -> int | str:
-    """Return the status of the contract: 401 for an unknown caller, 403 without the right, 404 for ids of other accounts."""
+    """Return the expected status: 401 for an unknown caller, 403 without permission, 404 for the IDs of other accounts."""
     door = row.door
     if door.header:
         return LET_THROUGH if caller.header == door.header else 401
@@ -384,7 +385,7 @@ def expected(row: RoutePermission, caller: Caller, scene: PermissionScene) -> in
     if door.requires_webhooks and caller.of is scene.poor:
         return 403
     if door.kind is TokenKind.PLATFORM:
-        # The project was granted to one user; what others cannot manage and what is not there are all alike.
+        # The project was granted to one user; for others, it does not differ from one that does not exist.
         other_user = 404 if "{" in row.path else 403
         return LET_THROUGH if caller.of is scene.customer else other_user
     is_own = caller.of.account_id == scene.customer.account_id
@@ -392,7 +393,7 @@ def expected(row: RoutePermission, caller: Caller, scene: PermissionScene) -> in
 
 
 def _held(caller: Caller, door: RequiredCredential, scene: PermissionScene) -> frozenset[Ability]:
-    """Return the abilities that count: `admin` for the operator's account alone, and there in place of another."""
+    """Return the effective abilities: `admin` counts only for the operator's account, where it includes MANAGE_ACCOUNT."""
     if caller.of is None or caller.of.account_id != scene.customer.account_id:
         return caller.abilities - {Ability.ADMIN}
     counts = door is MANAGE_ACCOUNT and Ability.ADMIN in caller.abilities
@@ -413,7 +414,7 @@ def with_token(name: str, of: Customer, kind: TokenKind, abilities: frozenset[Ab
 
 
 def known_callers(scene: PermissionScene) -> Iterator[Caller]:
-    """Yield everybody with a valid token: each ability alone, all but one, all; of this account and of others."""
+    """Yield callers with a valid token: one ability each, all but one, or all; of this account and of others."""
     for kind, abilities in ABILITIES.items():
         everything = frozenset(abilities)
         for ability in abilities:
@@ -428,7 +429,7 @@ def known_callers(scene: PermissionScene) -> Iterator[Caller]:
 
 
 def _with_more(of: Customer, kind: TokenKind, abilities: frozenset[Ability]) -> Iterator[Caller]:
-    """A token whose scheme is spelled otherwise, and one beside other credentials: each header counts for itself."""
+    """Yield callers with an unusual spelling of the scheme, or with other credentials too: each header counts by itself."""
     text = tokens.create(of.email, kind, utc_now(), sorted(abilities))[1]
     for scheme in ("bearer", "BEARER", "Bearer "):
         yield Caller(f"{kind} token with {scheme}", fixed(("Authorization", f"{scheme} {text}")), kind, abilities, of)
@@ -443,21 +444,21 @@ def _with_more(of: Customer, kind: TokenKind, abilities: frozenset[Ability]) -> 
 
 
 def _with_foreign_abilities(of: Customer, kind: TokenKind) -> Caller:
-    """A token whose row names every ability there is, which no command writes: its kind still decides."""
+    """Return a caller whose token row has every ability, which no command stores: only the abilities of its kind count."""
     made, text = tokens.create(of.email, kind, utc_now())
     assert execute("UPDATE tokens SET abilities = ? WHERE id = ?", (json.dumps(list(Ability)), made.id)) == 1
     return Caller(f"{kind} token with every ability", bearer(text), kind, frozenset(Ability), of)
 
 
 def holders_of_secrets() -> Iterator[Caller]:
-    """Yield the senders with the right secret in the right header, or a right signature."""
+    """Yield the senders with the right secret in the right header, or a valid signature."""
     yield Caller("scanner", fixed((SCANNER_HEADER, SCANNER_SECRET)), header=SCANNER_HEADER)
     yield Caller("email provider", fixed((EMAIL_HEADER, EMAIL_SECRET)), header=EMAIL_HEADER)
     yield Caller("storefront", lambda body: [(STOREFRONT_HEADER, signature(body))], header=STOREFRONT_HEADER)
 
 
 def strangers(scene: PermissionScene) -> Iterator[Caller]:
-    """Yield everybody whom no route may know: nothing, nonsense, what was valid once, what is valid elsewhere."""
+    """Yield callers that no route accepts: missing, malformed, expired, revoked or misplaced credentials."""
     token = scene.customer.token
     yield Caller("nobody", fixed())
     yield Caller("a made-up token", bearer("rrt_" + "0" * 33))
@@ -475,7 +476,7 @@ def strangers(scene: PermissionScene) -> Iterator[Caller]:
 
 
 def _misspelled(token: str) -> Iterator[Caller]:
-    """A right token that is not written as one, or not where it belongs."""
+    """Yield callers who send a valid token in a wrong form or in the wrong place."""
     written = {
         "a scheme alone": "Bearer",
         "a scheme and a space": "Bearer ",
@@ -556,7 +557,7 @@ def _signed(header: str, secret: str) -> Offer:
 
 
 def _be_a_worker() -> object:
-    """Do what a request waits for: a ping, or a look at a target."""
+    """Do the work that a request waits for: a ping, or the validation of a target."""
     order, look = pings.claim_next(utc_now()), validations.claim_next(utc_now(), lease_s=30)
     return (
         order and pings.finish(order.id, PingResult(delivered=True, response_status=202), utc_now()),
@@ -571,13 +572,13 @@ def make_finding(customer: Customer) -> str:
 
 @pytest.fixture
 def scene(customer: Customer, tmp_path: Path) -> PermissionScene:
-    """A cloud installation, where every route is on; its operator's account is the customer's."""
+    """A cloud installation, in which every route is enabled; the customer's account is the operator's."""
     unlimited = {"RATE_LIMIT_PER_MINUTE": "100000", "AUTH_FAILURES_PER_MINUTE": "100000"}
     own = {"DEFAULT_PROJECT_ID": str(customer.project_id), "OPERATOR_ACCOUNT_ID": str(customer.account_id)}
     settings = make_settings(tmp_path, {**CLOUD, **unlimited, **own})
     resolver = FakeResolver({"tracker.example.com": ["93.184.215.14"]})
     target = make_target(customer)
-    # A removal is refused, so that each caller finds the target.
+    # A target with an approved export cannot be removed, so each caller still finds it.
     make_approved(customer, target.id)
     recovering = recoveries.begin(make_target(customer).id, utc_now(), utc_now(), "user:test")
     managed = make_colleague(customer)
@@ -619,7 +620,7 @@ def test_every_route_has_its_row(scene: PermissionScene) -> None:
 
 
 def test_every_route_lets_some_callers_through_and_refuses_most(scene: PermissionScene) -> None:
-    """Somebody gets through each door, and most do not: a table that expects one thing of all would prove nothing."""
+    """Every route accepts some callers and refuses most: a table that expects the same of all would prove nothing."""
     callers = [*known_callers(scene), *holders_of_secrets(), *strangers(scene)]
     assert len({caller.name for caller in callers}) == len(callers) > 60
     for row in ROWS:
@@ -628,7 +629,7 @@ def test_every_route_lets_some_callers_through_and_refuses_most(scene: Permissio
 
 
 def tried_together() -> Iterator[Any]:
-    """Yield the rows that need no scene of their own, those of GET and of HEAD, and each other row alone."""
+    """Yield the rows that can share a scene, those of GET and of HEAD, and each other row alone."""
     for method in ("GET", "HEAD"):
         yield pytest.param([row for row in ROWS if row.method == method], id=method)
     for row in ROWS:
@@ -653,8 +654,8 @@ def test_a_route_accepts_exactly_the_callers_in_the_table(together: list[RoutePe
                 if row.method != "HEAD":
                     assert_is_error(answer, status, answer.json["error"]["code"])
         assert wrong == [], row
-        # Nobody learns from an answer what was wrong with it: a signature that is missing and one that is wrong have two
-        # codes; the answer to a valid token names its kind, its ability or its account.
+        # Responses do not reveal what was wrong: only a missing and a wrong signature have two codes; the response to a
+        # valid token names its kind, its ability or its account.
         assert len(actual[401]) == (2 if row.door.header == STOREFRONT_HEADER else 1), row
         assert len(actual[403]) <= 3, row
         if actual[404]:
@@ -663,7 +664,7 @@ def test_a_route_accepts_exactly_the_callers_in_the_table(together: list[RoutePe
 
 
 def nowhere(scene: PermissionScene) -> PermissionScene:
-    """Return the same with ids that nobody has: of a time to come, since those of one moment are neighbours."""
+    """Return the scene with IDs that do not exist: of a future time, since IDs of the same moment are neighbors."""
     ids = {
         name: NOWHERE if each.isdecimal() else re.sub(r"^([a-z]+_).", r"\g<1>7", each) for name, each in scene.ids.items()
     }
@@ -675,7 +676,7 @@ def test_a_role_limits_every_token_of_its_user(role: Role, scene: PermissionScen
     users.set_role(scene.customer.email, role, utc_now(), "operator")
     caller = with_token(f"a {role}'s", scene.customer, TokenKind.API, frozenset(ABILITIES[TokenKind.API]))
     of_tokens = [row for row in ROWS if row.door.ability in ABILITIES[TokenKind.API]]
-    # What is deleted is missing afterwards, to requests for its grants first.
+    # Deleted records cannot be found afterwards; requests for the grants of a record come first.
     for row in sorted(of_tokens, key=lambda row: (row.method == "DELETE", row.path)):
         answer = row.call(scene, caller.offer).send(TestClient(scene.app))
         is_allowed = row.door.ability in ROLE_ABILITIES[role]
@@ -724,7 +725,7 @@ def test_a_credential_in_the_body_is_none(scene: PermissionScene) -> None:
 
 
 def test_an_approval_for_another_accounts_target_is_refused_by_its_field(scene: PermissionScene) -> None:
-    """The id stands in the body, not in the path."""
+    """The target's ID is in the body, not in the path."""
     body = {"target_id": make_target(scene.other).id}
     call = Call("POST", f"{EXPORT.format(**scene.ids)}/approve", (*scene.customer.bearer.items(), *JSON.items()))
     answer = call.with_json(body).send(TestClient(scene.app))

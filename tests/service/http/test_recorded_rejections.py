@@ -1,4 +1,4 @@
-"""Why a source was refused is there for the operator: in words of our own, a write in seconds, and nobody waits for it."""
+"""Operators can see why a source was rejected: in fixed wording, with few writes, and without delaying requests."""
 
 import sqlite3
 import threading
@@ -41,7 +41,7 @@ CMS: Final = "/api/cms-plugins/cms-commerce/diagnostics"
 STOREFRONT: Final = "/api/storefront-app/diagnostics"
 COMPLIANCE: Final = "/api/storefront-app/webhooks/compliance"
 SIGNATURE: Final = "X-Platform-Hmac-Sha256"
-#: Every source's route.
+#: The route of every source.
 ROUTES: Final = {
     InboundSource.SCANNER: RESULTS,
     InboundSource.EMAIL: EMAIL,
@@ -58,13 +58,13 @@ SECRETS: Final = {
 
 @pytest.fixture
 def recorder() -> RejectionRecorder:
-    """Written when a test says so."""
+    """A recorder without a thread, which writes only when a test says so."""
     return RejectionRecorder()
 
 
 @pytest.fixture
 def start(customer: Customer) -> Iterator[Start]:
-    """Start recorders; when the test ends, none is writing, since the database is closed after it."""
+    """Start recorders; at the end of the test none is writing, since the database is closed afterwards."""
     at_work: list[threading.Lock] = []
 
     def begin(recorder: RejectionRecorder) -> None:
@@ -85,7 +85,7 @@ def start(customer: Customer) -> Iterator[Start]:
 
 @pytest.fixture
 def client(customer: Customer, tmp_path: Path, recorder: RejectionRecorder) -> TestClient:
-    """The application with every family of routes, and no limits that a test meets."""
+    """The application with every family of routes, and with limits that no test reaches."""
     return made_client(customer, tmp_path, recorder, SECRETS)
 
 
@@ -180,7 +180,7 @@ def test_of_a_body_the_first_problems_are_kept_with_paths_and_codes(client: Test
 def test_nothing_of_a_request_is_kept_whatever_its_names_are(
     client: TestClient, customer: Customer, recorder: RejectionRecorder, tmp_path: Path
 ) -> None:
-    """Names that were sent stand in no path: only our own, numbers, and those that are forbidden."""
+    """No path contains a name from the request: only our own names, numbers, and forbidden names."""
     hostile = [CANARY, f"/{CANARY}/~1~0", "<script>alert(1)</script>", "a/b", "", "🦊", "\u202e", "'; DROP TABLE exports --"]
     nested: Any = {name: {name: "4242 4242 4242 4242", "password": CANARY} for name in hostile}
     issues: list[Mapping[str, Any]] = [{"code": "x", "evidence": nested, "password": CANARY, **nested}]
@@ -203,14 +203,14 @@ def test_nothing_of_a_request_is_kept_whatever_its_names_are(
 
 
 def known_names(folder: Path) -> set[str]:
-    """Return every member of every form, every forbidden name and the headers that credentials stand in."""
+    """Return every member of every form, every forbidden name, and the headers that carry credentials."""
     operations = [each for resource in sources(folder) for each in resource.operations.values()]
     members = {name for operation in operations if operation.form for name in operation.form.member_names()}
     return members | set(FORBIDDEN_NAMES) | {"X-Scanner-Secret", "X-Email-Webhook-Secret", "Authorization", SIGNATURE}
 
 
 def sources(folder: Path) -> list[Any]:
-    """Return the resources that say which source they serve."""
+    """Return the resources that have a source."""
     settings, wake_ups = make_settings(folder, {"DEPLOYMENT_MODE": "cloud"}), FakeWakeUpQueue()
     resources = api_resources(settings, wake_ups, build_operations(settings, wake_ups, FakeResolver({})))
     return [each for each in resources if hasattr(each, "source")]
@@ -256,7 +256,7 @@ def test_a_flood_of_refusals_is_one_write_and_then_the_newest(client: TestClient
 def test_in_a_service_the_first_is_written_at_once_and_the_rest_of_a_flood_waits(
     customer: Customer, tmp_path: Path, start: Start
 ) -> None:
-    """A pause of an hour stands for one that is not over yet."""
+    """A pause of one hour stands for a pause that has not ended."""
     recorder = RejectionRecorder(pause_s=3600)
     client = made_client(customer, tmp_path, recorder, SECRETS)
     start(recorder)
@@ -279,7 +279,7 @@ def test_after_the_pause_the_newest_is_written(customer: Customer, tmp_path: Pat
 
 
 class SlippingRefusals(RejectionRecorder):
-    """Fails to write the first time, in a way that nobody has foreseen."""
+    """Raises an unexpected exception on the first write."""
 
     has_slipped = False
 
@@ -309,7 +309,7 @@ def test_a_thread_that_could_not_start_is_started_by_the_next_refusal(customer: 
     recorder.watch([SimpleNamespace(path=RESULTS, source=InboundSource.SCANNER)])
     req.uri_template, req.context.request_id = RESULTS, "first"
     start(recorder)
-    # No machine has so much memory for its stack.
+    # No machine has that much memory for a stack.
     before = threading.stack_size(1 << 50)
     try:
         recorder.note(req, Unauthorized(), 401)
@@ -335,7 +335,7 @@ def test_while_another_writer_has_sqlite_a_refusal_is_answered_and_written_later
 
     send()
     tried.start()
-    # Writers wait for the lock all the while; a refused request does not.
+    # Writers wait for the lock the whole time; a rejected request does not.
     sender = threading.Thread(target=send)
     sender.start()
     sender.join(30)

@@ -1,4 +1,4 @@
-"""However expensive a body is, other requests are served after a short stretch of its work: measured as CPU time."""
+"""However expensive a body is, other requests are served after a short stretch of its processing, measured as CPU time."""
 
 import time
 from pathlib import Path
@@ -16,12 +16,12 @@ from tests.support.factories import make_settings
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.http.storefront import CLOUD
 
-#: Parsing 90,000 fields takes 50 ms and cannot be divided; most stretches are a tenth of that. Locations took 2.3 s.
+#: Parsing 90,000 fields takes 50 ms and cannot be split; most stretches are a tenth of that. Locations used to take 2.3 s.
 MAX_S: Final = 0.3
 
 
 class Stretches:
-    """Records the CPU time between two checkpoints of this thread."""
+    """Records the longest CPU time between two checkpoints of this thread."""
 
     def __init__(self) -> None:
         self._since = time.thread_time()

@@ -1,5 +1,4 @@
-"""The API's page: its files and what they are served with, and a browser that reads it, tries the API by it and complains
-of nothing."""
+"""The API's docs page: its files and their headers, and a real browser that shows it and sends requests without errors."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,11 +20,11 @@ from tests.support.http.raw_http import SAFE_HEADERS, Call, assert_is_error
 from tests.support.processes.gunicorn_process import Service
 from tests.support.servers.browsers import PATIENCE_MS, watch
 
-# The page does not depend on the database.
+# The docs page does not depend on the database.
 pytestmark = on_sqlite
 
 MODES: Final = ("cloud", "self-hosted", "webhook-only")
-#: What somebody may have had put into a ticket.
+#: Text that an attacker might get into a ticket.
 HOSTILE: Final = "<img src=/docs/nothing onerror=alert(1)><script>alert(2)</script>"
 
 
@@ -34,7 +33,7 @@ def client(database: str, tmp_path: Path) -> TestClient:
     return TestClient(create_app(make_settings(tmp_path), FakeWakeUpQueue(), FakeResolver({})))
 
 
-# --- what is served
+# --- served files
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -77,7 +76,7 @@ def test_each_is_kept_until_it_changes(path: str, client: TestClient) -> None:
     for known in (tag, f'"other", {tag}', f"W/{tag}", "*"):
         again = Call("GET", path, (("If-None-Match", known),)).send(client)
         assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", tag), known
-        # A browser takes the headers of a 304 for those of what it kept.
+        # A browser applies the headers of a 304 response to its cached copy.
         assert again.headers["content-security-policy"] == first.headers["content-security-policy"]
     assert Call("GET", path, (("If-None-Match", '"other"'),)).send(client).content == first.content
     head = Call("HEAD", path).send(client)
@@ -85,7 +84,7 @@ def test_each_is_kept_until_it_changes(path: str, client: TestClient) -> None:
     assert head.headers["content-length"] == first.headers["content-length"]
 
 
-#: Beside the files of the page there are others where they come from, and others above.
+#: Other files in and above the directories from which the page's files are served.
 NOT_OURS: Final = (
     "swagger-editor-bundle.js",
     "swagger-ui.js",
@@ -114,12 +113,12 @@ def test_no_other_file_is_served_below_docs(name: str, client: TestClient) -> No
     assert_is_error(Call("GET", "/docs/nothing").send(client), 404, "NOT_FOUND")
 
 
-# --- a browser
+# --- in a browser
 
 
 @dataclass(frozen=True, slots=True)
 class DocsPageVisit:
-    """A page in a browser, and what was asked for from it."""
+    """A page in a browser, and the URLs that it requested."""
 
     page: Page
     asked: list[str]
@@ -130,16 +129,16 @@ class DocsPageVisit:
 
     @property
     def blocks(self) -> set[str]:
-        """The ids of all operations that are shown, webhooks aside."""
+        """The IDs of all operations that are shown, except webhooks."""
         shown = [str(block.get_attribute("id")) for block in self.page.locator(".opblock").all()]
         return {name.rpartition("-")[2] for name in shown if not name.startswith("operations-webhooks-")}
 
 
 @contextmanager
 def visit(browser: Browser, url: str, place: str = "", beneath: str = "") -> Iterator[DocsPageVisit]:
-    """Open a page, at a place of it, and note what goes on in it until the block ends; nothing of it may be a complaint.
+    """Open a page at a fragment and record its activity until the block ends; there must be no error.
 
-    `beneath` is a path that a proxy puts in front of the service's own, and takes off again.
+    `beneath` is a path prefix that a proxy adds and removes.
     """
     context = browser.new_context(viewport={"width": 1200, "height": 1600})
     seen = watch(context)
@@ -152,7 +151,7 @@ def visit(browser: Browser, url: str, place: str = "", beneath: str = "") -> Ite
     page.locator(".opblock").first.wait_for()
     yield DocsPageVisit(page, seen.requested)
     assert seen.complaints(url) == []
-    # A token that was typed in is kept nowhere.
+    # The entered token is not stored anywhere.
     assert page.evaluate("[localStorage.length, sessionStorage.length, document.cookie]") == [0, 0, ""]
     assert page.evaluate("indexedDB.databases()") == []
     context.close()
@@ -164,7 +163,7 @@ def _pass_on(route: Route, beneath: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class DocsInstallation:
-    """An installation's settings, and a customer whom it knows."""
+    """The settings of an installation, and a customer in it."""
 
     settings: dict[str, str]
     customer: Customer
@@ -172,7 +171,7 @@ class DocsInstallation:
 
 @pytest.fixture(scope="module")
 def installation(tmp_path_factory: pytest.TempPathFactory, migrated_sqlite: Path) -> DocsInstallation:
-    """An installation that clients reach by another name than the browser does."""
+    """An installation whose public URL differs from the one that the browser uses."""
     folder = tmp_path_factory.mktemp("page")
     url = f"sqlite:///{folder / 'riskrelay.db'}"
     (folder / "riskrelay.db").write_bytes(migrated_sqlite.read_bytes())
@@ -186,7 +185,7 @@ def installation(tmp_path_factory: pytest.TempPathFactory, migrated_sqlite: Path
 
 @pytest.fixture(scope="module")
 def service(installation: DocsInstallation) -> Iterator[Service]:
-    """The installation's service."""
+    """The service of the installation."""
     with Service(installation.settings) as running:
         yield running
 
@@ -203,28 +202,28 @@ def described_by(service: Service) -> set[str]:
 def test_a_browser_shows_the_description_and_sends_requests(
     browser: Browser, service: Service, installation: DocsInstallation
 ) -> None:
-    # A proxy has it beneath a path of its own.
+    # A proxy serves it below a path prefix.
     url = f"{url_of(service)}/relay"
     bearer = installation.customer.bearer
     made = service.request("POST", "/api/ticket-exports", bearer, {"ticket": {"title": HOSTILE}})
     assert made.status == 201
     with visit(browser, url_of(service), beneath="/relay") as seen:
-        # Everything that the description tells of is there.
+        # Every operation of the description is shown.
         assert seen.blocks == described_by(service)
         expect(seen.page.locator(".webhooks")).to_contain_text("ticket.export")
         expect(seen.page.locator(".webhooks")).to_contain_text("target.ping")
         expect(seen.page.locator(".servers option")).to_have_text(url)
 
-        # An operation opens, and its address leads to it.
+        # An operation opens, and its address links to it.
         listed = seen.operation("Ticket_exports", "listTicketExports")
         listed.locator(".opblock-summary-control").click()
         expect(listed.locator(".responses-inner").first).to_contain_text("RATE_LIMITED")
         assert seen.page.url == f"{url}/docs#/Ticket%20exports/listTicketExports"
 
-        # It asks in earnest, with a token that is typed in.
+        # It sends a real request with the entered token.
         seen.page.locator("button.authorize").first.click()
         form = seen.page.locator(".auth-container").filter(has_text="apiToken")
-        # No browser is to offer it again to whoever comes next.
+        # No browser may offer the token to its next user.
         assert {field.get_attribute("autocomplete") for field in seen.page.locator(".auth-container input").all()} == {"off"}
         form.locator("input").fill(installation.customer.token)
         form.locator("button[type=submit]").click()
@@ -234,7 +233,7 @@ def test_a_browser_shows_the_description_and_sends_requests(
         answer = listed.locator(".live-responses-table tbody")
         expect(answer.locator(".response-col_status")).to_contain_text("200")
         expect(answer).to_contain_text("next_cursor")
-        # What came in from outside is shown, and not done: the image would be asked for, and the script complained of.
+        # Untrusted text is shown but not executed: the browser would request the image, and the script would cause an error.
         expect(answer).to_contain_text(HOSTILE)
         assert f"{url}/api/ticket-exports?sort=-created_at&limit=50" in seen.asked
         assert {f"{url}/openapi.json", *(f"{url}/docs/{name}" for name in FILES)} <= {*seen.asked}
@@ -249,14 +248,14 @@ def test_the_page_shows_what_the_mode_serves_and_nothing_else(browser: Browser, 
         assert "prepareTicketExport" in seen.blocks
         others = {"postScannerResults", "postEmail", "browser-extension.evidence-captures.store"}
         assert not seen.blocks & {*others, "storefront-app.webhooks.compliance"}
-        # The address that was followed leads there, and what it leads to is open.
+        # The link leads to the operation and opens it.
         expect(seen.operation("webhooks", "deliverTicketExport")).to_contain_text("X-Service-Signature")
         seen.page.locator("button.authorize").first.click()
         expect(seen.page.locator(".auth-container h4")).to_have_text(["apiToken\xa0 (http, Bearer)"])
 
 
 def test_a_page_without_its_description_says_so(browser: Browser, service: Service) -> None:
-    """Swagger UI alone would stay an empty page."""
+    """Swagger UI alone would show an empty page."""
     page = browser.new_page()
     page.set_default_timeout(PATIENCE_MS)
     page.route("**/openapi.json", lambda route: route.fulfill(status=503, body="{}"))

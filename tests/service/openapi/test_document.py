@@ -1,6 +1,6 @@
-"""`/openapi.json` tells of every route that is served, in full, and of no other; and it is the truth.
+"""`/openapi.json` describes every served route completely, and no other, and the description is correct.
 
-That the answers are as described, every call of these tests looks at: `tests.support.http.described_responses`.
+That responses match the description is checked in every call of these tests by `tests.support.http.described_responses`.
 """
 
 import json
@@ -34,7 +34,7 @@ from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.http.described_responses import OpenApiDescription
 from tests.support.http.raw_http import EXPORTS, Call, is_of_the_console
 
-# What is described does not depend on the database.
+# The description does not depend on the database.
 pytestmark = on_sqlite
 
 MODES = ("cloud", "self-hosted", "webhook-only")
@@ -78,7 +78,7 @@ def test_every_route_that_is_served_is_described_and_no_other(mode: str, databas
         (method.method, route.path)
         for route in inspect_routes(app_in(mode, tmp_path))
         for method in route.methods
-        # HEAD is GET without a body; OPTIONS is the framework's; the console is no part of the API.
+        # HEAD is GET without a body, OPTIONS comes from the framework, and the console is not part of the API.
         if not method.internal and method.method != "HEAD" and not is_of_the_console(route.path)
     }
     assert {(method, path) for method, path, _ in operations(described_in(mode, tmp_path))} == served
@@ -99,7 +99,7 @@ def test_every_operation_and_every_member_says_what_it_is(database: str, tmp_pat
     actual = described_in("cloud", tmp_path)
     ids = [operation["operationId"] for _, _, operation in operations(actual)]
     assert len(set(ids)) == len(ids)
-    # Generators make function names of them. The specification names four routes, in a form of its own.
+    # Generators derive function names from them. The specification names four routes in a form of its own.
     named = {each for each in ids if re.fullmatch("[a-z]+([A-Z][a-z]+)+", each) is None}
     assert named == {
         "browser-extension.evidence-captures.store",
@@ -129,7 +129,7 @@ def test_answers_are_closed(database: str, tmp_path: Path) -> None:
 def test_every_code_has_its_place(database: str, tmp_path: Path) -> None:
     responses = described_in("cloud", tmp_path)["components"]["responses"]
     record = {code for response in responses.values() for code in response["content"]["application/json"]["examples"]}
-    # A method that a route does not take is no answer of any operation of it.
+    # A method that a route does not support is not a response of any of its operations.
     assert record == set(STATUS) - {"METHOD_NOT_ALLOWED"}
 
 
@@ -215,7 +215,7 @@ def test_it_says_where_it_is_served(database: str, tmp_path: Path) -> None:
 
 
 def test_every_refusal_has_one_shape(database: str, tmp_path: Path) -> None:
-    """A generated client has one class for all of them: a schema of its own for each status was 700 classes."""
+    """A generated client needs only one class for all errors; a schema for each status resulted in 700 classes."""
     for name, response in described_in("cloud", tmp_path)["components"]["responses"].items():
         shapes = {kind: media["schema"] for kind, media in response["content"].items()}
         assert shapes == {
@@ -307,7 +307,7 @@ def test_it_holds_no_secret(database: str, tmp_path: Path) -> None:
 
 
 def test_what_is_not_described_is_noticed(client: TestClient, customer: Customer) -> None:
-    """The tests rely on it: a member too many, one that is missing, another status, a header that is not there."""
+    """Proves that extra or missing members, other statuses and missing headers are detected, as other tests assume."""
     [export_id] = make_exports(customer, 1)
     path = f"{EXPORTS}/{{export_id}}"
     answer = client.simulate_get(path.format(export_id=export_id), headers=customer.bearer)
@@ -316,7 +316,7 @@ def test_what_is_not_described_is_noticed(client: TestClient, customer: Customer
 
     def changed(**changes: Any) -> list[str]:
         other = _Changed(answer, **changes)
-        return described.complaints("GET", path, other)  # type: ignore[arg-type]  # it has what is looked at
+        return described.complaints("GET", path, other)  # type: ignore[arg-type]  # it has the attributes that are read
 
     assert changed(json={**answer.json, "more": 1}) != []
     assert changed(json={name: value for name, value in answer.json.items() if name != "status"}) != []
@@ -339,7 +339,7 @@ def test_what_is_not_described_is_noticed(client: TestClient, customer: Customer
 
 
 class _Changed:
-    """An answer with something else in it."""
+    """A response with some attributes replaced."""
 
     def __init__(self, answer: Any, **changes: Any) -> None:
         for name in ("status_code", "headers", "content", "json"):

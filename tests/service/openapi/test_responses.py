@@ -1,4 +1,4 @@
-"""What successful answers hold, which headers every answer has, and how long a client has to wait."""
+"""The contents of successful responses, the headers of all responses, and how long a client has to wait."""
 
 import json
 import re
@@ -58,7 +58,7 @@ from tests.support.http.raw_http import (
     was_made,
 )
 
-# What an answer holds does not depend on the database.
+# The contents of a response do not depend on the database.
 pytestmark = on_sqlite
 
 
@@ -122,7 +122,7 @@ def test_the_access_log_names_the_rows_that_a_request_is_about(
     headers = (*customer.bearer.items(), *JSON.items())
     made = Call("POST", TARGETS, headers).with_json(target_request()).send(client).json["id"]
     assert last("target_id", "status") == (made, 201)
-    # What a dry run made is not there.
+    # The target of a dry run does not exist.
     Call("POST", TARGETS, headers, query="dry_run=true").with_json(target_request()).send(client)
     assert last("target_id", "status") == (None, 200)
     export_id = prepared(client)
@@ -131,7 +131,7 @@ def test_the_access_log_names_the_rows_that_a_request_is_about(
     assert last("export_id", "target_id", "status") == (export_id, made, 202)
     Call("GET", f"{EXPORTS}/{export_id}").send(client)
     assert last("export_id", "target_id", "status") == (export_id, None, 401)
-    # Another request, by the same thread.
+    # Another request on the same thread.
     Call("GET", "/healthz").send(client)
     assert last("export_id", "target_id", "status") == (None, None, 200)
 
@@ -284,14 +284,14 @@ def test_if_none_match_does_not_replace_a_token(client: TestClient, customer: Cu
 
 # --- waiting ------------------------------------------------------------------
 
-#: Milliseconds until the next attempt, and the seconds a client is told.
+#: Milliseconds until the next attempt, and the seconds that a client is told to wait.
 WAITS = [
-    (-5_000, 1),  # due already: a worker is about to take it
+    (-5_000, 1),  # already due: a worker is about to claim it
     (0, 1),
     (1, 1),
     (999, 1),
     (1_000, 1),
-    (1_001, 2),  # rounded up: nobody comes too early
+    (1_001, 2),  # rounded up, so that no client comes too early
     (59_500, 60),
     (3_600_000, 3600),
 ]
@@ -329,7 +329,7 @@ def test_of_exports_that_are_due_only_a_scheduled_retry_reports_a_wait(
     assert ("retry-after" in answer.headers) is is_waiting
 
 
-#: The target's row, and the seconds, the reason and the next attempt of an approved export that was due until now.
+#: Columns: a change of the target's row; its value; the reported wait in seconds; the reason. The export was due until then.
 HELD_MS = to_ms(NOW) + 90_000
 HOLDS = [
     ("held_until = ?, held_reason = 'rate_limited'", HELD_MS, 90, None),
@@ -348,7 +348,7 @@ def test_an_approved_export_of_a_held_target_reports_the_wait_everywhere(
     with freeze_time(NOW):
         export_id, target_id = approved(client, customer)
         before = poll(client, customer, export_id).send(client)
-        execute(f"UPDATE targets SET {change}", (value,))  # noqa: S608 - those above
+        execute(f"UPDATE targets SET {change}", (value,))  # noqa: S608 - from the table above
         seen = ("If-None-Match", before.headers["etag"])
         answer = poll(client, customer, export_id, seen).send(client)
         unchanged = poll(client, customer, export_id, ("If-None-Match", answer.headers["etag"])).send(client)
@@ -381,7 +381,7 @@ def test_a_poll_with_the_tag_of_a_hold_gets_the_record_once_the_hold_is_over(cli
     assert "retry-after" not in over.headers
 
 
-# --- the framework's own answers, and what is broken --------------------------
+# --- the framework's own responses, and internal errors -----------------------
 
 
 def test_options_names_the_methods(client: TestClient) -> None:
@@ -412,7 +412,7 @@ def test_an_internal_error_is_reported_without_its_message(
 
     assert_is_error(answer, 500, "INTERNAL_ERROR")
     assert answer.json["error"]["message"] == "Internal error: report the request id to the operator."
-    # The answer had been written when the wake-up queue broke.
+    # The response was already set when the wake-up queue failed.
     assert "location" not in answer.headers
     assert CANARY not in answer.text
     assert CANARY not in log_lines.text
@@ -420,7 +420,7 @@ def test_an_internal_error_is_reported_without_its_message(
     assert line["request_id"] == answer.headers["x-request-id"]
     assert "RuntimeError" in line["trace"]
     assert "in notify" in line["trace"]
-    # The approval was committed before the wake-up queue was touched.
+    # The approval was committed before the wake-up queue was used.
     assert queries.get(export_id).status == "approved"
 
 

@@ -1,4 +1,4 @@
-"""Rights that are withdrawn: the next request of any process is refused, and nothing of a removed user's person is left."""
+"""Withdrawn permissions: the next request in any process is refused, and no personal data of a removed user is left."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -41,7 +41,7 @@ HOST = "tracker.example.com"
 
 @pytest.fixture
 def clients(tmp_path: Path) -> list[TestClient]:
-    """Two applications over one database, as two processes are."""
+    """Two applications with one database, like two processes."""
     settings = make_settings(tmp_path, {"DEPLOYMENT_MODE": DeploymentMode.CLOUD.value})
     resolver = FakeResolver({HOST: ["93.184.215.14"]})
     return [TestClient(create_app(settings, FakeWakeUpQueue(), resolver)) for _ in range(2)]
@@ -126,7 +126,7 @@ def test_a_disabled_users_tokens_and_sessions_end_with_the_next_request(
     assert operations.disable_user(customer.email, OPERATOR) == user
     assert operations.enable_user(customer.email, OPERATOR).state == "active"
     assert [statuses(clients, call) for call in calls] == [[200, 200], [200, 200], [201, 201]]
-    # Sessions do not come back.
+    # The sessions do not come back.
     assert browser.get("/exports").status_code == 303
     subject = (f"user:{customer.user_id}",)
     audited = rows("SELECT action FROM audit_entries WHERE subject_id = ? ORDER BY id", subject)
@@ -159,7 +159,7 @@ def test_a_removed_user_leaves_an_id_and_nothing_else(customer: Customer, client
     assert rows("SELECT COUNT(*) FROM tokens WHERE revoked_at IS NULL AND user_id = ?", (customer.user_id,)) == [(0,)]
     assert [grant.user for grant in grants.list_all()] == [stranger.email]
     assert rows("SELECT COUNT(*) FROM idempotency_keys") == [(0,)]
-    # What the user did is still there, and who did it is known by id.
+    # The user's actions are still recorded, under the user's ID.
     assert rows("SELECT user_id FROM handoffs") == [(customer.user_id,)]
     actors = {row[0] for row in rows("SELECT actor FROM audit_entries")}
     assert f"user:{customer.user_id}" in actors
@@ -174,7 +174,7 @@ def test_a_removed_user_does_not_come_back(customer: Customer, clients: list[Tes
                 change(email, OPERATOR)
         with pytest.raises(NotFound):
             accounts.grant_project(email, customer.project_id, NOW)
-    # Somebody else with the same address is another user.
+    # A user added later with the same address is another user.
     again = accounts.add_user(customer.email, customer.account_id, NOW)
     assert again.id != customer.user_id
     assert statuses(clients, reading(customer)) == [401, 401]

@@ -1,4 +1,4 @@
-"""Reports of a project's findings: what each format holds, that hostile text stays text, and that large ones are bounded."""
+"""Reports of a project's findings: the contents of each format, safe handling of hostile text, and size limits."""
 
 import csv
 import io
@@ -39,7 +39,7 @@ def written(customer: Customer, wanted: ReportFormat, most: int | None = None) -
 
 @pytest.fixture
 def scanned(customer: Customer) -> Customer:
-    """A critical and a high finding that are open, one that is dismissed, one that is fixed."""
+    """Two open findings (critical and low), one dismissed and one fixed finding."""
     scan(customer, 1, issue("low", severity="low", title=HOSTILE), issue("dismissed"), url="https://shop.example/?a=1&b=2")
     scan(customer, 2, issue("critical", severity="critical"), issue("fixed"))
     [(export_id,)] = rows("SELECT export_id FROM findings WHERE code = 'dismissed'")
@@ -105,7 +105,7 @@ def test_a_long_page_says_what_it_leaves_out(scanned: Customer, monkeypatch: pyt
     monkeypatch.setattr(finding_reports, "MAX_IN_HTML", 3)
     page = written(scanned, ReportFormat.HTML)
     assert "lists the first 3; 1 that are fixed, less severe or older are left out." in page
-    # What is fixed makes room for what is not, whatever its severity.
+    # Fixed findings are left out first, whatever their severity.
     assert re.findall('</bdi><br><code class="soft">([^<]*)', page) == ["critical", "dismissed", "low"]
     assert page.count("<bdi>") == 1 + 3
 
@@ -182,6 +182,6 @@ def test_findings_are_read_in_parts_from_an_index(scanned: Customer, monkeypatch
     monkeypatch.setattr(finding_reports, "_BATCH", 1)
     with statements() as asked:
         assert written(scanned, ReportFormat.JSON) == whole
-    # The project, the counts, four findings, and the end of each of five severities.
+    # One statement each for the project and the counts, four for findings, and one for the end of each of five severities.
     assert len(asked) == 2 + 4 + 5
     assert not [each for each in asked if full_scans(each, frozenset({"findings"}))]

@@ -1,4 +1,4 @@
-"""The number of a scan run that comes with an uploaded report is read as a whole, whatever its length."""
+"""The scan run ID that comes with an uploaded report is read as a whole, whatever its length."""
 
 import json
 import time
@@ -52,7 +52,7 @@ def test_a_scan_run_may_be_named_with_zeros_and_spaces_before_it(customer: Custo
 
 @on_sqlite
 def test_a_file_has_one_scan_run_which_nobody_can_compute_without_the_first_key(customer: Customer) -> None:
-    # Otherwise a file could be made whose number is that of a later run of the scanner, whose results it would get.
+    # Otherwise an attacker could make a file whose ID is that of a later run of the scanner, and so receive its results.
     upload(customer, "")
     upload(customer, "")
     [(number,)] = rows("SELECT DISTINCT scan_run_id FROM report_uploads")
@@ -66,7 +66,7 @@ def test_a_file_of_empty_arrays_is_refused_before_it_stops_the_service(customer:
     started = time.process_time()
     with pytest.raises(ValidationFailed) as refused:
         upload(customer, "", content=content)
-    assert time.process_time() - started < 1  # measured: 60 ms; parsing takes 2.5 s, in which no request is served
+    assert time.process_time() - started < 1  # measured: 60 ms; parsing takes 2.5 s, during which no request is served
     assert [(each.path, each.code) for each in refused.value.problems] == [("/report", "invalid_report")]
     assert "400,000 values" in refused.value.problems[0].message
 

@@ -1,4 +1,4 @@
-"""How long a client is waited for, over real sockets, with little patience; who gets up for others, and whose turn it is."""
+"""Timeouts for clients, with real sockets and short limits; which connections are closed for others; fair scheduling."""
 
 import errno
 import time
@@ -18,12 +18,12 @@ LITTLE = ConnectionTimeouts(head_s=0.05, body_s=0.05, bytes_per_s=1_000, most_bo
 
 
 def nothing() -> None:
-    """Nobody else waits here."""
+    """Yield to no other greenlet."""
 
 
 @pytest.fixture
 def pair() -> Iterator[tuple[ClientConnection, socket.socket]]:
-    """A connection as the service has it, and the client's side."""
+    """A connection as the service has it, and the client's socket."""
     ours, theirs = socket.socketpair()
     yield ClientConnection(ours, "10.0.0.1", nothing, LITTLE), theirs
     ours.close()
@@ -44,7 +44,7 @@ def test_a_connection_that_has_asked_before_may_be_idle_for_longer(pair: tuple[C
     connection.expect_request(60)
     gevent.spawn_later(LITTLE.head_s * 4, client.sendall, b"two")
     assert connection.recv(10) == b"two"
-    # Once begun, a head has the time of a head.
+    # Once headers have begun, their timeout applies.
     with pytest.raises(HeadersTimeout):
         connection.recv(10)
 
@@ -88,7 +88,7 @@ def test_time_cannot_be_bought_for_ever(pair: tuple[ClientConnection, socket.soc
 
 
 def test_what_has_come_is_read_however_late_it_is_looked_at(pair: tuple[ClientConnection, socket.socket]) -> None:
-    """A busy machine is not the client's fault."""
+    """A busy server is not the client's fault."""
     connection, client = pair
     connection.expect_body()
     client.sendall(b"{}")
@@ -97,7 +97,7 @@ def test_what_has_come_is_read_however_late_it_is_looked_at(pair: tuple[ClientCo
 
 
 def test_what_came_while_the_process_could_not_look_is_read(pair: tuple[ClientConnection, socket.socket]) -> None:
-    """When it looks again, the time is over as well."""
+    """When the process continues, the timeout has expired too."""
     connection, client = pair
     connection.expect_body()
     reading = gevent.spawn(connection.recv, 10)
@@ -124,13 +124,13 @@ def test_who_is_let_go_has_hung_up(pair: tuple[ClientConnection, socket.socket])
     connection.disconnect()
     assert reading.get(timeout=5) == b""
     assert connection.recv(10) == b""
-    # It can still be told something.
+    # The client can still be sent data.
     connection.sendall(b"bye")
     assert client.recv(10) == b"bye"
 
 
 def test_what_comes_as_its_client_is_let_go_is_not_begun(pair: tuple[ClientConnection, socket.socket]) -> None:
-    """Its rest would not be read; and a request that has begun must not be broken off in the middle of its work."""
+    """The rest of the request would not be read, and a request that has begun must not be aborted during its work."""
     connection, client = pair
     connection.expect_request(60)
     reading = gevent.spawn(connection.recv, 10)
@@ -141,7 +141,7 @@ def test_what_comes_as_its_client_is_let_go_is_not_begun(pair: tuple[ClientConne
 
 
 def test_who_is_let_go_in_a_body_took_too_long(pair: tuple[ClientConnection, socket.socket]) -> None:
-    """The part that came is no mistake of the client: it may come again."""
+    """The part that arrived is not the client's error; the client may retry."""
     connection, client = pair
     connection.expect_body()
     client.sendall(b"{")
@@ -179,7 +179,7 @@ def test_who_gives_way_lets_what_came_be_received() -> None:
     theirs.sendall(b"a")
     yield_to_others = Yielder()
     for _ in range(3):
-        # As long as a turn may be, and longer.
+        # As long as a time slice may take, and longer.
         time.sleep(0.01)
         yield_to_others()
     assert hearing.ready()
@@ -203,11 +203,11 @@ def test_connections_that_send_without_a_pause_are_served_in_turns() -> None:
     assert longest <= 2, "".join(served)
 
 
-# --- who gets up --------------------------------------------------------------
+# --- which connection is closed -----------------------------------------------
 
 
 class Sitting:
-    """Clients of a small service, each of which is waited for."""
+    """Clients of a small service, which waits for each of them."""
 
     def __init__(self, count: int) -> None:
         self.slots = ConnectionLimit(count)
@@ -215,7 +215,7 @@ class Sitting:
         self._clients: list[socket.socket] = []
 
     def come(self, host: str, what: str = "request") -> ClientConnection:
-        """Let a client take a slot and be waited for."""
+        """Let a client take a slot; the service then waits for it, unless it is processing its request."""
         ours, theirs = socket.socketpair()
         connection = ClientConnection(ours, host, nothing, ConnectionTimeouts())
         self._clients.append(theirs)
@@ -227,7 +227,7 @@ class Sitting:
         return connection
 
     def wait(self, connection: ClientConnection, what: str = "request") -> None:
-        """Let a client be waited for from now on."""
+        """Let the service wait for a client from now on."""
         gevent.spawn(connection.sendall, b"a" * 10_000_000) if what == "taking" else gevent.spawn(connection.recv, 10)
         gevent.sleep(0)
 
@@ -246,20 +246,21 @@ def sitting() -> Iterator[Sitting]:
     made.leave()
 
 
-#: Who sits there, from which host and what is awaited, and who gets up when the last seat is taken.
+#: The connected clients, each with its host and what the service waits for; the one that is closed when the last slot is
+#: taken.
 GETS_UP = [
-    # The longest idle one.
+    # The one that has been idle longest.
     ([("a", "request"), ("a", "request"), ("a", "request")], 0),
-    # One of those that hold most.
+    # One of the host with the most connections.
     ([("b", "request"), ("a", "request"), ("a", "request")], 1),
-    # Who asks for nothing, before who has begun to say something.
+    # An idle client before one that has begun a request.
     ([("a", "body"), ("a", "request"), ("a", "request")], 1),
-    # Who stalls in a body, where there is nobody else.
+    # A client that stalls in a body, if there is no other.
     ([("a", "body"), ("a", "body"), ("a", "body")], 0),
-    # Who does not take what was asked for, where there is nobody else; before it, who stalls in a body.
+    # A client that does not read its response, if there is no other; a client that stalls in a body before it.
     ([("a", "taking"), ("a", "taking"), ("a", "taking")], 0),
     ([("a", "taking"), ("a", "body"), ("a", "taking")], 1),
-    # Nobody who is being answered.
+    # Never a client whose request is being processed.
     ([("a", "answer"), ("a", "answer"), ("b", "request")], 2),
 ]
 
@@ -275,7 +276,7 @@ def test_the_last_slot_becomes_free_again(there: list[tuple[str, str]], gone: in
 
 
 def test_the_last_slot_becomes_free_later_if_all_were_busy(sitting: Sitting) -> None:
-    """Once every slot is taken nobody comes who would ask for one."""
+    """Once every slot is taken, no new connection arrives to trigger the check."""
     connections = [sitting.come("a", "answer") for _ in range(4)]
     sitting.slots.enforce()
     for each in connections[2:]:

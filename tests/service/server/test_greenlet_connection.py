@@ -1,4 +1,4 @@
-"""Greenlets that wait for PostgreSQL keep nobody else waiting, and learn of everything that ends their wait."""
+"""Greenlets that wait for PostgreSQL do not block others, and are notified of every event that ends their wait."""
 
 from collections.abc import Iterator
 
@@ -10,13 +10,13 @@ from service.server.greenlet_connection import GreenletConnection
 from storage.db.engine import close_database, connection, database, execute, first_row, open_database, transaction
 from tests.support.factories import make_customer
 
-#: Were the others kept waiting, nobody could let go, and the server would end the wait.
+#: If the others were blocked, none could release the lock, and the server would end the wait.
 LOCK_TIMEOUT = "options=-clock_timeout%3D10s"
 
 
 @pytest.fixture
 def connections(postgres_url: str) -> Iterator[list[GreenletConnection]]:
-    """Two connections that are not pooled."""
+    """Two connections outside the pool."""
     url = f"{postgres_url}{'&' if '?' in postgres_url else '?'}{LOCK_TIMEOUT}"
     opened = [GreenletConnection.connect(url, autocommit=True) for _ in range(2)]
     yield opened
@@ -75,6 +75,6 @@ def test_the_pool_is_made_of_them_where_the_service_says_so(postgres_url: str) -
 
 
 def pooled() -> object:
-    """Return what the pool hands out."""
+    """Return a connection from the pool."""
     with connection():
         return database.connection()

@@ -1,4 +1,4 @@
-"""Where HTTP itself matters: real processes, real sockets, slow clients, clients that lie about their bodies, and ends."""
+"""Tests that need real HTTP: real processes and sockets, slow clients, wrong body lengths, and shutdown."""
 
 import http.client
 import json
@@ -27,13 +27,13 @@ from tests.support.processes.workers import wait_until
 
 LIMIT_BYTES = 16 * 1024
 SCANNER = {"X-Scanner-Secret": SCANNER_SECRET}
-#: How many statements wait for a lock of ours.
+#: The number of statements that wait for a lock held by a test.
 WAITING = "SELECT COUNT(*) FROM pg_locks WHERE NOT granted"
 
 
 @pytest.fixture
 def served_customer(database_url: str) -> Customer:
-    """A customer in the database that the service will open."""
+    """A customer in the database that the service will use."""
     return customer_in(database_url)
 
 
@@ -58,7 +58,7 @@ def settings(folder: Path, database_url: str, customer: Customer, **changes: str
 
 @pytest.fixture(scope="module")
 def service_folder(tmp_path_factory: pytest.TempPathFactory, migrated_sqlite: Path) -> Path:
-    """The folder of that service, with its database."""
+    """The folder of the module's service, with its database."""
     folder = tmp_path_factory.mktemp("service")
     (folder / "riskrelay.db").write_bytes(migrated_sqlite.read_bytes())
     return folder
@@ -66,13 +66,13 @@ def service_folder(tmp_path_factory: pytest.TempPathFactory, migrated_sqlite: Pa
 
 @pytest.fixture(scope="module")
 def customer(service_folder: Path) -> Customer:
-    """A customer of that service."""
+    """A customer of the module's service."""
     return customer_in(f"sqlite:///{service_folder / 'riskrelay.db'}")
 
 
 @pytest.fixture(scope="module")
 def service(service_folder: Path, customer: Customer) -> Iterator[Service]:
-    """One service on SQLite for the tests that leave it running."""
+    """One service on SQLite for the tests that do not stop it."""
     (service_folder / "home").mkdir()
     secret = {"SCANNER_SHARED_SECRET": "grün-€-secret", "HOME": str(service_folder / "home")}
     url = f"sqlite:///{service_folder / 'riskrelay.db'}"
@@ -131,7 +131,7 @@ def test_a_body_without_length_that_is_not_chunked_is_empty(service: Service) ->
     assert code_of(answer) == (422, "VALIDATION_FAILED")
 
 
-#: A body, and what comes of it.
+#: A body and the expected response.
 BODIES = [
     ("too large by its length", sized(HUGE), (413, "PAYLOAD_TOO_LARGE")),
     ("too large, and only the length came", posted(b"Content-Length: 9999999999"), (413, "PAYLOAD_TOO_LARGE")),
@@ -230,7 +230,7 @@ def test_gunicorn_opens_no_control_socket_in_the_home_folder(service: Service) -
 
 # --- slow clients -------------------------------------------------------------
 
-#: Of each kind; twice as many drip a body, which is more than both processes may hold database connections.
+#: The number of each kind; twice as many send a body slowly, which is more than the database connections of both processes.
 SLOW_CLIENTS = 40
 DRIPS = 3
 
@@ -252,7 +252,7 @@ def test_slow_clients_keep_nobody_else_waiting(service: Service) -> None:
             assert service.exchange(sized(GOOD)).status == 202
             assert service.request("GET", "/readyz").json["checks"]["database"] == "ok"
             time.sleep(0.1)
-        # The slow ones are served as well, once they have said what they want.
+        # The slow clients are served too, once their requests are complete.
         drip(bodies, b"{" + b" " * (len(GOOD) - DRIPS - 2) + b"}")
         assert {read_response(each).status for each in bodies} == {422}
     finally:
@@ -260,7 +260,7 @@ def test_slow_clients_keep_nobody_else_waiting(service: Service) -> None:
             each.close()
 
 
-# --- the same key at once, and ends -------------------------------------------
+# --- concurrent requests with one key, and shutdown ---------------------------
 
 
 def test_one_key_posted_by_twenty_at_once_does_the_work_once(
@@ -279,9 +279,9 @@ def test_one_key_posted_by_twenty_at_once_does_the_work_once(
 
 
 def stored(url: str) -> dict[str, int]:
-    """Count rows over a connection of our own."""
+    """Count rows with a separate connection."""
     tables = ("findings", "exports", "idempotency_keys", "attempts")
-    return {table: int(asked(url, f"SELECT COUNT(*) FROM {table}")[0][0]) for table in tables}  # noqa: S608 - our own names
+    return {table: int(asked(url, f"SELECT COUNT(*) FROM {table}")[0][0]) for table in tables}  # noqa: S608 - our own table names
 
 
 def asked(url: str, statement: str) -> list[tuple[Any, ...]]:
@@ -300,7 +300,7 @@ KILLS = 3
 
 
 def test_a_killed_process_leaves_nothing_half_written(database_url: str, served_customer: Customer, tmp_path: Path) -> None:
-    """The processes are killed again and again while clients post; every key is then whole or unknown."""
+    """Processes are killed repeatedly while clients post; afterwards, every key is either complete or unknown."""
     with Service(settings(tmp_path, database_url, served_customer)) as service, ThreadPoolExecutor(8) as pool:
         posts = [pool.submit(post_until_answered, service, number) for number in RUNS]
         for _ in range(KILLS):
@@ -317,7 +317,7 @@ def test_a_killed_process_leaves_nothing_half_written(database_url: str, served_
 
 
 def test_a_process_killed_inside_its_transaction_leaves_nothing(postgres_url: str, tmp_path: Path) -> None:
-    """A lock of ours stops the request when it has written its key and its findings, but no export yet."""
+    """A lock held by the test stops the request after its key and findings are written, but before any export is."""
     customer = customer_in(postgres_url)
     headers = {**SCANNER, "Idempotency-Key": "run-1"}
     with (
@@ -341,9 +341,10 @@ def test_a_process_killed_inside_its_transaction_leaves_nothing(postgres_url: st
 
 
 def post_until_answered(service: Service, number: int) -> RawResponse:
-    """Post ten issues of a run under a key, as a client does that retries what was not answered.
+    """Post ten issues of a run with a key, and retry until there is a response.
 
-    It waits for as long as an answer may take: what it gave up on would be done all the same, and the next answer a replay.
+    Wait as long as a response may take: an abandoned request would still be executed, and the next response would be a
+    replay.
     """
     headers = {**SCANNER, "Idempotency-Key": f"run-{number}"}
     deadline = time.monotonic() + 60
@@ -406,7 +407,7 @@ def test_two_idempotency_keys_of_a_change_are_refused_and_change_nothing(service
 
 
 def test_who_was_busy_when_the_last_place_was_taken_gives_way_to_who_comes_later(postgres_url: str, tmp_path: Path) -> None:
-    """All of them wait for a lock of ours, so that nobody could be hung up on; answered, they keep their places."""
+    """All wait for a lock held by the test, so none can be disconnected; after their responses, they keep their slots."""
     customer, places = customer_in(postgres_url), 3
     asking = raw(b"GET", EXPORTS.encode(), *(f"{name}: {value}".encode() for name, value in customer.bearer.items()))
     small = {**settings(tmp_path, postgres_url, customer), "WEB_PROCESSES": "1", "WEB_THREADS": str(places)}
@@ -452,19 +453,19 @@ def test_who_asks_without_a_pause_takes_turns_with_the_others(migrated_sqlite: P
         done.result()
 
 
-#: More requests than are answered while another client connects and asks.
+#: More requests than are answered while another client connects and sends one.
 GREEDY = 4000
 
 
 class ResponseCounter:
-    """Counts the answers that come over a connection."""
+    """Counts the responses that arrive on a connection."""
 
     def __init__(self, client: socket.socket) -> None:
         self._client = client
         self.count = 0
 
     def read(self, count: int) -> None:
-        """Read until so many have come."""
+        """Read until `count` responses have arrived."""
         rest = b""
         while self.count < count:
             *heads, rest = (rest + self._client.recv(65536)).split(b"HTTP/1.1 200 OK\r\n")
@@ -475,7 +476,7 @@ class ResponseCounter:
 def test_a_signal_that_arrives_while_the_application_loads_ends_the_service_at_once(
     asked: signal.Signals, tmp_path: Path, sqlite_url: str
 ) -> None:
-    # The application sends the signal to its own process while that loads it.
+    # The application sends the signal to its own process while it is being loaded.
     module = tmp_path / "stopping.py"
     module.write_text(f"import os\nos.kill(os.getpid(), {int(asked)})\nfrom service.wsgi import app\n")
     command = [sys.executable, "-P", "-m", "service.server", "--config", "python:service.server.gunicorn_config"]
@@ -485,7 +486,7 @@ def test_a_signal_that_arrives_while_the_application_loads_ends_the_service_at_o
     assert (ended.returncode, time.monotonic() - began < 15) == (0, True)
 
 
-#: The configuration of a service whose processes take a minute to start. In one of them a signal arrives at its very start.
+#: The configuration of a service whose processes take a minute to start; the code in `at_first` runs at the start of each.
 SLOW_TO_START = """
 import os, signal, time
 from pathlib import Path
@@ -516,7 +517,7 @@ def test_a_signal_at_the_very_start_of_a_process_ends_it(tmp_path: Path, sqlite_
     (tmp_path / "asked").mkdir()
     at_first = f'Path("{tmp_path}/asked", str(os.getpid())).touch(); os.kill(os.getpid(), signal.SIGTERM)'
     with slow_to_start(tmp_path, sqlite_url, at_first) as service:
-        # Each is replaced by another.
+        # Each process is replaced by another.
         wait_until(lambda: len([*(tmp_path / "asked").iterdir()]) > 2)
         service.terminate()
         assert service.wait(60) == 0

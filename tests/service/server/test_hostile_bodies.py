@@ -1,5 +1,6 @@
-"""Bodies that nobody would send by accident, generated at every schema: the answer is not a 5xx, and a refusal names what it
-refuses. Texts that others collected are in `tests/fuzz/test_corpora.py`.
+"""Generated bodies for every schema never cause a 5xx, and an error names the member that it refers to.
+
+Corpora of texts collected by others are tested in `tests/fuzz/test_corpora.py`.
 """
 
 import json
@@ -14,17 +15,18 @@ from tests.support.database.databases import on_postgresql
 from tests.support.http.request_bodies import WHICH, calls, changed, patient_world, send, send_raw
 from tests.support.http.specification import CloudInstallation
 
-# Most of these bodies never reach a database; of the two, PostgreSQL is the one that refuses texts.
+# Most of these bodies never reach a database; of the two databases, PostgreSQL is the one that rejects some texts.
 pytestmark = on_postgresql
 
 
 @pytest.fixture(scope="module")
 def world(module_database: Path) -> CloudInstallation:
-    """One installation of each kind for all examples; they do not depend on each other."""
+    """One installation for all examples, which are independent of each other."""
     return patient_world(module_database)
 
 
-#: Integers around the limits of every column, numbers of every form, and texts of any characters, halves of pairs included.
+#: Integers around the limits of every column, numbers of every form, and text with any characters, including lone
+#: surrogates.
 SCALARS: Final = st.one_of(
     st.none(),
     st.booleans(),
@@ -38,7 +40,7 @@ SCALARS: Final = st.one_of(
 VALUES: Final = st.recursive(
     SCALARS, lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(st.text(max_size=12), inner, max_size=4))
 )
-#: Where to put it: a chain of choices among the members that are there, and whether to replace, add or take away.
+#: The place of each change (a chain of choices among the existing members), and whether to replace, add or remove a value.
 CHANGES: Final = st.lists(
     st.tuples(
         st.lists(st.integers(0, 15), max_size=4), st.sampled_from(["replace", "add", "remove"]), st.text(max_size=12), VALUES

@@ -1,8 +1,8 @@
-"""Requests that two readers of HTTP may read differently, and everything else that is sent to a port by those who mean harm.
+"""Requests that two HTTP parsers may interpret differently, and other malicious input to the service's port.
 
-Each stands in a table with what must come of it. Where a request could be meant to hide another one, another one follows it:
-a whole, honest postback. It may be served only where nobody can doubt that it is a request of its own; nothing else of the
-table leaves a row behind. Refusals are in our form, and neither they nor the log repeat anything.
+Each row of a table has the expected result. If a request could be meant to smuggle another one, a complete, valid postback
+follows it. The postback may be served only if it is clearly a separate request; otherwise nothing in the table leaves a row
+behind. Errors have our format, and neither they nor the log repeat anything from the request.
 """
 
 import json
@@ -52,7 +52,7 @@ def chunks(body: bytes) -> bytes:
     return post(CHUNKED, body=body)
 
 
-#: What must never be reached where it is in doubt where it begins.
+#: The request that must never be executed if its beginning is ambiguous.
 STOWAWAY: Final = json.dumps(postback(9, issues=[issue("stowaway")])).encode()
 HIDDEN: Final = post(length(len(STOWAWAY)), body=STOWAWAY)
 #: The end of a chunked body.
@@ -62,7 +62,7 @@ EMPTY: Final = b"{}"
 
 @dataclass(frozen=True, slots=True)
 class HostileRequest:
-    """What is sent, the statuses of all answers, and whether the connection serves on; the last one, if not."""
+    """The bytes to send, the statuses of all responses, and whether the connection stays open afterwards."""
 
     name: str
     sent: bytes
@@ -71,25 +71,25 @@ class HostileRequest:
 
 
 def refused(name: str, sent: bytes, status: int = 400) -> HostileRequest:
-    """One refusal and the end of the connection: what follows it is nobody's request."""
+    """Return a row with one error and a closed connection: the bytes that follow are not treated as a request."""
     return HostileRequest(name, sent + HIDDEN, (status,))
 
 
 def kept(name: str, sent: bytes, *statuses: int) -> HostileRequest:
-    """Answers, and a connection that goes on serving."""
+    """Return a row whose connection stays open after the responses."""
     return HostileRequest(name, sent, statuses, is_kept=True)
 
 
-#: Where a body ends, told twice, or in a way that somebody reads otherwise.
+#: The end of a body, given twice or in a form that parsers interpret differently.
 FRAMING: Final = [
-    # A proxy that goes by the length and a service that goes by the chunks disagree about where the next request begins.
+    # A proxy that uses the length and a service that uses the chunks disagree about where the next request begins.
     refused("length and chunks", post(length(5), CHUNKED, body=END)),
     refused("chunks and length", post(CHUNKED, length(5), body=END)),
-    # Even equal ones: who repeats a length has not written the request alone.
+    # Even equal ones: a repeated length suggests that the request was manipulated.
     refused("two equal lengths", post(length(2), length(2), body=EMPTY)),
     refused("two different lengths", post(length(2), length(7), body=EMPTY)),
     refused("a list of lengths", post(b"Content-Length: 2, 2", body=EMPTY)),
-    # Readers that use their language's own number parser take these.
+    # Parsers that use their language's number parser accept these.
     refused("a length with a sign", post(b"Content-Length: +2", body=EMPTY)),
     refused("a negative length", post(b"Content-Length: -2", body=EMPTY)),
     refused("a length with a space inside", post(b"Content-Length: 2 2", body=EMPTY)),
@@ -99,11 +99,11 @@ FRAMING: Final = [
     refused("a length in superscript", post(b"Content-Length: \xb2", body=EMPTY)),
     refused("an empty length", post(b"Content-Length:", body=EMPTY)),
     refused("a length beyond Python's numbers", post(b"Content-Length: " + b"9" * 5000, body=EMPTY)),
-    # Digits all the same, in every reader: the body is two bytes, wrong, and what follows is a request of its own.
+    # Still digits for every parser: the body has two bytes and is invalid, and a separate request follows.
     kept("a length with leading zeros", post(b"Content-Length: 0002", body=EMPTY) + get(), 422, 200),
-    # Refused by its length; what came of it is not a request.
+    # Rejected by the length; the rest of the data is not treated as a request.
     refused("a length beyond 64 bits", post(b"Content-Length: " + b"9" * 40, body=EMPTY), 413),
-    # The last coding decides how a body ends, and a request has to end in chunks.
+    # The last coding determines the end of the body, and a request must end with chunked coding.
     refused("chunks, then identity", post(b"Transfer-Encoding: chunked, identity", body=END)),
     refused("chunks, then gzip", post(b"Transfer-Encoding: chunked, gzip", body=END)),
     refused("chunks in chunks", post(b"Transfer-Encoding: chunked, chunked", body=END)),
@@ -115,18 +115,18 @@ FRAMING: Final = [
     refused("a space before the colon", post(b"Transfer-Encoding : chunked", body=END)),
     refused("two codings", post(CHUNKED, CHUNKED, body=END)),
     refused("two codings that differ", post(CHUNKED, b"Transfer-Encoding: identity", body=END)),
-    # HTTP/1.0 has no chunks; a proxy of that age passes them on as bytes.
+    # HTTP/1.0 has no chunks; an old proxy passes them on as plain bytes.
     refused("chunks in HTTP/1.0", post(CHUNKED, body=END, line=POST[:-1] + b"0")),
-    # Compressed bytes are no JSON, and nobody undoes it; where it ends is clear, but not whom it was meant for.
+    # Compressed bytes are not JSON, and the service does not decompress them; the end of the body is unambiguous.
     refused("gzip in chunks", post(b"Transfer-Encoding: gzip, chunked", body=END), 422),
-    # Tab and letters of any case are as HTTP says.
+    # HTTP allows a tab and letters of either case.
     kept("chunks after a tab, in capitals", post(b"TRANSFER-ENCODING:\tCHUNKED", body=END), 422),
-    # A name with an underscore is another name: it neither frames nor authenticates.
+    # A name with an underscore is a different name: it affects neither framing nor authentication.
     kept("a coding with an underscore", post(b"Transfer_Encoding: chunked") + get(), 422, 200),
     kept("a length with an underscore in its name", post(b"Content_Length: 500") + get(), 422, 200),
 ]
 
-#: Chunks: sizes that parsers of numbers take, lines that end otherwise, what may stand behind a size or the last chunk.
+#: Chunks: sizes that number parsers accept, unusual line ends, and data after a size or after the last chunk.
 CHUNKS: Final = [
     refused("a size with 0x", chunks(b"0x2\r\n{}\r\n" + END), 422),
     refused("a size with a sign", chunks(b"+2\r\n{}\r\n" + END), 422),
@@ -135,7 +135,7 @@ CHUNKS: Final = [
     refused("a size behind a space", chunks(b" 2\r\n{}\r\n" + END), 422),
     refused("a size with another letter", chunks(b"2g\r\n{}\r\n" + END), 422),
     refused("no size", chunks(b"\r\n{}\r\n" + END), 422),
-    # A reader with 64 bits would wrap round to 2.
+    # A 64-bit parser would wrap around to 2.
     refused("a size beyond 64 bits", chunks(b"1" + b"0" * 15 + b"2\r\n{}\r\n" + END + b" " * 6 * LIMIT_BYTES), 413),
     refused("a size without an end", chunks(b"f" * 20_000), 422),
     refused("a chunk longer than its size", chunks(b"2\r\n{}{}\r\n" + END), 422),
@@ -143,10 +143,10 @@ CHUNKS: Final = [
     refused("an extension with a bare LF", chunks(b"2;\n\r\n{}\r\n" + END), 422),
     refused("an extension with a bare CR", chunks(b"2;a\rb\r\n{}\r\n" + END), 422),
     refused("an extension that does not end", chunks(b"2;a=" + b"b" * 20_000 + b"\r\n{}\r\n" + END), 422),
-    # Allowed, and worth nothing.
+    # Allowed, and ignored.
     kept("an extension", chunks(b"2;a=b\r\n{}\r\n" + END), 422),
     kept("a trailer", chunks(b"2\r\n{}\r\n0\r\nX-Note: late\r\n\r\n"), 422),
-    # What decides about a request stands before it.
+    # Only headers before the body affect how a request is handled.
     refused("a trailer that frames", chunks(b"2\r\n{}\r\n0\r\nContent-Length: 4\r\n\r\n"), 422),
     refused("a trailer that authorizes", chunks(b"2\r\n{}\r\n0\r\nAuthorization: Bearer x\r\n\r\n"), 422),
     refused("a trailer that does not end", chunks(b"2\r\n{}\r\n0\r\n" + b"X-A: b\r\n" * 200), 422),
@@ -157,9 +157,9 @@ CHUNKS: Final = [
     ),
 ]
 
-#: The request line and the head.
+#: The request line and the headers.
 HEADS: Final = [
-    # Lines end in CRLF: who splits at LF or CR alone sees more headers than we do.
+    # Lines end with CRLF: a parser that splits at LF or CR alone sees more headers than we do.
     refused("lines that end in LF", b"GET /healthz HTTP/1.1\nHost: x\n\n"),
     refused("lines that end in CR", b"GET /healthz HTTP/1.1\rHost: x\r\r"),
     refused("a bare LF between two headers", lines(GET, b"Host: x\nX-A: b")),
@@ -177,23 +177,23 @@ HEADS: Final = [
     refused("a space in the path", get(line=b"GET /health z HTTP/1.1")),
     refused("no path", get(line=b"GET HTTP/1.1")),
     refused("a path beyond ASCII", get(line=b"GET /\xe9 HTTP/1.1")),
-    # One empty line may precede a request, as HTTP allows; more is something else.
+    # HTTP allows one empty line before a request; more are rejected.
     kept("an empty line first", b"\r\n" + get(), 200),
     refused("two empty lines first", b"\r\n\r\n" + get()),
-    # Which server is meant matters to proxies; the service never uses it, so it may be odd or missing, but not be two.
+    # The Host header matters to proxies; the service never uses it, so it may be unusual or missing, but not repeated.
     refused("two hosts", get(b"Host: elsewhere.example")),
     kept("no host", lines(GET), 200),
     kept("an odd host", lines(GET, b"Host: a b@c:99999/\\"), 200),
-    # Other forms of a target.
+    # Other forms of a request target.
     kept("an absolute target", get(line=b"GET http://elsewhere.example/healthz HTTP/1.1"), 200),
     kept("an absolute target elsewhere", get(line=b"GET file:///etc/passwd HTTP/1.1"), 404),
     refused("an absolute target that does not parse", get(line=b"GET http://[::1/ HTTP/1.1")),
     refused("host and port as target", get(line=b"GET elsewhere.example:80 HTTP/1.1")),
-    # Behind CONNECT there is a tunnel, never a request.
+    # CONNECT opens a tunnel; it is never a request to this service.
     refused("a tunnel", get(line=b"CONNECT elsewhere.example:443 HTTP/1.1"), 404),
     refused("an asterisk", get(line=b"GET * HTTP/1.1")),
     kept("an asterisk to OPTIONS", get(line=b"OPTIONS * HTTP/1.1"), 404),
-    # TRACE would send back the request, secrets included.
+    # TRACE would echo the request, including its secrets.
     kept("TRACE", get(b"X-A: " + WORD, line=b"TRACE /healthz HTTP/1.1"), 405),
     kept("a method of WebDAV", get(line=b"PROPFIND /healthz HTTP/1.1"), 405),
     kept("a method nobody knows", get(line=b"FROBNICATE /healthz HTTP/1.1"), 405),
@@ -224,9 +224,9 @@ HEADS: Final = [
     kept("headers as large as they may be", get(*[b"X-%d: " % number + b"a" * 8000 for number in range(6)]), 200),
 ]
 
-#: Headers with a meaning of their own.
+#: Headers with a special meaning.
 HEADERS: Final = [
-    # Twice is not once: which of the two would count is what an attacker wants to choose.
+    # A repeated header is rejected: an attacker could otherwise choose which of the two is used.
     kept("two secrets", post(SECRET, length(2), body=EMPTY), 401),
     kept(
         "two tokens",
@@ -236,11 +236,11 @@ HEADERS: Final = [
     refused("two types", post(TYPE, length(2), body=EMPTY)),
     kept("two keys", post(b"Idempotency-Key: a", b"Idempotency-Key: a", length(len(GOOD)), body=GOOD), 422),
     kept("two keys, one of them empty", post(b"Idempotency-Key: a", b"Idempotency-Key:", length(len(GOOD)), body=GOOD), 422),
-    # These may be lists, or are of no account.
+    # These may be lists, or have no effect.
     kept("two request ids", get(b"X-Request-Id: " + WORD, b"X-Request-Id: " + WORD), 200),
     kept("two forwarded addresses", get(b"X-Forwarded-For: 10.0.0.1", b"X-Forwarded-For: 10.0.0.2"), 200),
     kept("two versions known", get(b'If-None-Match: "a"', b'If-None-Match: "b"'), 200),
-    # Another name is another header.
+    # A different name is a different header.
     kept(
         "a secret with underscores",
         lines(POST, b"Host: x", TYPE, b"X_Scanner_Secret: " + SCANNER_SECRET.encode(), length(2), body=EMPTY),
@@ -251,7 +251,7 @@ HEADERS: Final = [
         get(b"HTTP_AUTHORIZATION: Bearer a", line=b"GET " + TARGETS.encode() + b" HTTP/1.1"),
         401,
     ),
-    # Proxies pass these on, some of them from anybody; the path is the one of the line.
+    # Proxies pass these on, sometimes from any client; the path is that of the request line.
     kept("another place of the application", get(b"SCRIPT_NAME: /a", line=b"GET /a/metrics HTTP/1.1"), 404),
     kept("a place that is not there", get(b"SCRIPT_NAME: /a"), 200),
     kept(
@@ -261,7 +261,7 @@ HEADERS: Final = [
     ),
     kept("another method", get(b"X-HTTP-Method-Override: POST", line=b"GET " + RESULTS.encode() + b" HTTP/1.1"), 405),
     kept("two schemes", get(b"X-Forwarded-Proto: https", b"X-Forwarded-Proto: http", b"X-Forwarded-Ssl: on"), 200),
-    # What a client expects, and what it asks of the answer.
+    # Expectations of a client, and its requirements for the response.
     kept("a wish to be told to go on", post(b"Expect: 100-continue", length(2), body=EMPTY), 100, 422),
     refused("another wish", post(b"Expect: 200-ok", length(2), body=EMPTY)),
     kept("parts of an answer", get(b"Range: bytes=0-0,0-,-1"), 200),
@@ -269,9 +269,9 @@ HEADERS: Final = [
     kept("a connection named after a header", post(b"Connection: X-Scanner-Secret", length(2), body=EMPTY), 422),
 ]
 
-#: Paths: one spelling each, so that a proxy that keeps one to itself cannot be passed by.
+#: Paths have only one spelling, so that a proxy's rule for a path cannot be bypassed.
 PATHS: Final = [
-    ("/%68ealthz", 200),  # what a proxy has to decode too
+    ("/%68ealthz", 200),  # a proxy has to decode this too
     ("/healthz?" + "a=b&" * 900, 200),
     ("/healthz?%00=%ff", 200),
     ("//healthz", 404),
@@ -304,7 +304,7 @@ TABLE: Final = [
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory, migrated_sqlite: Path) -> Iterator[Service]:
-    """One service that would take the hidden postback, and blocks nobody for failing to authenticate."""
+    """One service that would accept the smuggled postback, without limits for failed authentication."""
     folder = tmp_path_factory.mktemp("service")
     (folder / "riskrelay.db").write_bytes(migrated_sqlite.read_bytes())
     url = f"sqlite:///{folder / 'riskrelay.db'}"
@@ -343,7 +343,7 @@ def test_a_hostile_request_gets_what_the_table_says(row: HostileRequest, service
 
 
 def test_the_table_leaves_no_row_and_no_word_behind(service: Service) -> None:
-    """Runs behind the table. What is hidden there is served where it stands alone, and is new then."""
+    """Runs after the table. The smuggled postback is accepted when sent by itself, and its finding is new then."""
     answer = service.exchange(HIDDEN)
     assert (answer.status, answer.json["findings"]) == (202, {"new": 1, "seen": 0, "fixed": 0, "reopened": 0})
     output = [json.loads(line) for line in service.log.read_text().splitlines()]
@@ -360,7 +360,7 @@ def assert_is_refusal(answer: RawResponse) -> None:
 
 
 def send(client: socket.socket, sent: bytes) -> None:
-    """Send as much as the other side takes: it may have answered and hung up."""
+    """Send as much as the service accepts: it may have responded and closed the connection."""
     try:
         client.sendall(sent)
     except OSError:
@@ -368,14 +368,14 @@ def send(client: socket.socket, sent: bytes) -> None:
 
 
 class Answers:
-    """Reads one answer after the other from a connection that brings several."""
+    """Reads the responses of a connection one after the other."""
 
     def __init__(self, client: socket.socket) -> None:
         self._client = client
         self._rest = b""
 
     def next(self) -> RawResponse:
-        """Read the next answer."""
+        """Read the next response."""
         while b"\r\n\r\n" not in self._rest:
             self._rest += self._some()
         head, _, self._rest = self._rest.partition(b"\r\n\r\n")
@@ -388,7 +388,7 @@ class Answers:
         return RawResponse(int(status_line.split()[1]), headers, content)
 
     def is_at_end(self) -> bool:
-        """Wait for the other side to hang up, and tell whether nothing else came."""
+        """Wait for the service to close the connection; return whether nothing else was received."""
         return not self._rest and not self._client.recv(1)
 
     def _some(self) -> bytes:

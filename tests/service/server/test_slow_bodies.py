@@ -1,4 +1,4 @@
-"""A request whose caller loses the right while its body arrives changes nothing."""
+"""A request whose caller loses permission while the body is being received changes nothing."""
 
 import time
 from collections.abc import Callable
@@ -21,12 +21,12 @@ from tests.support.factories import Customer, make_settings, make_target, postba
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.http.raw_http import EXPORTS, JSON, RESULTS, SCANNER, Call, SlowBody, prepared
 
-# How long a body takes does not depend on the database.
+# Slow bodies do not depend on the database.
 pytestmark = on_sqlite
 
 
 def slowly(call: Call, client: TestClient, meanwhile: Callable[[], object]) -> Result:
-    """Send a request whose body comes after something has happened, and later than anybody is trusted for."""
+    """Send a request whose body arrives after an event, and after the time for which an authentication is trusted."""
 
     def wait() -> None:
         if not happened:
@@ -39,7 +39,7 @@ def slowly(call: Call, client: TestClient, meanwhile: Callable[[], object]) -> R
 
 
 def nothing() -> None:
-    """Let time pass alone."""
+    """Do nothing while time passes."""
 
 
 def approval(client: TestClient, customer: Customer) -> Call:
@@ -57,7 +57,7 @@ def test_a_token_that_is_revoked_while_its_body_comes_does_nothing(client: TestC
 def test_a_token_that_is_revoked_while_its_body_comes_is_a_failure_of_its_address(
     customer: Customer, tmp_path: Path
 ) -> None:
-    """Another one is one too many then."""
+    """One further failure then exceeds the limit."""
     settings = make_settings(tmp_path, {"AUTH_FAILURES_PER_MINUTE": "1", "DEFAULT_PROJECT_ID": str(customer.project_id)})
     client = TestClient(create_app(settings, FakeWakeUpQueue(), FakeResolver({})))
     call = approval(client, customer)

@@ -1,4 +1,4 @@
-"""Clients that begin and do not go on, send without end, or do not take what they asked for, against a real service."""
+"""Clients that stop within a request, send without end or do not read their responses, with a real service."""
 
 import json
 import socket
@@ -28,7 +28,7 @@ IMPATIENT = ("--worker-class", "tests.support.processes.short_timeouts.ShortTime
 
 
 def installed(folder: Path, migrated_sqlite: Path) -> dict[str, str]:
-    """Return the environment of an installation of one process."""
+    """Return the environment of an installation with one process."""
     (folder / "riskrelay.db").write_bytes(migrated_sqlite.read_bytes())
     url = f"sqlite:///{folder / 'riskrelay.db'}"
     open_database(url)
@@ -46,7 +46,7 @@ def installed(folder: Path, migrated_sqlite: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def impatient(tmp_path_factory: pytest.TempPathFactory, migrated_sqlite: Path) -> Iterator[Service]:
-    """A service that waits a second and a half."""
+    """A service with a timeout of one and a half seconds."""
     with Service(installed(tmp_path_factory.mktemp("impatient"), migrated_sqlite), *IMPATIENT) as running:
         yield running
 
@@ -85,7 +85,7 @@ def test_a_request_body_that_does_not_end_gets_a_timeout_response(impatient: Ser
 
 
 def test_a_body_on_a_poor_line_is_waited_for(impatient: Service) -> None:
-    """It takes longer than a body may that does not move at all."""
+    """It takes longer than the timeout for a body that makes no progress."""
     piece = 16
     with impatient.connect() as client:
         client.sendall(HEAD)
@@ -118,35 +118,35 @@ def test_a_client_that_resets_its_connection_leaves_no_error_behind(impatient: S
     for sent in (b"", HEAD[:40], HEAD + GOOD[:40], HEAD + GOOD, PROBE * 50):
         client = impatient.connect()
         client.sendall(sent)
-        # Without lingering, a close resets.
+        # Without lingering, closing the socket resets the connection.
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
         client.close()
     assert impatient.request("GET", "/healthz").status == 200
     assert [line for line in impatient.log.read_text().splitlines() if '"level": "error"' in line] == []
 
 
-#: Requests whose answers are more than any kernel keeps for who takes nothing of them: 60 of 140 KB.
+#: Requests whose responses exceed any kernel buffer of a client that does not read: 60 of 140 KB.
 ASKED = b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 60
 
 
 def test_who_takes_no_answer_keeps_no_place_that_others_need(tmp_path: Path, migrated_sqlite: Path) -> None:
-    """None of them is waited for to say anything; nobody needs a secret to ask so."""
+    """The service does not wait for requests of these clients; no secret is needed for such requests."""
     few = {**installed(tmp_path, migrated_sqlite), "WEB_THREADS": "4"}
     with Service(few) as service, ExitStack() as crowd:
         for _ in range(8):
             client = crowd.enter_context(socket.socket())
-            # Before it connects, which is when the other side learns it.
+            # Set before it connects, because the size is negotiated then.
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             client.connect(("127.0.0.1", service.port))
             client.sendall(ASKED)
         assert service.request("GET", "/healthz", timeout_s=20).status == 200
 
 
-# --- who sends without end ----------------------------------------------------
+# --- clients that send without end --------------------------------------------
 
 
 class Pouring(threading.Thread):
-    """Sends one head and then the same bytes over and over, until the other side hangs up."""
+    """Sends headers and then the same bytes over and over, until the service closes the connection."""
 
     def __init__(self, client: socket.socket, head: bytes, poured: bytes) -> None:
         super().__init__(daemon=True)
@@ -166,10 +166,10 @@ class Pouring(threading.Thread):
 
 CHUNKED = b"POST %b HTTP/1.1\r\nHost: x\r\nX-Platform-Hmac-Sha256: a\r\nTransfer-Encoding: chunked\r\n\r\n"
 POURED = [
-    # Nobody reads it: what is left of a refused body was once read to its end, and this has none.
+    # Nobody reads it: the rest of a rejected body used to be read to its end, but this one has no end.
     ("a body that nobody wants", CHUNKED % b"/nowhere", b"10\r\n0123456789abcdef\r\n"),
     ("a body of a stranger", CHUNKED % EXPORTS.encode(), b"10\r\n0123456789abcdef\r\n"),
-    # Signed bodies are read before anybody knows who sends them; a chunk of one byte costs as much as a large one.
+    # Signed bodies are read before the sender is authenticated; a chunk of one byte costs as much as a large one.
     ("a signed body in the smallest chunks", CHUNKED % COMPLIANCE.encode(), b"1\r\n \r\n"),
     ("a length that no body has", b"POST /nowhere HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n", b" "),
 ]
@@ -177,7 +177,7 @@ POURED = [
 
 @pytest.mark.parametrize(("head", "poured"), [row[1:] for row in POURED], ids=[row[0] for row in POURED])
 def test_who_sends_without_end_keeps_nobody_waiting_and_is_cut_off(head: bytes, poured: bytes, impatient: Service) -> None:
-    """Before, the process served that one alone until its parent replaced it."""
+    """A process used to serve only that client until its parent replaced it."""
     with impatient.connect() as client:
         pouring = Pouring(client, head, poured)
         pouring.start()
@@ -187,7 +187,7 @@ def test_who_sends_without_end_keeps_nobody_waiting_and_is_cut_off(head: bytes, 
         pouring.join()
 
 
-#: Issues that took seconds in one go.
+#: Issues whose processing took seconds without yielding.
 EXPENSIVE: Final[dict[str, list[Mapping[str, Any]]]] = {
     "locations": [issue("a", location=f"{'.- ' * 660}a{number}") for number in range(480)],
     "compounds": [issue("a", location=f"{'a>' * 990}a{number}") for number in range(480)],
@@ -211,5 +211,5 @@ def test_expensive_bodies_do_not_stall_other_clients(
             assert service.request("GET", "/healthz").status == 200
             took_s.append(time.monotonic() - began_at)
         assert [each.result().status for each in sent] == [202, 202]
-    # A third of a second at worst on a quiet machine, and several seconds where the work does not yield.
+    # On an idle machine, at most a third of a second; several seconds if the work does not yield.
     assert max(took_s) < 1.5

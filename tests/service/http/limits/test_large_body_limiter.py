@@ -1,4 +1,4 @@
-"""Large bodies: room for so many bytes of them, one looked at a time, sender by sender, and nobody small waits for them."""
+"""Large bodies: their total size is limited, and they are processed one at a time, fairly by sender; small ones never wait."""
 
 import json
 import threading
@@ -25,7 +25,7 @@ from tests.support.http.raw_http import FieldRefusal, assert_is_error
 from tests.support.processes.workers import wait_until
 
 LARGE: Final = LARGE_BYTES + 1
-#: For what is expected to happen; it does in milliseconds.
+#: A timeout for events that happen within milliseconds.
 PATIENCE_S: Final = 20.0
 
 
@@ -48,7 +48,7 @@ def test_what_finds_no_room_takes_none() -> None:
 
 
 class Sender(threading.Thread):
-    """Waits for a turn, notes its name when it comes, and keeps the turn until it is let go."""
+    """Waits for a slot, appends its name to `order` when it gets one, and keeps the slot until `may_go` is set."""
 
     def __init__(self, turns: LargeBodyQueue, name: str, order: list[str]) -> None:
         super().__init__(name=name, daemon=True)
@@ -120,13 +120,13 @@ def test_a_small_body_waits_for_nobody() -> None:
         yield_to_others()
 
 
-#: Half a megabyte: the largest body here is a third of one.
+#: Half a megabyte; the largest body here has a third of that.
 ROOM_BYTES: Final = 32 * LARGE_BYTES
 
 
 @pytest.fixture
 def body_budgets() -> Iterator[BodyBudgets]:
-    """Small ones, empty again afterwards."""
+    """Small budgets, which must be empty again after the test."""
     made = BodyBudgets(ByteBudget(ROOM_BYTES), ByteBudget(ROOM_BYTES))
     yield made
     assert (made.known.reserved_bytes, made.unknown.reserved_bytes) == (0, 0)
@@ -134,7 +134,7 @@ def body_budgets() -> Iterator[BodyBudgets]:
 
 @pytest.fixture
 def client(customer: Customer, tmp_path: Path, body_budgets: BodyBudgets) -> TestClient:
-    """An application with these rooms, and with the route that knows its senders by what they sign."""
+    """An application with these budgets and the route that authenticates its senders by a signature."""
     actual = {"DEFAULT_PROJECT_ID": str(customer.project_id), "DEPLOYMENT_MODE": "cloud"}
     return TestClient(
         create_app(make_settings(tmp_path, actual), FakeWakeUpQueue(), FakeResolver({}), body_budgets=body_budgets)

@@ -1,4 +1,4 @@
-"""Limits: exact over processes, sliding, true about the wait, and never the reason for an outage."""
+"""Rate limits are exact across processes, use a sliding window, report the correct wait, and never cause an outage."""
 
 import os
 import re
@@ -42,7 +42,7 @@ from tests.support.http.storefront import CLOUD, WEBHOOKS, signature
 from tests.support.processes.gunicorn_process import Service
 from tests.support.servers.redis_and_postgres import RedisServer, processes_in
 
-# Limits do not depend on the database.
+# Rate limits do not depend on the database.
 pytestmark = on_sqlite
 
 RATE_LIMIT = re.compile(r'"principal";r=(\d+);t=(\d+)')
@@ -50,7 +50,7 @@ RATE_LIMIT = re.compile(r'"principal";r=(\d+);t=(\d+)')
 
 @dataclass(frozen=True, slots=True)
 class LimitDecision:
-    """The limits in one response."""
+    """What one response says about the limit."""
 
     passed: bool
     remaining: int
@@ -58,7 +58,7 @@ class LimitDecision:
 
 
 class Process:
-    """One process's limits, asked as the service asks them."""
+    """The limits of one process, called as the service calls them."""
 
     def __init__(self, folder: Path, redis_url: str = "", /, **how: Any) -> None:
         variables = {"REDIS_URL": redis_url, **{name: str(how.pop(name)) for name in list(how) if name.isupper()}}
@@ -82,11 +82,11 @@ class Process:
         return sum(self.ask(principal).passed for _ in range(count))
 
     def fail(self, address: str = "192.0.2.1") -> bool:
-        """Fail to authenticate once; tell whether the answer still was a 401."""
+        """Fail to authenticate once; return whether the response was still a 401."""
         return self._raises_nothing(self._limits.count_failure, address)
 
     def may_come(self, address: str = "192.0.2.1") -> bool:
-        """Return whether the address may authenticate at all."""
+        """Return whether requests from the address are accepted."""
         return self._raises_nothing(self._limits.require_unblocked, address)
 
     def _raises_nothing(self, hook: Callable[[falcon.Request], None], address: str) -> bool:
@@ -108,23 +108,23 @@ def standing(header: str) -> tuple[int, int]:
 def frozen() -> Iterator[FrozenDateTimeFactory]:
     """A clock frozen seven seconds after the start of a minute.
 
-    It lies far ahead, because what is counted in memory is swept by a thread that freezegun does not reach.
+    It is far in the future, because counters in memory are deleted by a thread that freezegun does not affect.
     """
     with freeze_time(datetime(2190, 1, 1, 0, 0, 7, tzinfo=UTC)) as factory:
         assert isinstance(factory, FrozenDateTimeFactory)
         yield factory
-        # The sweepers of the storage end by themselves; one that asks for the time while it thaws would break.
+        # The storage's cleanup threads end by themselves; one that reads the clock while it is unfrozen would fail.
         for thread in threading.enumerate():
             if isinstance(thread, threading.Timer):
                 thread.join()
 
 
 def frozen_clock() -> float:
-    """What freezegun freezes, read anew at each call."""
+    """Return the frozen time, read again at each call."""
     return time.time()
 
 
-# One limit over all processes
+# One limit for all processes
 
 
 def test_a_small_limit_is_exact_over_two_processes(redis: RedisServer, tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_a_small_limit_is_exact_over_two_processes(redis: RedisServer, tmp_path:
 
 
 def test_a_large_limit_is_exact_over_two_processes_with_many_threads(redis: RedisServer, tmp_path: Path) -> None:
-    """Shares are reserved ahead, and neither lost nor spent twice."""
+    """Shares are reserved in advance; none is lost or used twice."""
     processes = [Process(tmp_path, redis.url) for _ in range(2)]
     with ThreadPoolExecutor(8) as pool:
         passed = sum(pool.map(lambda number: processes[number % 2].passes(200), range(8)))
@@ -143,10 +143,10 @@ def test_a_large_limit_is_exact_over_two_processes_with_many_threads(redis: Redi
 
 
 def test_the_last_requests_are_given_to_whoever_asks(redis: RedisServer, tmp_path: Path) -> None:
-    """A share of ten is not to be had any more, single requests are."""
+    """A share of ten is no longer available, but single requests are."""
     one, two = (Process(tmp_path, redis.url) for _ in range(2))
     assert one.passes(593) == 593
-    # The first process holds seven of its sixtieth share; nothing else is left.
+    # The first process holds seven requests of its sixtieth share; nothing else is left.
     assert two.passes(20) == 0
     assert one.passes(20) == 7
 
@@ -164,7 +164,7 @@ def test_few_requests_ask_redis_and_no_refusal_does(redis: RedisServer, tmp_path
     with Redis.from_url(redis.url) as client:
         client.config_resetstat()
         assert process.passes(99) == 99
-        # Ten reservations of ten, the first of them before the count began; each reads the window and counts.
+        # Ten reservations of ten requests, the first of them before counting began; each reads the window and increments it.
         assert scripts_run(client) == 2 * 9
         assert process.passes(500) == 500
         assert process.passes(1) == 0
@@ -185,16 +185,16 @@ def test_what_remains_is_reported_with_the_share_that_is_reserved(redis: RedisSe
     assert all(58 <= each.seconds <= 60 for each in actual)
 
 
-# The window slides
+# Sliding window
 
 
 def test_a_burst_over_the_edge_of_a_period_gets_no_second_limit(redis: RedisServer, tmp_path: Path) -> None:
-    """A fixed window would let another sixty pass; a sliding one, what has faded of the first sixty."""
+    """A fixed window would allow another sixty requests; a sliding one, only as many as have expired of the first sixty."""
     window_s = 8
     process = Process(tmp_path, redis.url, RATE_LIMIT_PER_MINUTE=60, window_s=window_s)
     began_at = time.monotonic()
     assert process.ask().passed
-    # Late in the period, and early enough that a busy machine ends the burst within it.
+    # Late in the period, but early enough that a busy machine finishes the burst within it.
     time.sleep(0.8 * window_s)
     assert process.passes(60) == 59
     time.sleep(max(0.0, began_at + window_s + 0.2 - time.monotonic()))
@@ -207,16 +207,16 @@ def test_unspent_shares_lapse_with_the_period(frozen: FrozenDateTimeFactory, tmp
     process = Process(tmp_path, clock=frozen_clock)
     assert [process.ask().remaining for _ in range(2)] == [599, 598]
     frozen.tick(53)
-    # A new period: nothing of it is counted but the new share; all ten of the old one are in the period before.
+    # A new period: it counts only the new share; all ten requests of the old share count in the previous period.
     assert process.ask().remaining == 600 - 10 - 1
 
 
 def test_the_wait_that_is_reported_is_enough_for_redis(redis: RedisServer, tmp_path: Path) -> None:
-    """Another process, which remembers no refusal, lets a request pass after it, first and later in a period."""
+    """A process that remembers no refusal accepts a request after the wait, both early and late in a period."""
     how: Mapping[str, Any] = {"RATE_LIMIT_PER_MINUTE": 4, "window_s": 2}
     refusing = Process(tmp_path, redis.url, **how)
     assert refusing.passes(4) == 4
-    # In its first millisecond, the whole period and the resolution of the clock are three seconds, rounded up.
+    # In the first millisecond, the whole period plus the resolution of the clock would round up to three seconds.
     time.sleep(0.01)
     for longest in (2, 1):
         problems = refusing.ask()
@@ -230,7 +230,7 @@ def test_the_wait_that_is_reported_is_enough_for_redis(redis: RedisServer, tmp_p
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 7, 20, 59, 60, 61, 119, 120, 600, 601])
 def test_the_wait_that_is_reported_is_exact_to_the_second(frozen: FrozenDateTimeFactory, limit: int, tmp_path: Path) -> None:
-    """Refused a second before, and passed when it is over, through six refusals."""
+    """A request one second earlier is refused, and one at the end of the wait is accepted, six times in a row."""
     process = Process(tmp_path, RATE_LIMIT_PER_MINUTE=limit, clock=frozen_clock)
     for _ in range(6):
         while (actual := process.ask()).passed:
@@ -248,7 +248,7 @@ def test_a_refused_principal_may_spend_everything_again_later(frozen: FrozenDate
     assert process.passes(9) == 5
 
 
-# Redis away
+# Redis unavailable
 
 
 def test_without_redis_each_process_counts_by_itself_and_with_it_both_together_again(
@@ -260,7 +260,7 @@ def test_without_redis_each_process_counts_by_itself_and_with_it_both_together_a
     redis.stop()
     assert (one.passes(9), two.passes(9)) == (5, 5)
     redis.start()
-    # Nobody looks yet whether it is back.
+    # The processes do not check yet whether Redis is available again.
     assert (one.passes(9, "user:2"), two.passes(9, "user:2")) == (5, 5)
     clock.now += 5
     assert one.passes(9, "user:3") + two.passes(9, "user:3") == 5
@@ -328,7 +328,7 @@ def test_a_redis_that_takes_no_writes_is_away(redis: RedisServer, tmp_path: Path
     assert log_lines.text.count("Redis unavailable") == 1
 
 
-#: A period without an edge: it began in 1970.
+#: A period that does not end during the test: it began in 1970.
 ENDLESS_S = 10**10
 
 
@@ -340,7 +340,7 @@ def test_ten_thousand_principals_are_remembered_and_no_more(tmp_path: Path) -> N
     assert process.ask("the first").remaining == 598
     for number in range(9_999, 10_001):
         process.ask(f"user:{number}")
-    # Forgotten, with its eight reserved requests; without Redis nobody else has counted them.
+    # The principal was removed, with its eight reserved requests; without Redis they were counted nowhere else.
     assert process.ask("the first").remaining != 597
 
 
@@ -348,7 +348,7 @@ def test_a_flood_of_addresses_does_not_fill_the_memory(tmp_path: Path) -> None:
     process = Process(tmp_path, AUTH_FAILURES_PER_MINUTE=1, window_s=ENDLESS_S)
     addresses = [f"10.{number >> 8}.{number & 255}.1" for number in range(10_010)]
     assert all(process.fail(address) for address in addresses[:10_000])
-    # Everything is remembered until then.
+    # All addresses are remembered up to this point.
     assert not process.fail(addresses[1])
     assert all(process.fail(address) for address in addresses[10_000:])
     assert process.fail(addresses[2])
@@ -361,7 +361,7 @@ def test_failures_of_an_address_are_counted_over_processes(redis: RedisServer, t
     one, two = (Process(tmp_path, redis.url) for _ in range(2))
     assert [one.fail() for _ in range(21)] == [True] * 20 + [False]
     assert not one.may_come()
-    # The other process learns it with the first failure there.
+    # The other process learns of the block at the next failure there.
     assert two.may_come()
     assert not two.fail()
     assert not two.may_come()
@@ -377,7 +377,7 @@ def test_a_blocked_address_may_come_when_the_wait_is_over(frozen: FrozenDateTime
     assert not process.may_come()
     frozen.tick(1)
     assert process.may_come()
-    # One of the two has begun to fade: one more failure is let pass, and not a second one.
+    # One of the two failures has begun to expire: one more failure is accepted, but not a second one.
     assert [process.fail() for _ in range(2)] == [True, False]
     assert not process.may_come()
 
@@ -389,7 +389,7 @@ def test_requests_of_a_principal_and_failures_of_an_address_are_counted_apart(re
 
 
 class SlowCounters(RateLimitCounters):
-    """Keeps whoever counts waiting, as a Redis far away does."""
+    """Counting waits, as with a slow connection to Redis."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(make_settings(folder).redis_url, 8, time.monotonic)
@@ -403,7 +403,7 @@ class SlowCounters(RateLimitCounters):
 
 
 def test_a_right_guess_among_many_at_once_is_reported_no_sooner_than_the_wrong_ones_before_it(tmp_path: Path) -> None:
-    """While the failure that is one too many is counted, others of the same address have authenticated already."""
+    """While the failure that exceeds the limit is counted, other requests of the same address have already authenticated."""
     counters = SlowCounters(tmp_path)
     addresses = BlockedAddresses(RateLimitItemPerSecond(1, ENDLESS_S), counters, time.monotonic)
     counters.answers.set()
@@ -442,13 +442,13 @@ def test_many_guesses_at_once_get_as_many_answers_as_the_limit_says(redis: Redis
 def test_a_block_that_is_over_here_holds_as_long_as_the_window_is_full_over_all_processes(
     redis: RedisServer, tmp_path: Path
 ) -> None:
-    """Else each process would look at one more guess whenever the window has room for one."""
+    """Otherwise each process would accept one more guess whenever the window has room for one."""
     clock = FakeMonotonic()
     how: Mapping[str, Any] = {"AUTH_FAILURES_PER_MINUTE": 3, "window_s": ENDLESS_S, "clock": clock}
     one, two = (Process(tmp_path, redis.url, **how) for _ in range(2))
     assert [one.fail() for _ in range(4)] == [True] * 3 + [False]
     assert not two.fail()
-    # By our clock; Redis has its own.
+    # By the process's clock; Redis uses its own.
     clock.now += 2 * ENDLESS_S
     assert not one.may_come()
     assert not two.may_come()
@@ -468,7 +468,7 @@ def test_who_was_blocked_is_blocked_again_by_the_failure_that_takes_the_last_pla
     assert process.may_come()
     assert process.fail()
     assert not process.may_come()
-    # A minute after the last failure everything is forgotten.
+    # A minute after the last failure, all failures have expired.
     frozen.tick(180)
     assert process.may_come()
     assert [process.fail() for _ in range(3)] == [True, True, False]
@@ -483,29 +483,29 @@ ADDRESSES = [
     ("2001:db8:1:2::1", "", "", "2001:db8:1:2::/64"),
     ("2001:db8:1:3::1", "", "", "2001:db8:1:3::/64"),
     ("fe80::1%eth0", "", "", "fe80::/64"),
-    ("::ffff:192.0.2.1", "", "", "192.0.2.1"),  # a socket that takes both
-    ("", "", "", "local"),  # a unix socket
+    ("::ffff:192.0.2.1", "", "", "192.0.2.1"),  # a socket for IPv4 and IPv6
+    ("", "", "", "local"),  # a Unix socket
     ("", "203.0.113.9", PROXIES, "local"),
-    # whom nobody trusts may write what he wants
+    # an untrusted peer can send any header
     ("192.0.2.1", "203.0.113.9", "", "192.0.2.1"),
     ("192.0.2.1", "203.0.113.9", PROXIES, "192.0.2.1"),
     # one proxy
     ("10.0.0.1", "203.0.113.9", PROXIES, "203.0.113.9"),
     ("::ffff:10.0.0.1", "203.0.113.9", PROXIES, "203.0.113.9"),
     ("fd00::1", "2001:db8:1:2::9", PROXIES, "2001:db8:1:2::/64"),
-    ("10.0.0.1", "", PROXIES, "10.0.0.1"),  # it asks for itself
-    ("10.0.0.1", "203.0.113.9:4711", PROXIES, "203.0.113.9"),  # some write the port
+    ("10.0.0.1", "", PROXIES, "10.0.0.1"),  # a request of the proxy itself
+    ("10.0.0.1", "203.0.113.9:4711", PROXIES, "203.0.113.9"),  # some proxies add the port
     ("10.0.0.1", "[2001:db8:1:2::9]:4711", PROXIES, "2001:db8:1:2::/64"),
     ("10.0.0.1", "::ffff:203.0.113.9", PROXIES, "203.0.113.9"),
-    # what the client sent itself stands left of what the proxy wrote
+    # the client's own value is to the left of the proxy's
     ("10.0.0.1", "198.51.100.7, 203.0.113.9", PROXIES, "203.0.113.9"),
     ("10.0.0.1", "10.0.0.9, 203.0.113.9", PROXIES, "203.0.113.9"),
     ("10.0.0.1", "nonsense, 203.0.113.9", PROXIES, "203.0.113.9"),
     # several proxies
     ("10.0.0.1", "203.0.113.9, 10.0.0.2", PROXIES, "203.0.113.9"),
     ("10.0.0.1", "198.51.100.7, 203.0.113.9,10.0.0.3 , 10.0.0.2", PROXIES, "203.0.113.9"),
-    ("10.0.0.1", "10.0.0.3, 10.0.0.2", PROXIES, "10.0.0.3"),  # somebody inside
-    # what is no address ends the search
+    ("10.0.0.1", "10.0.0.3, 10.0.0.2", PROXIES, "10.0.0.3"),  # a client within the trusted network
+    # an invalid address ends the search
     ("10.0.0.1", "203.0.113.9, nonsense, 10.0.0.2", PROXIES, "10.0.0.2"),
     ("10.0.0.1", "unknown", PROXIES, "10.0.0.1"),
     ("10.0.0.1", "203.0.113.9,", PROXIES, "10.0.0.1"),
@@ -531,25 +531,25 @@ def test_a_network_counts_as(peer: str, expected: str) -> None:
 
 
 def test_a_header_for_each_proxy_is_read_like_one_list() -> None:
-    """WSGI joins them in their order."""
+    """WSGI joins repeated headers in their order."""
     headers = [("X-Forwarded-For", "198.51.100.7"), ("X-Forwarded-For", "203.0.113.9"), ("X-Forwarded-For", "10.0.0.2")]
     req = create_req(headers=headers, remote_addr="10.0.0.1")
     assert counted_address(req, parse_networks(PROXIES)) == "203.0.113.9"
 
 
-# As clients see it
+# Through the HTTP interface
 
 
 @dataclass
 class LimitedClient:
-    """The application, and one customer at it."""
+    """The application and a customer who sends requests to it."""
 
     client: TestClient
     customer: Customer
     export_id: str
 
     def read(self, address: str = "192.0.2.1", **headers: str) -> Result:
-        """Poll with the right token, unless another Authorization is given."""
+        """Poll with a valid token, unless another Authorization header is given."""
         return self.ask("GET", f"{EXPORTS}/{self.export_id}", {**self.customer.bearer, **headers}, address)
 
     def fail(self, address: str = "192.0.2.1", **headers: str) -> Result:
@@ -559,14 +559,14 @@ class LimitedClient:
     def ask(
         self, method: str, path: str, headers: Mapping[str, str], address: str = "192.0.2.1", body: bytes | None = None
     ) -> Result:
-        """Send anything from an address; underscores in names of headers become hyphens."""
+        """Send any request from an address; underscores in header names become hyphens."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         return self.client.simulate_request(method, path, headers=named, body=body, remote_addr=address)
 
 
 @pytest.fixture
 def door(customer: Customer, tmp_path: Path) -> Callable[..., LimitedClient]:
-    """Open an application with settings by name, and limits made of them by `make`."""
+    """Return a function that creates an application with the given settings and with limits created by `make`."""
     [export_id] = make_exports(customer, 1)
 
     def opened(make: Callable[..., RateLimits] = RateLimits, **changes: str) -> LimitedClient:
@@ -696,7 +696,7 @@ def test_successes_and_other_credentials_do_not_start_the_count_anew(door: OpenD
 
 
 def test_every_kind_of_guess_is_counted(door: OpenDoor) -> None:
-    """A wrong token, none, a wrong secret of any kind, a wrong signature, by any method that asks who is there."""
+    """A wrong or missing token, a wrong secret of any kind or a wrong signature, with any method that authenticates."""
     there = door(AUTH_FAILURES_PER_MINUTE="9", **CLOUD)
     poll, wrong = f"{EXPORTS}/{there.export_id}", {"Authorization": "Bearer nonsense"}
     guesses = [
@@ -718,7 +718,7 @@ def test_every_kind_of_guess_is_counted(door: OpenDoor) -> None:
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
 def test_a_page_of_another_site_blocks_no_address(site: str, door: OpenDoor) -> None:
-    """Browsers name the site of the page, which no page can change, and the page cannot send a credential."""
+    """Browsers name the requesting site in a header that pages cannot change, and such a page cannot send a credential."""
     there = door(AUTH_FAILURES_PER_MINUTE="1", **CLOUD)
     assert [there.fail(Sec_Fetch_Site=site).status_code for _ in range(3)] == [401] * 3
     storefront = [there.ask("POST", WEBHOOKS, {"Sec-Fetch-Site": site}, body=b"{}").status_code for _ in range(3)]
@@ -734,7 +734,7 @@ def test_other_requests_of_browsers_count(site: str, door: OpenDoor) -> None:
 
 
 def test_what_is_forbidden_is_no_failed_authentication(door: OpenDoor) -> None:
-    """A token that may not do this is known: it is not somebody who guesses."""
+    """A token without the required permission is still valid, so the request is not a guess."""
     there = door(AUTH_FAILURES_PER_MINUTE="1", DEPLOYMENT_MODE="cloud")
     path = "/api/browser-extension/evidence-captures"
     answers = [there.ask("POST", path, {**there.customer.bearer, **JSON}, body=b"{}") for _ in range(3)]
@@ -780,14 +780,14 @@ def test_a_block_ends_when_it_says(frozen: FrozenDateTimeFactory, door: OpenDoor
 def test_the_service_as_it_is_run_keeps_one_limit(
     limit: int, sqlite_url: str, redis: RedisServer, customer: Customer, tmp_path: Path
 ) -> None:
-    """Two processes under gevent, 20 clients at once; above 120, shares are reserved ahead."""
+    """Two processes under gevent, 20 concurrent clients; limits above 120 are reserved in shares."""
     [export_id] = make_exports(customer, 1)
     settings = environment(tmp_path, DATABASE_URL=sqlite_url, REDIS_URL=redis.url, RATE_LIMIT_PER_MINUTE=str(limit))
     with Service(settings) as service, ThreadPoolExecutor(20) as pool:
         path = f"{EXPORTS}/{export_id}"
         answers = list(pool.map(lambda _: service.request("GET", path, customer.bearer), range(2 * limit)))
     actual = Counter(answer.status for answer in answers)
-    # A process that was asked no more may hold back what it reserved.
+    # An idle process may keep requests that it has reserved.
     assert actual[200] + actual[429] == 2 * limit
     assert limit - limit // 60 <= actual[200] <= limit
     assert {answer.headers["retry-after"].isdecimal() for answer in answers if answer.status == 429} == {True}
@@ -795,7 +795,7 @@ def test_the_service_as_it_is_run_keeps_one_limit(
 
 @dataclass(frozen=True, slots=True)
 class Both:
-    """A request with two mistakes, and the check that must answer."""
+    """A request with two errors, and the check that must reject it."""
 
     title: str
     method: str
@@ -808,7 +808,7 @@ class Both:
 HUGE = b" " * 2048
 NO_TOKEN = {"Authorization": "Bearer nonsense"}
 
-#: Sent by a principal that has spent its limit.
+#: Sent by a principal that has used up its limit.
 SPENT = [
     Both("an unknown path comes first", "GET", "/nowhere", {}, b"", 404),
     Both("a wrong method comes first", "PUT", TARGETS, {}, b"", 405),
@@ -822,7 +822,7 @@ SPENT = [
     Both("the limit comes before the id", "GET", f"{EXPORTS}/exp_nobody", {}, b"", 429),
 ]
 
-#: Sent by an address that is blocked.
+#: Sent from a blocked address.
 BLOCKED = [
     Both("an unknown path comes first", "GET", "/nowhere", {}, b"", 404),
     Both("a wrong method comes first", "PUT", TARGETS, {}, b"", 405),
