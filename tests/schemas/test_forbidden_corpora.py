@@ -1,4 +1,4 @@
-"""Public corpora: every card number and nearly every secret is found, and what is not a secret passes."""
+"""Public corpora: every card number and nearly every secret is found, and other text passes."""
 
 import base64
 import gzip
@@ -15,10 +15,10 @@ import pytest
 from schemas.content_policy.rules import find
 from tests.support.corpora import CORPORA
 
-#: What is left of a sample that was cut out of its generator's source, or never was one: calls and format strings, the
-#: source of a regular expression, and a rule's bare name.
+#: Incomplete samples, cut out of their generator's source code: calls and format strings, the source of a regular
+#: expression, and the mere name of a rule.
 FRAGMENT: Final = re.compile(r"secrets\.NewSecret\(|fmt\.Sprintf\(|=%s\Z|\[[^]\s]{3,}\]\{|\A\w{0,15}\Z")
-#: The whole samples that pass, by a telling piece, and why.
+#: The complete samples that pass, by a characteristic part, and the reason.
 MISSED: Final = {
     "{acd3c08b-74e8-4f44-a2d0-80694le24f46}": "in braces, like a template's variables",
     '"myuserid:mypassword"': "words, like those of a manual",
@@ -26,7 +26,7 @@ MISSED: Final = {
     '"type": "service_account"': "says what a file is, and holds none of it",
     "sourcegraph: 6d2F": "forty hex digits, like any commit of that project",
 }
-#: The samples that one vendor's rule leaves, by a telling piece, and why they are refused all the same.
+#: Samples that one vendor's rule does not match, by a characteristic part, and why they are rejected anyway.
 REFUSED_ANYHOW: Final = {
     "sk-ant-admin01-abc123xyz": "whole, and of the form that another of its vendor's rules takes",
     "sk-ant-api03-abc123xyz-456def": "the same",
@@ -99,7 +99,7 @@ def test_every_false_positive_of_the_secrets_passes() -> None:
 
 
 def test_nearly_every_whole_secret_is_found() -> None:
-    # A sample of both kinds is what one of its vendor's rules takes and the other leaves; here it has to pass.
+    # A sample of both kinds matches only one of its vendor's rules; here it may pass.
     disputed = set(secrets("false_positive"))
     whole = [text for text in secrets("true_positive") if not FRAGMENT.search(text) and text not in disputed]
     missed = [text for text in whole if not codes(text)]
@@ -110,11 +110,11 @@ def test_nearly_every_whole_secret_is_found() -> None:
 
 
 def test_no_naughty_string_is_refused() -> None:
-    # None of them holds a credential, a card number, a document or a dump; the SQL among them is an injection.
+    # None contains a credential, a card number, a document or a dump; the SQL in them is an injection.
     strings = corpus("strings", "blns.json")
     assert [(place, text) for place, text in enumerate(strings) if codes({"title": text})] == []
     assert codes(strings) == set()
-    # As a member's name, a path that ends in passwd is refused for its end.
+    # As a member name, a path that ends with passwd is rejected for its ending.
     assert [text for text in strings if codes({text: "a"}) and "passwd" not in text] == []
 
 
@@ -123,5 +123,5 @@ def test_the_texts_of_the_other_corpora_pass() -> None:
     texts = [case["input"] for case in addresses if isinstance(case, dict)]
     refused = [text for text in texts if codes(text) - {"url_credentials"}]
     assert refused == []
-    # What is refused there as a URL with a password has one.
+    # Texts rejected as URLs with a password contain one.
     assert [text for text in texts if codes(text) and not re.search(r"://[^/]*:[^/]+@", text)] == []

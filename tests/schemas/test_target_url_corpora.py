@@ -1,4 +1,4 @@
-"""The URL policy and the list of addresses by what others wrote: verdicts on addresses, tests of browsers' parsers."""
+"""The URL policy and address classes, compared with another sender's addresses and with test data of browsers' parsers."""
 
 import json
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from tests.support.corpora import CORPORA
 from worker.http.client import HttpClient
 
 STRICT: Final = TargetPolicy()
-# All that an operator can open, so that only the form decides.
+# Everything that an operator can allow, so that only the form of a URL matters.
 OPEN: Final = TargetPolicy(True, parse_ports("1-65535"), (ip_network("0.0.0.0/0"), ip_network("::/0")))
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
@@ -31,7 +31,7 @@ def corpus(*parts: str) -> Any:
 
 
 def verdicts() -> dict[str, bool]:
-    """Return the addresses of another sender's list, and whether it dials them."""
+    """Return the addresses of another webhook sender's test data, and whether it connects to them."""
     vectors = corpus("ssrf", "svix-vectors.json")["vectors"]
     assert len(vectors) == 43
     return {vector["ip"]: vector["allow"] for vector in vectors}
@@ -89,11 +89,11 @@ def test_international_names_become_what_the_standard_says() -> None:
     assert compared >= 200
 
 
-# --- What is dialed -----------------------------------------------------------
+# --- Connections --------------------------------------------------------------
 
 
 class Witness(DnsResolver):
-    """Writes down which host and port a connection is asked for, and lets none come about."""
+    """Records the host and port of each connection attempt, and lets none succeed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ class Witness(DnsResolver):
 
 
 def accepted_urls() -> Iterator[tuple[str, TargetAddress]]:
-    """Yield every URL of the corpora that passes, with every host of the corpora in a URL of its own."""
+    """Yield every accepted URL of the corpora, and a URL for every host of the corpora."""
     cases = [case for case in corpus("urls", "urltestdata.json") if isinstance(case, dict)]
     names = [case["input"] for case in corpus("urls", "IdnaTestV2.json") if isinstance(case, dict)]
     hosts = {case["hostname"] for case in cases if case.get("hostname")} | {_in_url(text) for text in verdicts()}

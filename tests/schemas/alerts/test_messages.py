@@ -1,4 +1,4 @@
-"""A message says what is wrong, what to do and where; hostile names ping nobody, link nothing and add no header."""
+"""An alert message says what is wrong, what to do and where; hostile names cannot mention users or add links or headers."""
 
 import json
 import re
@@ -100,7 +100,7 @@ def test_an_alert_that_is_over_names_the_exports_that_it_ended(kind: AlertKind, 
     assert only["what_to_do"] == "Retry its exports that are still failed or blocked, if there are any."
 
 
-# status and reason of a target, what to do
+# Columns: the status and reason of a target; the advice in the message.
 ADVICE: Final = [
     ("failing", None, "See the last attempts on its page."),
     ("failing", "receiver_unauthorized", "Check the access rules of the receiver and the proxy, then retry."),
@@ -177,7 +177,7 @@ def test_a_hostile_name_is_code_in_mattermost_and_discord(name: str) -> None:
     for text in (mattermost(body)["text"], message["embeds"][0]["description"]):
         first, *others = text.split("\n")
         assert others == ["Start the receiver and check its port. Deliveries are retried.", f"{CONSOLE}/targets/tgt_1"]
-        # One pair of backticks, which nothing within ends.
+        # One pair of backticks, which nothing inside can close.
         assert re.fullmatch(r"\*\*Target fails: `[^`]+`\*\*", first)
         assert re.search(r"[@!#]\w", first) is None
     assert re.search(r"[@!#]\w", message["embeds"][0]["title"]) is None
@@ -187,7 +187,7 @@ def test_a_hostile_name_is_code_in_mattermost_and_discord(name: str) -> None:
 def test_a_hostile_name_is_a_text_run_in_teams(name: str) -> None:
     [attachment] = teams(body_of(alert(name)))["attachments"]
     card = attachment["content"]
-    # A TextBlock would read Markdown; mentions need entities, which there are none of.
+    # A TextBlock would interpret Markdown; mentions would need entities, of which there are none.
     assert {item["type"] for item in card["body"]} == {"RichTextBlock"}
     assert {run["type"] for item in card["body"] for run in item["inlines"]} == {"TextRun"}
     assert "msteams" not in card

@@ -1,4 +1,4 @@
-"""What counts as one email address."""
+"""Which texts are accepted as one email address."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Every error has a code, a sentence and an HTTP status; every refusal of a member has a sentence of its own."""
+"""Every error has a code, a message and an HTTP status; every validation problem has a message of its own."""
 
 import ast
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ def test_a_refusal_carries_its_problems() -> None:
 
 
 def codes_in(source: str) -> Iterator[str]:
-    """Yield the codes that are given to `problem`, `ValidationError` or `error=` as literals."""
+    """Yield the codes that are literals in calls of `problem` and `ValidationError` or in `error=` arguments."""
     for call in ast.walk(ast.parse(source)):
         if not isinstance(call, ast.Call):
             continue
@@ -48,7 +48,7 @@ def codes_in(source: str) -> Iterator[str]:
 
 def test_every_code_that_is_written_anywhere_has_a_message() -> None:
     files = [path for room in ("schemas", "service", "storage") for path in (ROOT / room).rglob("*.py")]
-    # The settings' report has sentences where forms have codes.
+    # The error report of the settings has messages where forms have codes.
     in_sentences = {
         "alert_channels.py",
         "certificates.py",

@@ -1,4 +1,4 @@
-"""Fields: what reads a plain text at once takes and refuses what marshmallow's own way does."""
+"""Fields: the fast path for plain text accepts and rejects the same values as marshmallow's normal processing."""
 
 from typing import Any
 
@@ -12,16 +12,16 @@ from schemas.base.fields import Array, Form, Integer, PageUrl, Text, WebUrl
 from schemas.exports.record import Severity
 
 LIMIT = 5
-#: What JSON has, and texts around the limit.
+#: JSON values, and texts with lengths around the limit.
 values = st.none() | st.booleans() | st.integers() | st.floats() | st.lists(st.text()) | st.text(max_size=LIMIT + 2)
 
 
 class Unhurried(Text):
-    """A text that marshmallow reads from beginning to end, as it does every field of another kind."""
+    """A text field that always uses marshmallow's normal processing."""
 
 
 def read(field: fields.Field[Any], value: object) -> object:
-    """Return what a field makes of a value, or the codes of its refusal."""
+    """Return the value of a field, or the codes of its errors."""
     try:
         return field.deserialize(value)
     except ValidationError as refused:

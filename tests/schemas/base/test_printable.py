@@ -1,4 +1,4 @@
-"""Text for terminals: every character that is not printable is an escape that JSON reads back."""
+"""Text for terminals: every unprintable character is replaced by an escape sequence that JSON can read."""
 
 import json
 
@@ -14,7 +14,7 @@ def test_json_with_escapes_parses_to_the_same_value_and_holds_nothing_unprintabl
         part = EVERYTHING[start : start + 0x1000]
         written = printable(json.dumps(part, ensure_ascii=False))
         assert written.isprintable()
-        # JSON joins the two halves of a pair, the only place where they meet here.
+        # JSON joins a surrogate pair; this is the only place where its two halves become adjacent.
         assert json.loads(written) == part.replace("\udbff\udc00", "\U0010fc00")
 
 

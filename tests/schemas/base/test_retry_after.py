@@ -1,4 +1,4 @@
-"""Retry-After: seconds, dates, fractions, several values, and texts that are neither."""
+"""Retry-After: seconds, dates, fractions, several values, and invalid texts."""
 
 import math
 from datetime import UTC, datetime, timedelta
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from schemas.base.retry_after import RetryAfter, parse_retry_after
 
 NOW: Final = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
-#: The same moment in the three formats of RFC 9110, and one a second earlier.
+#: The same time in the three formats of RFC 9110, and a time one second earlier.
 DATES: Final = ("Sun, 01 Mar 2026 12:01:00 GMT", "Sunday, 01-Mar-26 12:01:00 GMT", "Sun Mar  1 12:01:00 2026")
 EARLIER: Final = "Sun, 01 Mar 2026 12:00:59 GMT"
 MOMENT: Final = NOW + timedelta(minutes=1)
@@ -75,6 +75,6 @@ def test_no_text_of_a_header_raises(text: str) -> None:
 
 
 def test_a_header_of_commas_is_not_read_to_its_end() -> None:
-    # 100 headers, the most that a response may have, are.
+    # The values of 100 headers, the maximum of a response, are all read.
     assert parse_retry_after(", ".join([EARLIER] * 99 + ["7"])).seconds == 7
     assert parse_retry_after("," * 60_000 + "7") == RetryAfter(None, None)

@@ -1,4 +1,4 @@
-"""A shop's domain has one form, and what is no domain has none."""
+"""A shop's domain has exactly one normalized form, and texts that are not domains have none."""
 
 import pytest
 from hypothesis import given
@@ -14,15 +14,15 @@ LONGEST = ".".join(["a" * 63] * 3 + ["b" * 61])
     [
         ("shop.example", "shop.example"),
         ("Shop.EXAMPLE", "shop.example"),
-        ("shop.example.", "shop.example"),  # one trailing dot is the same name
+        ("shop.example.", "shop.example"),  # a trailing dot does not change the name
         ("my-store.shops.example", "my-store.shops.example"),
         ("1st.example", "1st.example"),
-        ("r3---sn.example", "r3---sn.example"),  # hyphens in third and fourth place, as shops have them
+        ("r3---sn.example", "r3---sn.example"),  # hyphens in third and fourth place, as in existing domains
         ("bücher.example", "xn--bcher-kva.example"),
         ("BÜCHER.example", "xn--bcher-kva.example"),
         ("XN--BCHER-KVA.example", "xn--bcher-kva.example"),
-        ("店舗。example", "xn--hxt330f.example"),  # the ideographic full stop is a dot
-        ("\uff53\uff48\uff4f\uff50.example", "shop.example"),  # wide letters are letters
+        ("店舗。example", "xn--hxt330f.example"),  # the ideographic full stop counts as a dot
+        ("\uff53\uff48\uff4f\uff50.example", "shop.example"),  # fullwidth letters count as letters
         (LONGEST, LONGEST),  # 253 characters
         (f"{LONGEST}.", LONGEST),
     ],
@@ -61,15 +61,15 @@ def test_a_shop_domain_has_one_form(written: str, normal: str) -> None:
         "shop-.example",
         "shop.example%00",
         "shop\\.example",
-        f"{'a' * 64}.example",  # a label of 64
+        f"{'a' * 64}.example",  # a label of 64 characters
         f"{LONGEST}a",  # 254 characters
         "127.0.0.1",
         "shop.1",
         "shop.0x7f",
-        "\uff11\uff12\uff17.0.0.1",  # wide digits are digits
+        "\uff11\uff12\uff17.0.0.1",  # fullwidth digits count as digits
         "[::1]",
         "xn--.example",
-        "xn--ls8h.example",  # Punycode of a picture, which IDNA does not allow
+        "xn--ls8h.example",  # Punycode of an emoji, which IDNA does not allow
         "☃/.example",
         "a\u200bb.\u200b",
         "\u202eshop.example",

@@ -1,4 +1,4 @@
-"""What the reader lets in, what it refuses by name, and that nothing makes it slow or crashes it."""
+"""Which JSON the parser accepts, which it rejects with a specific reason, and that no input makes it slow or crashes it."""
 
 import json
 import pickle
@@ -29,8 +29,8 @@ needs_strings_corpus = pytest.mark.skipif(
     not (CORPORA / "strings" / "blns.json").exists(), reason=f"no strings corpus in {CORPORA}"
 )
 
-# Valid by RFC 8259, refused by ours: one reader keeps the first of two members and another the last, and
-# PostgreSQL's text holds no NUL.
+# Valid by RFC 8259 but rejected here: parsers disagree about which of two equal members counts, and text in PostgreSQL
+# cannot contain NUL.
 VALID_BUT_REFUSED = {
     "y_object_duplicated_key.json": JsonFault.DUPLICATE_MEMBER,
     "y_object_duplicated_key_and_value.json": JsonFault.DUPLICATE_MEMBER,
@@ -49,23 +49,23 @@ def reason_for(body: bytes, max_depth: int = MAX_DEPTH) -> JsonFault | None:
 
 REFUSED = [
     (b"", JsonFault.EMPTY),
-    (b" \r\n\t", JsonFault.EMPTY),  # white space holds no value
+    (b" \r\n\t", JsonFault.EMPTY),  # white space alone has no value
     (b"\xef\xbb\xbf{}", JsonFault.BYTE_ORDER_MARK),
     (b'"\xff"', JsonFault.NOT_UTF8),
-    (b'"\xed\xa0\x80"', JsonFault.NOT_UTF8),  # a surrogate spelled in UTF-8
-    (b'"\xc0\x80"', JsonFault.NOT_UTF8),  # an overlong NUL
+    (b'"\xed\xa0\x80"', JsonFault.NOT_UTF8),  # a surrogate encoded in UTF-8
+    (b'"\xc0\x80"', JsonFault.NOT_UTF8),  # an overlong encoding of NUL
     ('{"a": 1}'.encode("utf-16"), JsonFault.NOT_UTF8),
     (b"{", JsonFault.NOT_JSON),
-    (b"{} {}", JsonFault.NOT_JSON),  # one text, not a stream of them
+    (b"{} {}", JsonFault.NOT_JSON),  # one text, not a sequence of them
     (b"{'a': 1}", JsonFault.NOT_JSON),
     (b"[1,]", JsonFault.NOT_JSON),
     (b"01", JsonFault.NOT_JSON),
-    ("\u0661".encode(), JsonFault.NOT_JSON),  # a digit, but not one of JSON's
-    ("\u00a0{}".encode(), JsonFault.NOT_JSON),  # white space, but not JSON's
-    (b'"\x00"', JsonFault.NOT_JSON),  # a raw control character
+    ("\u0661".encode(), JsonFault.NOT_JSON),  # a digit that JSON does not allow
+    ("\u00a0{}".encode(), JsonFault.NOT_JSON),  # white space that JSON does not allow
+    (b'"\x00"', JsonFault.NOT_JSON),  # an unescaped control character
     (b"nul", JsonFault.NOT_JSON),
     (b'{"a": 1, "a": 1}', JsonFault.DUPLICATE_MEMBER),
-    (b'{"a": 1, "\\u0061": 2}', JsonFault.DUPLICATE_MEMBER),  # the same name in another spelling
+    (b'{"a": 1, "\\u0061": 2}', JsonFault.DUPLICATE_MEMBER),  # the same name with another spelling
     (b'[{"x": {"a": 1, "b": 2, "a": 3}}]', JsonFault.DUPLICATE_MEMBER),
     (b"NaN", JsonFault.NOT_FINITE_NUMBER),
     (b'{"a": -Infinity}', JsonFault.NOT_FINITE_NUMBER),
@@ -74,17 +74,17 @@ REFUSED = [
     (b"9" * 400 + b".0", JsonFault.NOT_FINITE_NUMBER),
     (b"1" * 309, JsonFault.NUMBER_TOO_LONG),
     (b"-" + b"1" * 309, JsonFault.NUMBER_TOO_LONG),
-    (b"1" * 5000, JsonFault.NUMBER_TOO_LONG),  # beyond what Python itself turns into an int
+    (b"1" * 5000, JsonFault.NUMBER_TOO_LONG),  # more digits than Python converts to an int
     (rb'"\u0000"', JsonFault.NUL_CHARACTER),
     (rb'{"a\u0000": 1}', JsonFault.NUL_CHARACTER),
     (rb'[{"a": ["x\u0000"]}]', JsonFault.NUL_CHARACTER),
     (rb'"\ud800"', JsonFault.LONE_SURROGATE),
     (rb'"\uDFFF"', JsonFault.LONE_SURROGATE),
-    (rb'"\ude00\ud83d"', JsonFault.LONE_SURROGATE),  # a pair the wrong way round
+    (rb'"\ude00\ud83d"', JsonFault.LONE_SURROGATE),  # a surrogate pair in the wrong order
     (rb'{"\ud800x": 1}', JsonFault.LONE_SURROGATE),
     (b"[" * 33 + b"]" * 33, JsonFault.TOO_DEEP),
     (b'{"a":' * 33 + b"1" + b"}" * 33, JsonFault.TOO_DEEP),
-    (b'[{"a":' * 16 + b"[]" + b"}]" * 16, JsonFault.TOO_DEEP),  # arrays and objects count together
+    (b'[{"a":' * 16 + b"[]" + b"}]" * 16, JsonFault.TOO_DEEP),  # arrays and objects are counted together
 ]
 
 
@@ -99,14 +99,14 @@ ACCEPTED: list[tuple[bytes, JsonValue]] = [
     (b" 7\n", 7),
     (b'"text"', "text"),
     (b"-0.5e1", -5.0),
-    (b"1e-999", 0.0),  # too small is zero, as everywhere
+    (b"1e-999", 0.0),  # underflow results in zero, as in other parsers
     (b"1" * 308, int("1" * 308)),
     (b'{"a": {"a": 1}, "b": [{"a": 1}, {"a": 2}]}', {"a": {"a": 1}, "b": [{"a": 1}, {"a": 2}]}),
     (b'{"a": 1, "A": 2}', {"a": 1, "A": 2}),
     (rb'"\ud83d\ude00"', "\U0001f600"),  # a pair is one character
-    (rb'"\\u0000 \\ud800"', r"\u0000 \ud800"),  # backslashes, not escapes
+    (rb'"\\u0000 \\ud800"', r"\u0000 \ud800"),  # escaped backslashes, not escape sequences
     ('"\u2028\ufeff\ufffe"'.encode(), "\u2028\ufeff\ufffe"),
-    (b'"' + b"[" * 99 + b'\\"' + b"{" * 99 + b'"', "[" * 99 + '"' + "{" * 99),  # in a string they nest nothing
+    (b'"' + b"[" * 99 + b'\\"' + b"{" * 99 + b'"', "[" * 99 + '"' + "{" * 99),  # brackets within a string are not nesting
 ]
 
 
@@ -125,7 +125,7 @@ def test_thirty_two_levels_pass_however_many_stand_side_by_side() -> None:
     ("unit", "values"), [(b"0", 1), (b"[]", 2), (b'{"a":0}', 2), (b'"a,[{"', 1), (b'{"a":{},"b":[]}', 5)]
 )
 def test_a_body_has_so_many_values_and_no_more(unit: bytes, values: int) -> None:
-    # Counted is what stands behind a comma or a bracket: an empty array counts as two.
+    # Counted are commas and opening brackets: an empty array counts as two values.
     fits = MAX_VALUES // values
     assert reason_for(b"[" + b",".join([unit] * (fits - 1)) + b"]") is None
     assert reason_for(b"[" + b",".join([unit] * (fits + 1)) + b"]") == JsonFault.TOO_MANY_VALUES
@@ -144,7 +144,7 @@ def test_short_texts_are_counted_without_a_search_for_each() -> None:
     body = b"[" + b'"",' * 1_300_000 + b"0]"
     started = time.process_time()
     assert has_too_many_values(body)
-    assert time.process_time() - started < 0.3  # measured: 20 ms; the search for each takes half a second or more
+    assert time.process_time() - started < 0.3  # measured: 20 ms; scanning for each takes at least half a second
 
 
 def test_a_callers_own_depth_counts() -> None:
@@ -189,8 +189,8 @@ MEBIBYTE = 1 << 20
 LARGE = [
     b"[" + b"1," * (MEBIBYTE // 2) + b"1]",
     b"[" + b"[]," * (MEBIBYTE // 3) + b"1]",
-    rb'["\u1234\\u0000",' + b'"",' * (MEBIBYTE // 3) + b"1]",  # a false alarm: every string is walked
-    b"[" * 40 + b'"' + b'\\"' * (MEBIBYTE // 2),  # a string without end, full of escaped quotes
+    rb'["\u1234\\u0000",' + b'"",' * (MEBIBYTE // 3) + b"1]",  # a false alarm: every string has to be searched
+    b"[" * 40 + b'"' + b'\\"' * (MEBIBYTE // 2),  # an unterminated string full of escaped quotes
     b"[" * 40 + b'"' * MEBIBYTE,
     b"[" + (b"1" * 308 + b",") * (MEBIBYTE // 309) + b"1]",
     b"1" * MEBIBYTE,
@@ -255,7 +255,7 @@ def test_naughty_strings_come_back_as_they_went_or_are_refused_by_name() -> None
     assert len(strings) == 515
     for text in strings:
         assert parse(canonical({text: [text]})) == {text: [text]}
-        assert parse(json.dumps([text]).encode()) == [text]  # with every escape
+        assert parse(json.dumps([text]).encode()) == [text]  # with every escape sequence
 
 
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))

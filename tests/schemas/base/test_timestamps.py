@@ -1,4 +1,4 @@
-"""Instants survive the way out, the way into the tables and the way back."""
+"""Times survive conversion to text and to database values, and back."""
 
 from datetime import UTC, datetime, timedelta, timezone
 
@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from schemas.base.timestamps import format_rfc3339, format_rfc3339_or_none, from_ms, parse_rfc3339, to_ms
 
 moments = st.datetimes(
-    min_value=datetime(1, 1, 2),  # noqa: DTZ001 - the zone is drawn apart
-    max_value=datetime(9999, 12, 30),  # noqa: DTZ001 - the zone is drawn apart
+    min_value=datetime(1, 1, 2),  # noqa: DTZ001 - the time zone is drawn separately
+    max_value=datetime(9999, 12, 30),  # noqa: DTZ001 - the time zone is drawn separately
     timezones=st.timezones() | st.just(UTC),
 )
 
@@ -42,8 +42,8 @@ def test_what_is_later_is_never_written_as_earlier(one: datetime, other: datetim
     ("moment", "ms", "text"),
     [
         (datetime(1970, 1, 1, tzinfo=UTC), 0, "1970-01-01T00:00:00.000Z"),
-        (datetime(2026, 3, 1, 12, 0, 0, 1999, tzinfo=UTC), 1772366400001, "2026-03-01T12:00:00.001Z"),  # cut, not rounded
-        (datetime(1969, 12, 31, 23, 59, 59, 999999, tzinfo=UTC), -1, "1969-12-31T23:59:59.999Z"),  # cut downwards
+        (datetime(2026, 3, 1, 12, 0, 0, 1999, tzinfo=UTC), 1772366400001, "2026-03-01T12:00:00.001Z"),  # not rounded
+        (datetime(1969, 12, 31, 23, 59, 59, 999999, tzinfo=UTC), -1, "1969-12-31T23:59:59.999Z"),  # rounded down
         (datetime(2026, 3, 1, 14, tzinfo=timezone(timedelta(hours=2))), 1772366400000, "2026-03-01T12:00:00.000Z"),
     ],
 )
@@ -67,9 +67,9 @@ def test_what_was_written_is_read_again(moment: datetime) -> None:
     [
         ("2026-03-01T12:00:00Z", "2026-03-01T12:00:00.000Z"),
         ("2026-03-01t12:00:00z", "2026-03-01T12:00:00.000Z"),  # RFC 3339, section 5.6: case does not matter
-        ("2026-03-01 12:00:00Z", "2026-03-01T12:00:00.000Z"),  # and a space may stand for the T
+        ("2026-03-01 12:00:00Z", "2026-03-01T12:00:00.000Z"),  # and a space may replace the T
         ("2026-03-01T12:00:00+00:00", "2026-03-01T12:00:00.000Z"),
-        ("2026-03-01T12:00:00-00:00", "2026-03-01T12:00:00.000Z"),  # UTC, from who knows where
+        ("2026-03-01T12:00:00-00:00", "2026-03-01T12:00:00.000Z"),  # UTC with an unknown local offset
         ("2026-03-01T01:30:00+05:45", "2026-02-28T19:45:00.000Z"),
         ("2026-03-01T12:00:00.1Z", "2026-03-01T12:00:00.100Z"),
         ("2026-03-01T12:00:00.123456789Z", "2026-03-01T12:00:00.123Z"),
@@ -90,7 +90,7 @@ def test_a_timestamp_names_one_instant(text: str, written: str) -> None:
     [
         "",
         "2026-03-01",
-        "2026-03-01T12:00:00",  # no zone
+        "2026-03-01T12:00:00",  # no time zone
         "2026-03-01T12:00Z",  # no seconds
         "2026-03-01T12Z",
         "20260301T120000Z",
@@ -112,15 +112,15 @@ def test_a_timestamp_names_one_instant(text: str, written: str) -> None:
         "2025-02-29T12:00:00Z",
         "2026-13-01T12:00:00Z",
         "2026-00-01T12:00:00Z",
-        "2026-03-01T24:00:00Z",  # some versions of Python take it for midnight
+        "2026-03-01T24:00:00Z",  # some versions of Python accept it as midnight
         "2026-03-01T12:60:00Z",
         "2026-03-01T12:00:60Z",
         "0000-01-01T00:00:00Z",
         "10000-01-01T00:00:00Z",
         "-2026-03-01T12:00:00Z",
         "0001-01-01T00:00:00+14:00",  # before the first year
-        "9999-12-31T23:59:59-14:00",  # after the last
-        "\u0662\u0660\u0662\u0666-03-01T12:00:00Z",  # digits, but not ours
+        "9999-12-31T23:59:59-14:00",  # after the last year
+        "\u0662\u0660\u0662\u0666-03-01T12:00:00Z",  # digits that are not ASCII
         "1772366400",
         "yesterday",
     ],

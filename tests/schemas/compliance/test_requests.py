@@ -1,4 +1,4 @@
-"""What headers and body order together; the route's tests hold the table of refusals."""
+"""The meaning of the headers and the body together; the route's tests have the table of rejections."""
 
 import json
 from datetime import timedelta
@@ -70,9 +70,9 @@ def test_no_header_breaks_the_envelope(topic: str | None, shop: str | None) -> N
     ("subject", "identity"),
     [
         (Subject("7", "a@b.c", "1", ("2",)), "id:7"),
-        (Subject(email="A@B.c", phone="1"), "email:a@b.c"),  # in any case the same
-        (Subject(phone="+1 (555) 2"), "phone:15552"),  # by its digits
-        (Subject(order_ids=("2",)), None),  # orders are not a person
+        (Subject(email="A@B.c", phone="1"), "email:a@b.c"),  # letter case does not matter
+        (Subject(phone="+1 (555) 2"), "phone:15552"),  # only its digits count
+        (Subject(order_ids=("2",)), None),  # orders do not identify a person
     ],
 )
 def test_a_person_is_the_same_in_every_request(subject: Subject, identity: str | None) -> None:
@@ -121,5 +121,5 @@ def test_a_report_is_rid_of_somebody() -> None:
     assert rest is not None
     assert [record["id"] for record in rest["records"]] == ["dia_0"]
     assert without_mentions(report(bob, "both: 7001"), Mentions(ada).in_text) is None  # nothing is left
-    assert without_mentions(report(Subject(email="ADA@x.de"), "x"), Mentions(ada).in_text) is None  # it is theirs
-    assert without_mentions(report(bob), Mentions(ada).in_text) == report(bob)  # "nothing held" stays said
+    assert without_mentions(report(Subject(email="ADA@x.de"), "x"), Mentions(ada).in_text) is None  # it is about her
+    assert without_mentions(report(bob), Mentions(ada).in_text) == report(bob)  # a report of "nothing stored" remains

@@ -1,4 +1,4 @@
-"""Who is meant and who is not, as a table; and that the LIKE patterns leave out nothing that is meant."""
+"""Which texts mention a person and which do not, as tables; the LIKE patterns miss none of the mentions."""
 
 import re
 import time
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from schemas.compliance.requests import MAX_ORDERS, Subject
 from schemas.compliance.subject_matching import MAX_PATTERNS, Mentions
 
-#: Milliseconds are usual; this machine may be busy.
+#: Milliseconds are usual; the machine may be busy.
 LONG_S: Final = 2.0
 
 EMAIL: Final = Subject(email="John.Doe@example.com")
@@ -23,7 +23,7 @@ GERMAN: Final = Subject(phone="0170 1234567")
 BRITISH: Final = Subject(phone="+44 (0)20 7946 0958")
 SHORT: Final = Subject(phone="4711")
 
-#: whom, a text that speaks of them
+#: Columns: a person; a text that mentions this person.
 MEANT: Final = [
     (EMAIL, "john.doe@example.com"),
     (EMAIL, "JOHN.DOE@EXAMPLE.COM wrote"),
@@ -73,12 +73,12 @@ MEANT: Final = [
     (BRITISH, "020 7946 0958"),
     (BRITISH, "+442079460958"),
     (BRITISH, "+44 (0)20 7946 0958"),
-    # The same digits after another country's code: rather too much than too little.
+    # The same digits with another country code: better too many matches than too few.
     (BRITISH, "+49 20 7946 0958"),
     (SHORT, "extension 4711"),
 ]
 
-#: whom, a text that speaks of somebody else
+#: Columns: a person; a text that mentions somebody else.
 NOT_MEANT: Final = [
     (EMAIL, "bigjohn.doe@example.com"),
     (EMAIL, "big.john.doe@example.com"),
@@ -133,7 +133,7 @@ def test_who_is_not_meant_is_let_be(subject: Subject, text: str) -> None:
 
 
 def may_match(mentions: Mentions, text: str) -> bool:
-    """Return whether LIKE lets a row with this text through, as both databases read it."""
+    """Return whether the LIKE patterns match a row with this text, as in both databases."""
     if mentions.patterns is None:
         return True
     actual = [".*".join(map(re.escape, pattern.split("%"))) for pattern in mentions.patterns]
@@ -211,7 +211,7 @@ def test_no_text_takes_long(part: str) -> None:
 
 @pytest.mark.parametrize("made", ["{}", "gid://shop/Order/{}", "{}-b", "shop-order-{}"])
 def test_the_time_for_a_text_does_not_depend_on_the_number_of_ids(made: str) -> None:
-    # Ids that have nothing else in common, as an expression of all of them is slowest.
+    # IDs without a common part, since an expression of all of them is slowest.
     orders = [made.format(f"{number * 2_654_435_761 % 2**32:08x}") for number in range(1, MAX_ORDERS + 1)]
     few, many = Mentions(Subject(order_ids=tuple(orders[:100]))), Mentions(Subject(order_ids=tuple(orders)))
     text = "Order 700000001-b of gid://shop/Order/17 is A-18-b. " * 50
@@ -223,7 +223,7 @@ def test_the_time_for_a_text_does_not_depend_on_the_number_of_ids(made: str) -> 
 
     assert many.in_text(f"{text} {orders[-1]}")
     assert many.in_name(f"order{orders[-1]}x")
-    # Five hundred times the ids.
+    # Five hundred times as many IDs.
     assert spent(many) < 20 * max(spent(few), 0.001)
 
 

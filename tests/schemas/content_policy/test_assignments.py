@@ -1,4 +1,4 @@
-"""Credentials that a text assigns to a name: the names, the shortest values, and the forms."""
+"""Text that assigns a credential to a name: the names, the minimum lengths of values, and the forms."""
 
 from typing import Final
 
@@ -6,7 +6,7 @@ import pytest
 
 from schemas.content_policy.detectors.assignments import has_assignment, has_url_token
 
-#: Digits and letters as chance would have them.
+#: Random digits and letters.
 VALUE: Final = "8f14e45f9a0b1d3f5a7c"
 QUALIFIERS: Final = (
     "api app application access secret private auth account encryption signing storage shared master service subscription"
@@ -38,7 +38,7 @@ def test_the_end_of_another_word_is_no_name_of_a_password(text: str) -> None:
 def test_a_qualified_key_has_ten_characters(qualifier: str, root: str) -> None:
     for name in (f"{qualifier}_{root}", f"{qualifier}-{root}", f"{qualifier} {root}", f"{qualifier}{root.title()}"):
         assert has_assignment(f"{name}: {VALUE[:10]}")
-        # A secret by itself has eight.
+        # After the word "secret", eight characters are enough.
         assert has_assignment(f"{name}: {VALUE[:9]}") is (qualifier == "secret")
     assert not has_assignment(f"{qualifier}.{root}: {VALUE[:10]}")
 
@@ -63,12 +63,12 @@ def test_a_variable_in_capitals_has_sixteen_characters() -> None:
 def test_a_variable_that_is_public_by_its_name_passes(word: str) -> None:
     assert not has_assignment(f"{word}_KEY={VALUE}")
     assert not has_assignment(f"MY_{word}_KEY={VALUE}")
-    # Tokens against forged requests pass whatever follows.
+    # A prefix for CSRF tokens passes with any suffix.
     assert has_assignment(f"{word}_X_KEY={VALUE}") is (word not in ("CSRF", "XSRF"))
 
 
 FORMS: Final = [
-    # text, whether it assigns a password
+    # Columns: a text; whether it assigns a password.
     ("<password>correct-horse</password>", True),
     ("<password>correct-horse", False),
     ("<password>horse</password>", False),
@@ -104,12 +104,12 @@ FORMS: Final = [
     ("password: one-two-three4", False),
     ("password: one-two4", True),
     ("password: 'one-two-three4'", True),
-    # What a query has is the other function's.
+    # Query parameters are checked by another function.
     ("?password=hunter22", False),
     ("&user.password=hunter22", False),
     (f"?{'a' * 63}password=hunter22", False),
     (f"?{'a' * 64}password=hunter22", True),
-    # Attributes of pages, and tokens against forged requests.
+    # HTML attributes, and CSRF tokens.
     (f"data-api-key: {VALUE}", False),
     (f"csrf_auth_token: {VALUE}", False),
     (f"xsrf-auth-token: {VALUE}", False),
@@ -124,7 +124,7 @@ def test_the_form_of_an_assignment_decides_what_counts(text: str, is_assigned: b
 
 
 PARAMETERS: Final = [
-    # name, the shortest value
+    # Columns: a name; the minimum length of its value.
     *((name, 6) for name in ("password", "user_passwd", "pwd", "client_secret", "user[password]", "userPassword")),
     *((name, 6) for name in ("pass", "user_pass", "user.pass", "userPass", "user[pass]", "passphrase", "PASSCODE")),
     *((name, 6) for name in ("passwort", "kennwort", "password2", "pass_2", "password[]", "password_confirm")),

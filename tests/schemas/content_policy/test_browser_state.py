@@ -1,4 +1,4 @@
-"""Cookies and browser storage in text: the shortest values, and what only explains how they are set."""
+"""Cookies and browser storage in text: the minimum lengths of values, and text that only explains how to set them."""
 
 from typing import Final
 
@@ -12,7 +12,7 @@ from schemas.content_policy.detectors.browser_state import (
 )
 
 COOKIES: Final = [
-    # text, whether it holds a cookie
+    # Columns: a text; whether it contains a cookie.
     ("Cookie: a=bcd", True),
     ("Cookie: a=bc", False),
     ("cookie2: a=bcd", True),
@@ -27,7 +27,7 @@ COOKIES: Final = [
     ("Cookie: <none>; a=bcd", True),
     ("Cookie: a=<b>; c=def", True),
     ("Cookie: a=<b>, c=def", True),
-    ("Cookie: <a>, c=def", False),  # prose may go on after a comma
+    ("Cookie: <a>, c=def", False),  # prose may continue after a comma
     ("Cookie: a; b=def", True),
     ("Cookie: a b; c=def", False),
     ("Cookie: a b=cde", False),
@@ -48,14 +48,14 @@ COOKIES: Final = [
     ("Cookies: a=8f14e45f", True),
     ("Cookies: [sid=abc1]", True),
     ("Cookie: {a=bcd}", False),
-    # The fields of an object.
+    # Members of an object.
     ('{"name":"Cookie","value":"a=bcd"}', True),
     ('{"key": "Set-Cookie", "value": "a=bcd"}', True),
     ('{\\"name\\":\\"Cookie\\",\\"value\\":\\"a=bcd\\"}', True),
     ('{\n "name": "Cookie",\n "value": "a=bcd"\n}', True),
     ('{"name": "Cookie", "value": "<name>=<value>"}', False),
     ('{"kind": "cookie", "value": "a=8f14e45f"}', False),
-    # What a script makes a header of: a generated value, or one of a session.
+    # Headers set by a script: a random value, or one with a session's name.
     ('header.Set("Cookie", "sid=8f14e45fab12")', True),
     ("headers['Cookie'] = 'a=8f14e45f'", True),
     ("headers[`Cookie`] = `a=8f14e45f`", True),
@@ -68,12 +68,12 @@ COOKIES: Final = [
     ("input = cookie, a=8f14e45f", False),
     ("fetch(url, {headers: {Cookie: `a=8f14e45f`}})", True),
     ("fetch(url, {headers: {Cookie: `a=${value}`}})", False),
-    # Attributes alone are no cookie; their ends are.
+    # An attribute alone is not a cookie, but a name that only contains an attribute's name may be one.
     *((f"Set-Cookie: {each}=value1", False) for each in ("Path", "domain", "Expires", "max-age", "SameSite", "priority")),
     *((f"Set-Cookie: {each}=value1", False) for each in ("secure", "HttpOnly")),
     ("Set-Cookie: mypath=value1", True),
     ("Set-Cookie: pathx=value1", True),
-    # A script: a generated value, or one of a session with a digit.
+    # Scripts: a random value, or one with a session's name that contains a digit.
     ("document.cookie = 'a=8f14e45f'", True),
     ("document.cookie = 'a=8f14e45'", False),
     ("document.cookie = 'sid=abc1'", True),
@@ -83,7 +83,7 @@ COOKIES: Final = [
     ("document.cookie = 'sid=<abc1>'", False),
     ("document.cookie = 'theme=abc1'", False),
     ("document.cookie += 'a=8f14e45f; path=/'", True),
-    ("document.cookie = 'path=/; a=8f14e45f'", False),  # the first is the cookie
+    ("document.cookie = 'path=/; a=8f14e45f'", False),  # only the first pair is the cookie
     ("document.cookie = 'a =  8f14e45f '", True),
     *((f"setcookie('{each}', 'abc1')", True) for each in ("sess", "mysid", "token", "JWT", "auth", "login", "remember")),
     ("setcookie('sidebar', 'abc1')", False),

@@ -1,4 +1,4 @@
-"""Card numbers: the ranges of issuers with their lengths, and the digits around them."""
+"""Card numbers: the number ranges of issuers with their lengths, and the text around the digits."""
 
 from typing import Final
 
@@ -6,7 +6,7 @@ import pytest
 
 from schemas.content_policy.detectors.card_numbers import as_text, found_in
 
-#: The first and last six digits of an issuer, and the lengths of its numbers.
+#: The first and last six-digit prefix of an issuer, and the lengths of its numbers.
 RANGES: Final = [
     (220000, 220499, (16, 19)),
     (222100, 272099, (16,)),
@@ -45,7 +45,7 @@ RANGES: Final = [
 
 
 def _number(prefix: int, length: int) -> str:
-    """Return a number of this prefix and length with its check digit, by the definition."""
+    """Return a number with this prefix and length and a check digit computed by the Luhn algorithm."""
     body = f"{prefix}{'0' * (length - 7)}"
     doubled = (int(digit) * (2 - place % 2) for place, digit in enumerate(reversed(body)))
     return f"{body}{-sum(each // 10 + each % 10 for each in doubled) % 10}"
@@ -79,7 +79,7 @@ def test_an_issuer_s_range_ends_where_it_ends(first: int, last: int, lengths: tu
         assert found == expected, prefix
 
 
-#: Text, and whether it holds a card number. 30112345678996 has a barcode's check digit as well.
+#: Columns: a text; whether it contains a card number. 30112345678996 also has a valid barcode check digit.
 AROUND: Final = [
     ("36227206271667", True),
     ("30112345678996", False),
@@ -96,18 +96,18 @@ AROUND: Final = [
     ("38520000023237.", True),
     ("38520000023237. Next", True),
     ("order 38520000023237 of the card 38520000023237", True),
-    # The name of an id farther away than a label is another's.
+    # A label that is too far away belongs to something else.
     (f"order {'x ' * 17}38520000023237", True),
     ("38520000023237 Diners", True),
     ("diners: order 38520000023237", True),
     ("6205500000000000004", True),
     ("page 6205500000000000004", False),
-    # Fifteen and sixteen digits in one piece need no label, whatever stands before them.
+    # 15 or 16 digits without separators need no label, whatever precedes them.
     ("order 4111111111111111", True),
     ("order 378282246310005", True),
     ("+4111111111111111", True),
     ("+378282246310005", False),
-    # In a row of a table or a list, commas and digits stand beside a number.
+    # In a row of a table or a list, commas and digits are next to a number.
     ("1001,4111111111111111,12/27", True),
     ("4111111111111111,12/27,123", True),
     ("[1001,4111111111111111,2027]", True),
@@ -122,7 +122,7 @@ AROUND: Final = [
     ("7,36227206271667", False),
     ("36227206271667,7", False),
     ("card: 7,36227206271667,7", True),
-    # The digits of a fraction, and groups of a longer number.
+    # Digits of a fraction, and groups of a longer number.
     ("0.4111111111111111", False),
     ("1.4111111111111111", False),
     ("0,4111111111111111", False),
@@ -131,11 +131,11 @@ AROUND: Final = [
     ("1.4111.1111.1111.1111", False),
     ("4111.1111.1111.1111.5", False),
     ("4111.1111.1111.1111. 5", True),
-    # Groups of an IBAN, and groups before the first.
+    # Groups of an IBAN, and a number with a group before it.
     ("DE44 4111 1111 1111 1111", False),
     ("1111 4111 1111 1111 1111", False),
     ("x 4111 1111 1111 1111", True),
-    # Sixteen digits, then three of the code, or nineteen of one number.
+    # 16 digits and a three-digit security code, or one number with 19 digits.
     ("4111 1111 1111 1111 123", True),
     ("4111 1111 1111 1111 1234", True),
     ("4111 1111 1111 1112 123", False),

@@ -1,4 +1,4 @@
-"""One refusal names every problem of a body; the names of unknown fields are repeated only where they are harmless."""
+"""One response names every problem of a body; the names of unknown members are repeated only if they are harmless."""
 
 from typing import Any, Final
 
@@ -10,7 +10,7 @@ from schemas.exports.record import ApprovalForm, PreparationForm
 
 TARGET: Final = "tgt_01KJM8A1Z8Q4R2S6T0V8W3X5Y7"
 
-#: Unknown members of an approval, and the message about them.
+#: Columns: an approval with unknown members; the message about them.
 UNKNOWN: Final[list[tuple[dict[str, Any], str]]] = [
     ({"headers": 1}, "Unknown field: `headers`"),
     ({"a": 1, "b_2": 2}, "Unknown fields: `a`, `b_2`"),

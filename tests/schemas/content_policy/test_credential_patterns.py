@@ -1,4 +1,4 @@
-"""Keys, headers and commands in text: the shortest that counts, and what only talks about one."""
+"""Keys, headers and commands in text: the minimum lengths, and text that only describes them."""
 
 from base64 import b64encode, urlsafe_b64encode
 from typing import Final
@@ -26,7 +26,7 @@ ARMOUR: Final = "-----BEGIN PRIVATE KEY-----"
         (f"{ARMOUR} {BODY.lower()[:20]}", False),
         (f"{ARMOUR}{' ' * 40}{BODY[:16]}", True),
         (f"{ARMOUR}{' ' * 41}{BODY[:16]}", False),
-        # Headers before a body of 32 characters that ends within a thousand.
+        # A body of 32 characters after headers, which must end within a thousand characters.
         (f"{ARMOUR}{'. ' * 484}{BODY}", True),
         (f"{ARMOUR}{'. ' * 485}{BODY}", False),
         (f"{ARMOUR}{'. ' * 485}{ARMOUR}{'. ' * 485}{BODY}", False),
@@ -95,11 +95,11 @@ def test_a_value_of_a_scheme_has_twelve_characters(scheme: str) -> None:
     ("value", "is_found"),
     [
         ("abcdefghijklm123", True),
-        ("abcdefghijkl123", False),  # fifteen
-        ("abcdefghijklmn12", False),  # two digits
+        ("abcdefghijkl123", False),  # 15 characters
+        ("abcdefghijklmn12", False),  # only two digits
         ("1234567890123abc", True),
         ("12345678901234ab", False),
-        ("abcdefghijkl123.", False),  # the sentence's point
+        ("abcdefghijkl123.", False),  # the full stop ends the sentence
         ("https://shop1234.example", False),
         ("[abcdefghijk123]", False),
         (f"Basic {b64encode(b'ann:s3cret').decode()}", True),
@@ -129,7 +129,7 @@ def test_a_value_without_a_scheme_looks_random(value: str, is_found: bool) -> No
         ('{{\\"name\\":\\"Authorization\\",\\"value\\":\\"Bearer {}\\"}}', True),
         ('<header name="Authorization" value="Bearer {}"/>', True),
         ("- name: Authorization\n  value: Bearer {}", True),
-        # Not a literal, or another argument.
+        # Not a literal, or a different argument.
         ("headers['Authorization'] = {}", False),
         ("'Authorization' => {}", False),
         ('set("Authorization", {})', False),

@@ -1,4 +1,4 @@
-"""Pages and dumps of databases in text: as others write them out, and what a manual or a validator says of them."""
+"""HTML pages and database dumps in text: as programs write them, and text of manuals and validators that describes them."""
 
 import json
 from typing import Final
@@ -12,10 +12,10 @@ PAGE: Final = (
     '<body class="shop">\n<p>Hello</p>\n</body>\n</html>'
 )
 DUMPS: Final = [
-    # SQL Server: names in brackets, no INTO, a statement a row.
+    # SQL Server: names in brackets, no INTO, one statement for each row.
     "INSERT [dbo].[Users] ([Id], [Name]) VALUES (1, N'Ann')\nGO\nINSERT [dbo].[Users] ([Id], [Name]) VALUES (2, N'Bob')\nGO",
     "CREATE TABLE [dbo].[Users](\n\t[Id] [int] NOT NULL)\nGO\nINSERT [dbo].[Users] ([Id], [Name]) VALUES (1, N'Ann')",
-    # Several rows, the first with brackets in a text or a call, with quotes in a text, or long.
+    # Several rows; the first has brackets in a text or a call, quotes in a text, or a long text.
     "INSERT INTO users (id,name,phone) VALUES (1,'Ann','(555) 625-1199'),(2,'Bob','(555) 625-1200');",
     'INSERT INTO users VALUES (1,"a) b"),(2,"c");',
     "INSERT INTO users VALUES (1,NOW(),'a'),(2,NOW(),'b');",
@@ -23,7 +23,7 @@ DUMPS: Final = [
     r"INSERT INTO users VALUES (1,'it\'s (a)'),(2,'b');",
     "INSERT INTO posts VALUES (1,'long'),\n(2,'b');".replace("long", "x " * 1500),
     "INSERT INTO posts VALUES (1,'long (long'),\n(2,'b');".replace("long", "x " * 1500),
-    # The names of tables.
+    # Forms of table names.
     "INSERT INTO `my-shop`.`users` VALUES (1,'a'),(2,'b')",
     "INSERT INTO `my shop` . `users` VALUES (1,'a'),(2,'b')",
     'INSERT INTO "public".users VALUES (1),(2)',
@@ -33,7 +33,7 @@ DUMPS: Final = [
     "REPLACE INTO `users` VALUES (1,'a'),(2,'b');",
     "REPLACE INTO users VALUES (1);\nREPLACE INTO users VALUES (2);",
     "INSERT IGNORE INTO users VALUES (1),(2);",
-    # An apostrophe in an earlier statement, or in another of several joined texts.
+    # An apostrophe in an earlier statement, or in another one of several joined texts.
     "INSERT INTO users VALUES (1, it's)\nINSERT INTO users VALUES (1,'a'),(2,'b')",
     "INSERT INTO users VALUES (1, it's\n\0\nINSERT INTO users VALUES (1,'(a)'),(2,'b')",
 ]

@@ -1,4 +1,4 @@
-"""JSON inside a text: the shortest value of a forbidden name, jars of cookies, and the objects that are orders."""
+"""JSON within a text: the minimum length of the values of forbidden names, cookie jars, and order records."""
 
 from typing import Final
 
@@ -7,7 +7,7 @@ import pytest
 from schemas.content_policy.detectors.embedded_json import COOKIE_FIELDS, has_forbidden_names, has_order_record
 
 VALUES: Final = [
-    # the value of a forbidden name, whether it holds something
+    # Columns: the value of a forbidden name; whether it counts.
     ('"ab"', True),
     ('"a"', False),
     ('" a "', False),
@@ -33,8 +33,8 @@ VALUES: Final = [
     ('{}, "other": "abc"', False),
     ('[], "other": {"name": "abc"}', False),
     ('[ ], "other": "abc"', False),
-    ('["<token>"], "other": {"name": "abc"}', True),  # up to the next brace that closes
-    (f'[{" " * 239}"abc"]', False),  # further than anybody looks
+    ('["<token>"], "other": {"name": "abc"}', True),  # up to the next closing brace
+    (f'[{" " * 239}"abc"]', False),  # beyond the distance that is searched
     (f'[{" " * 15}"abc"]', True),
 ]
 
@@ -70,7 +70,7 @@ ORDERS: Final = [
     ('{"of": {"total": 5}, "email": "ann@shop.example"}', False),
     ('{"of": {"a": {}}, "email": "ann@shop.example", "total": 5}', True),
     ('{"email": "ann@shop.example"\0"total": 5}', False),
-    ('"email": "ann@shop.example", "total": 5}', True),  # cut
+    ('"email": "ann@shop.example", "total": 5}', True),  # cut off at the start
     ('}} {"email": "ann@shop.example", "total": 5', True),
     ('{"email": "E-Mail", "total": 5}', False),
     ('{"email": ["ann@shop.example"], "total": 5}', False),

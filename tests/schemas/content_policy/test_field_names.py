@@ -1,4 +1,4 @@
-"""The names of fields: which are forbidden, and which are parts of an order record."""
+"""Field names: which are forbidden, and which are parts of an order record."""
 
 from typing import Final
 
@@ -23,7 +23,7 @@ FORBIDDEN: Final = (
     " shipping_address"
 )
 CUSTOMERS: Final = "customer buyer client purchaser recipient consignee billing shipping delivery"
-#: `*` is each of the customers.
+#: `*` stands for each word in CUSTOMERS.
 PARTS: Final = {
     NAME: "*_name *_full_name *_first_name *_last_name",
     EMAIL: "email email_address e_mail contact_email *_email",

@@ -1,4 +1,4 @@
-"""What is refused in free text, by clause and in every place that a text may stand; samples that resemble it pass."""
+"""Forbidden content of free text, by clause and in every place that a text may have; similar harmless text passes."""
 
 import base64
 import html
@@ -17,7 +17,7 @@ from schemas.intake.evidence import CaptureForm
 from schemas.intake.scanner import PostbackForm
 from tests.support.factories import issue, postback
 
-#: Letters and digits as chance would have them, so that no scanner of this repository takes them for a leak.
+#: Random letters and digits, so that no secret scanner of this repository reports them.
 TOKEN: Final = "aB3dE5gH7jK9mN1pQ4rS6tU8vW2xY0zC"
 HEX: Final = "0b1d3f5a7c9e2048d6af0b1d3f5a7c9e"
 CARD: Final = "4111111111111111"
@@ -259,7 +259,7 @@ def _base64_behind(sign: str, text: str) -> str:
     return f"see {sign}{base64.b64encode(text.encode()).decode()}"
 
 
-#: Each way to encode a text once. Percent signs, entities and base64 stand for themselves only where nothing else does.
+#: Each way to encode a text once. Percent signs, entities and base64 are decoded only in texts that contain nothing else.
 ENCODINGS: Final[dict[str, Callable[[str], str]]] = {
     "percent": lambda text: "".join(f"%{byte:02X}" for byte in text.encode()),
     "entities": lambda text: "".join(f"&#{ord(character)};" for character in text),

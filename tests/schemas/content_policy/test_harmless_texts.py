@@ -1,4 +1,4 @@
-"""What must pass: findings of scanners, emails of customers and documentation that resemble forbidden content."""
+"""Text that must pass: scanner findings, customers' emails and documentation that resemble forbidden content."""
 
 from typing import Any, Final
 
@@ -10,9 +10,9 @@ from schemas.intake.email_forms import EmailForm, inspected
 from schemas.intake.scanner import PostbackForm
 from tests.support.factories import issue, postback
 
-#: Descriptions, evidence and advice of scanners (as of ZAP, Lighthouse, Nuclei, Wapiti, axe, linters).
+#: Descriptions, evidence and advice of scanners (such as ZAP, Lighthouse, Nuclei, Wapiti, axe and linters).
 FINDINGS: Final = [
-    # passwords and their fields
+    # passwords and password fields
     'Password field without autocomplete: <input type="password" name="password2" id="login-password-2" maxlength="72">',
     "The password input[name=password]:nth-of-type(2) has no label.",
     "form#login > label[for=password]:nth-child(3) > span.hint-2 has insufficient contrast (2.9:1).",
@@ -179,7 +179,7 @@ FINDINGS: Final = [
     "The IBAN field accepts DE89 3704 0044 0532 0130 01, whose check digits are wrong.",
     "Build DE90A12345678901234567 has letters where a German account has digits.",
     "Trace be12f4a5c6d7e8f9, commit de89370400440532013000aa",
-    # hashes and database texts
+    # hashes and texts about databases
     "Passwords are stored with bcrypt ($2y$10$…), not with MD5.",
     "$2y$10$ is the prefix of bcrypt; $argon2id$ that of Argon2.",
     "jQuery: $('#a').html(); cost is $5 or $6 a month, $1$ in LaTeX",

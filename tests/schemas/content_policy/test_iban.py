@@ -1,4 +1,4 @@
-"""Bank account numbers: each country's length, its check digits, and the text around them."""
+"""Bank account numbers: the length of each country, the check digits, and the text around them."""
 
 from typing import Final
 
@@ -6,7 +6,7 @@ import pytest
 
 from schemas.content_policy.detectors.iban import found_in
 
-#: The lengths of SWIFT's registry: of accounts with digits alone, and of those with letters.
+#: The lengths from SWIFT's registry: for account numbers of digits only, and for those with letters.
 _DIGITS: Final = (
     "AE23 AT20 BA20 BE16 BI27 CR22 CZ24 DE22 DJ27 DK18 EE20 EG29 ES24 FI18 FO18 GL18 HR21 HU28 IL23 IS26 LT20 LY25 ME22 MN20"
     " MR27 NO15 PL28 PT25 RS22 SD18 SE24 SI19 SK24 SO23 ST25 TL23 TN24 VA22 XK20"
@@ -21,7 +21,7 @@ LETTERS: Final = _LETTERS.split()
 
 
 def _account(country: str, length: int, end: str = "0") -> str:
-    """Return an account number of a country with its check digits, by the definition of ISO 13616."""
+    """Return an account number of a country with check digits as defined by ISO 13616."""
     account = "1234567890123456789012345678901"[: length - 5] + end
     digits = "".join(str(int(each, 36)) for each in f"{account}{country}00")
     return f"{country}{98 - int(digits) % 97:02}{account}"
@@ -47,7 +47,7 @@ def test_letters_are_in_the_accounts_of_some_countries_alone(entry: str) -> None
         ("DE89-3704-0044-0532-0130-00", True),
         ("DE89.3704.0044.0532.0130.00", True),
         ("DE89\u00a03704\u20090044\u202f0532 0130 00", True),
-        ("DE89  3704 0044 0532 0130 00", False),  # one character between groups
+        ("DE89  3704 0044 0532 0130 00", False),  # at most one character between groups
         ("DE89 3704 0044 0532 0130 00 now", True),
         ("DE89 3704 0044 0532 0130 00, thanks", True),
         ("DE89370400440532013000a", False),

@@ -1,4 +1,4 @@
-"""Objects that are orders: which values fit their parts, and what only mentions the fields of one."""
+"""Order records: which values count as parts of an order, and objects that only mention the fields."""
 
 from typing import Any, Final
 
@@ -45,7 +45,7 @@ def test_only_a_list_of_objects_is_line_items(items: object) -> None:
 
 
 VALUES: Final[list[tuple[str, Any, bool]]] = [
-    # The name of a field, its value, and whether the value makes it a part of an order.
+    # Columns: the name of a field; its value; whether the value makes it a part of an order.
     ("address", "1 High Street", True),
     ("address", " 1 High Street ", True),
     ("address", "High Street", True),
@@ -84,7 +84,7 @@ VALUES: Final[list[tuple[str, Any, bool]]] = [
 @pytest.mark.parametrize(("name", "value", "is_part"), VALUES)
 def test_the_value_decides_whether_a_field_is_a_part_of_an_order(name: str, value: Any, is_part: bool) -> None:
     assert is_order_record({"email": MAIL, name: value}) is is_part
-    # Nothing that a form, a count or a rule says of the address makes two parts either.
+    # Values of a form, a count or a rule do not make the email address a part either.
     for other in ("required", "input#email", False, 3, ["is required"], {"type": "string"}):
         assert not is_order_record({"email": other, name: value})
 

@@ -1,4 +1,4 @@
-"""What is refused, at which path, and what passes: by table, by chance, and by time."""
+"""Which content is rejected and at which path, and which passes: by tables, with random values, and in linear time."""
 
 import base64
 import html
@@ -23,13 +23,13 @@ from tests.support.factories import NOW, issue, postback
 KNOWN: Final = frozenset({"page", "url", "responseHeaders", "issues", "title", "evidence"})
 
 CARD: Final = "4111111111111111"
-#: Letters and digits as chance would have them, so that no format has to stand in this file whole.
+#: Random letters and digits, so that this file contains no complete token.
 BODY: Final = "aB3dE5gH7jK9mN1pQ4rS6tU8vW2xY0zC" * 9
 HEX: Final = "0b1d3f5a7c9e2048d6af" * 9
 #: {"alg":"HS256","typ":"JWT"} and {"sub":"1","name":"Ann","iat":1700000000}.
 JWT_HEADER: Final = "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9"
 JWT: Final = f"{JWT_HEADER}.eyJzdWIiOiIxIiwibmFtZSI6IkFubiIsImlhdCI6MTcwMDAwMDAwMH0.{BODY[:43]}"
-#: Two lines of what a key looks like.
+#: Two lines that look like a key.
 KEY_BODY: Final = f"MIIEvQ{BODY[:58]}\n{BODY[:64]}"
 
 
@@ -58,13 +58,13 @@ NAMES = [
     ("X-Api-Key", "api_key"),
     ("APIKey", "api_key"),
     ("sessionID", "session_id"),
-    ("has_cookies", "cookies"),  # the end of the name says so, whatever it holds
-    ("password2", "password"),  # digits say which of several
+    ("has_cookies", "cookies"),  # the end of the name decides, whatever the value
+    ("password2", "password"),  # a trailing number is ignored
     ("CVV2", "cvv"),
-    ("s-e-c-r-e-t", "secret"),  # nothing but the listed name once it is folded
+    ("s-e-c-r-e-t", "secret"),  # normalization results in the listed name
     ("db password", "password"),
     ("proxy-authorization", "authorization"),
-    ("x" * 5000 + "_secret", "secret"),  # a name of any length is told by its end
+    ("x" * 5000 + "_secret", "secret"),  # the end decides even for a very long name
 ]
 
 
@@ -76,12 +76,12 @@ def test_a_forbidden_end_of_a_longer_name_is_refused(name: str, listed: str) -> 
 @pytest.mark.parametrize(
     "name",
     [
-        "session_identity",  # the end is another word
+        "session_identity",  # it ends with another word
         "cookie_banner_text",  # only the end counts
         "apikeyless",
         "password_hint_is_missing",
         "secretary",
-        "adminpassword",  # no boundary of a word
+        "adminpassword",  # no word boundary
         "ibanez",
         "",
         "access-control-allow-credentials",  # a standard header, and a flag
@@ -106,16 +106,16 @@ def test_forbidden_names_are_found_at_any_depth() -> None:
 PATHS = [
     # a card number at a path of known names
     ({"page": {"url": CARD}}, "/page/url"),
-    # an index counts
+    # an index is part of the path
     ({"issues": [{"title": "fine"}, {"title": CARD}]}, "/issues/1/title"),
     # an unknown name ends the path at its parent, whatever follows
     ({"page": {"mine": {"url": [CARD]}}}, "/page"),
     ({"mine": CARD}, ""),
-    # a forbidden name may stand in a path
+    # a forbidden name may be part of the path
     ({"page": {"old_password": {"url": CARD}}}, "/page/password/url"),
-    # the name of a member is told at its object
+    # a forbidden member name is reported at its object
     ({"page": {CARD: 1}}, "/page"),
-    # a list and a text by themselves
+    # a list alone, and a text alone
     ([[CARD]], "/0/0"),
     (CARD, ""),
 ]
@@ -181,49 +181,49 @@ CARDS = [
     "4111.1111.1111.1111",
     "4111\u00a01111\u00a01111\u00a01111",
     "4111 - 1111 - 1111 - 1111",
-    "4111 1111 1111 1111 12/27 123",  # what is printed behind it
+    "4111 1111 1111 1111 12/27 123",  # with the other numbers printed on a card
     "4111111111111111, 12/27",
     "1001,4111111111111111,12/27",  # a row of a table
     "VISA 4111 1111 1111 1111",
-    "n=4111+1111+1111+1111&m=12",  # a form
-    "4242424242424242",  # few distinct digits
+    "n=4111+1111+1111+1111&m=12",  # form data
+    "4242424242424242",  # few different digits
     "5555555555554444",
     "2223003122003222",
     "378282246310005",
     "3782 822463 10005",
     "3782-822463-10005",
     "6011 1111 1111 1117",
-    "4111\u20031111\u20031111\u20031111",  # an em space, as desktop publishing puts it
-    "4111\u30001111\u30001111\u30001111",  # an ideographic one
-    "4111\u200b1111\u200b1111\u200b1111",  # a place to break the line, not seen
-    "4111\u22121111\u22121111\u22121111",  # a minus
-    "\uff14111111111111111".translate({ord("1"): "\uff11"}),  # wide digits
+    "4111\u20031111\u20031111\u20031111",  # an em space, as used in typesetting
+    "4111\u30001111\u30001111\u30001111",  # an ideographic space
+    "4111\u200b1111\u200b1111\u200b1111",  # an invisible line break opportunity
+    "4111\u22121111\u22121111\u22121111",  # a minus sign
+    "\uff14111111111111111".translate({ord("1"): "\uff11"}),  # fullwidth digits
     "\uff14111\u30001111\u30001111\u30001111".translate({ord("1"): "\uff11"}),
     "3566002020360505",
     "6200000000000005",
-    "3622 720627 1667",  # 14 digits as they are printed
-    "36227206271667",  # in one piece where they stand free
-    "6205500000000000004",  # 19 of UnionPay likewise
-    "Visa: 4000000000000000006",  # 19 digits of others only after a word for a card
+    "3622 720627 1667",  # 14 digits with the usual grouping
+    "36227206271667",  # without spaces, if nothing adjoins it
+    "6205500000000000004",  # the same for 19 digits of UnionPay
+    "Visa: 4000000000000000006",  # other issuers' 19 digits count only after a word for a card
 ]
 NO_CARDS = [
-    "4111111111111112",  # the check digit
+    "4111111111111112",  # wrong check digit
     "1111111111111117",  # no issuer
     "4222222222222",  # 13 digits are an EAN
-    "variant=36227206271667",  # 14 in one piece behind the name of an id
+    "variant=36227206271667",  # 14 digits without spaces after the name of an ID
     "order 36227206271667",
     "36227206271667.jpg",
-    "30112345678996",  # a barcode's check digit as well
+    "30112345678996",  # also has a valid barcode check digit
     "snowflake 6205500000000000004",
-    "4000000000000000006",  # 19 in one piece are a 64-bit id
-    "+378282246310005",  # 15 behind a plus are a telephone number
+    "4000000000000000006",  # 19 digits without spaces are a 64-bit ID
+    "+378282246310005",  # 15 digits after a plus sign are a phone number
     "0.4111111111111111",
     "0,4111111111111111",
     "4111111111111111.5",
     "a4111111111111111",
     "4111111111111111f",
     "IMG_4111111111111111.jpg",
-    "DE44 4111 1111 1111 1111",  # an IBAN's groups
+    "DE44 4111 1111 1111 1111",  # groups of an IBAN
     "12345678-4111-1111-1111-111111111111",  # a UUID
     "411111 1111111111",
 ]
@@ -259,7 +259,7 @@ def test_a_json_number_is_read_as_its_digits(number: float, found: list[str]) ->
 
 
 TOKENS = [
-    ("rrt_", BODY[:33]),  # our own
+    ("rrt_", BODY[:33]),  # our own tokens
     ("ghp_", BODY[:36]),
     ("github_pat_", f"{BODY[:22]}_{BODY[:59]}"),
     ("glpat-", BODY[:20]),
@@ -318,7 +318,7 @@ def test_a_token_s_prefix_inside_a_word_is_none(token: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "pk_live_" + BODY[:24],  # made to stand in public pages
+        "pk_live_" + BODY[:24],  # meant for public pages
         "AIza" + BODY[:35],
         "ghp_" + "x" * 36,
         "xoxb-your-token-goes-here-please-thank-you",
@@ -330,15 +330,15 @@ def test_public_keys_and_examples_of_tokens_pass(text: str) -> None:
 
 
 HEADERS_IN_A_LIST = [
-    # value, what is told of it
+    # Columns: a value; the expected problems.
     ({"headers": [{"name": "Set-Cookie", "value": "sid=8f14e45f; Path=/"}]}, [("", "cookie_line")]),
     ({"evidence": {"name": "cookie", "value": "sid=8f14e45f"}}, [("/evidence", "cookie_line")]),
     ({"evidence": [["server", "nginx"], ["Set-Cookie", "sid=8f14e45f"]]}, [("/evidence/1", "cookie_line")]),
-    ({"evidence": ["Server", "nginx", "Cookie", "sid=8f14e45f"]}, [("/evidence", "cookie_line")]),  # one behind the other
+    ({"evidence": ["Server", "nginx", "Cookie", "sid=8f14e45f"]}, [("/evidence", "cookie_line")]),  # in turns
     ({"evidence": [{"name": "Authorization", "value": f"Bearer {HEX[:32]}"}]}, [("/evidence/0", "authorization_line")]),
     ({"evidence": ["proxy-authorization", "Basic YW5uOnMzY3JldA=="]}, [("/evidence", "authorization_line")]),
     ({"evidence": [{"name": "X-Api-Key", "value": HEX[:32]}]}, [("/evidence/0", "assigned_secret")]),
-    ({"evidence": [{"name": "sid", "value": "8f14e45f", "httpOnly": True}]}, [("/evidence/0", "cookie_line")]),  # a jar
+    ({"evidence": [{"name": "sid", "value": "8f14e45f", "httpOnly": True}]}, [("/evidence/0", "cookie_line")]),  # cookie jar
     *(
         ({"evidence": {name: header, value: text}}, [("/evidence", code)])
         for name, value in (("key", "value"), ("header", "value"), ("field", "value"), ("Name", "Value"), ("Key", "Value"))
@@ -351,7 +351,7 @@ HEADERS_IN_A_LIST = [
     ),
     ({"evidence": {"name": "request", "key": "Cookie", "value": "sid=8f14e45f"}}, [("/evidence", "cookie_line")]),
     ({"evidence": [{"Name": "sid", "Value": "8f14e45f", "HttpOnly": True}]}, [("/evidence/0", "cookie_line")]),
-    # Nothing is said of anybody.
+    # No actual values.
     ({"evidence": [{"key": "Cookie", "value": "<name>=<value>"}, {"header": "Authorization", "value": "required"}]}, []),
     (
         {
@@ -364,8 +364,8 @@ HEADERS_IN_A_LIST = [
     ),
     ({"evidence": [{"Key": "Cookie", "Value": None}, {"header": ["Cookie"], "value": "sid=8f14e45f"}]}, []),
     ({"evidence": [{"name": "sid", "value": "<session>", "domain": ".shop.example"}]}, []),
-    ({"evidence": [{"name": 7, "value": "8f14e45f", "httpOnly": True}]}, []),  # no name
-    ({"evidence": [{"name": "sid", "value": 81445, "httpOnly": True}]}, []),  # no text
+    ({"evidence": [{"name": 7, "value": "8f14e45f", "httpOnly": True}]}, []),  # the name is not a text
+    ({"evidence": [{"name": "sid", "value": 81445, "httpOnly": True}]}, []),  # the value is not a text
     ({"evidence": [7, "8f14e45f", "cookie", None, "sid=8f14e45f"]}, []),
     ({"evidence": [{"name": "Set-Cookie", "value": "sid=[redacted]; Path=/"}]}, []),
     ({"evidence": [{"name": "Authorization", "value": "Bearer <token>"}, {"name": "cookie", "value": 1}]}, []),
@@ -381,10 +381,10 @@ def test_a_header_is_judged_also_where_its_name_and_value_stand_apart(value: Any
 
 
 CREDENTIALS = [
-    # text, the rule that it breaks
+    # Columns: a text; the rule that it violates.
     (f"-----BEGIN PRIVATE KEY-----\n{KEY_BODY}\n-----END PRIVATE KEY-----", "private_key"),
     (f"-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-128-CBC,00\n\n{KEY_BODY}", "private_key"),
-    (f"-----BEGIN OPENSSH PRIVATE KEY-----\\n{KEY_BODY}", "private_key"),  # the line's end written out
+    (f"-----BEGIN OPENSSH PRIVATE KEY-----\\n{KEY_BODY}", "private_key"),  # with an escaped line break
     (f"-----BEGIN PGP PRIVATE KEY BLOCK-----\nVersion: 2\n\n{KEY_BODY}", "private_key"),
     (f"PuTTY-User-Key-File-2: ssh-rsa\nEncryption: none\nComment: k\nPublic-Lines: 6\n{KEY_BODY}", "private_key"),
     (JWT, "jwt"),
@@ -411,14 +411,14 @@ CREDENTIALS = [
     ("curl https://shop.example -H 'X-Api-Key: 5eb4223e50084'", "command_credentials"),
     ('{"password": "hunter22"}', "assigned_secret"),
     ("$db_password = 'hunter22';", "assigned_secret"),
-    ('{\\"client_secret\\":\\"hunter2hunter2\\"}', "assigned_secret"),  # JSON in JSON
+    ('{\\"client_secret\\":\\"hunter2hunter2\\"}', "assigned_secret"),  # JSON within JSON
 ]
 
 
 @pytest.mark.parametrize(("text", "code"), CREDENTIALS)
 def test_credentials_in_text_are_refused_by_their_rule(text: str, code: str) -> None:
     found = codes({"page": {"title": text}})
-    # JSON is also judged by its names, and a command's header as an assignment.
+    # JSON is also checked for forbidden names, and a header in a command as an assignment.
     assert code in found
     assert set(found) <= {code, "assigned_secret", "forbidden_json"}
 
@@ -431,7 +431,7 @@ def test_a_query_is_judged_by_the_rule_for_urls_alone() -> None:
 
 @pytest.mark.parametrize("letter", ["\u017f", "\u212a", "\u0130", "\u0131"])
 def test_letters_that_only_look_like_ascii_to_a_pattern_break_nothing(letter: str) -> None:
-    # The long s, the Kelvin sign, and the two other i: no base64, so no login.
+    # The long s, the Kelvin sign, and the Turkish i with and without a dot: not valid in base64, so not credentials.
     assert codes(f"Authorization: Basic YW5u{letter}nMzY3JldA==") == []
 
 
@@ -440,11 +440,11 @@ DOCUMENTS = [
     (f"<!DOCTYPE html><html lang='de'><head>{PAGE}", "html_document"),
     (f"\n<HTML>\n <HEAD>{PAGE}", "html_document"),
     ("<html><!-- built 12:00 --><body>Hello", "html_document"),  # cut off
-    ("<!doctype html><title>Shop</title><p>Hello", "html_document"),  # the other tags may be left out
+    ("<!doctype html><title>Shop</title><p>Hello", "html_document"),  # the other tags are optional
     ('<?xml version="1.0"?><!DOCTYPE html PUBLIC "-//W3C//DTD XHTML 1.0//EN" "x.dtd"><html><body/></html>', "html_document"),
     (f"Here is the page: <html><head>{PAGE}", "html_document"),
     ("<title>a</title></head>\n<body class=x>", "html_document"),
-    (r"<title>a<\/title><\/head>\n<body class=x>", "html_document"),  # as a script writes it
+    (r"<title>a<\/title><\/head>\n<body class=x>", "html_document"),  # as written in a script
     (r"<!DOCTYPE html>\n<html>\n<body>\n<p>Hello", "html_document"),
     ("-- MySQL dump 10.13  Distrib 8.0.32\n", "sql_dump"),
     ("--\n-- PostgreSQL database dump\n--\n", "sql_dump"),
@@ -513,7 +513,7 @@ BENIGN = [
     "<html>",
     '<html lang="de" class="no-js">',
     "<!DOCTYPE html>\n<html>",
-    # What a validator quotes of a page.
+    # Parts of a page, as quoted by validators.
     "<html>\n<head>\n<title>Shop</title>",
     '<!DOCTYPE html><html lang="de"><head><meta charset="utf-8">',
     "Every page needs <!DOCTYPE html>, <html>, <head>, <body> and a closing </body></html>.",
@@ -531,7 +531,7 @@ BENIGN = [
     "Authorization: see section 4.2 of RFC 9110",
     'www-authenticate: Bearer realm="https://auth.shop.example", error="invalid_token"',
     "What is a JWT? It looks like eyJhbGciOi... and has three parts",
-    "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9",  # a header alone
+    "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9",  # only the header of a token
     "Pay by credit card: Visa, Mastercard, American Express. Card number: **** **** **** 1111",
     "Card number 0000 0000 0000 0000, expiry MM/YY",
     "-----BEGIN PRIVATE KEY----- must never stand in a repository",
@@ -544,11 +544,11 @@ BENIGN = [
     "https://shop.example:8443/@ann/photos",
     "https://shop.example/search?q=password=&sort=1",
     "https://api.mapbox.com/v4/a.json?access_token=pk.eyJ1IjoiYSIsImEiOiJjazEyMzQ1Njc4OTAifQ.abc1def2",
-    "https://shop.example/reset?token=page-2",  # words
+    "https://shop.example/reset?token=page-2",  # only words
     "https://www.googletagmanager.com/gtag/js?id=G-AB12CD34EF",
     "ann@shop.example",
     "Contact: Ann Example <ann.example+shop@shop.example>, +49 30 1234 5678 90",
-    # what scanners send
+    # typical values from scanners
     "main > div:nth-child(3) > img.hero-image.lazyload[data-key='a']",
     ".elementor-element-5f3a18c2 .wp-block-group__inner-container.is-layout-constrained",
     "sha256:" + (HEX * 2)[:64],
@@ -603,19 +603,19 @@ ORDERS: list[tuple[dict[str, Any], bool]] = [
     ({"customer-email": "a@b.example", "order_total": "12.50", "id": 7}, True),
     ({"email": "a@b.example", "items": [{"sku": "A-1", "qty": 2}]}, True),
     ({"total_price": "12", "items": [{"unitPrice": 6, "name": "Tee"}]}, True),
-    ({"name": "Ann", "email": "a@b.example"}, False),  # a plain name is not a customer's
+    ({"name": "Ann", "email": "a@b.example"}, False),  # a plain name is not a customer's name
     ({"email": "a@b.example"}, False),
-    ({"total": 12, "subtotal": 10}, False),  # one part, twice
-    ({"total": 2, "items": ["a", "b"]}, False),  # a list of anything
+    ({"total": 12, "subtotal": 10}, False),  # the same part twice
+    ({"total": 2, "items": ["a", "b"]}, False),  # a list of arbitrary values
     ({"total": 2, "items": [{"selector": "img", "title": "No text"}]}, False),
-    ({"customer": {"name": "Ann", "email": "a@b.example"}, "id": 7}, True),  # its customer's fields are its own
+    ({"customer": {"name": "Ann", "email": "a@b.example"}, "id": 7}, True),  # the fields of its customer count as its own
     ({"billing": {"first_name": "Ann", "street": "1 High Street"}}, True),
     ({"customer": {"id": 7}, "email": "a@b.example"}, False),
     ({"@type": "LocalBusiness", "email": "a@b.example", "address": {"street": "1 High Street"}}, False),  # a page's own data
     ({"@type": "Order", "email": "a@b.example", "total": 5}, True),
-    ({"email": None, "total": ""}, False),  # nothing is held
+    ({"email": None, "total": ""}, False),  # no actual values
     ({"total": 0, "email": "a@b.example"}, True),  # zero is a total
-    ({"page": {"email": "a@b.example"}, "total": 5}, False),  # not in one object
+    ({"page": {"email": "a@b.example"}, "total": 5}, False),  # not in the same object
     ({"total_count": 5, "email_template": "x"}, False),
     # The fields are only mentioned.
     ({"fields": {"email": "required", "address": "required"}}, False),
@@ -644,13 +644,13 @@ def _barcode(chance: random.Random, count: int) -> str:
 
 
 def _ids(chance: random.Random) -> Iterable[str]:
-    """Ids as systems make them; not random digits of a card's length and issuer, which nothing tells from a card."""
+    """Yield typical IDs, but no random digits with the length and prefix of a card number, which would count as one."""
     yield new_id(chance.choice((EXPORT, TARGET, CAPTURE)), NOW)
     yield str(uuid.UUID(int=chance.getrandbits(128)))
     yield uuid.UUID(int=chance.getrandbits(128)).hex
-    yield _digits(chance, chance.randint(1, 13))  # database ids, order numbers
-    yield f"4{_digits(chance, 13)}"  # shop variants
-    yield str((chance.randrange(10**11, 5 * 10**11) << 22) | chance.getrandbits(22))  # time and sequence in 64 bits
+    yield _digits(chance, chance.randint(1, 13))  # database IDs, order numbers
+    yield f"4{_digits(chance, 13)}"  # IDs of shop variants
+    yield str((chance.randrange(10**11, 5 * 10**11) << 22) | chance.getrandbits(22))  # time and sequence number in 64 bits
     yield str(chance.randrange(10**17, 62 * 10**17))
     yield f"{chance.getrandbits(160):040x}"
     yield f"{chance.getrandbits(256):064x}"
@@ -722,7 +722,7 @@ def test_a_ticket_that_holds_a_card_number_is_not_safe() -> None:
     ]
 
 
-#: What each family of patterns begins with and could stumble over, to be repeated.
+#: Beginnings of each family of patterns that might be slow when repeated.
 REPEATED = [
     *("4111111111111111,", "1.4111.1111.1111.1111"),
     *("4", "4111 ", "4111-1111-1111-111", "4111 1111 1111 1111 ", "378282246310"),
@@ -808,7 +808,7 @@ REPEATED = [
     *("DE89", "DE89 3704 ", "de89a", "GB29NWBK", "a1", "\u0664", "4\u200b", "\u200b", "\u0661\u200b1 "),
     *("A", "A/", "a-", "Zm9v", "Zm9vYmFyZm9vYmFyZm9v ", "%41", "%", "&#52;", "&#", "&", "\n", " ", "é"),
 ]
-#: What is said once, and what then follows without end.
+#: Beginnings that are followed by arbitrarily long text.
 BEGUN = [
     *("curl -u ", "authorization: bearer ", "cookie: ", "://", "insert into ", "insert into a (", "<html ", "</head>"),
     *("insert into a values (", "insert into a values ('"),
@@ -818,7 +818,7 @@ FILLING = ["a", " ", "1", "a1 ", "(", '"', "=", "-", "a=b;", ":", "\n", "\\"]
 
 
 def _seconds(text: str) -> float:
-    """The least processor time of three, and no less than what is a matter of chance."""
+    """Return the minimum CPU time of three runs, but no less than typical measurement noise."""
     spent = [0.0005]
     for _ in range(3):
         start = time.process_time()
@@ -831,18 +831,18 @@ def _seconds(text: str) -> float:
     ("begin", "unit"), [*(("", unit) for unit in REPEATED), *((begin, unit) for begin in BEGUN for unit in FILLING)]
 )
 def test_no_text_takes_more_than_linear_time(begin: str, unit: str) -> None:
-    # Sixteen times the text: quadratic time would be 256 times the seconds.
+    # Sixteen times as much text: quadratic time would take 256 times as long.
     small, large = ((begin + unit * size)[:size] for size in (4096, 65536))
     assert _seconds(large) < 60 * _seconds(small)
 
 
-#: What one pattern read again and again, the same number of times in a text of any size: only a comparison tells.
+#: Texts that a pattern used to read repeatedly, a fixed number of times for any size; only a comparison can detect this.
 REREAD = [
-    # A word of 200 characters without its equals sign was tried from each of them.
+    # For a word of 200 characters without an equals sign, a match was attempted from each character.
     ("cookie", ("cookie: " + ("a" * 200 + " ") * 20 + "\n") * 16),
-    # Every armour without a body had the next thousand characters read.
+    # For each header of a key without a body, the next thousand characters were read.
     ("private key", "PuTTY-User-Key-File-2:" * 3000),
-    # For every candidate all ranges were asked, and its digits added up one by one.
+    # For each candidate, all ranges were checked, and its digits were added up one by one.
     ("card", "4111111111111112 " * 4000),
 ]
 
@@ -854,7 +854,7 @@ def test_no_text_is_read_again_and_again(what: str, text: str) -> None:
 
 
 def _looks_at(value: Any) -> int:
-    """How often somebody could go on meanwhile."""
+    """Return how often other work could be done meanwhile."""
     looks: list[None] = []
     find(value, KNOWN, lambda: looks.append(None))
     return len(looks)
@@ -874,18 +874,18 @@ def test_texts_that_share_a_path_are_reported_once_and_not_looked_at_again() -> 
 
 
 def test_what_only_many_texts_make_together_takes_a_bounded_time_and_then_the_whole_body() -> None:
-    # Each is an ordinary extract; two of them in a text would be a dump.
+    # Each is a harmless extract; two of them in one text are a dump.
     few, many = ["insert into a values (1)"] * 40, ["insert into a values (1)"] * 40_000
     assert reported({"issues": few}) == []
     assert reported({"issues": many}) == [("", "sql_dump")]
-    # Each check is one of its text and one of a rule.
+    # There is one yield for each text that is checked and one for each rule.
     assert 1.5 * MAX_CHECKS < _looks_at({"issues": many}) < 3 * MAX_CHECKS
 
 
 def test_others_can_go_on_within_a_large_body() -> None:
     assert _looks_at({"title": "words " * 10}) > 1
     small, large = ({"issues": ["some words " * 100] * count} for count in (50, 800))
-    # A block of 64 KiB is judged as one.
+    # A block of 64 KiB is checked as a whole.
     assert _looks_at(large) > 6 * _looks_at(small)
 
 

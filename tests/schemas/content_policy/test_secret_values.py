@@ -1,4 +1,4 @@
-"""The value in the place of a credential: what is a placeholder, a word, an expression, and what is a secret."""
+"""Values of credentials: which are placeholders, words or expressions, and which are secrets."""
 
 from typing import Final
 
@@ -16,7 +16,7 @@ from schemas.content_policy.detectors.secret_values import (
     slug_parts,
 )
 
-#: Phrases of documentation; together they have every word that stands for a value.
+#: Phrases from documentation; together they contain every placeholder word.
 PHRASES: Final = [
     *("a-bearer-token", "access_token", "account-id", "admin", "an_api_key", "any.string", "api-key", "apikey"),
     *("app_secret", "auth-cookie", "bar", "basic", "baz", "bot-token", "change-it", "changeit", "changeme"),
@@ -97,7 +97,7 @@ def test_an_opaque_value_looks_generated(value: str, least: int, expected: bool)
         ("hunter22", 9, False),
         ("correct!horse", 8, True),
         ("correct-horse", 8, False),
-        ("correcthorse!", 8, False),  # the sentence's
+        ("correcthorse!", 8, False),  # the exclamation mark ends the sentence
         ("correct horse1", 8, False),
         ("sha256", 4, False),
         ("./secrets1", 4, False),

@@ -1,4 +1,4 @@
-"""Tables in text: which columns count, which rows are read, and the shortest hash of each kind."""
+"""Tables in text: which columns count, which rows are read, and the minimum length of each kind of hash."""
 
 from typing import Final
 
@@ -19,7 +19,7 @@ PASSWORDS: Final = (
     " pwd_sha1 User_Pass"
 )
 KEYS: Final = "secret client_secret api_key access_token refresh_token auth_token private_key session_id"
-#: Hashes of the shortest length.
+#: Hashes of the minimum length.
 HASHES: Final = [
     *(f"$2{kind}$10${TOKEN[:53]}" for kind in "abxy"),
     *(f"$argon2{kind}$v=19$m=1,t=3$aB3dE5gH${TOKEN[:16]}" for kind in ("id", "i", "d")),
@@ -44,14 +44,14 @@ def test_a_column_of_people_beside_an_address_makes_a_table_of_customers(kind: s
 @pytest.mark.parametrize(
     "table",
     [
-        "name,email\n12,ann@shop.example",  # no name
-        "total,email\n12.50,required",  # no address
-        "name,city\nHome page,London",  # nobody's: a name and a place
-        "email,contact_email\nann@shop.example,bob@shop.example",  # one part
+        "name,email\n12,ann@shop.example",  # not a person's name
+        "total,email\n12.50,required",  # no email address
+        "name,city\nHome page,London",  # not a person: a title and a city
+        "email,contact_email\nann@shop.example,bob@shop.example",  # one part of a customer twice
         "name,email\n,ann@shop.example",
         "name,email",
         "email\nann@shop.example",
-        "name?,email\nAnn Example,ann@shop.example",  # no name of a column
+        "name?,email\nAnn Example,ann@shop.example",  # not the name of a column
     ],
 )
 def test_a_table_without_two_parts_of_a_customer_passes(table: str) -> None:

@@ -1,4 +1,4 @@
-"""The parts of a joined text that need a closer check, and what a text decodes to."""
+"""The parts of a joined text that need a closer check, and the decoded forms of a text."""
 
 from base64 import b64encode
 
@@ -86,7 +86,7 @@ WORDS = "postgres://app:hunter22@db"
         ("100% of it", []),
         ("&#65;&#x42;&amp;c", ["AB&c"]),
         ("AT&T; R&D", []),
-        ("&#12345678901;", ["\ufffd1;"]),  # ten digits at most
+        ("&#12345678901;", ["\ufffd1;"]),  # at most ten digits
         ("&amp &lt;", ["&amp <"]),
         (b64encode(WORDS.encode()).decode(), [WORDS]),
         (b64encode(WORDS.encode()).decode().rstrip("="), [WORDS]),

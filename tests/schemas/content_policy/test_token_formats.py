@@ -1,4 +1,4 @@
-"""Every format of a token: an example of the shortest length is refused, and nothing shorter or longer."""
+"""Every token format: an example with the minimum length is rejected, and shorter or longer texts are not."""
 
 from typing import Final
 
@@ -6,7 +6,7 @@ import pytest
 
 from schemas.content_policy.detectors.token_formats import found_in
 
-#: Letters and digits as chance would have them, so that no format has to stand in this file whole.
+#: Random letters and digits, so that this file contains no complete token.
 BODY: Final = "aB3dE5gH7jK9mN1pQ4rS6tU8vW2xY0zC" * 9
 HEX: Final = "0b1d3f5a7c9e2048d6af" * 9
 CAPITALS: Final = "A7BC3DEF5GHJ2KLM9NPQ4RST6UVW" * 4
@@ -15,7 +15,7 @@ DIGITS: Final = "314159265358979323846264"
 LETTERS: Final = "aBcDeFgHiJkLmNoPqRsTuVwXyZAbCdEfGhIj"
 UUID: Final = "0b1d3f5a-7c9e-2048-d6af-0b1d3f5a7c9e"
 
-#: Prefix, and the shortest that follows it; nothing longer is a token.
+#: Columns: a prefix; what must follow it. A longer text is not a token.
 FIXED: Final = [
     ("rrt_", BODY[:33]),
     ("A3-", f"{CAPITALS[:6]}-{CAPITALS[:11]}-{CAPITALS[:5]}-{CAPITALS[5:10]}-{CAPITALS[10:15]}"),
@@ -92,7 +92,7 @@ FIXED: Final = [
     ("", f"123456789:AA{BODY[:33]}"),
     ("", f"123456789012345|{BODY[:27]}"),
 ]
-#: Prefix, and the shortest that follows it; it may be longer.
+#: Columns: a prefix; the shortest text that must follow it. A longer text is also a token.
 OPEN: Final = [
     ("sk-ant-api03-", f"{BODY[:93]}AA"),
     ("ATBB", BODY[:28]),

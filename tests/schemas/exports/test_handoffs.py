@@ -1,4 +1,4 @@
-"""What an app sees of its upload, by the status of the export; and which uploads are about the same thing."""
+"""The status of an upload as an app sees it, derived from its export; and which uploads concern the same page or problem."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from schemas.intake.diagnostics import CmsDiagnosticsForm, StorefrontDiagnostics
 from schemas.intake.evidence import CaptureForm
 from tests.support.factories import capture, cms_diagnostics, storefront_diagnostics
 
-#: Every status of an export, with that of its handoff without findings, and with two that are both fixed.
+#: Every status of an export, with the status of a handoff without findings and of one with two fixed findings.
 STATUSES = {
     "prepared": ("prepared", "prepared"),
     "approved": ("approved", "approved"),

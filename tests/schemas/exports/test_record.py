@@ -1,4 +1,4 @@
-"""Approvals and hand-made tickets have closed forms; the record tells a poller what is there and when to come again."""
+"""Approvals and prepared tickets reject unknown members; the record tells a client the state and when to poll again."""
 
 from datetime import timedelta
 from typing import Any
@@ -22,7 +22,7 @@ ROW = export_row()
 
 
 def shown(row: PolledExport) -> dict[str, Any]:
-    """Return the record of a row."""
+    """Return the record of a row as a client sees it."""
     return export_record(export_from(row), NOW)
 
 
@@ -186,7 +186,7 @@ def test_a_client_that_waits_as_reported_never_comes_too_early(ms: int) -> None:
     assert NOW + timedelta(seconds=actual) >= NOW + timedelta(seconds=seconds)
 
 
-# --- by hand
+# --- prepared by a client
 
 
 PREPARATION = PreparationForm()
@@ -240,7 +240,7 @@ def test_any_value_is_a_preparation_or_a_refusal(body: Any) -> None:
         lambda text: text.strip() and len(text.splitlines()) == 1 and text.splitlines()[0] == text
     ),
     st.text(min_size=1, max_size=300),
-    # A label of spaces names nothing and is refused.
+    # A label that consists of spaces is rejected.
     st.lists(st.text(min_size=1, max_size=100).filter(str.strip), max_size=50),
 )
 def test_a_hand_made_ticket_is_never_changed(title: str, description: str, labels: list[str]) -> None:

@@ -1,4 +1,4 @@
-"""Since when: a moment, a date or how long ago, and nothing else."""
+"""The start of a recovery: a time, a date or how long ago, and nothing else."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -10,27 +10,27 @@ from schemas.base.errors import ValidationFailed
 from schemas.exports.recoveries import Recovery, RecoveryStatus, parse_past, parse_since
 from tests.support.factories import NOW
 
-# what is typed at noon of the 1st of March 2026 UTC, the moment that it means
+# Columns: a text entered at noon of 1 March 2026, UTC; the time that it denotes.
 MOMENTS = [
     ("2026-02-27T10:00:00Z", datetime(2026, 2, 27, 10, tzinfo=UTC)),
     ("2026-02-27T10:00:00.25+02:00", datetime(2026, 2, 27, 8, 0, 0, 250_000, tzinfo=UTC)),
-    ("2026-02-27", datetime(2026, 2, 27, tzinfo=UTC)),  # as it begins in UTC
+    ("2026-02-27", datetime(2026, 2, 27, tzinfo=UTC)),  # its start in UTC
     ("7d", datetime(2026, 2, 22, 12, tzinfo=UTC)),
     ("12h", datetime(2026, 3, 1, 0, tzinfo=UTC)),
     ("30m", datetime(2026, 3, 1, 11, 30, tzinfo=UTC)),
     ("0m", datetime(2026, 3, 1, 12, tzinfo=UTC)),
-    ("2027-01-01", datetime(2027, 1, 1, tzinfo=UTC)),  # whether it may be still to come is for the command to say
+    ("2027-01-01", datetime(2027, 1, 1, tzinfo=UTC)),  # whether a future time is allowed is decided elsewhere
     ("", None),
     ("yesterday", None),
-    ("7", None),  # of what?
+    ("7", None),  # without a unit
     ("7w", None),
     ("-7d", None),
     ("1.5h", None),
     ("7d ", None),
-    ("\u0667d", None),  # a digit to Python, not to us
+    ("\u0667d", None),  # a digit for Python, but not ASCII
     ("2026-02-30", None),
     ("2026-2-3", None),
-    ("2026-02-27T10:00:00", None),  # no zone
+    ("2026-02-27T10:00:00", None),  # no time zone
     ("999999999d", None),  # before the year 1
     ("9999999999d", None),
 ]

@@ -1,4 +1,4 @@
-"""What is kept of a receiver's answer: enough to see what went wrong, nothing that must never be stored."""
+"""The stored excerpt of a receiver's response: enough to see what went wrong, without data that must not be stored."""
 
 import html
 import json
@@ -17,34 +17,34 @@ from schemas.exports.response_excerpt import MAX_EXCERPT, REDACTED, response_exc
 SECRET: Final = "the secret that signed it"
 CARD: Final = "4242 4242 4242 4242"
 
-# what the receiver said, what is kept
+# Columns: a response body; the stored excerpt.
 ANSWERS: Final = [
     (b"", None),
     (b" \r\n\t", None),
     (b"OK\r\n", "OK"),
     (b'{"id": "T-1"}', '{"id": "T-1"}'),
-    # lines stay lines; what a terminal or a database would stumble over does not
+    # Line breaks are kept; characters that terminals or databases cannot handle are not.
     (b"one\ntwo\x00\x1b[31m\xff", "one\ntwo  [31m\N{REPLACEMENT CHARACTER}"),
-    # JSON, member by member: names that say enough go with their values
+    # JSON is checked member by member; members with forbidden names are removed with their values.
     (b'{"error": "no", "password": "hunter2 is mine"}', '{"error": "no"}'),
     (b'{"log": ["fine", "Authorization: Bearer 8f3kD92mfK2l0sMz81"]}', f'{{"log": ["fine", "{REDACTED}"]}}'),
     (f'{{"seen": "{CARD}", "at": 3}}'.encode(), f'{{"seen": "{REDACTED}", "at": 3}}'),
     (b'{"customer": {"customer_name": "A", "email": "a@shop.example", "total": "3.50"}}', f'{{"customer": "{REDACTED}"}}'),
-    # other text, line by line
+    # Other text is checked line by line.
     (b"first\nCookie: session=abcdef0123456789\nlast", f"first\n{REDACTED}\nlast"),
-    # what only the whole gives away takes the whole away
+    # Content that is recognized only as a whole is removed as a whole.
     (b"<!doctype html>\n<html>\n<head><title>x</title></head>\n<body>hi</body>\n</html>", REDACTED),
-    # JSON that is cut or wrong is text
+    # Incomplete or invalid JSON is treated as text.
     (b'{"a": 1, ', '{"a": 1,'),
-    # one that is there twice: the first would be kept and not looked at
+    # A repeated member: the parser would drop the first value without a check.
     (f'{{"seen": "{CARD}", "seen": "nothing"}}'.encode(), REDACTED),
-    # names count in JSON that is cut, that stands in other text or in a text of JSON, and in what looks like it
+    # Forbidden names are found in incomplete JSON, in JSON within other text or within a JSON string, and in similar syntax.
     (b'{"password": "hunter2 is mine", "log": "' + b"x" * 5000 + b'"}', REDACTED),
     (b'first\nmet {"pin": 1, "password": "hunter2 is mine"}\nlast', f"first\n{REDACTED}\nlast"),
     (b'{"log": "{\\"password\\": \\"hunter2 is mine\\"}", "a": 1}', f'{{"log": "{REDACTED}", "a": 1}}'),
     (b"{'password': 'hunter2 is mine'}", REDACTED),
     (b"{'customer_name': 'A', 'total': '3.50'}", REDACTED),
-    # prose about them is prose
+    # Prose about them is kept.
     (b"It's the password: wrong", "It's the password: wrong"),
 ]
 
@@ -74,7 +74,7 @@ def test_an_answer_is_kept_without_what_must_never_be_stored(body: bytes, kept: 
 def test_the_secret_that_signed_is_taken_out_however_it_comes_back(secret: str, spelled: Callable[[str], str]) -> None:
     came_back = spelled(secret)
     answer = without_secret(f'{{"id": "T-1", "expected": "{came_back}, sorry"}}'.encode(), secret).decode()
-    # All but the digits of base64 that depend on what stands around it.
+    # All but the base64 characters that depend on the surrounding text.
     assert not any(came_back[at : at + len(came_back) - 8] in answer for at in range(8))
     assert answer.startswith('{"id": "T-1", ')
     assert REDACTED in answer

@@ -1,22 +1,22 @@
-"""The state machine against a table that was written by hand."""
+"""Compares the state machine with a hand-written table."""
 
 import pytest
 
 from schemas.exports.state_machine import FINISHED, TRANSITIONS, ExportStatus, Transition, allows
 
-#: move: the states it may start from, and the one it ends in.
+#: Transitions, each with its source statuses and its target status.
 TABLE = {
     "approve": ({"prepared"}, "approved"),
-    "claim": ({"approved", "retry_scheduled", "delivering"}, "delivering"),  # delivering: a lease that lapsed
+    "claim": ({"approved", "retry_scheduled", "delivering"}, "delivering"),  # delivering: an expired lease
     "deliver": ({"delivering"}, "exported"),
     "reschedule": ({"delivering"}, "retry_scheduled"),
     "postpone": ({"delivering"}, "retry_scheduled"),
     "fail": ({"delivering"}, "failed"),
-    "block": ({"approved", "delivering", "retry_scheduled"}, "blocked"),  # waiting: its target was blocked
+    "block": ({"approved", "delivering", "retry_scheduled"}, "blocked"),  # waiting exports: their target was blocked
     "dismiss": ({"prepared"}, "dismissed"),
     "restore": ({"dismissed"}, "prepared"),
     "retry": ({"failed", "blocked"}, "approved"),
-    # its person asked to be forgotten, or its target was disabled
+    # The data of a person was erased, or the target was disabled.
     "withdraw": ({"approved", "delivering", "retry_scheduled"}, "failed"),
 }
 

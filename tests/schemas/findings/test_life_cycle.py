@@ -1,4 +1,4 @@
-"""When a finding is fixed and open again: a table of cases, and any sequence of runs beside a simple model."""
+"""When a finding is fixed or reopened: a table of cases, and arbitrary sequences of runs compared with a simple model."""
 
 from collections.abc import Sequence
 
@@ -16,12 +16,12 @@ from schemas.findings.life_cycle import (
     counts_as_visit,
 )
 
-#: A postback: the run, and whether it reports the finding.
+#: A postback: the number of its run, and whether it reports the finding.
 Posted = tuple[int, bool]
 
 
 def replay(posts: Sequence[Posted], fixed_after_runs: int = 2) -> tuple[LifeCycle, dict[int, RunOutcome]]:
-    """Apply postbacks to a finding that run 0 has reported; return it and the outcome of each run."""
+    """Apply postbacks to a finding that run 0 has reported; return its state and the outcome of each run."""
     finding, outcomes, fixed_by = LifeCycle(), {0: RunOutcome.SEEN}, -1
     for run, is_reported in posts:
         own, was_fixed, outcome = outcomes.get(run), finding.is_fixed, None
@@ -38,7 +38,7 @@ def replay(posts: Sequence[Posted], fixed_after_runs: int = 2) -> tuple[LifeCycl
 
 SEEN, MISSED, FIXED, REOPENED = RunOutcome.SEEN, RunOutcome.MISSED, RunOutcome.FIXED, RunOutcome.REOPENED
 
-#: What runs post of a page after run 0 has reported a finding there, what the finding is then, and the outcome of each run.
+#: Postbacks for a page after run 0 has reported a finding there; the resulting state; the outcome of each run.
 CASES: dict[str, tuple[list[Posted], LifeCycle, dict[int, RunOutcome]]] = {
     "one run without it": ([(1, False)], LifeCycle(1), {1: MISSED}),
     "two runs without it": ([(1, False), (2, False)], LifeCycle(2, is_fixed=True), {1: MISSED, 2: FIXED}),
@@ -92,7 +92,7 @@ def test_the_number_of_runs_is_a_setting() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), max_size=30), st.integers(1, 4))
 def test_any_sequence_of_runs_is_what_a_simple_model_says(posts: list[Posted], fixed_after_runs: int) -> None:
-    """The model has the runs that have posted anything, those that count since the last report, and which one fixed it."""
+    """The model: runs with any postback, runs that missed the finding since its last report, and the run that fixed it."""
     known, counting, fixed_by, reopened = {0}, set[int](), None, 0
     for run, is_reported in posts:
         if is_reported:

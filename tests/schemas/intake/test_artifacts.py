@@ -1,4 +1,4 @@
-"""A scanner's path becomes a URL below the base that the operator named, or stays text."""
+"""A scanner's path becomes a URL below the configured base URL, or remains text."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from schemas.intake.artifacts import artifact_url
 
 BASE = "https://artifacts.example.com/scans"
 
-#: A path as a scanner posts it, and its URL.
+#: Columns: a path from a scanner; its URL.
 BELOW = [
     ("42/home.png", f"{BASE}/42/home.png"),
     ("/42/home.png", f"{BASE}/42/home.png"),
@@ -16,7 +16,7 @@ BELOW = [
     ("user@evil.example:80", f"{BASE}/user%40evil.example%3A80"),
     ("javascript:alert(1)", f"{BASE}/javascript%3Aalert%281%29"),
 ]
-#: Paths that stay text.
+#: Paths that remain text.
 TEXT = [
     *(None, "", "/", "..", "../secret.png", "42/../../secret.png", "42/./home.png", "42//home.png", "//evil.example/x"),
     *(

@@ -1,4 +1,4 @@
-"""Diagnostics are read in two closed forms, one a platform, and name only scopes that read."""
+"""Diagnostics have one of two closed forms, one for each platform, and may name only read-only scopes."""
 
 from typing import Any
 
@@ -82,7 +82,7 @@ def test_the_diagnostics_must_be_there_and_may_be_empty(form: Form, least: dict[
     ("sent", "kept"),
     [
         (["a", "b"], ["a", "b"]),
-        ("It is\nslow.", ["It is\nslow."]),  # a text is a list of one
+        ("It is\nslow.", ["It is\nslow."]),  # a single text becomes a list
         ("x" * MAX_TEXT, ["x" * MAX_TEXT]),
         (["x" * 2000] * MAX_SYMPTOMS, ["x" * 2000] * MAX_SYMPTOMS),
         ([], []),
@@ -137,7 +137,7 @@ def test_a_shop_has_the_form_that_is_compared() -> None:
         ({**CMS_LEAST, "diagnostics": "x"}, [("/diagnostics", "invalid_type")]),
         ({**CMS_LEAST, MARK: 1}, [("", "unknown_member")]),
         (cms(**{MARK: 1, "php": 2}), [("/diagnostics", "unknown_member")]),
-        (cms(primary_domain="x"), [("/diagnostics", "unknown_member")]),  # the other platform's
+        (cms(primary_domain="x"), [("/diagnostics", "unknown_member")]),  # a member of the other platform
         (cms(cms_version=6.8), [("/diagnostics/cms_version", "invalid_type")]),
         (cms(cms_version="6" * 101), [("/diagnostics/cms_version", "too_long")]),
         (cms(commerce_plugin_version=9), [("/diagnostics/commerce_plugin_version", "invalid_type")]),
@@ -196,7 +196,7 @@ def test_what_is_wrong_with_a_plugins_is_named(body: Any, expected: list[tuple[s
         ({**SHOP_LEAST, "granted_scopes": [1]}, [("/granted_scopes/0", "invalid_type")]),
         ({**SHOP_LEAST, "app_version": 3}, [("/app_version", "invalid_type")]),
         ({**SHOP_LEAST, "diagnostics": None}, [("/diagnostics", "null")]),
-        (shop(cms_version="6"), [("/diagnostics", "unknown_member")]),  # the other platform's
+        (shop(cms_version="6"), [("/diagnostics", "unknown_member")]),  # a member of the other platform
         (shop(primary_domain=1), [("/diagnostics/primary_domain", "invalid_type")]),
         (shop(published_theme_name="x" * 201), [("/diagnostics/published_theme_name", "too_long")]),
         *((shop(theme_count=wrong), [("/diagnostics/theme_count", "invalid_type")]) for wrong in NO_NUMBERS),
@@ -220,7 +220,7 @@ def test_any_number_of_themes_is_a_number(count: int) -> None:
 
 
 def shown(form: Form, sent: dict[str, Any]) -> dict[str, Any]:
-    """Return the diagnostics in the response to their upload."""
+    """Return the diagnostics from the response to their upload."""
     handoff = Handoff("hof_1", Source("diagnostics", "dia_1"), 7, None, "exp_1", NOW)
     schema = CmsUploadResponse if form is CMS else StorefrontUploadResponse
     record: dict[str, Any] = dump_upload(schema, form.read(sent), handoff)["diagnostic"]

@@ -1,4 +1,4 @@
-"""Both forms of an inbound email become one shape, or are refused without a word of what was submitted."""
+"""Inbound emails in both formats are converted to one structure, or rejected without repeating submitted text."""
 
 import json
 from contextlib import suppress
@@ -97,7 +97,7 @@ def test_the_payloads_that_postmark_tests_with_are_read() -> None:
         assert (email.subject, email.text) == ("Test subject", "This is a test text body.")
         assert email.attachments == (Attachment("test.txt", "text/plain", 45),)
         assert str(email.sent_at).startswith("2023-05-05 21:4")
-        assert email.project_id is None  # SampleHash names none
+        assert email.project_id is None  # the address suffix SampleHash names none
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_null_stands_for_what_is_not_there() -> None:
     assert read(postmark_email(**dict.fromkeys(optional))) == read(without(postmark_email(), *optional))
 
 
-# --- what is refused ------------------------------------------------------------
+# --- rejected emails ------------------------------------------------------------
 
 REFUSED = [
     ({}, [("/from", "required"), ("/message_id", "required"), ("/to", "required")]),
@@ -209,7 +209,7 @@ def test_members_nobody_knows_are_ignored() -> None:
     assert read({**postmark_email(), "RawEmail": "…", "Tag": [1], "message_id": "other"}) == read(postmark_email())
 
 
-# --- what it says ---------------------------------------------------------------
+# --- contents -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("given_id", ["<1@mail.example>", "1@mail.example", " <1@mail.example> \r\n", "< 1@mail.example >"])
@@ -297,7 +297,7 @@ PLUS = [
     (plain_email(to="p7@service.example"), None),
     (plain_email(to="inbox+p@service.example"), None),
     (plain_email(to="inbox+p7x@service.example"), None),
-    (plain_email(to="inbox+p7\u0661@service.example"), None),  # digits, but not ours
+    (plain_email(to="inbox+p7\u0661@service.example"), None),  # digits that are not ASCII
     (plain_email(from_="jane+p7@mail.example"), None),
     (postmark_email(OriginalRecipient="inbox+p7@service.example"), 7),
     (postmark_email(MailboxHash="p7"), 7),
@@ -315,7 +315,7 @@ def test_a_recipient_names_a_project_by_plus_addressing(body: dict[str, Any], pr
     assert read(body).project_id == project_id
 
 
-# --- what is searched for forbidden content --------------------------------------
+# --- checked for forbidden content ----------------------------------------------
 
 
 def test_what_would_be_stored_is_inspected_at_its_own_path() -> None:
@@ -334,7 +334,7 @@ def test_what_would_be_stored_is_inspected_at_its_own_path() -> None:
         "FromFull": "Jane Doe <jane@mail.example>",
         "To": "Inbox <inbox@service.example>",
         "ToFull": ["Inbox <inbox@service.example>"],
-        # As it is read, and as it was written where that differs.
+        # The decoded text, and the original text where it differs.
         "Cc": '4111 <a@b.example>, "41\\11" <a@b.example>',
         "CcFull": [],
         "Bcc": "",
@@ -359,7 +359,7 @@ def test_a_password_that_is_read_as_an_address_is_found_by_what_stood_before_it(
     ("body", "parsed"),
     [
         (plain_email(to=["a@b.example", "c@d.example"]), 3),
-        # Too long together: no header of the list is parsed.
+        # Too long together, so no header of the list is parsed.
         (plain_email(to=["a@b.example, " * 800] * 2), 1),
         (postmark_email(Cc="a@b.example"), 5),
     ],
@@ -396,7 +396,7 @@ JSON_VALUES = st.recursive(
 
 
 def spoiled(body: dict[str, Any], data: st.DataObject) -> Any:
-    """Put something else in one or two places of a body, at any depth."""
+    """Replace one or two values of a body, at any depth."""
     body = json.loads(json.dumps(body))
     for _ in range(data.draw(st.integers(1, 2))):
         place: Any = body

@@ -1,4 +1,4 @@
-"""A capture is read in a closed form: every listed member in its type, and nothing that is not listed at any depth."""
+"""A capture has a closed form: every listed member has its type, and unlisted members are rejected at any depth."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -20,7 +20,7 @@ from tests.support.http.forms import read_or_failure
 FORM = CaptureForm()
 LEAST = {"project_id": 7, "page_url": "https://shop.example"}
 NO_NUMBERS: tuple[Any, ...] = ("7", 7.0, True, [7], {})
-MARK = "Zq9"  # stands in submitted text and names, and in nothing of ours
+MARK = "Zq9"  # contained in submitted texts and names, but in none of our own
 
 
 def problems(body: Any) -> list[tuple[str, str]]:
@@ -73,7 +73,7 @@ def test_only_project_and_page_are_required_and_null_is_absent() -> None:
         (capture(7, page_url="shop.example/cart"), [("/page_url", "invalid_url")]),
         (capture(7, page_url="javascript:alert(1)"), [("/page_url", "invalid_url")]),
         (capture(7, page_url="http://[::1/"), [("/page_url", "invalid_url")]),
-        (capture(7, page_url="http://a.example:65536/"), [("/page_url", "invalid_url")]),  # there is no such port
+        (capture(7, page_url="http://a.example:65536/"), [("/page_url", "invalid_url")]),  # an invalid port
         (capture(7, page_url=f"https://shop.example/{'x' * MAX_URL}"), [("/page_url", "too_long")]),
         (capture(7, page_url=["https://shop.example"]), [("/page_url", "invalid_type")]),
         (capture(7, canonical_url="//shop.example"), [("/canonical_url", "invalid_url")]),
@@ -99,13 +99,13 @@ def test_only_project_and_page_are_required_and_null_is_absent() -> None:
         (headings({"level": "h1", "text": "x" * 1001}), [("/heading_outline/0/text", "too_long")]),
         (headings({"level": "h1", "text": "x", MARK: 1}), [("/heading_outline/0", "unknown_member")]),
         (headings(*[{"level": "h1", "text": "x"}] * (MAX_HEADINGS + 1)), [("/heading_outline", "too_many")]),
-        (headings(*[1] * 100_000), [("/heading_outline", "too_many")]),  # counted before it is looked at
-        # --- when
-        (capture(7, captured_at="2026-03-01T12:00:00"), [("/captured_at", "invalid_timestamp")]),  # no zone
+        (headings(*[1] * 100_000), [("/heading_outline", "too_many")]),  # counted before the elements are validated
+        # --- the time
+        (capture(7, captured_at="2026-03-01T12:00:00"), [("/captured_at", "invalid_timestamp")]),  # no time zone
         (capture(7, captured_at="yesterday"), [("/captured_at", "invalid_timestamp")]),
         (capture(7, captured_at=""), [("/captured_at", "invalid_timestamp")]),
         (capture(7, captured_at=1772366400), [("/captured_at", "invalid_type")]),
-        # --- what has no place
+        # --- forbidden members
         (capture(7, html="<html></html>"), [("", "unknown_member")]),
         (capture(7, **{MARK: 1, "screenshot": "x"}), [("", "unknown_member")]),
         ([capture(7)], [("", "invalid_type")]),
@@ -129,7 +129,7 @@ def test_each_member_may_be_as_long_as_its_limit() -> None:
 
 
 def shown(read: Capture) -> dict[str, Any]:
-    """Return the capture in the response to its upload."""
+    """Return the capture from the response to its upload."""
     handoff = Handoff("hof_1", Source("evidence_capture", "evc_1"), 7, None, "exp_1", NOW)
     record: dict[str, Any] = dump_upload(CaptureUploadResponse, read, handoff)["evidence_capture"]
     return record

@@ -1,4 +1,4 @@
-"""A fingerprint knows the same issue on the same page again, and tells different ones apart."""
+"""A fingerprint recognizes the same issue on the same page, and distinguishes different issues."""
 
 from dataclasses import replace
 from typing import Any
@@ -24,7 +24,7 @@ def mark(page: dict[str, Any] | None = None, **issue: Any) -> str:
 
 
 def test_a_fingerprint_never_changes_between_versions() -> None:
-    # sha256 of the page, the rule and the place with NUL between them: changing it would prepare every ticket again.
+    # sha256 of the page, the rule and the location with NUL between them; changing it would create every ticket again.
     assert mark() == "2139c128a3f04d3e0c0620f6f2a2387fd00d1f9f16f74f9dc077c2c3ad571809"
 
 
@@ -33,13 +33,13 @@ def test_a_fingerprint_never_changes_between_versions() -> None:
     [
         ({"normalized_url": "HTTPS://Shop.Example/cart"}, {}),  # the case of scheme and host
         ({"normalized_url": "https://shop.example/cart#top"}, {}),  # a fragment
-        ({"url": "https://shop.example/cart?other=1"}, {}),  # the address, where a normalized one is known
+        ({"url": "https://shop.example/cart?other=1"}, {}),  # the URL, if there is a normalized one
         ({"status_code": 500, "page_type": "other", "response_headers": {"a": 1}}, {}),
         ({}, {"title": "Worded otherwise", "description": "more", "severity": "low", "evidence": {"a": 1}}),
         ({}, {"code": " IMG-ALT "}),
         ({}, {"location": " main  >\n img"}),
-        ({"normalized_url": "https://shop.example/cart/?utm_source=news"}, {}),  # who linked to the page
-        ({}, {"location": "MAIN.is-active>img"}),  # a visit
+        ({"normalized_url": "https://shop.example/cart/?utm_source=news"}, {}),  # a tracking parameter
+        ({}, {"location": "MAIN.is-active>img"}),  # a class that depends on the visit
     ],
 )
 def test_what_does_not_tell_findings_apart(page: dict[str, Any], issue: dict[str, Any]) -> None:
@@ -50,14 +50,14 @@ def test_what_does_not_tell_findings_apart(page: dict[str, Any], issue: dict[str
     ("page", "issue"),
     [
         ({"normalized_url": "https://shop.example/other"}, {}),
-        ({"normalized_url": "https://shop.example/Cart"}, {}),  # paths have a case
+        ({"normalized_url": "https://shop.example/Cart"}, {}),  # paths are case-sensitive
         ({"normalized_url": "https://shop.example/cart?page=2"}, {}),
         ({"normalized_url": "http://shop.example/cart"}, {}),
-        ({"normalized_url": None}, {}),  # then the address itself
+        ({"normalized_url": None}, {}),  # then the URL itself is used
         ({}, {"url": "https://shop.example/frame"}),
         ({}, {"code": "label"}),
         ({}, {"location": "main > img.hero"}),
-        ({}, {"code": "img-alt main", "location": "> img"}),  # the parts do not run into each other
+        ({}, {"code": "img-alt main", "location": "> img"}),  # the parts are not just concatenated
     ],
 )
 def test_what_tells_findings_apart(page: dict[str, Any], issue: dict[str, Any]) -> None:
@@ -76,13 +76,13 @@ def test_one_issue_has_the_same_fingerprint_alone_and_in_a_postback() -> None:
     assert by_fingerprint(PAGE, [ISSUE]) == {mark(): ISSUE}
 
 
-#: Places of one rule on one page, and how many issues they are.
+#: Columns: locations of one rule on one page; the number of issues.
 POSTBACKS = [
     ((), 0),
-    (("main > img", "main>img", "MAIN > img"), 1),  # one place, spelled in three ways
-    (("", ""), 1),  # nowhere in particular
-    (("li > a", "li.is-active > a"), 2),  # alike after another visit, two places now
-    ((".css-1q2w3e4", ".css-9z8y7x6", ".css-1q2w3e4"), 2),  # alike after the next build
+    (("main > img", "main>img", "MAIN > img"), 1),  # one location in three spellings
+    (("", ""), 1),  # without a location
+    (("li > a", "li.is-active > a"), 2),  # the same for another visit, but two locations in this postback
+    ((".css-1q2w3e4", ".css-9z8y7x6", ".css-1q2w3e4"), 2),  # the same after a new build
     (tuple(f"li:nth-child({number})" for number in range(1, 101)), 100),
     (tuple(f"#ember{number}" for number in range(100)), 100),
 ]
@@ -145,5 +145,5 @@ def test_other_work_may_be_done_after_each_location() -> None:
     calls: list[None] = []
     alike = places(*(f".css-1q2w3{number:02}" for number in range(50)))
     by_fingerprint(PAGE, [*places(*(f"p:nth-child({number})" for number in range(50))), *alike], lambda: calls.append(None))
-    # Those that look alike are normalized twice.
+    # Locations that look alike are normalized twice.
     assert len(calls) == 50 + 2 * len(alike)

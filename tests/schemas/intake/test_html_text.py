@@ -1,4 +1,4 @@
-"""HTML is reduced to what a person reads of it, whatever it is, in time that grows with its size alone."""
+"""Any HTML is reduced to the text that a person reads, in linear time."""
 
 import time
 
@@ -11,8 +11,8 @@ from schemas.intake.html_text import text_of
 
 READ = [
     ("<p>One</p><p>Two</p>", "One\n\nTwo"),
-    ("<div>one</div><div>two</div>", "one\ntwo"),  # the end of one and the beginning of the next are one break
-    ("<div>one</div><div><br></div><div>two</div>", "one\n\ntwo"),  # an empty line, as mail programs write it
+    ("<div>one</div><div>two</div>", "one\ntwo"),  # the end of a block and the start of the next are one line break
+    ("<div>one</div><div><br></div><div>two</div>", "one\n\ntwo"),  # an empty line, as written by mail programs
     ("one<br>two<br/><br />three", "one\ntwo\n\nthree"),
     ("<ul><li>one</li><li><p>two</p></li></ul>three", "- one\n- two\n\nthree"),
     ("<ul><li>-</li><li>two</li></ul>", "- -\n- two"),
@@ -26,7 +26,7 @@ READ = [
     ("<p></p><div></div>", ""),
     ("", ""),
     ("plain", "plain"),
-    # what is not read
+    # invisible content
     ("<head><title>T</title><style>p { x: '</p>' }</style><meta name=a></head>text", "text"),
     ("a<script>if (a < b) document.write('</p><p>')</script>b", "ab"),
     ("a<SCRIPT>x</sCript >b", "ab"),
@@ -35,7 +35,7 @@ READ = [
     ("a<!-- <p>x</p> -->b<!-->c<!--->d<!--e--!>f", "abcdf"),
     ("<!DOCTYPE html>a<?xml x?>b<![CDATA[c]]>d<![if mso]>e<![endif]>f", "abdef"),
     ("a</>b</ x>c", "abc"),
-    # references
+    # character references
     ("&lt;b&gt; &amp;amp; &#65;&#x42; &eacute &unknown;", "<b> &amp; AB é &unknown;"),
     ("&#0;&#xD800;", "\ufffd\ufffd"),
     ("&#" + "9" * 5000 + ";&#x" + "f" * 5000 + ";", "\ufffd\ufffd"),
@@ -44,7 +44,7 @@ READ = [
     ('<a href="https://a.example/x?b=1&amp;c=2">here</a>.', "here (https://a.example/x?b=1&c=2)."),
     ("<a class=x HREF='https://a.example/'>here</a>", "here (https://a.example/)"),
     ("<a href=https://a.example/b>here</a>", "here (https://a.example/b)"),
-    ('<a href="https://a.example/">a.example</a>', "a.example"),  # the text is the address
+    ('<a href="https://a.example/">a.example</a>', "a.example"),  # the text is the URL
     ('<a href="https://a.example">https://a.example/</a>', "https://a.example/"),
     ('<a href="https://a.example/"><img src=x></a>', "https://a.example/"),
     (
@@ -53,11 +53,11 @@ READ = [
     ),
     ('<a href="javascript:x()">a</a> <a href="/b">b</a> <a>c</a> <a title="href=https://a.example/">d</a>', "a b c d"),
     ('<a href="https://a.example/" href="https://b.example/">x</a>', "x (https://a.example/)"),
-    # quotes and brackets where a browser takes them as they are meant
+    # quotes and brackets where browsers accept them
     ('<a title="1 > 0" href="https://a.example/">x</a>', "x (https://a.example/)"),
     ("1 < 2 and 3 <4, I <3 you", "1 < 2 and 3 <4, I <3 you"),
     ("a > b", "a > b"),
-    # what never ends hides the rest, as in a browser
+    # unterminated markup hides the rest, as in browsers
     ("a<!-- b", "a"),
     ("a<b c", "a"),
     ("a<script>b", "a"),
@@ -97,7 +97,7 @@ def test_a_table_of_customers_is_found_in_html() -> None:
     assert rules.find({"text": text_of(contact)}, frozenset({"text"})) == ()
 
 
-#: What takes a reader that looks for an end again and again a time that grows with the square.
+#: Input that takes quadratic time if a parser repeatedly searches for an end.
 UNCLOSED = [
     *("<a ", "</a ", "<!--", "<![CDATA[", "<?", "</", "<", '<a href="', "<a href='x\" ", "<script>", "<title>", "<pre>\n"),
     *("&", "&#", "&#9", "&a", '="', "<li>", "<a href=http://x>", "<b>", "<td>", "href ", " ", "\n", "<p>x</p>", "&lt;"),
@@ -110,7 +110,7 @@ def test_what_never_ends_is_read_in_no_time(piece: str, opening: str) -> None:
     html = opening + piece * (200_000 // len(piece))
     began = time.process_time()
     text_of(html)
-    # A linear reader takes a quarter of a second; one that looks for the end from each beginning takes many minutes.
+    # Linear parsing takes a quarter of a second; searching for the end from each beginning takes many minutes.
     assert time.process_time() - began < 5
 
 

@@ -1,4 +1,4 @@
-"""Mail headers are read as mail programs write them, alike in every version of Python, and any text has an answer."""
+"""Mail headers are read as mail programs write them, equally in every version of Python, and no text causes an error."""
 
 import time
 from datetime import UTC, datetime
@@ -22,11 +22,11 @@ MAILBOXES = [
     ("Friends: a@b.example, Jane <c@d.example>;", ["a@b.example", "Jane <c@d.example>"]),
     ("a@b.example, ", ["a@b.example"]),
     ("用户@例子.example", ["用户@例子.example"]),
-    # an @ in the name is part of the name, and never passes for the address
+    # an @ in the name is part of the name, which is never taken for the address
     ("a@b.example <a@b.example>", ["a@b.example"]),
     ("boss@bank.example <evil@b.example>", ["boss@bank.example <evil@b.example>"]),
     ("[boss@bank.example] <evil@b.example>", ["[boss@bank.example] <evil@b.example>"]),
-    # what people and their programs write against the syntax
+    # common violations of the syntax
     ("[Shop] Support <a@b.example>", ["[Shop] Support <a@b.example>"]),
     ("[Shop] <a@b.example>, [Bank] <c@d.example>", ["[Shop] <a@b.example>", "[Bank] <c@d.example>"]),
     ("c@d.example, [Shop] Support <a@b.example>", ["c@d.example", "[Shop] Support <a@b.example>"]),
@@ -39,7 +39,7 @@ MAILBOXES = [
     ("Ada :) <a@b.example>; c@d.example", ["Ada :) <a@b.example>", "c@d.example"]),
     ("Ada :) <a@b.example>, Friends: Jane <c@d.example>;", ["Ada :) <a@b.example>", "Jane <c@d.example>"]),
     ("Sales: Berlin <a@b.example>", ["Berlin <a@b.example>"]),
-    # no address, or more than one way to read it
+    # no address, or an ambiguous one
     ("", []),
     ("<>", []),
     ("MAILER-DAEMON", []),
@@ -104,14 +104,14 @@ def test_a_tag_stands_behind_the_last_plus(address: str, tag: str) -> None:
 WORDS = [
     ("plain = ? text", "plain = ? text"),
     ("=?utf-8?b?w7w=?=", "ü"),
-    ("=?UTF-8?B?w7w?=", "ü"),  # its padding got lost
+    ("=?UTF-8?B?w7w?=", "ü"),  # the padding is missing
     ("Gr=?iso-8859-1?q?=FC?=n", "Grün"),
-    ("=?utf-8?q?a_b?= =?utf-8?q?_c?=", "a b c"),  # the space between words is none
-    ("=?utf-8?q?=C3?=\r\n =?utf-8?q?=BC?= x", "ü x"),  # a character that begins in one and ends in the next
+    ("=?utf-8?q?a_b?= =?utf-8?q?_c?=", "a b c"),  # white space between encoded words is ignored
+    ("=?utf-8?q?=C3?=\r\n =?utf-8?q?=BC?= x", "ü x"),  # a character divided between two encoded words
     ("=?windows-1252?q?=80?= 5", "€ 5"),
     ("=?utf-8?q?=FF?=", "\ufffd"),
     ("=?utf-8?b?AA==?=", "\ufffd"),  # NUL
-    # what does not decode stays
+    # invalid encoded words are kept
     ("=?utf-8?b?a?=", "=?utf-8?b?a?="),
     ("=?cp9999?q?x?=", "=?cp9999?q?x?="),
     ("=?rot13?q?x?=", "=?rot13?q?x?="),
@@ -127,7 +127,7 @@ def test_encoded_words_are_decoded_and_nothing_else(text: str, read: str) -> Non
 DATES = [
     ("Fri, 5 May 2023 17:41:16 -0400", datetime(2023, 5, 5, 21, 41, 16, tzinfo=UTC)),
     ("5 May 2023 17:41:16 GMT", datetime(2023, 5, 5, 17, 41, 16, tzinfo=UTC)),
-    ("Fri, 5 May 2023 17:41:16 -0000", datetime(2023, 5, 5, 17, 41, 16, tzinfo=UTC)),  # no zone: as if in UTC
+    ("Fri, 5 May 2023 17:41:16 -0000", datetime(2023, 5, 5, 17, 41, 16, tzinfo=UTC)),  # no time zone: treated as UTC
     ("2026-03-01T12:00:00.5+01:00", datetime(2026, 3, 1, 11, 0, 0, 500_000, tzinfo=UTC)),
     ("", None),
     ("yesterday", None),
@@ -215,7 +215,7 @@ def test_the_longest_header_is_read_in_no_time(piece: str) -> None:
 def test_a_group_has_as_many_mailboxes_as_an_email_may_have_and_a_much_longer_one_has_none() -> None:
     named, plain = '"Doe, J. [Shop]" <jane.doe@mail.shop.example>', "a@b.example"
     assert len(mailboxes_in(f"Friends: {', '.join([named] * 100)};")) == 100
-    # The standard library copies the mailboxes of a group for each further one, in time that grows with their square.
+    # The standard library takes quadratic time for the mailboxes of a group.
     assert mailboxes_in(f"Friends: {', '.join([plain] * 1500)};") == []
     assert len(mailboxes_in(", ".join([plain] * 1500))) == 1500
 
@@ -225,5 +225,5 @@ def test_a_body_full_of_encoded_words_is_read_in_no_time(piece: str) -> None:
     body = piece * (2**20 // len(piece))
     began = time.process_time()
     decoded_words(body)
-    # A second at most; to decode the whole run took twenty.
+    # It takes a second at most; decoding all words together took twenty.
     assert time.process_time() - began < 5

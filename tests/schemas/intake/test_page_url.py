@@ -1,4 +1,4 @@
-"""A page has one key, however its address is written and from wherever it was linked; other pages have other keys."""
+"""A page has one key for all spellings of its URL and all links to it; different pages have different keys."""
 
 import time
 
@@ -8,32 +8,32 @@ from hypothesis import strategies as st
 
 from schemas.intake.page_url import MAX_PARAMETERS, page_key
 
-#: Two addresses of one page.
+#: Two URLs of one page.
 SAME = [
     ("HTTPS://Shop.Example/cart", "https://shop.example/cart"),  # the case of scheme and host
-    ("https://shop.example:443/cart", "https://shop.example/cart"),  # the port that goes without saying
+    ("https://shop.example:443/cart", "https://shop.example/cart"),  # the default port
     ("http://shop.example:80/cart", "http://shop.example/cart"),
-    ("https://shop.example:/cart", "https://shop.example/cart"),  # a port that says nothing
+    ("https://shop.example:/cart", "https://shop.example/cart"),  # an empty port
     ("http://[2001:DB8::1]:80/", "http://[2001:db8::1]/"),
-    ("https://shop.example./cart", "https://shop.example/cart"),  # the root of all names
+    ("https://shop.example./cart", "https://shop.example/cart"),  # a trailing dot
     ("https://shop.example", "https://shop.example/"),  # an empty path
-    ("https://shop.example/cart/", "https://shop.example/cart"),  # a slash at the end
-    ("https://shop.example/cart#top", "https://shop.example/cart"),  # a place within the page
-    ("https://shop.example/cart#:~:text=total", "https://shop.example/cart"),  # a passage that a search engine marks
-    ("https://shop.example/cart?", "https://shop.example/cart"),  # a query that asks nothing
-    ("https://shop.example/?a=1&&b=2&", "https://shop.example/?a=1&b=2"),  # empty members
-    ("https://shop.example/?b=2&a=1", "https://shop.example/?a=1&b=2"),  # the order of members
-    ("https://shop.example/%7eann/%61", "https://shop.example/~ann/a"),  # escaped without need
+    ("https://shop.example/cart/", "https://shop.example/cart"),  # a trailing slash
+    ("https://shop.example/cart#top", "https://shop.example/cart"),  # a fragment
+    ("https://shop.example/cart#:~:text=total", "https://shop.example/cart"),  # a text fragment from a search engine
+    ("https://shop.example/cart?", "https://shop.example/cart"),  # an empty query
+    ("https://shop.example/?a=1&&b=2&", "https://shop.example/?a=1&b=2"),  # empty parameters
+    ("https://shop.example/?b=2&a=1", "https://shop.example/?a=1&b=2"),  # the order of parameters
+    ("https://shop.example/%7eann/%61", "https://shop.example/~ann/a"),  # unnecessary escapes
     ("https://shop.example/caf%c3%a9", "https://shop.example/caf%C3%A9"),  # the case of escapes
-    ("https://shop.example/café", "https://shop.example/caf%C3%A9"),  # not escaped, though it ought to be
-    ("https://shop.example/?q=red+shoes", "https://shop.example/?q=red%20shoes"),  # the two ways of writing a space
+    ("https://shop.example/café", "https://shop.example/caf%C3%A9"),  # a missing escape
+    ("https://shop.example/?q=red+shoes", "https://shop.example/?q=red%20shoes"),  # two encodings of a space
     (" https://shop.example/ ", "https://shop.example/"),
-    ("https://shop.example/a;jsessionid=1F2E.node1?x=1", "https://shop.example/a?x=1"),  # Java's session in the path
+    ("https://shop.example/a;jsessionid=1F2E.node1?x=1", "https://shop.example/a?x=1"),  # a Java session in the path
     ("https://shop.example/a;JSESSIONID=1F2E/b", "https://shop.example/a/b"),
-    ("https://shop.example/(S(lit3py55t21z5v55vlm25s55))/a", "https://shop.example/a"),  # ASP.NET's
+    ("https://shop.example/(S(lit3py55t21z5v55vlm25s55))/a", "https://shop.example/a"),  # an ASP.NET session
     ("https://shop.example/?PHPSESSID=1&x=1", "https://shop.example/?x=1"),
-    ("https://shop.example/?sid=0e7d4b2f9a1c4e6d8b3f5a7c9e1d2b4f", "https://shop.example/"),  # a session's form
-    ("https://shop.example/p?_=1700000000000", "https://shop.example/p"),  # jQuery's cache-buster
+    ("https://shop.example/?sid=0e7d4b2f9a1c4e6d8b3f5a7c9e1d2b4f", "https://shop.example/"),  # a session by its value
+    ("https://shop.example/p?_=1700000000000", "https://shop.example/p"),  # jQuery's cache buster
     ("https://shop.example/p?_", "https://shop.example/p"),
     *(
         (f"https://shop.example/p?id=7&{name}=x%2Fy", "https://shop.example/p?id=7")
@@ -45,26 +45,26 @@ SAME = [
     ),
 ]
 
-#: Two addresses of different pages, however alike they look.
+#: Two similar URLs of different pages.
 DIFFERENT = [
     ("http://shop.example/", "https://shop.example/"),
     ("https://shop.example/", "https://www.shop.example/"),
     ("https://shop.example/", "https://shop.example:8443/"),
-    ("https://shop.example:80/", "https://shop.example/"),  # the default of another scheme
-    ("https://shop.example/Cart", "https://shop.example/cart"),  # paths have a case
-    ("https://shop.example/a//", "https://shop.example/a"),  # one slash, not any number
-    ("https://shop.example/a%2Fb", "https://shop.example/a/b"),  # what is reserved has a meaning of its own
+    ("https://shop.example:80/", "https://shop.example/"),  # the default port of another scheme
+    ("https://shop.example/Cart", "https://shop.example/cart"),  # paths are case-sensitive
+    ("https://shop.example/a//", "https://shop.example/a"),  # only one trailing slash is ignored
+    ("https://shop.example/a%2Fb", "https://shop.example/a/b"),  # reserved characters have a different meaning when escaped
     ("https://shop.example/%25", "https://shop.example/%"),
-    ("https://shop.example/?v=1", "https://shop.example/?v=2"),  # a video, a variant
+    ("https://shop.example/?v=1", "https://shop.example/?v=2"),  # a video or a variant
     ("https://shop.example/?page=1", "https://shop.example/?page=2"),
-    ("https://shop.example/?ref=a", "https://shop.example/"),  # may be whatever the site likes
+    ("https://shop.example/?ref=a", "https://shop.example/"),  # its meaning depends on the site
     ("https://shop.example/?t=1", "https://shop.example/"),
-    ("https://shop.example/?_=news", "https://shop.example/"),  # no number: not a cache-buster
-    ("https://shop.example/?sid=12", "https://shop.example/?sid=13"),  # a section, a story
+    ("https://shop.example/?_=news", "https://shop.example/"),  # not a number, so not a cache buster
+    ("https://shop.example/?sid=12", "https://shop.example/?sid=13"),  # a section or a story
     ("https://shop.example/?session_id=intro-to-python-3-2026", "https://shop.example/?session_id=closing"),
-    ("https://shop.example/?utm=1", "https://shop.example/"),  # not of the family
+    ("https://shop.example/?utm=1", "https://shop.example/"),  # not one of the tracking parameters
     ("https://shop.example/?pk_product=1", "https://shop.example/?pk_product=2"),
-    ("https://shop.example/?a=1&a=2", "https://shop.example/?a=2&a=1"),  # one name's values have an order
+    ("https://shop.example/?a=1&a=2", "https://shop.example/?a=2&a=1"),  # the order of one parameter's values matters
     ("https://shop.example/?a", "https://shop.example/?a="),
     ("https://shop.example/?a=B", "https://shop.example/?a=b"),
     ("https://shop.example/?q=a%2Bb", "https://shop.example/?q=a+b"),  # a plus sign

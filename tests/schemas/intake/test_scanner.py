@@ -1,4 +1,4 @@
-"""A postback is read in our words, or refused without a word of what was submitted."""
+"""A postback is converted to our terms, or rejected without repeating submitted text."""
 
 import json
 import string
@@ -109,7 +109,7 @@ def test_a_run_has_one_of_five_statuses(status: str) -> None:
         (postback(issues=[issue(location="x" * 2001)]), [("/issues/0/location", "too_long")]),
         (postback(issues=[issue(url="javascript:alert(1)")]), [("/issues/0/url", "invalid_url")]),
         (postback(issues=[issue()] * (MAX_ISSUES + 1)), [("/issues", "too_many")]),
-        ({**postback(), "issues": [1] * 100_000}, [("/issues", "too_many")]),  # counted before it is looked at
+        ({**postback(), "issues": [1] * 100_000}, [("/issues", "too_many")]),  # counted before the elements are validated
         ([], [("", "invalid_type")]),
         ("text", [("", "invalid_type")]),
         (None, [("", "invalid_type")]),
@@ -137,12 +137,12 @@ def test_every_mistake_is_reported_at_once() -> None:
         ({"type": "y", "message": "m"}, "y", "m", ""),
         ({"id": "i", "title": "t"}, "i", "t", ""),
         ({"id": 7, "title": "t"}, "7", "t", ""),
-        ({"code": "c", "rule": "r", "id": 1}, "c", "c", ""),  # the first name wins, and a code may be the title
+        ({"code": "c", "rule": "r", "id": 1}, "c", "c", ""),  # the first name wins; the code may serve as title
         ({"code": None, "type": "y", "rule": "r"}, "r", "r", ""),
         ({"code": "", "rule": "r", "title": " ", "message": "m", "location": "", "selector": "s"}, "r", "m", "s"),
         ({"code": "\t", "rule": " ", "id": 7}, "7", "7", ""),
         ({"code": "", "message": "m", "location": ""}, "m", "m", ""),
-        ({"message": "m"}, "m", "m", ""),  # a title may be the code
+        ({"message": "m"}, "m", "m", ""),  # the title may serve as code
     ],
 )
 def test_an_issue_goes_by_other_names(entry: dict[str, Any], code: str, title: str, location: str) -> None:
@@ -219,7 +219,7 @@ def test_evidence_of_exactly_the_limit_is_kept_and_one_byte_more_is_not(count: i
         fits: dict[str, Any] = {**dict.fromkeys(names, ""), names[-1]: "x" * (rest - missing)}
         assert len(canonical(fits)) == MAX_EVIDENCE_BYTES - missing
         assert only_issue(**fits).evidence == fits
-        # What comes after it is dropped, not the field itself.
+        # A later member is dropped instead.
         assert only_issue(**fits, late="x" * MAX_EVIDENCE_BYTES).evidence == fits
     too_long = {**dict.fromkeys(names, ""), names[-1]: "x" * (rest + 1)}
     assert only_issue(**too_long).evidence == dict.fromkeys(names[:-1], "")
@@ -242,13 +242,13 @@ def test_the_most_issues_are_read() -> None:
     assert len(read(postback(issues=[issue()] * MAX_ISSUES)).issues) == MAX_ISSUES
 
 
-# --- whatever comes
+# --- arbitrary postbacks
 
 OUR_NAMES = {
     *("scanRunId", "status", "page", "artifacts", "issues", "url", "normalizedUrl", "statusCode", "pageType"),
     *("responseHeaders", "screenshotPath", "code", "title", "severity", "description", "location"),
 }
-MARK = "Zq9"  # stands in every submitted text, and in nothing of ours
+MARK = "Zq9"  # contained in every submitted text, but in none of our own
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20).map(lambda text: MARK + text)
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | texts,

@@ -1,4 +1,4 @@
-"""A place is known again after a build and a visit, and two that people can tell apart are never taken for one."""
+"""A location is recognized after a new build or another visit, and distinct locations are never confused."""
 
 import re
 import time
@@ -10,36 +10,36 @@ from hypothesis import strategies as st
 
 from schemas.intake.selector import MAX_PARTS, exact_selector, stable_selector
 
-#: Two spellings of exactly one place.
+#: Two spellings of exactly the same location.
 SAME_SPELLING = [
     ("main>img", "main > img"),  # space around combinators
     ("  main   >\n img ", "main > img"),
     ("ul+p~a", "ul + p ~ a"),
     ("h1,h2", "h1 , h2"),
-    ("DIV > P.Note", "div > p.Note"),  # the case of tags, as tagName gives it
+    ("DIV > P.Note", "div > p.Note"),  # the case of tag names, as in tagName
     ("MY-WIDGET > a", "my-widget > a"),
     ("a.b.c", "a.c.b"),  # the order of classes
     ("a.b.b", "a.b"),
     ("a.b#c", "a#c.b"),
     ("*.note", ".note"),
-    ("[href='/x']", '[href="/x"]'),  # quotes
+    ("[href='/x']", '[href="/x"]'),  # the kind of quotes
     ("[type=text]", '[type="text"]'),
     ("[ TYPE = 'text' I ]", '[type="text" i]'),
     ("li:nth-child( 2n + 1 )", "li:nth-child(2n+1)"),
     ("a:NOT( .b )", "a:not(.b)"),
-    (r"#\31 23", r"#\31  23"),  # an escape ends with one space
-    (r".md\:flex", r".md\3a flex"),  # a character, escaped in two ways
+    (r"#\31 23", r"#\31  23"),  # one space ends an escape
+    (r".md\:flex", r".md\3a flex"),  # two escapes of one character
     ("/HTML/BODY/DIV[ 2 ]", "/html/body/div[2]"),  # XPath
     ("//*[@id='x']", '//*[@id = "x"]'),
     ("//a[contains(@href, '/x')]", '//a[contains(@href,"/x")]'),
-    ("the  second\tpicture", "the second picture"),  # in words
+    ("the  second\tpicture", "the second picture"),  # a description in words
 ]
 
-#: Two descriptions of one place, before and after a build of the site or in two visits.
+#: Two selectors of one location, before and after a new build of the site or in two visits.
 SAME_PLACE = [
     (".Button_root__a8F3k > a", ".Button_root__x9Zq2 > a"),  # CSS modules
-    ("._root_1x2y3_1", "._root_9kq8b_14"),  # the same of Vite
-    (".nav-module--link--a8f3k", ".nav-module--link--0c1d2"),  # of Gatsby
+    ("._root_1x2y3_1", "._root_9kq8b_14"),  # CSS modules of Vite
+    (".nav-module--link--a8f3k", ".nav-module--link--0c1d2"),  # CSS modules of Gatsby
     (".sc-abc123", ".sc-bdvvtL-0"),  # styled-components
     ("p.sc-bdvvtL.fQkvLM", "p.sc-gsnTZi.kXyzAb"),
     (".css-1q2w3e4", ".css-9z8y7x6"),  # Emotion
@@ -50,8 +50,8 @@ SAME_PLACE = [
     (".MuiButton-root-12", ".MuiButton-root-9"),
     ("[_ngcontent-xyz-c12] > p", "[_ngcontent-abc-c7] > p"),  # Angular
     ("a[data-v-7ba5bd90]", "a[data-v-00c0ffee]"),  # Vue
-    (r"#\:r1\:", r"#\:r2f\:"),  # React, escaped as CSS has it
-    ("#:r1:", "#:R1ab6:"),  # and not, as scanners have it
+    (r"#\:r1\:", r"#\:r2f\:"),  # React IDs, escaped for CSS
+    ("#:r1:", "#:R1ab6:"),  # React IDs without escapes, as scanners report them
     ("#radix-:r1:-trigger", "#radix-:r7:-trigger"),
     ("label[for='«r3»']", "label[for='«rb»']"),
     ("#_r_1_", "#_r_2f_"),
@@ -65,41 +65,41 @@ SAME_PLACE = [
     ("#row-f81d4fae-7dec-11d0-a765-00a0c91e6bf6", "#row-0b7f6b0e-1f5e-4a43-9f6f-2f1a0a9d8c7b"),
     ("//*[@id='ember12']/a", "//*[@id='ember99']/a"),
     ("//div[@class='card css-1q2w3e4 is-open']", "//div[@class='css-9z8y7x6 card']"),
-    ("li.is-active > a", "li > a"),  # what a visit leaves behind
+    ("li.is-active > a", "li > a"),  # state that depends on the visit
     ("a.link.hover", "a.link"),
     ("a.link.focus.isOpen.hasFocus", "a.link"),
     ("img.hero.lazyloaded", "img.hero.lazyload"),
     (".tab.tab--active", ".tab"),
     (".swiper-slide.swiper-slide-active", ".swiper-slide"),
     ("input.name.ng-untouched.ng-pristine.ng-invalid", "input.name.ng-touched.ng-dirty.ng-valid"),
-    ("https://cdn.example/app.js?utm_source=x", "https://cdn.example/app.js"),  # an address, by the rules of pages
+    ("https://cdn.example/app.js?utm_source=x", "https://cdn.example/app.js"),  # a URL, normalized like that of a page
 ]
 
-#: Places that people tell apart; every two of a row.
+#: Distinct locations: any two of a row must differ.
 DIFFERENT = [
     ("p", "p p", "p > p", "p + p", "p ~ p", "p, p"),  # structure
     ("li:nth-child(1)", "li:nth-child(2)", "li:nth-child(2n)", "li:nth-last-child(2)", "li"),  # positions
     ("/html/body/div", "/html/body/div[1]", "/html/body/div[2]", "/html/body//div"),
-    ("a", "a:hover", "a:focus", "a::before", "a:not(.b)"),  # an issue of a state that a selector asks for
-    (".note", ".Note", "#note", "note-note", "[note]"),  # plain names, which have a case
-    (".card", ".card__title", ".card__text", ".card--large", ".card__titleText"),  # as people name parts of blocks
-    (".col-1", ".col-2", ".col-12", ".h1", ".h2", ".mt-4", ".w-1\\/2"),  # utilities
-    (".btn-primary", ".btn-secondary", ".is-primary", ".is-large", ".has-icon"),  # no states, though they are written so
-    (".sc-button", ".sc-container"),  # a prefix that people use as well
+    ("a", "a:hover", "a:focus", "a::before", "a:not(.b)"),  # a selector that names a state
+    (".note", ".Note", "#note", "note-note", "[note]"),  # plain names, which are case-sensitive
+    (".card", ".card__title", ".card__text", ".card--large", ".card__titleText"),  # human-readable names of parts of blocks
+    (".col-1", ".col-2", ".col-12", ".h1", ".h2", ".mt-4", ".w-1\\/2"),  # utility classes
+    (".btn-primary", ".btn-secondary", ".is-primary", ".is-large", ".has-icon"),  # not states, although they look like it
+    (".sc-button", ".sc-container"),  # a prefix that is also used in normal names
     (".ratio--16by9", ".ratio--21by9", ".grid--2xl", ".grid--col12"),
-    (".active", ".open", ".loading"),  # known by nothing else
-    ("#item-1", "#item-2", "#item-12345", "#item-12346"),  # numbers of things
+    (".active", ".open", ".loading"),  # the only distinguishing feature
+    ("#item-1", "#item-2", "#item-12345", "#item-12346"),  # numbered items
     ("#product-5f2b8c", "#product-5f2b8d"),
     ("[href='/a']", "[href='/b']", "[href^='/a']", "[href]", "[title='/a']"),
-    ("[data-id='css-1q2w3e4']", "[data-id='css-9z8y7x6']"),  # what is no name of an element is what it is
+    ("[data-id='css-1q2w3e4']", "[data-id='css-9z8y7x6']"),  # values that do not name an element are kept
     ("[class='active']", "[class='open']", "[class]"),
     (r"#a\.b", "#a.b"),  # an escaped dot is part of the name
-    ("/assets/App.js", "/assets/app.js"),  # a file is no XPath
+    ("/assets/App.js", "/assets/app.js"),  # a file name is not an XPath
     ("/A/b", "/a/b"),
     ("app.js:1", "app.js:2"),
     ("Set-Cookie: a", "Set-Cookie: A"),
     ("app.min.js", "app.js.min"),
-    ("settings.active", "settings.open", "settings.hover", "settings"),  # no selector: nothing has the tag "settings"
+    ("settings.active", "settings.open", "settings.hover", "settings"),  # not a selector: there is no tag "settings"
     ("line 12", "line 13"),
     ("12:5", "12:6", "1:25"),
     ("", "html", "body"),

@@ -1,4 +1,4 @@
-"""Valid, unusual and damaged reports of scanners, and their postbacks."""
+"""Valid, unusual and damaged scanner reports, and the resulting postbacks."""
 
 import contextlib
 import copy
@@ -26,7 +26,7 @@ from schemas.report_files.pages import MAX_POSTBACK_BYTES, PreparedImport, clean
 from tests.support.scan_reports import FILES, REPORTS, SHOP, imported, prepared, read_issues
 
 ROOT: Final = Path(__file__).resolve().parents[3]
-#: Each report as JSON.
+#: Each report as a JSON value.
 VALUES: Final[dict[str, Any]] = {
     name: [json.loads(line) for line in path.read_text().splitlines()] if name == "nuclei" else json.loads(path.read_text())
     for name, path in FILES.items()
@@ -35,7 +35,7 @@ LOCAL_SHOP: Final = "http://shop.example/"
 
 
 def summary(found: PreparedImport) -> list[tuple[str, str, str, str]]:
-    """Return page, severity, code and location of each issue."""
+    """Return the page, severity, code and location of each issue."""
     return [
         (each.url, issue["severity"], issue["code"], issue["location"])
         for each in found.postbacks
@@ -59,7 +59,7 @@ EXPECTED: Final = {
         (f"{SHOP}subscribe", "high", "zap:40012", "POST request, parameter email"),
         (SHOP, "medium", "zap:10038-1", "page"),
         (SHOP, "info", "zap:10096", "page"),
-        # plain values distinguish products
+        # simple values identify products
         (f"{SHOP}product?id=12&colour=blue", "medium", "zap:10038-1", "page"),
         # without the session
         (f"{SHOP}cart?sid=", "low", "zap:10010", "parameter session"),
@@ -69,7 +69,7 @@ EXPECTED: Final = {
         (f"{LOCAL_SHOP}.git/config", "low", "nuclei:git-config-version", "format"),
         (LOCAL_SHOP, "info", "nuclei:missing-headers", "permissions-policy"),
         (LOCAL_SHOP, "info", "nuclei:missing-headers", "referrer-policy"),
-        # the payload ends in a number generated for each scan
+        # the payload ends with a number generated for each scan
         (f"{LOCAL_SHOP}search?q=", "high", "nuclei:reflected-markup", "parameter q"),
     ],
     "wapiti": [
@@ -106,7 +106,7 @@ def test_accessibility_audits_of_lighthouse_become_issues_of_elements_and_others
     assert by_location["lighthouse:meta-description", "page"] == "medium"
     assert by_location["lighthouse:total-blocking-time", "page"] == "low"
     codes = {code for code, _ in by_location}
-    # passed, not applicable, and duplicated by another audit
+    # passed, not applicable, and duplicates of another audit
     assert codes.isdisjoint({"lighthouse:is-on-https", "lighthouse:video-caption", "lighthouse:cache-insight"})
 
 
@@ -206,7 +206,7 @@ def test_what_is_skipped_is_not_named_by_a_code_with_forbidden_content() -> None
     assert imported("nuclei", json.dumps(value).encode()).skipped == ("1 issue without a valid http or https URL",)
 
 
-#: Wapiti's message about an issue without a parameter, and the location.
+#: Columns: Wapiti's message about an issue without a parameter; the location.
 MESSAGE_LOCATIONS: Final = [
     ("X-Frame-Options is not set", "X-Frame-Options is not set"),
     # a quotation may differ in the next scan
@@ -229,7 +229,7 @@ def test_the_message_of_wapiti_is_the_location_up_to_a_quotation(info: str, loca
     )
 
 
-#: Changes to a result of SARIF, after which it is not an issue.
+#: Changes to a SARIF result that make it not an issue.
 IGNORED: Final[list[dict[str, Any]]] = [
     {"kind": "pass"},
     {"kind": "notApplicable"},
@@ -237,7 +237,7 @@ IGNORED: Final[list[dict[str, Any]]] = [
     {"suppressions": [{"kind": "inSource"}]},
     {"suppressions": [{"kind": "external", "status": "accepted"}]},
 ]
-#: Changes after which it is still an issue.
+#: Changes that leave it an issue.
 IMPORTED: Final[list[dict[str, Any]]] = [
     {"kind": "open"},
     {"baselineState": "unchanged"},
@@ -271,7 +271,7 @@ def test_a_sub_rule_after_a_slash_has_the_title_of_the_rule() -> None:
     assert (found.title, found.code) == ("Whole", "sarif:CA2101/part")
 
 
-#: A message of SARIF, its arguments, and the description.
+#: Columns: a SARIF message; its arguments; the description.
 MESSAGES: Final = [
     ("The {0} has no {1}, {2} nor {x}.", ["form", "label"], "The form has no label, {2} nor {x}."),
     # personal data in a sentence
@@ -328,7 +328,7 @@ def test_an_alert_without_instances_is_an_issue_of_the_site() -> None:
     assert (SHOP, "high", "zap:40012", "page") in summary(imported("zap", json.dumps(value).encode()))
 
 
-#: The severities of each format as the document lists them.
+#: The severities of each format, in the order of the document.
 LISTED: Final[dict[str, list[tuple[str, str]]]] = {
     "ZAP": [(f"riskcode {value}", severity) for value, severity in zap.SEVERITIES.items()],
     "Lighthouse": [
@@ -359,7 +359,7 @@ def test_the_document_shows_the_table_of_severities() -> None:
     assert table in (ROOT / "docs" / "scanners.md").read_text()
 
 
-#: A change of the severity in a report, and our severity for each value.
+#: A function that changes the severity in a report, and our severity for each of its values.
 SEVERITIES: Final = [
     (
         "zap",
@@ -408,7 +408,7 @@ def test_severities_follow_the_table(name: str, change: Callable[[Any, Any], Non
         assert {severity for _, severity, each, _ in found if each == code} == {becomes}
 
 
-#: A URL of a report, the attacked parameter, and the clean URL.
+#: Columns: a URL of a report; the attacked parameter; the clean URL.
 URLS: Final = [
     ("https://shop.example", "", SHOP),
     ("https://admin:hunter22@shop.example/a", "", f"{SHOP}a"),
@@ -421,7 +421,7 @@ URLS: Final = [
     (f"{SHOP}?<b>=1&a=1", "", f"{SHOP}?a=1"),
     (f"{SHOP}#!/cart", "", f"{SHOP}#!/cart"),
     (f"{SHOP}#access_token=8c1f0b6e", "", SHOP),
-    # a query may be just a token, and a word or a number may be personal
+    # A query may be just a token, and words or numbers may be personal.
     (f"{SHOP}?8c1f0b6e4d2a4f7c9b3e", "", SHOP),
     (f"{SHOP}?otp=123456&zip=12345&shipping=fast", "", f"{SHOP}?otp=&zip=&shipping=fast"),
     # sessions in paths
@@ -447,11 +447,11 @@ def test_secrets_and_personal_data_are_removed_from_a_url(url: str, parameter: s
     assert clean_url(url, parameter) == expected
 
 
-# ── the same issues are the same findings ──────────────────────────────────
+# ── stable fingerprints ────────────────────────────────────────────────────
 
 
 def test_another_scan_with_the_same_issues_has_the_same_fingerprints() -> None:
-    """Other ids, times, payloads and requests; the same issues."""
+    """The IDs, times, payloads and requests differ, but the issues are the same."""
     changes = {
         "zap": [
             ("%3CscrIpt%3Ealert%281%29", "%3Cimg+src%3Dx%3E"),
@@ -532,7 +532,7 @@ def test_forbidden_content_is_removed_and_the_issue_is_imported() -> None:
 
 # ── damaged reports ────────────────────────────────────────────────────────
 
-#: A report, the selected format, and a part of the message.
+#: Columns: a report; the selected format; a part of the message.
 UNREADABLE: Final = [
     (b"", "zap", "The report is empty; check whether the scan succeeded."),
     (b" \n", "sarif", "The report is empty"),
@@ -542,7 +542,7 @@ UNREADABLE: Final = [
     (b"<html></html>", "zap", "HTML or XML; configure the scanner to write JSON"),
     (b"\x1f\x8b\x08", "zap", "compressed; decompress it: gunzip FILE"),
     (b"PK\x03\x04" + bytes(100), "zap", "ZIP archive; unpack it: unzip FILE"),
-    # Entities are expanded and read by nobody.
+    # Entities, which would be expanded without a use.
     (b'<!DOCTYPE a [<!ENTITY b "bb"><!ENTITY c "&b;&b;">]><a>&c;</a>', "zap", "HTML or XML"),
     ('<!DOCTYPE a [<!ENTITY b SYSTEM "file:///etc/passwd">]><a>&b;</a>'.encode("utf-16"), "zap", "HTML or XML"),
     (b'{"site": "\xff"}', "zap", "not valid utf-8 at byte 11"),
@@ -589,14 +589,14 @@ def test_a_damaged_report_is_refused_in_one_line_with_the_position(content: byte
 
 
 def sarif_of(results: list[dict[str, Any]], **rule: Any) -> bytes:
-    """Return a SARIF report whose results, each of a page of its own, have one rule."""
+    """Return a SARIF report whose results, each on a different page, have one rule."""
     for number, result in enumerate(results):
         uri = {"uri": f"https://shop.example/{number}"}
         result |= {"ruleId": "r", "locations": [{"physicalLocation": {"artifactLocation": uri}}]}
     return json.dumps({"runs": [{"tool": {"driver": {"rules": [{"id": "r", **rule}]}}, "results": results}]}).encode()
 
 
-#: Small reports that become large, or are read again for each of many results: the format, the report.
+#: Small reports that expand, or parts of which are read again for each of many results: the format; the report.
 LARGE_INSIDE: Final = {
     "a message of placeholders": ("sarif", sarif_of([{"message": {"text": "{0}" * 20_000, "arguments": ["x" * 20_000]}}])),
     "a message of a rule": (
@@ -616,7 +616,7 @@ def test_a_small_report_takes_bounded_time_and_memory_whatever_it_would_become(c
     assert max(len(str(each)) for each in issues) < 20_000
 
 
-#: Small reports whose issues together would fill the memory: the format, the report.
+#: Small reports whose issues together would need too much memory: the format; the report.
 _LONG: Final = "x" * 4000
 LARGE_TOGETHER: Final = {
     "instances": ("zap", {"@": "", "site": [{"alerts": [{"name": _LONG, "alertRef": _LONG, "instances": [{}] * 50_000}]}]}),
@@ -644,7 +644,7 @@ def test_json_lines_are_counted_before_they_are_read() -> None:
 
 
 def test_words_of_a_text_that_is_shortened_stay_whole() -> None:
-    # Without its query the URL is short, and what follows it is shown.
+    # Without its query the URL is short enough, and the text after it is included.
     url = "https://shop.example/?q=".ljust(3981, "x")
     [found] = read_issues(sarif_of([{"message": {"text": f"{url} ada.lovelace@mail.example"}}]), "sarif")
     assert found.description == "https://shop.example/"
@@ -702,7 +702,7 @@ def test_a_page_that_lighthouse_found_clean_is_posted_without_issues() -> None:
 
 
 def test_an_audit_of_lighthouse_that_failed_has_not_checked_the_page() -> None:
-    """What it would have found is not known: its findings do not count as missing."""
+    """It is unknown what the audit would have found, so its findings do not count as missing."""
     [postback] = imported("lighthouse", a_clean_lighthouse_report(image_alt="error")).postbacks
     checked = CheckedRules(postback.body["page"]["rules"])
     assert "lighthouse:label" in checked
@@ -717,7 +717,7 @@ def test_a_tool_of_a_report_of_several_has_not_checked_the_pages_of_another() ->
     content = json.dumps({"version": "2.1.0", "runs": [run("One", "a"), run("Two", "b"), run("Two", "c")]}).encode()
     report = read_report(content, "sarif")
     found = prepare(report.issues, 7, content, replace(report.visited, urls=(f"{SHOP}b", f"{SHOP}d")))
-    # Somebody said of the second and the last one that they were visited.
+    # The caller lists the second and the last page as visited.
     assert [(each.url.removeprefix(SHOP), each.body["page"]["rules"]) for each in found.postbacks] == [
         ("a", ["one:*"]),
         ("b", ["one:*", "two:*"]),
@@ -745,7 +745,7 @@ UNEXPECTED: Final = st.one_of(
 
 
 def places(value: Any) -> list[tuple[Any, Any]]:
-    """Return every container of a value with each of its keys."""
+    """Return every container in a value with each of its keys."""
     found, waiting = [], [value]
     while waiting:
         node = waiting.pop()

@@ -1,4 +1,4 @@
-"""Certificates and keys of the settings: what is accepted, what is named, and that no key reaches a disk."""
+"""Certificates and keys in the settings: what is accepted, the error messages, and that no key is written to disk."""
 
 import ssl
 import subprocess
@@ -51,7 +51,7 @@ def test_a_pair_is_read_in_any_order_with_its_chain() -> None:
     assert certificate_pair(pair) == pair
 
 
-# what is given as a pair, and what the refusal says
+# Columns: a text given as a pair of certificate and key; a part of the error message.
 @pytest.mark.parametrize(
     ("text", "named"),
     [

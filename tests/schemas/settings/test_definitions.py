@@ -1,4 +1,4 @@
-"""Settings: every default, every mistake in one report, and no secret in any text."""
+"""Settings: every default, all errors in one report, and no secret in any text."""
 
 import os
 import re
@@ -39,7 +39,7 @@ Load = Callable[..., Settings]
 
 @pytest.fixture
 def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
-    """Loads settings from exactly the variables that are given, and the `.env` in the test's folder."""
+    """Return a function that loads settings from exactly the given variables and the `.env` in the test's folder."""
 
     def load_exactly(variables: Mapping[str, str] | None = None, **more: str) -> Settings:
         for name in list(os.environ):
@@ -178,7 +178,7 @@ def test_without_a_variable_every_setting_has_its_default(load: Load, tmp_path: 
         ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://[::1]:4318/otlp/", "otlp_endpoint", "http://[::1]:4318/otlp/"),
         ("LOG_FORMAT", "text", "log_format", "text"),
         ("WEBHOOK_SECRET", "naïve secret ", "webhook_secret", "naïve secret "),
-        ("WEBHOOK_SECRET", "7 bytés", "webhook_secret", "7 bytés"),  # eight of them
+        ("WEBHOOK_SECRET", "7 bytés", "webhook_secret", "7 bytés"),  # eight bytes
     ],
 )
 def test_a_variable_replaces_the_default(load: Load, name: str, value: str, field: str, expected: Any) -> None:
@@ -207,7 +207,7 @@ def test_a_redis_of_ones_own_is_not_embedded(load: Load) -> None:
         ("DATABASE_URL", "sqlite:hunter2.db"),
         ("DATABASE_URL", "sqlite://hunter2.db"),
         ("DATABASE_URL", "postgresql:hunter2"),
-        # What PostgreSQL's library would quote when it fails to read or to find it.
+        # URLs that PostgreSQL's library would quote in its errors.
         ("DATABASE_URL", "postgresql://u:hunter2@h@i/d"),
         ("DATABASE_URL", "postgresql://u:hunter2/3@h/d"),
         ("DATABASE_URL", "postgresql://u:hunter2?@h/d"),
@@ -239,7 +239,7 @@ def test_a_redis_of_ones_own_is_not_embedded(load: Load) -> None:
         ("PUBLIC_BASE_URL", "ftp://hunter2"),
         ("PUBLIC_BASE_URL", "[hunter2"),
         ("PUBLIC_BASE_URL", "http://"),
-        # It stands in every Location and Link.
+        # It is part of every Location and Link header.
         ("PUBLIC_BASE_URL", "https://admin:hunter2@risk.example"),
         ("PUBLIC_BASE_URL", "https://hunter2@risk.example"),
         ("PUBLIC_BASE_URL", "https://@risk.example/hunter2"),
@@ -249,13 +249,13 @@ def test_a_redis_of_ones_own_is_not_embedded(load: Load) -> None:
         ("PUBLIC_BASE_URL", "https://risk.example/\r\nX-Hunter: hunter2"),
         ("PUBLIC_BASE_URL", "https://risk.example/\x7fhunter2"),
         ("PUBLIC_BASE_URL", "https://risk.example:hunter2"),
-        # As the beginning of a redirect it would lead to another host, or a browser would make another path of it.
+        # In a redirect it would lead to another host, or browsers would change the path.
         ("PUBLIC_BASE_URL", "https://risk.example//hunter2"),
         ("PUBLIC_BASE_URL", "https://risk.example/relay/../hunter2"),
         ("PUBLIC_BASE_URL", "https://risk.example/relay;hunter2"),
         ("PUBLIC_BASE_URL", "https://risk.example/%2F/hunter2"),
         ("PUBLIC_BASE_URL", "https://höhle.example/hunter2"),
-        # Seven bytes; and bytes that are no text.
+        # Seven bytes, and bytes that are not text.
         *((name, "hunter2") for name in SECRETS),
         *((name, "hunter2hunter2\udcff") for name in SECRETS),
         ("ENCRYPTION_KEYS", "hunter2"),
@@ -281,7 +281,7 @@ def test_a_redis_of_ones_own_is_not_embedded(load: Load) -> None:
         ("WORKER_PROCESSES", "0"),
         ("WORKER_CONCURRENCY", "0"),
         ("SWEEP_SECONDS", "0"),
-        ("SWEEP_SECONDS", "0.009"),  # would keep a processor busy
+        ("SWEEP_SECONDS", "0.009"),  # would keep a CPU busy
         ("MAX_BODY_BYTES", "1023"),
         ("RATE_LIMIT_PER_MINUTE", "0"),
         ("RATE_LIMIT_PER_MINUTE", "-1"),
@@ -635,7 +635,7 @@ def test_a_default_is_what_its_text_means(load: Load, name: str) -> None:
     assert load({name: str(setting.default)}) == load()
 
 
-# --- names that are no setting's
+# --- unknown names
 
 
 def test_names_that_are_no_settings_are_found_with_the_nearest_that_is(load: Load, tmp_path: Path) -> None:
@@ -660,12 +660,12 @@ def test_names_that_are_no_settings_are_found_with_the_nearest_that_is(load: Loa
 @pytest.mark.parametrize(
     ("line", "reported"),
     [
-        # A key that was put on a line of its own: what stands before its = counts as a name.
+        # A key on a line of its own: the part before its = counts as a name.
         (OTHER_KEY, "Qk…"),
-        # With the rest of base64's alphabet, and with two = at its end.
+        # With the other characters of base64, and with two = at the end.
         ("a/B+a/B+a/B+a/B+a/B+a/B+a/B+a/B+a/B+a/B+a/A=", "a/…"),
         ("QkJCQkJCQkJCQkJCQkJCQg==", "Qk…"),
-        # A part of a URL or of a text, in one case of letters.
+        # A part of a URL or of a text, in letters of one case.
         ("deadbeef01234567@db?sslmode=require", "de…"),
         ("ABCDEFGHIJKLMNOPQRSTUVWXYZABCDEFGHIJKLMNOPQRSTUVWXYZ=", "AB…"),
     ],
@@ -720,7 +720,7 @@ def test_a_file_of_settings_alone_has_no_strange_name(tmp_path: Path) -> None:
 
 
 EVERYTHING = frozenset(RouteFamily)
-#: Handoffs come from a platform, which only a cloud installation belongs to.
+#: Handoffs come from a platform, and only cloud installations belong to one.
 OF_ONES_OWN = EVERYTHING - {RouteFamily.HANDOFFS}
 
 

@@ -1,4 +1,4 @@
-"""Who may change a settings file: every folder and symbolic link on its path counts."""
+"""Who may change a settings file: every folder and symbolic link in its path matters."""
 
 import grp
 import os
@@ -14,7 +14,7 @@ STRANGER = 4711
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """A private file in `folder` in the test's private folder."""
+    """A private file in `folder`, which is in the test's private folder."""
     (tmp_path / "folder").mkdir(0o755)
     path = tmp_path / "folder" / ".env"
     path.touch(0o600)

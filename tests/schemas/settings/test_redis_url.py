@@ -1,4 +1,4 @@
-"""REDIS_URL: every form is read as it is meant, and a wrong one is refused without a word of what it holds."""
+"""REDIS_URL: every form is read as intended, and an invalid URL is rejected without repeating any part of it."""
 
 import pytest
 from marshmallow import ValidationError
@@ -14,14 +14,14 @@ from schemas.settings.redis_url import RedisUrl, parse_redis_url
         ("redis://10.0.0.7:7000/2", RedisUrl((("10.0.0.7", 7000),), database=2)),
         ("redis://[2001:db8::7]:7000", RedisUrl((("2001:db8::7", 7000),))),
         ("redis://cache?db=3", RedisUrl((("cache", 6379),), database=3)),
-        # a password alone, and a user with one; both percent-encoded
+        # a password alone, and a user with a password; both percent-encoded
         ("redis://:s3cret@cache", RedisUrl((("cache", 6379),), password="s3cret")),
         ("redis://us%3Aer:p%40%2F%25@cache", RedisUrl((("cache", 6379),), username="us:er", password="p@/%")),
-        # the last @ parts them, as everywhere
+        # the last @ separates them, as in other parsers
         ("redis://:a@b@cache", RedisUrl((("cache", 6379),), password="a@b")),
-        # brackets are no host's yet
+        # a bracket in a password does not begin an IPv6 address
         ("redis://:a[b@cache", RedisUrl((("cache", 6379),), password="a[b")),
-        # a plus is a plus, not a space
+        # a plus sign is not a space
         ("redis://:a+b@cache", RedisUrl((("cache", 6379),), password="a+b")),
         ("rediss://cache:6380/1", RedisUrl((("cache", 6380),), database=1, is_tls=True)),
         (
@@ -33,7 +33,7 @@ from schemas.settings.redis_url import RedisUrl, parse_redis_url
             "unix://u:s3cret@/run/redis.sock?db=4",
             RedisUrl(socket="/run/redis.sock", database=4, username="u", password="s3cret"),
         ),
-        # Sentinels: the port may be left out, the database too
+        # Sentinels: the port and the database may be omitted
         ("redis+sentinel://a:1,b,[::1]:3/main", RedisUrl((("a", 1), ("b", 26379), ("::1", 3)), service="main")),
         (
             "redis+sentinel://u:s3cret@a,b/main/5",
@@ -52,7 +52,7 @@ def test_each_form_is_read_as_it_is_meant(text: str, meant: RedisUrl) -> None:
         ("http://:hunter2@cache", "starts with"),
         ("redis:hunter2@cache", "starts with"),
         ("hunter2", "starts with"),
-        # what stands raw in a password ends the place where it stands
+        # in a password, these characters must be percent-encoded
         ("redis://:hunt/er2@cache", "%2F"),
         ("redis://:hunt?er2@cache", "%3F"),
         ("redis://:99?hunter2=1@cache", "%3F"),
@@ -73,7 +73,7 @@ def test_each_form_is_read_as_it_is_meant(text: str, meant: RedisUrl) -> None:
         ("redis://cache/1?db=2", "once"),
         ("redis://cache?db=1&db=2", "once each"),
         ("redis://cache?db=hunter2", "number"),
-        # a URL must not set the limits that requests rely on, nor switch the check of the certificate off
+        # a URL must not change timeouts or disable certificate verification
         ("redis://cache?socket_timeout=60", "once each: db"),
         ("redis://cache?password=hunter2", "once each: db"),
         ("redis://cache?ssl_ca_certs=/etc/ca.pem", "once each: db"),

@@ -1,4 +1,4 @@
-"""What a person hands over as a secret: how long it may be, and what of its end belongs to it."""
+"""Secrets entered by a person: their length, and how their end is treated."""
 
 import pytest
 
@@ -13,9 +13,9 @@ LEAST = "s" * MIN_SECRET_BYTES
     [
         (LEAST, LEAST),
         ("s" * MAX_SECRET, "s" * MAX_SECRET),
-        # Bytes count, not letters.
+        # The length is counted in bytes, not characters.
         ("é" * (MIN_SECRET_BYTES // 2), "é" * (MIN_SECRET_BYTES // 2)),
-        # One end of a line is the terminal's or the file's; spaces are the person's.
+        # One line break at the end comes from the terminal or the file; spaces belong to the secret.
         (f"{LEAST}\n", LEAST),
         (f"{LEAST}\r\n", LEAST),
         (f" {LEAST} \n", f" {LEAST} "),

@@ -1,4 +1,4 @@
-"""Which targets an export may be approved for, and that every refusal names its cause and its fix."""
+"""Which targets an export may be approved for; every rejection names its cause and remedy."""
 
 from datetime import timedelta
 
@@ -13,7 +13,7 @@ from schemas.url_policy.policy import RefusalReason, TargetPolicy
 ACTIVE = ApprovalState(TargetStatus.ACTIVE, None, "passed", None)
 HTTPS = "https://tracker.example.com/hook"
 
-#: The state of a target, the code of the refusal.
+#: Columns: the state of a target; the code of the rejection.
 STATES = [
     (ACTIVE, None),
     (ACTIVE._replace(validation_reason="certificate_expires_soon"), None),
@@ -42,7 +42,7 @@ def test_an_export_is_approved_for_an_active_target_whose_last_validation_did_no
     assert ("To set its secret: " if state.status == TargetStatus.INACTIVE else next_step) in reported.message
 
 
-#: A URL, the policy that refuses it now, the reason.
+#: Columns: a URL; a policy that now rejects it; the reason.
 REFUSED = [
     ("http://tracker.example.com/hook", TargetPolicy(), "scheme_not_allowed"),
     ("https://tracker.example.com:9443/hook", TargetPolicy(), "port_not_allowed"),

@@ -1,4 +1,4 @@
-"""Every documented error code has an explanation with its cause and fix."""
+"""Every documented error code has an explanation with its cause and remedy."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,7 @@ from schemas.targets.error_help import help_for
 from schemas.url_policy.policy import NEVER_ALLOWED
 
 ERROR_CODES = Path(__file__).resolve().parents[3] / "docs" / "error-codes.md"
-#: What speaks of something other than an address; the codes of addresses share what is said of them.
+#: Sections about something other than addresses; the codes of addresses share one explanation.
 SECTIONS = ("Codes of attempts", "Codes of trackers", "Codes of exports", "Codes of targets")
 
 

@@ -1,4 +1,4 @@
-"""Every provider is described, and its new target has a closed form with the settings of that provider."""
+"""Every provider is described, and a request for its target has a closed form with the settings of that provider."""
 
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ from tests.support.trackers.settings import OF_ALL, REQUIRED, every_setting
 
 
 def body(key: str, settings: object = None) -> dict[str, Any]:
-    """Return a request for a new target; with the least settings unless others are given."""
+    """Return a request for a new target; with the minimum settings unless others are given."""
     url = "https://tracker.example.com/acme/shop"
     given = REQUIRED.get(key, {}) if settings is None else settings
     return {"provider_key": key, "base_url": url, "name": "Shop", "provider_settings": given}
@@ -27,13 +27,13 @@ def problems(request: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def settings_of(key: str) -> list[dict[str, Any]]:
-    """Return settings that a tracker takes."""
+    """Return valid settings for a tracker."""
     least = REQUIRED.get(key, {})
     return [least, {**least, **OF_ALL}, every_setting(key)]
 
 
 def unfit_settings_of(key: str) -> list[tuple[Any, str, str]]:
-    """Return settings that a tracker refuses, each with the path and the code of the problem."""
+    """Return invalid settings for a tracker, each with the path and code of the problem."""
     least, path = REQUIRED.get(key, {}), "/provider_settings"
     missing: list[tuple[Any, str, str]] = [
         ({other: value for other, value in least.items() if other != name}, f"{path}/{name}", "required") for name in least
@@ -109,7 +109,7 @@ def test_the_described_settings_are_those_that_the_form_takes(key: str) -> None:
     for settings in settings_of(key):
         assert validator.is_valid(settings), settings
         assert settings_form(key).read(settings) == settings
-    # The rule about user names in a URL is beyond the description.
+    # A schema cannot express the rule about user names in URLs.
     beyond = ("https://a:b@tracker.example.com",)
     for settings, _, _ in unfit_settings_of(key):
         values = settings.values() if isinstance(settings, dict) else ()
@@ -118,7 +118,7 @@ def test_the_described_settings_are_those_that_the_form_takes(key: str) -> None:
 
 TRACKERS_SCHEMAS: Final = {each.key: each.settings_schema for each in PROVIDERS.values()}
 
-# the schema of a setting, what a person typed, the setting
+# Columns: the schema of a setting; the text entered; the setting.
 TYPED = [
     ({"type": "array"}, ["a", "b"], ["a", "b"]),
     ({"type": "string"}, ["a", "b"], "b"),

@@ -1,4 +1,4 @@
-"""A target is asked for in a closed form and shown without its secret."""
+"""A request for a target has a closed form, and a target is shown without its secret."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -75,7 +75,7 @@ def test_a_target_may_name_its_deployment_mode(mode: str) -> None:
         ({**REQUEST, "max_per_minute": "60"}, [("/max_per_minute", "invalid_type")]),
         ({**REQUEST, "max_per_minute": True}, [("/max_per_minute", "invalid_type")]),
         ({**REQUEST, "max_per_minute": [60]}, [("/max_per_minute", "invalid_type")]),
-        # A receiver's secret has no place here, and neither has its name in the answer.
+        # A receiver's secret is not accepted here, and the response does not repeat its name.
         ({**REQUEST, "signing_secret": "hunter2"}, [("", "unknown_member")]),
         ({**REQUEST, "a": 1, "b": 2, "_schema": 3}, [("", "unknown_member")]),
         ([REQUEST], [("", "invalid_type")]),
@@ -122,12 +122,12 @@ def test_what_is_not_known_is_there_as_null() -> None:
     assert record["last_validation"] is None
 
 
-# its status and why, why it is held for a minute; what shows of that, and whether it says until when
+# Columns: a target's status and reason; why it is held for a minute; what is shown; whether the end of the hold is shown.
 HELD = [
     ((TargetStatus.ACTIVE, None), "rate_limited", ("paused", "rate_limited"), True),
     ((TargetStatus.ACTIVE, None), "receiver_unavailable", ("paused", "receiver_unavailable"), True),
     ((TargetStatus.ACTIVE, None), "breaker_open", ("active", "breaker_open"), True),
-    # What a person, or nobody, has turned off waits for no moment.
+    # A target that was turned off by a person or automatically does not wait for a specific time.
     ((TargetStatus.PAUSED, "client"), "rate_limited", ("paused", "client"), False),
     ((TargetStatus.DISABLED, "receiver_gone"), "breaker_open", ("disabled", "receiver_gone"), False),
 ]

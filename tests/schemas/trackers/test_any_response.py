@@ -1,4 +1,4 @@
-"""Whatever a tracker responds, its module returns a result: the response is a stranger's."""
+"""Whatever a tracker responds, its module returns a result, because responses are untrusted."""
 
 from collections.abc import Iterator
 from itertools import chain, repeat
@@ -16,13 +16,13 @@ from tests.support.trackers.steps import answer, play
 
 MARKER: Final = "exp_01KG9YS7G061SQWPCHNYBQC8F2"
 TICKET: Final = TrackerTicket(MARKER, "A form has no label", "The field has no label.", "high", labels=("website-risk",))
-#: What is required, and people: modules look them up before a create.
+#: The required settings and people, whom modules look up before a create.
 SETTINGS: Final[dict[str, dict[str, Any]]] = {
     key: {name: value for name, value in every_setting(key).items() if name in REQUIRED.get(key, ()) or name == "assignees"}
     for key in TRACKERS
 }
 
-#: Names that the modules read, so that the values beneath them are read too.
+#: Names that the modules read, so that the values below them are read too.
 NAMES = st.sampled_from(
     (
         *("number", "html_url", "body", "iid", "web_url", "description", "id", "url", "key"),
@@ -59,7 +59,7 @@ STATUSES = st.sampled_from([200, 201, 204, 301, 400, 401, 403, 404, 405, 410, 42
 )
 
 
-#: Bodies that parsers stumble over: nested too deep, a number too long for Python, a text longer than what is read.
+#: Bodies that are difficult to parse: too deeply nested, with a number too long for Python, or longer than the limit.
 BOMBS = st.sampled_from([b"[" * 100_000, b'{"id":' * 100_000, b"1" * 100_000, b'"' + b"a" * 100_000, b'{"key": NaN}'])
 
 
@@ -69,7 +69,7 @@ def responses(draw: st.DrawFn) -> TrackerResponse:
     return answer(draw(STATUSES), body)._replace(headers=draw(HEADERS))
 
 
-#: A tracker may respond well until the last request of a task.
+#: A tracker may respond correctly until the last request of a task.
 GOOD: Final = {
     "login": "ada",
     "username": "ada",
@@ -120,5 +120,5 @@ def test_the_example_of_a_tracker_is_accepted(key: str) -> None:
 
 
 def _endless(answers: list[TrackerResponse]) -> Iterator[TrackerResponse]:
-    """Give the answers, then repeat the last; a task that reads pages ends after a bounded number of them."""
+    """Return the responses and repetitions of the last; tasks that read pages stop after a bounded number of them."""
     return chain(answers, repeat(answers[-1], 200))

@@ -38,7 +38,7 @@ from tests.support.trackers.steps import answer, play
 
 
 def problems(settings: object) -> list[tuple[str, str]]:
-    """Return where the form refuses settings, and why."""
+    """Return the path and code of each problem that the form reports."""
     with pytest.raises(ValidationFailed) as refused:
         TrackerSettingsForm().read(settings)
     return [(problem.path, problem.code) for problem in refused.value.problems]
@@ -72,7 +72,7 @@ def test_a_response_of_many_values_is_unreadable_and_costs_other_threads_no_time
     body = b"[" + b"[[[[[]]]]]," * (MAX_LIST_BYTES // 11) + b"0]"
     started = time.process_time()
     assert TrackerResponse(200, {}, body).json() is None
-    assert time.process_time() - started < 0.5  # measured: 30 ms; parsing takes 2 s, in which no other delivery goes on
+    assert time.process_time() - started < 0.5  # measured: 30 ms; parsing takes 2 s, during which no other delivery proceeds
 
 
 def test_a_long_response_is_read_whatever_its_texts_contain() -> None:
@@ -169,7 +169,7 @@ def test_a_request_is_made_of_the_api_s_url_and_headers() -> None:
     ("response", "value"),
     [
         (answer(200, {"issues": [["a"]]}), ["a"]),
-        (answer(200, {"issues": ["a"]}), unreadable()),  # of another kind
+        (answer(200, {"issues": ["a"]}), unreadable()),  # of another type
         (answer(200, {"issues": []}), unreadable()),
         (answer(200, b"<html>"), unreadable()),
         (answer(401, {"issues": [["a"]]}), TrackerFailure(FailureKind.CONFIGURATION, TOKEN_REJECTED)),

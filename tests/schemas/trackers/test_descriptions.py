@@ -1,4 +1,4 @@
-"""The validation of requests against official descriptions finds what is wrong; otherwise it would prove nothing."""
+"""The validation of requests against official descriptions detects errors; otherwise it would prove nothing."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""What is sent for an event to GitHub, GitLab, Gitea and Jira, by their official descriptions, and what is answered."""
+"""Requests for events to GitHub, GitLab, Gitea and Jira match their official descriptions, and responses are understood."""
 
 import json
 from typing import Any, Final
@@ -23,7 +23,7 @@ PAGES: Final = {
     "gitlab": "https://gitlab.com/acme/shop",
     "gitea": "https://git.example.com/acme/shop",
 }
-#: The description of each, and the address that its paths follow.
+#: The description of each tracker, and the base URL of its paths.
 DESCRIPTIONS: Final = {
     "github": ("github-issues.openapi.json", "https://api.github.com"),
     "gitlab": ("gitlab-issues.openapi.json", "https://gitlab.com"),
@@ -103,7 +103,7 @@ def test_the_state_of_an_issue_is_read_and_set(tracker: Any) -> None:
         assert played(tracker, "is_open", answer(200, {"state": state}))[0] is is_open
         result, [request] = played(tracker, "set_open", answer(200, {"state": state}), is_open=is_open)
         assert (result, request.method) == (True, "PUT" if tracker is GITLAB else "PATCH")
-        # A tracker that changes nothing and says that all is well.
+        # A tracker that changes nothing but reports success.
         assert played(tracker, "set_open", answer(200, {"state": state}), is_open=not is_open)[0] is False
     for body in (None, {}, {"state": "merged"}, {"state": 1}):
         assert played(tracker, "is_open", answer(200, body))[0] == RETRY
@@ -169,7 +169,7 @@ def require_described(access: TrackerAccess, requests: list[TrackerRequest]) -> 
         else ("jira-cloud-v3.openapi.json", CLOUD.base_url)
     )
     for request in requests:
-        # Data Center's description of fields is wrong: each value is an object in it.
+        # Data Center's description of fields is wrong: it requires an object for each value.
         is_wrong = access is DATA_CENTER and "fields" in request.body.decode()
         assert is_wrong or description_of(name).complaints(request, base) == []
 
@@ -238,7 +238,7 @@ def test_a_workflow_without_such_a_transition_closes_nothing(access: TrackerAcce
     answers = [answer(200, {"transitions": [transition("11", "new")]})]
     assert play(JIRA.set_open(access, SHOP_7, is_open=False), answers)[0] is False
     assert play(JIRA.set_open(access, SHOP_7, is_open=False), [answer(200, {})])[0] == RETRY
-    # A transition that asks for a resolution, and a page to sign in.
+    # A transition that requires a resolution, and a sign-in page.
     answers = [answer(200, {"transitions": [transition("31", "done")]}), answer(400, {"errors": {"resolution": "required"}})]
     refused = play(JIRA.set_open(access, SHOP_7, is_open=False), answers)[0]
     assert isinstance(refused, TrackerFailure)

@@ -1,4 +1,4 @@
-"""What an event does to an issue: by its type, by `on_fixed`, and by who closed or reopened the issue before."""
+"""How an event changes an issue: by its type, by `on_fixed`, and by who closed or reopened the issue before."""
 
 from collections.abc import Generator
 from dataclasses import dataclass, field
@@ -42,7 +42,7 @@ Result = TypeVar("Result")
 
 @dataclass
 class OneIssue:
-    """A tracker with one issue; each operation is a request, whose name is its URL, and fails with its failure, if any."""
+    """A fake tracker with one issue; each operation is a request with its name as URL, and fails if it is in `failures`."""
 
     opened: bool = True
     ours: bool = True
@@ -84,10 +84,10 @@ class OneIssue:
 
 
 def applied(tracker: OneIssue, made: TrackerEvent, on_fixed: str | None = None) -> tuple[Any, list[str]]:
-    """Return the action or the failure, and the operations in their order."""
+    """Return the action or the failure, and the operations in order."""
     settings = {} if on_fixed is None else {"on_fixed": on_fixed}
     access = TrackerAccess("https://tracker.example.com/acme/shop", settings, "token")
-    steps = apply_event(tracker, access, made)  # type: ignore[arg-type]  # what events use of it
+    steps = apply_event(tracker, access, made)  # type: ignore[arg-type]  # has the methods that events use
     result, requests = play(steps, iter([answer(200)] * 9))
     return result, [each.url for each in requests]
 
@@ -96,7 +96,8 @@ def test_the_types_are_those_of_events() -> None:
     assert {each.value for each in TicketEventType} == {each.value for each in TicketEventType}
 
 
-#: Type, on_fixed, whether the issue is open, has_closed, is_left_alone: what is done, whether it is open then, operations.
+#: Columns: type; on_fixed; whether the issue is open; has_closed; is_left_alone; the action; whether it is open then;
+#: operations.
 CASES: Final = [
     (UPDATED, "comment", True, False, False, COMMENTED, True, ["comment"]),
     (UPDATED, "close", False, True, True, COMMENTED, False, ["comment"]),
@@ -118,7 +119,7 @@ CASES: Final = [
     (REOPENED, "close", False, True, False, TrackerEventAction.REOPENED, True, ["comment", "is_open", "set_open"]),
     # A person closed it.
     (REOPENED, "close", False, False, False, COMMENTED, False, ["comment"]),
-    # A person has reopened it already.
+    # A person has already reopened it.
     (REOPENED, "close", True, True, False, LEFT_ALONE, True, ["comment", "is_open"]),
     (REOPENED, "close", False, True, True, LEFT_ALONE, False, ["comment"]),
     (REDACT, "nothing", True, False, False, TrackerEventAction.REDACTED, True, ["redact"]),
@@ -160,7 +161,7 @@ def test_the_same_event_again_changes_nothing_more(
     tracker = OneIssue(is_open)
     made = event(event_type, has_closed=has_closed, is_left_alone=is_left_alone)
     if lost is not None:
-        # The operation is carried out, and its response is lost.
+        # The operation is executed, but its response is lost.
         original = getattr(tracker, lost)
 
         def loses(*arguments: Any, **options: Any) -> Any:
@@ -176,11 +177,11 @@ def test_the_same_event_again_changes_nothing_more(
     second, _ = applied(tracker, again, on_fixed)
     assert isinstance(second, TrackerEventAction)
     if isinstance(first, TrackerEventAction):
-        # Whose doing it was is not known any more: a reopened issue is left alone, a closed one counts as closed by us.
+        # It is no longer known who did it: a reopened issue is left alone, and a closed one counts as closed by us.
         assert second in {first, LEFT_ALONE if tracker.opened else CLOSED}
         assert (tracker.opened, tracker.title) == seen
     assert tracker.comments == ([] if second in {TrackerEventAction.SKIPPED, TrackerEventAction.REDACTED} else [EVENT_ID])
-    # What a person reopened is never closed by us.
+    # An issue that a person reopened is never closed by us.
     assert not (is_open and (is_left_alone or has_closed) and event_type is FIXED) or tracker.opened
 
 
@@ -207,10 +208,10 @@ def test_a_refusal_of_the_issue_alone_does_not_block_its_target(
     operation = "redact" if event_type is REDACT else "comment"
     tracker = OneIssue(failures={operation: failure})
     assert applied(tracker, event(event_type)) == (TrackerFailure(PAYLOAD, code), [operation, "validate"])
-    # A validation that some ticket would fail of says nothing about the target.
+    # A validation that fails because of a single ticket says nothing about the target.
     tracker.failures["validate"] = TrackerFailure(PAYLOAD, REJECTED)
     assert applied(tracker, event(event_type))[0] == TrackerFailure(PAYLOAD, code)
-    # So does a person who left, or a label that may not be set: tickets are delivered without.
+    # Nor does an unavailable assignee or label, since tickets are delivered without them.
     for setting in ("assignees", "labels"):
         tracker.failures["validate"] = TrackerFailure(CONFIGURATION, NOT_FOUND, field=setting)
         assert applied(tracker, event(event_type))[0] == TrackerFailure(PAYLOAD, code)

@@ -1,4 +1,4 @@
-"""What a tracker's refusal means: by its status, its headers, and its rate limit."""
+"""The meaning of a tracker's error: by its status, its headers, and its rate limit."""
 
 import pytest
 
@@ -44,7 +44,7 @@ def test_a_failure_may_name_the_moment_as_a_date() -> None:
     assert failure_of(answer(503, retry_after=date)) == TrackerFailure(RETRY, "tracker_unavailable", retry_at_s=at_s)
     limited = TrackerFailure(RETRY, "tracker_rate_limited", retry_at_s=at_s, is_rate_limit=True)
     assert failure_of(answer(429, retry_after=date)) == limited
-    # The header is about this request, the reset about all.
+    # The header is about this request, the reset time about all requests.
     assert rate_limited(answer(429, retry_after=date), 100.0) == limited
 
 
@@ -52,13 +52,13 @@ def test_a_failure_may_name_the_moment_as_a_date() -> None:
     ("header", "reset_at_s", "wait_s", "retry_at_s"),
     [
         ("7", None, 7.0, None),
-        # The header is about this request, the reset about all.
+        # The header is about this request, the reset time about all requests.
         ("7", 100.0, 7.0, None),
         ("", 100.0, None, 100.0),
         ("soon", 100.0, None, 100.0),
         ("", None, None, None),
         ("0", None, 0.0, None),
-        # Never earlier than asked: fractions, more digits than any number needs, several headers.
+        # Never earlier than requested: fractions, very long numbers, several headers.
         ("120.5", None, 120.5, None),
         ("1234567890123456", None, 1234567890123456.0, None),
         ("7, 9", None, 9.0, None),

@@ -1,4 +1,4 @@
-"""Gitea and Forgejo: the recorded responses of a real Gitea 1.26, its official description, and what no Gitea says."""
+"""Gitea and Forgejo: the recorded responses of Gitea 1.26, its official description, and responses of other servers."""
 
 import json
 from collections.abc import Iterator
@@ -95,7 +95,7 @@ def test_requests_are_as_the_official_description_has_them() -> None:
 
 
 def test_the_labels_that_exist_are_set_by_their_ids() -> None:
-    # Gitea sends no Link here.
+    # Gitea sends no Link header here.
     first = answer(200, [{"id": 7, "name": "bug"}, {"id": 8, "name": "Risk"}], x_total_count="5")
     named = [{"id": 9, "name": "risk"}, {"id": 10, "name": "risk"}, {"id": "11", "name": "odd"}]
     second = answer(200, named, x_total_count="5")
@@ -138,7 +138,7 @@ def test_a_title_has_at_most_255_bytes() -> None:
     assert title.endswith("…")
 
 
-#: What follows from each recorded refusal of a create.
+#: The failure for each recorded error of a create.
 REFUSALS: Final = {
     "create, label names refused": TrackerFailure(PAYLOAD, REJECTED, field="labels"),
     "create, empty title": TrackerFailure(PAYLOAD, REJECTED, field="title"),
@@ -240,7 +240,7 @@ def test_a_refused_lookup_says_why(status: int, code: str) -> None:
     assert failure.code == code
 
 
-#: The responses to the create without a title, to the repository, and what is missing.
+#: Columns: the responses to the create without a title and to the lookup of the repository; the reported problem.
 CHECKS: Final[list[tuple[list[TrackerResponse], str | None]]] = [
     ([answer(422, {"message": "[Title]: Required"}), answer(200, {"has_issues": True, "archived": False})], None),
     ([answer(422, [{"fieldNames": ["Title"], "classification": "RequiredError"}]), answer(403)], None),
@@ -252,7 +252,7 @@ CHECKS: Final[list[tuple[list[TrackerResponse], str | None]]] = [
     ([answer(404), answer(404)], NOT_FOUND),
     ([answer(404), answer(200, {"has_issues": False})], ISSUES_DISABLED),
     ([answer(502)], UNAVAILABLE),
-    # A server that is no Gitea.
+    # A server that is not Gitea.
     ([answer(200, b"<html>")], NOT_FOUND),
     ([answer(422, b"<html>")], REJECTED),
 ]

@@ -1,4 +1,4 @@
-"""GitHub: what is asked, what each response means, and how an issue is found again."""
+"""GitHub: the requests, the meaning of each response, and how an issue is found again."""
 
 import json
 from typing import Any
@@ -22,7 +22,7 @@ from tests.support.trackers.steps import answer, play
 
 GITHUB = GitHubTracker()
 API = "https://api.github.com"
-#: Its export was made at 2026-01-31T12:00:00Z.
+#: Its export was created at 2026-01-31T12:00:00Z.
 MARKER = "exp_01KG9YS7G061SQWPCHNYBQC8F2"
 TICKET = TrackerTicket(
     MARKER, "A form has no label", "The field has no label.", "high", labels=("website-risk", "severity:high")
@@ -46,7 +46,7 @@ def created(access: TrackerAccess, ticket: TrackerTicket, *answers: TrackerRespo
 
 
 def require_described(requests: list[TrackerRequest], api_base: str = API) -> None:
-    """Fail where the official description, which has no check of an assignee, complains about a request."""
+    """Require that a request matches the official description, which does not contain the check of an assignee."""
     for request in requests:
         expected = ["not described"] if "/assignees/" in request.url else []
         assert description_of("github-issues.openapi.json").complaints(request, api_base) == expected
@@ -266,7 +266,7 @@ SECONDARY = {"message": "You have exceeded a secondary rate limit. Please wait a
             TrackerFailure(PAYLOAD, "tracker_rejected", field="title"),
         ),
         (
-            # The last request that was allowed; the refusal is of the text.
+            # The last request before the rate limit; the error is about the text.
             answer(
                 422,
                 VALIDATION | {"errors": ["odd", {"field": 7}, {"resource": "Issue", "field": "body"}]},

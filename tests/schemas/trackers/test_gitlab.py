@@ -1,4 +1,4 @@
-"""GitLab: what is asked, what each response means, and how an issue is found again."""
+"""GitLab: the requests, the meaning of each response, and how an issue is found again."""
 
 import json
 from typing import Any
@@ -45,7 +45,7 @@ def created(access: TrackerAccess, *answers: TrackerResponse) -> Any:
 
 
 def require_described(requests: list[TrackerRequest], host: str = HOST) -> None:
-    """Fail where the official description, cut to issues and tokens, complains about a request."""
+    """Require that a request matches the official description, which was reduced to issues and tokens."""
     for request in requests:
         path = urlsplit(request.url).path
         is_described = path.endswith(("/issues", "/personal_access_tokens/self"))

@@ -57,7 +57,7 @@ TYPES = [
 
 
 def page(entries: list[Any], total: int | None = None) -> TrackerResponse:
-    """Return a page of a list as Cloud and Data Center name it."""
+    """Return a page of a list with the member names of both Cloud and Data Center."""
     listed = {"issueTypes": entries, "values": entries, "startAt": 0, "maxResults": 200}
     return answer(200, listed | {"total": len(entries) if total is None else total})
 
@@ -84,13 +84,13 @@ def rejected(field: str | None = None) -> TrackerFailure:
 
 
 def created_fields(access: TrackerAccess, ticket: TrackerTicket = TICKET) -> Any:
-    """Return the fields of the issue that a ticket becomes."""
+    """Return the fields of the issue that is created from a ticket."""
     _, [request] = play(JIRA.create(access, ticket), [CREATED])
     return json.loads(request.body)["fields"]
 
 
 def complaints(access: TrackerAccess, request: TrackerRequest) -> list[str]:
-    """Return what is wrong about a request by the official description."""
+    """Return the deviations of a request from the official description."""
     if access.settings.get("api_version") == 2:
         return description_of("jira-dc-v2.openapi.json").complaints(request, f"{HOST}/rest")
     return description_of("jira-cloud-v3.openapi.json").complaints(request, SITE)
@@ -404,7 +404,7 @@ def test_requests_match_the_official_description(access: TrackerAccess) -> None:
     _, validate = play(JIRA.validate(access), [MYSELF, ALLOWED, ISSUE_TYPES, FIELDS])
     for request in (find, *validate):
         assert complaints(access, request) == []
-    # Data Center's description demands an object for every field, which no Jira does.
+    # Data Center's description requires an object for every field, which no real Jira does.
     not_objects = [each for each in complaints(access, create) if not each.endswith("is not of type 'object'")]
     assert not_objects == []
     assert not complaints(access, create) or access.settings.get("api_version") == 2

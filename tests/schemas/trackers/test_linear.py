@@ -48,7 +48,7 @@ def error(error_type: Any, status: int = 200, **headers: str) -> TrackerResponse
 
 
 def coded(code: Any, status: int) -> TrackerResponse:
-    """Return an error that has a code and no type."""
+    """Return an error that has a code but no type."""
     return answer(status, {"errors": [{"message": "No.", "extensions": {"code": code}}]})
 
 
@@ -218,7 +218,7 @@ REFUSALS: list[tuple[TrackerResponse, TrackerFailure]] = [
         error("ratelimited", 400, retry_after="3"),
         TrackerFailure(FailureKind.RETRY, "tracker_rate_limited", 3.0, is_rate_limit=True),
     ),
-    # A rate limit may have a code alone; other codes mean nothing to us.
+    # A rate limit may have only a code; other codes have no meaning for us.
     (coded("RATELIMITED", 400), TrackerFailure(FailureKind.RETRY, "tracker_rate_limited", is_rate_limit=True)),
     (coded("BAD_REQUEST", 400), REJECTED),
     (coded(["RATELIMITED"], 400), REJECTED),

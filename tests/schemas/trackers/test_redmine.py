@@ -1,4 +1,4 @@
-"""Redmine: what its responses mean; `test_redmine_server.py` has the same against a real one."""
+"""Redmine: the meaning of its responses; `test_redmine_server.py` tests the same with a real Redmine."""
 
 import json
 from collections.abc import Iterator
@@ -222,7 +222,7 @@ def test_an_unreadable_list_is_no_empty_one(body: Any) -> None:
         ([answer(404)], NOT_FOUND),
         ([answer(200, {"project": {"status": 5}})], ARCHIVED),
         ([answer(200, {"project": {"status": 1, "enabled_modules": []}})], ISSUES_DISABLED),
-        # A server that is no Redmine.
+        # A server that is not Redmine.
         ([answer(200, b"<html>"), answer(200, b"<html>")], NOT_FOUND),
         ([answer(200, b"<html>"), answer(422, b"<html>")], REJECTED),
     ],
@@ -319,7 +319,7 @@ def shown(**members: Any) -> TrackerResponse:
     return answer(200, {"issue": {"id": 7, "status": status(1, False), **members}})
 
 
-#: What Redmine before 5.0 says of statuses: nothing in an issue, everything in their list.
+#: What Redmine before 5.0 reports about statuses: nothing in an issue, everything in their list.
 STATUSES: Final = answer(200, {"issue_statuses": [status(1, False), status(5, True), status(6, True)]})
 
 
@@ -372,7 +372,7 @@ def test_an_erased_issue_is_read_back() -> None:
     description = issue_in(requests[0].body)["description"]
     stored = shown(subject=subject, description=description.replace("\n", "\r\n"))
     assert play(REDMINE.redact(access(), event()), [answer(204), stored])[0] is None
-    # A workflow may make one of both read-only for the user.
+    # A workflow may make either of them read-only for the user.
     for kept in ({"subject": "Jane Doe", "description": description}, {"subject": subject, "description": "Jane Doe"}):
         result, _ = play(REDMINE.redact(access(), event()), [answer(204), shown(**kept)])
         assert result == TrackerFailure(CONFIGURATION, FORBIDDEN)

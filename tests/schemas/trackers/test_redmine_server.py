@@ -1,4 +1,4 @@
-"""Tickets in a real Redmine: created once, found again, and harmless under each of its text formats."""
+"""Tickets in a real Redmine: created once, found again, and harmless with each of its text formats."""
 
 import json
 from dataclasses import replace
@@ -29,14 +29,14 @@ from tests.support.trackers.events import EVENT_ID, EXPORT_ID, event
 from tests.support.trackers.redmine_server import KEYS, RedmineServer, TextFormat
 from tests.support.trackers.steps import perform
 
-#: The start takes half a minute on a busy machine.
+#: Starting takes half a minute on a busy machine.
 pytestmark = pytest.mark.timeout(300)
 
 REDMINE: Final = RedmineTracker()
 CONSOLE: Final = "https://riskrelay.example.com/console/exports/exp_1"
 CONFIGURATION: Final = FailureKind.CONFIGURATION
 
-#: What Textile and Redmine itself would act on.
+#: Syntax of Textile and of Redmine itself.
 TEXTILE: Final = {
     "mention": "@reporter and user:reporter and user#5",
     "image": "!https://evil.example/pixel.png! !pixel.png!:https://evil.example",
@@ -87,7 +87,7 @@ def issue(redmine: RedmineServer, made: TrackerIssue) -> dict[str, Any]:
 
 
 class RenderedIssue(HTMLParser):
-    """The subject and the text of an issue's page: which elements they have, where they lead, and what a person reads."""
+    """The subject and text on an issue's page: the elements, the targets of links, and the text that a person reads."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -139,7 +139,7 @@ def test_an_issue_is_found_by_its_export_whether_open_or_closed(redmine: Redmine
     assert perform(REDMINE.find(target, ticket("exp_lost"))) == made
 
 
-#: Project, user, and the code of what is missing.
+#: Columns: a project; a user; the code of what is missing.
 REFUSALS: Final = [
     ("shop", "f" * 40, TOKEN_REJECTED),
     ("shop", "stranger", FORBIDDEN),
@@ -199,7 +199,7 @@ def test_a_ticket_of_the_largest_size_is_taken(redmine: RedmineServer) -> None:
 
 @pytest.fixture(scope="module")
 def hostile_issues(redmine: RedmineServer) -> dict[str, tuple[str, TrackerIssue]]:
-    """An issue of each hostile text, under the text's name, and the id of its export. What is sent suits every format."""
+    """An issue for each hostile text with its export's ID, by the text's name. The same request has to suit every format."""
     made = {}
     for number, (name, text) in enumerate(hostile_texts().items()):
         place = Place(f"https://shop.example/{text}", text)
@@ -243,7 +243,7 @@ def test_a_ticket_reads_well(redmine: RedmineServer, text_format: TextFormat) ->
     for part in ("high", "https://shop.example/login?a=1&b=2", description, readable.export_id, readable.title):
         assert part in text
     assert CONSOLE in shown.addresses
-    # Without both the test of hostile texts would see nothing.
+    # Without both elements, the test of hostile texts would prove nothing.
     assert {"p", "pre"} <= set(shown.elements)
 
 

@@ -1,4 +1,4 @@
-"""The trackers that are offered: their names, their limits, and the bounds of their settings."""
+"""The available trackers: their names, their limits, and the bounds of their settings."""
 
 import re
 from typing import Any, Final
@@ -9,7 +9,7 @@ from schemas.base.errors import ValidationFailed
 from schemas.trackers.exchange import FailureKind, TrackerFailure
 from schemas.trackers.registry import TRACKERS, provider_keys
 
-#: Key, name, seconds until an issue can be found, and the most issues a minute.
+#: Columns: key; name; seconds until an issue can be found; the maximum number of issues per minute.
 OFFERED: Final = [
     ("github", "GitHub", 60, 60),
     ("gitlab", "GitLab", 60, None),
@@ -18,9 +18,9 @@ OFFERED: Final = [
     ("linear", "Linear", 0, None),
     ("redmine", "Redmine", 5, None),
 ]
-#: The settings without which a form refuses.
+#: The settings that a form requires.
 REQUIRED: Final = {"jira": {"project": "SHOP"}, "linear": {"team": "ENG"}}
-#: Of a tracker, a setting with the longest value.
+#: Columns: a tracker; a setting; its longest value.
 LONGEST: Final[list[tuple[str, str, Any]]] = [
     *((key, "labels", ["a" * 100] * 20) for key, *_ in OFFERED),
     ("github", "assignees", ["a" * 100] * 10),

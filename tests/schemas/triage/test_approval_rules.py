@@ -1,4 +1,4 @@
-"""Approval rules: the form, globs, and what matches."""
+"""Approval rules: the form, globs, and what they match."""
 
 import itertools
 import time
@@ -109,7 +109,7 @@ def test_a_hostile_glob_takes_no_longer_than_another() -> None:
     for hostile in ("*a" * 100, "*?a" * 66, "*" * MAX_GLOB, "?" * MAX_GLOB, "*a" * 99 + "*b", "/*aaaaaaaaaaaaaaaaab*b"):
         for number in range(100):
             glob_matches(hostile, f"{text}{number}")
-    # 600 comparisons of the largest sizes; a backtracking matcher does not end.
+    # 600 comparisons of the maximum size; a backtracking matcher would not finish.
     assert time.monotonic() - began < 10
 
 

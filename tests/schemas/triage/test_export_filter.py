@@ -1,4 +1,4 @@
-"""Filters are read from a URL and from JSON alike; a cursor belongs to its filters and its order."""
+"""Filters are read equally from a URL and from JSON; a cursor belongs to its filters and its sort order."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""Words and hosts of tickets are the same for a text in any case and Unicode form, and bounded."""
+"""The search words and hosts of tickets do not depend on letter case or Unicode form, and are bounded."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The classes of addresses, by table and against the standard library."""
+"""The classes of addresses, by tables and compared with the standard library."""
 
 from ipaddress import ip_address
 from typing import Any
@@ -11,13 +11,13 @@ from schemas.url_policy.addresses import check_addresses, classify
 from schemas.url_policy.policy import RefusalReason, TargetPolicy, parse_networks, parse_ports
 
 STRICT = TargetPolicy()
-# All that an operator can open, so that only what nothing opens is left.
+# Everything that an operator can allow, so that only what cannot be allowed is rejected.
 OPEN = TargetPolicy(True, parse_ports("1-65535"), parse_networks("0.0.0.0/0,::/0"))
 
 
 CLASSES = [
-    # the first address of a range, its last, and the reason; neighbours that are public are tested below
-    ("0.0.0.0", "0.255.255.255", "address_unspecified"),  # noqa: S104  an address to judge, not to bind
+    # Columns: the first address of a range; its last; the reason. Public neighbors are tested below.
+    ("0.0.0.0", "0.255.255.255", "address_unspecified"),  # noqa: S104  an address to classify, not to bind
     ("10.0.0.0", "10.255.255.255", "address_private"),
     ("100.64.0.0", "100.127.255.255", "address_carrier_nat"),
     ("127.0.0.0", "127.255.255.255", "address_loopback"),
@@ -92,19 +92,19 @@ def test_a_public_address_may_be_dialed(address: str) -> None:
 METADATA = [
     "169.254.169.254", "169.254.170.2", "169.254.170.23", "100.100.100.200", "168.63.129.16", "192.0.0.192",
     "fd00:ec2::254", "fd20:ce::254",
-    "fe80::a9fe:a9fe%eth0",  # a zone makes it no other address
+    "fe80::a9fe:a9fe%eth0",  # the zone does not change the address
     "::ffff:169.254.169.254",  # mapped
     "::169.254.169.254",  # compatible
     "::ffff:0:169.254.169.254",  # translated
     "64:ff9b::169.254.169.254",  # NAT64
-    "64:ff9b:1::169.254.169.254",  # local NAT64, the four places that RFC 6052 has for it
+    "64:ff9b:1::169.254.169.254",  # local-use NAT64, with the four prefix lengths of RFC 6052
     "64:ff9b:1:abcd:0:5431:a9fe:a9fe",
     "64:ff9b:1:a9fe:a9:fe00::",
     "64:ff9b:1:aba9:fe:a9fe::",
     "64:ff9b:1:abcd:a9:fea9:fe00:0",
     "2002:a9fe:a9fe::1",  # 6to4
-    "2001:0:a9fe:a9fe::1",  # Teredo, the server
-    "2001:0:102:304::5601:5601",  # Teredo, the client with its bits turned
+    "2001:0:a9fe:a9fe::1",  # Teredo, the server's address
+    "2001:0:102:304::5601:5601",  # Teredo, the client's address with inverted bits
 ]  # fmt: skip
 
 
@@ -117,20 +117,20 @@ def test_metadata_addresses_are_refused_in_every_notation_even_in_allowed_networ
 
 
 OPENED = [
-    # networks, address, verdict
+    # Columns: allowed networks; an address; the verdict.
     ("127.0.0.0/8", "127.0.0.1", None),
-    ("127.0.0.0/8", "::ffff:127.0.0.1", None),  # the very same socket
+    ("127.0.0.0/8", "::ffff:127.0.0.1", None),  # the same socket
     ("127.0.0.0/8", "::1", "address_loopback"),
     ("::1/128", "::1", None),
     ("10.0.0.0/8,fd00::/8", "fd12::1", None),
     ("10.0.0.0/8", "11.0.0.1", None),
     ("10.0.0.0/8", "192.168.0.1", "address_private"),
-    ("::ffff:0:0/96", "::ffff:10.0.0.1", "address_private"),  # a mapped address counts as the one inside only
+    ("::ffff:0:0/96", "::ffff:10.0.0.1", "address_private"),  # a mapped address counts only as the embedded one
     ("64:ff9b::/96", "64:ff9b::8.8.8.8", None),
-    ("64:ff9b::/96", "64:ff9b::10.0.0.1", "address_private"),  # the gateway would lead into the network
+    ("64:ff9b::/96", "64:ff9b::10.0.0.1", "address_private"),  # the gateway would lead into the private network
     ("64:ff9b::/96,10.0.0.0/8", "64:ff9b::10.0.0.1", None),
     ("2002::/16", "2002:7f00:1::", "address_loopback"),
-    ("::/0,0.0.0.0/0", "0.0.0.0", "address_unspecified"),  # noqa: S104  no host's address: nothing opens it
+    ("::/0,0.0.0.0/0", "0.0.0.0", "address_unspecified"),  # noqa: S104  not a host's address, so nothing allows it
     ("::/0,0.0.0.0/0", "::", "address_unspecified"),
     ("::/0,0.0.0.0/0", "224.0.0.1", "address_multicast"),
     ("::/0,0.0.0.0/0", "ff02::1", "address_multicast"),

@@ -1,4 +1,4 @@
-"""Credentials in URLs: parameters are found however they are written, and their values are masked, as users are."""
+"""Credentials in URLs: parameters are found in any spelling, and their values are masked, like user names."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Messages of refused URLs name what is allowed and the setting that decides."""
+"""Messages about rejected URLs name what is allowed and the setting that decides this."""
 
 import pytest
 

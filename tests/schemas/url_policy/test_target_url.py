@@ -1,4 +1,4 @@
-"""The form of a target URL: by table, and against the parsers that dial."""
+"""The form of a target URL: by tables, and compared with the parsers of HTTP clients."""
 
 from ipaddress import IPv6Address, ip_address
 
@@ -13,7 +13,7 @@ from schemas.url_policy.target_url import MAX_URL_CHARACTERS, TargetAddress, che
 
 STRICT = TargetPolicy()
 LOOPBACK = TargetPolicy(True, parse_ports("1-65535"), parse_networks("127.0.0.0/8"))
-# All that an operator can open, so that only the form decides.
+# Everything that an operator can allow, so that only the form of a URL matters.
 OPEN = TargetPolicy(True, parse_ports("1-65535"), parse_networks("0.0.0.0/0,::/0"))
 
 
@@ -29,23 +29,23 @@ def reason_for(url: str, policy: TargetPolicy = STRICT) -> str | None:
 
 
 ACCEPTED = [
-    # as written, as dialed
+    # Columns: the URL as given; the URL that is used.
     ("https://hooks.example.com", "https://hooks.example.com/"),
     ("HTTPS://Hooks.Example.COM/In?a=B", "https://hooks.example.com/In?a=B"),
-    ("https://hooks.example.com./in", "https://hooks.example.com/in"),  # one trailing dot is dropped
+    ("https://hooks.example.com./in", "https://hooks.example.com/in"),  # a trailing dot is removed
     ("https://hooks.example.com:443/", "https://hooks.example.com/"),
     ("https://hooks.example.com:8443/", "https://hooks.example.com:8443/"),
     ("https://hooks.example.com?", "https://hooks.example.com/"),
     ("https://hooks.example.com?a=1&b=?/@:", "https://hooks.example.com/?a=1&b=?/@:"),
-    ("https://r3---sn-abc.example.com/", "https://r3---sn-abc.example.com/"),  # hyphens that IDNA would refuse
-    ("https://0x7f.example.com/", "https://0x7f.example.com/"),  # a number only in the last place makes a number
+    ("https://r3---sn-abc.example.com/", "https://r3---sn-abc.example.com/"),  # hyphens that IDNA would reject
+    ("https://0x7f.example.com/", "https://0x7f.example.com/"),  # only a number in the last label makes it numeric
     ("https://bücher.example.com/", "https://xn--bcher-kva.example.com/"),
     ("https://xn--bcher-kva.example.com/", "https://xn--bcher-kva.example.com/"),
-    ("https://faß.example.com/", "https://xn--fa-hia.example.com/"),  # not fass: that is another host
+    ("https://faß.example.com/", "https://xn--fa-hia.example.com/"),  # not fass, which is another host
     (
         "https://\uff45\uff58\uff41\uff4d\uff50\uff4c\uff45\u3002com/",
         "https://example.com/",
-    ),  # wide letters, ideographic dot
+    ),  # fullwidth letters, ideographic dot
     ("https://example.com/%7euser/%c3%a9/%2f", "https://example.com/~user/%C3%A9/%2F"),
     ('https://example.com/é "'.replace(" ", ""), "https://example.com/%C3%A9%22"),
     ("https://example.com/a..b/...", "https://example.com/a..b/..."),
@@ -77,10 +77,10 @@ REFUSED = [
     ("http://hooks.example.com/", "scheme_not_allowed"),
     ("ftp://hooks.example.com/", "scheme_not_allowed"),
     ("file:///etc/passwd", "scheme_not_allowed"),
-    ("hooks.example.com:443/in", "scheme_not_allowed"),  # to every parser the host is a scheme here
+    ("hooks.example.com:443/in", "scheme_not_allowed"),  # every parser takes the host for a scheme
     ("https:hooks.example.com", "host_missing"),
     ("https:/hooks.example.com", "host_missing"),
-    ("https:///hooks.example.com", "host_missing"),  # browsers dial the name, others none
+    ("https:///hooks.example.com", "host_missing"),  # browsers use the name as host, other parsers do not
     ("https://:443/", "host_missing"),
     ("https://?a=1", "host_missing"),
     ("https://user:password@example.com/", "userinfo"),
@@ -121,7 +121,7 @@ REFUSED = [
     ("https://256.1.1.1/", "host_numeric"),
     ("https://1.2.3.4.5/", "host_numeric"),
     ("https://example.0x/", "host_numeric"),
-    ("https://\uff11\uff12\uff17.\uff10.\uff10.\uff11/", "host_numeric"),  # wide digits: only the mapping shows the number
+    ("https://\uff11\uff12\uff17.\uff10.\uff10.\uff11/", "host_numeric"),  # fullwidth digits, known only after mapping
     ("https://\u2460\u2461\u2466.0.0.\u2460/", "host_numeric"),
     ("https://\u0661\u0662\u0667.0.0.1/", "host_not_idna"),
     ("https://xn--a.example.com/", "host_not_idna"),
@@ -143,7 +143,7 @@ REFUSED = [
     ("https://[127.0.0.1]/", "host_invalid"),
     ("https://[v1.a]/", "host_invalid"),
     ("https://[2606:4700::1]x/", "host_invalid"),
-    ("https://2606:4700::1/", "port_invalid"),  # without brackets all after the first colon is a port
+    ("https://2606:4700::1/", "port_invalid"),  # without brackets, everything after the first colon is the port
     ("https://receiver/", "single_label"),
     ("https://com./", "single_label"),
     ("https://localhost/", "local_suffix"),
@@ -185,7 +185,7 @@ def test_an_unsafe_url_is_refused_by_name(url: str, reason: str) -> None:
 
 def test_every_reason_of_a_url_has_a_row() -> None:
     of_addresses = {reason for reason in RefusalReason if reason.startswith("address_")}
-    elsewhere = {RefusalReason.NAME_NOT_FOUND, RefusalReason.PARSERS_DISAGREE}  # a net without a known catch
+    elsewhere = {RefusalReason.NAME_NOT_FOUND, RefusalReason.PARSERS_DISAGREE}  # not caused by the form of a URL
     assert {reason for _, reason in REFUSED} >= set(RefusalReason) - of_addresses - elsewhere
 
 
@@ -202,7 +202,7 @@ def test_port_zero_stays_shut_whatever_the_policy_says() -> None:
     assert reason_for("https://example.com:0/", TargetPolicy(allowed_ports=((0, 65535),))) == "port_not_allowed"
 
 
-# --- Against the parsers that dial ---------------------------------------------
+# --- Comparison with the parsers of HTTP clients -------------------------------
 
 hosts = st.one_of(
     st.from_regex(r"[a-zA-Z0-9_.-]{1,20}\.(com|example|0x1|1|\uff43\uff4f\uff4d)\.?", fullmatch=True),
@@ -251,7 +251,7 @@ def test_urllib3_and_requests_dial_the_host_that_was_judged(url: str) -> None:
 def host_that_requests_dials(url: str) -> str | None:
     try:
         prepared = requests.Request("POST", url).prepare().url
-    except requests.exceptions.InvalidURL:  # it knows IDNA without the mapping: stricter than ours, so no danger
+    except requests.exceptions.InvalidURL:  # it uses IDNA without the mapping: stricter than ours, so harmless
         return None
     return (parse_url(prepared or "").host or "").strip("[]").removesuffix(".")
 

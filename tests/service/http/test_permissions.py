@@ -154,7 +154,7 @@ class RoutePermission:
         return call.plus(*offer(call.body))
 
     def _ids(self, scene: PermissionScene) -> Mapping[str, str]:
-        """Return the IDs of the scene; a deletion gets another record's ID, so that the next caller still finds the first."""
+        """Return the IDs of the scene; a deletion gets another record's ID, so that the first one remains."""
         if (self.method, self.path) == ("DELETE", GRANT) and scene.ids["grant_id"] != NOWHERE:
             return {**scene.ids, "grant_id": make_grant(scene.customer, scene.ids["user_id"])}
         if (self.method, self.path) != ("DELETE", RULE) or not rule_ids(scene.ids["rule_id"]):

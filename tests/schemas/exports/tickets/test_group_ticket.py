@@ -1,4 +1,4 @@
-"""The ticket of a group names what is wrong, how often and where, and grows without losing what it was written from."""
+"""The ticket of a group states the problem, how often it occurs and where; new findings never remove its original text."""
 
 from dataclasses import replace
 from typing import Any

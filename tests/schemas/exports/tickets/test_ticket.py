@@ -1,4 +1,4 @@
-"""A ticket reads well, stays within its limits, and equal tickets have equal bytes."""
+"""A ticket is readable and stays within its limits; equal tickets have equal bytes."""
 
 import hashlib
 import json
@@ -68,9 +68,9 @@ def test_an_issue_with_an_address_of_its_own_is_there() -> None:
     ("title", "path", "expected"),
     [
         ("two\n lines", "/", "two lines on shop.example/"),
-        ("x" * 400, "/", "x" * 232 + "… on shop.example/"),  # 250 in all
+        ("x" * 400, "/", "x" * 232 + "… on shop.example/"),  # 250 characters in total
         ("short", "/" + "p" * 400, "short on shop.example/" + "p" * 227 + "…"),  # a long path is cut at the end
-        ("x" * 400, "/" + "p" * 400, "x" * 124 + "… on shop.example/" + "p" * 107 + "…"),  # half for each
+        ("x" * 400, "/" + "p" * 400, "x" * 124 + "… on shop.example/" + "p" * 107 + "…"),  # half of the length for each
     ],
 )
 def test_a_title_keeps_to_its_limit(title: str, path: str, expected: str) -> None:
@@ -86,7 +86,7 @@ def test_a_title_keeps_to_its_limit(title: str, path: str, expected: str) -> Non
         ("/html/body/div[2]/img", " (img)"),
         ("ul li a", " (ul li a)"),
         ("parameter q", " (parameter q)"),
-        ("page", ""),  # what import-scan writes where a report names no place
+        ("page", ""),  # what import-scan writes if a report has no location
         ("body > " + "x" * 80, f" ({'x' * 59}…)"),
     ],
 )

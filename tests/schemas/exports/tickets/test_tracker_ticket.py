@@ -1,4 +1,4 @@
-"""A tracker gets the ticket that was approved, with the places of a group once."""
+"""A tracker receives the approved ticket, in which the places of a group appear once."""
 
 import pytest
 
@@ -70,11 +70,11 @@ LISTED = "\n\nPlaces:\n- https://shop.example/ (main)\n- https://shop.example/2\
         (f"Text{LISTED}", "Text"),
         (f"Text{LISTED}\n\nRule: csp", "Text\n\nRule: csp"),
         (f"Text{LISTED.rpartition(chr(10))[0]}\n\nRule: csp", "Text\n\nRule: csp"),
-        # What a person added stays.
+        # Text added by a person is kept.
         (f"Text{LISTED}\nAsk Kim first.", "Text\nAsk Kim first."),
         ("Text\n\nPlaces:\nall of them", "Text\n\nPlaces:\nall of them"),
         ("Text\n\nPlaces:\n", "Text\n\nPlaces:\n"),
-        # What the scanner reported stays.
+        # Text reported by the scanner is kept.
         (f"Text\n\nPlaces:\n- reported\n\nMore{LISTED}", "Text\n\nPlaces:\n- reported\n\nMore"),
         ("Places:\n- a", "Places:\n- a"),
         ("Text", "Text"),

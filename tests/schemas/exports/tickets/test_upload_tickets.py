@@ -1,4 +1,4 @@
-"""The tickets of captures and diagnostics say what was seen, where, and by what: enough to act on."""
+"""Tickets of captures and diagnostics state what was found, where, and by which app, so that somebody can act on them."""
 
 from typing import Any
 
@@ -124,7 +124,7 @@ def test_without_symptoms_a_diagnostic_is_for_information() -> None:
     [
         ({}, "https://snow.shops.example/"),
         ({"primary_domain": "Snow.example."}, "https://snow.example/"),
-        ({"primary_domain": "https://snow.example"}, "https://snow.shops.example/"),  # not a domain, but the sender's text
+        ({"primary_domain": "https://snow.example"}, "https://snow.shops.example/"),  # not a domain, just submitted text
         ({"primary_domain": "evil.example/?"}, "https://snow.shops.example/"),
     ],
 )

@@ -1,4 +1,4 @@
-"""A ticket as a document for Jira Cloud has the shape that Jira accepts, and strangers' text in text nodes only."""
+"""A ticket as a document for Jira Cloud has a structure that Jira accepts, with untrusted text only in text nodes."""
 
 import json
 from collections.abc import Iterator
@@ -18,18 +18,18 @@ LIMIT = 32_767
 
 
 def node(kind: str, **members: Any) -> dict[str, Any]:
-    """Return the schema of a node, which has these members alone."""
+    """Return the schema of a node with exactly these members."""
     properties = {"type": {"const": kind}, **members}
     return {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
 
 
 def several(*kinds: str) -> dict[str, Any]:
-    """Return the schema of a content of these nodes."""
+    """Return the schema of content that consists of these nodes."""
     return {"type": "array", "minItems": 1, "items": {"anyOf": [{"$ref": f"#/$defs/{kind}"} for kind in kinds]}}
 
 
 TEXT: Final = {"type": "string", "minLength": 1}
-#: The part of the Atlassian Document Format, version 1, that a ticket needs; only our own link is a link.
+#: The part of version 1 of the Atlassian Document Format that a ticket needs; the only link is our own.
 DOCUMENT: Final = {
     **node("doc", version={"const": 1}, content=several("paragraph", "heading", "bulletList", "expand", "codeBlock")),
     "$defs": {

@@ -1,4 +1,4 @@
-"""The comment of an event reads well, fits, and has strangers' text in code alone; an erased ticket has none."""
+"""The comment of an event is readable, fits, and has untrusted text only in code; an erased ticket has none of it."""
 
 import json
 import re
@@ -37,13 +37,13 @@ EVENTS: Final = st.builds(
 
 
 def plain(made: TrackerEvent) -> TrackerEvent:
-    """Return the event with places of harmless text in place of strangers'."""
+    """Return the event with harmless places instead of untrusted ones."""
     tidy = ChangedPlace("https://shop.example/", "main", state="fixed")
     return replace(made, places=tuple(replace(tidy, state=each.state) for each in made.places))
 
 
 def markup_of(text: str) -> list[str]:
-    """Return the tokens of Markdown but for code and text: a place without a location has one piece of code alone."""
+    """Return the tokens of Markdown except code and text, since a place without a location has one piece of code fewer."""
     return [kind for kind, _ in skeleton(text) if not kind.startswith(("code_inline", "text"))]
 
 

@@ -1,4 +1,4 @@
-"""A ticket in Markdown reads well, and strangers' text in it stays code in a real renderer."""
+"""A ticket in Markdown is readable, and a real renderer keeps untrusted text within code."""
 
 from dataclasses import replace
 from typing import Any
@@ -23,12 +23,12 @@ from tests.support.trackers.texts import (
 )
 
 LIMIT = 65_536
-#: What our own part of the text has.
+#: The elements of our own part of the text.
 OURS = {"html", "link"}
 
 
 def recorded_effects(body: dict[str, Any]) -> set[str]:
-    """Return what a real Gitea did with a body."""
+    """Return the effects that a body had in a real Gitea."""
     found = {
         "mention": body["mentioned"] or ">@victim</a>" in body["html"],
         "reference": body["cross_references"] or "ref-issue" in body["html"],
@@ -39,7 +39,7 @@ def recorded_effects(body: dict[str, Any]) -> set[str]:
 
 
 def is_contained(ticket: TrackerTicket) -> bool:
-    """Return whether the text has the markup of a plain ticket, and nothing in code would have an effect without it."""
+    """Return whether the text has the markup of a plain ticket, and untrusted text is in code and without effect."""
     body = body_of(ticket, LIMIT)
     code = "\n".join(in_code(body))
     return (

@@ -1,4 +1,4 @@
-"""Strangers' text looks the same when it is harmless, and nothing in it has an effect."""
+"""Harmless untrusted text stays unchanged, and no untrusted text has an effect."""
 
 import pytest
 from hypothesis import given

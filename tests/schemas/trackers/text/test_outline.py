@@ -1,4 +1,4 @@
-"""Every flavor keeps the parts of a ticket in one order, and its limit by shortening the least important part first."""
+"""Every format has the parts of a ticket in one order, and shortens the least important part first to stay in its limit."""
 
 import json
 import re
@@ -45,7 +45,7 @@ def large(**changes: Any) -> TrackerTicket:
 
 
 def parts_of(text: str) -> tuple[int, int, int]:
-    """Return how much of a large ticket a text has: letters, places, letters."""
+    """Return how much a text contains of the description, the places and the evidence of a large ticket."""
     return text.count("ddd"), text.count("https://shop.example/0000"), text.count("vvv")
 
 
@@ -84,7 +84,7 @@ def test_the_evidence_is_shortened_first_then_the_places_then_the_description(wr
 
 @every_flavor
 def test_the_room_is_used(write: Flavor) -> None:
-    # A place takes at most 200 characters; Redmine's limit is in bytes.
+    # A place has at most 200 characters; Redmine's limit is in bytes.
     assert MIN_CHARS - 200 < length(write(large(evidence={"e": "v" * MIN_CHARS}), MIN_CHARS)) <= MIN_CHARS
 
 
@@ -106,7 +106,7 @@ def test_any_ticket_keeps_the_limit_with_severity_page_link_and_marker(
     for kept in ("Severity:", "high", "https://p", str(PLAIN.console_url)):
         assert kept in made
     assert made.count(MARKER) == 1
-    # The link names the export, too; nothing of strangers does.
+    # The link contains the export's ID too; no untrusted text does.
     assert made.count(PLAIN.export_id) == 2
     assert made == write(ticket, max_chars)
 

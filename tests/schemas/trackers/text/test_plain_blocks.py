@@ -1,4 +1,4 @@
-"""Strangers' text in Jira's wiki markup and in Redmine stays in its blocks, whichever formatting Redmine has."""
+"""Untrusted text stays within its blocks in Jira's wiki markup and in Redmine, whichever text format Redmine uses."""
 
 import re
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ LIMIT = 32_767
 
 NOFORMAT: Final = re.compile(r"\{noformat(?::[^}]*)?\}", re.IGNORECASE)
 PRE: Final = re.compile("</?(?:pre|code|kbd|notextile)", re.IGNORECASE)
-#: What Redmine finds: mentions in code, too; the others where a tag is dropped.
+#: Syntax that Redmine recognizes: mentions even in code, the rest where a tag is removed.
 REDMINE: Final = {
     "mention": re.compile(r"(?:^|\W)@[a-z0-9_.-]", re.IGNORECASE | re.MULTILINE),
     "number": re.compile(r"#\d|(?:[\s(,\[>|:-]|^)r\d", re.MULTILINE),
@@ -39,7 +39,7 @@ REDMINE: Final = {
 
 
 def outside(text: str, token: re.Pattern[str]) -> list[str]:
-    """Return the text outside of blocks; a token opens and closes in turn."""
+    """Return the text outside of blocks; a token alternately opens and closes a block."""
     return token.split(text)[::2]
 
 
@@ -48,7 +48,7 @@ def found_by_redmine(text: str) -> set[str]:
 
 
 def strangers_blocks(text: str) -> Iterator[str]:
-    """Yield the blocks of a ticket in Redmine that hold no URLs."""
+    """Yield the blocks with untrusted text but without URLs of a ticket in Redmine."""
     blocks = re.findall(r"<pre>\n\n(.*?)\n</pre>", text, re.DOTALL)
     yield from (blocks[1], blocks[3])
 
@@ -116,7 +116,7 @@ def test_a_quoted_token_does_not_end_a_block_of_wiki_markup(token: str) -> None:
     assert outside(made, NOFORMAT) == outside(wiki.body_of(PLAIN, LIMIT), NOFORMAT)
 
 
-#: What ends a block, is a tag, an entity, a link, a macro, an image or a mention in Redmine.
+#: Text that ends a block, or is a tag, an entity, a link, a macro, an image or a mention in Redmine.
 REDMINE_SYNTAX: Final = [
     *("</pre>", "</PRE >", "a</pre>\n\n@victim", "<redpre#0>", '<code class="ruby">a', "</script>", "<!-- -->", "&lt;b&gt;"),
     *("#1", "##1", "r12", "svn|r12", "shop:r12", "commit:abc", "shop:commit:abc", 'document:"A b"', "attachment:a.png"),

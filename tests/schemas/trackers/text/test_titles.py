@@ -29,11 +29,11 @@ def titled(title: str, max_chars: int = 255, max_bytes: int | None = None) -> st
         ("éééé", 250, 8, "éééé"),
         ("éééé", 250, 7, "éé…"),
         ("éééé", 3, 8, "éé…"),
-        # An emoji takes two units of UTF-16 and four bytes of UTF-8.
+        # An emoji has two units of UTF-16 and four bytes of UTF-8.
         ("🚀🚀🚀", 6, 12, "🚀🚀🚀"),
         ("🚀🚀🚀", 5, None, "🚀🚀…"),
         ("🚀🚀🚀", 250, 11, "🚀🚀…"),
-        # No invisible space is left before the ellipsis.
+        # No invisible space remains before the ellipsis.
         ("abc@defgh", 6, None, "abc@…"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Large bodies: their total size is limited, and they are processed one at a time, fairly by sender; small ones never wait."""
+"""Large bodies: their total size is limited, and they are processed one by one, fairly by sender; small ones never wait."""
 
 import json
 import threading
