@@ -30,7 +30,7 @@ def played(shares: AccountShares, steps: Sequence[tuple[int, bool]]) -> Counter[
 
 @settings(deadline=None)
 @given(SIZES, STEPS)
-def test_whatever_others_hold_an_account_gets_its_reserved_slots(
+def test_an_account_gets_its_reserved_slots_whatever_others_hold(
     sizes: tuple[int, int], steps: list[tuple[int, bool]]
 ) -> None:
     shares = AccountShares(*sizes)
@@ -57,7 +57,7 @@ def test_beyond_the_shared_slots_no_account_takes_more_than_its_reserved_ones(
 
 @settings(deadline=None)
 @given(SIZES, STEPS, st.sets(st.integers(0, 9)))
-def test_of_those_that_want_a_slot_the_one_that_holds_the_fewest_is_first(
+def test_the_account_with_the_fewest_slots_gets_the_next_one(
     sizes: tuple[int, int], steps: list[tuple[int, bool]], wanting: set[int]
 ) -> None:
     shares = AccountShares(*sizes)
@@ -105,7 +105,7 @@ def test_an_account_alone_takes_every_shared_slot_and_no_more() -> None:
     assert taken == 32
 
 
-def test_while_sixteen_accounts_hold_all_they_may_each_has_its_quarter() -> None:
+def test_sixteen_accounts_at_their_limits_keep_their_reserved_quarter() -> None:
     shares = AccountShares(32)
     for account_id in range(16):
         while shares.may_take(account_id):

@@ -120,7 +120,7 @@ def test_a_caller_without_a_result_works_alone(pool: ThreadPoolExecutor) -> None
 
 
 @pytest.mark.parametrize("wrong", [ValueError("no"), []], ids=["raises", "too few results"])
-def test_a_batch_that_fails_leaves_its_callers_to_themselves(wrong: Any, pool: ThreadPoolExecutor) -> None:
+def test_after_a_failed_batch_each_caller_works_alone(wrong: Any, pool: ThreadPoolExecutor) -> None:
     def fail(_: Sequence[int]) -> list[Any]:
         if isinstance(wrong, Exception):
             raise wrong
@@ -133,7 +133,7 @@ def test_a_batch_that_fails_leaves_its_callers_to_themselves(wrong: Any, pool: T
     assert doubling.batcher._waiting == {}
 
 
-def test_what_a_caller_raises_alone_is_its_own(pool: ThreadPoolExecutor) -> None:
+def test_an_exception_of_a_caller_that_works_alone_affects_no_other(pool: ThreadPoolExecutor) -> None:
     doubling = Doubling()
 
     def refuse() -> None:
@@ -144,7 +144,7 @@ def test_what_a_caller_raises_alone_is_its_own(pool: ThreadPoolExecutor) -> None
     assert doubling.run(2) == ALONE
 
 
-def test_an_interrupted_leader_leaves_its_batch_to_themselves(pool: ThreadPoolExecutor) -> None:
+def test_after_an_interrupted_leader_each_caller_of_the_batch_works_alone(pool: ThreadPoolExecutor) -> None:
     def interrupt(_: Sequence[int]) -> list[Any]:
         raise KeyboardInterrupt
 

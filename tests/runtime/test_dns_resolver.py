@@ -92,7 +92,7 @@ def test_the_systems_resolver_is_asked_by_default() -> None:
 
 
 @pytest.mark.parametrize("host", ["192.0.2.7", "2001:db8::7", "::ffff:192.0.2.7"])
-def test_a_literal_address_asks_nobody(host: str) -> None:
+def test_a_literal_address_needs_no_lookup(host: str) -> None:
     fake = FakeGetAddrInfo({})
     assert DnsResolver(getaddrinfo=fake).resolve(host, 443, 0) == (ip_address(host),)
     assert fake.asked == []
@@ -134,7 +134,7 @@ def test_a_hanging_resolver_costs_the_caller_its_timeout_and_no_more() -> None:
     fake.free.set()
 
 
-def test_a_name_takes_one_thread_however_many_ask() -> None:
+def test_concurrent_lookups_of_a_name_share_one_thread() -> None:
     fake = FakeGetAddrInfo({"slow.example": ["192.0.2.7"]}, hanging=["slow.example"])
     resolver = DnsResolver(max_workers=2, max_waiting=1, getaddrinfo=fake)
     with callers(resolver, ["slow.example"] * 20) as results:
@@ -146,7 +146,7 @@ def test_a_name_takes_one_thread_however_many_ask() -> None:
     assert fake.most_running == 1
 
 
-def test_an_answer_is_not_kept() -> None:
+def test_a_lookup_result_is_not_cached() -> None:
     fake = FakeGetAddrInfo({"example.com": ["192.0.2.7"]})
     resolver = DnsResolver(getaddrinfo=fake)
     assert outcome(resolver, "example.com") == ["192.0.2.7"]
@@ -154,7 +154,7 @@ def test_an_answer_is_not_kept() -> None:
     assert outcome(resolver, "example.com") == ["192.0.2.8"]
 
 
-def test_no_more_names_are_asked_at_a_time_than_there_are_workers() -> None:
+def test_at_most_as_many_names_are_looked_up_at_once_as_there_are_threads() -> None:
     names = [f"{number}.example" for number in range(30)]
     fake = FakeGetAddrInfo({name: ["192.0.2.7"] for name in names}, hanging=names)
     resolver = DnsResolver(max_workers=3, max_waiting=30, getaddrinfo=fake)
@@ -179,7 +179,7 @@ def test_beyond_the_waiting_names_a_lookup_is_refused_at_once() -> None:
     wait_until(lambda: outcome(resolver, "d.example") == ["192.0.2.7"])
 
 
-def test_a_name_that_nobody_waits_for_any_more_is_not_asked() -> None:
+def test_a_name_without_waiting_callers_is_not_looked_up() -> None:
     fake = FakeGetAddrInfo({"slow.example": [], "left.example": [], "next.example": ["192.0.2.7"]}, ["slow.example"])
     resolver = DnsResolver(max_workers=1, getaddrinfo=fake)
     assert outcome(resolver, "slow.example", timeout_s=0.05) == DnsFailure.TIMEOUT
@@ -220,7 +220,7 @@ def test_a_name_that_waits_for_one_account_is_looked_up_at_once_for_another() ->
     fake.free.set()
 
 
-def test_threads_end_when_nobody_asks() -> None:
+def test_threads_end_without_lookups() -> None:
     resolver = DnsResolver(getaddrinfo=FakeGetAddrInfo({"example.com": ["192.0.2.7"]}))
     assert outcome(resolver, "example.com") == ["192.0.2.7"]
     wait_until(lambda: not any(thread.name == "name-lookup" for thread in threading.enumerate()))
@@ -249,7 +249,7 @@ except DnsError as failed:
     assert time.monotonic() - started < 20
 
 
-def test_under_gevent_others_go_on_while_a_name_is_looked_up() -> None:
+def test_under_gevent_other_greenlets_continue_during_a_lookup() -> None:
     """The resolver is the real one; the lookup blocks a real thread, as in gevent's own resolver."""
     printed = run_script(
         """

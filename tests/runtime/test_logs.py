@@ -134,7 +134,7 @@ def test_errors_that_are_each_others_cause_are_named_once() -> None:
     assert list(islice(chain_of(first), 3)) == [first, second]
 
 
-def test_a_line_says_what_its_thread_is_at(logger: logging.Logger, stream: io.StringIO) -> None:
+def test_a_line_has_the_context_of_its_thread(logger: logging.Logger, stream: io.StringIO) -> None:
     set_context(request_id="req_1", secret="hunter2", target_id=None)
     add_context(export_id="exp_1")
     with ThreadPoolExecutor(1) as another:
@@ -234,7 +234,7 @@ def test_what_rq_logs_about_an_outage_of_redis_is_left_out() -> None:
     ],
     ids=["process", "thread", "finalizer", "warning", "malformed", "quoting", "exit"],
 )
-def test_whatever_python_would_print_is_a_line_without_the_words_of_an_error(
+def test_what_python_itself_prints_is_logged_without_error_messages(
     code: str, message: str | None, kind: str | None
 ) -> None:
     begin = "import logging, sys, threading; from runtime import logs; logs.configure('info', 'json')\n"
@@ -246,7 +246,7 @@ def test_whatever_python_would_print_is_a_line_without_the_words_of_an_error(
     assert [line.get("trace", "").splitlines()[-1:] for line in logged] == ([[kind] if kind else []] if message else [])
 
 
-def test_lines_of_attempts_wait_for_each_other_and_keep_their_place() -> None:
+def test_lines_of_attempts_are_buffered_and_keep_their_order() -> None:
     code = (
         "import logging, os; from runtime import logs; logs.configure('info', 'json'); size = lambda: os.fstat(2).st_size\n"
         "logs.delivery_log('delivered', 200, None, 1); print(size())\n"
@@ -293,7 +293,7 @@ def test_more_lines_than_may_wait_are_written() -> None:
     assert 500 < len(ran.stderr.splitlines()) < 1000
 
 
-def test_a_standard_error_that_takes_nothing_ends_nobody() -> None:
+def test_a_blocked_standard_error_ends_no_process() -> None:
     code = (
         "import logging, sys; from runtime import logs; logs.configure('info', 'json'); "
         "sys.stderr.close(); logging.getLogger('x').error('sent'); print('went on')"
@@ -303,7 +303,7 @@ def test_a_standard_error_that_takes_nothing_ends_nobody() -> None:
 
 
 @pytest.mark.parametrize("form", ["json", "text"])
-def test_no_line_of_a_log_holds_what_moves_a_cursor_or_hides(form: str) -> None:
+def test_no_log_line_contains_control_or_invisible_characters(form: str) -> None:
     code = (
         f"from runtime import logs; logs.configure('info', {form!r}); import logging; logging.warning('a\\x9b\\u202e\\x7fb')"
     )

@@ -97,7 +97,7 @@ def test_counts_of_all_processes_and_roles_add_up(tmp_path: Path) -> None:
         }
 
 
-def test_the_counts_of_the_dead_are_continued_in_the_same_files_while_another_one_lives(tmp_path: Path) -> None:
+def test_counts_of_ended_processes_continue_in_their_files_while_another_process_lives(tmp_path: Path) -> None:
     with counting(tmp_path) as living:
         living.count(1)
         for times in (10, 100, 1000):
@@ -114,7 +114,7 @@ def test_the_counts_of_the_dead_are_continued_in_the_same_files_while_another_on
     assert files == ["counter"] * 2 + ["histogram"] * 2
 
 
-def test_everything_begins_at_0_where_none_of_the_role_lives(tmp_path: Path) -> None:
+def test_counts_begin_at_0_without_a_living_process_of_the_role(tmp_path: Path) -> None:
     with counting(tmp_path, ProcessKind.WORKER) as worker, counting(tmp_path) as service:
         worker.count(2)
         service.count(3)
@@ -126,7 +126,7 @@ def test_everything_begins_at_0_where_none_of_the_role_lives(tmp_path: Path) -> 
             assert (total_of(tmp_path, ProcessKind.SERVICE), total_of(tmp_path, ProcessKind.WORKER)) == (1, 2)
 
 
-def test_many_who_start_and_die_at_once_lose_nothing(tmp_path: Path) -> None:
+def test_processes_that_start_and_end_at_once_lose_no_counts(tmp_path: Path) -> None:
     with counting(tmp_path) as living:
         living.count(1)
         for _ in range(3):
@@ -139,7 +139,7 @@ def test_many_who_start_and_die_at_once_lose_nothing(tmp_path: Path) -> None:
         assert total_of(tmp_path) == 61
 
 
-def test_a_damaged_file_hides_nothing_but_itself(tmp_path: Path) -> None:
+def test_a_damaged_file_affects_no_other_file(tmp_path: Path) -> None:
     with counting(tmp_path) as living:
         living.count(2)
         folder = tmp_path / "metrics" / "service"
@@ -182,7 +182,7 @@ def test_the_room_of_a_file_is_on_the_disk(tmp_path: Path) -> None:
         assert all(file.stat().st_blocks * 512 >= file.stat().st_size for file in files)
 
 
-def test_the_files_are_their_owners_alone(tmp_path: Path) -> None:
+def test_only_their_owner_can_read_the_files(tmp_path: Path) -> None:
     with counting(tmp_path / "data"):
         found = [tmp_path / "data", *(tmp_path / "data").rglob("*")]
         assert {path.stat().st_mode & 0o077 for path in found} == {0}

@@ -126,7 +126,7 @@ def test_a_connection_does_not_read_the_clients_metadata_again(server: PortRedis
         assert client.ping()
 
 
-def test_a_database_of_its_own_is_kept_apart(server: PortRedis) -> None:
+def test_databases_of_one_server_are_separate(server: PortRedis) -> None:
     with redis_client.connect(server.url) as first, redis_client.connect(server.url.replace("/0", "/5")) as other:
         other.set("only here", 1)
         assert first.get("only here") is None
@@ -164,7 +164,7 @@ def test_sentinels_are_reached_by_tls_too(authority: Authority) -> None:
             client.ping()
 
 
-def test_sentinels_that_say_nothing_cost_no_more_than_a_server_that_says_nothing(server: PortRedis) -> None:
+def test_silent_sentinels_delay_a_call_no_longer_than_a_silent_server(server: PortRedis) -> None:
     with CuttableRelay(("127.0.0.1", 1)) as silent:
         silent.cut()
         places = ",".join([f"127.0.0.1:{silent.port}"] * 3)
@@ -174,13 +174,13 @@ def test_sentinels_that_say_nothing_cost_no_more_than_a_server_that_says_nothing
             assert time.monotonic() - began < SOON_S
 
 
-def test_a_service_that_no_sentinel_knows_notifies_nobody(open_sentinel: SentinelServer) -> None:
+def test_a_service_that_no_sentinel_knows_notifies_no_worker(open_sentinel: SentinelServer) -> None:
     with redis_client.connect(f"redis+sentinel://127.0.0.1:{open_sentinel.port}/another") as client:
         assert WakeUpQueue(client).notify() is False
 
 
-def test_a_master_that_stands_still_is_left_for_the_new_one() -> None:
-    with redis_with_sentinels(wait_until, sentinels=1) as all_of_it, redis_client.connect(all_of_it.url) as client:
+def test_a_frozen_master_is_replaced_by_the_new_one() -> None:
+    with watched(wait_until, sentinels=1) as all_of_it, redis_client.connect(all_of_it.url) as client:
         wake_ups = WakeUpQueue(client)
         assert wake_ups.notify()
         first = all_of_it.master()

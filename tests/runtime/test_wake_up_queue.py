@@ -73,7 +73,7 @@ def waiter(client: Redis, redis_server: RedisServer) -> Iterator[WakeUpQueue]:
         yield WakeUpQueue(patient)
 
 
-def test_one_waiting_worker_gets_a_notification_beside_the_job(client: Redis, waiter: WakeUpQueue) -> None:
+def test_one_waiting_worker_is_notified_in_addition_to_the_job(client: Redis, waiter: WakeUpQueue) -> None:
     with ThreadPoolExecutor(2) as pool:
         waits = [pool.submit(waiter.wait, 1) for _ in range(2)]
         waiter.notify()
@@ -81,7 +81,7 @@ def test_one_waiting_worker_gets_a_notification_beside_the_job(client: Redis, wa
     assert waiting(client) == 1
 
 
-def test_where_nobody_waits_one_notification_is_kept_for_seconds(client: Redis) -> None:
+def test_without_a_waiting_worker_one_notification_is_kept_for_seconds(client: Redis) -> None:
     wake_ups = WakeUpQueue(client)
     for _ in range(3):
         wake_ups.notify()
@@ -92,7 +92,7 @@ def test_where_nobody_waits_one_notification_is_kept_for_seconds(client: Redis) 
     assert wake_ups.wait(1)
 
 
-def test_a_notification_while_the_mark_is_set_wakes_nobody_twice(waiter: WakeUpQueue) -> None:
+def test_a_notification_while_the_mark_is_set_wakes_no_worker_twice(waiter: WakeUpQueue) -> None:
     waiter.notify()
     assert waiter.wait(1)
     waiter.notify()
@@ -119,7 +119,7 @@ def test_the_job_that_a_notification_names_exists() -> None:
     assert f"def {name}() -> None:" in source
 
 
-def test_a_wake_up_without_redis_says_so_at_once_and_never_raises(tmp_path: Path) -> None:
+def test_a_wake_up_without_redis_fails_at_once_and_never_raises(tmp_path: Path) -> None:
     for url in (f"unix://{tmp_path / 'no.sock'}", "redis://127.0.0.1:1/0"):
         wake_ups = WakeUpQueue(wake_up_queue.connect(url))
         began = time.monotonic()
@@ -129,7 +129,7 @@ def test_a_wake_up_without_redis_says_so_at_once_and_never_raises(tmp_path: Path
         assert time.monotonic() - began < 1
 
 
-def test_a_redis_that_takes_calls_and_never_answers_costs_no_more_than_a_second() -> None:
+def test_a_redis_that_never_responds_delays_a_call_by_at_most_a_second() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         wake_ups = WakeUpQueue(wake_up_queue.connect(f"redis://127.0.0.1:{silent.getsockname()[1]}/0"))
         began = time.monotonic()
@@ -137,7 +137,7 @@ def test_a_redis_that_takes_calls_and_never_answers_costs_no_more_than_a_second(
         assert time.monotonic() - began < 1.5
 
 
-def test_a_redis_that_answers_nonsense_notifies_nobody() -> None:
+def test_invalid_responses_of_redis_notify_no_worker() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         threading.Thread(target=answer_nonsense, args=(server,), daemon=True).start()
         wake_ups = WakeUpQueue(wake_up_queue.connect(f"redis://127.0.0.1:{server.getsockname()[1]}/0"))
@@ -170,7 +170,7 @@ def test_a_redis_that_went_away_and_came_back_is_notified_again(client: Redis, r
     assert waiting(client) == 1
 
 
-def test_a_redis_that_accepts_no_writes_notifies_nobody(client: Redis) -> None:
+def test_a_redis_that_accepts_no_writes_notifies_no_worker(client: Redis) -> None:
     client.config_set("maxmemory", "1")
     try:
         assert WakeUpQueue(client).notify() is False
@@ -202,7 +202,7 @@ def test_a_thread_that_could_not_start_is_started_by_the_next_notification(clien
     wait_until(lambda: waiting(client) == 1, 10)
 
 
-def test_in_the_background_nobody_waits_for_redis_and_a_failure_ends_nothing(
+def test_background_notifications_never_wait_for_redis_and_continue_after_a_failure(
     client: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> bool:

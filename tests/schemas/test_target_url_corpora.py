@@ -37,23 +37,23 @@ def verdicts() -> dict[str, bool]:
     return {vector["ip"]: vector["allow"] for vector in vectors}
 
 
-def test_another_senders_verdicts_are_ours() -> None:
+def test_our_verdicts_equal_those_of_another_sender() -> None:
     ours = {text: classify(ip_address(text), STRICT) is None for text in verdicts()}
     assert ours == verdicts()
 
 
-def test_its_verdicts_hold_for_an_address_in_a_url() -> None:
+def test_the_other_senders_verdicts_apply_to_an_address_in_a_url() -> None:
     ours = {text: isinstance(check_url(f"https://{_in_url(text)}/", STRICT), TargetAddress) for text in verdicts()}
     assert ours == verdicts()
 
 
-def test_its_verdicts_hold_for_one_answer_among_good_ones() -> None:
+def test_the_other_senders_verdicts_apply_to_one_of_several_addresses() -> None:
     good = ip_address("8.8.8.8")
     ours = {text: check_addresses([good, ip_address(text), good], STRICT) is None for text in verdicts()}
     assert ours == verdicts()
 
 
-def test_its_verdicts_on_ipv4_hold_for_the_address_mapped_into_ipv6() -> None:
+def test_the_other_senders_ipv4_verdicts_apply_to_mapped_addresses() -> None:
     theirs = {text: allow for text, allow in verdicts().items() if isinstance(ip_address(text), IPv4Address)}
     assert len(theirs) >= 20
     assert {text: classify(ip_address(f"::ffff:{text}"), STRICT) is None for text in theirs} == theirs
@@ -66,7 +66,7 @@ def _in_url(text: str) -> str:
 # --- Names and URLs ------------------------------------------------------------
 
 
-def test_nothing_passes_that_browsers_refuse_and_no_host_is_read_otherwise() -> None:
+def test_urls_that_browsers_reject_are_refused_and_hosts_are_parsed_equally() -> None:
     compared = 0
     for case in corpus("urls", "urltestdata.json"):
         target = check_url(case["input"], OPEN) if isinstance(case, dict) else None
@@ -116,7 +116,7 @@ def accepted_urls() -> Iterator[tuple[str, TargetAddress]]:
             yield url, target
 
 
-def test_the_host_and_port_that_were_judged_are_those_that_are_dialed() -> None:
+def test_connections_go_to_the_checked_host_and_port() -> None:
     witness = Witness()
     client = HttpClient(OPEN, witness, deadline_s=5, connect_timeout_s=5, connections=1)
     accepted = list(accepted_urls())
@@ -128,7 +128,7 @@ def test_the_host_and_port_that_were_judged_are_those_that_are_dialed() -> None:
     client.close()
 
 
-def test_what_is_refused_is_not_dialed() -> None:
+def test_no_connection_is_attempted_for_a_refused_url() -> None:
     witness = Witness()
     client = HttpClient(OPEN, witness, deadline_s=5, connect_timeout_s=5, connections=1)
     cases = [case["input"] for case in corpus("urls", "urltestdata.json") if isinstance(case, dict)]

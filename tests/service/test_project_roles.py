@@ -82,7 +82,7 @@ def scene(client: TestClient, customer: Customer) -> Callable[[Role], ProjectSce
 MakeScene = Callable[[Role], ProjectScene]
 
 
-def test_lists_have_the_records_of_the_project_alone(scene: MakeScene) -> None:
+def test_lists_have_only_the_records_of_the_project(scene: MakeScene) -> None:
     at = scene(Role.VIEWER)
     exports = at.api("GET", f"{EXPORTS}?facets=true").json
     assert [each["id"] for each in exports["items"]] == [at.own[1]]
@@ -143,7 +143,7 @@ def test_a_triager_decides_in_the_project(scene: MakeScene) -> None:
 
 
 @on_sqlite
-def test_a_viewer_only_looks(scene: MakeScene) -> None:
+def test_a_viewer_can_only_read(scene: MakeScene) -> None:
     at = scene(Role.VIEWER)
     assert at.api("GET", f"{EXPORTS}/{at.own[1]}").json["ticket"]["title"]
     assert at.api("POST", f"{EXPORTS}/{at.own[1]}/dismiss").status_code == 403
@@ -183,7 +183,7 @@ def test_roles_in_two_projects_count_each_in_its_own(scene: MakeScene) -> None:
 
 @on_sqlite
 @pytest.mark.parametrize("role", PROJECT_ROLES)
-def test_what_is_the_accounts_is_closed(role: Role, scene: MakeScene) -> None:
+def test_pages_and_routes_of_the_account_are_forbidden(role: Role, scene: MakeScene) -> None:
     at = scene(role)
     closed = [TARGETS, RULES, RECOVERIES, "/api/bulk-jobs", "/api/providers"]
     for path in closed:
@@ -199,7 +199,7 @@ def test_what_is_the_accounts_is_closed(role: Role, scene: MakeScene) -> None:
 
 
 @on_sqlite
-def test_the_console_shows_the_project_alone(scene: MakeScene) -> None:
+def test_the_console_shows_only_the_project(scene: MakeScene) -> None:
     at = scene(Role.TRIAGER)
     person = at.person()
     for path in ("/inbox", "/findings", "/findings/trends"):
@@ -236,7 +236,7 @@ def test_a_role_that_is_taken_away_ends_with_the_next_request(scene: MakeScene) 
     assert len(at.api("GET", EXPORTS).json["items"]) == 2
 
 
-def test_a_rule_stops_whose_author_has_only_roles_in_projects_now(scene: MakeScene) -> None:
+def test_a_rule_stops_if_its_author_has_only_project_roles_left(scene: MakeScene) -> None:
     at = scene(Role.MANAGER)
     rule = make_rule(at.customer, RuleAction(RuleActionType.APPROVE, target_id=at.target_id))
     assert approval_rules.get(rule.id, at.customer.account_id, utc_now()).stopped_reason is None

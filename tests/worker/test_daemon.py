@@ -287,7 +287,7 @@ def test_a_second_signal_ends_a_worker_within_its_delivery(
     assert queries.get(export_id).status == "delivering"
 
 
-def test_an_idle_worker_leaves_the_processor_alone(start: Callable[..., WorkerProcess]) -> None:
+def test_an_idle_worker_uses_little_cpu_time(start: Callable[..., WorkerProcess]) -> None:
     with start() as worker:
         time.sleep(0.5)
         before = worker.cpu_s()

@@ -81,7 +81,7 @@ def test_every_decided_outcome_is_counted() -> None:
     assert {outcome.lower() for outcome in decided} == {*OUTCOMES} - {LATE}
 
 
-def test_an_unknown_outcome_breaks_nothing() -> None:
+def test_an_unknown_outcome_causes_no_error() -> None:
     registry = CollectorRegistry()
     Attempts(registry).count([attempt("exp_1", "of tomorrow")], {"exp_1"})
     assert registry.get_sample_value("riskrelay_delivery_seconds_count") == 1.0
@@ -107,20 +107,20 @@ def test_the_server_shows_metrics(port: int) -> None:
     assert answer.read().startswith(b"# HELP riskrelay_build_info ")
 
 
-def test_an_idle_connection_keeps_no_scrape_out(port: int) -> None:
+def test_an_idle_connection_blocks_no_scrape(port: int) -> None:
     with socket.create_connection(("127.0.0.1", port), timeout=20) as idle:
         idle.sendall(b"GET /metr")
         assert asked(port).status == 200
 
 
-def test_a_connection_that_says_nothing_more_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_connection_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker.metrics, "_REQUEST_TIMEOUT_S", 0.1)
     with socket.create_connection(("127.0.0.1", serve("127.0.0.1:0", tmp_path)), timeout=20) as idle:
         idle.sendall(b"GET /metr")
         assert idle.recv(1) == b""
 
 
-def test_a_client_that_hangs_up_leaves_no_stack_in_the_log(port: int, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_client_that_disconnects_leaves_no_stack_trace_in_the_log(port: int, capfd: pytest.CaptureFixture[str]) -> None:
     with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
         client.sendall(b"GET /metrics HTTP/1.1\r\n")
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -130,6 +130,6 @@ def test_a_client_that_hangs_up_leaves_no_stack_in_the_log(port: int, capfd: pyt
     assert capfd.readouterr().err == ""
 
 
-def test_an_address_that_is_taken_is_an_error(port: int, tmp_path: Path) -> None:
+def test_an_address_in_use_is_an_error(port: int, tmp_path: Path) -> None:
     with pytest.raises(OSError, match="in use"):
         serve(f"127.0.0.1:{port}", tmp_path)

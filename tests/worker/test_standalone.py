@@ -122,7 +122,7 @@ def test_one_process_takes_one_job_after_another_and_ends_at_a_signal(
     assert process.wait(PATIENCE_S) == 0
 
 
-def test_what_a_time_slice_leaves_is_for_the_next_job(
+def test_exports_left_by_a_time_slice_are_delivered_by_the_next_job(
     database: str, redis: RedisServer, receiver: CountingReceiver, tmp_path: Path
 ) -> None:
     """Jobs with a short time slice: each queues the next one until nothing is due."""
@@ -148,7 +148,7 @@ def test_what_a_time_slice_leaves_is_for_the_next_job(
     assert len(receiver.keys) == len(set(receiver.keys)) == 60
 
 
-def test_inside_the_daemon_the_job_does_what_was_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_within_the_daemon_the_job_calls_the_installed_handler(monkeypatch: pytest.MonkeyPatch) -> None:
     woken: list[str] = []
     monkeypatch.setattr(jobs, "_on_wake_up", None)
     jobs.install(lambda: woken.append("dispatcher"))

@@ -144,7 +144,7 @@ def test_an_unknown_authority_or_another_name_is_refused(name: str, authorities:
     assert refused.value.reason == ssl.SSLCertVerificationError.__name__
 
 
-def test_a_server_that_drips_over_tls_is_left() -> None:
+def test_a_server_that_drips_over_tls_is_given_up() -> None:
     began = time.monotonic()
     with tls_server("127.0.0.1", b"HTTP/1.1 200 OK\r\n\r\n", drips=True) as url, pytest.raises(IssuerUnavailable) as refused:
         fetch_json(url, client_context(AGENCY.pem))

@@ -157,7 +157,7 @@ def test_a_hostile_name_adds_no_header_to_an_email(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_name_pings_nobody_in_slack(name: str) -> None:
+def test_a_hostile_name_mentions_nobody_in_slack(name: str) -> None:
     message = slack(body_of(alert(name)))
     [block] = message["blocks"]
     text = block["text"]["text"]
@@ -196,7 +196,7 @@ def test_a_hostile_name_is_a_text_run_in_teams(name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", list(AlertKind))
-def test_every_kind_has_words(kind: AlertKind) -> None:
+def test_every_kind_of_alert_has_a_message(kind: AlertKind) -> None:
     details = dict(alert().details)
     details |= {"count": 3, "is_cut": False, "topic": "customers/redact", "due_on": "2026-03-31", "status": "low"}
     details |= {"days": 7, "last_on": None, "delivered": 5, "failed": 1, "open_alerts": 2, "targets": 1, "exports": 3}

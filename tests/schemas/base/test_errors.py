@@ -46,7 +46,7 @@ def codes_in(source: str) -> Iterator[str]:
         yield from (value.value for value in values if isinstance(value, ast.Constant) and isinstance(value.value, str))
 
 
-def test_every_code_that_is_written_anywhere_has_a_message() -> None:
+def test_every_code_in_the_source_has_a_message() -> None:
     files = [path for room in ("schemas", "service", "storage") for path in (ROOT / room).rglob("*.py")]
     # The error report of the settings has messages where forms have codes.
     in_sentences = {

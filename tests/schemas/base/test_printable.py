@@ -29,7 +29,7 @@ def test_json_with_escapes_parses_to_the_same_value_and_holds_nothing_unprintabl
         ("a\nb\tc", r"a\u000ab\u0009c"),
     ],
 )
-def test_what_a_terminal_would_obey_or_hide_is_shown_by_its_number(text: str, shown: str) -> None:
+def test_control_and_invisible_characters_are_shown_by_their_numbers(text: str, shown: str) -> None:
     assert printable(text) == shown
 
 

@@ -76,7 +76,7 @@ def test_a_shop_domain_has_one_form(written: str, normal: str) -> None:
         "ü" * 300 + ".example",
     ],
 )
-def test_what_is_no_shop_domain_has_no_form(written: str) -> None:
+def test_other_texts_have_no_normalized_form(written: str) -> None:
     assert normalized_shop_domain(written) is None
 
 

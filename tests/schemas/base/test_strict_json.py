@@ -124,7 +124,7 @@ def test_thirty_two_levels_pass_however_many_stand_side_by_side() -> None:
 @pytest.mark.parametrize(
     ("unit", "values"), [(b"0", 1), (b"[]", 2), (b'{"a":0}', 2), (b'"a,[{"', 1), (b'{"a":{},"b":[]}', 5)]
 )
-def test_a_body_has_so_many_values_and_no_more(unit: bytes, values: int) -> None:
+def test_a_body_has_a_limited_number_of_values(unit: bytes, values: int) -> None:
     # Counted are commas and opening brackets: an empty array counts as two values.
     fits = MAX_VALUES // values
     assert reason_for(b"[" + b",".join([unit] * (fits - 1)) + b"]") is None
@@ -205,7 +205,7 @@ def test_a_mebibyte_of_anything_is_read_in_one_pass(body: bytes) -> None:
 
 
 @pytest.mark.parametrize("body", [b'{"hunter2": }', b'"hunter2\xff"', b'{"hunter2": 1, "hunter2": 2}'])
-def test_a_refusal_carries_nothing_of_the_body(body: bytes) -> None:
+def test_an_error_contains_nothing_of_the_body(body: bytes) -> None:
     with pytest.raises(MalformedJson) as caught:
         parse(body)
     assert "hunter2" not in f"{caught.value} {caught.value!r} {caught.value.__dict__}"
@@ -221,14 +221,14 @@ def test_a_refusal_reads_well_and_survives_pickling() -> None:
 
 
 @needs_json_corpus
-def test_the_corpus_is_whole() -> None:
+def test_the_corpus_is_complete() -> None:
     assert len(JSON_FILES) == 318
     assert VALID_BUT_REFUSED.keys() <= {file.name for file in JSON_FILES}
 
 
 @needs_json_corpus
 @pytest.mark.parametrize("file", [file for file in JSON_FILES if file.name[0] == "y"], ids=lambda file: file.name)
-def test_what_must_parse_parses_unless_our_rules_name_it(file: Path) -> None:
+def test_texts_that_must_parse_do_unless_our_rules_reject_them(file: Path) -> None:
     body = file.read_bytes()
     assert reason_for(body) == VALID_BUT_REFUSED.get(file.name)
     if file.name not in VALID_BUT_REFUSED:
@@ -237,20 +237,20 @@ def test_what_must_parse_parses_unless_our_rules_name_it(file: Path) -> None:
 
 @needs_json_corpus
 @pytest.mark.parametrize("file", [file for file in JSON_FILES if file.name[0] == "n"], ids=lambda file: file.name)
-def test_what_must_not_parse_is_refused(file: Path) -> None:
+def test_texts_that_must_not_parse_are_rejected(file: Path) -> None:
     assert reason_for(file.read_bytes()) is not None
 
 
 @needs_json_corpus
 @pytest.mark.parametrize("file", [file for file in JSON_FILES if file.name[0] == "i"], ids=lambda file: file.name)
-def test_what_may_or_may_not_parse_is_a_storable_value_or_a_refusal(file: Path) -> None:
+def test_texts_that_may_parse_are_stored_or_rejected(file: Path) -> None:
     body = file.read_bytes()
     if reason_for(body) is None:
         assert parse(canonical(parse(body))) == parse(body)
 
 
 @needs_strings_corpus
-def test_naughty_strings_come_back_as_they_went_or_are_refused_by_name() -> None:
+def test_naughty_strings_are_returned_unchanged_or_rejected_by_name() -> None:
     strings = json.loads((CORPORA / "strings" / "blns.json").read_bytes())
     assert len(strings) == 515
     for text in strings:
@@ -288,6 +288,6 @@ def test_the_canonical_form_is_sorted_and_bare() -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), "\ud800", {"\udfff": 1}])
-def test_what_no_body_could_have_said_has_no_canonical_form(value: JsonValue) -> None:
+def test_values_that_json_cannot_represent_have_no_canonical_form(value: JsonValue) -> None:
     with pytest.raises(ValueError, match=r"JSON|surrogates"):
         canonical(value)

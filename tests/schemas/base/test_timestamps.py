@@ -16,7 +16,7 @@ moments = st.datetimes(
 
 
 @given(moments)
-def test_a_moment_comes_back_from_the_tables_to_the_millisecond(moment: datetime) -> None:
+def test_a_time_is_restored_from_the_tables_to_the_millisecond(moment: datetime) -> None:
     back = from_ms(to_ms(moment))
     assert timedelta(0) <= moment - back < timedelta(milliseconds=1)
     assert to_ms(back) == to_ms(moment)
@@ -24,7 +24,7 @@ def test_a_moment_comes_back_from_the_tables_to_the_millisecond(moment: datetime
 
 
 @given(moments)
-def test_a_moment_is_written_so_that_any_reader_finds_it_again(moment: datetime) -> None:
+def test_a_time_is_written_so_that_any_reader_restores_it(moment: datetime) -> None:
     text = format_rfc3339(moment)
     assert len(text) == len("2026-01-31T12:00:00.000Z")
     assert text.endswith("Z")
@@ -32,7 +32,7 @@ def test_a_moment_is_written_so_that_any_reader_finds_it_again(moment: datetime)
 
 
 @given(moments, moments)
-def test_what_is_later_is_never_written_as_earlier(one: datetime, other: datetime) -> None:
+def test_a_later_time_is_never_written_as_an_earlier_one(one: datetime, other: datetime) -> None:
     earlier, later = sorted([one, other])
     assert to_ms(earlier) <= to_ms(later)
     assert format_rfc3339(earlier) <= format_rfc3339(later)
@@ -47,12 +47,12 @@ def test_what_is_later_is_never_written_as_earlier(one: datetime, other: datetim
         (datetime(2026, 3, 1, 14, tzinfo=timezone(timedelta(hours=2))), 1772366400000, "2026-03-01T12:00:00.000Z"),
     ],
 )
-def test_moments_are_whole_milliseconds(moment: datetime, ms: int, text: str) -> None:
+def test_times_are_whole_milliseconds(moment: datetime, ms: int, text: str) -> None:
     assert to_ms(moment) == ms
     assert format_rfc3339(moment) == text
 
 
-def test_no_moment_stays_none() -> None:
+def test_a_missing_time_stays_none() -> None:
     assert from_ms(None) is None
     assert format_rfc3339_or_none(None) is None
 

@@ -99,7 +99,7 @@ def line(**changes: Any) -> ComplianceRequest:
     return ComplianceRequest(**{**problems, **changes})
 
 
-def test_a_line_says_when_it_is_due_and_when_it_is_late() -> None:
+def test_a_request_states_its_due_time_and_whether_it_is_late() -> None:
     due = NOW + timedelta(days=30)
     record = dump_compliance_request(line(), due - timedelta(seconds=1))
     assert (record["due_at"], record["overdue"]) == ("2026-03-31T12:00:00.000Z", False)
@@ -114,7 +114,7 @@ def report(subject: Subject, *texts: str) -> dict[str, Any]:
     return report_record("cpl_1", "snow.shops.example", subject, ComplianceResult.REPORTED, records, NOW)
 
 
-def test_a_report_is_rid_of_somebody() -> None:
+def test_a_person_is_removed_from_a_report() -> None:
     ada, bob = Subject("7001", "ada@x.de"), Subject("7002", "bob@x.de")
     about_bob = report(bob, "bob@x.de", "bob@x.de and ada@x.de")
     rest = without_mentions(about_bob, Mentions(ada).in_text)

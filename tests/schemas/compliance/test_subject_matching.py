@@ -121,14 +121,14 @@ NOT_MEANT: Final = [
 
 
 @pytest.mark.parametrize(("subject", "text"), MEANT)
-def test_who_is_meant_is_found(subject: Subject, text: str) -> None:
+def test_texts_that_mention_the_person_are_found(subject: Subject, text: str) -> None:
     mentions = Mentions(subject)
     assert mentions.in_text(text)
     assert may_match(mentions, text)
 
 
 @pytest.mark.parametrize(("subject", "text"), NOT_MEANT)
-def test_who_is_not_meant_is_let_be(subject: Subject, text: str) -> None:
+def test_texts_that_mention_somebody_else_are_not_found(subject: Subject, text: str) -> None:
     assert not Mentions(subject).in_text(text)
 
 
@@ -140,7 +140,7 @@ def may_match(mentions: Mentions, text: str) -> bool:
     return any(re.fullmatch(each, text.lower(), re.DOTALL) for each in actual)
 
 
-def test_any_of_what_is_known_of_a_subject_is_enough() -> None:
+def test_one_known_identifier_of_a_person_is_enough() -> None:
     everything = Mentions(Subject("191167", "john@example.com", "555-625-1199", ("299938",)), ["snow.shops.example"])
     for text in ("191167", "john@example.com", "(555) 6251199", "299938", "https://www.snow.shops.example/x"):
         assert everything.in_text(f"x {text} x"), text
@@ -153,7 +153,7 @@ def test_json_is_searched_by_its_names_and_values_and_reported_by_path() -> None
     assert found == {"reported/a/0/b": "for john@example.com", "reported/a/1": "191167", "reported/191167": "191167"}
 
 
-def test_a_name_that_somebody_put_together_is_looked_at_more_closely() -> None:
+def test_composed_names_are_searched_more_thoroughly() -> None:
     mentions = Mentions(Subject("191167", "john@example.com", "555-625-1199"))
     for name in ("order191167x", "capture-john@example.com", "call5556251199again", "for:john%40example.com"):
         assert mentions.in_name(name), name
@@ -166,7 +166,7 @@ def test_a_short_id_is_found_in_a_composed_name_as_a_whole_word_only() -> None:
     assert not mentions.in_name("3f1c7a52-aaaa-4bbb-8ccc-520000000000")
 
 
-def test_what_like_cannot_narrow_is_read_whole() -> None:
+def test_if_like_cannot_select_rows_all_rows_are_read() -> None:
     assert Mentions(Subject(email="用户@例子.广告")).patterns is None
     assert Mentions(Subject(order_ids=tuple(map(str, range(MAX_PATTERNS + 1))))).patterns is None
     assert Mentions(Subject(order_ids=("1", "2"))).patterns == ("%1%", "%2%")

@@ -161,5 +161,5 @@ def test_a_short_name_counts_alone(name: str) -> None:
         *((name, False) for name in ("monkey", "turkey", "hotkey", "Monkey", "whiskey")),
     ],
 )
-def test_a_key_in_a_query_has_the_word_at_its_end(name: str, is_found: bool) -> None:
+def test_the_name_of_a_key_in_a_query_ends_with_the_word(name: str, is_found: bool) -> None:
     assert has_url_token(f"https://shop.example/?{name}=Abc123Def456Ghi789") == is_found

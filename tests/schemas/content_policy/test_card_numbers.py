@@ -72,7 +72,7 @@ def test_a_number_may_be_wrapped_between_its_groups_or_stand_on_a_track(text: st
 
 
 @pytest.mark.parametrize(("first", "last", "lengths"), RANGES)
-def test_an_issuer_s_range_ends_where_it_ends(first: int, last: int, lengths: tuple[int, ...]) -> None:
+def test_numbers_just_outside_an_issuers_range_are_not_found(first: int, last: int, lengths: tuple[int, ...]) -> None:
     for prefix in (first - 1, first, last, last + 1):
         expected = {length for low, high, each in RANGES if low <= prefix <= high for length in each}
         found = {length for length in range(13, 21) if found_in(f"Card: {_number(prefix, length)}")}
@@ -145,7 +145,7 @@ AROUND: Final = [
 
 
 @pytest.mark.parametrize(("text", "is_card"), AROUND)
-def test_the_text_around_a_number_decides_where_its_length_does_not(text: str, is_card: bool) -> None:
+def test_the_text_around_a_number_decides_if_its_length_does_not(text: str, is_card: bool) -> None:
     assert found_in(text) is is_card
 
 

@@ -40,7 +40,7 @@ NAMES_OF_PARTS: Final = [
 ]
 
 
-def test_these_names_and_no_others_are_forbidden() -> None:
+def test_exactly_these_names_are_forbidden() -> None:
     assert {*FORBIDDEN_NAMES} == {*FORBIDDEN.split()}
 
 
@@ -63,7 +63,7 @@ def test_another_name_is_no_part_of_an_order(name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["price", "unit_price", "quantity", "qty", "SKU", "productId", "variant_id", "line-price", "line_total"]
 )
-def test_a_field_of_what_was_bought_makes_line_items(name: str) -> None:
+def test_a_field_of_a_purchased_item_makes_line_items(name: str) -> None:
     assert is_bought(name)
     assert not is_bought(f"{name}_label")
 

@@ -221,17 +221,17 @@ def codes(value: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("text", [*FINDINGS, *MAILS])
-def test_an_honest_text_passes(text: str) -> None:
+def test_a_harmless_text_passes(text: str) -> None:
     assert codes(text) == []
     assert codes({"evidence": [{"nodes": [text, "main > img"]}]}) == []
 
 
-def test_honest_findings_pass_together() -> None:
+def test_harmless_findings_pass_together() -> None:
     body = postback(issues=[issue(description=text, snippet=text, notes=[text]) for text in FINDINGS])
     assert find(body, PostbackForm().member_names()) == ()
 
 
-def test_honest_emails_pass_as_text_and_as_html() -> None:
+def test_harmless_emails_pass_as_text_and_as_html() -> None:
     for text in MAILS:
         body = {"message_id": "1@shop.example", "from": "Ann Example <ann@shop.example>", "to": "in@shop.example"}
         for form in ({"text": text}, {"html": "<p>" + text.replace("\n", "<br>") + "</p>"}):
@@ -239,10 +239,10 @@ def test_honest_emails_pass_as_text_and_as_html() -> None:
             assert find(inspected(reduced), EmailForm().member_names()) == (), text
 
 
-def test_a_ticket_of_an_honest_finding_is_safe() -> None:
+def test_a_ticket_of_a_harmless_finding_is_safe() -> None:
     tickets = [{"title": "Finding", "description": text, "evidence": {"snippet": text}} for text in FINDINGS]
     assert preview_problems(tickets) == [()] * len(FINDINGS)
 
 
-def test_there_are_enough_honest_texts() -> None:
+def test_there_are_enough_harmless_texts() -> None:
     assert len(FINDINGS) + len(MAILS) > 120

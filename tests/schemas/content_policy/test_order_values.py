@@ -11,7 +11,7 @@ MAIL: Final = "a@b.example"
 
 
 @pytest.mark.parametrize("name", ["price", "quantity", "SKU", "productId"])
-def test_a_list_of_what_was_bought_is_line_items(name: str) -> None:
+def test_a_list_of_purchased_items_counts_as_line_items(name: str) -> None:
     assert is_order_record({"email": MAIL, "items": [{name: 1}]})
 
 
@@ -98,5 +98,5 @@ def test_an_email_address_may_stand_behind_a_name_or_in_a_list_or_an_object(mail
     "text",
     ['{"email": "required", "address": "required"}', '{"email": false, "address": false}', '{"email": 3, "address": 2}'],
 )
-def test_json_in_a_text_is_judged_alike(text: str) -> None:
+def test_json_within_a_text_is_checked_equally(text: str) -> None:
     assert not has_order_record(text)

@@ -127,7 +127,7 @@ def test_a_path_is_made_of_our_own_names_alone(value: Any, path: str) -> None:
     assert all(place == path for place, code in reported(value) if code == "card_number")
 
 
-def test_nothing_submitted_is_repeated() -> None:
+def test_problems_do_not_repeat_submitted_text() -> None:
     problems = find({"evil<name>": {"evil_password": [f"evil {CARD}"]}}, KNOWN)
     assert [(problem.path, problem.code) for problem in problems] == [("", "forbidden_name"), ("", "card_number")]
     assert not any("evil" in str(problem) or CARD in str(problem) for problem in problems)
@@ -236,7 +236,7 @@ def test_a_card_number_is_refused_as_people_write_it(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", NO_CARDS)
-def test_what_is_no_card_number_passes(text: str) -> None:
+def test_numbers_that_are_no_card_numbers_pass(text: str) -> None:
     assert codes(text) == []
 
 
@@ -299,7 +299,7 @@ TOKENS = [
 
 
 @pytest.mark.parametrize(("prefix", "body"), TOKENS)
-def test_a_token_of_a_known_format_is_refused_wherever_it_stands(prefix: str, body: str) -> None:
+def test_a_token_of_a_known_format_is_refused_anywhere(prefix: str, body: str) -> None:
     token = prefix + body
     for text in (token, f"It says '{token}'.", f"https://shop.example/?t={token}&x=1", f"<b>{token}</b>"):
         assert "token" in codes({"evidence": text}), text
@@ -376,7 +376,7 @@ HEADERS_IN_A_LIST = [
 
 
 @pytest.mark.parametrize(("value", "expected"), HEADERS_IN_A_LIST)
-def test_a_header_is_judged_also_where_its_name_and_value_stand_apart(value: Any, expected: list[tuple[str, str]]) -> None:
+def test_a_header_is_checked_even_if_its_name_and_value_are_separate(value: Any, expected: list[tuple[str, str]]) -> None:
     assert reported(value) == expected
 
 
@@ -423,7 +423,7 @@ def test_credentials_in_text_are_refused_by_their_rule(text: str, code: str) -> 
     assert set(found) <= {code, "assigned_secret", "forbidden_json"}
 
 
-def test_a_query_is_judged_by_the_rule_for_urls_alone() -> None:
+def test_a_query_is_checked_only_by_the_rule_for_urls() -> None:
     for name in ("password", "access_token", "api_key"):
         assert codes(f"https://shop.example/?{name}={HEX[:32]}") == ["url_credentials"]
         assert codes(f"https://shop.example/a?b=1&{name}={HEX[:32]}") == ["url_credentials"]
@@ -477,7 +477,7 @@ ENCODINGS: list[Callable[[str], str]] = [
 
 
 @pytest.mark.parametrize("encode", ENCODINGS)
-def test_every_rule_reads_what_is_encoded_once(encode: Callable[[str], str]) -> None:
+def test_every_rule_checks_text_that_is_encoded_once(encode: Callable[[str], str]) -> None:
     texts = [
         (CARD, "card_number"),
         ("4111 1111 1111 1111", "card_number"),
@@ -848,7 +848,7 @@ REREAD = [
 
 
 @pytest.mark.parametrize(("what", "text"), REREAD)
-def test_no_text_is_read_again_and_again(what: str, text: str) -> None:
+def test_no_text_is_processed_repeatedly(what: str, text: str) -> None:
     ordinary = "the quick brown fox jumps over the lazy dog at 10:30; " * (len(text) // 50)
     assert _seconds(text) < 15 * _seconds(ordinary), what
 
@@ -868,12 +868,12 @@ def test_violations_are_located_among_many_texts() -> None:
     assert reported({"title": texts}) == [(f"/title/{place}", "card_number") for place in places]
 
 
-def test_texts_that_share_a_path_are_reported_once_and_not_looked_at_again() -> None:
+def test_texts_that_share_a_path_are_reported_once_and_not_checked_again() -> None:
     assert reported({"unheard-of": [CARD] * 20_000}) == [("", "card_number")]
     assert _looks_at({"unheard-of": [CARD] * 20_000}) < 1_000
 
 
-def test_what_only_many_texts_make_together_takes_a_bounded_time_and_then_the_whole_body() -> None:
+def test_violations_by_many_texts_together_take_bounded_time_and_are_reported_for_the_whole_body() -> None:
     # Each is a harmless extract; two of them in one text are a dump.
     few, many = ["insert into a values (1)"] * 40, ["insert into a values (1)"] * 40_000
     assert reported({"issues": few}) == []
@@ -882,14 +882,14 @@ def test_what_only_many_texts_make_together_takes_a_bounded_time_and_then_the_wh
     assert 1.5 * MAX_CHECKS < _looks_at({"issues": many}) < 3 * MAX_CHECKS
 
 
-def test_others_can_go_on_within_a_large_body() -> None:
+def test_other_work_can_be_done_while_a_large_body_is_checked() -> None:
     assert _looks_at({"title": "words " * 10}) > 1
     small, large = ({"issues": ["some words " * 100] * count} for count in (50, 800))
     # A block of 64 KiB is checked as a whole.
     assert _looks_at(large) > 6 * _looks_at(small)
 
 
-def test_a_long_text_is_judged_in_parts_that_overlap() -> None:
+def test_a_long_text_is_checked_in_overlapping_parts() -> None:
     filling = "words and " * 30_000
     for at in (65_530, 65_536, 131_060, 131_072, 200_000, len(filling)):
         assert reported({"title": f"{filling[:at]} {CARD} {filling[at:]}"}) == [("/title", "card_number")], at

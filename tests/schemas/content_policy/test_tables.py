@@ -71,7 +71,7 @@ def test_a_part_of_a_person_and_another_make_a_table_of_orders(person: str) -> N
 
 
 @pytest.mark.parametrize("items", ["sku", "qty", "quantity", "price", "product_id"])
-def test_what_was_bought_is_a_part_of_a_table_of_orders(items: str) -> None:
+def test_purchased_items_are_a_part_of_a_table_of_orders(items: str) -> None:
     assert has_customer_table(f"{items},email\nA-1,ann@shop.example")
 
 

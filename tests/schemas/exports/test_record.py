@@ -145,7 +145,7 @@ def test_a_hold_of_the_target_is_waited_for_as_a_retry_is(
 
 
 @pytest.mark.parametrize("status", WAITING_STATUSES)
-def test_a_hold_that_is_over_shows_no_more(status: ExportStatus) -> None:
+def test_an_expired_hold_is_not_shown(status: ExportStatus) -> None:
     export = waiting(status, -5)
     assert shown(export._replace(held_until=to_ms(NOW))) == shown(export)
 
@@ -225,7 +225,7 @@ names = st.sampled_from(["ticket", "source", "project_id", "title", "description
 
 
 @given(values | st.dictionaries(names, values | st.dictionaries(names, values, max_size=6), max_size=4))
-def test_any_value_is_a_preparation_or_a_refusal(body: Any) -> None:
+def test_any_value_is_accepted_as_a_ticket_or_rejected(body: Any) -> None:
     refused: tuple[FieldProblem, ...] = ()
     preparation: Preparation | None = None
     try:

@@ -55,7 +55,7 @@ def test_a_recovery_reads_as_an_operator_sees_it() -> None:
     }
 
 
-def test_what_is_still_to_come_is_no_past_and_this_moment_is() -> None:
+def test_a_future_time_is_refused_and_the_current_time_is_accepted() -> None:
     assert parse_past("0m", NOW) == NOW
     with pytest.raises(ValidationFailed):
         parse_past((NOW + timedelta(milliseconds=1)).isoformat(), NOW)

@@ -50,7 +50,7 @@ ANSWERS: Final = [
 
 
 @pytest.mark.parametrize(("body", "kept"), ANSWERS)
-def test_an_answer_is_kept_without_what_must_never_be_stored(body: bytes, kept: str | None) -> None:
+def test_a_response_is_stored_without_forbidden_content(body: bytes, kept: str | None) -> None:
     assert response_excerpt(body) == kept
 
 
@@ -71,7 +71,7 @@ def test_an_answer_is_kept_without_what_must_never_be_stored(body: bytes, kept: 
         lambda secret: urlsafe_b64encode(f"?{secret}".encode()).decode(),
     ],
 )
-def test_the_secret_that_signed_is_taken_out_however_it_comes_back(secret: str, spelled: Callable[[str], str]) -> None:
+def test_an_echoed_signing_secret_is_removed_in_any_encoding(secret: str, spelled: Callable[[str], str]) -> None:
     came_back = spelled(secret)
     answer = without_secret(f'{{"id": "T-1", "expected": "{came_back}, sorry"}}'.encode(), secret).decode()
     # All but the base64 characters that depend on the surrounding text.
@@ -80,18 +80,18 @@ def test_the_secret_that_signed_is_taken_out_however_it_comes_back(secret: str, 
     assert REDACTED in answer
 
 
-def test_an_answer_that_says_nothing_of_the_secret_stays_as_it_is() -> None:
+def test_a_response_without_the_secret_stays_unchanged() -> None:
     assert without_secret(b'{"id": "T-1"}', SECRET) == b'{"id": "T-1"}'
 
 
-def test_what_comes_nearer_by_a_redaction_before_it_was_looked_at_whole() -> None:
+def test_text_that_moves_into_the_excerpt_by_a_redaction_is_checked_as_a_whole() -> None:
     first = "Cookie: session=abcdef0123456789 " + "word " * 600
     padding = "y" * (2 * MAX_EXCERPT - len(first) - len(CARD) + 2)
     kept = response_excerpt(f"{first}\n{padding} {CARD} and on".encode())
     assert kept == f"{REDACTED}\n{REDACTED}"
 
 
-def test_two_kib_are_kept_and_a_secret_at_the_edge_is_seen_whole() -> None:
+def test_two_kib_are_stored_and_a_secret_at_the_limit_is_checked_as_a_whole() -> None:
     assert response_excerpt(b"x" * 100_000) == "x" * MAX_EXCERPT
     assert response_excerpt(("x" + "é" * 5000).encode()) == "x" + "é" * 1023
     padding = "x" * (MAX_EXCERPT - len(CARD) + 3)
@@ -99,7 +99,7 @@ def test_two_kib_are_kept_and_a_secret_at_the_edge_is_seen_whole() -> None:
     assert response_excerpt(f"{padding}\n{CARD}\nand on".encode()) == f"{padding}\n{REDACTED}\nand on"[:MAX_EXCERPT]
 
 
-def test_what_is_nested_without_end_is_kept_without_its_depths() -> None:
+def test_deeply_nested_json_is_stored_without_its_inner_levels() -> None:
     deep = "[" * 200 + f'"{CARD}"' + "]" * 200
     kept = response_excerpt(deep.encode())
     assert kept is not None
@@ -114,7 +114,7 @@ ODD: Final = st.sampled_from(
 
 
 @given(st.recursive(ODD | st.integers() | st.none(), lambda inner: st.lists(inner) | st.dictionaries(ODD, inner)))
-def test_whatever_comes_nothing_forbidden_is_kept(value: object) -> None:
+def test_no_forbidden_content_of_any_response_is_stored(value: object) -> None:
     kept = response_excerpt(json.dumps(value).encode())
     assert kept is None or len(kept) == MAX_EXCERPT or not find(read(kept), frozenset())
 
@@ -127,7 +127,7 @@ def read(kept: str) -> object:
 
 
 @given(st.binary(max_size=5000))
-def test_any_bytes_are_kept_as_text_that_every_database_takes(body: bytes) -> None:
+def test_any_bytes_are_stored_as_text_that_every_database_accepts(body: bytes) -> None:
     kept = response_excerpt(body)
     assert kept is None or (0 < len(kept.encode()) <= MAX_EXCERPT and "\x00" not in kept)
 

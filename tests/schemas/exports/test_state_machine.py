@@ -21,7 +21,7 @@ TABLE = {
 }
 
 
-def test_the_table_names_every_move_and_every_status() -> None:
+def test_the_table_has_every_transition_and_every_status() -> None:
     assert {transition.value for transition in Transition} == {*TABLE} == {transition.value for transition in TRANSITIONS}
     named = {name for sources, target in TABLE.values() for name in {*sources, target}}
     assert named == {status.value for status in ExportStatus}
@@ -35,11 +35,11 @@ def test_a_transition_is_allowed_from_the_states_in_the_table_only(transition: T
     assert TRANSITIONS[transition].target.value == target
 
 
-def test_nothing_leaves_exported_and_dismissed_is_only_restored() -> None:
+def test_exported_is_final_and_dismissed_can_only_be_restored() -> None:
     assert [transition for transition in Transition if allows(transition, ExportStatus.EXPORTED)] == []
     assert [transition for transition in Transition if allows(transition, ExportStatus.DISMISSED)] == [Transition.RESTORE]
 
 
-def test_finished_is_what_no_worker_starts_from() -> None:
+def test_finished_are_the_statuses_that_workers_never_claim() -> None:
     assert {status.value for status in FINISHED} == {"exported", "failed", "blocked", "dismissed"}
     assert not any(allows(Transition.CLAIM, status) for status in FINISHED)

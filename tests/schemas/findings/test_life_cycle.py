@@ -79,7 +79,7 @@ CASES: dict[str, tuple[list[Posted], LifeCycle, dict[int, RunOutcome]]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_runs_make_of_a_finding(name: str) -> None:
+def test_runs_change_the_state_of_a_finding_as_listed(name: str) -> None:
     posts, finding, outcomes = CASES[name]
     assert replay(posts) == (finding, {0: SEEN, **outcomes})
 
@@ -91,7 +91,7 @@ def test_the_number_of_runs_is_a_setting() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), max_size=30), st.integers(1, 4))
-def test_any_sequence_of_runs_is_what_a_simple_model_says(posts: list[Posted], fixed_after_runs: int) -> None:
+def test_any_sequence_of_runs_agrees_with_a_simple_model(posts: list[Posted], fixed_after_runs: int) -> None:
     """The model: runs with any postback, runs that missed the finding since its last report, and the run that fixed it."""
     known, counting, fixed_by, reopened = {0}, set[int](), None, 0
     for run, is_reported in posts:

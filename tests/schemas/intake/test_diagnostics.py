@@ -238,7 +238,7 @@ def test_a_record_has_every_member_under_its_own_name(form: Form, sent: dict[str
     ("form", "least", "reported", "optional"),
     [(CMS, CMS_LEAST, CMS_REPORTED, ("plugin_version",)), (SHOP, SHOP_LEAST, SHOP_REPORTED, ("shop_name", "app_version"))],
 )
-def test_what_was_not_sent_is_there_as_null(
+def test_omitted_members_are_null(
     form: Form, least: dict[str, Any], reported: dict[str, Any], optional: tuple[str, ...]
 ) -> None:
     assert shown(form, least) == {

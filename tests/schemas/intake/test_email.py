@@ -193,7 +193,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("body", "expected"), REFUSED)
-def test_what_is_wrong_is_named_by_our_path_and_a_code(body: Any, expected: list[tuple[str, str]]) -> None:
+def test_problems_have_our_path_and_a_code(body: Any, expected: list[tuple[str, str]]) -> None:
     assert problems(body) == expected
 
 
@@ -204,7 +204,7 @@ def test_texts_of_exactly_the_limit_are_kept_whole() -> None:
     assert read(plain_email(subject="s" * MAX_SUBJECT)).subject == "s" * MAX_SUBJECT
 
 
-def test_members_nobody_knows_are_ignored() -> None:
+def test_unknown_members_are_ignored() -> None:
     assert read({**plain_email(), "headers": {"X": 1}, "password": "x"}) == read(plain_email())
     assert read({**postmark_email(), "RawEmail": "…", "Tag": [1], "message_id": "other"}) == read(postmark_email())
 
@@ -318,7 +318,7 @@ def test_a_recipient_names_a_project_by_plus_addressing(body: dict[str, Any], pr
 # --- checked for forbidden content ----------------------------------------------
 
 
-def test_what_would_be_stored_is_inspected_at_its_own_path() -> None:
+def test_text_that_would_be_stored_is_checked_at_its_own_path() -> None:
     plain = plain_email(html="<p>4111<b>1111</b></p>", attachments=[{"name": "a.txt", "content": "YWJj"}])
     assert inspected(FORM.reduced(plain)) == {
         "from": "Jane Doe <jane@mail.example>",
@@ -447,7 +447,7 @@ def test_a_ticket_says_what_was_written_by_whom_and_what_came_with_it() -> None:
     }
 
 
-def test_an_email_that_says_nothing_has_a_ticket_all_the_same() -> None:
+def test_an_empty_email_has_a_ticket_too() -> None:
     ticket = ticket_for_email(read({"message_id": "1", "from": "Jane <a@b.example>", "to": "c@d.example"}))
     assert ticket.title == "Email from Jane <a@b.example>"
     assert ticket.description == "This email has no text.\n\nFrom: Jane <a@b.example>"

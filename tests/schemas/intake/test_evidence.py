@@ -112,7 +112,7 @@ def test_only_project_and_page_are_required_and_null_is_absent() -> None:
         (None, [("", "invalid_type")]),
     ],
 )
-def test_what_is_wrong_is_named_by_our_path_and_a_code(body: Any, expected: list[tuple[str, str]]) -> None:
+def test_problems_have_our_path_and_a_code(body: Any, expected: list[tuple[str, str]]) -> None:
     assert problems(body) == expected
 
 
@@ -144,7 +144,7 @@ def test_a_record_has_every_member_under_its_own_name() -> None:
     }
 
 
-def test_what_was_not_sent_is_there_as_null() -> None:
+def test_omitted_members_are_null() -> None:
     assert shown(FORM.read(LEAST)) == {
         **dict.fromkeys(capture(7)),
         "report_id": None,

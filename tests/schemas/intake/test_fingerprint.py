@@ -42,7 +42,7 @@ def test_a_fingerprint_never_changes_between_versions() -> None:
         ({}, {"location": "MAIN.is-active>img"}),  # a class that depends on the visit
     ],
 )
-def test_what_does_not_tell_findings_apart(page: dict[str, Any], issue: dict[str, Any]) -> None:
+def test_irrelevant_changes_keep_the_fingerprint(page: dict[str, Any], issue: dict[str, Any]) -> None:
     assert mark(page, **issue) == mark()
 
 
@@ -60,7 +60,7 @@ def test_what_does_not_tell_findings_apart(page: dict[str, Any], issue: dict[str
         ({}, {"code": "img-alt main", "location": "> img"}),  # the parts are not just concatenated
     ],
 )
-def test_what_tells_findings_apart(page: dict[str, Any], issue: dict[str, Any]) -> None:
+def test_relevant_changes_change_the_fingerprint(page: dict[str, Any], issue: dict[str, Any]) -> None:
     assert mark(page, **issue) != mark()
 
 
@@ -89,18 +89,18 @@ POSTBACKS = [
 
 
 @pytest.mark.parametrize(("locations", "count"), POSTBACKS)
-def test_two_places_of_one_postback_are_never_one_finding(locations: tuple[str, ...], count: int) -> None:
+def test_two_locations_in_one_postback_are_never_one_finding(locations: tuple[str, ...], count: int) -> None:
     assert len(by_fingerprint(PAGE, places(*locations))) == count
 
 
-def test_places_that_look_alike_are_known_again_after_a_build_by_their_order() -> None:
+def test_similar_locations_are_recognized_after_a_build_by_their_order() -> None:
     before = by_fingerprint(PAGE, places(".css-1q2w3e4 > a", ".css-9z8y7x6 > a", "main > a"))
     after = by_fingerprint(PAGE, places(".css-0kq8b7z > a", ".css-x1x2x3x > a", "main > a"))
     assert list(before) == list(after)
     assert [issue.location for issue in after.values()] == [".css-0kq8b7z > a", ".css-x1x2x3x > a", "main > a"]
 
 
-def test_an_issue_that_is_there_twice_is_kept_as_it_was_said_last() -> None:
+def test_a_repeated_issue_is_stored_as_last_reported() -> None:
     said_again = replace(ISSUE, title="Worded otherwise")
     assert list(by_fingerprint(PAGE, [ISSUE, said_again]).values()) == [said_again]
 

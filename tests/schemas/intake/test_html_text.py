@@ -66,7 +66,7 @@ READ = [
 
 
 @pytest.mark.parametrize(("html", "text"), READ)
-def test_html_is_read_as_a_person_reads_it(html: str, text: str) -> None:
+def test_html_becomes_the_text_that_a_person_reads(html: str, text: str) -> None:
     assert text_of(html) == text
 
 
@@ -79,7 +79,7 @@ def test_html_is_read_as_a_person_reads_it(html: str, text: str) -> None:
         "<script>x</script>41111111<font color=red>1111</font>1111",
     ],
 )
-def test_digits_that_tags_tear_apart_come_together(html: str) -> None:
+def test_digits_separated_by_tags_are_joined(html: str) -> None:
     assert text_of(html) == "4111111111111111"
 
 
@@ -106,7 +106,7 @@ UNCLOSED = [
 
 @pytest.mark.parametrize("piece", UNCLOSED)
 @pytest.mark.parametrize("opening", ["", "<a ", "<pre>", "<script>"])
-def test_what_never_ends_is_read_in_no_time(piece: str, opening: str) -> None:
+def test_unterminated_markup_is_read_quickly(piece: str, opening: str) -> None:
     html = opening + piece * (200_000 // len(piece))
     began = time.process_time()
     text_of(html)

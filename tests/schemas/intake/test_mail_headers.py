@@ -154,7 +154,7 @@ MARKS = st.sampled_from(
         st.one_of(MARKS, MARKS, st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))), max_size=40
     )
 )
-def test_any_text_has_an_answer_that_every_database_takes(pieces: list[str]) -> None:
+def test_every_text_results_in_text_that_every_database_accepts(pieces: list[str]) -> None:
     text = "".join(pieces)
     moment, read = date_from(text), decoded_words(text)
     shown = [mailbox.shown for mailbox in mailboxes_in(text)]
@@ -168,7 +168,7 @@ def test_any_text_has_an_answer_that_every_database_takes(pieces: list[str]) -> 
     st.sampled_from(["utf-8", "us-ascii", "gb18030", "big5", "euc-jp", "iso-2022-jp", "iso-2022-kr", "shift_jis", "koi8-r"]),
     st.binary(max_size=30),
 )
-def test_encoded_bytes_become_text_that_every_database_takes(charset: str, encoded: bytes) -> None:
+def test_encoded_bytes_become_text_that_every_database_accepts(charset: str, encoded: bytes) -> None:
     word = "".join(f"={byte:02X}" for byte in encoded)
     read = decoded_words(f"=?{charset}?q?{word}?=")
     assert "\0" not in read
@@ -201,7 +201,7 @@ def test_encoded_bytes_become_text_that_every_database_takes(charset: str, encod
         "(a<",
     ],
 )
-def test_the_longest_header_is_read_in_no_time(piece: str) -> None:
+def test_the_longest_header_is_read_quickly(piece: str) -> None:
     header = piece * (20_000 // len(piece))
     began = time.process_time()
     for text in (header, f"x <a@b.example> {header}", f'"{header}', f"a:{header}", f":{header}"):
@@ -221,7 +221,7 @@ def test_a_group_has_as_many_mailboxes_as_an_email_may_have_and_a_much_longer_on
 
 
 @pytest.mark.parametrize("piece", ["=?utf-8?q?a?= ", "=?utf-8?b?YQ==?=", "=?utf-8?q?a?=x"])
-def test_a_body_full_of_encoded_words_is_read_in_no_time(piece: str) -> None:
+def test_a_body_full_of_encoded_words_is_read_quickly(piece: str) -> None:
     body = piece * (2**20 // len(piece))
     began = time.process_time()
     decoded_words(body)

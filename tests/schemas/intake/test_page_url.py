@@ -77,17 +77,17 @@ DIFFERENT = [
 
 
 @pytest.mark.parametrize(("one", "other"), SAME)
-def test_what_does_not_tell_pages_apart_is_folded(one: str, other: str) -> None:
+def test_equivalent_urls_have_the_same_key(one: str, other: str) -> None:
     assert page_key(one) == page_key(other)
 
 
 @pytest.mark.parametrize(("one", "other"), DIFFERENT)
-def test_different_pages_are_never_taken_for_one(one: str, other: str) -> None:
+def test_different_pages_have_different_keys(one: str, other: str) -> None:
     assert page_key(one) != page_key(other)
 
 
 @pytest.mark.parametrize("url", ["http://[::1", "http://ex\u2100.com/"])
-def test_an_address_that_does_not_split_is_its_own_key(url: str) -> None:
+def test_a_url_that_cannot_be_parsed_is_its_own_key(url: str) -> None:
     assert page_key(url) == url
 
 

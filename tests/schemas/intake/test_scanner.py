@@ -115,7 +115,7 @@ def test_a_run_has_one_of_five_statuses(status: str) -> None:
         (None, [("", "invalid_type")]),
     ],
 )
-def test_what_is_wrong_is_named_by_our_path_and_a_code(body: Any, expected: list[tuple[str, str]]) -> None:
+def test_problems_have_our_path_and_a_code(body: Any, expected: list[tuple[str, str]]) -> None:
     assert problems(body) == expected
 
 
@@ -225,7 +225,7 @@ def test_evidence_of_exactly_the_limit_is_kept_and_one_byte_more_is_not(count: i
     assert only_issue(**too_long).evidence == dict.fromkeys(names[:-1], "")
 
 
-def test_members_nobody_knows_are_ignored() -> None:
+def test_unknown_members_are_ignored() -> None:
     plain = read(postback())
     page = {**postback()["page"], "html": "<html>", "cookies": "a=b"}
     assert (

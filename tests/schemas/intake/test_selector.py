@@ -108,19 +108,19 @@ DIFFERENT = [
 
 
 @pytest.mark.parametrize(("one", "other"), SAME_SPELLING)
-def test_a_place_has_one_spelling(one: str, other: str) -> None:
+def test_a_location_has_one_normalized_form(one: str, other: str) -> None:
     assert exact_selector(one) == exact_selector(other)
     assert stable_selector(one) == stable_selector(other)
 
 
 @pytest.mark.parametrize(("one", "other"), SAME_PLACE)
-def test_a_place_is_known_again_after_a_build_and_a_visit(one: str, other: str) -> None:
+def test_a_location_is_recognized_after_a_build_and_a_visit(one: str, other: str) -> None:
     assert stable_selector(one) == stable_selector(other)
     assert exact_selector(one) != exact_selector(other)
 
 
 @pytest.mark.parametrize("places", DIFFERENT, ids=lambda places: places[0])
-def test_places_that_people_tell_apart_are_apart(places: tuple[str, ...]) -> None:
+def test_distinct_locations_stay_distinct(places: tuple[str, ...]) -> None:
     assert [pair for pair in combinations(places, 2) if stable_selector(pair[0]) == stable_selector(pair[1])] == []
     assert [pair for pair in combinations(places, 2) if exact_selector(pair[0]) == exact_selector(pair[1])] == []
 
@@ -135,7 +135,7 @@ def test_places_that_people_tell_apart_are_apart(places: tuple[str, ...]) -> Non
         ("* > .css-1q2w3e4", "* > .css-*"),
     ],
 )
-def test_what_a_person_gave_stays_readable(location: str, lasting: str) -> None:
+def test_a_description_in_words_stays_readable(location: str, lasting: str) -> None:
     assert stable_selector(location) == lasting
 
 

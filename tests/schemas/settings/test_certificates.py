@@ -64,7 +64,7 @@ def test_a_pair_is_read_in_any_order_with_its_chain() -> None:
     ],
     ids=["no certificate", "no key", "wrong key", "encrypted", "broken", "nothing"],
 )
-def test_a_wrong_pair_is_named(text: str, named: str) -> None:
+def test_an_invalid_pair_is_rejected_with_the_reason(text: str, named: str) -> None:
     assert named in refusal(text)
 
 

@@ -194,7 +194,7 @@ def test_the_defaults_can_be_had_without_the_environment(
     assert default_settings(tmp_path) == defaults
 
 
-def test_a_redis_of_ones_own_is_not_embedded(load: Load) -> None:
+def test_an_external_redis_is_not_embedded(load: Load) -> None:
     assert load(REDIS_URL="redis://h").redis_embedded is False
 
 
@@ -344,7 +344,7 @@ def test_an_invalid_setting_is_reported_by_name_without_its_value(load: Load, na
     assert "hunter2" not in repr(actual)
 
 
-def test_every_mistake_stands_in_one_report(load: Load, tmp_path: Path) -> None:
+def test_all_errors_are_in_one_report(load: Load, tmp_path: Path) -> None:
     wrong = {
         "BIND": "nowhere",
         "WEB_PROCESSES": "many",
@@ -389,7 +389,7 @@ def test_a_number_beyond_dates_databases_or_machines_is_a_mistake(load: Load) ->
     assert set(mistakes(load, **dict.fromkeys(fit, "9" * 5_000))) == {*fit}
 
 
-def test_no_secret_stands_in_the_text_of_the_settings(load: Load) -> None:
+def test_the_text_of_the_settings_contains_no_secret(load: Load) -> None:
     settings = load(
         dict.fromkeys(SECRETS, "hunter2!"),
         ENCRYPTION_KEYS=KEY,
@@ -450,7 +450,7 @@ def test_a_mail_server_that_smtplib_cannot_sign_in_to_is_refused(load: Load, url
 
 
 @pytest.mark.parametrize("name", SECRETS)
-def test_a_secret_may_stand_in_a_file_and_loses_one_newline(load: Load, tmp_path: Path, name: str) -> None:
+def test_a_secret_may_be_in_a_file_and_loses_one_trailing_newline(load: Load, tmp_path: Path, name: str) -> None:
     for written, read in [
         ("s3cret!!\n", "s3cret!!"),
         ("s3cret!!\r\n", "s3cret!!"),
@@ -469,7 +469,7 @@ def test_a_secret_may_stand_in_a_file_and_loses_one_newline(load: Load, tmp_path
         ("SENTRY_DSN", "https://s3cret@sentry.example/1", "sentry_dsn"),
     ],
 )
-def test_an_address_with_a_secret_in_it_may_stand_in_a_file(
+def test_a_url_that_contains_a_secret_may_be_in_a_file(
     load: Load, tmp_path: Path, name: str, value: str, field: str
 ) -> None:
     (tmp_path / "secret").write_text(f"{value}\n")
@@ -483,7 +483,7 @@ def test_the_env_file_may_name_a_file_too(load: Load, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [setting.name for setting in SETTINGS if setting.is_secret])
-def test_a_secret_that_is_there_twice_is_a_mistake_wherever_either_stands(load: Load, tmp_path: Path, name: str) -> None:
+def test_a_secret_that_is_set_twice_is_an_error_wherever_it_is_set(load: Load, tmp_path: Path, name: str) -> None:
     (tmp_path / "secret").write_text("hunter2")
     (tmp_path / ".env").write_text(f"{name}=hunter2\n")
     actual = mistakes(load, **{f"{name}_FILE": str(tmp_path / "secret")})
@@ -497,7 +497,7 @@ def test_an_empty_variable_hides_no_line_of_the_file(load: Load, tmp_path: Path)
     assert (settings.bind, settings.webhook_secret) == ("127.0.0.1:9000", "from file")
 
 
-def test_keys_may_stand_in_a_file(load: Load, tmp_path: Path) -> None:
+def test_keys_may_be_in_a_file(load: Load, tmp_path: Path) -> None:
     (tmp_path / "keys").write_text(f"{KEY}\n")
     assert load(ENCRYPTION_KEYS_FILE=str(tmp_path / "keys")).encryption_keys == (b"A" * 32,)
 
@@ -595,7 +595,7 @@ def test_an_env_file_that_other_users_may_change_is_a_mistake_and_no_value_of_it
     assert unknown_names(env_file) == {}
 
 
-def test_a_socket_lies_beside_the_data_or_where_its_path_is_short_enough(
+def test_the_socket_is_next_to_the_data_or_where_its_path_is_short_enough(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert embedded_redis_socket(Path("/srv/data")) == Path("/srv/data/redis/redis.sock")
@@ -623,14 +623,14 @@ def test_every_setting_has_its_name_its_member_and_its_meaning_once() -> None:
     assert {"database_url", "redis_url", "allowed_networks"} < {setting.member for setting in SETTINGS}
 
 
-def test_what_keeps_out_of_the_text_of_the_settings_is_what_counts_as_a_secret() -> None:
+def test_the_values_hidden_in_the_text_of_the_settings_are_the_secrets() -> None:
     hidden = {field.name for field in fields(Settings) if not field.repr}
     secret = {setting.member for setting in SETTINGS if setting.is_secret}
     assert secret <= hidden
 
 
 @pytest.mark.parametrize("name", [setting.name for setting in SETTINGS if setting.default])
-def test_a_default_is_what_its_text_means(load: Load, name: str) -> None:
+def test_the_text_of_a_default_results_in_the_default(load: Load, name: str) -> None:
     [setting] = [setting for setting in SETTINGS if setting.name == name]
     assert load({name: str(setting.default)}) == load()
 
@@ -638,7 +638,7 @@ def test_a_default_is_what_its_text_means(load: Load, name: str) -> None:
 # --- unknown names
 
 
-def test_names_that_are_no_settings_are_found_with_the_nearest_that_is(load: Load, tmp_path: Path) -> None:
+def test_unknown_names_are_reported_with_the_most_similar_setting(load: Load, tmp_path: Path) -> None:
     lines = [
         "# BNID=1",
         "BIND=127.0.0.1:9000",
@@ -670,7 +670,7 @@ def test_names_that_are_no_settings_are_found_with_the_nearest_that_is(load: Loa
         ("ABCDEFGHIJKLMNOPQRSTUVWXYZABCDEFGHIJKLMNOPQRSTUVWXYZ=", "AB…"),
     ],
 )
-def test_a_secret_that_was_broken_over_two_lines_is_no_name_to_be_reported(
+def test_a_secret_broken_over_two_lines_is_not_reported_as_a_name(
     load: Load, tmp_path: Path, line: str, reported: str
 ) -> None:
     (tmp_path / ".env").write_text(f"ENCRYPTION_KEYS={KEY},\n{line}\n")
@@ -706,13 +706,13 @@ def test_a_name_given_twice_and_an_unreadable_line_are_mistakes_with_their_line(
     assert OTHER_KEY[:8] not in str(refused.value)
 
 
-def test_ordinary_lines_of_other_programs_are_no_mistake(load: Load, tmp_path: Path) -> None:
+def test_ordinary_lines_of_other_programs_are_no_error(load: Load, tmp_path: Path) -> None:
     text = "\ufeff# a\n\n export BIND = '127.0.0.1:9000' # x\nPEM=\"-----BEGIN\nx\n-----END\"\nEMPTY=\nOTHER= # none\n"
     (tmp_path / ".env").write_text(text)
     assert load().bind == "127.0.0.1:9000"
 
 
-def test_a_file_of_settings_alone_has_no_strange_name(tmp_path: Path) -> None:
+def test_a_file_with_only_settings_has_no_unknown_name(tmp_path: Path) -> None:
     assert unknown_names(tmp_path / "none") == {}
     names = [setting.name + suffix for setting in SETTINGS for suffix in ("", "_FILE")]
     (tmp_path / ".env").write_text("".join(f"{name}=x\n" for name in names))

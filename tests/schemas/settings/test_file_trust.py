@@ -67,7 +67,7 @@ def test_a_file_or_link_of_another_user_is_not_trusted_in_a_sticky_folder_either
         assert trust_problem(file, {0}) is None
 
 
-def test_every_folder_on_the_way_of_a_link_counts(file: Path, tmp_path: Path) -> None:
+def test_every_folder_on_the_path_of_a_link_counts(file: Path, tmp_path: Path) -> None:
     shared, private = tmp_path / "shared", tmp_path / "private"
     shared.mkdir()
     private.mkdir()

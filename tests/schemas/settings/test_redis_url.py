@@ -42,7 +42,7 @@ from schemas.settings.redis_url import RedisUrl, parse_redis_url
         ("rediss+sentinel://a/main", RedisUrl((("a", 26379),), service="main", is_tls=True)),
     ],
 )
-def test_each_form_is_read_as_it_is_meant(text: str, meant: RedisUrl) -> None:
+def test_each_form_of_url_is_read_as_intended(text: str, meant: RedisUrl) -> None:
     assert parse_redis_url(text) == meant
 
 
@@ -88,7 +88,7 @@ def test_each_form_is_read_as_it_is_meant(text: str, meant: RedisUrl) -> None:
         ("redis+sentinel://a/main/1/2", "Nothing follows"),
     ],
 )
-def test_a_wrong_form_is_refused_and_not_quoted(text: str, reported: str) -> None:
+def test_an_invalid_url_is_rejected_without_being_quoted(text: str, reported: str) -> None:
     with pytest.raises(ValidationError) as refused:
         parse_redis_url(text)
     assert reported in str(refused.value)
@@ -96,6 +96,6 @@ def test_a_wrong_form_is_refused_and_not_quoted(text: str, reported: str) -> Non
     assert refused.value.__suppress_context__ or refused.value.__context__ is None
 
 
-def test_what_is_read_shows_no_password() -> None:
+def test_the_text_of_a_redis_url_shows_no_password() -> None:
     assert "hunter2" not in repr(parse_redis_url("redis://someone:hunter2@cache"))
     assert "someone" not in repr(parse_redis_url("redis://someone:hunter2@cache"))

@@ -81,7 +81,7 @@ def test_a_target_may_name_its_deployment_mode(mode: str) -> None:
         ([REQUEST], [("", "invalid_type")]),
     ],
 )
-def test_what_is_wrong_is_named_by_our_path_and_a_code(body: Any, expected: list[tuple[str, str]]) -> None:
+def test_problems_have_our_path_and_a_code(body: Any, expected: list[tuple[str, str]]) -> None:
     assert problems(body) == expected
 
 

@@ -92,7 +92,7 @@ def applied(tracker: OneIssue, made: TrackerEvent, on_fixed: str | None = None) 
     return result, [each.url for each in requests]
 
 
-def test_the_types_are_those_of_events() -> None:
+def test_every_event_type_is_known() -> None:
     assert {each.value for each in TicketEventType} == {each.value for each in TicketEventType}
 
 
@@ -130,7 +130,7 @@ CASES: Final = [
 @pytest.mark.parametrize(
     ("event_type", "on_fixed", "is_open", "has_closed", "is_left_alone", "action", "is_open_then", "operations"), CASES
 )
-def test_what_is_done(
+def test_each_event_has_the_listed_effect(
     event_type: TicketEventType,
     on_fixed: str | None,
     is_open: bool,

@@ -153,7 +153,7 @@ REFUSALS: Final = {
 
 
 @pytest.mark.parametrize(("name", "failure"), REFUSALS.items())
-def test_a_recorded_refusal_means(name: str, failure: TrackerFailure) -> None:
+def test_each_recorded_error_response_has_its_meaning(name: str, failure: TrackerFailure) -> None:
     assert play(GITEA.create(access(), TICKET), [recorded(name)])[0] == failure
 
 
@@ -190,7 +190,7 @@ def test_a_repository_that_is_not_found_is_asked_why(name: str, repository: Trac
         ),
     ],
 )
-def test_a_refusal_means(response: TrackerResponse, failure: TrackerFailure) -> None:
+def test_each_error_response_has_its_meaning(response: TrackerResponse, failure: TrackerFailure) -> None:
     assert play(GITEA.create(access(), TICKET), [response])[0] == failure
 
 
@@ -324,7 +324,7 @@ def test_settings_are_closed() -> None:
 
 
 @pytest.mark.parametrize("response", HOSTILE_RESPONSES)
-def test_no_response_breaks_anything(response: TrackerResponse) -> None:
+def test_no_response_causes_an_exception(response: TrackerResponse) -> None:
     def forever() -> Iterator[TrackerResponse]:
         while True:
             yield response

@@ -90,7 +90,7 @@ def test_the_api_belongs_to_the_host(base_url: str, settings: dict[str, Any], ap
         "https://github.com/acme.corp/shop",
     ],
 )
-def test_another_page_is_no_repository(base_url: str) -> None:
+def test_other_urls_are_no_repository(base_url: str) -> None:
     problem = GITHUB.problem_of(base_url, {})
     assert problem == "base_url is the page of a repository, such as https://github.com/acme/shop, and of nothing in it."
 
@@ -345,7 +345,7 @@ def test_the_oldest_of_several_is_the_issue() -> None:
         None,
     ],
 )
-def test_what_is_no_issue_with_the_marker_is_not_found(other: Any) -> None:
+def test_issues_without_the_marker_are_not_found(other: Any) -> None:
     result, _ = play(GITHUB.find(access_to(), TICKET), [USER, answer(200, [other])])
     assert result is None
 
@@ -455,7 +455,7 @@ def test_a_good_target_passes_without_a_change() -> None:
         ({"assignees": ["nobody"]}, [answer(200, REPOSITORY), answer(200, []), answer(401)], "tracker_token_rejected", None),
     ],
 )
-def test_what_is_missing_is_named(
+def test_missing_requirements_are_reported(
     settings: dict[str, Any], answers: list[TrackerResponse], code: str, field: str | None
 ) -> None:
     result, _ = play(GITHUB.validate(access_to(**settings)), answers)

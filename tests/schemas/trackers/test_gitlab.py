@@ -109,7 +109,7 @@ def test_the_api_belongs_to_the_host_and_its_prefix(base_url: str, settings: dic
         ("https://example.com/gitlab/shop", {"api_base": "https://example.com/gitlab/api/v4"}),
     ],
 )
-def test_another_page_is_no_project(base_url: str, settings: dict[str, Any]) -> None:
+def test_other_urls_are_no_project(base_url: str, settings: dict[str, Any]) -> None:
     problem = GITLAB.problem_of(base_url, settings)
     assert problem == "base_url is the page of a project, such as https://gitlab.com/group/shop, and of nothing in it."
 
@@ -304,7 +304,7 @@ def test_an_issue_that_the_search_does_not_know_is_found_among_the_users_newest(
         None,
     ],
 )
-def test_what_is_no_issue_with_the_marker_is_not_found(other: Any) -> None:
+def test_issues_without_the_marker_are_not_found(other: Any) -> None:
     result, _ = play(GITLAB.find(access_to(), TICKET), [answer(200, [other]), answer(200, [other])])
     assert result is None
 
@@ -371,7 +371,7 @@ def test_a_good_target_passes_without_a_change() -> None:
         ([TOKEN, answer(200, FIELDS), answer(503)], "tracker_unavailable", None),
     ],
 )
-def test_what_is_missing_is_named(answers: list[TrackerResponse], code: str, field: str | None) -> None:
+def test_missing_requirements_are_reported(answers: list[TrackerResponse], code: str, field: str | None) -> None:
     result, _ = play(GITLAB.validate(access_to(assignees=["jane"])), answers)
     assert isinstance(result, TrackerFailure)
     assert (result.code, result.field) == (code, field)

@@ -149,7 +149,7 @@ def test_labels_have_no_white_space_and_nothing_invisible() -> None:
 
 
 @BOTH
-def test_long_strangers_text_stays_within_the_limits(access: TrackerAccess) -> None:
+def test_long_untrusted_text_stays_within_the_limits(access: TrackerAccess) -> None:
     fields = created_fields(access, replace(TICKET, title="t\n" * 5_000, description="d{noformat}\n" * 20_000))
     assert len(fields["summary"]) <= 255
     assert "\n" not in fields["summary"]

@@ -478,7 +478,7 @@ def test_a_url_that_is_no_workspace_is_explained(base_url: str, team: str, probl
     assert LINEAR.problem_of(base_url, {"team": team}) == problem
 
 
-def test_long_strangers_text_stays_within_the_limits() -> None:
+def test_long_untrusted_text_stays_within_the_limits() -> None:
     ticket = replace(TICKET, title="t\n" * 5_000, description="d`@x\n" * 30_000)
     _, requests = play(LINEAR.create(ACCESS, ticket), [team_and_labels(), created()])
     made = variables_of(requests[1])["input"]

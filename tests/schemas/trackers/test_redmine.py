@@ -152,7 +152,7 @@ def test_every_priority_is_validated() -> None:
         (answer(503, retry_after="30"), TrackerFailure(RETRY, UNAVAILABLE, retry_after_s=30.0)),
     ],
 )
-def test_a_refusal_means(response: TrackerResponse, failure: TrackerFailure) -> None:
+def test_each_error_response_has_its_meaning(response: TrackerResponse, failure: TrackerFailure) -> None:
     assert play(REDMINE.create(access(), TICKET), [response])[0] == failure
     assert play(REDMINE.create(access(tracker="Bug"), TICKET), [response])[0] == failure
     assert play(REDMINE.find(access(), TICKET), [response])[0] == failure
@@ -292,7 +292,7 @@ def test_settings_are_closed() -> None:
 
 
 @pytest.mark.parametrize("response", HOSTILE_RESPONSES)
-def test_no_response_breaks_anything(response: TrackerResponse) -> None:
+def test_no_response_causes_an_exception(response: TrackerResponse) -> None:
     def forever() -> Iterator[TrackerResponse]:
         while True:
             yield response

@@ -247,7 +247,7 @@ def test_a_ticket_reads_well(redmine: RedmineServer, text_format: TextFormat) ->
     assert {"p", "pre"} <= set(shown.elements)
 
 
-def test_the_test_itself_sees_harm(redmine: RedmineServer) -> None:
+def test_the_check_for_harmful_effects_can_fail(redmine: RedmineServer) -> None:
     seen = []
     for text_format in get_args(TextFormat):
         redmine.set_text_format(text_format)

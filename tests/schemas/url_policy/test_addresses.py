@@ -85,7 +85,7 @@ PUBLIC = [
 
 
 @pytest.mark.parametrize("address", PUBLIC)
-def test_a_public_address_may_be_dialed(address: str) -> None:
+def test_connections_to_a_public_address_are_allowed(address: str) -> None:
     assert classify(ip_address(address), STRICT) is None
 
 
@@ -145,19 +145,19 @@ def test_allowed_networks_allow_exactly_their_addresses(networks: str, address: 
     assert classify(ip_address(address), policy) == reason
 
 
-def test_one_bad_answer_refuses_all() -> None:
+def test_one_refused_address_refuses_the_whole_name() -> None:
     good, bad = ip_address("8.8.8.8"), ip_address("192.168.0.1")
     assert check_addresses([good, ip_address("2606:4700::1111")], STRICT) is None
     assert check_addresses([good, bad], STRICT) is RefusalReason.ADDRESS_PRIVATE
     assert check_addresses([bad, good], STRICT) is RefusalReason.ADDRESS_PRIVATE
 
 
-def test_no_answer_is_no_permission() -> None:
+def test_a_name_without_addresses_is_refused() -> None:
     assert check_addresses([], OPEN) is RefusalReason.NAME_NOT_FOUND
 
 
 @given(st.ip_addresses())
-def test_what_the_standard_library_calls_private_is_never_dialed(address: Any) -> None:
+def test_no_connection_is_made_to_addresses_that_the_standard_library_calls_private(address: Any) -> None:
     refused = address.is_private or address.is_multicast or address.is_link_local or address.is_unspecified
     if refused and not getattr(address, "ipv4_mapped", None):
         assert classify(address, STRICT) is not None

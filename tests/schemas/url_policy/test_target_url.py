@@ -57,7 +57,7 @@ ACCEPTED = [
 
 
 @pytest.mark.parametrize(("written", "dialed"), ACCEPTED)
-def test_a_safe_url_is_brought_into_the_form_that_is_dialed(written: str, dialed: str) -> None:
+def test_a_safe_url_is_normalized(written: str, dialed: str) -> None:
     assert accepted(written).url == dialed
 
 
@@ -198,7 +198,7 @@ def test_settings_allow_http_ports_and_networks() -> None:
     assert reason_for("ftp://example.com/", LOOPBACK) == "scheme_not_allowed"
 
 
-def test_port_zero_stays_shut_whatever_the_policy_says() -> None:
+def test_port_zero_is_never_allowed() -> None:
     assert reason_for("https://example.com:0/", TargetPolicy(allowed_ports=((0, 65535),))) == "port_not_allowed"
 
 
@@ -238,7 +238,7 @@ def test_the_form_that_is_dialed_is_its_own_normal_form(url: str) -> None:
 
 
 @given(urls)
-def test_urllib3_and_requests_dial_the_host_that_was_judged(url: str) -> None:
+def test_urllib3_and_requests_connect_to_the_checked_host(url: str) -> None:
     target = check_url(url, OPEN)
     if isinstance(target, TargetAddress):
         read = parse_url(target.url)

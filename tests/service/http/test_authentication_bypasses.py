@@ -72,7 +72,7 @@ def guarded(app: App) -> Iterator[tuple[str, set[str]]]:
             yield route.path, {method.method for method in route.methods if not method.internal}
 
 
-def test_a_method_that_a_route_has_not_is_refused_alike_whoever_asks(app: App, everything: Mapping[str, str]) -> None:
+def test_an_unsupported_method_gets_the_same_response_for_all_callers(app: App, everything: Mapping[str, str]) -> None:
     client = TestClient(app)
     senders = ({}, everything, {"Authorization": "Bearer x"}, *OVERRIDES)
     asked = 0
@@ -92,7 +92,7 @@ def test_a_method_that_a_route_has_not_is_refused_alike_whoever_asks(app: App, e
 
 
 @pytest.mark.parametrize("override", OVERRIDES, ids=lambda override: next(iter(override)))
-def test_no_header_makes_a_request_another_one(override: dict[str, str], app: App) -> None:
+def test_no_header_changes_the_method_or_path_of_a_request(override: dict[str, str], app: App) -> None:
     """An unauthenticated request stays unauthenticated, on every route and with every method of the route."""
     client = TestClient(app)
     before = everything_stored()
@@ -135,7 +135,7 @@ def test_a_path_has_one_spelling(app: App, customer: Customer) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_route_that_a_mode_has_not_is_not_there_for_anybody(
+def test_a_route_of_another_mode_is_not_found_for_any_caller(
     mode: str, app: App, everything: dict[str, str], customer: Customer, tmp_path: Path
 ) -> None:
     client = TestClient(app_in(mode, tmp_path))

@@ -68,7 +68,7 @@ def refusal(answer: Result) -> Any:
 MANAGED = tuple(f"/api/{noun}" for noun in ("accounts", "projects", "users", "grants", "tokens", "scan-runs"))
 
 
-def test_every_route_that_takes_something_in_has_one(world: CloudInstallation) -> None:
+def test_every_route_that_creates_records_has_a_dry_run(world: CloudInstallation) -> None:
     taking = {world.call(endpoint).path for endpoint in TAKING}
     app: Any = world.client.app
     posts = {
@@ -85,7 +85,7 @@ def test_every_route_that_takes_something_in_has_one(world: CloudInstallation) -
     assert TARGETS in taking
 
 
-def test_it_answers_what_would_be_stored_and_stores_nothing(world: CloudInstallation) -> None:
+def test_a_dry_run_returns_what_would_be_stored_and_stores_nothing(world: CloudInstallation) -> None:
     for endpoint, status in TAKING.items():
         call = world.call(endpoint)
         stored, notifications = everything_stored(), world.wake_ups.notifications
@@ -105,7 +105,7 @@ def test_it_answers_what_would_be_stored_and_stores_nothing(world: CloudInstalla
                 assert without_births(answer.json) == without_births(real.json), endpoint
 
 
-def test_it_goes_by_what_is_stored_already(world: CloudInstallation) -> None:
+def test_a_dry_run_considers_stored_records(world: CloudInstallation) -> None:
     known = {
         1: ("findings", {"new": 0, "seen": 1, "fixed": 0, "reopened": 0}),
         2: ("duplicate", True),
@@ -125,7 +125,7 @@ def test_it_goes_by_what_is_stored_already(world: CloudInstallation) -> None:
 
 
 @pytest.mark.parametrize("fault", ["missing", "wrong"])
-def test_it_refuses_whom_the_real_thing_refuses(fault: str, world: CloudInstallation) -> None:
+def test_a_dry_run_rejects_the_same_callers(fault: str, world: CloudInstallation) -> None:
     settings = replace(world.settings, auth_failures_per_minute=2)
     for endpoint, name in CREDENTIALS.items():
         client = serving(settings, world.wake_ups)
@@ -139,7 +139,7 @@ def test_it_refuses_whom_the_real_thing_refuses(fault: str, world: CloudInstalla
             assert_is_error(dry(each).send(client), 429, "RATE_LIMITED")
 
 
-def test_it_counts_as_a_request(world: CloudInstallation) -> None:
+def test_a_dry_run_counts_against_the_rate_limit(world: CloudInstallation) -> None:
     settings = replace(world.settings, rate_limit_per_minute=2)
     for endpoint in TAKING:
         client, call = serving(settings, world.wake_ups), world.call(endpoint)
@@ -152,7 +152,7 @@ def test_it_counts_as_a_request(world: CloudInstallation) -> None:
             assert_is_error(each.send(client), 429, "RATE_LIMITED")
 
 
-def test_it_refuses_what_the_real_thing_refuses(world: CloudInstallation) -> None:
+def test_a_dry_run_rejects_the_same_requests(world: CloudInstallation) -> None:
     stored = everything_stored()
     for endpoint in TAKING:
         for each in refused(world, endpoint):
@@ -187,7 +187,7 @@ def refused(world: CloudInstallation, endpoint: int) -> Iterator[Call]:
         yield call.plus(("Idempotency-Key", "x" * 256))
 
 
-def test_of_a_compliance_webhook_it_tells_what_the_ledger_would_say(world: CloudInstallation) -> None:
+def test_the_dry_run_of_a_compliance_webhook_returns_what_would_be_recorded(world: CloudInstallation) -> None:
     with freeze_time(NOW):
         record = dry(world.call(9)).send(world.client).json
         assert world.call(9).send(world.client).status_code == 204
@@ -203,7 +203,7 @@ def test_of_a_compliance_webhook_it_tells_what_the_ledger_would_say(world: Cloud
     assert again == {**record, "duplicate": True, "due_at": None}
 
 
-def test_a_compliance_webhook_that_could_not_be_sealed_is_refused_dry_as_well(world: CloudInstallation) -> None:
+def test_a_dry_run_rejects_a_compliance_webhook_that_cannot_be_encrypted(world: CloudInstallation) -> None:
     settings = replace(world.settings, encryption_keys=(), webhook_secret=None)
     client = serving(settings, world.wake_ups)
     call = world.call(9)

@@ -578,7 +578,7 @@ CHALLENGE = 'Bearer realm="riskrelay"'
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.title)
-def test_a_refusal_says_what_and_stores_nothing(row: ErrorCase, scene: HttpScene, log_lines: LogLines) -> None:
+def test_an_error_has_its_status_and_code_and_stores_nothing(row: ErrorCase, scene: HttpScene, log_lines: LogLines) -> None:
     call = row.call(scene).plus(("X-Request-Id", "asked.by_the-client.1"))
 
     answer = call.send(scene.client)
@@ -596,7 +596,7 @@ def test_a_refusal_says_what_and_stores_nothing(row: ErrorCase, scene: HttpScene
 @pytest.mark.filterwarnings("ignore:Unknown REQUEST_METHOD")
 @pytest.mark.parametrize("method", ["FOO", "WEBSOCKET"])
 @pytest.mark.parametrize(("path", "allow"), [("/healthz", "GET, HEAD, OPTIONS"), (EXPORTS, "GET, HEAD, POST, OPTIONS")])
-def test_a_method_nobody_knows_is_not_allowed_either(method: str, path: str, allow: str, scene: HttpScene) -> None:
+def test_an_unknown_method_is_not_allowed_either(method: str, path: str, allow: str, scene: HttpScene) -> None:
     answer = Call(method, path).send(scene.client)
     assert_is_error(answer, 405, "METHOD_NOT_ALLOWED")
     assert answer.headers["allow"] == allow
@@ -648,7 +648,7 @@ def test_without_a_configured_secret_every_scanner_request_is_refused(
     assert_is_error(answer, 401, "UNAUTHORIZED")
 
 
-def test_the_log_is_watched(log_lines: LogLines) -> None:
+def test_the_check_of_the_log_can_fail(log_lines: LogLines) -> None:
     """Proves that the log assertions of the rows can fail."""
     logging.getLogger("service").error("a line with %s", CANARY)
     assert CANARY in log_lines.text

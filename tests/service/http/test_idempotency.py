@@ -57,7 +57,9 @@ KEYED: dict[str, Callable[[TestClient, Customer], Call]] = {
 
 
 @pytest.mark.parametrize("route", KEYED)
-def test_a_repeat_gets_the_first_answer_and_does_nothing(route: str, client: TestClient, customer: Customer) -> None:
+def test_a_repeated_request_gets_the_first_response_and_does_nothing(
+    route: str, client: TestClient, customer: Customer
+) -> None:
     call = KEYED[route](client, customer)
     first = call.send(client)
     before = everything_stored()
@@ -98,7 +100,7 @@ def test_another_payload_under_the_same_key_is_a_conflict(client: TestClient, cu
     assert results(7).send(client).content == first.content
 
 
-def test_spelling_is_not_another_payload(client: TestClient) -> None:
+def test_another_spelling_of_the_json_is_the_same_payload(client: TestClient) -> None:
     call = results()
     first = call.with_json({"scanRunId": 7, "status": "running", "page": {"url": "https://shop.example/"}}).send(client)
     spelled = b'{ "page" : {"url":"https:\\/\\/shop.example\\u002f"},\n "status":"running", "scanRunId":7 }'
@@ -168,7 +170,7 @@ def test_a_refusal_keeps_no_key(status: int, client: TestClient) -> None:
     assert REPLAYED not in right.headers
 
 
-def test_a_refusal_by_the_work_itself_keeps_no_key(client: TestClient, customer: Customer) -> None:
+def test_a_rejection_by_the_operation_itself_stores_no_key(client: TestClient, customer: Customer) -> None:
     export_id, target = prepared(client), make_target(customer)
     refused = [
         approve(customer, export_id, "tgt_nobody").send(client),  # 422
@@ -194,7 +196,7 @@ def _postback_at(client: TestClient, hours: float) -> Result:
         return results().send(client)
 
 
-def test_a_key_is_remembered_for_its_time_and_no_longer(customer: Customer, tmp_path: Path) -> None:
+def test_a_key_is_stored_for_its_time_and_no_longer(customer: Customer, tmp_path: Path) -> None:
     changes = {"DEFAULT_PROJECT_ID": str(customer.project_id), "IDEMPOTENCY_TTL_HOURS": "5"}
     client = TestClient(create_app(make_settings(tmp_path, changes), FakeWakeUpQueue(), FakeResolver({})))
     first = _postback_at(client, 0)
@@ -207,6 +209,6 @@ def test_a_key_is_remembered_for_its_time_and_no_longer(customer: Customer, tmp_
 
 
 @pytest.mark.parametrize("key", ["k", "~", "a" * 255, "with spaces and , commas", '"quoted"', "42"])
-def test_a_fit_key_is_taken(key: str, client: TestClient) -> None:
+def test_a_valid_key_is_accepted(key: str, client: TestClient) -> None:
     assert results(key=key).send(client).status_code == 202
     assert results(key=key).send(client).headers[REPLAYED] == "true"

@@ -78,7 +78,7 @@ def record(client: TestClient, customer: Customer, export_id: str) -> Any:
 
 
 @pytest.mark.parametrize("key", ["k-{}", None], ids=["keys", "no keys"])
-def test_they_are_approved_in_one_transaction_each_with_its_record(
+def test_waiting_approvals_share_one_transaction_and_each_gets_its_record(
     key: str | None, moment: SameMoment, client: TestClient, customer: Customer
 ) -> None:
     ids = make_exports(customer, 5)
@@ -102,7 +102,7 @@ def test_they_are_approved_in_one_transaction_each_with_its_record(
     assert not any(REPLAYED in answer.headers for answer in answers)
 
 
-def test_one_that_cannot_be_approved_harms_no_other(moment: SameMoment, client: TestClient, customer: Customer) -> None:
+def test_an_approval_that_fails_affects_no_other(moment: SameMoment, client: TestClient, customer: Customer) -> None:
     ids = make_exports(customer, 4)
     Call("POST", f"{EXPORTS}/{ids[1]}/dismiss", tuple(customer.bearer.items())).send(client)
 
@@ -113,7 +113,7 @@ def test_one_that_cannot_be_approved_harms_no_other(moment: SameMoment, client: 
     assert {row[0] for row in rows("SELECT key FROM idempotency_keys")} == {f"k-{each}" for each in ids if each != ids[1]}
 
 
-def test_a_batch_in_which_one_fails_has_written_nothing_before_each_is_answered_alone(
+def test_a_batch_with_a_failure_is_rolled_back_before_each_approval_is_repeated_alone(
     moment: SameMoment, client: TestClient, customer: Customer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = make_exports(customer, 4)
@@ -201,7 +201,7 @@ def test_a_key_that_was_used_before_is_replayed_or_a_conflict(
     assert record(client, customer, two)["status"] == "prepared"
 
 
-def test_two_requests_for_one_export_both_get_it(moment: SameMoment, customer: Customer) -> None:
+def test_two_requests_for_one_export_both_succeed(moment: SameMoment, customer: Customer) -> None:
     one, two = make_exports(customer, 2)
 
     answers = moment.send(

@@ -33,7 +33,7 @@ def scraped(client: TestClient) -> dict[str, float]:
     return {"|".join([sample.name, *sample.labels.values()]): sample.value for sample in samples}
 
 
-def test_a_scrape_tells_what_there_is(client: TestClient, customer: Customer) -> None:
+def test_a_scrape_has_the_current_counts(client: TestClient, customer: Customer) -> None:
     make_exports(customer, 2)
     make_target(customer)
     worker_heartbeats.beat("worker:test", utc_now())
@@ -55,12 +55,12 @@ def test_metrics_are_prometheus_text_with_the_common_headers(client: TestClient)
 
 
 @pytest.mark.parametrize("mode", ["cloud", "self-hosted", "webhook-only"])
-def test_every_mode_has_it(mode: str, customer: Customer, tmp_path: Path) -> None:
+def test_every_mode_has_the_metrics_route(mode: str, customer: Customer, tmp_path: Path) -> None:
     settings = make_settings(tmp_path, {"DEPLOYMENT_MODE": mode})
     assert "riskrelay_database_up" in scraped(TestClient(create_app(settings, FakeWakeUpQueue(), FakeResolver({}))))
 
 
-def test_asking_often_loads_nothing(client: TestClient) -> None:
+def test_frequent_scrapes_cause_few_statements(client: TestClient) -> None:
     scraped(client)
     with statements() as asked:
         for _ in range(20):
@@ -69,14 +69,14 @@ def test_asking_often_loads_nothing(client: TestClient) -> None:
     assert len(asked) <= 10
 
 
-def test_a_page_is_written_anew_after_a_moment(client: TestClient, wake_ups: FakeWakeUpQueue) -> None:
+def test_a_scrape_is_cached_only_briefly(client: TestClient, wake_ups: FakeWakeUpQueue) -> None:
     assert scraped(client)["riskrelay_redis_up"] == 1
     wake_ups.is_connected = False
     time.sleep(PAGE_FOR_S)
     assert scraped(client)["riskrelay_redis_up"] == 0
 
 
-def test_a_database_that_is_away_is_reported_in_time_and_its_figures_are_left_out(
+def test_an_unavailable_database_is_reported_in_time_and_its_values_are_omitted(
     postgres_url: str, postgres_server: PostgresServer, tmp_path: Path
 ) -> None:
     open_database(postgres_url)
@@ -131,7 +131,7 @@ sys.stdout.write(metrics.exposition(metrics.counted(folder, metrics.ProcessKind)
 """
 
 
-def test_whatever_clients_try_the_series_are_bounded_and_have_room(tmp_path: Path) -> None:
+def test_the_number_of_series_is_bounded_whatever_clients_send(tmp_path: Path) -> None:
     words = [sys.executable, "-c", EVERYTHING, str(tmp_path)]
     ended = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
     families = {family.name: family for family in text_string_to_metric_families(ended.stdout)}

@@ -19,7 +19,7 @@ def post(customer: Customer, path: str, content_type: str | None, body: bytes = 
 
 
 @pytest.mark.parametrize("content_type", [None, "application/json", "application/json; charset=utf-8"])
-def test_nothing_is_an_empty_object_with_and_without_the_type_of_json(
+def test_a_missing_body_counts_as_an_empty_object_with_and_without_a_content_type(
     content_type: str | None, client: TestClient, customer: Customer, target: Target
 ) -> None:
     [export_id] = make_exports(customer, 1)
@@ -35,7 +35,7 @@ def test_nothing_is_an_empty_object_with_and_without_the_type_of_json(
     assert post(customer, f"{RULES}/rul_{'0' * 26}/test", content_type).send(client).status_code == 404
 
 
-def test_nothing_is_the_same_request_as_an_empty_object(client: TestClient, customer: Customer) -> None:
+def test_a_missing_body_and_an_empty_object_are_the_same_request(client: TestClient, customer: Customer) -> None:
     [export_id] = make_exports(customer, 1)
     path = f"{EXPORTS}/{export_id}/dismiss"
     calls = [
@@ -50,7 +50,7 @@ def test_nothing_is_the_same_request_as_an_empty_object(client: TestClient, cust
 
 
 @pytest.mark.parametrize("headers", [{"Content-Type": "text/plain"}, {**JSON, "Content-Encoding": "gzip"}])
-def test_nothing_of_another_type_or_encoding_is_refused(
+def test_a_missing_body_with_another_type_or_encoding_is_rejected(
     headers: dict[str, str], client: TestClient, customer: Customer
 ) -> None:
     [export_id] = make_exports(customer, 1)
@@ -59,13 +59,13 @@ def test_nothing_of_another_type_or_encoding_is_refused(
 
 
 @pytest.mark.parametrize("body", [b" ", b"null", b"[]"])
-def test_what_is_not_nothing_is_read(body: bytes, client: TestClient, customer: Customer) -> None:
+def test_a_present_body_is_parsed(body: bytes, client: TestClient, customer: Customer) -> None:
     [export_id] = make_exports(customer, 1)
     answer = post(customer, f"{EXPORTS}/{export_id}/dismiss", JSON["Content-Type"], body).send(client)
     assert answer.status_code == 422
 
 
-def test_a_body_that_is_required_is_not_empty(client: TestClient, customer: Customer) -> None:
+def test_a_required_body_must_not_be_empty(client: TestClient, customer: Customer) -> None:
     [export_id] = make_exports(customer, 1)
     for path in (f"{EXPORTS}/{export_id}/approve", f"{EXPORTS}/bulk", EXPORTS):
         assert_is_error(post(customer, path, JSON["Content-Type"]).send(client), 422, "VALIDATION_FAILED", EMPTY)

@@ -49,7 +49,7 @@ def calls(customer: Customer, export_id: str, target_id: str) -> list[Call]:
     ]
 
 
-def test_postgresql_away_is_reported_and_its_return_is_noticed(
+def test_an_outage_of_postgresql_is_reported_and_its_end_is_detected(
     postgres_url: str, postgres_server: PostgresServer, tmp_path: Path, log_lines: LogLines
 ) -> None:
     open_database(postgres_url)
@@ -97,7 +97,7 @@ def test_a_database_that_cannot_be_opened_is_an_outage(sqlite_url: str, tmp_path
     assert (ready.status_code, ready.json["checks"]["database"]) == (503, "unavailable")
 
 
-def test_a_postgresql_that_takes_no_writes_is_an_outage_for_whoever_writes(postgres_url: str, tmp_path: Path) -> None:
+def test_a_read_only_postgresql_is_an_outage_for_writing_requests(postgres_url: str, tmp_path: Path) -> None:
     """Like a primary that became a standby; requests that only read still succeed."""
     open_database(postgres_url)
     customer = make_customer()
@@ -149,7 +149,9 @@ def free_disk() -> None:
             execute("DROP FUNCTION no_room CASCADE")
 
 
-def test_a_full_disk_refuses_what_writes_and_is_named(database_url: str, tmp_path: Path, log_lines: LogLines) -> None:
+def test_with_a_full_disk_writing_requests_are_refused_with_the_reason(
+    database_url: str, tmp_path: Path, log_lines: LogLines
+) -> None:
     open_database(database_url)
     customer = make_customer()
     settings = make_settings(tmp_path, {"DEFAULT_PROJECT_ID": str(customer.project_id)})
@@ -187,7 +189,7 @@ def sqlite_customer(sqlite_url: str) -> Customer:
     return customer
 
 
-def test_a_locked_sqlite_refuses_writers_within_their_wait_and_nobody_else(
+def test_a_locked_sqlite_refuses_writers_within_their_timeout_and_no_readers(
     sqlite_url: str, sqlite_customer: Customer, tmp_path: Path
 ) -> None:
     """Twelve writers wait for a lock that is never released; each waits its own 5 s, not one after the other."""

@@ -28,13 +28,13 @@ def answered(page: PageRequest, ids: list[str]) -> tuple[dict[str, Any], str | N
     return json.loads(resp.data), resp.get_header("Link")
 
 
-def test_without_a_word_it_is_the_first_page() -> None:
+def test_without_parameters_the_first_page_is_returned() -> None:
     assert page_of("") == PageRequest(DEFAULT_LIMIT, None, {})
     assert page_of("other=1") == PageRequest(DEFAULT_LIMIT, None, {})
 
 
 @pytest.mark.parametrize(("text", "limit"), [("1", 1), ("200", MAX_LIMIT), ("050", 50)])
-def test_a_limit_counts_as_far_as_it_goes(text: str, limit: int) -> None:
+def test_a_limit_within_the_bounds_is_used(text: str, limit: int) -> None:
     assert page_of(f"limit={text}").limit == limit
 
 
@@ -69,14 +69,14 @@ def test_a_limit_counts_as_far_as_it_goes(text: str, limit: int) -> None:
         ),
     ],
 )
-def test_what_is_no_page_is_refused_by_name(query: str, refusals: set[tuple[str, str]]) -> None:
+def test_invalid_paging_parameters_are_rejected_by_name(query: str, refusals: set[tuple[str, str]]) -> None:
     with pytest.raises(ValidationFailed) as refused:
         page_of(query)
     assert {(each.path, each.code) for each in refused.value.problems} == refusals
     assert CANARY not in repr(refused.value.problems)
 
 
-def test_a_page_that_is_not_the_last_says_where_the_next_begins() -> None:
+def test_a_page_that_is_not_the_last_has_a_next_cursor() -> None:
     body, link = answered(PageRequest(2, None, {"status": "paused"}), IDS[:3])
     assert [each["id"] for each in body["items"]] == IDS[:2]
     assert link == f'<{URL}?status=paused&limit=2&cursor={body["next_cursor"]}>; rel="next"'
@@ -86,17 +86,17 @@ def test_a_page_that_is_not_the_last_says_where_the_next_begins() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 2])
-def test_the_last_page_says_that_it_is_the_last(count: int) -> None:
+def test_the_last_page_has_no_next_cursor(count: int) -> None:
     body, link = answered(PageRequest(2), IDS[:count])
     assert body == {"items": [{"id": each} for each in IDS[:count]], "next_cursor": None}
     assert link is None
 
 
-def test_one_more_than_is_shown_is_looked_for() -> None:
+def test_one_row_more_than_shown_is_fetched() -> None:
     assert PageRequest(2).fetch_limit == 3
 
 
-def test_a_list_of_numbered_rows_goes_on_after_the_last_number() -> None:
+def test_a_list_of_numbered_rows_continues_after_the_last_number() -> None:
     query = next_page(PageRequest(2), ["30", "20", "10"])
     assert query is not None
     assert read_numbered_page(create_req(query_string=query)) == PageRequest(2, "20", {})
@@ -104,7 +104,7 @@ def test_a_list_of_numbered_rows_goes_on_after_the_last_number() -> None:
 
 
 @pytest.mark.parametrize("text", ["1:0", "1:-1", "1:07", f"1:{IDS[0]}", f"1:{'9' * 19}", "1:7 ", "7", "1:\u0661"])
-def test_what_numbers_no_row_is_no_cursor_of_such_a_list(text: str) -> None:
+def test_only_numbers_are_cursors_of_a_list_of_numbered_rows(text: str) -> None:
     with pytest.raises(ValidationFailed) as refused:
         read_numbered_page(create_req(query_string=f"cursor={base64url(text)}"))
     assert [(each.path, each.code) for each in refused.value.problems] == [("/cursor", "invalid_cursor")]

@@ -713,7 +713,7 @@ def test_a_token_in_the_query_is_ignored(scene: PermissionScene) -> None:
                 assert call.send(client).status_code == 401, row
 
 
-def test_a_credential_in_the_body_is_none(scene: PermissionScene) -> None:
+def test_a_credential_in_the_body_is_ignored(scene: PermissionScene) -> None:
     client = TestClient(scene.app)
     for row in ROWS:
         if row.method == "POST":

@@ -105,7 +105,7 @@ def last(recorder: RejectionRecorder, source: InboundSource) -> Rejection:
     return rejections.last()[source]
 
 
-def test_every_source_says_which_it_is_and_nobody_else_does(tmp_path: Path) -> None:
+def test_exactly_the_routes_of_sources_have_a_source(tmp_path: Path) -> None:
     assert {each.source: each.path for each in sources(tmp_path)} == ROUTES
 
 
@@ -168,7 +168,9 @@ def test_a_project_that_a_token_may_not_manage_is_a_refusal_without_details(
     assert (record.code, record.fields) == ("FORBIDDEN", ())
 
 
-def test_of_a_body_the_first_problems_are_kept_with_paths_and_codes(client: TestClient, recorder: RejectionRecorder) -> None:
+def test_the_first_problems_of_a_body_are_stored_with_paths_and_codes(
+    client: TestClient, recorder: RejectionRecorder
+) -> None:
     issues: list[Mapping[str, Any]] = [{"severity": "high"} for _ in range(50)]
     assert post(client, RESULTS, {"X-Scanner-Secret": SCANNER_SECRET}, postback(issues=issues)).status_code == 422
     record = last(recorder, InboundSource.SCANNER)
@@ -177,7 +179,7 @@ def test_of_a_body_the_first_problems_are_kept_with_paths_and_codes(client: Test
     assert (record.fields[0].path, record.fields[0].code) == ("/issues/0/title", "required")
 
 
-def test_nothing_of_a_request_is_kept_whatever_its_names_are(
+def test_nothing_of_a_request_is_stored_whatever_its_names_are(
     client: TestClient, customer: Customer, recorder: RejectionRecorder, tmp_path: Path
 ) -> None:
     """No path contains a name from the request: only our own names, numbers, and forbidden names."""
@@ -217,7 +219,7 @@ def sources(folder: Path) -> list[Any]:
 
 
 @pytest.mark.parametrize("send", ["a method", "a path", "what is accepted"])
-def test_what_no_source_sent_and_what_was_accepted_leave_nothing(
+def test_requests_without_a_source_and_accepted_requests_are_not_recorded(
     send: str, client: TestClient, recorder: RejectionRecorder
 ) -> None:
     calls: dict[str, Callable[[], Result]] = {
@@ -231,7 +233,7 @@ def test_what_no_source_sent_and_what_was_accepted_leave_nothing(
     assert (ran, rejections.last()) == ([], {})
 
 
-def test_a_refusal_of_another_route_is_nobodys(client: TestClient, recorder: RejectionRecorder) -> None:
+def test_a_rejection_by_another_route_is_not_recorded(client: TestClient, recorder: RejectionRecorder) -> None:
     assert client.simulate_get("/api/ticket-exports").status_code == 401
     assert recorder.write()
     assert rejections.last() == {}
@@ -253,7 +255,7 @@ def test_a_flood_of_refusals_is_one_write_and_then_the_newest(client: TestClient
     assert rejections.last()[InboundSource.SCANNER].request_id == newest
 
 
-def test_in_a_service_the_first_is_written_at_once_and_the_rest_of_a_flood_waits(
+def test_the_first_rejection_is_written_at_once_and_the_rest_of_a_flood_later(
     customer: Customer, tmp_path: Path, start: Start
 ) -> None:
     """A pause of one hour stands for a pause that has not ended."""
@@ -290,7 +292,7 @@ class SlippingRefusals(RejectionRecorder):
         return super().write()
 
 
-def test_after_a_slip_refusals_are_written_again(customer: Customer, tmp_path: Path, start: Start) -> None:
+def test_rejections_are_written_again_after_an_unexpected_error(customer: Customer, tmp_path: Path, start: Start) -> None:
     recorder = SlippingRefusals(pause_s=0.05)
     client = made_client(customer, tmp_path, recorder, SECRETS)
     start(recorder)
@@ -320,7 +322,7 @@ def test_a_thread_that_could_not_start_is_started_by_the_next_refusal(customer: 
     wait_until(lambda: InboundSource.SCANNER in (kept := rejections.last()) and kept_id(kept) == "second")
 
 
-def test_while_another_writer_has_sqlite_a_refusal_is_answered_and_written_later(sqlite_url: str, tmp_path: Path) -> None:
+def test_while_sqlite_is_locked_rejections_are_answered_and_written_later(sqlite_url: str, tmp_path: Path) -> None:
     open_database(sqlite_url)
     customer = make_customer()
     recorder = RejectionRecorder()
@@ -351,7 +353,7 @@ def test_while_another_writer_has_sqlite_a_refusal_is_answered_and_written_later
     close_database()
 
 
-def test_what_could_not_be_written_waits_unless_something_newer_came(sqlite_url: str, tmp_path: Path) -> None:
+def test_a_rejection_that_could_not_be_written_waits_unless_there_is_a_newer_one(sqlite_url: str, tmp_path: Path) -> None:
     open_database(sqlite_url)
     customer = make_customer()
     recorder = RejectionRecorder()

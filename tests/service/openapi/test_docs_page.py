@@ -59,7 +59,7 @@ def test_the_page_may_load_scripts_and_styles_of_its_own_and_nothing_else(client
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_each_file_comes_as_what_it_is(name: str, client: TestClient) -> None:
+def test_each_file_has_its_content_type(name: str, client: TestClient) -> None:
     answer = Call("GET", f"/docs/{name}").send(client)
     kind = {"js": "text/javascript", "css": "text/css"}[name.rpartition(".")[2]]
     assert (answer.status_code, answer.headers["content-type"]) == (200, f"{kind}; charset=utf-8")
@@ -70,7 +70,7 @@ def test_each_file_comes_as_what_it_is(name: str, client: TestClient) -> None:
 
 
 @pytest.mark.parametrize("path", ["/docs", *(f"/docs/{name}" for name in FILES)])
-def test_each_is_kept_until_it_changes(path: str, client: TestClient) -> None:
+def test_each_file_is_cached_until_it_changes(path: str, client: TestClient) -> None:
     first = Call("GET", path).send(client)
     tag = first.headers["etag"]
     for known in (tag, f'"other", {tag}', f"W/{tag}", "*"):

@@ -84,7 +84,7 @@ def test_every_route_that_is_served_is_described_and_no_other(mode: str, databas
     assert {(method, path) for method, path, _ in operations(described_in(mode, tmp_path))} == served
 
 
-def test_it_tells_whom_each_route_takes(database: str, tmp_path: Path) -> None:
+def test_the_description_names_the_credentials_of_each_route(database: str, tmp_path: Path) -> None:
     actual = described_in("cloud", tmp_path)
     named = {scheme for _, _, operation in operations(actual) for needed in operation["security"] for scheme in needed}
     assert named == set(actual["components"]["securitySchemes"])
@@ -95,7 +95,7 @@ def test_it_tells_whom_each_route_takes(database: str, tmp_path: Path) -> None:
     assert is_open == {"/healthz", "/readyz", "/metrics", "/openapi.json", "/docs", "/docs/{file}"}
 
 
-def test_every_operation_and_every_member_says_what_it_is(database: str, tmp_path: Path) -> None:
+def test_every_operation_and_member_has_a_description(database: str, tmp_path: Path) -> None:
     actual = described_in("cloud", tmp_path)
     ids = [operation["operationId"] for _, _, operation in operations(actual)]
     assert len(set(ids)) == len(ids)
@@ -119,21 +119,21 @@ def test_every_operation_and_every_member_says_what_it_is(database: str, tmp_pat
     assert silent == []
 
 
-def test_answers_are_closed(database: str, tmp_path: Path) -> None:
+def test_response_schemas_allow_no_additional_members(database: str, tmp_path: Path) -> None:
     schemas = described_in("cloud", tmp_path)["components"]["schemas"]
     outbound = {name: schema for name, schema in schemas.items() if not name.endswith("Input") and name != "NoMembers"}
     assert len(outbound) > 30
     assert [name for name, schema in outbound.items() if schema.get("additionalProperties") is not False] == []
 
 
-def test_every_code_has_its_place(database: str, tmp_path: Path) -> None:
+def test_every_error_code_is_described(database: str, tmp_path: Path) -> None:
     responses = described_in("cloud", tmp_path)["components"]["responses"]
     record = {code for response in responses.values() for code in response["content"]["application/json"]["examples"]}
     # A method that a route does not support is not a response of any of its operations.
     assert record == set(STATUS) - {"METHOD_NOT_ALLOWED"}
 
 
-def test_the_examples_of_bodies_are_taken(database: str, tmp_path: Path) -> None:
+def test_the_examples_of_bodies_are_accepted(database: str, tmp_path: Path) -> None:
     tried = 0
     for resource in resources_of(app_in("cloud", tmp_path)):
         for method, operation in getattr(resource, "operations", {}).items():
@@ -207,14 +207,14 @@ def test_every_body_has_an_example(database: str, tmp_path: Path) -> None:
             assert [problem.message for problem in validator.iter_errors(header["example"])] == [], (name, header["name"])
 
 
-def test_it_says_where_it_is_served(database: str, tmp_path: Path) -> None:
+def test_the_description_has_the_public_url(database: str, tmp_path: Path) -> None:
     settings = make_settings(tmp_path, {"PUBLIC_BASE_URL": "https://risk.example.com/relay/"})
     record = TestClient(create_app(settings, FakeWakeUpQueue(), FakeResolver({}))).simulate_get("/openapi.json").json
     assert record["servers"] == [{"url": "https://risk.example.com/relay"}]
     assert "(https://risk.example.com/relay/docs)" in record["info"]["description"]
 
 
-def test_every_refusal_has_one_shape(database: str, tmp_path: Path) -> None:
+def test_all_errors_share_one_schema(database: str, tmp_path: Path) -> None:
     """A generated client needs only one class for all errors; a schema for each status resulted in 700 classes."""
     for name, response in described_in("cloud", tmp_path)["components"]["responses"].items():
         shapes = {kind: media["schema"] for kind, media in response["content"].items()}
@@ -224,7 +224,7 @@ def test_every_refusal_has_one_shape(database: str, tmp_path: Path) -> None:
         }, name
 
 
-def test_a_refusal_tells_of_the_headers_it_has(database: str, tmp_path: Path) -> None:
+def test_the_headers_of_errors_are_described(database: str, tmp_path: Path) -> None:
     responses = described_in("cloud", tmp_path)["components"]["responses"]
     assert set(responses["RateLimited"]["headers"]) == {"X-Request-Id", "Retry-After", "RateLimit", "RateLimit-Policy"}
     assert set(responses["ServiceUnavailable"]["headers"]) == set(responses["RateLimited"]["headers"])
@@ -239,7 +239,7 @@ def test_a_refusal_tells_of_the_headers_it_has(database: str, tmp_path: Path) ->
         ("webhook-only", {"apiToken"}),
     ],
 )
-def test_it_tells_of_no_credential_that_the_mode_does_not_take(
+def test_the_description_has_no_credential_that_the_mode_does_not_accept(
     mode: str, schemes: set[str], database: str, tmp_path: Path
 ) -> None:
     assert described_in(mode, tmp_path)["components"]["securitySchemes"].keys() == schemes
@@ -284,7 +284,7 @@ def test_what_is_delivered_is_as_described(customer: Customer, tmp_path: Path) -
         assert not validator.is_valid({**json.loads(body), "more": 1})
 
 
-def test_it_is_kept_until_it_changes(database: str, tmp_path: Path) -> None:
+def test_the_description_is_cached_until_it_changes(database: str, tmp_path: Path) -> None:
     client = TestClient(app_in("cloud", tmp_path))
     first = Call("GET", "/openapi.json").send(client)
     assert (first.status_code, first.headers["cache-control"]) == (200, "no-cache")
@@ -298,7 +298,7 @@ def test_it_is_kept_until_it_changes(database: str, tmp_path: Path) -> None:
     assert Call("GET", "/openapi.json").send(TestClient(app_in("self-hosted", tmp_path))).headers["etag"] != tag
 
 
-def test_it_holds_no_secret(database: str, tmp_path: Path) -> None:
+def test_the_description_contains_no_secret(database: str, tmp_path: Path) -> None:
     settings = make_settings(tmp_path, {"DEPLOYMENT_MODE": "cloud"})
     text = TestClient(create_app(settings, FakeWakeUpQueue(), FakeResolver({}))).simulate_get("/openapi.json").text
     for secret in (settings.webhook_secret, settings.scanner_shared_secret, *settings.encryption_keys, str(tmp_path)):
@@ -306,7 +306,7 @@ def test_it_holds_no_secret(database: str, tmp_path: Path) -> None:
         assert str(secret) not in text
 
 
-def test_what_is_not_described_is_noticed(client: TestClient, customer: Customer) -> None:
+def test_undescribed_responses_are_detected(client: TestClient, customer: Customer) -> None:
     """Proves that extra or missing members, other statuses and missing headers are detected, as other tests assume."""
     [export_id] = make_exports(customer, 1)
     path = f"{EXPORTS}/{{export_id}}"

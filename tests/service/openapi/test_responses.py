@@ -71,13 +71,13 @@ REFUSED_IDS = ["", "f" * 129, "a b", "a,b", "a/b", "gr\xfcn", "a;b", "<b>", "a:b
 
 
 @pytest.mark.parametrize("request_id", ACCEPTED_IDS)
-def test_a_fit_request_id_is_echoed(request_id: str, client: TestClient) -> None:
+def test_a_valid_request_id_is_echoed(request_id: str, client: TestClient) -> None:
     answer = Call("GET", "/healthz", (("X-Request-Id", request_id),)).send(client)
     assert answer.headers["x-request-id"] == request_id
 
 
 @pytest.mark.parametrize("request_id", REFUSED_IDS)
-def test_an_unfit_request_id_is_replaced(request_id: str, client: TestClient) -> None:
+def test_an_invalid_request_id_is_replaced(request_id: str, client: TestClient) -> None:
     answer = Call("GET", "/healthz", (("X-Request-Id", request_id),)).send(client)
     assert was_made(answer.headers["x-request-id"])
 
@@ -88,7 +88,7 @@ def test_every_request_gets_an_id_of_its_own(client: TestClient) -> None:
     assert all(was_made(request_id) for request_id in made)
 
 
-def test_the_request_id_stands_in_the_access_log(client: TestClient, log_lines: LogLines) -> None:
+def test_the_request_id_is_in_the_access_log(client: TestClient, log_lines: LogLines) -> None:
     Call("GET", f"{EXPORTS}/exp_secret", (("X-Request-Id", "look-for-me"),), query="token=x").send(client)
     record = [json.loads(line) for line in log_lines.lines if "look-for-me" in line]
     lines = [line for line in record if line["logger"] == "riskrelay.access"]
@@ -136,7 +136,7 @@ def test_the_access_log_names_the_rows_that_a_request_is_about(
     assert last("export_id", "target_id", "status") == (None, None, 200)
 
 
-def test_a_postback_is_accepted_with_what_it_came_to(client: TestClient) -> None:
+def test_an_accepted_postback_returns_its_result(client: TestClient) -> None:
     call = Call("POST", RESULTS, (*SCANNER.items(), *JSON.items())).with_json(postback(7))
     first, second = call.send(client), call.send(client)
 
@@ -170,7 +170,7 @@ def test_a_target_is_made_with_its_location(client: TestClient, customer: Custom
     assert answer.headers["content-type"] == "application/json"
 
 
-def test_an_approval_leads_to_the_record(client: TestClient, customer: Customer) -> None:
+def test_an_approval_returns_the_location_of_the_record(client: TestClient, customer: Customer) -> None:
     export_id, target = prepared(client), make_target(customer)
     call = Call("POST", f"{EXPORTS}/{export_id}/approve", (*customer.bearer.items(), *JSON.items()))
     answer = call.with_json({"target_id": target.id}).send(client)
@@ -186,7 +186,7 @@ def test_an_approval_leads_to_the_record(client: TestClient, customer: Customer)
 @pytest.mark.parametrize(
     "content_type", ["application/json", "application/json; charset=utf-8", "Application/JSON;charset=UTF-8"]
 )
-def test_a_charset_parameter_is_fine(content_type: str, client: TestClient) -> None:
+def test_a_charset_parameter_is_accepted(content_type: str, client: TestClient) -> None:
     call = Call("POST", RESULTS, (*SCANNER.items(), ("Content-Type", content_type))).with_json(postback(7))
     assert call.send(client).status_code == 202
 
@@ -204,7 +204,7 @@ def test_a_charset_parameter_is_fine(content_type: str, client: TestClient) -> N
         "text/html, */*;q=0.1",
     ],
 )
-def test_an_accept_that_has_room_for_json_is_served(accept: str, client: TestClient, customer: Customer) -> None:
+def test_an_accept_header_that_includes_json_is_served(accept: str, client: TestClient, customer: Customer) -> None:
     answer = poll(client, customer, prepared(client), ("Accept", accept)).send(client)
     assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json")
 
@@ -221,7 +221,7 @@ MISSES = ['"v2"', '"v10"', '"V1"', '""', ",", 'W/"v2"', '"prefix-v1"']
 
 
 @pytest.mark.parametrize("tag", MATCHES)
-def test_a_client_that_has_this_version_gets_304(tag: str, client: TestClient, customer: Customer) -> None:
+def test_a_client_with_the_current_version_gets_304(tag: str, client: TestClient, customer: Customer) -> None:
     [export_id] = make_exports(customer, 1)
     answer = poll(client, customer, export_id, ("If-None-Match", tag)).send(client)
     assert answer.status_code == 304
@@ -231,7 +231,7 @@ def test_a_client_that_has_this_version_gets_304(tag: str, client: TestClient, c
 
 
 @pytest.mark.parametrize("tag", MISSES)
-def test_a_client_that_has_another_version_gets_the_record(tag: str, client: TestClient, customer: Customer) -> None:
+def test_a_client_with_another_version_gets_the_record(tag: str, client: TestClient, customer: Customer) -> None:
     [export_id] = make_exports(customer, 1)
     answer = poll(client, customer, export_id, ("If-None-Match", tag)).send(client)
     assert answer.status_code == 200
@@ -257,7 +257,7 @@ def test_the_version_of_a_finding_changes_when_it_is_seen_again(client: TestClie
     assert answer.headers["etag"] != tag
 
 
-def test_head_tells_what_get_would_without_a_body(client: TestClient, customer: Customer) -> None:
+def test_head_returns_the_headers_of_get_without_a_body(client: TestClient, customer: Customer) -> None:
     get = poll(client, customer, prepared(client))
     got, actual = get.send(client), replace(get, method="HEAD").send(client)
     assert (actual.status_code, actual.content) == (200, b"")
@@ -267,7 +267,7 @@ def test_head_tells_what_get_would_without_a_body(client: TestClient, customer: 
     assert unchanged.status_code == 304
 
 
-def test_a_poll_costs_one_statement_whatever_it_is_answered(client: TestClient, customer: Customer) -> None:
+def test_a_poll_takes_one_statement_whatever_its_response(client: TestClient, customer: Customer) -> None:
     call = poll(client, customer, prepared(client))
     tag = call.send(client).headers["etag"]
     others = replace(call, headers=tuple(make_customer().bearer.items()))
@@ -390,7 +390,7 @@ def test_options_names_the_methods(client: TestClient) -> None:
     assert_has_standard_headers(answer)
 
 
-def test_health_is_open_and_touches_nothing(client: TestClient, wake_ups: FakeWakeUpQueue) -> None:
+def test_the_health_route_is_open_and_uses_no_dependency(client: TestClient, wake_ups: FakeWakeUpQueue) -> None:
     wake_ups.is_connected = False
     answer = Call("GET", "/healthz").send(client)
     assert (answer.status_code, answer.json["status"]) == (200, "ok")
@@ -424,7 +424,7 @@ def test_an_internal_error_is_reported_without_its_message(
     assert queries.get(export_id).status == "approved"
 
 
-def test_a_secret_that_does_not_open_is_the_operators_business(
+def test_a_secret_that_cannot_be_decrypted_is_logged_for_the_operator(
     customer: Customer, tmp_path: Path, log_lines: LogLines
 ) -> None:
     settings = make_settings(tmp_path)
@@ -451,7 +451,7 @@ def test_a_secret_in_the_database_replaces_the_environments_at_once(client: Test
     assert call.plus(("X-Scanner-Secret", "the-new-one")).send(client).status_code == 202
 
 
-def test_an_error_keeps_no_header_of_the_answer_that_it_takes_the_place_of() -> None:
+def test_an_error_has_no_header_of_the_response_that_it_replaces() -> None:
     actual = ("Location", "ETag", "Link", "Retry-After", "Idempotency-Replayed")
 
     class BrokenResource:

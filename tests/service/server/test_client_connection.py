@@ -30,7 +30,7 @@ def pair() -> Iterator[tuple[ClientConnection, socket.socket]]:
     theirs.close()
 
 
-def test_silence_before_a_request_is_its_end(pair: tuple[ClientConnection, socket.socket]) -> None:
+def test_a_silent_connection_ends_before_its_first_request(pair: tuple[ClientConnection, socket.socket]) -> None:
     connection, _ = pair
     connection.expect_request(60)
     assert connection.recv(10) == b""
@@ -49,7 +49,7 @@ def test_a_connection_that_has_asked_before_may_be_idle_for_longer(pair: tuple[C
         connection.recv(10)
 
 
-def test_a_head_has_a_size(pair: tuple[ClientConnection, socket.socket]) -> None:
+def test_the_size_of_headers_is_limited(pair: tuple[ClientConnection, socket.socket]) -> None:
     connection, client = pair
     connection.expect_request(60)
     sending = gevent.spawn(client.sendall, b"a" * (MAX_HEADERS_BYTES + 1))
@@ -69,7 +69,7 @@ def test_a_body_that_stops_is_not_waited_for(pair: tuple[ClientConnection, socke
         connection.recv(10)
 
 
-def test_every_byte_buys_time(pair: tuple[ClientConnection, socket.socket]) -> None:
+def test_every_received_byte_extends_the_time_limit(pair: tuple[ClientConnection, socket.socket]) -> None:
     connection, client = pair
     connection.expect_body()
     client.sendall(b"a" * 400)
@@ -78,7 +78,7 @@ def test_every_byte_buys_time(pair: tuple[ClientConnection, socket.socket]) -> N
     assert connection.recv(10) == b"b"
 
 
-def test_time_cannot_be_bought_for_ever(pair: tuple[ClientConnection, socket.socket]) -> None:
+def test_the_time_limit_of_a_body_has_a_maximum(pair: tuple[ClientConnection, socket.socket]) -> None:
     connection, client = pair
     connection.expect_body()
     pouring = gevent.spawn(lambda: [client.sendall(b"a" * 1000) for _ in repeat(None)])
@@ -87,7 +87,7 @@ def test_time_cannot_be_bought_for_ever(pair: tuple[ClientConnection, socket.soc
     pouring.kill()
 
 
-def test_what_has_come_is_read_however_late_it_is_looked_at(pair: tuple[ClientConnection, socket.socket]) -> None:
+def test_received_data_is_read_however_late_the_server_reads(pair: tuple[ClientConnection, socket.socket]) -> None:
     """A busy server is not the client's fault."""
     connection, client = pair
     connection.expect_body()
@@ -96,7 +96,7 @@ def test_what_has_come_is_read_however_late_it_is_looked_at(pair: tuple[ClientCo
     assert connection.recv(10) == b"{}"
 
 
-def test_what_came_while_the_process_could_not_look_is_read(pair: tuple[ClientConnection, socket.socket]) -> None:
+def test_data_received_while_the_process_was_busy_is_read(pair: tuple[ClientConnection, socket.socket]) -> None:
     """When the process continues, the timeout has expired too."""
     connection, client = pair
     connection.expect_body()
@@ -107,7 +107,7 @@ def test_what_came_while_the_process_could_not_look_is_read(pair: tuple[ClientCo
     assert reading.get(timeout=5) == b"{}"
 
 
-def test_an_answer_that_nobody_reads_is_given_up(pair: tuple[ClientConnection, socket.socket]) -> None:
+def test_a_response_that_is_not_read_is_given_up(pair: tuple[ClientConnection, socket.socket]) -> None:
     connection, _ = pair
     slow = ClientConnection(connection.dup(), "10.0.0.1", nothing, ConnectionTimeouts(body_s=0.05, bytes_per_s=10**9))
     with pytest.raises(BrokenPipeError) as given_up:
@@ -116,7 +116,7 @@ def test_an_answer_that_nobody_reads_is_given_up(pair: tuple[ClientConnection, s
     slow.close()
 
 
-def test_who_is_let_go_has_hung_up(pair: tuple[ClientConnection, socket.socket]) -> None:
+def test_a_disconnected_client_appears_to_have_closed_the_connection(pair: tuple[ClientConnection, socket.socket]) -> None:
     connection, client = pair
     connection.expect_request(60)
     reading = gevent.spawn(connection.recv, 10)
@@ -140,7 +140,7 @@ def test_what_comes_as_its_client_is_let_go_is_not_begun(pair: tuple[ClientConne
     assert reading.get(timeout=5) == b""
 
 
-def test_who_is_let_go_in_a_body_took_too_long(pair: tuple[ClientConnection, socket.socket]) -> None:
+def test_a_disconnection_during_a_body_is_a_timeout(pair: tuple[ClientConnection, socket.socket]) -> None:
     """The part that arrived is not the client's error; the client may retry."""
     connection, client = pair
     connection.expect_body()
@@ -154,7 +154,7 @@ def test_who_is_let_go_in_a_body_took_too_long(pair: tuple[ClientConnection, soc
             end()
 
 
-def test_who_is_let_go_need_not_take_its_answer(pair: tuple[ClientConnection, socket.socket]) -> None:
+def test_a_disconnected_client_need_not_read_its_response(pair: tuple[ClientConnection, socket.socket]) -> None:
     connection, _ = pair
     patient = ClientConnection(connection.dup(), "10.0.0.1", nothing, ConnectionTimeouts())
     sending = gevent.spawn(patient.sendall, b"a" * 10_000_000)
@@ -165,14 +165,14 @@ def test_who_is_let_go_need_not_take_its_answer(pair: tuple[ClientConnection, so
     patient.close()
 
 
-def test_a_socket_that_broke_is_no_silence(pair: tuple[ClientConnection, socket.socket]) -> None:
+def test_a_socket_error_is_not_treated_as_silence(pair: tuple[ClientConnection, socket.socket]) -> None:
     connection, _ = pair
     connection.close()
     with pytest.raises(OSError, match="Bad file descriptor"):
         connection.recv(10)
 
 
-def test_who_gives_way_lets_what_came_be_received() -> None:
+def test_yielding_lets_other_greenlets_receive_data() -> None:
     ours, theirs = socket.socketpair()
     hearing = gevent.spawn(ours.recv, 1)
     gevent.sleep(0)
@@ -266,7 +266,7 @@ GETS_UP = [
 
 
 @pytest.mark.parametrize(("there", "gone"), GETS_UP)
-def test_the_last_slot_becomes_free_again(there: list[tuple[str, str]], gone: int, sitting: Sitting) -> None:
+def test_taking_the_last_slot_closes_another_connection(there: list[tuple[str, str]], gone: int, sitting: Sitting) -> None:
     connections = [sitting.come(*each) for each in there]
     before = [each.is_evictable for each in connections]
     sitting.come("c")
@@ -285,7 +285,7 @@ def test_the_last_slot_becomes_free_later_if_all_were_busy(sitting: Sitting) -> 
     assert [each.is_evictable for each in connections] == [False, False, False, True]
 
 
-def test_while_there_is_room_everybody_stays(sitting: Sitting) -> None:
+def test_no_connection_is_closed_while_slots_are_free(sitting: Sitting) -> None:
     connections = [sitting.come("a") for _ in range(3)]
     sitting.slots.enforce()
     assert all(each.is_evictable for each in connections)

@@ -24,7 +24,7 @@ def connections(postgres_url: str) -> Iterator[list[GreenletConnection]]:
         each.close()
 
 
-def test_others_go_on_while_a_greenlet_waits_for_its_answer(connections: list[GreenletConnection]) -> None:
+def test_other_greenlets_continue_while_one_waits_for_a_response(connections: list[GreenletConnection]) -> None:
     waits, holds = connections
     holds.execute("SELECT pg_advisory_lock(1)")
     waiting = gevent.spawn(waits.execute, "SELECT pg_advisory_lock(1)")
@@ -51,16 +51,16 @@ def test_an_error_of_the_server_is_reported_and_the_connection_goes_on(connectio
     assert connections[0].execute("SELECT 1").fetchone() == (1,)
 
 
-def test_what_takes_many_reads_and_writes_comes_whole(connections: list[GreenletConnection]) -> None:
+def test_data_of_many_reads_and_writes_arrives_completely(connections: list[GreenletConnection]) -> None:
     text = "é" * 3_000_000
     assert connections[0].execute("SELECT %s || 'x'", (text,)).fetchone() == (f"{text}x",)
 
 
-def test_a_wait_with_an_end_ends(connections: list[GreenletConnection]) -> None:
+def test_a_wait_with_a_timeout_ends(connections: list[GreenletConnection]) -> None:
     assert list(connections[0].notifies(timeout=0.05)) == []
 
 
-def test_the_pool_is_made_of_them_where_the_service_says_so(postgres_url: str) -> None:
+def test_the_pool_consists_of_greenlet_connections_if_configured(postgres_url: str) -> None:
     open_database(postgres_url, driver=GreenletConnection)
     try:
         with connection(), transaction():

@@ -160,7 +160,7 @@ def test_a_body_is_measured_as_it_comes(sent: bytes, reported: tuple[int, str] |
     assert CANARY.encode() not in answer.content
 
 
-def test_a_body_that_breaks_off_is_the_senders_mistake(service: Service) -> None:
+def test_an_incomplete_body_is_the_senders_error(service: Service) -> None:
     for begun in (posted(b"Content-Length: 500", body=GOOD[:100]), chunked(GOOD[:100], end=b"ff\r\n")):
         with service.connect() as connection_:
             connection_.sendall(begun)
@@ -168,7 +168,7 @@ def test_a_body_that_breaks_off_is_the_senders_mistake(service: Service) -> None
             assert code_of(read_response(connection_)) == (422, "VALIDATION_FAILED")
 
 
-def test_too_much_is_reported_before_who_is_calling(service: Service) -> None:
+def test_the_size_is_checked_before_authentication(service: Service) -> None:
     length = b"Content-Length: %d" % len(HUGE)
     assert code_of(service.exchange(raw(b"POST", TARGETS.encode(), length, body=HUGE))) == (413, "PAYLOAD_TOO_LARGE")
 
@@ -208,7 +208,7 @@ def test_load_balancers_may_ask_with_head(service: Service) -> None:
         assert (answer.status, answer.content) == (200, b"")
 
 
-def test_the_log_names_routes_and_breaks_nothing(service: Service) -> None:
+def test_the_access_log_has_routes_and_stays_valid_json(service: Service) -> None:
     service.request("GET", f"/healthz?token={CANARY}", {"X-Request-Id": "a-probe"})
     service.request("GET", f"{EXPORTS}/{CANARY}", {"X-Request-Id": "a-poll"})
     deadline = time.monotonic() + 5
@@ -299,7 +299,7 @@ RUNS = range(1, 25)
 KILLS = 3
 
 
-def test_a_killed_process_leaves_nothing_half_written(database_url: str, served_customer: Customer, tmp_path: Path) -> None:
+def test_a_killed_process_leaves_no_partial_writes(database_url: str, served_customer: Customer, tmp_path: Path) -> None:
     """Processes are killed repeatedly while clients post; afterwards, every key is either complete or unknown."""
     with Service(settings(tmp_path, database_url, served_customer)) as service, ThreadPoolExecutor(8) as pool:
         posts = [pool.submit(post_until_answered, service, number) for number in RUNS]
@@ -406,7 +406,7 @@ def test_two_idempotency_keys_of_a_change_are_refused_and_change_nothing(service
             assert (status, kept.json["name"]) == answer
 
 
-def test_who_was_busy_when_the_last_place_was_taken_gives_way_to_who_comes_later(postgres_url: str, tmp_path: Path) -> None:
+def test_connections_busy_when_the_last_slot_was_taken_are_closed_for_later_ones(postgres_url: str, tmp_path: Path) -> None:
     """All wait for a lock held by the test, so none can be disconnected; after their responses, they keep their slots."""
     customer, places = customer_in(postgres_url), 3
     asking = raw(b"GET", EXPORTS.encode(), *(f"{name}: {value}".encode() for name, value in customer.bearer.items()))
@@ -435,7 +435,7 @@ def listens(service: Service) -> bool:
     return True
 
 
-def test_who_asks_without_a_pause_takes_turns_with_the_others(migrated_sqlite: Path, tmp_path: Path) -> None:
+def test_a_client_that_sends_without_pause_takes_turns_with_others(migrated_sqlite: Path, tmp_path: Path) -> None:
     (tmp_path / "riskrelay.db").write_bytes(migrated_sqlite.read_bytes())
     url = f"sqlite:///{tmp_path / 'riskrelay.db'}"
     with (

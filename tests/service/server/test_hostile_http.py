@@ -324,7 +324,7 @@ def service(tmp_path_factory: pytest.TempPathFactory, migrated_sqlite: Path) -> 
 
 
 @pytest.mark.parametrize("row", TABLE, ids=[row.name for row in TABLE])
-def test_a_hostile_request_gets_what_the_table_says(row: HostileRequest, service: Service) -> None:
+def test_a_hostile_request_has_the_result_in_the_table(row: HostileRequest, service: Service) -> None:
     with service.connect() as client:
         send(client, row.sent)
         answers = Answers(client)
@@ -342,7 +342,7 @@ def test_a_hostile_request_gets_what_the_table_says(row: HostileRequest, service
             assert_is_refusal(answer)
 
 
-def test_the_table_leaves_no_row_and_no_word_behind(service: Service) -> None:
+def test_hostile_requests_leave_no_rows_and_no_text_in_the_log(service: Service) -> None:
     """Runs after the table. The smuggled postback is accepted when sent by itself, and its finding is new then."""
     answer = service.exchange(HIDDEN)
     assert (answer.status, answer.json["findings"]) == (202, {"new": 1, "seen": 0, "fixed": 0, "reopened": 0})

@@ -47,14 +47,14 @@ def approval(client: TestClient, customer: Customer) -> Call:
     return Call("POST", path, (*customer.bearer.items(), *JSON.items())).with_json({"target_id": make_target(customer).id})
 
 
-def test_a_token_that_is_revoked_while_its_body_comes_does_nothing(client: TestClient, customer: Customer) -> None:
+def test_a_request_whose_token_is_revoked_during_its_body_does_nothing(client: TestClient, customer: Customer) -> None:
     call = approval(client, customer)
     answer = slowly(call, client, lambda: tokens.revoke_all(customer.email, utc_now()))
     assert (answer.status_code, answer.json["error"]["code"]) == (401, "UNAUTHORIZED")
     assert queries.get(call.path.split("/")[-2]).status is ExportStatus.PREPARED
 
 
-def test_a_token_that_is_revoked_while_its_body_comes_is_a_failure_of_its_address(
+def test_a_token_that_is_revoked_during_its_body_counts_as_a_failed_authentication(
     customer: Customer, tmp_path: Path
 ) -> None:
     """One further failure then exceeds the limit."""
@@ -65,7 +65,7 @@ def test_a_token_that_is_revoked_while_its_body_comes_is_a_failure_of_its_addres
     assert call.send(client).status_code == 429
 
 
-def test_a_secret_that_is_replaced_while_a_body_comes_opens_nothing(client: TestClient, tmp_path: Path) -> None:
+def test_a_request_whose_secret_is_replaced_during_its_body_is_refused(client: TestClient, tmp_path: Path) -> None:
     settings = make_settings(tmp_path)
     secrets = SharedSecrets(settings, Vault(settings.encryption_keys))
     call = Call("POST", RESULTS, (*SCANNER.items(), *JSON.items())).with_json(postback(7))
@@ -74,13 +74,13 @@ def test_a_secret_that_is_replaced_while_a_body_comes_opens_nothing(client: Test
     assert rows("SELECT COUNT(*) FROM scan_runs") == [(0,)]
 
 
-def test_whoever_may_still_ask_is_only_slow(client: TestClient, customer: Customer) -> None:
+def test_a_slow_request_with_a_valid_token_succeeds(client: TestClient, customer: Customer) -> None:
     call = approval(client, customer)
     assert slowly(call, client, nothing).status_code == 202
     assert queries.get(call.path.split("/")[-2]).status is ExportStatus.APPROVED
 
 
-def test_nobody_holds_a_connection_while_their_body_comes(client: TestClient, customer: Customer) -> None:
+def test_no_database_connection_is_held_while_a_body_is_received(client: TestClient, customer: Customer) -> None:
     call = approval(client, customer)
     held: list[bool] = []
     body = SlowBody(call.body, lambda: held.append(not database.is_closed()))
@@ -89,7 +89,7 @@ def test_nobody_holds_a_connection_while_their_body_comes(client: TestClient, cu
     assert set(held) == {False}
 
 
-def test_a_body_that_breaks_off_is_not_taken_for_none(client: TestClient, customer: Customer) -> None:
+def test_an_incomplete_body_is_not_treated_as_a_missing_one(client: TestClient, customer: Customer) -> None:
     path = f"{EXPORTS}/{prepared(client)}/dismiss"
     headers = [*customer.bearer.items(), ("Content-Length", "5")]
     answer = client.simulate_post(path, headers=headers, extras={"wsgi.input": BytesIO()})

@@ -51,7 +51,7 @@ def impatient(tmp_path_factory: pytest.TempPathFactory, migrated_sqlite: Path) -
         yield running
 
 
-def test_who_says_nothing_is_hung_up_on(impatient: Service) -> None:
+def test_a_silent_client_is_disconnected(impatient: Service) -> None:
     with impatient.connect() as client:
         assert client.recv(1) == b""
 
@@ -84,7 +84,7 @@ def test_a_request_body_that_does_not_end_gets_a_timeout_response(impatient: Ser
             assert client.recv(1) == b""
 
 
-def test_a_body_on_a_poor_line_is_waited_for(impatient: Service) -> None:
+def test_a_body_on_a_slow_connection_is_waited_for(impatient: Service) -> None:
     """It takes longer than the timeout for a body that makes no progress."""
     piece = 16
     with impatient.connect() as client:
@@ -97,14 +97,14 @@ def test_a_body_on_a_poor_line_is_waited_for(impatient: Service) -> None:
     assert (answer.status, answer.json["findings"]) == (202, {"new": 1, "seen": 0, "fixed": 0, "reopened": 0})
 
 
-def test_who_asks_for_nothing_more_is_hung_up_on(impatient: Service) -> None:
+def test_an_idle_client_is_disconnected(impatient: Service) -> None:
     with impatient.connect() as client:
         client.sendall(PROBE)
         assert read_response(client).status == 200
         assert client.recv(1) == b""
 
 
-def test_a_body_that_is_shorter_than_it_was_said_to_be_is_refused_though_it_is_whole(impatient: Service) -> None:
+def test_a_body_shorter_than_its_declared_length_is_rejected_even_if_it_is_valid(impatient: Service) -> None:
     longer = HEAD.replace(b"Content-Length: %d" % len(GOOD), b"Content-Length: %d" % (len(GOOD) + 1))
     for body in (GOOD, b""):
         with impatient.connect() as client:
@@ -129,7 +129,7 @@ def test_a_client_that_resets_its_connection_leaves_no_error_behind(impatient: S
 ASKED = b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 60
 
 
-def test_who_takes_no_answer_keeps_no_place_that_others_need(tmp_path: Path, migrated_sqlite: Path) -> None:
+def test_clients_that_read_no_response_block_no_slot_that_others_need(tmp_path: Path, migrated_sqlite: Path) -> None:
     """The service does not wait for requests of these clients; no secret is needed for such requests."""
     few = {**installed(tmp_path, migrated_sqlite), "WEB_THREADS": "4"}
     with Service(few) as service, ExitStack() as crowd:
@@ -176,7 +176,9 @@ POURED = [
 
 
 @pytest.mark.parametrize(("head", "poured"), [row[1:] for row in POURED], ids=[row[0] for row in POURED])
-def test_who_sends_without_end_keeps_nobody_waiting_and_is_cut_off(head: bytes, poured: bytes, impatient: Service) -> None:
+def test_a_client_that_sends_without_end_delays_nobody_and_is_disconnected(
+    head: bytes, poured: bytes, impatient: Service
+) -> None:
     """A process used to serve only that client until its parent replaced it."""
     with impatient.connect() as client:
         pouring = Pouring(client, head, poured)

@@ -37,12 +37,12 @@ def test_the_message_names_the_limit_and_its_setting(customer: Customer) -> None
     assert "0 targets (MAX_TARGETS_PER_ACCOUNT)" in caught.value.problems[0].message
 
 
-def test_what_adds_nothing_is_accepted_at_the_limit(customer: Customer) -> None:
+def test_a_request_that_adds_no_rows_is_accepted_at_the_limit(customer: Customer) -> None:
     make_exports(customer, 5)
     assert not is_refused(AccountLimits({WAITING: 1}), customer, added=0)
 
 
-def test_only_exports_that_are_not_finished_wait(customer: Customer) -> None:
+def test_only_unfinished_exports_count_as_waiting(customer: Customer) -> None:
     target = make_target(customer)
     make_approved(customer, target.id)
     make_failed(customer, target.id, 3)
@@ -62,7 +62,7 @@ def test_rows_are_counted_again_after_a_while_only(customer: Customer) -> None:
     assert is_refused(limits, customer, after=RECOUNT_AFTER)
 
 
-def test_what_this_process_adds_is_known_at_once(customer: Customer) -> None:
+def test_rows_added_by_the_same_process_count_at_once(customer: Customer) -> None:
     limits = AccountLimits({WAITING: 10})
     assert not is_refused(limits, customer)
     make_exports(customer, 11)

@@ -68,7 +68,7 @@ def test_entries_are_chained_batch_after_batch(database: str) -> None:
     assert audit_chain.head() == (5, lines[-1]["hash"])
 
 
-def test_every_column_is_changed_in_the_tests_below() -> None:
+def test_the_tests_of_tampering_change_every_column() -> None:
     # The account decides only who sees an entry, so the chain does not cover it.
     assert CHANGES.keys() == AuditEntryRow._meta.columns.keys() - {"account_id"}
 
@@ -186,7 +186,7 @@ WRITERS: Final = 4
 EACH: Final = 60
 
 
-def test_writers_go_on_while_the_chain_grows(database: str) -> None:
+def test_writers_are_not_blocked_while_the_chain_is_extended(database: str) -> None:
     """Several transactions write at a time; every entry gets exactly one position, and the chain stays valid."""
     done = threading.Event()
 

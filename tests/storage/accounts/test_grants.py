@@ -104,7 +104,7 @@ NOT_IN_PROJECT: dict[str, Asked] = {
 
 
 @pytest.mark.parametrize("case", MAY)
-def test_whoever_was_granted_it_may(world: AccountsAndProjects, case: str) -> None:
+def test_a_granted_user_may_upload(world: AccountsAndProjects, case: str) -> None:
     who, project_id, report_id = MAY[case](world)
     assert manageable(principal(who), project_id, report_id) == ManagedProject(project_id, who.account_id, None)
 

@@ -71,7 +71,7 @@ def test_any_number_of_cookies_takes_one_query(principal: TokenPrincipal, custom
     assert len(recorded) == 203
 
 
-def test_a_session_stands_for_its_token(principal: TokenPrincipal, customer: Customer) -> None:
+def test_a_session_has_the_permissions_of_its_token(principal: TokenPrincipal, customer: Customer) -> None:
     session = found(sessions.begin(principal, BROWSER, NOW), NOW)
     assert session.principal == principal
     assert (session.email, session.token_name, session.created_at, session.seen_at) == (customer.email, "desk", NOW, NOW)
@@ -86,7 +86,7 @@ def test_what_is_no_sessions_secret_stands_for_none(secret: str, principal: Toke
     assert find(secret, BROWSER, NOW) is SessionEndReason.UNKNOWN
 
 
-def test_a_look_is_written_down_once_a_minute(principal: TokenPrincipal) -> None:
+def test_a_page_view_is_recorded_once_a_minute(principal: TokenPrincipal) -> None:
     secret = sessions.begin(principal, BROWSER, NOW)
     session = found(secret, NOW + MINUTE - SECOND)
     assert seen_at(session) == to_ms(NOW)
@@ -97,7 +97,7 @@ def test_a_look_is_written_down_once_a_minute(principal: TokenPrincipal) -> None
     assert seen_at(session) == to_ms(NOW + MINUTE)
 
 
-def test_a_look_that_cannot_be_written_down_is_a_look_all_the_same(
+def test_a_page_view_that_cannot_be_recorded_is_served_anyway(
     principal: TokenPrincipal, caplog: pytest.LogCaptureFixture
 ) -> None:
     secret = sessions.begin(principal, BROWSER, NOW)
@@ -174,7 +174,7 @@ def test_sessions_that_are_over_crowd_nobody_out(principal: TokenPrincipal) -> N
     found(first, NOW + MINUTE)
 
 
-def test_it_has_no_more_of_many_that_begin_at_once(principal: TokenPrincipal) -> None:
+def test_of_many_simultaneous_sign_ins_a_token_keeps_ten_sessions(principal: TokenPrincipal) -> None:
     start = threading.Barrier(6)
 
     def race(_number: int) -> None:
@@ -222,12 +222,12 @@ def test_a_list_goes_on_behind_the_last_one_that_was_shown(principal: TokenPrinc
 
 
 @pytest.mark.parametrize("session_id", ["", "ses_1", "ses_" + "0" * 26, "exp_" + "0" * 26, "\0"])
-def test_what_is_no_session_cannot_be_ended(session_id: str, customer: Customer) -> None:
+def test_an_unknown_session_cannot_be_ended(session_id: str, customer: Customer) -> None:
     with pytest.raises(NotFound):
         sessions.end(session_id, SessionEndReason.REVOKED, NOW, "operator")
 
 
-def test_all_that_are_left_can_be_ended_at_once(principal: TokenPrincipal) -> None:
+def test_all_remaining_sessions_can_be_ended_at_once(principal: TokenPrincipal) -> None:
     secrets = [sessions.begin(principal, BROWSER, NOW) for _ in range(3)]
     sessions.end(found(secrets[0], NOW).id, SessionEndReason.SIGNED_OUT, NOW, "user:1")
     with transaction():
@@ -252,7 +252,7 @@ def test_all_of_a_user_end_with_one_statement_and_others_stay(principal: TokenPr
     assert rows("SELECT COUNT(*) FROM audit_entries WHERE action = 'end_session' AND actor = 'operator'") == [(3,)]
 
 
-def test_a_look_is_one_question_that_an_index_answers(principal: TokenPrincipal) -> None:
+def test_a_page_view_takes_one_statement_that_uses_an_index(principal: TokenPrincipal) -> None:
     secret = sessions.begin(principal, BROWSER, NOW)
     with statements() as asked:
         found(secret, NOW)
@@ -266,9 +266,7 @@ def test_a_look_is_one_question_that_an_index_answers(principal: TokenPrincipal)
         assert not full_scans(asked[0], frozenset({"console_sessions"}))
 
 
-def test_what_has_ended_is_not_read_again_by_whoever_signs_in_or_reads_the_list(
-    principal: TokenPrincipal, customer: Customer
-) -> None:
+def test_ended_sessions_are_not_read_by_sign_ins_or_the_list(principal: TokenPrincipal, customer: Customer) -> None:
     """A script that signs in all day leaves hundreds of thousands of ended sessions, which are kept for a month."""
     sessions.begin(principal, BROWSER, NOW)
     with transaction():

@@ -26,7 +26,7 @@ def test_a_token_has_a_prefix_160_random_bits_and_a_checksum(customer: Customer)
     assert len({text[30] for text in texts}) > 10
 
 
-def test_a_mistyped_token_is_nobody_though_the_digest_would_match(customer: Customer) -> None:
+def test_a_mistyped_token_is_not_accepted_even_if_its_digest_matches(customer: Customer) -> None:
     text = customer.token
     swapped = "B" if text[-1] != "B" else "C"
     mistyped = text[:-1] + swapped
@@ -46,7 +46,7 @@ def test_a_mistyped_token_is_nobody_though_the_digest_would_match(customer: Cust
         "\x00",
     ],
 )
-def test_what_is_not_a_token_is_nobody(database: str, text: str) -> None:
+def test_a_malformed_token_is_not_accepted(database: str, text: str) -> None:
     assert tokens.principal_for(text, NOW) is None
 
 
@@ -82,7 +82,9 @@ def test_without_named_abilities_a_token_has_all_but_console_account_and_admin(c
         (TokenKind.PLATFORM, Ability.CONSOLE),
     ],
 )
-def test_a_kind_cannot_have_an_ability_of_the_other(customer: Customer, kind: TokenKind, ability: Ability) -> None:
+def test_a_kind_of_token_cannot_have_abilities_of_the_other_kind(
+    customer: Customer, kind: TokenKind, ability: Ability
+) -> None:
     before = rows("SELECT COUNT(*) FROM tokens")
     with pytest.raises(Conflict, match=ability.value):
         tokens.create(customer.email, kind, NOW, [ability])

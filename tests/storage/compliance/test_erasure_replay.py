@@ -145,7 +145,9 @@ def test_a_repeated_erasure_leaves_the_same_log(client: TestClient, shop: Custom
     assert stored() == after
 
 
-def test_a_row_that_is_younger_than_its_erasure_is_another_one(client: TestClient, shop: Customer, file: Path) -> None:
+def test_a_row_created_after_the_erasure_with_the_same_id_is_a_different_row(
+    client: TestClient, shop: Customer, file: Path
+) -> None:
     """After a restore, numeric IDs continue where the backup stopped, so a new row may have the ID of an erased one."""
     PersonDataSeeder(client, shop).plant(ADA)
     [(page_id, received_at)] = rows("SELECT id, received_at FROM page_results")
@@ -160,7 +162,7 @@ def test_a_row_that_is_younger_than_its_erasure_is_another_one(client: TestClien
     assert rows("SELECT id FROM page_results") == []
 
 
-def test_a_key_is_forgotten_only_where_it_was(client: TestClient, shop: Customer, file: Path) -> None:
+def test_an_idempotency_key_is_erased_only_where_the_log_says_so(client: TestClient, shop: Customer, file: Path) -> None:
     PersonDataSeeder(client, shop).plant(ADA)
     first, second = (row[0] for row in rows("SELECT id FROM idempotency_keys ORDER BY id LIMIT 2"))
     keys = dict(rows("SELECT id, key FROM idempotency_keys"))
@@ -200,7 +202,7 @@ def test_a_key_is_forgotten_only_where_it_was(client: TestClient, shop: Customer
         ({}, {}, ("done", "redacted")),
     ],
 )
-def test_the_requests_are_brought_up_to_date(
+def test_requests_get_the_newer_state_from_the_file(
     database: str, file: Path, here: dict[str, Any] | None, there: dict[str, Any], becomes: tuple[str, str | None]
 ) -> None:
     if here is not None:
@@ -225,7 +227,7 @@ def test_the_requests_are_brought_up_to_date(
         ({}, 3, "received"),
     ],
 )
-def test_a_shop_that_was_erased_once_more_after_the_backup_is_erased_once_more(
+def test_a_second_erasure_of_a_shop_after_the_backup_is_repeated(
     database: str, file: Path, there: dict[str, Any], due_at: int, status: str
 ) -> None:
     of_shop = ORDER | {"topic": "shop/redact"}
@@ -262,7 +264,7 @@ def test_of_two_reports_the_one_that_was_redacted_later_stays(
         assert [row[4] for row in stored_requests()] == [left]
 
 
-def test_the_same_bytes_of_two_orders_stand_beside_each_other(database: str, file: Path) -> None:
+def test_requests_about_two_orders_may_have_the_same_bytes(database: str, file: Path) -> None:
     first = compliance_requests.receive(*order(Topic.SHOP_REDACT), VAULT, NOW, "storefront")
     there = ORDER | {"topic": "shop/redact", "body_sha256": rows("SELECT body_sha256 FROM compliance_requests")[0][0]}
     erasure_replay.apply(write(file, {"request": there}), NOW)
@@ -270,7 +272,7 @@ def test_the_same_bytes_of_two_orders_stand_beside_each_other(database: str, fil
     assert compliance_requests.receive(*order(Topic.SHOP_REDACT), VAULT, NOW + timedelta(hours=1), "storefront") is None
 
 
-def test_a_subject_is_read_where_it_was_taken_over(database: str, file: Path) -> None:
+def test_the_encrypted_subject_of_an_imported_request_can_be_read(database: str, file: Path) -> None:
     request_id = receive(Topic.CUSTOMER_REDACT, VAULT, ADA)
     erasure_replay.save(file)
     assert traces_of(ADA, file.read_text().lower()) == []
@@ -281,7 +283,7 @@ def test_a_subject_is_read_where_it_was_taken_over(database: str, file: Path) ->
     assert (held.id, compliance_requests.subject_of(held, VAULT)) == (request_id, ADA.subject)
 
 
-def test_a_shop_that_is_open_again_is_done_to_the_end(client: TestClient, shop: Customer, file: Path) -> None:
+def test_an_open_shop_erasure_from_the_file_is_completed(client: TestClient, shop: Customer, file: Path) -> None:
     there = ORDER | {"topic": "shop/redact"}
     PersonDataSeeder(client, shop).plant(ADA)
     erasure_replay.apply(write(file, {"request": there}), utc_now())
@@ -294,7 +296,7 @@ def test_a_shop_that_is_open_again_is_done_to_the_end(client: TestClient, shop: 
 # --- the replay file
 
 
-def test_a_file_is_for_its_owner_alone_and_tells_everything(client: TestClient, shop: Customer, file: Path) -> None:
+def test_the_file_is_readable_only_by_its_owner_and_complete(client: TestClient, shop: Customer, file: Path) -> None:
     PersonDataSeeder(client, shop).plant(ADA)
     receive(Topic.CUSTOMER_REDACT, VAULT, ADA)
     run_compliance_tasks(VAULT)
@@ -324,13 +326,13 @@ def damaged() -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("text", "why"), list(damaged()), ids=range(11))
-def test_a_file_that_is_not_whole_is_refused(file: Path, text: str, why: str) -> None:
+def test_an_incomplete_file_is_rejected(file: Path, text: str, why: str) -> None:
     file.write_text(text)
     with pytest.raises(DamagedReplay, match=why):
         erasure_replay.require_intact(file)
 
 
-def test_bytes_that_are_no_text_are_refused(file: Path) -> None:
+def test_bytes_that_are_not_text_are_rejected(file: Path) -> None:
     file.write_bytes(b"PGDMP\xff\xfe\x00")
     with pytest.raises(DamagedReplay):
         erasure_replay.require_intact(file)

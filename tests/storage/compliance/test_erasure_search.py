@@ -28,7 +28,7 @@ SHOP: Final = "shop.example.com"
         "john.doe%40%65xample.com",
     ],
 )
-def test_an_address_is_found_however_its_letters_are_written(customer: Customer, written: str) -> None:
+def test_an_email_address_is_found_in_any_letter_case_and_unicode_form(customer: Customer, written: str) -> None:
     execute("UPDATE projects SET shop_domain = ?", (SHOP,))
     named, _ = make_exports(customer, 2)
     [[ticket]] = rows("SELECT ticket FROM exports WHERE id = ?", (named,))
@@ -38,7 +38,7 @@ def test_an_address_is_found_however_its_letters_are_written(customer: Customer,
     assert found == [named]
 
 
-def test_a_search_reads_every_slice_of_a_shop(customer: Customer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_covers_all_data_of_a_shop(customer: Customer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(erasure, "SLICE", 2)
     monkeypatch.setattr(erasure, "_IDS_AT_ONCE", 4)
     execute("UPDATE projects SET shop_domain = ?", (SHOP,))

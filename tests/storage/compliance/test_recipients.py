@@ -65,7 +65,7 @@ def found() -> dict[str, Recipient]:
 
 
 @pytest.mark.parametrize("is_accepted", [True, False])
-def test_the_ledger_names_who_accepted_a_redaction(customer: Customer, is_accepted: bool) -> None:
+def test_the_audit_log_names_the_targets_that_accepted_a_redaction(customer: Customer, is_accepted: bool) -> None:
     asking, silent = delivered(customer, *ALL_EVENTS), delivered(customer, "ticket.fixed")
     redact(asking, silent)
     assert [(each.status, each.task) for each in found().values() if each.export_id == asking] == [
@@ -99,7 +99,7 @@ def test_a_ticket_that_was_never_sent_has_no_recipient_and_a_failed_one_may_have
     assert found()[failed].task is not None
 
 
-def test_a_target_that_an_export_left_is_left_to_the_operator(customer: Customer) -> None:
+def test_a_former_target_of_an_export_is_left_to_the_operator(customer: Customer) -> None:
     export_id = delivered(customer, *ALL_EVENTS)
     [[former]] = rows("SELECT target_id FROM exports")
     present = leave(customer, export_id, *ALL_EVENTS)
@@ -109,7 +109,7 @@ def test_a_target_that_an_export_left_is_left_to_the_operator(customer: Customer
     assert shown == {former: (export_id, False, None, False), present: (export_id, True, TicketEventStatus.DELIVERED, True)}
 
 
-def test_a_request_with_many_recipients_leaves_the_others_theirs(customer: Customer) -> None:
+def test_a_request_with_many_recipients_does_not_shorten_the_lists_of_others(customer: Customer) -> None:
     newer = REQUEST.replace("M8N0", "M8N1")
     for request_id, count in ((newer, 4), (REQUEST, 1)):
         made = sorted(delivered(customer) for _ in range(count))
@@ -119,7 +119,7 @@ def test_a_request_with_many_recipients_leaves_the_others_theirs(customer: Custo
     assert {request_id: len(each) for request_id, each in found.items()} == {newer: 2, REQUEST: 1}
 
 
-def test_a_target_that_an_export_left_twice_is_named_once(customer: Customer) -> None:
+def test_a_target_that_was_replaced_twice_is_named_once(customer: Customer) -> None:
     export_id = delivered(customer)
     [[first]] = rows("SELECT target_id FROM exports")
     second = leave(customer, export_id)
@@ -130,7 +130,7 @@ def test_a_target_that_an_export_left_twice_is_named_once(customer: Customer) ->
     assert sorted(each.target_id for each in all_found()) == sorted([first, second, third])
 
 
-def test_a_target_that_an_export_left_and_came_back_to_is_named_once(customer: Customer) -> None:
+def test_a_target_that_was_replaced_and_used_again_is_named_once(customer: Customer) -> None:
     export_id = delivered(customer)
     [[first]] = rows("SELECT target_id FROM exports")
     second = leave(customer, export_id)
@@ -140,7 +140,7 @@ def test_a_target_that_an_export_left_and_came_back_to_is_named_once(customer: C
     assert len(all_found()) == 2
 
 
-def test_a_target_that_was_left_before_any_attempt_is_no_recipient(customer: Customer) -> None:
+def test_a_target_that_was_replaced_before_any_attempt_is_no_recipient(customer: Customer) -> None:
     export_id = delivered(customer)
     present = leave(customer, export_id, was_tried=False)
     redact(export_id)

@@ -31,7 +31,7 @@ def claimed() -> ComplianceLease:
     return held
 
 
-def test_an_order_is_stored_sealed_and_due_in_thirty_days(database: str) -> None:
+def test_an_order_is_stored_encrypted_and_due_in_thirty_days(database: str) -> None:
     request_id = receive()
     assert request_id is not None
     line = compliance_requests.get(request_id)
@@ -53,7 +53,7 @@ def test_the_same_order_is_stored_once(database: str) -> None:
     assert len(compliance_requests.list_all()) == 4
 
 
-def test_of_one_body_under_two_topics_at_once_one_is_stored(database: str) -> None:
+def test_of_two_simultaneous_requests_with_one_body_and_two_topics_one_is_stored(database: str) -> None:
     reached, stored_ids, refused = threading.Barrier(2), [], []
 
     def arrive(topic: Topic) -> None:
@@ -82,7 +82,7 @@ def test_the_digest_of_a_body_cannot_be_computed_from_the_body(database: str) ->
 
 
 @pytest.mark.parametrize("topic", [Topic.CUSTOMER_REDACT, Topic.DATA_REQUEST])
-def test_a_body_that_an_earlier_version_stored_is_known(database: str, topic: Topic) -> None:
+def test_a_body_stored_by_an_earlier_version_is_recognized(database: str, topic: Topic) -> None:
     _, body, signature = order(Topic.CUSTOMER_REDACT, ADA)
     receive()
     execute("UPDATE compliance_requests SET body_sha256 = ?", (hashlib.sha256(body).hexdigest(),))
@@ -92,14 +92,14 @@ def test_a_body_that_an_earlier_version_stored_is_known(database: str, topic: To
     assert len(compliance_requests.list_all()) == 1
 
 
-def test_an_order_that_cannot_be_sealed_is_not_stored(database: str) -> None:
+def test_an_order_that_cannot_be_encrypted_is_not_stored(database: str) -> None:
     with pytest.raises(NoEncryptionKey):
         receive(vault=Vault([]))
     assert compliance_requests.list_all() == []
     assert receive(Topic.SHOP_REDACT, None, vault=Vault([])) is not None
 
 
-def test_a_pseudonym_is_the_persons_in_the_shop_and_only_with_this_key(database: str) -> None:
+def test_a_pseudonym_depends_on_the_person_the_shop_and_the_key(database: str) -> None:
     ids = [receive(), receive(Topic.DATA_REQUEST), receive(shop="sun.shops.example"), receive(person=BOB)]
     first, same, elsewhere, other = (compliance_requests.get(str(each)).subject_pseudonym for each in ids)
     assert first == same
@@ -114,7 +114,7 @@ def test_a_request_about_orders_alone_has_no_pseudonym(database: str) -> None:
     assert compliance_requests.get(str(request_id)).subject_pseudonym is None
 
 
-def test_a_claim_keeps_others_out_until_it_lapses(database: str) -> None:
+def test_a_claim_excludes_others_until_its_lease_expires(database: str) -> None:
     receive()
     held = claimed()
     assert compliance_requests.claim_next(LAPSED - timedelta(milliseconds=1)) is None
@@ -123,7 +123,7 @@ def test_a_claim_keeps_others_out_until_it_lapses(database: str) -> None:
     assert (heir.id, heir.attempt) == (held.id, 2)
 
 
-def test_who_holds_on_is_not_relieved(database: str) -> None:
+def test_a_renewed_lease_is_not_taken_over(database: str) -> None:
     receive()
     held, later = claimed(), NOW + timedelta(seconds=LEASE_S - 1)
     with transaction():
@@ -136,7 +136,9 @@ def test_who_holds_on_is_not_relieved(database: str) -> None:
 
 
 @pytest.mark.parametrize("claims_another", [True, False])
-def test_a_lapsed_lease_writes_nothing_once_a_request_of_the_shop_is_claimed(database: str, claims_another: bool) -> None:
+def test_the_holder_of_an_expired_lease_writes_nothing_once_a_request_of_the_shop_is_claimed(
+    database: str, claims_another: bool
+) -> None:
     receive()
     held = claimed()
     if claims_another:
@@ -154,7 +156,7 @@ def test_a_lapsed_lease_writes_nothing_once_a_request_of_the_shop_is_claimed(dat
     assert stored() == before
 
 
-def test_a_lapsed_lease_is_stale_also_after_the_other_request_of_the_shop_is_done(database: str) -> None:
+def test_an_expired_lease_stays_invalid_after_the_other_request_of_the_shop_is_done(database: str) -> None:
     receive(Topic.DATA_REQUEST)
     held = claimed()
     receive(Topic.CUSTOMER_REDACT, BOB)
@@ -168,7 +170,7 @@ def test_a_lapsed_lease_is_stale_also_after_the_other_request_of_the_shop_is_don
         compliance_requests.finish(held, ComplianceResult.REPORTED, {}, b"report", LAPSED, "worker:late")
 
 
-def test_a_lapsed_lease_that_nobody_took_over_is_renewed_and_finished(database: str) -> None:
+def test_an_expired_lease_that_was_not_taken_over_can_be_renewed_and_finished(database: str) -> None:
     receive()
     receive(person=BOB, shop="sun.shops.example")
     held = claimed()
@@ -183,7 +185,7 @@ def test_a_lapsed_lease_that_nobody_took_over_is_renewed_and_finished(database: 
     assert (line.status, dict(line.counts)) == ("done", {"exports": 1})
 
 
-def test_what_is_done_names_nobody_and_waits_for_nobody(database: str) -> None:
+def test_a_finished_request_has_no_subject_and_no_lease(database: str) -> None:
     receive(Topic.DATA_REQUEST)
     held = claimed()
     sealed = compliance_requests.seal_report(held.id, {"records": [ADA.email]}, VAULT)
@@ -197,7 +199,7 @@ def test_what_is_done_names_nobody_and_waits_for_nobody(database: str) -> None:
     assert compliance_requests.claim_next(NOW + timedelta(days=99)) is None
 
 
-def test_a_sealed_part_opens_only_where_it_was_sealed(database: str) -> None:
+def test_an_encrypted_value_can_be_decrypted_only_in_its_own_place(database: str) -> None:
     first, second = receive(Topic.DATA_REQUEST), receive(Topic.DATA_REQUEST, BOB)
     compliance_requests.replace_report(str(first), compliance_requests.seal_report(str(second), {}, VAULT), NOW, str(second))
     with pytest.raises(WrongEncryptionKey):

@@ -46,7 +46,7 @@ def test_any_text_is_stored_unchanged(database: str, text: str) -> None:
     assert rows_over(TELL, TYPES, [(1, text), (2, text)], (0,)) == [(1, text, 0), (2, text, 0)]
 
 
-def test_what_is_not_there_is_null_in_any_column_and_in_every_row(database: str) -> None:
+def test_missing_values_are_null_in_any_column_and_row(database: str) -> None:
     assert rows_over(TELL, TYPES, [(None, None), (None, None)], (0,)) == [(None, None, 0)] * 2
     assert rows_over(TELL, TYPES, [(None, "a"), (-5, None)], (0,)) == [(None, "a", 0), (-5, None, 0)]
 
@@ -80,7 +80,7 @@ def test_any_row_is_stored_unchanged(
     assert rows_over("WITH r (a, b, c, d) AS ({rows}) SELECT a, b, c, d FROM r", types, stored) == stored
 
 
-def test_what_has_no_place_in_an_array_is_refused(postgres_url: str) -> None:
+def test_values_that_an_array_cannot_hold_are_refused(postgres_url: str) -> None:
     """As text, it would be stored in Python's notation."""
     open_database(postgres_url)
     with pytest.raises(TypeError, match="list"):
@@ -88,7 +88,7 @@ def test_what_has_no_place_in_an_array_is_refused(postgres_url: str) -> None:
     close_database()
 
 
-def test_what_is_written_over_many_rows_is_written_for_each(database: str) -> None:
+def test_an_update_of_many_rows_is_executed_for_each(database: str) -> None:
     numbers = [(f"name {number}",) for number in range(400)]
     execute("CREATE TEMPORARY TABLE kept (name TEXT)")
     try:

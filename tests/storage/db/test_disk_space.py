@@ -36,7 +36,7 @@ def test_an_error_that_is_its_own_context_ends() -> None:
     assert not is_full_error(error)
 
 
-def test_a_full_sqlite_is_recognized_and_noted(sqlite_url: str) -> None:
+def test_a_full_disk_under_sqlite_is_recognized_and_recorded(sqlite_url: str) -> None:
     open_database(sqlite_url)
     with connection():
         with transaction():

@@ -256,7 +256,7 @@ def name_of(number: int) -> tuple[Any, ...] | None:
     return first_row("SELECT name FROM accounts WHERE id = ?", (number,))
 
 
-def test_a_look_up_tells_the_first_row_and_holds_no_connection(database_url: str, opened: Callable[[str], None]) -> None:
+def test_a_lookup_returns_the_first_row_and_holds_no_connection(database_url: str, opened: Callable[[str], None]) -> None:
     opened(database_url)
     with connection():
         made = accounts.add_account("One", NOW).id
@@ -265,7 +265,7 @@ def test_a_look_up_tells_the_first_row_and_holds_no_connection(database_url: str
         assert db.is_closed()
 
 
-def test_a_look_up_sees_what_was_committed_just_before(database_url: str, opened: Callable[[str], None]) -> None:
+def test_a_lookup_sees_the_latest_commit(database_url: str, opened: Callable[[str], None]) -> None:
     opened(database_url)
     with connection():
         made = accounts.add_account("0", NOW).id
@@ -274,7 +274,7 @@ def test_a_look_up_sees_what_was_committed_just_before(database_url: str, opened
             assert name_of(made) == (str(number),)
 
 
-def test_a_look_up_sees_nothing_that_may_be_taken_back(database: str) -> None:
+def test_a_lookup_sees_no_uncommitted_rows(database: str) -> None:
     made = accounts.add_account("Before", NOW).id
     with transaction():
         execute("UPDATE accounts SET name = 'after'")
@@ -282,7 +282,7 @@ def test_a_look_up_sees_nothing_that_may_be_taken_back(database: str) -> None:
     assert name_of(made) == ("after",)
 
 
-def test_many_threads_look_up_at_once(database_url: str, opened: Callable[[str], None]) -> None:
+def test_threads_perform_lookups_concurrently(database_url: str, opened: Callable[[str], None]) -> None:
     """More threads than connections, so that some wait for one."""
     opened(database_url)
     with connection():
@@ -291,7 +291,7 @@ def test_many_threads_look_up_at_once(database_url: str, opened: Callable[[str],
         assert list(pool.map(name_of, made * 5)) == [(str(number),) for number in range(60)] * 5
 
 
-def test_a_look_up_asks_the_database_that_is_open_now(
+def test_a_lookup_uses_the_currently_open_database(
     sqlite_url: str, postgres_url: str, opened: Callable[[str], None]
 ) -> None:
     for url in (sqlite_url, postgres_url, sqlite_url):
@@ -301,7 +301,7 @@ def test_a_look_up_asks_the_database_that_is_open_now(
         assert name_of(made) == (name,)
 
 
-def test_a_look_up_that_finds_no_database_is_an_outage(tmp_path: Path, opened: Callable[[str], None]) -> None:
+def test_a_lookup_without_a_database_is_an_outage(tmp_path: Path, opened: Callable[[str], None]) -> None:
     opened(f"sqlite:///{tmp_path / 'missing' / 'riskrelay.db'}")
     with pytest.raises(OUTAGES):
         name_of(1)
@@ -311,7 +311,7 @@ def test_a_look_up_that_finds_no_database_is_an_outage(tmp_path: Path, opened: C
         name_of(1)
 
 
-def test_a_look_up_goes_on_when_the_server_is_back(
+def test_a_lookup_succeeds_when_the_server_is_back(
     postgres_url: str, postgres_server: PostgresServer, opened: Callable[[str], None]
 ) -> None:
     opened(postgres_url)
@@ -376,7 +376,7 @@ def test_a_full_disk_is_an_outage(sqlite_url: str, opened: Callable[[str], None]
         assert count() == 0
 
 
-def test_a_server_that_is_not_there_is_an_outage(opened: Callable[[str], None]) -> None:
+def test_an_unreachable_server_is_an_outage(opened: Callable[[str], None]) -> None:
     opened("postgresql://riskrelay@127.0.0.1:1/riskrelay")
     with pytest.raises(OUTAGES), connection():
         count()
@@ -407,14 +407,14 @@ def test_a_server_that_does_not_answer_keeps_callers_waiting_once_and_not_one_af
         close_database()
 
 
-def test_who_cannot_wait_long_for_a_lock_says_so(postgres_url: str) -> None:
+def test_a_short_lock_timeout_can_be_requested(postgres_url: str) -> None:
     open_database(postgres_url, 0.25)
     with connection():
         assert rows("SELECT current_setting('lock_timeout')") == [("250ms",)]
     close_database()
 
 
-def test_a_lock_that_does_not_come_is_an_outage(postgres_url: str, opened: Callable[[str], None]) -> None:
+def test_a_lock_timeout_is_an_outage(postgres_url: str, opened: Callable[[str], None]) -> None:
     opened(postgres_url)
     with connection():
         accounts.add_account("One", NOW)

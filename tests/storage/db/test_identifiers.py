@@ -30,7 +30,7 @@ def test_identifiers_sort_by_their_moments(one: datetime, other: datetime) -> No
     assert to_ms(earlier) == to_ms(later) or new_id(EXPORT, earlier) < new_id(EXPORT, later)
 
 
-def test_those_of_one_millisecond_sort_as_they_were_made_and_none_is_made_twice() -> None:
+def test_identifiers_of_one_millisecond_are_unique_and_sort_by_creation() -> None:
     made = [new_id(EXPORT, NOW) for _ in range(1000)]
     assert made == sorted(set(made))
 
@@ -41,12 +41,12 @@ def test_every_character_of_an_identifier_after_its_timestamp_is_random() -> Non
     assert all(len({letters[place] for letters in made}) > 16 for place in range(16))
 
 
-def test_no_identifier_comes_twice_to_threads_that_ask_at_once() -> None:
+def test_concurrent_threads_never_get_the_same_identifier() -> None:
     with ThreadPoolExecutor(8) as threads:
         made = [each for ids in threads.map(lambda _: [new_id(EXPORT, NOW) for _ in range(500)], range(8)) for each in ids]
     assert len(set(made)) == 4000
 
 
-def test_a_bound_has_the_form_of_an_identifier_and_no_chance() -> None:
+def test_a_bound_has_the_form_of_an_identifier_without_random_digits() -> None:
     assert first_id(EXPORT, NOW) == f"exp_{ULID.from_int(to_ms(NOW) << 80)}"
     assert first_id(EXPORT, datetime(1960, 1, 1, tzinfo=UTC)) == f"exp_{'0' * 26}"

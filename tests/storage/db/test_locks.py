@@ -47,7 +47,7 @@ def is_free(lock: Lock) -> bool:
     return True
 
 
-def test_what_another_process_is_at_is_refused_until_it_is_killed(database: str) -> None:
+def test_a_lock_held_by_another_process_is_refused_until_it_is_killed(database: str) -> None:
     with holding(database, Lock.PRUNE) as holder:
         with pytest.raises(locks.LockBusy):
             take(Lock.PRUNE)
@@ -56,7 +56,7 @@ def test_what_another_process_is_at_is_refused_until_it_is_killed(database: str)
     wait_until(lambda: is_free(Lock.PRUNE))
 
 
-def test_who_can_wait_a_little_gets_what_is_free_soon_and_is_refused_else(database: str) -> None:
+def test_a_short_wait_gets_a_lock_that_becomes_free_soon_and_is_refused_otherwise(database: str) -> None:
     with holding(database, Lock.PRUNE) as holder:
         with pytest.raises(locks.LockBusy), connection(), exclusive(Lock.PRUNE, 0.2):
             """Never reached: it is held for a minute."""
@@ -66,13 +66,13 @@ def test_who_can_wait_a_little_gets_what_is_free_soon_and_is_refused_else(databa
     assert is_free(Lock.PRUNE)
 
 
-def test_a_lock_keeps_out_its_own_kind_alone(database: str) -> None:
+def test_a_lock_excludes_only_locks_of_the_same_kind(database: str) -> None:
     with holding(database, Lock.PRUNE) as holder:
         take(Lock.BACKUP)
         holder.kill()
 
 
-def test_a_lock_is_free_after_its_work_broke(database: str) -> None:
+def test_a_lock_is_released_if_its_work_fails(database: str) -> None:
     with pytest.raises(ValueError, match="broke"), exclusive(Lock.SWEEP):
         raise ValueError("broke")
     with holding(database, Lock.SWEEP) as holder:

@@ -77,14 +77,14 @@ def require_no_scan(found: list[SqlStatement]) -> None:
         assert not full_scans(statement), "\n".join([statement.sql, *plan_of(statement)])
 
 
-def test_a_look_reads_what_waits_and_nothing_that_has_finished(target_ids: list[str]) -> None:
+def test_the_search_for_due_targets_reads_only_waiting_exports(target_ids: list[str]) -> None:
     [look] = asked(throttle_state_sql.due, "", 256, utc_now())
 
     require_no_scan([look])
     assert indexes_read(look) & OF_EXPORTS == {"exports_waiting"}, plan_of(look)
 
 
-def test_a_look_behind_a_target_begins_there(target_ids: list[str]) -> None:
+def test_the_search_for_due_targets_begins_after_the_given_target(target_ids: list[str]) -> None:
     [look] = asked(throttle_state_sql.due, target_ids[5], 256, utc_now())
 
     require_no_scan([look])
@@ -99,14 +99,14 @@ def test_a_claim_reads_the_due_exports_of_its_targets_alone(target_ids: list[str
     assert not indexes_read(due) & {"exports_target", "exports_account"}, plan_of(due)
 
 
-def test_the_count_of_what_is_due_reads_only_what_waits(target_ids: list[str]) -> None:
+def test_the_count_of_due_exports_reads_only_waiting_exports(target_ids: list[str]) -> None:
     [count] = asked(queries.count_due, utc_now(), 10_000)
 
     assert not [step for step in full_scans(count) if "exports_waiting" not in step], plan_of(count)
     assert indexes_read(count) & OF_EXPORTS == {"exports_waiting"}, plan_of(count)
 
 
-def test_what_a_tick_writes_is_found_by_its_ids(target_ids: list[str]) -> None:
+def test_the_rows_that_a_tick_writes_are_found_by_their_ids(target_ids: list[str]) -> None:
     now = utc_now()
     with rolled_back():
         claims = claimed(target_ids)
@@ -119,7 +119,7 @@ def test_what_a_tick_writes_is_found_by_its_ids(target_ids: list[str]) -> None:
         require_no_scan(asked(claims_sql.postpone, claims[half:], now, WORKER))
 
 
-def test_what_waits_for_a_target_that_was_turned_off_is_found_by_its_target(target_ids: list[str]) -> None:
+def test_exports_waiting_for_a_target_that_was_turned_off_are_found_by_its_target(target_ids: list[str]) -> None:
     with rolled_back():
         execute("UPDATE targets SET status = 'disabled' WHERE id = ?", (target_ids[0],))
 
@@ -152,7 +152,7 @@ def test_decisions_read_their_exports_and_not_all_of_the_account(target_ids: lis
         assert not indexes_read(statement) & OF_EXPORTS, plan_of(statement)
 
 
-def test_a_look_for_a_scan_finds_one(target_ids: list[str]) -> None:
+def test_the_search_for_full_table_scans_finds_one(target_ids: list[str]) -> None:
     """Proves that the checks of the other tests can fail."""
     scan = SqlStatement("SELECT COUNT(*) FROM exports e WHERE e.version = 1", ())
 

@@ -188,7 +188,7 @@ def test_a_history_with_the_older_names_is_current_and_gets_the_new_ones(empty: 
     assert [name for (name,) in rows("SELECT name FROM schema_migrations ORDER BY name")] == ALL_MIGRATIONS
 
 
-def test_processes_that_migrate_at_once_take_turns_and_all_end_well(empty_url: str) -> None:
+def test_concurrent_migrations_take_turns_and_all_succeed(empty_url: str) -> None:
     command = [sys.executable, "-c", MIGRATE, empty_url]
     started = [
         subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(3)
@@ -198,7 +198,7 @@ def test_processes_that_migrate_at_once_take_turns_and_all_end_well(empty_url: s
     assert sorted(out.strip() for out, _ in reported) == [str(ALL_MIGRATIONS), "[]", "[]"]
 
 
-def test_a_turn_at_migrating_may_take_longer_than_a_lock_is_waited_for(postgres_server: PostgresServer) -> None:
+def test_a_migration_may_take_longer_than_the_lock_timeout(postgres_server: PostgresServer) -> None:
     url = postgres_server.create_database()
     open_database(url)
     with connection(), psycopg.connect(url, autocommit=True) as other:
@@ -225,7 +225,7 @@ def test_a_migration_that_is_ended_for_a_worker_that_still_runs_is_run_again(pos
     close_database()
 
 
-def test_a_migration_that_breaks_leaves_nothing_behind_and_may_be_run_again(empty: str) -> None:
+def test_a_failed_migration_leaves_nothing_behind_and_can_be_repeated(empty: str) -> None:
     with connection():
         schema_version._runner().up(target=ALL_MIGRATIONS[0])
         before = {*db.get_tables()}
@@ -239,7 +239,7 @@ def test_a_migration_that_breaks_leaves_nothing_behind_and_may_be_run_again(empt
     assert schema_version.migrate() == ALL_MIGRATIONS[1:]
 
 
-def test_a_waiting_migration_gives_its_connection_back(database_url: str) -> None:
+def test_a_waiting_migration_releases_its_connection(database_url: str) -> None:
     open_database(database_url)
     schema_version.migrate()
     assert db.is_closed()
@@ -506,7 +506,7 @@ def test_a_targets_exports_are_indexed_for_what_is_asked_of_them_alone(customer:
     assert None not in indexes.values()
 
 
-def test_what_is_there_once_is_so_in_both_databases(customer: Customer) -> None:
+def test_both_databases_have_the_same_unique_indexes(customer: Customer) -> None:
     found = {
         (table, tuple(index.columns), where_of(index)) for table in tables() for index in indexes_of(table) if index.unique
     }
@@ -605,7 +605,7 @@ def test_no_statement_that_runs_often_reads_a_whole_table(customer: Customer) ->
         )
 
 
-def test_the_workers_questions_read_what_waits_and_nothing_else(customer: Customer) -> None:
+def test_the_queries_of_workers_read_only_waiting_rows(customer: Customer) -> None:
     fill(customer, 20_000)
     target_id = make_target(customer).id
     questions: tuple[Callable[[], object], ...] = (
@@ -663,7 +663,7 @@ def test_attempts_are_read_by_the_index_of_their_export(customer: Customer) -> N
         assert not re.search(r"SCAN \w+(?! USING)\b|Seq Scan on|TEMP B-TREE", reported), (sql, reported)
 
 
-def test_requests_find_tokens_keys_targets_and_findings_by_an_index(customer: Customer) -> None:
+def test_tokens_keys_targets_and_findings_of_requests_are_found_by_an_index(customer: Customer) -> None:
     """With so few rows PostgreSQL would read whole tables, so a setting forbids it."""
     if not is_sqlite():
         db.execute_sql("SET enable_seqscan = off")
@@ -687,7 +687,7 @@ def test_requests_find_tokens_keys_targets_and_findings_by_an_index(customer: Cu
         assert not re.search(r"SCAN \w+(?! USING)\b|Seq Scan on", reported), (sql, reported)
 
 
-def test_a_page_of_targets_is_one_question(customer: Customer) -> None:
+def test_a_page_of_targets_is_one_statement(customer: Customer) -> None:
     for _ in range(3):
         make_target(customer)
     assert len(statements_of(lambda: targets.list_page(customer.account_id, None, 51, NOW))) == 1

@@ -37,7 +37,7 @@ def test_a_host_with_a_wrong_clock_uses_the_time_of_the_database_and_logs_it(
 
 
 @on_postgresql
-def test_a_host_that_is_put_right_goes_by_its_own_time_again(database: str) -> None:
+def test_a_host_whose_clock_was_corrected_uses_its_own_time_again(database: str) -> None:
     ahead = timedelta(seconds=60)
     clock = SharedClock(lambda: utc_now() + ahead)
     clock.compare()

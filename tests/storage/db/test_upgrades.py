@@ -142,7 +142,7 @@ def test_an_upgrade_that_is_interrupted_between_two_steps_goes_on_where_it_was(e
     assert {table: len(after[table]) for table in before} == {table: len(found) for table, found in before.items()}
 
 
-def test_a_row_that_a_migration_loses_or_changes_is_noticed(empty: str) -> None:
+def test_a_row_that_a_migration_loses_or_changes_is_detected(empty: str) -> None:
     schema_version._runner().up(target=MIGRATIONS[0])
     fill()
     before = content()

@@ -42,14 +42,14 @@ def newest(customer: Customer, export_id: str, **asked: Any) -> list[Attempt]:
     return attempts.list_page(export_id, customer.account_id, **{"limit": 10, **asked})
 
 
-def test_an_attempt_is_read_back_as_it_went(customer: Customer) -> None:
+def test_an_attempt_is_read_as_it_was_recorded(customer: Customer) -> None:
     [attempt] = newest(customer, tried(customer, 1))
     timings = Timings(dns_ms=1, connect_ms=2, tls_ms=3, first_byte_ms=4, total_ms=5)
     assert attempt == Attempt(attempt.id, 1, NOW, "retryable", 503, "http_503", 30, timings)
     assert attempt.id.startswith("att_")
 
 
-def test_the_operator_sees_where_an_attempt_went_and_what_was_said(customer: Customer) -> None:
+def test_the_operator_sees_the_url_and_the_response_of_an_attempt(customer: Customer) -> None:
     export_id = make_approved(customer, make_target(customer).id)
     [claim] = claim_due(1, NOW, LEASE_S, "worker")
     made = completed_attempt(claim)
@@ -64,7 +64,7 @@ def test_the_operator_sees_where_an_attempt_went_and_what_was_said(customer: Cus
         attempts.list_details("exp_01AAAAAAAAAAAAAAAAAAAAAAAA")
 
 
-def test_a_redacted_exports_answers_are_gone(customer: Customer) -> None:
+def test_the_responses_of_a_redacted_export_are_erased(customer: Customer) -> None:
     export_id = make_approved(customer, make_target(customer).id)
     [claim] = claim_due(1, NOW, LEASE_S, "worker")
     made = completed_attempt(claim)
@@ -81,13 +81,13 @@ def test_the_newest_attempts_come_first_a_page_at_a_time(customer: Customer) -> 
     assert [attempt.number for attempt in first + rest] == [5, 4, 3, 2, 1]
 
 
-def test_an_export_that_was_never_tried_has_none(customer: Customer) -> None:
+def test_an_export_that_was_never_sent_has_no_attempts(customer: Customer) -> None:
     [export_id] = make_exports(customer, 1)
     assert newest(customer, export_id) == []
 
 
 @pytest.mark.parametrize("export_id", ["exp_01AAAAAAAAAAAAAAAAAAAAAAAA", "exp_\x00", "", "att_01AAAAAAAAAAAAAAAAAAAAAAAA"])
-def test_an_export_that_is_not_there_has_no_attempts_to_read(customer: Customer, export_id: str) -> None:
+def test_an_unknown_export_has_no_attempts(customer: Customer, export_id: str) -> None:
     with pytest.raises(ExportNotFound):
         newest(customer, export_id)
 
@@ -97,7 +97,7 @@ def test_another_accounts_attempts_are_not_found(customer: Customer) -> None:
         newest(make_customer(), tried(customer, 1))
 
 
-def test_a_page_cannot_begin_behind_an_attempt_of_another_export(customer: Customer) -> None:
+def test_a_page_cannot_begin_after_an_attempt_of_another_export(customer: Customer) -> None:
     [other] = newest(customer, tried(customer, 1))
     for before in (other.id, "att_01AAAAAAAAAAAAAAAAAAAAAAAA"):
         with pytest.raises(ValidationFailed) as refused:

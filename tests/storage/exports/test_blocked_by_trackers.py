@@ -36,7 +36,7 @@ def claims_by_id(at_s: float) -> dict[str, Claim]:
 
 
 @pytest.mark.parametrize("reason", sorted(CONFIGURATION_CODES))
-def test_what_waits_for_a_tracker_is_blocked_with_the_reason_and_due_again_after_a_resumption(
+def test_exports_that_wait_for_a_tracker_are_blocked_with_the_reason_and_due_after_a_resumption(
     customer: Customer, reason: str
 ) -> None:
     target_id = make_tracker(customer, URL)

@@ -90,7 +90,7 @@ def test_an_approval_beside_an_edit_freezes_the_old_or_the_new_ticket_whole(
         assert not (is_new and names_the_digest)
 
 
-def test_of_an_approval_a_dismissal_and_a_snooze_one_decision_stands(customer: Customer) -> None:
+def test_of_a_simultaneous_approval_dismissal_and_snooze_one_succeeds(customer: Customer) -> None:
     target = make_target(customer)
     for export_id in make_exports(customer, RUNS):
         approved, dismissed, _ = at_once(
@@ -105,7 +105,7 @@ def test_of_an_approval_a_dismissal_and_a_snooze_one_decision_stands(customer: C
         assert after.version == 1 + decided(export_id)
 
 
-def test_restoring_and_dismissing_again_at_once_leaves_a_whole_state(customer: Customer) -> None:
+def test_simultaneous_restoring_and_dismissing_leaves_a_consistent_state(customer: Customer) -> None:
     for export_id in make_exports(customer, RUNS):
         decisions.dismiss(export_id, None, NOW, "user:1", DismissalReason.TEST, "A test shop.")
         at_once(

@@ -109,7 +109,7 @@ def test_threads_that_claim_at_once_never_get_the_same_export(customer: Customer
     assert sorted(claimed) == sorted(ids)
 
 
-def test_a_lapsed_lease_is_taken_over_by_one_of_those_who_race_for_it(customer: Customer) -> None:
+def test_an_expired_lease_is_taken_over_by_exactly_one_worker(customer: Customer) -> None:
     [export_id] = approve_many(customer, 1)
     [late] = claim_due(1, NOW, 6, "worker:dead")
     start = threading.Barrier(6)
@@ -126,7 +126,7 @@ def test_a_lapsed_lease_is_taken_over_by_one_of_those_who_race_for_it(customer: 
     assert rows("SELECT number FROM attempts WHERE export_id = ?", (export_id,)) == [(2,)]
 
 
-def test_of_eight_approvals_for_one_target_all_are_answered_and_one_moves(customer: Customer) -> None:
+def test_of_eight_simultaneous_approvals_for_one_target_all_succeed_and_one_changes_the_export(customer: Customer) -> None:
     target_id = make_target(customer).id
     [export_id] = make_exports(customer, 1)
     start = threading.Barrier(8)

@@ -44,7 +44,7 @@ def sum_of(shown: Sequence[DeliveryHour]) -> AttemptCounts:
 
 
 @pytest.mark.parametrize(("transition", "has_arrived"), MOVES)
-def test_an_attempt_counts_as_what_came_of_it(
+def test_an_attempt_is_counted_by_its_outcome(
     customer: Customer, target: Target, transition: Transition, has_arrived: bool
 ) -> None:
     later = {"next_attempt_at": NOW + HOUR} if transition is Transition.RESCHEDULE else {}
@@ -54,13 +54,13 @@ def test_an_attempt_counts_as_what_came_of_it(
     assert counted() == [(WORKER, int(has_arrived), int(not has_arrived))]
 
 
-def test_what_is_given_back_unsent_counts_for_nothing(customer: Customer, target: Target) -> None:
+def test_a_claim_that_is_released_unsent_is_not_counted(customer: Customer, target: Target) -> None:
     make_approved(customer, target.id)
     claims_sql.postpone(claim_due(1, NOW, LEASE_S, WORKER), NOW, WORKER)
     assert counted() == []
 
 
-def test_an_attempt_whose_lease_lapsed_is_not_counted(customer: Customer, target: Target) -> None:
+def test_an_attempt_whose_lease_expired_is_not_counted(customer: Customer, target: Target) -> None:
     [late] = tried(customer, target, 1)
     [again] = [completed_attempt(claim) for claim in claim_due(1, NOW + 2 * HOUR, LEASE_S, "worker:other")]
     claims_sql.record_attempts([late], NOW + 2 * HOUR, WORKER)
@@ -123,7 +123,7 @@ def test_an_attempt_belongs_to_the_hour_in_which_it_began(
     assert delivery_hours.count_last_day([target.id], NOW) == {target.id: expected}
 
 
-def test_a_day_of_many_targets_is_one_question_and_an_accounts_day_is_its_own(customer: Customer, target: Target) -> None:
+def test_one_statement_reads_a_day_of_many_targets_and_accounts_are_separate(customer: Customer, target: Target) -> None:
     quiet, others = make_target(customer), make_customer()
     claims_sql.record_attempts(tried(customer, target, 3), NOW, "worker:a")
     claims_sql.record_attempts(tried(customer, target, 1, Transition.FAIL, NOW - HOUR), NOW, "worker:b")

@@ -34,7 +34,7 @@ FINDINGS = 20_000
 GROWING = frozenset({"exports", "attempts", "audit_entries", "findings"})
 
 
-def test_what_was_frozen_is_read_by_its_account(customer: Customer) -> None:
+def test_frozen_bytes_can_be_read_only_by_their_account(customer: Customer) -> None:
     [export_id] = make_exports(customer, 1)
     assert queries.get_frozen_body(export_id, customer.account_id) == queries.FrozenBody(None, None)
     approved = make_approved(customer, make_target(customer).id)

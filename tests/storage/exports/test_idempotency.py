@@ -30,7 +30,7 @@ def begin(request: KeyedRequest = REQUEST, now: datetime = NOW) -> StoredRespons
         return before
 
 
-def test_a_repeat_gets_the_answer_that_was_given(database: str) -> None:
+def test_a_repeated_request_gets_the_stored_response(database: str) -> None:
     assert begin() is None
     assert begin(now=NOW + timedelta(hours=71)) == ANSWER
     assert rows("SELECT COUNT(*) FROM idempotency_keys") == [(1,)]
@@ -59,7 +59,7 @@ def test_a_key_belongs_to_its_principal_method_and_route(database: str, other: K
     assert rows("SELECT COUNT(*) FROM idempotency_keys") == [(2,)]
 
 
-def test_a_key_is_forgotten_after_its_time_and_not_before(database: str) -> None:
+def test_a_key_expires_after_its_time_and_not_before(database: str) -> None:
     begin()
     assert begin(now=NOW + TTL) == ANSWER
     assert begin(replace(REQUEST, payload_sha256="b" * 64), NOW + TTL + timedelta(milliseconds=1)) is None

@@ -106,7 +106,7 @@ stored = st.tuples(
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # busy machines are slow
 @given(stored, moments)
-def test_a_poll_writes_the_record_that_every_other_answer_has(row: tuple[Any, ...], now_ms: int) -> None:
+def test_a_poll_returns_the_same_record_as_other_responses(row: tuple[Any, ...], now_ms: int) -> None:
     export, now = PolledExport._make(row), from_ms(now_ms)
     attempt = next_attempt_of(export, now_ms)
     record = json.loads(record_json(export, attempt, now_ms))
@@ -140,7 +140,7 @@ def test_the_entity_tag_changes_with_the_name_of_who_approved(customer: Customer
     assert tag_of(customer, export_id) != before
 
 
-def test_the_entity_tag_of_a_finding_changes_with_every_sight_of_it(customer: Customer) -> None:
+def test_the_entity_tag_of_a_finding_changes_whenever_it_is_seen(customer: Customer) -> None:
     export_id = of_a_finding(customer)
     assert export_id is not None
     tags = [tag_of(customer, export_id)]
@@ -192,7 +192,7 @@ def test_the_entity_tag_changes_when_a_hold_ends_although_nothing_is_written(sta
 # --- authentication
 
 
-def test_a_poll_is_one_question_by_indexes(customer: Customer) -> None:
+def test_a_poll_is_one_statement_that_uses_indexes(customer: Customer) -> None:
     export_id, tables = of_a_finding(customer), ("exports", "findings", "targets", "tokens", "users", "accounts")
     if not is_sqlite():
         database.execute_sql("SET enable_seqscan = off")  # PostgreSQL would read so few rows completely
@@ -216,18 +216,18 @@ def test_an_export_of_another_account_is_not_there(customer: Customer) -> None:
 
 
 @pytest.mark.parametrize("export_id", ["", "exp_", "exp_\x00", "tgt_01ARZ3NDEKTSV4RRFFQ69G5FAV", "exp_é", "x" * 10_000])
-def test_what_is_no_id_of_an_export_is_not_there(customer: Customer, export_id: str) -> None:
+def test_a_malformed_export_id_is_not_found(customer: Customer, export_id: str) -> None:
     assert polled(customer, export_id) is None
 
 
-def test_a_poll_knows_the_holder_as_every_other_request_does(customer: Customer) -> None:
+def test_a_poll_authenticates_like_every_other_request(customer: Customer) -> None:
     text = tokens.create(customer.email, TokenKind.PLATFORM, NOW)[1]
     known = poll_sql.poll(text, "", NOW)
     assert known is not None
     assert known[0] == tokens.principal_for(text, NOW)
 
 
-def test_a_revoked_token_polls_nothing_from_the_next_time_on(customer: Customer) -> None:
+def test_a_revoked_token_is_refused_from_the_next_poll_on(customer: Customer) -> None:
     [export_id] = make_exports(customer, 1)
     assert polled(customer, export_id) is not None
     [(token_id,)] = rows("SELECT id FROM tokens")
@@ -243,7 +243,7 @@ def test_an_expired_token_polls_nothing(customer: Customer) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "rrt_", "rrt_" + "0" * 33, "rrt_é", "Bearer", "\x00"])
-def test_what_is_no_token_is_not_looked_for(customer: Customer, text: str) -> None:
+def test_a_malformed_token_is_not_looked_up(customer: Customer, text: str) -> None:
     with statements() as asked:
         assert poll_sql.poll(text, "exp_01ARZ3NDEKTSV4RRFFQ69G5FAV", NOW) is None
     assert asked == []

@@ -163,7 +163,7 @@ def test_attempts_and_entries_are_neither_added_removed_nor_reordered(customer: 
         assert bool(report_of(without).problems) is (entries[number]["digest"] is not None)
 
 
-def test_a_receipt_that_was_made_anew_differs_from_the_audit_log(customer: Customer) -> None:
+def test_a_recreated_receipt_differs_from_the_audit_log(customer: Customer) -> None:
     receipt = receipt_of(deliver(customer))
     genuine = log()
     execute("UPDATE audit_entries SET position = NULL, hash = NULL, actor = 'user:8' WHERE action = 'approve'")
@@ -234,7 +234,7 @@ def test_attempts_at_a_former_target_sent_other_bytes(customer: Customer) -> Non
     assert receipt["target_id"] == other.id
 
 
-def test_a_delivery_of_before_the_upgrade_is_shown_as_not_proven(customer: Customer) -> None:
+def test_a_delivery_from_before_the_upgrade_is_shown_as_unproven(customer: Customer) -> None:
     export_id = deliver(customer)
     execute("UPDATE audit_entries SET digest = NULL")
     execute("UPDATE attempts SET signature = NULL, body_sha256 = NULL, response_sha256 = NULL, address_class = NULL")

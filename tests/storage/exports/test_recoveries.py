@@ -68,7 +68,7 @@ def turn_to(target: Target, status: str) -> None:
 # --- which exports are put back
 
 
-def test_what_failed_or_was_blocked_begins_its_whole_schedule_anew(customer: Customer, target: Target) -> None:
+def test_failed_and_blocked_exports_start_their_schedule_again(customer: Customer, target: Target) -> None:
     [failed] = make_failed(customer, target.id)
     [blocked] = make_failed(customer, target.id, status="blocked")
     before = queries.get(failed)
@@ -92,7 +92,7 @@ FINISHED = [(at(-3600.001), False), (at(-3600), True), (at(-1), True), (at(5), T
 
 
 @pytest.mark.parametrize(("finished_at", "is_recovered"), FINISHED)
-def test_only_what_finished_then_or_later_is_put_back(
+def test_only_exports_that_finished_since_the_given_time_are_recovered(
     customer: Customer, target: Target, finished_at: datetime, is_recovered: bool
 ) -> None:
     ids = make_failed(customer, target.id, finished_at=finished_at)
@@ -101,7 +101,7 @@ def test_only_what_finished_then_or_later_is_put_back(
     assert statuses(ids) == ["approved" if is_recovered else "failed"]
 
 
-def test_nothing_else_is_touched(customer: Customer, target: Target) -> None:
+def test_no_other_exports_are_changed(customer: Customer, target: Target) -> None:
     elsewhere = make_failed(customer, make_target(customer).id)
     prepared, delivered, dismissed = make_exports(customer, 3)
     execute(
@@ -121,7 +121,7 @@ def test_nothing_else_is_touched(customer: Customer, target: Target) -> None:
     assert retried() == []
 
 
-def test_many_are_put_back_a_batch_at_a_time(customer: Customer, target: Target) -> None:
+def test_many_exports_are_recovered_in_batches(customer: Customer, target: Target) -> None:
     ids = make_failed(customer, target.id, BATCH_SIZE + 7)
     held = begin(target)
     assert recoveries.advance(held, NOW) == JobBatch(BatchProgress.MORE, BATCH_SIZE, BATCH_SIZE)
@@ -133,7 +133,7 @@ def test_many_are_put_back_a_batch_at_a_time(customer: Customer, target: Target)
     assert retried() == [(export_id, 1) for export_id in sorted(ids)]
 
 
-def test_what_fails_again_meanwhile_is_not_put_back_a_second_time(customer: Customer, target: Target) -> None:
+def test_an_export_that_fails_again_meanwhile_is_not_recovered_twice(customer: Customer, target: Target) -> None:
     make_failed(customer, target.id, BATCH_SIZE + 1)
     held = begin(target)
     recoveries.advance(held, NOW)
@@ -145,7 +145,7 @@ def test_what_fails_again_meanwhile_is_not_put_back_a_second_time(customer: Cust
     assert rows("SELECT COUNT(*) FROM exports WHERE status = 'failed'") == [(BATCH_SIZE,)]
 
 
-def test_what_somebody_moved_meanwhile_is_passed_over(customer: Customer, target: Target) -> None:
+def test_exports_that_were_changed_meanwhile_are_skipped(customer: Customer, target: Target) -> None:
     ids = sorted(make_failed(customer, target.id, 5))
     held = begin(target)
     transitions.retry(ids[0], None, NOW, "user:1")
@@ -158,7 +158,7 @@ def test_what_somebody_moved_meanwhile_is_passed_over(customer: Customer, target
     assert retried() == [(export_id, 1) for export_id in ids if export_id != ids[1]]
 
 
-def test_the_total_is_never_less_than_what_is_done(customer: Customer, target: Target) -> None:
+def test_the_total_is_never_less_than_the_number_done(customer: Customer, target: Target) -> None:
     make_failed(customer, target.id, 2)
     held = begin(target)
     make_failed(customer, target.id, 3, at(1))
@@ -167,7 +167,7 @@ def test_the_total_is_never_less_than_what_is_done(customer: Customer, target: T
     assert (recovery.total, recovery.done) == (5, 5)
 
 
-def test_a_batch_that_breaks_off_leaves_nothing_of_itself(customer: Customer, target: Target) -> None:
+def test_a_batch_that_fails_is_rolled_back(customer: Customer, target: Target) -> None:
     ids = make_failed(customer, target.id, 2)
     held = begin(target)
 
@@ -186,7 +186,7 @@ def test_a_batch_that_breaks_off_leaves_nothing_of_itself(customer: Customer, ta
 # --- who may advance a recovery
 
 
-def test_who_began_it_holds_it_until_its_lease_lapses(customer: Customer, target: Target) -> None:
+def test_the_starter_of_a_recovery_holds_it_until_its_lease_expires(customer: Customer, target: Target) -> None:
     make_failed(customer, target.id, 1)
     held = begin(target)
     assert not LeasedJobs(RecoveryRow).any_waiting(at(LEASE_S - 0.001))
@@ -200,7 +200,9 @@ def test_who_began_it_holds_it_until_its_lease_lapses(customer: Customer, target
     assert recoveries.claim_next(at(2 * LEASE_S - 1)) is None
 
 
-def test_an_heir_goes_on_where_it_stopped_and_the_former_holder_changes_nothing(customer: Customer, target: Target) -> None:
+def test_a_recovery_is_continued_by_a_new_holder_and_the_former_one_changes_nothing(
+    customer: Customer, target: Target
+) -> None:
     ids = make_failed(customer, target.id, BATCH_SIZE + 3)
     held = begin(target)
     recoveries.advance(held, NOW)
@@ -214,13 +216,13 @@ def test_an_heir_goes_on_where_it_stopped_and_the_former_holder_changes_nothing(
     assert recoveries.advance(held, at(LEASE_S)) == JobBatch(BatchProgress.LEASE_LOST)
 
 
-def test_who_overslept_and_was_not_replaced_goes_on(customer: Customer, target: Target) -> None:
+def test_a_holder_whose_lease_expired_but_was_not_taken_over_continues(customer: Customer, target: Target) -> None:
     make_failed(customer, target.id)
     held = begin(target)
     assert [step.progress for step in work(held, at(LEASE_S + 60))] == [BatchProgress.MORE, BatchProgress.FINISHED]
 
 
-def test_what_is_given_back_is_taken_up_at_once_and_only_by_who_holds_it(customer: Customer, target: Target) -> None:
+def test_a_released_recovery_is_claimed_at_once_and_released_only_by_its_holder(customer: Customer, target: Target) -> None:
     make_failed(customer, target.id)
     held = begin(target)
     recoveries.release(held, at(1))
@@ -234,7 +236,7 @@ def test_what_is_given_back_is_taken_up_at_once_and_only_by_who_holds_it(custome
     assert not LeasedJobs(RecoveryRow).any_waiting(at(3600))
 
 
-def test_many_that_race_for_it_put_each_export_back_once(customer: Customer, target: Target) -> None:
+def test_concurrent_workers_recover_each_export_once(customer: Customer, target: Target) -> None:
     ids = make_failed(customer, target.id, 2 * BATCH_SIZE + 5)
     held = begin(target)
     start, looks = threading.Barrier(6), itertools.count(1)
@@ -257,7 +259,7 @@ def test_many_that_race_for_it_put_each_export_back_once(customer: Customer, tar
     assert (recovery.status, recovery.done) == ("done", len(ids))
 
 
-def test_the_one_that_waited_longest_is_taken_up_first(customer: Customer) -> None:
+def test_the_recovery_that_has_waited_longest_is_claimed_first(customer: Customer) -> None:
     held = [begin(make_target(customer), now=at(second)) for second in (1, 0, 2)]
     taken = [recoveries.claim_next(at(60)) for _ in range(4)]
     assert [each and each.id for each in taken] == [held[1].id, held[0].id, held[2].id, None]
@@ -270,7 +272,7 @@ TARGETS = [("active", True), ("paused", True), ("inactive", False), ("blocked", 
 
 
 @pytest.mark.parametrize(("status", "may"), TARGETS)
-def test_a_target_that_would_take_nothing_is_refused_with_the_fix(
+def test_a_recovery_for_a_target_that_accepts_nothing_is_refused_with_the_remedy(
     customer: Customer, target: Target, status: str, may: bool
 ) -> None:
     make_failed(customer, target.id)
@@ -326,7 +328,7 @@ def test_a_target_has_one_recovery_at_a_time(customer: Customer, target: Target)
     assert [each.id for each in recoveries.list_page()] == [third.id, second.id, *sorted((first.id, elsewhere.id))[::-1]]
 
 
-def test_of_many_that_begin_at_once_one_is_made(target: Target) -> None:
+def test_of_simultaneous_requests_for_a_recovery_one_succeeds(target: Target) -> None:
     start = threading.Barrier(6)
 
     def race(_number: int) -> str:
@@ -344,7 +346,7 @@ def test_of_many_that_begin_at_once_one_is_made(target: Target) -> None:
     assert all(recovery.id in each for each in reported)
 
 
-def test_a_cancelled_recovery_goes_no_further_and_what_is_put_back_stays_so(customer: Customer, target: Target) -> None:
+def test_a_cancelled_recovery_stops_and_recovered_exports_stay_approved(customer: Customer, target: Target) -> None:
     make_failed(customer, target.id, BATCH_SIZE + 1)
     held = begin(target)
     recoveries.advance(held, NOW)
@@ -380,7 +382,7 @@ def test_an_unknown_recovery_is_not_found(database: str, recovery_id: str, do: C
 @pytest.mark.parametrize(
     "change", ["status = 'done'", "finished_at = 1", "next_run_at = NULL", "target_id = 'tgt_none'", "status = 'other'"]
 )
-def test_a_recovery_row_that_makes_no_sense_is_refused(target: Target, change: str) -> None:
+def test_a_contradictory_recovery_row_is_rejected(target: Target, change: str) -> None:
     begin(target)
     with pytest.raises(IntegrityError):
         execute(f"UPDATE recoveries SET {change}")  # noqa: S608 - our own names
@@ -389,7 +391,7 @@ def test_a_recovery_row_that_makes_no_sense_is_refused(target: Target, change: s
 # --- recoveries that a user requests
 
 
-def test_an_order_is_held_by_nobody_and_a_worker_takes_it_up_at_once(customer: Customer, target: Target) -> None:
+def test_a_requested_recovery_has_no_lease_and_is_claimed_by_a_worker_at_once(customer: Customer, target: Target) -> None:
     ids = make_failed(customer, target.id, 3)
     ordered = recoveries.request(target.id, customer.account_id, SINCE, NOW, "user:7")
     assert (ordered.status, ordered.total, ordered.done) == ("running", 3, 0)
@@ -403,7 +405,7 @@ def test_an_order_is_held_by_nobody_and_a_worker_takes_it_up_at_once(customer: C
     assert rows("SELECT DISTINCT actor FROM audit_entries WHERE action = 'retry'") == [("user:7",)]
 
 
-def test_an_order_for_another_accounts_target_is_none(customer: Customer, target: Target) -> None:
+def test_a_recovery_of_another_accounts_target_is_not_found(customer: Customer, target: Target) -> None:
     make_failed(customer, target.id)
     with pytest.raises(TargetNotFound):
         recoveries.request(target.id, make_customer().account_id, SINCE, NOW, "user:7")
@@ -419,7 +421,7 @@ def test_a_second_request_is_refused_with_the_id_of_the_recovery_that_runs(custo
     assert len(recoveries.list_page()) == 1
 
 
-def test_an_account_finds_its_own_recoveries_in_pages(customer: Customer, target: Target) -> None:
+def test_an_account_lists_its_own_recoveries_in_pages(customer: Customer, target: Target) -> None:
     other = make_customer()
     own = [recoveries.request(make_target(customer).id, customer.account_id, SINCE, NOW, "user:7").id for _ in range(3)]
     others = recoveries.request(make_target(other).id, other.account_id, SINCE, NOW, "user:8")
@@ -435,7 +437,7 @@ def test_an_account_finds_its_own_recoveries_in_pages(customer: Customer, target
     assert recoveries.get(others.id).status == "running"
 
 
-def test_an_account_finds_its_own_without_a_look_at_those_of_others(customer: Customer, target: Target) -> None:
+def test_an_account_lists_its_own_recoveries_without_reading_those_of_others(customer: Customer, target: Target) -> None:
     begin(target)
     others = make_target(make_customer()).id
     columns = "id, target_id, since, status, total, done, after_id, actor, created_at, finished_at"
@@ -455,7 +457,7 @@ def test_an_account_finds_its_own_without_a_look_at_those_of_others(customer: Cu
 
 
 @pytest.mark.usefixtures("emptied")
-def test_beginning_counts_no_further_than_ten_thousand_and_the_end_has_counted_all(
+def test_a_recovery_counts_up_to_ten_thousand_at_first_and_has_the_exact_total_at_the_end(
     customer: Customer, target: Target
 ) -> None:
     more = 3
@@ -497,9 +499,7 @@ def many_failed(customer: Customer, target: Target, count: int, finished_at: dat
 # --- queries
 
 
-def test_what_may_be_recovered_is_counted_for_several_moments_at_once_and_no_further_than_asked(
-    customer: Customer, target: Target
-) -> None:
+def test_recoverable_exports_are_counted_for_several_times_at_once_up_to_a_limit(customer: Customer, target: Target) -> None:
     for seconds, count in ((-7200, 2), (-1800, 3), (-60, 4)):
         make_failed(customer, target.id, count, at(seconds))
     make_failed(customer, make_target(customer).id, 5)
@@ -514,7 +514,7 @@ def test_what_may_be_recovered_is_counted_for_several_moments_at_once_and_no_fur
     assert queries.count_recoverable_since(target.id, [], 5) == []
 
 
-def test_what_is_to_be_put_back_is_read_from_its_index_among_many_others(customer: Customer, target: Target) -> None:
+def test_recoverable_exports_are_read_from_their_index_among_many_others(customer: Customer, target: Target) -> None:
     make_failed(customer, target.id, 20)
     make_failed(customer, target.id, 1500, status="exported")
     make_failed(customer, make_target(customer).id, 500)

@@ -96,7 +96,7 @@ def test_preparing_nothing_stores_nothing(customer: Customer) -> None:
     assert rows("SELECT COUNT(*) FROM exports") == [(0,)]
 
 
-def test_many_are_prepared_in_order_at_once(customer: Customer) -> None:
+def test_several_exports_are_prepared_in_order(customer: Customer) -> None:
     ids = make_exports(customer, 500)
     assert len(set(ids)) == 500
     numbers = [int(queries.get(export_id).source.id.removeprefix("note-")) for export_id in ids]
@@ -155,7 +155,7 @@ def test_a_project_that_is_not_there_and_one_of_another_account_are_refused_alik
     assert rows("SELECT COUNT(*) FROM exports") == [(0,)]
 
 
-def test_what_is_due_is_counted_up_to_a_limit(customer: Customer) -> None:
+def test_due_exports_are_counted_up_to_a_limit(customer: Customer) -> None:
     target = make_target(customer)
     for _ in range(3):
         make_approved(customer, target.id, NOW)
@@ -190,7 +190,7 @@ def test_approval_freezes_the_bytes_that_every_attempt_sends(customer: Customer)
     assert again.body == held.body
 
 
-def test_a_digest_of_another_ticket_is_a_conflict_even_for_what_is_approved(customer: Customer) -> None:
+def test_the_digest_of_another_ticket_is_a_conflict_even_for_an_approved_export(customer: Customer) -> None:
     target = make_target(customer)
     [export_id] = make_exports(customer, 1)
     digest = queries.get(export_id).ticket_digest
@@ -227,7 +227,7 @@ def test_a_dismissed_export_cannot_be_approved(customer: Customer) -> None:
 
 
 @pytest.mark.parametrize("status", ["inactive", "paused", "disabled", "blocked"])
-def test_a_target_that_takes_nothing_is_refused(customer: Customer, status: str) -> None:
+def test_an_approval_for_a_target_that_accepts_nothing_is_refused(customer: Customer, status: str) -> None:
     target = make_target(customer)
     execute("UPDATE targets SET status = ? WHERE id = ?", (status, target.id))
     [export_id] = make_exports(customer, 1)
@@ -277,7 +277,7 @@ def test_a_dismissed_export_is_not_delivered(customer: Customer) -> None:
 
 
 @pytest.mark.parametrize("transition", [Transition.FAIL, Transition.BLOCK])
-def test_retrying_by_hand_begins_the_schedule_anew(customer: Customer, transition: Transition) -> None:
+def test_a_manual_retry_starts_the_schedule_again(customer: Customer, transition: Transition) -> None:
     held = claimed(customer)
     record(held, transition, at(1), reason="receiver_gone", error_code="receiver_gone")
     finished = queries.get(held.export_id)
@@ -357,7 +357,7 @@ def test_a_claim_counts_the_attempt_and_holds_a_lease(customer: Customer) -> Non
     assert ledger(held.export_id)[-1] == (WORKER, "claim", "approved", "delivering", None)
 
 
-def test_a_lease_that_lapsed_is_claimed_again_and_the_ledger_says_why(customer: Customer) -> None:
+def test_an_export_with_an_expired_lease_is_claimed_again_and_the_audit_log_says_why(customer: Customer) -> None:
     held = claimed(customer)
     assert claim(at(LEASE_S - 0.001)) == []
     [taken_over] = claim(at(LEASE_S))
@@ -366,7 +366,7 @@ def test_a_lease_that_lapsed_is_claimed_again_and_the_ledger_says_why(customer: 
     assert ledger(held.export_id)[-1] == (WORKER, "claim", "delivering", "delivering", "lease_lapsed")
 
 
-def test_a_renewed_claim_lapses_later(customer: Customer) -> None:
+def test_a_renewed_claim_expires_later(customer: Customer) -> None:
     held = claimed(customer)
     version = queries.get(held.export_id).version
     claims_sql.renew([held], at(4), LEASE_S)
@@ -375,7 +375,7 @@ def test_a_renewed_claim_lapses_later(customer: Customer) -> None:
     assert len(claim(at(10))) == 1
 
 
-def test_a_claim_that_somebody_took_over_cannot_be_renewed(customer: Customer) -> None:
+def test_a_claim_that_was_taken_over_cannot_be_renewed(customer: Customer) -> None:
     held = claimed(customer)
     [taken_over] = claim(at(LEASE_S))
     claims_sql.renew([held], at(100), LEASE_S)
@@ -442,7 +442,7 @@ def test_no_next_attempt_is_shown_before_its_target_may_be_sent_to(
     assert as_shown(queries.get(export_id), at(0)).due_at == (None if next_s is None else at(next_s))
 
 
-def test_a_worker_that_overslept_its_lease_writes_nothing(customer: Customer) -> None:
+def test_a_worker_whose_lease_was_taken_over_writes_nothing(customer: Customer) -> None:
     late = claimed(customer)
     [present] = claim(at(LEASE_S))
     before = queries.get(late.export_id), ledger(late.export_id)
@@ -486,7 +486,7 @@ def test_results_of_many_exports_are_written_together(customer: Customer) -> Non
     assert [export.status_reason for export in after] == ["deliver", None, "fail", "block"]
 
 
-def test_what_was_postponed_is_due_at_once_and_keeps_its_attempt(customer: Customer) -> None:
+def test_a_postponed_export_is_due_at_once_and_keeps_its_attempt(customer: Customer) -> None:
     held = claimed(customer)
     assert claims_sql.postpone([held], at(1), WORKER) == 1
     export = queries.get(held.export_id)
@@ -550,7 +550,7 @@ def do(customer: Customer, export_id: str, transition: Transition, held: Claim |
     [(status, transition) for transition in Transition for status in sorted(TRANSITIONS[transition].sources)],
     ids=str,
 )
-def test_every_move_leaves_one_entry_on_the_ledger_and_a_new_version(
+def test_every_transition_adds_one_audit_entry_and_a_new_version(
     customer: Customer, status: ExportStatus, transition: Transition
 ) -> None:
     [export_id] = make_exports(customer, 1)
@@ -566,7 +566,7 @@ def test_every_move_leaves_one_entry_on_the_ledger_and_a_new_version(
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_whatever_happens_the_ledger_tells_the_whole_way_without_a_gap(customer: Customer, seed: int) -> None:
+def test_the_audit_log_has_every_transition_without_gaps_whatever_happens(customer: Customer, seed: int) -> None:
     chance = random.Random(seed)
     ids = make_exports(customer, 3)
     held: list[Claim] = []
@@ -613,7 +613,7 @@ def test_whatever_happens_the_ledger_tells_the_whole_way_without_a_gap(customer:
         "account_id = 999999",  # an unknown account
     ],
 )
-def test_a_row_that_makes_no_sense_is_refused(customer: Customer, change: str) -> None:
+def test_a_contradictory_export_row_is_rejected(customer: Customer, change: str) -> None:
     held = claimed(customer)
     with pytest.raises(IntegrityError):
         execute(f"UPDATE exports SET {change} WHERE id = ?", (held.export_id,))  # noqa: S608 - our own names

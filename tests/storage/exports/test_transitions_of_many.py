@@ -77,7 +77,7 @@ def test_each_export_of_an_approval_has_its_own_result_in_order(customer: Custom
     assert queries.get(foreign).status is queries.get(digested).status is ExportStatus.PREPARED
 
 
-def test_what_ended_at_the_target_without_a_delivery_is_an_error_for_many_and_none_for_one(customer: Customer) -> None:
+def test_an_export_that_ended_without_a_delivery_is_an_error_in_a_batch_but_not_alone(customer: Customer) -> None:
     target = make_target(customer).id
     ids = {each: make_approved(customer, target) for each in ("approved", "delivering", "retry_scheduled")}
     execute("UPDATE exports SET status = 'delivering', lease = 'lse_1' WHERE id = ?", (ids["delivering"],))
@@ -94,7 +94,7 @@ def test_what_ended_at_the_target_without_a_delivery_is_an_error_for_many_and_no
         assert once.status == status
 
 
-def test_many_are_frozen_with_the_bytes_that_one_would_have(customer: Customer) -> None:
+def test_a_batch_freezes_the_same_bytes_as_single_approvals(customer: Customer) -> None:
     target = make_target(customer)
     ids = make_exports(customer, 300)
     transitions.approve(ids[0], customer.account_id, Approval(target.id, None), NOW, "user:1", LOOPBACK_POLICY)
@@ -117,7 +117,7 @@ def test_a_target_that_accepts_nothing_is_the_error_of_each_export(customer: Cus
     assert audit("approve") == []
 
 
-def test_many_are_dismissed_restored_and_dismissed_already(customer: Customer) -> None:
+def test_a_batch_is_dismissed_and_restored_and_repetitions_change_nothing(customer: Customer) -> None:
     target = make_target(customer).id
     first, second = make_exports(customer, 2)
     approved = make_approved(customer, target)
@@ -133,7 +133,7 @@ def test_many_are_dismissed_restored_and_dismissed_already(customer: Customer) -
     assert (queries.get(second).status, queries.get(second).finished_at) == (ExportStatus.PREPARED, None)
 
 
-def test_a_restoration_of_many_ends_their_snoozes_as_that_of_one_does(customer: Customer) -> None:
+def test_restoring_a_batch_ends_snoozes_like_restoring_one_export(customer: Customer) -> None:
     one, forever, for_a_while, dismissed, waiting = make_exports(customer, 5)
     for export_id, until in ((one, None), (forever, None), (for_a_while, NOW + timedelta(days=1))):
         decisions.snooze(export_id, None, NOW, "user:1", until)
@@ -162,7 +162,7 @@ def test_a_restoration_of_many_ends_their_snoozes_as_that_of_one_does(customer: 
     assert outcomes(decisions.restore_many(wanted, customer.account_id, NOW, "user:2")) == ["still prepared"] * 4
 
 
-def test_many_are_retried_where_their_targets_are_active(customer: Customer) -> None:
+def test_a_batch_is_retried_if_its_targets_are_active(customer: Customer) -> None:
     active, paused = make_target(customer).id, make_target(customer).id
     failed = [*make_failed(customer, active), *make_failed(customer, paused)]
     waiting, [prepared] = make_approved(customer, active), make_exports(customer, 1)
@@ -174,7 +174,7 @@ def test_many_are_retried_where_their_targets_are_active(customer: Customer) -> 
     assert (again.due_at, again.finished_at, again.status_reason) == (later, None, None)
 
 
-def test_a_single_decision_that_is_made_already_is_a_conflict(customer: Customer) -> None:
+def test_repeating_a_single_decision_is_a_conflict(customer: Customer) -> None:
     export_id = make_approved(customer, make_target(customer).id)
     with pytest.raises(Conflict, match="retry needs the status blocked or failed"):
         transitions.retry(export_id, customer.account_id, NOW, "user:1")
@@ -184,7 +184,9 @@ def test_a_single_decision_that_is_made_already_is_a_conflict(customer: Customer
         transitions.approve(prepared, customer.account_id, unknown, NOW, "user:1", LOOPBACK_POLICY)
 
 
-def test_two_hundred_take_no_more_statements_than_two(customer: Customer, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_batch_of_two_hundred_takes_no_more_statements_than_one_of_two(
+    customer: Customer, caplog: pytest.LogCaptureFixture
+) -> None:
     target = make_target(customer).id
     few, many = make_exports(customer, 2), make_exports(customer, 200)
     counts = []

@@ -18,7 +18,7 @@ def in_s(seconds: float) -> timedelta:
     return timedelta(seconds=seconds)
 
 
-def test_a_worker_alone_has_everything(database: str) -> None:
+def test_a_single_worker_has_the_whole_share(database: str) -> None:
     assert worker_heartbeats.beat("a", NOW) == WorkerShare(0, 1)
     assert rows("SELECT name, started_at, seen_at FROM workers") == [("a", to_ms(NOW), to_ms(NOW))]
 
@@ -33,13 +33,13 @@ def test_each_worker_has_a_place_of_its_own(database: str) -> None:
     ]
 
 
-def test_a_worker_that_beats_again_is_the_same_one(database: str) -> None:
+def test_a_worker_that_sends_another_heartbeat_keeps_its_position(database: str) -> None:
     worker_heartbeats.beat("a", NOW)
     assert worker_heartbeats.beat("a", NOW + in_s(2)) == WorkerShare(0, 1)
     assert rows("SELECT started_at, seen_at FROM workers") == [(to_ms(NOW), to_ms(NOW + in_s(2)))]
 
 
-def test_who_is_silent_for_as_long_as_a_lease_leaves_its_share_to_the_others(database: str) -> None:
+def test_the_share_of_a_worker_silent_for_a_lease_goes_to_the_others(database: str) -> None:
     worker_heartbeats.beat("a", NOW)
     assert worker_heartbeats.beat("b", NOW + in_s(5.999)) == WorkerShare(1, 2)
     assert worker_heartbeats.beat("b", NOW + in_s(6)) == WorkerShare(0, 1)
@@ -47,7 +47,7 @@ def test_who_is_silent_for_as_long_as_a_lease_leaves_its_share_to_the_others(dat
     assert worker_heartbeats.beat("a", NOW + in_s(7)) == WorkerShare(0, 2)
 
 
-def test_who_leaves_is_not_waited_for(database: str) -> None:
+def test_the_share_of_a_stopped_worker_is_free_at_once(database: str) -> None:
     worker_heartbeats.beat("a", NOW)
     worker_heartbeats.beat("b", NOW)
     worker_heartbeats.remove("a")
@@ -56,13 +56,13 @@ def test_who_leaves_is_not_waited_for(database: str) -> None:
     assert rows("SELECT name FROM workers") == [("b",)]
 
 
-def test_one_that_was_never_seen_has_a_place_nevertheless(database: str) -> None:
+def test_a_worker_without_a_heartbeat_has_a_position_too(database: str) -> None:
     worker_heartbeats.beat("a", NOW)
     assert worker_heartbeats.share("b", NOW) == WorkerShare(1, 2)
     assert worker_heartbeats.share("a", NOW) == WorkerShare(0, 1)
 
 
-def test_rows_of_the_dead_are_swept_away_by_the_living(database: str) -> None:
+def test_living_workers_delete_the_rows_of_dead_ones(database: str) -> None:
     worker_heartbeats.beat("dead", NOW)
     worker_heartbeats.beat("b", NOW + in_s(600))
     assert rows("SELECT name FROM workers ORDER BY name") == [("b",), ("dead",)]
@@ -83,7 +83,7 @@ def test_after_the_clock_was_set_back_a_later_heartbeat_is_no_living_worker(data
     assert worker_heartbeats.on_this_host_since_before(NOW + in_s(1), NOW - in_s(3600)) == []
 
 
-def test_many_who_beat_at_once_agree_on_their_places(database: str) -> None:
+def test_simultaneous_heartbeats_give_workers_distinct_positions(database: str) -> None:
     names = [f"worker-{number:02}" for number in range(16)]
 
     def beat(name: str) -> WorkerShare:
@@ -97,7 +97,7 @@ def test_many_who_beat_at_once_agree_on_their_places(database: str) -> None:
         assert list(pool.map(beat, names)) == [WorkerShare(rank, 16) for rank in range(16)]
 
 
-def test_two_processes_never_have_one_name_not_even_as_process_1_of_hosts_of_one_name() -> None:
+def test_no_two_processes_share_a_name_even_on_hosts_with_equal_names_and_pids() -> None:
     """Containers of one image have process ID 1 and may share a host name."""
     asked = (
         "import os, socket; os.getpid = lambda: 1; socket.gethostname = lambda: 'app'\n"

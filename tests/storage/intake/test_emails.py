@@ -129,7 +129,7 @@ def test_every_text_is_read_back_as_it_came(customer: Customer) -> None:
     assert row.attachments == [{"name": text, "content_type": text, "size_bytes": None}]
 
 
-def test_threads_that_race_with_one_message_store_it_once(customer: Customer) -> None:
+def test_concurrent_threads_store_one_message_once(customer: Customer) -> None:
     start = threading.Barrier(8)
 
     def race(_number: int) -> EmailAccepted:
@@ -161,7 +161,7 @@ def until_somebody_waits(watcher: psycopg.Connection[Any]) -> None:
 
 
 @pytest.mark.parametrize("first_one_stays", [True, False])
-def test_who_is_beaten_in_the_middle_takes_the_export_back(
+def test_a_thread_that_loses_the_race_rolls_its_export_back(
     first_one_stays: bool, postgres_url: str, postgres_customer: Customer
 ) -> None:
     """The first transaction has not committed its row: the second finds none, prepares an export, and waits to insert."""

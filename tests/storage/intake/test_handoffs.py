@@ -105,7 +105,7 @@ def test_a_capture_is_stored_as_it_was_sent(customer: Customer) -> None:
     assert_tied_together(handoff, customer, report_id)
 
 
-def test_what_was_not_sent_is_null(customer: Customer) -> None:
+def test_omitted_members_are_null(customer: Customer) -> None:
     least: Capture = CaptureForm().read({"project_id": customer.project_id, "page_url": "https://shop.example"})
     handoff = uploaded(least, customer)
     [row] = rows(
@@ -199,7 +199,7 @@ def test_a_plugin_names_no_shop_and_is_taken_for_any_project(customer: Customer)
     assert uploaded(from_plugin(project_id), customer).project_id == project_id
 
 
-def test_what_one_may_not_manage_stores_nothing(customer: Customer) -> None:
+def test_an_upload_without_permission_stores_nothing(customer: Customer) -> None:
     stranger = make_customer()
     before = counts()
     with pytest.raises(Forbidden):
@@ -226,7 +226,7 @@ def test_all_of_it_is_one_transaction(customer: Customer) -> None:
 
 
 @pytest.mark.parametrize("captured_at", ["0001-01-01T00:00:00Z", "1969-12-31T23:59:59.999Z", "9999-12-31T23:59:59.999Z"])
-def test_any_moment_is_kept(customer: Customer, captured_at: str) -> None:
+def test_any_time_is_stored(customer: Customer, captured_at: str) -> None:
     handoff = uploaded(captured(customer.project_id, captured_at=captured_at), customer)
     assert EvidenceCaptureRow.get_by_id(handoff.source.id).captured_at == datetime.fromisoformat(captured_at)
 

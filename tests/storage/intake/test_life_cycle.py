@@ -94,7 +94,7 @@ def test_a_finding_is_fixed_by_the_second_run_that_does_not_report_it(customer: 
     assert history("img-alt") == [(run, "seen") for run in (1, 2, 3, 4)]
 
 
-def test_a_page_without_issues_is_a_look_too(customer: Customer) -> None:
+def test_a_page_without_issues_counts_as_a_visit(customer: Customer) -> None:
     [export_id] = post(customer, 1, "csp").ticket_exports
     post(customer, 2)
     assert queries.get(export_id).findings == (1, 0)

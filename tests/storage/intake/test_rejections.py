@@ -19,7 +19,7 @@ def refusal(source: InboundSource = InboundSource.SCANNER, at: datetime = NOW, c
     )
 
 
-def test_what_was_recorded_is_read_as_it_was(database: str) -> None:
+def test_a_recorded_rejection_is_read_unchanged(database: str) -> None:
     recorded = [refusal(source) for source in InboundSource]
     rejections.record(recorded)
     assert rejections.last() == {each.source: each for each in recorded}
@@ -34,7 +34,7 @@ def test_what_was_recorded_is_read_as_it_was(database: str) -> None:
         (timedelta(hours=-2), "FORBIDDEN"),  # the clock was set back
     ],
 )
-def test_the_newest_stays_whoever_writes_last(database: str, later: timedelta, kept: str) -> None:
+def test_the_newest_rejection_is_kept_whoever_writes_last(database: str, later: timedelta, kept: str) -> None:
     rejections.record([refusal()])
     rejections.record([refusal(at=NOW + later, code="FORBIDDEN")])
     assert rejections.last()[InboundSource.SCANNER].code == kept

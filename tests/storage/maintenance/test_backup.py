@@ -56,8 +56,10 @@ def opened_by_another(path: Path) -> Iterator[sqlite3.Connection]:
 # --- both databases
 
 
-def test_a_backup_tells_of_what_it_is_and_whom_a_restore_pauses(database: str, customer: Customer, tmp_path: Path) -> None:
-    store_key_check()
+def test_a_backup_states_its_contents_and_the_targets_that_a_restore_pauses(
+    database: str, customer: Customer, tmp_path: Path
+) -> None:
+    begin()
     for verb in ("", "", "pause", "disable"):
         target = make_target(customer)
         if verb:
@@ -75,8 +77,8 @@ def test_a_backup_to_nowhere_is_an_error(database: str, tmp_path: Path) -> None:
         backup_files.take(database, tmp_path / "nowhere" / "file", silent)
 
 
-def test_a_restore_pauses_only_what_could_be_sent_to(database: str, customer: Customer, tmp_path: Path) -> None:
-    store_key_check()
+def test_a_restore_pauses_only_active_targets(database: str, customer: Customer, tmp_path: Path) -> None:
+    begin()
     made = {verb: make_target(customer).id for verb in ("", "pause", "disable")}
     for verb, target_id in made.items():
         if verb:
@@ -100,8 +102,10 @@ def test_a_restore_pauses_only_what_could_be_sent_to(database: str, customer: Cu
     assert targets.get(made[""], None).status == "active"
 
 
-def test_a_restore_forgets_who_worked_and_what_nobody_waits_for(database: str, customer: Customer, tmp_path: Path) -> None:
-    store_key_check()
+def test_a_restore_deletes_heartbeats_and_requests_without_waiting_clients(
+    database: str, customer: Customer, tmp_path: Path
+) -> None:
+    begin()
     target = make_target(customer)
     waiting = pings.request(target.id, customer.account_id, utc_now(), "user:1")
     begun = pings.request(target.id, customer.account_id, utc_now(), "user:1")
@@ -151,8 +155,8 @@ def test_a_living_worker_is_seen_from_a_host_whose_clock_is_off(database: str, o
     assert restoring.inspect(utc_now() + off).workers == ["worker:elsewhere:1"]
 
 
-def test_a_value_of_any_text_comes_back_as_it_was(database: str, customer: Customer, tmp_path: Path) -> None:
-    store_key_check()
+def test_any_text_is_restored_unchanged(database: str, customer: Customer, tmp_path: Path) -> None:
+    begin()
     actual = 'tab\t, line\n, back\\slash, \\N, \\., "quoted", ü, \x01'
     execute("UPDATE accounts SET name = ?", (actual,))
     make_approved(customer, make_target(customer).id)
@@ -170,7 +174,7 @@ def test_a_value_of_any_text_comes_back_as_it_was(database: str, customer: Custo
 # --- SQLite
 
 
-def test_a_copy_stands_alone_and_can_be_read_where_nothing_can_be_written(tmp_path: Path) -> None:
+def test_a_copy_is_self_contained_and_readable_without_write_permission(tmp_path: Path) -> None:
     with opened_by_another(filled(tmp_path / "db", 50)) as writer:
         writer.execute("INSERT INTO notes VALUES ('in the log alone')")
         copy = tmp_path / "copies" / "copy"
@@ -184,7 +188,7 @@ def test_a_copy_stands_alone_and_can_be_read_where_nothing_can_be_written(tmp_pa
     assert list(copy.parent.iterdir()) == [copy]
 
 
-def test_a_copy_is_of_the_moment_it_began_however_much_is_written_meanwhile(tmp_path: Path) -> None:
+def test_a_copy_has_the_state_of_its_start_whatever_is_written_meanwhile(tmp_path: Path) -> None:
     steps = []
     with opened_by_another(filled(tmp_path / "db", 20 * sqlite_copies.PAGES_A_STEP)) as writer:
 
@@ -202,7 +206,7 @@ def test_a_copy_is_of_the_moment_it_began_however_much_is_written_meanwhile(tmp_
         assert connection.execute("SELECT COUNT(*) FROM notes").fetchone() == (1,)
 
 
-def test_a_database_that_somebody_holds_is_waited_for(tmp_path: Path) -> None:
+def test_a_restore_waits_for_a_locked_database(tmp_path: Path) -> None:
     database, prepared = filled(tmp_path / "db", 3), filled(tmp_path / "prepared", 5)
     with opened_by_another(database) as holder:
         holder.execute("BEGIN IMMEDIATE")
@@ -228,7 +232,7 @@ def test_a_database_that_cannot_be_read_is_moved_with_its_log(tmp_path: Path) ->
     assert aside.stat().st_mode & 0o777 == 0o600
 
 
-def test_the_log_beside_a_file_that_is_not_there_is_removed_first(tmp_path: Path) -> None:
+def test_a_log_without_its_database_file_is_removed_first(tmp_path: Path) -> None:
     database, prepared = tmp_path / "db", filled(tmp_path / "prepared", 5)
     Path(f"{database}-wal").write_text("of another database")
     sqlite_copies.put_in_place(prepared, database)

@@ -120,7 +120,7 @@ def test_key_rotation_covers_every_encrypted_column() -> None:
     assert {(place.table, place.column) for place in (*ENCRYPTED_COLUMNS, CANARY)} == blobs - OPEN_COLUMNS
 
 
-def test_what_sign_ins_wait_with_is_encrypted_anew(customer: Customer) -> None:
+def test_pending_sign_in_data_is_encrypted_again(customer: Customer) -> None:
     def seal_id_token(session_id: str) -> bytes:
         return BEFORE.seal("an ID token", ID_TOKEN.context(session_id))
 
@@ -140,7 +140,7 @@ def test_after_a_rotation_the_first_key_decrypts_everything_and_the_older_one_no
     assert key_rotation.survey(BOTH) == key_rotation.Survey(current=5, older=0, outdated=0, unreadable=[])
 
 
-def test_secrets_are_the_same_and_known_by_new_names(furnished: list[str], settings: Settings) -> None:
+def test_secrets_are_unchanged_and_have_new_fingerprints(furnished: list[str], settings: Settings) -> None:
     rotate()
     for target_id in furnished[:2]:
         [(sealed, shown)] = rows("SELECT secret_sealed, secret_fingerprint FROM targets WHERE id = ?", (target_id,))
@@ -152,7 +152,7 @@ def test_secrets_are_the_same_and_known_by_new_names(furnished: list[str], setti
     assert rows("SELECT secret_sealed, secret_fingerprint FROM targets WHERE id = ?", (furnished[2],)) == [(None, None)]
 
 
-def test_what_a_webhook_is_sent_with_is_encrypted_anew(furnished: list[str]) -> None:
+def test_webhook_headers_secrets_and_certificates_are_encrypted_again(furnished: list[str]) -> None:
     target_id = furnished[0]
     secret = f"whsec_{b64encode(bytes(32)).decode()}"
     webhook_secrets.set_header(target_id, "Authorization", "Bearer of ours", BEFORE, NOW, "operator")
@@ -210,13 +210,13 @@ def test_a_second_run_changes_nothing(furnished: list[str]) -> None:
     assert sealed_values() == before
 
 
-def test_a_limit_is_kept_and_the_rest_waits(furnished: list[str]) -> None:
+def test_a_limit_is_respected_and_the_rest_waits(furnished: list[str]) -> None:
     for reencrypted, waiting in ((2, 3), (2, 1), (1, 0), (0, 0)):
         assert rotate(limit=2) == (reencrypted, [])
         assert key_rotation.survey(BOTH).outdated == waiting
 
 
-def test_what_opens_with_no_key_is_reported_by_its_place_and_holds_nothing_up(furnished: list[str]) -> None:
+def test_undecryptable_values_are_reported_by_their_place_and_stop_nothing(furnished: list[str]) -> None:
     lost = Vault([b"L" * 32]).seal("s", targets.secret_context(furnished[0]))
     execute("UPDATE targets SET secret_sealed = ? WHERE id = ?", (lost, furnished[0]))
     execute("UPDATE integration_secrets SET secret_sealed = ?", (b"",))
@@ -243,7 +243,7 @@ class InterruptingVault(Vault):
 
 
 @pytest.mark.parametrize("keys", [[OLD], [NEW, OLD]], ids=["by a process with the older key", "by one with both"])
-def test_a_secret_that_is_set_meanwhile_stays(furnished: list[str], keys: list[bytes]) -> None:
+def test_a_secret_that_is_set_during_the_rotation_is_kept(furnished: list[str], keys: list[bytes]) -> None:
     def set_secret() -> None:
         targets.set_secret(furnished[0], "the newest", Vault(keys), NOW)
 
@@ -254,7 +254,7 @@ def test_a_secret_that_is_set_meanwhile_stays(furnished: list[str], keys: list[b
     assert key_rotation.survey(BOTH).older == (1 if keys == [OLD] else 0)
 
 
-def test_what_is_erased_meanwhile_stays_erased(furnished: list[str]) -> None:
+def test_values_erased_during_the_rotation_stay_erased(furnished: list[str]) -> None:
     [(request_id, _)] = compliance_requests.reported(SHOP)
     # The report is in the last slice; the slice before it contains the subject.
     execute("UPDATE targets SET secret_sealed = NULL, secret_fingerprint = NULL")

@@ -68,14 +68,14 @@ def test_the_months_ahead_have_a_partition_once() -> None:
         assert months("attempts") == months("audit_entries") == [*ahead, "default", "first"]
 
 
-def test_what_happens_in_a_month_is_in_its_partition() -> None:
+def test_rows_of_a_month_are_in_its_partition() -> None:
     partitions_sql.maintain(at(1), LONG_AGO)
     export_id = delivered(at(2, 28))
     assert places(export_id) == {(f"attempts_{YEAR}_02",), (f"audit_entries_{YEAR}_02",)}
     assert places(delivered(datetime.now(UTC))) == {("attempts_first",), ("audit_entries_first",)}
 
 
-def test_what_no_partition_is_for_is_found_all_the_same() -> None:
+def test_rows_without_a_partition_of_their_own_are_found_too() -> None:
     export_id = delivered(at(6))
     assert places(export_id) == {("attempts_default",), ("audit_entries_default",)}
     assert len(attempts.list_details(export_id)) == 1
@@ -125,7 +125,7 @@ def test_a_month_with_an_attempt_that_stays_is_kept() -> None:
     assert len(attempts.list_details(export_id)) == 1
 
 
-def test_a_transaction_that_uses_the_tables_is_not_waited_for(tables: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_partition_in_use_is_skipped(tables: str, caplog: pytest.LogCaptureFixture) -> None:
     with psycopg.connect(tables) as worker:
         worker.execute("UPDATE exports SET version = version")
         partitions_sql.maintain(at(1), LONG_AGO)

@@ -172,7 +172,7 @@ AGES: Final = [
 
 
 @pytest.mark.parametrize(("status", "made", "over", "goes"), AGES)
-def test_an_export_goes_when_it_has_been_over_for_long_enough(
+def test_an_export_is_deleted_when_it_ended_long_enough_ago(
     customer: Customer, target: Target, status: str, made: timedelta, over: timedelta | None, goes: bool
 ) -> None:
     now = NOW + days(5000)
@@ -217,7 +217,7 @@ def test_an_upload_stays_as_long_as_its_export(customer: Customer, target: Targe
     assert (left(), count("handoffs"), count("evidence_captures")) == ({waiting}, 1, 1)
 
 
-def test_what_an_erasure_left_of_an_upload_goes_too(customer: Customer) -> None:
+def test_the_rest_of_an_erased_upload_is_deleted_too(customer: Customer) -> None:
     export_id = uploaded(customer)
     with transaction():
         execute("DELETE FROM handoffs")
@@ -238,7 +238,7 @@ def test_responses_stay_for_a_day_if_clients_keys_are_stored_for_less() -> None:
     assert until.responses == retention.cutoffs(NOW, RETENTION, days(1)).responses == NOW - days(1)
 
 
-def test_what_a_recovery_is_still_to_come_to_stays(customer: Customer, target: Target) -> None:
+def test_exports_that_a_recovery_has_not_reached_yet_are_kept(customer: Customer, target: Target) -> None:
     covered = make_failed(customer, target.id, 1)
     blocked = make_failed(customer, target.id, 1, status="blocked")
     make_failed(customer, target.id, 1, NOW - MINUTE)
@@ -265,7 +265,7 @@ def test_an_export_stays_while_an_event_about_its_erasure_waits(customer: Custom
     assert prune()["exports"] == 1
 
 
-def test_page_results_go_by_when_they_came_last(customer: Customer) -> None:
+def test_page_results_are_deleted_by_the_time_of_their_last_report(customer: Customer) -> None:
     scanned(customer, scan_run_id=1)
     scanned(customer, scan_run_id=2)
     scanned(customer, NOW + days(1), scan_run_id=2)
@@ -328,7 +328,7 @@ def test_a_copy_that_has_an_effect_keeps_the_set_while_scan_runs_report_its_find
 
 
 @pytest.mark.parametrize("decided", ["snoozed until a time", "snoozed lately", "restored lately", "edited lately"])
-def test_a_prepared_export_waits_from_the_last_decision_on(customer: Customer, decided: str) -> None:
+def test_the_retention_of_a_prepared_export_begins_with_its_last_decision(customer: Customer, decided: str) -> None:
     [export_id] = make_exports(customer, 1)
     of, by = (export_id, customer.account_id), "user:1"
     lately = LATER - days(1)
@@ -418,7 +418,7 @@ def test_a_finding_that_comes_back_after_its_fix_was_removed_counts_once(custome
     assert [sum(day.unfixed.values()) for day in trend] == [0, 1, 1]
 
 
-def test_a_key_goes_when_its_time_is_over_and_not_by_retention(database: str) -> None:
+def test_an_idempotency_key_is_deleted_when_it_expires_and_not_by_retention(database: str) -> None:
     answer = idempotency.StoredResponse(200, {}, "{}")
     for number, at in enumerate([LATER - TTL - MINUTE, LATER - TTL + MINUTE]):
         request = idempotency.KeyedRequest("user:1", "POST", "/api/ticket-exports", f"key-{number}", "a" * 64)
@@ -457,7 +457,7 @@ def sessions_of(customer: Customer, *seen_at: datetime, revoked_at: datetime | N
     return token.id, [row[0] for row in ids]
 
 
-def test_sessions_go_thirty_days_after_their_last_look(customer: Customer) -> None:
+def test_sessions_are_deleted_thirty_days_after_their_last_page_view(customer: Customer) -> None:
     """Sessions that nobody has ended, too: they expired long ago."""
     _, (old, _) = sessions_of(customer, LATER - days(30) - MINUTE, LATER - days(30) + MINUTE)
     assert planned() == prune() == {"console_sessions": 1}
@@ -465,7 +465,7 @@ def test_sessions_go_thirty_days_after_their_last_look(customer: Customer) -> No
     assert len(left("console_sessions")) == 1
 
 
-def test_sessions_go_before_the_token_that_they_point_to(customer: Customer) -> None:
+def test_sessions_are_deleted_before_their_token(customer: Customer) -> None:
     """However short the retention period is."""
     gone, _ = sessions_of(customer, NOW - days(9), NOW - days(8), revoked_at=NOW - days(5))
     until = retention.cutoffs(NOW, days(4), TTL)
@@ -585,7 +585,7 @@ def test_a_weekly_summary_stays_until_its_week_is_over(customer: Customer) -> No
     assert planned(until) == prune(until) == {"alerts": 1}
 
 
-def test_what_a_bulk_job_is_still_to_decide_on_stays(customer: Customer) -> None:
+def test_exports_that_a_bulk_job_has_not_reached_yet_are_kept(customer: Customer) -> None:
     [waiting] = make_exports(customer, 1)
     decisions.dismiss(waiting, None, NOW, "user:1")
     held = make_bulk_job(customer)
@@ -619,7 +619,7 @@ def test_a_report_is_emptied_and_its_request_stays(database: str) -> None:
     assert count("redactions") == 1
 
 
-def test_everything_that_goes_is_counted(customer: Customer, target: Target) -> None:
+def test_every_deleted_row_is_counted(customer: Customer, target: Target) -> None:
     delivered(customer, target)
     counts = retention.count_expired(UNTIL)
     assert set(counts) <= set(retention.counted(UNTIL))
@@ -643,7 +643,7 @@ def test_an_age_that_begins_before_1970_keeps_everything(customer: Customer) -> 
 # --- one batch at a time
 
 
-def test_many_go_a_batch_at_a_time_and_what_stays_is_passed_over(customer: Customer, target: Target) -> None:
+def test_many_exports_are_deleted_in_batches_that_skip_those_to_keep(customer: Customer, target: Target) -> None:
     ids = make_exports(customer, EXPORTS_AT_ONCE * 2 + 5)
     kept = ids[:: EXPORTS_AT_ONCE // 10]
     for export_id in kept:
@@ -672,7 +672,7 @@ LIMITS: Final = [
 
 
 @pytest.mark.parametrize(("limit", "expected"), LIMITS)
-def test_no_more_rows_go_than_the_limit_says(
+def test_no_more_rows_than_the_limit_are_deleted(
     customer: Customer, target: Target, limit: int, expected: dict[str, int]
 ) -> None:
     first = make_failed(customer, target.id)[0]
@@ -705,7 +705,7 @@ class MovedMeanwhile(Archive):
             transition()
 
 
-def test_whoever_moves_an_export_after_it_was_found_keeps_it(customer: Customer, target: Target, tmp_path: Path) -> None:
+def test_an_export_that_changes_after_it_was_selected_is_kept(customer: Customer, target: Target, tmp_path: Path) -> None:
     retried, approved, redacted, recovered = (make_failed(customer, target.id)[0] for _ in range(4))
     other = make_target(customer)
     execute("UPDATE exports SET target_id = ? WHERE id = ?", (other.id, recovered))
@@ -742,9 +742,7 @@ def test_a_page_that_is_seen_again_after_it_was_found_stays(customer: Customer, 
         ("SELECT 1 FROM attempts WHERE export_id = %s FOR UPDATE", 2),
     ],
 )
-def test_what_somebody_holds_is_left_to_them(
-    customer: Customer, target: Target, database: str, held: str, kept: int
-) -> None:
+def test_locked_rows_are_skipped(customer: Customer, target: Target, database: str, held: str, kept: int) -> None:
     busy = delivered(customer, target)
     make_exports(customer, 1)
     with psycopg.connect(database) as other:
@@ -836,7 +834,7 @@ def archived(folder: Path) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
-def test_an_archive_holds_every_row_that_went(customer: Customer, target: Target, tmp_path: Path) -> None:
+def test_an_archive_contains_every_deleted_row(customer: Customer, target: Target, tmp_path: Path) -> None:
     delivered(customer, target)
     uploaded(customer)
     emailed(customer)
@@ -896,7 +894,7 @@ def test_an_archive_is_for_its_owner_alone(customer: Customer, tmp_path: Path) -
         Archive(folder, LATER)
 
 
-def test_what_is_sealed_is_in_no_archive() -> None:
+def test_no_archive_contains_encrypted_values() -> None:
     assert TargetRow.secret_fingerprint in {*archived_fields(TargetRow)}
     for model in (TargetRow, ComplianceRequestRow):
         assert [field.name for field in archived_fields(model) if "sealed" in field.name] == []
@@ -912,7 +910,7 @@ def test_a_batch_that_cannot_be_archived_stays(customer: Customer, tmp_path: Pat
     assert left() == before
 
 
-def test_a_look_takes_no_write_lock_where_nothing_is_over(customer: Customer) -> None:
+def test_a_run_without_expired_rows_takes_no_write_lock(customer: Customer) -> None:
     make_exports(customer, 1, LATER)
     if is_sqlite():
         execute("PRAGMA query_only = 1")

@@ -127,7 +127,7 @@ def require_no_scan(found: list[SqlStatement]) -> None:
         assert not scans, "\n".join([statement.sql, *plan_of(statement)])
 
 
-def test_what_is_over_is_found_and_removed_by_an_index(until: retention.Cutoffs) -> None:
+def test_expired_rows_are_found_and_deleted_by_an_index(until: retention.Cutoffs) -> None:
     gone = 0
     with statements() as found, rolled_back():
         for counts in retention.purge(until):
@@ -137,13 +137,13 @@ def test_what_is_over_is_found_and_removed_by_an_index(until: retention.Cutoffs)
     require_no_scan(found)
 
 
-def test_a_count_reads_no_more_than_goes(until: retention.Cutoffs) -> None:
+def test_a_count_reads_only_the_rows_to_delete(until: retention.Cutoffs) -> None:
     with statements() as found:
         assert retention.count_expired(until).total() == OVER * 12
     require_no_scan(found)
 
 
-def test_a_look_that_finds_nothing_is_a_statement_a_table(until: retention.Cutoffs) -> None:
+def test_a_run_without_expired_rows_takes_one_statement_per_table(until: retention.Cutoffs) -> None:
     before_all = retention.Cutoffs(*[from_ms(0)] * 4)
     with statements() as found:
         assert sum(counts.total() for counts in retention.purge(before_all)) == 0
@@ -151,7 +151,7 @@ def test_a_look_that_finds_nothing_is_a_statement_a_table(until: retention.Cutof
     assert len(found) == LOOKS + (0 if is_sqlite() else 3)
 
 
-def test_a_look_for_a_scan_finds_one(until: retention.Cutoffs) -> None:
+def test_the_search_for_full_table_scans_finds_one(until: retention.Cutoffs) -> None:
     """Proves that the checks of the other tests can fail."""
     with statements() as found:
         rows(f"SELECT COUNT(*) FROM page_results WHERE url <> '{export_id(1)}'")  # noqa: S608 - our own names

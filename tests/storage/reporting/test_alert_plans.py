@@ -32,7 +32,7 @@ def test_a_comparison_reads_exports_by_index_alone(database: str, customer: Cust
     assert [each.sql for each in found if "exports" in each.sql]
 
 
-def test_a_comparison_without_news_writes_nothing(database: str, customer: Customer, tmp_path: Path) -> None:
+def test_a_comparison_without_changes_writes_nothing(database: str, customer: Customer, tmp_path: Path) -> None:
     make_failed(customer, make_target(customer).id, 3)
     sources = AlertSources(KINDS, tmp_path, timedelta(days=7))
     alerts.update(sources, [AlertChannel.SLACK], lambda _id, _alerts: {}, NOW)

@@ -51,7 +51,7 @@ def set_target(target_id: str, **columns: object) -> None:
 # --- what one snapshot contains -----------------------------------------------
 
 
-def test_an_empty_installation_has_nothing_and_says_so(database: str) -> None:
+def test_an_empty_installation_reports_zeros(database: str) -> None:
     figures = take_snapshot(NOW, None)
     assert (figures.is_up, figures.exports, figures.exports_at) == (True, {}, to_ms(NOW))
     assert (figures.waiting, figures.due_age_s, figures.compliance_overdue) == (0, 0.0, 0)
@@ -72,7 +72,7 @@ def test_exports_are_counted_by_status_over_all_accounts(customer: Customer) -> 
     assert figures.waiting == 1
 
 
-def test_what_waits_is_what_is_due_scheduled_or_under_way(customer: Customer) -> None:
+def test_due_scheduled_and_running_exports_count_as_waiting(customer: Customer) -> None:
     target = make_target(customer)
     ids = [make_approved(customer, target.id) for _ in range(3)]
     under_way, again = claim_due(2, NOW, 60.0, "worker:test")
@@ -110,7 +110,7 @@ LATENESS: dict[str, tuple[dict[str, object], float]] = {
 
 
 @pytest.mark.parametrize("case", LATENESS)
-def test_the_oldest_export_that_could_be_sent_tells_how_late_everything_is(case: str, customer: Customer) -> None:
+def test_the_oldest_due_export_of_an_active_target_determines_the_delay(case: str, customer: Customer) -> None:
     columns, late_s = LATENESS[case]
     target = make_target(customer)
     make_approved(customer, target.id, in_s(-600))
@@ -120,7 +120,7 @@ def test_the_oldest_export_that_could_be_sent_tells_how_late_everything_is(case:
     assert take_snapshot(NOW, None).due_age_s == late_s
 
 
-def test_what_is_not_due_yet_is_not_late(customer: Customer) -> None:
+def test_exports_that_are_not_due_yet_are_not_late(customer: Customer) -> None:
     make_approved(customer, make_target(customer).id, in_s(5))
     assert take_snapshot(NOW, None).due_age_s == 0.0
 
@@ -156,7 +156,7 @@ def test_a_target_counts_by_its_status_and_by_why_it_waits(case: str, customer: 
     assert figures.paused == {**NO_PAUSE, **({} if reason is None else {reason: 1})}
 
 
-def test_workers_count_while_they_are_seen_and_the_lag_is_that_of_the_last_one(database: str) -> None:
+def test_workers_count_while_they_send_heartbeats_and_the_lag_is_that_of_the_latest(database: str) -> None:
     worker_heartbeats.beat("a", in_s(-30))
     worker_heartbeats.beat("b", in_s(-3))
     worker_heartbeats.beat("c", in_s(-2))
@@ -187,7 +187,7 @@ def test_a_compliance_request_past_its_term_is_overdue_until_it_is_done(database
 # --- counting in parts --------------------------------------------------------
 
 
-def test_many_exports_are_counted_from_look_to_look(customer: Customer) -> None:
+def test_many_exports_are_counted_over_several_snapshots(customer: Customer) -> None:
     many_targets(customer, 0, 1, "https://tracker.example.com/")
     many_finished(customer, 0, 2 * COUNT_BATCH + 10, (0, 1), NOW)
     make_exports(make_customer(), 5)
@@ -207,7 +207,7 @@ def test_many_exports_are_counted_from_look_to_look(customer: Customer) -> None:
     assert (last.exports["prepared"], last.exports_at) == (6, to_ms(in_s(45)))
 
 
-def test_a_count_that_was_left_for_hours_begins_anew(customer: Customer) -> None:
+def test_a_count_that_was_interrupted_for_hours_starts_again(customer: Customer) -> None:
     many_targets(customer, 0, 1, "https://tracker.example.com/")
     many_finished(customer, 0, COUNT_BATCH + 10, (0, 1), NOW)
 
@@ -226,7 +226,7 @@ def test_more_waiting_exports_than_are_counted_anew_are_those_of_the_count_by_st
     assert take_snapshot(NOW, None, 60.0).waiting == MAX_COUNTED_WAITING + 500
 
 
-def test_no_look_reads_what_has_finished_but_to_count_it(customer: Customer) -> None:
+def test_snapshots_read_finished_exports_only_to_count_them(customer: Customer) -> None:
     ids = many_targets(customer, 0, 40, "https://tracker.example.com/")
     many_finished(customer, 0, 20_000, (0, len(ids)), NOW)
     # So few that the planner never prefers to read the whole table.
@@ -283,7 +283,7 @@ class Looks:
         return MetricsSnapshot(to_ms(now), is_up=True, took_s=self._took_s, exports={"prepared": len(self.lasts)})
 
 
-def test_a_fresh_look_serves_all_processes_of_a_host(tmp_path: Path) -> None:
+def test_a_recent_snapshot_serves_all_processes_of_a_host(tmp_path: Path) -> None:
     looks = Looks()
     one, two = (SnapshotCache(tmp_path / "snapshot.json", looks) for _ in range(2))
 
@@ -303,7 +303,7 @@ def test_a_fresh_look_serves_all_processes_of_a_host(tmp_path: Path) -> None:
         (5.0, MAX_REST.total_seconds()),  # the database hardly responds
     ],
 )
-def test_a_look_that_costs_more_lasts_longer(took_s: float, fresh_s: float, tmp_path: Path) -> None:
+def test_an_expensive_snapshot_is_used_for_longer(took_s: float, fresh_s: float, tmp_path: Path) -> None:
     looks = Looks(took_s)
     shared = SnapshotCache(tmp_path / "snapshot.json", looks)
     shared.figures(NOW)
@@ -314,7 +314,7 @@ def test_a_look_that_costs_more_lasts_longer(took_s: float, fresh_s: float, tmp_
     assert len(looks.lasts) == 2
 
 
-def test_nobody_waits_for_who_is_looking(tmp_path: Path) -> None:
+def test_no_process_waits_for_another_that_takes_a_snapshot(tmp_path: Path) -> None:
     looks = Looks()
     one, two = (SnapshotCache(tmp_path / "snapshot.json", looks) for _ in range(2))
     first = one.figures(NOW)
@@ -351,7 +351,7 @@ def test_an_old_snapshot_is_not_served_while_another_process_counts(tmp_path: Pa
         assert under_way.result() is not None
 
 
-def test_a_clock_that_was_set_back_makes_no_look_last(tmp_path: Path) -> None:
+def test_a_clock_that_was_set_back_does_not_keep_a_snapshot(tmp_path: Path) -> None:
     looks = Looks()
     shared = SnapshotCache(tmp_path / "snapshot.json", looks)
     shared.figures(in_s(3600))
@@ -369,7 +369,7 @@ def test_a_clock_that_was_set_back_makes_no_look_last(tmp_path: Path) -> None:
     ],
     ids=["torn", "of another version", "no text", "gone"],
 )
-def test_a_file_that_cannot_be_read_costs_one_more_look(spoil: Callable[[Path], None], tmp_path: Path) -> None:
+def test_an_unreadable_file_causes_one_additional_snapshot(spoil: Callable[[Path], None], tmp_path: Path) -> None:
     looks = Looks()
     SnapshotCache(tmp_path / "snapshot.json", looks).figures(NOW)
     spoil(tmp_path / "snapshot.json")
@@ -379,7 +379,7 @@ def test_a_file_that_cannot_be_read_costs_one_more_look(spoil: Callable[[Path], 
     assert looks.lasts == [None, None]
 
 
-def test_without_a_folder_each_process_looks_for_itself(tmp_path: Path) -> None:
+def test_without_a_folder_each_process_takes_its_own_snapshots(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     looks = Looks()
     one, two = (SnapshotCache(tmp_path / "file" / "snapshot.json", looks) for _ in range(2))
@@ -390,7 +390,7 @@ def test_without_a_folder_each_process_looks_for_itself(tmp_path: Path) -> None:
     assert len(looks.lasts) == 2
 
 
-def test_without_a_folder_one_scrape_of_a_process_looks_at_a_time(tmp_path: Path) -> None:
+def test_without_a_folder_one_scrape_of_a_process_at_a_time_takes_a_snapshot(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     looks = Looks()
     shared = SnapshotCache(tmp_path / "file" / "snapshot.json", looks)

@@ -42,7 +42,7 @@ def test_the_tables_never_hold_the_secret_itself(secrets: SharedSecrets) -> None
     assert fingerprint == VAULT.fingerprint("open sesame")
 
 
-def test_a_secret_copied_to_another_integration_does_not_open(secrets: SharedSecrets) -> None:
+def test_a_secret_copied_to_another_integration_cannot_be_decrypted(secrets: SharedSecrets) -> None:
     secrets.set(Integration.EMAIL, "s", NOW)
     execute("UPDATE integration_secrets SET name = 'storefront'")
     with pytest.raises(WrongEncryptionKey):

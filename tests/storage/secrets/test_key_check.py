@@ -38,7 +38,7 @@ def test_a_canary_that_was_tampered_with_opens_with_no_key(database: str) -> Non
     assert not opens(Vault([OLD]).seal("These keys are this installation's.", "targets|1|signing secret"), Vault([OLD]))
 
 
-def test_of_two_that_start_at_once_with_different_keys_one_is_refused(database: str) -> None:
+def test_of_two_processes_that_start_with_different_keys_one_is_refused(database: str) -> None:
     begin, recorded = threading.Barrier(2), list[str]()
 
     def start(key: bytes) -> None:

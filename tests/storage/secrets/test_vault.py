@@ -12,14 +12,14 @@ HERE = "targets|tgt_1|signing secret"
 
 
 @pytest.mark.parametrize("secret", ["s3cret", "a much longer secret " * 100, "naïve ☃", ""])
-def test_what_was_sealed_opens_again(secret: str) -> None:
+def test_encrypted_text_can_be_decrypted(secret: str) -> None:
     vault = Vault([NEW])
     sealed = vault.seal(secret, HERE)
     assert vault.open(sealed, HERE) == secret
     assert not secret or secret.encode() not in sealed
 
 
-def test_the_same_secret_is_sealed_differently_each_time() -> None:
+def test_the_same_secret_has_a_different_ciphertext_each_time() -> None:
     vault = Vault([NEW])
     assert vault.seal("s", HERE) != vault.seal("s", HERE)
 
@@ -30,12 +30,12 @@ def test_a_secret_moved_to_another_row_does_not_open() -> None:
         vault.open(vault.seal("s", HERE), "targets|tgt_2|signing secret")
 
 
-def test_a_foreign_key_does_not_open() -> None:
+def test_another_key_cannot_decrypt() -> None:
     with pytest.raises(WrongEncryptionKey):
         Vault([FOREIGN]).open(Vault([NEW]).seal("s", HERE), HERE)
 
 
-def test_an_old_key_still_opens_and_the_first_one_seals() -> None:
+def test_an_old_key_still_decrypts_and_the_first_key_encrypts() -> None:
     sealed = Vault([OLD]).seal("s", HERE)
     rotated = Vault([NEW, OLD])
     assert rotated.open(sealed, HERE) == "s"
@@ -53,7 +53,7 @@ def test_a_changed_bit_or_a_missing_byte_is_detected() -> None:
             vault.open(broken, HERE)
 
 
-def test_without_a_key_nothing_is_sealed_opened_or_shown() -> None:
+def test_without_a_key_nothing_is_encrypted_decrypted_or_shown() -> None:
     sealed, vault = Vault([NEW]).seal("s", HERE), Vault([])
     for use in (lambda: vault.seal("s", HERE), lambda: vault.open(sealed, HERE), lambda: vault.fingerprint("s")):
         with pytest.raises(NoEncryptionKey):

@@ -93,7 +93,7 @@ def test_a_target_with_a_new_url_that_no_secret_signs_for_waits_for_one(customer
     assert (waiting.status, waiting.status_reason) == (TargetStatus.INACTIVE, "no_secret")
 
 
-def test_what_waits_goes_to_the_new_url_with_the_bytes_that_were_approved(customer: Customer) -> None:
+def test_waiting_exports_are_sent_to_the_new_url_with_the_approved_bytes(customer: Customer) -> None:
     target = make_target(customer)
     ids = {make_approved(customer, target.id) for _ in range(2)}
     [early, *_] = claim_due(1, NOW, 6, "worker")

@@ -30,7 +30,7 @@ def times(ping_id: str) -> tuple[int | None, int | None]:
     return started_at, finished_at
 
 
-def test_a_keyed_request_that_comes_again_gets_the_same_ping(target: Target) -> None:
+def test_a_repeated_request_with_a_key_gets_the_same_ping(target: Target) -> None:
     def ask(now: datetime = NOW, digest: str | None = "a" * 64) -> str:
         return pings.request(target.id, target.account_id, now, "user:test", digest)
 
@@ -46,7 +46,7 @@ def test_a_keyed_request_that_comes_again_gets_the_same_ping(target: Target) -> 
     assert rows("SELECT COUNT(*) FROM audit_entries WHERE action = 'ping_target'") == [(5,)]
 
 
-def test_a_ping_that_was_asked_for_waits(target: Target) -> None:
+def test_a_requested_ping_waits(target: Target) -> None:
     ping_id = asked(target)
     assert ping_id.startswith("png_")
     assert pings.get(ping_id) == Ping(ping_id, has_begun=False, result=None)
@@ -54,14 +54,14 @@ def test_a_ping_that_was_asked_for_waits(target: Target) -> None:
     assert entry == ("user:test", "ping_target", target.id)
 
 
-def test_a_worker_takes_it_with_what_it_needs_to_send_it(target: Target) -> None:
+def test_a_claimed_ping_has_everything_needed_to_send_it(target: Target) -> None:
     ping_id = asked(target)
     assert pings.claim_next(LATER) == PingJob(ping_id, NOW, target.id, target.account_id, "Tracker", target.base_url, None)
     assert pings.get(ping_id) == Ping(ping_id, has_begun=True, result=None)
     assert pings.claim_next(LATER) is None
 
 
-def test_a_targets_own_secret_goes_along_sealed(target: Target) -> None:
+def test_a_claimed_ping_contains_the_targets_own_secret_encrypted(target: Target) -> None:
     targets.set_secret(target.id, "of its own", VAULT, NOW)
     asked(target)
     order = pings.claim_next(LATER)
@@ -70,13 +70,13 @@ def test_a_targets_own_secret_goes_along_sealed(target: Target) -> None:
     assert VAULT.open(order.secret_sealed, targets.secret_context(target.id)) == "of its own"
 
 
-def test_the_ping_that_waited_longest_is_taken_first(target: Target) -> None:
+def test_the_ping_that_has_waited_longest_is_claimed_first(target: Target) -> None:
     second, first = asked(target, LATER), asked(target, NOW)
     taken = [pings.claim_next(LATER), pings.claim_next(LATER)]
     assert [order.id if order else None for order in taken] == [first, second]
 
 
-def test_many_workers_take_each_ping_once(target: Target) -> None:
+def test_concurrent_workers_claim_each_ping_once(target: Target) -> None:
     expected = sorted(asked(target) for _ in range(20))
 
     def take_all(_: int) -> list[str]:
@@ -91,7 +91,7 @@ def test_many_workers_take_each_ping_once(target: Target) -> None:
     assert sorted(taken) == expected
 
 
-def test_what_came_of_it_is_written_once(target: Target) -> None:
+def test_the_result_of_a_ping_is_written_once(target: Target) -> None:
     ping_id = asked(target)
     pings.claim_next(NOW)
     assert pings.finish(ping_id, DELIVERED, LATER)
@@ -101,21 +101,21 @@ def test_what_came_of_it_is_written_once(target: Target) -> None:
     assert pings.get(ping_id).result == DELIVERED
 
 
-def test_a_ping_that_is_taken_back_in_time_is_never_sent(target: Target) -> None:
+def test_a_ping_that_is_cancelled_in_time_is_never_sent(target: Target) -> None:
     ping_id = asked(target)
     assert pings.cancel_unstarted(ping_id, LATER)
     assert pings.claim_next(LATER) is None
     assert pings.get(ping_id) == Ping(ping_id, has_begun=False, result=PingResult(False, None, "no_worker", None))
 
 
-def test_a_ping_that_a_worker_has_begun_cannot_be_taken_back(target: Target) -> None:
+def test_a_ping_that_a_worker_has_begun_cannot_be_cancelled(target: Target) -> None:
     ping_id = asked(target)
     pings.claim_next(NOW)
     assert not pings.cancel_unstarted(ping_id, LATER)
     assert pings.get(ping_id).result is None
 
 
-def test_a_worker_that_comes_back_too_late_writes_nothing(target: Target) -> None:
+def test_a_late_result_of_a_ping_is_not_written(target: Target) -> None:
     ping_id = asked(target)
     pings.claim_next(NOW)
     assert pings.stop_waiting(ping_id, LATER)
@@ -128,7 +128,7 @@ AGES = [(0.0, True), (STALE_AFTER_S, True), (STALE_AFTER_S + 0.001, False), (-5.
 
 
 @pytest.mark.parametrize(("age_s", "is_sent"), AGES)
-def test_a_ping_that_nobody_waits_for_any_more_is_not_sent(target: Target, age_s: float, is_sent: bool) -> None:
+def test_a_ping_without_a_waiting_request_is_not_sent(target: Target, age_s: float, is_sent: bool) -> None:
     ping_id = asked(target)
     assert (pings.claim_next(NOW + timedelta(seconds=age_s)) is not None) == is_sent
     reported = pings.get(ping_id).result
@@ -173,14 +173,14 @@ def test_a_target_is_pinged_in_certain_states(target: Target, status: str, is_al
 
 
 @pytest.mark.parametrize("find", [lambda target: target.id, lambda _: "tgt_x", lambda _: "tgt_\0"])
-def test_nobody_pings_what_is_not_theirs(target: Target, find: Callable[[Target], str]) -> None:
+def test_a_ping_of_another_accounts_target_is_refused(target: Target, find: Callable[[Target], str]) -> None:
     with pytest.raises(TargetNotFound):
         pings.request(find(target), make_customer().account_id, NOW, "user:test")
     assert rows("SELECT COUNT(*) FROM pings") == [(0,)]
 
 
 @pytest.mark.parametrize("change", ["finished_at = 1", "delivered = (1 = 1)", "target_id = 'tgt_none'"])
-def test_a_ping_row_that_makes_no_sense_is_refused(target: Target, change: str) -> None:
+def test_a_contradictory_ping_row_is_rejected(target: Target, change: str) -> None:
     asked(target)
     with pytest.raises(IntegrityError):
         execute(f"UPDATE pings SET {change}")  # noqa: S608 - our own names

@@ -22,7 +22,7 @@ def test_targets_are_reported_by_name_host_and_status(customer: Customer) -> Non
     assert summaries.by_id([], customer.account_id) == {}
 
 
-def test_the_newest_come_first_and_those_apart_that_nothing_may_be_approved_for(customer: Customer) -> None:
+def test_the_newest_targets_come_first_and_those_without_approvals_are_listed_separately(customer: Customer) -> None:
     made = [make_target(customer) for _ in range(6)]
     make_target(make_customer())
     targets.change_status(made[1].id, "pause", NOW, "operator")

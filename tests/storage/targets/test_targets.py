@@ -184,7 +184,7 @@ def test_a_target_that_no_secret_signs_for_is_not_resumed(customer: Customer) ->
     assert [status_of(each.id)[0] for each in (target, theirs)] == ["active", "paused"]
 
 
-def test_a_targets_secret_is_sealed_for_it_alone(customer: Customer) -> None:
+def test_a_targets_secret_is_encrypted_for_this_target_only(customer: Customer) -> None:
     target = make_target(customer)
     targets.set_secret(target.id, "open sesame", VAULT, NOW)
     [(sealed,)] = rows("SELECT secret_sealed FROM targets")
@@ -265,7 +265,7 @@ def test_another_accounts_target_is_not_found(customer: Customer, verb: str) -> 
     )
 
 
-def test_two_who_pause_at_once_are_both_answered(customer: Customer) -> None:
+def test_two_simultaneous_pauses_both_succeed(customer: Customer) -> None:
     target = make_target(customer)
 
     def pause(number: int) -> None:
@@ -311,7 +311,7 @@ def test_an_unsafe_address_blocks_what_would_be_delivered_to(customer: Customer,
 
 
 @pytest.mark.parametrize("connected", ["unknown", "connected", "failing"])
-def test_what_the_network_did_shows_and_blocks_nothing(customer: Customer, connected: str) -> None:
+def test_a_network_failure_is_shown_and_blocks_nothing(customer: Customer, connected: str) -> None:
     target = make_target(customer)
     execute("UPDATE targets SET connected_status = ?", (connected,))
     targets.record_validation(target.id, customer.account_id, Validation("dns_timeout"), LATER, "user:1")
@@ -358,7 +358,7 @@ SHOWN = [
 
 
 @pytest.mark.parametrize(("status", "held_reason", "shown"), SHOWN)
-def test_a_target_shows_that_it_waits_until_it_does_not(
+def test_a_target_shows_its_hold_until_it_ends(
     customer: Customer, status: tuple[str, str | None], held_reason: str | None, shown: tuple[str, str | None]
 ) -> None:
     target = make_target(customer)
@@ -373,7 +373,7 @@ def test_a_target_shows_that_it_waits_until_it_does_not(
         assert {each.value: len(found) for each, found in listed.items() if found} == {expected[0]: 1}
 
 
-def test_what_a_target_remembers_of_its_deliveries_is_read(customer: Customer) -> None:
+def test_the_stored_delivery_state_of_a_target_is_read(customer: Customer) -> None:
     target = make_target(customer)
     execute("UPDATE targets SET concurrency = 7.9, ramp = 16, failures_in_row = 3, max_per_minute = 90")
     hold(target.id, RATE_LIMITED)
@@ -387,7 +387,7 @@ def test_what_a_target_remembers_of_its_deliveries_is_read(customer: Customer) -
 
 @pytest.mark.parametrize("status", ["active", "paused", "blocked", "disabled"])
 @pytest.mark.parametrize("reason", [RATE_LIMITED, BREAKER_OPEN])
-def test_whoever_resumes_a_target_has_it_tried_at_once(customer: Customer, status: str, reason: str) -> None:
+def test_a_resumed_target_is_tried_at_once(customer: Customer, status: str, reason: str) -> None:
     target, other = make_target(customer), make_target(customer)
     execute("UPDATE targets SET failures_in_row = 9, failing_since = ?, ramp = 5, concurrency = 3", (to_ms(NOW),))
     execute("UPDATE targets SET status = ? WHERE id = ?", (status, target.id))
@@ -411,14 +411,14 @@ def test_a_resumption_that_is_refused_changes_nothing(customer: Customer) -> Non
 
 
 @pytest.mark.parametrize("verb", ["pause", "disable"])
-def test_whoever_turns_a_target_off_leaves_what_it_remembers(customer: Customer, verb: str) -> None:
+def test_turning_a_target_off_keeps_its_delivery_state(customer: Customer, verb: str) -> None:
     target = make_target(customer)
     hold(target.id, RATE_LIMITED)
     targets.change_status(target.id, verb, NOW, "operator")
     assert throttle_state_sql.read([target.id])[target.id].held_until == in_s(30)
 
 
-def test_a_pace_is_agreed_at_the_start_and_changed_or_lifted_later(customer: Customer) -> None:
+def test_a_rate_limit_is_set_at_creation_and_changed_or_removed_later(customer: Customer) -> None:
     request = TargetRequest("generic_webhook", "https://tracker.example.com/hook", None, "Tracker", 60)
     target = targets.create(request, customer.account_id, "self-hosted", DEFAULT_SECRET, NOW, "user:1")
     assert target.max_per_minute == 60
@@ -445,7 +445,7 @@ def test_a_pace_is_agreed_at_the_start_and_changed_or_lifted_later(customer: Cus
         "max_per_minute = 0",
     ],
 )
-def test_a_target_row_that_makes_no_sense_is_refused(customer: Customer, change: str) -> None:
+def test_a_contradictory_target_row_is_rejected(customer: Customer, change: str) -> None:
     make_target(customer)
     with pytest.raises(IntegrityError):
         execute(f"UPDATE targets SET {change}")  # noqa: S608 - our own names

@@ -86,7 +86,7 @@ def test_writing_a_throttle_state_changes_neither_status_nor_limit(customer: Cus
     assert state_of(target.id) == replace(stale, ramp=2, status=TargetStatus.PAUSED, max_per_minute=30)
 
 
-def test_an_instant_long_ago_and_one_far_away_are_kept(customer: Customer) -> None:
+def test_times_in_the_distant_past_and_future_are_stored(customer: Customer) -> None:
     marked = replace(
         state_of(make_target(customer).id),
         paced_until=datetime(9999, 12, 31, 23, 59, 59, 999999, UTC),
@@ -96,7 +96,7 @@ def test_an_instant_long_ago_and_one_far_away_are_kept(customer: Customer) -> No
     assert state_of(marked.target_id) == marked
 
 
-def test_nothing_is_asked_or_written_for_nobody(customer: Customer) -> None:
+def test_unknown_targets_cause_neither_reads_nor_writes(customer: Customer) -> None:
     make_target(customer)
     assert throttle_state_sql.read([]) == {}
     write()
@@ -106,7 +106,7 @@ def test_nothing_is_asked_or_written_for_nobody(customer: Customer) -> None:
 # ---------------------------------------------------------------- due targets
 
 
-def test_a_target_is_seen_when_something_of_it_is_due(customer: Customer) -> None:
+def test_a_target_is_listed_when_an_export_of_it_is_due(customer: Customer) -> None:
     nothing, due, later, sending, finished = (make_target(customer).id for _ in range(5))
     make_exports(customer, 1)
     make_approved(customer, sending)
@@ -133,7 +133,7 @@ def test_a_target_is_seen_when_something_of_it_is_due(customer: Customer) -> Non
     # Exports of a target that is blocked or disabled have to be ended, due or not; those of a paused target wait.
     [("active", False), ("paused", False), ("inactive", False), ("blocked", True), ("disabled", True)],
 )
-def test_a_target_that_was_turned_off_is_seen_while_something_waits(customer: Customer, status: str, is_seen: bool) -> None:
+def test_a_target_that_was_turned_off_is_listed_while_exports_wait(customer: Customer, status: str, is_seen: bool) -> None:
     target = make_target(customer)
     make_approved(customer, target.id, NOW + timedelta(hours=1))
     execute("UPDATE targets SET status = ?", (status,))
@@ -144,7 +144,7 @@ def test_a_target_that_was_turned_off_is_seen_while_something_waits(customer: Cu
     assert throttle_state_sql.next_ready(NOW) == (NOW + timedelta(hours=1) if status == "active" else None)
 
 
-def test_a_target_that_is_held_is_not_seen_before_that_ends(customer: Customer) -> None:
+def test_a_held_target_is_not_listed_before_the_hold_ends(customer: Customer) -> None:
     target = make_target(customer)
     make_approved(customer, target.id)
     until = NOW + timedelta(seconds=30)
@@ -154,7 +154,7 @@ def test_a_target_that_is_held_is_not_seen_before_that_ends(customer: Customer) 
     assert throttle_state_sql.due_of([target.id], until) == [state_of(target.id)]
 
 
-def test_targets_are_seen_a_page_at_a_time_in_the_order_of_their_ids(customer: Customer) -> None:
+def test_targets_are_listed_in_pages_in_the_order_of_their_ids(customer: Customer) -> None:
     made = sorted(make_target(customer).id for _ in range(7))
     for target_id in made:
         make_approved(customer, target_id)

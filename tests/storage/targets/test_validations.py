@@ -70,7 +70,7 @@ def audited(target: Target) -> list[tuple[Any, ...]]:
 # ---- which targets are due
 
 
-def test_a_new_target_is_looked_at_a_day_after_it_was_made(customer: Customer) -> None:
+def test_a_new_target_is_validated_a_day_after_its_creation(customer: Customer) -> None:
     request = TargetRequest("generic_webhook", "https://tracker.example.com/hook", None, "Tracker", None)
     target = targets.create(request, customer.account_id, "self-hosted", DEFAULT_SECRET, NOW, "user:test")
     assert claim(NOW + DAY - MOMENT) is None
@@ -78,13 +78,13 @@ def test_a_new_target_is_looked_at_a_day_after_it_was_made(customer: Customer) -
     assert (look.target_id, look.base_url) == (target.id, target.base_url)
 
 
-def test_a_target_that_was_validated_is_looked_at_a_day_later(target: Target) -> None:
+def test_a_validated_target_is_validated_again_a_day_later(target: Target) -> None:
     targets.record_validation(target.id, None, Validation(), NOW + DAY, "operator")
     assert claim(NOW + 2 * DAY - MOMENT) is None
     assert claimed(NOW + 2 * DAY).target_id == target.id
 
 
-def test_a_target_that_deliveries_reach_is_not_looked_at(target: Target) -> None:
+def test_a_target_with_successful_deliveries_is_not_validated(target: Target) -> None:
     received_at(target, NOW + 0.5 * DAY)
     assert claim(NOW + DAY) is None
     assert claim(NOW + 1.5 * DAY - MOMENT) is None
@@ -92,7 +92,7 @@ def test_a_target_that_deliveries_reach_is_not_looked_at(target: Target) -> None
     assert audited(target) == []
 
 
-def test_a_success_of_a_day_ago_counts_no_more(target: Target) -> None:
+def test_a_success_of_a_day_ago_no_longer_postpones_a_validation(target: Target) -> None:
     received_at(target, NOW)
     assert claimed(NOW + DAY).target_id == target.id
 
@@ -140,14 +140,14 @@ STATUSES = [
 
 
 @pytest.mark.parametrize(("status", "is_looked_at"), STATUSES)
-def test_a_target_that_is_off_is_looked_at_only_when_somebody_asks(target: Target, status: str, is_looked_at: bool) -> None:
+def test_a_target_that_is_off_is_validated_only_on_request(target: Target, status: str, is_looked_at: bool) -> None:
     execute("UPDATE targets SET status = ?", (status,))
     assert (claim(NOW + 3 * DAY) is not None) == is_looked_at
     ask(target, NOW + 5 * DAY)
     assert claimed(NOW + 5 * DAY).target_id == target.id
 
 
-def test_a_target_that_is_turned_on_again_is_looked_at_within_a_day(target: Target) -> None:
+def test_a_target_that_is_turned_on_again_is_validated_within_a_day(target: Target) -> None:
     targets.change_status(target.id, "disable", NOW, "operator")
     assert claim(NOW + 3 * DAY) is None
     targets.change_status(target.id, "resume", NOW + 3 * DAY, "operator")
@@ -160,19 +160,19 @@ def test_a_requested_validation_is_claimed_even_after_a_recent_success(target: T
     assert claimed(LATER).target_id == target.id
 
 
-def test_a_worker_whose_clock_is_behind_looks_all_the_same(target: Target) -> None:
+def test_a_worker_whose_clock_is_behind_still_validates(target: Target) -> None:
     ask(target, NOW)
     assert claimed(NOW - timedelta(minutes=5)).target_id == target.id
 
 
-def test_what_somebody_waits_for_comes_before_what_is_due_by_itself(customer: Customer) -> None:
+def test_requested_validations_precede_scheduled_ones(customer: Customer) -> None:
     overdue, waited_for = make_watched(customer), make_watched(customer)
     ask(waited_for, NOW + 3 * DAY)
     assert [claimed(NOW + 3 * DAY).target_id for _ in range(2)] == [waited_for.id, overdue.id]
     assert claim(NOW + 3 * DAY) is None
 
 
-def test_what_is_spared_does_not_hold_up_what_is_due(customer: Customer) -> None:
+def test_targets_that_need_no_validation_do_not_delay_due_ones(customer: Customer) -> None:
     for _ in range(3):
         spared = make_watched(customer)
         execute("UPDATE targets SET status = 'disabled', validation_due_at = 1 WHERE id = ?", (spared.id,))
@@ -183,7 +183,7 @@ def test_what_is_spared_does_not_hold_up_what_is_due(customer: Customer) -> None
 # ---- one at a time
 
 
-def test_many_workers_look_at_each_target_once(customer: Customer) -> None:
+def test_concurrent_workers_validate_each_target_once(customer: Customer) -> None:
     expected = sorted(make_watched(customer).id for _ in range(20))
 
     def take_all(_: int) -> list[str]:
@@ -199,7 +199,7 @@ def test_many_workers_look_at_each_target_once(customer: Customer) -> None:
 
 
 @pytest.mark.parametrize("is_asked_for", [True, False])
-def test_the_look_of_a_worker_that_died_is_made_by_another_one(target: Target, is_asked_for: bool) -> None:
+def test_the_validation_of_a_dead_worker_is_repeated_by_another(target: Target, is_asked_for: bool) -> None:
     began_at = NOW + DAY
     asked_at = ask(target, began_at) if is_asked_for else None
     first = claimed(began_at)
@@ -214,7 +214,7 @@ def test_the_look_of_a_worker_that_died_is_made_by_another_one(target: Target, i
     assert state(target)[:3] == ("passed", None, lapsed)
 
 
-def test_who_asks_while_a_worker_looks_hears_what_that_one_finds(target: Target) -> None:
+def test_a_request_during_a_validation_gets_the_result_of_that_validation(target: Target) -> None:
     look = claimed(NOW + DAY)
     asked_at = ask(target, NOW + DAY)
     assert validations.get(target.id, asked_at, NOW + DAY) == RequestedValidation(has_begun=True, is_over=False)
@@ -224,7 +224,7 @@ def test_who_asks_while_a_worker_looks_hears_what_that_one_finds(target: Target)
     assert claim(NOW + DAY + timedelta(hours=1)) is None
 
 
-def test_two_who_ask_wait_for_the_same_look(target: Target) -> None:
+def test_two_requests_wait_for_the_same_validation(target: Target) -> None:
     first, second = ask(target, NOW), ask(target, LATER)
     assert first == second == NOW
     look = claimed(LATER)
@@ -233,13 +233,13 @@ def test_two_who_ask_wait_for_the_same_look(target: Target) -> None:
     assert validations.get(target.id, first, LATER).is_over
 
 
-def test_what_was_found_late_still_counts_where_nobody_else_looks(target: Target) -> None:
+def test_a_late_result_counts_if_no_other_validation_has_begun(target: Target) -> None:
     look = claimed(NOW + DAY)
     assert validations.finish(look, Validation("connect_timeout"), NOW + 2 * DAY, "worker")
     assert state(target)[:3] == ("failed", "connect_timeout", NOW + 2 * DAY)
 
 
-def test_what_was_found_is_written_once(target: Target) -> None:
+def test_a_result_is_written_once(target: Target) -> None:
     look = claimed(NOW + DAY)
     assert validations.finish(look, Validation(), NOW + DAY, "worker")
     assert not validations.finish(look, Validation("tls_failed"), NOW + DAY, "worker")
@@ -249,7 +249,7 @@ def test_what_was_found_is_written_once(target: Target) -> None:
 # ---- cancellations
 
 
-def test_what_no_worker_took_is_taken_back_and_passed(target: Target) -> None:
+def test_a_validation_that_no_worker_claimed_is_cancelled_and_passes(target: Target) -> None:
     asked_at = ask(target)
     assert validations.get(target.id, asked_at, NOW) == RequestedValidation(has_begun=False, is_over=False)
     assert validations.cancel_unstarted(target.id, asked_at, LATER, "user:test")
@@ -261,7 +261,7 @@ def test_what_no_worker_took_is_taken_back_and_passed(target: Target) -> None:
 
 
 @pytest.mark.parametrize("reason", ["connect_refused", "tls_certificate", "certificate_expired", "deadline_exceeded"])
-def test_what_is_taken_back_passes_no_failure_of_the_connection(target: Target, reason: str) -> None:
+def test_a_cancelled_validation_keeps_a_failure_of_the_connection(target: Target, reason: str) -> None:
     targets.record_validation(target.id, None, Validation(reason), NOW, "worker")
     asked_at = ask(target)
     assert validations.cancel_unstarted(target.id, asked_at, LATER, "user:test")
@@ -271,13 +271,13 @@ def test_what_is_taken_back_passes_no_failure_of_the_connection(target: Target, 
 
 
 @pytest.mark.parametrize("reason", ["dns_not_found", "address_private", "port_not_allowed"])
-def test_what_is_taken_back_passes_a_failure_of_the_address(target: Target, reason: str) -> None:
+def test_a_cancelled_validation_clears_a_failure_of_the_address(target: Target, reason: str) -> None:
     targets.record_validation(target.id, None, Validation(reason), NOW, "worker")
     assert validations.cancel_unstarted(target.id, ask(target), LATER, "user:test")
     assert state(target)[:3] == ("passed", None, LATER)
 
 
-def test_what_a_worker_has_begun_cannot_be_taken_back(target: Target) -> None:
+def test_a_validation_that_a_worker_has_begun_cannot_be_cancelled(target: Target) -> None:
     asked_at = ask(target)
     look = claimed(NOW)
     assert not validations.cancel_unstarted(target.id, asked_at, LATER, "user:test")
@@ -286,7 +286,7 @@ def test_what_a_worker_has_begun_cannot_be_taken_back(target: Target) -> None:
     assert state(target)[:2] == ("failed", "connect_refused")
 
 
-def test_what_a_dead_worker_left_is_taken_back(target: Target) -> None:
+def test_a_validation_abandoned_by_a_dead_worker_can_be_cancelled(target: Target) -> None:
     claimed(LATER + DAY)
     asked_at = ask(target, LAPSED + DAY)
     assert validations.get(target.id, asked_at, LAPSED + DAY) == RequestedValidation(has_begun=False, is_over=False)
@@ -294,7 +294,7 @@ def test_what_a_dead_worker_left_is_taken_back(target: Target) -> None:
     assert state(target)[:3] == ("passed", None, LAPSED + DAY)
 
 
-def test_who_waits_no_longer_does_not_keep_the_worker_from_writing(target: Target) -> None:
+def test_a_result_is_written_even_if_no_request_waits_any_longer(target: Target) -> None:
     asked_at = ask(target)
     look = claimed(NOW)
     assert validations.stop_waiting(target.id, asked_at, LATER, "user:test")
@@ -304,7 +304,7 @@ def test_who_waits_no_longer_does_not_keep_the_worker_from_writing(target: Targe
     assert state(target)[:3] == ("failed", "deadline_exceeded", LAPSED)
 
 
-def test_what_is_found_otherwise_meanwhile_takes_no_look_away(target: Target) -> None:
+def test_other_results_meanwhile_do_not_end_a_requested_validation(target: Target) -> None:
     asked_at = ask(target)
     targets.record_validation(target.id, None, Validation("dns_timeout"), NOW, "user:other")
     assert not validations.get(target.id, asked_at, NOW).is_over
@@ -314,7 +314,7 @@ def test_what_is_found_otherwise_meanwhile_takes_no_look_away(target: Target) ->
     assert validations.finish(look, Validation(), LATER, "worker")
 
 
-def test_whoever_asks_while_others_ask_take_back_and_look_hears_the_end(customer: Customer) -> None:
+def test_every_request_is_completed_whatever_concurrent_requests_and_workers_do(customer: Customer) -> None:
     watched = [make_watched(customer) for _ in range(3)]
 
     def act(number: int) -> bool:
@@ -339,7 +339,7 @@ def test_whoever_asks_while_others_ask_take_back_and_look_hears_the_end(customer
 
 
 @pytest.mark.parametrize("target_id", ["tgt_x", "tgt_\0", "theirs"])
-def test_nobody_asks_for_what_is_not_theirs(target: Target, target_id: str) -> None:
+def test_a_validation_of_another_accounts_target_is_refused(target: Target, target_id: str) -> None:
     with pytest.raises(TargetNotFound):
         validations.request(target.id if target_id == "theirs" else target_id, make_customer().account_id, NOW, "user:test")
     assert claim(LATER) is None
@@ -362,7 +362,7 @@ FOUND = [
 
 
 @pytest.mark.parametrize(("found", "reported", "marked"), FOUND)
-def test_what_was_found_is_recorded_with_the_target(
+def test_a_result_is_recorded_with_the_target(
     target: Target, found: Validation, reported: tuple[str, str | None], marked: tuple[str, str]
 ) -> None:
     execute("UPDATE targets SET connected_status = 'connected'")
@@ -374,7 +374,7 @@ def test_what_was_found_is_recorded_with_the_target(
 
 
 @pytest.mark.parametrize("connected", ["unknown", "failing"])
-def test_having_passed_turns_nothing_on_and_connects_nothing(target: Target, connected: str) -> None:
+def test_a_passed_validation_changes_neither_status_nor_connection_status(target: Target, connected: str) -> None:
     execute("UPDATE targets SET status = 'blocked', status_reason = 'x', connected_status = ?", (connected,))
     ask(target)
     validations.finish(claimed(NOW), Validation(), LATER, "worker")
@@ -404,7 +404,7 @@ def empty(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("empty")
-def test_targets_from_before_are_looked_at_a_day_after_they_were_last() -> None:
+def test_targets_of_an_earlier_version_are_validated_a_day_after_their_last_validation() -> None:
     def migrate(*names: str) -> None:
         for name in names:
             import_module(f"storage.db.migrations.{name}").up(None, database.obj)

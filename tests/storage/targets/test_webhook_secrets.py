@@ -54,7 +54,7 @@ def code_of(refused: pytest.ExceptionInfo[ValidationFailed]) -> tuple[str, str]:
     return problem.path, problem.code
 
 
-def test_headers_are_sealed_together_and_shown_as_fingerprints(customer: Customer) -> None:
+def test_headers_are_encrypted_together_and_shown_as_fingerprints(customer: Customer) -> None:
     target = make_target(customer)
     assert set_header(target.id) == VAULT.fingerprint("Bearer of ours")
     set_header(target.id, "X-Api-Key", "key-7")
@@ -122,7 +122,7 @@ def test_a_header_that_is_refused_changes_nothing(
     assert headers_of(target.id) is None
 
 
-def test_a_tracker_and_a_target_of_others_get_none(customer: Customer) -> None:
+def test_headers_cannot_be_set_for_a_tracker_or_another_accounts_target(customer: Customer) -> None:
     target = make_target(customer)
     with pytest.raises(TargetNotFound):
         webhook_secrets.set_header(target.id, "X-Api-Key", "x", VAULT, NOW, "operator", customer.account_id + 1)
@@ -142,7 +142,7 @@ def test_a_tracker_and_a_target_of_others_get_none(customer: Customer) -> None:
     }
 
 
-def test_a_standard_secret_is_sealed_and_shown_as_a_fingerprint(customer: Customer) -> None:
+def test_a_standard_webhooks_secret_is_encrypted_and_shown_as_a_fingerprint(customer: Customer) -> None:
     target = make_target(customer)
     assert set_standard(target.id) == VAULT.fingerprint(STANDARD)
     row = TargetRow.get_by_id(target.id)

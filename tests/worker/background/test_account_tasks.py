@@ -62,7 +62,7 @@ def running(
         task.join(10)
 
 
-def test_an_account_runs_so_many_jobs_at_once_and_others_beside_it() -> None:
+def test_an_account_runs_a_limited_number_of_jobs_and_others_run_at_the_same_time() -> None:
     jobs = JobList(*(FakeJob(1, number) for number in range(20)), FakeJob(2), FakeJob(3))
     with running(jobs):
         wait_until(lambda: len(jobs.ended) == 2)
@@ -73,7 +73,7 @@ def test_an_account_runs_so_many_jobs_at_once_and_others_beside_it() -> None:
         wait_until(lambda: len(jobs.ended) == 22)
 
 
-def test_a_stop_begins_nothing_more_and_waits_for_what_runs() -> None:
+def test_stopping_begins_no_further_jobs_and_waits_for_running_ones() -> None:
     jobs = JobList(*(FakeJob(1, number) for number in range(20)))
     with running(jobs) as task:
         wait_until(lambda: len(jobs.begun) == 4)
@@ -85,7 +85,7 @@ def test_a_stop_begins_nothing_more_and_waits_for_what_runs() -> None:
         assert (len(jobs.begun), len(jobs.ended)) == (4, 4)
 
 
-def test_a_claimed_job_runs_although_the_system_has_no_thread_for_it() -> None:
+def test_a_claimed_job_runs_even_if_no_thread_can_be_started() -> None:
     jobs, before = JobList(FakeJob(2, 1), FakeJob(2, 2)), threading.stack_size()
 
     def claim(excluded: Collection[int | None]) -> FakeJob | None:
@@ -115,7 +115,7 @@ def test_a_job_that_fails_is_logged_and_releases_its_thread(caplog: pytest.LogCa
     assert [record.message for record in caplog.records] == ["background task jobs failed"] * 10
 
 
-def test_an_outage_within_a_job_is_noted_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_outage_within_a_job_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     jobs = JobList(FakeJob(2), FakeJob(3))
 

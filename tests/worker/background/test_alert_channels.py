@@ -98,7 +98,7 @@ def authority() -> CertificateAuthority:
 
 
 @pytest.mark.parametrize("scheme", ["smtp", "smtps"])
-def test_email_goes_over_tls_to_everybody(tmp_path: Path, authority: CertificateAuthority, scheme: str) -> None:
+def test_an_email_is_sent_over_tls_to_all_recipients(tmp_path: Path, authority: CertificateAuthority, scheme: str) -> None:
     with mail_server(authority.server(MAIL_HOST), starttls=scheme == "smtp") as (box, port):
         url = f"{scheme}://relay:{ENCODED}@{MAIL_HOST}:{port}"
         with sender_of(tmp_path, {"SMTP_URL": url, "TARGET_CA": authority.pem, **MAIL}) as sender:
@@ -153,7 +153,7 @@ def test_a_wrong_password_is_named_and_not_shown(tmp_path: Path, authority: Cert
     assert box.received == []
 
 
-def test_a_mail_server_that_says_nothing_is_given_up(tmp_path: Path) -> None:
+def test_a_silent_mail_server_is_given_up(tmp_path: Path) -> None:
     with silent_port("127.0.0.1") as port:
         changes = {"SMTP_URL": f"smtp://127.0.0.1:{port}", "DELIVERY_TIMEOUT_S": "0.3", **MAIL}
         with sender_of(tmp_path, changes) as sender:
@@ -192,7 +192,7 @@ def setting_of(channel: AlertChannel, url: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("channel", "status", "said", "refusal", "reason"), RECORDED)
-def test_a_chat_takes_the_message_or_says_why_not(
+def test_a_chat_accepts_the_message_or_its_refusal_is_reported(
     tmp_path: Path,
     authority: CertificateAuthority,
     channel: AlertChannel,
@@ -231,7 +231,7 @@ def test_the_webhook_gets_the_record_signed_as_an_export(tmp_path: Path, authori
     assert (body["type"], body["id"], body["alerts"][0]["headline"]) == ("alert", "alm_1", "Target fails")
 
 
-def test_an_answer_that_repeats_the_url_does_not_show_it(tmp_path: Path, authority: CertificateAuthority) -> None:
+def test_a_response_that_repeats_the_url_does_not_reveal_it(tmp_path: Path, authority: CertificateAuthority) -> None:
     def behave(peer: Peer) -> None:
         while request := peer.read():
             path = request.line.split()[1]

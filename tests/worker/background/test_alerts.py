@@ -96,7 +96,7 @@ def keep_alive(site: Site) -> None:
     execute("UPDATE workers SET seen_at = ?", (to_ms(site.now),))
 
 
-def test_nothing_wrong_writes_and_sends_nothing(site: Site, target: Target) -> None:
+def test_without_problems_nothing_is_written_or_sent(site: Site, target: Target) -> None:
     keep_alive(site)
     assert site.run(site.worker()) == []
     assert rows("SELECT 1 FROM alerts") == rows("SELECT 1 FROM alert_messages") == []
@@ -200,14 +200,14 @@ def test_a_target_that_fails_and_is_then_blocked_is_reported_again_after_an_hour
     assert rows("SELECT count, state FROM alerts") == [(1, "open")]
 
 
-def test_a_failure_of_a_moment_is_no_alert(site: Site, target: Target) -> None:
+def test_a_momentary_failure_is_no_alert(site: Site, target: Target) -> None:
     keep_alive(site)
     set_target(target, connected="failing")
     execute("UPDATE targets SET failing_since = ?", (to_ms(NOW - timedelta(seconds=30)),))
     assert site.run(site.worker()) == []
 
 
-def test_a_cause_that_flaps_is_in_one_message_an_hour(site: Site, target: Target) -> None:
+def test_a_cause_that_comes_and_goes_is_in_one_message_per_hour(site: Site, target: Target) -> None:
     worker = site.worker()
     sent = []
     for minute in range(121):
@@ -227,7 +227,7 @@ def test_two_workers_send_one_message(site: Site, target: Target) -> None:
     assert site.run(second) + site.run(first) == ["Target fails"]
 
 
-def test_while_a_worker_compares_another_one_does_not(site: Site, target: Target) -> None:
+def test_only_one_worker_at_a_time_compares_alerts(site: Site, target: Target) -> None:
     set_target(target, connected="failing")
     with locks.exclusive(Lock.ALERTS):
         # Another connection, as another process has.
@@ -274,7 +274,7 @@ def test_a_new_cause_does_not_wait_for_all_messages(site: Site, customer: Custom
     assert rows("SELECT count(*) FROM alert_messages WHERE channel = 'slack'") == [(2,)]
 
 
-def test_a_message_that_nobody_takes_is_dropped_after_a_day(site: Site, target: Target) -> None:
+def test_an_undeliverable_message_is_dropped_after_a_day(site: Site, target: Target) -> None:
     worker = site.worker()
     site.channels.broken = {AlertChannel.SLACK}
     set_target(target, connected="failing")
@@ -303,7 +303,7 @@ def test_a_channel_that_is_no_longer_configured_gets_nothing(site: Site, target:
     assert rows("SELECT 1 FROM alert_messages") == []
 
 
-def test_an_acknowledged_alert_is_silent_until_it_comes_back(site: Site, target: Target) -> None:
+def test_an_acknowledged_alert_is_not_sent_again_until_it_recurs(site: Site, target: Target) -> None:
     worker = site.worker()
     set_target(target, connected="failing")
     site.run(worker)
@@ -393,7 +393,7 @@ def test_an_alert_of_exports_stays_open_while_more_fail_than_are_counted(
     assert {alert.subject_id for alert in alerts.list_open()} == {target.id}
 
 
-def test_nothing_is_said_about_a_kind_that_is_no_longer_configured(site: Site, customer: Customer, target: Target) -> None:
+def test_alerts_of_a_kind_that_is_no_longer_configured_are_not_sent(site: Site, customer: Customer, target: Target) -> None:
     make_failed(customer, target.id, 2)
     set_target(target, connected="failing")
     both = site.worker({AlertKind.EXPORTS, AlertKind.TARGET})
@@ -406,7 +406,7 @@ def test_nothing_is_said_about_a_kind_that_is_no_longer_configured(site: Site, c
     assert site.run(both, MINUTE) == ["3 exports failed in a day"]
 
 
-def test_a_clock_that_was_ahead_silences_no_cause(site: Site, target: Target) -> None:
+def test_a_clock_that_was_ahead_suppresses_no_cause(site: Site, target: Target) -> None:
     worker = site.worker()
     set_target(target, connected="failing")
     site.now += DAY
@@ -484,7 +484,7 @@ def make_request(database: str) -> Callable[[], datetime]:
     return made
 
 
-def test_a_killed_worker_is_missed_and_a_stopped_one_only_when_exports_wait(
+def test_a_killed_worker_is_reported_and_a_stopped_one_only_if_exports_wait(
     site: Site, customer: Customer, target: Target
 ) -> None:
     sweep = site.worker({AlertKind.WORKER})

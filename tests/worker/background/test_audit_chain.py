@@ -43,7 +43,7 @@ def test_a_run_chains_all_entries_batch_after_batch(database: str) -> None:
     assert len(list(audit_chain.lines(ChainVerification({})))) == audit_chain.BATCH + 1
 
 
-def test_another_process_that_chains_is_left_alone(database: str) -> None:
+def test_a_worker_does_not_chain_entries_while_another_process_does(database: str) -> None:
     append(1)
     task = AuditChainTask(lambda: NOW)
     with locks.exclusive(Lock.AUDIT):

@@ -174,7 +174,7 @@ def test_a_redaction_erases_all_data_of_a_person_and_nothing_of_others(
     }
 
 
-def test_what_waits_is_never_sent_and_what_is_finished_stays_so(
+def test_waiting_exports_are_never_sent_and_finished_ones_stay_finished(
     client: TestClient, shop: Customer, task: ComplianceTask
 ) -> None:
     made = PersonDataSeeder(client, shop).plant(ADA)
@@ -366,7 +366,7 @@ def test_a_redacted_export_cannot_be_retried(name: str, client: TestClient, shop
     assert queries.get(export_id).status == "failed"
 
 
-def test_an_answer_that_comes_after_the_redaction_is_written_nowhere(
+def test_a_response_that_arrives_after_the_redaction_is_not_stored(
     client: TestClient, shop: Customer, task: ComplianceTask
 ) -> None:
     export_id = make_approved(shop, make_target(shop).id, utc_now())
@@ -485,7 +485,7 @@ class Mortal:
 
 
 @pytest.mark.parametrize("topic", [Topic.CUSTOMER_REDACT, Topic.SHOP_REDACT, Topic.DATA_REQUEST])
-def test_a_request_that_is_cut_off_again_and_again_is_finished_and_counted_once(
+def test_a_request_that_is_interrupted_repeatedly_is_finished_and_counted_once(
     topic: Topic, client: TestClient, shop: Customer, vault: Vault
 ) -> None:
     PersonDataSeeder(client, shop).plant(ADA)
@@ -511,7 +511,7 @@ def test_a_request_that_is_cut_off_again_and_again_is_finished_and_counted_once(
         assert traces_of(ADA, stored()) == []
 
 
-def test_who_overslept_its_lease_erases_and_writes_nothing(client: TestClient, shop: Customer, vault: Vault) -> None:
+def test_a_worker_whose_lease_expired_erases_and_writes_nothing(client: TestClient, shop: Customer, vault: Vault) -> None:
     PersonDataSeeder(client, shop).plant(ADA)
     request_id = receive(Topic.CUSTOMER_REDACT, vault, ADA)
     held = compliance_requests.claim_next(utc_now())
@@ -528,7 +528,7 @@ def test_who_overslept_its_lease_erases_and_writes_nothing(client: TestClient, s
     assert compliance_requests.get(request_id).attempts == 2
 
 
-def test_two_workers_never_serve_one_shop_at_once_but_two_shops_they_do(customer: Customer, vault: Vault) -> None:
+def test_two_workers_process_requests_of_two_shops_at_once_but_never_of_one(customer: Customer, vault: Vault) -> None:
     give_shop(customer)
     first, second = receive(Topic.CUSTOMER_REDACT, vault, ADA), receive(Topic.CUSTOMER_REDACT, vault, BOB)
     elsewhere = receive(Topic.CUSTOMER_REDACT, vault, ADA, OTHER_SHOP)
@@ -568,7 +568,7 @@ def test_a_request_whose_every_step_takes_longer_than_its_lease_is_finished(
 
 
 @pytest.mark.parametrize("topic", [Topic.CUSTOMER_REDACT, Topic.DATA_REQUEST])
-def test_a_request_about_fifty_thousand_orders_finishes_in_one_go(shop: Customer, vault: Vault, topic: Topic) -> None:
+def test_a_request_about_fifty_thousand_orders_is_finished_at_once(shop: Customer, vault: Vault, topic: Topic) -> None:
     plant_captures(shop, ADA, 300)
     # IDs without common parts: a regular expression of them is the slowest.
     orders = tuple(f"{number * 2_654_435_761 % 2**32:08x}" for number in range(MAX_ORDERS))
@@ -590,7 +590,7 @@ def test_a_request_about_fifty_thousand_orders_finishes_in_one_go(shop: Customer
 # --- failures
 
 
-def test_a_request_that_breaks_off_waits_longer_each_time_and_shows_why(
+def test_a_request_that_fails_waits_longer_each_time_and_shows_the_reason(
     client: TestClient, shop: Customer, vault: Vault, logged: LogLines
 ) -> None:
     PersonDataSeeder(client, shop).plant(ADA)
@@ -620,7 +620,7 @@ def vault_before(vault: Vault) -> Vault:
     return Vault([b"B" * 32, b"A" * 32])
 
 
-def test_a_request_that_breaks_off_holds_up_no_other(client: TestClient, shop: Customer, vault: Vault) -> None:
+def test_a_request_that_fails_delays_no_other(client: TestClient, shop: Customer, vault: Vault) -> None:
     broken = receive(Topic.CUSTOMER_REDACT, vault_before(vault), ADA)
     sound = receive(Topic.CUSTOMER_REDACT, vault, BOB)
     task = ComplianceTask(vault, "worker:test", utc_now)
@@ -639,7 +639,7 @@ def report_on(request_id: str, vault: Vault) -> dict[str, Any]:
     return report
 
 
-def test_a_data_request_reports_what_is_held_wherever_it_is(
+def test_a_data_request_reports_stored_data_from_every_table(
     client: TestClient, shop: Customer, task: ComplianceTask, vault: Vault
 ) -> None:
     PersonDataSeeder(client, shop).plant(ADA)
@@ -675,7 +675,7 @@ def test_a_data_request_reports_what_is_held_wherever_it_is(
     assert raw[1] is None
 
 
-def test_a_data_request_about_a_stranger_says_so(
+def test_a_data_request_about_an_unknown_person_reports_no_data(
     client: TestClient, shop: Customer, task: ComplianceTask, vault: Vault
 ) -> None:
     PersonDataSeeder(client, shop).plant(ADA)
@@ -688,7 +688,7 @@ def test_a_data_request_about_a_stranger_says_so(
 
 
 @pytest.mark.parametrize("topic", Topic)
-def test_an_unknown_shop_is_recorded_and_that_is_all(
+def test_a_request_for_an_unknown_shop_is_only_recorded(
     customer: Customer, task: ComplianceTask, vault: Vault, topic: Topic
 ) -> None:
     give_shop(customer)
@@ -699,7 +699,7 @@ def test_an_unknown_shop_is_recorded_and_that_is_all(
     assert rows("SELECT subject_sealed FROM compliance_requests") == [(None,)]
 
 
-def test_a_report_about_another_person_loses_only_what_mentions_who_is_forgotten(
+def test_a_report_about_another_person_loses_only_records_that_mention_the_erased_person(
     client: TestClient, shop: Customer, task: ComplianceTask, vault: Vault
 ) -> None:
     PersonDataSeeder(client, shop).plant(BOB)
@@ -731,7 +731,7 @@ def test_a_report_about_the_same_person_under_another_name_is_erased(
     assert not compliance_requests.get(request_id).has_report
 
 
-def test_a_report_that_does_not_open_is_not_spared(
+def test_a_report_that_cannot_be_decrypted_is_erased_too(
     client: TestClient, shop: Customer, task: ComplianceTask, vault: Vault
 ) -> None:
     old = vault_before(vault)
@@ -798,7 +798,7 @@ def test_a_report_that_waits_for_its_import_is_erased_first(
     assert newest().counts["report_uploads"] == 1
 
 
-def test_a_ticket_without_a_project_that_names_the_shop_goes_with_it(
+def test_a_ticket_without_a_project_that_names_the_shop_is_erased_with_it(
     client: TestClient, shop: Customer, task: ComplianceTask, vault: Vault
 ) -> None:
     make_project(shop)
@@ -811,7 +811,7 @@ def test_a_ticket_without_a_project_that_names_the_shop_goes_with_it(
     assert [queries.get(row[0]).ticket["title"] for row in left] == ["The cart is empty"]
 
 
-def test_nothing_is_handed_in_for_a_shop_that_is_being_forgotten(shop: Customer, vault: Vault) -> None:
+def test_no_upload_is_accepted_for_a_shop_that_is_being_erased(shop: Customer, vault: Vault) -> None:
     """An upload at every moment of the erasure: rows behind the position of a search would otherwise stay for good."""
     uploader = TokenPrincipal(1, shop.user_id, shop.account_id, TokenKind.PLATFORM, frozenset(), may_use_webhooks=True)
     handed_in: list[str] = []
@@ -838,7 +838,7 @@ def test_nothing_is_handed_in_for_a_shop_that_is_being_forgotten(shop: Customer,
     assert rows("SELECT COUNT(*) FROM exports WHERE redacted_at IS NULL") == [(0,)]
 
 
-def test_a_forgotten_shop_is_in_no_stored_response(
+def test_an_erased_shop_is_in_no_stored_response(
     client: TestClient, shop: Customer, task: ComplianceTask, vault: Vault
 ) -> None:
     bearer = tokens.create(shop.email, TokenKind.API, utc_now(), (Ability.MANAGE_ACCOUNT,))[1]
@@ -858,7 +858,7 @@ def test_a_forgotten_shop_is_in_no_stored_response(
     assert unnamed == erasure.ERASED_RESPONSE
 
 
-def test_what_an_account_has_of_its_other_shops_is_not_touched(shop: Customer, task: ComplianceTask, vault: Vault) -> None:
+def test_data_of_the_accounts_other_shops_is_not_erased(shop: Customer, task: ComplianceTask, vault: Vault) -> None:
     """Notes of bulk jobs and responses about tickets without a project belong only to shops that they name."""
     execute("UPDATE projects SET shop_domain = ? WHERE id = ?", (OTHER_SHOP, make_project(shop)))
     texts = {"agreed on Monday": False, f"agreed with {SHOP}": True}
@@ -905,7 +905,7 @@ def test_only_the_storefronts_tokens_are_revoked(shop: Customer, task: Complianc
     assert revoked == [('["storefront-app:diagnostics-upload"]',)]
 
 
-def test_diagnostics_that_name_a_shop_go_with_it_whatever_their_project(
+def test_diagnostics_that_name_a_shop_are_erased_with_it_whatever_their_project(
     customer: Customer, task: ComplianceTask, vault: Vault, tmp_path: Path
 ) -> None:
     PersonDataSeeder(cloud_client(tmp_path), customer).plant(ADA, shop=OTHER_SHOP)
@@ -972,7 +972,7 @@ def test_nothing_of_a_person_is_left_in_the_files_of_sqlite(
 
 @on_sqlite
 @pytest.mark.parametrize("topic", [Topic.CUSTOMER_REDACT, Topic.SHOP_REDACT])
-def test_no_erased_word_is_left_in_the_text_index_when_a_request_is_done(
+def test_a_finished_request_leaves_no_erased_word_in_the_text_index(
     topic: Topic, client: TestClient, shop: Customer, vault: Vault
 ) -> None:
     PersonDataSeeder(client, shop).plant(ADA)

@@ -66,13 +66,13 @@ def judgement(post: ConnectionCheckingPost, secret: str) -> SignatureVerdict:
     return verify(secret.encode(), headers, body, int(headers["X-Service-Timestamp"]), lambda _nonce: False)
 
 
-def test_without_a_ping_there_is_nothing_to_do(database: str) -> None:
+def test_without_a_requested_ping_the_task_does_nothing(database: str) -> None:
     post = ConnectionCheckingPost(Outcome(status=202))
     assert not run_once(ping_task(post))
     assert post.sent == []
 
 
-def test_what_a_receiver_gets(customer: Customer) -> None:
+def test_a_ping_has_the_documented_headers_and_body(customer: Customer) -> None:
     target = make_target(customer, name="Tracker „Ü“")
     ping_id, post = asked(target), ConnectionCheckingPost(Outcome(status=202))
     assert run_once(ping_task(post))
@@ -171,7 +171,7 @@ def test_without_a_secret_nothing_is_sent(customer: Customer) -> None:
     assert pinged(target, Outcome(status=200), None) == PingResult(False, None, "no_secret", 0)
 
 
-def test_what_comes_back_too_late_marks_nothing(customer: Customer) -> None:
+def test_a_result_that_arrives_too_late_changes_nothing(customer: Customer) -> None:
     target = make_target(customer)
     ping_id = asked(target)
 
@@ -189,7 +189,7 @@ def test_what_comes_back_too_late_marks_nothing(customer: Customer) -> None:
     assert targets.get(target.id, None).connected_status == "unknown"
 
 
-def test_nobody_holds_the_database_while_the_receiver_is_asked(customer: Customer) -> None:
+def test_no_database_connection_is_held_while_a_ping_is_sent(customer: Customer) -> None:
     asked(make_target(customer))
     release()
     post = ConnectionCheckingPost(Outcome(status=200))

@@ -101,7 +101,9 @@ def held_elsewhere() -> Iterator[None]:
     holder.join()
 
 
-def test_what_is_over_goes_in_small_parts(customer: Customer, task: RetentionTask, caplog: pytest.LogCaptureFixture) -> None:
+def test_expired_rows_are_deleted_in_small_batches(
+    customer: Customer, task: RetentionTask, caplog: pytest.LogCaptureFixture
+) -> None:
     make_exports(customer, EXPORTS_AT_ONCE + 1, OLD)
     make_exports(customer, 1, NOW)
     with caplog.at_level(logging.INFO, "worker.background.retention"):
@@ -138,7 +140,7 @@ def test_a_log_that_was_busy_during_a_redaction_is_emptied_by_the_next_run(custo
     assert log.read_bytes() == b""
 
 
-def test_nothing_goes_before_a_machine_had_time_to_set_its_clock(customer: Customer, clock: SettableClock) -> None:
+def test_nothing_is_deleted_before_the_machine_had_time_to_set_its_clock(customer: Customer, clock: SettableClock) -> None:
     make_exports(customer, 1, OLD)
     task = started(clock)
     clock.advance(FIRST_RUN_AFTER.total_seconds() - 1)
@@ -149,7 +151,7 @@ def test_nothing_goes_before_a_machine_had_time_to_set_its_clock(customer: Custo
     assert left() == 0
 
 
-def test_it_looks_once_an_hour_however_often_it_is_woken(
+def test_retention_runs_once_an_hour_however_often_it_is_woken(
     customer: Customer, clock: SettableClock, task: RetentionTask
 ) -> None:
     assert work(task) == 0
@@ -175,7 +177,7 @@ def test_a_machine_has_time_to_correct_a_clock_that_was_set(
     assert work(task) == 1
 
 
-def test_what_another_one_is_at_is_left_to_it_for_an_hour(
+def test_while_another_process_deletes_rows_retention_waits_an_hour(
     customer: Customer, clock: SettableClock, task: RetentionTask
 ) -> None:
     make_exports(customer, 1, OLD)
@@ -187,7 +189,7 @@ def test_what_another_one_is_at_is_left_to_it_for_an_hour(
     assert work(task) == 1
 
 
-def test_a_look_that_broke_off_begins_anew(customer: Customer, task: RetentionTask) -> None:
+def test_a_run_that_failed_starts_again(customer: Customer, task: RetentionTask) -> None:
     make_exports(customer, EXPORTS_AT_ONCE + 1, OLD)
     assert task.run_once()
     execute("ALTER TABLE page_results RENAME TO gone")
@@ -199,7 +201,7 @@ def test_a_look_that_broke_off_begins_anew(customer: Customer, task: RetentionTa
     assert left() == 0
 
 
-def test_it_stops_after_the_part_in_hand(customer: Customer, clock: SettableClock, task: RetentionTask) -> None:
+def test_retention_stops_after_the_current_batch(customer: Customer, clock: SettableClock, task: RetentionTask) -> None:
     many = EXPORTS_AT_ONCE * 25
     make_exports(customer, many, OLD)
     thread = BackgroundTask("retention", task.run_once, 600)

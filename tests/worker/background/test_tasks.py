@@ -27,7 +27,7 @@ def test_many_tasks_log_an_outage_of_the_database_once(caplog: pytest.LogCapture
     assert caplog.messages == ["it is away"]
 
 
-def test_a_task_that_fails_is_logged_by_its_name_and_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_task_that_fails_is_logged_by_its_name_and_continues(caplog: pytest.LogCaptureFixture) -> None:
     looks: list[bool] = []
 
     def run_once() -> bool:
@@ -44,7 +44,7 @@ def test_a_task_that_fails_is_logged_by_its_name_and_goes_on(caplog: pytest.LogC
     assert [record.message for record in caplog.records if record.exc_info] == ["background task recoveries failed"]
 
 
-def test_wake_ups_run_only_the_tasks_that_take_them() -> None:
+def test_wake_ups_run_only_the_tasks_that_react_to_them() -> None:
     runs = Counter[bool]()
 
     def run_once(takes_wake_ups: bool) -> bool:

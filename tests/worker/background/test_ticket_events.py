@@ -147,7 +147,7 @@ def stored() -> list[tuple[Any, ...]]:
     return rows("SELECT type, status, error_code FROM ticket_events ORDER BY number")
 
 
-def test_one_story_of_a_ticket(grouped: Customer) -> None:
+def test_the_changes_of_a_ticket_are_sent_as_events(grouped: Customer) -> None:
     [export_id] = post(grouped, 1, "csp")
     target_id = delivered(grouped, export_id, *ALL_EVENTS)
     worker = EventWorker()
@@ -178,9 +178,7 @@ def test_one_story_of_a_ticket(grouped: Customer) -> None:
     assert [status for _, status, _ in stored()] == ["delivered"] * 4
 
 
-def test_what_a_postback_changes_while_events_are_formed_has_one_too(
-    grouped: Customer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_changes_made_while_events_are_formed_get_an_event_too(grouped: Customer, monkeypatch: pytest.MonkeyPatch) -> None:
     [export_id] = post(grouped, 1, "csp")
     delivered(grouped, export_id, *ALL_EVENTS)
     post(grouped, 2, "csp")
@@ -214,7 +212,7 @@ def test_what_a_postback_changes_while_events_are_formed_has_one_too(
     assert EventWorker().run() == [("ticket.updated", counts(added=1, still_open=2))]
 
 
-def test_every_target_of_one_approval_hears_of_all_places(grouped: Customer) -> None:
+def test_every_target_of_one_approval_gets_events_about_all_places(grouped: Customer) -> None:
     [export_id] = post(grouped, 1, "csp")
     asking, silent = (make_target(grouped, "http://127.0.0.1:9/hook").id for _ in range(2))
     changes.edit(asking, TargetEdit(events=ALL_EVENTS), DEFAULT_SECRET, NOW, "user:1")
@@ -262,9 +260,7 @@ def test_what_an_approval_covers_is_in_the_audit_log(grouped: Customer) -> None:
 
 
 @pytest.mark.parametrize("events", [(), ("ticket.redact",)])
-def test_a_target_that_asks_for_nothing_hears_nothing_and_gets_a_new_ticket(
-    grouped: Customer, events: tuple[str, ...]
-) -> None:
+def test_a_target_without_events_gets_a_new_ticket_instead(grouped: Customer, events: tuple[str, ...]) -> None:
     [export_id] = post(grouped, 1, "csp")
     delivered(grouped, export_id, *events)
     worker = EventWorker()
@@ -314,7 +310,7 @@ def test_a_reopened_finding_gets_a_new_ticket_if_the_issue_of_the_earlier_one_is
     assert len(post(grouped, 10, "csp")) == is_gone
 
 
-def test_events_that_were_asked_for_later_are_not_covered(grouped: Customer) -> None:
+def test_events_that_were_subscribed_to_later_are_not_covered(grouped: Customer) -> None:
     [export_id] = post(grouped, 1, "csp")
     target_id = delivered(grouped, export_id)
     changes.edit(target_id, TargetEdit(events=ALL_EVENTS), DEFAULT_SECRET, NOW, "user:1")
@@ -322,7 +318,7 @@ def test_events_that_were_asked_for_later_are_not_covered(grouped: Customer) -> 
     assert EventWorker().run() == []
 
 
-def test_a_target_that_asks_no_more_hears_nothing(grouped: Customer) -> None:
+def test_a_target_that_no_longer_subscribes_gets_no_event(grouped: Customer) -> None:
     [export_id] = post(grouped, 1, "csp")
     target_id = delivered(grouped, export_id, *ALL_EVENTS)
     changes.edit(target_id, TargetEdit(events=()), DEFAULT_SECRET, NOW, "user:1")
@@ -330,7 +326,7 @@ def test_a_target_that_asks_no_more_hears_nothing(grouped: Customer) -> None:
     assert EventWorker().run() == []
 
 
-def test_without_fixed_a_target_hears_of_an_update(grouped: Customer) -> None:
+def test_without_the_fixed_event_a_target_gets_an_updated_event(grouped: Customer) -> None:
     [export_id] = post(grouped, 1, "csp")
     delivered(grouped, export_id, "ticket.updated")
     for run in (2, 3):
@@ -364,7 +360,7 @@ def test_a_later_run_ends_the_wait(grouped: Customer) -> None:
     assert worker.run(timedelta(seconds=10)) == [("ticket.updated", counts(added=1, still_open=2))]
 
 
-def test_what_a_run_takes_back_makes_no_event(grouped: Customer) -> None:
+def test_a_change_that_its_run_reverts_makes_no_event(grouped: Customer) -> None:
     [export_id] = post(grouped, 1, "csp", "img-alt")[:1]
     delivered(grouped, export_id, *ALL_EVENTS)
     for run in (2, 3):
@@ -462,7 +458,7 @@ def test_an_event_that_closes_an_issue_takes_two_requests_of_the_limit(
     assert round((paced_until - 1000 * to_ms(worker.now)) / 1e6) == requests
 
 
-def test_events_of_a_target_that_must_wait_hold_up_no_other(customer: Customer) -> None:
+def test_events_of_a_held_target_delay_no_other_target(customer: Customer) -> None:
     worker = EventWorker()
     limited, free = (make_target(customer, "http://127.0.0.1:9/hook").id for _ in range(2))
     used_up_until = 1000 * (to_ms(worker.now) + 60_000)
@@ -770,7 +766,9 @@ def test_a_move_while_the_ticket_was_being_sent_counts(grouped: Customer, moved_
     assert deliveries.has_moved(event) is has_moved
 
 
-def test_an_event_goes_where_its_target_is_when_it_is_claimed(grouped: Customer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_event_is_sent_to_the_url_that_its_target_has_at_the_claim(
+    grouped: Customer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     [export_id] = post(grouped, 1, "csp")
     target_id = delivered(grouped, export_id, *ALL_EVENTS)
     post(grouped, 2, "csp", url=OTHER)
@@ -791,7 +789,7 @@ def test_an_event_goes_where_its_target_is_when_it_is_claimed(grouped: Customer,
     assert claimed.base_url == moved.base_url
 
 
-def test_a_redaction_ends_what_waits_and_sends_an_event(grouped: Customer) -> None:
+def test_a_redaction_ends_waiting_events_and_sends_one_of_its_own(grouped: Customer) -> None:
     [export_id] = post(grouped, 1, "csp")
     target_id = delivered(grouped, export_id, *ALL_EVENTS)
     post(grouped, 2, "csp", url=OTHER)
@@ -858,7 +856,7 @@ def test_accounts_that_are_excluded_are_left_alone(grouped: Customer) -> None:
     assert worker.events.claim() is not None
 
 
-def test_a_fix_that_is_taken_back_after_its_event_has_an_event_too(grouped: Customer) -> None:
+def test_a_fix_that_is_reverted_after_its_event_has_an_event_too(grouped: Customer) -> None:
     [export_id] = post(grouped, 1, "csp")
     delivered(grouped, export_id, *ALL_EVENTS)
     worker = EventWorker()
@@ -887,7 +885,7 @@ def test_single_findings_have_events_too(customer: Customer) -> None:
 
 
 @on_sqlite
-def test_idle_polls_read_no_table_from_end_to_end(grouped: Customer) -> None:
+def test_idle_polls_scan_no_table(grouped: Customer) -> None:
     """However much has been delivered, polls read only what waits. PostgreSQL chooses such plans only with far more rows."""
     [export_id] = post(grouped, 1, "csp")
     target_id = delivered(grouped, export_id, *ALL_EVENTS)

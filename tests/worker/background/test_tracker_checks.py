@@ -82,7 +82,7 @@ CHECKS: Final[list[tuple[Refusal | None, str, str | None, int]]] = [
 
 
 @pytest.mark.parametrize(("refusal", "token", "code", "status"), CHECKS)
-def test_a_check_names_what_is_wrong_creates_nothing_and_blocks_nothing(
+def test_a_check_reports_problems_creates_nothing_and_blocks_nothing(
     customer: Customer,
     gitea: FakeGitea,
     client: HttpClient,
@@ -110,7 +110,9 @@ def test_a_tracker_that_does_not_respond_fails_the_check(customer: Customer, cli
     assert validated(client, target_id) == ("failed", "connect_refused")
 
 
-def test_a_new_tracker_is_asked_as_soon_as_it_has_a_token(customer: Customer, gitea: FakeGitea, client: HttpClient) -> None:
+def test_a_new_tracker_is_validated_as_soon_as_it_has_a_token(
+    customer: Customer, gitea: FakeGitea, client: HttpClient
+) -> None:
     request = TargetRequest("gitea", gitea.base_url, None, "Tracker", None)
     made = targets.create(request, customer.account_id, "self-hosted", DefaultSecret("secret"), utc_now(), "user:1")
     assert not run_once(validation_task(client))
@@ -146,7 +148,7 @@ def test_a_rate_limit_postpones_a_validation_and_says_nothing_about_the_target(
     assert validations.claim_next(utc_now() + timedelta(seconds=61), LEASE_S) is not None
 
 
-def test_a_held_tracker_is_not_validated_by_itself(customer: Customer, gitea: FakeGitea) -> None:
+def test_a_held_tracker_is_not_validated_automatically(customer: Customer, gitea: FakeGitea) -> None:
     make_tracker(customer, gitea.base_url, VAULT)
     now = utc_now()
     execute("UPDATE targets SET validation_due_at = 1, held_until = ?", (to_ms(now) + 3_600_000,))
@@ -175,7 +177,7 @@ def test_a_draft_is_checked_without_a_lease_and_nothing_is_stored(
     assert targets.get(target_id, None) == before
 
 
-def test_a_passed_validation_makes_the_rest_due_that_a_resumption_has_left(
+def test_a_passed_validation_makes_the_remaining_exports_of_a_resumption_due(
     customer: Customer, gitea: FakeGitea, client: HttpClient
 ) -> None:
     target_id = make_tracker(customer, gitea.base_url, VAULT)

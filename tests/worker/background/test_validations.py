@@ -62,7 +62,7 @@ def test_without_a_due_target_there_is_nothing_to_do(customer: Customer) -> None
     assert inspect.seen == []
 
 
-def test_what_a_look_finds_is_recorded(customer: Customer) -> None:
+def test_the_result_of_a_validation_is_recorded(customer: Customer) -> None:
     target = make_due(customer)
     inspect = FakeInspect(Validation("tls_certificate"))
     working = validation_task(inspect)
@@ -75,7 +75,7 @@ def test_what_a_look_finds_is_recorded(customer: Customer) -> None:
     assert not run_once(working)
 
 
-def test_nobody_holds_the_database_while_the_network_is_asked(customer: Customer) -> None:
+def test_no_database_connection_is_held_during_a_lookup(customer: Customer) -> None:
     make_due(customer)
     release()
     inspect = FakeInspect()
@@ -84,7 +84,7 @@ def test_nobody_holds_the_database_while_the_network_is_asked(customer: Customer
     assert database.is_closed()
 
 
-def test_what_comes_back_after_another_worker_took_over_is_not_written(customer: Customer) -> None:
+def test_a_result_after_another_worker_took_over_is_not_written(customer: Customer) -> None:
     target = make_due(customer)
 
     def another_takes_over() -> None:
@@ -98,7 +98,7 @@ def test_what_comes_back_after_another_worker_took_over_is_not_written(customer:
     assert targets.get(target.id, None).validation_status == "passed"
 
 
-def test_a_lookup_that_we_are_too_busy_for_says_nothing_of_the_target(customer: Customer) -> None:
+def test_a_lookup_refused_by_our_own_overload_says_nothing_about_the_target(customer: Customer) -> None:
     target = make_due(customer)
     before = targets.get(target.id, None)
     assert run_once(validation_task(FakeInspect(Validation("dns_overloaded"))))
@@ -109,7 +109,7 @@ def test_a_lookup_that_we_are_too_busy_for_says_nothing_of_the_target(customer: 
     assert targets.get(target.id, None).validated_at == lapsed
 
 
-def test_a_look_that_breaks_is_made_again_when_its_claim_lapses(customer: Customer) -> None:
+def test_a_validation_that_fails_unexpectedly_is_repeated_when_its_lease_expires(customer: Customer) -> None:
     target = make_due(customer)
     broken = FakeInspect(RuntimeError("a bug"))
     with pytest.raises(RuntimeError):
@@ -119,7 +119,7 @@ def test_a_look_that_breaks_is_made_again_when_its_claim_lapses(customer: Custom
     assert targets.get(target.id, None).validation_status == "passed"
 
 
-def test_a_receiver_that_hangs_holds_up_its_own_look_alone(customer: Customer) -> None:
+def test_a_hanging_receiver_delays_only_its_own_validation(customer: Customer) -> None:
     hanging, other = make_due(customer, "https://hanging.example.com/"), make_due(customer)
     gate = threading.Event()
 

@@ -227,7 +227,7 @@ def test_an_empty_secret_signs_nothing() -> None:
 
 
 @pytest.mark.parametrize("broken", [RuntimeError("a bug"), ValueError(), OSError(), MemoryError(), RecursionError()])
-def test_a_bug_while_sending_comes_back_as_a_verdict(broken: Exception) -> None:
+def test_a_bug_while_sending_becomes_an_outcome(broken: Exception) -> None:
     def fail() -> Outcome:
         raise broken
 
@@ -236,7 +236,7 @@ def test_a_bug_while_sending_comes_back_as_a_verdict(broken: Exception) -> None:
     assert attempt.claim is CLAIM
 
 
-def test_what_a_receiver_says_is_kept_without_the_secret_that_it_may_have_echoed() -> None:
+def test_a_response_is_stored_without_an_echoed_secret() -> None:
     body = f'{{"error": "expected {WEBHOOK_SECRET}"}}'.encode()
     attempt = delivered(runner(RecordingPost(lambda: Outcome(status=401, body=body))))
     assert attempt.outcome.kept == '{"error": "expected [redacted]"}'
@@ -244,7 +244,7 @@ def test_what_a_receiver_says_is_kept_without_the_secret_that_it_may_have_echoed
 
 
 @pytest.mark.parametrize("secret", ['"', "id", ":", "T-1", "ticket"])
-def test_a_secret_from_before_there_was_a_least_length_spoils_no_answer(secret: str) -> None:
+def test_a_short_secret_of_an_earlier_version_changes_no_stored_response(secret: str) -> None:
     post = RecordingPost(lambda: Outcome(status=200, body=b'{"id": "T-1", "note": "a ticket"}'))
     attempt = delivered(runner(post), CLAIM._replace(secret_sealed=sealed(secret)))
     assert attempt.verdict.provider_ticket_id == "T-1"
@@ -267,7 +267,7 @@ TRIES: Final = [(1, True), (3, True), (4, False), (5, False)]
 
 
 @pytest.mark.parametrize(("try_number", "is_sent"), TRIES)
-def test_a_claim_beyond_its_tries_is_not_sent(try_number: int, is_sent: bool) -> None:
+def test_a_claim_beyond_its_attempts_is_not_sent(try_number: int, is_sent: bool) -> None:
     post = RecordingPost()
     attempt = delivered(runner(post, retries=2), CLAIM._replace(try_number=try_number))
     assert bool(post.sent) == is_sent
@@ -281,7 +281,7 @@ def test_a_claim_beyond_its_tries_is_not_sent(try_number: int, is_sent: bool) ->
 
 
 @pytest.mark.parametrize("is_unknown", [False, True])
-def test_a_claim_for_a_tracker_beyond_its_tries_is_not_sent_and_keeps_its_doubt(is_unknown: bool) -> None:
+def test_a_claim_for_a_tracker_beyond_its_attempts_is_not_sent_and_keeps_its_unknown_outcome(is_unknown: bool) -> None:
     at_a_tracker = CLAIM._replace(try_number=4, options=DeliveryOptions(provider_key="gitea"), is_outcome_unknown=is_unknown)
     verdict = delivered(runner(RecordingPost(), retries=2), at_a_tracker).verdict
     assert (verdict.reason, verdict.error_code) == ("attempts_exhausted", "worker_lost")
@@ -294,7 +294,7 @@ def test_the_next_attempt_counts_from_the_end_of_this_one() -> None:
     assert attempt.verdict.next_attempt_at == NOW + timedelta(seconds=3 + 5)
 
 
-def test_chance_stays_within_what_the_judge_takes() -> None:
+def test_random_jitter_stays_within_its_bounds() -> None:
     terms = AttemptOptions(DefaultSecret(), Schedule((), timedelta()), lambda: datetime.now(UTC))
     drawn = [terms.jitter() for _ in range(1000)]
     assert -1 <= min(drawn) < -0.5

@@ -60,7 +60,7 @@ def change(target_id: str, **columns: object) -> None:
     execute(f"UPDATE targets SET {assignments} WHERE id = ?", (*columns.values(), target_id))  # noqa: S608 - our own names
 
 
-def test_where_nothing_waits_there_is_nothing_to_claim(customer: Customer) -> None:
+def test_without_waiting_exports_there_is_nothing_to_claim(customer: Customer) -> None:
     many_targets(customer, 0, 3, URL)
     planner = made(32)
     assert not plan(planner)
@@ -77,25 +77,25 @@ def test_a_target_alone_gets_its_concurrency_and_half_the_threads_at_most(custom
     assert plan(made(32)).quotas == {target_id: 3}
 
 
-def test_each_target_gets_the_same_while_there_is_room(customer: Customer) -> None:
+def test_targets_get_equal_quotas_while_there_is_capacity(customer: Customer) -> None:
     ids = waiting_for(customer, 5, 100)
     assert plan(made(20)).quotas == dict.fromkeys(ids, 4)
 
 
-def test_what_one_cannot_use_goes_to_the_others(customer: Customer) -> None:
+def test_slots_that_one_target_cannot_use_go_to_the_others(customer: Customer) -> None:
     modest, *others = waiting_for(customer, 3, 100)
     change(modest, concurrency=2)
     assert plan(made(20)).quotas == {modest: 2, others[0]: 9, others[1]: 9}
 
 
-def test_what_is_held_counts_against_target_and_threads(customer: Customer) -> None:
+def test_leased_exports_count_against_their_target_and_the_threads(customer: Customer) -> None:
     one, other = waiting_for(customer, 2, 100)
     assert plan(made(16), held=[one] * 8).quotas == {other: 8}
     assert plan(made(16), held=[one] * 6 + [other] * 4).quotas == {one: 2, other: 4}
     assert not plan(made(16), held=[one] * 8 + [other] * 8)
 
 
-def test_what_waits_behind_the_slots_of_its_target_takes_no_room_from_others(customer: Customer) -> None:
+def test_claims_that_wait_for_a_slot_of_their_target_take_no_capacity_from_others(customer: Customer) -> None:
     hanging, other = waiting_for(customer, 2, 100)
     planner = made(16)
     held = counted([hanging] * 40)
@@ -104,7 +104,7 @@ def test_what_waits_behind_the_slots_of_its_target_takes_no_room_from_others(cus
     assert planner.plan(held, NOTHING, NOW, waiting).quotas == {other: 8}
 
 
-def test_as_much_again_as_came_back_within_a_tick_is_claimed_to_wait(customer: Customer) -> None:
+def test_as_many_waiting_claims_are_made_as_results_arrived_within_a_tick(customer: Customer) -> None:
     [target_id] = waiting_for(customer, 1, 500)
     assert plan(made(32), returned=[target_id] * 16).quotas == {target_id: 16 + 2 * 16}
     assert plan(made(32), held=[target_id] * 40, returned=[target_id] * 16).quotas == {target_id: 8}
@@ -122,7 +122,7 @@ def test_as_much_again_as_came_back_within_a_tick_is_claimed_to_wait(customer: C
         (5.0, 1.0),  # never less than is sent before the next tick
     ],
 )
-def test_the_longer_a_tick_takes_the_less_is_claimed_to_wait(customer: Customer, tick_s: float, ahead: float) -> None:
+def test_the_longer_a_tick_takes_the_fewer_waiting_claims_are_made(customer: Customer, tick_s: float, ahead: float) -> None:
     [target_id] = waiting_for(customer, 1, 500)
     planner = made(32)
     planner.record_tick(tick_s)
@@ -199,14 +199,14 @@ def test_a_target_that_is_off_or_held_gets_nothing_and_its_share_goes_to_others(
     assert plan(planner, later_s=5).quotas == {held: 4, free: 4}
 
 
-def test_a_target_that_is_off_is_planned_for_even_if_nothing_can_be_claimed(customer: Customer) -> None:
+def test_a_target_that_is_off_is_in_the_plan_even_if_nothing_can_be_claimed(customer: Customer) -> None:
     [target_id] = waiting_for(customer, 1)
     change(target_id, status="disabled")
     planned = plan(made(8))
     assert (planned.quotas, planned.off, bool(planned)) == ({}, [target_id], True)
 
 
-def test_a_worker_keeps_to_its_share(customer: Customer) -> None:
+def test_a_worker_stays_within_its_share(customer: Customer) -> None:
     ids = waiting_for(customer, 3, 100)
     change(ids[2], failures_in_row=5)
     workers = [made(64) for _ in range(5)]
@@ -235,7 +235,7 @@ def test_the_next_plan_is_when_the_first_export_comes_due(customer: Customer) ->
     assert plan(planner, later_s=20).quotas == {ids[1]: 4}
 
 
-def test_without_room_for_any_account_nothing_is_read(customer: Customer) -> None:
+def test_without_capacity_for_any_account_nothing_is_read(customer: Customer) -> None:
     waiting_for(customer, 1, 100)
     planner = made(4)
     planner.ready_at = NOW
@@ -249,7 +249,7 @@ def test_without_room_for_any_account_nothing_is_read(customer: Customer) -> Non
 # ---------------------------------------------------------------- scans
 
 
-def test_with_more_targets_than_room_each_is_planned_for_in_order(customer: Customer) -> None:
+def test_with_more_targets_than_capacity_each_gets_its_turn_in_order(customer: Customer) -> None:
     ids = waiting_for(customer, 25, 100)
     planner = made(10)
     looked = [plan(planner).quotas for _ in range(5)]
@@ -266,7 +266,7 @@ def test_the_scan_continues_after_the_last_target_even_if_that_one_is_gone(custo
     assert list(plan(planner).quotas) == [ids[2], ids[4], ids[5], ids[0]]
 
 
-def test_more_targets_than_one_statement_reads_are_all_planned_for_in_order(customer: Customer) -> None:
+def test_more_targets_than_one_statement_reads_all_get_their_turn_in_order(customer: Customer) -> None:
     ids = waiting_for(customer, 2 * TARGETS_PER_QUERY + 10)
     planner = made(TARGETS_PER_QUERY - 6)
     seen = Counter[str]()
@@ -389,7 +389,7 @@ def test_claims_by_plan_take_the_oldest_of_every_target_and_leave_none_behind(cu
 # ---------------------------------------------------------------- accounts
 
 
-def test_accounts_share_the_room_before_their_targets_do(customer: Customer) -> None:
+def test_capacity_is_divided_among_accounts_and_then_among_their_targets(customer: Customer) -> None:
     ids = waiting_for(customer, 6, 100)
     alone = waiting_beside(1, 100)
     planned = plan(made(16)).quotas
@@ -407,7 +407,7 @@ def test_an_account_whose_claims_take_every_thread_leaves_others_their_reserved_
     assert not plan(planner, held + others[:2] * 2)
 
 
-def test_claims_that_wait_behind_those_that_hang_take_no_room_from_other_accounts(customer: Customer) -> None:
+def test_claims_that_wait_for_hanging_requests_take_no_capacity_from_other_accounts(customer: Customer) -> None:
     """The account's receivers were quick, so many claims wait for its threads; now the receivers hang."""
     ids = waiting_for(customer, 20, 100)
     [other] = waiting_beside(1, 100)
@@ -433,7 +433,7 @@ def test_of_a_thousand_targets_of_one_account_the_one_of_another_is_in_every_pla
     assert set(seen) == {*ids, other}
 
 
-def test_an_account_with_a_thousand_targets_and_no_room_hides_no_other_account(customer: Customer) -> None:
+def test_an_account_with_a_thousand_targets_and_no_capacity_hides_no_other_account(customer: Customer) -> None:
     ids = waiting_for(customer, 1500)
     [other] = waiting_beside(1, 50, first=9000)
     planner = ClaimPlanner(32, DueTargetScanner(monotonic=Stopwatch()))
@@ -478,7 +478,7 @@ def used_up(target_id: str, count: int) -> None:
         throttle_state_sql.write([throttle.use_rate_allowance(state, count, NOW)])
 
 
-def test_a_rate_limited_target_does_not_keep_room_from_others(customer: Customer) -> None:
+def test_a_rate_limited_target_takes_no_capacity_from_others(customer: Customer) -> None:
     paced, free = waiting_for(customer, 2, 100)
     limit_target(paced, 60)
     planned = plan(made(32))

@@ -32,7 +32,7 @@ class SetClock:
 
 
 @pytest.mark.parametrize("step_s", [HOUR_S, -HOUR_S])
-def test_a_step_is_found_once(step_s: float) -> None:
+def test_a_clock_step_is_detected_once(step_s: float) -> None:
     clock = SetClock()
     assert clock.guard.check(compare=False) is None
     clock.passed_s = 60.0
@@ -42,14 +42,14 @@ def test_a_step_is_found_once(step_s: float) -> None:
     assert clock.guard.check(compare=False) == 0.0
 
 
-def test_a_step_to_the_shared_clock_is_none_once_that_is_compared() -> None:
+def test_a_step_is_no_longer_reported_after_the_comparison_with_the_shared_clock() -> None:
     clock = SetClock()
     clock.guard.check(compare=False)
     clock.ahead_s, clock.corrects_by_s = HOUR_S, -HOUR_S
     assert clock.guard.check(compare=False) == 0.0
 
 
-def test_a_step_is_found_again_if_the_database_failed_meanwhile() -> None:
+def test_a_clock_step_is_detected_again_if_the_database_failed_meanwhile() -> None:
     clock = SetClock()
     clock.guard.check(compare=False)
     clock.ahead_s, clock.is_unavailable = HOUR_S, True
@@ -58,7 +58,7 @@ def test_a_step_is_found_again_if_the_database_failed_meanwhile() -> None:
     assert clock.guard.check(compare=False) == HOUR_S
 
 
-def test_the_first_check_compares() -> None:
+def test_the_first_check_always_compares_with_the_shared_clock() -> None:
     clock = SetClock()
     clock.corrects_by_s = HOUR_S
     assert clock.guard.check(compare=False) is None

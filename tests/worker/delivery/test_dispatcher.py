@@ -53,7 +53,7 @@ def assert_sent_once(post: FakePost, export_ids: list[str]) -> None:
     assert attempts == dict.fromkeys(export_ids, 1)
 
 
-def test_what_is_due_at_the_start_is_exported_with_one_attempt_each(customer: Customer) -> None:
+def test_exports_due_at_the_start_are_delivered_with_one_attempt_each(customer: Customer) -> None:
     ids, post = approved(customer, 100), FakePost()
     with running_dispatcher(post):
         wait_until(all_exported(100))
@@ -63,7 +63,7 @@ def test_what_is_due_at_the_start_is_exported_with_one_attempt_each(customer: Cu
     assert connected == "connected"
 
 
-def test_what_is_not_due_yet_is_left_alone(customer: Customer) -> None:
+def test_an_export_that_is_not_due_is_not_sent(customer: Customer) -> None:
     [later] = approved(customer)
     execute("UPDATE exports SET due_at = due_at + 60000 WHERE id = ?", (later,))
     post = FakePost()
@@ -221,7 +221,7 @@ def test_a_lapsed_lease_is_taken_over_and_the_late_answer_changes_nothing(custom
     assert rows("SELECT number, outcome FROM attempts") == [(2, "delivered")]
 
 
-def test_a_clock_that_is_set_within_a_tick_makes_nobody_take_what_is_held(customer: Customer) -> None:
+def test_a_clock_that_is_set_within_a_tick_makes_no_worker_take_leased_exports(customer: Customer) -> None:
     [held_id] = approved(customer, now=NOW)
     post, clock = FakePost(), StepsWithinATransaction()
     post.gate.clear()
@@ -252,7 +252,7 @@ class StepsWithinATransaction(FakeClock):
         return super().__call__()
 
 
-def test_an_answer_of_failure_is_written_with_its_next_attempt(customer: Customer) -> None:
+def test_a_failed_attempt_is_recorded_with_the_time_of_the_next(customer: Customer) -> None:
     [export_id] = approved(customer)
     with running_dispatcher(FakePost(lambda _url: Outcome(status=503))) as dispatcher:
         dispatcher.deliver_due()
@@ -290,7 +290,7 @@ def test_a_paused_targets_exports_wait_until_it_is_resumed(customer: Customer) -
         (Outcome(status=410), ("disabled", "receiver_gone"), ("failed", "receiver_gone"), ("failed", "target_disabled")),
     ],
 )
-def test_what_waits_for_a_target_that_is_turned_off_ends_visibly_and_unsent(
+def test_exports_that_wait_for_a_target_that_is_turned_off_end_visibly_and_unsent(
     customer: Customer, outcome: Outcome, target: tuple[str, str], first: tuple[str, str], others: tuple[str, str]
 ) -> None:
     approved(customer, 20)
@@ -306,7 +306,7 @@ def test_what_waits_for_a_target_that_is_turned_off_ends_visibly_and_unsent(
     assert rows("SELECT count(*) FROM audit_entries WHERE reason = ? AND actor LIKE ?", (others[1], "worker:%")) == [(19,)]
 
 
-def test_what_waits_for_an_account_that_may_no_longer_use_webhooks_ends_blocked_and_unsent(customer: Customer) -> None:
+def test_exports_of_an_account_that_may_no_longer_use_webhooks_end_blocked_and_unsent(customer: Customer) -> None:
     approved(customer, 3)
     execute("UPDATE exports SET due_at = due_at + 3600000 WHERE id = (SELECT MAX(id) FROM exports)")
     stranger = approved(make_customer(), 1, "https://other.example.com/hook")
@@ -320,7 +320,7 @@ def test_what_waits_for_an_account_that_may_no_longer_use_webhooks_ends_blocked_
 # ---------------------------------------------------------------- stopping
 
 
-def test_stopping_finishes_what_runs_and_gives_back_what_was_not_begun(customer: Customer) -> None:
+def test_stopping_finishes_running_attempts_and_releases_the_other_claims(customer: Customer) -> None:
     approved(customer, 40)
     post = FakePost()
     post.delay_s = 0.05
@@ -344,7 +344,7 @@ def test_stopping_finishes_what_runs_and_gives_back_what_was_not_begun(customer:
         wait_until(all_exported(40))
 
 
-def test_stopping_while_idle_is_quick_and_may_be_said_twice(database: str) -> None:
+def test_stopping_while_idle_is_quick_and_may_be_repeated(database: str) -> None:
     dispatcher = make_dispatcher(FakePost())
     dispatcher.start()
     time.sleep(0.1)
@@ -404,7 +404,7 @@ def stopped_for(
         assert dispatcher.join(PATIENCE_S)
 
 
-def test_an_outage_later_than_the_stop_timeout_costs_no_second_delivery(customer: Customer) -> None:
+def test_an_outage_longer_than_the_stop_timeout_causes_no_second_delivery(customer: Customer) -> None:
     ids, post, clock = approved(customer, 2), FakePost(), ClockOfAnOutage()
     post.gate.clear()
     with stopped_for(2.2, post, clock, 2, stop_timeout_s=2.0):
@@ -425,7 +425,7 @@ def test_an_error_while_stopping_loses_no_result_that_follows(customer: Customer
     assert post.sent == dict.fromkeys(ids, 1)
 
 
-def test_no_write_is_retried_once_nobody_waits_for_the_dispatcher(customer: Customer) -> None:
+def test_no_write_is_retried_once_the_dispatcher_is_abandoned(customer: Customer) -> None:
     approved(customer)
     post, clock = FakePost(), ClockOfAnOutage()
     post.gate.clear()
@@ -469,7 +469,9 @@ def exported_in(database: str) -> int:
         reader.close()
 
 
-def test_a_database_away_between_sending_and_recording_costs_no_second_delivery(database: str, customer: Customer) -> None:
+def test_a_database_outage_between_sending_and_recording_causes_no_second_delivery(
+    database: str, customer: Customer
+) -> None:
     ids, post = approved(customer, 10), FakePost()
     post.gate.clear()
     with running_dispatcher(post, concurrency=8, sweep_s=0.1):
@@ -482,7 +484,7 @@ def test_a_database_away_between_sending_and_recording_costs_no_second_delivery(
     assert post.sent == dict.fromkeys(ids, 1)
 
 
-def test_a_database_away_for_longer_than_a_lease_makes_nobody_take_what_others_hold(
+def test_a_database_outage_longer_than_a_lease_makes_no_worker_take_leased_exports(
     database: str, customer: Customer
 ) -> None:
     [export_id], post, thief = approved(customer), FakePost(), FakePost()
@@ -505,9 +507,7 @@ def test_a_database_away_for_longer_than_a_lease_makes_nobody_take_what_others_h
 
 
 @on_sqlite
-def test_a_lease_is_counted_from_when_it_was_written_however_long_others_kept_the_database(
-    database: str, customer: Customer
-) -> None:
+def test_a_lease_begins_when_it_is_written_however_long_the_database_was_locked(database: str, customer: Customer) -> None:
     post = FakePost()
     post.gate.clear()
     with running_dispatcher(post, lease_s=3.0, renew_s=1.2) as dispatcher:
@@ -533,7 +533,7 @@ def lease_left_s(export_id: str) -> float:
     return (due_at - utc_now()).total_seconds()
 
 
-def test_an_answer_that_the_database_refuses_does_not_take_the_others_with_it(customer: Customer) -> None:
+def test_a_result_that_the_database_rejects_affects_no_other_result(customer: Customer) -> None:
     ids = approved(customer, 3)
     [poisonous] = approved(customer, 1, "https://poison.example.com/")
     # A value too large for a bigint, in a column that both databases check or convert.
@@ -555,7 +555,7 @@ class BrokenAttemptRunner(AttemptRunner):
         return super().run(claim)
 
 
-def test_an_attempt_that_breaks_off_lapses_and_is_made_again(customer: Customer) -> None:
+def test_the_lease_of_an_aborted_attempt_expires_and_the_attempt_is_repeated(customer: Customer) -> None:
     approved(customer, 5)
     post = FakePost()
     runner = BrokenAttemptRunner(

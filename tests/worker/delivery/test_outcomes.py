@@ -129,7 +129,7 @@ TABLE: Final = [
 
 @pytest.mark.parametrize(("status", "code", "transition", "reason", "error", "connected", "turns_to"), TABLE)
 @pytest.mark.parametrize("nested", [False, True], ids=["code", "error.code"])
-def test_an_answer_means_what_the_table_says(
+def test_each_response_has_the_outcome_in_the_table(
     status: int,
     code: str | None,
     transition: Transition,
@@ -161,18 +161,18 @@ def test_an_answer_means_what_the_table_says(
         "internal_error",
     ],
 )
-def test_no_answer_is_tried_again_and_the_target_is_failing(error: str) -> None:
+def test_without_a_response_the_export_is_retried_and_the_target_is_failing(error: str) -> None:
     verdict = judged(Outcome(error=error))
     assert (verdict.transition, verdict.outcome, verdict.error_code) == (Transition.RESCHEDULE, "retryable", error)
     assert (verdict.effect.connected, verdict.effect.status) == ("failing", None)
     assert wait_s(verdict) == 5
 
 
-def test_an_outcome_of_nothing_at_all_is_tried_again() -> None:
+def test_an_empty_outcome_is_retried() -> None:
     assert judged(Outcome()).error_code == "no_answer"
 
 
-def test_what_our_policy_refuses_blocks_the_export_and_its_target() -> None:
+def test_an_address_that_the_policy_refuses_blocks_the_export_and_its_target() -> None:
     verdict = judged(Outcome(error="address_private", refused=True))
     assert (verdict.transition, verdict.outcome) == (Transition.BLOCK, "refused")
     assert (verdict.reason, verdict.error_code) == ("address_private", "address_private")
@@ -226,7 +226,7 @@ def test_a_response_shows_the_health_of_its_target(
     assert (effect.hold_s, effect.hold_reason) == (hold_s, hold_reason)
 
 
-def test_an_export_is_not_planned_into_the_pause_of_its_own_answer() -> None:
+def test_no_attempt_is_scheduled_within_the_hold_of_the_same_response() -> None:
     # The schedule says 5 s; a 429 that names no time holds the target for 30 s.
     assert wait_s(judged(answer(429))) == 30
     # A longer delay of the schedule applies.
@@ -333,7 +333,7 @@ NOW_OR_BEFORE: Final = {
 
 @pytest.mark.parametrize(("text", "expected_s"), RETRY_AFTER)
 @pytest.mark.parametrize("status", [429, 503])
-def test_retry_after_is_honoured_to_the_second(text: str, expected_s: int | None, status: int) -> None:
+def test_retry_after_is_honored_to_the_second(text: str, expected_s: int | None, status: int) -> None:
     verdict = judged(answer(status, retry_after=text), plan=LONG_PLAN)
     assert verdict.retry_after_s == expected_s
     # A 429 that names no time holds its target for 30 s. If it names a past time, the schedule applies.
@@ -441,7 +441,7 @@ def test_a_ticket_is_read_from_a_success(body: Any, ticket_id: str | None, url: 
 
 @pytest.mark.parametrize("filler", ["", "long " * 600], ids=["looked at already", "longer than what is looked at"])
 @pytest.mark.parametrize("is_kept", [True, False])
-def test_what_must_never_be_stored_is_no_id_and_no_link(filler: str, is_kept: bool) -> None:
+def test_forbidden_content_becomes_neither_a_ticket_id_nor_a_link(filler: str, is_kept: bool) -> None:
     actual = {"filler": filler, "id": "4242 4242 4242 4242", "url": "https://ada:Zk3jD92kd0qLw81m@tracker.example.com/1"}
     outcome = answer(201, actual)
     verdict = judged(outcome._replace(kept=response_excerpt(outcome.body) if is_kept else None))
@@ -449,14 +449,14 @@ def test_what_must_never_be_stored_is_no_id_and_no_link(filler: str, is_kept: bo
     assert verdict.transition is Transition.DELIVER
 
 
-def test_an_id_that_the_excerpt_has_no_room_for_is_judged_too() -> None:
+def test_an_id_beyond_the_excerpt_is_checked_too() -> None:
     # Redaction makes compact JSON longer, so that the ID comes after the end of the excerpt.
     body = json.dumps({"codes": [1] * 900, "id": "4242 4242 4242 4242"}, separators=(",", ":")).encode()
     verdict = judged(Outcome(status=201, body=body, kept=response_excerpt(body)))
     assert verdict.provider_ticket_id is None
 
 
-def test_space_before_an_answer_is_no_matter() -> None:
+def test_leading_white_space_of_a_response_is_ignored() -> None:
     outcome = Outcome(status=201, body=b' \r\n{"id": "T-1"}\n')
     assert judged(outcome).provider_ticket_id == "T-1"
 
@@ -514,7 +514,7 @@ _dates: Final = st.from_regex(
     try_number=st.integers(1, 5),
     jitter=st.floats(-1, 1),
 )
-def test_whatever_a_receiver_answers_there_is_one_verdict_and_it_keeps_the_limits(
+def test_every_response_has_one_outcome_within_the_limits(
     status: int | None, body: bytes, retry_after: str | None, try_number: int, jitter: float
 ) -> None:
     outcome = Outcome(status=status, error="x" if status is None else None, body=body, retry_after=retry_after)

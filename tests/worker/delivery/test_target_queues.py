@@ -101,7 +101,7 @@ def test_another_queue_that_waits_for_the_thread_goes_first() -> None:
     assert queues.finish(other, pauses_queue=False) == second
 
 
-def test_fewer_slots_let_what_is_open_end_and_send_nothing_more() -> None:
+def test_with_fewer_slots_open_requests_finish_and_no_more_are_sent() -> None:
     sent = claims("a", 4)
     queues = queues_with(3, *sent)
     taken = [queues.take() for _ in range(3)]
@@ -111,7 +111,7 @@ def test_fewer_slots_let_what_is_open_end_and_send_nothing_more() -> None:
     assert queues.finish(taken[2], pauses_queue=False) == sent[3]
 
 
-def test_a_result_that_pauses_the_queue_stops_what_waits() -> None:
+def test_a_result_that_pauses_the_queue_stops_waiting_claims() -> None:
     first, second, third = claims("a", 3)
     queues = queues_with(2, first, second, third)
     queues.take()
@@ -147,7 +147,7 @@ def test_a_paused_queue_opens_only_when_every_result_that_paused_it_is_committed
     assert ready(queues) == [third]
 
 
-def test_what_is_claimed_before_the_answer_is_written_waits_too() -> None:
+def test_claims_made_before_the_result_is_committed_wait_too() -> None:
     [first], [later] = claims("a", 1), claims("a", 1)
     queues = queues_with(1, first)
     queues.take()
@@ -331,7 +331,7 @@ def handed_out(queues: TargetQueues) -> Counter[int]:
     return Counter(claim.account_id for claim in ready(queues))
 
 
-def test_beside_an_account_that_holds_every_thread_others_get_threads_of_their_own() -> None:
+def test_other_accounts_get_their_own_threads_although_one_holds_all_shared_ones() -> None:
     queues = TargetQueues(8)
     opened(queues, 1, ["a", "b"])
     opened(queues, 2, ["c", "d"])
@@ -340,7 +340,7 @@ def test_beside_an_account_that_holds_every_thread_others_get_threads_of_their_o
     assert handed_out(queues) == {1: 8, 2: 2, 3: 2}
 
 
-def test_of_its_reserved_threads_an_account_gives_a_target_half() -> None:
+def test_a_target_gets_at_most_half_of_its_accounts_reserved_threads() -> None:
     queues = TargetQueues(16)
     opened(queues, 1, ["a"])
     opened(queues, 2, ["c"])

@@ -135,7 +135,7 @@ def test_a_success_that_asks_to_wait_holds_its_target_and_counts_as_a_success() 
     assert not is_at_rest(busy, [last], NOW)
 
 
-def test_what_was_sent_before_a_hold_and_succeeds_during_it_starts_no_ramp() -> None:
+def test_a_success_during_a_hold_of_a_request_sent_before_it_starts_no_ramp() -> None:
     held = next_state(state(), [HEALTHY, limited(30), HEALTHY, HEALTHY], NOW)
     assert (held.ramp, held.held_until, held.held_reason) == (1, in_s(30), RATE_LIMITED)
     assert next_state(held, [HEALTHY] * 5, in_s(29)).ramp == 1
@@ -214,7 +214,7 @@ ROWS: Final = [
 
 
 @pytest.mark.parametrize(("before", "effects", "then"), ROWS)
-def test_failures_count_that_no_success_of_the_same_tick_has_ended(
+def test_only_failures_after_the_last_success_of_a_tick_count(
     before: int, effects: Sequence[TargetEffect], then: int
 ) -> None:
     assert next_state(state(failures_in_row=before), effects, NOW).failures_in_row == then
@@ -238,13 +238,13 @@ def test_after_months_of_failures_a_probe_is_still_a_minute_away() -> None:
     assert at.held_until == in_s(60)
 
 
-def test_what_was_open_when_the_breaker_opened_says_nothing_new() -> None:
+def test_failures_of_requests_from_before_the_breaker_opened_do_not_count() -> None:
     opened = next_state(state(), [UNHEALTHY] * 5, NOW)
     late = next_state(opened, [UNHEALTHY, TIMED_OUT], in_s(0.5))
     assert (late.failures_in_row, late.held_until) == (5, in_s(1))
 
 
-def test_probes_that_come_back_together_are_one_step() -> None:
+def test_results_of_probes_in_one_tick_are_one_step() -> None:
     probing = state(failures_in_row=6, held_until=in_s(-1), held_reason=BREAKER_OPEN)
     at = next_state(probing, [UNHEALTHY] * 3, NOW)
     assert (at.failures_in_row, at.held_until) == (7, in_s(4))
@@ -257,7 +257,7 @@ def test_a_success_closes_the_breaker_whether_it_was_a_probe_or_sent_before(seco
     assert slots(at, WorkerShare(), in_s(seconds)) == 2
 
 
-def test_a_probe_that_is_asked_to_wait_waits_and_is_a_probe_again() -> None:
+def test_a_probe_with_retry_after_waits_and_is_followed_by_a_probe() -> None:
     probing = state(failures_in_row=6, held_until=in_s(-1), held_reason=BREAKER_OPEN)
     at = next_state(probing, [limited(30)], NOW)
     assert (at.failures_in_row, at.held_until, at.held_reason) == (6, in_s(30), RATE_LIMITED)
@@ -266,7 +266,7 @@ def test_a_probe_that_is_asked_to_wait_waits_and_is_a_probe_again() -> None:
     assert next_state(at, [HEALTHY], in_s(1)).held_until == in_s(30)
 
 
-def test_a_refused_ticket_leaves_the_breaker_where_it_is() -> None:
+def test_a_rejected_ticket_does_not_change_the_breaker() -> None:
     opened = next_state(state(), [UNHEALTHY] * 5, NOW)
     assert next_state(opened, [REFUSED], in_s(2)) == opened
 
@@ -274,7 +274,7 @@ def test_a_refused_ticket_leaves_the_breaker_where_it_is() -> None:
 # ---------------------------------------------------------------- what is shown, and what is written
 
 
-def test_the_last_word_about_a_connection_stands() -> None:
+def test_the_last_result_determines_the_connection_status() -> None:
     assert next_state(state(), [UNHEALTHY, HEALTHY], NOW).connected == "connected"
     failing = next_state(state(connected="connected", last_success_at=in_s(-60)), [HEALTHY, UNHEALTHY], NOW)
     assert (failing.connected, failing.last_success_at) == ("failing", NOW)
@@ -305,13 +305,13 @@ SHOWN: Final = [(None, True), (-60, True), (-1, True), (-0.999, False), (-0.02, 
 
 
 @pytest.mark.parametrize(("last_s", "is_written"), SHOWN)
-def test_one_success_more_is_written_once_a_second(last_s: float | None, is_written: bool) -> None:
+def test_a_further_success_is_written_at_most_once_a_second(last_s: float | None, is_written: bool) -> None:
     before = state(connected="connected", last_success_at=None if last_s is None else in_s(last_s))
     assert is_worth_writing(before, next_state(before, [HEALTHY], NOW)) is is_written
 
 
 @pytest.mark.parametrize("effect", [UNHEALTHY, BUSY, limited(1), GONE])
-def test_whatever_else_changes_is_written_at_once(effect: TargetEffect) -> None:
+def test_other_changes_are_written_at_once(effect: TargetEffect) -> None:
     before = state(connected="connected", last_success_at=NOW)
     assert is_worth_writing(before, next_state(before, [effect], NOW))
     assert is_worth_writing(replace(before, ramp=3), next_state(replace(before, ramp=3), [HEALTHY], NOW))
@@ -402,14 +402,14 @@ PACES: Final = [(1, 20), (7, 10), (59, 5), (60, 5), (61, 5), (62, 5), (600, 3), 
 
 @pytest.mark.parametrize("workers", [1, 3])
 @pytest.mark.parametrize(("limit", "minutes"), PACES)
-def test_a_pace_is_never_broken_and_nearly_reached(limit: int, minutes: int, workers: int) -> None:
+def test_a_rate_limit_is_never_exceeded_and_nearly_reached(limit: int, minutes: int, workers: int) -> None:
     sent = simulate(limit, workers, minutes)
     assert most_in_a_minute(sent) <= limit
     assert sum(count for _, count in sent) >= 0.95 * limit * minutes
 
 
 @pytest.mark.parametrize("limit", [1, 7, 60, 61, 600, 6_000])
-def test_what_was_left_unused_is_not_made_up_for_beyond_a_second(limit: int) -> None:
+def test_unused_requests_of_a_rate_limit_accumulate_for_at_most_a_second(limit: int) -> None:
     sent = simulate(limit, 2, 6, busy=(True, False, False))
     assert most_in_a_minute(sent) <= limit
     assert sent
@@ -438,17 +438,17 @@ def test_the_next_attempt_starts_when_the_rate_limit_allows_it_and_not_before(li
     assert rate_allowance(used_up, max(NOW, moment - timedelta(microseconds=3))) == 0
 
 
-def test_without_a_limit_there_is_no_pace() -> None:
+def test_without_a_rate_limit_the_allowance_is_unbounded() -> None:
     assert rate_allowance(state(), NOW) > 10**6
     assert use_rate_allowance(state(), 1000, NOW) == state()
 
 
-def test_nothing_sent_uses_up_nothing() -> None:
+def test_zero_requests_use_no_allowance() -> None:
     limited_state = state(max_per_minute=60)
     assert use_rate_allowance(limited_state, 0, NOW) == limited_state
 
 
-def test_nothing_stands_in_the_way_of_who_has_no_pace_or_has_not_begun() -> None:
+def test_a_target_without_a_rate_limit_or_without_earlier_requests_may_send_at_once() -> None:
     assert rate_allows_from(state()) is None
     assert rate_allows_from(state(paced_until=in_s(30))) is None
     assert rate_allows_from(state(max_per_minute=60)) is None
@@ -474,7 +474,7 @@ def test_claims_are_distributed_one_by_one(quotas: dict[str, int], room: int, de
 
 
 @given(quotas=st.dictionaries(st.text(max_size=3), st.integers(0, 40), max_size=20), room=st.integers(0, 200))
-def test_distribution_uses_all_room_and_favors_no_target(quotas: dict[str, int], room: int) -> None:
+def test_distribution_uses_all_capacity_and_favors_no_target(quotas: dict[str, int], room: int) -> None:
     dealt = distribute(quotas, room)
     assert sum(dealt.values()) == min(room, sum(quotas.values()))
     assert all(0 < count <= quotas[target_id] for target_id, count in dealt.items())
@@ -483,7 +483,7 @@ def test_distribution_uses_all_room_and_favors_no_target(quotas: dict[str, int],
     assert all(count <= least + 1 for count in dealt.values())
 
 
-def test_the_bounds_are_those_of_the_contract() -> None:
+def test_the_limits_are_those_of_the_contract() -> None:
     assert (throttle.MIN_CONCURRENCY, throttle.MAX_CONCURRENCY) == (1, 16)
     assert timedelta(days=5) == throttle.GIVE_UP_AFTER
 
@@ -511,7 +511,7 @@ AT_REST: Final = state(connected="connected", last_success_at=NOW)
         (AT_REST, [replace(HEALTHY, hold_s=1.0, hold_reason=RATE_LIMITED)]),
     ],
 )
-def test_what_may_change_a_row_is_not_at_rest(before: ThrottleState, effects: list[TargetEffect]) -> None:
+def test_effects_that_may_change_a_row_are_not_at_rest(before: ThrottleState, effects: list[TargetEffect]) -> None:
     assert not is_at_rest(before, effects, NOW)
 
 
@@ -531,7 +531,7 @@ def test_a_row_at_rest_is_never_worth_writing(before: ThrottleState, effects: li
         assert not is_worth_writing(before, next_state(before, effects, NOW))
 
 
-def test_most_ticks_of_a_busy_target_find_it_at_rest() -> None:
+def test_a_busy_target_is_at_rest_in_most_ticks() -> None:
     assert is_at_rest(AT_REST, [HEALTHY] * 40, in_s(0.9))
 
 
@@ -624,7 +624,7 @@ TURNED_OFF: Final = [
 
 
 @pytest.mark.parametrize(("before", "effects", "off"), TURNED_OFF)
-def test_a_target_is_turned_off_once_and_for_the_last_reason(
+def test_a_target_is_turned_off_once_with_the_last_reason(
     before: ThrottleState, effects: list[TargetEffect], off: tuple[TargetStatus | None, str | None]
 ) -> None:
     tick = update(before, effects, NOW)

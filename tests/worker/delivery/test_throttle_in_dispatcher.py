@@ -82,9 +82,7 @@ def let_pass(seconds: float, clock: FakeClock, count: int = 2) -> None:
 
 
 @pytest.mark.parametrize("status", [429, 503])
-def test_everybody_waits_for_as_long_as_a_receiver_asks_and_nobody_for_another_target(
-    customer: Customer, clock: FakeClock, status: int
-) -> None:
+def test_a_receivers_retry_after_holds_its_target_and_no_other(customer: Customer, clock: FakeClock, status: int) -> None:
     post = FakePost(now=clock)
     post.answer = lambda url: ask_to_wait(status, 30) if url == BUSY_URL and clock.at == NOW else DELIVERED
     with running_dispatchers(post, clock):
@@ -107,7 +105,7 @@ def test_everybody_waits_for_as_long_as_a_receiver_asks_and_nobody_for_another_t
     assert sum(attempts for (attempts,) in of(BUSY_URL, "attempts")) == len(post.to(BUSY_URL)) == 40 + asked
 
 
-def test_nothing_that_waits_in_a_queue_is_sent_after_the_response(customer: Customer, clock: FakeClock) -> None:
+def test_no_queued_claim_is_sent_after_the_response(customer: Customer, clock: FakeClock) -> None:
     post = FakePost(now=clock)
     with running_dispatchers(post, clock, count=1):
         post.gate.clear()
@@ -127,7 +125,7 @@ def test_nothing_that_waits_in_a_queue_is_sent_after_the_response(customer: Cust
         assert sorted(attempts for (attempts,) in of(BUSY_URL, "attempts")) == [0] * 32 + [1] * 8
 
 
-def test_a_503_without_a_time_makes_nobody_wait(customer: Customer, clock: FakeClock) -> None:
+def test_a_503_without_retry_after_holds_no_target(customer: Customer, clock: FakeClock) -> None:
     post = FakePost(first_then(Outcome(status=503)), clock)
     with running_dispatchers(post, clock):
         approved(customer, 20, BUSY_URL, NOW)
@@ -216,7 +214,7 @@ def test_two_dispatchers_keep_a_rate_limit_together(
     assert "database unavailable" not in caplog.text
 
 
-def test_an_event_that_was_due_first_is_left_the_next_request_of_a_rate_limit(customer: Customer, clock: FakeClock) -> None:
+def test_an_event_that_was_due_first_gets_the_next_request_of_a_rate_limit(customer: Customer, clock: FakeClock) -> None:
     target_id = make_target(customer, BUSY_URL).id
     limit_target(target_id, 60)
     make_due_events(customer, target_id, 1, to_ms(NOW) - 1)
@@ -473,7 +471,7 @@ def test_all_dispatchers_together_make_one_probe(customer: Customer, clock: Fake
             wait_until(lambda: not statuses()["delivering"])
 
 
-def test_a_worker_that_is_gone_leaves_its_share_to_the_others(customer: Customer, clock: FakeClock) -> None:
+def test_the_other_workers_get_the_share_of_a_dead_worker(customer: Customer, clock: FakeClock) -> None:
     post = FakePost(now=clock)
     post.gate.clear()
     execute("INSERT INTO workers (name, started_at, seen_at) VALUES ('killed', ?, ?)", (to_ms(NOW), to_ms(NOW)))

@@ -72,7 +72,7 @@ def met(customer: Customer, target_id: str, effects: Sequence[TargetEffect]) -> 
     return [one._replace(verdict=one.verdict._replace(effect=effect)) for one, effect in zip(attempts, effects, strict=True)]
 
 
-def test_effects_are_gathered_by_target_in_their_order_from_attempts_that_moved_something(customer: Customer) -> None:
+def test_effects_are_grouped_by_target_in_order_from_attempts_that_changed_their_exports(customer: Customer) -> None:
     one, other = make_target(customer).id, make_target(customer).id
     attempts = [*met(customer, one, [HEALTHY, UNHEALTHY, GONE]), *met(customer, other, [LIMITED])]
     moved = {attempt.claim.export_id for attempt in attempts} - {attempts[2].claim.export_id}
@@ -80,7 +80,7 @@ def test_effects_are_gathered_by_target_in_their_order_from_attempts_that_moved_
     assert effects_of(attempts, set()) == {}
 
 
-def test_what_deliveries_met_marks_the_target(customer: Customer) -> None:
+def test_the_effects_of_deliveries_are_stored_with_the_target(customer: Customer) -> None:
     target = make_target(customer)
     record(target.id, HEALTHY, UNHEALTHY)
     after = targets.get(target.id, None)
@@ -103,7 +103,7 @@ def test_a_late_answer_to_an_open_breaker_still_turns_the_target_off(
     assert status_of(target_id) == (status, effect.reason)
 
 
-def test_a_tick_marks_all_its_targets_and_no_other(customer: Customer) -> None:
+def test_a_tick_changes_all_its_targets_and_no_other(customer: Customer) -> None:
     healthy, unhealthy, held, other = (make_target(customer).id for _ in range(4))
     before = state_of(other)
     with transaction():
@@ -173,7 +173,7 @@ def test_a_delivery_leaves_a_validation_that_is_requested_or_under_way(customer:
     assert validation_of(target.id) == ("failed", "tls_failed", LATER)
 
 
-def test_the_last_word_about_a_target_that_is_turned_off_twice_stands(customer: Customer) -> None:
+def test_the_last_reason_of_a_target_that_is_turned_off_twice_is_stored(customer: Customer) -> None:
     target = make_target(customer)
     record(target.id, GONE, BLOCKED, HEALTHY)
     assert status_of(target.id) == ("blocked", "address_private")
@@ -252,7 +252,7 @@ def test_a_change_of_a_target_is_logged_once(customer: Customer, caplog: pytest.
     ]
 
 
-def test_a_target_that_does_well_has_its_row_written_once_a_second(customer: Customer) -> None:
+def test_the_row_of_a_healthy_target_is_written_at_most_once_a_second(customer: Customer) -> None:
     target = make_target(customer)
     execute("UPDATE targets SET ramp = 16")
     record(target.id, HEALTHY, now=NOW)
@@ -263,7 +263,7 @@ def test_a_target_that_does_well_has_its_row_written_once_a_second(customer: Cus
     assert targets.get(target.id, None).last_success_at == NOW + timedelta(seconds=1)
 
 
-def test_nothing_met_changes_nothing(customer: Customer) -> None:
+def test_no_effects_change_nothing(customer: Customer) -> None:
     target = make_target(customer)
     with transaction():
         write_effects({}, LATER, "worker")
@@ -279,7 +279,7 @@ def move(target_id: str) -> None:
 
 
 @pytest.mark.parametrize("effects", [[HEALTHY], [UNHEALTHY] * 5, [LIMITED], [GONE], [BLOCKED]])
-def test_what_attempts_at_the_former_url_met_changes_nothing(customer: Customer, effects: list[TargetEffect]) -> None:
+def test_effects_of_attempts_at_the_former_url_change_nothing(customer: Customer, effects: list[TargetEffect]) -> None:
     target_id = make_target(customer).id
     move(target_id)
     targets.record_validation(target_id, None, Validation("connect_refused"), NOW, "worker")
@@ -333,7 +333,7 @@ def test_a_refusal_of_the_token_that_a_tracker_still_has_blocks_it(customer: Cus
 
 
 @pytest.mark.parametrize(("effect", "status"), [(BLOCKED, "blocked"), (GONE, "disabled")])
-def test_what_is_not_about_the_token_counts_after_the_token_was_replaced(
+def test_effects_unrelated_to_the_token_count_after_it_was_replaced(
     customer: Customer, effect: TargetEffect, status: str
 ) -> None:
     target_id = make_tracker(customer, "https://gitea.example.com/o/r", VAULT)
@@ -372,7 +372,7 @@ def test_workers_that_write_the_same_targets_in_any_order_never_deadlock(custome
         assert (state_of(target_id).concurrency, state_of(target_id).held_reason) == (1.0, RATE_LIMITED)
 
 
-def test_what_two_workers_find_out_at_once_counts_twice(customer: Customer) -> None:
+def test_simultaneous_effects_of_several_workers_all_count(customer: Customer) -> None:
     target = make_target(customer)
     # Four failures do not open the breaker.
     together(*[lambda: record(target.id, UNHEALTHY)] * 4)
@@ -392,7 +392,7 @@ class VaultWithAWorkerAtWork(Vault):
         return super().seal(secret, context)
 
 
-def test_a_new_secret_does_not_undo_what_a_worker_found_out_meanwhile(customer: Customer) -> None:
+def test_a_new_secret_does_not_undo_simultaneous_effects_of_a_worker(customer: Customer) -> None:
     target = make_target(customer)
 
     def block() -> None:

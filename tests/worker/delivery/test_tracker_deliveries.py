@@ -159,7 +159,9 @@ def test_a_lookup_that_fails_is_repeated_and_nothing_is_created_meanwhile(custom
     assert (gitea.creates_of(export_id), len(gitea.issues_of(export_id))) == (1, 1)
 
 
-def test_the_doubt_outlives_the_schedule_and_a_retry_by_hand_looks_first(customer: Customer, gitea: FakeGitea) -> None:
+def test_an_unknown_outcome_outlives_the_schedule_and_a_manual_retry_looks_up_first(
+    customer: Customer, gitea: FakeGitea
+) -> None:
     [export_id] = approve(customer, make_tracker(customer, gitea.base_url, VAULT))
     gitea.next_creates(LostResponse.AFTER_CREATING)
     with delivering(ONE_TRY):
@@ -175,7 +177,7 @@ def test_the_doubt_outlives_the_schedule_and_a_retry_by_hand_looks_first(custome
     assert (gitea.creates_of(export_id), len(gitea.issues_of(export_id)), gitea.lookups) == (1, 1, 1)
 
 
-def test_a_known_refusal_ends_the_doubt(customer: Customer, gitea: FakeGitea) -> None:
+def test_a_known_rejection_ends_the_unknown_outcome(customer: Customer, gitea: FakeGitea) -> None:
     [export_id] = approve(customer, make_tracker(customer, gitea.base_url, VAULT))
     gitea.next_creates(LostResponse.BEFORE_CREATING, Refusal(422))
     with delivering():
@@ -185,7 +187,7 @@ def test_a_known_refusal_ends_the_doubt(customer: Customer, gitea: FakeGitea) ->
     assert gitea.lookups == 1
 
 
-def test_a_retry_at_another_tracker_looks_for_nothing(customer: Customer, gitea: FakeGitea) -> None:
+def test_a_retry_at_another_tracker_looks_up_no_issue(customer: Customer, gitea: FakeGitea) -> None:
     [export_id] = approve(customer, make_tracker(customer, gitea.base_url, VAULT))
     gitea.next_creates(LostResponse.AFTER_CREATING)
     with FakeGitea() as other, delivering(ONE_TRY):
@@ -228,7 +230,7 @@ def test_a_retry_at_another_target_of_the_same_repository_looks_for_the_issue(cu
     assert (gitea.creates_of(export_id), len(gitea.issues_of(export_id)), gitea.lookups) == (1, 1, 1)
 
 
-def test_what_a_wrong_token_blocked_is_delivered_once_after_a_new_token_and_a_resumption(
+def test_exports_blocked_by_a_wrong_token_are_delivered_once_after_a_new_token_and_a_resumption(
     customer: Customer, gitea: FakeGitea
 ) -> None:
     target_id = make_tracker(customer, gitea.base_url, VAULT, token="an expired token")
@@ -298,7 +300,7 @@ def test_a_tracker_at_its_rate_limit_holds_up_no_other_target(
     assert rows("SELECT DISTINCT attempts FROM exports WHERE target_id = ? ORDER BY 1", (target_id,))[0] == (0,)
 
 
-def test_a_success_that_used_up_the_limit_holds_what_follows(customer: Customer, gitea: FakeGitea) -> None:
+def test_a_success_that_used_up_the_limit_holds_the_following_exports(customer: Customer, gitea: FakeGitea) -> None:
     target_id = make_tracker(customer, gitea.base_url, VAULT)
     execute("UPDATE targets SET ramp = 1, concurrency = 1 WHERE id = ?", (target_id,))
     approve(customer, target_id, 3)

@@ -131,7 +131,7 @@ def test_a_retry_waits_as_long_as_the_tracker_asks(
 
 
 @pytest.mark.parametrize("limited", [LIMITED, PAST, replace(LIMITED, retry_after_s=0.0)], ids=["no time", "past", "now"])
-def test_a_rate_limit_that_names_no_time_to_come_waits_a_minute_and_grows_with_the_schedule(limited: TrackerFailure) -> None:
+def test_a_rate_limit_without_a_future_time_waits_a_minute_and_grows_with_the_schedule(limited: TrackerFailure) -> None:
     verdicts = [judged(refused(limited, 429), try_number) for try_number in (1, 2, 3)]
     assert [wait_s(verdict) for verdict in verdicts] == [60, 60, 120]
     assert {(each.effect.hold_s, each.effect.hold_reason) for each in verdicts} == {(DEFAULT_HOLD_S, RATE_LIMITED)}

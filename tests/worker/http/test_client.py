@@ -39,7 +39,7 @@ def client() -> Iterator[HttpClient]:
 # ---------------------------------------------------------------- responses
 
 
-def test_a_success_in_headers_is_delivered_whatever_becomes_of_its_body(client: HttpClient) -> None:
+def test_a_success_in_the_headers_counts_whatever_happens_to_the_body(client: HttpClient) -> None:
     cut_short = once(b'HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"id": "T-1"}')
     with LoopbackServer(cut_short) as server:
         outcome = post(client, server.url())
@@ -72,7 +72,7 @@ def test_a_request_is_sent_as_it_is_asked_for(client: HttpClient) -> None:
     assert (outcome.status, outcome.body, outcome.retry_after) == (201, b'{"id": "T-1"}', "7")
 
 
-def test_head_and_body_are_these_bytes_in_one_piece(client: HttpClient) -> None:
+def test_headers_and_body_are_sent_as_these_bytes_at_once(client: HttpClient) -> None:
     received: list[bytes] = []
 
     def behave(peer: Peer) -> None:
@@ -107,7 +107,7 @@ HOSTS: Final = [
 
 
 @pytest.mark.parametrize(("host", "looked_up", "named"), HOSTS)
-def test_a_host_is_named_in_its_one_form(host: str, looked_up: str, named: str) -> None:
+def test_a_host_is_sent_in_its_normalized_form(host: str, looked_up: str, named: str) -> None:
     seen: list[ReceivedRequest | None] = []
 
     def behave(peer: Peer) -> None:
@@ -174,7 +174,7 @@ def test_a_reset_is_a_closed_connection(client: HttpClient) -> None:
         assert post(client, server.url()).error == "connection_closed"
 
 
-def test_a_kept_connection_that_the_receiver_closed_meanwhile_costs_nothing(client: HttpClient) -> None:
+def test_a_kept_connection_that_the_receiver_has_closed_is_replaced_at_no_cost(client: HttpClient) -> None:
     def behave(peer: Peer) -> None:
         peer.read()
         peer.answer()
@@ -202,7 +202,7 @@ def test_a_request_on_a_kept_connection_that_dies_under_it_is_not_sent_again(cli
     assert requests == [1, 1, 2]
 
 
-def test_an_answer_counts_that_comes_before_the_request_was_read(client: HttpClient) -> None:
+def test_a_response_counts_even_if_it_arrives_before_the_request_was_read(client: HttpClient) -> None:
     def behave(peer: Peer) -> None:
         peer.connection.recv(1)
         peer.answer(413)
@@ -273,7 +273,7 @@ def test_urls_of_one_origin_share_its_connections(client: HttpClient) -> None:
         assert server.connections == 2
 
 
-def test_a_closed_client_keeps_nothing_that_was_in_use_and_can_be_used_again(client: HttpClient) -> None:
+def test_a_closed_client_keeps_no_connection_and_can_be_used_again(client: HttpClient) -> None:
     release, hung_up = threading.Event(), []
 
     def behave(peer: Peer) -> None:

@@ -108,7 +108,7 @@ def _head_of(size: int) -> bytes:
     return start + b"a" * (size - len(start) - 4) + b"\r\n\r\n"
 
 
-def test_a_head_may_be_64_kib_and_no_byte_more(client: HttpClient) -> None:
+def test_response_headers_may_have_64_kib_and_no_byte_more(client: HttpClient) -> None:
     with LoopbackServer(once(_head_of(MAX_HEAD_BYTES) + b"{}")) as server:
         assert post(client, server.url()).body == b"{}"
     with LoopbackServer(once(_head_of(MAX_HEAD_BYTES + 1) + b"{}")) as server:
@@ -124,7 +124,7 @@ def test_a_body_in_many_small_chunks_is_read(client: HttpClient) -> None:
     assert outcome.body == body
 
 
-def test_interim_answers_are_not_the_last_word_and_the_connection_is_kept(client: HttpClient) -> None:
+def test_interim_responses_are_skipped_and_the_connection_is_kept(client: HttpClient) -> None:
     def behave(peer: Peer) -> None:
         while peer.read():
             peer.send(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n")
@@ -152,7 +152,7 @@ def test_a_compressed_body_is_not_inflated(client: HttpClient, encoding: str, bo
         assert post(client, server.url()).body == bomb
 
 
-def test_a_hundred_encodings_cost_the_body_and_not_the_status(client: HttpClient) -> None:
+def test_a_response_with_a_hundred_encodings_loses_its_body_and_keeps_its_status(client: HttpClient) -> None:
     with LoopbackServer(always(200, b"{}", Content_Encoding=", ".join(["gzip"] * 100))) as server:
         assert post(client, server.url()).status == 200
 
@@ -168,7 +168,7 @@ FRAGMENTS: Final = st.sampled_from([
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(FRAGMENTS | st.binary(max_size=8), max_size=12).map(b"".join))
-def test_whatever_comes_back_a_post_has_an_outcome(answer: bytes) -> None:
+def test_every_response_gives_a_post_an_outcome(answer: bytes) -> None:
     with LoopbackServer(once(answer)) as server, made_client() as client:
         outcome = post(client, server.url())
     assert (outcome.status is None) == (outcome.error in {"bad_answer", "connection_closed"})

@@ -59,7 +59,7 @@ def posted(client: HttpClient, server: LoopbackServer, account_id: int = 1, cert
     return outcome.error or outcome.body.decode()
 
 
-def test_an_authority_of_the_settings_is_trusted_beside_the_others(tmp_path: Path) -> None:
+def test_an_authority_of_the_settings_is_trusted_in_addition_to_the_others(tmp_path: Path) -> None:
     usual, authority = make_certificate(tmp_path)
     for egress, errors in ((Egress(COMPANY.pem), [None, None]), (Egress(), [None, "tls_certificate"])):
         with (

@@ -56,7 +56,7 @@ def _read_and_say_nothing(peer: Peer) -> None:
 @pytest.mark.parametrize(
     "behave", [drip_headers, _drip_status_line, _drip_interim_answers, say_nothing, _read_and_say_nothing]
 )
-def test_a_peer_that_never_ends_its_headers_is_left_at_the_deadline(
+def test_a_peer_that_never_ends_its_headers_is_given_up_at_the_deadline(
     hurried: HttpClient, behave: Callable[[Peer], None]
 ) -> None:
     with LoopbackServer(behave) as server:
@@ -75,7 +75,7 @@ def test_a_dripped_body_ends_at_the_deadline_and_its_status_counts(head: bytes) 
     assert took_s <= deadline_s + SLACK_S
 
 
-def test_a_peer_that_reads_nothing_of_a_large_body_is_left_at_the_deadline() -> None:
+def test_a_peer_that_reads_nothing_of_a_large_body_is_given_up_at_the_deadline() -> None:
     # A connect timeout below the deadline must not end the sending.
     with LoopbackServer(say_nothing) as server, made_client(deadline_s=DEADLINE_S, connect_timeout_s=0.1) as client:
         outcome, took_s = timed(client, server.url(), b"x" * 64 * 1024 * 1024)
@@ -83,7 +83,7 @@ def test_a_peer_that_reads_nothing_of_a_large_body_is_left_at_the_deadline() -> 
     assert DEADLINE_S - 0.01 <= took_s <= DEADLINE_S + SLACK_S
 
 
-def test_a_connection_that_is_used_again_is_watched_again(hurried: HttpClient) -> None:
+def test_a_reused_connection_has_a_new_deadline(hurried: HttpClient) -> None:
     def behave(peer: Peer) -> None:
         peer.read()
         peer.answer()
@@ -97,7 +97,7 @@ def test_a_connection_that_is_used_again_is_watched_again(hurried: HttpClient) -
     assert took_s <= DEADLINE_S + SLACK_S
 
 
-def test_the_end_of_one_post_does_not_hit_the_next_on_the_same_connection() -> None:
+def test_the_deadline_of_one_post_does_not_end_the_next_on_the_same_connection() -> None:
     def behave(peer: Peer) -> None:
         while peer.read():
             time.sleep(0.1)
@@ -109,7 +109,7 @@ def test_the_end_of_one_post_does_not_hit_the_next_on_the_same_connection() -> N
     assert [outcome.status for outcome in outcomes] == [200] * 12
 
 
-def test_a_slow_name_server_is_left_at_the_deadline() -> None:
+def test_a_slow_name_server_is_given_up_at_the_deadline() -> None:
     hung = threading.Event()
 
     def resolve(*_: object, **__: object) -> Sequence[tuple[object, ...]]:
@@ -123,7 +123,7 @@ def test_a_slow_name_server_is_left_at_the_deadline() -> None:
     assert took_s <= DEADLINE_S + SLACK_S
 
 
-def test_what_a_slow_name_server_leaves_is_all_the_rest_may_take() -> None:
+def test_the_time_of_a_slow_lookup_counts_against_the_deadline() -> None:
     slow = SlowResolver({NAME: ["127.0.0.1"]}, DEADLINE_S * 0.9)
     with LoopbackServer(drip_headers) as server, made_client(resolver=slow, deadline_s=DEADLINE_S) as client:
         outcome, took_s = timed(client, server.url(NAME))
@@ -131,7 +131,7 @@ def test_what_a_slow_name_server_leaves_is_all_the_rest_may_take() -> None:
     assert took_s <= DEADLINE_S + SLACK_S
 
 
-def test_a_lookup_that_overstays_leaves_nothing_to_dial() -> None:
+def test_after_a_lookup_beyond_the_deadline_no_connection_is_attempted() -> None:
     late = SlowResolver({NAME: ["127.0.0.1"]}, DEADLINE_S + 0.1)
     with LoopbackServer(always()) as server, made_client(resolver=late, deadline_s=DEADLINE_S) as client:
         assert post(client, server.url(NAME)).error == "deadline_exceeded"
@@ -143,7 +143,7 @@ def _drip_handshake(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("behave", [_drip_handshake, say_nothing])
-def test_a_handshake_that_never_ends_is_left_at_the_deadline(behave: Callable[[Peer], None]) -> None:
+def test_a_handshake_that_never_ends_is_given_up_at_the_deadline(behave: Callable[[Peer], None]) -> None:
     with LoopbackServer(behave) as server, made_client(deadline_s=DEADLINE_S, connect_timeout_s=0.1) as client:
         outcome, took_s = timed(client, f"https://{NAME}:{server.port}/")
     assert outcome.error == "deadline_exceeded"
@@ -205,7 +205,7 @@ def test_a_connection_that_comes_after_the_deadline_is_shut_down_at_once() -> No
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_watchdog_that_a_fault_ended_is_followed_by_another() -> None:
+def test_a_watchdog_that_failed_is_replaced() -> None:
     ended: list[threading.Thread] = []
 
     def tidy() -> bool:

@@ -27,7 +27,7 @@ def test_a_closed_port_is_refused(client: HttpClient) -> None:
 
 
 @pytest.mark.parametrize("reason", list(DnsFailure))
-def test_a_name_without_an_address_names_why(reason: DnsFailure) -> None:
+def test_the_error_of_a_name_without_an_address_has_the_reason(reason: DnsFailure) -> None:
     with made_client(resolver=FakeResolver({NAME: reason})) as client:
         outcome = post(client, f"http://{NAME}/")
     assert (outcome.error, outcome.refused) == (reason.value, False)
@@ -45,7 +45,7 @@ REFUSED_URLS: Final = [
 
 
 @pytest.mark.parametrize(("url", "reason"), REFUSED_URLS)
-def test_a_url_that_the_policy_refuses_is_not_even_looked_up(url: str, reason: str) -> None:
+def test_the_name_in_a_url_that_the_policy_refuses_is_not_looked_up(url: str, reason: str) -> None:
     resolver = FakeResolver({NAME: ["127.0.0.1"]})
     with made_client(resolver=resolver) as client:
         outcome = post(client, url)
@@ -80,7 +80,7 @@ def test_a_name_that_leads_to_loopback_is_refused_unless_it_is_opened() -> None:
     assert (outcome.error, outcome.refused) == ("address_loopback", True)
 
 
-def test_a_name_is_asked_once_a_connection_and_the_answer_that_was_judged_is_dialed() -> None:
+def test_a_name_is_looked_up_once_per_connection_and_the_checked_address_is_used() -> None:
     resolver = RebindingResolver(["127.0.0.2"], ["10.0.0.1"])
     with LoopbackServer(always(), host="127.0.0.2") as server, made_client(resolver=resolver) as client:
         outcomes = [post(client, server.url(NAME)) for _ in range(3)]
@@ -88,7 +88,7 @@ def test_a_name_is_asked_once_a_connection_and_the_answer_that_was_judged_is_dia
     assert [(outcome.status, outcome.address) for outcome in outcomes] == [(200, "127.0.0.2")] * 3
 
 
-def test_a_name_that_turned_bad_is_refused_when_it_is_dialed_again() -> None:
+def test_a_name_that_later_resolves_to_a_refused_address_is_refused() -> None:
     def behave(peer: Peer) -> None:
         peer.read()
         peer.answer(Connection="close")

@@ -58,7 +58,7 @@ CERTIFICATES: Final = [
 
 
 @pytest.mark.parametrize(("name", "lasts", "begins", "is_trusted", "reason"), CERTIFICATES)
-def test_a_certificate_is_judged_and_nothing_is_sent(
+def test_an_inspection_checks_the_certificate_and_sends_nothing(
     tmp_path: Path, name: str, lasts: timedelta, begins: timedelta, is_trusted: bool, reason: str | None
 ) -> None:
     context, authority = make_certificate(tmp_path, name, lasts, begins)
@@ -78,7 +78,7 @@ def test_a_bundle_named_by_the_environment_is_not_trusted(tmp_path: Path, monkey
         assert client.inspect(server.url(NAME)) == Validation("tls_certificate")
 
 
-def test_over_plain_http_a_connection_is_all_there_is_to_see() -> None:
+def test_over_plain_http_an_inspection_only_connects() -> None:
     listener = Listener()
     with LoopbackServer(listener) as server, made_client() as client:
         assert client.inspect(server.url(NAME)) == Validation()
@@ -114,7 +114,9 @@ ADDRESSES: Final = [
 
 
 @pytest.mark.parametrize(("addresses", "reason"), ADDRESSES)
-def test_a_name_that_leads_where_the_policy_refuses_is_refused_and_not_dialed(addresses: list[str], reason: str) -> None:
+def test_a_name_with_an_address_that_the_policy_refuses_is_refused_without_a_connection(
+    addresses: list[str], reason: str
+) -> None:
     with LoopbackServer(say_nothing) as server, made_client(resolver=FakeResolver({NAME: addresses})) as client:
         assert client.inspect(server.url(NAME)) == Validation(reason, is_refused=True)
         assert server.connections == 0
@@ -134,7 +136,7 @@ def test_a_name_without_an_address_names_why_and_is_not_refused(reason: DnsFailu
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
-def test_a_closed_port_shows(scheme: str) -> None:
+def test_a_closed_port_is_reported(scheme: str) -> None:
     with LoopbackServer(say_nothing) as server:
         url = f"{scheme}://{NAME}:{server.port}/"
     with made_client() as client:
@@ -154,23 +156,23 @@ def _talk_http(peer: Peer) -> None:
     peer.answer(400)
 
 
-def test_a_peer_that_speaks_no_tls_shows() -> None:
+def test_a_peer_without_tls_is_reported() -> None:
     with LoopbackServer(_talk_http) as server, made_client() as client:
         assert client.inspect(f"https://{NAME}:{server.port}/") == Validation("tls_failed")
 
 
 @pytest.mark.parametrize("behave", [_hang_up, _reset])
-def test_a_peer_that_hangs_up_in_the_handshake_shows(behave: Callable[[Peer], None]) -> None:
+def test_a_peer_that_disconnects_in_the_handshake_is_reported(behave: Callable[[Peer], None]) -> None:
     with LoopbackServer(behave) as server, made_client() as client:
         assert client.inspect(f"https://{NAME}:{server.port}/").reason in {"tls_failed", "connection_closed"}
 
 
-def test_a_handshake_that_never_ends_is_left_at_the_deadline() -> None:
+def test_a_handshake_that_never_ends_is_given_up_at_the_deadline() -> None:
     with LoopbackServer(say_nothing) as server, made_client(deadline_s=DEADLINE_S) as client:
         assert client.inspect(f"https://{NAME}:{server.port}/") == Validation("deadline_exceeded")
 
 
-def test_a_slow_name_server_is_left_at_the_deadline() -> None:
+def test_a_slow_name_server_is_given_up_at_the_deadline() -> None:
     hung = threading.Event()
 
     def resolve(*_: object, **__: object) -> Sequence[tuple[object, ...]]:
@@ -182,7 +184,7 @@ def test_a_slow_name_server_is_left_at_the_deadline() -> None:
     hung.set()
 
 
-def test_a_name_that_turns_bad_after_it_was_approved_is_refused_when_a_post_dials_it() -> None:
+def test_a_name_that_resolves_to_a_refused_address_after_its_approval_is_refused_by_a_post() -> None:
     resolver = RebindingResolver(["127.0.0.1"], ["10.0.0.1"])
     listener = Listener()
     with LoopbackServer(listener) as server, made_client(resolver=resolver) as client:
@@ -194,7 +196,7 @@ def test_a_name_that_turns_bad_after_it_was_approved_is_refused_when_a_post_dial
     assert (outcome.error, outcome.refused) == ("address_private", True)
 
 
-def test_a_look_leaves_the_kept_connections_alone() -> None:
+def test_an_inspection_does_not_affect_kept_connections() -> None:
     with LoopbackServer(always()) as server, made_client() as client:
         assert post(client, server.url(NAME)).status == 200
         assert client.inspect(server.url(NAME)).has_passed

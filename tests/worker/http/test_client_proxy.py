@@ -154,7 +154,7 @@ def _drip(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("behave", [Peer.wait, _drip], ids=["silent", "slow"])
-def test_a_proxy_that_takes_its_time_is_bounded(behave: Callable[[Peer], None]) -> None:
+def test_a_slow_proxy_is_bounded_by_the_deadline(behave: Callable[[Peer], None]) -> None:
     with LoopbackServer(behave) as proxy, made_client(connect_timeout_s=DEADLINE_S, egress=through(proxy.port)) as client:
         outcome, took_s = timed(client, f"http://{NAME}:8080/hook")
     assert outcome.error == "connect_timeout"

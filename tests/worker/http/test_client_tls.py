@@ -30,7 +30,7 @@ def test_tls_names_the_host_of_the_url_whatever_address_is_dialed(tmp_path: Path
     assert timings[1].tls_ms is None
 
 
-def test_an_address_in_the_url_is_one_the_certificate_has_to_name(tmp_path: Path) -> None:
+def test_the_certificate_has_to_name_an_address_in_the_url(tmp_path: Path) -> None:
     context, authority = make_certificate(tmp_path, "127.0.0.1")
     asked: list[str | None] = []
     context.sni_callback = lambda _socket, name, _context: asked.append(name)
@@ -41,7 +41,7 @@ def test_an_address_in_the_url_is_one_the_certificate_has_to_name(tmp_path: Path
 
 
 @pytest.mark.parametrize("alternative", ["", "other.example.com"])
-def test_a_common_name_is_no_name(tmp_path: Path, alternative: str) -> None:
+def test_the_common_name_of_a_certificate_is_ignored(tmp_path: Path, alternative: str) -> None:
     context, authority = make_certificate(tmp_path, alternative=alternative)
     with LoopbackServer(always(), context) as server, made_client(verify=authority) as client:
         assert post(client, server.url(NAME)).error == "tls_certificate"
@@ -49,7 +49,7 @@ def test_a_common_name_is_no_name(tmp_path: Path, alternative: str) -> None:
 
 # The size of the response. Another response follows in the same TLS record, or in a record of its own if there is no room.
 @pytest.mark.parametrize("answer_bytes", [1000, 4096, 8192, RECORD_BYTES - 1, RECORD_BYTES])
-def test_what_comes_behind_an_answer_is_not_taken_for_the_next_wherever_tls_keeps_it(
+def test_data_after_a_response_is_not_taken_for_the_next_one_even_if_tls_buffers_it(
     tmp_path: Path, answer_bytes: int
 ) -> None:
     unasked = b"HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n"
@@ -70,7 +70,7 @@ def test_what_comes_behind_an_answer_is_not_taken_for_the_next_wherever_tls_keep
         assert server.connections == 3
 
 
-def test_http_1_1_is_what_is_offered(tmp_path: Path) -> None:
+def test_only_http_1_1_is_offered(tmp_path: Path) -> None:
     context, authority = make_certificate(tmp_path)
     context.set_alpn_protocols(["h2", "http/1.1"])
     chosen: list[str | None] = []
@@ -128,7 +128,7 @@ def test_a_bundle_named_by_the_environment_is_not_trusted(tmp_path: Path, monkey
         assert post(client, server.url(NAME)).error == "tls_certificate"
 
 
-def test_a_peer_that_speaks_no_tls_is_named() -> None:
+def test_a_peer_without_tls_is_reported() -> None:
     with LoopbackServer(lambda peer: peer.answer(400)) as server, made_client() as client:
         outcome = post(client, f"https://{NAME}:{server.port}/")
     assert outcome.error == "tls_failed"

@@ -56,7 +56,7 @@ def test_a_kept_connection_ends_when_its_name_resolves_to_a_private_address() ->
     assert [outcome.address for outcome in outcomes] == [None] * 2
 
 
-def test_a_kept_connection_over_tls_is_no_exception(tmp_path: Path) -> None:
+def test_kept_connections_over_tls_are_checked_too(tmp_path: Path) -> None:
     context, authority = make_certificate(tmp_path)
     ledger, resolver = GatedServer(), RebindingResolver(HERE, HERE, PRIVATE)
     with (
@@ -71,7 +71,7 @@ def test_a_kept_connection_over_tls_is_no_exception(tmp_path: Path) -> None:
 
 # The addresses of the name besides the address of the kept connection.
 @pytest.mark.parametrize("others", [["10.0.0.1"], ["169.254.169.254"], ["127.0.0.2", "fe80::1"]])
-def test_one_bad_address_beside_its_own_ends_a_kept_connection(others: list[str]) -> None:
+def test_an_additional_refused_address_ends_a_kept_connection(others: list[str]) -> None:
     ledger, resolver = GatedServer(), RebindingResolver(HERE, [*HERE, *others])
     with LoopbackServer(ledger) as server, made_client(resolver=resolver, confirmed_for_s=0) as client:
         assert post(client, server.url(NAME)).status == 200
@@ -92,7 +92,7 @@ def test_all_kept_connections_of_a_refused_name_are_closed() -> None:
         assert ledger.requests == 3
 
 
-def test_a_connection_that_was_in_use_at_a_refusal_is_asked_about_before_its_next_use() -> None:
+def test_a_connection_in_use_during_a_refusal_is_checked_before_its_next_use() -> None:
     release = threading.Event()
     ledger, resolver = GatedServer(lambda: release.wait(PATIENCE_S)), RebindingResolver(HERE, PRIVATE)
     with LoopbackServer(ledger) as server, made_client(resolver=resolver) as client, ThreadPoolExecutor(1) as pool:
@@ -127,7 +127,7 @@ def test_a_name_with_more_addresses_keeps_the_connection_to_one_of_them() -> Non
 
 
 @pytest.mark.parametrize("reason", [DnsFailure.TIMEOUT, DnsFailure.FAILED, DnsFailure.OVERLOADED])
-def test_a_name_server_that_is_away_takes_no_connection_away(reason: DnsFailure) -> None:
+def test_an_unavailable_name_server_ends_no_kept_connection(reason: DnsFailure) -> None:
     ledger, resolver = GatedServer(), RebindingResolver(HERE, reason)
     with LoopbackServer(ledger) as server, made_client(resolver=resolver, confirmed_for_s=0) as client:
         outcomes = [post(client, server.url(NAME)) for _ in range(3)]
@@ -135,7 +135,7 @@ def test_a_name_server_that_is_away_takes_no_connection_away(reason: DnsFailure)
     assert [(outcome.status, outcome.address) for outcome in outcomes] == [(200, "127.0.0.1")] * 3
 
 
-def test_a_name_server_that_hangs_leaves_the_time_that_a_delivery_needs() -> None:
+def test_a_hanging_name_server_leaves_enough_time_for_a_delivery() -> None:
     hung = threading.Event()
     asked = []
 
@@ -156,7 +156,7 @@ def test_a_name_server_that_hangs_leaves_the_time_that_a_delivery_needs() -> Non
     assert 900 <= outcomes[1].timings.dns_ms < 15_000
 
 
-def test_a_name_that_is_gone_takes_its_connection_along_but_is_not_refused() -> None:
+def test_a_name_that_no_longer_exists_ends_its_connection_but_is_not_refused() -> None:
     ledger, resolver = GatedServer(), RebindingResolver(HERE, DnsFailure.NOT_FOUND)
     with LoopbackServer(ledger) as server, made_client(resolver=resolver, confirmed_for_s=0) as client:
         assert post(client, server.url(NAME)).status == 200
@@ -166,14 +166,14 @@ def test_a_name_that_is_gone_takes_its_connection_along_but_is_not_refused() -> 
     assert (outcome.error, outcome.refused) == ("dns_not_found", False)
 
 
-def test_a_confirmed_name_is_not_asked_for_again() -> None:
+def test_a_confirmed_name_is_not_looked_up_again() -> None:
     ledger, resolver = GatedServer(), RebindingResolver(HERE, PRIVATE)
     with LoopbackServer(ledger) as server, made_client(resolver=resolver, confirmed_for_s=600) as client:
         assert {post(client, server.url(NAME)).status for _ in range(100)} == {200}
         assert (server.connections, resolver.asked) == (1, 1)
 
 
-def test_one_look_at_a_name_serves_all_its_connections() -> None:
+def test_one_lookup_of_a_name_confirms_all_its_connections() -> None:
     release, together = threading.Event(), threading.Barrier(2)
     gate: list[Callable[[float], object]] = [release.wait]
     ledger, resolver = GatedServer(lambda: gate[0](PATIENCE_S)), RebindingResolver(HERE, HERE, PRIVATE, HERE)
@@ -241,7 +241,7 @@ def test_a_receiver_that_closes_kept_connections_gets_new_ones(monkeypatch: pyte
         assert [each.error for each in outcomes] == [None, "connection_closed"] * 2
 
 
-def test_a_receiver_that_takes_too_long_keeps_its_connections() -> None:
+def test_a_timeout_does_not_close_other_kept_connections() -> None:
     waits = threading.Event()
     gates: list[Callable[[], object]] = [lambda: None, lambda: waits.wait(PATIENCE_S)]
     ledger = GatedServer(lambda: gates.pop(0)() if gates else None)
@@ -252,7 +252,7 @@ def test_a_receiver_that_takes_too_long_keeps_its_connections() -> None:
         assert server.connections == 2
 
 
-def test_connections_that_nobody_uses_are_closed() -> None:
+def test_idle_connections_are_closed() -> None:
     ledger = GatedServer()
     with LoopbackServer(ledger) as server, made_client(kept_idle_s=0.2) as client:
         assert post(client, server.url(NAME)).status == 200

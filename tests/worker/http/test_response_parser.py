@@ -165,7 +165,7 @@ def test_an_answer_is_read_the_same_however_it_comes(
 # What arrives behind a response whose connection could be kept: no request asked for it.
 @pytest.mark.parametrize("behind", [b"x", b"HTTP/1.1 500 No\r\n\r\n", OK + TWO, b"\0", b"\r\n\r\nx"])
 @pytest.mark.parametrize("data", [OK + TWO, CHUNKED + b"2\r\n{}\r\n0\r\n\r\n"])
-def test_what_comes_behind_an_answer_ends_its_connection_and_changes_nothing(data: bytes, behind: bytes) -> None:
+def test_data_after_a_response_ends_its_connection_and_changes_nothing(data: bytes, behind: bytes) -> None:
     assert read(data + behind, len(data + behind)) == last()
 
 
@@ -179,7 +179,7 @@ BODIES: Final = [
 
 @pytest.mark.parametrize("piece_bytes", [1_000_000, 1000])
 @pytest.mark.parametrize(("length", "kept_bytes", "ends_connection"), BODIES)
-def test_a_body_is_kept_to_its_cap_and_the_rest_is_not_waited_for(
+def test_a_body_is_stored_up_to_its_limit_without_waiting_for_the_rest(
     length: int, kept_bytes: int, ends_connection: bool, piece_bytes: int
 ) -> None:
     data = OK + b"Content-Length: %d\r\n\r\n" % length + b"x" * length
@@ -194,7 +194,7 @@ def test_interim_answers_count_as_headers(size: int, is_read: bool, piece_bytes:
     assert read(interim % filler + final + b"{}", piece_bytes) == (kept() if is_read else InvalidResponse)
 
 
-def test_a_reader_begins_anew_with_each_answer() -> None:
+def test_a_parser_starts_afresh_with_each_response() -> None:
     reader = ResponseParser()
     data = [
         b"HTTP/1.1 429 Slow\r\nRetry-After: 7\r\nContent-Length: 4\r\n\r\nslow",
@@ -223,13 +223,13 @@ class FaultyParser(ResponseParser):
 
 
 @pytest.mark.parametrize("fault", [ZeroDivisionError("ours"), KeyboardInterrupt()], ids=["mistake", "interrupt"])
-def test_what_goes_wrong_in_reading_is_not_laid_to_the_receiver(fault: BaseException) -> None:
+def test_our_own_errors_while_reading_are_not_attributed_to_the_receiver(fault: BaseException) -> None:
     stream, reader = BytesIO(OK + TWO), FaultyParser(fault)
     with pytest.raises(type(fault)):
         reader.read_head(stream.read)
 
 
-def test_a_reader_keeps_nothing_of_a_body_that_was_handed_on() -> None:
+def test_a_parser_keeps_nothing_of_a_body_that_it_has_returned() -> None:
     readers, body = [ResponseParser() for _ in range(50)], b"x" * MAX_RESPONSE_BYTES
     tracemalloc.start()
     try:
@@ -266,7 +266,7 @@ def test_an_answer_that_was_not_asked_for_is_not_taken_for_the_next_one(is_apart
 
 
 @pytest.mark.parametrize("head", [b"HTTP/1.1 101 Switching\r\n\r\n", b"HTTP/1.1 200 OK\r\nConnection: close\r\n" + TWO])
-def test_a_connection_that_the_answer_ends_is_hung_up(head: bytes) -> None:
+def test_a_connection_is_closed_if_the_response_says_so(head: bytes) -> None:
     def behave(peer: Peer) -> None:
         while peer.read():
             peer.send(head)

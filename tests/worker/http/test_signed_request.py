@@ -105,7 +105,7 @@ def test_our_own_signature_covers_the_bytes_of_every_form(signature: str, form: 
     assert service_verdict(receiver) is SignatureVerdict.OK
 
 
-def test_standard_webhooks_alone_sends_none_of_our_signature_headers_and_needs_no_secret_of_ours() -> None:
+def test_with_standard_webhooks_only_our_signature_headers_and_secret_are_not_used() -> None:
     receiver = Receiver()
     assert sent(receiver, options(signature="standard-webhooks"), default=None).status == 200
     assert {*receiver.headers} == {
@@ -138,13 +138,15 @@ def test_a_later_attempt_has_the_same_id_and_another_signature() -> None:
         (DeliveryOptions(signature="of tomorrow"), WEBHOOK_SECRET, "internal_error"),
     ],
 )
-def test_what_cannot_be_signed_as_asked_is_not_sent(wanted: DeliveryOptions, default: str | None, error: str) -> None:
+def test_a_request_that_cannot_be_signed_as_configured_is_not_sent(
+    wanted: DeliveryOptions, default: str | None, error: str
+) -> None:
     receiver = Receiver()
     assert sent(receiver, wanted, default=default).error == error
     assert receiver.headers == {}
 
 
-def test_a_targets_own_headers_are_sent_beside_ours() -> None:
+def test_a_targets_own_headers_are_sent_with_ours() -> None:
     receiver = Receiver()
     sent(receiver, options(headers={"Authorization": "Basic dXNlcjpwYXNz", "X-Api-Key": "key-7"}))
     assert (receiver.headers["Authorization"], receiver.headers["X-Api-Key"]) == ("Basic dXNlcjpwYXNz", "key-7")
@@ -171,7 +173,7 @@ def test_a_changed_header_is_sent_with_the_next_request() -> None:
         STANDARD,
     ],
 )
-def test_no_response_brings_a_header_or_a_secret_back(repeated: str) -> None:
+def test_no_stored_response_contains_a_header_value_or_a_secret(repeated: str) -> None:
     receiver = Receiver(json.dumps({"id": "T-1", "note": f"got {repeated}!"}).encode())
     headers = {"Authorization": "Basic dXNlcjpwYXNzd29yZA==", "X-Auth": "Bearer token-of-ours"}
     outcome = sent(receiver, options(signature="both", headers=headers))
@@ -179,6 +181,6 @@ def test_no_response_brings_a_header_or_a_secret_back(repeated: str) -> None:
     assert outcome.kept == '{"id": "T-1", "note": "got [redacted]!"}'
 
 
-def test_a_short_value_spoils_no_ticket_id() -> None:
+def test_a_short_header_value_does_not_change_a_ticket_id() -> None:
     outcome = sent(Receiver(b'{"id": "T-7"}'), options(headers={"X-Tenant": "7"}))
     assert (outcome.body, outcome.kept) == (b'{"id": "T-7"}', '{"id": "T-[redacted]"}')

@@ -105,7 +105,7 @@ def test_an_issue_is_closed_reopened_and_erased(server: FakeGitea, runner: Track
     assert applied(server, runner, event(REDACT)).value == erased.value
 
 
-def test_a_target_that_wants_nothing_gets_no_request(server: FakeGitea, runner: TrackerRunner) -> None:
+def test_a_target_without_subscribed_events_gets_no_request(server: FakeGitea, runner: TrackerRunner) -> None:
     result = applied(server, runner, event(FIXED), on_fixed="nothing")
     assert result.value == TrackerEventAction.SKIPPED
     assert (result.outcome.status, result.outcome.error, server.requests) == (None, None, [])
@@ -159,7 +159,9 @@ def test_a_refused_comment_leaves_nothing_unknown(server: FakeGitea, runner: Tra
     assert not result.is_outcome_unknown
 
 
-def test_what_fails_after_the_comment_is_tried_again_without_another(server: FakeGitea, runner: TrackerRunner) -> None:
+def test_an_event_that_fails_after_its_comment_is_retried_without_another_comment(
+    server: FakeGitea, runner: TrackerRunner
+) -> None:
     server.next_comments(None)
     closing = server.issues[0]
     server.issues[0] = closing | {"state": "somewhere in between"}
@@ -197,7 +199,7 @@ def test_a_target_without_a_token_is_no_exception(server: FakeGitea, runner: Tra
         assert (result.outcome.error, result.is_outcome_unknown) == ("no_secret", is_unknown)
 
 
-def test_an_event_that_never_left_keeps_its_doubt(server: FakeGitea, runner: TrackerRunner) -> None:
+def test_an_event_that_was_never_sent_keeps_its_unknown_outcome(server: FakeGitea, runner: TrackerRunner) -> None:
     sealed = VAULT.seal(TOKEN, secret_context("tgt_1"))
     url = f"http://10.0.0.1/{REPOSITORY}"
     target = ValidationJob("tgt_1", 1, url, "", sealed, DeliveryOptions(server.provider_key))
@@ -215,7 +217,7 @@ class _Broken(GiteaTracker):
         raise ValueError
 
 
-def test_a_bug_is_an_internal_error_that_keeps_the_doubt(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_bug_is_an_internal_error_that_keeps_the_unknown_outcome(caplog: pytest.LogCaptureFixture) -> None:
     resolver = FakeResolver({NAME: ["127.0.0.1"]})
     with FakeGitea() as server, made_client(resolver=resolver, deadline_s=DEADLINE_S) as client:
         server.issues.append(dict(ISSUE))

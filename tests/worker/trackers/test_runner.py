@@ -127,7 +127,7 @@ def answering(*responses: tuple[int, bytes]) -> Callable[[Peer], None]:
     return behave
 
 
-def test_an_issue_comes_back_with_its_number_and_nothing_is_unknown(client: HttpClient, tracker: TinyTracker) -> None:
+def test_a_created_issue_is_returned_with_its_number_and_a_known_outcome(client: HttpClient, tracker: TinyTracker) -> None:
     with LoopbackServer(answering((201, CREATED))) as server:
         result = delivered(client, tracker, claim_for(server.url(NAME)))
     assert (result.value, result.is_outcome_unknown) == (TrackerIssue("7", "https://tracker.example.com/7"), False)
@@ -149,7 +149,7 @@ CREATES: Final[list[tuple[int, bytes, str | None, bool]]] = [
 
 
 @pytest.mark.parametrize(("status", "body", "code", "is_unknown"), CREATES)
-def test_what_a_response_to_a_create_leaves_open(
+def test_each_response_to_a_create_leaves_the_outcome_known_or_unknown(
     client: HttpClient, tracker: TinyTracker, status: int, body: bytes, code: str | None, is_unknown: bool
 ) -> None:
     with LoopbackServer(answering((status, body))) as server:
@@ -170,7 +170,7 @@ def test_a_create_whose_response_is_lost_leaves_the_outcome_unknown(client: Http
         assert result.is_outcome_unknown
 
 
-def test_a_create_that_never_left_leaves_nothing_unknown(client: HttpClient, tracker: TinyTracker) -> None:
+def test_a_create_that_was_never_sent_has_a_known_outcome(client: HttpClient, tracker: TinyTracker) -> None:
     with LoopbackServer(answering((201, CREATED))) as server:
         port = server.port
     for url, error in (
@@ -183,7 +183,7 @@ def test_a_create_that_never_left_leaves_nothing_unknown(client: HttpClient, tra
         assert delivered(client, tracker, claim_for(url, is_outcome_unknown=True)).is_outcome_unknown
 
 
-def test_a_create_that_never_left_after_another_request_leaves_nothing_unknown(
+def test_a_create_that_was_never_sent_after_another_request_has_a_known_outcome(
     client: HttpClient, tracker: TinyTracker
 ) -> None:
     stack = ExitStack()
@@ -221,7 +221,7 @@ def test_a_request_after_the_create_that_fails_leaves_the_outcome_unknown(client
         (TrackerFailure(FailureKind.RETRY, UNAVAILABLE), True),
     ],
 )
-def test_a_refusal_within_a_success_is_known_unless_it_may_pass(
+def test_an_error_in_a_successful_response_is_a_known_outcome_unless_it_is_temporary(
     client: HttpClient, tracker: TinyTracker, failure: TrackerFailure, is_unknown: bool
 ) -> None:
     def refuses(access: TrackerAccess) -> Steps[Any]:
@@ -262,7 +262,7 @@ def test_an_issue_that_is_found_is_not_created_again(client: HttpClient, tracker
 
 
 @pytest.mark.parametrize("response", [(500, b""), (401, b""), (200, b"[{"), (200, b"<html>"), (429, b"")])
-def test_a_failed_lookup_creates_nothing_and_keeps_the_doubt(
+def test_a_failed_lookup_creates_nothing_and_keeps_the_unknown_outcome(
     client: HttpClient, tracker: TinyTracker, response: tuple[int, bytes]
 ) -> None:
     with LoopbackServer(answering(response)) as server:
@@ -285,7 +285,7 @@ def test_a_create_after_a_lookup_that_found_nothing_may_be_lost_again(client: Ht
     assert result.is_outcome_unknown
 
 
-def test_after_a_lease_that_lapsed_a_lagging_tracker_is_looked_up_twice_before_a_create(
+def test_after_an_expired_lease_a_lagging_tracker_is_looked_up_twice_before_a_create(
     client: HttpClient, tracker: TinyTracker
 ) -> None:
     tracker.lookup_delay_s = 30
@@ -309,7 +309,7 @@ def test_a_lookup_reads_as_much_as_it_asks_for_and_no_more(client: HttpClient, t
         tracker.seen.clear()
 
 
-def test_a_tracker_that_never_ends_is_left_at_the_deadline_of_the_whole_attempt(
+def test_a_tracker_that_never_finishes_is_given_up_at_the_deadline_of_the_whole_attempt(
     client: HttpClient, tracker: TinyTracker
 ) -> None:
     def pages(access: TrackerAccess) -> Steps[Any]:
@@ -329,7 +329,7 @@ def test_a_tracker_that_never_ends_is_left_at_the_deadline_of_the_whole_attempt(
     assert (result.outcome.error, result.is_outcome_unknown) == ("deadline_exceeded", True)
 
 
-def test_a_token_goes_to_no_other_origin(client: HttpClient, tracker: TinyTracker) -> None:
+def test_a_token_is_sent_to_no_other_origin(client: HttpClient, tracker: TinyTracker) -> None:
     requests: list[str] = []
 
     def record(peer: Peer) -> None:
@@ -374,7 +374,7 @@ def test_a_tracker_that_repeats_the_token_puts_it_into_nothing(client: HttpClien
     assert "[redacted]" in str(refused.outcome.kept)
 
 
-def test_a_list_of_issues_is_not_kept(client: HttpClient, tracker: TinyTracker) -> None:
+def test_a_list_of_issues_is_not_stored(client: HttpClient, tracker: TinyTracker) -> None:
     with LoopbackServer(answering((200, b'[{"title": "of somebody else"}]'), (500, b"broken"))) as server:
         result = delivered(client, tracker, claim_for(server.url(NAME), is_outcome_unknown=True))
     assert result.outcome.kept == "broken"
@@ -420,7 +420,7 @@ def test_a_token_that_no_header_can_hold_is_rejected_and_not_sent(
         ({"options": DeliveryOptions("tiny", "not JSON")}, "internal_error", ["a task at a tracker cannot begin"]),
     ],
 )
-def test_a_task_that_cannot_begin_sends_nothing_and_keeps_the_doubt(
+def test_a_task_that_cannot_begin_sends_nothing_and_keeps_the_unknown_outcome(
     client: HttpClient,
     tracker: TinyTracker,
     caplog: pytest.LogCaptureFixture,
@@ -534,7 +534,7 @@ def test_the_second_part_of_a_token_is_a_secret_of_its_own_unless_it_is_short(
         assert delivered(client, tracker, claim_for(server.url(NAME), f"ann:{part}")).outcome.kept == kept
 
 
-def test_a_lost_response_to_what_comes_before_a_create_leaves_nothing_unknown(
+def test_a_lost_response_to_a_request_before_the_create_leaves_the_outcome_known(
     client: HttpClient, tracker: TinyTracker
 ) -> None:
     def reads_first(access: TrackerAccess) -> Steps[Any]:
@@ -550,7 +550,7 @@ def test_a_lost_response_to_what_comes_before_a_create_leaves_nothing_unknown(
     assert (result.outcome.error, result.is_outcome_unknown) == ("connection_closed", False)
 
 
-def test_a_lookup_that_a_bug_ends_keeps_the_doubt(client: HttpClient, tracker: TinyTracker) -> None:
+def test_a_lookup_that_a_bug_ends_keeps_the_unknown_outcome(client: HttpClient, tracker: TinyTracker) -> None:
     def fails(access: TrackerAccess) -> Steps[Any]:
         yield TrackerRequest("GET", f"{access.base_url}/issues", authorized(access))
         raise ValueError

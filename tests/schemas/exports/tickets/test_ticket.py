@@ -32,7 +32,7 @@ def make_ticket(page: ScannedPage = PAGE, **changes: Any) -> Ticket:
     return ticket_for_finding(page, make_issue(**changes), 42)
 
 
-def test_what_the_scanner_adds_does_not_stand_in_for_the_rule() -> None:
+def test_additional_text_of_the_scanner_does_not_replace_the_rule() -> None:
     ticket = make_ticket(evidence={"rule": "another", "location": "elsewhere"})
     assert ticket.evidence["rule"] == "img-alt"
     assert ticket.evidence["location"] == make_issue().location
@@ -51,7 +51,7 @@ def test_a_ticket_says_what_is_wrong_where_and_by_which_rule() -> None:
     }
 
 
-def test_what_is_not_known_is_left_out() -> None:
+def test_unknown_values_are_omitted() -> None:
     ticket = make_ticket(ScannedPage("https://shop.example", None, None, None, {}))
     assert ticket.title == "Image without text on shop.example/"
     assert ticket.labels == ("website-risk", "severity:high")

@@ -157,7 +157,7 @@ def test_a_long_text_of_symptoms_stays_whole_below_a_short_title() -> None:
     assert prose.strip() in ticket.description
 
 
-def test_what_nobody_may_write_into_the_facts_stays_on_its_line() -> None:
+def test_submitted_text_cannot_add_lines_to_the_facts() -> None:
     ticket = least(page_title="Cart\nCaptured with: something else", meta_description="x\r\ny" * 1000)
     assert "\nTitle: Cart Captured with: something else\n" in ticket.description
     assert max(len(line) for line in ticket.description.splitlines()) < 600

@@ -103,7 +103,7 @@ def test_a_description_of_many_lines_is_a_block_of_code() -> None:
 
 
 @given(tickets())
-def test_any_ticket_has_the_shape_and_no_effect(ticket: TrackerTicket) -> None:
+def test_any_ticket_has_a_valid_structure_without_effects(ticket: TrackerTicket) -> None:
     document = body_of(ticket, LIMIT)
     assert [error.message for error in VALIDATOR.iter_errors(document)] == []
     assert not effects_in_text("\n".join(texts(document))) - {"link"}

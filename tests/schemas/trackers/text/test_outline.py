@@ -83,7 +83,7 @@ def test_the_evidence_is_shortened_first_then_the_places_then_the_description(wr
 
 
 @every_flavor
-def test_the_room_is_used(write: Flavor) -> None:
+def test_the_available_length_is_used(write: Flavor) -> None:
     # A place has at most 200 characters; Redmine's limit is in bytes.
     assert MIN_CHARS - 200 < length(write(large(evidence={"e": "v" * MIN_CHARS}), MIN_CHARS)) <= MIN_CHARS
 

@@ -128,7 +128,7 @@ REDMINE_SYNTAX: Final = [
 
 
 @pytest.mark.parametrize("text", REDMINE_SYNTAX)
-def test_nothing_that_redmine_knows_has_an_effect(text: str) -> None:
+def test_no_redmine_syntax_has_an_effect(text: str) -> None:
     assert is_contained_in_redmine(everywhere(text))
     assert is_contained_in_redmine(everywhere(f"a {text} b"))
 

@@ -42,7 +42,7 @@ def test_a_title_is_cut_within_its_limits(title: str, max_chars: int, max_bytes:
 
 
 @pytest.mark.parametrize("title", ["", "   ", "\n", "\x00", ZWSP, "\u202e\u2066", "\u200d\u2060", "\xad"])
-def test_a_title_that_shows_nothing_is_replaced(title: str) -> None:
+def test_an_invisible_title_is_replaced(title: str) -> None:
     assert titled(title) == FALLBACK
 
 

@@ -63,7 +63,7 @@ def status_elsewhere(url: str, export_id: str) -> Callable[[], str]:
     return read
 
 
-def test_who_hears_the_bell_finds_the_export_approved(
+def test_a_notified_worker_finds_the_export_approved(
     client: TestClient, customer: Customer, wake_ups: FakeWakeUpQueue, database: str
 ) -> None:
     export_id, target = prepared(client), make_target(customer)

@@ -140,7 +140,7 @@ def test_a_title_is_enough(client: TestClient, customer: Customer) -> None:
     }
 
 
-def test_what_is_null_is_not_said(client: TestClient, customer: Customer) -> None:
+def test_null_members_count_as_omitted(client: TestClient, customer: Customer) -> None:
     ticket = {**dict.fromkeys(TICKET), "title": "The total is wrong", "page_url": "https://shop.example/cart"}
     body = {"ticket": ticket, "source": {"type": "manual", "id": None}, "project_id": None}
     record = prepare(customer, body).send(client).json
@@ -223,7 +223,7 @@ def test_a_refused_ticket_is_not_stored_and_not_repeated(
         ("description", "two\n\nlines\r\n"),
     ],
 )
-def test_what_reaches_a_limit_is_kept_whole(name: str, value: Any, client: TestClient, customer: Customer) -> None:
+def test_values_at_a_limit_are_stored_completely(name: str, value: Any, client: TestClient, customer: Customer) -> None:
     answer = prepare(customer, {"ticket": {"title": "x", name: value}}).send(client)
     assert (answer.status_code, answer.json["ticket"][name]) == (201, value)
 
@@ -386,7 +386,7 @@ BAD_QUERIES: Final = [
 
 
 @pytest.mark.parametrize(("query", "refusal"), BAD_QUERIES)
-def test_a_list_that_cannot_be_given_is_refused(
+def test_an_invalid_list_request_is_rejected(
     query: str, refusal: tuple[str, str], client: TestClient, customer: Customer
 ) -> None:
     make_exports(customer, 2)
@@ -472,7 +472,7 @@ def test_a_cursor_of_another_exports_attempts_is_refused(client: TestClient, cus
 
 @pytest.mark.parametrize("how", [Transition.FAIL, Transition.BLOCK])
 @pytest.mark.parametrize("body", [b"", b"{}"])
-def test_what_failed_is_tried_again(
+def test_a_failed_export_is_retried(
     body: bytes, how: Transition, client: TestClient, customer: Customer, wake_ups: FakeWakeUpQueue
 ) -> None:
     export_id = failed(customer, how)
@@ -488,7 +488,7 @@ def test_what_failed_is_tried_again(
     assert queries.count_due(utc_now(), 1)
 
 
-def test_what_is_prepared_is_put_aside(client: TestClient, customer: Customer, wake_ups: FakeWakeUpQueue) -> None:
+def test_a_prepared_export_is_dismissed(client: TestClient, customer: Customer, wake_ups: FakeWakeUpQueue) -> None:
     export_id = prepared(client)
     answer = transition(customer, export_id, "dismiss").send(client)
     assert (answer.status_code, answer.json["status"]) == (200, "dismissed")
@@ -535,7 +535,7 @@ def test_a_retry_for_a_target_that_is_not_active_is_refused(
 
 
 @pytest.mark.parametrize("verb", ["retry", "dismiss", "snooze"])
-def test_a_repeat_with_its_key_moves_nothing_more(verb: str, client: TestClient, customer: Customer) -> None:
+def test_a_repeated_request_with_its_key_changes_nothing_more(verb: str, client: TestClient, customer: Customer) -> None:
     export_id = failed(customer) if verb == "retry" else prepared(client)
     call = transition(customer, export_id, verb, ("Idempotency-Key", "k"))
     first, second = call.send(client), call.send(client)
@@ -549,7 +549,7 @@ def test_a_repeat_with_its_key_moves_nothing_more(verb: str, client: TestClient,
     ("body", "refusal"),
     [(b"[]", ("", "invalid_type")), (b'{"now": true}', ("", "unknown_member")), (b"{", ("", "malformed_json"))],
 )
-def test_a_move_says_everything_in_its_path(
+def test_a_retry_or_dismissal_accepts_no_members_in_its_body(
     body: bytes, refusal: tuple[str, str], verb: str, client: TestClient, customer: Customer
 ) -> None:
     path = f"{EXPORTS}/{failed(customer)}/{verb}"
@@ -653,7 +653,7 @@ def test_another_issue_is_a_new_finding(change: dict[str, Any], client: TestClie
 
 
 @pytest.mark.parametrize("mode", ["cloud", "self-hosted", "webhook-only"])
-def test_every_mode_has_them(mode: str, customer: Customer, tmp_path: Path) -> None:
+def test_every_mode_has_these_routes(mode: str, customer: Customer, tmp_path: Path) -> None:
     client = TestClient(create_app(make_settings(tmp_path, {"DEPLOYMENT_MODE": mode}), FakeWakeUpQueue(), FakeResolver({})))
     for _, make in OPERATIONS.values():
         call = make(customer, "exp_01AAAAAAAAAAAAAAAAAAAAAAAA").without("Authorization")

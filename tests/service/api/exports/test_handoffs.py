@@ -119,7 +119,7 @@ def test_a_poll_runs_three_statements(client: TestClient, customer: Customer) ->
     assert len(ran) == 3
 
 
-def test_what_another_user_uploaded_is_not_there(client: TestClient, customer: Customer) -> None:
+def test_another_users_upload_is_not_found(client: TestClient, customer: Customer) -> None:
     handoff, colleague = make_handoff(customer), make_colleague(customer)
     accounts.grant_project(colleague.email, customer.project_id, NOW)
     answers = [
@@ -149,7 +149,7 @@ def test_an_api_token_reads_no_handoff(client: TestClient, customer: Customer) -
     assert_is_error(poll(client, customer.token, make_handoff(customer).id), 403, "FORBIDDEN")
 
 
-def test_who_no_longer_manages_the_project_sees_nothing_of_its_ticket(client: TestClient, customer: Customer) -> None:
+def test_a_user_without_the_project_grant_sees_nothing_of_its_ticket(client: TestClient, customer: Customer) -> None:
     handoff, token = make_handoff(customer), make_platform_token(customer)
     execute("DELETE FROM grants WHERE user_id = ?", (customer.user_id,))
     assert_is_error(poll(client, token, handoff.id), 403, "FORBIDDEN")

@@ -80,7 +80,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("body", "path", "code"), REFUSED, ids=[f"{path}-{code}" for _, path, code in REFUSED])
-def test_what_does_not_fit_begins_nothing(
+def test_an_invalid_request_begins_no_recovery(
     client: TestClient, customer: Customer, target: Target, body: dict[str, Any], path: str, code: str
 ) -> None:
     refused = post(customer, **{"target_id": target.id, **body}).send(client)
@@ -96,7 +96,7 @@ def test_a_target_that_is_turned_off_is_a_conflict(client: TestClient, customer:
     assert "is disabled" in refused.json["error"]["message"]
 
 
-def test_another_accounts_target_and_recovery_are_not_there(client: TestClient, customer: Customer) -> None:
+def test_another_accounts_target_and_recovery_are_not_found(client: TestClient, customer: Customer) -> None:
     other = make_customer()
     theirs, now = make_target(other), utc_now()
     make_failed(other, theirs.id, 1, now)

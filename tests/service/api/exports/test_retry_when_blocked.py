@@ -41,7 +41,7 @@ def ledger(subject_id: str) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("status", ["blocked", "failed"])
-def test_what_may_be_used_by_now_is_resumed_and_delivered(
+def test_a_target_whose_address_is_now_allowed_is_resumed_and_gets_the_export(
     client: TestClient, customer: Customer, target: Target, wake_ups: FakeWakeUpQueue, status: str
 ) -> None:
     [export_id] = make_failed(customer, target.id, status=status)
@@ -68,7 +68,7 @@ REFUSED: Final = [
 
 @pytest.mark.parametrize("status", ["blocked", "failed"])
 @pytest.mark.parametrize(("leads_to", "reason"), REFUSED)
-def test_what_may_still_not_be_used_is_refused_with_its_reason_and_changes_nothing(
+def test_a_target_whose_address_is_still_refused_changes_nothing_and_the_reason_is_returned(
     client: TestClient,
     customer: Customer,
     target: Target,
@@ -91,7 +91,7 @@ def test_what_may_still_not_be_used_is_refused_with_its_reason_and_changes_nothi
 
 
 @pytest.mark.parametrize("status", ["active", "paused", "disabled", "inactive"])
-def test_only_a_blocked_target_is_looked_at(
+def test_only_the_address_of_a_blocked_target_is_looked_up(
     client: TestClient, customer: Customer, target: Target, resolver: FakeResolver, status: str
 ) -> None:
     [export_id] = make_failed(customer, target.id)
@@ -106,7 +106,7 @@ def test_only_a_blocked_target_is_looked_at(
 
 
 @pytest.mark.parametrize("status", ["prepared", "exported"])
-def test_what_cannot_be_retried_resumes_nothing(
+def test_an_export_that_cannot_be_retried_resumes_nothing(
     client: TestClient, customer: Customer, target: Target, resolver: FakeResolver, status: str
 ) -> None:
     [export_id] = make_failed(customer, target.id, status=status)
@@ -121,7 +121,7 @@ def test_a_redacted_export_resumes_nothing(client: TestClient, customer: Custome
     assert targets.get(target.id, None).status == "blocked"
 
 
-def test_another_accounts_export_is_not_there_and_its_target_not_looked_at(
+def test_another_accounts_export_is_not_found_and_its_target_is_not_looked_up(
     client: TestClient, customer: Customer, resolver: FakeResolver
 ) -> None:
     other = make_customer()
@@ -152,7 +152,7 @@ def test_a_target_that_nothing_signs_for_stays_blocked(
     assert (queries.get(export_id).status, targets.get(target.id, None).status) == ("failed", "blocked")
 
 
-def test_a_lookup_of_ours_that_is_overloaded_is_no_verdict(
+def test_an_overload_of_our_own_lookups_decides_nothing(
     client: TestClient, customer: Customer, target: Target, resolver: FakeResolver
 ) -> None:
     [export_id] = make_failed(customer, target.id)
@@ -161,7 +161,7 @@ def test_a_lookup_of_ours_that_is_overloaded_is_no_verdict(
     assert queries.get(export_id).status == "failed"
 
 
-def test_a_keyed_repeat_looks_at_nothing(
+def test_a_repeated_request_with_a_key_looks_up_nothing(
     client: TestClient, customer: Customer, target: Target, resolver: FakeResolver
 ) -> None:
     [export_id] = make_failed(customer, target.id)
@@ -177,7 +177,7 @@ MEANWHILE: Final = [("disabled", 422), ("paused", 422), ("active", 202)]
 
 
 @pytest.mark.parametrize(("status", "answered"), MEANWHILE)
-def test_what_somebody_turned_meanwhile_stays_as_it_is(
+def test_a_status_changed_during_the_lookup_is_kept(
     customer: Customer, target: Target, tmp_path: Any, status: str, answered: int
 ) -> None:
     class Meanwhile(FakeResolver):

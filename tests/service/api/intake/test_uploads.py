@@ -214,7 +214,9 @@ def test_other_modes_do_not_have_these_routes(customer: Customer, tmp_path: Path
 # --- repeats
 
 
-def test_a_repeat_gets_the_first_answer_and_does_nothing(client: TestClient, customer: Customer, route: UploadRoute) -> None:
+def test_a_repeated_request_gets_the_first_response_and_does_nothing(
+    client: TestClient, customer: Customer, route: UploadRoute
+) -> None:
     body = route.body(customer.project_id)
     first = upload(route, make_platform_token(customer), body, "k").send(client)
     stored = everything_stored()

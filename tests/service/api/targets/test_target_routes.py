@@ -456,7 +456,7 @@ def test_an_address_that_the_policy_allows_no_more_is_noticed(
     assert resolver.asked == []
 
 
-def test_a_lookup_that_we_are_too_busy_for_says_nothing_of_the_target(
+def test_a_lookup_refused_by_our_own_overload_says_nothing_about_the_target(
     client: TestClient, customer: Customer, target: Target, resolver: FakeResolver
 ) -> None:
     resolver.table[HOST] = DnsFailure.OVERLOADED

@@ -29,7 +29,7 @@ LARGE: Final = LARGE_BYTES + 1
 PATIENCE_S: Final = 20.0
 
 
-def test_room_is_taken_and_given_back_by_the_byte() -> None:
+def test_a_budget_is_reserved_and_released_by_the_byte() -> None:
     budget = ByteBudget(100)
     budget.reserve(60)
     budget.reserve(40)
@@ -40,7 +40,7 @@ def test_room_is_taken_and_given_back_by_the_byte() -> None:
     assert budget.reserved_bytes == 100
 
 
-def test_what_finds_no_room_takes_none() -> None:
+def test_a_reservation_beyond_the_budget_reserves_nothing() -> None:
     budget = ByteBudget(100)
     with pytest.raises(LargeBodyOverload):
         budget.reserve(101)
@@ -74,7 +74,7 @@ def waiting_for(turns: LargeBodyQueue, count: int) -> Any:
     return lambda: sum(map(len, turns._waiting.values())) == count
 
 
-def test_large_bodies_take_turns_sender_by_sender() -> None:
+def test_large_bodies_are_processed_in_turns_by_sender() -> None:
     turns, order = LargeBodyQueue(), list[str]()
     senders = []
     for number, name in enumerate(["eager-1", "eager-2", "eager-3", "eager-4", "other-1", "third-1", "other-2"]):
@@ -90,7 +90,7 @@ def test_large_bodies_take_turns_sender_by_sender() -> None:
     assert turns._waiting == {}
 
 
-def test_a_turn_that_does_not_come_in_time_is_a_refusal_and_leaves_nobody_waiting() -> None:
+def test_a_slot_that_is_not_free_in_time_is_refused_and_blocks_nobody() -> None:
     turns, order = LargeBodyQueue(within_s=0.05), list[str]()
     first, second = Sender(turns, "a-1", order), Sender(turns, "a-2", order)
     first.start()
@@ -106,7 +106,7 @@ def test_a_turn_that_does_not_come_in_time_is_a_refusal_and_leaves_nobody_waitin
     assert order == ["a-1", "again"]
 
 
-def test_a_turn_is_given_back_by_who_fails() -> None:
+def test_a_slot_is_released_after_an_exception() -> None:
     turns = LargeBodyQueue(within_s=0.05)
     with pytest.raises(ValueError, match="broken"), turns.slot("a", LARGE):
         raise ValueError("broken")
@@ -114,7 +114,7 @@ def test_a_turn_is_given_back_by_who_fails() -> None:
         yield_to_others()
 
 
-def test_a_small_body_waits_for_nobody() -> None:
+def test_a_small_body_never_waits() -> None:
     turns = LargeBodyQueue(within_s=0.05)
     with turns.slot("a", LARGE), turns.slot("b", LARGE_BYTES) as yield_to_others:
         yield_to_others()
@@ -156,7 +156,7 @@ def test_a_large_body_is_counted_until_it_is_answered(client: TestClient, body_b
     assert body_budgets.known.reserved_bytes == 0
 
 
-def test_a_large_body_without_room_may_come_again(client: TestClient, body_budgets: BodyBudgets) -> None:
+def test_a_large_body_beyond_the_budget_may_be_retried(client: TestClient, body_budgets: BodyBudgets) -> None:
     body_budgets.known.reserve(ROOM_BYTES)
     refused = send(client, large_postback())
     assert_is_error(refused, 503, "SERVICE_UNAVAILABLE")
@@ -167,7 +167,7 @@ def test_a_large_body_without_room_may_come_again(client: TestClient, body_budge
     assert send(client, large_postback()).status_code == 202
 
 
-def test_who_is_not_known_takes_no_room_from_who_is(client: TestClient, body_budgets: BodyBudgets) -> None:
+def test_unauthenticated_senders_use_no_budget_of_authenticated_ones(client: TestClient, body_budgets: BodyBudgets) -> None:
     body_budgets.unknown.reserve(ROOM_BYTES)
     route = "/api/storefront-app/webhooks/compliance"
     assert client.simulate_post(route, body=large_postback()).status_code == 503
@@ -182,7 +182,7 @@ def test_a_body_of_too_many_values_is_refused_by_name(client: TestClient) -> Non
     assert send(client, fits).status_code == 202
 
 
-def test_a_body_as_large_as_an_installation_allows_finds_room() -> None:
+def test_the_budget_suffices_for_the_largest_allowed_body() -> None:
     body_budgets = BodyBudgets.for_bodies_of(256 * 1024 * 1024)
     for budget in (body_budgets.known, body_budgets.unknown):
         budget.reserve(256 * 1024 * 1024)

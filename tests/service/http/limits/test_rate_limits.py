@@ -142,7 +142,7 @@ def test_a_large_limit_is_exact_over_two_processes_with_many_threads(redis: Redi
     assert passed == 600
 
 
-def test_the_last_requests_are_given_to_whoever_asks(redis: RedisServer, tmp_path: Path) -> None:
+def test_the_last_requests_of_a_limit_are_given_out_singly(redis: RedisServer, tmp_path: Path) -> None:
     """A share of ten is no longer available, but single requests are."""
     one, two = (Process(tmp_path, redis.url) for _ in range(2))
     assert one.passes(593) == 593
@@ -151,14 +151,14 @@ def test_the_last_requests_are_given_to_whoever_asks(redis: RedisServer, tmp_pat
     assert one.passes(20) == 7
 
 
-def test_a_principal_spends_nothing_of_anothers_limit(redis: RedisServer, tmp_path: Path) -> None:
+def test_principals_have_separate_limits(redis: RedisServer, tmp_path: Path) -> None:
     process = Process(tmp_path, redis.url, RATE_LIMIT_PER_MINUTE=3)
     assert process.passes(5, "user:1") == 3
     assert process.passes(5, "user:2") == 3
     assert process.passes(5, "scanner") == 3
 
 
-def test_few_requests_ask_redis_and_no_refusal_does(redis: RedisServer, tmp_path: Path) -> None:
+def test_few_requests_use_redis_and_no_refusal_does(redis: RedisServer, tmp_path: Path) -> None:
     process = Process(tmp_path, redis.url)
     process.ask()
     with Redis.from_url(redis.url) as client:
@@ -288,7 +288,9 @@ def test_a_redis_that_hangs_costs_one_request_a_quarter_of_a_second(redis: Redis
     assert sum(each > 0.2 for each in took_s) == 1
 
 
-def test_one_request_looks_whether_a_hanging_redis_is_back_and_the_others_go_on(redis: RedisServer, tmp_path: Path) -> None:
+def test_one_request_checks_whether_a_hanging_redis_is_back_and_the_others_continue(
+    redis: RedisServer, tmp_path: Path
+) -> None:
     clock = FakeMonotonic()
     process = Process(tmp_path, redis.url, clock=clock)
     with hanging(redis), ThreadPoolExecutor(8) as pool:
@@ -317,7 +319,9 @@ def hanging(redis: RedisServer) -> Iterator[None]:
             os.kill(pid, signal.SIGCONT)
 
 
-def test_a_redis_that_takes_no_writes_is_away(redis: RedisServer, tmp_path: Path, log_lines: LogLines) -> None:
+def test_a_redis_that_accepts_no_writes_counts_as_unavailable(
+    redis: RedisServer, tmp_path: Path, log_lines: LogLines
+) -> None:
     process = Process(tmp_path, redis.url, RATE_LIMIT_PER_MINUTE=5)
     with Redis.from_url(redis.url) as client:
         client.execute_command("REPLICAOF", "127.0.0.1", "1")
@@ -402,7 +406,7 @@ class SlowCounters(RateLimitCounters):
         return super().take(item, kind, key, share)
 
 
-def test_a_right_guess_among_many_at_once_is_reported_no_sooner_than_the_wrong_ones_before_it(tmp_path: Path) -> None:
+def test_a_correct_guess_among_concurrent_ones_waits_for_the_count_of_earlier_failures(tmp_path: Path) -> None:
     """While the failure that exceeds the limit is counted, other requests of the same address have already authenticated."""
     counters = SlowCounters(tmp_path)
     addresses = BlockedAddresses(RateLimitItemPerSecond(1, ENDLESS_S), counters, time.monotonic)
@@ -422,7 +426,7 @@ def test_a_right_guess_among_many_at_once_is_reported_no_sooner_than_the_wrong_o
             one_too_many.result()
 
 
-def test_a_right_token_among_many_guesses_at_once_is_not_reported(customer: Customer, tmp_path: Path) -> None:
+def test_a_valid_token_among_many_concurrent_guesses_is_not_revealed(customer: Customer, tmp_path: Path) -> None:
     settings = make_settings(tmp_path, {"AUTH_FAILURES_PER_MINUTE": "1"})
     admission = RequestPipeline(1000, OvertakenLimits(settings))
     resource = SimpleNamespace(operations={"GET": Operation(Bearer(TokenKind.API, Ability.READ_EXPORTS))})
@@ -430,7 +434,7 @@ def test_a_right_token_among_many_guesses_at_once_is_not_reported(customer: Cust
         admission.process_resource(create_req(headers=customer.bearer), falcon.Response(), resource, {})
 
 
-def test_many_guesses_at_once_get_as_many_answers_as_the_limit_says(redis: RedisServer, tmp_path: Path) -> None:
+def test_concurrent_guesses_get_only_as_many_401_responses_as_the_limit(redis: RedisServer, tmp_path: Path) -> None:
     process = Process(tmp_path, redis.url, AUTH_FAILURES_PER_MINUTE=5, window_s=ENDLESS_S)
     others = [Process(tmp_path, redis.url, AUTH_FAILURES_PER_MINUTE=5, window_s=ENDLESS_S) for _ in range(2)]
     with ThreadPoolExecutor(12) as pool:
@@ -439,9 +443,7 @@ def test_many_guesses_at_once_get_as_many_answers_as_the_limit_says(redis: Redis
     assert not any(each.may_come() for each in (process, *others))
 
 
-def test_a_block_that_is_over_here_holds_as_long_as_the_window_is_full_over_all_processes(
-    redis: RedisServer, tmp_path: Path
-) -> None:
+def test_a_local_block_continues_while_the_window_of_all_processes_is_full(redis: RedisServer, tmp_path: Path) -> None:
     """Otherwise each process would accept one more guess whenever the window has room for one."""
     clock = FakeMonotonic()
     how: Mapping[str, Any] = {"AUTH_FAILURES_PER_MINUTE": 3, "window_s": ENDLESS_S, "clock": clock}
@@ -459,7 +461,7 @@ def test_a_block_that_is_over_here_holds_as_long_as_the_window_is_full_over_all_
     assert [one.fail() for _ in range(4)] == [True] * 3 + [False]
 
 
-def test_who_was_blocked_is_blocked_again_by_the_failure_that_takes_the_last_place(
+def test_an_address_is_blocked_again_by_the_failure_that_fills_the_window(
     frozen: FrozenDateTimeFactory, tmp_path: Path
 ) -> None:
     process = Process(tmp_path, AUTH_FAILURES_PER_MINUTE=2, clock=frozen_clock)
@@ -515,7 +517,7 @@ ADDRESSES = [
 
 
 @pytest.mark.parametrize(("peer", "forwarded", "trusted", "expected"), ADDRESSES)
-def test_an_address_counts_as(peer: str, forwarded: str, trusted: str, expected: str) -> None:
+def test_an_address_is_counted_by_the_value_in_the_table(peer: str, forwarded: str, trusted: str, expected: str) -> None:
     req = create_req(headers={"X-Forwarded-For": forwarded} if forwarded else None)
     req.env["REMOTE_ADDR"] = peer
     assert counted_address(req, parse_networks(trusted)) == expected
@@ -524,7 +526,7 @@ def test_an_address_counts_as(peer: str, forwarded: str, trusted: str, expected:
 @pytest.mark.parametrize(
     ("peer", "expected"), [("203.0.113.9", "203.0.113.0/24"), ("2001:db8:1:2::3", "2001:db8:1::/48"), ("", "local")]
 )
-def test_a_network_counts_as(peer: str, expected: str) -> None:
+def test_a_network_is_counted_by_the_value_in_the_table(peer: str, expected: str) -> None:
     req = create_req()
     req.env["REMOTE_ADDR"] = peer
     assert counted_network(req, ()) == expected
@@ -580,7 +582,7 @@ def door(customer: Customer, tmp_path: Path) -> Callable[..., LimitedClient]:
 OpenDoor = Callable[..., LimitedClient]
 
 
-def test_every_answer_to_a_known_caller_tells_the_standing(door: OpenDoor) -> None:
+def test_every_response_to_an_authenticated_caller_has_the_rate_limit_headers(door: OpenDoor) -> None:
     there = door()
     bearer, typed = there.customer.bearer, {**there.customer.bearer, **JSON}
     answers = [
@@ -606,7 +608,7 @@ def test_the_scanner_is_a_principal_too(door: OpenDoor) -> None:
     assert there.read().status_code == 200
 
 
-def test_whoever_is_known_but_not_allowed_counts_like_anybody(door: OpenDoor) -> None:
+def test_forbidden_requests_count_against_the_rate_limit(door: OpenDoor) -> None:
     there = door(RATE_LIMIT_PER_MINUTE="2")
     token = make_platform_token(there.customer)
     actual = [there.read(Authorization=f"Bearer {token}") for _ in range(3)]
@@ -614,14 +616,14 @@ def test_whoever_is_known_but_not_allowed_counts_like_anybody(door: OpenDoor) ->
     assert standing(actual[0].headers["ratelimit"])[0] == 1
 
 
-def test_a_signed_webhook_with_headers_that_say_nothing_counts_like_any(door: OpenDoor) -> None:
+def test_a_signed_webhook_with_unknown_headers_counts_against_the_rate_limit(door: OpenDoor) -> None:
     there = door(RATE_LIMIT_PER_MINUTE="2", **CLOUD)
     signed = {"X-Platform-Hmac-Sha256": signature(b"{}"), "X-Platform-Topic": "orders/create", **JSON}
     actual = [there.ask("POST", WEBHOOKS, signed, body=b"{}").status_code for _ in range(3)]
     assert actual == [422, 422, 429]
 
 
-def test_whoever_is_not_known_is_reported_no_standing(door: OpenDoor) -> None:
+def test_responses_to_unauthenticated_callers_have_no_rate_limit_headers(door: OpenDoor) -> None:
     there = door()
     answers = [there.fail(), there.ask("GET", "/healthz", {}), there.ask("GET", "/nowhere", there.customer.bearer)]
     assert [answer.status_code for answer in answers] == [401, 200, 404]
@@ -642,14 +644,14 @@ def test_beyond_the_limit_the_answer_is_429_with_the_wait(door: OpenDoor) -> Non
     )
 
 
-def test_a_blocked_address_gets_the_setting_that_decides(door: OpenDoor) -> None:
+def test_the_response_to_a_blocked_address_names_the_setting(door: OpenDoor) -> None:
     there = door(AUTH_FAILURES_PER_MINUTE="2")
     answers = [there.fail() for _ in range(3)]
     assert [answer.status_code for answer in answers] == [401, 401, 429]
     assert "AUTH_FAILURES_PER_MINUTE is 2 a minute" in answers[-1].json["error"]["message"]
 
 
-def test_a_problem_document_tells_it_as_well(door: OpenDoor) -> None:
+def test_a_problem_document_names_the_wait_too(door: OpenDoor) -> None:
     there = door(RATE_LIMIT_PER_MINUTE="1")
     there.read()
     refused = there.read(Accept="application/problem+json")
@@ -681,7 +683,7 @@ def test_a_blocked_address_is_refused_even_with_a_valid_credential_and_others_ar
     assert there.fail("192.0.2.2").status_code == 401
 
 
-def test_successes_and_other_credentials_do_not_start_the_count_anew(door: OpenDoor) -> None:
+def test_successes_and_other_credentials_do_not_reset_the_count(door: OpenDoor) -> None:
     there = door(AUTH_FAILURES_PER_MINUTE="3")
     actual = [
         there.fail(),
@@ -733,7 +735,7 @@ def test_other_requests_of_browsers_count(site: str, door: OpenDoor) -> None:
     assert [there.fail(Sec_Fetch_Site=site).status_code for _ in range(2)] == [401, 429]
 
 
-def test_what_is_forbidden_is_no_failed_authentication(door: OpenDoor) -> None:
+def test_a_forbidden_request_is_no_failed_authentication(door: OpenDoor) -> None:
     """A token without the required permission is still valid, so the request is not a guess."""
     there = door(AUTH_FAILURES_PER_MINUTE="1", DEPLOYMENT_MODE="cloud")
     path = "/api/browser-extension/evidence-captures"
@@ -766,7 +768,7 @@ def test_the_addresses_of_one_subscriber_count_as_one(door: OpenDoor) -> None:
     assert there.fail("2001:db8:1:3::1").status_code == 401
 
 
-def test_a_block_ends_when_it_says(frozen: FrozenDateTimeFactory, door: OpenDoor) -> None:
+def test_a_block_ends_at_the_reported_time(frozen: FrozenDateTimeFactory, door: OpenDoor) -> None:
     there = door(lambda settings: RateLimits(settings, clock=frozen_clock), AUTH_FAILURES_PER_MINUTE="2")
     [*_, refused] = [there.fail() for _ in range(3)]
     wait_s = int(refused.headers["retry-after"])
@@ -777,7 +779,7 @@ def test_a_block_ends_when_it_says(frozen: FrozenDateTimeFactory, door: OpenDoor
 
 
 @pytest.mark.parametrize("limit", [50, 300])
-def test_the_service_as_it_is_run_keeps_one_limit(
+def test_the_processes_of_a_real_service_share_one_limit(
     limit: int, sqlite_url: str, redis: RedisServer, customer: Customer, tmp_path: Path
 ) -> None:
     """Two processes under gevent, 20 concurrent clients; limits above 120 are reserved in shares."""
@@ -834,7 +836,7 @@ BLOCKED = [
 
 
 @pytest.mark.parametrize("both", SPENT, ids=lambda both: both.title)
-def test_the_limit_has_its_place_among_the_checks(both: Both, door: OpenDoor) -> None:
+def test_the_rate_limit_has_its_position_among_the_checks(both: Both, door: OpenDoor) -> None:
     there = door(RATE_LIMIT_PER_MINUTE="1", MAX_BODY_BYTES="1024")
     assert there.read().status_code == 200
     headers = {**there.customer.bearer, **both.headers}
@@ -842,7 +844,7 @@ def test_the_limit_has_its_place_among_the_checks(both: Both, door: OpenDoor) ->
 
 
 @pytest.mark.parametrize("both", BLOCKED, ids=lambda both: both.title)
-def test_the_block_has_its_place_among_the_checks(both: Both, door: OpenDoor) -> None:
+def test_the_block_has_its_position_among_the_checks(both: Both, door: OpenDoor) -> None:
     there = door(AUTH_FAILURES_PER_MINUTE="1", MAX_BODY_BYTES="1024")
     assert [there.fail().status_code for _ in range(2)] == [401, 429]
     headers = {**there.customer.bearer, **both.headers}

@@ -90,14 +90,14 @@ def at_once(file: File, *works: Callable[[], None], between_s: float = 0.0) -> l
     return begun
 
 
-def test_whoever_waits_is_carried_by_the_commit_of_the_last(file: File) -> None:
+def test_waiting_transactions_are_committed_together_by_the_last(file: File) -> None:
     done = at_once(file, *(partial(file.write, str(number)) for number in range(3)))
     assert [each.exception() for each in done] == [None] * 3
     assert file.stored() == {"0", "1", "2"}
     assert file.commits == 1
 
 
-def test_a_commit_carries_only_so_many(file: File) -> None:
+def test_a_commit_includes_a_limited_number_of_transactions(file: File) -> None:
     done = at_once(file, *(partial(file.write, str(number)) for number in range(MANY)))
     assert [each.exception() for each in done] == [None] * MANY
     assert len(file.stored()) == MANY
@@ -114,7 +114,7 @@ def test_no_work_returns_before_the_commit(file: File) -> None:
 
 
 @pytest.mark.parametrize("place", [0, 1, 2], ids=["first", "in the middle", "last"])
-def test_work_that_fails_is_taken_back_alone(file: File, place: int) -> None:
+def test_only_the_failed_transaction_is_rolled_back(file: File, place: int) -> None:
     done = at_once(file, *(partial(file.write, str(number), fails=number == place) for number in range(3)))
     assert [number for number, each in enumerate(done) if isinstance(each.exception(), LookupError)] == [place]
     assert sum(each.exception() is None for each in done) == 2
@@ -123,7 +123,7 @@ def test_work_that_fails_is_taken_back_alone(file: File, place: int) -> None:
     assert "after" in file.stored()
 
 
-def test_a_commit_that_fails_has_failed_for_all_that_it_carries(file: File) -> None:
+def test_a_failed_commit_fails_all_its_transactions(file: File) -> None:
     """None of our constraints is checked as late as the commit; this deferred foreign key makes a commit fail."""
     done = at_once(file, partial(file.write, "a"), partial(file.write, "b", parent="nobody"), partial(file.write, "c"))
     assert all(isinstance(each.exception(), peewee.OperationalError | peewee.IntegrityError) for each in done)
@@ -132,7 +132,7 @@ def test_a_commit_that_fails_has_failed_for_all_that_it_carries(file: File) -> N
     assert file.stored() == {"after"}
 
 
-def test_who_fails_for_what_another_one_wrote_tells_so_once_it_is_stored(file: File) -> None:
+def test_a_failure_caused_by_another_transaction_is_raised_after_that_one_is_committed(file: File) -> None:
     def find(name: str) -> None:
         with file.writes.transaction() as driver:
             if driver.execute("SELECT 1 FROM works WHERE name = ?", (name,)).fetchall():
@@ -153,14 +153,14 @@ def test_work_is_committed_though_the_next_one_never_comes(file: File) -> None:
     assert file.stored() == {"a"}
 
 
-def test_who_was_counted_as_waiting_and_never_comes_is_waited_for_once(file: File) -> None:
+def test_an_expected_transaction_that_never_begins_is_waited_for_once(file: File) -> None:
     file.writes._waiting.add(object())
     file.write("a")
     assert not file.writes._waiting
 
 
 @pytest.mark.parametrize("notices", [True, False], ids=["noticed", "unnoticed"])
-def test_what_sqlite_takes_back_by_itself_has_failed_for_all(file: File, notices: bool) -> None:
+def test_a_rollback_by_sqlite_itself_fails_all_transactions(file: File, notices: bool) -> None:
     """A full disk rolls the whole transaction back. What follows would be stored without what came before."""
 
     def fill() -> None:
@@ -175,7 +175,7 @@ def test_what_sqlite_takes_back_by_itself_has_failed_for_all(file: File, notices
     assert file.stored() == {"c"}
 
 
-def test_a_close_fails_what_waits_for_its_commit(file: File) -> None:
+def test_closing_fails_transactions_that_wait_for_their_commit(file: File) -> None:
     file.writes._waiting.add(object())
     with ThreadPoolExecutor(1) as pool:
         written = pool.submit(file.write, "a")
@@ -220,7 +220,7 @@ LINES = range(1, 75)
 
 
 @pytest.mark.parametrize("fails", [False, True], ids=["work that is done", "work that fails"])
-def test_an_interrupt_at_any_line_neither_keeps_the_turn_nor_stores_half(tmp_path: Path, fails: bool) -> None:
+def test_an_interrupt_at_any_line_neither_keeps_the_lock_nor_stores_a_part(tmp_path: Path, fails: bool) -> None:
     file = File(tmp_path / "works.db", lock_wait_s=0.05)
     reported = []
     for line in LINES:

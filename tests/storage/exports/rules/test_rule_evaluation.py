@@ -163,7 +163,7 @@ def test_a_dismissed_group_stays_open_for_two_reasons(customer: Customer, reason
         (RuleMatch(rule="hsts"), RuleMatch(rule="csp-*"), True),
     ],
 )
-def test_what_rules_may_decide_otherwise_joins_no_group_that_a_rule_dismissed(
+def test_findings_that_rules_might_treat_differently_join_no_group_that_a_rule_dismissed(
     customer: Customer, target: Target, older: RuleMatch, own: RuleMatch, is_open: bool
 ) -> None:
     make_rule(customer, approving(target), older)
@@ -180,7 +180,7 @@ def test_rules_of_another_account_decide_nothing(customer: Customer) -> None:
     assert prepare([draft(customer)])[0].status is ExportStatus.PREPARED
 
 
-def test_what_was_prepared_before_the_rule_is_left_to_people(customer: Customer, target: Target) -> None:
+def test_exports_prepared_before_the_rule_are_left_to_people(customer: Customer, target: Target) -> None:
     [before] = prepare([draft(customer)])
     make_rule(customer, approving(target))
     prepare([draft(customer, 1)])
@@ -212,7 +212,7 @@ def test_an_export_waits_for_a_paused_target_and_is_approved_when_it_is_resumed(
     assert actions(export)[-1] == (f"rule:{rule.id}", "approve", f"user:{customer.user_id}")
 
 
-def test_what_is_fixed_while_it_waits_is_approved_only_once_it_is_open_again(customer: Customer, target: Target) -> None:
+def test_an_export_fixed_while_it_waits_is_approved_only_after_it_is_reopened(customer: Customer, target: Target) -> None:
     make_rule(customer, approving(target))
     pause(target)
     [export] = prepare([draft(customer, findings=2)])
@@ -236,7 +236,7 @@ def test_more_exports_than_a_batch_wait_and_are_each_approved_once(customer: Cus
     assert rows("SELECT COUNT(*) FROM audit_entries WHERE action = 'approve'") == [(count,)]
 
 
-def test_a_person_decides_about_what_waits(customer: Customer, target: Target) -> None:
+def test_a_person_can_decide_about_waiting_exports(customer: Customer, target: Target) -> None:
     make_rule(customer, approving(target))
     pause(target)
     approved, dismissed, restored, snoozed = prepare([draft(customer, number) for number in range(4)])
@@ -256,7 +256,7 @@ def test_a_person_decides_about_what_waits(customer: Customer, target: Target) -
     assert found[0].approved_by.kind == "user"
 
 
-def test_a_rule_that_was_turned_off_or_narrowed_approves_nothing_that_waited(customer: Customer, target: Target) -> None:
+def test_a_rule_that_was_turned_off_or_narrowed_approves_no_waiting_export(customer: Customer, target: Target) -> None:
     rule = make_rule(customer, approving(target))
     pause(target)
     csp, hsts = prepare([draft(customer, 1), draft(customer, 2, rule="hsts")])
@@ -274,7 +274,7 @@ def test_a_rule_that_was_turned_off_or_narrowed_approves_nothing_that_waited(cus
     assert queries.get(late.id).status is ExportStatus.PREPARED
 
 
-def test_an_export_that_is_extended_is_decided_anew(customer: Customer, target: Target) -> None:
+def test_rules_decide_again_about_an_extended_export(customer: Customer, target: Target) -> None:
     make_rule(customer, approving(target), RuleMatch(severity_at_least="critical"))
     [export] = prepare([draft(customer)])
     execute("UPDATE exports SET severity_rank = 4, version = version + 1 WHERE id = ?", (export.id,))
@@ -392,9 +392,7 @@ def test_a_rule_stops_when_its_author_lost_the_ability(customer: Customer, targe
     assert (shown.enabled, shown.stopped_reason) == (False, StoppedReason.AUTHOR_LOST_ABILITY)
 
 
-def test_a_rule_goes_as_far_as_the_role_of_its_author_who_signs_in_without_a_token(
-    customer: Customer, target: Target
-) -> None:
+def test_without_a_token_the_role_of_its_author_limits_a_rule(customer: Customer, target: Target) -> None:
     rule = make_rule(customer, approving(target))
     identities.sign_in(Identity("https://issuer.example", "1", customer.email, None), customer.account_id, in_s(1))
     tokens.revoke_all(customer.email, in_s(2))
@@ -422,7 +420,7 @@ def test_a_rule_stops_when_its_target_is_removed(customer: Customer, target: Tar
     assert stopped(rule.id) == (False, StoppedReason.TARGET_REMOVED)
 
 
-def test_what_waits_is_left_to_people_when_the_target_is_removed(customer: Customer, target: Target) -> None:
+def test_waiting_exports_are_left_to_people_when_the_target_is_removed(customer: Customer, target: Target) -> None:
     rule = make_rule(customer, approving(target))
     pause(target)
     [export] = prepare([draft(customer)])
@@ -435,7 +433,7 @@ def test_what_waits_is_left_to_people_when_the_target_is_removed(customer: Custo
     assert rows("SELECT approved_by_rule_id FROM exports") == [(None,)]
 
 
-def test_what_waits_is_left_to_people_when_the_author_is_disabled(customer: Customer, target: Target) -> None:
+def test_waiting_exports_are_left_to_people_when_the_author_is_disabled(customer: Customer, target: Target) -> None:
     colleague = make_colleague(customer)
     make_rule(colleague, approving(target))
     pause(target)

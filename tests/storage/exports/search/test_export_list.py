@@ -216,7 +216,7 @@ def test_facets_are_counted_with_all_filters_but_their_own(stored: Stored, data:
     assert export_list.facets(query) == wanted
 
 
-def test_what_waits_for_a_decision_is_prepared_not_snoozed_and_not_wholly_fixed(stored: Stored) -> None:
+def test_exports_wait_for_a_decision_if_prepared_and_neither_snoozed_nor_completely_fixed(stored: Stored) -> None:
     query = ExportQuery(stored.exports[0].account_id).waiting_for_decision(NOW)
     found = export_list.list_page(query)
     assert [each.id for each in found] == expected(query, ExportSort.NEWEST, stored)
@@ -236,7 +236,7 @@ def test_facets_count_the_newest_of_more_than_they_count(
     assert export_list.count_by_severity(query) == {"high": 2, "critical": 1}
 
 
-def test_what_is_snoozed_is_not_looked_for_in_all_that_is_prepared(customer: Customer) -> None:
+def test_snoozed_exports_are_not_searched_for_among_all_prepared_ones(customer: Customer) -> None:
     snoozed, *_others = make_exports(customer, 300)
     execute("UPDATE exports SET snoozed_at = 1 WHERE id = ?", (snoozed,))
     execute("ANALYZE")
@@ -253,7 +253,7 @@ def test_what_is_snoozed_is_not_looked_for_in_all_that_is_prepared(customer: Cus
 
 @pytest.mark.database("sqlite")
 @pytest.mark.parametrize("sort", ExportSort)
-def test_bounds_of_the_time_end_what_an_index_is_read_for(customer: Customer, sort: ExportSort) -> None:
+def test_time_bounds_limit_what_is_read_from_an_index(customer: Customer, sort: ExportSort) -> None:
     make_exports(customer, 2)
     query = ExportQuery(customer.account_id, statuses=("prepared",), created_after=NOW)
     with statements() as ran:
@@ -265,7 +265,9 @@ def test_bounds_of_the_time_end_what_an_index_is_read_for(customer: Customer, so
 
 
 @pytest.mark.parametrize("sort", [ExportSort.NEWEST, ExportSort.OLDEST])
-def test_what_exists_throughout_a_walk_by_time_is_met_once_whatever_changes(customer: Customer, sort: ExportSort) -> None:
+def test_rows_that_exist_during_paging_by_time_are_returned_once_whatever_changes(
+    customer: Customer, sort: ExportSort
+) -> None:
     ids = [make_exports(customer, 1, NOW + timedelta(minutes=minute))[0] for minute in range(8)]
     query = ExportQuery(customer.account_id)
     found: list[Export] = []
@@ -279,7 +281,7 @@ def test_what_exists_throughout_a_walk_by_time_is_met_once_whatever_changes(cust
     assert met == (ids if sort is ExportSort.OLDEST else ids[::-1])
 
 
-def test_the_newest_page_begins_behind_every_id(customer: Customer) -> None:
+def test_the_newest_page_begins_after_every_id(customer: Customer) -> None:
     latest = make_exports(customer, 1, datetime(9999, 1, 1, tzinfo=NOW.tzinfo))
     assert [each.id for each in export_list.list_page(ExportQuery(customer.account_id), limit=1)] == latest
 

@@ -37,7 +37,7 @@ def found(customer: Customer | None, *words: str) -> list[str]:
     return [each.id for each in export_list.list_page(query)]
 
 
-def test_words_of_another_account_find_nothing(customer: Customer) -> None:
+def test_a_search_finds_nothing_of_another_account(customer: Customer) -> None:
     mine = prepare(customer, "Shared word")
     theirs = prepare(other := make_customer(), "Shared thing")
     assert found(customer, "shared") == [mine]
@@ -63,7 +63,7 @@ def test_a_changed_ticket_is_found_by_its_new_words_and_still_by_its_rule(custom
         assert export_list.count(query) == number
 
 
-def test_an_edited_ticket_and_a_group_that_grew_are_found_by_what_they_say_now(customer: Customer) -> None:
+def test_an_edited_ticket_and_an_extended_group_are_found_by_their_current_text(customer: Customer) -> None:
     export_id = prepare(customer, "Old words")
     decisions.edit(export_id, customer.account_id, NOW, "user:1", EditForm().read({"title": "Edited heading"}))
     assert (found(customer, "old"), found(customer, "edited")) == ([], [export_id])
@@ -90,7 +90,7 @@ def test_a_redacted_export_is_found_by_no_word_no_host_and_no_rule(customer: Cus
         assert export_list.count(ExportQuery(customer.account_id, rules=(rule,))) == number
 
 
-def test_a_deleted_export_takes_what_it_was_found_by_along(customer: Customer) -> None:
+def test_deleting_an_export_deletes_its_search_entries(customer: Customer) -> None:
     gone, stays = prepare(customer, "Gone", rule="csp"), prepare(customer, "Stays")
     execute("DELETE FROM exports WHERE id = ?", (gone,))
     assert rows("SELECT DISTINCT export_id FROM export_terms") == [(stays,)]
@@ -128,7 +128,7 @@ def store_many(customer: Customer) -> None:
 
 
 @pytest.mark.parametrize("sort", ExportSort)
-def test_a_word_that_nothing_has_is_not_looked_for_in_all_texts(customer: Customer, sort: ExportSort) -> None:
+def test_a_search_for_an_unknown_word_does_not_read_all_texts(customer: Customer, sort: ExportSort) -> None:
     store_many(customer)
     query = ExportQuery(customer.account_id, words=("nowhere",))
     with statements() as ran:

@@ -24,7 +24,7 @@ def status_counts() -> dict[str, int]:
     return dict(rows("SELECT status, COUNT(*) FROM exports GROUP BY status"))
 
 
-def test_an_abandoned_recovery_is_carried_to_its_end(customer: Customer, target: Target) -> None:
+def test_an_abandoned_recovery_is_finished_by_a_worker(customer: Customer, target: Target) -> None:
     make_failed(customer, target.id, BATCH_SIZE + 2)
     held = abandoned(target)
     wake_ups = FakeWakeUpQueue(status_counts)
@@ -36,7 +36,7 @@ def test_an_abandoned_recovery_is_carried_to_its_end(customer: Customer, target:
     assert wake_ups.seen == [{"approved": BATCH_SIZE, "failed": 2}, {"approved": BATCH_SIZE + 2}]
 
 
-def test_what_a_command_still_holds_is_left_to_it(customer: Customer, target: Target) -> None:
+def test_a_recovery_leased_by_a_command_is_left_to_it(customer: Customer, target: Target) -> None:
     make_failed(customer, target.id)
     held = recoveries.begin(target.id, NOW, utc_now(), "operator")
     assert not recovery_task(FakeWakeUpQueue(), utc_now).run_once()
@@ -55,7 +55,7 @@ def test_one_recovery_follows_the_other(customer: Customer) -> None:
     assert status_counts() == {"approved": 3}
 
 
-def test_a_recovery_of_a_target_that_was_turned_off_holds_up_no_other(customer: Customer, target: Target) -> None:
+def test_a_recovery_of_a_target_that_was_turned_off_delays_no_other(customer: Customer, target: Target) -> None:
     make_failed(customer, target.id)
     halted = abandoned(target)
     other = make_target(customer)
@@ -68,7 +68,7 @@ def test_a_recovery_of_a_target_that_was_turned_off_holds_up_no_other(customer: 
     assert (recoveries.get(halted.id).status, recoveries.get(second.id).status) == ("running", "done")
 
 
-def test_a_recovery_that_meets_a_bug_holds_up_no_other(customer: Customer) -> None:
+def test_a_recovery_that_fails_unexpectedly_delays_no_other(customer: Customer) -> None:
     broken, sound = (make_target(customer) for _ in range(2))
     for each in (broken, sound):
         make_failed(customer, each.id)
@@ -88,7 +88,7 @@ def test_a_recovery_that_meets_a_bug_holds_up_no_other(customer: Customer) -> No
     assert [recoveries.get(each.id).status for each in (first, second)] == ["running", "done"]
 
 
-def test_a_recovery_that_is_cancelled_within_is_let_go(customer: Customer, target: Target) -> None:
+def test_a_recovery_that_is_cancelled_while_it_runs_ends(customer: Customer, target: Target) -> None:
     make_failed(customer, target.id, BATCH_SIZE + 1)
     held = abandoned(target)
     task = recovery_task(FakeWakeUpQueue(), utc_now)
@@ -99,7 +99,7 @@ def test_a_recovery_that_is_cancelled_within_is_let_go(customer: Customer, targe
     assert status_counts() == {"approved": BATCH_SIZE, "failed": 1}
 
 
-def test_a_redis_that_is_away_is_asked_once_a_recovery_and_stops_nothing(customer: Customer, target: Target) -> None:
+def test_an_unavailable_redis_is_contacted_once_per_recovery_and_stops_nothing(customer: Customer, target: Target) -> None:
     make_failed(customer, target.id, 2 * BATCH_SIZE)
     held = abandoned(target)
     wake_ups = FakeWakeUpQueue()
@@ -127,7 +127,7 @@ def test_no_connection_is_held_while_workers_are_notified(customer: Customer, ta
     assert wake_ups.seen == [True]
 
 
-def test_a_command_works_at_what_it_has_begun_itself(customer: Customer, target: Target) -> None:
+def test_a_command_carries_out_only_its_own_recovery(customer: Customer, target: Target) -> None:
     make_failed(customer, target.id, 3)
     held = recoveries.begin(target.id, NOW, utc_now(), "operator")
     wake_ups = FakeWakeUpQueue()
