@@ -337,7 +337,7 @@ def test_every_member_of_every_form_is_named_by_what_is_sent(world: CloudInstall
     assert unnamed_members(world.client.app, world) == {}
 
 
-def test_what_stands_in_one_place_comes_out_where_it_belongs_and_nowhere_else(
+def test_each_submitted_value_is_returned_only_by_the_documented_routes(
     world: CloudInstallation, log_lines: LogLines
 ) -> None:
     sent: dict[int, Probe] = {}
@@ -425,7 +425,7 @@ def _with_text(base: Call, body: Any, pointer: Pointer, text: str) -> Call:
     return base.with_json(changed(body, pointer, text))
 
 
-def test_what_must_never_be_taken_is_refused_in_every_text_and_seen_nowhere(
+def test_forbidden_content_is_rejected_in_every_text_and_appears_nowhere(
     world: CloudInstallation, log_lines: LogLines
 ) -> None:
     kinds = cycle(FORBIDDEN.values())

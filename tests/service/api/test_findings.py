@@ -135,7 +135,7 @@ FILTERS = {
 
 
 @pytest.mark.parametrize("query", FILTERS)
-def test_filters(client: TestClient, scanned: Customer, query: str) -> None:
+def test_filters_narrow_the_list_of_findings(client: TestClient, scanned: Customer, query: str) -> None:
     assert codes(client, scanned, f"?{query}") == FILTERS[query]
 
 
@@ -193,7 +193,7 @@ def test_a_finding_is_read_with_what_each_run_made_of_it(client: TestClient, sca
     ]
 
 
-def test_another_accounts_findings_are_not_there(client: TestClient, scanned: Customer) -> None:
+def test_another_accounts_findings_are_not_found(client: TestClient, scanned: Customer) -> None:
     other = make_customer()
     [(finding_id,)] = rows("SELECT id FROM findings WHERE code = 'open'")
     assert codes(client, other) == []

@@ -338,7 +338,7 @@ def test_a_session_is_no_api_token(scene: AccessScene) -> None:
 # --- valid sessions
 
 
-def test_another_account_sees_its_own_and_nothing_of_the_installation(scene: AccessScene) -> None:
+def test_another_account_sees_only_its_own_data(scene: AccessScene) -> None:
     person = signed_in(scene, scene.other)
     before = everything_stored()
     nowhere = AccessScene(
@@ -408,7 +408,7 @@ def test_the_installation_itself_is_shown_to_the_operators_account_alone(
         assert ("/console/settings" in menu) is (name == who)
 
 
-def test_a_token_that_runs_out_while_somebody_looks_ends_it(scene: AccessScene) -> None:
+def test_a_token_that_expires_during_a_session_ends_it(scene: AccessScene) -> None:
     text = tokens.create(scene.customer.email, TokenKind.API, utc_now(), (Ability.CONSOLE,), "short", timedelta(days=1))[1]
     person = ConsoleBrowser(scene.client)
     person.sign_in(text)
@@ -429,12 +429,12 @@ def set_role(customer: Customer, role: Role | None) -> None:
     users.set_role(customer.email, role, utc_now(), "operator")
 
 
-def test_the_table_has_every_page_and_form(scene: AccessScene) -> None:
+def test_the_table_of_permissions_has_every_page_and_form(scene: AccessScene) -> None:
     assert {row.path for row in ROWS} == set(NEEDS)
 
 
 @pytest.mark.parametrize("role", Role)
-def test_a_role_opens_what_the_table_says_and_nothing_else(role: Role, scene: AccessScene) -> None:
+def test_a_role_allows_exactly_the_pages_and_forms_in_the_table(role: Role, scene: AccessScene) -> None:
     person = signed_in(scene, scene.customer)
     set_role(scene.customer, role)
     before = everything_stored()
@@ -472,7 +472,7 @@ def crawl(person: ConsoleBrowser, *first: str) -> tuple[dict[str, str], set[str]
 
 
 @pytest.mark.parametrize("role", Role)
-def test_pages_offer_a_role_every_form_that_it_may_send_and_no_other(role: Role, scene: AccessScene) -> None:
+def test_pages_offer_each_role_exactly_the_forms_that_it_may_send(role: Role, scene: AccessScene) -> None:
     person = signed_in(scene, scene.customer)
     set_role(scene.customer, role)
     execute("UPDATE alerts SET subject_id = ?", (scene.ids["target_id"],))
@@ -490,7 +490,7 @@ def test_pages_offer_a_role_every_form_that_it_may_send_and_no_other(role: Role,
     assert "/sessions/{session_id}/revoke" in shown
 
 
-def test_pages_lead_a_role_in_a_project_nowhere_that_it_may_not_look(scene: AccessScene) -> None:
+def test_pages_link_a_project_role_only_to_allowed_pages(scene: AccessScene) -> None:
     customer = replace(scene.customer, project_id=make_project(scene.customer, is_granted=False))
     person = signed_in(scene, customer)
     set_role(customer, None)

@@ -371,9 +371,7 @@ def assert_is_well_made(seen: PageVisit, path: str) -> None:
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_a_page_with_everything_on_it_is_well_made_and_for_everybody(
-    path: str, furnished: Installed, at_furnished: BrowserContext
-) -> None:
+def test_a_full_page_is_valid_and_accessible(path: str, furnished: Installed, at_furnished: BrowserContext) -> None:
     # Few rows are enough, and axe-core checks each of them.
     with visit(at_furnished, furnished.at(path) + ("?limit=4" if path in LISTS else "")) as seen:
         assert_is_well_made(seen, path)
@@ -381,9 +379,7 @@ def test_a_page_with_everything_on_it_is_well_made_and_for_everybody(
 
 
 @pytest.mark.parametrize("path", PLAIN)
-def test_a_page_with_nothing_on_it_is_well_made_and_for_everybody(
-    path: str, bare: Installed, at_bare: BrowserContext
-) -> None:
+def test_an_empty_page_is_valid_and_accessible(path: str, bare: Installed, at_bare: BrowserContext) -> None:
     with visit(at_bare, bare.at(path)) as seen:
         assert_is_well_made(seen, path)
         assert_fits(seen.page, PHONE)
@@ -405,13 +401,13 @@ ASTRAY: Final = {"/nowhere": 404, "/exports?status=nonsense": 422}
 
 
 @pytest.mark.parametrize("path", ASTRAY)
-def test_an_error_is_a_page_for_everybody(path: str, furnished: Installed, at_furnished: BrowserContext) -> None:
+def test_an_error_page_is_accessible(path: str, furnished: Installed, at_furnished: BrowserContext) -> None:
     with visit(at_furnished, furnished.at(path), ASTRAY[path]) as seen:
         assert_is_well_made(seen, path.partition("?")[0])
         assert_is_accessible(seen.page)
 
 
-def test_the_door_is_a_page_for_everybody(furnished: Installed, browser: Browser) -> None:
+def test_the_sign_in_page_is_accessible(furnished: Installed, browser: Browser) -> None:
     context = browser.new_context(viewport=DESKTOP)
     assert SignIn.path == f"{CONSOLE}/sign-in"
     with visit(context, furnished.at("/sign-in?why=idle&next=/exports")) as seen:
@@ -447,9 +443,7 @@ def reload_list(page: Page) -> None:
 
 
 @pytest.mark.parametrize("path", LISTS)
-def test_a_list_tells_that_it_was_never_used_and_that_nothing_fits(
-    path: str, bare: Installed, at_bare: BrowserContext
-) -> None:
+def test_an_empty_list_differs_from_one_without_matches(path: str, bare: Installed, at_bare: BrowserContext) -> None:
     with visit(at_bare, bare.at(path)) as seen:
         page = seen.page
         if path in NEVER_EMPTY:
@@ -480,7 +474,7 @@ def _filter_by_anything(page: Page) -> None:
 
 
 @pytest.mark.parametrize("path", LISTS)
-def test_a_list_tells_that_it_is_being_loaded_and_that_it_could_not_be(
+def test_a_list_shows_that_it_is_loading_and_that_loading_failed(
     path: str, furnished: Installed, at_furnished: BrowserContext
 ) -> None:
     url = furnished.at(path)
@@ -525,7 +519,7 @@ def test_a_list_tells_that_it_is_being_loaded_and_that_it_could_not_be(
     page.close()
 
 
-def test_every_page_that_has_a_list_is_known_here_as_one() -> None:
+def test_every_page_with_a_list_is_tested_here() -> None:
     folder = Path(service.console.routes.__file__).parent / "templates"
     with_list = {file.name for file in folder.glob("*.html") if '{% extends "list.html" %}' in file.read_text()}
     pages = [kind for kind in _kinds(ConsolePage) if hasattr(kind, "path")]
@@ -583,7 +577,7 @@ def test_a_primary_button_under_the_pointer_keeps_its_colors(
     page.close()
 
 
-def test_times_are_the_readers_and_utc_stands_on_hover(furnished: Installed, at_furnished: BrowserContext) -> None:
+def test_times_are_in_the_readers_time_zone_with_utc_on_hover(furnished: Installed, at_furnished: BrowserContext) -> None:
     with visit(at_furnished, furnished.at("/audit")) as seen:
         made = seen.page.locator("time").last
         shown = made.get_attribute("title")
@@ -611,7 +605,7 @@ def test_the_findings_fit_a_small_laptop_with_their_filters_in_one_line(
             assert len(set(fields.evaluate_all("(all) => all.map((e) => e.getBoundingClientRect().bottom)"))) == 1
 
 
-def test_no_facts_have_a_frame_within_another(furnished: Installed, at_furnished: BrowserContext) -> None:
+def test_no_section_of_facts_has_nested_frames(furnished: Installed, at_furnished: BrowserContext) -> None:
     for path in ("/findings/{finding_id}", "/report-uploads/{upload_id}", "/inbox", "/exports/{export_id}"):
         with visit(at_furnished, furnished.at(path)) as seen:
             facts = seen.page.locator(":is(.card, .pane-detail) dl.facts")
@@ -628,7 +622,7 @@ _IS_LEFT_TO_THE_BROWSER: Final = """(link) => {
 }"""
 
 
-def test_filters_pages_and_the_way_back_change_the_list_and_the_address_alone(
+def test_filters_paging_and_back_change_only_the_list_and_the_address(
     furnished: Installed, at_furnished: BrowserContext
 ) -> None:
     with visit(at_furnished, furnished.at("/exports")) as seen:
@@ -659,7 +653,7 @@ def test_filters_pages_and_the_way_back_change_the_list_and_the_address_alone(
         assert page.get_by_role("link", name="Newest").evaluate(_IS_LEFT_TO_THE_BROWSER)
 
 
-def test_whoever_is_signed_out_meanwhile_is_led_to_the_door_and_back(furnished: Installed, browser: Browser) -> None:
+def test_an_expired_session_leads_to_the_sign_in_and_back(furnished: Installed, browser: Browser) -> None:
     with signed_in(browser, furnished) as context:
         page = context.new_page()
         page.goto(furnished.at("/exports"))
@@ -684,7 +678,7 @@ def test_a_form_is_sent_once_however_often_it_is_clicked(furnished: Installed, a
     made.page.close()
 
 
-def test_what_goes_on_is_followed_until_it_is_over(furnished: Installed, at_furnished: BrowserContext) -> None:
+def test_work_in_progress_is_refreshed_until_it_is_finished(furnished: Installed, at_furnished: BrowserContext) -> None:
     followed = (
         '<p class="notice">Begun.</p><section id="it"{0}><p class="status">{1}</p>'
         "<details><summary>All of it</summary><p>it all</p></details>"
@@ -723,7 +717,7 @@ def test_what_goes_on_is_followed_until_it_is_over(furnished: Installed, at_furn
     page.close()
 
 
-def test_nothing_is_taken_from_under_somebody_who_types(furnished: Installed, at_furnished: BrowserContext) -> None:
+def test_a_refresh_never_replaces_a_field_in_use(furnished: Installed, at_furnished: BrowserContext) -> None:
     form = '<section id="it" data-refresh="0.05"><p>{}</p><input aria-label="Why"></section>'
     made = MadeUp(at_furnished, furnished, form.format("one"))
     made.page.get_by_label("Why").fill("becau")
@@ -737,7 +731,7 @@ def test_nothing_is_taken_from_under_somebody_who_types(furnished: Installed, at
     made.page.close()
 
 
-def test_the_counts_of_the_menu_are_renewed_when_what_goes_on_is_over(
+def test_the_counts_of_the_menu_are_refreshed_when_work_is_finished(
     furnished: Installed, at_furnished: BrowserContext
 ) -> None:
     menu = f'<div data-live="{furnished.at("/counts-made-up")}"><span data-count="inbox">9</span></div>'
@@ -752,7 +746,7 @@ def test_the_counts_of_the_menu_are_renewed_when_what_goes_on_is_over(
     made.page.close()
 
 
-def test_counts_are_followed_without_moving_what_is_read(furnished: Installed, at_furnished: BrowserContext) -> None:
+def test_counts_are_refreshed_without_moving_the_page(furnished: Installed, at_furnished: BrowserContext) -> None:
     menu = '<span data-count="inbox">{}</span><a data-health class="status good">fine</a><a data-new="inbox" hidden></a>'
     made = MadeUp(at_furnished, furnished, f'<div data-live="{furnished.at("/counts-made-up")}">{menu.format(3)}</div>')
     page = made.page
@@ -898,7 +892,7 @@ class HeldTickets:
         return [each.get_attribute("data-open") or "" for each in self.titles.all()]
 
 
-def test_keys_decide_on_nothing_until_the_ticket_that_was_asked_for_is_there(
+def test_keyboard_shortcuts_do_nothing_until_the_requested_ticket_is_loaded(
     furnished: Installed, at_furnished: BrowserContext
 ) -> None:
     inbox = HeldTickets(at_furnished, furnished)
@@ -923,7 +917,7 @@ def test_keys_decide_on_nothing_until_the_ticket_that_was_asked_for_is_there(
     page.close()
 
 
-def test_the_ticket_that_was_asked_for_last_is_shown_in_whatever_order_they_come(
+def test_the_last_requested_ticket_is_shown_whatever_the_order_of_responses(
     furnished: Installed, at_furnished: BrowserContext
 ) -> None:
     inbox = HeldTickets(at_furnished, furnished)
@@ -938,9 +932,7 @@ def test_the_ticket_that_was_asked_for_last_is_shown_in_whatever_order_they_come
     inbox.page.close()
 
 
-def test_a_late_ticket_takes_no_form_from_under_somebody_who_types(
-    furnished: Installed, at_furnished: BrowserContext
-) -> None:
+def test_a_late_ticket_does_not_replace_a_form_in_use(furnished: Installed, at_furnished: BrowserContext) -> None:
     inbox = HeldTickets(at_furnished, furnished)
     page, first = inbox.page, inbox.shown()
     inbox.ask(1)
@@ -958,7 +950,7 @@ def test_a_late_ticket_takes_no_form_from_under_somebody_who_types(
     page.close()
 
 
-def test_the_state_that_is_renewed_is_that_of_the_open_ticket(furnished: Installed, at_furnished: BrowserContext) -> None:
+def test_a_refresh_updates_the_state_of_the_open_ticket(furnished: Installed, at_furnished: BrowserContext) -> None:
     page = at_furnished.new_page()
     page.goto(furnished.at("/deliveries"))
     first, second = [each.get_attribute("data-open") for each in page.locator(".row-title").all()[:2]]
@@ -987,9 +979,7 @@ def test_the_state_that_is_renewed_is_that_of_the_open_ticket(furnished: Install
     page.close()
 
 
-def test_another_ticket_takes_over_neither_the_focus_nor_what_is_open(
-    furnished: Installed, at_furnished: BrowserContext
-) -> None:
+def test_another_ticket_inherits_neither_focus_nor_open_sections(furnished: Installed, at_furnished: BrowserContext) -> None:
     inbox = HeldTickets(at_furnished, furnished)
     page = inbox.page
     page.locator("#ticket summary", has_text="Details").click()
@@ -1008,9 +998,7 @@ def test_another_ticket_takes_over_neither_the_focus_nor_what_is_open(
     page.close()
 
 
-def test_a_ticket_that_is_shown_already_keeps_what_is_open_when_it_comes_again(
-    furnished: Installed, at_furnished: BrowserContext
-) -> None:
+def test_a_reloaded_ticket_keeps_its_open_sections(furnished: Installed, at_furnished: BrowserContext) -> None:
     inbox = HeldTickets(at_furnished, furnished)
     inbox.ask(0)
     inbox.page.locator("#ticket summary", has_text="Dismiss").click()

@@ -40,7 +40,7 @@ def bars(column: ChartColumn) -> dict[str, Box]:
     return {bar.kind: bar.box for bar in column.bars}
 
 
-def test_what_failed_stands_on_what_was_delivered() -> None:
+def test_failed_deliveries_are_stacked_on_successful_ones() -> None:
     [column] = charts.hourly_attempts(hours(AttemptCounts(6, 2))).chart.columns
     delivered, failed = bars(column)["good"], bars(column)["bad"]
     ground = column.slot.y + column.slot.height

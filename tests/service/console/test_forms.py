@@ -159,9 +159,7 @@ def send_slowly(person: ConsoleBrowser, path: str, body: bytes, meanwhile: Calla
     return person.client.simulate_post(f"/console{path}", headers=headers, extras=extras)
 
 
-def test_whoever_is_thrown_out_while_their_form_comes_does_nothing_with_it(
-    person: ConsoleBrowser, customer: Customer
-) -> None:
+def test_a_form_of_a_session_that_ends_during_its_transfer_does_nothing(person: ConsoleBrowser, customer: Customer) -> None:
     """A form may take minutes to arrive, and a thief could keep many of them open."""
     [export_id] = make_exports(customer, 1)
     [(session_id,)] = rows("SELECT id FROM console_sessions")
@@ -179,7 +177,7 @@ def test_whoever_is_thrown_out_while_their_form_comes_does_nothing_with_it(
     assert queries.get(export_id, customer.account_id).status is ExportStatus.PREPARED
 
 
-def test_whoever_loses_a_right_while_their_form_comes_has_it_no_more(person: ConsoleBrowser, customer: Customer) -> None:
+def test_a_permission_withdrawn_during_the_transfer_of_a_form_is_missing(person: ConsoleBrowser, customer: Customer) -> None:
     """The API also checks permissions again after a slow body."""
     target = make_target(customer)
     body = f"csrf={person.csrf}&secret={'s' * 40}".encode()
@@ -189,7 +187,7 @@ def test_whoever_loses_a_right_while_their_form_comes_has_it_no_more(person: Con
     assert rows("SELECT secret_sealed FROM targets") == [(None,)]
 
 
-def test_whoever_leaves_twice_at_once_has_left(person: ConsoleBrowser) -> None:
+def test_two_simultaneous_sign_outs_both_succeed(person: ConsoleBrowser) -> None:
     """The second request finds the session that the first one has ended."""
     [(session_id,)] = rows("SELECT id FROM console_sessions")
     body = f"csrf={person.csrf}".encode()
@@ -200,7 +198,7 @@ def test_whoever_leaves_twice_at_once_has_left(person: ConsoleBrowser) -> None:
     assert not is_signed_in(person)
 
 
-def test_nobody_holds_a_connection_while_their_form_comes(person: ConsoleBrowser) -> None:
+def test_no_database_connection_is_held_while_a_form_is_received(person: ConsoleBrowser) -> None:
     held: list[bool] = []
     body = f"csrf={person.csrf}".encode()
     answer = send_slowly(person, "/sign-out", body, lambda: held.append(not database.is_closed()))
@@ -239,7 +237,7 @@ def test_the_token_of_forms_says_nothing_of_the_cookie(person: ConsoleBrowser) -
         (b"csrf=a", {"Content_Length": "99999999999999999999"}, 413),
     ],
 )
-def test_what_is_no_form_is_refused_and_does_nothing(
+def test_a_body_that_is_no_form_is_rejected_and_does_nothing(
     body: bytes, headers: dict[str, str], status: int, person: ConsoleBrowser
 ) -> None:
     answer = send(person, body, **headers)
@@ -314,7 +312,7 @@ def test_a_canary_in_cookies_headers_and_fields_is_never_seen_again(
     assert [name for name, data in columns().items() if is_in(data, CANARY)] == []
 
 
-def test_no_credential_of_the_console_stands_in_a_log_a_page_or_a_table(
+def test_no_credential_of_the_console_is_in_a_log_page_or_table(
     client: TestClient, customer: Customer, log_lines: LogLines
 ) -> None:
     token = make_console_token(customer)

@@ -48,7 +48,7 @@ def health_in(html: str) -> tuple[str, str]:
     return found[1], found[2]
 
 
-def test_the_menu_counts_what_waits_is_on_its_way_and_is_there(person: ConsoleBrowser, customer: Customer) -> None:
+def test_the_menu_counts_waiting_tickets_deliveries_and_targets(person: ConsoleBrowser, customer: Customer) -> None:
     target = make_target(customer)
     waiting = make_exports(customer, 5)
     make_approved(customer, target.id)
@@ -121,7 +121,7 @@ def test_health_is_one_line(failed: dict[str, str], line: tuple[str, str]) -> No
 
 
 @on_sqlite
-def test_every_page_says_how_the_installation_is(customer: Customer, tmp_path: Path) -> None:
+def test_every_page_shows_the_health_of_the_installation(customer: Customer, tmp_path: Path) -> None:
     worker_heartbeats.beat("worker:test", utc_now())
     person = ConsoleBrowser(TestClient(create_app(make_settings(tmp_path), FakeWakeUpQueue(), FakeResolver({}))))
     person.sign_in(make_console_token(customer))
@@ -151,7 +151,7 @@ def test_every_entry_of_the_menu_leads_to_a_page(person: ConsoleBrowser) -> None
 
 
 @on_sqlite
-def test_the_group_of_the_installation_is_for_those_who_run_it(person: ConsoleBrowser, customer: Customer) -> None:
+def test_only_the_operator_sees_the_installation_menu(person: ConsoleBrowser, customer: Customer) -> None:
     """A triager of the operator's account sees none of its pages."""
     assert '<p class="group">Installation</p>' in person.get("/inbox").text
     execute("UPDATE users SET role = 'triager' WHERE id = ?", (customer.user_id,))

@@ -87,7 +87,7 @@ def routes(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     return {each.path for each in found for method in each.methods if method.method in methods and not method.internal}
 
 
-def test_every_form_has_its_line_here_and_every_line_its_form(routes: set[str]) -> None:
+def test_the_table_has_exactly_the_forms_of_the_console(routes: set[str]) -> None:
     forms = {path.removeprefix(CONSOLE) for path in routes if path.startswith(f"{CONSOLE}/")}
     assert forms - OF_THE_BROWSER == {*BUTTONS}
 
@@ -118,7 +118,7 @@ def exists(command: str) -> bool:
     return found is not None and not isinstance(found, click.Group)
 
 
-def test_what_is_no_command_is_found_out() -> None:
+def test_unknown_commands_are_detected() -> None:
     assert not exists("export vanish")
     assert not exists("export")
     assert not exists("export recover --everything")

@@ -75,7 +75,7 @@ def test_a_text_has_its_backticks_as_code_and_is_escaped() -> None:
     assert made.render(text="One ` alone <b>") == "One ` alone &lt;b&gt;"
 
 
-def test_an_empty_list_tells_why_it_is_empty() -> None:
+def test_an_empty_list_says_why_it_is_empty() -> None:
     unused = part('empty(false, "/all", text)', text=HOSTILE)
     assert unused.startswith('<div class="empty" data-state="unused"><p>&#34;&#39;&gt;&lt;script&gt;')
     assert "{{ 7 * 7 }}&amp;amp;" in unused
@@ -123,7 +123,7 @@ def test_scripts_insert_no_markup_and_contact_no_other_host() -> None:
         assert len(script.encode()) < MAX_BUFFERED_BYTES
 
 
-def test_the_sheet_loads_nothing_and_knows_each_colour_by_day_and_by_night() -> None:
+def test_the_style_sheet_loads_nothing_and_defines_each_color_for_light_and_dark() -> None:
     assert re.findall(r"url\(|@import|https?:", SHEET) == []
     assert SHEET.count("{") == SHEET.count("}")
     day, night = SHEET.split("@media (prefers-color-scheme: dark)", 1)

@@ -30,7 +30,7 @@ from tests.support.corpora import naughty_strings, url_texts
         ("\ud800", "[U+D800]"),  # half of a surrogate pair, which cannot be encoded
     ],
 )
-def test_what_cannot_be_seen_is_shown_by_its_number(text: str, shown: str) -> None:
+def test_invisible_characters_are_shown_by_their_numbers(text: str, shown: str) -> None:
     assert visible(text) == shown
 
 
@@ -79,7 +79,7 @@ def test_every_character_of_an_invisible_category_is_shown_by_its_number() -> No
         (None, None),
     ],
 )
-def test_a_link_leads_to_the_host_that_it_names_or_is_none(url: str | None, way: SafeLink | None) -> None:
+def test_a_link_leads_to_the_host_that_it_names_or_is_text(url: str | None, way: SafeLink | None) -> None:
     assert safe_link(url) == way
 
 
@@ -92,7 +92,7 @@ def test_untrusted_addresses_become_links_only_as_web_urls_with_an_ascii_host() 
         assert way.href.isprintable()
 
 
-def test_naughty_strings_are_written_as_they_are_but_for_what_cannot_be_seen() -> None:
+def test_naughty_strings_are_shown_unchanged_except_invisible_characters() -> None:
     for text in naughty_strings():
         assert json.loads(pretty({"text": text})) == {"text": text}
         assert visible(visible(text)) == visible(text)

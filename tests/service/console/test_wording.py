@@ -15,7 +15,7 @@ ACTIONS = (
 
 
 @pytest.mark.parametrize("action", [*Transition, *ACTIONS])
-def test_whatever_happens_to_a_ticket_is_said_in_words(action: str) -> None:
+def test_every_event_of_a_ticket_is_described_in_words(action: str) -> None:
     assert wording.event(action) != action
     assert wording.event(action)[0].isupper()
 

@@ -239,7 +239,7 @@ def test_not_even_the_operator_resumes_a_target_of_an_account_without_webhooks(c
     assert targets.get(target.id, None).status == "active"
 
 
-def test_what_is_off_already_keeps_its_reason(customer: Customer) -> None:
+def test_a_target_that_is_already_off_keeps_its_reason(customer: Customer) -> None:
     reasons: dict[str, str] = {}
     for status, reason in (("disabled", "client"), ("blocked", "address_private"), ("paused", "operator")):
         target = make_target(customer)

@@ -50,7 +50,7 @@ def scanned(customer: Customer) -> Customer:
     return customer
 
 
-def test_json_has_all_findings_the_worst_first_and_their_counts(scanned: Customer) -> None:
+def test_json_has_all_findings_by_severity_and_their_counts(scanned: Customer) -> None:
     found = json.loads(written(scanned, ReportFormat.JSON))
     assert found["project"]["id"] == scanned.project_id
     assert found["created_at"] == "2026-03-01T12:00:00.000Z"
@@ -88,7 +88,7 @@ def test_a_cell_is_no_formula(scanned: Customer, text: str) -> None:
 
 
 @on_sqlite
-def test_a_page_shows_text_as_text_and_links_plain_addresses_alone(scanned: Customer) -> None:
+def test_html_escapes_text_and_links_only_plain_addresses(scanned: Customer) -> None:
     execute("UPDATE findings SET page_url = 'javascript:alert(1)' WHERE code = 'fixed'")
     execute("UPDATE findings SET page_url = 'https://user@evil.example/' WHERE code = 'dismissed'")
     page = written(scanned, ReportFormat.HTML)
@@ -101,7 +101,7 @@ def test_a_page_shows_text_as_text_and_links_plain_addresses_alone(scanned: Cust
 
 
 @on_sqlite
-def test_a_long_page_says_what_it_leaves_out(scanned: Customer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_html_report_states_what_it_omits(scanned: Customer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(finding_reports, "MAX_IN_HTML", 3)
     page = written(scanned, ReportFormat.HTML)
     assert "lists the first 3; 1 that are fixed, less severe or older are left out." in page
@@ -111,7 +111,7 @@ def test_a_long_page_says_what_it_leaves_out(scanned: Customer, monkeypatch: pyt
 
 
 @on_sqlite
-def test_sarif_has_what_is_open_with_what_code_scanning_needs(scanned: Customer) -> None:
+def test_sarif_has_open_findings_with_the_members_required_by_code_scanning(scanned: Customer) -> None:
     log = json.loads(written(scanned, ReportFormat.SARIF))
     SARIF.validate(log)
     runs = {run["automationDetails"]["id"]: run for run in log["runs"]}

@@ -35,7 +35,7 @@ def upload(customer: Customer, scan_run_id: str, *newer_keys: bytes, content: by
     ["0", "-1", "1.5", "\u0661", str(MAX_ID + 1), f"{'0' * 19}1{'9' * 30}", f"{'0' * 19}1{'9' * 5000}", "0" * 5000],
     ids=len,
 )
-def test_what_is_no_number_of_a_scan_run_is_refused(customer: Customer, number: str) -> None:
+def test_an_invalid_scan_run_id_is_rejected(customer: Customer, number: str) -> None:
     with pytest.raises(ValidationFailed) as refused:
         upload(customer, number)
     assert [(each.path, each.code) for each in refused.value.problems] == [("/scan_run_id", "invalid_type")]

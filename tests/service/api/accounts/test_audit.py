@@ -93,7 +93,7 @@ def test_an_account_sees_that_the_operator_deleted_a_rule(client: TestClient, cu
     assert [entry["action"] for entry in items(client, customer, f"object={rule.id}")] == ["delete_rule", "create_rule"]
 
 
-def test_filters_and_pages(client: TestClient, customer: Customer) -> None:
+def test_filters_and_pages_narrow_the_audit_log(client: TestClient, customer: Customer) -> None:
     account = make_customer()
     export_id = make_approved(account, make_target(account).id)
     [entry] = items(client, account, f"object={export_id}&action=approve")
@@ -127,7 +127,7 @@ def test_filters_and_pages(client: TestClient, customer: Customer) -> None:
         ("created_before", "invalid_timestamp"),
     ],
 )
-def test_a_filter_that_cannot_be_is_refused(client: TestClient, customer: Customer, name: str, code: str) -> None:
+def test_an_impossible_filter_is_rejected(client: TestClient, customer: Customer, name: str, code: str) -> None:
     answer = listed(client, customer, f"{name}=%00")
     assert_is_error(answer, 422, "VALIDATION_FAILED", (FieldRefusal(f"/{name}", code),))
 

@@ -80,7 +80,7 @@ def count() -> int:
 
 
 @pytest.mark.parametrize("topic", Topic)
-def test_a_webhook_is_answered_with_nothing_and_stored_sealed(
+def test_a_webhook_gets_an_empty_response_and_is_stored_encrypted(
     topic: Topic, client: TestClient, wake_ups: FakeWakeUpQueue, vault: Vault, log_lines: LogLines
 ) -> None:
     wake_ups.look = count
@@ -127,7 +127,7 @@ def test_a_person_has_one_pseudonym_in_a_shop_and_another_one_in_another(client:
     assert first == second != third
 
 
-def test_the_documented_bodies_are_taken(client: TestClient, vault: Vault) -> None:
+def test_the_documented_bodies_are_accepted(client: TestClient, vault: Vault) -> None:
     placeholders = {"{shop}.myshopify.com": SHOP, "<domain>": SHOP, "snowdevil.myshopify.com": SHOP}
     bodies = corpus("shopify/compliance-bodies.json")
     assert len(bodies) == 5
@@ -160,7 +160,9 @@ subject_sealed = NULL"
 
 
 @pytest.mark.parametrize("topic", [Topic.DATA_REQUEST, Topic.CUSTOMER_REDACT])
-def test_the_same_wish_of_a_person_is_a_new_one_long_after_it_was_carried_out(client: TestClient, topic: Topic) -> None:
+def test_a_repeated_request_of_a_person_is_new_two_days_after_the_first_was_completed(
+    client: TestClient, topic: Topic
+) -> None:
     with freeze_time(NOW):
         assert send_webhook(client, topic, GOOD[topic]).status_code == 204
     execute(FINISH, (to_ms(NOW),))
@@ -208,7 +210,7 @@ def test_an_ignored_erasure_of_a_shop_that_has_data_again_is_logged(
 @pytest.mark.parametrize("query", ["", "dry_run=true"])
 @pytest.mark.parametrize("days", [0, 400])
 @pytest.mark.parametrize("first", [Topic.DATA_REQUEST, Topic.CUSTOMER_REDACT])
-def test_a_body_is_good_for_one_topic_alone(client: TestClient, first: Topic, days: int, query: str) -> None:
+def test_a_body_is_accepted_for_one_topic_only(client: TestClient, first: Topic, days: int, query: str) -> None:
     # The body names no order, so it is valid for both topics; the signature does not cover the header with the topic.
     body = {"shop_domain": SHOP, "customer": ADA.body}
     [second] = {Topic.DATA_REQUEST, Topic.CUSTOMER_REDACT} - {first}
@@ -358,7 +360,7 @@ def test_a_request_that_cannot_be_encrypted_is_refused_and_not_stored(
     assert send_webhook(client, Topic.SHOP_REDACT, shop_body()).status_code == 204
 
 
-def test_a_wish_is_not_sealed_with_a_key_of_another_installation(
+def test_a_request_is_not_encrypted_with_a_key_of_another_installation(
     customer: Customer, tmp_path: Path, log_lines: LogLines
 ) -> None:
     check_keys(Vault([b"B" * 32]), NOW)
@@ -378,7 +380,7 @@ def test_the_platforms_own_vector_matches() -> None:
         assert not is_signed(body, sent, secret + b"\n")
 
 
-def test_wycheproofs_tags_are_reported_apart() -> None:
+def test_the_signatures_of_wycheproof_have_the_documented_results() -> None:
     groups = corpus("webhooks/wycheproof_hmac_sha256.json")["testGroups"]
     judged = [(each["result"] == "valid" and group["tagSize"] == 256, each) for group in groups for each in group["tests"]]
     assert sum(is_good for is_good, _ in judged) > 20
@@ -512,7 +514,7 @@ TAKEN: Final[list[tuple[str, dict[str, Any], tuple[Any, ...]]]] = [
 
 
 @pytest.mark.parametrize(("topic", "body", "subject"), TAKEN)
-def test_a_body_may_say_less_or_more(
+def test_a_body_may_omit_members_or_have_additional_ones(
     topic: str, body: dict[str, Any], subject: tuple[Any, ...], client: TestClient, vault: Vault
 ) -> None:
     answer = send_webhook(client, topic, body)
@@ -530,7 +532,7 @@ def test_a_customers_orders_and_address_are_no_forbidden_content_here(client: Te
     assert "4242424242424242" not in stored()
 
 
-def test_a_body_without_a_type_is_taken_and_one_of_another_type_is_not(client: TestClient) -> None:
+def test_a_body_without_a_content_type_is_accepted_and_one_of_another_type_is_not(client: TestClient) -> None:
     raw = json.dumps(shop_body()).encode()
     headers = {"X-Platform-Hmac-Sha256": signature(raw), "X-Platform-Topic": "shop/redact", "X-Platform-Shop-Domain": SHOP}
     assert_is_error(

@@ -101,7 +101,7 @@ def test_the_payloads_that_postmark_tests_with_are_one_email(client: TestClient)
     }
 
 
-def test_what_nobody_reads_of_an_email_is_never_stored_or_logged(client: TestClient, log_lines: LogLines) -> None:
+def test_unused_parts_of_an_email_are_never_stored_or_logged(client: TestClient, log_lines: LogLines) -> None:
     attachment = {"Name": "a.txt", "ContentType": "text/plain", "Content": CANARY, "ContentID": CANARY}
     body = postmark_email(
         **{CANARY: CANARY, "RawEmail": CANARY, "StrippedTextReply": CANARY, "Tag": CANARY, "ReplyTo": CANARY},
@@ -118,7 +118,7 @@ def test_what_nobody_reads_of_an_email_is_never_stored_or_logged(client: TestCli
 # --- authentication --------------------------------------------------------------
 
 
-def test_nothing_but_the_email_secret_opens_the_route(client: TestClient, customer: Customer) -> None:
+def test_only_the_email_secret_authenticates_on_the_route(client: TestClient, customer: Customer) -> None:
     call = POST.without(HEADER).with_json(plain_email())
     strangers: list[tuple[tuple[str, str], ...]] = [
         (),
@@ -143,13 +143,13 @@ def test_nothing_but_the_email_secret_opens_the_route(client: TestClient, custom
     assert rows("SELECT COUNT(*) FROM inbound_emails") == [(0,)]
 
 
-def test_without_a_configured_secret_nobody_is_the_provider(customer: Customer, tmp_path: Path) -> None:
+def test_without_a_configured_secret_every_request_is_refused(customer: Customer, tmp_path: Path) -> None:
     client = client_with(tmp_path, DEFAULT_PROJECT_ID=str(customer.project_id))
     for headers in [(), ((HEADER, ""),), ((HEADER, SECRET),)]:
         assert_is_error(POST.without(HEADER).plus(*headers).with_json(plain_email()).send(client), 401, "UNAUTHORIZED")
 
 
-def test_the_secret_may_stand_in_a_file(customer: Customer, tmp_path: Path) -> None:
+def test_the_secret_may_be_in_a_file(customer: Customer, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text(f"{SECRET}\n")
     client = client_with(
         tmp_path, EMAIL_WEBHOOK_SECRET_FILE=str(tmp_path / "secret"), DEFAULT_PROJECT_ID=str(customer.project_id)
@@ -198,7 +198,7 @@ def test_webhook_only_mode_accepts_emails_if_a_setting_allows_it(
 # --- repeats -----------------------------------------------------------------------
 
 
-def test_a_message_that_comes_again_is_answered_with_its_first_id(client: TestClient) -> None:
+def test_a_repeated_message_gets_its_first_id(client: TestClient) -> None:
     first = POST.with_json(plain_email()).send(client)
     stored = everything_stored()
     again = POST.with_json(plain_email(subject="Other words", message_id="1@mail.example")).send(client)
@@ -217,7 +217,7 @@ def test_a_key_repeats_the_first_answer(client: TestClient) -> None:
     assert rows("SELECT COUNT(*) FROM exports") == [(1,)]
 
 
-def test_a_dry_run_tells_and_stores_nothing(client: TestClient) -> None:
+def test_a_dry_run_returns_the_result_and_stores_nothing(client: TestClient) -> None:
     stored = everything_stored()
     dry = Call(POST.method, POST.path, POST.headers, query="dry_run=true")
     answer = dry.with_json(plain_email()).send(client)
@@ -324,7 +324,7 @@ def test_forbidden_content_is_refused_by_its_path_before_anything_is_stored(
         ),
     ],
 )
-def test_what_an_email_always_has_is_no_forbidden_content(body: dict[str, Any], client: TestClient) -> None:
+def test_the_usual_parts_of_an_email_are_no_forbidden_content(body: dict[str, Any], client: TestClient) -> None:
     answer = POST.with_json(body).send(client)
     assert answer.status_code == 202, answer.text
     assert rows("SELECT preview_problems FROM exports") == [("[]",)]
@@ -413,7 +413,7 @@ def bodies(whole: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
     body=st.one_of(bodies(plain_email(attachments=[{"name": "a", "content_type": "b"}])), bodies(postmark_email()), VALUES)
 )
 @hypothesis_settings(max_examples=300, deadline=None)
-def test_no_generated_body_is_an_error_of_ours(body: Any, module_client: TestClient) -> None:
+def test_no_generated_body_causes_an_internal_error(body: Any, module_client: TestClient) -> None:
     answer = POST.with_json(body).send(module_client)
     assert answer.status_code in {202, 422}, answer.text
     if answer.status_code == 422:

@@ -188,7 +188,7 @@ def test_an_upload_prepares_an_export_that_clients_can_read(
     assert export["ticket"] == queries.get(export["id"], customer.account_id).ticket
 
 
-def test_an_upload_does_not_tell_whose_shop_a_project_is(client: TestClient, customer: Customer) -> None:
+def test_an_upload_does_not_reveal_the_shop_of_a_project(client: TestClient, customer: Customer) -> None:
     token = make_platform_token(customer)
     body = storefront_diagnostics(customer.project_id)
     assert upload(ROUTES["app"], token, body).send(client).status_code == 201
@@ -249,7 +249,7 @@ def test_without_a_key_the_same_upload_gets_the_first_answer_for_a_day(
     assert len(rows("SELECT id FROM exports")) == 2
 
 
-def test_without_a_key_others_are_other_uploads(client: TestClient, customer: Customer, route: UploadRoute) -> None:
+def test_without_a_key_different_uploads_are_separate(client: TestClient, customer: Customer, route: UploadRoute) -> None:
     token, project_id, colleague = make_platform_token(customer), customer.project_id, make_colleague(customer)
     accounts.grant_project(colleague.email, project_id, NOW)
     body = route.body(project_id)
@@ -523,7 +523,7 @@ NOT_MANAGED: dict[str, Callable[[UploadScene], tuple[str, int, int | None]]] = {
 
 @pytest.mark.parametrize("key", [None, "k"])
 @pytest.mark.parametrize("case", NOT_MANAGED)
-def test_what_one_may_not_manage_is_forbidden_all_alike(
+def test_every_project_without_a_grant_gets_the_same_refusal(
     scene: UploadScene, route: UploadRoute, case: str, key: str | None
 ) -> None:
     token, project_id, report_id = NOT_MANAGED[case](scene)
@@ -533,7 +533,9 @@ def test_what_one_may_not_manage_is_forbidden_all_alike(
     assert everything_stored() == scene.stored
 
 
-def test_a_guest_hands_in_for_the_granted_report_alone(client: TestClient, customer: Customer, route: UploadRoute) -> None:
+def test_a_user_with_a_report_grant_may_upload_only_for_that_report(
+    client: TestClient, customer: Customer, route: UploadRoute
+) -> None:
     guest = make_colleague(customer)
     report_id = make_report(customer.project_id, guest)
     answer = upload(route, make_platform_token(guest), route.body(customer.project_id, report_id=report_id)).send(client)
@@ -613,7 +615,7 @@ INVALID: list[tuple[str, dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("name", "changes", "path", "code"), INVALID)
-def test_what_is_not_valid_is_named_and_nothing_is_stored(
+def test_invalid_members_are_reported_and_nothing_is_stored(
     scene: UploadScene, name: str, changes: dict[str, Any], path: str, code: str, log_lines: LogLines
 ) -> None:
     answer = scene.call(ROUTES[name], **changes).send(scene.client)
@@ -631,13 +633,13 @@ def test_what_is_not_valid_is_named_and_nothing_is_stored(
         ("app", ["diagnostics", "granted_scopes", "project_id", "shop_domain"]),
     ],
 )
-def test_what_is_required_is_named(scene: UploadScene, name: str, required: list[str]) -> None:
+def test_missing_members_are_reported(scene: UploadScene, name: str, required: list[str]) -> None:
     answer = upload(ROUTES[name], scene.token, {}).send(scene.client)
     expected = tuple(FieldRefusal(f"/{member}", "required") for member in required)
     assert_is_error(answer, 422, "VALIDATION_FAILED", expected)
 
 
-def test_what_http_itself_refuses(scene: UploadScene, route: UploadRoute) -> None:
+def test_invalid_http_requests_are_rejected(scene: UploadScene, route: UploadRoute) -> None:
     call = scene.call(route)
     typed = call.without("Content-Type")
     assert_is_error(typed.plus(("Content-Type", "text/plain")).send(scene.client), 415, "UNSUPPORTED_MEDIA_TYPE")
@@ -851,7 +853,7 @@ def test_forbidden_content_is_refused_by_rule_and_stored_nowhere(
     assert everything_stored() == scene.stored
 
 
-def test_what_a_form_keeps_of_a_page_makes_no_ticket_that_is_not_safe(client: TestClient, customer: Customer) -> None:
+def test_every_value_that_a_form_accepts_makes_a_safe_ticket(client: TestClient, customer: Customer) -> None:
     text = "Order 1001 shipped. Call +44 20 7946 0958 or read EAN 4006381333931. " * 20
     for name, each in ROUTES.items():
         body = {"project_id": customer.project_id, **each.least, **FILLED[name](text[:900])}

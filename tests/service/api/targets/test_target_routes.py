@@ -73,7 +73,7 @@ def audited(target: Target) -> list[tuple[Any, ...]]:
 # ---- reading
 
 
-def test_a_target_reads_as_it_was_answered_when_it_was_made(client: TestClient, customer: Customer) -> None:
+def test_a_target_is_read_as_it_was_returned_at_its_creation(client: TestClient, customer: Customer) -> None:
     call = Call("POST", TARGETS, (*customer.bearer.items(), *JSON.items())).with_json(target_request())
     made = call.send(client)
     answer = Call("GET", made.headers["location"].removeprefix(BASE), tuple(customer.bearer.items())).send(client)
@@ -126,7 +126,9 @@ def test_the_pages_of_a_list_hold_each_target_once(client: TestClient, customer:
         (f"limit={CANARY}", FieldRefusal("/limit", "invalid_type")),
     ],
 )
-def test_what_is_no_page_is_refused(client: TestClient, customer: Customer, query: str, refusal: FieldRefusal) -> None:
+def test_invalid_paging_parameters_are_rejected(
+    client: TestClient, customer: Customer, query: str, refusal: FieldRefusal
+) -> None:
     answer = listed(client, customer, query)
     assert_is_error(answer, 422, "VALIDATION_FAILED", (refusal,))
     assert CANARY not in answer.text
@@ -145,9 +147,7 @@ def test_a_token_needs_the_ability(client: TestClient, path: str) -> None:
 @pytest.mark.parametrize(
     "find", [lambda theirs: theirs.id, lambda _: "tgt_x", lambda _: "exp_1", lambda _: "tgt_%00", lambda _: "%F0%9F%92%A9"]
 )
-def test_what_is_not_the_accounts_is_not_there(
-    client: TestClient, customer: Customer, find: Callable[[Target], str]
-) -> None:
+def test_another_accounts_target_is_not_found(client: TestClient, customer: Customer, find: Callable[[Target], str]) -> None:
     theirs = make_target(make_customer())
     before = everything_stored()
     assert_is_error(read(client, customer, find(theirs)), 404, "NOT_FOUND")
@@ -180,7 +180,7 @@ TURNS: Final = [
 
 
 @pytest.mark.parametrize(("verb", "before", "after"), TURNS)
-def test_a_verb_leads_from_certain_states_to_another(
+def test_an_action_changes_the_status_as_listed(
     client: TestClient,
     customer: Customer,
     target: Target,
@@ -216,7 +216,7 @@ def test_a_body_with_members_is_refused(
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_dry_run_is_refused_not_carried_out(
+def test_a_dry_run_is_rejected_and_not_executed(
     client: TestClient, customer: Customer, target: Target, wake_ups: FakeWakeUpQueue, verb: str
 ) -> None:
     path = f"{TARGETS}/{target.id}/{verb}"
@@ -225,7 +225,9 @@ def test_a_dry_run_is_refused_not_carried_out(
     assert (audited(target), wake_ups.notifications) == ([], 0)
 
 
-def test_a_keyed_repeat_answers_what_was_answered(client: TestClient, customer: Customer, target: Target) -> None:
+def test_a_repeated_request_with_a_key_gets_the_first_response(
+    client: TestClient, customer: Customer, target: Target
+) -> None:
     first = act(client, customer, target.id, "pause", "k")
     act(client, customer, target.id, "resume")
     again = act(client, customer, target.id, "pause", "k")
@@ -235,7 +237,7 @@ def test_a_keyed_repeat_answers_what_was_answered(client: TestClient, customer: 
     assert_is_error(act(client, customer, other.id, "pause", "k"), 409, "IDEMPOTENCY_CONFLICT")
 
 
-def test_an_account_without_webhooks_can_look_and_turn_off_and_no_more(
+def test_an_account_without_webhooks_can_only_read_and_turn_off_targets(
     client: TestClient, customer: Customer, resolver: FakeResolver, wake_ups: FakeWakeUpQueue
 ) -> None:
     poor = make_customer()
@@ -255,7 +257,7 @@ def test_an_account_without_webhooks_can_look_and_turn_off_and_no_more(
 # ---- resuming and validating
 
 
-def test_a_resumption_notifies_of_what_waited_once_it_is_committed(
+def test_a_resumption_notifies_workers_after_its_commit(
     client: TestClient, customer: Customer, target: Target, wake_ups: FakeWakeUpQueue
 ) -> None:
     turn_to(target, "paused")
@@ -281,7 +283,7 @@ def test_a_target_whose_address_may_not_be_used_is_not_resumed(
     assert act(client, customer, target.id, "resume", "k").json["status"] == "active"
 
 
-def test_a_resumption_notes_that_it_looked(
+def test_a_resumption_records_its_lookup(
     client: TestClient, customer: Customer, target: Target, resolver: FakeResolver
 ) -> None:
     execute("UPDATE targets SET validation_status = 'failed', validation_reason = 'dns_timeout', status = 'blocked'")
@@ -322,7 +324,7 @@ LOOKED: Final = [
 
 
 @pytest.mark.parametrize(("found", "status", "reason", "connected"), LOOKED)
-def test_a_validation_answers_what_a_worker_found(
+def test_a_validation_returns_the_result_of_a_worker(
     client: TestClient,
     customer: Customer,
     target: Target,
@@ -362,7 +364,7 @@ def test_a_target_is_validated_in_any_state_and_stays_in_it(
     assert (answer["status"], answer["last_validation"]["reason"]) == (status, "tls_failed")
 
 
-def test_a_keyed_repeat_validates_no_more(
+def test_a_repeated_request_with_a_key_does_not_validate_again(
     client: TestClient, customer: Customer, target: Target, wake_ups: FakeWakeUpQueue
 ) -> None:
     wake_ups.look = be_a_validator(Validation())
@@ -373,7 +375,7 @@ def test_a_keyed_repeat_validates_no_more(
     assert len(audited(target)) == 2
 
 
-def test_without_a_worker_what_was_found_here_counts_and_nobody_looks_later(
+def test_without_a_worker_the_services_own_result_counts_and_no_worker_validates_later(
     client: TestClient, customer: Customer, target: Target, wake_ups: FakeWakeUpQueue
 ) -> None:
     wake_ups.is_connected = False
@@ -387,7 +389,7 @@ def test_without_a_worker_what_was_found_here_counts_and_nobody_looks_later(
     assert validations.claim_next(utc_now(), 30.0) is None
 
 
-def test_a_worker_that_does_not_come_back_from_its_look_is_not_waited_for(
+def test_a_request_does_not_wait_for_a_worker_that_never_finishes_its_validation(
     customer: Customer, target: Target, tmp_path: Path, resolver: FakeResolver
 ) -> None:
     wake_ups = FakeWakeUpQueue(lambda: validations.claim_next(utc_now(), 30.0))
@@ -431,7 +433,7 @@ def test_an_address_that_may_not_be_used_blocks_the_target_at_once(
 
 
 @pytest.mark.parametrize("found", [DnsFailure.NOT_FOUND, DnsFailure.TIMEOUT, DnsFailure.FAILED])
-def test_a_name_that_does_not_resolve_now_shows_and_blocks_nothing(
+def test_a_name_that_does_not_resolve_is_reported_and_blocks_nothing(
     client: TestClient,
     customer: Customer,
     target: Target,
@@ -448,7 +450,7 @@ def test_a_name_that_does_not_resolve_now_shows_and_blocks_nothing(
     assert wake_ups.notifications == 0
 
 
-def test_an_address_that_the_policy_allows_no_more_is_noticed(
+def test_an_address_that_the_policy_no_longer_allows_is_detected(
     client: TestClient, customer: Customer, target: Target, resolver: FakeResolver
 ) -> None:
     execute("UPDATE targets SET base_url = 'http://tracker.example.com/hook'")
@@ -479,7 +481,7 @@ class WatchingResolver(FakeResolver):
 
 @pytest.mark.parametrize("key", [None, "k"])
 @pytest.mark.parametrize("verb", ["validate", "resume"])
-def test_nobody_holds_the_database_while_the_resolver_is_asked(
+def test_no_database_connection_is_held_during_a_lookup(
     customer: Customer, target: Target, tmp_path: Path, verb: str, key: str | None
 ) -> None:
     resolver = WatchingResolver()
@@ -511,7 +513,7 @@ def be_a_worker(result: PingResult) -> Callable[[], object]:
         PingResult(False, None, "deadline_exceeded", 15000),
     ],
 )
-def test_a_ping_answers_what_came_of_it(
+def test_a_ping_returns_its_result(
     client: TestClient, customer: Customer, target: Target, wake_ups: FakeWakeUpQueue, result: PingResult
 ) -> None:
     wake_ups.look = be_a_worker(result)
@@ -554,7 +556,7 @@ def test_a_target_is_pinged_in_certain_states(
         assert (rows("SELECT COUNT(*) FROM pings"), wake_ups.notifications) == ([(0,)], 0)
 
 
-def test_without_a_worker_the_ping_is_taken_back(
+def test_without_a_worker_the_ping_is_cancelled(
     client: TestClient, customer: Customer, target: Target, wake_ups: FakeWakeUpQueue
 ) -> None:
     wake_ups.is_connected = False

@@ -85,7 +85,9 @@ def register(client: TestClient, customer: Customer, key: str | None = None, **c
 
 
 @pytest.mark.parametrize(("base_url", "reason"), UNSAFE)
-def test_an_unsafe_address_is_refused_by_name(base_url: str, reason: str, client: TestClient, customer: Customer) -> None:
+def test_an_unsafe_address_is_rejected_with_the_reason(
+    base_url: str, reason: str, client: TestClient, customer: Customer
+) -> None:
     before = everything_stored()
 
     answer = register(client, customer, base_url=base_url)
@@ -96,7 +98,7 @@ def test_an_unsafe_address_is_refused_by_name(base_url: str, reason: str, client
         assert hidden not in answer.text
 
 
-def test_a_lookup_of_ours_that_is_overloaded_is_no_error_of_the_address(client: TestClient, customer: Customer) -> None:
+def test_an_overload_of_our_own_lookups_is_no_error_of_the_address(client: TestClient, customer: Customer) -> None:
     before = everything_stored()
     answer = register(client, customer, base_url="https://busy.example.com/")
     assert_is_error(answer, 503, "SERVICE_UNAVAILABLE")
@@ -137,7 +139,7 @@ def test_a_credential_in_a_url_is_refused_by_its_name_and_by_its_form(client: Te
     assert secret not in answer.text
 
 
-def test_a_url_with_a_credential_of_before_is_masked_and_keeps_working(client: TestClient, customer: Customer) -> None:
+def test_an_existing_url_with_a_credential_is_masked_and_keeps_working(client: TestClient, customer: Customer) -> None:
     target = make_target(customer, "https://tracker.example.com/hook?team=7&token=s3cr3t")
     shown = Call("GET", f"{TARGETS}/{target.id}", tuple(customer.bearer.items())).send(client)
     assert shown.json["base_url"] == "https://tracker.example.com/hook?team=7&token=***"
@@ -204,7 +206,7 @@ def test_in_cloud_mode_a_target_of_another_account_than_the_operators_waits_for_
 
 
 @pytest.mark.parametrize("limit", [None, 1, 60, 60_000])
-def test_a_pace_may_be_agreed(client: TestClient, customer: Customer, limit: int | None) -> None:
+def test_a_rate_limit_may_be_set(client: TestClient, customer: Customer, limit: int | None) -> None:
     answer = register(client, customer, max_per_minute=limit)
     assert (answer.status_code, answer.json["max_per_minute"]) == (201, limit)
     assert answer.json["delivery"]["max_per_minute"] == limit
@@ -214,7 +216,7 @@ def test_a_pace_may_be_agreed(client: TestClient, customer: Customer, limit: int
     ("limit", "code"),
     [(0, "out_of_range"), (60_001, "out_of_range"), (1.5, "invalid_type"), ("60", "invalid_type"), (True, "invalid_type")],
 )
-def test_a_pace_that_is_none_is_refused(client: TestClient, customer: Customer, limit: Any, code: str) -> None:
+def test_an_invalid_rate_limit_is_rejected(client: TestClient, customer: Customer, limit: Any, code: str) -> None:
     before = everything_stored()
     answer = register(client, customer, max_per_minute=limit)
     assert_is_error(answer, 422, "VALIDATION_FAILED", (FieldRefusal("/max_per_minute", code),))
@@ -230,7 +232,7 @@ HELD = [
 
 
 @pytest.mark.parametrize(("held_reason", "status", "reason"), HELD)
-def test_a_target_that_waits_says_so_and_until_when_and_is_listed_so(
+def test_a_held_target_shows_the_end_of_its_hold_also_in_lists(
     client: TestClient, customer: Customer, held_reason: str, status: str, reason: str
 ) -> None:
     target_id = register(client, customer).json["id"]
@@ -244,7 +246,7 @@ def test_a_target_that_waits_says_so_and_until_when_and_is_listed_so(
         assert found == ([shown] if asked == status else [])
 
 
-def test_a_wait_that_is_over_is_not_shown(client: TestClient, customer: Customer) -> None:
+def test_an_expired_hold_is_not_shown(client: TestClient, customer: Customer) -> None:
     record = register(client, customer).json
     ended = utc_now() - timedelta(milliseconds=1)
     execute("UPDATE targets SET held_until = ?, held_reason = 'rate_limited'", (to_ms(ended),))
@@ -268,13 +270,13 @@ def test_the_mode_defaults_to_the_installations(customer: Customer, tmp_path: Pa
     assert Call("POST", TARGETS, headers).with_json(body).send(client).json["deployment_mode"] == "webhook-only"
 
 
-def test_an_account_without_webhooks_asks_no_resolver(client: TestClient, resolver: FakeResolver) -> None:
+def test_no_name_is_looked_up_for_an_account_without_webhooks(client: TestClient, resolver: FakeResolver) -> None:
     poor = make_customer(may_use_webhooks=False)
     assert_is_error(register(client, poor), 403, "FORBIDDEN")
     assert resolver.asked == []
 
 
-def test_the_form_is_checked_before_the_resolver_is_asked(
+def test_the_body_is_validated_before_the_name_is_looked_up(
     client: TestClient, customer: Customer, resolver: FakeResolver
 ) -> None:
     register(client, customer, base_url="http://tracker.example.com/")
@@ -295,7 +297,7 @@ class ConnectionCheckingResolver(FakeResolver):
 
 
 @pytest.mark.parametrize("key", [None, "k"])
-def test_nobody_holds_the_database_while_the_resolver_is_asked(key: str | None, customer: Customer, tmp_path: Path) -> None:
+def test_no_database_connection_is_held_during_a_lookup(key: str | None, customer: Customer, tmp_path: Path) -> None:
     resolver = ConnectionCheckingResolver()
     client = TestClient(create_app(make_settings(tmp_path), FakeWakeUpQueue(), resolver))
     assert register(client, customer, key).status_code == 201

@@ -109,7 +109,7 @@ REFUSED: Final[list[tuple[dict[str, Any], FieldRefusal]]] = [
 
 
 @pytest.mark.parametrize(("members", "problem"), REFUSED)
-def test_what_is_no_page_of_the_tracker_or_no_setting_of_it_is_refused(
+def test_an_invalid_url_or_setting_of_a_tracker_is_rejected(
     client: TestClient, customer: Customer, members: dict[str, Any], problem: FieldRefusal
 ) -> None:
     before = everything_stored()
@@ -151,7 +151,7 @@ def test_new_settings_replace_all_and_a_worker_tries_them(
         ({"base_url": "https://inside.example.com/acme/shop"}, FieldRefusal("/base_url", "address_private")),
     ],
 )
-def test_an_edit_is_judged_like_a_new_target(
+def test_an_edit_is_validated_like_a_new_target(
     client: TestClient, customer: Customer, members: dict[str, Any], problem: FieldRefusal
 ) -> None:
     made = make_tracker(client, customer)

@@ -68,7 +68,7 @@ def test_an_account_has_its_own_alerts_and_the_operator_all(person: ConsoleBrows
     assert stranger.post(f"/alerts/{own}/acknowledge").status_code == 303
 
 
-def test_alerts_that_are_over_come_in_pages(person: ConsoleBrowser, customer: Customer) -> None:
+def test_closed_alerts_are_paged(person: ConsoleBrowser, customer: Customer) -> None:
     make_alert(customer, 9, "open", "The open one")
     for number in range(4):
         make_alert(customer, number, "recovered", f"Number {number}")
@@ -80,7 +80,7 @@ def test_alerts_that_are_over_come_in_pages(person: ConsoleBrowser, customer: Cu
     assert sorted(re.findall(r"Number \d", first) + re.findall(r"Number \d", second)) == [f"Number {n}" for n in range(4)]
 
 
-def test_every_alert_leads_to_a_page(person: ConsoleBrowser, customer: Customer) -> None:
+def test_every_alert_links_to_a_page(person: ConsoleBrowser, customer: Customer) -> None:
     target, rule = make_target(customer), make_rule(customer, RuleAction(RuleActionType.LABEL, labels=("team",)))
     details: dict[str, object] = {"name": "T", "host": "h", "status": "failing", "reason": "connect_refused", "count": 3}
     details |= {"is_cut": False, "topic": "shop/redact", "due_on": "2026-03-31", "days": 7, "last_on": None}

@@ -40,7 +40,7 @@ def append(*entries: AuditEntry) -> None:
         audit_log.append_all(entries)
 
 
-def test_it_shows_who_did_what_to_which_record_and_why(person: ConsoleBrowser, customer: Customer) -> None:
+def test_the_audit_log_shows_who_did_what_to_which_record_and_why(person: ConsoleBrowser, customer: Customer) -> None:
     [export_id] = make_exports(customer, 1)
     append(
         line(f"user:{customer.user_id}", "approve", export_id, status_before="prepared", status_after="approved"),
@@ -82,7 +82,7 @@ def test_only_what_the_visitor_may_open_is_a_link(person: ConsoleBrowser, custom
     assert "<td>exp_&lt;b&gt;</td>" in text
 
 
-def test_it_is_paged_and_each_line_comes_once(person: ConsoleBrowser) -> None:
+def test_the_audit_log_is_paged_and_shows_each_entry_once(person: ConsoleBrowser) -> None:
     append(*(line(subject=f"subject-{number:03}") for number in range(125)))
     shown: list[str] = []
     query = "limit=50"
@@ -95,7 +95,7 @@ def test_it_is_paged_and_each_line_comes_once(person: ConsoleBrowser) -> None:
     assert shown == [f"{number:03}" for number in reversed(range(125))]
 
 
-def test_one_record_is_looked_for_and_the_filter_goes_along(person: ConsoleBrowser) -> None:
+def test_the_entries_of_one_record_are_found_and_paging_keeps_the_filter(person: ConsoleBrowser) -> None:
     append(*(line(subject="a b&c") for _ in range(3)), line(subject="another"))
     text = person.get("/audit", urlencode({"subject": "a b&c", "limit": 2})).text
     assert text.count("<td>a b&amp;c</td>") == 2
@@ -174,7 +174,7 @@ def test_a_subject_that_no_record_has_is_refused_or_found_nowhere(person: Consol
 
 
 @on_sqlite
-def test_nothing_in_a_line_is_markup(person: ConsoleBrowser) -> None:
+def test_text_in_an_audit_entry_is_escaped(person: ConsoleBrowser) -> None:
     texts = [text.replace("\0", "") for text in naughty_strings()]
     append(*(line(text, text, text, status_before=text, status_after=text, reason=text) for text in texts))
     for _ in range(3):
@@ -186,7 +186,7 @@ def test_nothing_in_a_line_is_markup(person: ConsoleBrowser) -> None:
     assert [text for text in dangerous if text in shown] == []
 
 
-def test_a_page_asks_a_few_indexed_questions(person: ConsoleBrowser, customer: Customer) -> None:
+def test_a_page_takes_few_statements_that_use_indexes(person: ConsoleBrowser, customer: Customer) -> None:
     made = make_exports(customer, 60)
     append(*(line(f"user:{customer.user_id}", "approve", export_id) for export_id in made))
     for query in ("", "subject=nobody", f"subject={made[0]}"):
@@ -200,7 +200,7 @@ def test_a_page_asks_a_few_indexed_questions(person: ConsoleBrowser, customer: C
 
 
 @on_sqlite
-def test_the_installations_ledger_is_there_for_its_operator_alone(client: TestClient, person: ConsoleBrowser) -> None:
+def test_only_the_operator_sees_the_audit_log_of_the_installation(client: TestClient, person: ConsoleBrowser) -> None:
     stranger = ConsoleBrowser(client)
     assert stranger.sign_in(make_console_token(make_customer())).status_code == 303
     assert person.get("/audit").status_code == 200

@@ -24,7 +24,7 @@ def finished(result: ComplianceResult, counts: dict[str, int], report: bytes | N
         compliance_requests.finish(held, result, counts, report, utc_now(), "worker:test")
 
 
-def test_it_tells_what_came_of_each_and_names_nobody(person: ConsoleBrowser) -> None:
+def test_the_list_shows_the_result_of_each_request_and_names_nobody(person: ConsoleBrowser) -> None:
     done = receive(Topic.DATA_REQUEST, VAULT, ADA)
     finished(ComplianceResult.REPORTED, {"exports": 3, "inbound_emails": 1}, b"sealed")
     receive(Topic.CUSTOMER_REDACT, VAULT, BOB, "other.shops.example")
@@ -43,7 +43,7 @@ def test_it_tells_what_came_of_each_and_names_nobody(person: ConsoleBrowser) -> 
         assert pseudonym[:8] in text
 
 
-def test_what_the_law_wanted_done_by_now_is_marked_unless_it_is_done(person: ConsoleBrowser) -> None:
+def test_overdue_requests_are_marked_unless_they_are_finished(person: ConsoleBrowser) -> None:
     receive(Topic.SHOP_REDACT, VAULT, None, "done.shops.example")
     finished(ComplianceResult.REDACTED, {})
     late = receive(Topic.SHOP_REDACT, VAULT, None, "late.shops.example")
@@ -65,7 +65,7 @@ NARROWED: Final[list[tuple[str, set[str]]]] = [
 ]
 
 
-def test_filters_narrow_it(person: ConsoleBrowser) -> None:
+def test_filters_narrow_the_list_of_requests(person: ConsoleBrowser) -> None:
     receive(Topic.SHOP_REDACT, VAULT, None, "a.shops.example")
     finished(ComplianceResult.UNKNOWN_SHOP, {})
     receive(Topic.SHOP_REDACT, VAULT, None, "b.shops.example")
@@ -82,7 +82,7 @@ def test_an_empty_list_says_so_and_filters_are_checked(person: ConsoleBrowser) -
         assert person.get("/compliance", query).status_code == 422
 
 
-def test_it_is_paged_and_the_filter_goes_along(person: ConsoleBrowser) -> None:
+def test_the_list_is_paged_and_paging_keeps_the_filter(person: ConsoleBrowser) -> None:
     for number in range(3):
         receive(Topic.SHOP_REDACT, VAULT, None, f"shop-{number}.shops.example")
     first = person.get("/compliance", "limit=2&topic=shop%2Fredact").text
@@ -96,7 +96,7 @@ def test_it_is_paged_and_the_filter_goes_along(person: ConsoleBrowser) -> None:
 
 
 @on_sqlite
-def test_nothing_in_a_request_is_markup_and_a_page_is_one_question(person: ConsoleBrowser) -> None:
+def test_text_in_a_request_is_escaped_and_a_page_takes_one_statement(person: ConsoleBrowser) -> None:
     """A shop's domain is validated on arrival, but not in a restored backup or in a row written by hand."""
     for number, text in enumerate(texts := [text.replace("\0", "") for text in naughty_strings() if "<" in text][:150]):
         made = receive(Topic.SHOP_REDACT, VAULT, None, f"shop-{number}.shops.example")

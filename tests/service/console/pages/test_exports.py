@@ -126,7 +126,7 @@ def buttons(page: Result) -> set[str]:
 # --- the list -----------------------------------------------------------------
 
 
-def test_the_list_tells_of_each_export_what_one_looks_for(person: ConsoleBrowser, customer: Customer) -> None:
+def test_the_list_shows_the_main_properties_of_each_export(person: ConsoleBrowser, customer: Customer) -> None:
     target = make_target(customer, "https://tracker.example.com:8443/hook", "Our tracker")
     [waiting] = make_exports(customer, 1)
     [failed] = make_failed(customer, target.id)
@@ -141,7 +141,7 @@ def test_the_list_tells_of_each_export_what_one_looks_for(person: ConsoleBrowser
 
 
 @on_sqlite
-def test_the_list_tells_of_a_target_that_is_too_old_to_be_offered(person: ConsoleBrowser, customer: Customer) -> None:
+def test_the_list_names_a_target_that_is_too_old_to_be_offered(person: ConsoleBrowser, customer: Customer) -> None:
     oldest, *_ = many_targets(customer, 0, MAX_TARGETS + 1, "https://old.example/hook")
     make_failed(customer, oldest)
     page = person.get("/exports")
@@ -161,7 +161,7 @@ def test_the_list_tells_of_a_target_that_is_too_old_to_be_offered(person: Consol
         ("status=prepared&source=inbound_email&unknown=1", []),
     ],
 )
-def test_the_list_is_filtered_by_what_the_address_says(
+def test_the_list_is_filtered_by_the_query_of_the_address(
     query: str, statuses: list[str], person: ConsoleBrowser, customer: Customer
 ) -> None:
     ids = in_every_state(customer)
@@ -333,7 +333,7 @@ def test_the_timeline_shows_ids_as_they_are(person: ConsoleBrowser, customer: Cu
     assert '<span class="aside">false positive</span>' in timeline
 
 
-def test_who_reads_finds_their_own_name_in_the_timeline(person: ConsoleBrowser, customer: Customer) -> None:
+def test_the_timeline_shows_the_readers_own_name(person: ConsoleBrowser, customer: Customer) -> None:
     [export_id] = make_exports(customer, 1)
     target = make_target(customer)
     page = person.get(f"/exports/{export_id}")
@@ -446,7 +446,7 @@ def test_an_unsafe_ticket_says_what_is_wrong_with_it(person: ConsoleBrowser, cus
 
 @on_sqlite
 @pytest.mark.parametrize("status", ["disabled", "inactive", "paused"])
-def test_what_cannot_be_delivered_says_so_in_place_of_a_button(
+def test_an_export_that_cannot_be_delivered_has_the_reason_instead_of_a_button(
     status: str, person: ConsoleBrowser, customer: Customer
 ) -> None:
     target = make_target(customer)
@@ -472,7 +472,7 @@ def test_an_export_of_a_paused_target_names_the_pause_in_place_of_a_time(person:
 
 
 @on_sqlite
-def test_what_failed_at_a_blocked_target_may_be_retried(person: ConsoleBrowser, customer: Customer) -> None:
+def test_an_export_that_failed_at_a_blocked_target_may_be_retried(person: ConsoleBrowser, customer: Customer) -> None:
     """A retry checks the target's address again."""
     target = make_target(customer)
     [export_id] = make_failed(customer, target.id, status="blocked")
@@ -481,7 +481,7 @@ def test_what_failed_at_a_blocked_target_may_be_retried(person: ConsoleBrowser, 
 
 
 @on_sqlite
-def test_an_approval_is_offered_for_targets_that_take_it(person: ConsoleBrowser, customer: Customer) -> None:
+def test_an_approval_is_offered_for_targets_that_accept_it(person: ConsoleBrowser, customer: Customer) -> None:
     ids = {status: make_target(customer).id for status in TargetStatus}
     for status, target_id in ids.items():
         execute("UPDATE targets SET status = ? WHERE id = ?", (status.value, target_id))
@@ -608,7 +608,7 @@ def test_another_accounts_target_is_unknown(person: ConsoleBrowser, customer: Cu
     assert (page.status_code, "No target has this id" in page.text) == (422, True)
 
 
-def test_what_failed_is_retried_once(person: ConsoleBrowser, customer: Customer, wake_ups: FakeWakeUpQueue) -> None:
+def test_a_failed_export_is_retried_once(person: ConsoleBrowser, customer: Customer, wake_ups: FakeWakeUpQueue) -> None:
     [export_id] = make_failed(customer, make_target(customer).id)
     wake_ups.look = lambda: queries.get(export_id).status.value
     went = person.post(f"/exports/{export_id}/retry")
@@ -621,7 +621,7 @@ def test_what_failed_is_retried_once(person: ConsoleBrowser, customer: Customer,
 
 @on_sqlite
 @pytest.mark.parametrize(("addresses", "status"), [(["93.184.215.14"], 303), (["10.0.0.1"], 422)])
-def test_a_blocked_targets_address_is_looked_at_before_a_retry(
+def test_a_blocked_targets_address_is_looked_up_before_a_retry(
     addresses: list[str], status: int, person: ConsoleBrowser, customer: Customer, resolver: FakeResolver
 ) -> None:
     target = make_target(customer)
@@ -634,7 +634,7 @@ def test_a_blocked_targets_address_is_looked_at_before_a_retry(
 
 
 @on_sqlite
-def test_a_blocked_targets_address_is_looked_at_for_nobody_who_may_not_use_one(
+def test_a_blocked_targets_address_is_not_looked_up_without_permission_for_webhooks(
     client: TestClient, customer: Customer
 ) -> None:
     barred = make_customer()
@@ -648,7 +648,7 @@ def test_a_blocked_targets_address_is_looked_at_for_nobody_who_may_not_use_one(
     assert queries.get(export_id).status is ExportStatus.BLOCKED
 
 
-def test_what_is_prepared_is_put_aside_after_a_second_thought(
+def test_a_prepared_export_is_dismissed_after_a_confirmation(
     person: ConsoleBrowser, customer: Customer, wake_ups: FakeWakeUpQueue
 ) -> None:
     export_id = prepared(customer)
@@ -677,7 +677,7 @@ def test_a_form_without_the_sessions_token_decides_nothing(verb: str, person: Co
 # --- permissions --------------------------------------------------------------
 
 
-def test_another_accounts_export_is_not_there(person: ConsoleBrowser) -> None:
+def test_another_accounts_export_is_not_found(person: ConsoleBrowser) -> None:
     strange = make_customer()
     export_id = prepared(strange)
     before = queries.get(export_id)
@@ -690,7 +690,7 @@ def test_another_accounts_export_is_not_there(person: ConsoleBrowser) -> None:
     assert queries.get(export_id) == before
 
 
-def test_what_is_no_export_is_not_there(person: ConsoleBrowser) -> None:
+def test_an_invalid_export_id_is_not_found(person: ConsoleBrowser) -> None:
     for export_id in BAD_IDS:
         looked = person.get(f"/exports/{export_id}")
         assert looked.status_code == 404, export_id
@@ -702,7 +702,7 @@ def test_what_is_no_export_is_not_there(person: ConsoleBrowser) -> None:
 
 
 @on_sqlite
-def test_where_an_attempt_went_is_the_operators(client: TestClient, customer: Customer) -> None:
+def test_only_the_operator_sees_the_url_of_an_attempt(client: TestClient, customer: Customer) -> None:
     other = make_customer()
     export_id = tried(other)
     somebody = ConsoleBrowser(client)
@@ -716,7 +716,7 @@ def test_where_an_attempt_went_is_the_operators(client: TestClient, customer: Cu
 
 
 @on_sqlite
-def test_in_the_cloud_nobody_sees_where_attempts_went(customer: Customer, tmp_path: Path) -> None:
+def test_in_cloud_mode_nobody_sees_the_urls_of_attempts(customer: Customer, tmp_path: Path) -> None:
     settings = make_settings(tmp_path, {"DEPLOYMENT_MODE": "cloud"})
     somebody = ConsoleBrowser(TestClient(create_app(settings, FakeWakeUpQueue(), FakeResolver({}))))
     somebody.sign_in(make_console_token(customer))
@@ -730,7 +730,7 @@ MARKUP: Final = "</pre></bdi></script><script>alert(1)</script><img src=x onerro
 
 
 @on_sqlite
-def test_markup_is_text_wherever_it_stands(person: ConsoleBrowser, customer: Customer) -> None:
+def test_markup_is_escaped_everywhere(person: ConsoleBrowser, customer: Customer) -> None:
     target = make_target(customer, name=MARKUP)
     export_id = tried(customer, answer=MARKUP)
     execute(
@@ -782,9 +782,7 @@ def test_long_words_big_evidence_and_turned_letters_are_shown_whole_and_harmless
 
 
 @on_sqlite
-def test_letters_that_cannot_be_seen_are_shown_by_their_numbers_wherever_they_stand(
-    person: ConsoleBrowser, customer: Customer
-) -> None:
+def test_invisible_characters_are_shown_by_their_numbers_everywhere(person: ConsoleBrowser, customer: Customer) -> None:
     turned = "safe \u202eexe"
     target = make_target(customer, name=turned)
     sent, waiting = tried(customer, answer=turned), prepared(customer)
@@ -822,7 +820,7 @@ def test_a_body_that_is_no_json_is_shown_as_text(body: bytes, person: ConsoleBro
 
 @on_sqlite
 @pytest.mark.parametrize("url", ["javascript:alert(1)", "https://bank.example@shop.example/", "data:text/html,x"])
-def test_an_address_that_leads_nowhere_good_is_no_link(url: str, person: ConsoleBrowser, customer: Customer) -> None:
+def test_an_unsafe_address_is_not_a_link(url: str, person: ConsoleBrowser, customer: Customer) -> None:
     export_id = prepared(customer)
     execute("UPDATE exports SET provider_ticket_url = ? WHERE id = ?", (url, export_id))
     page = person.get(f"/exports/{export_id}")
@@ -831,7 +829,7 @@ def test_an_address_that_leads_nowhere_good_is_no_link(url: str, person: Console
 
 
 @on_sqlite
-def test_a_delivered_ticket_leads_to_where_it_was_filed(person: ConsoleBrowser, customer: Customer) -> None:
+def test_a_delivered_ticket_links_to_its_issue(person: ConsoleBrowser, customer: Customer) -> None:
     export_id = prepared(customer)
     assert "Open at" not in person.get(f"/exports/{export_id}").text
     execute("UPDATE exports SET provider_ticket_url = 'https://tracker.example/1' WHERE id = ?", (export_id,))
@@ -841,7 +839,7 @@ def test_a_delivered_ticket_leads_to_where_it_was_filed(person: ConsoleBrowser, 
 
 
 @on_sqlite
-def test_a_finding_tells_how_often_it_was_seen(person: ConsoleBrowser, client: TestClient, customer: Customer) -> None:
+def test_a_finding_shows_how_often_it_was_seen(person: ConsoleBrowser, client: TestClient, customer: Customer) -> None:
     headers = {"X-Scanner-Secret": "scanner-secret-for-tests"}
     answer = client.simulate_post("/api/scanner/results", json=postback(), headers=headers)
     [export_id] = answer.json["ticket_exports"]
@@ -895,7 +893,7 @@ def test_a_failure_is_explained_with_its_fix(case: str, person: ConsoleBrowser, 
 
 
 @on_sqlite
-def test_the_page_of_an_export_that_moves_is_followed(person: ConsoleBrowser, customer: Customer) -> None:
+def test_the_page_of_an_export_in_progress_is_refreshed(person: ConsoleBrowser, customer: Customer) -> None:
     """After an approval, the page shows the delivery without a reload; other pages are not refreshed."""
     moving = {ExportStatus.APPROVED, ExportStatus.DELIVERING, ExportStatus.RETRY_SCHEDULED}
     for status, export_id in in_every_state(customer).items():

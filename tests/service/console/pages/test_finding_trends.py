@@ -43,7 +43,7 @@ def read(customer: Customer, days: int, project_id: int | None = None) -> findin
     return finding_trends.read_trend(customer.account_id, project_id, TODAY - timedelta(days=days - 1), days)
 
 
-def test_days_have_their_changes_and_what_is_left(scanned: Customer) -> None:
+def test_days_have_their_changes_and_the_remaining_findings(scanned: Customer) -> None:
     trend = read(scanned, 90)
     changes = {(TODAY - day.at).days: dict(day.changes) for day in trend.days if day.changes}
     assert changes == {
@@ -60,7 +60,7 @@ def test_days_have_their_changes_and_what_is_left(scanned: Customer) -> None:
     assert trend.median_fix == timedelta(days=(21 + 35) / 2)
 
 
-def test_a_short_trend_begins_with_what_was_there(scanned: Customer) -> None:
+def test_a_short_trend_begins_with_the_existing_findings(scanned: Customer) -> None:
     trend = read(scanned, 7)
     assert [day.at for day in trend.days] == [TODAY - timedelta(days=6 - number) for number in range(7)]
     assert [sum(day.unfixed.values()) for day in trend.days] == [2, 1, 1, 1, 1, 1, 1]

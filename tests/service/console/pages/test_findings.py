@@ -224,7 +224,7 @@ def test_a_bad_filter_is_refused_by_its_name_and_not_repeated(person: ConsoleBro
         assert (page.status_code, f">{in_words(named)}: " in page.text, "CANARY" in page.text) == (422, True, False), query
 
 
-def test_another_accounts_project_is_not_there(person: ConsoleBrowser, customer: Customer) -> None:
+def test_another_accounts_project_is_not_found(person: ConsoleBrowser, customer: Customer) -> None:
     strange = make_customer()
     scanned(strange.project_id, 1, issue(title="Not ours"), minutes=60)
     for project_id in (strange.project_id, 999_999_999):
@@ -245,7 +245,7 @@ def test_a_project_that_is_not_offered_is_reached_by_its_number(person: ConsoleB
 
 
 @on_sqlite
-def test_what_a_scanner_wrote_is_text(person: ConsoleBrowser, customer: Customer) -> None:
+def test_text_of_a_scanner_is_escaped(person: ConsoleBrowser, customer: Customer) -> None:
     scanned(
         customer.project_id,
         1,

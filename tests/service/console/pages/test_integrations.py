@@ -129,7 +129,7 @@ def test_live_tokens_are_counted_and_without_one_the_commands_are_shown(customer
     assert f"To create one, run <code>bin/riskrelay {making}</code>" in other
 
 
-def test_a_crowd_of_tokens_is_counted_up_to_a_bound(database: str, customer: Customer) -> None:
+def test_many_tokens_are_counted_up_to_a_limit(database: str, customer: Customer) -> None:
     columns = "user_id, kind, name, abilities, token_sha256, created_at"
     with transaction():
         for number in range(MAX_TOKENS + 5):
@@ -142,7 +142,7 @@ def test_a_crowd_of_tokens_is_counted_up_to_a_bound(database: str, customer: Cus
     assert indexes_read(ran[0]) == {"tokens_platform"} or not is_sqlite()
 
 
-def test_the_last_accepted_is_the_newest_that_is_kept(customer: Customer, tmp_path: Path) -> None:
+def test_the_last_accepted_request_is_the_newest_stored_one(customer: Customer, tmp_path: Path) -> None:
     person = visitor(customer, tmp_path, DEFAULT_PROJECT_ID=str(customer.project_id))
     shown = sections(person.get("/integrations").text)
     assert all("<dt>Last accepted</dt><dd></dd>" in part for part in shown.values())
@@ -190,7 +190,7 @@ def test_what_a_running_service_refused_is_shown_once_it_is_written(
 
 
 @on_sqlite
-def test_nothing_that_is_shown_is_markup(customer: Customer, tmp_path: Path) -> None:
+def test_all_displayed_text_is_escaped(customer: Customer, tmp_path: Path) -> None:
     person = visitor(customer, tmp_path)
     for text in ("<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', *naughty_strings()[::50]):
         clean = text.replace("\0", "")
@@ -200,7 +200,7 @@ def test_nothing_that_is_shown_is_markup(customer: Customer, tmp_path: Path) -> 
         assert len(clean) < 4 or "<" not in clean or clean not in shown
 
 
-def test_the_page_asks_a_few_indexed_questions(customer: Customer, tmp_path: Path) -> None:
+def test_the_page_takes_few_statements_that_use_indexes(customer: Customer, tmp_path: Path) -> None:
     person = visitor(customer, tmp_path)
     # PostgreSQL would read a small table completely.
     make_diagnostics(customer, 500)

@@ -169,7 +169,9 @@ def test_a_user_gets_few_links_and_an_address_may_ask_for_few(
     assert (statuses[0], statuses[-1]) == (303, 429)
 
 
-def test_a_stranger_uses_up_no_links_of_a_user(person: LinkBrowser, postman: Postman, customer: Customer) -> None:
+def test_requests_of_others_do_not_use_up_the_links_of_a_user(
+    person: LinkBrowser, postman: Postman, customer: Customer
+) -> None:
     client = AddressClient(person.client.app)
     stranger = LinkBrowser(client)
     # Requests from other subnets of one network, with the email address in other cases.
@@ -182,7 +184,9 @@ def test_a_stranger_uses_up_no_links_of_a_user(person: LinkBrowser, postman: Pos
     assert person.use(token) == 303
 
 
-def test_strangers_in_many_networks_do_not_fill_a_mailbox(person: LinkBrowser, postman: Postman, customer: Customer) -> None:
+def test_requests_from_many_networks_do_not_fill_a_mailbox(
+    person: LinkBrowser, postman: Postman, customer: Customer
+) -> None:
     client = AddressClient(person.client.app)
     stranger = LinkBrowser(client)
     for number in range(MAX_OF_USER + 5):

@@ -192,7 +192,7 @@ def test_a_user_of_another_account_or_a_disabled_one_is_refused(
     assert person.get("/inbox").status_code == 303
 
 
-def test_a_removed_user_is_linked_no_more(person: OpenIdBrowser, issuer: FakeIssuer) -> None:
+def test_a_removed_user_is_no_longer_linked(person: OpenIdBrowser, issuer: FakeIssuer) -> None:
     signed_in(person, issuer)
     users.remove(EMAIL, utc_now(), "operator")
     assert rows("SELECT COUNT(*) FROM user_identities") == [(0,)]
@@ -219,7 +219,7 @@ def test_signing_out_ends_the_session_here_then_at_the_issuer(person: OpenIdBrow
     assert rows("SELECT ended_reason, id_token_sealed FROM console_sessions") == [("signed_out", None)]
 
 
-def test_without_a_page_of_the_issuer_or_with_a_token_one_signs_out_here_alone(
+def test_without_a_sign_out_page_of_the_issuer_or_with_a_token_only_our_session_ends(
     person: OpenIdBrowser, issuer: FakeIssuer, customer: Customer
 ) -> None:
     issuer.described = {"end_session_endpoint": None}
@@ -346,7 +346,7 @@ RESPONSES: Final[dict[str, bytes]] = {
 
 
 @pytest.mark.parametrize("name", RESPONSES)
-def test_a_token_endpoint_that_answers_otherwise_lets_nobody_in(
+def test_an_unexpected_response_of_the_token_endpoint_is_rejected(
     name: str, person: OpenIdBrowser, issuer: FakeIssuer
 ) -> None:
     issuer.raw["/token"] = RESPONSES[name]
@@ -354,14 +354,14 @@ def test_a_token_endpoint_that_answers_otherwise_lets_nobody_in(
     assert (answer.status_code, "riskrelay_session" in answer.cookies) == (503, False)
 
 
-def test_a_token_endpoint_that_drips_is_left(person: OpenIdBrowser, issuer: FakeIssuer) -> None:
+def test_a_token_endpoint_that_drips_is_given_up(person: OpenIdBrowser, issuer: FakeIssuer) -> None:
     issuer.raw["/token"] = None
     began = time.monotonic()
     assert signed_in(person, issuer).status_code == 503
     assert time.monotonic() - began < bounded_requests.DEADLINE_S + 2
 
 
-def test_a_response_without_an_id_token_lets_nobody_in(person: OpenIdBrowser, issuer: FakeIssuer) -> None:
+def test_a_response_without_an_id_token_is_rejected(person: OpenIdBrowser, issuer: FakeIssuer) -> None:
     issuer.raw["/token"] = b'HTTP/1.1 200 OK\r\nContent-Length: 21\r\n\r\n{"access_token": "a"}'
     assert refused(signed_in(person, issuer), "no_id_token")
 

@@ -115,7 +115,7 @@ def test_each_health_card_has_a_word_and_a_fix(person: ConsoleBrowser) -> None:
 
 
 @on_sqlite
-def test_a_full_disk_is_a_light_and_no_error(person: ConsoleBrowser) -> None:
+def test_a_full_disk_is_shown_as_a_status_and_not_as_an_error(person: ConsoleBrowser) -> None:
     LAST_FULL_WRITE.note()
     page = person.get("/overview")
     LAST_FULL_WRITE.forget()
@@ -124,7 +124,9 @@ def test_a_full_disk_is_a_light_and_no_error(person: ConsoleBrowser) -> None:
 
 
 @on_sqlite
-def test_redis_away_is_a_light_and_no_error(person: ConsoleBrowser, wake_ups: FakeWakeUpQueue, customer: Customer) -> None:
+def test_an_unavailable_redis_is_shown_as_a_status_and_not_as_an_error(
+    person: ConsoleBrowser, wake_ups: FakeWakeUpQueue, customer: Customer
+) -> None:
     make_exports(customer, 1)
     wake_ups.is_connected = False
     page = person.get("/overview")
@@ -134,7 +136,7 @@ def test_redis_away_is_a_light_and_no_error(person: ConsoleBrowser, wake_ups: Fa
 
 
 @on_sqlite
-def test_other_keys_are_a_light_and_no_error(person: ConsoleBrowser, customer: Customer) -> None:
+def test_different_keys_are_shown_as_a_status_and_not_as_an_error(person: ConsoleBrowser, customer: Customer) -> None:
     make_exports(customer, 1)
     key_check.check_keys(Vault([b"B" * 32]), utc_now())
     page = person.get("/overview")
@@ -254,7 +256,7 @@ def test_the_report_of_each_project_is_offered(person: ConsoleBrowser, customer:
     assert (report.status_code, "code-high" in report.text) == (200, True)
 
 
-def test_another_accounts_rows_are_nowhere(person: ConsoleBrowser, customer: Customer) -> None:
+def test_another_accounts_rows_are_not_shown(person: ConsoleBrowser, customer: Customer) -> None:
     make_exports(customer, 1)
     other = make_customer()
     target = make_target(other, name="Theirs")
@@ -271,7 +273,7 @@ def test_another_accounts_rows_are_nowhere(person: ConsoleBrowser, customer: Cus
     assert [row.partition(" ")[0] for row in attention(person.get("/overview").text)] == ["Workers"]
 
 
-def test_numbers_lead_to_their_lists(person: ConsoleBrowser, customer: Customer) -> None:
+def test_numbers_link_to_their_lists(person: ConsoleBrowser, customer: Customer) -> None:
     target = make_target(customer)
     make_exports(customer, 2)
     make_approved(customer, target.id)
@@ -376,14 +378,14 @@ def test_a_target_that_nothing_is_sent_to_says_why_and_what_to_do(
     assert "Well" not in page
 
 
-def test_a_hold_that_is_over_is_no_trouble(person: ConsoleBrowser, customer: Customer) -> None:
+def test_an_expired_hold_needs_no_attention(person: ConsoleBrowser, customer: Customer) -> None:
     target = make_target(customer)
     execute("UPDATE targets SET held_until = ?, held_reason = 'rate_limited'", (to_ms(utc_now() - timedelta(seconds=1)),))
     page = person.get("/overview").text
     assert target.id not in page
 
 
-def test_what_needs_somebody_comes_before_what_goes_on_by_itself_and_what_was_turned_off(
+def test_targets_that_need_action_come_before_retrying_ones_and_those_turned_off(
     person: ConsoleBrowser, customer: Customer
 ) -> None:
     def shown() -> list[str]:
@@ -413,7 +415,7 @@ def test_five_targets_are_shown_and_the_rest_is_a_list_away(person: ConsoleBrows
     assert "All targets" in page
 
 
-def test_a_database_that_takes_no_writes_is_looked_at_all_the_same(
+def test_the_overview_is_shown_even_if_the_database_accepts_no_writes(
     person: ConsoleBrowser, customer: Customer, database: str
 ) -> None:
     make_exports(customer, 1)
@@ -427,7 +429,7 @@ def test_a_database_that_takes_no_writes_is_looked_at_all_the_same(
         execute("PRAGMA query_only = 0" if is_sqlite() else "SET default_transaction_read_only = off")
 
 
-def test_the_page_asks_as_much_of_a_thousand_targets_as_of_one(customer: Customer, tmp_path: Path) -> None:
+def test_the_page_takes_as_many_statements_for_a_thousand_targets_as_for_one(customer: Customer, tmp_path: Path) -> None:
     def newcomer() -> ConsoleBrowser:
         # A new application has an empty cache.
         client = TestClient(create_app(make_settings(tmp_path), FakeWakeUpQueue(), FakeResolver({})))
@@ -452,7 +454,7 @@ def test_the_page_asks_as_much_of_a_thousand_targets_as_of_one(customer: Custome
     assert {statement.sql: steps for statement in ran if (steps := full_scans(statement))} == {}
 
 
-def test_a_number_beyond_what_anybody_counts_says_so(person: ConsoleBrowser, customer: Customer) -> None:
+def test_a_number_beyond_the_counting_limit_says_so(person: ConsoleBrowser, customer: Customer) -> None:
     many_targets(customer, 0, 10, "https://tracker.example.com/hook")
     many_waiting(customer, 0, 1_001, (0, 10), utc_now() + timedelta(hours=1))
     page = person.get("/overview").text

@@ -40,7 +40,7 @@ def signed_in(customer: Customer, tmp_path: Path, wake_ups: WakeUpQueue) -> Cons
     return person
 
 
-def test_an_installation_at_rest(person: ConsoleBrowser) -> None:
+def test_an_idle_installation_has_an_empty_queue(person: ConsoleBrowser) -> None:
     page = person.get("/queue")
     assert page.status_code == 200
     shown = facts(page.text)
@@ -53,7 +53,7 @@ def test_an_installation_at_rest(person: ConsoleBrowser) -> None:
     assert "All targets accept deliveries." in page.text
 
 
-def test_workers_stand_there_by_name_and_whether_they_live(person: ConsoleBrowser) -> None:
+def test_workers_are_listed_by_name_with_their_state(person: ConsoleBrowser) -> None:
     now = utc_now()
     worker_heartbeats.beat("worker:silent", now - timedelta(minutes=2))
     worker_heartbeats.beat("worker:alive", now)
@@ -117,7 +117,7 @@ def test_compliance_requests_wait_or_are_overdue(state: str, person: ConsoleBrow
     )
 
 
-def test_redis_away_is_the_state_of_one_section(customer: Customer, tmp_path: Path, redis: RedisServer) -> None:
+def test_an_unavailable_redis_affects_only_one_section(customer: Customer, tmp_path: Path, redis: RedisServer) -> None:
     with wake_up_queue.connect(redis.url) as client:
         person = signed_in(customer, tmp_path, WakeUpQueue(client))
         assert facts(person.get("/queue").text)["Redis"] == "ok"
@@ -131,13 +131,13 @@ def test_redis_away_is_the_state_of_one_section(customer: Customer, tmp_path: Pa
     assert "<strong>Redis</strong>" in overview.text
 
 
-def test_nobody_but_the_operator_sees_the_queue(person: ConsoleBrowser) -> None:
+def test_only_the_operator_sees_the_queue(person: ConsoleBrowser) -> None:
     stranger = ConsoleBrowser(person.client)
     stranger.sign_in(make_console_token(make_customer()))
     assert stranger.get("/queue").status_code == 404
 
 
-def test_the_page_asks_the_same_few_questions_however_much_waits(customer: Customer, tmp_path: Path) -> None:
+def test_the_page_takes_few_statements_however_many_exports_wait(customer: Customer, tmp_path: Path) -> None:
     person = signed_in(customer, tmp_path, FakeWakeUpQueue())
     with page_statements() as at_rest:
         assert person.get("/queue").status_code == 200

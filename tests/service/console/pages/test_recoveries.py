@@ -50,7 +50,7 @@ def count(status: str) -> int:
     return int(rows("SELECT COUNT(*) FROM exports WHERE status = ?", (status,))[0][0])
 
 
-def test_a_recovery_is_begun_carried_out_by_a_worker_and_watched(
+def test_a_recovery_is_started_and_its_progress_is_shown(
     person: ConsoleBrowser, customer: Customer, target: Target, wake_ups: FakeWakeUpQueue
 ) -> None:
     make_failed(customer, target.id, BATCH_SIZE + 3, utc_now())
@@ -80,7 +80,9 @@ def test_a_recovery_is_begun_carried_out_by_a_worker_and_watched(
 SINCE = [("1h", 1), ("24h", 2), ("7d", 3), ("90m", 1), ("2020-01-01", 3), ("2020-01-01T00:00:00+02:00", 3)]
 
 
-def test_what_failed_since_then_is_put_back(person: ConsoleBrowser, customer: Customer, target: Target) -> None:
+def test_exports_that_failed_since_the_given_time_are_recovered(
+    person: ConsoleBrowser, customer: Customer, target: Target
+) -> None:
     for ago in (timedelta(minutes=30), timedelta(hours=3), timedelta(days=5)):
         make_failed(customer, target.id, 1, utc_now() - ago)
     for since, recovered in SINCE:
@@ -91,7 +93,7 @@ def test_what_failed_since_then_is_put_back(person: ConsoleBrowser, customer: Cu
 
 
 @on_sqlite
-def test_what_is_no_moment_of_the_past_begins_nothing(person: ConsoleBrowser, target: Target) -> None:
+def test_an_invalid_or_future_time_begins_no_recovery(person: ConsoleBrowser, target: Target) -> None:
     for since in ("", "soon", "<script>", "2999-01-01", "999999999d", "7 d", "x" * 5000):
         refused = person.post(f"/targets/{target.id}/recover", since=since)
         assert (refused.status_code, "Since: " in words(refused)) == (422, True), since
@@ -111,7 +113,7 @@ def test_a_target_has_one_recovery_at_a_time_and_the_second_is_shown_the_first(
 
 
 @on_sqlite
-def test_ten_thousand_are_put_back_and_a_recovery_is_cancelled_while_it_runs(
+def test_ten_thousand_exports_are_recovered_and_a_running_recovery_is_cancelled(
     person: ConsoleBrowser, customer: Customer, target: Target
 ) -> None:
     make_failed(customer, target.id, MANY, utc_now())
@@ -167,7 +169,7 @@ def test_the_list_shows_the_accounts_recoveries_in_pages(person: ConsoleBrowser,
     assert re.findall(r"/recoveries/(rec_\w+)\"", of_target) == sorted(ids)[:1]
 
 
-def test_another_accounts_recovery_is_not_there(person: ConsoleBrowser) -> None:
+def test_another_accounts_recovery_is_not_found(person: ConsoleBrowser) -> None:
     other = make_customer()
     others = recoveries.request(make_target(other).id, other.account_id, utc_now(), utc_now(), "user:9").id
     for recovery_id in (others, NOBODYS, "rec_%00", "x" * 500):

@@ -191,7 +191,7 @@ def test_the_form_is_linked_from_the_empty_inbox_and_the_findings(person: Consol
 
 
 @on_sqlite
-def test_among_several_projects_the_form_chooses_none_but_the_one_that_is_asked_for(
+def test_with_several_projects_the_form_preselects_only_the_requested_one(
     person: ConsoleBrowser, customer: Customer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A report in the project of another client would become tickets of that client.

@@ -40,7 +40,7 @@ def test_the_page_tells_who_of_the_account_is_signed_in_and_which_one_is_mine(
     assert stranger.email not in page
 
 
-def test_it_is_a_list_in_pages(person: ConsoleBrowser, customer: Customer) -> None:
+def test_the_list_of_sessions_is_paged(person: ConsoleBrowser, customer: Customer) -> None:
     made = {make_session(customer, f"Browser {number}") for number in range(4)}
     first = person.get("/sessions", "limit=3").text
     assert 'rel="next"' in first
@@ -70,12 +70,12 @@ def mine(person: ConsoleBrowser) -> str:
     return own.split("/console/sessions/")[1].split("/")[0]
 
 
-def test_ones_own_can_be_revoked_too(person: ConsoleBrowser) -> None:
+def test_the_current_session_can_be_revoked_too(person: ConsoleBrowser) -> None:
     person.post(f"/sessions/{mine(person)}/revoke")
     assert person.get("/sessions").headers["location"].endswith("why=revoked")
 
 
-def test_another_accounts_session_is_not_there(person: ConsoleBrowser, bearer: dict[str, str]) -> None:
+def test_another_accounts_session_is_not_found(person: ConsoleBrowser, bearer: dict[str, str]) -> None:
     others = make_session(make_customer())
     for session_id in (others, "ses_1", "ses_" + "0" * 26):
         assert person.post(f"/sessions/{session_id}/revoke").status_code == 404

@@ -43,13 +43,13 @@ def values(html: str) -> dict[str, str]:
 
 
 @on_sqlite
-def test_every_setting_stands_there_in_the_order_of_the_documents(customer: Customer, tmp_path: Path) -> None:
+def test_every_setting_is_listed_in_the_order_of_the_docs(customer: Customer, tmp_path: Path) -> None:
     html = shown(customer, tmp_path)
     assert [*values(html)] == [setting.name for setting in SETTINGS]
 
 
 @on_sqlite
-def test_no_cell_says_none(customer: Customer, tmp_path: Path) -> None:
+def test_no_cell_contains_none(customer: Customer, tmp_path: Path) -> None:
     assert "<td>none</td>" not in shown(customer, tmp_path)
 
 
@@ -114,7 +114,7 @@ PLACES = {
 
 @on_sqlite
 @pytest.mark.parametrize("case", PLACES)
-def test_of_a_url_is_shown_where_it_leads_and_nothing_else(case: str, customer: Customer, tmp_path: Path) -> None:
+def test_only_the_host_and_port_of_a_url_are_shown(case: str, customer: Customer, tmp_path: Path) -> None:
     name, text, content = PLACES[case]
     word = WORD.format(1)
     html = shown(customer, tmp_path, **{name: text.format(w=word)})
@@ -144,7 +144,7 @@ def test_an_embedded_redis_is_called_so(customer: Customer, tmp_path: Path) -> N
 
 @on_sqlite
 @pytest.mark.parametrize("by_file", [False, True], ids=["by value", "by file"])
-def test_of_a_secret_nothing_is_shown_but_its_fingerprint(by_file: bool, customer: Customer, tmp_path: Path) -> None:
+def test_only_the_fingerprint_of_a_secret_is_shown(by_file: bool, customer: Customer, tmp_path: Path) -> None:
     secrets = {
         name: WORD.format(number)
         for number, name in enumerate(
@@ -211,14 +211,14 @@ def test_the_facts_name_the_operators_account_that_is_set(customer: Customer, tm
 
 
 @on_sqlite
-def test_nobody_but_the_operator_reads_the_settings(person: ConsoleBrowser) -> None:
+def test_only_the_operator_sees_the_settings(person: ConsoleBrowser) -> None:
     stranger = ConsoleBrowser(person.client)
     stranger.sign_in(make_console_token(make_customer()))
     assert stranger.get("/settings").status_code == 404
     assert ConsoleBrowser(person.client).get("/settings").status_code == 303
 
 
-def test_the_page_asks_few_questions(person: ConsoleBrowser) -> None:
+def test_the_page_takes_few_statements(person: ConsoleBrowser) -> None:
     with page_statements() as ran:
         assert person.get("/settings").status_code == 200
     assert len(ran) <= 7

@@ -166,7 +166,7 @@ def refused_tokens(customer: Customer) -> dict[str, tuple[str, int]]:
     }
 
 
-def test_no_other_token_comes_in(client: TestClient, customer: Customer, log_lines: LogLines) -> None:
+def test_no_other_token_can_sign_in(client: TestClient, customer: Customer, log_lines: LogLines) -> None:
     for name, (text, status) in refused_tokens(customer).items():
         person = ConsoleBrowser(client)
         answer = person.post("/sign-in", token=text)
@@ -216,7 +216,7 @@ def test_the_form_of_a_blocked_address_is_not_waited_for(customer: Customer, tmp
     assert (answer.status_code, looks) == (429, [])
 
 
-def test_a_right_token_among_many_guesses_at_once_lets_nobody_in(customer: Customer, tmp_path: Path) -> None:
+def test_a_valid_token_among_many_concurrent_guesses_does_not_sign_in(customer: Customer, tmp_path: Path) -> None:
     settings = make_settings(tmp_path, {"AUTH_FAILURES_PER_MINUTE": "1"})
     entrance = SessionGate(settings, OvertakenLimits(settings))
     with pytest.raises(RateLimited):
@@ -224,7 +224,7 @@ def test_a_right_token_among_many_guesses_at_once_lets_nobody_in(customer: Custo
     assert rows("SELECT COUNT(*) FROM console_sessions") == [(0,)]
 
 
-def test_a_person_has_a_count_of_their_own_beside_the_api(customer: Customer, tmp_path: Path, log_lines: LogLines) -> None:
+def test_the_console_and_the_api_have_separate_rate_limits(customer: Customer, tmp_path: Path, log_lines: LogLines) -> None:
     client = app_with(tmp_path, RATE_LIMIT_PER_MINUTE="5")
     polls = [client.simulate_get("/api/ticket-exports", headers=customer.bearer).status_code for _ in range(7)]
     assert polls[4:] == [200, 429, 429]
@@ -418,7 +418,7 @@ def test_two_sessions_of_two_accounts_change_nothing_until_both_are_signed_out(
     assert rows("SELECT DISTINCT ended_reason FROM console_sessions") == [("signed_out",)]
 
 
-def test_two_sessions_of_one_account_are_as_good_as_one(person: ConsoleBrowser, customer: Customer) -> None:
+def test_two_sessions_of_one_account_count_as_one(person: ConsoleBrowser, customer: Customer) -> None:
     [export_id] = make_exports(customer, 1)
     again = ConsoleBrowser(person.client)
     again.sign_in(make_console_token(customer))
@@ -434,7 +434,7 @@ def test_of_several_cookies_that_let_nobody_in_the_one_that_was_a_session_says_w
         assert with_cookies(person.client, header).headers["location"].endswith("why=token_over"), header
 
 
-def test_a_cookie_that_is_garbage_is_nobodys(client: TestClient) -> None:
+def test_an_invalid_cookie_belongs_to_no_session(client: TestClient) -> None:
     for header in (
         "riskrelay_session",
         "riskrelay_session=",
@@ -449,7 +449,7 @@ def test_a_cookie_that_is_garbage_is_nobodys(client: TestClient) -> None:
         assert with_cookies(client, header).status_code == 303, header
 
 
-def test_who_comes_from_another_sites_link_is_let_in_by_a_page_that_loads_itself(person: ConsoleBrowser) -> None:
+def test_a_user_who_follows_another_sites_link_is_signed_in_by_a_page_that_reloads_itself(person: ConsoleBrowser) -> None:
     """SameSite=Strict withholds the cookie only from the first request."""
 
     def came(site: str, cookie: str = "") -> Result:
@@ -500,12 +500,12 @@ def test_a_sign_in_redirects_to_pages_of_the_console_only(
     assert person.post("/sign-in", token=make_console_token(customer), next=there).headers["location"] == leads_to
 
 
-def test_the_sign_in_is_there_for_whoever_is_signed_in_as_well(person: ConsoleBrowser) -> None:
+def test_the_sign_in_page_is_also_shown_to_signed_in_users(person: ConsoleBrowser) -> None:
     assert '<form class="sign-in"' in person.get("/sign-in").text
     assert person.get("/sign-in", "why=nonsense&done=nonsense").status_code == 200
 
 
-def test_a_session_is_the_accounts_own(client: TestClient, customer: Customer) -> None:
+def test_a_session_shows_only_the_data_of_its_account(client: TestClient, customer: Customer) -> None:
     session_id = make_session(customer)
     found = sessions.list_live(utc_now(), 10, account_id=customer.account_id)
     assert [session.id for session in found] == [session_id]
@@ -550,7 +550,7 @@ def test_other_paths_and_methods_of_the_console_get_their_status(
 
 
 @pytest.mark.parametrize("changes", [{"CONSOLE_ENABLED": "0"}, {"DEPLOYMENT_MODE": "webhook-only"}])
-def test_without_a_console_there_is_none(changes: dict[str, str], customer: Customer, tmp_path: Path) -> None:
+def test_without_the_console_its_paths_are_not_found(changes: dict[str, str], customer: Customer, tmp_path: Path) -> None:
     client = app_with(tmp_path, **changes)
     for path in ("/console", "/console/", "/console/sign-in", "/console/static/console.css", "/api/console-sessions"):
         answer = client.simulate_get(path, headers=customer.bearer)
@@ -566,7 +566,7 @@ def test_a_page_says_what_it_may_load_and_lets_its_forms_tell_where_they_come_fr
         assert headers["referrer-policy"] == "same-origin", path
 
 
-def test_no_page_is_kept_and_files_are_asked_for_anew(person: ConsoleBrowser) -> None:
+def test_no_page_is_cached_and_files_are_revalidated(person: ConsoleBrowser) -> None:
     for path in ("/overview", "/exports", "/sessions", "/sign-in", "/nowhere"):
         assert person.get(path).headers["cache-control"] == "no-store", path
     kept = person.get("/static/console.css")

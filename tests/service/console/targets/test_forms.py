@@ -97,7 +97,7 @@ def test_what_the_form_names_is_changed(person: ConsoleBrowser, target: Target, 
     assert person.post(f"/targets/{target.id}/edit", name="Other", base_url="https://10.0.0.1/").status_code == 422
 
 
-def test_an_edit_leaves_what_was_not_changed_as_it_is(person: ConsoleBrowser, customer: Customer) -> None:
+def test_an_edit_keeps_unchanged_values(person: ConsoleBrowser, customer: Customer) -> None:
     target_id = make_tracker(customer, "https://git.example.com/shop/web")
     settings = {"labels": ["a, b", "c\nd"], "assignees": ["Ada"]}
     edit = TargetEdit(name="Soft\u00adhyphen", provider_settings=settings)
@@ -219,7 +219,7 @@ def test_the_page_of_a_recovery_names_a_removed_target(person: ConsoleBrowser, c
         assert "(removed)" in shown
 
 
-def test_a_target_whose_receiver_rejects_every_ticket_is_shown_as_failing_with_the_reason(
+def test_a_target_that_rejects_every_ticket_is_shown_as_failing_with_the_reason(
     person: ConsoleBrowser, customer: Customer, target: Target
 ) -> None:
     """A 422 holds nothing, so otherwise only the failed exports would show the problem."""
@@ -244,7 +244,7 @@ def test_a_target_whose_receiver_rejects_every_ticket_is_shown_as_failing_with_t
     assert "The receiver rejected the ticket." not in person.get("/overview").text
 
 
-def test_an_edit_leaves_what_somebody_else_has_saved_since(person: ConsoleBrowser, customer: Customer) -> None:
+def test_an_edit_keeps_changes_that_another_user_saved_meanwhile(person: ConsoleBrowser, customer: Customer) -> None:
     target_id = make_tracker(customer, "https://tracker.example.com/acme/shop")
     path = f"/targets/{target_id}/edit"
     first, second = (shown_fields(person.get(f"/targets/{target_id}"), path) for _ in range(2))

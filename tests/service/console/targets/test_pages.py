@@ -83,7 +83,7 @@ def status_of(target: Target) -> str:
 # --- what is shown
 
 
-def test_the_list_shows_how_each_target_fares(person: ConsoleBrowser, customer: Customer, target: Target) -> None:
+def test_the_list_shows_the_health_of_each_target(person: ConsoleBrowser, customer: Customer, target: Target) -> None:
     now = utc_now()
     for transition in (Transition.DELIVER, Transition.DELIVER, Transition.FAIL):
         make_approved(customer, target.id, now)
@@ -124,7 +124,7 @@ def test_the_list_is_filtered_paged_and_says_when_it_is_empty(person: ConsoleBro
     assert person.get("/targets", "status=<b>").status_code == 422
 
 
-def test_a_page_tells_everything_of_a_target(person: ConsoleBrowser, customer: Customer, target: Target) -> None:
+def test_a_page_shows_all_properties_of_a_target(person: ConsoleBrowser, customer: Customer, target: Target) -> None:
     now = utc_now()
     make_approved(customer, target.id, now)
     make_failed(customer, target.id, 2, now)
@@ -176,7 +176,9 @@ def test_an_expired_hold_is_not_shown(person: ConsoleBrowser, target: Target) ->
 
 
 @on_sqlite
-def test_a_page_asks_few_questions_however_much_there_is(person: ConsoleBrowser, customer: Customer, target: Target) -> None:
+def test_a_page_takes_few_statements_whatever_the_number_of_rows(
+    person: ConsoleBrowser, customer: Customer, target: Target
+) -> None:
     make_failed(customer, target.id, 30, utc_now())
     with page_statements() as found:
         person.get(f"/targets/{target.id}")
@@ -215,7 +217,7 @@ def test_a_target_is_paused_resumed_and_disabled(
     ]
 
 
-def test_what_a_validation_and_a_ping_found_stands_on_the_page(person: ConsoleBrowser, target: Target) -> None:
+def test_the_results_of_a_validation_and_a_ping_are_on_the_page(person: ConsoleBrowser, target: Target) -> None:
     went = act(person, target.id, "validate")
     assert went.headers["location"] == f"/console/targets/{target.id}?done=validated"
     went = act(person, target.id, "ping")
@@ -247,7 +249,9 @@ def test_pausing_what_is_disabled_is_a_conflict_that_says_so(person: ConsoleBrow
     assert status_of(target) == "disabled"
 
 
-def test_a_validation_that_fails_is_no_good_news(person: ConsoleBrowser, target: Target, resolver: FakeResolver) -> None:
+def test_a_failed_validation_is_not_shown_as_a_success(
+    person: ConsoleBrowser, target: Target, resolver: FakeResolver
+) -> None:
     resolver.table["tracker.example.com"] = ["10.0.0.1"]
     went = act(person, target.id, "validate")
     assert went.headers["location"] == f"/console/targets/{target.id}?done=validation_failed"
@@ -256,7 +260,7 @@ def test_a_validation_that_fails_is_no_good_news(person: ConsoleBrowser, target:
     assert "address_private" in words(page)
 
 
-def test_a_target_whose_name_leads_inside_is_not_resumed_and_the_page_says_why(
+def test_a_target_with_a_refused_address_is_not_resumed_and_the_page_says_why(
     person: ConsoleBrowser, target: Target, resolver: FakeResolver
 ) -> None:
     act(person, target.id, "pause")
@@ -313,7 +317,7 @@ REFUSED = [
 
 @on_sqlite
 @pytest.mark.parametrize(("secret", "code"), REFUSED, ids=["none", "newline", "lines", "bell", "long", "short"])
-def test_what_is_no_secret_is_refused_and_repeated_nowhere(
+def test_an_invalid_secret_is_rejected_and_not_repeated(
     person: ConsoleBrowser, target: Target, log_lines: LogLines, secret: str, code: str
 ) -> None:
     before = rows("SELECT secret_fingerprint, updated_at FROM targets")
@@ -337,7 +341,7 @@ def test_a_form_without_the_sessions_token_sets_no_secret_and_repeats_none(
 
 
 @on_sqlite
-def test_nothing_is_sealed_with_another_installations_key(
+def test_nothing_is_encrypted_with_another_installations_key(
     customer: Customer, target: Target, tmp_path: Path, log_lines: LogLines
 ) -> None:
     def person_of(key: str, folder: Path) -> ConsoleBrowser:
@@ -370,7 +374,7 @@ def test_a_target_without_any_secret_is_active_with_its_first(customer: Customer
 
 
 @pytest.mark.parametrize("verb", POSTS)
-def test_another_accounts_target_is_not_there(person: ConsoleBrowser, verb: str) -> None:
+def test_another_accounts_target_is_not_found(person: ConsoleBrowser, verb: str) -> None:
     others = make_target(make_customer())
     before = rows("SELECT status, secret_fingerprint, validated_at FROM targets WHERE id = ?", (others.id,))
     answers = [act(person, each, verb) for each in (others.id, NOBODYS, "tgt_%00", "x" * 500)]
@@ -418,7 +422,7 @@ def test_a_page_offers_what_the_targets_status_allows(person: ConsoleBrowser, ta
         assert offered == verbs, status
 
 
-def test_a_target_that_waits_is_resumed_before_its_time(
+def test_a_held_target_is_resumed_before_the_end_of_its_hold(
     person: ConsoleBrowser, target: Target, wake_ups: FakeWakeUpQueue
 ) -> None:
     until = to_ms(utc_now() + timedelta(hours=1))
@@ -431,7 +435,7 @@ def test_a_target_that_waits_is_resumed_before_its_time(
 
 
 @on_sqlite
-def test_what_cannot_be_taken_back_is_confirmed_without_a_script(person: ConsoleBrowser, target: Target) -> None:
+def test_irreversible_actions_are_confirmed_without_a_script(person: ConsoleBrowser, target: Target) -> None:
     page = person.get(f"/targets/{target.id}").text
     confirmed = re.findall(r'<details class="confirm">.*?</details>', page, re.DOTALL)
     assert [re.findall(r'action="[^"]+/(\w+)"', each) for each in confirmed] == [
@@ -454,7 +458,7 @@ def test_a_form_that_is_sent_twice_does_no_more(
 
 
 @on_sqlite
-def test_what_a_target_lacks_is_empty_and_its_id_is_copied_from_the_details(person: ConsoleBrowser, target: Target) -> None:
+def test_missing_values_of_a_target_are_empty_and_its_id_can_be_copied(person: ConsoleBrowser, target: Target) -> None:
     page = person.get(f"/targets/{target.id}").text
     assert re.search(r"<dt>Rate limit</dt><dd></dd>\n", page)
     assert re.search(r"<dt>Events</dt><dd></dd>\n", page)

@@ -53,7 +53,7 @@ def test_a_header_is_set_and_removed_and_its_value_is_seen_nowhere(
         ("X-Api-Key", "", "invalid_header_value"),
     ],
 )
-def test_a_header_that_is_refused_says_why_and_is_repeated_nowhere(
+def test_a_rejected_header_is_explained_and_not_repeated(
     person: ConsoleBrowser, target: Target, log_lines: LogLines, name: str, value: str, code: str
 ) -> None:
     refused = person.post(f"/targets/{target.id}/header", name=name, value=value)
@@ -99,7 +99,7 @@ def test_options_that_were_left_as_shown_stay_as_somebody_else_has_saved_them(
     assert targets.get(target.id, None).format == "sarif"
 
 
-def test_what_is_no_standard_secret_is_refused(person: ConsoleBrowser, target: Target) -> None:
+def test_an_invalid_standard_webhooks_secret_is_rejected(person: ConsoleBrowser, target: Target) -> None:
     refused = person.post(f"/targets/{target.id}/standard-secret", secret="cAnArY of a secret")
     assert (refused.status_code, "24 to 64 random bytes" in refused.text, "cAnArY" in refused.text) == (422, True, False)
     assert 'id="problem-secret">' in refused.text

@@ -97,7 +97,7 @@ def test_a_selection_from_projects_with_different_last_targets_has_none_preset(
     assert preset(f"/inbox?project_id={customer.project_id}", all="yes") == [first]
 
 
-def test_a_selection_is_approved_and_what_changed_meanwhile_is_left_out_with_the_reason(
+def test_a_selection_is_approved_except_tickets_changed_meanwhile_with_the_reason(
     person: ConsoleBrowser, customer: Customer, prepare: Callable[..., str], wake_ups: FakeWakeUpQueue
 ) -> None:
     target = make_target(customer)
@@ -151,7 +151,7 @@ def test_failed_deliveries_are_retried_together(
     assert wake_ups.notifications == 1
 
 
-def test_all_that_match_become_a_job_with_progress_that_is_cancelled(
+def test_a_decision_on_all_matches_becomes_a_job_that_can_be_cancelled(
     person: ConsoleBrowser, customer: Customer, prepare: Callable[..., str], wake_ups: FakeWakeUpQueue
 ) -> None:
     target = make_target(customer)
@@ -252,7 +252,7 @@ def test_more_than_one_job_decides_on_are_not_offered_together(
 
 
 @on_sqlite
-def test_a_job_leaves_out_what_is_snoozed_or_fixed_as_the_list_does(
+def test_a_job_omits_snoozed_and_fixed_tickets_like_the_list(
     person: ConsoleBrowser, customer: Customer, prepare: Callable[..., str]
 ) -> None:
     ids = [prepare(f"Ticket {number}") for number in range(3)]

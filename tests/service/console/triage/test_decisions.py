@@ -124,7 +124,7 @@ def test_the_last_target_of_a_project_is_not_preset_in_another(person: ConsoleBr
         "/inbox?q=<b>" + "x" * 8000,
     ],
 )
-def test_a_form_leads_to_no_page_elsewhere(then: str, person: ConsoleBrowser, prepare: Callable[..., str]) -> None:
+def test_a_form_redirects_to_no_other_site(then: str, person: ConsoleBrowser, prepare: Callable[..., str]) -> None:
     export_id = prepare()
     went = person.post(f"/exports/{export_id}/dismiss", then=then)
     assert went.headers["location"] == f"/console/exports/{export_id}?done=dismissed&undo={export_id}.2"
@@ -388,7 +388,7 @@ def test_fields_for_a_text_in_any_language_have_its_direction(person: ConsoleBro
 
 
 @on_sqlite
-def test_an_edit_leaves_what_was_not_changed_as_it_is(person: ConsoleBrowser, prepare: Callable[..., str]) -> None:
+def test_an_edit_keeps_unchanged_values(person: ConsoleBrowser, prepare: Callable[..., str]) -> None:
     odd = {"description": "One\r\ntwo.\rThree.", "labels": ["a, b", " c ", "d\ne"]}
     export_id = prepare("Soft\u00adhyphen", severity="low", **odd)
     before = queries.get(export_id)
@@ -491,7 +491,7 @@ def test_forbidden_content_in_an_edit_is_refused_and_not_repeated_in_the_message
     assert "4111" not in str(queries.get(export_id).ticket)
 
 
-def test_what_failed_is_retried_at_another_target_and_a_second_click_changes_nothing(
+def test_a_failed_export_is_retried_at_another_target_and_a_second_click_changes_nothing(
     person: ConsoleBrowser, customer: Customer
 ) -> None:
     wrong, right = make_target(customer, name="Wrong"), make_target(customer, name="Right")

@@ -73,7 +73,7 @@ def link(page: Result, text: str) -> str:
     return unescape(found[1])
 
 
-def test_what_waits_is_listed_by_severity_with_the_first_ticket_beside_it(
+def test_waiting_tickets_are_listed_by_severity_with_the_first_one_opened(
     person: ConsoleBrowser, prepare: Callable[..., str]
 ) -> None:
     low, high, medium = (prepare(each, severity=each) for each in ("low", "high", "medium"))
@@ -98,7 +98,7 @@ def test_the_address_of_the_open_ticket_shows_it_when_the_list_is_empty(person: 
     assert ">delivered</span>" in page.text.partition('id="state"')[2].partition("</section>")[0]
 
 
-def test_each_view_has_what_belongs_to_it(person: ConsoleBrowser, customer: Customer, prepare: Callable[..., str]) -> None:
+def test_each_view_has_its_tickets(person: ConsoleBrowser, customer: Customer, prepare: Callable[..., str]) -> None:
     waiting, snoozed, dismissed, fixed, over = (prepare(each) for each in "abcde")
     execute("UPDATE exports SET snoozed_at = 1 WHERE id = ?", (snoozed,))
     execute("UPDATE exports SET snoozed_at = 1, snoozed_until = 2 WHERE id = ?", (over,))
@@ -221,7 +221,7 @@ def test_a_page_on_which_everything_was_decided_leads_to_the_first(person: Conso
 
 
 @on_sqlite
-def test_only_what_can_be_decided_together_can_be_selected(person: ConsoleBrowser, customer: Customer) -> None:
+def test_only_tickets_with_a_common_decision_can_be_selected(person: ConsoleBrowser, customer: Customer) -> None:
     make_failed(customer, make_target(customer).id, 1)
     assert '<input type="checkbox" form="selection"' in person.get("/deliveries", "view=failed").text
     execute("UPDATE exports SET status = 'exported'")
@@ -277,7 +277,7 @@ def test_an_empty_inbox_names_the_next_step(person: ConsoleBrowser) -> None:
 
 
 @on_sqlite
-def test_another_accounts_tickets_are_not_there(person: ConsoleBrowser, prepare: Callable[..., str]) -> None:
+def test_another_accounts_tickets_are_not_found(person: ConsoleBrowser, prepare: Callable[..., str]) -> None:
     strange = prepare("Not ours", of=make_customer())
     for query in ("", f"export={strange}", "q=ours"):
         page = person.get("/inbox", query)
@@ -485,7 +485,7 @@ def test_the_age_of_a_row_is_what_the_list_is_sorted_by(
 
 
 @on_sqlite
-def test_what_is_on_its_way_is_followed_and_no_other_list(person: ConsoleBrowser, customer: Customer) -> None:
+def test_only_lists_with_deliveries_in_progress_are_refreshed(person: ConsoleBrowser, customer: Customer) -> None:
     target = make_target(customer)
     make_failed(customer, target.id, 1)
     # Without a moving ticket, the list is not refreshed.
@@ -501,7 +501,7 @@ def test_what_is_on_its_way_is_followed_and_no_other_list(person: ConsoleBrowser
 
 
 @on_sqlite
-def test_the_tabs_of_deliveries_say_what_is_not_there_and_lead_to_all_exports(person: ConsoleBrowser) -> None:
+def test_empty_tabs_of_deliveries_say_so_and_link_to_all_exports(person: ConsoleBrowser) -> None:
     page = person.get("/deliveries", "view=failed").text
     assert "<b>Nothing failed.</b>" in page
     assert "Approve a ticket" not in page
