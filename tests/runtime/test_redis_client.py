@@ -180,7 +180,7 @@ def test_a_service_that_no_sentinel_knows_notifies_no_worker(open_sentinel: Sent
 
 
 def test_a_frozen_master_is_replaced_by_the_new_one() -> None:
-    with watched(wait_until, sentinels=1) as all_of_it, redis_client.connect(all_of_it.url) as client:
+    with redis_with_sentinels(wait_until, sentinels=1) as all_of_it, redis_client.connect(all_of_it.url) as client:
         wake_ups = WakeUpQueue(client)
         assert wake_ups.notify()
         first = all_of_it.master()

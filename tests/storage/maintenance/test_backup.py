@@ -59,7 +59,7 @@ def opened_by_another(path: Path) -> Iterator[sqlite3.Connection]:
 def test_a_backup_states_its_contents_and_the_targets_that_a_restore_pauses(
     database: str, customer: Customer, tmp_path: Path
 ) -> None:
-    begin()
+    store_key_check()
     for verb in ("", "", "pause", "disable"):
         target = make_target(customer)
         if verb:
@@ -78,7 +78,7 @@ def test_a_backup_to_nowhere_is_an_error(database: str, tmp_path: Path) -> None:
 
 
 def test_a_restore_pauses_only_active_targets(database: str, customer: Customer, tmp_path: Path) -> None:
-    begin()
+    store_key_check()
     made = {verb: make_target(customer).id for verb in ("", "pause", "disable")}
     for verb, target_id in made.items():
         if verb:
@@ -105,7 +105,7 @@ def test_a_restore_pauses_only_active_targets(database: str, customer: Customer,
 def test_a_restore_deletes_heartbeats_and_requests_without_waiting_clients(
     database: str, customer: Customer, tmp_path: Path
 ) -> None:
-    begin()
+    store_key_check()
     target = make_target(customer)
     waiting = pings.request(target.id, customer.account_id, utc_now(), "user:1")
     begun = pings.request(target.id, customer.account_id, utc_now(), "user:1")
@@ -156,7 +156,7 @@ def test_a_living_worker_is_seen_from_a_host_whose_clock_is_off(database: str, o
 
 
 def test_any_text_is_restored_unchanged(database: str, customer: Customer, tmp_path: Path) -> None:
-    begin()
+    store_key_check()
     actual = 'tab\t, line\n, back\\slash, \\N, \\., "quoted", ü, \x01'
     execute("UPDATE accounts SET name = ?", (actual,))
     make_approved(customer, make_target(customer).id)
