@@ -25,7 +25,7 @@ from storage.secrets.vault import installation_ids
 #: The same version as in setup.cfg.
 OLDEST_PYTHON: Final = (3, 11)
 #: A local service responds in milliseconds, a distant one in half a second.
-ANSWER_WITHIN_S: Final = 2.0
+RESPONSE_WITHIN_S: Final = 2.0
 #: A busy installation writes the first number of bytes in a day; below the second, SQLite is about to refuse writes.
 LITTLE_DISK_BYTES: Final = 1024**3
 NO_DISK_BYTES: Final = LOW_BYTES
@@ -164,7 +164,7 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def health_problem(url: str, within_s: float = ANSWER_WITHIN_S, ours: Collection[str] = ()) -> str | None:
+def health_problem(url: str, within_s: float = RESPONSE_WITHIN_S, ours: Collection[str] = ()) -> str | None:
     """Request a service's health; return what is wrong with the response, or None if it is healthy.
 
     Returns ANOTHER_INSTALLATION if the response names an installation that is not one of `ours`.

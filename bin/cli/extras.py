@@ -17,11 +17,11 @@ def missing(settings: Settings) -> dict[str, list[str]]:
     return {
         name: [f"Needs the package {package}, which is not installed; run: make setup EXTRAS=1"]
         for name, (value, module, package) in needed.items()
-        if value is not None and not _is_there(module)
+        if value is not None and not _is_installed(module)
     }
 
 
-def _is_there(module: str) -> bool:
+def _is_installed(module: str) -> bool:
     try:
         return find_spec(module) is not None
     except ModuleNotFoundError:

@@ -9,7 +9,7 @@ from bin.cli.provider_options import settings_from
 from bin.cli.records import print_record
 from bin.commands.target import TARGETS, changed_members, new_members, print_result, print_resumed
 from bin.remote.remote_command import RemoteCommand, listing, posting, printing, removing, showing
-from schemas.targets.target import ASKED_FOR
+from schemas.targets.target import PAUSES_BY_RECEIVER
 from schemas.trackers.registry import GENERIC_WEBHOOK
 
 _TARGETS: Final = "/api/ticket-export-targets"
@@ -41,7 +41,7 @@ def _resume(api: ApiClient, *, target_id: str | None, is_all: bool, as_json: boo
         return
     resumed, refusals = list[ApiRecord](), list[str]()
     for each in api.items(_TARGETS, status="paused"):
-        if each.get("status_reason") in ASKED_FOR:
+        if each.get("status_reason") in PAUSES_BY_RECEIVER:
             continue
         try:
             resumed.append(_resume_target(api, each["id"]))

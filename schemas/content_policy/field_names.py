@@ -77,7 +77,7 @@ def meaning(name: str) -> Meaning:
     return _meaning(name[-_END_CHARACTERS:])
 
 
-def is_bought(name: str) -> bool:
+def is_item_field(name: str) -> bool:
     """Return whether a list whose entries have a field with this name is a list of purchased items."""
     return _folded(name) in _BOUGHT
 

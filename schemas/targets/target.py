@@ -34,7 +34,7 @@ RESUMABLE: Final = frozenset({TargetStatus.PAUSED, TargetStatus.BLOCKED, TargetS
 #: The reasons of holds that a receiver asked for: its target shows as paused until the hold ends.
 RATE_LIMITED: Final = "rate_limited"
 RECEIVER_UNAVAILABLE: Final = "receiver_unavailable"
-ASKED_FOR: Final = frozenset({RATE_LIMITED, RECEIVER_UNAVAILABLE})
+PAUSES_BY_RECEIVER: Final = frozenset({RATE_LIMITED, RECEIVER_UNAVAILABLE})
 #: The reason of a hold by the circuit breaker: too many failures in a row.
 BREAKER_OPEN: Final = "breaker_open"
 
@@ -158,7 +158,7 @@ class Target:
         """Return the status at `now` and its reason: a target whose receiver asked to wait is paused until then."""
         if not self.is_held(now):
             return self.status, self.status_reason
-        return (TargetStatus.PAUSED if self.held_reason in ASKED_FOR else self.status), self.held_reason
+        return (TargetStatus.PAUSED if self.held_reason in PAUSES_BY_RECEIVER else self.status), self.held_reason
 
 
 def host_of(base_url: str) -> str:

@@ -123,20 +123,20 @@ class Api(NamedTuple):
         return TrackerRequest(method, self.url + path, headers, json.dumps(content).encode(), creates)
 
 
-def answered(request: TrackerRequest, refusal_of: RefusalOf) -> Steps[TrackerResponse]:
+def send(request: TrackerRequest, refusal_of: RefusalOf) -> Steps[TrackerResponse]:
     """Send a request; returns its response. Raises TrackerRefused if the response is no success."""
     response = yield request
     raise_for(refusal_of(response))
     return response
 
 
-def asked(request: TrackerRequest, refusal_of: RefusalOf, kind: type[Value], *path: str | int) -> Steps[Value]:
+def fetch(request: TrackerRequest, refusal_of: RefusalOf, kind: type[Value], *path: str | int) -> Steps[Value]:
     """Send a request; returns the value of this kind at `path` of its response. Raises TrackerRefused if there is none."""
-    response = yield from answered(request, refusal_of)
+    response = yield from send(request, refusal_of)
     return value_of(response, kind, *path)
 
 
-def seen(request: TrackerRequest, refusal_of: RefusalOf) -> Steps[Any]:
+def fetch_visible(request: TrackerRequest, refusal_of: RefusalOf) -> Steps[Any]:
     """Send a request; returns its parsed response, None if the token may not see the resource."""
     response = yield request
     failure = refusal_of(response)

@@ -15,11 +15,11 @@ from schemas.base.fields import Form
 from schemas.trackers.common import (
     Api,
     TrackerSettingsForm,
-    answered,
     api_base_of,
     assignees_field,
     is_number,
     labels_of,
+    send,
     since_creation,
     text_at,
     value_at,
@@ -141,7 +141,7 @@ def _label_ids(access: TrackerAccess, names: list[str]) -> Steps[list[int]]:
     ids: dict[str, int] = {}
     listed = 0
     for page in range(1, _MAX_LABEL_PAGES + 1):
-        response = yield from answered(_api(access).get(f"/labels?limit={PAGE_ENTRIES}&page={page}"), failure_of)
+        response = yield from send(_api(access).get(f"/labels?limit={PAGE_ENTRIES}&page={page}"), failure_of)
         labels = value_of(response, list)
         for label in labels:
             name, label_id = text_at(label, "name"), value_at(label, "id")

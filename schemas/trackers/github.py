@@ -16,12 +16,12 @@ from schemas.trackers import failures
 from schemas.trackers.common import (
     Api,
     TrackerSettingsForm,
-    answered,
     api_base_of,
     assignees_field,
+    fetch_visible,
     issue_of,
     labels_of,
-    seen,
+    send,
     since_creation,
     text_at,
     tidy_labels,
@@ -132,9 +132,9 @@ class GitHubTracker(IssueEvents):
         GitHub shows the scopes of a classic token and the role of its user. It does not show whether a fine-grained token
         may write issues, so only reading them is checked.
         """
-        response = yield from answered(self._api(access).get(), self._refusal_of)
+        response = yield from send(self._api(access).get(), self._refusal_of)
         failures.raise_for(_repository_failure(access, response))
-        yield from answered(self._api(access).get("/issues?per_page=1"), self._refusal_of)
+        yield from send(self._api(access).get("/issues?per_page=1"), self._refusal_of)
         for login in access.settings.get("assignees", ()):
             failure = self._refusal_of((yield self._api(access).get(f"/assignees/{quote(login, safe='')}")))
             if failure is not None and failure.code == failures.NOT_FOUND:
@@ -173,7 +173,7 @@ class GitHubTracker(IssueEvents):
 
     def _login(self, access: TrackerAccess) -> Steps[str | None]:
         """Return the name of the token's user; None for a token without a user, such as a GitHub App's."""
-        login = text_at((yield from seen(_api(access).get("/user"), self._refusal_of)), "login")
+        login = text_at((yield from fetch_visible(_api(access).get("/user"), self._refusal_of)), "login")
         return login if login and _LOGIN.fullmatch(login) else None
 
 

@@ -16,13 +16,13 @@ from schemas.trackers import failures
 from schemas.trackers.common import (
     Api,
     TrackerSettingsForm,
-    answered,
     api_base_of,
     assignees_field,
+    fetch_visible,
     is_number,
     issue_of,
     labels_of,
-    seen,
+    send,
     text_at,
     tidy_labels,
     value_at,
@@ -102,7 +102,7 @@ class GitLabTracker(IssueEvents):
             users += [] if user is None else [user]
         if users:
             wanted["assignee_ids"] = users
-        response = yield from answered(self._api(access).post("/issues", wanted, creates=True), self._refusal_of)
+        response = yield from send(self._api(access).post("/issues", wanted, creates=True), self._refusal_of)
         return self._issue(access, response.json())
 
     def find(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | None]:
@@ -118,7 +118,7 @@ class GitLabTracker(IssueEvents):
         # Older versions do not know this path, and a fine-grained token may lack the right to read itself.
         if response.status not in {403, 404}:
             failures.raise_for(self._refusal_of(response) or _scope_failure(response))
-        response = yield from answered(self._api(access).get(), self._refusal_of)
+        response = yield from send(self._api(access).get(), self._refusal_of)
         failures.raise_for(_project_failure(response))
         for name in access.settings.get("assignees", ()):
             if (yield from self._user_id(access, name)) is None:
@@ -153,7 +153,7 @@ class GitLabTracker(IssueEvents):
 
     def _user_id(self, access: TrackerAccess, name: str) -> Steps[int | None]:
         """Return the id of a user; None if the token finds no user of this name."""
-        users = yield from seen(_api(access).get(f"/users?{urlencode({'username': name})}"), self._refusal_of)
+        users = yield from fetch_visible(_api(access).get(f"/users?{urlencode({'username': name})}"), self._refusal_of)
         for user in users if isinstance(users, list) else ():
             number, username = value_at(user, "id"), text_at(user, "username")
             if is_number(number) and username is not None and username.casefold() == name.casefold():

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, Final
 from urllib.parse import urlencode
 
-from schemas.trackers.common import Api, answered, asked, is_number, oldest_with_marker, text_at, value_at, value_of
+from schemas.trackers.common import Api, fetch, is_number, oldest_with_marker, send, text_at, value_at, value_of
 from schemas.trackers.events import TrackerEvent
 from schemas.trackers.exchange import (
     FailureKind,
@@ -63,7 +63,7 @@ class IssueEvents(Tracker):
         """Search the comments that may be the event's for its id."""
         for query in self._comment_queries(event):
             path = f"/issues/{event.issue_id}/{self._comments}?{urlencode(query)}".rstrip("?")
-            comments = yield from asked(self._api(access).get(path), self._refusal_of, list)
+            comments = yield from fetch(self._api(access).get(path), self._refusal_of, list)
             if any(event.event_id in (text_at(each, "body") or "") for each in comments):
                 return True
             if len(comments) < COMMENTS_PER_PAGE:
@@ -72,7 +72,7 @@ class IssueEvents(Tracker):
 
     def is_ours(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool]:
         """Search the issue's text for the export's id."""
-        issue = yield from asked(self._api(access).get(f"/issues/{event.issue_id}"), self._refusal_of, dict)
+        issue = yield from fetch(self._api(access).get(f"/issues/{event.issue_id}"), self._refusal_of, dict)
         # The text of an issue without one is null.
         return event.export_id in (text_at(issue, self._description) or "")
 
@@ -88,7 +88,7 @@ class IssueEvents(Tracker):
         """Overwrite title and text of the issue; the response must show the new title."""
         title = erased_title(event)
         update = self._update(access, event, {"title": title, self._description: markdown.erased_of(event)})
-        if (yield from asked(update, self._refusal_of, str, "title")) != title:
+        if (yield from fetch(update, self._refusal_of, str, "title")) != title:
             raise TrackerRefused(misconfigured(FORBIDDEN))
 
     def _texts(self, ticket: TrackerTicket) -> dict[str, Any]:
@@ -101,7 +101,7 @@ class IssueEvents(Tracker):
     ) -> Steps[TrackerIssue | None]:
         """Find the issue whose text has the export's id in the lists that the queries return, one list after the other."""
         for query in queries:
-            response = yield from answered(self._api(access).get(f"/issues?{urlencode(query)}"), self._refusal_of)
+            response = yield from send(self._api(access).get(f"/issues?{urlencode(query)}"), self._refusal_of)
             issues = value_of(response, list)
             # The lists of GitHub and Gitea have pull requests too.
             listed = [each for each in issues if not value_at(each, "pull_request")]
@@ -112,7 +112,7 @@ class IssueEvents(Tracker):
 
     def _has_open(self, request: TrackerRequest) -> Steps[bool]:
         """Send a request; returns whether the issue in its response is open."""
-        state = yield from asked(request, self._refusal_of, str, "state")
+        state = yield from fetch(request, self._refusal_of, str, "state")
         if state not in _IS_OPEN:
             raise TrackerRefused(unreadable())
         return _IS_OPEN[state]

@@ -23,12 +23,12 @@ from schemas.trackers.common import (
     Api,
     PriorityBySeverityForm,
     TrackerSettingsForm,
-    answered,
     api_base_of,
-    asked,
+    fetch,
     labels_of,
     name_field,
     require_key,
+    send,
     text_at,
     value_at,
     value_of,
@@ -137,7 +137,7 @@ class JiraTracker(Tracker):
     def create(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | None]:
         """Create an issue; returns None if a success names no issue."""
         request = _api(access).post("/issue", {"fields": _fields(access, ticket)}, creates=True)
-        response = yield from answered(request, _refusal_of)
+        response = yield from send(request, _refusal_of)
         return _issue(access, text_at(response.json(), "key"))
 
     def find(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | None]:
@@ -172,30 +172,30 @@ class JiraTracker(Tracker):
         text = wiki if _is_data_center(access.settings) else adf
         body = {"body": text.comment_of(event, MAX_DESCRIPTION)}
         request = _api(access).post(f"/issue/{event.issue_id}/comment", body, creates=True)
-        if not (yield from asked(request, _refusal_of, str, "id")):
+        if not (yield from fetch(request, _refusal_of, str, "id")):
             raise TrackerRefused(failures.unreadable())
 
     def has_comment(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool]:
         """Search the newest comments for the event's id."""
         query = f"orderBy=-created&maxResults={_MAX_COMMENTS}"
         request = _api(access).get(f"/issue/{event.issue_id}/comment?{query}")
-        comments = yield from asked(request, _read_refusal_of, list, "comments")
+        comments = yield from fetch(request, _read_refusal_of, list, "comments")
         return any(event.event_id in json.dumps(value_at(each, "body")) for each in comments)
 
     def is_ours(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool]:
         """Search the issue's labels for the export's label."""
         request = _api(access).get(f"/issue/{event.issue_id}?fields=labels")
-        return marker_label(event.export_id) in (yield from asked(request, _read_refusal_of, list, "fields", "labels"))
+        return marker_label(event.export_id) in (yield from fetch(request, _read_refusal_of, list, "fields", "labels"))
 
     def is_open(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool]:
         """Read the category of the issue's status."""
         request = _api(access).get(f"/issue/{event.issue_id}?fields=status")
-        return (yield from asked(request, _read_refusal_of, str, "fields", "status", "statusCategory", "key")) != _DONE
+        return (yield from fetch(request, _read_refusal_of, str, "fields", "status", "statusCategory", "key")) != _DONE
 
     def set_open(self, access: TrackerAccess, event: TrackerEvent, *, is_open: bool) -> Steps[bool]:
         """Make the first transition to a status that is done, or is not, as `is_open` requires; False if there is none."""
         path = f"/issue/{event.issue_id}/transitions"
-        for each in (yield from asked(_api(access).get(path), _read_refusal_of, list, "transitions")):
+        for each in (yield from fetch(_api(access).get(path), _read_refusal_of, list, "transitions")):
             transition_id, category = text_at(each, "id"), text_at(each, "to", "statusCategory", "key")
             if transition_id and category is not None and (category != _DONE) is is_open:
                 yield from _change(_api(access).post(path, {"transition": {"id": transition_id}}))
@@ -305,7 +305,7 @@ def _listed(access: TrackerAccess, path: str) -> Steps[list[Any]]:
     entries: list[Any] = []
     for _ in range(_MAX_PAGES):
         request = _api(access).get(f"{path}?startAt={len(entries)}&maxResults={_PAGE}")
-        page = (yield from answered(request, _refusal_of)).json()
+        page = (yield from send(request, _refusal_of)).json()
         lists = (value_at(page, name) for name in ("issueTypes", "fields", "values"))
         found = next((each for each in lists if isinstance(each, list)), None)
         if found is None:
@@ -330,7 +330,7 @@ def _refusal_of(response: TrackerResponse) -> TrackerFailure | None:
 
 def _change(request: TrackerRequest) -> Steps[None]:
     """Change an issue; Jira confirms a change with 204, and a sign-in page has another status."""
-    response = yield from answered(request, _read_refusal_of)
+    response = yield from send(request, _read_refusal_of)
     if response.status != 204:
         raise TrackerRefused(failures.unreadable())
 

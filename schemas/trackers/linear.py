@@ -18,12 +18,12 @@ from schemas.trackers.common import (
     MAX_KEY,
     Api,
     TrackerSettingsForm,
-    answered,
     api_base_of,
-    asked,
+    fetch,
     issue_url,
     labels_of,
     require_key,
+    send,
     text_at,
     value_at,
     value_of,
@@ -147,7 +147,7 @@ class LinearTracker(Tracker):
         """Create an issue under our id; returns None if a success names no issue."""
         names = labels_of(access, ticket)
         variables = {"team": access.settings["team"], "labels": names, "most": _MAX_LABELS}
-        response = yield from answered(_request(access, _TEAM_AND_LABELS, variables), _refusal_of)
+        response = yield from send(_request(access, _TEAM_AND_LABELS, variables), _refusal_of)
         team_id = _team_id(response)
         made = {
             "id": own_id(ticket.export_id),
@@ -171,13 +171,13 @@ class LinearTracker(Tracker):
     def find(self, access: TrackerAccess, ticket: TrackerTicket) -> Steps[TrackerIssue | None]:
         """Find the issue by the id that we gave it."""
         wanted = own_id(ticket.export_id)
-        nodes = yield from asked(_request(access, _FIND, {"id": wanted}), _refusal_of, list, "data", "issues", "nodes")
+        nodes = yield from fetch(_request(access, _FIND, {"id": wanted}), _refusal_of, list, "data", "issues", "nodes")
         return next((_issue(access, node) for node in nodes if text_at(node, "id") == wanted), None)
 
     def validate(self, access: TrackerAccess) -> Steps[None]:
         """Check the key and the team. Linear does not say whether the key may create issues."""
         request = _request(access, _VALIDATE, {"team": access.settings["team"]})
-        _team_id((yield from answered(request, _refusal_of)))
+        _team_id((yield from send(request, _refusal_of)))
 
     def comment(self, access: TrackerAccess, event: TrackerEvent) -> Steps[None]:
         """Post an event as a comment under our id, which Linear accepts once."""
@@ -215,7 +215,7 @@ class LinearTracker(Tracker):
         issue = yield from _issue_node(access, event)
         wanted = {"team": text_at(issue, "team", "id"), "type": "unstarted" if is_open else "completed"}
         request = _request(access, _STATES, wanted)
-        nodes = yield from asked(request, _refusal_of, list, "data", "workflowStates", "nodes")
+        nodes = yield from fetch(request, _refusal_of, list, "data", "workflowStates", "nodes")
         states = [each for each in nodes if text_at(each, "id") is not None]
         if not states:
             return False
@@ -247,7 +247,7 @@ def _issue_node(access: TrackerAccess, event: TrackerEvent) -> Steps[dict[str, A
     """Return the issue of an event. Raises TrackerRefused if the issue was deleted."""
     wanted = own_id(event.export_id)
     request = _request(access, _ISSUE, {"id": wanted, "comments": _MAX_COMMENTS})
-    for node in (yield from asked(request, _refusal_of, list, "data", "issues", "nodes")):
+    for node in (yield from fetch(request, _refusal_of, list, "data", "issues", "nodes")):
         if isinstance(node, dict) and node.get("id") == wanted:
             return node
     raise TrackerRefused(failures.misconfigured(failures.NOT_FOUND))
@@ -256,7 +256,7 @@ def _issue_node(access: TrackerAccess, event: TrackerEvent) -> Steps[dict[str, A
 def _updated(access: TrackerAccess, event: TrackerEvent, changes: Mapping[str, Any]) -> Steps[dict[str, Any]]:
     """Change the issue of an event; returns the changed issue."""
     request = _request(access, _UPDATE, {"id": own_id(event.export_id), "input": changes})
-    return (yield from asked(request, _refusal_of, dict, "data", "issueUpdate", "issue"))
+    return (yield from fetch(request, _refusal_of, dict, "data", "issueUpdate", "issue"))
 
 
 def _is_open(issue: Any) -> bool:

@@ -18,12 +18,12 @@ from schemas.trackers.common import (
     Api,
     PriorityBySeverityForm,
     TrackerSettingsForm,
-    answered,
     api_base_of,
-    asked,
+    fetch,
     is_number,
     name_field,
     oldest_with_marker,
+    send,
     text_at,
     value_at,
     value_of,
@@ -104,7 +104,7 @@ class RedmineTracker(Tracker):
             "sort": "id:desc",
             "limit": MAX_FOUND,
         }
-        issues = yield from asked(_api(access).get(f"/issues.json?{urlencode(query)}"), failures.failure_of, list, "issues")
+        issues = yield from fetch(_api(access).get(f"/issues.json?{urlencode(query)}"), failures.failure_of, list, "issues")
         return oldest_with_marker(issues, "description", marker, lambda each: _issue(access, each))
 
     def validate(self, access: TrackerAccess) -> Steps[None]:
@@ -132,7 +132,7 @@ class RedmineTracker(Tracker):
     def has_comment(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool]:
         """Search the issue's notes for the event's id."""
         request = _api(access).get(f"/issues/{event.issue_id}.json?include=journals")
-        journals = yield from asked(request, failures.failure_of, list, "issue", "journals")
+        journals = yield from fetch(request, failures.failure_of, list, "issue", "journals")
         return any(event.event_id in (text_at(each, "notes") or "") for each in journals)
 
     def is_ours(self, access: TrackerAccess, event: TrackerEvent) -> Steps[bool]:
@@ -182,16 +182,16 @@ class RedmineTracker(Tracker):
 def _read(access: TrackerAccess, event: TrackerEvent, query: str = "") -> Steps[dict[str, Any]]:
     """Return the issue of an event."""
     request = _api(access).get(f"/issues/{event.issue_id}.json{query}")
-    return (yield from asked(request, failures.failure_of, dict, "issue"))
+    return (yield from fetch(request, failures.failure_of, dict, "issue"))
 
 
 def _change(access: TrackerAccess, event: TrackerEvent, changes: Mapping[str, Any], *, creates: bool = False) -> Steps[None]:
     request = _api(access).send("PUT", f"/issues/{event.issue_id}.json", {"issue": changes}, creates=creates)
-    yield from answered(request, failures.failure_of)
+    yield from send(request, failures.failure_of)
 
 
 def _statuses(access: TrackerAccess) -> Steps[list[Any]]:
-    return (yield from asked(_api(access).get("/issue_statuses.json"), failures.failure_of, list, "issue_statuses"))
+    return (yield from fetch(_api(access).get("/issue_statuses.json"), failures.failure_of, list, "issue_statuses"))
 
 
 def _ids(access: TrackerAccess, priorities: tuple[str, ...]) -> Steps[dict[str, Any]]:
@@ -219,7 +219,7 @@ def _listed(access: TrackerAccess, path: str, place: tuple[str, ...]) -> Steps[d
     for page in range(MAX_PAGES):
         separator = "&" if "?" in path else "?"
         request = _api(access).get(f"{path}{separator}limit={PAGE_ENTRIES}&offset={page * PAGE_ENTRIES}")
-        response = yield from answered(request, failures.failure_of)
+        response = yield from send(request, failures.failure_of)
         for entry in value_of(response, list, *place):
             named = value_at(entry, "user") or value_at(entry, "group") or entry
             name, number = text_at(named, "name"), value_at(named, "id")
@@ -243,7 +243,7 @@ def _priorities(access: TrackerAccess) -> Mapping[str, str]:
 def _require_issues(access: TrackerAccess) -> Steps[None]:
     """Raise TrackerRefused if the project takes no issues, as far as it shows."""
     request = _api(access).get(f"/projects/{_project(access)}.json?include=enabled_modules")
-    response = yield from answered(request, failures.failure_of)
+    response = yield from send(request, failures.failure_of)
     project = value_at(response.json(), "project")
     if value_at(project, "status") not in [None, _ACTIVE]:
         raise TrackerRefused(failures.misconfigured(failures.ARCHIVED))

@@ -129,7 +129,7 @@ class PageLayout:
                 root=self.gate.root,
                 current=req.path.removeprefix(CONSOLE),
                 # An error page must not query the database, whose outage may be the reason for the error.
-                menu=self.navigation.menu(user, may_ask=resp.status_code < _SERVER_ERROR) if user else None,
+                menu=self.navigation.menu(user, may_query=resp.status_code < _SERVER_ERROR) if user else None,
                 user=user,
                 notice=wording.NOTICES.get(done),
                 is_failure=done in wording.FAILURE_NOTICES,
@@ -284,7 +284,7 @@ class Action(ConsoleRoute):
             resp.status = falcon.HTTP_422
             self._layout.render(req, resp, template, content, user)
             return
-        self._layout.navigation.forget(user.account_id)
+        self._layout.navigation.clear_counts(user.account_id)
         self._layout.redirect(resp, to.path, done=to.done, **({} if to.undo is None else {"undo": to.undo}))
 
     def act(self, user: ConsoleUser, form: Fields, **ids: str) -> Redirect:

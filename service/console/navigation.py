@@ -78,9 +78,9 @@ class Navigation:
         self._health: tuple[float, HealthLine, bool] | None = None
         self._counts: OrderedDict[int, tuple[float, Mapping[str, int]]] = OrderedDict()
 
-    def menu(self, user: ConsoleUser, *, may_ask: bool = True) -> Menu:
-        """Return the user's menu; only from cached values unless it `may_ask` the database."""
-        counts = self.counts(user, may_ask=may_ask)
+    def menu(self, user: ConsoleUser, *, may_query: bool = True) -> Menu:
+        """Return the user's menu; only from cached values unless it `may_query` the database."""
+        counts = self.counts(user, may_query=may_query)
         offered = {item for item in MENU if user.may(item.path)}
         # Without the operator's entries, the menu has no second group.
         split = _OVERVIEW_INDEX if user.may("/settings") else len(MENU)
@@ -88,9 +88,9 @@ class Navigation:
             tuple(item for item in part if item in offered) for part in (MENU[:_IN_BAR], MENU[_IN_BAR:split], MENU[split:])
         )
         shown = {item.icon: _shown(counts.get(item.icon)) for item in MENU if item.has_count}
-        return Menu(first, rest, installation, shown, self.health(may_ask=may_ask))
+        return Menu(first, rest, installation, shown, self.health(may_query=may_query))
 
-    def counts(self, user: ConsoleUser, *, may_ask: bool = True) -> Mapping[str, int]:
+    def counts(self, user: ConsoleUser, *, may_query: bool = True) -> Mapping[str, int]:
         """Return the counts of the user's account by icon name; empty if they are unknown.
 
         Also empty for a user whose roles are in single projects, because the counts include all projects.
@@ -98,7 +98,7 @@ class Navigation:
         if user.principal.projects is not None:
             return {}
         at, counts = self._counts.get(user.account_id, (0.0, {}))
-        if not may_ask or time.monotonic() - at < COUNTS_S:
+        if not may_query or time.monotonic() - at < COUNTS_S:
             return counts
         self.health()
         if self._health is None or not self._health[2]:
@@ -112,14 +112,14 @@ class Navigation:
             self._counts.popitem(last=False)
         return counts
 
-    def forget(self, account_id: int) -> None:
+    def clear_counts(self, account_id: int) -> None:
         """Remove the cached counts of an account whose user has just changed something."""
         self._counts.pop(account_id, None)
 
-    def health(self, *, may_ask: bool = True) -> HealthLine | None:
+    def health(self, *, may_query: bool = True) -> HealthLine | None:
         """Return the line about the installation's health; None if it is unknown."""
         known = self._health
-        if may_ask and (known is None or time.monotonic() - known[0] >= HEALTH_S):
+        if may_query and (known is None or time.monotonic() - known[0] >= HEALTH_S):
             checks = self._checks.found()
             known = self._health = (time.monotonic(), health_line(checks), checks["schema"] == OK)
         return known[1] if known else None
@@ -142,7 +142,7 @@ class LiveCounts:
         health = self._navigation.health()
         shown = {name: {"number": min(number, MAX_IN_MENU), "text": _shown(number)} for name, number in counts.items()}
         body = {"counts": shown, "health": health._asdict() if health else None}
-        conditional_requests.send_kept(req, resp, tagged(json.dumps(body).encode()), falcon.MEDIA_JSON)
+        conditional_requests.send_revalidated(req, resp, tagged(json.dumps(body).encode()), falcon.MEDIA_JSON)
 
 
 def _shown(number: int | None) -> str:

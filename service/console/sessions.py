@@ -221,13 +221,13 @@ class SessionGate:
             self._log_rejection(req, "too_many_links")
         return is_allowed
 
-    def keep_sign_in(self, resp: falcon.Response, kept: str) -> None:
+    def set_sign_in_cookie(self, resp: falcon.Response, kept: str) -> None:
         """Set the cookie of a sign-in that continues at the issuer or in a mailbox, or delete it if `kept` is empty."""
         # Lax, because the browser returns from another site.
         self._set_cookie(resp, kept, self._sign_in_cookie, "Lax")
 
-    def kept_sign_in(self, req: falcon.Request) -> str:
-        """Return the cookie that `keep_sign_in` has set, or ""."""
+    def sign_in_cookie(self, req: falcon.Request) -> str:
+        """Return the cookie that `set_sign_in_cookie` has set, or ""."""
         return next(iter(req.get_cookie_values(self._sign_in_cookie) or [""]))
 
     def sign_out(self, req: falcon.Request, resp: falcon.Response) -> None:

@@ -18,7 +18,7 @@ def tagged(body: bytes) -> TaggedBody:
     return TaggedBody(body, hashlib.sha256(body).hexdigest()[:32])
 
 
-def send_kept(req: falcon.Request, resp: falcon.Response, tagged_body: TaggedBody, media_type: str) -> None:
+def send_revalidated(req: falcon.Request, resp: falcon.Response, tagged_body: TaggedBody, media_type: str) -> None:
     """Respond like `send_tagged`, and let browsers cache the body if they revalidate it before each use."""
     resp.set_header("Cache-Control", "no-cache")
     send_tagged(req, resp, tagged_body, media_type)

@@ -28,7 +28,7 @@ class StaticFiles:
         if file not in self._files:
             raise NotFound
         path = self._files[file]
-        conditional_requests.send_kept(req, resp, _read(path), _TYPES[path.suffix])
+        conditional_requests.send_revalidated(req, resp, _read(path), _TYPES[path.suffix])
 
     on_head = on_get
 

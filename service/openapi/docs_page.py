@@ -47,6 +47,6 @@ class DocsPageResource:
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Return the page, or 304 if the client has the current version."""
         resp.set_header("Content-Security-Policy", CONTENT_SECURITY_POLICY)
-        conditional_requests.send_kept(req, resp, self._page, falcon.MEDIA_HTML)
+        conditional_requests.send_revalidated(req, resp, self._page, falcon.MEDIA_HTML)
 
     on_head = on_get

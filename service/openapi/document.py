@@ -21,7 +21,7 @@ from service.openapi import error_responses
 from service.openapi.docs_page import DocsPageResource
 from service.openapi.examples import example_of
 from service.openapi.operations import PARAMETERS, OperationDescription, SuccessResponse
-from service.openapi.request_bodies import own_schema, with_a_part, with_aliases, with_mailboxes, with_target_or_targets
+from service.openapi.request_bodies import own_schema, require_a_part, with_aliases, with_mailboxes, with_target_or_targets
 from service.openapi.subjects import (
     administration,
     approval_rules,
@@ -164,7 +164,7 @@ class _Writer:
         for name, completed in (
             ("IssueInput", with_aliases),
             ("PostmarkInput", with_mailboxes),
-            ("EditInput", with_a_part),
+            ("EditInput", require_a_part),
             ("ApprovalInput", with_target_or_targets),
         ):
             if name in schemas:

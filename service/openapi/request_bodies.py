@@ -63,7 +63,7 @@ def with_mailboxes(email: dict[str, Any]) -> dict[str, Any]:
     return {**email, "allOf": [_one_of(senders), _one_of(recipients)]}
 
 
-def with_a_part(edit: dict[str, Any]) -> dict[str, Any]:
+def require_a_part(edit: dict[str, Any]) -> dict[str, Any]:
     """Return the schema of an edit, which must contain at least one part of the ticket."""
     return {**edit, "anyOf": [{"required": [name]} for name in edit["properties"] if name != "ticket_digest"]}
 

@@ -30,7 +30,7 @@ class OpenApiResource:
         """Return the description, or 304 if the client has the current version."""
         # Two concurrent first requests may both build the description; the results are equal.
         written = self._written = self._written or self._write()
-        conditional_requests.send_kept(req, resp, written, falcon.MEDIA_JSON)
+        conditional_requests.send_revalidated(req, resp, written, falcon.MEDIA_JSON)
 
     on_head = on_get
 

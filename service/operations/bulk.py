@@ -61,7 +61,7 @@ class BulkOperations:
         new = NewBulkJob(decision, query, expected_count, principal.account_id, principal.user_id, principal.key)
         return bulk_jobs.request(new, utc_now(), self.policy)
 
-    def begin_here(self, decision: BulkDecision, query: ExportQuery, expected_count: int, account_id: int) -> JobLease:
+    def begin_claimed(self, decision: BulkDecision, query: ExportQuery, expected_count: int, account_id: int) -> JobLease:
         """Create a job of the operator, and claim it for its first batch. Raises what `begin_job` raises."""
         query = replace(query, account_id=account_id)
         new = NewBulkJob(decision, query, expected_count, account_id, None, OPERATOR.key)

@@ -33,7 +33,7 @@ def extend(limit: int = BATCH) -> int:
             position += 1
             previous = line_of(entry, position, previous)["hash"]
             chained.append((entry.id, entry.at, position, bytes.fromhex(previous)))
-        audit_log_sql.write_places(chained)
+        audit_log_sql.write_positions(chained)
     return len(entries)
 
 

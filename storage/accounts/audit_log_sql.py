@@ -115,7 +115,7 @@ def unchained(limit: int) -> list[ChainEntry]:
     return [ChainEntry._make(row) for row in rows(_UNCHAINED, (limit,))]
 
 
-def write_places(places: Sequence[tuple[int, int, int, bytes]]) -> None:
+def write_positions(places: Sequence[tuple[int, int, int, bytes]]) -> None:
     """Store the position and the hash of entries by their ids and times, unless they already have them."""
     execute_over(_CHAIN, _PLACES, places)
 

@@ -65,7 +65,7 @@ def manageable(principal: TokenPrincipal, project_id: int, report_id: int | None
     return ManagedProject(project_id, principal.account_id, found.shop_domain)
 
 
-def hold_project(project_id: int) -> None:
+def lock_project(project_id: int) -> None:
     """Lock a project against a redaction of its shop until the transaction ends; wait for a redaction that has begun.
 
     Read the grants after this call, because a redaction deletes them.

@@ -484,7 +484,7 @@ def revoke_access(shop_domain: str, now: datetime, actor: str) -> Counter[str]:
     return Counter({"grants": len(user_ids), "tokens": len(revoked)}) if user_ids else Counter()
 
 
-def forget_shop(shop_domain: str) -> Counter[str]:
+def anonymize_shop(shop_domain: str) -> Counter[str]:
     """Remove a shop's domain and name from its projects, and the titles from their reports.
 
     This is the last step, because afterwards nothing is found by the domain. The caller holds the transaction.

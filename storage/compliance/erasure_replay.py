@@ -32,7 +32,7 @@ from schemas.compliance.requests import ComplianceStatus, Topic
 from storage.compliance import erasure_log
 from storage.compliance.erasure import SLICE, erasable_names, erase_again
 from storage.compliance.erasure_log import ErasedRow
-from storage.compliance.requests import UNTOUCHED
+from storage.compliance.requests import UNCLAIMED
 from storage.db.engine import transaction
 from storage.db.models import ComplianceRequestRow
 from storage.db.queries import tuples
@@ -169,7 +169,7 @@ def _bring_up_to_date(requests: Sequence[RequestRecord], replaced: set[str], now
     here: dict[str, tuple[str, datetime]] = {request_id: (status, due_at) for request_id, status, due_at in stored}
     taken = [
         # A shop's erasure that the source has finished is repeated here.
-        {**each, **UNTOUCHED} if each["status"] == _DONE and each["topic"] == Topic.SHOP_REDACT.value else each
+        {**each, **UNCLAIMED} if each["status"] == _DONE and each["topic"] == Topic.SHOP_REDACT.value else each
         for each in requests
         if _is_taken_over(each, here.get(each["id"]), replaced)
     ]

@@ -58,7 +58,7 @@ RETRY_S: Final = 60.0
 MAX_RETRY_S: Final = 3600.0
 
 #: The stored columns of a request that no worker has claimed yet.
-UNTOUCHED: Final[Mapping[str, Any]] = {
+UNCLAIMED: Final[Mapping[str, Any]] = {
     "status": ComplianceStatus.RECEIVED.value,
     "result": None,
     "counts": {},
@@ -112,7 +112,7 @@ def receive(order: ComplianceWebhook, body: bytes, signature: bytes, vault: Vaul
             due_at=due_at(now),
             next_run_at=now,
             created_at=now,
-            **UNTOUCHED,
+            **UNCLAIMED,
         )
         if not stored.on_conflict_ignore().as_rowcount().execute():
             _require_topic(order.topic, digest)
@@ -134,7 +134,7 @@ def repeat(request_id: str, now: datetime, actor: str) -> None:
     with transaction():
         get(request_id)
         is_finished_erasure = (row.topic == Topic.SHOP_REDACT.value) & (row.status == ComplianceStatus.DONE.value)
-        begun = row.update(due_at=due_at(now), next_run_at=now, **UNTOUCHED)
+        begun = row.update(due_at=due_at(now), next_run_at=now, **UNCLAIMED)
         if not begun.where(row.id == request_id, is_finished_erasure).execute():
             raise Conflict(f"Request {request_id} cannot be repeated; only a shop/redact that is done can.")
         append(now, actor, "repeat_compliance_request", request_id)

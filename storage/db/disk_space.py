@@ -41,11 +41,11 @@ class LastFullWrite:
     def __init__(self) -> None:
         self._failed_at: float | None = None
 
-    def note(self) -> None:
+    def record(self) -> None:
         """Record that a write failed just now."""
         self._failed_at = time.monotonic()
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Delete the record, because another database was opened."""
         self._failed_at = None
 

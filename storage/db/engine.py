@@ -62,7 +62,7 @@ def open_database(url: str, lock_wait_s: float = LOCK_WAIT_S, driver: "Driver | 
     if database.obj is not None:
         close_database()
     database.initialize(chosen)
-    disk_space.LAST_FULL_WRITE.forget()
+    disk_space.LAST_FULL_WRITE.clear()
     return chosen
 
 
@@ -117,7 +117,7 @@ def transaction() -> Iterator[None]:
     except OUTAGES as outage:
         if not disk_space.is_full_error(outage):
             raise
-        disk_space.LAST_FULL_WRITE.note()
+        disk_space.LAST_FULL_WRITE.record()
         raise DatabaseFull(*outage.args) from outage
     for action in actions:
         action()

@@ -161,7 +161,7 @@ def count_due(now: datetime, limit: int, *, held_back: bool = False) -> int:
     return count_up_to(due.where(of_target.c.one.is_null(False), of_targets), limit)
 
 
-def any_waits_in_vain() -> bool:
+def any_waits_for_inactive_target() -> bool:
     """Return whether an export waits for a target that is blocked or disabled; a worker ends such exports, due or not."""
     is_off = TargetRow.status.in_((TargetStatus.BLOCKED.value, TargetStatus.DISABLED.value))
     waiting = TargetRow.select(SQL("1")).join(ExportRow, JOIN.CROSS).where(ExportRow.target == TargetRow.id)

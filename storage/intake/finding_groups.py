@@ -20,7 +20,7 @@ from schemas.triage.search_words import host_of
 from storage.accounts.account_limits import AccountLimits
 from storage.db import identifiers
 from storage.exports.events import changes_sql
-from storage.exports.events.changes_sql import NotedChange, note
+from storage.exports.events.changes_sql import StoredChange, store
 from storage.exports.rows import Draft, WrittenTicket, written
 from storage.exports.search import export_search
 from storage.exports.transitions import prepare
@@ -163,13 +163,13 @@ class GroupedPostback:
         groups.extend(extensions, now, actor)
         frozen = groups.join_frozen([(row, len(fingerprints)) for row, fingerprints in waiting], now, actor)
         noted = [
-            NotedChange(each.id, finding_ids[fingerprint], PlaceChange.ADDED)
+            StoredChange(each.id, finding_ids[fingerprint], PlaceChange.ADDED)
             for row, fingerprints in waiting
             for each in frozen[row.id]
             if each.events
             for fingerprint in fingerprints
         ]
-        note(noted, self.postback.scan_run_id, now)
+        store(noted, self.postback.scan_run_id, now)
         exports |= {str(row.open_group): [each.id for each in frozen[row.id]] for row, _ in waiting}
         self._add_hosts(run.account_id, joining, exports)
         return changed

@@ -21,7 +21,7 @@ from schemas.intake.diagnostics import Diagnostics
 from schemas.intake.evidence import Capture, outline_record
 from storage.accounts.account_limits import Limited
 from storage.accounts.audit_log import AuditEntry, append_all
-from storage.accounts.grants import hold_project, manageable
+from storage.accounts.grants import lock_project, manageable
 from storage.db import identifiers
 from storage.db.bulk_sql import insert_records
 from storage.db.columns import columns, get_by_id, values_of
@@ -56,7 +56,7 @@ def record_upload(
     """
     upload = prepared.upload
     with transaction():
-        hold_project(upload.project_id)
+        lock_project(upload.project_id)
         project = manageable(principal, upload.project_id, upload.report_id)
         if isinstance(upload, Capture):
             source = Source("evidence_capture", identifiers.new_id(identifiers.CAPTURE, now))

@@ -19,7 +19,7 @@ from schemas.intake.scanner import ScanPostback
 from schemas.triage.bulk_decisions import ExportReference
 from storage.db.columns import JsonField
 from storage.exports import groups_sql, transitions
-from storage.exports.events.changes_sql import NotedChange, asking_for, note
+from storage.exports.events.changes_sql import StoredChange, store, subscribed_to
 from storage.exports.transitions_sql import LockedExport
 from storage.intake import life_cycle_sql
 from storage.intake.findings_sql import PostedRun
@@ -72,7 +72,7 @@ def advance(
     exports, sets = _lock_exports([*(each.export_id for each in fixed), *(each.export_id for each in reported)])
     # A target that is subscribed to this event gets an event about the delivered ticket; for others there is a new ticket.
     delivered = {id_ for id_, each in exports.items() if each.status is ExportStatus.EXPORTED}
-    informed = delivered & asking_for(TicketEventType.REOPENED, exports.values()) if reported else set()
+    informed = delivered & subscribed_to(TicketEventType.REOPENED, exports.values()) if reported else set()
     renewed = {
         each.fingerprint: each
         for each in reopened
@@ -90,10 +90,10 @@ def advance(
     ]
     informing = [each for each in reopened if each.fingerprint not in renewed]
     changed = _changes(fixed, PlaceChange.FIXED, exports, sets) + _changes(informing, PlaceChange.REOPENED, exports, sets)
-    note(changed, postback.scan_run_id, now)
+    store(changed, postback.scan_run_id, now)
     # If a run reports findings that it has fixed itself, nothing has changed, unless an event about the fix already exists.
     taken_back = [each for each, (_, outcome) in zip(reported, back, strict=True) if outcome is not RunOutcome.REOPENED]
-    note(_changes(taken_back, PlaceChange.REOPENED, exports, sets), postback.scan_run_id, now, replaces=False)
+    store(_changes(taken_back, PlaceChange.REOPENED, exports, sets), postback.scan_run_id, now, replaces=False)
     return LifeCycleChanges(len(fixed), len(reopened), renewed, open_again)
 
 
@@ -102,10 +102,10 @@ def _changes(
     change: PlaceChange,
     exports: Mapping[str, LockedExport],
     sets: Mapping[str, Sequence[str]],
-) -> list[NotedChange]:
+) -> list[StoredChange]:
     """Return the changes of findings for the exports of their ticket whose approval covers events."""
     return [
-        NotedChange(id_, each.id, change)
+        StoredChange(id_, each.id, change)
         for each in findings
         for id_ in sets.get(each.export_id or "", ())
         if id_ in exports and exports[id_].events

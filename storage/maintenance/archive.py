@@ -51,7 +51,7 @@ class Archive:
             self._file(table).write(b"".join(lines))
             self._unsynced.add(table)
 
-    def settle(self) -> None:
+    def sync(self) -> None:
         """Sync everything that was written to the disk. Raises OSError."""
         for table in sorted(self._unsynced):
             self._files[table].flush()

@@ -199,7 +199,7 @@ class PurgeRule:
         while found := scalars(query.limit(min(limit, ROWS_AT_ONCE))):
             if archive is not None and self.empties is None:
                 _write(archive, self.model, self.key, found)
-                archive.settle()
+                archive.sync()
             counts = _unless_busy(partial(self._delete_unlocked, found))
             limit -= counts.total()
             yield counts
@@ -405,7 +405,7 @@ def _remove(found: Sequence[_ExpiredExport], until: Cutoffs, archive: Archive | 
             _write(archive, model, model.export, ids)
         for source_type, model in _SOURCES.items():
             _write(archive, model, model.id, _source_ids(found, source_type))
-        archive.settle()
+        archive.sync()
     return _unless_busy(partial(_delete_unchanged, found, until))
 
 

@@ -93,7 +93,7 @@ def find(sources: AlertSources, known: Collection[str], now: datetime) -> list[A
     return [cause for kind, read in readers.items() if kind in sources.kinds for cause in read()]
 
 
-def unseen(known: Mapping[str, OpenAlert], causes: Iterable[AlertCause], now: datetime) -> set[str]:
+def possibly_open(known: Mapping[str, OpenAlert], causes: Iterable[AlertCause], now: datetime) -> set[str]:
     """Return the keys of open alerts whose causes may still exist although they are not among `causes`.
 
     These are disks of other hosts, and failed exports of targets that are not among the newest MAX_FAILED.
@@ -160,7 +160,7 @@ def _target_rows(now: datetime) -> list[Any]:
     has_waited_long = (t.status == TargetStatus.PAUSED.value) & Expression(first_due, OP.LTE, to_ms(now - PAUSED_FOR))
     # All targets are read: there are thousands at most, and an index on these columns would be written with every attempt.
     is_wrong = t.status.in_(_OFF) | (is_failing & is_long) | is_unsigned | has_waited_long
-    return tuples(t.select(*shown, last_error(t.id)).where(targets.IS_PRESENT, is_wrong))
+    return tuples(t.select(*shown, last_error(t.id)).where(targets.IS_NOT_REMOVED, is_wrong))
 
 
 def _exports(now: datetime) -> Iterator[AlertCause]:

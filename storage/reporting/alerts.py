@@ -78,7 +78,7 @@ def update(sources: AlertSources, channels: Sequence[AlertChannel], make_body: M
     repeated = [cause for cause, _ in news]
     unacknowledged = [cause for cause, alert in news if _is_beyond_acknowledgement(cause, alert, now)]
     confirmed = [cause for cause, alert in pairs if alert_causes.needs_confirmation(cause, alert, now)]
-    over = known.keys() - causes.keys() - alert_causes.unseen(known, causes.values(), now)
+    over = known.keys() - causes.keys() - alert_causes.possibly_open(known, causes.values(), now)
     needs_summary = AlertKind.WEEKLY in sources.kinds and not _has_summary(now)
     summaries = [alert_causes.weekly_summary(len(known), now)] if needs_summary else []
     if opened or repeated or confirmed or over or summaries:

@@ -63,7 +63,7 @@ class UnavailableTarget:
 
 def count_account(account_id: int) -> AccountCounts:
     """Return the counts of an account, by one query."""
-    has_targets = fn.EXISTS(TargetRow.select(SQL("1")).where(TargetRow.account == account_id, targets.IS_PRESENT))
+    has_targets = fn.EXISTS(TargetRow.select(SQL("1")).where(TargetRow.account == account_id, targets.IS_NOT_REMOVED))
     last_export = ExportRow.select(fn.MAX(ExportRow.id)).where(ExportRow.account == account_id)
     parts = [menu_counts.of_status(account_id, status).limit(MAX_OF_A_STATUS + 1).alias("part") for status in _COUNTED]
     counts = [Select([part], [fn.COUNT(SQL("*"))]) for part in parts]
@@ -79,7 +79,7 @@ def list_unavailable_targets(account_id: int, now: datetime, limit: int) -> list
     urgency = Case(t.status, (("blocked", 0), ("inactive", 1), ("active", 2), ("paused", 3)), 4)
     is_unavailable = (t.status != TargetStatus.ACTIVE.value) | (t.held_until > now) | (t.connected_status == FAILING)
     wanted = t.select(*columns(UnavailableTarget, t, last_error=last_error(t.id)))
-    found = wanted.where(t.account == account_id, targets.IS_PRESENT, is_unavailable)
+    found = wanted.where(t.account == account_id, targets.IS_NOT_REMOVED, is_unavailable)
     listed = read(UnavailableTarget, found.order_by(urgency, t.id.desc()).limit(limit))
     return [
         each if each.held_until and each.held_until > now else replace(each, held_reason=None, held_until=None)

@@ -22,7 +22,7 @@ from peewee import SQL, Case, DatabaseError, Select, Tuple, fn
 from runtime.files import try_lock
 from schemas.base.timestamps import from_ms, to_ms
 from schemas.exports.state_machine import IN_PROGRESS
-from schemas.targets.target import ASKED_FOR, BREAKER_OPEN, RESTORED, TargetStatus
+from schemas.targets.target import BREAKER_OPEN, PAUSES_BY_RECEIVER, RESTORED, TargetStatus
 from storage.compliance import requests as compliance_requests
 from storage.db.engine import OUTAGES, connection, database
 from storage.db.models import ExportRow, TargetRow, TicketEventRow
@@ -42,7 +42,7 @@ MAX_COUNTED_WAITING: Final = 20_000
 MIN_REST: Final = timedelta(seconds=1)
 REST_FACTOR: Final = 40
 MAX_REST: Final = timedelta(seconds=30)
-#: A snapshot that takes this long waits for a database that does not respond. The connection pool fails after the same time.
+#: A snapshot that takes this long waits for a database that does not respond.
 HUNG_AFTER: Final = timedelta(seconds=10)
 #: While another process takes a snapshot, a snapshot up to this age is served.
 SERVED_FOR: Final = timedelta(minutes=1)
@@ -51,7 +51,7 @@ COUNT_VALID_FOR: Final = timedelta(hours=1)
 
 #: The reasons why nothing is sent to a target for now, although it will be later.
 PAUSED_BY_HAND: Final = "by_hand"
-PAUSES: Final = (PAUSED_BY_HAND, RESTORED, *sorted(ASKED_FOR), BREAKER_OPEN)
+PAUSES: Final = (PAUSED_BY_HAND, RESTORED, *sorted(PAUSES_BY_RECEIVER), BREAKER_OPEN)
 
 _BEGINNING: Final = (0, "", 0, "")
 #: Exports that are due for longer are late: an idle worker sends within a second of the due time, a busy one within minutes.
@@ -175,7 +175,7 @@ def targets_by_state(now: datetime) -> tuple[dict[str, int], dict[str, int]]:
     held_for = Case(None, [(TargetRow.held_until > now, TargetRow.held_reason)])
     # All targets are read: there are thousands at most, and an index on these columns would be written with every attempt.
     counted = TargetRow.select(TargetRow.status, is_restored, held_for, fn.COUNT(SQL("*")))
-    counted = counted.where(targets.IS_PRESENT)
+    counted = counted.where(targets.IS_NOT_REMOVED)
     for status, was_restored, held_reason, count in tuples(counted.group_by(SQL("1"), SQL("2"), SQL("3"))):
         by_status[status] += count
         if status == TargetStatus.PAUSED:

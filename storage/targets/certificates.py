@@ -10,7 +10,7 @@ from storage.db.leases import compare_and_swap
 from storage.db.models import TargetRow
 from storage.secrets.encrypted_columns import TARGET_CERTIFICATE
 from storage.secrets.vault import Vault
-from storage.targets.targets import IS_PRESENT, find_row
+from storage.targets.targets import IS_NOT_REMOVED, find_row
 
 
 def set_certificate(target_id: str, pair: str, vault: Vault, now: datetime, actor: str) -> str:
@@ -31,7 +31,7 @@ def remove_certificate(target_id: str, now: datetime, actor: str) -> None:
 def certificate_fingerprints() -> dict[str, str]:
     """Return the fingerprint of each target's own certificate, by the target's id."""
     has_one = TargetRow.certificate_fingerprint.is_null(False)
-    rows = TargetRow.select(TargetRow.id, TargetRow.certificate_fingerprint).where(has_one, IS_PRESENT)
+    rows = TargetRow.select(TargetRow.id, TargetRow.certificate_fingerprint).where(has_one, IS_NOT_REMOVED)
     return {row.id: str(row.certificate_fingerprint) for row in rows.order_by(TargetRow.id)}
 
 
@@ -40,6 +40,6 @@ def _write(target_id: str, sealed: bytes | None, fingerprint: str | None, action
         find_row(target_id)
         # Only these columns, because a worker may be writing to the target at the same time.
         changes = {"certificate_sealed": sealed, "certificate_fingerprint": fingerprint, "updated_at": now}
-        if not compare_and_swap(TargetRow, target_id, IS_PRESENT, **changes):
+        if not compare_and_swap(TargetRow, target_id, IS_NOT_REMOVED, **changes):
             raise TargetNotFound
         append(now, actor, action, target_id)

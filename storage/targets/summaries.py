@@ -12,7 +12,7 @@ from schemas.targets.validations import FAILED
 from storage.db.columns import columns
 from storage.db.models import TargetRow
 from storage.db.queries import tuples
-from storage.targets.targets import IS_PRESENT
+from storage.targets.targets import IS_NOT_REMOVED
 
 #: The same condition as `ApprovalState.problem` being None.
 _IS_APPROVABLE: Final = (TargetRow.status == TargetStatus.ACTIVE.value) & (
@@ -46,17 +46,17 @@ def by_id(target_ids: Collection[str], account_id: int) -> dict[str, TargetSumma
 
 def list_page(account_id: int, limit: int) -> list[TargetSummary]:
     """Return up to `limit` of an account's targets, the newest first."""
-    return _read(account_id, IS_PRESENT, limit)
+    return _read(account_id, IS_NOT_REMOVED, limit)
 
 
 def list_approvable(account_id: int, limit: int) -> list[TargetSummary]:
     """Return up to `limit` of an account's targets for which an export may be approved, newest first."""
-    return _read(account_id, _IS_APPROVABLE & IS_PRESENT, limit)
+    return _read(account_id, _IS_APPROVABLE & IS_NOT_REMOVED, limit)
 
 
 def list_unapprovable(account_id: int, limit: int) -> list[TargetSummary]:
     """Return up to `limit` of an account's other targets, newest first, except disabled ones."""
-    return _read(account_id, ~_IS_APPROVABLE & (TargetRow.status != TargetStatus.DISABLED.value) & IS_PRESENT, limit)
+    return _read(account_id, ~_IS_APPROVABLE & (TargetRow.status != TargetStatus.DISABLED.value) & IS_NOT_REMOVED, limit)
 
 
 def _read(account_id: int, wanted: Expression, limit: int | None = None) -> list[TargetSummary]:

@@ -9,7 +9,7 @@ from peewee import Case
 from schemas.base.errors import Conflict, TargetNotFound
 from schemas.base.ticket_event_types import ordered_events
 from schemas.base.timestamps import to_ms
-from schemas.targets.target import ASKED_FOR, FAILING, RESUMABLE, Target, TargetHeader, TargetRequest, TargetStatus
+from schemas.targets.target import FAILING, PAUSES_BY_RECEIVER, RESUMABLE, Target, TargetHeader, TargetRequest, TargetStatus
 from schemas.targets.validations import FAILED, PASSED, VALID_FOR, Validation, is_about_address, next_validation_in
 from schemas.targets.webhook_options import Signature
 from schemas.trackers.registry import GENERIC_WEBHOOK
@@ -38,7 +38,7 @@ NO_WEBHOOKS: Final = "webhooks_not_allowed"
 UNSIGNED: Final = "no_secret"
 NO_STANDARD_SECRET: Final = "no_standard_secret"  # noqa: S105 - an error code
 #: The condition of a target that was not removed.
-IS_PRESENT: Final = TargetRow.deleted_at.is_null()
+IS_NOT_REMOVED: Final = TargetRow.deleted_at.is_null()
 
 
 def create(
@@ -75,12 +75,12 @@ def get(target_id: str, default: DefaultSecret | None, account_id: int | None = 
 def count_failing() -> int:
     """Return how many active targets have failing deliveries."""
     is_failing = (TargetRow.status == TargetStatus.ACTIVE.value) & (TargetRow.connected_status == FAILING)
-    return int(TargetRow.select().where(IS_PRESENT, is_failing).count())
+    return int(TargetRow.select().where(IS_NOT_REMOVED, is_failing).count())
 
 
 def list_all(default: DefaultSecret | None) -> list[Target]:
     """Return every target, the newest first."""
-    return [_target(row, default) for row in newest_first(TargetRow.select().where(IS_PRESENT), TargetRow.id)]
+    return [_target(row, default) for row in newest_first(TargetRow.select().where(IS_NOT_REMOVED), TargetRow.id)]
 
 
 def list_page(
@@ -95,7 +95,7 @@ def list_page(
 
     `status` is the status that users see at `now`.
     """
-    found = TargetRow.select().where(TargetRow.account == account_id, IS_PRESENT)
+    found = TargetRow.select().where(TargetRow.account == account_id, IS_NOT_REMOVED)
     if status is not None:
         found = found.where(_shows(status, now))
     return [_target(row, default) for row in newest_first(found, TargetRow.id, limit, before)]
@@ -310,7 +310,7 @@ def locked_row(target_id: str, account_id: int | None) -> TargetRow:
 def find_row(target_id: str, account_id: int | None = None) -> TargetRow:
     """Return a row; with `account_id`, only of that account. Raises TargetNotFound."""
     is_id = identifiers.is_id(identifiers.TARGET, target_id)
-    found = TargetRow.get_or_none(TargetRow.id == target_id, IS_PRESENT) if is_id else None
+    found = TargetRow.get_or_none(TargetRow.id == target_id, IS_NOT_REMOVED) if is_id else None
     if found is None or account_id not in {None, account_of(found)}:
         raise TargetNotFound
     return found
@@ -346,7 +346,7 @@ def _shows(status: TargetStatus, now: datetime) -> Any:
     """Return the condition for a status as users see it: a hold that a receiver asked for is shown as a pause."""
     has_status = TargetRow.status == status.value
     is_active = TargetRow.status == TargetStatus.ACTIVE.value
-    is_held = (TargetRow.held_until > now) & TargetRow.held_reason.in_(sorted(ASKED_FOR))
+    is_held = (TargetRow.held_until > now) & TargetRow.held_reason.in_(sorted(PAUSES_BY_RECEIVER))
     if status is TargetStatus.PAUSED:
         return has_status | (is_active & is_held)
     if status is TargetStatus.ACTIVE:

@@ -62,7 +62,7 @@ def request(target_id: str, account_id: int | None, now: datetime, actor: str) -
         due_at = Case(None, [(TargetRow.validation_lease.is_null(), _AT_ONCE)], TargetRow.validation_due_at)
         # A removal of the target may have won since the read.
         if not compare_and_swap(
-            TargetRow, target_id, targets.IS_PRESENT, validation_asked_at=first, validation_due_at=due_at
+            TargetRow, target_id, targets.IS_NOT_REMOVED, validation_asked_at=first, validation_due_at=due_at
         ):
             raise TargetNotFound
         append(now, actor, "ask_validation", target_id)

@@ -111,7 +111,7 @@ def retry_elsewhere(
             # Due at once, because no search for an issue of this export is needed there.
             changes["due_at"] = now
         transitions.transition_many(held, Transition.RETRY, now, actor, export.target_id, **changes)
-        deliveries.follow(export_id, target_id, events, now)
+        deliveries.move_to_target(export_id, target_id, events, now)
         return get(export_id)
 
 

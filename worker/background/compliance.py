@@ -132,7 +132,7 @@ class _ComplianceRun:
         for request_id, _ in compliance_requests.reported(shop):
             self._step(partial(self._redact_report, request_id, None))
         self._overwrite_words()
-        self._finish(ComplianceResult.REDACTED, before=partial(erasure.forget_shop, shop))
+        self._finish(ComplianceResult.REDACTED, before=partial(erasure.anonymize_shop, shop))
 
     def _erase_waiting_reports(self) -> None:
         self._step(partial(erasure.erase_waiting_reports, self._lease.shop_domain, self._now(), self._lease.id))

@@ -178,7 +178,7 @@ class EventTask:
     def _apply(self, event: EventJob) -> TrackerResult:
         """Apply an event to the issue of its ticket."""
         with connection():
-            done, has_moved = deliveries.results_before(event), deliveries.has_moved(event)
+            done, has_moved = deliveries.earlier_results(event), deliveries.has_moved(event)
         moved = [each for each in done if each in _MOVES]
         applied = event_of(
             event.body,

@@ -157,7 +157,7 @@ class GuardedAdapter(BaseAdapter):
         except (InvalidResponse, OSError) as failed:
             raise _error_of(failed, exchange) from failed
         finally:
-            self._watchdog.forget(exchange)
+            self._watchdog.unwatch(exchange)
 
     def _begin(self, timeout: Any) -> Exchange:
         if timeout is None:

@@ -154,7 +154,7 @@ class Watchdog:
                 self._thread.start()
             self._exchanges[id(exchange)] = exchange
 
-    def forget(self, exchange: Exchange) -> None:
+    def unwatch(self, exchange: Exchange) -> None:
         """Stop watching an exchange that has ended."""
         del self._exchanges[id(exchange)]
 

@@ -106,7 +106,7 @@ def decide_on_matching(decision: BulkDecision, given: Mapping[str, Any], as_json
         if count and not given["is_confirmed"]:
             confirm(decision.action, decision.target_id, count, export_list.count_by_severity(query))
         with refused_urls():
-            held = build_operations(settings).bulk.begin_here(decision, query, count, query.account_id or 0)
+            held = build_operations(settings).bulk.begin_claimed(decision, query, count, query.account_id or 0)
         _process(held, settings, as_json)
 
 

@@ -33,7 +33,7 @@ def sweep(dry_run: bool, limit: int, as_json: bool) -> None:
     """
     with opened() as settings, nullcontext() if dry_run else alone(Lock.SWEEP):
         due = queries.count_due(utc_now(), limit)
-        is_needed = not dry_run and (due > 0 or queries.any_waits_in_vain())
+        is_needed = not dry_run and (due > 0 or queries.any_waits_for_inactive_target())
         is_notified = is_needed and WakeUpQueue(connect(settings.redis_url)).notify()
         print_record({"due": due, "notified": is_notified}, as_json)
     if not dry_run:

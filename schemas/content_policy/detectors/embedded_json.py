@@ -11,7 +11,7 @@ from typing import Final
 
 from schemas.content_policy.detectors.order_values import plausible
 from schemas.content_policy.detectors.secret_values import is_label, is_placeholder
-from schemas.content_policy.field_names import ADDRESS, LINE_ITEMS, TOTAL, describes_page, is_bought, meaning
+from schemas.content_policy.field_names import ADDRESS, LINE_ITEMS, TOTAL, describes_page, is_item_field, meaning
 
 #: A field name with its colon, a brace, or the end of one of several joined texts.
 _TOKEN: Final = re.compile(r"[\"']([^\"'\\\r\n{}]{1,64})\\{0,3}[\"']\s{0,9}:|([{}\0])")
@@ -109,7 +109,7 @@ def _read_name(text: str, found: re.Match[str], open_objects: list[_Object]) -> 
     part = meaning(name).part
     if part == LINE_ITEMS:
         return
-    if parent and meaning(parent.last).part == LINE_ITEMS and is_bought(name):
+    if parent and meaning(parent.last).part == LINE_ITEMS and is_item_field(name):
         parent.parts.add(LINE_ITEMS)
     # The fields of a customer also count for the object that contains the customer.
     customer = parent if parent and meaning(parent.last).is_customer else None

@@ -9,7 +9,16 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from schemas.content_policy.detectors.secret_values import is_placeholder
-from schemas.content_policy.field_names import ADDRESS, EMAIL, LINE_ITEMS, NAME, TOTAL, describes_page, is_bought, meaning
+from schemas.content_policy.field_names import (
+    ADDRESS,
+    EMAIL,
+    LINE_ITEMS,
+    NAME,
+    TOTAL,
+    describes_page,
+    is_item_field,
+    meaning,
+)
 
 #: An address, or a name and the address in brackets.
 _EMAIL: Final = re.compile(r"(?:[^<>@\r\n]{0,100}<)?[^\s@,;]{1,200}@[^\s@,;]{1,200}\.[^\s@,;]{2,100}")
@@ -61,7 +70,7 @@ def _holds(part: str, value: Any) -> bool:
     """Return whether a value holds the part that its field is named after: as a text or number, or in a list or object."""
     if part == LINE_ITEMS:
         # Entries have a price, a quantity or a product id; lists of other things may have the same name.
-        return isinstance(value, list) and bool(value) and isinstance(value[0], dict) and any(map(is_bought, value[0]))
+        return isinstance(value, list) and bool(value) and isinstance(value[0], dict) and any(map(is_item_field, value[0]))
     entries = value if isinstance(value, list) else [value]
     return any(_object_holds(part, each) if isinstance(each, dict) else _fits(part, each) for each in entries)
 

@@ -62,10 +62,10 @@ def is_placeholder(value: str) -> bool:
     if _PLACEHOLDER.fullmatch(bare):
         return True
     dense = bare.translate(_SEPARATORS)
-    return len(set(dense)) < 2 or is_filling(dense, _FILLING) or _is_phrase(bare)
+    return len(set(dense)) < 2 or is_filler(dense, _FILLING) or _is_phrase(bare)
 
 
-def is_filling(text: str, share: float) -> bool:
+def is_filler(text: str, share: float) -> bool:
     """Return whether more than `share` of the characters repeat the one before: `glsa_XXXXXXXXXXXX_AAAAAAAA`."""
     repeated = sum(left == right for left, right in pairwise(text.lower()))
     return repeated > share * len(text)

@@ -13,7 +13,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 from schemas.content_policy.detectors.order_values import plausible
 from schemas.content_policy.detectors.secret_values import is_opaque, is_password
-from schemas.content_policy.field_names import ADDRESS, EMAIL, LINE_ITEMS, NAME, TOTAL, is_bought, meaning
+from schemas.content_policy.field_names import ADDRESS, EMAIL, LINE_ITEMS, NAME, TOTAL, is_item_field, meaning
 from schemas.content_policy.text_parts import folded
 
 #: Hashes as crypt(3), PHP, Django, LDAP and Argon2 write them. A pattern begins with the mark `$` or `{`; the text before it
@@ -132,7 +132,7 @@ def _customer_columns(names: Sequence[str]) -> list[_Column]:
     for at, name in enumerate(names):
         part = meaning(name).part
         folded_name = name.lower().replace("_", "").replace(" ", "")
-        if found := part or _PEOPLE.get(folded_name) or (LINE_ITEMS if is_bought(name) else None):
+        if found := part or _PEOPLE.get(folded_name) or (LINE_ITEMS if is_item_field(name) else None):
             is_of_customers = part is not None or folded_name in _OF_CUSTOMERS
             columns.append(_Column(at, found, part is not None, is_of_customers, folded_name in _PHONES))
     return columns if len({column.part for column in columns}) > 1 else []

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from itertools import groupby
 from typing import Final
 
-from schemas.content_policy.detectors.secret_values import is_filling
+from schemas.content_policy.detectors.secret_values import is_filler
 from schemas.content_policy.text_parts import alphabet, long_runs, parts_with_run
 
 _HEX: Final = "[0-9a-f]"
@@ -171,4 +171,4 @@ def _has_any(formats: Iterable[tuple[str, re.Pattern[str]]], text: str) -> bool:
 
 
 def _holds(pattern: re.Pattern[str], text: str) -> bool:
-    return any(not is_filling(token[0], _FILLING) for token in pattern.finditer(text))
+    return any(not is_filler(token[0], _FILLING) for token in pattern.finditer(text))

@@ -12,7 +12,7 @@ import falcon
 from runtime.clock import utc_now
 from schemas.exports.state_machine import IN_PROGRESS, ExportStatus
 from schemas.targets.error_help import help_for
-from schemas.targets.target import ASKED_FOR, FAILING, TargetStatus
+from schemas.targets.target import FAILING, PAUSES_BY_RECEIVER, TargetStatus
 from schemas.targets.validations import FAILED as VALIDATION_FAILED
 from schemas.triage.approval_rules import ApprovalRule
 from schemas.triage.export_filter import ExportQuery
@@ -38,7 +38,7 @@ TREND_DAYS: Final = 30
 #: Maximum number of accounts whose trends are cached, some kilobytes each.
 _MAX_TRENDS: Final = 500
 #: Trends are cached for this many times the duration of reading them, so at most a fortieth of the time is spent reading.
-_SHOWN_FOR: Final = 40
+_CACHED_FOR: Final = 40
 
 #: The list of deliveries that failed or were blocked.
 _FAILED_PATH: Final = "/deliveries?view=failed"
@@ -144,7 +144,7 @@ class OverviewPage(ConsolePage):
                 self._cached.clear()
             cached = _read_trends(account_id, now)
             ended = time.monotonic()
-            self._cached[account_id] = ended + _SHOWN_FOR * (ended - began), cached
+            self._cached[account_id] = ended + _CACHED_FOR * (ended - began), cached
         return cached
 
 
@@ -240,7 +240,7 @@ def _target_attention(target: UnavailableTarget) -> Attention:
         tone = "warn" if target.status is TargetStatus.PAUSED else "bad"
         return Attention(target.name, host, target.status.value, tone, *help_for(target.status_reason or ""), path)
     if target.held_until is not None:
-        tone, why_and_fix = "warn" if target.held_reason in ASKED_FOR else "bad", help_for(target.held_reason or "")
+        tone, why_and_fix = "warn" if target.held_reason in PAUSES_BY_RECEIVER else "bad", help_for(target.held_reason or "")
         return Attention(target.name, host, "held", tone, *why_and_fix, path, until=target.held_until)
     reason = target.validation_reason if target.validation_status == VALIDATION_FAILED else target.last_error
     return Attention(target.name, host, FAILING, "bad", *(help_for(reason) if reason else _UNEXPLAINED), path)

@@ -98,7 +98,7 @@ class SignInLink(ConsoleRoute):
             def seal(link_id: str, token: str) -> bytes:
                 return self._vault.seal(json.dumps([email, token]), LINK_MAIL.context(link_id))
 
-            gate.keep_sign_in(resp, sign_in_links.request(seal, utc_now()).browser)
+            gate.set_sign_in_cookie(resp, sign_in_links.request(seal, utc_now()).browser)
             self._layout.wake_ups.notify()
         self._layout.redirect(resp, "/sign-in", done="link_requested")
 
@@ -114,13 +114,13 @@ class SignInByLink(_SignInRoute):
         gate.require_unblocked(req)
         token = gate.read_fields(req).get("token", "")
         try:
-            user_id = sign_in_links.consume(token, gate.kept_sign_in(req), utc_now())
+            user_id = sign_in_links.consume(token, gate.sign_in_cookie(req), utc_now())
             gate.begin_for_user(req, resp, user_id, SignInMethod.EMAIL_LINK, token)
         except (Forbidden, Conflict) as refused:
             gate.count_failure(req, "link")
             self.refuse(req, resp, refused)
         else:
-            gate.keep_sign_in(resp, "")
+            gate.set_sign_in_cookie(resp, "")
             self._layout.redirect(resp, "")
 
 
@@ -146,7 +146,7 @@ class BeginOpenIdSignIn(_OpenIdRoute):
         except ServiceUnavailable as failed:
             self.refuse(req, resp, failed, next_path)
             return
-        self._layout.gate.keep_sign_in(resp, cookie)
+        self._layout.gate.set_sign_in_cookie(resp, cookie)
         resp.status = falcon.HTTP_303
         resp.set_header("Location", url)
 
@@ -160,10 +160,10 @@ class FinishOpenIdSignIn(_OpenIdRoute):
         """Begin a session and show the requested page, or show the sign-in form with the reason for the refusal."""
         gate = self._layout.gate
         gate.require_unblocked(req)
-        cookie = gate.kept_sign_in(req)
+        cookie = gate.sign_in_cookie(req)
         if cookie:
             # Delete the cookie first: this sign-in ends here, whether it succeeds or not.
-            gate.keep_sign_in(resp, "")
+            gate.set_sign_in_cookie(resp, "")
         params = {name: value for name in _PARAMETERS if (value := req.get_param(name)) is not None}
         try:
             person = self._openid.finish(params, cookie, utc_now())

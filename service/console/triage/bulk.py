@@ -66,7 +66,7 @@ _DONE: Final[Mapping[str, str]] = {
 }
 
 
-class LeftOut(NamedTuple):
+class UnchangedTicket(NamedTuple):
     """A ticket that a decision did not change, with the reason."""
 
     id: str
@@ -217,7 +217,7 @@ class DecideSelection(_BulkForm, ConsolePage):
             self._layout.render(req, resp, "review.html", {**content, "refused": again}, user)
             return
         self._operations.wake_workers()
-        self._layout.navigation.forget(user.account_id)
+        self._layout.navigation.clear_counts(user.account_id)
         if decision.target_id is not None:
             remember_target(req, resp, self._layout.gate, decision.target_id, project_ids)
 
@@ -303,7 +303,7 @@ def _result_address(path: str, listed: TicketList, action: str, results: Sequenc
     return address if len(address) <= _MAX_ADDRESS else ListAddress(path, result).href()
 
 
-def _left_out(text: str, user: ConsoleUser) -> list[LeftOut]:
+def _left_out(text: str, user: ConsoleUser) -> list[UnchangedTicket]:
     """Return the unchanged tickets in a result's address, with the titles that the user may see."""
     codes = dict(each.split(_CODE_SEPARATOR, 1) for each in text.split(",") if _CODE_SEPARATOR in each)
     ids = [each for each in codes if identifiers.is_id(identifiers.EXPORT, each)][:MAX_REFERENCES]
@@ -312,7 +312,7 @@ def _left_out(text: str, user: ConsoleUser) -> list[LeftOut]:
         for each in queries.list_named(ids, user.account_id)
         if is_allowed_in(each.project_id, Ability.READ_EXPORTS, user.principal)
     }
-    return [LeftOut(each, _title(found.get(each), each), _reason(codes[each], found.get(each))) for each in ids]
+    return [UnchangedTicket(each, _title(found.get(each), each), _reason(codes[each], found.get(each))) for each in ids]
 
 
 def _title(export: Export | None, export_id: str) -> str:

@@ -78,7 +78,7 @@ class BlockedAddresses:
         with self._serialized(address):
             was_blocked = address in self._blocked_until
             self._require_over(address)
-            count, window = self._counters.take(self._limit, _KIND, address, 1)
+            count, window = self._counters.count(self._limit, _KIND, address, 1)
             if not count:
                 # Other processes find the block when this address first fails there.
                 self._block(address, window)
@@ -96,7 +96,7 @@ class BlockedAddresses:
 
     def _refresh_block(self, address: str) -> None:
         """Read the window over all processes: remove the block if the window is empty, renew it if the window is full."""
-        window = self._counters.look(self._limit, _KIND, address)
+        window = self._counters.read_window(self._limit, _KIND, address)
         if window.remaining == window.limit:
             self._blocked_until.pop(address, None)
         elif not window.remaining:

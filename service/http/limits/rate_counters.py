@@ -84,14 +84,14 @@ class RateLimitCounters:
             clock,
         )
 
-    def take(self, item: RateLimitItemPerSecond, kind: str, key: str, share: int) -> tuple[int, RateLimitWindow]:
+    def count(self, item: RateLimitItemPerSecond, kind: str, key: str, share: int) -> tuple[int, RateLimitWindow]:
         """Count up to `share` requests; return how many were counted, and the window before.
 
         If the window is full, return 0 and the window.
         """
         return self._use_redis_or_memory(lambda storage: _reserve(storage, item, (kind, key), share))
 
-    def look(self, item: RateLimitItemPerSecond, kind: str, key: str) -> RateLimitWindow:
+    def read_window(self, item: RateLimitItemPerSecond, kind: str, key: str) -> RateLimitWindow:
         """Return the window without counting a request."""
         return self._use_redis_or_memory(lambda storage: _window(storage, item, (kind, key)))
 

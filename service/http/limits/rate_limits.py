@@ -69,7 +69,7 @@ class RateLimits:
         Each network has its own limit. Otherwise one stranger could use up all links of a user.
         """
         digest = hashlib.sha256(email.lower().encode()).hexdigest()
-        count, _ = self._counters.take(self._links, "link", f"{counted_network(req, self._trusted_proxies)}:{digest}", 1)
+        count, _ = self._counters.count(self._links, "link", f"{counted_network(req, self._trusted_proxies)}:{digest}", 1)
         return count > 0
 
     def _address(self, req: falcon.Request) -> str:
@@ -93,7 +93,7 @@ class RateLimits:
         with reservation.lock:
             now = self._clock()
             if reservation.is_used_up(now):
-                count, window = self._counters.take(self._requests, "principal", principal_key, self._share)
+                count, window = self._counters.count(self._requests, "principal", principal_key, self._share)
                 requested_at, now = now, self._clock()
                 reservation.renew(count, window, requested_at, now)
             return reservation.spend(now)

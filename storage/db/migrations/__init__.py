@@ -1,1 +1,1 @@
-"""Numbered migrations, run in order by `storage.db.schema_version`; a released file is never changed."""
+"""Numbered migrations, run in order by `storage.db.schema_version`; the statements of a released migration never change."""

@@ -43,7 +43,7 @@ WITH r (id) AS ({rows})
 SELECT e.id FROM r JOIN exports e ON e.id = r.id JOIN targets t ON t.id = e.target_id WHERE t.status = 'disabled'"""
 
 
-class NotedChange(NamedTuple):
+class StoredChange(NamedTuple):
     """A change of a finding, and the export whose target may receive an event."""
 
     export_id: str
@@ -51,7 +51,7 @@ class NotedChange(NamedTuple):
     change: PlaceChange
 
 
-def asking_for(event_type: TicketEventType, exports: Iterable[LockedExport]) -> set[str]:
+def subscribed_to(event_type: TicketEventType, exports: Iterable[LockedExport]) -> set[str]:
     """Return the exports whose approval covers an event that the target is subscribed to, if their issue still exists."""
     covered = [(each.id, each.target_id) for each in exports if event_type.value in (each.events or ())]
     return {row[0] for row in rows_over(_SUBSCRIBED, ("TEXT", "TEXT"), covered, (f'%"{event_type.value}"%',))}
@@ -62,7 +62,7 @@ def at_disabled_targets(export_ids: Iterable[str]) -> set[str]:
     return {row[0] for row in rows_over(_AT_DISABLED, ("TEXT",), [(each,) for each in export_ids])}
 
 
-def note(changes: Sequence[NotedChange], scan_run_id: int, now: datetime, *, replaces: bool = True) -> None:
+def store(changes: Sequence[StoredChange], scan_run_id: int, now: datetime, *, replaces: bool = True) -> None:
     """Store the changes of a scan run. The caller holds the transaction and the locks of the exports, and marks the run.
 
     With `replaces`, a new change replaces a stored one of the same run and finding that is not in an event yet; otherwise

@@ -159,7 +159,7 @@ def postpone(event: EventJob, until: datetime) -> None:
         compare_and_swap(TicketEventRow, event.id, is_seen, due_at=until, **ended)
 
 
-def results_before(event: EventJob) -> list[str]:
+def earlier_results(event: EventJob) -> list[str]:
     """Return the actions of earlier events of the same ticket at its tracker, in order."""
     earlier = TicketEventRow.select(TicketEventRow.result).where(
         TicketEventRow.export == event.export_id, TicketEventRow.number < event.number, TicketEventRow.result.is_null(False)
@@ -240,7 +240,7 @@ def make_due(target_id: str, now: datetime) -> None:
     TicketEventRow.update(due_at=now).where(waiting, ~is_unsent_redaction).execute()
 
 
-def follow(export_id: str, target_id: str, wanted: Collection[str], now: datetime) -> None:
+def move_to_target(export_id: str, target_id: str, wanted: Collection[str], now: datetime) -> None:
     """Move the events of an export to the target at which it is retried; cancel those to which it is not subscribed.
 
     The events were never sent, because their ticket was not delivered. The caller holds the transaction and the lock of the

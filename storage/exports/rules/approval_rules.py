@@ -198,7 +198,7 @@ def stop(rule: ApprovalRule, reason: StoppedReason, now: datetime) -> None:
         append(now, rule.actor, "stop_rule", rule.id, reason.value)
 
 
-def hold(rules: Collection[ApprovalRule], *, targets: bool = True) -> bool:
+def lock(rules: Collection[ApprovalRule], *, targets: bool = True) -> bool:
     """Prevent changes of rules, and with `targets` the removal of their targets, until the transaction ends.
 
     Returns whether all of them are still as they were read.

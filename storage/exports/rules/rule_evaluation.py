@@ -66,7 +66,7 @@ class ApprovalRules:
             usability = approval_rules.usability(rules, now)
             usable = _usable(rules, usability, now)
             decisions = _decisions(usable, exports)
-            if approval_rules.hold([each.rule for each in decisions]):
+            if approval_rules.lock([each.rule for each in decisions]):
                 break
             # A person has just changed or deleted one of these rules.
             rules = approval_rules.enabled_rules(account_id)
@@ -94,7 +94,7 @@ class ApprovalRules:
         with transaction():
             waiting = _read_waiting(rule.id)
             # If the target was removed, people decide on its waiting exports.
-            if not waiting or not approval_rules.hold([rule], targets=is_usable):
+            if not waiting or not approval_rules.lock([rule], targets=is_usable):
                 return False
             if rule.enabled:
                 _usable([rule], usability, now)

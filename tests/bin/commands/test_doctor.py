@@ -551,7 +551,7 @@ def test_wrong_settings_are_all_reported_with_what_needs_none_and_exit_code_2(pa
 
 def test_a_package_that_a_setting_needs_is_missed(patient: Patient, monkeypatch: pytest.MonkeyPatch) -> None:
     patient.environment["SENTRY_DSN"] = "https://key@sentry.example/42"
-    monkeypatch.setattr(extras, "_is_there", lambda _module: False)
+    monkeypatch.setattr(extras, "_is_installed", lambda _module: False)
     [found] = [check for check in patient.reported(exit_code=2)["checks"] if check["name"] == "settings"]
     assert (found["status"], "make setup EXTRAS=1" in found["message"]) == ("failure", True)
 

@@ -12,7 +12,7 @@ from schemas.content_policy.field_names import (
     NAME,
     TOTAL,
     describes_page,
-    is_bought,
+    is_item_field,
     meaning,
 )
 
@@ -64,8 +64,8 @@ def test_another_name_is_no_part_of_an_order(name: str) -> None:
     "name", ["price", "unit_price", "quantity", "qty", "SKU", "productId", "variant_id", "line-price", "line_total"]
 )
 def test_a_field_of_a_purchased_item_makes_line_items(name: str) -> None:
-    assert is_bought(name)
-    assert not is_bought(f"{name}_label")
+    assert is_item_field(name)
+    assert not is_item_field(f"{name}_label")
 
 
 @pytest.mark.parametrize("name", ["customer", "Buyer", "purchaser", "consignee", "billing"])

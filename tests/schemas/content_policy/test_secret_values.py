@@ -6,7 +6,7 @@ import pytest
 
 from schemas.content_policy.detectors.secret_values import (
     is_expression,
-    is_filling,
+    is_filler,
     is_label,
     is_mixed,
     is_opaque,
@@ -61,7 +61,7 @@ def test_what_merely_resembles_a_placeholder_is_a_value(value: str) -> None:
     ],
 )
 def test_filling_is_more_than_a_share_of_repeated_characters(text: str, share: float, expected: bool) -> None:
-    assert is_filling(text, share) is expected
+    assert is_filler(text, share) is expected
 
 
 @pytest.mark.parametrize(

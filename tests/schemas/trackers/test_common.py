@@ -12,8 +12,8 @@ from schemas.trackers.common import (
     PriorityBySeverityForm,
     TrackerSettingsForm,
     api_base_of,
-    asked,
     earliest_creation,
+    fetch,
     is_number,
     issue_of,
     issue_url,
@@ -177,7 +177,7 @@ def test_a_request_is_made_of_the_api_s_url_and_headers() -> None:
 )
 def test_a_value_is_asked_for_by_its_path_and_kind(response: TrackerResponse, value: object) -> None:
     request = API.get("/issues")
-    assert play(asked(request, failure_of, list, "issues", 0), [response]) == (value, [request])
+    assert play(fetch(request, failure_of, list, "issues", 0), [response]) == (value, [request])
 
 
 def test_a_success_that_cannot_be_read_is_tried_again() -> None:

@@ -64,7 +64,7 @@ def other_keys(_: ReadinessScene) -> None:
 
 
 def no_room(_: ReadinessScene) -> None:
-    LAST_FULL_WRITE.note()
+    LAST_FULL_WRITE.record()
 
 
 def no_database(scene: ReadinessScene) -> None:

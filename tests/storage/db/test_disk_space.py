@@ -54,14 +54,14 @@ def test_a_full_disk_under_sqlite_is_recognized_and_recorded(sqlite_url: str) ->
     ("free", "state"), [(FULL_BYTES - 1, "full"), (FULL_BYTES, "low"), (LOW_BYTES - 1, "low"), (LOW_BYTES, "ok")]
 )
 def test_the_free_space_decides(free: int, state: str) -> None:
-    LAST_FULL_WRITE.forget()
+    LAST_FULL_WRITE.clear()
     assert state_of(free) == state
 
 
 def test_a_failed_write_counts_whatever_is_free() -> None:
-    LAST_FULL_WRITE.note()
+    LAST_FULL_WRITE.record()
     assert state_of(LOW_BYTES) is DiskState.FULL
-    LAST_FULL_WRITE.forget()
+    LAST_FULL_WRITE.clear()
 
 
 def test_a_folder_that_is_missing_counts_as_its_parent(tmp_path: Path) -> None:

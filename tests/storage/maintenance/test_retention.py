@@ -698,8 +698,8 @@ class MovedMeanwhile(Archive):
         super().__init__(folder, LATER)
         self._transition: Callable[[], object] | None = transition
 
-    def settle(self) -> None:
-        super().settle()
+    def sync(self) -> None:
+        super().sync()
         transition, self._transition = self._transition, None
         if transition is not None:
             transition()

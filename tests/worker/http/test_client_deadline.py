@@ -237,7 +237,7 @@ def test_a_watchdog_with_nothing_to_watch_ends_and_the_next_exchange_has_one() -
     watchdog.watch(exchange)
     wait_until(lambda: len(threads) > 1)
     assert threads[0].is_alive()
-    watchdog.forget(exchange)
+    watchdog.unwatch(exchange)
     threads[0].join(SLACK_S)
     assert not threads[0].is_alive()
 
@@ -255,5 +255,5 @@ def _watch_briefly(watchdog: Watchdog, connected: socket.socket) -> None:
     watched = WatchedSocket(connected.dup())
     exchange.use(watched, "")
     time.sleep(DEADLINE_S * 2)
-    watchdog.forget(exchange)
+    watchdog.unwatch(exchange)
     watched.close()

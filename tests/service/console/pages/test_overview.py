@@ -50,7 +50,7 @@ STATEMENTS = 20
 
 @pytest.fixture(autouse=True)
 def trends_are_read_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(overview, "_SHOWN_FOR", 0)
+    monkeypatch.setattr(overview, "_CACHED_FOR", 0)
 
 
 def hour_of(moment: datetime) -> datetime:
@@ -116,9 +116,9 @@ def test_each_health_card_has_a_word_and_a_fix(person: ConsoleBrowser) -> None:
 
 @on_sqlite
 def test_a_full_disk_is_shown_as_a_status_and_not_as_an_error(person: ConsoleBrowser) -> None:
-    LAST_FULL_WRITE.note()
+    LAST_FULL_WRITE.record()
     page = person.get("/overview")
-    LAST_FULL_WRITE.forget()
+    LAST_FULL_WRITE.clear()
     assert (page.status_code, health(page.text)["Disk"]) == (200, "full")
     assert "until space is free" in page.text
 
@@ -188,7 +188,7 @@ def test_trends_are_shown_for_forty_times_as_long_as_they_took(
     person: ConsoleBrowser, customer: Customer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target, clock, read_trends = make_target(customer).id, [1000.0], overview._read_trends
-    monkeypatch.setattr(overview, "_SHOWN_FOR", 40)
+    monkeypatch.setattr(overview, "_CACHED_FOR", 40)
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
 
     def slow(account_id: int, now: datetime) -> overview.Trends:

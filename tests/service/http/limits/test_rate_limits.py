@@ -400,10 +400,10 @@ class SlowCounters(RateLimitCounters):
         self.is_asked = threading.Event()
         self.answers = threading.Event()
 
-    def take(self, item: RateLimitItemPerSecond, kind: str, key: str, share: int) -> tuple[int, RateLimitWindow]:
+    def count(self, item: RateLimitItemPerSecond, kind: str, key: str, share: int) -> tuple[int, RateLimitWindow]:
         self.is_asked.set()
         self.answers.wait(30)
-        return super().take(item, kind, key, share)
+        return super().count(item, kind, key, share)
 
 
 def test_a_correct_guess_among_concurrent_ones_waits_for_the_count_of_earlier_failures(tmp_path: Path) -> None:

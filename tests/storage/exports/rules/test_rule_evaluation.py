@@ -475,6 +475,6 @@ def test_a_rule_that_changed_since_it_was_read_is_read_again(customer: Customer,
     rule = make_rule(customer, approving(target))
     approval_rules.change(rule.id, None, RuleChange(enabled=False), None, NOW, "user:1")
     with transaction():
-        assert not approval_rules.hold([rule])
-        assert approval_rules.hold([approval_rules.get(rule.id, None, NOW)])
-        assert approval_rules.hold([])
+        assert not approval_rules.lock([rule])
+        assert approval_rules.lock([approval_rules.get(rule.id, None, NOW)])
+        assert approval_rules.lock([])
