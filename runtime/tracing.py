@@ -21,7 +21,7 @@ _recorder: "Recorder | None" = None
 
 
 def leave_out_if_unused(settings: Settings) -> None:
-    """Let imports of OpenTelemetry fail from now on if no endpoint is set; too late once the Redis client is imported.
+    """Make imports of OpenTelemetry fail from now on if no endpoint is set. Has no effect once the Redis client is imported.
 
     That client imports OpenTelemetry wherever it is installed, 2 MB in each process.
     """

@@ -64,7 +64,7 @@ def compared_clock() -> SharedClock:
 
 
 def compose_client(settings: Settings, connections: int) -> HttpClient:
-    """Return an HTTP client that sends up to `connections` concurrent requests to receivers."""
+    """Return an HTTP client of receivers that keeps up to `connections` connections to each."""
     return HttpClient(
         policy=settings.target_policy,
         resolver=DnsResolver(),

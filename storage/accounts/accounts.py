@@ -101,7 +101,7 @@ def require_webhooks(account_id: int) -> None:
 def add_user(email: str, account_id: int, now: datetime, role: Role | None = Role.OWNER) -> User:
     """Create a user of an account; without a `role`, grants with a role decide what the user may do.
 
-    Raises NotFound for the account, Conflict for an email that is taken, in any case.
+    Raises NotFound for the account, Conflict for an email that is taken, in upper or lower case.
     """
     with transaction():
         get_account(account_id)
@@ -148,7 +148,7 @@ def emails_of(user_ids: Collection[int]) -> Mapping[int, str]:
 
 
 def user_by_email(email: str) -> User:
-    """Return the user with this email, in any case. Raises NotFound, Conflict if several users differ only in its case."""
+    """Return the user with this email, ignoring case. Raises NotFound, Conflict if several users differ only in its case."""
     named = [each for each in users_by_email(email) if each.removed_at is None]
     named = [each for each in named if each.email == email] or named
     if not named:
@@ -159,9 +159,9 @@ def user_by_email(email: str) -> User:
 
 
 def users_by_email(email: str) -> list[User]:
-    """Return the users with an address, in any case; more than one only if they were added before that was refused.
+    """Return the users with an address, ignoring case; more than one only if they were added before that was refused.
 
-    Only ASCII letters match in any case: in Unicode, other letters may become ASCII letters.
+    The case is ignored for ASCII letters only: in Unicode, other letters may become ASCII letters.
     """
     wanted = email.translate(ASCII_LOWER)
     found = read(User, _users().where(fn.LOWER(UserRow.email).in_({wanted, wanted.lower()})))

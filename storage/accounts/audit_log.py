@@ -25,7 +25,7 @@ class AuditEntry:
     status_before: str | None = None
     status_after: str | None = None
     reason: str | None = None
-    #: `sha256:` and 64 hex digits: the digest of the subject of the action.
+    #: `sha256:` and 64 hex digits: the digest of the approved ticket, of the record of an attempt, or of an event's body.
     digest: str | None = None
     #: Increases with every entry; 0 before it is stored.
     id: int = field(default=0, compare=False)

@@ -1,4 +1,4 @@
-"""Withdraws a user's rights: disables the user for a while, or removes the user for good. Both apply to the next request.
+"""Withdraws a user's rights: disables the user for a while, or removes the user for good, from the next request on.
 
 The user's approval rules stop, and stay stopped if the user is enabled again.
 """

@@ -565,7 +565,7 @@ def _matches(table: ErasableTable, ids: Sequence[Any], mentions: Mentions) -> li
 
 
 def _erased_or_deleted(ids: Sequence[str]) -> set[str]:
-    """Return the ids of exports and emails that were erased with their export, or deleted by retention.
+    """Return those of `ids`, which name exports and emails, that were erased with their export or deleted by retention.
 
     A stored response may be newer than the end of its export, for example if a client dismisses a dismissed export again.
     """

@@ -65,7 +65,7 @@ class LeasedJobs:
         return bool(self._waiting(now).exists())
 
     def claim_oldest(self, now: datetime, lease_s: float, **changes: Any) -> JobLease | None:
-        """Claim the job that has waited longest, as `claim` does; None if no job is due, or if another worker was first."""
+        """Claim the job that has waited longest, as `claim` does; None if no job is due, or if another write came first."""
         # This read takes no write lock. Nearly all calls end here.
         if not self.any_waiting(now):
             return None

@@ -219,7 +219,7 @@ class TargetRow(BaseModel):
     #: How requests to a webhook are signed, and the form in which they contain the ticket.
     signature = TextField(default="service")
     format = TextField(default="ticket")
-    #: The types of events that the target receives.
+    #: The types of events to which the target is subscribed.
     events = JsonField(default=list)
     #: The target's own headers as a sealed JSON object, and each header's name with its fingerprint.
     headers_sealed = BlobField(null=True)
@@ -331,7 +331,7 @@ class ExportRow(BaseModel):
     approved_by_rule_id = TextField(null=True)
     #: The ids of all exports of one ticket that was approved for several targets.
     siblings = JsonField(null=True)
-    #: The types of events that the approval covers: those that the target received at that time.
+    #: The types of events that the approval covers: those to which the target was subscribed at that time.
     events = JsonField(null=True)
 
 
@@ -778,7 +778,7 @@ class AuditEntryRow(BaseModel):
     status_before = TextField(null=True)
     status_after = TextField(null=True)
     reason = TextField(null=True)
-    #: SHA-256 of the subject of the action: the approved ticket, or the record of the attempt.
+    #: SHA-256 of the approved ticket, of the record of an attempt, or of an event's body.
     digest = BlobField(null=True)
     #: The position in the hash chain and the hash there; NULL until a worker has chained the entry.
     position = BigIntegerField(null=True)

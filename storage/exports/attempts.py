@@ -41,7 +41,7 @@ def require_export(export_id: str, account_id: int | None) -> None:
 
 
 def number_before(model: Any, row_id: str | None, export_id: str) -> int:
-    """Return the number of an attempt or event of an export; above all numbers without an id. Raises ValidationFailed."""
+    """Return the number of an attempt or event of an export; without an id, a number above all. Raises ValidationFailed."""
     if row_id is None:
         return _AFTER_ALL
     found = tuples(model.select(model.number).where(model.id == row_id, model.export == export_id))

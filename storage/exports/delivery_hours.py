@@ -80,7 +80,7 @@ def hours(target_id: str, now: datetime) -> list[DeliveryHour]:
 def days_of_account(account_id: int, first: datetime, until: datetime) -> list[DeliveryHour]:
     """Return the counts of an account for each day (UTC) from midnight `first` to `until`, including empty days.
 
-    A target has a row for each hour and worker, so the caller should cache the days that are over.
+    A target has a row for each hour and worker, so the caller caches the result.
     """
     days = range(to_ms(first), to_ms(until), _DAY_MS)
     # Reads targets first, then their rows: only CROSS JOIN makes SQLite keep this order.

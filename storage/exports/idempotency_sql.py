@@ -7,8 +7,8 @@ from storage.db.bulk_sql import execute_over, rows_over
 from storage.db.columns import column_types
 from storage.db.models import IdempotencyKeyRow
 
-# An expired key counts as new. One statement does both, because every keyed request runs it. "WHERE true" shows SQLite where
-# the SELECT ends.
+# An expired key counts as new. One statement claims new and expired keys, because every keyed request runs it. "WHERE true"
+# shows SQLite where the SELECT ends.
 _CLAIM: Final = """
 WITH r (key, payload_sha256) AS ({rows})
 INSERT INTO idempotency_keys (principal, method, route, key, payload_sha256, created_at)

@@ -28,7 +28,7 @@ _LIMITS: Final = ("SET LOCAL lock_timeout = '100ms'", "SET LOCAL statement_timeo
 _PARTITIONS: Final = """
 SELECT c.relname, pg_get_expr(c.relpartbound, c.oid)
 FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = to_regclass(?) ORDER BY 1"""
-# The tables that a tick locks, in the same order: otherwise both could deadlock.
+# The tables that a tick locks, in the same order: otherwise these statements and a tick could deadlock.
 _LOCKS: Final = ("LOCK TABLE exports IN SHARE ROW EXCLUSIVE MODE", "LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
 _CREATE: Final = "CREATE TABLE {name} PARTITION OF {table} (PRIMARY KEY (id)) FOR VALUES FROM ('{first}') TO ('{end}')"
 #: PostgreSQL's text of the bounds of a partition; the default partition has `DEFAULT` instead.

@@ -147,7 +147,7 @@ def _running(
     """Run a program of PostgreSQL; yield its process and standard error. The program is killed at the end of the block."""
     program, *words = command
     if url is not None and is_pooled():
-        # Their settings for the session would stay in a session that the pooler then gives to other clients.
+        # The program's settings for its session would stay in a session that the pooler then gives to other clients.
         fix = "run the command again with PostgreSQL's own address in DATABASE_URL."
         raise DumpFailed(f"{program} cannot run through PgBouncer; {fix}")
     with tempfile.TemporaryFile() as stderr:

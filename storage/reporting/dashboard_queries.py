@@ -88,7 +88,7 @@ def list_unavailable_targets(account_id: int, now: datetime, limit: int) -> list
 
 
 def waiting_by_severity(account_id: int, now: datetime) -> dict[str, int]:
-    """Return, by severity, how many of the worst MAX_WAITING exports wait for a decision; the worst severity first."""
+    """Return how many of the worst MAX_WAITING exports that wait for a decision have each severity, the worst first."""
     part = menu_counts.waiting(account_id, now).select(ExportRow.severity_rank).limit(MAX_WAITING).alias("part")
     counted = Select([part], [part.c.severity_rank, fn.COUNT(part.c.severity_rank)]).group_by(part.c.severity_rank)
     found = {int(rank): int(number) for rank, number in counted.bind(database).tuples()}

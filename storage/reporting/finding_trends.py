@@ -69,7 +69,7 @@ def read_trend(account_id: int, project_id: int | None, first: datetime, days: i
 
 
 def median_fix(account_id: int, project_id: int | None, first: datetime, until: datetime | None = None) -> timedelta | None:
-    """Return the median time from first report to fix, for findings fixed from `first` to `until`; None without a fix."""
+    """Return the median time from first report to fix, for findings fixed since `first` and before `until`; None without."""
     f = FindingRow
     fixed = f.select().where(*_of(account_id, project_id), f.fixed_at >= to_ms(first))
     if until is not None:

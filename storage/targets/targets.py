@@ -248,7 +248,7 @@ def block_all(account_id: int, now: datetime, actor: str) -> None:
     """
     is_on = TargetRow.status.not_in((TargetStatus.BLOCKED.value, TargetStatus.DISABLED.value))
     on = TargetRow.select(TargetRow.id).where(TargetRow.account == account_id, is_on).order_by(TargetRow.id)
-    # Locked in the order in which workers lock, which write several targets at once.
+    # In the order in which workers lock targets: they write several targets at once.
     ids = scalars(for_update(on, "FOR NO KEY UPDATE"))
     blocked = TargetRow.update(status=TargetStatus.BLOCKED.value, status_reason=NO_WEBHOOKS, updated_at=now)
     blocked.where(TargetRow.id.in_(ids)).execute()

@@ -153,7 +153,7 @@ def _job(row: TargetRow, lease: str) -> ValidationJob:
 
 
 def _postponed_until(row: TargetRow, now: datetime) -> datetime | None:
-    """Return until when a target needs no validation that nobody requested; None if it must be validated now."""
+    """Return until when a target needs no validation unless one is requested; None if it must be validated now."""
     has_failed = row.validation_status == FAILED
     held_until: datetime | None = row.held_until
     if held_until is not None and held_until > now:

@@ -4,10 +4,10 @@
 account with a thousand targets and a hundred thousand due exports takes no claims from the other accounts.
 
 A scan skips from one target with due exports to the next, so a target with a hundred thousand waiting exports costs as much
-as a target with one, and gets no larger share. If more than MAX_KNOWN targets are due, a scan returns some of each account,
-and each plan reads a page of the others. Scans of many targets are spaced so that they take a small part of the time; the
-scans between them read the targets that the last full scan found. While every target fills its quota, the next plans reuse
-the result of the scan: the claim statement itself checks what is due and whether it may be sent.
+as a target with one, and is planned for no more often. If more than MAX_KNOWN targets are due, a scan returns some of each
+account, and each plan reads a page of the others. Scans of many targets are spaced so that they take a small part of the
+time; the scans between them read the targets that the last full scan found. While every target fills its quota, the next
+plans reuse the result of the scan: the claim statement itself checks what is due and whether it may be sent.
 """
 
 import heapq
@@ -78,7 +78,7 @@ class ClaimPlan:
 class DueTargetScanner:
     """Reads the throttle states of targets with due exports, some of each account.
 
-    After a read that took longer than `quick_scan_s`, it reads nothing for a while.
+    After a full scan that took longer than `quick_scan_s`, the next one waits, and so do pages after slow pages.
     """
 
     def __init__(self, quick_scan_s: float = QUICK_SCAN_S, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -263,7 +263,7 @@ class ClaimPlanner:
     ) -> tuple[AccountShares, set[AccountId]]:
         """Return the threads that each account holds, minus the claims it may make for threads that will be free soon.
 
-        Also returns the accounts that already hold more such claims; these do not count against other accounts.
+        Also returns the accounts with more waiting claims than that; these claims do not count against other accounts.
         """
         in_use, back, satisfied = Counter[AccountId](), Counter[AccountId](), set[AccountId]()
         for key, count in held.items():

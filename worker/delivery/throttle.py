@@ -130,7 +130,7 @@ def is_at_rest(state: ThrottleState, effects: Iterable[TargetEffect], now: datet
 
 
 def has_failed_for_days(state: ThrottleState, now: datetime) -> bool:
-    """Return whether a target has only failed for so long that it is disabled."""
+    """Return whether all attempts of a target have failed for so long that it is disabled."""
     return state.failing_since is not None and now - state.failing_since >= GIVE_UP_AFTER
 
 

@@ -84,8 +84,8 @@ class GuardedConnection(WatchedSocket):
 class Origin:
     """A scheme, host and port of an account: its kept connections, and the last resolution of its name.
 
-    Closes the connections when the last reference to it is gone. Threads share it without a lock: operations on a list are
-    atomic, and a connection that a thread has removed from the list belongs to that thread.
+    Closes the connections when the last reference to it is gone. Threads share it without a lock: taking from and
+    adding to a list are atomic, and a connection that a thread has removed from the list belongs to that thread.
     """
 
     def __init__(self, dialer: Dialer, host: str, port: int, context: ssl.SSLContext | None, connections: int) -> None:

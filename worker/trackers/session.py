@@ -172,7 +172,7 @@ class TrackerSession:
     def _record(self, request: TrackerRequest, response: TrackerResponse, received: str, *, is_lookup: bool) -> None:
         """Record what a response, with the digest of its body, says about the result of the task."""
         is_success = _is_success(response.status)
-        # Other successes are lists of issues, which may not be ours.
+        # Keep no excerpt of other successes: they list issues that are not ours.
         kept = response_excerpt(response.body) if request.creates or not is_success else None
         self._shown = _Shown(response.status, kept, received)
         if request.creates:

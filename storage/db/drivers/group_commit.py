@@ -83,7 +83,7 @@ class GroupCommit:
                     # it.
                     self._await_commit(batch)
             elif batch is not None and not batch.has_ended.is_set():
-                # No other writer may be left to commit the batch.
+                # The interrupted writer may be the only one left to commit the batch.
                 self._commit_batch(batch)
             raise
         finally:
@@ -129,7 +129,7 @@ class GroupCommit:
     def _end(self, driver: sqlite3.Connection, batch: "_Batch") -> None:
         """Count the transaction as done, and release the slot."""
         if not driver.in_transaction:
-            # And the block did not notice: the other transactions of the batch are lost too.
+            # The block did not notice the rollback. The other transactions of the batch are lost too.
             raise peewee.OperationalError("SQLite rolled the transaction back by itself")
         batch.completed += 1
         self._is_batch_in_use = False

@@ -47,7 +47,7 @@ _LINK_OF_THE_SERVER: Final[Mapping[str, int]] = {
     "tcp_keepalives_count": 3,
 }
 
-#: The pool opens one connection at a time. After a timeout, callers that waited for it fail at once. Otherwise each would
+#: The pool opens one connection at a time. After a timeout, callers that waited meanwhile fail at once. Otherwise each would
 #: wait for its own timeout, the tenth for 50 s.
 REFUSED_AFTER_TIMEOUT_S: Final = 1.0
 

@@ -5,7 +5,7 @@ from typing import Any, Final
 from peewee import Database
 
 INDEXES: Final = """
--- Findings that are not fixed already have an index.
+-- Findings that are not fixed have an index already.
 CREATE INDEX findings_page_fixed ON findings (project_id, page_digest, id) WHERE fixed_at IS NOT NULL;
 -- Trends read only these indexes.
 CREATE INDEX findings_new ON findings (account_id, first_seen_at, severity, project_id);

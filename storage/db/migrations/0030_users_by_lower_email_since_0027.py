@@ -1,4 +1,4 @@
-"""Creates the index that finds users by email address, in any case."""
+"""Creates the index that finds users by email address, ignoring case."""
 
 from typing import Any, Final
 

@@ -52,7 +52,7 @@ class StoredChange(NamedTuple):
 
 
 def subscribed_to(event_type: TicketEventType, exports: Iterable[LockedExport]) -> set[str]:
-    """Return the exports whose approval covers an event that the target is subscribed to, if their issue still exists."""
+    """Return the exports whose approval covers this event, and whose targets are subscribed to it now and can receive it."""
     covered = [(each.id, each.target_id) for each in exports if event_type.value in (each.events or ())]
     return {row[0] for row in rows_over(_SUBSCRIBED, ("TEXT", "TEXT"), covered, (f'%"{event_type.value}"%',))}
 

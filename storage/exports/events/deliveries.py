@@ -170,7 +170,7 @@ def earlier_results(event: EventJob) -> list[str]:
 def has_moved(event: EventJob) -> bool:
     """Return whether the target of an event may have got another address since its ticket was sent to the earlier one.
 
-    If this is wrong, it costs one read at the tracker.
+    A wrong True costs one read at the tracker.
     """
     move = AuditEntryRow
     # Earlier than the start of the delivering attempt: a target may have moved while its request was open.
@@ -241,7 +241,7 @@ def make_due(target_id: str, now: datetime) -> None:
 
 
 def move_to_target(export_id: str, target_id: str, wanted: Collection[str], now: datetime) -> None:
-    """Move the events of an export to the target at which it is retried; cancel those to which it is not subscribed.
+    """Move the events of an export to the target at which it is retried, except events to which that is not subscribed.
 
     The events were never sent, because their ticket was not delivered. The caller holds the transaction and the lock of the
     export.

@@ -56,7 +56,7 @@ class BatchTask:
             step = self.process_batch(self._lease)
         except Exception as failed:
             if not isinstance(failed, OUTAGES):
-                # Release this job: until its lease expires, the other jobs come first.
+                # Leave this job: until its lease expires, the other jobs come first.
                 self._lease = None
             raise
         if step.progress is not BatchProgress.MORE:

@@ -61,7 +61,7 @@ class ReportUploadTask:
                 self._advance(self._current)
             except Exception as failed:
                 if not isinstance(failed, OUTAGES):
-                    # Release this report: until its lease expires, the other reports come first.
+                    # Leave this report: until its lease expires, the other reports come first.
                     self._current = None
                 raise
             return True
