@@ -22,8 +22,8 @@ class ApprovalRuleOperations:
     def create(self, request: RuleRequest, actor: TokenPrincipal) -> ApprovalRule:
         """Store a rule of the caller's account, with the caller as its author.
 
-        Raises Forbidden if the caller lacks an ability that the action needs, ValidationFailed for a project or a target of
-        another account, and at the limit of rules.
+        Raises Forbidden if the caller lacks an ability that the action needs, ValidationFailed for a project or a target
+        that the account does not have, and at the limit of rules.
         """
         _require(actor.abilities, request.action)
         return approval_rules.create(actor.account_id, request, actor.user_id, utc_now(), actor.key)

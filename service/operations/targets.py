@@ -1,7 +1,7 @@
 """Use cases of targets: create, edit, remove, pause, resume, disable, validate, ping.
 
-An account that may not use webhook targets may still read, pause and disable its targets; the callers of this module refuse
-everything else. No transaction and no connection is held while waiting for a resolver, a worker or a receiver.
+An account that may not use webhook targets may still read, pause, disable and remove its targets; the callers of this module
+refuse everything else. No transaction and no connection is held while waiting for a resolver, a worker or a receiver.
 """
 
 import time
@@ -175,7 +175,10 @@ class TargetOperations:
             validations.request(target_id, None, utc_now(), actor.key)
 
     def resume_all_paused(self, actor: OperatorPrincipal) -> tuple[list[str], list[RiskRelayError]]:
-        """Resume every target that a person or a restore has paused; return the resumed ids and the other errors."""
+        """Resume every target that a person or a restore has paused.
+
+        Return the ids of the resumed targets, and the errors of the targets that were not resumed.
+        """
         resumed, refusals = list[str](), list[RiskRelayError]()
         for target in targets.list_all(self.default_secret):
             if target.status is TargetStatus.PAUSED:

@@ -22,10 +22,10 @@ from storage.accounts.accounts import Account
 
 
 class _AccountRecords(ManagedResource):
-    """Returns each account with its usage: how much it stores, and the limits."""
+    """Returns each account with how much it uses of each limit."""
 
     def records(self, found: list[Account]) -> list[dict[str, Any]]:
-        """Return the JSON objects of accounts. One query counts the usage of all of them."""
+        """Return the JSON objects of accounts. One query per limit counts for all of them."""
         usage = self._api.limits.usage([each.id for each in found], utc_now())
         return [
             {

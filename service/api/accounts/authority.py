@@ -54,7 +54,10 @@ class AccountBearer(Bearer):
 
 
 class ManagedResource(ApiResource):
-    """A resource that requires the ability `reading`, if any, for a GET; `form` validates the body of a POST or a PATCH."""
+    """Records that API tokens with the ability `reading` may read, or all API tokens if it is None.
+
+    A POST or a PATCH requires the same ability, or `account:manage` if it is None; `form` validates the body.
+    """
 
     reading: ClassVar[Ability | None] = Ability.MANAGE_ACCOUNT
     response: ClassVar[type[ResponseSchema]]

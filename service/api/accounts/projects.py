@@ -28,7 +28,7 @@ class ProjectsResource(ManagedCollection):
     form = NewProjectForm
 
     def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Return a page of the projects that the caller may see, which may be single projects."""
+        """Return a page of the projects that the caller may see. A user with roles in single projects sees only these."""
         caller = req.context.principal
         if caller.projects is None:
             super().on_get(req, resp)

@@ -1,4 +1,7 @@
-"""`/api/tokens`: the tokens of the account. Only the first response to a creation contains the text of a token."""
+"""`/api/tokens`: the tokens of the account.
+
+Only the first response to a creation contains the text of a token, which is never stored.
+"""
 
 from dataclasses import replace
 
