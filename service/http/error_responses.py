@@ -56,7 +56,7 @@ _SUCCESS_HEADERS: Final = ("Location", "ETag", "Link", "Retry-After", "Idempoten
 _log: Final = logging.getLogger(__name__)
 
 
-#: Shows an error as a page if the client requested a page; returns whether it did.
+#: Shows an error as a page if the client requested a page; returns whether the client did.
 ShowError = Callable[[falcon.Request, falcon.Response, errors.RiskRelayError], bool]
 
 #: Records an error with its HTTP status; never fails.

@@ -125,7 +125,7 @@ class RequestContext:
         context = req.context
         context.request_id = request_id
         context.began_at = time.perf_counter()
-        # Every log line and error report until the response contains the request id.
+        # Until the response is sent, every log line and error report contains the request id.
         logs.set_context(request_id=request_id)
         context.span = tracing.request_began(req.method, req.env.get("HTTP_TRACEPARENT"))
         resp.set_header("X-Request-Id", request_id)

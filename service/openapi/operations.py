@@ -113,7 +113,7 @@ class Record:
     def listed(
         self, description: str, *parameters: str, summary: str = "", many: str = "", order: str = "newest first"
     ) -> OperationDescription:
-        """Return the description of the operation that lists the records; `many` is the plural if it is irregular."""
+        """Return the description of the operation that lists the records; `many` is their plural, by default with an s."""
         summary = summary or f"List {many or f'{self._title}s'}"
         many = many or f"{self.name}s"
         schema = page_schema(self.schema, f"The {many.removeprefix('bulk ')}, {order}.")

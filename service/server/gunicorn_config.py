@@ -96,7 +96,7 @@ def _exit_if_stopped(server: Any) -> None:
 
 
 def post_worker_init(_worker: Any) -> None:
-    """Open what each process has for itself: reports, spans and locked metrics files.
+    """Open what each process needs for itself, such as threads and locked files: error reports, spans and metrics.
 
     Log errors that end a greenlet: gevent would print them in its own format, with the text of the error. Allow more threads
     for name lookups: gevent's default of ten is less than the resolver shares between accounts.

@@ -2,8 +2,8 @@
 
 Parsing and checking a megabyte takes up to a second of CPU time and tens of megabytes of memory. A client may send ten a
 second, and every other request would wait. So large bodies are queued, and their senders are served in turn. The body in
-progress yields to small requests between parts of the work. A body that exceeds the buffer, or is not served in time, gets
-503 and can be retried. Small bodies are not counted, because the limit on connections bounds them.
+progress yields to small requests between parts of the work. A body for which the buffer has no room, or that is not served
+in time, gets 503 and can be retried. Small bodies are not counted, because the limit on connections bounds them.
 """
 
 import threading
@@ -122,7 +122,7 @@ class LargeBodyQueue:
         raise LargeBodyOverload
 
     def _release(self) -> None:
-        """Grant the slot to the first body of the next sender, and move that sender to the end. Hold the lock."""
+        """Grant the slot to the first body of the next sender, and move that sender to the end. Call with the lock held."""
         self._is_busy = bool(self._waiting)
         if self._is_busy:
             sender, queue = self._waiting.popitem(last=False)

@@ -55,7 +55,7 @@ class RateLimits:
             self._addresses.require_unblocked(self._address(req))
 
     def require_still_unblocked(self, req: falcon.Request) -> None:
-        """Raise RateLimited if requests of the same address failed while this request was authenticated."""
+        """Raise RateLimited if failures of the same address blocked it while this request was authenticated."""
         if not self._addresses.is_empty:
             self._addresses.require_still_unblocked(self._address(req))
 
