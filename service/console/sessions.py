@@ -1,8 +1,8 @@
 """Console sessions and forms: cookie authentication, sign-in with an API token, CSRF checks.
 
-The console accepts a form only with the Origin of PUBLIC_BASE_URL and with the CSRF token of the user's session, which
-contains the account of the page. Each rejection states its reason to the user and is logged. Cookies, tokens and secrets are
-never echoed; an error page shows again only the fields in `ConsoleRoute.text_fields`.
+The console accepts a form only with the Origin of PUBLIC_BASE_URL and with the CSRF token of the user's session; the token
+contains the id of the page's account. Each rejection states its reason to the user and is logged. Cookies, tokens and
+secrets are never echoed; an error page shows again only the fields in `ConsoleRoute.text_fields`.
 
 Over https the cookie's name has the prefix `__Host-`, so that no other host of the domain can set it. Over http another host
 can set it. So cookies without a valid session are ignored, and with valid sessions of two accounts only sign-in and sign-out

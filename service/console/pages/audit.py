@@ -30,7 +30,7 @@ def _day(text: str) -> date | None:
         return None
 
 
-#: Accepts every id, address and action: none is longer than 200 characters. It accepts no NUL, which PostgreSQL rejects.
+#: Accepts every id and action, and email addresses of up to 200 characters, but no NUL, which PostgreSQL rejects.
 _WORD: Final = Matching(lambda text: 0 < len(text) <= 200 and text.isprintable())
 _FILTERS: Final = {
     **dict.fromkeys(("subject", "actor", "action"), _WORD),

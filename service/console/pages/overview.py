@@ -42,7 +42,7 @@ _CACHED_FOR: Final = 40
 
 #: The list of deliveries that failed or were blocked.
 _FAILED_PATH: Final = "/deliveries?view=failed"
-#: The charts of findings for the same number of days.
+#: The charts of findings of the last TREND_DAYS.
 _TRENDS_PATH: Final = f"/findings/trends?days={TREND_DAYS}"
 _SECOND: Final = timedelta(seconds=1)
 #: The reason and the fix for a failing target whose attempts have no error code.

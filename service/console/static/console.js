@@ -114,7 +114,7 @@ function removeNotice() {
   document.querySelector(".notice")?.remove();
 }
 
-/** Replaces the address of a form's response with that of the form's page: browsers cannot reload a response. */
+/** Replaces the address of a form's response with that of the list: browsers cannot go back to a response, or reload it. */
 function replaceAddress() {
   const { instead } = document.querySelector("[data-instead]")?.dataset ?? {};
   if (instead) history.replaceState(null, "", instead);

@@ -131,7 +131,7 @@ class EditTarget(TargetPageAction):
         form = _with_current(form, target)
         members: dict[str, Any] = {**text_members(form), "max_per_minute": None, **limit_member(form)}
         if members.get("base_url") == target.shown_url:
-            # The URL may be from an earlier version and contain a credential, which was masked. It is unchanged then.
+            # Do not submit an unchanged URL. It may be from an earlier version, with a credential that the form has masked.
             del members["base_url"]
         if target.is_tracker:
             settings = settings_in(PROVIDERS[target.provider_key], form, target.provider_settings)

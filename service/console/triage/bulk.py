@@ -268,7 +268,7 @@ def _count_by_project(listed: TicketList) -> Mapping[str, int]:
 
 
 def _projects_of_all(listed: TicketList, counted: Mapping[str, int]) -> set[int | None]:
-    """Return the projects of all matching tickets; only None if no ticket has a project."""
+    """Return the projects of all matching tickets; `{None}` if no ticket has a project."""
     return {*(listed.query.project_ids or map(int, counted))} or {None}
 
 

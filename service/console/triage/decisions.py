@@ -43,8 +43,8 @@ class ExportAction(Action):
     done: ClassVar[str]
     #: Whether the notice offers to undo the decision.
     can_be_undone: ClassVar[bool] = False
-    #: The statuses that the decision leads to. If the export already has one, a repeated form gets the response of the
-    #: first.
+    #: The statuses that the decision leads to. If the export already has one, a form that is sent twice gets the same
+    #: response again.
     decided: ClassVar[frozenset[ExportStatus]] = frozenset()
 
     def act(self, user: ConsoleUser, form: Fields, **ids: str) -> Redirect:
@@ -216,7 +216,7 @@ class EditPage(FormPage):
         is_stale = any(each.code == "ticket_changed" for each in problems)
         digest = export.ticket_digest if typed is None else typed.get("ticket_digest", "")
         return {
-            # The form gets the current digest only if the page says that the ticket changed, and shows the current ticket.
+            # A refused form gets the current digest only if the page says that the ticket changed and shows the current one.
             "ticket_digest": export.ticket_digest if is_stale else digest,
             "export": export,
             "parts": dict(export.ticket) if typed is None else _parts(typed),
