@@ -1,4 +1,4 @@
-"""`/api/ticket-exports`: prepare a ticket by hand, list exports, poll or edit one export, list its attempts and events.
+"""`/api/ticket-exports`: prepare a ticket by hand, list exports, poll or edit one, get its attempts, events and receipt.
 
 `service.api.export_actions` serves approval, retry and the other decisions.
 """

@@ -24,7 +24,7 @@ from storage.reporting.finding_trends import Change
 DAYS: Final = ("7", "30", "90")
 _DEFAULT_DAYS: Final = "30"
 _CHANGES: Final = (Series("good", "fixed"), Series("high", "new"), Series("critical", "reopened"))
-_OF_SERIES: Final = (Change.FIXED, Change.NEW, Change.REOPENED)
+_COUNTED_CHANGES: Final = (Change.FIXED, Change.NEW, Change.REOPENED)
 
 
 class FindingTrendsPage(ConsolePage):
@@ -48,7 +48,7 @@ class FindingTrendsPage(ConsolePage):
             chosen_project(known, project_id)
         today = utc_now().replace(hour=0, minute=0, second=0, microsecond=0)
         trend = finding_trends.read_trend(user.account_id, project_id, today - timedelta(days=int(days) - 1), int(days))
-        changes = [Stack(day.at, tuple(day.changes.get(each, 0) for each in _OF_SERIES)) for day in trend.days]
+        changes = [Stack(day.at, tuple(day.changes.get(each, 0) for each in _COUNTED_CHANGES)) for day in trend.days]
         return {
             "filters": filters,
             "projects": known,
