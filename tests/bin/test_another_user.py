@@ -1,4 +1,4 @@
-"""A command that another user than the owner of the installation runs says so in one line, without a traceback."""
+"""A command that is run by a user other than the installation's owner reports this in one line, without a traceback."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ from tests.support.factories import environment
 from tests.support.processes.workers import RISKRELAY
 
 WITHIN_S: Final = 60.0
-#: Root may enter every folder, unless these rights are taken away.
+#: Root can enter every folder, unless these capabilities are dropped.
 PREFIX: Final = ("setpriv", "--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-all") if os.geteuid() == 0 else ()
 
 
@@ -31,7 +31,7 @@ def without_env_file(data_dir: Path, **settings: str) -> dict[str, str]:
 
 @pytest.fixture
 def closed(tmp_path: Path) -> Iterator[Path]:
-    """A folder that the user of the commands may not enter."""
+    """A folder that the user who runs the commands cannot enter."""
     folder = tmp_path / "closed"
     folder.mkdir(mode=0)
     yield folder

@@ -1,4 +1,4 @@
-"""Arguments that no command takes: bytes that are not UTF-8, and names beyond the bounds of the API."""
+"""Arguments that every command rejects: bytes that are not UTF-8, and names that exceed the limits of the API."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pytest
 from tests.bin.test_commands import shell_in
 from tests.support.processes.shell import Shell
 
-#: What Python makes of the byte 0xff in an argument.
+#: The byte 0xff in an argument, as Python decodes it.
 BYTES = "\udcff"
 LONG = "x" * 201
 

@@ -24,7 +24,7 @@ KNOWN: Final = {
     "dependencies": [{"name": "falcon", "version": "4.4.0", "vulns": [{"id": "X-1", "fix_versions": ["4.4.1"]}]}]
 }
 SKIPPED: Final = {"dependencies": [{"name": "falcon", "skip_reason": "not found"}]}
-#: The tool failed and wrote nothing.
+#: The tool fails without output.
 NOTHING: Final = None
 
 

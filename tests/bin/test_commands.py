@@ -1,4 +1,4 @@
-"""The commands, as an operator types them: what they print, what they refuse, how they exit."""
+"""The commands, as an operator runs them: their output, their errors, their exit codes."""
 
 import errno
 import json
@@ -41,7 +41,7 @@ from tests.support.servers.redis_and_postgres import PostgresServer
 
 
 def shell_in(folder: Path) -> Shell:
-    """Return a shell of an installation whose database is in its folder."""
+    """Return a shell for an installation whose database is in its folder."""
     return Shell(folder, f"sqlite:///{folder / 'riskrelay.db'}")
 
 
@@ -483,7 +483,7 @@ def test_an_export_is_not_approved_for_a_target_that_is_paused_or_whose_url_is_r
     of_all = shell.refused("export", "approve", "--target", target_id, "--status", "prepared", "--yes")
     assert of_all == refused
     assert "correct TARGET_ALLOWED_PORTS" in refused
-    # The settings of this shell block no target of a service that allows it.
+    # The settings of this shell must not block a target that the service's settings allow.
     assert shell.json("target", "show", target_id)["status"] == "active"
     assert shell.json("export", "show", export_id)["status"] == "prepared"
 
@@ -619,7 +619,7 @@ def test_a_sweep_wakes_workers_only_for_due_exports(
     assert shell.json("sweep", "--dry-run") == {"due": 1, "notified": False}
     away = shell.run("sweep", "--json")
     assert (away.exit_code, json.loads(away.stdout)) == (1, {"due": 1, "notified": False})
-    # What waits for a disabled target is to be ended, though it is not due.
+    # Exports that wait for a disabled target must be ended, although they are not due.
     open_database(shell.url)
     with connection():
         execute("UPDATE exports SET status = 'retry_scheduled', due_at = ?", (to_ms(NOW + timedelta(days=365)),))
@@ -731,7 +731,7 @@ def test_init_names_the_project_that_it_made(postgres_server: PostgresServer, tm
     url = postgres_server.create_database()
     shell.environment["DATABASE_URL"] = url
     assert shell.run("migrate").exit_code == 0
-    # Sequences do not go back with the transaction that used them: this is what an init that failed leaves behind.
+    # A rollback does not reset sequences: a failed `init` leaves this state.
     with psycopg.connect(url, autocommit=True) as connected:
         connected.execute("SELECT nextval('projects_id_seq')")
     assert shell.run("init").exit_code == 0
@@ -741,7 +741,7 @@ def test_init_names_the_project_that_it_made(postgres_server: PostgresServer, tm
 
 def test_init_tells_where_it_cannot_write(tmp_path: Path) -> None:
     shell = shell_in(tmp_path)
-    # No file can be made there, by root neither.
+    # Not even root can create a file there.
     shell.environment["RISKRELAY_ENV_FILE"] = "/proc/self/.env"
     assert "/.env cannot be written" in shell.refused("init")
 
@@ -797,7 +797,7 @@ def test_init_completes_an_old_env_file_on_an_empty_database_and_changes_no_secr
     assert (tmp_path / "first-token").read_text().strip() not in completed.output
     assert [record["name"] for record in shell.json("token", "list")] == ["first"]
     assert "already exists" in shell.refused("init")
-    # Where the project gets another number, one line changes.
+    # If the project gets another id, one line of `.env` changes.
     url = postgres_server.create_database()
     shell.environment["DATABASE_URL"] = url
     assert shell.run("migrate").exit_code == 0
@@ -937,8 +937,8 @@ def test_the_schema_and_the_commands_share_one_database(shell: Shell, target_id:
     [
         (OSError(errno.ENOSPC, "secret row", "/a/place"), "OSError: No space left on device"),
         (PermissionError(errno.EACCES, "secret row", "/a/place"), "PermissionError: Permission denied"),
-        (OSError("secret row"), "OSError"),  # no number
-        (socket.gaierror(socket.EAI_NONAME, "secret row"), "gaierror"),  # numbers of its own
+        (OSError("secret row"), "OSError"),  # not a number
+        (socket.gaierror(socket.EAI_NONAME, "secret row"), "gaierror"),  # with its own digits
         (KeyError("secret row"), "KeyError"),
     ],
 )

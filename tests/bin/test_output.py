@@ -1,4 +1,4 @@
-"""Nothing that a sender wrote reaches the terminal as it is."""
+"""Text from senders never reaches the terminal unescaped."""
 
 import json
 import re
@@ -67,7 +67,7 @@ def test_a_record_has_a_line_for_each_field_of_its_objects_and_each_line_of_a_te
     assert status.split() == ["status", "prepared"]
     assert title.split(maxsplit=1) == ["ticket.title", "A title"]
     assert description.split() == ["ticket.description", "One"]
-    # A line of a text is no field of its own.
+    # A further line of a text must not look like a field.
     assert more.startswith(" ")
     assert more.strip() == "status  exported"
     assert json.loads(evidence.removeprefix("ticket.evidence")) == {HOSTILE: 1}

@@ -1,4 +1,4 @@
-"""What the commands write is for its owner alone, whatever the umask says and whatever lies in its way."""
+"""Files that commands write are accessible to their owner only, for every umask and with hostile files in their place."""
 
 import os
 import pty
@@ -16,12 +16,12 @@ from tests.support.processes.shell import Shell
 from tests.support.processes.workers import RISKRELAY
 
 SECRET: Final = "typed-by-hand-and-not-shown-4711"
-#: A command that waits for something that never comes is a bug, not a slow machine.
+#: A longer run is a command that waits forever, not a slow machine.
 WITHIN_S: Final = 120
 
 
 def run(folder: Path, *words: str, **settings: str) -> subprocess.CompletedProcess[str]:
-    """Run a command with a umask that keeps nothing from anybody."""
+    """Run a command with the umask 000."""
     return subprocess.run(
         [RISKRELAY, *words],
         cwd=folder,
@@ -41,7 +41,7 @@ def without_secrets(folder: Path, **settings: str) -> Mapping[str, str]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An installation that was made under umask 000, with a backup."""
+    """An installation with a backup, created with the umask 000."""
     made_in = tmp_path_factory.mktemp("installation")
     made = run(made_in, "init")
     assert made.returncode == 0, made.stderr
@@ -56,12 +56,12 @@ def test_a_umask_that_keeps_nothing_from_anybody_opens_no_file(folder: Path) -> 
     found = {each: each.lstat().st_mode & 0o777 for each in folder.rglob("*") if not each.is_symlink()}
     names = {each.name for each in found}
     assert {".env", "first-token", "riskrelay.db", "data", "backups"} <= names
-    # Of what is in a folder of the owner's alone, nobody sees the modes; they count once it is copied.
+    # Files in a private folder must be private too, because the folder can be copied.
     assert {str(each): oct(mode) for each, mode in found.items() if mode & 0o077} == {}
 
 
 def test_what_lies_in_the_way_of_a_private_file_is_not_written_through(tmp_path: Path) -> None:
-    """In a folder that others may write to, a link at a file's name would lead it elsewhere."""
+    """In a folder that others can write to, a symbolic link with the file's name would redirect the data."""
     elsewhere, data = tmp_path / "elsewhere", tmp_path / "data"
     elsewhere.write_text("theirs")
     data.mkdir()
@@ -88,7 +88,7 @@ def test_a_draft_that_is_a_link_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_no_command_takes_a_secret_as_a_word(tmp_path: Path) -> None:
-    """Whoever is on the machine reads the words of every process."""
+    """Every user of the machine can read the command lines of all processes."""
     shell = Shell(tmp_path, f"sqlite:///{tmp_path}/none.db")
     for verb in (("secret", "set", "scanner"), ("listen",), ("trigger",), ("restore", "a.db")):
         for words in ((SECRET,), ("--secret", SECRET), (f"--secret={SECRET}",)):
@@ -122,7 +122,7 @@ def test_a_secret_that_is_typed_is_not_shown(folder: Path) -> None:
 
 
 def shown(terminal: int, until: str, within_s: float = WITHIN_S) -> str:
-    """Read what a terminal shows, until it shows a text or the time is over."""
+    """Read a terminal's output until it contains a text or the time is over."""
     text, gives_up_at = "", time.monotonic() + within_s
     while until not in text and (left_s := gives_up_at - time.monotonic()) > 0:
         if select.select([terminal], [], [], left_s)[0]:

@@ -1,6 +1,6 @@
-"""A standard output that lacks a letter, is closed, or cannot be written: no traceback, and no success without output.
+"""A standard output that cannot encode a character, is closed or is full: no traceback, and no success without output.
 
-A closed standard input is an empty one.
+A closed standard input counts as empty.
 """
 
 import errno
@@ -33,7 +33,7 @@ def shell(tmp_path: Path, sqlite_url: str) -> Iterator[Shell]:
 
 
 def run(shell: Shell, redirection: str, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run a command in a process of its own, with a redirection of the shell."""
+    """Run a command as a separate process, with a redirection of the shell."""
     return subprocess.run(
         ["/bin/sh", "-c", f'exec "$0" "$@" {redirection}', RISKRELAY, *words],
         env={**shell.for_processes(), **variables},
@@ -68,7 +68,7 @@ def test_a_command_fails_if_its_output_is_closed(shell: Shell, words: str) -> No
 
 
 def run_unread(env: dict[str, str], *words: str) -> subprocess.CompletedProcess[bytes]:
-    """Run a command whose output nobody reads any more."""
+    """Run a command whose output pipe is closed at the reading end."""
     ours, theirs = os.pipe()
     os.close(ours)
     with os.fdopen(theirs, "wb") as pipe:
@@ -77,7 +77,7 @@ def run_unread(env: dict[str, str], *words: str) -> subprocess.CompletedProcess[
 
 @pytest.mark.parametrize("words", OUTPUTS)
 def test_a_command_ends_without_a_message_if_nobody_reads_its_output(shell: Shell, words: str) -> None:
-    """As `head` expects it."""
+    """`head` and similar programs expect this."""
     ended = run_unread(shell.for_processes(), *words.split())
     assert (ended.returncode, ended.stderr) == (1, b"")
 
@@ -118,7 +118,7 @@ def test_a_closed_input_is_an_empty_one(shell: Shell, words: str, exit_code: int
 
 
 class FullDisk:
-    """An output on a disk that is full."""
+    """An output file on a full disk."""
 
     encoding, errors = "utf-8", "strict"
 
@@ -141,5 +141,5 @@ def test_a_failed_write_ends_the_command_in_one_line(monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(sys, "stdout", FullDisk())
         with pytest.raises(Refused, match="Standard output cannot be written: No space left on device"):
             write("text")
-        # Python writes it once more at its exit, and would print a second message.
+        # Otherwise, Python would flush it again at its exit, and print a second message.
         assert sys.stdout is None

@@ -1,4 +1,4 @@
-"""`riskrelay alert`: tests each channel, lists and acknowledges; `sweep` notices that no worker runs."""
+"""`riskrelay alert`: tests each channel, lists and acknowledges alerts; `sweep` detects that no worker runs."""
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -22,7 +22,7 @@ SECRET_PATH: Final = "/services/T0/B0/s3cr3t-token"
 
 
 class Chats:
-    """Two chats on one server: one takes messages, the other refuses them."""
+    """Two chats on one server: one accepts messages, the other rejects them."""
 
     def __init__(self) -> None:
         self.received: list[ReceivedRequest] = []
@@ -41,7 +41,7 @@ def chats() -> Chats:
 
 @pytest.fixture
 def shell(tmp_path: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch, chats: Chats) -> Iterator[Shell]:
-    """An installation with a channel that works."""
+    """An installation with a working channel."""
     monkeypatch.chdir(tmp_path)
     authority = CertificateAuthority("the company")
     with LoopbackServer(chats, authority.server(HOST)) as server:

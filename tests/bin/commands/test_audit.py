@@ -1,4 +1,4 @@
-"""`riskrelay audit`: the log is exported, verified in the database and as a file, and every change of a file is found."""
+"""`riskrelay audit`: exports the log, verifies it in the database and as a file, and detects every change of a file."""
 
 import json
 import re
@@ -22,7 +22,7 @@ from tests.support.worker.receipts import deliver
 
 
 class AuditShell(Shell):
-    """Types `audit` commands into an installation of its own, which has delivered an export."""
+    """Runs `audit` commands in its own installation, which has delivered an export."""
 
     verb = ("audit",)
 

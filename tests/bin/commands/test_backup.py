@@ -1,4 +1,4 @@
-"""`backup` and `restore` as an operator types them: what they make, what they refuse, and what they leave alone then."""
+"""`backup` and `restore` as an operator runs them: their results, their errors, and what an error leaves unchanged."""
 
 import fcntl
 import http.server
@@ -38,13 +38,13 @@ TOOLS = ("pg_dump", "pg_restore", "psql")
 
 @pytest.fixture
 def operator(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CommandRunner:
-    """An operator of an installation with a customer, an active target and an approved export."""
+    """Runs commands in an installation with a customer, an active target and an approved export."""
     return operator_of(database_url, tmp_path, monkeypatch)
 
 
 @pytest.fixture
 def on_sqlite(sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CommandRunner:
-    """The same on SQLite alone, where the database does not matter."""
+    """The same as `operator`, but only on SQLite, for tests that do not depend on the kind of database."""
     return operator_of(sqlite_url, tmp_path, monkeypatch)
 
 
@@ -196,12 +196,12 @@ def test_only_one_backup_or_restore_is_made_at_a_time(operator: CommandRunner) -
         assert "Another backup is running" in refusal(operator.run_in_subprocess("restore", file, "--replace"))
     with operator.database(), exclusive(Lock.RESTORE):
         assert "Another restore is running" in refusal(operator.run_in_subprocess("restore", file, "--replace"))
-        # A dry run waits for nothing and reports it.
+        # A dry run does not wait either, and reports the other restore.
         dry_run = operator.run_in_subprocess("restore", file, "--replace", "--dry-run")
         assert (dry_run.exit_code, "Another restore is running" in dry_run.stderr) == (1, True)
         assert "Another restore is running" in operator.run_in_subprocess("work").stderr
     with operator.database(), exclusive(Lock.COMPLIANCE):
-        # What it erases meanwhile would come back.
+        # The restore would bring back data that it erases meanwhile.
         assert "Another compliance is running" in refusal(operator.run_in_subprocess("restore", file, "--replace"))
     assert sorted(each.name for each in operator.folder.iterdir()) == ["data", "taken.backup"]
 
@@ -229,11 +229,11 @@ def test_a_backup_of_a_damaged_database_is_none(on_sqlite: CommandRunner) -> Non
     assert not (on_sqlite.folder / "x.backup").exists()
 
 
-# --- what is not a backup
+# --- invalid backups
 
 
 def damage(path: Path) -> None:
-    """Overwrite a page in the middle."""
+    """Overwrite a page in the middle of a file."""
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA journal_mode = DELETE")
         [(page,)] = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'exports'")
@@ -293,7 +293,7 @@ def test_a_database_in_use_is_no_backup(on_sqlite: CommandRunner) -> None:
 
 
 def taken(operator: CommandRunner, name: str) -> Path:
-    """Take a backup of whatever stands there, which the command would refuse."""
+    """Take a backup of a state that the command would refuse; return its file."""
     file = operator.folder / name
     file.touch()
     backup_files.take(operator.url, file, lambda _left, _of: None)
@@ -329,7 +329,7 @@ def test_a_backup_that_other_keys_sealed_is_refused_before_anything_is_touched(o
     assert (dry_run.exit_code, dry_run.stdout, dry_run.stderr) == (1, "", reported)
     assert "ENCRYPTION_KEYS is not set" in operator.refused("restore", file, "--replace", ENCRYPTION_KEYS="")
     assert operator.contents() == before
-    # Behind the present key, as the message says.
+    # The key of the backup is added to ENCRYPTION_KEYS, as the message says.
     both = f"{FOREIGN_KEY},{operator.environment['ENCRYPTION_KEYS']}"
     assert operator.run("restore", file, "--replace", "--dry-run", ENCRYPTION_KEYS=both).exit_code == 0
     assert operator.run("restore", file, "--replace", ENCRYPTION_KEYS=both).exit_code == 0
@@ -344,7 +344,7 @@ def test_each_kind_is_restored_to_its_own(
     assert "each is restored to its own kind" in operator.refused("restore", file, DATABASE_URL=other)
 
 
-# --- what speaks against a restore
+# --- reasons to refuse a restore
 
 
 def test_a_database_with_accounts_is_replaced_only_when_that_is_said(operator: CommandRunner) -> None:
@@ -380,7 +380,7 @@ def test_a_running_worker_forbids_a_restore(operator: CommandRunner) -> None:
 
 
 class Silent(http.server.BaseHTTPRequestHandler):
-    """Answers every request with an error, and says nothing about it."""
+    """Responds to every request with an error, and logs nothing."""
 
     def log_message(self, *_: object) -> None:
         pass
@@ -388,7 +388,7 @@ class Silent(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def service_at() -> Iterator[Callable[[str], None]]:
-    """Let something answer at an address, as a service that runs does."""
+    """Return a function that starts an HTTP server at an address, like a running service."""
     servers: list[http.server.HTTPServer] = []
 
     def started(bind: str) -> None:
@@ -483,7 +483,7 @@ def test_a_file_of_redactions_that_was_cut_off_is_refused_before_anything_is_tou
     assert operator.contents() == before
 
 
-# --- what stands there
+# --- existing databases and files
 
 
 def test_the_database_that_was_replaced_is_kept_beside(on_sqlite: CommandRunner) -> None:
@@ -527,7 +527,7 @@ def test_the_log_of_a_database_that_is_gone_is_not_read_into_the_restored_one(on
 
 
 def test_who_has_the_database_open_sees_the_restored_one(operator: CommandRunner) -> None:
-    """A file that was renamed over another one would leave them with the old one, and its log with the new one."""
+    """Replacing the file by a rename would leave open connections with the old file, and its log with the new file."""
     file = operator.backed_up()
     with operator.database():
         make_customer()
@@ -539,7 +539,7 @@ def test_who_has_the_database_open_sees_the_restored_one(operator: CommandRunner
 
 
 def test_nobody_is_signed_in_after_a_restore(operator: CommandRunner) -> None:
-    """Who was signed out since the backup would be let in again."""
+    """Otherwise, sessions that ended since the backup would be valid again."""
     with operator.database():
         customer = make_customer()
         principal = tokens.principal_for(make_console_token(customer), utc_now())
@@ -563,7 +563,7 @@ def test_ids_go_on_where_the_backup_stopped(operator: CommandRunner) -> None:
         highest = rows("SELECT MAX(id) FROM audit_entries")[0][0]
     operator.json("restore", file, "--replace")
     with operator.database():
-        # The beginning, the pause of the target, and the restore.
+        # The start of the restore, the pause of the target, and the end of the restore.
         entries = rows("SELECT id, action, subject_id, reason FROM audit_entries WHERE id > ? ORDER BY id", (highest,))
         noted = ["begin_restore", "pause_target", "restore"]
         assert [entry[:2] for entry in entries] == [*enumerate(noted, highest + 1)]
@@ -581,7 +581,7 @@ def test_other_tables_of_the_same_database_are_left_alone(postgres_url: str, tmp
             connection.execute("INSERT INTO notes VALUES (1)")
             operator.json("restore", file)
             assert connection.execute("SELECT id FROM notes").fetchall() == [(1,)]
-            # One that needs ours cannot be left alone.
+            # A table that refers to a replaced table prevents the restore.
             connection.execute("CREATE TABLE more (account_id INTEGER REFERENCES accounts (id))")
             connection.execute("CREATE VIEW report AS SELECT count(*) FROM exports")
             refused = operator.run("restore", file, "--replace")

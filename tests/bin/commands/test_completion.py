@@ -23,7 +23,7 @@ SHELLS: Final = ("bash", "zsh", "fish")
 
 
 def offered(typed: str, program: Path = PROGRAM, source: Path | None = None) -> set[str]:
-    """Return bash's candidates for the last word of `typed`, after it has read the script that the program prints."""
+    """Return bash's candidates for the last word of `typed`, after it has sourced the printed script."""
     words = shlex.split(typed) + ([""] if typed.endswith(" ") else [])
     lines = [
         f"source {shlex.quote(str(source))}" if source else f'eval "$({shlex.quote(str(program))} completion bash)"',

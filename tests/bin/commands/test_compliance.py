@@ -1,4 +1,4 @@
-"""`riskrelay compliance`, as an operator types it."""
+"""`riskrelay compliance`, as an operator runs it."""
 
 import json
 import subprocess
@@ -22,7 +22,7 @@ VAULT = Vault([b"A" * 32])
 
 
 class ComplianceShell(Shell):
-    """Types `compliance` commands into an installation of its own, where a shop has captures of two customers."""
+    """Runs `compliance` commands in its own installation, where a shop has captures of two customers."""
 
     verb = ("compliance",)
 

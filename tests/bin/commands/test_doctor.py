@@ -1,4 +1,4 @@
-"""`riskrelay doctor`: well where all is well, and each check tells its cause when that is really there."""
+"""`riskrelay doctor`: it reports success for a healthy installation, and each check reports its problem when it exists."""
 
 import base64
 import json
@@ -50,8 +50,8 @@ def healthy(peer: Peer) -> None:
     respond(peer, b'{"status": "ok"}')
 
 
-class Patient:
-    """An installation that is well: a database, a Redis, a service that answers, a worker that lives, every secret."""
+class Instance:
+    """A healthy installation: a database, a Redis, a service that responds, a worker with a heartbeat, every secret."""
 
     def __init__(self, folder: Path, url: str, redis: RedisServer, service: LoopbackServer) -> None:
         self.folder = folder
@@ -85,7 +85,7 @@ class Patient:
 
     @contextmanager
     def database(self) -> Iterator[None]:
-        """Open its database for a while."""
+        """Open the installation's database during the block."""
         open_database(self.url)
         try:
             with connection():
@@ -95,7 +95,7 @@ class Patient:
 
     @property
     def file(self) -> Path:
-        """SQLite's file."""
+        """The file of the SQLite database."""
         return Path(self.url.removeprefix("sqlite:///"))
 
 
@@ -106,11 +106,11 @@ def service() -> Iterator[LoopbackServer]:
 
 
 @pytest.fixture
-def patient(
+def instance(
     tmp_path: Path, sqlite_url: str, redis: RedisServer, service: LoopbackServer, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Patient]:
+) -> Iterator[Instance]:
     monkeypatch.chdir(tmp_path)
-    made = Patient(tmp_path, sqlite_url, redis, service)
+    made = Instance(tmp_path, sqlite_url, redis, service)
     yield made
     close_database()
     made.stack.close()
@@ -122,7 +122,7 @@ def test_where_all_is_well_every_check_says_so(
     tmp_path: Path, database_url: str, redis: RedisServer, service: LoopbackServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    well = Patient(tmp_path, database_url, redis, service)
+    well = Instance(tmp_path, database_url, redis, service)
     reported = well.reported()
     assert [check for check in reported["checks"] if check["status"] != "ok" or check["fix"] is not None] == []
     assert reported["status"] == "ok"
@@ -134,283 +134,283 @@ def test_where_all_is_well_every_check_says_so(
     assert len(shown.stdout.splitlines()) == len(reported["checks"]) + 1
 
 
-# ---- what is wrong with the machine, its files and settings
+# ---- problems of the machine, its files and settings
 
 
-def env_file_is_open_to_all(patient: Patient) -> None:
-    patient.env_file.chmod(0o644)
+def env_file_is_open_to_all(instance: Instance) -> None:
+    instance.env_file.chmod(0o644)
 
 
-def env_file_is_missing(patient: Patient) -> None:
-    patient.env_file.unlink()
+def env_file_is_missing(instance: Instance) -> None:
+    instance.env_file.unlink()
 
 
-def env_file_is_open_to_its_group(patient: Patient) -> None:
-    patient.env_file.chmod(0o640)
+def env_file_is_open_to_its_group(instance: Instance) -> None:
+    instance.env_file.chmod(0o640)
 
 
-def a_setting_is_misspelt(patient: Patient) -> None:
-    patient.env_file.write_text("WORKER_PROCESES=2\n")
+def a_setting_is_misspelt(instance: Instance) -> None:
+    instance.env_file.write_text("WORKER_PROCESES=2\n")
 
 
-def the_source_address_is_elsewhere(patient: Patient) -> None:
-    patient.environment["EGRESS_BIND"] = "192.0.2.77"
+def the_source_address_is_elsewhere(instance: Instance) -> None:
+    instance.environment["EGRESS_BIND"] = "192.0.2.77"
 
 
-def the_proxy_is_gone(patient: Patient) -> None:
+def the_proxy_is_gone(instance: Instance) -> None:
     with LoopbackServer(healthy) as gone:
-        patient.environment["EGRESS_PROXY_URL"] = f"http://relay:s3cret@127.0.0.1:{gone.port}"
+        instance.environment["EGRESS_PROXY_URL"] = f"http://relay:s3cret@127.0.0.1:{gone.port}"
 
 
-def the_client_certificate_has_days(patient: Patient, days: int = 3) -> None:
+def the_client_certificate_has_days(instance: Instance, days: int = 3) -> None:
     pair = CertificateAuthority("Company").pair("client.example.com", timedelta(days=days))
     at = pair.index("-----BEGIN PRIVATE")
-    patient.environment |= {"TARGET_CLIENT_CERT": pair[:at], "TARGET_CLIENT_KEY": pair[at:]}
+    instance.environment |= {"TARGET_CLIENT_CERT": pair[:at], "TARGET_CLIENT_KEY": pair[at:]}
 
 
-def the_client_certificate_has_expired(patient: Patient) -> None:
-    the_client_certificate_has_days(patient, -3)
+def the_client_certificate_has_expired(instance: Instance) -> None:
+    the_client_certificate_has_days(instance, -3)
 
 
-def nobody_is_there(patient: Patient) -> None:
-    with patient.database():
+def nobody_is_there(instance: Instance) -> None:
+    with instance.database():
         for table in ("tokens", "grants", "projects", "users", "accounts"):
             execute(f"DELETE FROM {table}")  # noqa: S608 - our own names
 
 
-def default_project_is_gone(patient: Patient) -> None:
-    patient.environment["DEFAULT_PROJECT_ID"] = "4711"
+def default_project_is_gone(instance: Instance) -> None:
+    instance.environment["DEFAULT_PROJECT_ID"] = "4711"
 
 
-def data_dir_is_a_file(patient: Patient) -> None:
-    patient.data_dir.rmdir()
-    patient.data_dir.write_text("")
+def data_dir_is_a_file(instance: Instance) -> None:
+    instance.data_dir.rmdir()
+    instance.data_dir.write_text("")
 
 
-def data_dir_is_open(patient: Patient) -> None:
-    patient.data_dir.chmod(0o755)
+def data_dir_is_open(instance: Instance) -> None:
+    instance.data_dir.chmod(0o755)
 
 
-def data_dir_is_not_there(patient: Patient) -> None:
-    patient.data_dir.rmdir()
+def data_dir_is_not_there(instance: Instance) -> None:
+    instance.data_dir.rmdir()
 
 
-def bind_is_open(patient: Patient) -> None:
-    patient.environment["BIND"] = "0.0.0.0:8000"
+def bind_is_open(instance: Instance) -> None:
+    instance.environment["BIND"] = "0.0.0.0:8000"
 
 
-def base_url_is_not_safe(patient: Patient) -> None:
-    patient.environment["PUBLIC_BASE_URL"] = str(patient.environment["PUBLIC_BASE_URL"]).replace("127.0.0.1", "0.0.0.0")  # noqa: S104 - asked, not bound
+def base_url_is_not_safe(instance: Instance) -> None:
+    instance.environment["PUBLIC_BASE_URL"] = str(instance.environment["PUBLIC_BASE_URL"]).replace("127.0.0.1", "0.0.0.0")  # noqa: S104 - requested, not bound
 
 
-def service_is_down(patient: Patient) -> None:
+def service_is_down(instance: Instance) -> None:
     with LoopbackServer(healthy) as gone:
-        patient.environment["PUBLIC_BASE_URL"] = gone.url().rstrip("/")
+        instance.environment["PUBLIC_BASE_URL"] = gone.url().rstrip("/")
 
 
-def backup_is_old(patient: Patient) -> None:
-    made = patient.data_dir / "backups" / "riskrelay.backup"
+def backup_is_old(instance: Instance) -> None:
+    made = instance.data_dir / "backups" / "riskrelay.backup"
     made.parent.mkdir()
     made.write_text("")
     at = (utc_now() - timedelta(days=3)).timestamp()
     os.utime(made, (at, at))
 
 
-def backup_is_old_and_redactions_are_new(patient: Patient) -> None:
-    backup_is_old(patient)
-    (patient.data_dir / "backups" / "riskrelay.redactions").write_text("")
+def backup_is_old_and_redactions_are_new(instance: Instance) -> None:
+    backup_is_old(instance)
+    (instance.data_dir / "backups" / "riskrelay.redactions").write_text("")
 
 
-def no_backup_was_made(patient: Patient) -> None:
-    with patient.database():
+def no_backup_was_made(instance: Instance) -> None:
+    with instance.database():
         execute("UPDATE installation SET backup_at = NULL")
 
 
-def backup_elsewhere_is_old(patient: Patient) -> None:
-    with patient.database():
+def backup_elsewhere_is_old(instance: Instance) -> None:
+    with instance.database():
         backup.record(utc_now() - timedelta(days=3))
 
 
-def backup_folder_is_empty(patient: Patient) -> None:
-    no_backup_was_made(patient)
-    (patient.data_dir / "backups").mkdir()
+def backup_folder_is_empty(instance: Instance) -> None:
+    no_backup_was_made(instance)
+    (instance.data_dir / "backups").mkdir()
 
 
-def backup_folder_has_redactions_only(patient: Patient) -> None:
-    backup_folder_is_empty(patient)
-    (patient.data_dir / "backups" / "riskrelay.redactions").write_text("")
+def backup_folder_has_redactions_only(instance: Instance) -> None:
+    backup_folder_is_empty(instance)
+    (instance.data_dir / "backups" / "riskrelay.redactions").write_text("")
 
 
-# ---- what is wrong with the stores
+# ---- problems of the database and of Redis
 
 
-def redis_is_stopped(patient: Patient) -> None:
-    patient.redis.stop()
+def redis_is_stopped(instance: Instance) -> None:
+    instance.redis.stop()
 
 
-def redis_cannot_write(patient: Patient) -> None:
+def redis_cannot_write(instance: Instance) -> None:
     def refuse(peer: Peer) -> None:
         while commands := peer.connection.recv(65536).count(b"*"):
             peer.send(b"-MISCONF Errors writing to the AOF file: No space left on device\r\n" * commands)
 
-    patient.stack.enter_context(full := LoopbackServer(refuse))
-    patient.environment["REDIS_URL"] = f"redis://127.0.0.1:{full.port}/0"
+    instance.stack.enter_context(full := LoopbackServer(refuse))
+    instance.environment["REDIS_URL"] = f"redis://127.0.0.1:{full.port}/0"
 
 
-def embedded_redis_is_stopped(patient: Patient) -> None:
-    patient.environment["REDIS_URL"] = None
+def embedded_redis_is_stopped(instance: Instance) -> None:
+    instance.environment["REDIS_URL"] = None
 
 
-def database_is_away(patient: Patient) -> None:
-    patient.environment["DATABASE_URL"] = "postgresql://nobody:secret-password@127.0.0.1:1/none"
+def database_is_away(instance: Instance) -> None:
+    instance.environment["DATABASE_URL"] = "postgresql://nobody:secret-password@127.0.0.1:1/none"
 
 
-def database_is_not_migrated(patient: Patient) -> None:
-    patient.environment["DATABASE_URL"] = f"sqlite:///{patient.folder}/new.db"
+def database_is_not_migrated(instance: Instance) -> None:
+    instance.environment["DATABASE_URL"] = f"sqlite:///{instance.folder}/new.db"
 
 
-def folder_is_missing(patient: Patient) -> None:
-    patient.environment["DATABASE_URL"] = f"sqlite:///{patient.folder}/none/riskrelay.db"
+def folder_is_missing(instance: Instance) -> None:
+    instance.environment["DATABASE_URL"] = f"sqlite:///{instance.folder}/none/riskrelay.db"
 
 
-def database_is_newer(patient: Patient) -> None:
-    with sqlite3.connect(patient.file) as ours:
+def database_is_newer(instance: Instance) -> None:
+    with sqlite3.connect(instance.file) as ours:
         ours.execute("INSERT INTO schema_migrations (name, applied) VALUES ('9999_the_future', 1)")
 
 
-def database_is_anothers(patient: Patient) -> None:
-    with sqlite3.connect(patient.folder / "other.db") as other:
+def database_is_anothers(instance: Instance) -> None:
+    with sqlite3.connect(instance.folder / "other.db") as other:
         other.execute("CREATE TABLE songs (title TEXT)")
-    patient.environment["DATABASE_URL"] = f"sqlite:///{patient.folder}/other.db"
+    instance.environment["DATABASE_URL"] = f"sqlite:///{instance.folder}/other.db"
 
 
-def database_is_no_database(patient: Patient) -> None:
-    (patient.folder / "letter.db").write_text("Dear Ada, " * 100)
-    patient.environment["DATABASE_URL"] = f"sqlite:///{patient.folder}/letter.db"
+def database_is_no_database(instance: Instance) -> None:
+    (instance.folder / "letter.db").write_text("Dear Ada, " * 100)
+    instance.environment["DATABASE_URL"] = f"sqlite:///{instance.folder}/letter.db"
 
 
-def file_is_damaged(patient: Patient) -> None:
-    with sqlite3.connect(patient.file) as ours:
+def file_is_damaged(instance: Instance) -> None:
+    with sqlite3.connect(instance.file) as ours:
         filling = [(1, "x" * 400)] * 500
         ours.executemany("INSERT INTO audit_entries (at, actor, action, subject_id) VALUES (?, 'a', 'b', ?)", filling)
     ours.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     [(page_bytes,)] = ours.execute("PRAGMA page_size")
     ours.close()
-    length = patient.file.stat().st_size
-    with patient.file.open("r+b") as file:
+    length = instance.file.stat().st_size
+    with instance.file.open("r+b") as file:
         file.seek(length - 20 * page_bytes)
         file.write(b"\xff" * 10 * page_bytes)
 
 
-def log_is_long(patient: Patient) -> None:
-    # Whoever closes the file as the last one takes the log away; somebody who reads on keeps it.
-    patient.reader = sqlite3.connect(patient.file)
-    patient.reader.execute("SELECT COUNT(*) FROM workers").fetchall()
-    os.truncate(f"{patient.file}-wal", 300 * _MIB)
+def log_is_long(instance: Instance) -> None:
+    # Closing the last connection would delete the write-ahead log; an open reader keeps it.
+    instance.reader = sqlite3.connect(instance.file)
+    instance.reader.execute("SELECT COUNT(*) FROM workers").fetchall()
+    os.truncate(f"{instance.file}-wal", 300 * _MIB)
 
 
-def no_worker_is_alive(patient: Patient) -> None:
-    with patient.database():
+def no_worker_is_alive(instance: Instance) -> None:
+    with instance.database():
         execute("DELETE FROM workers")
 
 
-def a_worker_died_an_hour_ago(patient: Patient) -> None:
-    with patient.database():
+def a_worker_died_an_hour_ago(instance: Instance) -> None:
+    with instance.database():
         execute("UPDATE workers SET seen_at = seen_at - 3600000")
 
 
-def an_export_is(late: timedelta) -> Callable[[Patient], None]:
-    def make_late(patient: Patient) -> None:
-        with patient.database():
+def an_export_is(late: timedelta) -> Callable[[Instance], None]:
+    def make_late(instance: Instance) -> None:
+        with instance.database():
             customer = make_customer()
             make_approved(customer, make_target(customer).id, utc_now() - late)
 
     return make_late
 
 
-def a_target_is(status: TargetStatus, reason: str | None) -> Callable[[Patient], None]:
-    def turn(patient: Patient) -> None:
-        with patient.database():
+def a_target_is(status: TargetStatus, reason: str | None) -> Callable[[Instance], None]:
+    def turn(instance: Instance) -> None:
+        with instance.database():
             target_id = make_target(make_customer()).id
             execute("UPDATE targets SET status = ?, status_reason = ? WHERE id = ?", (status.value, reason, target_id))
 
     return turn
 
 
-def a_target_is_failing(patient: Patient) -> None:
-    with patient.database():
+def a_target_is_failing(instance: Instance) -> None:
+    with instance.database():
         execute("UPDATE targets SET connected_status = 'failing' WHERE id = ?", (make_target(make_customer()).id,))
 
 
-def a_target_is_inactive_in_the_cloud(patient: Patient) -> None:
-    a_target_is(TargetStatus.INACTIVE, "no_secret")(patient)
-    patient.environment["DEPLOYMENT_MODE"] = "cloud"
+def a_target_is_inactive_in_the_cloud(instance: Instance) -> None:
+    a_target_is(TargetStatus.INACTIVE, "no_secret")(instance)
+    instance.environment["DEPLOYMENT_MODE"] = "cloud"
 
 
-def a_request_is_overdue(patient: Patient) -> None:
-    with patient.database():
+def a_request_is_overdue(instance: Instance) -> None:
+    with instance.database():
         receive(Topic.CUSTOMER_REDACT, Vault([OLD]), ADA)
         execute("UPDATE compliance_requests SET due_at = 0")
 
 
-# ---- what is wrong with keys and secrets
+# ---- problems of keys and secrets
 
 
-def no_key_is_set(patient: Patient) -> None:
-    patient.environment["ENCRYPTION_KEYS"] = None
+def no_key_is_set(instance: Instance) -> None:
+    instance.environment["ENCRYPTION_KEYS"] = None
 
 
-def key_is_anothers(patient: Patient) -> None:
-    patient.environment["ENCRYPTION_KEYS"] = OTHER_KEY
+def key_is_anothers(instance: Instance) -> None:
+    instance.environment["ENCRYPTION_KEYS"] = OTHER_KEY
 
 
-def older_key_is_needed(patient: Patient) -> None:
-    patient.environment["ENCRYPTION_KEYS"] = f"{OTHER_KEY},{patient.environment['ENCRYPTION_KEYS']}"
+def older_key_is_needed(instance: Instance) -> None:
+    instance.environment["ENCRYPTION_KEYS"] = f"{OTHER_KEY},{instance.environment['ENCRYPTION_KEYS']}"
 
 
-def a_secret_is_short(patient: Patient) -> None:
-    patient.environment["WEBHOOK_SECRET"] = "fifteen letters"
+def a_secret_is_short(instance: Instance) -> None:
+    instance.environment["WEBHOOK_SECRET"] = "fifteen letters"
 
 
-def a_secret_is(name: str, value: str) -> Callable[[Patient], None]:
-    def give(patient: Patient) -> None:
-        patient.environment[name] = value
+def a_secret_is(name: str, value: str) -> Callable[[Instance], None]:
+    def give(instance: Instance) -> None:
+        instance.environment[name] = value
 
     return give
 
 
-def a_secret_opens_with_no_key(patient: Patient) -> None:
-    with patient.database():
+def a_secret_opens_with_no_key(instance: Instance) -> None:
+    with instance.database():
         targets.set_secret(make_target(make_customer()).id, "s", Vault([NEW]), NOW)
 
 
-def unset(name: str) -> Callable[[Patient], None]:
-    def forget(patient: Patient) -> None:
-        patient.environment[name] = None
+def unset(name: str) -> Callable[[Instance], None]:
+    def forget(instance: Instance) -> None:
+        instance.environment[name] = None
 
     return forget
 
 
-def targets_are_limited_to(limit: str) -> Callable[[Patient], None]:
-    def use(patient: Patient) -> None:
-        with patient.database():
+def targets_are_limited_to(limit: str) -> Callable[[Instance], None]:
+    def use(instance: Instance) -> None:
+        with instance.database():
             make_target(make_customer())
-        patient.environment["MAX_TARGETS_PER_ACCOUNT"] = limit
+        instance.environment["MAX_TARGETS_PER_ACCOUNT"] = limit
 
     return use
 
 
-def operators_account_is(named: str) -> Callable[[Patient], None]:
-    def name(patient: Patient) -> None:
-        with patient.database():
+def operators_account_is(named: str) -> Callable[[Instance], None]:
+    def name(instance: Instance) -> None:
+        with instance.database():
             make_customer()
-        patient.environment.update(DEPLOYMENT_MODE="cloud", OPERATOR_ACCOUNT_ID=named)
+        instance.environment.update(DEPLOYMENT_MODE="cloud", OPERATOR_ACCOUNT_ID=named)
 
     return name
 
 
-# what is done to it; which check tells it, how gravely, with which word, and which word of its fix
-SYMPTOMS: Final[list[tuple[Callable[[Patient], None], str, str, str, str]]] = [
+# the function that causes the problem; the check that reports it, its level, a part of its message, a part of its fix
+PROBLEMS: Final[list[tuple[Callable[[Instance], None], str, str, str, str]]] = [
     (env_file_is_open_to_all, "env file", "failure", "0644", "chmod 600"),
     (env_file_is_missing, "env file", "warning", "RISKRELAY_ENV_FILE names", "bin/riskrelay init"),
     (env_file_is_open_to_its_group, "env file", "warning", "0640", "chmod 600"),
@@ -495,52 +495,52 @@ SYMPTOMS: Final[list[tuple[Callable[[Patient], None], str, str, str, str]]] = [
     [
         # The first account is the operator's.
         ("self-hosted", 2, ""),
-        # There is nobody else yet.
+        # There is no other account yet.
         ("cloud", 1, ""),
         ("cloud", 2, "2"),
-        # Nobody looks.
+        # This mode does not use the setting.
         ("webhook-only", 2, "999"),
     ],
 )
 def test_an_operators_account_is_missed_only_where_it_is_missing(
-    mode: str, accounts: int, named: str, patient: Patient
+    mode: str, accounts: int, named: str, instance: Instance
 ) -> None:
-    with patient.database():
+    with instance.database():
         for _ in range(accounts - 1):
             make_customer()
-    patient.environment.update(DEPLOYMENT_MODE=mode, OPERATOR_ACCOUNT_ID=named)
-    assert "operator" not in {check["name"] for check in patient.reported()["checks"]}
+    instance.environment.update(DEPLOYMENT_MODE=mode, OPERATOR_ACCOUNT_ID=named)
+    assert "operator" not in {check["name"] for check in instance.reported()["checks"]}
 
 
 @pytest.mark.parametrize(
-    ("cause", "name", "level", "message", "fix"), SYMPTOMS, ids=[f"{number}-{row[1]}" for number, row in enumerate(SYMPTOMS)]
+    ("cause", "name", "level", "message", "fix"), PROBLEMS, ids=[f"{number}-{row[1]}" for number, row in enumerate(PROBLEMS)]
 )
 def test_a_problem_is_reported_with_its_fix(
-    patient: Patient, cause: Callable[[Patient], None], name: str, level: str, message: str, fix: str
+    instance: Instance, cause: Callable[[Instance], None], name: str, level: str, message: str, fix: str
 ) -> None:
-    cause(patient)
-    reported = patient.reported(exit_code=1 if level == "failure" else 0)
+    cause(instance)
+    reported = instance.reported(exit_code=1 if level == "failure" else 0)
     assert reported["status"] == level
     [found] = [check for check in reported["checks"] if check["name"] == name and check["status"] == level]
     assert message in found["message"]
     assert fix in found["fix"]
     assert "secret-password" not in json.dumps(reported)
-    lines = patient.asked().stdout.splitlines()
+    lines = instance.asked().stdout.splitlines()
     assert any(line.startswith(f"{level:8} {name:11} ") and f"Fix: {found['fix']}" in line for line in lines)
     assert re.fullmatch(r"\d failures?, \d warnings?\.", lines[-1])
 
 
-def test_what_a_person_paused_is_not_to_be_resumed_with_what_a_restore_paused(patient: Patient) -> None:
-    a_target_is(TargetStatus.PAUSED, RESTORED)(patient)
-    a_target_is(TargetStatus.PAUSED, "operator")(patient)
-    fixes = [check["fix"] for check in patient.reported()["checks"] if check["fix"]]
+def test_what_a_person_paused_is_not_to_be_resumed_with_what_a_restore_paused(instance: Instance) -> None:
+    a_target_is(TargetStatus.PAUSED, RESTORED)(instance)
+    a_target_is(TargetStatus.PAUSED, "operator")(instance)
+    fixes = [check["fix"] for check in instance.reported()["checks"] if check["fix"]]
     assert ["for each: --all would resume those paused manually" in fix for fix in fixes] == [True, False]
     assert all("target resume ID" in fix for fix in fixes)
 
 
-def test_wrong_settings_are_all_reported_with_what_needs_none_and_exit_code_2(patient: Patient) -> None:
-    patient.environment |= {"BIND": "nowhere", "WORKER_PROCESSES": "0"}
-    reported = patient.reported(exit_code=2)
+def test_wrong_settings_are_all_reported_with_what_needs_none_and_exit_code_2(instance: Instance) -> None:
+    instance.environment |= {"BIND": "nowhere", "WORKER_PROCESSES": "0"}
+    reported = instance.reported(exit_code=2)
     assert [check["message"].partition(":")[0] for check in reported["checks"] if check["status"] == "failure"] == [
         "BIND",
         "WORKER_PROCESSES",
@@ -549,39 +549,41 @@ def test_wrong_settings_are_all_reported_with_what_needs_none_and_exit_code_2(pa
     assert "nowhere" not in json.dumps(reported)
 
 
-def test_a_package_that_a_setting_needs_is_missed(patient: Patient, monkeypatch: pytest.MonkeyPatch) -> None:
-    patient.environment["SENTRY_DSN"] = "https://key@sentry.example/42"
-    monkeypatch.setattr(extras, "_is_installed", lambda _module: False)
-    [found] = [check for check in patient.reported(exit_code=2)["checks"] if check["name"] == "settings"]
+def test_a_package_that_a_setting_needs_is_missed(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
+    instance.environment["SENTRY_DSN"] = "https://key@sentry.example/42"
+    monkeypatch.setattr(extras, "_is_there", lambda _module: False)
+    [found] = [check for check in instance.reported(exit_code=2)["checks"] if check["name"] == "settings"]
     assert (found["status"], "make setup EXTRAS=1" in found["message"]) == ("failure", True)
 
 
-def test_an_env_file_that_cannot_be_read_is_not_to_be_corrected(patient: Patient) -> None:
+def test_an_env_file_that_cannot_be_read_is_not_to_be_corrected(instance: Instance) -> None:
     Path(".env").write_bytes(b"BIND=\xff\n")
-    [found] = [check for check in patient.reported(exit_code=2)["checks"] if check["name"] == "settings"]
+    [found] = [check for check in instance.reported(exit_code=2)["checks"] if check["name"] == "settings"]
     assert "Cannot be read" in found["message"]
     assert found["fix"].startswith("run this as the owner of the file")
 
 
-def test_a_secret_that_no_route_asks_for_is_not_missed(patient: Patient) -> None:
-    patient.environment |= {"STOREFRONT_WEBHOOK_SECRET": None}
-    assert patient.reported()["status"] == "ok"
-    patient.environment |= {"DEPLOYMENT_MODE": "cloud"}
-    assert [check["message"][:25] for check in patient.reported()["checks"] if check["fix"]] == ["STOREFRONT_WEBHOOK_SECRET"]
+def test_a_secret_that_no_route_asks_for_is_not_missed(instance: Instance) -> None:
+    instance.environment |= {"STOREFRONT_WEBHOOK_SECRET": None}
+    assert instance.reported()["status"] == "ok"
+    instance.environment |= {"DEPLOYMENT_MODE": "cloud"}
+    assert [check["message"][:25] for check in instance.reported()["checks"] if check["fix"]] == [
+        "STOREFRONT_WEBHOOK_SECRET"
+    ]
 
 
-def test_a_redis_that_drops_what_it_is_given_is_reported(patient: Patient) -> None:
-    patient.redis.execute("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+def test_a_redis_that_drops_what_it_is_given_is_reported(instance: Instance) -> None:
+    instance.redis.execute("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
     try:
-        [found] = [check for check in patient.reported()["checks"] if check["fix"]]
+        [found] = [check for check in instance.reported()["checks"] if check["fix"]]
     finally:
-        patient.redis.execute("CONFIG", "SET", "maxmemory-policy", "noeviction")
+        instance.redis.execute("CONFIG", "SET", "maxmemory-policy", "noeviction")
     assert (found["name"], found["status"]) == ("Redis", "warning")
     assert "allkeys-lru" in found["message"]
     assert "noeviction" in found["fix"]
 
 
-# how far a clock is off; what that comes to
+# the deviation of a clock, and the level of the check
 SKEWS = [(10.0, "warning"), (-10.0, "warning"), (90.0, "failure")]
 
 
@@ -596,15 +598,15 @@ def test_a_clock_that_is_off_is_reported(
     level: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    patient = Patient(tmp_path, postgres_url, redis, service)
+    instance = Instance(tmp_path, postgres_url, redis, service)
     with freeze_time(utc_now() + timedelta(seconds=skew_s), tick=True):
-        reported = patient.reported(exit_code=1 if level == "failure" else 0)
+        reported = instance.reported(exit_code=1 if level == "failure" else 0)
     clocks = [check for check in reported["checks"] if check["name"] == "clock"]
     assert [check["status"] for check in clocks] == [level, level]
     assert ["of Redis" in clocks[0]["message"], "of the database" in clocks[1]["message"]] == [True, True]
 
 
-# clocks that differ by so many seconds; free bytes
+# by deviation of a clock in seconds, and by free bytes
 def test_what_is_judged_goes_by_its_limits() -> None:
     clock = [stores.check_clock(skew_s, "Redis").level for skew_s in (0.0, -1.9, 2.1, -59.0, 61.0)]
     assert clock == [Level.OK, Level.OK, Level.WARNING, Level.WARNING, Level.FAILURE]
@@ -614,13 +616,13 @@ def test_what_is_judged_goes_by_its_limits() -> None:
     assert versions == [Level.FAILURE, Level.OK, Level.OK]
 
 
-def test_an_env_file_that_others_may_change_is_reported_with_the_command_that_corrects_it(patient: Patient) -> None:
-    patient.env_file.chmod(0o666)
-    reported = patient.reported(exit_code=2)
+def test_an_env_file_that_others_may_change_is_reported_with_the_command_that_corrects_it(instance: Instance) -> None:
+    instance.env_file.chmod(0o666)
+    reported = instance.reported(exit_code=2)
     found = {check["name"]: check for check in reported["checks"] if check["status"] == "failure"}
     assert {*found} == {"env file", "settings"}
     assert "has mode 0666" in found["env file"]["message"]
-    assert found["env file"]["fix"] == f"check its lines, then run: chmod go-w {patient.env_file}"
+    assert found["env file"]["fix"] == f"check its lines, then run: chmod go-w {instance.env_file}"
 
 
 def silent(peer: Peer) -> None:
@@ -671,32 +673,32 @@ def test_what_answers_in_place_of_the_service_is_reported(behave: Callable[[Peer
         assert why in str(machine.health_problem(f"{server.url()}healthz", 0.3))
 
 
-def test_another_installation_at_the_same_address_is_recognized(patient: Patient) -> None:
-    patient.environment["ENCRYPTION_KEYS"] = ",".join(base64.b64encode(key).decode() for key in (NEW, OLD))
-    newer, older = installation_ids([NEW, OLD], str(patient.url))
+def test_another_installation_at_the_same_address_is_recognized(instance: Instance) -> None:
+    instance.environment["ENCRYPTION_KEYS"] = ",".join(base64.b64encode(key).decode() for key in (NEW, OLD))
+    newer, older = installation_ids([NEW, OLD], str(instance.url))
     [elsewhere] = installation_ids([OLD], "sqlite:////srv/elsewhere/riskrelay.db")
-    # Also before the restart with a new key, and a version or a service that names none.
+    # It is also recognized before the restart with a new key, and for a version or a service that does not publish an id.
     published: dict[str | None, int] = {newer: 0, older: 0, None: 0, "0" * 16: 1, elsewhere: 1}
     for installation, exit_code in published.items():
         body = json.dumps({"status": "ok", "installation": installation}).encode()
         with LoopbackServer(partial(respond, body=body)) as server:
-            patient.environment["PUBLIC_BASE_URL"] = server.url().rstrip("/")
-            found = patient.reported(exit_code)
+            instance.environment["PUBLIC_BASE_URL"] = server.url().rstrip("/")
+            found = instance.reported(exit_code)
         [check] = [each for each in found["checks"] if each["name"] == "base URL"]
         assert ("Another installation of RiskRelay responds" in check["message"]) is bool(exit_code)
 
 
-def test_a_proxy_of_the_environment_is_not_asked(patient: Patient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proxy_of_the_environment_is_not_asked(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
-    assert patient.reported()["status"] == "ok"
+    assert instance.reported()["status"] == "ok"
 
 
-def test_a_check_that_breaks_ends_no_other(patient: Patient) -> None:
-    with patient.database():
+def test_a_check_that_breaks_ends_no_other(instance: Instance) -> None:
+    with instance.database():
         request_id = receive(Topic.CUSTOMER_REDACT, Vault([OLD]), ADA)
         nobody = Vault([OLD]).seal("not a subject", SUBJECT.context(request_id))
         execute("UPDATE compliance_requests SET subject_sealed = ?", (nobody,))
-    reported = patient.reported(exit_code=1)
+    reported = instance.reported(exit_code=1)
     [found] = [check for check in reported["checks"] if check["status"] == "failure"]
     assert (found["name"], found["message"].startswith("The check failed")) == ("keys", True)
     assert reported["checks"][-1]["name"] == "compliance"

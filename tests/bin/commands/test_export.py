@@ -1,4 +1,4 @@
-"""`riskrelay export prepare`, `attempts`, `retry` and `recover`, as an operator types them."""
+"""`riskrelay export prepare`, `attempts`, `retry` and `recover`, as an operator runs them."""
 
 import json
 from collections.abc import Iterator
@@ -29,12 +29,12 @@ from tests.support.factories import (
 )
 from tests.support.processes.shell import Shell
 
-#: A key that no provider gave out.
+#: A key that no provider has issued.
 CANARY: Final = "canary-of-a-ticket"
 
 
 class ExportShell(Shell):
-    """Types `export` commands into an installation of its own, where a target has what failed; there is no Redis."""
+    """Runs `export` commands in its own installation, which has a target with failed exports and no Redis."""
 
     verb = ("export",)
 
@@ -174,7 +174,7 @@ def test_no_recoveries_are_reported_as_such(shell: ExportShell) -> None:
         ("--target", "tgt_1", "--since", "yesterday"),
         ("--target", "tgt_1", "--since", "2026-02-30"),
         ("--target", "tgt_1", "--since", ""),
-        ("--target", "tgt_1", "--since", "9999-01-01"),  # still to come
+        ("--target", "tgt_1", "--since", "9999-01-01"),  # in the future
         ("--target", "tgt_1", "--since", "7d", "--list"),
         ("--show", "rec_1", "--cancel", "rec_1"),
         ("--show", "rec_1", "--since", "7d"),
@@ -230,7 +230,7 @@ def test_a_ticket_or_a_whole_body_is_read_from_standard_input_or_a_file(
         assert {name: record["ticket"][name] for name in TICKET} == TICKET
 
 
-#: What stands on standard input, what is told of it.
+#: The content of standard input, and a part of the error message.
 REFUSED: Final[list[tuple[str | bytes, str]]] = [
     ("{}", "/ticket/title: This field is required."),
     ('{"ticket": {"title": ""}}', "/ticket/title: This value is empty or has too few entries."),
@@ -325,7 +325,7 @@ def test_a_retry_looks_at_the_address_of_a_blocked_target_anew(shell: ExportShel
     with shell.database():
         assert targets.get(shell.target_id, None).status is TargetStatus.ACTIVE
         assert queries.get(export_id).attempts == 2
-        # The verdict is a worker's, by its own settings.
+        # A worker decides about the target with its own settings.
         assert rows("SELECT action FROM audit_entries WHERE action = 'validate_target'") == []
         assert rows("SELECT validation_due_at FROM targets") == [(0,)]
 

@@ -1,4 +1,4 @@
-"""`riskrelay export approve|dismiss|restore|retry` with filters, and `export bulk`, as an operator types them."""
+"""`riskrelay export approve|dismiss|restore|retry` with filters, and `export bulk`, as an operator runs them."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +14,7 @@ from tests.support.processes.shell import Shell
 
 
 class BulkShell(Shell):
-    """Types `export` commands into an installation with three prepared exports, one of them high; there is no Redis."""
+    """Runs `export` commands in an installation without Redis. One of its three prepared exports has high severity."""
 
     verb = ("export",)
 
@@ -27,7 +27,7 @@ class BulkShell(Shell):
             execute("UPDATE exports SET severity_rank = CASE WHEN id = ? THEN 3 ELSE 0 END", (self.ids[0],))
 
     def refuses(self, exit_code: int, *words: str, standard_input: str = "") -> str:
-        """Type a command that is refused after a question or for its options; return what it printed."""
+        """Run a command that is rejected after its prompt or because of its options; return its output."""
         result = self.run(*words, standard_input=standard_input)
         assert (result.exit_code, result.stdout) == (exit_code, ""), result.output
         return result.stderr
@@ -72,7 +72,7 @@ def test_all_exports_of_a_filter_are_approved(shell: BulkShell) -> None:
     assert shell.statuses() == ["approved", "prepared", "prepared"]
     assert shell.json("bulk", "--show", job["id"]) == job
     assert shell.json("bulk", "--list") == [job]
-    # Only what can be approved is matched.
+    # Only exports that can be approved match.
     assert counted(shell.json("approve", "--target", shell.target_id, "--severity", "info,high", "--yes"))[2:] == (2, 2, 2)
 
 
@@ -95,7 +95,7 @@ def test_a_job_is_asked_about_first(shell: BulkShell) -> None:
     assert "Nothing was changed; answer y, or use --yes." in refused
     assert shell.statuses() == ["prepared"] * 3
     assert "Nothing was changed" in shell.refuses(1, "dismiss", "--source", "manual")
-    # Not those of other severities.
+    # Exports of other severities do not match.
     refused = shell.refuses(1, "dismiss", "--severity", "high,critical", standard_input="n\n")
     assert "1 export matches: 1 high.\n" in refused
 

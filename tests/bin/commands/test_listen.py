@@ -378,7 +378,7 @@ def test_one_connection_carries_many_deliveries_without_a_pause(start: Callable[
         began = time.monotonic()
         assert {deliver(receiver.url, session=session).status_code for _ in range(50)} == {200}
         took_s = time.monotonic() - began
-        pools = session.get_adapter(receiver.url).poolmanager.pools  # type: ignore[attr-defined]  # of HTTPAdapter, which is what it is
+        pools = session.get_adapter(receiver.url).poolmanager.pools  # type: ignore[attr-defined]  # attribute of HTTPAdapter, its actual class
         assert [pools[key].num_connections for key in pools.keys()] == [1]  # noqa: SIM118 - no plain dict
     assert took_s < 1.5  # a response in two packets takes 40 ms each
 
@@ -389,7 +389,7 @@ def test_one_connection_carries_many_deliveries_without_a_pause(start: Callable[
         (None, 411),
         ("-1", 400),
         ("two", 400),
-        ("\u00b2".encode("latin-1").decode("latin-1"), 400),  # a digit to isdigit() and not to int()
+        ("\u00b2".encode("latin-1").decode("latin-1"), 400),  # a digit for isdigit(), but not for int()
         (str(MAX_BODY_BYTES + 1), 413),
         ("9" * 5000, 413),
     ],

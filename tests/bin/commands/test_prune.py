@@ -1,4 +1,4 @@
-"""`riskrelay prune`, as an operator and as cron types it; and that no cron command runs beside itself."""
+"""`riskrelay prune`, as an operator and as cron run it. No cron command runs twice at the same time."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from tests.support.factories import make_customer, make_exports
 from tests.support.processes.shell import Shell
 from tests.support.processes.workers import RISKRELAY
 
-#: What the command names, whether or not something of it is removed.
+#: The tables that the command always lists, even if no rows are deleted.
 COUNTED = (
     "exports",
     "attempts",
@@ -49,7 +49,7 @@ COUNTED = (
 
 
 class PruneShell(Shell):
-    """Types commands into an installation of its own, with exports of the age that is asked for."""
+    """Runs commands in its own installation, and stores exports of a given age."""
 
     def __init__(self, folder: Path, url: str) -> None:
         super().__init__(folder, url)
@@ -57,7 +57,7 @@ class PruneShell(Shell):
             self.customer = make_customer()
 
     def pruned(self, *words: str) -> dict[str, int]:
-        """Prune; return how many rows went, by table."""
+        """Run `prune`; return the number of deleted rows by table."""
         reported = self.json("prune", *words)
         assert tuple(reported) == COUNTED
         return {table: count for table, count in reported.items() if count}
@@ -92,7 +92,7 @@ def test_nothing_of_what_went_is_left_in_the_files_of_sqlite(shell: PruneShell, 
     shell.prepared(1, 91)
     files = [Path(f"{sqlite_url.removeprefix('sqlite:///')}{end}") for end in ("", "-wal")]
     with closing(sqlite3.connect(files[0])) as other:
-        # As a running service does, it keeps the log from being removed with the last connection.
+        # Like a running service, it prevents that closing the last connection deletes the log.
         other.execute("SELECT COUNT(*) FROM exports").fetchone()
         assert shell.pruned() == {"exports": 1}
         assert b"The field has no name." not in b"".join(file.read_bytes() for file in files)
@@ -145,7 +145,7 @@ def test_an_archive_that_others_can_read_is_refused_with_the_fix(shell: PruneShe
     folder = tmp_path / "open"
     folder.mkdir(mode=0o755)
     reported = shell.refused("prune", "--archive", str(folder))
-    # What is typed after it: /tmp must not be closed to everybody else by it.
+    # An operator could run a suggested chmod on /tmp, which would exclude all other users.
     assert "chmod" not in reported
     assert f"such as {folder}/riskrelay-archive" in reported
     assert shell.left() == 1
@@ -165,10 +165,10 @@ def test_an_archive_that_cannot_be_written_is_refused_with_the_fix(shell: PruneS
     ids=["prune", "sweep", "compliance"],
 )
 def test_a_command_of_cron_does_not_run_beside_itself(shell: PruneShell, lock: Lock, words: tuple[str, ...]) -> None:
-    # Its own command opens and closes the database of this process; the lock is the file's.
+    # The command opens and closes the database of this process, but the lock belongs to the file.
     with shell.database(), exclusive(lock):
         assert f"Another {lock.name.lower()} is running" in shell.refused(*words)
-        # To count needs no turn.
+        # A dry run only counts, and needs no lock.
         assert shell.run(*words, "--dry-run").exit_code == 0
     assert shell.run(*words).exit_code == 0
 
@@ -176,7 +176,7 @@ def test_a_command_of_cron_does_not_run_beside_itself(shell: PruneShell, lock: L
 def test_a_prune_that_meets_a_workers_batch_waits_for_its_end(shell: PruneShell) -> None:
     shell.prepared(1, 91)
     with shell.database(), exclusive(Lock.PRUNE):
-        # A process of its own: within this one the command would close the database of the test.
+        # In a separate process, because in this one the command would close the test's database.
         waiting = subprocess.Popen([RISKRELAY, "prune", "--json"], env=shell.for_processes(), stdout=subprocess.PIPE)
         with pytest.raises(subprocess.TimeoutExpired):
             waiting.wait(1.5)
@@ -205,7 +205,7 @@ def test_a_bar_is_shown_on_a_terminal_and_nowhere_else(shell: PruneShell) -> Non
 
 
 def on_a_terminal(shell: PruneShell, *words: str) -> str:
-    """Run a command whose standard error is a terminal; return what that shows."""
+    """Run a command whose standard error is a terminal; return its output there."""
     ours, theirs = pty.openpty()
     try:
         subprocess.run([RISKRELAY, *words], env=shell.for_processes(), stdout=subprocess.PIPE, stderr=theirs, check=True)

@@ -1,4 +1,4 @@
-"""`riskrelay receipt`: a receipt is written, and verified elsewhere."""
+"""`riskrelay receipt`: writes a receipt, which is verified without the installation."""
 
 import json
 import subprocess
@@ -15,7 +15,7 @@ from tests.support.worker.receipts import deliver
 
 
 class ReceiptShell(Shell):
-    """Types `receipt` commands into an installation of its own, which has delivered an export."""
+    """Runs `receipt` commands in its own installation, which has delivered an export."""
 
     verb = ("receipt",)
     export_id = ""

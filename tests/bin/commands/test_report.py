@@ -1,4 +1,4 @@
-"""`riskrelay report`, as an operator types it: options alone write a report, `add` keeps its place."""
+"""`riskrelay report`, as an operator runs it: without a further word, its options write a report; `report add` still works."""
 
 import json
 import stat

@@ -1,4 +1,4 @@
-"""`riskrelay rotate-keys`, as an operator types it, and real processes that are started with the wrong key."""
+"""`riskrelay rotate-keys`, as an operator runs it, and real processes that are started with the wrong key."""
 
 import base64
 import os
@@ -32,7 +32,7 @@ def text_of(*keys: bytes) -> str:
 
 
 class KeyShell(Shell):
-    """Types `rotate-keys` into an installation of its own whose keys stand in `.env`."""
+    """Runs `rotate-keys` in its own installation, whose keys are in `.env`."""
 
     verb = ("rotate-keys",)
 
@@ -42,7 +42,7 @@ class KeyShell(Shell):
         self.environment |= {"ENCRYPTION_KEYS": None, "LOG_LEVEL": None, "WEBHOOK_SECRET": None}
 
     def has(self, *keys: bytes, form: str = ENV_FILE) -> None:
-        """Write `.env` as it was before any worker started."""
+        """Write `.env` with these keys, and with a time before the start of any worker."""
         self.env_file.write_bytes(form.format(keys=text_of(*keys)).encode())
         self.env_file.chmod(0o600)
         os.utime(self.env_file, (0, 0))
@@ -50,7 +50,7 @@ class KeyShell(Shell):
 
 @pytest.fixture
 def shell(tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[KeyShell]:
-    """An installation with three targets' secrets, sealed with the key that it has."""
+    """An installation with the secrets of three targets, encrypted with its key."""
     monkeypatch.chdir(tmp_path)
     made = KeyShell(tmp_path, database_url)
     made.has(OLD)
@@ -192,7 +192,7 @@ def test_a_worker_of_this_host_that_was_not_restarted_is_waited_for(shell: KeySh
     shell.has(NEW, OLD)
     with shell.database():
         worker_heartbeats.beat(worker_heartbeats.process_name("worker"), utc_now())
-    # As the fixture leaves it, the file is older than any worker.
+    # The fixture has made the file older than any worker.
     assert shell.json("--limit", "1")["reencrypted"] == 1
     ahead = utc_now().timestamp() + 3600
     os.utime(shell.env_file, (ahead, ahead))
@@ -200,7 +200,7 @@ def test_a_worker_of_this_host_that_was_not_restarted_is_waited_for(shell: KeySh
     assert shell.json("--dry-run")["waiting"] == 2
     shell.environment["ENCRYPTION_KEYS"] = text_of(NEW, OLD)
     assert shell.json()["reencrypted"] == 2
-    # Where nothing is to be done, nothing can go wrong.
+    # If no secret needs the rotation, the command succeeds without keys.
     shell.environment["ENCRYPTION_KEYS"] = None
     assert shell.json()["reencrypted"] == 0
 
@@ -214,7 +214,7 @@ def test_a_worker_that_was_not_restarted_is_waited_for_without_any_secret_too(sh
     os.utime(shell.env_file, (ahead, ahead))
     assert "Restart it first" in shell.refused()
     with shell.database():
-        # A service that has only the old key stays ready.
+        # A service with only the old key stays ready.
         check_keys(Vault([OLD]), NOW)
 
 

@@ -1,4 +1,4 @@
-"""`riskrelay rule`, as an operator types it: creates, lists, changes, tests and deletes rules for a user."""
+"""`riskrelay rule`, as an operator runs it: creates, lists, changes, tests and deletes rules for a user."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +14,7 @@ from tests.support.processes.shell import Shell
 
 
 class RuleShell(Shell):
-    """Types `rule` commands into an installation of its own."""
+    """Runs `rule` commands in its own installation."""
 
     verb = ("rule",)
 

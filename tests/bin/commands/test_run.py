@@ -1,4 +1,4 @@
-"""`run` holds its parts together: it stops in order, ends when a part dies, leaves nothing behind, says what is wrong."""
+"""`run` supervises its processes: it stops them in order, exits if one of them exits, cleans up, and reports errors."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ STOP_WITHIN_S = 20.0
 
 
 class RunProcess:
-    """A real `bin/riskrelay run` in a folder of its own."""
+    """A real `bin/riskrelay run` in its own folder."""
 
     def __init__(self, folder: Path, **changes: str) -> None:
         self.folder = folder
@@ -45,7 +45,7 @@ class RunProcess:
             time.sleep(0.05)
 
     def children(self) -> dict[str, int]:
-        """Return the process ids of its parts by what they are."""
+        """Return the process ids of its child processes by their kind."""
         marks = {"redis": b"redis-server", "service": b"gunicorn", "worker": b"\0work\0"}
         found = {}
         for children in Path(f"/proc/{self.process.pid}/task").glob("*/children"):

@@ -1,4 +1,4 @@
-"""What `run` says on standard error off a terminal is a log of its own, its parts' and gunicorn's lines: all of one form."""
+"""Without a terminal, `run` logs to standard error: all lines of its processes and of gunicorn have the same format."""
 
 import json
 import os
@@ -21,7 +21,7 @@ START_WITHIN_S: Final = 60.0
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with an `.env` that holds a slip of the hand."""
+    """A folder with an `.env` that contains a misspelled setting."""
     (tmp_path / ".env").write_text("WORKER_PROCESES=2\n")
     return tmp_path
 
@@ -57,7 +57,7 @@ def test_every_line_is_json_from_the_first_warning_to_the_death_of_a_part(folder
 
 
 def is_gunicorn(pid: int, parent: int) -> bool:
-    """Return whether this is gunicorn's own process, which `parent` has started."""
+    """Return whether a process is gunicorn's arbiter, started by `parent`."""
     words = Path(f"/proc/{pid}/cmdline").read_bytes()
     return b"service.server" in words and pid in children(parent)
 
@@ -67,7 +67,7 @@ def children(pid: int) -> list[int]:
 
 
 def end(process: subprocess.Popen[bytes], folder: Path) -> None:
-    """End whatever a failed test has left."""
+    """Kill processes that a failed test has left."""
     process.kill()
     process.wait()
     until = time.monotonic() + 20

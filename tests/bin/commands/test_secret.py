@@ -1,4 +1,4 @@
-"""`riskrelay secret set target ID --client-certificate`: what is stored, shown and refused."""
+"""`riskrelay secret set target ID --client-certificate`: storage, output and errors."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +19,7 @@ MISSING: Final = "tgt_01ARZ3NDEKTSV4RRFFQ69G5FAV"
 
 
 class SecretShell(Shell):
-    """Types `secret` commands."""
+    """Runs `secret` commands."""
 
     verb = ("secret",)
 
@@ -29,7 +29,7 @@ class SecretShell(Shell):
             return make_target(make_customer()).id
 
     def stored(self) -> list[tuple[Any, ...]]:
-        """Return the certificates and the audit log."""
+        """Return the stored certificates and the audit log."""
         with self.database():
             found = rows("SELECT id, certificate_sealed, certificate_fingerprint FROM targets")
             entries = rows("SELECT actor, action, subject_id FROM audit_entries ORDER BY id")
@@ -68,7 +68,7 @@ def test_a_certificate_is_sealed_shown_by_its_fingerprint_and_removed(shell: Sec
     assert shell.stored()[-1] == ("operator", "remove_certificate", target_id)
 
 
-# what comes on standard input, and what the refusal says
+# the content of standard input, and a part of the error message
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -1,4 +1,4 @@
-"""A start of the service or a worker checks the installation first, and applies its default secret to the targets."""
+"""The service and workers check the installation at their start, and apply its default secret to the targets."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from storage.secrets.default_secret import DefaultSecret
 from storage.targets import targets
 from tests.support.factories import make_customer, make_settings, make_target
 
-#: Mode, whether the operator's account is named, the statuses of its target and of another account's.
+#: The mode, whether the operator's account is set, and the statuses of its target and of another account's target.
 STARTS = [
     ("self-hosted", False, ["active", "active"]),
     ("cloud", True, ["active", "inactive"]),

@@ -1,4 +1,4 @@
-"""`riskrelay target`, as an operator types it: looks, pings, paces and resumptions; neither service nor worker runs."""
+"""`riskrelay target`, as an operator runs it: validations, pings, rate limits and resumptions, mostly without a worker."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -22,12 +22,12 @@ from tests.support.processes.shell import Shell
 from tests.support.processes.workers import WorkerProcess, wait_until
 from tests.support.servers.redis_and_postgres import RedisServer
 
-# What a command prints does not depend on the database.
+# The output of commands does not depend on the database.
 pytestmark = on_sqlite
 
 
 class TargetShell(Shell):
-    """Types `target` commands into an installation of its own that may deliver to loopback."""
+    """Runs `target` commands in its own installation, which allows loopback targets."""
 
     verb = ("target",)
 
@@ -82,7 +82,7 @@ def test_without_a_worker_a_validation_looks_reports_and_changes_nothing(shell: 
             status = "passed" if reason is None else "failed"
             assert record["checked"] == {"by": "command", "status": status, "reason": reason}
             assert (record["status"], record["connected"]["status"]) == ("active", "unknown")
-        # The server counts in a thread of its own.
+        # The server counts connections in another thread.
         wait_until(lambda: server.connections == 1)
         reported = shell.run("validate", unsafe)
     assert (reported.exit_code, "address_private" in reported.stdout) == (1, True)
@@ -133,7 +133,7 @@ def test_a_worker_that_does_not_answer_is_waited_for_and_nothing_is_recorded(she
 
 # ---- ping
 
-# what a receiver does; what is printed; the exit code
+# the receiver's behavior, the printed result, the exit code
 PINGED = [
     (answering(202), (True, 202, None), 0),
     (answering(401), (False, 401, "receiver_unauthorized"), 1),
@@ -154,7 +154,7 @@ def test_a_ping_is_sent_and_what_came_of_it_is_printed(
     assert list(printed) == ["delivered", "response_status", "error_code", "duration_ms"]
     assert (printed["delivered"], printed["response_status"], printed["error_code"]) == reported
     assert printed["duration_ms"] >= 0
-    # Nothing is recorded of a ping that no worker sent.
+    # A ping that no worker has sent is not recorded.
     assert shell.json("show", target_id)["connected"]["status"] == "unknown"
     with shell.database():
         assert rows("SELECT COUNT(*) FROM pings") == [(0,)]
@@ -163,7 +163,7 @@ def test_a_ping_is_sent_and_what_came_of_it_is_printed(
 def test_a_ping_that_a_worker_has_taken_is_waited_for(
     tmp_path: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The worker takes every ping as soon as there is one, and never reports back."""
+    """The worker claims every ping at once, and never reports a result."""
     monkeypatch.chdir(tmp_path)
     shell = TargetShell(tmp_path, sqlite_url)
     [target_id] = shell.make_targets("https://tracker.example.com/hook")
@@ -216,14 +216,14 @@ def test_what_is_no_pace_is_wrong_usage(shell: TargetShell, typed: str) -> None:
 
 PRIVATE = "http://10.20.30.40/hook"
 
-# the state it is resumed from; its address; what is said and what it is afterwards
+# the status before, the target's URL, and the message or the status afterwards
 RESUMED = [
     ("blocked", PRIVATE, "stays blocked: address_private. The host has an address that is not public;"),
     ("paused", PRIVATE, "stays paused: address_private. The host has an address that is not public;"),
     ("disabled", PRIVATE, "stays disabled: address_private. The host has an address that is not public;"),
-    ("blocked", "http://127.0.0.1:9/hook", "active"),  # this network was allowed meanwhile
-    ("blocked", "http://nobody.example.com/hook", "stays blocked: dns_"),  # nobody can say what it leads to
-    # Neither was turned off for its address, and a delivery looks at it anew.
+    ("blocked", "http://127.0.0.1:9/hook", "active"),  # this network has been allowed meanwhile
+    ("blocked", "http://nobody.example.com/hook", "stays blocked: dns_"),  # the name cannot be resolved
+    # These statuses were not caused by the address, and the next delivery checks the address again.
     ("paused", "http://nobody.example.com/hook", "active"),
     ("disabled", "http://nobody.example.com/hook", "active"),
 ]

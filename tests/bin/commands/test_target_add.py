@@ -16,7 +16,7 @@ from tests.support.processes.shell import Shell
 
 TOKEN: Final = "cAnArY-of-a-token"
 PAGE: Final = "http://127.0.0.1:9/acme/shop"
-#: What is typed after `--setting`, and the settings that it makes for Jira.
+#: The values of `--setting`, and the resulting settings for Jira.
 TYPED: Final[list[tuple[list[str], dict[str, Any]]]] = [
     (["project=SHOP", "issue_type=Bug"], {"project": "SHOP", "issue_type": "Bug"}),
     (["labels=a,b", "labels=c"], {"labels": ["a,b", "c"]}),
@@ -32,7 +32,7 @@ TYPED: Final[list[tuple[list[str], dict[str, Any]]]] = [
 
 @pytest.fixture
 def shell(tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
-    """An installation with one account that may deliver to loopback."""
+    """An installation with one account, which allows loopback targets."""
     monkeypatch.chdir(tmp_path)
     made = Shell(tmp_path, database_url, **LOOPBACK)
     with made.database():
@@ -73,7 +73,7 @@ def test_a_tracker_without_a_token_is_inactive_until_it_gets_one(shell: Shell, t
 def test_what_is_no_token_is_refused_and_no_target_is_made(shell: Shell, typed: str) -> None:
     reported = shell.refused("target", "add", "gitea", PAGE, standard_input=typed)
     assert ("at least 8 bytes" in reported or "one line" in reported, typed in reported) == (True, False)
-    # The tracker makes the token, not a command of ours.
+    # The tracker generates the token; no command of RiskRelay does.
     assert "openssl" not in reported
     assert shell.json("target", "list") == []
 
@@ -83,7 +83,7 @@ def test_a_webhook_is_added_by_its_provider_as_well(shell: Shell) -> None:
     assert (made["provider_key"], made["name"], made["provider_settings"]) == ("generic_webhook", "Our tracker", {})
 
 
-# the words after `target add`; the exit code; what is said
+# the words after `target add`, the exit code, a part of the message
 REFUSED: Final[list[tuple[tuple[str, ...], int, str]]] = [
     (("gitea",), 2, "Missing argument 'URL'"),
     (("gitea", "--url", PAGE), 2, "Use PROVIDER URL"),

@@ -1,4 +1,4 @@
-"""`trigger`: a sample ticket to real receivers, judged as a worker judges it.
+"""`trigger` sends a sample ticket to real receivers, and evaluates the response as a worker does.
 
 A correct receiver passes every case; each mistake of an incorrect receiver fails its own cases.
 """
@@ -28,7 +28,7 @@ SECRET: Final = "a secret for tests: é"
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., tuple[LocalReceiver, list[Received]]]]:
-    """Start receivers that keep what they got; all are stopped after the test."""
+    """Return a function that starts receivers, which record requests. All are stopped after the test."""
     started: list[LocalReceiver] = []
 
     def starter(*failures: int, retry_after_s: int | None = None) -> tuple[LocalReceiver, list[Received]]:

@@ -137,7 +137,7 @@ except KeyboardInterrupt:
     with run_child(data_dir, after_the_signal) as parent:
         assert parent.stdout is not None
         assert parent.stdout.readline() == "ready\n"
-        os.killpg(parent.pid, signal.SIGINT)  # what a terminal does
+        os.killpg(parent.pid, signal.SIGINT)  # as Ctrl-C in a terminal does
         assert parent.stdout.read() == "stopped last\n"
         assert parent.wait() == 0
 
@@ -164,7 +164,7 @@ def test_it_starts_without_data_that_a_power_cut_damaged(data_dir: Path) -> None
         server.wait_until_ready(READY_TIMEOUT_S)
         with redis.Redis(unix_socket_path=str(server.socket_path)) as client:
             client.set("key", "value")
-    # A file system may have reserved the space of what was never written.
+    # A file system may have reserved space that was never written.
     names = (data_dir / "redis").glob("appendonly*/*.incr.aof"), (data_dir / "redis").glob("appendonly.aof")
     for path in [path for each in names for path in each]:
         path.write_bytes(path.read_bytes() + bytes(4096))

@@ -1,4 +1,4 @@
-"""Supervised child processes: the order in which they are stopped, and the ones that do not stop."""
+"""Supervised child processes: the order in which they are stopped, and children that do not stop."""
 
 import json
 import os
@@ -43,7 +43,7 @@ while not signaled:
 time.sleep(0.3)
 raise SystemExit(4 if list(folder.glob("signaled-*")) else 0)
 """
-#: Signals its parent a while after SIGTERM, and exits with 0, whatever it gets meanwhile.
+#: Some time after SIGTERM, sends SIGTERM to its parent, and exits with 0. It ignores further signals.
 IMPATIENT: Final = """
 import os, pathlib, signal, time
 signaled = []
@@ -55,7 +55,7 @@ time.sleep(float(os.environ["WANTED"]))
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 os.kill(os.getppid(), signal.SIGTERM)
 """
-#: Exits with 5 at a SIGTERM that comes more than a second after the first one, as a worker does, otherwise after 3 s with 0.
+#: Like a worker, exits with 5 at a second SIGTERM more than one second after the first; otherwise, with 0 after 3 s.
 BUSY: Final = """
 import os, pathlib, signal, time
 at = []
@@ -122,7 +122,7 @@ def test_signals_while_the_service_stops_concern_the_workers_too(tmp_path: Path,
 
 def test_a_second_signal_while_the_workers_stop_is_passed_on(tmp_path: Path) -> None:
     supervisor, children = started(tmp_path, 30, ("one", BUSY, ""), ("two", IMPATIENT, "1.2"))
-    # As workers are: stopped together.
+    # The same arguments, as workers have them, so that both are stopped together.
     children["one"].args = children["two"].args
     os.kill(os.getpid(), signal.SIGTERM)
     assert supervisor.run() == 0
@@ -133,7 +133,7 @@ def test_no_child_is_started_after_a_signal() -> None:
     supervisor = Supervisor(30)
     os.kill(os.getpid(), signal.SIGTERM)
     supervisor.start("one", ["/bin/true"], os.environ)
-    # It would exit within milliseconds.
+    # If it reacted to the signal, it would exit within milliseconds.
     time.sleep(1)
     assert supervisor.exited() is None
     assert supervisor.run() == 0

@@ -28,14 +28,14 @@ TARGET: Final = {"id": "tgt_1", "name": "Ours", "status": "active"}
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Retry once and at once, and wait for a second; the file of credentials is in the test's folder."""
+def short_timeouts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Retry once without a pause, with a deadline of one second. The credentials file is in the test's folder."""
     monkeypatch.setattr(dispatch, "ApiClient", partial(ApiClient, pauses_s=(0.0,), deadline_s=1.0))
     monkeypatch.setenv("RISKRELAY_CREDENTIALS", str(tmp_path / "credentials"))
 
 
 def refused(tmp_path: Path, url: str, *words: str, token: str = TOKEN, exit_code: int = 1) -> str:
-    """Type a command that fails; return what it printed, which never has the token."""
+    """Run a command that must fail; return its error output, which must not contain the token."""
     result = RemoteShell(tmp_path, url, token).run(*(words or ("target", "show", "tgt_1")))
     assert (result.exit_code, result.stdout) == (exit_code, ""), result.output
     assert TOKEN not in result.stderr
@@ -45,7 +45,7 @@ def refused(tmp_path: Path, url: str, *words: str, token: str = TOKEN, exit_code
 
 
 def respond(responses: list[tuple[int, Any, dict[str, str]]], asked: list[ReceivedRequest]) -> Callable[[Peer], None]:
-    """Return what sends the responses in order, one for each request, and keeps the requests."""
+    """Return a behavior that sends the responses in order, one for each request, and records the requests in `asked`."""
 
     def behave(peer: Peer) -> None:
         while request := peer.read():
@@ -110,11 +110,11 @@ def test_the_arguments_of_the_process_have_no_token(tmp_path: Path) -> None:
             assert TOKEN.encode() not in process.communicate()[0]
 
 
-# --- the file of credentials
+# --- the credentials file
 
 
 def test_a_home_that_is_unknown_has_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a container that runs with any user id."""
+    """This is the case in a container that runs with an arbitrary user id."""
     monkeypatch.setenv("RISKRELAY_CREDENTIALS", "~no-such-user/credentials")
     reported = refused(tmp_path, "http://127.0.0.1:1", token="", exit_code=2)
     assert "set RISKRELAY_TOKEN, or add a line `URL TOKEN` to ~no-such-user/credentials" in reported
@@ -162,7 +162,7 @@ def test_without_a_token_the_message_says_where_it_is_read(tmp_path: Path, file:
     assert "set RISKRELAY_TOKEN, or add a line `URL TOKEN` to" in message
 
 
-# --- what servers do
+# --- behaviors of servers
 
 
 def test_an_error_is_printed_in_the_words_of_the_api(tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_nothing_listens(tmp_path: Path) -> None:
 
 
 def drip_json(peer: Peer) -> None:
-    """Send a good response so slowly that it takes a minute."""
+    """Send a valid response so slowly that it takes a minute."""
     peer.read()
     peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
     peer.drip(b" " * 1000)
@@ -280,7 +280,7 @@ def test_a_list_of_another_form_is_refused(page: Any, tmp_path: Path) -> None:
         assert "--url" in refused(tmp_path, server.url(path=""), "target", "list")
 
 
-#: A response that every command takes, whatever it asks for.
+#: A response that every command accepts.
 ANY_RECORD: Final[dict[str, Any]] = {
     **TARGET,
     "id": "exp_1",
@@ -306,8 +306,8 @@ ANY_RECORD: Final[dict[str, Any]] = {
     "usage": {name: {"used": 1, "limit": 2} for name in ("findings", "waiting_exports", "targets", "uploads_24h")},
 }
 ANY_RESPONSE: Final = {**ANY_RECORD, "items": [ANY_RECORD], "next_cursor": None}
-#: What commands look into, by the command. A dot leads into an object, and into the first one of a list.
-LOOKED_INTO: Final = {
+#: The members of a response that each command reads. A dot leads into an object, or into the first object of a list.
+FIELDS_READ: Final = {
     "account list": "items.usage items.usage.targets items.usage.targets.used",
     "grant list": "items.id items.user_id items.state",
     "grant remove 1": "id",
@@ -332,7 +332,7 @@ WRONG: Final[tuple[Any, ...]] = ("absent", None, 7, "\ud800", "a\nb", [], [3], {
 
 
 def changed(response: Any, place: str, value: Any) -> Any:
-    """Return a response with another value at a place, or without the member there."""
+    """Return a response with another value of the member at `place`, or without it."""
     if isinstance(response, list):
         return [changed(response[0], place, value)]
     name, _, rest = place.partition(".")
@@ -343,7 +343,7 @@ def changed(response: Any, place: str, value: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("command", "place"), [(each, place) for each in LOOKED_INTO for place in LOOKED_INTO[each].split()]
+    ("command", "place"), [(each, place) for each in FIELDS_READ for place in FIELDS_READ[each].split()]
 )
 def test_a_member_of_another_type_ends_the_command_in_one_line(command: str, place: str, tmp_path: Path) -> None:
     response: Any = ANY_RESPONSE
@@ -432,7 +432,7 @@ def test_a_long_pause_is_not_waited_for(tmp_path: Path) -> None:
 
 
 def job_server(total: int, asked: list[ReceivedRequest]) -> Callable[[Peer], None]:
-    """Return what finds `total` exports, and has a job of which one export is processed, and then none."""
+    """Return a behavior that finds `total` exports, and has a job that processes one export and then makes no progress."""
     job = {"id": "blk_1", "status": "running", "total": total}
 
     def behave(peer: Peer) -> None:

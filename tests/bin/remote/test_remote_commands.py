@@ -1,4 +1,4 @@
-"""Commands with `--url` do and print what they do and print on the server: each is run on two copies of one database."""
+"""Commands with `--url` have the same effects and output as on the server: each is run on two copies of one database."""
 
 import json
 import re
@@ -56,7 +56,7 @@ REFUSED: Final = """
 """
 SERVER_ONLY: Final = frozenset(tuple(each.split()) for each in REFUSED.split(","))
 
-#: Commands in order, with the names of what they are about; each row begins with objects of its own.
+#: Commands in order, with placeholders for the ids of their objects. Each row has its own objects.
 ROWS: Final = """
     target list | target show {target} | target show tgt_0 | target show 'a b' | target show ''
     target add generic_webhook http://127.0.0.1:9/hook --name Ours --event fixed --max-per-minute 3
@@ -121,15 +121,15 @@ ROWS: Final = """
     user add {mail} --account {account} | token create --user {mail} | token create --user {mail} --kind platform
     token revoke --user {mail} | token revoke --user {mail} | token revoke | token create --user nobody@example.com
 """
-#: Options that a command needs on the server only.
+#: Options that a command needs only on the server.
 OWN: Final[dict[tuple[str, ...], tuple[str, str]]] = {
     ("export", "prepare"): ("--account", "{account}"),
     ("target", "add"): ("--account", "{account}"),
     ("rule", "add"): ("--user", "{email}"),
 }
-#: A number that nothing has: the operator and clients get different words.
+#: An id that does not exist. Its error messages differ for operators and clients.
 ABSENT_NUMBER: Final = "99"
-#: What the API does not show, by command; who approved an export is known of users only.
+#: By command, the fields that the API does not return. `shown` also removes `approved_by`, which only users have.
 ABSENT: Final[dict[tuple[str, ...], set[str]]] = {
     ("grant", "remove"): {"user_state"},
     ("compliance", "show"): {"recipients"},
@@ -137,9 +137,9 @@ ABSENT: Final[dict[tuple[str, ...], set[str]]] = {
 }
 _ID: Final = re.compile(r"\b([a-z]{3})_[0-9A-HJKMNP-TV-Z]{26}\b")
 _TIME: Final = re.compile(r"20\d\d-\d\d-\d\dT[0-9:.]+Z")
-#: The text of a new token.
+#: The value of a new token in the output.
 _TOKEN: Final = re.compile(r'"token": "[^"]+"')
-#: Who paused a target.
+#: The field that shows who paused a target.
 _ACTOR: Final = re.compile(r'"status_reason": "(client|operator)"')
 
 
@@ -152,7 +152,7 @@ def rows() -> list[str]:
 
 
 class Sides(NamedTuple):
-    """A shell on the server, and one of another host; `objects` are the same on both."""
+    """A shell on the server (`here`) and one on another host (`there`); `objects` has the same ids for both."""
 
     here: Shell
     there: Shell
@@ -213,7 +213,7 @@ def sides(migrated_sqlite: Path, tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 def shown(result: Result, path: tuple[str, ...]) -> Any:
-    """Return what a command printed, without what differs between two runs and what the API does not show."""
+    """Return a command's output without values that differ between runs, and without fields that the API does not return."""
     text = _TOKEN.sub('"token": ""', _ACTOR.sub('"status_reason": ""', _TIME.sub("<time>", _ID.sub(r"\1_*", result.stdout))))
     try:
         printed = json.loads(text)
@@ -253,7 +253,7 @@ def customer(sqlite_url: str, tmp_path: Path) -> Iterator[Customer]:
 
 @pytest.fixture
 def remote(sqlite_url: str, tmp_path: Path, redis: RedisServer, customer: Customer) -> Iterator[RemoteShell]:
-    """A shell of another host, for an installation with a worker."""
+    """A shell on another host, for an installation with a worker."""
     settings = environment(tmp_path, DATABASE_URL=sqlite_url, REDIS_URL=redis.url, **LOOPBACK)
     with Service(settings) as service, WorkerProcess(tmp_path / "data", sqlite_url, redis.url):
         yield RemoteShell(tmp_path / "elsewhere", f"http://127.0.0.1:{service.port}", customer.token)
@@ -305,7 +305,7 @@ def test_an_option_that_the_token_decides_is_refused(sides: Sides) -> None:
 
 
 def test_a_filter_without_a_value_lists_nothing(sides: Sides) -> None:
-    """A script may name a variable that is not set; the list must not be that of all targets."""
+    """In a script, the value can be an unset variable. The command must then not list all targets."""
     for side in (sides.here, sides.there):
         refused = side.run("export", "list", "--target", "")
         assert (refused.exit_code, refused.stdout) == (2, "")
@@ -350,7 +350,7 @@ def _value_of(parameter: click.Parameter) -> str:
 
 def test_every_command_is_remote_or_is_known_to_run_on_the_server() -> None:
     tested = {path_of(line.split()) for row in rows() for line in row.split(" | ")}
-    # Tested above, with a worker.
+    # Another test runs these, with a worker.
     tested |= {("target", "validate"), ("target", "ping")}
     remote = {path for path in LEAVES if remote_command_of(path)}
     assert {*LEAVES} - remote - SERVER_ONLY - LOCAL == {("import-scan",)}
