@@ -92,7 +92,7 @@ def test_international_names_become_what_the_standard_says() -> None:
 # --- Connections --------------------------------------------------------------
 
 
-class Witness(DnsResolver):
+class RecordingResolver(DnsResolver):
     """Records the host and port of each connection attempt, and lets none succeed."""
 
     def __init__(self) -> None:
@@ -117,7 +117,7 @@ def accepted_urls() -> Iterator[tuple[str, TargetAddress]]:
 
 
 def test_connections_go_to_the_checked_host_and_port() -> None:
-    witness = Witness()
+    witness = RecordingResolver()
     client = HttpClient(OPEN, witness, deadline_s=5, connect_timeout_s=5, connections=1)
     accepted = list(accepted_urls())
     for url, target in accepted:
@@ -129,7 +129,7 @@ def test_connections_go_to_the_checked_host_and_port() -> None:
 
 
 def test_no_connection_is_attempted_for_a_refused_url() -> None:
-    witness = Witness()
+    witness = RecordingResolver()
     client = HttpClient(OPEN, witness, deadline_s=5, connect_timeout_s=5, connections=1)
     cases = [case["input"] for case in corpus("urls", "urltestdata.json") if isinstance(case, dict)]
     refused = [url for url in cases if isinstance(check_url(url, OPEN), RefusalReason)]

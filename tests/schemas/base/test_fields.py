@@ -16,7 +16,7 @@ LIMIT = 5
 values = st.none() | st.booleans() | st.integers() | st.floats() | st.lists(st.text()) | st.text(max_size=LIMIT + 2)
 
 
-class Unhurried(Text):
+class ReferenceText(Text):
     """A text field that always uses marshmallow's normal processing."""
 
 
@@ -42,7 +42,7 @@ def read(field: fields.Field[Any], value: object) -> object:
 )
 @given(value=values | st.sampled_from(["a", "plain", "beyond", " a ", "12345", "123456"]))
 def test_a_text_is_read_as_marshmallow_reads_it(options: dict[str, Any], value: object) -> None:
-    assert read(Text(max_length=LIMIT, **options), value) == read(Unhurried(max_length=LIMIT, **options), value)
+    assert read(Text(max_length=LIMIT, **options), value) == read(ReferenceText(max_length=LIMIT, **options), value)
 
 
 class _Inner(Form):

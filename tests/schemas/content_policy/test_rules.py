@@ -853,7 +853,7 @@ def test_no_text_is_processed_repeatedly(what: str, text: str) -> None:
     assert _seconds(text) < 15 * _seconds(ordinary), what
 
 
-def _looks_at(value: Any) -> int:
+def _count_yields(value: Any) -> int:
     """Return how often other work could be done meanwhile."""
     looks: list[None] = []
     find(value, KNOWN, lambda: looks.append(None))
@@ -870,7 +870,7 @@ def test_violations_are_located_among_many_texts() -> None:
 
 def test_texts_that_share_a_path_are_reported_once_and_not_checked_again() -> None:
     assert reported({"unheard-of": [CARD] * 20_000}) == [("", "card_number")]
-    assert _looks_at({"unheard-of": [CARD] * 20_000}) < 1_000
+    assert _count_yields({"unheard-of": [CARD] * 20_000}) < 1_000
 
 
 def test_violations_by_many_texts_together_take_bounded_time_and_are_reported_for_the_whole_body() -> None:
@@ -879,21 +879,21 @@ def test_violations_by_many_texts_together_take_bounded_time_and_are_reported_fo
     assert reported({"issues": few}) == []
     assert reported({"issues": many}) == [("", "sql_dump")]
     # There is one yield for each text that is checked and one for each rule.
-    assert 1.5 * MAX_CHECKS < _looks_at({"issues": many}) < 3 * MAX_CHECKS
+    assert 1.5 * MAX_CHECKS < _count_yields({"issues": many}) < 3 * MAX_CHECKS
 
 
 def test_other_work_can_be_done_while_a_large_body_is_checked() -> None:
-    assert _looks_at({"title": "words " * 10}) > 1
+    assert _count_yields({"title": "words " * 10}) > 1
     small, large = ({"issues": ["some words " * 100] * count} for count in (50, 800))
     # A block of 64 KiB is checked as a whole.
-    assert _looks_at(large) > 6 * _looks_at(small)
+    assert _count_yields(large) > 6 * _count_yields(small)
 
 
 def test_a_long_text_is_checked_in_overlapping_parts() -> None:
     filling = "words and " * 30_000
     for at in (65_530, 65_536, 131_060, 131_072, 200_000, len(filling)):
         assert reported({"title": f"{filling[:at]} {CARD} {filling[at:]}"}) == [("/title", "card_number")], at
-    assert _looks_at({"title": filling}) >= len(filling) // 65_536
+    assert _count_yields({"title": filling}) >= len(filling) // 65_536
 
 
 def test_no_random_text_takes_more_than_linear_time() -> None:

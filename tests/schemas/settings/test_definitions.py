@@ -51,7 +51,7 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
     return load_exactly
 
 
-def mistakes(load: Load, **variables: str) -> dict[str, list[str]]:
+def errors_of(load: Load, **variables: str) -> dict[str, list[str]]:
     with pytest.raises(InvalidSettings) as wrong:
         load(variables)
     return wrong.value.mistakes
@@ -338,7 +338,7 @@ def test_an_external_redis_is_not_embedded(load: Load) -> None:
     ],
 )
 def test_an_invalid_setting_is_reported_by_name_without_its_value(load: Load, name: str, value: str) -> None:
-    actual = mistakes(load, **{name: value})
+    actual = errors_of(load, **{name: value})
     assert [*actual] == [name]
     assert all(actual[name])
     assert "hunter2" not in repr(actual)
@@ -385,8 +385,8 @@ def test_a_number_beyond_dates_databases_or_machines_is_a_mistake(load: Load) ->
     }
     settings, now = load(fit), datetime.now(UTC)
     assert now - settings.max_age < now - settings.idempotency_ttl + timedelta(hours=1)
-    assert set(mistakes(load, **{name: f"{value}0" for name, value in fit.items()})) == {*fit}
-    assert set(mistakes(load, **dict.fromkeys(fit, "9" * 5_000))) == {*fit}
+    assert set(errors_of(load, **{name: f"{value}0" for name, value in fit.items()})) == {*fit}
+    assert set(errors_of(load, **dict.fromkeys(fit, "9" * 5_000))) == {*fit}
 
 
 def test_the_text_of_the_settings_contains_no_secret(load: Load) -> None:
@@ -486,7 +486,7 @@ def test_the_env_file_may_name_a_file_too(load: Load, tmp_path: Path) -> None:
 def test_a_secret_that_is_set_twice_is_an_error_wherever_it_is_set(load: Load, tmp_path: Path, name: str) -> None:
     (tmp_path / "secret").write_text("hunter2")
     (tmp_path / ".env").write_text(f"{name}=hunter2\n")
-    actual = mistakes(load, **{f"{name}_FILE": str(tmp_path / "secret")})
+    actual = errors_of(load, **{f"{name}_FILE": str(tmp_path / "secret")})
     assert actual == {name: [f"Set either {name} or {name}_FILE, not both."]}
 
 
@@ -507,7 +507,7 @@ def test_a_file_that_cannot_be_read_is_a_mistake_that_names_the_setting(
     load: Load, tmp_path: Path, make: Callable[[Path], object]
 ) -> None:
     make(tmp_path / "secret")
-    actual = mistakes(load, SCANNER_SHARED_SECRET_FILE=str(tmp_path / "secret"))
+    actual = errors_of(load, SCANNER_SHARED_SECRET_FILE=str(tmp_path / "secret"))
     assert [*actual] == ["SCANNER_SHARED_SECRET_FILE"]
 
 
@@ -518,7 +518,7 @@ def test_an_env_file_that_cannot_be_read_is_a_mistake_that_names_it(
     load: Load, tmp_path: Path, make: Callable[[Path], object]
 ) -> None:
     make(tmp_path / ".env")
-    actual = mistakes(load, BIND="nowhere")
+    actual = errors_of(load, BIND="nowhere")
     assert {*actual} == {str(tmp_path / ".env"), "BIND"}
     assert "Cannot be read" in actual[str(tmp_path / ".env")][0]
 
@@ -591,7 +591,7 @@ def test_an_env_file_that_other_users_may_change_is_a_mistake_and_no_value_of_it
     env_file.write_text("BIND=nowhere\n")
     env_file.chmod(0o666)
     fix = f"Check its lines, then run: chmod go-w {env_file}"
-    assert mistakes(load) == {str(env_file): [f"Other users can change it: {env_file} has mode 0666. {fix}"]}
+    assert errors_of(load) == {str(env_file): [f"Other users can change it: {env_file} has mode 0666. {fix}"]}
     assert unknown_names(env_file) == {}
 
 
@@ -721,14 +721,14 @@ def test_a_file_with_only_settings_has_no_unknown_name(tmp_path: Path) -> None:
 
 EVERYTHING = frozenset(RouteFamily)
 #: Handoffs come from a platform, and only cloud installations belong to one.
-OF_ONES_OWN = EVERYTHING - {RouteFamily.HANDOFFS}
+SELF_HOSTED_FAMILIES = EVERYTHING - {RouteFamily.HANDOFFS}
 
 
 @pytest.mark.parametrize(
     ("mode", "extra", "families"),
     [
         ("cloud", "", EVERYTHING),
-        ("self-hosted", "", OF_ONES_OWN),
+        ("self-hosted", "", SELF_HOSTED_FAMILIES),
         ("webhook-only", "", {RouteFamily.EXPORTS, RouteFamily.HEALTH}),
         ("webhook-only", "scanner", {RouteFamily.EXPORTS, RouteFamily.HEALTH, RouteFamily.SCANNER}),
         ("webhook-only", "scanner,email", {RouteFamily.EXPORTS, RouteFamily.HEALTH, RouteFamily.SCANNER, RouteFamily.EMAIL}),
@@ -745,13 +745,13 @@ def test_the_console_can_be_turned_off_and_is_never_there_in_webhook_only_mode(l
 
 
 def test_no_setting_brings_the_console_back_in_webhook_only_mode(load: Load) -> None:
-    assert set(mistakes(load, DEPLOYMENT_MODE="webhook-only", EXTRA_ROUTE_FAMILIES="console")) == {"EXTRA_ROUTE_FAMILIES"}
+    assert set(errors_of(load, DEPLOYMENT_MODE="webhook-only", EXTRA_ROUTE_FAMILIES="console")) == {"EXTRA_ROUTE_FAMILIES"}
 
 
 def test_the_operators_account_is_a_number_from_one_on(load: Load) -> None:
     assert load(OPERATOR_ACCOUNT_ID="7").operator_account_id == 7
     for wrong in ("0", "-1", "first"):
-        assert set(mistakes(load, OPERATOR_ACCOUNT_ID=wrong)) == {"OPERATOR_ACCOUNT_ID"}
+        assert set(errors_of(load, OPERATOR_ACCOUNT_ID=wrong)) == {"OPERATOR_ACCOUNT_ID"}
 
 
 # --- certificates of connections to targets
@@ -775,15 +775,15 @@ def test_a_missing_file_half_a_pair_and_a_wrong_pair_are_named(load: Load, tmp_p
     (tmp_path / "one.pem").write_text(one)
     (tmp_path / "other.pem").write_text(other)
     gone, first, second = (str(tmp_path / name) for name in ("gone.pem", "one.pem", "other.pem"))
-    assert mistakes(load, TARGET_CA_FILE=gone) == {
+    assert errors_of(load, TARGET_CA_FILE=gone) == {
         "TARGET_CA_FILE": ["Names a file that cannot be read: No such file or directory."]
     }
-    assert mistakes(load, TARGET_CLIENT_CERT_FILE=first) == {
+    assert errors_of(load, TARGET_CLIENT_CERT_FILE=first) == {
         "TARGET_CLIENT_KEY": ["Set it too, or TARGET_CLIENT_KEY_FILE: TARGET_CLIENT_CERT needs it."]
     }
-    assert mistakes(load, TARGET_CLIENT_KEY_FILE=first) == {
+    assert errors_of(load, TARGET_CLIENT_KEY_FILE=first) == {
         "TARGET_CLIENT_CERT": ["Set it too, or TARGET_CLIENT_CERT_FILE: TARGET_CLIENT_KEY needs it."]
     }
-    assert mistakes(load, TARGET_CLIENT_CERT_FILE=first, TARGET_CLIENT_KEY_FILE=second) == {
+    assert errors_of(load, TARGET_CLIENT_CERT_FILE=first, TARGET_CLIENT_KEY_FILE=second) == {
         "TARGET_CLIENT_KEY": ["The private key does not belong to the first certificate."]
     }

@@ -305,7 +305,7 @@ class AnyLookup(FakeResolver):
         return super().resolve(host, port, timeout_s, account_id)
 
 
-def _be_a_worker() -> object:
+def _run_worker() -> object:
     """Do what a request waits for: send a ping, or validate a target."""
     order, look = pings.claim_next(utc_now()), validations.claim_next(utc_now(), lease_s=30)
     return (
@@ -317,14 +317,14 @@ def _be_a_worker() -> object:
 @pytest.fixture(scope="module")
 def world(module_database: Path) -> CloudInstallation:
     """One installation per database, with every route, for all requests."""
-    customer, wake_ups = make_customer(abilities=tuple(ABILITIES[TokenKind.API])), FakeWakeUpQueue(_be_a_worker)
+    customer, wake_ups = make_customer(abilities=tuple(ABILITIES[TokenKind.API])), FakeWakeUpQueue(_run_worker)
     unlimited = {"RATE_LIMIT_PER_MINUTE": "1000000", "AUTH_FAILURES_PER_MINUTE": "1000000"}
     own = {"DEFAULT_PROJECT_ID": str(customer.project_id), "OPERATOR_ACCOUNT_ID": str(customer.account_id)}
     actual = make_settings(module_database, {**CLOUD, **unlimited, **own})
     return make_world(actual, TestClient(create_app(actual, wake_ups, AnyLookup({}))), wake_ups, customer)
 
 
-def may_stand(spoiled: Probe) -> set[str]:
+def allowed_places(spoiled: Probe) -> set[str]:
     """Return the places where the value of an accepted request may come out."""
     method, route, *rest = spoiled.place.split(" ")
     place = " ".join(rest)
@@ -369,7 +369,7 @@ def test_each_submitted_value_is_returned_only_by_the_documented_routes(
         is_reported = number in accepted or spoiled.place.endswith("header X-Request-Id")
         without_work = spoiled.call.method in {"GET", "DELETE"} or COMPLIANCE in spoiled.place
         is_key = spoiled.place.endswith("header Idempotency-Key")
-        wanted[number] = may_stand(spoiled) if is_reported and not (is_key and without_work) else set()
+        wanted[number] = allowed_places(spoiled) if is_reported and not (is_key and without_work) else set()
         if number in invalid and spoiled.place.endswith("/?"):
             # The error message repeats the name of an unknown field if it is an ordinary identifier.
             wanted[number] = {"answer"}

@@ -19,7 +19,7 @@ from tests.support.factories import Customer, make_settings
 from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.http.raw_http import Call
 
-WELL = {"database": "ok", "disk": "ok", "schema": "ok", "keys": "ok", "redis": "ok", "workers": "ok"}
+HEALTHY = {"database": "ok", "disk": "ok", "schema": "ok", "keys": "ok", "redis": "ok", "workers": "ok"}
 WORKER = "worker:test"
 
 
@@ -76,7 +76,7 @@ def no_database_of_ours(scene: ReadinessScene) -> None:
     open_database(f"sqlite:///{scene.folder / 'other.db'}")
 
 
-UNASKED = {"schema": "unknown", "keys": "unknown", "workers": "unknown"}
+NOT_CHECKED = {"schema": "unknown", "keys": "unknown", "workers": "unknown"}
 
 #: Columns: cause; status code; overall status; failed checks.
 CASES: dict[str, tuple[Callable[[ReadinessScene], None], int, str, dict[str, str]]] = {
@@ -89,8 +89,8 @@ CASES: dict[str, tuple[Callable[[ReadinessScene], None], int, str, dict[str, str
     # With these keys, the installation would store secrets that nobody else can decrypt.
     "another installation's keys": (other_keys, 503, "unavailable", {"keys": "wrong"}),
     "a write without room": (no_room, 503, "unavailable", {"disk": "full"}),
-    "no database": (no_database, 503, "unavailable", {"database": "unavailable", **UNASKED}),
-    "no database of ours": (no_database_of_ours, 503, "unavailable", {"database": "unavailable", **UNASKED}),
+    "no database": (no_database, 503, "unavailable", {"database": "unavailable", **NOT_CHECKED}),
+    "no database of ours": (no_database_of_ours, 503, "unavailable", {"database": "unavailable", **NOT_CHECKED}),
 }
 
 
@@ -101,7 +101,7 @@ def test_readiness_names_each_check(case: str, scene: ReadinessScene) -> None:
 
     answer = Call("GET", "/readyz").send(scene.client)
 
-    assert (answer.status_code, answer.json) == (code, {"status": status, "checks": {**WELL, **failed}})
+    assert (answer.status_code, answer.json) == (code, {"status": status, "checks": {**HEALTHY, **failed}})
     assert Call("HEAD", "/readyz").send(scene.client).status_code == code
 
 
@@ -130,6 +130,6 @@ def test_a_schema_of_another_version_is_not_served(case: str, scene: ReadinessSc
         with connection():
             execute(mend)
 
-    checks = {**WELL, "schema": "not_current", "keys": "unknown", "workers": "unknown"}
+    checks = {**HEALTHY, "schema": "not_current", "keys": "unknown", "workers": "unknown"}
     assert (answer.status_code, answer.json) == (503, {"status": "unavailable", "checks": checks})
     assert Call("GET", "/readyz").send(scene.client).json["status"] == "ok"

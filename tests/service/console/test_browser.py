@@ -147,14 +147,14 @@ class Installed:
 
 
 @contextmanager
-def installed(folder: Path, migrated: Path, redis: RedisServer, *, is_furnished: bool) -> Iterator[Installed]:
+def installed(folder: Path, migrated: Path, redis: RedisServer, *, is_populated: bool) -> Iterator[Installed]:
     """Run an installation behind a proxy, with rows of every kind or empty."""
     url = f"sqlite:///{folder / 'riskrelay.db'}"
     (folder / "riskrelay.db").write_bytes(migrated.read_bytes())
     open_database(url)
     try:
         with connection():
-            token, account_id = _furnish(is_furnished=is_furnished)
+            token, account_id = _populate(is_populated=is_populated)
             ids = {name: found[0][0] for name, query in IDS.items() if (found := rows(query))}
     finally:
         close_database()
@@ -178,12 +178,12 @@ def installed(folder: Path, migrated: Path, redis: RedisServer, *, is_furnished:
         proxy.server_close()
 
 
-def _furnish(*, is_furnished: bool) -> tuple[str, int]:
+def _populate(*, is_populated: bool) -> tuple[str, int]:
     """Store the rows that pages show; return a token and its account."""
-    if is_furnished:
+    if is_populated:
         plausible_rows.fill()
     customer = make_customer()
-    if is_furnished:
+    if is_populated:
         target = make_target(customer)
         make_exports(customer, 60)
         make_failed(customer, target.id, 3)
@@ -221,18 +221,20 @@ def _attempt(export_id: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def furnished(
+def populated(
     tmp_path_factory: pytest.TempPathFactory, migrated_sqlite: Path, redis_server: RedisServer
 ) -> Iterator[Installed]:
     """An installation with rows of every kind."""
-    with installed(tmp_path_factory.mktemp("furnished"), migrated_sqlite, redis_server, is_furnished=True) as running:
+    with installed(tmp_path_factory.mktemp("populated"), migrated_sqlite, redis_server, is_populated=True) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def bare(tmp_path_factory: pytest.TempPathFactory, migrated_sqlite: Path, redis_server: RedisServer) -> Iterator[Installed]:
+def unpopulated(
+    tmp_path_factory: pytest.TempPathFactory, migrated_sqlite: Path, redis_server: RedisServer
+) -> Iterator[Installed]:
     """A new installation."""
-    with installed(tmp_path_factory.mktemp("bare"), migrated_sqlite, redis_server, is_furnished=False) as running:
+    with installed(tmp_path_factory.mktemp("unpopulated"), migrated_sqlite, redis_server, is_populated=False) as running:
         yield running
 
 
@@ -255,16 +257,16 @@ def signed_in(browser: Browser, at: Installed, **options: Any) -> Iterator[Brows
 
 
 @pytest.fixture(scope="module")
-def at_furnished(browser: Browser, furnished: Installed) -> Iterator[BrowserContext]:
+def at_populated(browser: Browser, populated: Installed) -> Iterator[BrowserContext]:
     """A signed-in browser at the installation with rows."""
-    with signed_in(browser, furnished) as context:
+    with signed_in(browser, populated) as context:
         yield context
 
 
 @pytest.fixture(scope="module")
-def at_bare(browser: Browser, bare: Installed) -> Iterator[BrowserContext]:
+def at_unpopulated(browser: Browser, unpopulated: Installed) -> Iterator[BrowserContext]:
     """A signed-in browser at the new installation."""
-    with signed_in(browser, bare) as context:
+    with signed_in(browser, unpopulated) as context:
         yield context
 
 
@@ -371,24 +373,24 @@ def assert_is_well_made(seen: PageVisit, path: str) -> None:
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_a_full_page_is_valid_and_accessible(path: str, furnished: Installed, at_furnished: BrowserContext) -> None:
+def test_a_full_page_is_valid_and_accessible(path: str, populated: Installed, at_populated: BrowserContext) -> None:
     # Few rows are enough, and axe-core checks each of them.
-    with visit(at_furnished, furnished.at(path) + ("?limit=4" if path in LISTS else "")) as seen:
+    with visit(at_populated, populated.at(path) + ("?limit=4" if path in LISTS else "")) as seen:
         assert_is_well_made(seen, path)
         assert_is_accessible(seen.page)
 
 
 @pytest.mark.parametrize("path", PLAIN)
-def test_an_empty_page_is_valid_and_accessible(path: str, bare: Installed, at_bare: BrowserContext) -> None:
-    with visit(at_bare, bare.at(path)) as seen:
+def test_an_empty_page_is_valid_and_accessible(path: str, unpopulated: Installed, at_unpopulated: BrowserContext) -> None:
+    with visit(at_unpopulated, unpopulated.at(path)) as seen:
         assert_is_well_made(seen, path)
         assert_fits(seen.page, PHONE)
         assert complaints(seen.page) == []
 
 
 @pytest.mark.parametrize("path", [*PATHS, "/exports/{attempted_id}", "/audit?subject={attempted_id}"])
-def test_tables_fit_a_desktop_with_a_scroll_bar(path: str, furnished: Installed, at_furnished: BrowserContext) -> None:
-    with visit(at_furnished, furnished.at(path)) as seen:
+def test_tables_fit_a_desktop_with_a_scroll_bar(path: str, populated: Installed, at_populated: BrowserContext) -> None:
+    with visit(at_populated, populated.at(path)) as seen:
         seen.page.set_viewport_size({"width": DESKTOP["width"] - SCROLL_BAR, "height": DESKTOP["height"]})
         assert "{attempted_id}" not in path or WORKER in seen.page.locator("#attempts, table").first.inner_text()
         widths = "(e) => [e.ariaLabel, e.scrollWidth, e.clientWidth]"
@@ -401,25 +403,25 @@ ASTRAY: Final = {"/nowhere": 404, "/exports?status=nonsense": 422}
 
 
 @pytest.mark.parametrize("path", ASTRAY)
-def test_an_error_page_is_accessible(path: str, furnished: Installed, at_furnished: BrowserContext) -> None:
-    with visit(at_furnished, furnished.at(path), ASTRAY[path]) as seen:
+def test_an_error_page_is_accessible(path: str, populated: Installed, at_populated: BrowserContext) -> None:
+    with visit(at_populated, populated.at(path), ASTRAY[path]) as seen:
         assert_is_well_made(seen, path.partition("?")[0])
         assert_is_accessible(seen.page)
 
 
-def test_the_sign_in_page_is_accessible(furnished: Installed, browser: Browser) -> None:
+def test_the_sign_in_page_is_accessible(populated: Installed, browser: Browser) -> None:
     context = browser.new_context(viewport=DESKTOP)
     assert SignIn.path == f"{CONSOLE}/sign-in"
-    with visit(context, furnished.at("/sign-in?why=idle&next=/exports")) as seen:
+    with visit(context, populated.at("/sign-in?why=idle&next=/exports")) as seen:
         assert_is_well_made(seen, "/sign-in")
         assert_is_accessible(seen.page)
     context.close()
 
 
-def test_no_two_pages_have_the_same_title(furnished: Installed, at_furnished: BrowserContext) -> None:
+def test_no_two_pages_have_the_same_title(populated: Installed, at_populated: BrowserContext) -> None:
     titles = {}
     for path in [*PATHS, "/sign-in", "/nowhere"]:
-        shown = re.search("<title>(.*?)</title>", at_furnished.request.get(furnished.at(path)).text())
+        shown = re.search("<title>(.*?)</title>", at_populated.request.get(populated.at(path)).text())
         assert shown is not None, path
         titles[path] = shown[1]
     assert len({*titles.values()}) == len(titles), titles
@@ -443,8 +445,10 @@ def reload_list(page: Page) -> None:
 
 
 @pytest.mark.parametrize("path", LISTS)
-def test_an_empty_list_differs_from_one_without_matches(path: str, bare: Installed, at_bare: BrowserContext) -> None:
-    with visit(at_bare, bare.at(path)) as seen:
+def test_an_empty_list_differs_from_one_without_matches(
+    path: str, unpopulated: Installed, at_unpopulated: BrowserContext
+) -> None:
+    with visit(at_unpopulated, unpopulated.at(path)) as seen:
         page = seen.page
         if path in NEVER_EMPTY:
             expect(a_list(page).locator("tbody tr")).not_to_have_count(0)
@@ -475,10 +479,10 @@ def _filter_by_anything(page: Page) -> None:
 
 @pytest.mark.parametrize("path", LISTS)
 def test_a_list_shows_that_it_is_loading_and_that_loading_failed(
-    path: str, furnished: Installed, at_furnished: BrowserContext
+    path: str, populated: Installed, at_populated: BrowserContext
 ) -> None:
-    url = furnished.at(path)
-    context = at_furnished
+    url = populated.at(path)
+    context = at_populated
     page = context.new_page()
     page.goto(url)
     shown = a_list(page).locator("tbody tr").count()
@@ -536,7 +540,7 @@ _FRAME: Final = """<!doctype html><html lang="en"><title>Made up</title>
 <main tabindex="-1">{main}</main><p data-said></p><span data-zone></span></html>"""
 
 
-class MadeUp:
+class StubPage:
     """A page of the console with the content `main`, which counts requests and stores submitted forms."""
 
     def __init__(self, context: BrowserContext, at: Installed, main: str) -> None:
@@ -563,11 +567,11 @@ class MadeUp:
 
 @pytest.mark.parametrize("color_scheme", ["light", "dark"])
 def test_a_primary_button_under_the_pointer_keeps_its_colors(
-    color_scheme: Literal["light", "dark"], furnished: Installed, at_furnished: BrowserContext
+    color_scheme: Literal["light", "dark"], populated: Installed, at_populated: BrowserContext
 ) -> None:
-    page = at_furnished.new_page()
+    page = at_populated.new_page()
     page.emulate_media(color_scheme=color_scheme)
-    page.goto(furnished.at("/targets/add?provider=github"))
+    page.goto(populated.at("/targets/add?provider=github"))
     button = page.get_by_role("button", name="Add target")
     colors = "(e) => [getComputedStyle(e).color, getComputedStyle(e).backgroundColor]"
     before = button.evaluate(colors)
@@ -577,8 +581,8 @@ def test_a_primary_button_under_the_pointer_keeps_its_colors(
     page.close()
 
 
-def test_times_are_in_the_readers_time_zone_with_utc_on_hover(furnished: Installed, at_furnished: BrowserContext) -> None:
-    with visit(at_furnished, furnished.at("/audit")) as seen:
+def test_times_are_in_the_readers_time_zone_with_utc_on_hover(populated: Installed, at_populated: BrowserContext) -> None:
+    with visit(at_populated, populated.at("/audit")) as seen:
         made = seen.page.locator("time").last
         shown = made.get_attribute("title")
         assert shown is not None
@@ -593,21 +597,21 @@ def test_times_are_in_the_readers_time_zone_with_utc_on_hover(furnished: Install
 
 
 def test_the_findings_fit_a_small_laptop_with_their_filters_in_one_line(
-    furnished: Installed, at_furnished: BrowserContext
+    populated: Installed, at_populated: BrowserContext
 ) -> None:
-    with visit(at_furnished, furnished.at("/findings")) as seen:
+    with visit(at_populated, populated.at("/findings")) as seen:
         seen.page.locator("tbody td:first-child code").first.evaluate("(code) => { code.textContent = 'x'.repeat(500); }")
         over = "(table) => table.scrollWidth - table.clientWidth"
         assert seen.page.locator(".scroll").first.evaluate(over) <= 0
         for path in ("/findings", "/audit"):
-            seen.page.goto(furnished.at(path))
+            seen.page.goto(populated.at(path))
             fields = seen.page.locator(".filters > :is(label, button)")
             assert len(set(fields.evaluate_all("(all) => all.map((e) => e.getBoundingClientRect().bottom)"))) == 1
 
 
-def test_no_section_of_facts_has_nested_frames(furnished: Installed, at_furnished: BrowserContext) -> None:
+def test_no_section_of_facts_has_nested_frames(populated: Installed, at_populated: BrowserContext) -> None:
     for path in ("/findings/{finding_id}", "/report-uploads/{upload_id}", "/inbox", "/exports/{export_id}"):
-        with visit(at_furnished, furnished.at(path)) as seen:
+        with visit(at_populated, populated.at(path)) as seen:
             facts = seen.page.locator(":is(.card, .pane-detail) dl.facts")
             widths = facts.evaluate_all("(all) => all.map((each) => getComputedStyle(each).borderTopWidth)")
             assert {*widths} == {"0px"}, path
@@ -623,9 +627,9 @@ _IS_LEFT_TO_THE_BROWSER: Final = """(link) => {
 
 
 def test_filters_paging_and_back_change_only_the_list_and_the_address(
-    furnished: Installed, at_furnished: BrowserContext
+    populated: Installed, at_populated: BrowserContext
 ) -> None:
-    with visit(at_furnished, furnished.at("/exports")) as seen:
+    with visit(at_populated, populated.at("/exports")) as seen:
         page = seen.page
         page.evaluate("window.isTheSame = true")
         page.get_by_label("Status").select_option("prepared")
@@ -653,21 +657,21 @@ def test_filters_paging_and_back_change_only_the_list_and_the_address(
         assert page.get_by_role("link", name="Newest").evaluate(_IS_LEFT_TO_THE_BROWSER)
 
 
-def test_an_expired_session_leads_to_the_sign_in_and_back(furnished: Installed, browser: Browser) -> None:
-    with signed_in(browser, furnished) as context:
+def test_an_expired_session_leads_to_the_sign_in_and_back(populated: Installed, browser: Browser) -> None:
+    with signed_in(browser, populated) as context:
         page = context.new_page()
-        page.goto(furnished.at("/exports"))
+        page.goto(populated.at("/exports"))
         context.clear_cookies()
         page.get_by_label("Status").select_option("failed")
         page.get_by_role("button", name="Filter").click()
         page.wait_for_url("**/sign-in?*")
-        page.get_by_label("API token").fill(furnished.token)
+        page.get_by_label("API token").fill(populated.token)
         page.get_by_role("button", name="Sign in").click()
         page.wait_for_url("**/exports?status=failed")
 
 
-def test_a_form_is_sent_once_however_often_it_is_clicked(furnished: Installed, at_furnished: BrowserContext) -> None:
-    made = MadeUp(at_furnished, furnished, '<form method="post"><input name="a" value="1"><button>Do it</button></form>')
+def test_a_form_is_sent_once_however_often_it_is_clicked(populated: Installed, at_populated: BrowserContext) -> None:
+    made = StubPage(at_populated, populated, '<form method="post"><input name="a" value="1"><button>Do it</button></form>')
     button = made.page.get_by_role("button")
     made.page.evaluate("document.forms[0].requestSubmit(); document.forms[0].requestSubmit()")
     expect(button).to_be_disabled()
@@ -678,14 +682,14 @@ def test_a_form_is_sent_once_however_often_it_is_clicked(furnished: Installed, a
     made.page.close()
 
 
-def test_work_in_progress_is_refreshed_until_it_is_finished(furnished: Installed, at_furnished: BrowserContext) -> None:
+def test_work_in_progress_is_refreshed_until_it_is_finished(populated: Installed, at_populated: BrowserContext) -> None:
     followed = (
         '<p class="notice">Begun.</p><section id="it"{0}><p class="status">{1}</p>'
         "<details><summary>All of it</summary><p>it all</p></details>"
         '<time datetime="2026-03-01T12:00:00Z">then</time><button type="button">Stop</button></section>'
     )
     going = ' data-refresh="0.05"'
-    made = MadeUp(at_furnished, furnished, followed.format(going, "1 of 3"))
+    made = StubPage(at_populated, populated, followed.format(going, "1 of 3"))
     page = made.page
     page.evaluate("window.first = document.querySelector('#it')")
     page.get_by_text("All of it").click()
@@ -717,9 +721,9 @@ def test_work_in_progress_is_refreshed_until_it_is_finished(furnished: Installed
     page.close()
 
 
-def test_a_refresh_never_replaces_a_field_in_use(furnished: Installed, at_furnished: BrowserContext) -> None:
+def test_a_refresh_never_replaces_a_field_in_use(populated: Installed, at_populated: BrowserContext) -> None:
     form = '<section id="it" data-refresh="0.05"><p>{}</p><input aria-label="Why"></section>'
-    made = MadeUp(at_furnished, furnished, form.format("one"))
+    made = StubPage(at_populated, populated, form.format("one"))
     made.page.get_by_label("Why").fill("becau")
     made.main = form.format("two")
     asked = made.asked
@@ -732,13 +736,13 @@ def test_a_refresh_never_replaces_a_field_in_use(furnished: Installed, at_furnis
 
 
 def test_the_counts_of_the_menu_are_refreshed_when_work_is_finished(
-    furnished: Installed, at_furnished: BrowserContext
+    populated: Installed, at_populated: BrowserContext
 ) -> None:
-    menu = f'<div data-live="{furnished.at("/counts-made-up")}"><span data-count="inbox">9</span></div>'
+    menu = f'<div data-live="{populated.at("/counts-made-up")}"><span data-count="inbox">9</span></div>'
     parts = menu + '<p id="it"{}>115 of 115</p>'
-    made = MadeUp(at_furnished, furnished, parts.format(' data-refresh="0.05"'))
+    made = StubPage(at_populated, populated, parts.format(' data-refresh="0.05"'))
     body = {"counts": {"inbox": {"number": 4, "text": "4"}}, "health": None}
-    made.page.route(furnished.at("/counts-made-up"), lambda route: route.fulfill(json=body))
+    made.page.route(populated.at("/counts-made-up"), lambda route: route.fulfill(json=body))
     expect(made.page.locator("[data-count]")).to_have_text("9")
     made.main = parts.format("")
     # Not only with the next regular request for the counts, half a minute later.
@@ -746,9 +750,9 @@ def test_the_counts_of_the_menu_are_refreshed_when_work_is_finished(
     made.page.close()
 
 
-def test_counts_are_refreshed_without_moving_the_page(furnished: Installed, at_furnished: BrowserContext) -> None:
+def test_counts_are_refreshed_without_moving_the_page(populated: Installed, at_populated: BrowserContext) -> None:
     menu = '<span data-count="inbox">{}</span><a data-health class="status good">fine</a><a data-new="inbox" hidden></a>'
-    made = MadeUp(at_furnished, furnished, f'<div data-live="{furnished.at("/counts-made-up")}">{menu.format(3)}</div>')
+    made = StubPage(at_populated, populated, f'<div data-live="{populated.at("/counts-made-up")}">{menu.format(3)}</div>')
     page = made.page
     answers = [(5, "All systems ok", "good"), (4, "Redis not responding", "warn"), (4, "Redis not responding", "warn")]
     tags: list[str | None] = []
@@ -762,7 +766,7 @@ def test_counts_are_refreshed_without_moving_the_page(furnished: Installed, at_f
         body = {"counts": {"inbox": {"number": number, "text": str(number)}}, "health": {"text": text, "tone": tone}}
         route.fulfill(json=body, headers={"ETag": f'"{number}"'})
 
-    page.route(furnished.at("/counts-made-up"), answer)
+    page.route(populated.at("/counts-made-up"), answer)
     page.evaluate("renewCounts()")
     expect(page.locator("[data-new]")).to_have_text("2 new")
     expect(page.locator("[data-count]")).to_have_text("5")
@@ -781,14 +785,14 @@ def test_counts_are_refreshed_without_moving_the_page(furnished: Installed, at_f
 
 @pytest.mark.parametrize("width", [390, 1280])
 def test_the_inbox_names_new_tickets_without_moving_the_list(
-    width: int, furnished: Installed, at_furnished: BrowserContext
+    width: int, populated: Installed, at_populated: BrowserContext
 ) -> None:
-    page = at_furnished.new_page()
+    page = at_populated.new_page()
     page.set_viewport_size({"width": width, "height": 844})
-    page.goto(furnished.at("/inbox"))
+    page.goto(populated.at("/inbox"))
     number = page.evaluate("counted.inbox")
     body = {"counts": {"inbox": {"number": number + 3, "text": str(number + 3)}}, "health": None}
-    page.route(furnished.at("/counts"), lambda route: route.fulfill(json=body))
+    page.route(populated.at("/counts"), lambda route: route.fulfill(json=body))
     fresh, ticket = page.locator("main [data-new=inbox]"), page.locator(".pane-list .row").first
     expect(fresh).to_be_hidden()
     before = ticket.bounding_box()
@@ -805,9 +809,9 @@ def test_the_inbox_names_new_tickets_without_moving_the_list(
 
 
 def test_the_open_ticket_begins_beside_the_list_and_its_decisions_are_in_view(
-    furnished: Installed, at_furnished: BrowserContext
+    populated: Installed, at_populated: BrowserContext
 ) -> None:
-    with visit(at_furnished, furnished.at("/inbox")) as seen:
+    with visit(at_populated, populated.at("/inbox")) as seen:
         seen.page.set_viewport_size(DESKTOP)
         listed, ticket, decisions = (
             seen.page.locator(each).bounding_box() for each in (".pane-list", "#ticket", ".pane-actions")
@@ -819,8 +823,8 @@ def test_the_open_ticket_begins_beside_the_list_and_its_decisions_are_in_view(
         assert decisions["y"] + decisions["height"] <= DESKTOP["height"]
 
 
-def test_a_long_label_fits_a_telephone(furnished: Installed, at_furnished: BrowserContext) -> None:
-    with visit(at_furnished, furnished.at("/exports/{prepared_id}")) as seen:
+def test_a_long_label_fits_a_telephone(populated: Installed, at_populated: BrowserContext) -> None:
+    with visit(at_populated, populated.at("/exports/{prepared_id}")) as seen:
         seen.page.locator(".labels bdi").first.evaluate("(label) => { label.textContent = 'label'.repeat(20); }")
         assert_fits(seen.page, PHONE)
 
@@ -836,8 +840,8 @@ LONG_TEXTS: Final = {
 
 
 @pytest.mark.parametrize("width", [390, 1280])
-def test_long_texts_leave_room_for_others(width: int, furnished: Installed, at_furnished: BrowserContext) -> None:
-    with visit(at_furnished, furnished.at("/inbox?export={prepared_id}")) as seen:
+def test_long_texts_leave_room_for_others(width: int, populated: Installed, at_populated: BrowserContext) -> None:
+    with visit(at_populated, populated.at("/inbox?export={prepared_id}")) as seen:
         seen.page.set_viewport_size({"width": width, "height": 844})
         for where, (text, _) in LONG_TEXTS.items():
             if text is not None:
@@ -893,9 +897,9 @@ class HeldTickets:
 
 
 def test_keyboard_shortcuts_do_nothing_until_the_requested_ticket_is_loaded(
-    furnished: Installed, at_furnished: BrowserContext
+    populated: Installed, at_populated: BrowserContext
 ) -> None:
-    inbox = HeldTickets(at_furnished, furnished)
+    inbox = HeldTickets(at_populated, populated)
     page, pane = inbox.page, inbox.page.locator("#ticket")
     page.keyboard.press("j")
     inbox.wait(1)
@@ -918,9 +922,9 @@ def test_keyboard_shortcuts_do_nothing_until_the_requested_ticket_is_loaded(
 
 
 def test_the_last_requested_ticket_is_shown_whatever_the_order_of_responses(
-    furnished: Installed, at_furnished: BrowserContext
+    populated: Installed, at_populated: BrowserContext
 ) -> None:
-    inbox = HeldTickets(at_furnished, furnished)
+    inbox = HeldTickets(at_populated, populated)
     inbox.ask(1)
     inbox.ask(2)
     inbox.answer(1, 2)
@@ -932,8 +936,8 @@ def test_the_last_requested_ticket_is_shown_whatever_the_order_of_responses(
     inbox.page.close()
 
 
-def test_a_late_ticket_does_not_replace_a_form_in_use(furnished: Installed, at_furnished: BrowserContext) -> None:
-    inbox = HeldTickets(at_furnished, furnished)
+def test_a_late_ticket_does_not_replace_a_form_in_use(populated: Installed, at_populated: BrowserContext) -> None:
+    inbox = HeldTickets(at_populated, populated)
     page, first = inbox.page, inbox.shown()
     inbox.ask(1)
     page.locator("#ticket summary", has_text="Dismiss").click()
@@ -950,9 +954,9 @@ def test_a_late_ticket_does_not_replace_a_form_in_use(furnished: Installed, at_f
     page.close()
 
 
-def test_a_refresh_updates_the_state_of_the_open_ticket(furnished: Installed, at_furnished: BrowserContext) -> None:
-    page = at_furnished.new_page()
-    page.goto(furnished.at("/deliveries"))
+def test_a_refresh_updates_the_state_of_the_open_ticket(populated: Installed, at_populated: BrowserContext) -> None:
+    page = at_populated.new_page()
+    page.goto(populated.at("/deliveries"))
     first, second = [each.get_attribute("data-open") for each in page.locator(".row-title").all()[:2]]
     held: list[Route] = []
 
@@ -979,8 +983,8 @@ def test_a_refresh_updates_the_state_of_the_open_ticket(furnished: Installed, at
     page.close()
 
 
-def test_another_ticket_inherits_neither_focus_nor_open_sections(furnished: Installed, at_furnished: BrowserContext) -> None:
-    inbox = HeldTickets(at_furnished, furnished)
+def test_another_ticket_inherits_neither_focus_nor_open_sections(populated: Installed, at_populated: BrowserContext) -> None:
+    inbox = HeldTickets(at_populated, populated)
     page = inbox.page
     page.locator("#ticket summary", has_text="Details").click()
     page.get_by_role("button", name="Approve").focus()
@@ -998,8 +1002,8 @@ def test_another_ticket_inherits_neither_focus_nor_open_sections(furnished: Inst
     page.close()
 
 
-def test_a_reloaded_ticket_keeps_its_open_sections(furnished: Installed, at_furnished: BrowserContext) -> None:
-    inbox = HeldTickets(at_furnished, furnished)
+def test_a_reloaded_ticket_keeps_its_open_sections(populated: Installed, at_populated: BrowserContext) -> None:
+    inbox = HeldTickets(at_populated, populated)
     inbox.ask(0)
     inbox.page.locator("#ticket summary", has_text="Dismiss").click()
     inbox.held[0].continue_()
@@ -1009,9 +1013,9 @@ def test_a_reloaded_ticket_keeps_its_open_sections(furnished: Installed, at_furn
 
 
 def test_an_open_filter_or_decision_is_closed_by_a_click_elsewhere_and_by_escape(
-    furnished: Installed, at_furnished: BrowserContext
+    populated: Installed, at_populated: BrowserContext
 ) -> None:
-    with visit(at_furnished, furnished.at("/inbox")) as seen:
+    with visit(at_populated, populated.at("/inbox")) as seen:
         page = seen.page
         for fold in (page.locator("details.menu").first, page.locator("details.pop").first):
             summary = fold.locator("summary")
@@ -1026,11 +1030,11 @@ def test_an_open_filter_or_decision_is_closed_by_a_click_elsewhere_and_by_escape
 
 
 def test_once_a_delivery_has_failed_it_can_be_retried_without_a_reload(
-    furnished: Installed, at_furnished: BrowserContext
+    populated: Installed, at_populated: BrowserContext
 ) -> None:
-    failed = at_furnished.request.get(furnished.at("/exports/{export_id}")).text()
-    page = at_furnished.new_page()
-    page.goto(furnished.at("/exports/{moving_id}"))
+    failed = at_populated.request.get(populated.at("/exports/{export_id}")).text()
+    page = at_populated.new_page()
+    page.goto(populated.at("/exports/{moving_id}"))
     assert page.get_by_role("button", name="Retry").count() == 0
     answers = [failed.replace(' id="decisions"', ' id="decisions" data-refresh="3"'), failed.replace(">Retry<", ">Again<")]
     page.route(page.url, lambda route: route.fulfill(body=answers.pop(0), content_type="text/html"))
@@ -1048,8 +1052,8 @@ def test_once_a_delivery_has_failed_it_can_be_retried_without_a_reload(
     page.close()
 
 
-def test_a_relative_time_has_the_exact_one_on_hover(furnished: Installed, at_furnished: BrowserContext) -> None:
-    with visit(at_furnished, furnished.at("/sessions")) as seen:
+def test_a_relative_time_has_the_exact_one_on_hover(populated: Installed, at_populated: BrowserContext) -> None:
+    with visit(at_populated, populated.at("/sessions")) as seen:
         signed_in_at = seen.page.locator("time.ago").first
         expect(signed_in_at).to_have_text(re.compile(r"^(now|\d+ (min|h|days?) ago)$"))
         shown = signed_in_at.get_attribute("title")
@@ -1057,9 +1061,9 @@ def test_a_relative_time_has_the_exact_one_on_hover(furnished: Installed, at_fur
         assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC\)", shown)
 
 
-def test_a_sample_is_copied(furnished: Installed, browser: Browser) -> None:
+def test_a_sample_is_copied(populated: Installed, browser: Browser) -> None:
     context = browser.new_context(permissions=["clipboard-read", "clipboard-write"])
-    made = MadeUp(context, furnished, '<pre data-copy>curl "$URL" \\\n  -d @-</pre>')
+    made = StubPage(context, populated, '<pre data-copy>curl "$URL" \\\n  -d @-</pre>')
     made.page.get_by_role("button", name="Copy").click()
     expect(made.page.locator("[data-said]")).to_have_text("Copied")
     assert made.page.evaluate("navigator.clipboard.readText()") == 'curl "$URL" \\\n  -d @-'
@@ -1086,13 +1090,13 @@ def tab_to(page: Page, wanted: Any) -> None:
     raise AssertionError(f"Tab never comes to {wanted}")
 
 
-def test_the_core_path_needs_no_mouse(furnished: Installed, browser: Browser) -> None:
+def test_the_core_path_needs_no_mouse(populated: Installed, browser: Browser) -> None:
     context = browser.new_context(viewport=DESKTOP)
     context.set_default_timeout(PATIENCE_MS)
     page = context.new_page()
-    page.goto(furnished.at("/sign-in"))
+    page.goto(populated.at("/sign-in"))
     expect(page.get_by_label("API token")).to_be_focused()
-    page.keyboard.type(furnished.token)
+    page.keyboard.type(populated.token)
     page.keyboard.press("Enter")
     page.get_by_role("button", name="Sign out").wait_for()
     page.keyboard.press("Tab")
@@ -1100,11 +1104,11 @@ def test_the_core_path_needs_no_mouse(furnished: Installed, browser: Browser) ->
     expect(page.get_by_role("link", name="Skip to content")).to_be_in_viewport()
     page.keyboard.press("Enter")
     expect(page.locator("main")).to_be_focused()
-    page.goto(furnished.at(""))
+    page.goto(populated.at(""))
     tab_to(page, page.get_by_role("navigation", name="Console").get_by_role("link", name="Deliveries"))
     page.keyboard.press("Enter")
     page.wait_for_url("**/deliveries")
-    page.goto(furnished.at("/exports?status=prepared"))
+    page.goto(populated.at("/exports?status=prepared"))
     tab_to(page, page.get_by_role("link", name="Missing name").first)
     page.keyboard.press("Enter")
     page.wait_for_url("**/exports/exp_*")
@@ -1115,17 +1119,17 @@ def test_the_core_path_needs_no_mouse(furnished: Installed, browser: Browser) ->
     page.keyboard.press("Enter")
     expect(page.locator(".notice")).to_contain_text("approved")
     expect(page.locator(".status", has_text="approved").first).to_be_visible()
-    page.goto(furnished.at("/exports"))
+    page.goto(populated.at("/exports"))
     tab_to(page, page.get_by_role("button", name="Sign out"))
     page.keyboard.press("Enter")
     page.wait_for_url("**/sign-in*")
     context.close()
 
 
-def test_the_menu_is_a_bar_on_a_telephone_and_opens_without_the_script(furnished: Installed, browser: Browser) -> None:
-    with signed_in(browser, furnished, java_script_enabled=False) as context:
+def test_the_menu_is_a_bar_on_a_telephone_and_opens_without_the_script(populated: Installed, browser: Browser) -> None:
+    with signed_in(browser, populated, java_script_enabled=False) as context:
         page = context.new_page()
-        page.goto(furnished.at("/exports"))
+        page.goto(populated.at("/exports"))
         link = page.get_by_role("navigation", name="Console").get_by_role("link", name="Targets")
         assert link.is_visible()
         assert not page.get_by_text("More", exact=True).is_visible()
@@ -1138,9 +1142,9 @@ def test_the_menu_is_a_bar_on_a_telephone_and_opens_without_the_script(furnished
 
 
 def test_a_page_is_read_on_paper_in_forced_colours_and_without_motion(
-    furnished: Installed, at_furnished: BrowserContext
+    populated: Installed, at_populated: BrowserContext
 ) -> None:
-    with visit(at_furnished, furnished.at("/exports")) as seen:
+    with visit(at_populated, populated.at("/exports")) as seen:
         page = seen.page
         page.emulate_media(media="print", color_scheme="dark")
         assert not page.locator("header").is_visible()

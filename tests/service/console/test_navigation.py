@@ -35,7 +35,7 @@ from tests.support.fakes import FakeResolver, FakeWakeUpQueue
 from tests.support.http.console_user import ConsoleBrowser, make_console_token
 
 #: The result of the checks if everything works; tests replace some of them.
-WELL = dict.fromkeys(("database", "disk", "schema", "keys", "redis", "workers"), "ok")
+HEALTHY = dict.fromkeys(("database", "disk", "schema", "keys", "redis", "workers"), "ok")
 
 
 def counts_in(html: str) -> dict[str, str]:
@@ -117,7 +117,7 @@ def test_a_script_gets_the_counts_once_for_each_change(person: ConsoleBrowser, c
     ],
 )
 def test_health_is_one_line(failed: dict[str, str], line: tuple[str, str]) -> None:
-    assert health_line({**WELL, **failed}) == line
+    assert health_line({**HEALTHY, **failed}) == line
 
 
 @on_sqlite

@@ -22,7 +22,7 @@ RECOVERIES: Final = "/api/ticket-export-recoveries"
 DOCUMENT: Final = (Path(__file__).parents[3] / "docs" / "console.md").read_text()
 
 
-class Ways(NamedTuple):
+class Equivalents(NamedTuple):
     """The route and the command that do the same as a button; None where there is none by design."""
 
     route: str | None
@@ -31,45 +31,45 @@ class Ways(NamedTuple):
 
 #: By the path of the button's form.
 BUTTONS: Final = {
-    "/exports/{export_id}/approve": Ways(f"{EXPORT}/approve", "export approve"),
-    "/exports/{export_id}/retry": Ways(f"{EXPORT}/retry", "export retry"),
-    "/exports/{export_id}/dismiss": Ways(f"{EXPORT}/dismiss", "export dismiss"),
-    "/targets/add": Ways("/api/ticket-export-targets", "target add"),
-    "/targets/{target_id}/edit": Ways(TARGET, "target set"),
-    "/targets/{target_id}/remove": Ways(TARGET, "target remove"),
-    "/exports/{export_id}/restore": Ways(f"{EXPORT}/restore", "export restore"),
-    "/exports/{export_id}/snooze": Ways(f"{EXPORT}/snooze", "export snooze"),
-    "/exports/{export_id}/edit": Ways(EXPORT, "export edit"),
-    "/exports/{export_id}/split": Ways(f"{EXPORT}/split", "export split"),
-    "/bulk-jobs/{job_id}/cancel": Ways("/api/bulk-jobs/{job_id}/cancel", "export bulk --cancel"),
-    "/rules/new": Ways("/api/approval-rules", "rule add"),
-    **{f"/rules/{{rule_id}}{verb}": Ways(RULE, "rule set") for verb in ("", "/enable", "/disable")},
-    "/rules/{rule_id}/remove": Ways(RULE, "rule remove"),
-    "/inbox/decide": Ways("/api/ticket-exports/bulk", "export approve --yes"),
-    "/deliveries/decide": Ways("/api/ticket-exports/bulk", "export approve --yes"),
-    "/targets/{target_id}/validate": Ways(f"{TARGET}/validate", "target validate"),
-    "/targets/{target_id}/ping": Ways(f"{TARGET}/ping", "target ping"),
-    "/targets/{target_id}/pause": Ways(f"{TARGET}/pause", "target pause"),
-    "/targets/{target_id}/resume": Ways(f"{TARGET}/resume", "target resume"),
-    "/targets/{target_id}/disable": Ways(f"{TARGET}/disable", "target disable"),
+    "/exports/{export_id}/approve": Equivalents(f"{EXPORT}/approve", "export approve"),
+    "/exports/{export_id}/retry": Equivalents(f"{EXPORT}/retry", "export retry"),
+    "/exports/{export_id}/dismiss": Equivalents(f"{EXPORT}/dismiss", "export dismiss"),
+    "/targets/add": Equivalents("/api/ticket-export-targets", "target add"),
+    "/targets/{target_id}/edit": Equivalents(TARGET, "target set"),
+    "/targets/{target_id}/remove": Equivalents(TARGET, "target remove"),
+    "/exports/{export_id}/restore": Equivalents(f"{EXPORT}/restore", "export restore"),
+    "/exports/{export_id}/snooze": Equivalents(f"{EXPORT}/snooze", "export snooze"),
+    "/exports/{export_id}/edit": Equivalents(EXPORT, "export edit"),
+    "/exports/{export_id}/split": Equivalents(f"{EXPORT}/split", "export split"),
+    "/bulk-jobs/{job_id}/cancel": Equivalents("/api/bulk-jobs/{job_id}/cancel", "export bulk --cancel"),
+    "/rules/new": Equivalents("/api/approval-rules", "rule add"),
+    **{f"/rules/{{rule_id}}{verb}": Equivalents(RULE, "rule set") for verb in ("", "/enable", "/disable")},
+    "/rules/{rule_id}/remove": Equivalents(RULE, "rule remove"),
+    "/inbox/decide": Equivalents("/api/ticket-exports/bulk", "export approve --yes"),
+    "/deliveries/decide": Equivalents("/api/ticket-exports/bulk", "export approve --yes"),
+    "/targets/{target_id}/validate": Equivalents(f"{TARGET}/validate", "target validate"),
+    "/targets/{target_id}/ping": Equivalents(f"{TARGET}/ping", "target ping"),
+    "/targets/{target_id}/pause": Equivalents(f"{TARGET}/pause", "target pause"),
+    "/targets/{target_id}/resume": Equivalents(f"{TARGET}/resume", "target resume"),
+    "/targets/{target_id}/disable": Equivalents(f"{TARGET}/disable", "target disable"),
     # A target's own secret is set by the operator, never by the API.
-    "/targets/{target_id}/secret": Ways(None, "secret set target"),
-    "/targets/{target_id}/header": Ways(None, "secret set target --header"),
-    "/targets/{target_id}/header/remove": Ways(None, "secret set target --remove"),
-    "/targets/{target_id}/standard-secret": Ways(None, "secret set target --standard-webhooks"),
-    "/targets/{target_id}/webhook": Ways(TARGET, "target set --signature"),
-    "/targets/{target_id}/recover": Ways(RECOVERIES, "export recover --since"),
-    "/recoveries/{recovery_id}/cancel": Ways(f"{RECOVERIES}/{{recovery_id}}/cancel", "export recover --cancel"),
-    "/projects/{project_id}/grouping": Ways("/api/projects/{project_id}", "project set"),
-    "/report-uploads": Ways("/api/scanner/results", "import-scan"),
-    "/alerts/{alert_id}/acknowledge": Ways(None, "alert acknowledge"),
-    "/sessions/{session_id}/revoke": Ways("/api/console-sessions/{session_id}/revoke", "session revoke"),
+    "/targets/{target_id}/secret": Equivalents(None, "secret set target"),
+    "/targets/{target_id}/header": Equivalents(None, "secret set target --header"),
+    "/targets/{target_id}/header/remove": Equivalents(None, "secret set target --remove"),
+    "/targets/{target_id}/standard-secret": Equivalents(None, "secret set target --standard-webhooks"),
+    "/targets/{target_id}/webhook": Equivalents(TARGET, "target set --signature"),
+    "/targets/{target_id}/recover": Equivalents(RECOVERIES, "export recover --since"),
+    "/recoveries/{recovery_id}/cancel": Equivalents(f"{RECOVERIES}/{{recovery_id}}/cancel", "export recover --cancel"),
+    "/projects/{project_id}/grouping": Equivalents("/api/projects/{project_id}", "project set"),
+    "/report-uploads": Equivalents("/api/scanner/results", "import-scan"),
+    "/alerts/{alert_id}/acknowledge": Equivalents(None, "alert acknowledge"),
+    "/sessions/{session_id}/revoke": Equivalents("/api/console-sessions/{session_id}/revoke", "session revoke"),
 }
 #: Links that show or download something, and have no form.
 LINKS: Final = {
-    "/rules/{rule_id}/test": Ways(f"{RULE}/test", "rule test"),
-    "/exports/{export_id}/receipt": Ways(f"{EXPORT}/receipt", "receipt show"),
-    "/projects/{project_id}/report/{report_format}": Ways(None, "report write"),
+    "/rules/{rule_id}/test": Equivalents(f"{RULE}/test", "rule test"),
+    "/exports/{export_id}/receipt": Equivalents(f"{EXPORT}/receipt", "receipt show"),
+    "/projects/{project_id}/report/{report_format}": Equivalents(None, "report write"),
 }
 #: Sessions and preferences of a browser, and summaries before a decision: clients of the API need none of them.
 OF_THE_BROWSER: Final = {
@@ -105,7 +105,10 @@ def test_a_button_is_a_route_and_a_command_as_well(routes: set[str], button: str
 def test_the_document_has_the_same_table() -> None:
     row = r"^\| ([A-Z][A-Za-z, ]+) \| (?:`(?:GET|POST|PATCH|DELETE) (/[^`]+)`|none[^|]*) \| (?:`([^`]+)`|none) \|$"
     shown = re.findall(row, DOCUMENT, re.MULTILINE)
-    assert {Ways(route or None, command or None) for _, route, command in shown} == {*BUTTONS.values(), *LINKS.values()}
+    assert {Equivalents(route or None, command or None) for _, route, command in shown} == {
+        *BUTTONS.values(),
+        *LINKS.values(),
+    }
 
 
 def exists(command: str) -> bool:

@@ -49,7 +49,7 @@ OVERRIDES: Final = [
 
 
 @pytest.fixture
-def everything(customer: Customer) -> dict[str, str]:
+def all_credentials(customer: Customer) -> dict[str, str]:
     """All credentials at once: every shared secret, a signature, and the token of a user (a request can carry only one)."""
     secrets = {"X-Scanner-Secret": SCANNER_SECRET, "X-Email-Webhook-Secret": EMAIL_SECRET}
     return {**secrets, "X-Platform-Hmac-Sha256": signature(b"{}"), **customer.bearer}
@@ -65,18 +65,18 @@ def app_in(mode: str, folder: Path) -> App:
     return create_app(settings, FakeWakeUpQueue(), FakeResolver({}))
 
 
-def guarded(app: App) -> Iterator[tuple[str, set[str]]]:
+def authenticated_routes(app: App) -> Iterator[tuple[str, set[str]]]:
     """Yield every route that requires authentication, with its methods."""
     for route in inspect_routes(app):
         if route.path not in OPEN and not is_of_the_console(route.path):
             yield route.path, {method.method for method in route.methods if not method.internal}
 
 
-def test_an_unsupported_method_gets_the_same_response_for_all_callers(app: App, everything: Mapping[str, str]) -> None:
+def test_an_unsupported_method_gets_the_same_response_for_all_callers(app: App, all_credentials: Mapping[str, str]) -> None:
     client = TestClient(app)
-    senders = ({}, everything, {"Authorization": "Bearer x"}, *OVERRIDES)
+    senders = ({}, all_credentials, {"Authorization": "Bearer x"}, *OVERRIDES)
     asked = 0
-    for path, methods in guarded(app):
+    for path, methods in authenticated_routes(app):
         for method in set(METHODS) - methods:
             actual = {
                 response_fingerprint(client.simulate_request(method, path, headers=dict(headers), body=body))
@@ -96,7 +96,7 @@ def test_no_header_changes_the_method_or_path_of_a_request(override: dict[str, s
     """An unauthenticated request stays unauthenticated, on every route and with every method of the route."""
     client = TestClient(app)
     before = everything_stored()
-    for path, methods in guarded(app):
+    for path, methods in authenticated_routes(app):
         for method in methods:
             plain = client.simulate_request(method, path, headers=JSON, body=b"{}")
             changed = client.simulate_request(method, path, headers={**JSON, **override}, body=b"{}")
@@ -136,18 +136,18 @@ def test_a_path_has_one_spelling(app: App, customer: Customer) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_route_of_another_mode_is_not_found_for_any_caller(
-    mode: str, app: App, everything: dict[str, str], customer: Customer, tmp_path: Path
+    mode: str, app: App, all_credentials: dict[str, str], customer: Customer, tmp_path: Path
 ) -> None:
     client = TestClient(app_in(mode, tmp_path))
-    everywhere = {path for path, _ in guarded(app)}
-    there = {path for path, _ in guarded(app_in(mode, tmp_path))}
+    everywhere = {path for path, _ in authenticated_routes(app)}
+    there = {path for path, _ in authenticated_routes(app_in(mode, tmp_path))}
     assert there == everywhere if mode == "cloud" else there < everywhere
     platform = {"Authorization": f"Bearer {make_platform_token(customer)}"}
     for path in everywhere - there:
         for method in METHODS:
             actual = {
                 response_fingerprint(client.simulate_request(method, asked, headers={**headers, **JSON}, body=b"{}"))
-                for headers in ({}, everything, {**everything, **platform})
+                for headers in ({}, all_credentials, {**all_credentials, **platform})
                 for asked in (path, "/nowhere")
             }
             assert (len(actual), {status for status, _, _ in actual}) == (1, {404}), (method, path)

@@ -19,14 +19,14 @@ from tests.support.http.raw_http import SAFE_HEADERS, is_of_the_console
 pytestmark = on_sqlite
 
 #: The headers that a browser adds by itself to a request from another site's page.
-FROM_ELSEWHERE: Final = {"Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site", "Cookie": "session=1"}
+CROSS_SITE_HEADERS: Final = {"Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site", "Cookie": "session=1"}
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
 #: The same for every client, so they may be cached and revalidated.
-KEPT: Final = frozenset({"/openapi.json", "/docs", "/docs/page.js"})
+CACHED: Final = frozenset({"/openapi.json", "/docs", "/docs/page.js"})
 #: The only document that a browser may display.
-PAGE: Final = "/docs"
+DOCS_PAGE: Final = "/docs"
 #: These methods change nothing and echo nothing from the request.
-SAFE: Final = ("GET", "HEAD", "OPTIONS")
+SAFE_METHODS: Final = ("GET", "HEAD", "OPTIONS")
 
 
 @pytest.fixture
@@ -66,12 +66,12 @@ def answers(app: App, headers: Mapping[str, str]) -> dict[tuple[str, str], Resul
 
 
 def test_responses_have_security_headers_and_no_cookie_redirect_or_cors_header(app: App) -> None:
-    for asked, answer in answers(app, FROM_ELSEWHERE).items():
+    for asked, answer in answers(app, CROSS_SITE_HEADERS).items():
         names = {name.lower() for name in answer.headers}
         record = {name: answer.headers.get(name) for name in SAFE_HEADERS}
-        if asked[0] in {"GET", "HEAD"} and asked[1] in KEPT:
+        if asked[0] in {"GET", "HEAD"} and asked[1] in CACHED:
             assert record.pop("cache-control") == "no-cache"
-        if asked in {("GET", PAGE), ("HEAD", PAGE)}:
+        if asked in {("GET", DOCS_PAGE), ("HEAD", DOCS_PAGE)}:
             assert record.pop("content-security-policy") == CONTENT_SECURITY_POLICY
         assert record.items() <= SAFE_HEADERS.items(), asked
         # No origin gets access, no cookie is set, and nothing redirects.
@@ -88,7 +88,7 @@ def test_safe_http_methods_change_nothing(app: App, customer: Customer) -> None:
         if method == "TRACE":
             assert answer.status_code in {404, 405}, path
             assert customer.token not in answer.text
-        if method in SAFE and path in guarded:
+        if method in SAFE_METHODS and path in guarded:
             assert answer.status_code in {200, 403, 404, 405}, (method, path)
     verbs = ("approve", "retry", "dismiss", "pause", "resume", "disable", "ping", "validate")
     client = TestClient(app)

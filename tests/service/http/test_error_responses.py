@@ -501,49 +501,63 @@ TOO_LARGE = [
 ]
 
 
-def _bad(call: Call) -> Call:
+def _with_malformed_body(call: Call) -> Call:
     """Make the body malformed too."""
     return Call(call.method, call.path, call.headers, b"{" + CANARY.encode())
 
 
-def _huge(call: Call) -> Call:
+def _with_large_body(call: Call) -> Call:
     return Call(call.method, call.path, call.headers, b" " * (LIMIT_BYTES + 1))
 
 
-def _dry(call: Call, asked: str = "true") -> Call:
+def _as_dry_run(call: Call, asked: str = "true") -> Call:
     return Call(call.method, call.path, call.headers, call.body, query=f"dry_run={asked}")
 
 
 #: A route without dry runs must not perform the work when one is requested.
-DRY = [
-    invalid("approve: a dry run", lambda scene: _dry(scene.approve), ("/dry_run", "not_supported")),
-    invalid("read: a dry run", lambda scene: _dry(scene.read), ("/dry_run", "not_supported")),
-    invalid("register: perhaps a dry run", lambda scene: _dry(scene.register, "perhaps"), ("/dry_run", "not_allowed")),
-    invalid("results: perhaps a dry run", lambda scene: _dry(scene.results, ""), ("/dry_run", "not_allowed")),
+DRY_RUNS = [
+    invalid("approve: a dry run", lambda scene: _as_dry_run(scene.approve), ("/dry_run", "not_supported")),
+    invalid("read: a dry run", lambda scene: _as_dry_run(scene.read), ("/dry_run", "not_supported")),
     invalid(
-        "results: a dry run and none", lambda scene: _dry(scene.results, "true&dry_run=false"), ("/dry_run", "not_allowed")
+        "register: perhaps a dry run", lambda scene: _as_dry_run(scene.register, "perhaps"), ("/dry_run", "not_allowed")
     ),
-    invalid("results: a dry run in capitals", lambda scene: _dry(scene.results, "TRUE"), ("/dry_run", "not_allowed")),
-    invalid("approve: perhaps a dry run", lambda scene: _dry(scene.approve, "perhaps"), ("/dry_run", "not_supported")),
+    invalid("results: perhaps a dry run", lambda scene: _as_dry_run(scene.results, ""), ("/dry_run", "not_allowed")),
+    invalid(
+        "results: a dry run and none",
+        lambda scene: _as_dry_run(scene.results, "true&dry_run=false"),
+        ("/dry_run", "not_allowed"),
+    ),
+    invalid("results: a dry run in capitals", lambda scene: _as_dry_run(scene.results, "TRUE"), ("/dry_run", "not_allowed")),
+    invalid(
+        "approve: perhaps a dry run", lambda scene: _as_dry_run(scene.approve, "perhaps"), ("/dry_run", "not_supported")
+    ),
 ]
 
 #: Two errors in one request: the first check decides the response.
 ORDER = [
     ErrorCase(
         "a wrong method before its size",
-        lambda _: _huge(Call("DELETE", RESULTS)),
+        lambda _: _with_large_body(Call("DELETE", RESULTS)),
         405,
         "METHOD_NOT_ALLOWED",
         allow="POST, OPTIONS",
     ),
     ErrorCase(
-        "size before the token", lambda scene: _huge(scene.register.without("Authorization")), 413, "PAYLOAD_TOO_LARGE"
+        "size before the token",
+        lambda scene: _with_large_body(scene.register.without("Authorization")),
+        413,
+        "PAYLOAD_TOO_LARGE",
     ),
     ErrorCase(
-        "size before the secret", lambda scene: _huge(scene.results.without("X-Scanner-Secret")), 413, "PAYLOAD_TOO_LARGE"
+        "size before the secret",
+        lambda scene: _with_large_body(scene.results.without("X-Scanner-Secret")),
+        413,
+        "PAYLOAD_TOO_LARGE",
     ),
-    unauthorized("the token before the body", lambda scene: _bad(scene.register.without("Authorization"))),
-    unauthorized("the secret before the body", lambda scene: _bad(scene.results.without("X-Scanner-Secret"))),
+    unauthorized("the token before the body", lambda scene: _with_malformed_body(scene.register.without("Authorization"))),
+    unauthorized(
+        "the secret before the body", lambda scene: _with_malformed_body(scene.results.without("X-Scanner-Secret"))
+    ),
     unauthorized(
         "the token before Content-Type", lambda scene: scene.register.without("Authorization").without("Content-Type")
     ),
@@ -552,16 +566,22 @@ ORDER = [
     unauthorized(
         "the token before the key", lambda scene: scene.register.without("Authorization").plus(("Idempotency-Key", ""))
     ),
-    forbidden("the account before the body", lambda scene: _bad(bearer(scene.register, scene.tokens["poor"]))),
-    forbidden("the ability before the body", lambda scene: _bad(bearer(scene.approve, scene.tokens["reader"]))),
+    forbidden(
+        "the account before the body", lambda scene: _with_malformed_body(bearer(scene.register, scene.tokens["poor"]))
+    ),
+    forbidden(
+        "the ability before the body", lambda scene: _with_malformed_body(bearer(scene.approve, scene.tokens["reader"]))
+    ),
     forbidden("the ability before the id", lambda scene: bearer(read("exp_nobody")(scene), scene.tokens["writer"])),
     ErrorCase(
         "Content-Type before the body",
-        lambda scene: _bad(scene.results.without("Content-Type")),
+        lambda scene: _with_malformed_body(scene.results.without("Content-Type")),
         415,
         "UNSUPPORTED_MEDIA_TYPE",
     ),
-    invalid("the body before the id", lambda scene: _bad(approve_of("exp_nobody")(scene)), ("", "malformed_json")),
+    invalid(
+        "the body before the id", lambda scene: _with_malformed_body(approve_of("exp_nobody")(scene)), ("", "malformed_json")
+    ),
     invalid(
         "the shape before the key",
         lambda scene: scene.approve.with_json({}).plus(("Idempotency-Key", "")),
@@ -572,7 +592,7 @@ ORDER = [
     ),
 ]
 
-ROWS = [*AUTHENTICATION, *ABILITIES, *SYNTAX, *SHAPES, *PLACES, *METHODS, *HEADERS, *TOO_LARGE, *DRY, *ORDER]
+ROWS = [*AUTHENTICATION, *ABILITIES, *SYNTAX, *SHAPES, *PLACES, *METHODS, *HEADERS, *TOO_LARGE, *DRY_RUNS, *ORDER]
 
 CHALLENGE = 'Bearer realm="riskrelay"'
 
@@ -604,7 +624,7 @@ def test_an_unknown_method_is_not_allowed_either(method: str, path: str, allow: 
 
 
 def test_a_refused_dry_run_names_the_values(scene: HttpScene) -> None:
-    [problem] = _dry(scene.results, "maybe").send(scene.client).json["error"]["details"]["fields"]
+    [problem] = _as_dry_run(scene.results, "maybe").send(scene.client).json["error"]["details"]["fields"]
     assert problem["message"] == "This value is not one of the allowed values: true, 1, false, 0."
 
 

@@ -26,7 +26,7 @@ def approval(customer: Customer, export_id: str, target_id: str, key: str | None
     return Call("POST", f"{EXPORTS}/{export_id}/approve", headers).with_json({"target_id": target_id, **members})
 
 
-class SameMoment:
+class ConcurrentApprovals:
     """Sends approvals while an earlier approval for the same target is in progress, so that they wait together."""
 
     def __init__(self, client: TestClient, customer: Customer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,8 +69,8 @@ class SameMoment:
 
 
 @pytest.fixture
-def moment(client: TestClient, customer: Customer, monkeypatch: pytest.MonkeyPatch) -> SameMoment:
-    return SameMoment(client, customer, monkeypatch)
+def moment(client: TestClient, customer: Customer, monkeypatch: pytest.MonkeyPatch) -> ConcurrentApprovals:
+    return ConcurrentApprovals(client, customer, monkeypatch)
 
 
 def record(client: TestClient, customer: Customer, export_id: str) -> Any:
@@ -79,7 +79,7 @@ def record(client: TestClient, customer: Customer, export_id: str) -> Any:
 
 @pytest.mark.parametrize("key", ["k-{}", None], ids=["keys", "no keys"])
 def test_waiting_approvals_share_one_transaction_and_each_gets_its_record(
-    key: str | None, moment: SameMoment, client: TestClient, customer: Customer
+    key: str | None, moment: ConcurrentApprovals, client: TestClient, customer: Customer
 ) -> None:
     ids = make_exports(customer, 5)
     calls = [approval(customer, each, moment.target_id, key and key.format(each)) for each in ids]
@@ -102,7 +102,9 @@ def test_waiting_approvals_share_one_transaction_and_each_gets_its_record(
     assert not any(REPLAYED in answer.headers for answer in answers)
 
 
-def test_an_approval_that_fails_affects_no_other(moment: SameMoment, client: TestClient, customer: Customer) -> None:
+def test_an_approval_that_fails_affects_no_other(
+    moment: ConcurrentApprovals, client: TestClient, customer: Customer
+) -> None:
     ids = make_exports(customer, 4)
     Call("POST", f"{EXPORTS}/{ids[1]}/dismiss", tuple(customer.bearer.items())).send(client)
 
@@ -114,7 +116,7 @@ def test_an_approval_that_fails_affects_no_other(moment: SameMoment, client: Tes
 
 
 def test_a_batch_with_a_failure_is_rolled_back_before_each_approval_is_repeated_alone(
-    moment: SameMoment, client: TestClient, customer: Customer, monkeypatch: pytest.MonkeyPatch
+    moment: ConcurrentApprovals, client: TestClient, customer: Customer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ids = make_exports(customer, 4)
     Call("POST", f"{EXPORTS}/{ids[1]}/dismiss", tuple(customer.bearer.items())).send(client)
@@ -139,7 +141,7 @@ def test_a_batch_with_a_failure_is_rolled_back_before_each_approval_is_repeated_
 
 
 def test_a_secret_in_a_request_of_a_batch_reaches_no_log_no_row_and_no_other_answer(
-    moment: SameMoment, customer: Customer, log_lines: LogLines
+    moment: ConcurrentApprovals, customer: Customer, log_lines: LogLines
 ) -> None:
     one, two, three = make_exports(customer, 3)
     carriers = [("X-Scanner-Secret", CANARY), ("Cookie", f"session={CANARY}"), ("X-Api-Key", CANARY), ("Referer", CANARY)]
@@ -155,7 +157,7 @@ def test_a_secret_in_a_request_of_a_batch_reaches_no_log_no_row_and_no_other_ans
     assert traces(columns(), [CANARY]) == []
 
 
-def test_a_repeated_key_is_answered_once_and_replayed(moment: SameMoment, customer: Customer) -> None:
+def test_a_repeated_key_is_answered_once_and_replayed(moment: ConcurrentApprovals, customer: Customer) -> None:
     one, two = make_exports(customer, 2)
     repeated = approval(customer, one, moment.target_id, "same")
 
@@ -167,7 +169,7 @@ def test_a_repeated_key_is_answered_once_and_replayed(moment: SameMoment, custom
     assert len(rows("SELECT 1 FROM audit_entries WHERE action = 'approve' AND subject_id = ?", (one,))) == 1
 
 
-def test_one_key_for_two_exports_is_a_conflict(moment: SameMoment, client: TestClient, customer: Customer) -> None:
+def test_one_key_for_two_exports_is_a_conflict(moment: ConcurrentApprovals, client: TestClient, customer: Customer) -> None:
     one, two, three = make_exports(customer, 3)
 
     answers = moment.send(
@@ -184,7 +186,7 @@ def test_one_key_for_two_exports_is_a_conflict(moment: SameMoment, client: TestC
 
 
 def test_a_key_that_was_used_before_is_replayed_or_a_conflict(
-    moment: SameMoment, client: TestClient, customer: Customer
+    moment: ConcurrentApprovals, client: TestClient, customer: Customer
 ) -> None:
     before, one, two = make_exports(customer, 3)
     used = approval(customer, before, moment.target_id, "used")
@@ -201,7 +203,7 @@ def test_a_key_that_was_used_before_is_replayed_or_a_conflict(
     assert record(client, customer, two)["status"] == "prepared"
 
 
-def test_two_requests_for_one_export_both_succeed(moment: SameMoment, customer: Customer) -> None:
+def test_two_requests_for_one_export_both_succeed(moment: ConcurrentApprovals, customer: Customer) -> None:
     one, two = make_exports(customer, 2)
 
     answers = moment.send(
@@ -213,7 +215,7 @@ def test_two_requests_for_one_export_both_succeed(moment: SameMoment, customer: 
     assert len(rows("SELECT 1 FROM audit_entries WHERE action = 'approve' AND subject_id = ?", (one,))) == 1
 
 
-def test_each_digest_is_that_of_its_own_ticket(moment: SameMoment, client: TestClient, customer: Customer) -> None:
+def test_each_digest_is_that_of_its_own_ticket(moment: ConcurrentApprovals, client: TestClient, customer: Customer) -> None:
     one, two = make_exports(customer, 2)
     digest = record(client, customer, one)["ticket_digest"]
 
@@ -226,7 +228,7 @@ def test_each_digest_is_that_of_its_own_ticket(moment: SameMoment, client: TestC
     assert record(client, customer, two)["status"] == "prepared"
 
 
-def test_another_customers_export_is_not_found(moment: SameMoment, customer: Customer) -> None:
+def test_another_customers_export_is_not_found(moment: ConcurrentApprovals, customer: Customer) -> None:
     [own], [others] = make_exports(customer, 1), make_exports(make_customer(), 1)
 
     answers = moment.send(*[approval(customer, each, moment.target_id, None) for each in (own, others)])

@@ -99,7 +99,7 @@ OPEN: Final = {"/healthz", "/readyz", "/metrics", "/openapi.json", "/docs", "/do
 
 LET_THROUGH: Final = "let through"
 #: An ID that no row has.
-NOWHERE: Final = "999999999"
+UNKNOWN_ID: Final = "999999999"
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ class RoutePermission:
 
     method: str
     path: str
-    door: RequiredCredential
+    credential: RequiredCredential
     body: Body = lambda _: {}
 
     def call(self, scene: PermissionScene, offer: "Offer") -> Call:
@@ -155,7 +155,7 @@ class RoutePermission:
 
     def _ids(self, scene: PermissionScene) -> Mapping[str, str]:
         """Return the IDs of the scene; a deletion gets another record's ID, so that the first one remains."""
-        if (self.method, self.path) == ("DELETE", GRANT) and scene.ids["grant_id"] != NOWHERE:
+        if (self.method, self.path) == ("DELETE", GRANT) and scene.ids["grant_id"] != UNKNOWN_ID:
             return {**scene.ids, "grant_id": make_grant(scene.customer, scene.ids["user_id"])}
         if (self.method, self.path) != ("DELETE", RULE) or not rule_ids(scene.ids["rule_id"]):
             return scene.ids
@@ -375,16 +375,19 @@ class Caller:
 
 def expected(row: RoutePermission, caller: Caller, scene: PermissionScene) -> int | str:
     """Return the expected status: 401 for an unknown caller, 403 without permission, 404 for the IDs of other accounts."""
-    door = row.door
-    if door.header:
-        return LET_THROUGH if caller.header == door.header else 401
+    credential = row.credential
+    if credential.header:
+        return LET_THROUGH if caller.header == credential.header else 401
     if caller.kind is None or caller.of is None:
         return 401
-    if caller.kind is not door.kind or door.ability not in {None, *_held(caller, door, scene)}:
+    if caller.kind is not credential.kind or credential.ability not in {
+        None,
+        *_effective_abilities(caller, credential, scene),
+    }:
         return 403
-    if door.requires_webhooks and caller.of is scene.poor:
+    if credential.requires_webhooks and caller.of is scene.poor:
         return 403
-    if door.kind is TokenKind.PLATFORM:
+    if credential.kind is TokenKind.PLATFORM:
         # The project was granted to one user; for others, it does not differ from one that does not exist.
         other_user = 404 if "{" in row.path else 403
         return LET_THROUGH if caller.of is scene.customer else other_user
@@ -392,11 +395,11 @@ def expected(row: RoutePermission, caller: Caller, scene: PermissionScene) -> in
     return LET_THROUGH if is_own or "{" not in row.path else 404
 
 
-def _held(caller: Caller, door: RequiredCredential, scene: PermissionScene) -> frozenset[Ability]:
+def _effective_abilities(caller: Caller, credential: RequiredCredential, scene: PermissionScene) -> frozenset[Ability]:
     """Return the effective abilities: `admin` counts only for the operator's account, where it includes MANAGE_ACCOUNT."""
     if caller.of is None or caller.of.account_id != scene.customer.account_id:
         return caller.abilities - {Ability.ADMIN}
-    counts = door is MANAGE_ACCOUNT and Ability.ADMIN in caller.abilities
+    counts = credential is MANAGE_ACCOUNT and Ability.ADMIN in caller.abilities
     return caller.abilities | ({Ability.MANAGE_ACCOUNT} if counts else frozenset())
 
 
@@ -425,10 +428,10 @@ def known_callers(scene: PermissionScene) -> Iterator[Caller]:
         yield with_token(f"{kind} token of another account", scene.other, kind, everything)
         yield with_token(f"{kind} token of an account without webhooks", scene.poor, kind, everything)
         yield _with_foreign_abilities(scene.customer, kind)
-        yield from _with_more(scene.customer, kind, everything)
+        yield from _with_other_headers(scene.customer, kind, everything)
 
 
-def _with_more(of: Customer, kind: TokenKind, abilities: frozenset[Ability]) -> Iterator[Caller]:
+def _with_other_headers(of: Customer, kind: TokenKind, abilities: frozenset[Ability]) -> Iterator[Caller]:
     """Yield callers with an unusual spelling of the scheme, or with other credentials too: each header counts by itself."""
     text = tokens.create(of.email, kind, utc_now(), sorted(abilities))[1]
     for scheme in ("bearer", "BEARER", "Bearer "):
@@ -457,7 +460,7 @@ def holders_of_secrets() -> Iterator[Caller]:
     yield Caller("storefront", lambda body: [(STOREFRONT_HEADER, signature(body))], header=STOREFRONT_HEADER)
 
 
-def strangers(scene: PermissionScene) -> Iterator[Caller]:
+def unknown_callers(scene: PermissionScene) -> Iterator[Caller]:
     """Yield callers that no route accepts: missing, malformed, expired, revoked or misplaced credentials."""
     token = scene.customer.token
     yield Caller("nobody", fixed())
@@ -556,7 +559,7 @@ def _signed(header: str, secret: str) -> Offer:
     return lambda body: [(header, signature(body, secret))]
 
 
-def _be_a_worker() -> object:
+def _run_worker() -> object:
     """Do the work that a request waits for: a ping, or the validation of a target."""
     order, look = pings.claim_next(utc_now()), validations.claim_next(utc_now(), lease_s=30)
     return (
@@ -583,7 +586,7 @@ def scene(customer: Customer, tmp_path: Path) -> PermissionScene:
     recovering = recoveries.begin(make_target(customer).id, utc_now(), utc_now(), "user:test")
     managed = make_colleague(customer)
     return PermissionScene(
-        app=create_app(settings, FakeWakeUpQueue(_be_a_worker), resolver),
+        app=create_app(settings, FakeWakeUpQueue(_run_worker), resolver),
         customer=customer,
         colleague=make_colleague(customer),
         poor=make_customer(may_use_webhooks=False),
@@ -621,14 +624,14 @@ def test_every_route_has_its_row(scene: PermissionScene) -> None:
 
 def test_every_route_lets_some_callers_through_and_refuses_most(scene: PermissionScene) -> None:
     """Every route accepts some callers and refuses most: a table that expects the same of all would prove nothing."""
-    callers = [*known_callers(scene), *holders_of_secrets(), *strangers(scene)]
+    callers = [*known_callers(scene), *holders_of_secrets(), *unknown_callers(scene)]
     assert len({caller.name for caller in callers}) == len(callers) > 60
     for row in ROWS:
         let_through = [caller.name for caller in callers if expected(row, caller, scene) == LET_THROUGH]
         assert 1 <= len(let_through) < len(callers) / 4, row
 
 
-def tried_together() -> Iterator[Any]:
+def row_groups() -> Iterator[Any]:
     """Yield the rows that can share a scene, those of GET and of HEAD, and each other row alone."""
     for method in ("GET", "HEAD"):
         yield pytest.param([row for row in ROWS if row.method == method], id=method)
@@ -637,10 +640,10 @@ def tried_together() -> Iterator[Any]:
             yield pytest.param([row], id=f"{row.method} {row.path}")
 
 
-@pytest.mark.parametrize("together", [*tried_together()])
+@pytest.mark.parametrize("together", [*row_groups()])
 def test_a_route_accepts_exactly_the_callers_in_the_table(together: list[RoutePermission], scene: PermissionScene) -> None:
     client = TestClient(scene.app)
-    callers = [*strangers(scene), *known_callers(scene), *holders_of_secrets()]
+    callers = [*unknown_callers(scene), *known_callers(scene), *holders_of_secrets()]
     for row in together:
         wrong = []
         actual = defaultdict(set)
@@ -656,17 +659,17 @@ def test_a_route_accepts_exactly_the_callers_in_the_table(together: list[RoutePe
         assert wrong == [], row
         # Responses do not reveal what was wrong: only a missing and a wrong signature have two codes; the response to a
         # valid token names its kind, its ability or its account.
-        assert len(actual[401]) == (2 if row.door.header == STOREFRONT_HEADER else 1), row
+        assert len(actual[401]) == (2 if row.credential.header == STOREFRONT_HEADER else 1), row
         assert len(actual[403]) <= 3, row
         if actual[404]:
-            own = with_token("its own", scene.customer, row.door.kind, frozenset(ABILITIES[row.door.kind]))
-            assert actual[404] == {response_fingerprint(row.call(nowhere(scene), own.offer).send(client))}, row
+            own = with_token("its own", scene.customer, row.credential.kind, frozenset(ABILITIES[row.credential.kind]))
+            assert actual[404] == {response_fingerprint(row.call(with_unknown_ids(scene), own.offer).send(client))}, row
 
 
-def nowhere(scene: PermissionScene) -> PermissionScene:
+def with_unknown_ids(scene: PermissionScene) -> PermissionScene:
     """Return the scene with IDs that do not exist: of a future time, since IDs of the same moment are neighbors."""
     ids = {
-        name: NOWHERE if each.isdecimal() else re.sub(r"^([a-z]+_).", r"\g<1>7", each) for name, each in scene.ids.items()
+        name: UNKNOWN_ID if each.isdecimal() else re.sub(r"^([a-z]+_).", r"\g<1>7", each) for name, each in scene.ids.items()
     }
     return replace(scene, ids=ids)
 
@@ -675,11 +678,11 @@ def nowhere(scene: PermissionScene) -> PermissionScene:
 def test_a_role_limits_every_token_of_its_user(role: Role, scene: PermissionScene) -> None:
     users.set_role(scene.customer.email, role, utc_now(), "operator")
     caller = with_token(f"a {role}'s", scene.customer, TokenKind.API, frozenset(ABILITIES[TokenKind.API]))
-    of_tokens = [row for row in ROWS if row.door.ability in ABILITIES[TokenKind.API]]
+    of_tokens = [row for row in ROWS if row.credential.ability in ABILITIES[TokenKind.API]]
     # Deleted records cannot be found afterwards; requests for the grants of a record come first.
     for row in sorted(of_tokens, key=lambda row: (row.method == "DELETE", row.path)):
         answer = row.call(scene, caller.offer).send(TestClient(scene.app))
-        is_allowed = row.door.ability in ROLE_ABILITIES[role]
+        is_allowed = row.credential.ability in ROLE_ABILITIES[role]
         assert (answer.status_code == 403) is not is_allowed, (row, answer.text)
         if not is_allowed and row.method != "HEAD":
             assert "its user's role does not allow it" in answer.json["error"]["message"], row
@@ -695,10 +698,10 @@ def test_a_role_in_a_project_opens_its_records_and_no_role_opens_nothing(role: R
     allowed = frozenset[Ability]() if role is None else ROLE_ABILITIES[role] - OF_ACCOUNTS
     opened = set()
     for row in ROWS:
-        if row.door.kind is not TokenKind.API or row.door.header:
+        if row.credential.kind is not TokenKind.API or row.credential.header:
             continue
         status = row.call(scene, caller.offer).send(TestClient(scene.app)).status_code
-        is_open = row.path in IN_PROJECTS and row.door.ability in {None, *allowed}
+        is_open = row.path in IN_PROJECTS and row.credential.ability in {None, *allowed}
         assert (status == 403) is not is_open, (row, status)
         opened |= {row.path} if is_open else set()
     assert len(opened) == {None: 2, Role.VIEWER: 11}.get(role, len(IN_PROJECTS))
@@ -707,7 +710,7 @@ def test_a_role_in_a_project_opens_its_records_and_no_role_opens_nothing(role: R
 def test_a_token_in_the_query_is_ignored(scene: PermissionScene) -> None:
     client = TestClient(scene.app)
     for row in ROWS:
-        if not row.door.header:
+        if not row.credential.header:
             for name in ("access_token", "token", "api_key", "Authorization"):
                 call = replace(row.call(scene, fixed()), query=f"{name}={scene.customer.token}")
                 assert call.send(client).status_code == 401, row

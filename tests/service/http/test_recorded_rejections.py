@@ -86,10 +86,10 @@ def start(customer: Customer) -> Iterator[Start]:
 @pytest.fixture
 def client(customer: Customer, tmp_path: Path, recorder: RejectionRecorder) -> TestClient:
     """The application with every family of routes, and with limits that no test reaches."""
-    return made_client(customer, tmp_path, recorder, SECRETS)
+    return make_client(customer, tmp_path, recorder, SECRETS)
 
 
-def made_client(customer: Customer, folder: Path, recorder: RejectionRecorder, changes: Mapping[str, str]) -> TestClient:
+def make_client(customer: Customer, folder: Path, recorder: RejectionRecorder, changes: Mapping[str, str]) -> TestClient:
     always = {"DEFAULT_PROJECT_ID": str(customer.project_id), "DEPLOYMENT_MODE": "cloud"}
     unlimited = {"AUTH_FAILURES_PER_MINUTE": "100000", "RATE_LIMIT_PER_MINUTE": "100000"}
     settings = make_settings(folder, {**always, **unlimited, **changes})
@@ -100,7 +100,7 @@ def post(client: TestClient, path: str, headers: Mapping[str, str], body: Any = 
     return client.simulate_post(path, headers={**JSON, **headers}, json={} if body is None else body)
 
 
-def last(recorder: RejectionRecorder, source: InboundSource) -> Rejection:
+def last_rejection(recorder: RejectionRecorder, source: InboundSource) -> Rejection:
     assert recorder.write()
     return rejections.last()[source]
 
@@ -139,12 +139,12 @@ def test_only_the_operator_sees_why_a_credential_was_refused(
     tmp_path: Path,
     recorder: RejectionRecorder,
 ) -> None:
-    client = made_client(customer, tmp_path, recorder, {**SECRETS, **changes})
+    client = make_client(customer, tmp_path, recorder, {**SECRETS, **changes})
     answer = post(client, path, {} if value is None else {header: value})
     assert (answer.status_code, answer.json["error"]["code"]) == (status, code)
     assert answer.json["error"]["details"] == {}
     [source] = [source for source, route in ROUTES.items() if route == path]
-    record = last(recorder, source)
+    record = last_rejection(recorder, source)
     assert (record.status, record.code, record.request_id) == (status, code, answer.headers["x-request-id"])
     assert [(field.path, field.code) for field in record.fields] == [(f"/{header}", why)]
 
@@ -155,7 +155,7 @@ def test_a_token_without_the_right_is_recorded_in_the_same_way(
     other = make_platform_token(customer, Ability.UPLOAD_CMS_DIAGNOSTICS)
     for bearer, why in ((customer.token, "wrong_kind"), (other, "lacks_ability")):
         assert post(client, CAPTURES, {"Authorization": f"Bearer {bearer}"}).status_code == 403
-        record = last(recorder, InboundSource.BROWSER_EXTENSION)
+        record = last_rejection(recorder, InboundSource.BROWSER_EXTENSION)
         assert (record.status, record.code, [field.code for field in record.fields]) == (403, "FORBIDDEN", [why])
 
 
@@ -164,7 +164,7 @@ def test_a_project_that_a_token_may_not_manage_is_a_refusal_without_details(
 ) -> None:
     bearer = {"Authorization": f"Bearer {make_platform_token(customer)}"}
     assert post(client, CAPTURES, bearer, capture(customer.project_id + 1000)).status_code == 403
-    record = last(recorder, InboundSource.BROWSER_EXTENSION)
+    record = last_rejection(recorder, InboundSource.BROWSER_EXTENSION)
     assert (record.code, record.fields) == ("FORBIDDEN", ())
 
 
@@ -173,7 +173,7 @@ def test_the_first_problems_of_a_body_are_stored_with_paths_and_codes(
 ) -> None:
     issues: list[Mapping[str, Any]] = [{"severity": "high"} for _ in range(50)]
     assert post(client, RESULTS, {"X-Scanner-Secret": SCANNER_SECRET}, postback(issues=issues)).status_code == 422
-    record = last(recorder, InboundSource.SCANNER)
+    record = last_rejection(recorder, InboundSource.SCANNER)
     assert (record.status, record.code) == (422, "VALIDATION_FAILED")
     assert len(record.fields) == MAX_REPORTED_PROBLEMS
     assert (record.fields[0].path, record.fields[0].code) == ("/issues/0/title", "required")
@@ -260,7 +260,7 @@ def test_the_first_rejection_is_written_at_once_and_the_rest_of_a_flood_later(
 ) -> None:
     """A pause of one hour stands for a pause that has not ended."""
     recorder = RejectionRecorder(pause_s=3600)
-    client = made_client(customer, tmp_path, recorder, SECRETS)
+    client = make_client(customer, tmp_path, recorder, SECRETS)
     start(recorder)
     first = post(client, RESULTS, {}).headers["x-request-id"]
     wait_until(lambda: InboundSource.SCANNER in rejections.last())
@@ -273,36 +273,36 @@ def test_the_first_rejection_is_written_at_once_and_the_rest_of_a_flood_later(
 
 def test_after_the_pause_the_newest_is_written(customer: Customer, tmp_path: Path, start: Start) -> None:
     recorder = RejectionRecorder(pause_s=0.05)
-    client = made_client(customer, tmp_path, recorder, SECRETS)
+    client = make_client(customer, tmp_path, recorder, SECRETS)
     start(recorder)
     for _ in range(20):
         newest = post(client, RESULTS, {}).headers["x-request-id"]
-    wait_until(lambda: InboundSource.SCANNER in (kept := rejections.last()) and kept_id(kept) == newest)
+    wait_until(lambda: InboundSource.SCANNER in (kept := rejections.last()) and stored_request_id(kept) == newest)
 
 
-class SlippingRefusals(RejectionRecorder):
+class FailingRecorder(RejectionRecorder):
     """Raises an unexpected exception on the first write."""
 
-    has_slipped = False
+    has_failed = False
 
     def write(self) -> bool:
-        if not self.has_slipped:
-            self.has_slipped = True
+        if not self.has_failed:
+            self.has_failed = True
             raise ValueError
         return super().write()
 
 
 def test_rejections_are_written_again_after_an_unexpected_error(customer: Customer, tmp_path: Path, start: Start) -> None:
-    recorder = SlippingRefusals(pause_s=0.05)
-    client = made_client(customer, tmp_path, recorder, SECRETS)
+    recorder = FailingRecorder(pause_s=0.05)
+    client = make_client(customer, tmp_path, recorder, SECRETS)
     start(recorder)
     post(client, RESULTS, {})
-    wait_until(lambda: recorder.has_slipped)
+    wait_until(lambda: recorder.has_failed)
     newest = post(client, RESULTS, {}).headers["x-request-id"]
-    wait_until(lambda: InboundSource.SCANNER in (kept := rejections.last()) and kept_id(kept) == newest)
+    wait_until(lambda: InboundSource.SCANNER in (kept := rejections.last()) and stored_request_id(kept) == newest)
 
 
-def kept_id(kept: Mapping[InboundSource, Rejection]) -> str:
+def stored_request_id(kept: Mapping[InboundSource, Rejection]) -> str:
     return kept[InboundSource.SCANNER].request_id
 
 
@@ -319,14 +319,14 @@ def test_a_thread_that_could_not_start_is_started_by_the_next_refusal(customer: 
         threading.stack_size(before)
     req.context.request_id = "second"
     recorder.note(req, Unauthorized(), 401)
-    wait_until(lambda: InboundSource.SCANNER in (kept := rejections.last()) and kept_id(kept) == "second")
+    wait_until(lambda: InboundSource.SCANNER in (kept := rejections.last()) and stored_request_id(kept) == "second")
 
 
 def test_while_sqlite_is_locked_rejections_are_answered_and_written_later(sqlite_url: str, tmp_path: Path) -> None:
     open_database(sqlite_url)
     customer = make_customer()
     recorder = RejectionRecorder()
-    client = made_client(customer, tmp_path, recorder, SECRETS)
+    client = make_client(customer, tmp_path, recorder, SECRETS)
     other = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     tried = threading.Thread(target=recorder.write)
@@ -357,7 +357,7 @@ def test_a_rejection_that_could_not_be_written_waits_unless_there_is_a_newer_one
     open_database(sqlite_url)
     customer = make_customer()
     recorder = RejectionRecorder()
-    client = made_client(customer, tmp_path, recorder, SECRETS)
+    client = make_client(customer, tmp_path, recorder, SECRETS)
     email = post(client, EMAIL, {}).headers["x-request-id"]
     post(client, RESULTS, {})
     open_database(f"sqlite:///{tmp_path / 'gone' / 'riskrelay.db'}")
@@ -370,5 +370,8 @@ def test_a_rejection_that_could_not_be_written_waits_unless_there_is_a_newer_one
     with connection():
         kept = rejections.last()
     assert kept[InboundSource.EMAIL].request_id == email
-    assert (kept_id(kept), kept[InboundSource.SCANNER].code) == (away.headers["x-request-id"], "SERVICE_UNAVAILABLE")
+    assert (stored_request_id(kept), kept[InboundSource.SCANNER].code) == (
+        away.headers["x-request-id"],
+        "SERVICE_UNAVAILABLE",
+    )
     close_database()

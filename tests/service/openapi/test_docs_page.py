@@ -85,7 +85,7 @@ def test_each_file_is_cached_until_it_changes(path: str, client: TestClient) -> 
 
 
 #: Other files in and above the directories from which the page's files are served.
-NOT_OURS: Final = (
+OTHER_FILES: Final = (
     "swagger-editor-bundle.js",
     "swagger-ui.js",
     "LICENSE",
@@ -105,7 +105,7 @@ NOT_OURS: Final = (
 )
 
 
-@pytest.mark.parametrize("name", NOT_OURS)
+@pytest.mark.parametrize("name", OTHER_FILES)
 def test_no_other_file_is_served_below_docs(name: str, client: TestClient) -> None:
     answer = client.simulate_get(f"/docs/{name}")
     assert answer.status_code in {404, 422}, answer.text

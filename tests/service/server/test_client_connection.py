@@ -14,10 +14,10 @@ from service.server.client_connection import MAX_HEADERS_BYTES, ClientConnection
 from service.server.connection_limit import ConnectionLimit
 from service.server.gunicorn_worker import Yielder
 
-LITTLE = ConnectionTimeouts(head_s=0.05, body_s=0.05, bytes_per_s=1_000, most_body_s=0.5, linger_s=0.05)
+SHORT_TIMEOUTS = ConnectionTimeouts(head_s=0.05, body_s=0.05, bytes_per_s=1_000, most_body_s=0.5, linger_s=0.05)
 
 
-def nothing() -> None:
+def yield_to_nobody() -> None:
     """Yield to no other greenlet."""
 
 
@@ -25,7 +25,7 @@ def nothing() -> None:
 def pair() -> Iterator[tuple[ClientConnection, socket.socket]]:
     """A connection as the service has it, and the client's socket."""
     ours, theirs = socket.socketpair()
-    yield ClientConnection(ours, "10.0.0.1", nothing, LITTLE), theirs
+    yield ClientConnection(ours, "10.0.0.1", yield_to_nobody, SHORT_TIMEOUTS), theirs
     ours.close()
     theirs.close()
 
@@ -42,7 +42,7 @@ def test_a_connection_that_has_asked_before_may_be_idle_for_longer(pair: tuple[C
     client.sendall(b"one")
     assert connection.recv(10) == b"one"
     connection.expect_request(60)
-    gevent.spawn_later(LITTLE.head_s * 4, client.sendall, b"two")
+    gevent.spawn_later(SHORT_TIMEOUTS.head_s * 4, client.sendall, b"two")
     assert connection.recv(10) == b"two"
     # Once headers have begun, their timeout applies.
     with pytest.raises(HeadersTimeout):
@@ -74,7 +74,7 @@ def test_every_received_byte_extends_the_time_limit(pair: tuple[ClientConnection
     connection.expect_body()
     client.sendall(b"a" * 400)
     assert len(connection.recv(1000)) == 400
-    gevent.spawn_later(LITTLE.body_s * 4, client.sendall, b"b")
+    gevent.spawn_later(SHORT_TIMEOUTS.body_s * 4, client.sendall, b"b")
     assert connection.recv(10) == b"b"
 
 
@@ -92,7 +92,7 @@ def test_received_data_is_read_however_late_the_server_reads(pair: tuple[ClientC
     connection, client = pair
     connection.expect_body()
     client.sendall(b"{}")
-    gevent.sleep(LITTLE.body_s * 3)
+    gevent.sleep(SHORT_TIMEOUTS.body_s * 3)
     assert connection.recv(10) == b"{}"
 
 
@@ -103,13 +103,15 @@ def test_data_received_while_the_process_was_busy_is_read(pair: tuple[ClientConn
     reading = gevent.spawn(connection.recv, 10)
     gevent.sleep(0)
     client.sendall(b"{}")
-    time.sleep(LITTLE.body_s * 3)
+    time.sleep(SHORT_TIMEOUTS.body_s * 3)
     assert reading.get(timeout=5) == b"{}"
 
 
 def test_a_response_that_is_not_read_is_given_up(pair: tuple[ClientConnection, socket.socket]) -> None:
     connection, _ = pair
-    slow = ClientConnection(connection.dup(), "10.0.0.1", nothing, ConnectionTimeouts(body_s=0.05, bytes_per_s=10**9))
+    slow = ClientConnection(
+        connection.dup(), "10.0.0.1", yield_to_nobody, ConnectionTimeouts(body_s=0.05, bytes_per_s=10**9)
+    )
     with pytest.raises(BrokenPipeError) as given_up:
         slow.sendall(b"a" * 10_000_000)
     assert given_up.value.errno == errno.EPIPE
@@ -156,7 +158,7 @@ def test_a_disconnection_during_a_body_is_a_timeout(pair: tuple[ClientConnection
 
 def test_a_disconnected_client_need_not_read_its_response(pair: tuple[ClientConnection, socket.socket]) -> None:
     connection, _ = pair
-    patient = ClientConnection(connection.dup(), "10.0.0.1", nothing, ConnectionTimeouts())
+    patient = ClientConnection(connection.dup(), "10.0.0.1", yield_to_nobody, ConnectionTimeouts())
     sending = gevent.spawn(patient.sendall, b"a" * 10_000_000)
     gevent.sleep(0)
     patient.disconnect()
@@ -206,7 +208,7 @@ def test_connections_that_send_without_a_pause_are_served_in_turns() -> None:
 # --- which connection is closed -----------------------------------------------
 
 
-class Sitting:
+class WaitingClients:
     """Clients of a small service, which waits for each of them."""
 
     def __init__(self, count: int) -> None:
@@ -214,10 +216,10 @@ class Sitting:
         self._connections: list[ClientConnection] = []
         self._clients: list[socket.socket] = []
 
-    def come(self, host: str, what: str = "request") -> ClientConnection:
+    def connect(self, host: str, what: str = "request") -> ClientConnection:
         """Let a client take a slot; the service then waits for it, unless it is processing its request."""
         ours, theirs = socket.socketpair()
-        connection = ClientConnection(ours, host, nothing, ConnectionTimeouts())
+        connection = ClientConnection(ours, host, yield_to_nobody, ConnectionTimeouts())
         self._clients.append(theirs)
         self._connections.append(connection)
         self.slots.add(connection)
@@ -231,7 +233,7 @@ class Sitting:
         gevent.spawn(connection.sendall, b"a" * 10_000_000) if what == "taking" else gevent.spawn(connection.recv, 10)
         gevent.sleep(0)
 
-    def leave(self) -> None:
+    def close_all(self) -> None:
         for each in self._connections:
             each.disconnect()
         gevent.sleep(0)
@@ -240,15 +242,15 @@ class Sitting:
 
 
 @pytest.fixture
-def sitting() -> Iterator[Sitting]:
-    made = Sitting(4)
+def clients() -> Iterator[WaitingClients]:
+    made = WaitingClients(4)
     yield made
-    made.leave()
+    made.close_all()
 
 
 #: The connected clients, each with its host and what the service waits for; the one that is closed when the last slot is
 #: taken.
-GETS_UP = [
+EVICTIONS = [
     # The one that has been idle longest.
     ([("a", "request"), ("a", "request"), ("a", "request")], 0),
     # One of the host with the most connections.
@@ -265,34 +267,36 @@ GETS_UP = [
 ]
 
 
-@pytest.mark.parametrize(("there", "gone"), GETS_UP)
-def test_taking_the_last_slot_closes_another_connection(there: list[tuple[str, str]], gone: int, sitting: Sitting) -> None:
-    connections = [sitting.come(*each) for each in there]
+@pytest.mark.parametrize(("connected", "closed"), EVICTIONS)
+def test_taking_the_last_slot_closes_another_connection(
+    connected: list[tuple[str, str]], closed: int, clients: WaitingClients
+) -> None:
+    connections = [clients.connect(*each) for each in connected]
     before = [each.is_evictable for each in connections]
-    sitting.come("c")
-    assert before[gone]
+    clients.connect("c")
+    assert before[closed]
     changed = [number for number, each in enumerate(connections) if each.is_evictable != before[number]]
-    assert changed == [gone]
+    assert changed == [closed]
 
 
-def test_the_last_slot_becomes_free_later_if_all_were_busy(sitting: Sitting) -> None:
+def test_the_last_slot_becomes_free_later_if_all_were_busy(clients: WaitingClients) -> None:
     """Once every slot is taken, no new connection arrives to trigger the check."""
-    connections = [sitting.come("a", "answer") for _ in range(4)]
-    sitting.slots.enforce()
+    connections = [clients.connect("a", "answer") for _ in range(4)]
+    clients.slots.enforce()
     for each in connections[2:]:
-        sitting.wait(each)
-    sitting.slots.enforce()
+        clients.wait(each)
+    clients.slots.enforce()
     assert [each.is_evictable for each in connections] == [False, False, False, True]
 
 
-def test_no_connection_is_closed_while_slots_are_free(sitting: Sitting) -> None:
-    connections = [sitting.come("a") for _ in range(3)]
-    sitting.slots.enforce()
+def test_no_connection_is_closed_while_slots_are_free(clients: WaitingClients) -> None:
+    connections = [clients.connect("a") for _ in range(3)]
+    clients.slots.enforce()
     assert all(each.is_evictable for each in connections)
 
 
-def test_a_released_slot_is_free(sitting: Sitting) -> None:
-    connections = [sitting.come("a") for _ in range(3)]
-    sitting.slots.remove(connections[0])
-    sitting.come("a")
+def test_a_released_slot_is_free(clients: WaitingClients) -> None:
+    connections = [clients.connect("a") for _ in range(3)]
+    clients.slots.remove(connections[0])
+    clients.connect("a")
     assert all(each.is_evictable for each in connections)

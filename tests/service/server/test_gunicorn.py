@@ -444,17 +444,17 @@ def test_a_client_that_sends_without_pause_takes_turns_with_others(migrated_sqli
         ThreadPoolExecutor(1) as pool,
     ):
         answered = ResponseCounter(greedy)
-        done = pool.submit(answered.read, GREEDY)
-        greedy.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n" * GREEDY)
+        done = pool.submit(answered.read, REQUEST_COUNT)
+        greedy.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n" * REQUEST_COUNT)
         while not answered.count:
             time.sleep(0.001)
         assert running.request("GET", "/healthz").status == 200
-        assert answered.count < GREEDY / 2
+        assert answered.count < REQUEST_COUNT / 2
         done.result()
 
 
 #: More requests than are answered while another client connects and sends one.
-GREEDY = 4000
+REQUEST_COUNT = 4000
 
 
 class ResponseCounter:

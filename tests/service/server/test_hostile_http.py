@@ -53,8 +53,8 @@ def chunks(body: bytes) -> bytes:
 
 
 #: The request that must never be executed if its beginning is ambiguous.
-STOWAWAY: Final = json.dumps(postback(9, issues=[issue("stowaway")])).encode()
-HIDDEN: Final = post(length(len(STOWAWAY)), body=STOWAWAY)
+SMUGGLED_BODY: Final = json.dumps(postback(9, issues=[issue("stowaway")])).encode()
+SMUGGLED_REQUEST: Final = post(length(len(SMUGGLED_BODY)), body=SMUGGLED_BODY)
 #: The end of a chunked body.
 END: Final = b"0\r\n\r\n"
 EMPTY: Final = b"{}"
@@ -72,7 +72,7 @@ class HostileRequest:
 
 def refused(name: str, sent: bytes, status: int = 400) -> HostileRequest:
     """Return a row with one error and a closed connection: the bytes that follow are not treated as a request."""
-    return HostileRequest(name, sent + HIDDEN, (status,))
+    return HostileRequest(name, sent + SMUGGLED_REQUEST, (status,))
 
 
 def kept(name: str, sent: bytes, *statuses: int) -> HostileRequest:
@@ -327,7 +327,7 @@ def service(tmp_path_factory: pytest.TempPathFactory, migrated_sqlite: Path) -> 
 def test_a_hostile_request_has_the_result_in_the_table(row: HostileRequest, service: Service) -> None:
     with service.connect() as client:
         send(client, row.sent)
-        answers = Answers(client)
+        answers = ResponseReader(client)
         found = [answers.next() for _ in row.statuses]
         assert tuple(each.status for each in found) == row.statuses
         if row.is_kept:
@@ -344,7 +344,7 @@ def test_a_hostile_request_has_the_result_in_the_table(row: HostileRequest, serv
 
 def test_hostile_requests_leave_no_rows_and_no_text_in_the_log(service: Service) -> None:
     """Runs after the table. The smuggled postback is accepted when sent by itself, and its finding is new then."""
-    answer = service.exchange(HIDDEN)
+    answer = service.exchange(SMUGGLED_REQUEST)
     assert (answer.status, answer.json["findings"]) == (202, {"new": 1, "seen": 0, "fixed": 0, "reopened": 0})
     output = [json.loads(line) for line in service.log.read_text().splitlines()]
     assert [line for line in output if line["level"] == "error"] == []
@@ -367,7 +367,7 @@ def send(client: socket.socket, sent: bytes) -> None:
         assert len(sent) > 8192, "a small request is taken whole"
 
 
-class Answers:
+class ResponseReader:
     """Reads the responses of a connection one after the other."""
 
     def __init__(self, client: socket.socket) -> None:

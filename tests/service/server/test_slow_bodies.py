@@ -25,7 +25,7 @@ from tests.support.http.raw_http import EXPORTS, JSON, RESULTS, SCANNER, Call, S
 pytestmark = on_sqlite
 
 
-def slowly(call: Call, client: TestClient, meanwhile: Callable[[], object]) -> Result:
+def send_slowly(call: Call, client: TestClient, meanwhile: Callable[[], object]) -> Result:
     """Send a request whose body arrives after an event, and after the time for which an authentication is trusted."""
 
     def wait() -> None:
@@ -38,7 +38,7 @@ def slowly(call: Call, client: TestClient, meanwhile: Callable[[], object]) -> R
     return client.simulate_request(call.method, call.path, headers=headers, extras={"wsgi.input": SlowBody(call.body, wait)})
 
 
-def nothing() -> None:
+def do_nothing() -> None:
     """Do nothing while time passes."""
 
 
@@ -49,7 +49,7 @@ def approval(client: TestClient, customer: Customer) -> Call:
 
 def test_a_request_whose_token_is_revoked_during_its_body_does_nothing(client: TestClient, customer: Customer) -> None:
     call = approval(client, customer)
-    answer = slowly(call, client, lambda: tokens.revoke_all(customer.email, utc_now()))
+    answer = send_slowly(call, client, lambda: tokens.revoke_all(customer.email, utc_now()))
     assert (answer.status_code, answer.json["error"]["code"]) == (401, "UNAUTHORIZED")
     assert queries.get(call.path.split("/")[-2]).status is ExportStatus.PREPARED
 
@@ -61,7 +61,7 @@ def test_a_token_that_is_revoked_during_its_body_counts_as_a_failed_authenticati
     settings = make_settings(tmp_path, {"AUTH_FAILURES_PER_MINUTE": "1", "DEFAULT_PROJECT_ID": str(customer.project_id)})
     client = TestClient(create_app(settings, FakeWakeUpQueue(), FakeResolver({})))
     call = approval(client, customer)
-    assert slowly(call, client, lambda: tokens.revoke_all(customer.email, utc_now())).status_code == 401
+    assert send_slowly(call, client, lambda: tokens.revoke_all(customer.email, utc_now())).status_code == 401
     assert call.send(client).status_code == 429
 
 
@@ -69,14 +69,14 @@ def test_a_request_whose_secret_is_replaced_during_its_body_is_refused(client: T
     settings = make_settings(tmp_path)
     secrets = SharedSecrets(settings, Vault(settings.encryption_keys))
     call = Call("POST", RESULTS, (*SCANNER.items(), *JSON.items())).with_json(postback(7))
-    answer = slowly(call, client, lambda: secrets.set(Integration.SCANNER, "another secret of the scanner", utc_now()))
+    answer = send_slowly(call, client, lambda: secrets.set(Integration.SCANNER, "another secret of the scanner", utc_now()))
     assert (answer.status_code, answer.json["error"]["code"]) == (401, "UNAUTHORIZED")
     assert rows("SELECT COUNT(*) FROM scan_runs") == [(0,)]
 
 
 def test_a_slow_request_with_a_valid_token_succeeds(client: TestClient, customer: Customer) -> None:
     call = approval(client, customer)
-    assert slowly(call, client, nothing).status_code == 202
+    assert send_slowly(call, client, do_nothing).status_code == 202
     assert queries.get(call.path.split("/")[-2]).status is ExportStatus.APPROVED
 
 

@@ -126,26 +126,26 @@ def test_a_client_that_resets_its_connection_leaves_no_error_behind(impatient: S
 
 
 #: Requests whose responses exceed any kernel buffer of a client that does not read: 60 of 140 KB.
-ASKED = b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 60
+UNREAD_REQUESTS = b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 60
 
 
 def test_clients_that_read_no_response_block_no_slot_that_others_need(tmp_path: Path, migrated_sqlite: Path) -> None:
     """The service does not wait for requests of these clients; no secret is needed for such requests."""
     few = {**installed(tmp_path, migrated_sqlite), "WEB_THREADS": "4"}
-    with Service(few) as service, ExitStack() as crowd:
+    with Service(few) as service, ExitStack() as connections:
         for _ in range(8):
-            client = crowd.enter_context(socket.socket())
+            client = connections.enter_context(socket.socket())
             # Set before it connects, because the size is negotiated then.
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             client.connect(("127.0.0.1", service.port))
-            client.sendall(ASKED)
+            client.sendall(UNREAD_REQUESTS)
         assert service.request("GET", "/healthz", timeout_s=20).status == 200
 
 
 # --- clients that send without end --------------------------------------------
 
 
-class Pouring(threading.Thread):
+class EndlessSender(threading.Thread):
     """Sends headers and then the same bytes over and over, until the service closes the connection."""
 
     def __init__(self, client: socket.socket, head: bytes, poured: bytes) -> None:
@@ -181,12 +181,12 @@ def test_a_client_that_sends_without_end_delays_nobody_and_is_disconnected(
 ) -> None:
     """A process used to serve only that client until its parent replaced it."""
     with impatient.connect() as client:
-        pouring = Pouring(client, head, poured)
-        pouring.start()
+        sender = EndlessSender(client, head, poured)
+        sender.start()
         for _ in range(3):
             assert impatient.request("GET", "/healthz", timeout_s=10).status == 200
-        assert pouring.was_cut_off.wait(60)
-        pouring.join()
+        assert sender.was_cut_off.wait(60)
+        sender.join()
 
 
 #: Issues whose processing took seconds without yielding.

@@ -61,7 +61,7 @@ def retried() -> list[tuple[Any, ...]]:
     return rows("SELECT subject_id, COUNT(*) FROM audit_entries WHERE action = 'retry' GROUP BY subject_id ORDER BY 1")
 
 
-def turn_to(target: Target, status: str) -> None:
+def set_status(target: Target, status: str) -> None:
     execute("UPDATE targets SET status = ? WHERE id = ?", (status, target.id))
 
 
@@ -276,7 +276,7 @@ def test_a_recovery_for_a_target_that_accepts_nothing_is_refused_with_the_remedy
     customer: Customer, target: Target, status: str, may: bool
 ) -> None:
     make_failed(customer, target.id)
-    turn_to(target, status)
+    set_status(target, status)
     if may:
         assert recover(target).done == 1
         return
@@ -298,7 +298,7 @@ def test_a_recovery_waits_for_a_target_that_was_turned_off_meanwhile(
     ids = make_failed(customer, target.id, BATCH_SIZE + 1)
     held = begin(target)
     recoveries.advance(held, NOW)
-    turn_to(target, status)
+    set_status(target, status)
     assert recoveries.advance(held, at(1)) == JobBatch(BatchProgress.WAITING_FOR_TARGET)
     # The lease was given back, and nothing was put back.
     assert recoveries.advance(held, at(1)) == JobBatch(BatchProgress.LEASE_LOST)
@@ -307,8 +307,8 @@ def test_a_recovery_waits_for_a_target_that_was_turned_off_meanwhile(
     assert not LeasedJobs(RecoveryRow).any_waiting(at(1 + HALTED_RETRY_S - 0.001))
     heir = recoveries.claim_next(at(1 + HALTED_RETRY_S))
     assert heir is not None
-    turn_to(target, "active")
-    assert [step.progress for step in work(heir, at(60))] == [BatchProgress.MORE, BatchProgress.FINISHED]
+    set_status(target, "active")
+    assert [step.progress for step in work(heir, at(60))] == [BatchProgress.MORE, BatchProgress.ITEMS_DONE]
     assert retried() == [(export_id, 1) for export_id in sorted(ids)]
 
 

@@ -42,7 +42,7 @@ def at(seconds: float) -> datetime:
     return NOW + timedelta(seconds=seconds)
 
 
-def ledger(export_id: str) -> list[tuple[Any, ...]]:
+def audit_log(export_id: str) -> list[tuple[Any, ...]]:
     return rows(
         "SELECT actor, action, status_before, status_after, reason FROM audit_entries WHERE subject_id = ? ORDER BY id",
         (export_id,),
@@ -87,7 +87,7 @@ def test_a_prepared_export_has_its_ticket_and_digest_and_waits_for_a_person(cust
     spelled = json.dumps(export.ticket, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
     assert export.ticket_digest == f"sha256:{hashlib.sha256(spelled).hexdigest()}"
     assert export.ticket["page_url"] == "https://shop.example/é"
-    assert ledger(export_id) == [("user:test", "prepare", None, "prepared", None)]
+    assert audit_log(export_id) == [("user:test", "prepare", None, "prepared", None)]
     assert claim() == []
 
 
@@ -135,7 +135,7 @@ def test_a_hand_made_ticket_is_its_own_source_unless_it_names_one(customer: Cust
     named = transitions.prepare_by_hand(by_hand(source={"type": "manual", "id": "T-1"}), customer.account_id, NOW, "user:1")
     assert (own.source.record(), own.status) == ({"type": "manual", "id": own.id}, ExportStatus.PREPARED)
     assert named.source.record() == {"type": "manual", "id": "T-1"}
-    assert ledger(own.id) == [("user:1", "prepare", None, "prepared", None)]
+    assert audit_log(own.id) == [("user:1", "prepare", None, "prepared", None)]
     assert rows("SELECT project_id FROM exports") == [(None,), (None,)]
 
 
@@ -207,9 +207,9 @@ def test_approving_again_for_the_same_target_starts_nothing(customer: Customer) 
     export_id = make_approved(customer, target.id)
     [held] = claim()
     record(held, Transition.DELIVER)
-    before = queries.get(export_id), ledger(export_id)
+    before = queries.get(export_id), audit_log(export_id)
     again = approve(customer, export_id, target.id, now=at(60))
-    assert (again, ledger(export_id)) == before
+    assert (again, audit_log(export_id)) == before
     assert claim(at(1000)) == []
 
 
@@ -315,7 +315,7 @@ def test_a_target_whose_last_validation_failed_is_tried_by_a_retry(customer: Cus
 @pytest.mark.parametrize("status", ["prepared", "approved", "delivering", "exported", "retry_scheduled"])
 def test_only_what_failed_or_was_blocked_can_be_retried(customer: Customer, status: str) -> None:
     [export_id] = make_exports(customer, 1)
-    walk_to(customer, export_id, ExportStatus(status))
+    bring_to(customer, export_id, ExportStatus(status))
     with pytest.raises(Conflict, match=f"is {status}; retry needs the status blocked or failed"):
         transitions.retry(export_id, customer.account_id, NOW, "user:1")
 
@@ -354,7 +354,7 @@ def test_a_claim_counts_the_attempt_and_holds_a_lease(customer: Customer) -> Non
     assert export.due_at == at(LEASE_S)
     assert (held.attempt, held.try_number, held.schedule_began_at) == (1, 1, NOW)
     assert (held.base_url, held.secret_sealed) == ("https://tracker.example.com/hook", None)
-    assert ledger(held.export_id)[-1] == (WORKER, "claim", "approved", "delivering", None)
+    assert audit_log(held.export_id)[-1] == (WORKER, "claim", "approved", "delivering", None)
 
 
 def test_an_export_with_an_expired_lease_is_claimed_again_and_the_audit_log_says_why(customer: Customer) -> None:
@@ -363,7 +363,7 @@ def test_an_export_with_an_expired_lease_is_claimed_again_and_the_audit_log_says
     [taken_over] = claim(at(LEASE_S))
     assert (taken_over.export_id, taken_over.attempt) == (held.export_id, 2)
     assert taken_over.lease != held.lease
-    assert ledger(held.export_id)[-1] == (WORKER, "claim", "delivering", "delivering", "lease_lapsed")
+    assert audit_log(held.export_id)[-1] == (WORKER, "claim", "delivering", "delivering", "lease_lapsed")
 
 
 def test_a_renewed_claim_expires_later(customer: Customer) -> None:
@@ -445,10 +445,10 @@ def test_no_next_attempt_is_shown_before_its_target_may_be_sent_to(
 def test_a_worker_whose_lease_was_taken_over_writes_nothing(customer: Customer) -> None:
     late = claimed(customer)
     [present] = claim(at(LEASE_S))
-    before = queries.get(late.export_id), ledger(late.export_id)
+    before = queries.get(late.export_id), audit_log(late.export_id)
     assert record(late, Transition.DELIVER, at(7)) == set()
     assert claims_sql.postpone([late], at(7), WORKER) == 0
-    assert (queries.get(late.export_id), ledger(late.export_id)) == before
+    assert (queries.get(late.export_id), audit_log(late.export_id)) == before
     assert attempts_of(late.export_id) == []
     assert record(present, Transition.DELIVER, at(8)) == {late.export_id}
     assert record(present, Transition.DELIVER, at(9)) == set()
@@ -461,7 +461,7 @@ def test_a_worker_that_took_over_from_itself_writes_the_later_attempt_alone(cust
     both = [completed_attempt(present), completed_attempt(late)]
     assert claims_sql.record_attempts(both, at(7), WORKER) == {late.export_id}
     assert attempts_of(late.export_id) == [(2, "delivered", 202)]
-    assert [entry[1] for entry in ledger(late.export_id)] == ["prepare", "approve", "claim", "claim", "deliver"]
+    assert [entry[1] for entry in audit_log(late.export_id)] == ["prepare", "approve", "claim", "claim", "deliver"]
 
 
 def test_results_of_many_exports_are_written_together(customer: Customer) -> None:
@@ -491,14 +491,14 @@ def test_a_postponed_export_is_due_at_once_and_keeps_its_attempt(customer: Custo
     assert claims_sql.postpone([held], at(1), WORKER) == 1
     export = queries.get(held.export_id)
     assert (export.status, export.attempts, export.due_at) == (ExportStatus.RETRY_SCHEDULED, 0, at(1))
-    assert ledger(held.export_id)[-1] == (WORKER, "postpone", "delivering", "retry_scheduled", None)
+    assert audit_log(held.export_id)[-1] == (WORKER, "postpone", "delivering", "retry_scheduled", None)
     assert [(again.attempt, again.try_number) for again in claim(at(1))] == [(1, 1)]
 
 
 # --- the audit log
 
 
-def walk_to(customer: Customer, export_id: str, status: ExportStatus) -> Claim | None:
+def bring_to(customer: Customer, export_id: str, status: ExportStatus) -> Claim | None:
     """Bring a prepared export to `status` by the shortest path; return the claim that is held then, if any."""
     if status is ExportStatus.PREPARED:
         return None
@@ -554,14 +554,14 @@ def test_every_transition_adds_one_audit_entry_and_a_new_version(
     customer: Customer, status: ExportStatus, transition: Transition
 ) -> None:
     [export_id] = make_exports(customer, 1)
-    held = walk_to(customer, export_id, status)
+    held = bring_to(customer, export_id, status)
     before = queries.get(export_id)
-    reported = len(ledger(export_id))
+    reported = len(audit_log(export_id))
     do(customer, export_id, transition, held, at(1000))
     after = queries.get(export_id)
     assert (before.status, after.status) == (status, TRANSITIONS[transition].target)
     assert after.version == before.version + 1
-    [entry] = ledger(export_id)[reported:]
+    [entry] = audit_log(export_id)[reported:]
     assert entry[1:4] == (transition.value, status.value, TRANSITIONS[transition].target.value)
 
 
@@ -588,7 +588,7 @@ def test_the_audit_log_has_every_transition_without_gaps_whatever_happens(custom
         elif held:
             do(customer, export_id, transition, chance.choice(held), now)
     for export_id in ids:
-        reported, export = ledger(export_id), queries.get(export_id)
+        reported, export = audit_log(export_id), queries.get(export_id)
         assert len(reported) == export.version
         assert reported[-1][3] == export.status.value
         assert all(later[2] == earlier[3] for earlier, later in itertools.pairwise(reported))

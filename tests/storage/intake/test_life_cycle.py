@@ -104,7 +104,7 @@ def test_a_page_without_issues_counts_as_a_visit(customer: Customer) -> None:
 
 
 #: How a run checks the page without reporting the finding, and whether the run counts.
-LOOKS: dict[str, tuple[dict[str, Any], bool]] = {
+VISITS: dict[str, tuple[dict[str, Any], bool]] = {
     "without a status code": ({}, True),
     "200": ({"statusCode": 200}, True),
     "not found": ({"statusCode": 404}, False),
@@ -123,9 +123,9 @@ LOOKS: dict[str, tuple[dict[str, Any], bool]] = {
 }
 
 
-@pytest.mark.parametrize("name", LOOKS)
+@pytest.mark.parametrize("name", VISITS)
 def test_which_runs_count(customer: Customer, name: str) -> None:
-    look, is_counted = LOOKS[name]
+    look, is_counted = VISITS[name]
     post(customer, 1, "csp")
     post(customer, 2, **look)
     assert life_cycles() == {"csp": (1 if is_counted else 0, False, 0)}

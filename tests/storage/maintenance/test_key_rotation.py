@@ -91,7 +91,7 @@ def settings(tmp_path: Path) -> Settings:
 
 
 @pytest.fixture
-def furnished(customer: Customer, settings: Settings) -> list[str]:
+def populated(customer: Customer, settings: Settings) -> list[str]:
     """Targets with and without secrets, a shared secret, a waiting request and one with a report; returns the target IDs."""
     check_keys(BEFORE, NOW)
     ids = [make_target(customer).id for _ in range(3)]
@@ -133,27 +133,27 @@ def test_pending_sign_in_data_is_encrypted_again(customer: Customer) -> None:
     assert rotate() == (0, [])
 
 
-def test_after_a_rotation_the_first_key_decrypts_everything_and_the_older_one_nothing(furnished: list[str]) -> None:
+def test_after_a_rotation_the_first_key_decrypts_everything_and_the_older_one_nothing(populated: list[str]) -> None:
     assert key_rotation.count() == 5 == opened_with(BEFORE)
     assert rotate() == (5, [])
     assert (opened_with(AFTER), opened_with(BEFORE)) == (5, 0)
     assert key_rotation.survey(BOTH) == key_rotation.Survey(current=5, older=0, outdated=0, unreadable=[])
 
 
-def test_secrets_are_unchanged_and_have_new_fingerprints(furnished: list[str], settings: Settings) -> None:
+def test_secrets_are_unchanged_and_have_new_fingerprints(populated: list[str], settings: Settings) -> None:
     rotate()
-    for target_id in furnished[:2]:
+    for target_id in populated[:2]:
         [(sealed, shown)] = rows("SELECT secret_sealed, secret_fingerprint FROM targets WHERE id = ?", (target_id,))
         assert AFTER.open(bytes(sealed), targets.secret_context(target_id)) == f"secret of {target_id}"
         assert shown == AFTER.fingerprint(f"secret of {target_id}")
     shared = SharedSecrets(settings, AFTER)
     assert shared.current(Integration.SCANNER) == "open sesame"
     assert shared.states()[0].fingerprint == AFTER.fingerprint("open sesame")
-    assert rows("SELECT secret_sealed, secret_fingerprint FROM targets WHERE id = ?", (furnished[2],)) == [(None, None)]
+    assert rows("SELECT secret_sealed, secret_fingerprint FROM targets WHERE id = ?", (populated[2],)) == [(None, None)]
 
 
-def test_webhook_headers_secrets_and_certificates_are_encrypted_again(furnished: list[str]) -> None:
-    target_id = furnished[0]
+def test_webhook_headers_secrets_and_certificates_are_encrypted_again(populated: list[str]) -> None:
+    target_id = populated[0]
     secret = f"whsec_{b64encode(bytes(32)).decode()}"
     webhook_secrets.set_header(target_id, "Authorization", "Bearer of ours", BEFORE, NOW, "operator")
     webhook_secrets.set_header(target_id, "X-Api-Key", "key-7", BEFORE, NOW, "operator")
@@ -178,7 +178,7 @@ def test_webhook_headers_secrets_and_certificates_are_encrypted_again(furnished:
 
 
 def test_a_request_that_waits_and_a_report_that_is_kept_go_by_the_pseudonym_of_requests_to_come(
-    furnished: list[str],
+    populated: list[str],
 ) -> None:
     rotate()
     held = compliance_requests.claim_next(utc_now())
@@ -192,7 +192,7 @@ def test_a_request_that_waits_and_a_report_that_is_kept_go_by_the_pseudonym_of_r
     assert report["subject"]["email"] == BOB.email
 
 
-def test_a_request_without_a_report_keeps_its_pseudonym(furnished: list[str]) -> None:
+def test_a_request_without_a_report_keeps_its_pseudonym(populated: list[str]) -> None:
     [(request_id, before)] = compliance_requests.reported(SHOP)
     compliance_requests.replace_report(request_id, None, NOW, "operator")
     rotate()
@@ -203,30 +203,30 @@ def test_a_request_without_a_report_keeps_its_pseudonym(furnished: list[str]) ->
     )
 
 
-def test_a_second_run_changes_nothing(furnished: list[str]) -> None:
+def test_a_second_run_changes_nothing(populated: list[str]) -> None:
     rotate()
     before = sealed_values()
     assert rotate() == (0, [])
     assert sealed_values() == before
 
 
-def test_a_limit_is_respected_and_the_rest_waits(furnished: list[str]) -> None:
+def test_a_limit_is_respected_and_the_rest_waits(populated: list[str]) -> None:
     for reencrypted, waiting in ((2, 3), (2, 1), (1, 0), (0, 0)):
         assert rotate(limit=2) == (reencrypted, [])
         assert key_rotation.survey(BOTH).outdated == waiting
 
 
-def test_undecryptable_values_are_reported_by_their_place_and_stop_nothing(furnished: list[str]) -> None:
-    lost = Vault([b"L" * 32]).seal("s", targets.secret_context(furnished[0]))
-    execute("UPDATE targets SET secret_sealed = ? WHERE id = ?", (lost, furnished[0]))
+def test_undecryptable_values_are_reported_by_their_place_and_stop_nothing(populated: list[str]) -> None:
+    lost = Vault([b"L" * 32]).seal("s", targets.secret_context(populated[0]))
+    execute("UPDATE targets SET secret_sealed = ? WHERE id = ?", (lost, populated[0]))
     execute("UPDATE integration_secrets SET secret_sealed = ?", (b"",))
     places = [
-        UnreadableValue("targets", furnished[0], "secret_sealed"),
+        UnreadableValue("targets", populated[0], "secret_sealed"),
         UnreadableValue("integration_secrets", "scanner", "secret_sealed"),
     ]
     assert rotate() == (3, places)
     assert (opened_with(AFTER), key_rotation.survey(BOTH).unreadable) == (3, places)
-    assert rows("SELECT secret_sealed FROM targets WHERE id = ?", (furnished[0],))[0][0] == lost
+    assert rows("SELECT secret_sealed FROM targets WHERE id = ?", (populated[0],))[0][0] == lost
 
 
 class InterruptingVault(Vault):
@@ -243,18 +243,18 @@ class InterruptingVault(Vault):
 
 
 @pytest.mark.parametrize("keys", [[OLD], [NEW, OLD]], ids=["by a process with the older key", "by one with both"])
-def test_a_secret_that_is_set_during_the_rotation_is_kept(furnished: list[str], keys: list[bytes]) -> None:
+def test_a_secret_that_is_set_during_the_rotation_is_kept(populated: list[str], keys: list[bytes]) -> None:
     def set_secret() -> None:
-        targets.set_secret(furnished[0], "the newest", Vault(keys), NOW)
+        targets.set_secret(populated[0], "the newest", Vault(keys), NOW)
 
     reencrypted = sum(each.rotated for each in key_rotation.rotate(InterruptingVault(set_secret), EVERYTHING))
-    [(sealed,)] = rows("SELECT secret_sealed FROM targets WHERE id = ?", (furnished[0],))
-    assert BOTH.open(bytes(sealed), targets.secret_context(furnished[0])) == "the newest"
+    [(sealed,)] = rows("SELECT secret_sealed FROM targets WHERE id = ?", (populated[0],))
+    assert BOTH.open(bytes(sealed), targets.secret_context(populated[0])) == "the newest"
     assert reencrypted == 4
     assert key_rotation.survey(BOTH).older == (1 if keys == [OLD] else 0)
 
 
-def test_values_erased_during_the_rotation_stay_erased(furnished: list[str]) -> None:
+def test_values_erased_during_the_rotation_stay_erased(populated: list[str]) -> None:
     [(request_id, _)] = compliance_requests.reported(SHOP)
     # The report is in the last slice; the slice before it contains the subject.
     execute("UPDATE targets SET secret_sealed = NULL, secret_fingerprint = NULL")
@@ -268,7 +268,7 @@ def test_values_erased_during_the_rotation_stay_erased(furnished: list[str]) -> 
     assert compliance_requests.report_of(request_id, BOTH) is None
 
 
-def test_the_canary_comes_last_and_only_when_nothing_else_is_left(furnished: list[str]) -> None:
+def test_the_canary_comes_last_and_only_when_nothing_else_is_left(populated: list[str]) -> None:
     made = canary()
     assert made is not None
     assert key_rotation.needs_older_keys(BOTH)

@@ -99,7 +99,7 @@ def left(table: str = "exports") -> set[Any]:
     return {row[0] for row in rows(f"SELECT id FROM {table}")}  # noqa: S608 - our own names
 
 
-def turn_to(export_id: str, target: Target, status: str, finished_at: datetime | None) -> None:
+def set_status(export_id: str, target: Target, status: str, finished_at: datetime | None) -> None:
     """Set any status of an export directly."""
     waits = status in {"approved", "delivering", "retry_scheduled"}
     execute(
@@ -177,7 +177,7 @@ def test_an_export_is_deleted_when_it_ended_long_enough_ago(
 ) -> None:
     now = NOW + days(5000)
     [export_id] = make_exports(customer, 1, now - made)
-    turn_to(export_id, target, status, None if over is None else now - over)
+    set_status(export_id, target, status, None if over is None else now - over)
     until = retention.cutoffs(now, RETENTION, TTL)
     expected = {"exports": 1} if goes else {}
     assert planned(until) == expected
@@ -244,7 +244,7 @@ def test_exports_that_a_recovery_has_not_reached_yet_are_kept(customer: Customer
     make_failed(customer, target.id, 1, NOW - MINUTE)
     make_failed(customer, make_target(customer).id, 1)
     [exported] = make_exports(customer, 1)
-    turn_to(exported, target, "exported", NOW)
+    set_status(exported, target, "exported", NOW)
     held = recoveries.begin(target.id, NOW, LATER, "operator")
     assert planned() == prune() == {"exports": 3}
     assert left() == {*covered, *blocked}
@@ -256,7 +256,7 @@ def test_an_export_stays_while_an_event_about_its_erasure_waits(customer: Custom
     execute("UPDATE targets SET events = ? WHERE id = ?", ('["ticket.redact"]', target.id))
     informed, waiting = make_exports(customer, 2)
     for export_id in (informed, waiting):
-        turn_to(export_id, target, "exported", NOW)
+        set_status(export_id, target, "exported", NOW)
     transitions.redact([informed, waiting], NOW, "operator")
     execute("UPDATE ticket_events SET status = 'delivered' WHERE export_id = ?", (informed,))
     assert planned()["exports"] == prune()["exports"] == 1
@@ -306,7 +306,7 @@ def test_an_export_that_has_an_effect_stays_while_scan_runs_report_its_finding(
     status: str, events: str | None, is_fixed: bool, stays: bool, customer: Customer
 ) -> None:
     [export_id] = scanned(customer).ticket_exports
-    turn_to(export_id, make_target(customer), status, None if status == "prepared" else NOW)
+    set_status(export_id, make_target(customer), status, None if status == "prepared" else NOW)
     execute("UPDATE exports SET events = ?", (events,))
     execute("UPDATE findings SET last_seen_at = ?, fixed_at = ?", (to_ms(LATER), to_ms(LATER) if is_fixed else None))
     assert (planned().get("exports") is None, prune().get("exports") is None) == (stays, stays)
@@ -647,7 +647,7 @@ def test_many_exports_are_deleted_in_batches_that_skip_those_to_keep(customer: C
     ids = make_exports(customer, EXPORTS_AT_ONCE * 2 + 5)
     kept = ids[:: EXPORTS_AT_ONCE // 10]
     for export_id in kept:
-        turn_to(export_id, target, "approved", None)
+        set_status(export_id, target, "approved", None)
     gone = [counts["exports"] for counts in retention.purge(UNTIL)]
     assert sum(gone) == len(ids) - len(kept)
     assert max(gone) <= EXPORTS_AT_ONCE
@@ -709,7 +709,7 @@ def test_an_export_that_changes_after_it_was_selected_is_kept(customer: Customer
     retried, approved, redacted, recovered = (make_failed(customer, target.id)[0] for _ in range(4))
     other = make_target(customer)
     execute("UPDATE exports SET target_id = ? WHERE id = ?", (other.id, recovered))
-    turn_to(approved, target, "prepared", None)
+    set_status(approved, target, "prepared", None)
     others = make_failed(customer, target.id, 3)
 
     def transition() -> None:
@@ -784,7 +784,7 @@ def test_a_finding_gets_a_new_ticket_if_its_own_was_deleted_before_anybody_got_i
 ) -> None:
     projects.set_ticket_grouping(customer.project_id, None, grouping, NOW, "test")
     [export_id] = scanned(customer).ticket_exports
-    turn_to(export_id, target, status, None if status == "prepared" else NOW)
+    set_status(export_id, target, status, None if status == "prepared" else NOW)
     assert prune()["exports"] == 1
     again = scanned(customer, LATER, scan_run_id=43)
     assert (again.new, again.seen, len(again.ticket_exports)) == (0, 1, 0 if is_delivered else 1)

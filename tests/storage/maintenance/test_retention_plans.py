@@ -37,7 +37,7 @@ MANY: Final = 8000
 #: How many of them are expired.
 OVER: Final = 150
 #: One search per table, and two for tokens. Attempts, handoffs and their uploads, and emails are found by their export.
-LOOKS: Final = 17
+STATEMENTS_OF_A_RUN: Final = 17
 
 # A row of each table for each export, with the export's time; the rows are wide, because PostgreSQL estimates by pages.
 _ROWS: Final = {
@@ -133,7 +133,7 @@ def test_expired_rows_are_found_and_deleted_by_an_index(until: retention.Cutoffs
         for counts in retention.purge(until):
             gone += counts.total()
     assert gone == OVER * 12
-    assert len(found) > LOOKS
+    assert len(found) > STATEMENTS_OF_A_RUN
     require_no_scan(found)
 
 
@@ -148,7 +148,7 @@ def test_a_run_without_expired_rows_takes_one_statement_per_table(until: retenti
     with statements() as found:
         assert sum(counts.total() for counts in retention.purge(before_all)) == 0
     # And one each for the partitions of attempts, those of audit entries, and a partition of attempts that may be empty.
-    assert len(found) == LOOKS + (0 if is_sqlite() else 3)
+    assert len(found) == STATEMENTS_OF_A_RUN + (0 if is_sqlite() else 3)
 
 
 def test_the_search_for_full_table_scans_finds_one(until: retention.Cutoffs) -> None:

@@ -266,7 +266,7 @@ def test_a_database_that_is_away_is_reported_and_what_was_counted_is_kept_for_it
 # --- one process takes snapshots for all --------------------------------------
 
 
-class Looks:
+class SnapshotTaker:
     """Takes snapshots: counts them, and waits in each until `cue` is set."""
 
     def __init__(self, took_s: float = 0.0) -> None:
@@ -284,14 +284,14 @@ class Looks:
 
 
 def test_a_recent_snapshot_serves_all_processes_of_a_host(tmp_path: Path) -> None:
-    looks = Looks()
-    one, two = (SnapshotCache(tmp_path / "snapshot.json", looks) for _ in range(2))
+    taker = SnapshotTaker()
+    one, two = (SnapshotCache(tmp_path / "snapshot.json", taker) for _ in range(2))
 
     first = one.figures(NOW)
     assert two.figures(in_s(0.9)) == first
-    assert len(looks.lasts) == 1
+    assert len(taker.lasts) == 1
     second = two.figures(in_s(1))
-    assert looks.lasts == [None, first]
+    assert taker.lasts == [None, first]
     assert one.figures(in_s(1.5)) == second
 
 
@@ -304,59 +304,59 @@ def test_a_recent_snapshot_serves_all_processes_of_a_host(tmp_path: Path) -> Non
     ],
 )
 def test_an_expensive_snapshot_is_used_for_longer(took_s: float, fresh_s: float, tmp_path: Path) -> None:
-    looks = Looks(took_s)
-    shared = SnapshotCache(tmp_path / "snapshot.json", looks)
+    taker = SnapshotTaker(took_s)
+    shared = SnapshotCache(tmp_path / "snapshot.json", taker)
     shared.figures(NOW)
 
     shared.figures(in_s(fresh_s - 0.01))
-    assert len(looks.lasts) == 1
+    assert len(taker.lasts) == 1
     shared.figures(in_s(fresh_s))
-    assert len(looks.lasts) == 2
+    assert len(taker.lasts) == 2
 
 
 def test_no_process_waits_for_another_that_takes_a_snapshot(tmp_path: Path) -> None:
-    looks = Looks()
-    one, two = (SnapshotCache(tmp_path / "snapshot.json", looks) for _ in range(2))
+    taker = SnapshotTaker()
+    one, two = (SnapshotCache(tmp_path / "snapshot.json", taker) for _ in range(2))
     first = one.figures(NOW)
-    looks.cue.clear()
-    looks.began.clear()
+    taker.cue.clear()
+    taker.began.clear()
     with ThreadPoolExecutor(1) as pool:
         under_way = pool.submit(one.figures, in_s(15))
-        assert looks.began.wait(20)
+        assert taker.began.wait(20)
         # This process and another one serve the last snapshot, as long as it is recent enough.
         assert one.figures(in_s(15)) == two.figures(in_s(15)) == first
         # A snapshot that takes longer waits for a database that does not respond.
         lost = two.figures(in_s(15) + HUNG_AFTER + timedelta(seconds=1))
-        looks.cue.set()
+        taker.cue.set()
         found = under_way.result()
 
     assert lost is not None
     assert not lost.is_up
     assert two.figures(in_s(15.5)) == found
-    assert len(looks.lasts) == 2
+    assert len(taker.lasts) == 2
 
 
 def test_an_old_snapshot_is_not_served_while_another_process_counts(tmp_path: Path) -> None:
-    looks = Looks()
-    one, two = (SnapshotCache(tmp_path / "snapshot.json", looks) for _ in range(2))
+    taker = SnapshotTaker()
+    one, two = (SnapshotCache(tmp_path / "snapshot.json", taker) for _ in range(2))
     one.figures(NOW)
-    looks.cue.clear()
-    looks.began.clear()
+    taker.cue.clear()
+    taker.began.clear()
     later = NOW + SERVED_FOR + timedelta(seconds=1)
     with ThreadPoolExecutor(1) as pool:
         under_way = pool.submit(one.figures, later)
-        assert looks.began.wait(20)
+        assert taker.began.wait(20)
         assert two.figures(later) is None
-        looks.cue.set()
+        taker.cue.set()
         assert under_way.result() is not None
 
 
 def test_a_clock_that_was_set_back_does_not_keep_a_snapshot(tmp_path: Path) -> None:
-    looks = Looks()
-    shared = SnapshotCache(tmp_path / "snapshot.json", looks)
+    taker = SnapshotTaker()
+    shared = SnapshotCache(tmp_path / "snapshot.json", taker)
     shared.figures(in_s(3600))
     shared.figures(NOW)
-    assert len(looks.lasts) == 2
+    assert len(taker.lasts) == 2
 
 
 @pytest.mark.parametrize(
@@ -370,43 +370,43 @@ def test_a_clock_that_was_set_back_does_not_keep_a_snapshot(tmp_path: Path) -> N
     ids=["torn", "of another version", "no text", "gone"],
 )
 def test_an_unreadable_file_causes_one_additional_snapshot(spoil: Callable[[Path], None], tmp_path: Path) -> None:
-    looks = Looks()
-    SnapshotCache(tmp_path / "snapshot.json", looks).figures(NOW)
+    taker = SnapshotTaker()
+    SnapshotCache(tmp_path / "snapshot.json", taker).figures(NOW)
     spoil(tmp_path / "snapshot.json")
 
-    figures = SnapshotCache(tmp_path / "snapshot.json", looks).figures(in_s(0.1))
+    figures = SnapshotCache(tmp_path / "snapshot.json", taker).figures(in_s(0.1))
     assert figures is not None
-    assert looks.lasts == [None, None]
+    assert taker.lasts == [None, None]
 
 
 def test_without_a_folder_each_process_takes_its_own_snapshots(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    looks = Looks()
-    one, two = (SnapshotCache(tmp_path / "file" / "snapshot.json", looks) for _ in range(2))
+    taker = SnapshotTaker()
+    one, two = (SnapshotCache(tmp_path / "file" / "snapshot.json", taker) for _ in range(2))
 
     assert one.figures(NOW) == one.figures(in_s(0.5))
-    assert len(looks.lasts) == 1
+    assert len(taker.lasts) == 1
     assert two.figures(NOW) is not None
-    assert len(looks.lasts) == 2
+    assert len(taker.lasts) == 2
 
 
 def test_without_a_folder_one_scrape_of_a_process_at_a_time_takes_a_snapshot(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    looks = Looks()
-    shared = SnapshotCache(tmp_path / "file" / "snapshot.json", looks)
+    taker = SnapshotTaker()
+    shared = SnapshotCache(tmp_path / "file" / "snapshot.json", taker)
     first = shared.figures(NOW)
-    looks.cue.clear()
-    looks.began.clear()
+    taker.cue.clear()
+    taker.began.clear()
     with ThreadPoolExecutor(2) as pool:
         under_way = pool.submit(shared.figures, in_s(15))
-        assert looks.began.wait(20)
+        assert taker.began.wait(20)
         meanwhile = pool.submit(shared.figures, in_s(15))
         found = wait([meanwhile], timeout=2).done
-        looks.cue.set()
+        taker.cue.set()
         assert found
         assert meanwhile.result() == first
         assert under_way.result() != first
-    assert len(looks.lasts) == 2
+    assert len(taker.lasts) == 2
 
 
 def test_a_count_under_way_is_handed_on_between_processes(customer: Customer, tmp_path: Path) -> None:

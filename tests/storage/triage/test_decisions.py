@@ -20,7 +20,7 @@ from tests.support.factories import LOOPBACK_POLICY, NOW, Customer, in_s, make_c
 USER: Final = "user:1"
 
 
-def ledger(export_id: str) -> list[tuple[Any, ...]]:
+def audit_log(export_id: str) -> list[tuple[Any, ...]]:
     return rows(
         "SELECT actor, action, status_before, status_after, reason FROM audit_entries WHERE subject_id = ? ORDER BY id",
         (export_id,),
@@ -63,7 +63,7 @@ def test_an_edit_replaces_parts_of_the_ticket_and_keeps_the_original(customer: C
     assert (after.ticket_digest, after.severity) == (digest(after.ticket), "low")
     assert after.original_ticket == before.ticket
     assert after.version == before.version + 1
-    assert ledger(export_id)[1:] == [(USER, "edit", "prepared", "prepared", None)]
+    assert audit_log(export_id)[1:] == [(USER, "edit", "prepared", "prepared", None)]
 
 
 def test_the_first_original_stays_over_several_edits(customer: Customer) -> None:
@@ -86,7 +86,7 @@ def test_an_edit_that_changes_nothing_writes_nothing(customer: Customer) -> None
     [export_id] = make_exports(customer, 1)
     before = queries.get(export_id)
     assert edit(export_id, title=before.ticket["title"]) == before
-    assert len(ledger(export_id)) == 1
+    assert len(audit_log(export_id)) == 1
 
 
 def test_a_label_of_the_severity_follows_a_new_severity_unless_labels_are_given(customer: Customer) -> None:
@@ -156,7 +156,7 @@ def test_a_dismissal_keeps_its_reason_and_note(customer: Customer) -> None:
     export = decisions.dismiss(export_id, None, in_s(1), USER, DismissalReason.TEST, "A test shop.")
     assert export.dismissal == Dismissal(DismissalReason.TEST, "A test shop.", in_s(1))
     assert export.snooze is None
-    assert ledger(export_id)[-1] == (USER, "dismiss", "prepared", "dismissed", "test")
+    assert audit_log(export_id)[-1] == (USER, "dismiss", "prepared", "dismissed", "test")
 
 
 def test_the_same_dismissal_again_changes_nothing_and_another_one_is_a_conflict(customer: Customer) -> None:
@@ -191,7 +191,7 @@ def test_a_dismissed_group_is_restored_as_it_was(reason: DismissalReason | None,
     assert (after.status, after.finished_at, after.dismissal) == (ExportStatus.PREPARED, None, None)
     assert (after.ticket, after.ticket_digest, open_group(export_id)) == (before.ticket, before.ticket_digest, "img-alt")
     assert after.version == before.version + 2
-    assert ledger(export_id)[-1] == (USER, "restore", "dismissed", "prepared", None)
+    assert audit_log(export_id)[-1] == (USER, "restore", "dismissed", "prepared", None)
     # Nothing of the dismissal remains that the next one could inherit.
     assert rows("SELECT dismissal_reason, dismissal_note FROM exports") == [(None, None)]
 
@@ -227,7 +227,7 @@ def test_restoring_what_is_prepared_changes_nothing(customer: Customer) -> None:
     [export_id] = make_exports(customer, 1)
     before = queries.get(export_id)
     assert decisions.restore(export_id, None, in_s(1), USER) == before
-    assert len(ledger(export_id)) == 1
+    assert len(audit_log(export_id)) == 1
 
 
 def test_a_redacted_export_is_not_restored(customer: Customer) -> None:
@@ -255,7 +255,7 @@ def test_a_snoozed_export_stays_prepared_until_it_is_restored(until: Any, custom
     restored = decisions.restore(export_id, None, in_s(2), USER)
     assert (restored.snooze, restored.version) == (None, 3)
     reason = None if until is None else "2026-03-15T12:00:00.000Z"
-    assert ledger(export_id)[1:] == [
+    assert audit_log(export_id)[1:] == [
         (USER, "snooze", "prepared", "prepared", reason),
         (USER, "restore", "prepared", "prepared", None),
     ]

@@ -33,7 +33,7 @@ def test_a_task_approves_batch_after_batch_and_wakes_the_workers(customer: Custo
     assert woken == [RESUME_BATCH, RESUME_BATCH + 1]
 
 
-class _Killed(BaseException):
+class _WorkerKilled(BaseException):
     """Ends a task between two batches."""
 
 
@@ -41,11 +41,11 @@ def test_another_worker_goes_on_where_one_was_killed(customer: Customer, target:
     waiting(customer, target, RESUME_BATCH + 1)
 
     def kill() -> None:
-        raise _Killed
+        raise _WorkerKilled
 
     try:
         decide_waiting(ApprovalRules(TargetPolicy(), kill), lambda: in_s(4))
-    except _Killed:
+    except _WorkerKilled:
         assert approved() == RESUME_BATCH
     other = ApprovalRules(TargetPolicy())
     assert [decide_waiting(other, lambda: in_s(5)), decide_waiting(other, lambda: in_s(5))] == [True, False]

@@ -466,11 +466,11 @@ def test_the_audit_trail_names_the_request_and_never_the_person(
 # --- interruptions
 
 
-class Killed(BaseException):
+class WorkerKilled(BaseException):
     """Ends a worker as a kill does, as far as the database can tell."""
 
 
-class Mortal:
+class KillingClock:
     """A clock that kills its worker after `lives` readings, so late that the lease of the round before has lapsed."""
 
     def __init__(self, round_: int, lives: int) -> None:
@@ -480,7 +480,7 @@ class Mortal:
     def __call__(self) -> datetime:
         self._lives -= 1
         if self._lives < 0:
-            raise Killed
+            raise WorkerKilled
         return self._base
 
 
@@ -492,11 +492,11 @@ def test_a_request_that_is_interrupted_repeatedly_is_finished_and_counted_once(
     request_id = receive(topic, vault, None if topic is Topic.SHOP_REDACT else ADA)
     partial = set()
     for round_ in range(200):
-        task = ComplianceTask(vault, f"worker:{round_}", Mortal(round_, 2 + round_ * 2))
+        task = ComplianceTask(vault, f"worker:{round_}", KillingClock(round_, 2 + round_ * 2))
         try:
             while task.run_once():
                 pass
-        except Killed:
+        except WorkerKilled:
             partial.add(tuple(sorted(compliance_requests.get(request_id).counts.items())))
             continue
         break

@@ -27,7 +27,7 @@ OTHER_URL: Final = "https://other.example.com/hook"
 DELIVERED: Final = Outcome(status=202)
 REFUSED: Final = Outcome(error="connect_refused")
 #: A frozen clock makes renewals unnecessary; heartbeats are frequent enough for tests.
-STANDING: Final[dict[str, Any]] = {"lease_s": 10**6, "renew_s": 0.02}
+LONG_LEASES: Final[dict[str, Any]] = {"lease_s": 10**6, "renew_s": 0.02}
 
 
 @pytest.fixture
@@ -42,7 +42,8 @@ def running_dispatchers(
     """Start dispatchers that share their targets; nothing is due for them yet."""
     with ExitStack() as running:
         started = [
-            running.enter_context(running_dispatcher(post, concurrency, now=clock, **STANDING | terms)) for _ in range(count)
+            running.enter_context(running_dispatcher(post, concurrency, now=clock, **LONG_LEASES | terms))
+            for _ in range(count)
         ]
         wait_until(lambda: rows("SELECT COUNT(*) FROM workers") == [(count,)])
         clock.wait_for_scans()
@@ -69,7 +70,7 @@ def ask_to_wait(status: int, seconds: float) -> Outcome:
     return Outcome(status=status, retry_after=str(seconds))
 
 
-def let_pass(seconds: float, clock: FakeClock, count: int = 2) -> None:
+def advance_in_steps(seconds: float, clock: FakeClock, count: int = 2) -> None:
     """Advance the clock in short steps: in a long one, a slow dispatcher would count as dead, and lose its share."""
     while seconds > 0:
         step_s = min(seconds, 5.0)
@@ -141,7 +142,7 @@ def test_after_the_wait_one_is_sent_then_two_then_four(customer: Customer, clock
         post.gate.clear()
         for _ in range(30):
             more_for(BUSY_URL, customer)
-        let_pass(30, clock)
+        advance_in_steps(30, clock)
         for at_once in (1, 2, 4):
             wait_until(lambda expected=at_once: post.at_once == expected)  # type: ignore[misc]  # mypy takes no default
             clock.wait_for_scans()
@@ -187,7 +188,7 @@ def test_resuming_a_target_ends_its_wait(customer: Customer, clock: FakeClock) -
 
 
 #: Finds a claimed export; every claim has to be sent before the clock advances.
-IN_HAND: Final = "SELECT 1 FROM exports WHERE status = 'delivering' LIMIT 1"
+ANY_DELIVERING: Final = "SELECT 1 FROM exports WHERE status = 'delivering' LIMIT 1"
 
 
 def is_used_up(target_ids: list[str], now: datetime) -> bool:
@@ -205,7 +206,7 @@ def test_two_dispatchers_keep_a_rate_limit_together(
     post = FakePost(now=clock)
     with running_dispatchers(post, clock, concurrency=32):
         for _ in range(150):
-            wait_until(lambda: is_used_up(paced, clock.at) and not rows(IN_HAND))
+            wait_until(lambda: is_used_up(paced, clock.at) and not rows(ANY_DELIVERING))
             clock.advance(0.5)
     for number in range(2):
         sent = post.to(f"https://paced-{number}.example.com/")
@@ -277,7 +278,7 @@ def test_five_failures_open_the_breaker_and_single_probes_follow_until_one_succe
         # Five failures in a row, and the requests that were open beside them.
         assert 8 <= sent <= 16
         for wait_s in (1, 2, 4, 8):
-            let_pass(wait_s - 0.001, clock)
+            advance_in_steps(wait_s - 0.001, clock)
             clock.wait_for_scans()
             assert len(post.calls) == sent
             clock.advance(0.001)
@@ -463,7 +464,7 @@ def test_all_dispatchers_together_make_one_probe(customer: Customer, clock: Fake
         for wait_s in (2, 4, 8, 16):
             # Counted before the clock advances: a dispatcher may send at that very moment.
             begun = len(post.calls)
-            let_pass(wait_s, clock, 3)
+            advance_in_steps(wait_s, clock, 3)
             wait_until(lambda before=begun: len(post.calls) > before)  # type: ignore[misc]  # mypy takes no default
             clock.wait_for_scans()
             assert (len(post.calls), post.at_once) == (begun + 1, 1)
@@ -475,7 +476,7 @@ def test_the_other_workers_get_the_share_of_a_dead_worker(customer: Customer, cl
     post = FakePost(now=clock)
     post.gate.clear()
     execute("INSERT INTO workers (name, started_at, seen_at) VALUES ('killed', ?, ?)", (to_ms(NOW), to_ms(NOW)))
-    with running_dispatcher(post, 40, now=clock, **STANDING):
+    with running_dispatcher(post, 40, now=clock, **LONG_LEASES):
         approved(customer, 40, BUSY_URL, NOW)
         wait_until(lambda: post.at_once == 8)
         clock.advance(5.999)
@@ -488,7 +489,7 @@ def test_the_other_workers_get_the_share_of_a_dead_worker(customer: Customer, cl
 def test_a_worker_that_finishes_its_requests_leaves_its_share_at_once(customer: Customer, clock: FakeClock) -> None:
     slow = FakePost(now=clock)
     slow.gate.clear()
-    with running_dispatcher(slow, 40, now=clock, **STANDING) as stopping:
+    with running_dispatcher(slow, 40, now=clock, **LONG_LEASES) as stopping:
         approved(customer, 1, BUSY_URL, NOW)
         wait_until(lambda: slow.at_once == 1)
         stopping.stop()
@@ -500,8 +501,8 @@ def test_a_worker_that_finishes_its_requests_leaves_its_share_at_once(customer: 
 
 def test_a_worker_that_stops_leaves_its_share_at_once(customer: Customer, clock: FakeClock) -> None:
     post = FakePost(now=clock)
-    with running_dispatcher(post, 40, now=clock, **STANDING):
-        with running_dispatcher(post, 40, now=clock, **STANDING):
+    with running_dispatcher(post, 40, now=clock, **LONG_LEASES):
+        with running_dispatcher(post, 40, now=clock, **LONG_LEASES):
             wait_until(lambda: rows("SELECT COUNT(*) FROM workers") == [(2,)])
         assert rows("SELECT COUNT(*) FROM workers") == [(1,)]
         clock.wait_for_scans()

@@ -26,7 +26,7 @@ class GatedServer:
 
     def __init__(self, gate: Callable[[], object] = lambda: None) -> None:
         self.requests = 0
-        self.hung_up = 0
+        self.closed = 0
         self._gate = gate
         self._lock = threading.Lock()
 
@@ -39,70 +39,70 @@ class GatedServer:
                 peer.answer()
         finally:
             with self._lock:
-                self.hung_up += 1
+                self.closed += 1
 
     def await_closed(self, count: int) -> bool:
-        return until(lambda: self.hung_up >= count)
+        return until(lambda: self.closed >= count)
 
 
 def test_a_kept_connection_ends_when_its_name_resolves_to_a_private_address() -> None:
-    ledger, resolver = GatedServer(), RebindingResolver(HERE, PRIVATE)
-    with LoopbackServer(ledger) as server, made_client(resolver=resolver, confirmed_for_s=0) as client:
+    gated, resolver = GatedServer(), RebindingResolver(HERE, PRIVATE)
+    with LoopbackServer(gated) as server, made_client(resolver=resolver, confirmed_for_s=0) as client:
         assert post(client, server.url(NAME)).status == 200
         outcomes = [post(client, server.url(NAME)) for _ in range(2)]
-        assert ledger.await_closed(1)
-        assert (server.connections, ledger.requests) == (1, 1)
+        assert gated.await_closed(1)
+        assert (server.connections, gated.requests) == (1, 1)
     assert [(outcome.error, outcome.refused) for outcome in outcomes] == [("address_private", True)] * 2
     assert [outcome.address for outcome in outcomes] == [None] * 2
 
 
 def test_kept_connections_over_tls_are_checked_too(tmp_path: Path) -> None:
     context, authority = make_certificate(tmp_path)
-    ledger, resolver = GatedServer(), RebindingResolver(HERE, HERE, PRIVATE)
+    gated, resolver = GatedServer(), RebindingResolver(HERE, HERE, PRIVATE)
     with (
-        LoopbackServer(ledger, context) as server,
+        LoopbackServer(gated, context) as server,
         made_client(resolver=resolver, confirmed_for_s=0, verify=authority) as client,
     ):
         outcomes = [post(client, server.url(NAME)) for _ in range(3)]
-        assert ledger.await_closed(1)
-        assert (server.connections, ledger.requests) == (1, 2)
+        assert gated.await_closed(1)
+        assert (server.connections, gated.requests) == (1, 2)
     assert [(outcome.status, outcome.error) for outcome in outcomes] == [(200, None), (200, None), (None, "address_private")]
 
 
 # The addresses of the name besides the address of the kept connection.
 @pytest.mark.parametrize("others", [["10.0.0.1"], ["169.254.169.254"], ["127.0.0.2", "fe80::1"]])
 def test_an_additional_refused_address_ends_a_kept_connection(others: list[str]) -> None:
-    ledger, resolver = GatedServer(), RebindingResolver(HERE, [*HERE, *others])
-    with LoopbackServer(ledger) as server, made_client(resolver=resolver, confirmed_for_s=0) as client:
+    gated, resolver = GatedServer(), RebindingResolver(HERE, [*HERE, *others])
+    with LoopbackServer(gated) as server, made_client(resolver=resolver, confirmed_for_s=0) as client:
         assert post(client, server.url(NAME)).status == 200
         assert post(client, server.url(NAME)).refused
-        assert ledger.await_closed(1)
-        assert ledger.requests == 1
+        assert gated.await_closed(1)
+        assert gated.requests == 1
 
 
 def test_all_kept_connections_of_a_refused_name_are_closed() -> None:
     together = threading.Barrier(3, timeout=PATIENCE_S)
-    ledger, resolver = GatedServer(together.wait), RebindingResolver(HERE, HERE, HERE, PRIVATE)
-    with LoopbackServer(ledger) as server, made_client(resolver=resolver, confirmed_for_s=0) as client:
+    gated, resolver = GatedServer(together.wait), RebindingResolver(HERE, HERE, HERE, PRIVATE)
+    with LoopbackServer(gated) as server, made_client(resolver=resolver, confirmed_for_s=0) as client:
         with ThreadPoolExecutor(3) as pool:
             first = list(pool.map(lambda _: post(client, server.url(NAME)).status, range(3)))
         assert (first, server.connections) == ([200] * 3, 3)
         assert post(client, server.url(NAME)).refused
-        assert ledger.await_closed(3)
-        assert ledger.requests == 3
+        assert gated.await_closed(3)
+        assert gated.requests == 3
 
 
 def test_a_connection_in_use_during_a_refusal_is_checked_before_its_next_use() -> None:
     release = threading.Event()
-    ledger, resolver = GatedServer(lambda: release.wait(PATIENCE_S)), RebindingResolver(HERE, PRIVATE)
-    with LoopbackServer(ledger) as server, made_client(resolver=resolver) as client, ThreadPoolExecutor(1) as pool:
+    gated, resolver = GatedServer(lambda: release.wait(PATIENCE_S)), RebindingResolver(HERE, PRIVATE)
+    with LoopbackServer(gated) as server, made_client(resolver=resolver) as client, ThreadPoolExecutor(1) as pool:
         used = pool.submit(post, client, server.url(NAME))
-        assert until(lambda: ledger.requests == 1)
+        assert until(lambda: gated.requests == 1)
         assert post(client, server.url(NAME)).error == "address_private"  # this post dials by itself
         release.set()
         assert used.result().status == 200
         assert post(client, server.url(NAME)).error == "address_private"
-        assert (server.connections, ledger.requests) == (1, 1)
+        assert (server.connections, gated.requests) == (1, 1)
 
 
 def test_a_name_that_moved_is_followed_and_nothing_is_sent_twice() -> None:
@@ -120,16 +120,16 @@ def test_a_name_that_moved_is_followed_and_nothing_is_sent_twice() -> None:
 
 
 def test_a_name_with_more_addresses_keeps_the_connection_to_one_of_them() -> None:
-    ledger, resolver = GatedServer(), RebindingResolver(HERE, [*THERE, *HERE])
-    with LoopbackServer(ledger) as server, made_client(resolver=resolver, confirmed_for_s=0) as client:
+    gated, resolver = GatedServer(), RebindingResolver(HERE, [*THERE, *HERE])
+    with LoopbackServer(gated) as server, made_client(resolver=resolver, confirmed_for_s=0) as client:
         assert [post(client, server.url(NAME)).address for _ in range(3)] == HERE * 3
         assert (server.connections, resolver.asked) == (1, 3)
 
 
 @pytest.mark.parametrize("reason", [DnsFailure.TIMEOUT, DnsFailure.FAILED, DnsFailure.OVERLOADED])
 def test_an_unavailable_name_server_ends_no_kept_connection(reason: DnsFailure) -> None:
-    ledger, resolver = GatedServer(), RebindingResolver(HERE, reason)
-    with LoopbackServer(ledger) as server, made_client(resolver=resolver, confirmed_for_s=0) as client:
+    gated, resolver = GatedServer(), RebindingResolver(HERE, reason)
+    with LoopbackServer(gated) as server, made_client(resolver=resolver, confirmed_for_s=0) as client:
         outcomes = [post(client, server.url(NAME)) for _ in range(3)]
         assert (server.connections, resolver.asked) == (1, 3)
     assert [(outcome.status, outcome.address) for outcome in outcomes] == [(200, "127.0.0.1")] * 3
@@ -145,9 +145,9 @@ def test_a_hanging_name_server_leaves_enough_time_for_a_delivery() -> None:
             hung.wait(60)
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0))]
 
-    ledger = GatedServer()
+    gated = GatedServer()
     resolver = DnsResolver(getaddrinfo=resolve)
-    with LoopbackServer(ledger) as server, made_client(resolver=resolver, deadline_s=30, confirmed_for_s=0) as client:
+    with LoopbackServer(gated) as server, made_client(resolver=resolver, deadline_s=30, confirmed_for_s=0) as client:
         outcomes = [post(client, server.url(NAME)) for _ in range(2)]
         hung.set()
         assert server.connections == 1
@@ -157,18 +157,18 @@ def test_a_hanging_name_server_leaves_enough_time_for_a_delivery() -> None:
 
 
 def test_a_name_that_no_longer_exists_ends_its_connection_but_is_not_refused() -> None:
-    ledger, resolver = GatedServer(), RebindingResolver(HERE, DnsFailure.NOT_FOUND)
-    with LoopbackServer(ledger) as server, made_client(resolver=resolver, confirmed_for_s=0) as client:
+    gated, resolver = GatedServer(), RebindingResolver(HERE, DnsFailure.NOT_FOUND)
+    with LoopbackServer(gated) as server, made_client(resolver=resolver, confirmed_for_s=0) as client:
         assert post(client, server.url(NAME)).status == 200
         outcome = post(client, server.url(NAME))
-        assert ledger.await_closed(1)
-        assert ledger.requests == 1
+        assert gated.await_closed(1)
+        assert gated.requests == 1
     assert (outcome.error, outcome.refused) == ("dns_not_found", False)
 
 
 def test_a_confirmed_name_is_not_looked_up_again() -> None:
-    ledger, resolver = GatedServer(), RebindingResolver(HERE, PRIVATE)
-    with LoopbackServer(ledger) as server, made_client(resolver=resolver, confirmed_for_s=600) as client:
+    gated, resolver = GatedServer(), RebindingResolver(HERE, PRIVATE)
+    with LoopbackServer(gated) as server, made_client(resolver=resolver, confirmed_for_s=600) as client:
         assert {post(client, server.url(NAME)).status for _ in range(100)} == {200}
         assert (server.connections, resolver.asked) == (1, 1)
 
@@ -176,16 +176,16 @@ def test_a_confirmed_name_is_not_looked_up_again() -> None:
 def test_one_lookup_of_a_name_confirms_all_its_connections() -> None:
     release, together = threading.Event(), threading.Barrier(2)
     gate: list[Callable[[float], object]] = [release.wait]
-    ledger, resolver = GatedServer(lambda: gate[0](PATIENCE_S)), RebindingResolver(HERE, HERE, PRIVATE, HERE)
-    with LoopbackServer(ledger) as server, made_client(resolver=resolver) as client, ThreadPoolExecutor(2) as pool:
+    gated, resolver = GatedServer(lambda: gate[0](PATIENCE_S)), RebindingResolver(HERE, HERE, PRIVATE, HERE)
+    with LoopbackServer(gated) as server, made_client(resolver=resolver) as client, ThreadPoolExecutor(2) as pool:
         used = [pool.submit(post, client, server.url(NAME)) for _ in range(2)]
-        assert until(lambda: ledger.requests == 2)
+        assert until(lambda: gated.requests == 2)
         assert post(client, server.url(NAME)).refused  # so that neither connection counts as confirmed
         release.set()
         assert [kept.result().status for kept in used] == [200, 200]
         gate[0] = together.wait
         used = [pool.submit(post, client, server.url(NAME))]
-        assert until(lambda: ledger.requests == 3)
+        assert until(lambda: gated.requests == 3)
         used.append(pool.submit(post, client, server.url(NAME)))
         assert [kept.result().status for kept in used] == [200, 200]
         assert (server.connections, resolver.asked) == (2, 4)
@@ -201,7 +201,7 @@ class CountingResolver(FakeResolver):
 
 def test_many_posts_on_many_threads_share_the_lookups() -> None:
     threads, period_s = 8, 0.3
-    ledger, resolver = GatedServer(), CountingResolver({NAME: HERE})
+    gated, resolver = GatedServer(), CountingResolver({NAME: HERE})
 
     def keep_posting(until_at: float) -> set[int | None]:
         met = set()
@@ -210,7 +210,7 @@ def test_many_posts_on_many_threads_share_the_lookups() -> None:
         return met
 
     with (
-        LoopbackServer(ledger) as server,
+        LoopbackServer(gated) as server,
         made_client(resolver=resolver, confirmed_for_s=period_s) as client,
         ThreadPoolExecutor(threads) as pool,
     ):
@@ -244,8 +244,8 @@ def test_a_receiver_that_closes_kept_connections_gets_new_ones(monkeypatch: pyte
 def test_a_timeout_does_not_close_other_kept_connections() -> None:
     waits = threading.Event()
     gates: list[Callable[[], object]] = [lambda: None, lambda: waits.wait(PATIENCE_S)]
-    ledger = GatedServer(lambda: gates.pop(0)() if gates else None)
-    with LoopbackServer(ledger) as server, made_client(deadline_s=0.5) as client:
+    gated = GatedServer(lambda: gates.pop(0)() if gates else None)
+    with LoopbackServer(gated) as server, made_client(deadline_s=0.5) as client:
         outcomes = [post(client, server.url()) for _ in range(4)]
         waits.set()
         assert [each.error for each in outcomes] == [None, "deadline_exceeded", None, None]
@@ -253,15 +253,15 @@ def test_a_timeout_does_not_close_other_kept_connections() -> None:
 
 
 def test_idle_connections_are_closed() -> None:
-    ledger = GatedServer()
-    with LoopbackServer(ledger) as server, made_client(kept_idle_s=0.2) as client:
+    gated = GatedServer()
+    with LoopbackServer(gated) as server, made_client(kept_idle_s=0.2) as client:
         assert post(client, server.url(NAME)).status == 200
-        assert ledger.await_closed(1)
+        assert gated.await_closed(1)
         assert post(client, server.url(NAME)).status == 200
-        assert ledger.await_closed(2)
+        assert gated.await_closed(2)
 
 
 def test_a_connection_in_use_is_not_idle() -> None:
-    ledger = GatedServer(lambda: time.sleep(0.8))
-    with LoopbackServer(ledger) as server, made_client(kept_idle_s=0.1) as client:
+    gated = GatedServer(lambda: time.sleep(0.8))
+    with LoopbackServer(gated) as server, made_client(kept_idle_s=0.1) as client:
         assert post(client, server.url(NAME)).status == 200

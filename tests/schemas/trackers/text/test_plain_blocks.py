@@ -47,7 +47,7 @@ def found_by_redmine(text: str) -> set[str]:
     return {name for name, pattern in REDMINE.items() if pattern.search(text)}
 
 
-def strangers_blocks(text: str) -> Iterator[str]:
+def untrusted_blocks(text: str) -> Iterator[str]:
     """Yield the blocks with untrusted text but without URLs of a ticket in Redmine."""
     blocks = re.findall(r"<pre>\n\n(.*?)\n</pre>", text, re.DOTALL)
     yield from (blocks[1], blocks[3])
@@ -58,7 +58,7 @@ def is_contained_in_redmine(ticket: TrackerTicket) -> bool:
     in_textile = outside(made, PRE) == outside(plain, PRE)
     in_markdown = HtmlTags(html_of(made)).tags == HtmlTags(html_of(plain)).tags
     in_older_markdown = skeleton(made, html=False) == skeleton(plain, html=False)
-    is_broken = not any(map(found_by_redmine, strangers_blocks(made))) and "mention" not in found_by_redmine(made)
+    is_broken = not any(map(found_by_redmine, untrusted_blocks(made))) and "mention" not in found_by_redmine(made)
     return in_textile and in_markdown and in_older_markdown and is_broken
 
 

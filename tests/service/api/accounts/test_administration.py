@@ -133,7 +133,7 @@ def test_the_address_of_a_removed_approver_is_in_no_response_to_others(client: T
     assert read["approved_by"] == {"kind": "user", "id": customer.user_id, "name": None}
 
 
-def test_rows_of_a_removed_user_are_deleted_even_if_they_were_added_meanwhile(customer: Customer) -> None:
+def test_responses_that_name_a_removed_user_are_deleted_even_if_stored_meanwhile(customer: Customer) -> None:
     columns = "id, principal, method, route, key, payload_sha256, response_body, response_status, created_at"
     stored = f"INSERT INTO idempotency_keys ({columns}) VALUES (?, 'user:99', 'POST', '/x', ?, '', ?, 200, ?)"  # noqa: S608 - names of our own
     named, long_ago, began = f'{{"email":"{customer.email}"}}', 0, to_ms(NOW - timedelta(minutes=1))

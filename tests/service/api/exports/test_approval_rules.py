@@ -29,7 +29,7 @@ from tests.support.factories import (
 from tests.support.fakes import FakeWakeUpQueue
 from tests.support.http.raw_http import BASE, EXPORTS, JSON, RULES, Call, assert_is_error
 
-NOBODYS: Final = "rul_01AAAAAAAAAAAAAAAAAAAAAAAA"
+UNKNOWN_ID: Final = "rul_01AAAAAAAAAAAAAAAAAAAAAAAA"
 LABEL: Final = {"type": "label", "labels": ["later"]}
 
 
@@ -171,7 +171,7 @@ def test_an_invalid_rule_is_not_stored(
 def test_another_accounts_rules_projects_and_targets_are_not_there(client: TestClient, customer: Customer) -> None:
     other = make_customer()
     theirs = make_rule(other, RuleAction(RuleActionType.LABEL, labels=("x",))).id
-    for rule_id in (theirs, NOBODYS, "rul_1"):
+    for rule_id in (theirs, UNKNOWN_ID, "rul_1"):
         path = f"{RULES}/{rule_id}"
         assert_is_error(get(customer, path).send(client), 404, "NOT_FOUND")
         assert_is_error(call("PATCH", customer, path, enabled=False).send(client), 404, "NOT_FOUND")

@@ -16,7 +16,7 @@ from tests.support.fakes import FakeWakeUpQueue
 from tests.support.http.raw_http import BASE, JSON, RECOVERIES, Call, assert_is_error
 from worker.background.batches.batch_task import recovery_task
 
-NOBODYS: Final = "rec_01AAAAAAAAAAAAAAAAAAAAAAAA"
+UNKNOWN_ID: Final = "rec_01AAAAAAAAAAAAAAAAAAAAAAAA"
 
 
 def post(customer: Customer, path: str = RECOVERIES, **body: Any) -> Call:
@@ -103,7 +103,7 @@ def test_another_accounts_target_and_recovery_are_not_found(client: TestClient, 
     refused = post(customer, target_id=theirs.id, since="1h").send(client)
     assert [each["code"] for each in refused.json["error"]["details"]["fields"]] == ["unknown_target"]
     others = recoveries.request(theirs.id, other.account_id, now - timedelta(hours=1), now, "user:9").id
-    for recovery_id in (others, NOBODYS):
+    for recovery_id in (others, UNKNOWN_ID):
         assert_is_error(get(customer, f"{RECOVERIES}/{recovery_id}").send(client), 404, "NOT_FOUND")
         assert_is_error(post(customer, f"{RECOVERIES}/{recovery_id}/cancel").send(client), 404, "NOT_FOUND")
     assert get(customer).send(client).json["items"] == []

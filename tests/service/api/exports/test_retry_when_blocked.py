@@ -23,11 +23,11 @@ NOT_ACTIVE: Final = FieldRefusal("/target_id", "target_not_active")
 @pytest.fixture
 def target(customer: Customer) -> Target:
     made = make_target(customer)
-    turn_to(made, "blocked")
+    set_status(made, "blocked")
     return made
 
 
-def turn_to(target: Target, status: str) -> None:
+def set_status(target: Target, status: str) -> None:
     execute("UPDATE targets SET status = ?, status_reason = 'address_private' WHERE id = ?", (status, target.id))
 
 
@@ -36,7 +36,7 @@ def retry(client: TestClient, customer: Customer, export_id: str, key: str | Non
     return Call("POST", f"{EXPORTS}/{export_id}/retry", (*customer.bearer.items(), *keyed)).send(client)
 
 
-def ledger(subject_id: str) -> list[tuple[Any, ...]]:
+def audited_actions(subject_id: str) -> list[tuple[Any, ...]]:
     return rows("SELECT actor, action, reason FROM audit_entries WHERE subject_id = ? ORDER BY id", (subject_id,))[1:]
 
 
@@ -52,8 +52,8 @@ def test_a_target_whose_address_is_now_allowed_is_resumed_and_gets_the_export(
     assert now.validated_at is not None
     assert now.validated_at > NOW
     actor = f"user:{customer.user_id}"
-    assert ledger(target.id) == [(actor, "validate_target", "passed"), (actor, "resume_target", "retry")]
-    assert ledger(export_id) == [(actor, "retry", None)]
+    assert audited_actions(target.id) == [(actor, "validate_target", "passed"), (actor, "resume_target", "retry")]
+    assert audited_actions(export_id) == [(actor, "retry", None)]
     assert wake_ups.notifications == 1
 
 
@@ -95,7 +95,7 @@ def test_only_the_address_of_a_blocked_target_is_looked_up(
     client: TestClient, customer: Customer, target: Target, resolver: FakeResolver, status: str
 ) -> None:
     [export_id] = make_failed(customer, target.id)
-    turn_to(target, status)
+    set_status(target, status)
     answer = retry(client, customer, export_id)
     if status == "active":
         assert answer.status_code == 202
@@ -126,7 +126,7 @@ def test_another_accounts_export_is_not_found_and_its_target_is_not_looked_up(
 ) -> None:
     other = make_customer()
     theirs = make_target(other)
-    turn_to(theirs, "blocked")
+    set_status(theirs, "blocked")
     [export_id] = make_failed(other, theirs.id)
     assert_is_error(retry(client, customer, export_id), 404, "NOT_FOUND")
     assert (resolver.asked, targets.get(theirs.id, None).status) == ([], "blocked")
@@ -166,7 +166,7 @@ def test_a_repeated_request_with_a_key_looks_up_nothing(
 ) -> None:
     [export_id] = make_failed(customer, target.id)
     first = retry(client, customer, export_id, "k")
-    turn_to(target, "blocked")
+    set_status(target, "blocked")
     second = retry(client, customer, export_id, "k")
     assert (second.status_code, second.json) == (202, first.json)
     assert (resolver.asked, targets.get(target.id, None).status) == ([HOST], "blocked")
@@ -184,7 +184,7 @@ def test_a_status_changed_during_the_lookup_is_kept(
         def resolve(self, host: str, port: int, timeout_s: float, account_id: int | None = None) -> Addresses:
             # No connection is held during the lookup.
             assert peewee_database.is_closed()
-            turn_to(target, status)
+            set_status(target, status)
             return super().resolve(host, port, timeout_s, account_id)
 
     [export_id] = make_failed(customer, target.id)

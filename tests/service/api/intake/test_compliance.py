@@ -380,7 +380,7 @@ def test_the_platforms_own_vector_matches() -> None:
         assert not is_signed(body, sent, secret + b"\n")
 
 
-def test_the_signatures_of_wycheproof_have_the_documented_results() -> None:
+def test_the_signatures_of_wycheproof_are_verified_as_documented() -> None:
     groups = corpus("webhooks/wycheproof_hmac_sha256.json")["testGroups"]
     judged = [(each["result"] == "valid" and group["tagSize"] == 256, each) for group in groups for each in group["tests"]]
     assert sum(is_good for is_good, _ in judged) > 20
@@ -493,7 +493,7 @@ def test_a_body_that_does_not_fit_is_refused_and_not_stored(
 
 
 #: Columns: topic; body; ID, email address and phone number of the person.
-TAKEN: Final[list[tuple[str, dict[str, Any], tuple[Any, ...]]]] = [
+ACCEPTED: Final[list[tuple[str, dict[str, Any], tuple[Any, ...]]]] = [
     # Unknown members are ignored, because platforms add some.
     (
         Topic.CUSTOMER_REDACT,
@@ -513,7 +513,7 @@ TAKEN: Final[list[tuple[str, dict[str, Any], tuple[Any, ...]]]] = [
 ]
 
 
-@pytest.mark.parametrize(("topic", "body", "subject"), TAKEN)
+@pytest.mark.parametrize(("topic", "body", "subject"), ACCEPTED)
 def test_a_body_may_omit_members_or_have_additional_ones(
     topic: str, body: dict[str, Any], subject: tuple[Any, ...], client: TestClient, vault: Vault
 ) -> None:

@@ -41,7 +41,7 @@ pytestmark = on_sqlite
 HOST: Final = "tracker.example.com"
 VERBS: Final = ("validate", "ping", "pause", "resume", "disable")
 #: The operations of an account that may no longer use webhook targets.
-ALWAYS: Final = ("pause", "disable")
+ALWAYS_ALLOWED: Final = ("pause", "disable")
 
 
 def act(
@@ -61,7 +61,7 @@ def listed(client: TestClient, customer: Customer, query: str = "") -> Result:
     return Call("GET", TARGETS, tuple(customer.bearer.items()), query=query).send(client)
 
 
-def turn_to(target: Target, status: str, reason: str | None = None) -> None:
+def set_status(target: Target, status: str, reason: str | None = None) -> None:
     assert execute("UPDATE targets SET status = ?, status_reason = ? WHERE id = ?", (status, reason, target.id)) == 1
 
 
@@ -102,7 +102,7 @@ def test_the_list_shows_the_accounts_own_targets_the_newest_first(client: TestCl
 
 def test_the_pages_of_a_list_hold_each_target_once(client: TestClient, customer: Customer) -> None:
     made = sorted((make_target(customer).id for _ in range(5)), reverse=True)
-    turn_to(targets.get(made[2], None), "paused")
+    set_status(targets.get(made[2], None), "paused")
     actual: list[str] = []
     query = "limit=2"
     for count in (2, 2, 1):
@@ -159,7 +159,7 @@ def test_another_accounts_target_is_not_found(client: TestClient, customer: Cust
 # ---- status changes
 
 # Columns: operation; status and reason before; status and reason after, or None for a conflict.
-TURNS: Final = [
+STATUS_CHANGES: Final = [
     ("pause", ("active", None), ("paused", "client")),
     ("pause", ("paused", "operator"), ("paused", "operator")),  # paused already: nothing changes
     ("pause", ("inactive", "no_secret"), None),
@@ -179,7 +179,7 @@ TURNS: Final = [
 ]
 
 
-@pytest.mark.parametrize(("verb", "before", "after"), TURNS)
+@pytest.mark.parametrize(("verb", "before", "after"), STATUS_CHANGES)
 def test_an_action_changes_the_status_as_listed(
     client: TestClient,
     customer: Customer,
@@ -188,7 +188,7 @@ def test_an_action_changes_the_status_as_listed(
     before: tuple[str, str | None],
     after: tuple[str, str | None] | None,
 ) -> None:
-    turn_to(target, *before)
+    set_status(target, *before)
     answer = act(client, customer, target.id, verb)
     record = read(client, customer, target.id).json
     if after is None:
@@ -244,9 +244,9 @@ def test_an_account_without_webhooks_can_only_read_and_turn_off_targets(
     target = make_target(poor)
     forbid_webhooks(poor)
     for verb in VERBS:
-        turn_to(target, "active")
+        set_status(target, "active")
         answer = act(client, poor, target.id, verb)
-        if verb in ALWAYS:
+        if verb in ALWAYS_ALLOWED:
             assert answer.status_code == 200
         else:
             assert_is_error(answer, 403, "FORBIDDEN")
@@ -260,7 +260,7 @@ def test_an_account_without_webhooks_can_only_read_and_turn_off_targets(
 def test_a_resumption_notifies_workers_after_its_commit(
     client: TestClient, customer: Customer, target: Target, wake_ups: FakeWakeUpQueue
 ) -> None:
-    turn_to(target, "paused")
+    set_status(target, "paused")
     wake_ups.look = lambda: (peewee_database.in_transaction(), targets.get(target.id, None).status.value)
     assert act(client, customer, target.id, "resume").status_code == 200
     assert wake_ups.seen == [(False, "active")]
@@ -272,7 +272,7 @@ def test_a_target_whose_address_may_not_be_used_is_not_resumed(
     client: TestClient, customer: Customer, target: Target, resolver: FakeResolver, status: str, found: Any, reason: str
 ) -> None:
     resolver.table[HOST] = found
-    turn_to(target, status, "operator")
+    set_status(target, status, "operator")
     before = everything_stored()
     answer = act(client, customer, target.id, "resume", "k")
     assert_is_error(answer, 422, "VALIDATION_FAILED", (FieldRefusal("/base_url", reason),))
@@ -299,12 +299,12 @@ def test_a_target_without_a_secret_is_not_resumed(
     customer: Customer, target: Target, tmp_path: Path, resolver: FakeResolver
 ) -> None:
     client = TestClient(create_app(make_settings(tmp_path, {"WEBHOOK_SECRET": ""}), FakeWakeUpQueue(), resolver))
-    turn_to(target, "disabled", "client")
+    set_status(target, "disabled", "client")
     assert_is_error(act(client, customer, target.id, "resume"), 409, "CONFLICT")
     assert audited(target) == []
 
 
-def be_a_validator(found: Validation) -> Callable[[], object]:
+def run_validation_worker(found: Validation) -> Callable[[], object]:
     """Return a callback for the wake-up queue that validates targets as a worker would, with this result."""
 
     def work() -> object:
@@ -315,7 +315,7 @@ def be_a_validator(found: Validation) -> Callable[[], object]:
 
 
 # Columns: result of the worker; then the validation's status and reason, and the target's connection.
-LOOKED: Final = [
+VALIDATION_RESULTS: Final = [
     (Validation(), "passed", None, "unknown"),
     (Validation(EXPIRES_SOON), "passed", EXPIRES_SOON, "unknown"),
     (Validation("tls_certificate"), "failed", "tls_certificate", "failing"),
@@ -323,7 +323,7 @@ LOOKED: Final = [
 ]
 
 
-@pytest.mark.parametrize(("found", "status", "reason", "connected"), LOOKED)
+@pytest.mark.parametrize(("found", "status", "reason", "connected"), VALIDATION_RESULTS)
 def test_a_validation_returns_the_result_of_a_worker(
     client: TestClient,
     customer: Customer,
@@ -334,7 +334,7 @@ def test_a_validation_returns_the_result_of_a_worker(
     reason: str | None,
     connected: str,
 ) -> None:
-    wake_ups.look = be_a_validator(found)
+    wake_ups.look = run_validation_worker(found)
     before = read(client, customer, target.id).json
     answer = act(client, customer, target.id, "validate")
     assert answer.status_code == 200
@@ -349,7 +349,7 @@ def test_a_validation_returns_the_result_of_a_worker(
 def test_a_worker_that_refuses_an_address_blocks_the_target(
     client: TestClient, customer: Customer, target: Target, wake_ups: FakeWakeUpQueue
 ) -> None:
-    wake_ups.look = be_a_validator(Validation("address_private", is_refused=True))
+    wake_ups.look = run_validation_worker(Validation("address_private", is_refused=True))
     answer = act(client, customer, target.id, "validate").json
     assert (answer["status"], answer["status_reason"]) == ("blocked", "address_private")
 
@@ -358,8 +358,8 @@ def test_a_worker_that_refuses_an_address_blocks_the_target(
 def test_a_target_is_validated_in_any_state_and_stays_in_it(
     client: TestClient, customer: Customer, target: Target, wake_ups: FakeWakeUpQueue, status: str
 ) -> None:
-    turn_to(target, status)
-    wake_ups.look = be_a_validator(Validation("tls_failed"))
+    set_status(target, status)
+    wake_ups.look = run_validation_worker(Validation("tls_failed"))
     answer = act(client, customer, target.id, "validate").json
     assert (answer["status"], answer["last_validation"]["reason"]) == (status, "tls_failed")
 
@@ -367,7 +367,7 @@ def test_a_target_is_validated_in_any_state_and_stays_in_it(
 def test_a_repeated_request_with_a_key_does_not_validate_again(
     client: TestClient, customer: Customer, target: Target, wake_ups: FakeWakeUpQueue
 ) -> None:
-    wake_ups.look = be_a_validator(Validation())
+    wake_ups.look = run_validation_worker(Validation())
     first = act(client, customer, target.id, "validate", "k")
     again = act(client, customer, target.id, "validate", "k")
     assert (again.json, again.headers["idempotency-replayed"]) == (first.json, "true")
@@ -426,7 +426,7 @@ def test_an_address_that_may_not_be_used_blocks_the_target_at_once(
         assert hidden not in answer.text
 
     resolver.table[HOST] = ["93.184.215.14"]
-    wake_ups.look = be_a_validator(Validation())
+    wake_ups.look = run_validation_worker(Validation())
     again = act(client, customer, target.id, "validate").json
     assert (again["status"], again["last_validation"]["status"]) == ("blocked", "passed")  # only `resume` activates it
     assert act(client, customer, target.id, "resume").json["status"] == "active"
@@ -485,9 +485,9 @@ def test_no_database_connection_is_held_during_a_lookup(
     customer: Customer, target: Target, tmp_path: Path, verb: str, key: str | None
 ) -> None:
     resolver = WatchingResolver()
-    wake_ups = FakeWakeUpQueue(be_a_validator(Validation()))
+    wake_ups = FakeWakeUpQueue(run_validation_worker(Validation()))
     client = TestClient(create_app(make_settings(tmp_path), wake_ups, resolver))
-    turn_to(target, "paused")
+    set_status(target, "paused")
     assert act(client, customer, target.id, verb, key).status_code == 200
     assert resolver.held == [False]
 
@@ -495,7 +495,7 @@ def test_no_database_connection_is_held_during_a_lookup(
 # ---- pinging
 
 
-def be_a_worker(result: PingResult) -> Callable[[], object]:
+def run_ping_worker(result: PingResult) -> Callable[[], object]:
     """Return a callback for the wake-up queue that sends pings as a worker would, with this result."""
 
     def work() -> object:
@@ -516,7 +516,7 @@ def be_a_worker(result: PingResult) -> Callable[[], object]:
 def test_a_ping_returns_its_result(
     client: TestClient, customer: Customer, target: Target, wake_ups: FakeWakeUpQueue, result: PingResult
 ) -> None:
-    wake_ups.look = be_a_worker(result)
+    wake_ups.look = run_ping_worker(result)
     answer = act(client, customer, target.id, "ping")
     assert answer.status_code == 200
     assert answer.json == {
@@ -532,7 +532,7 @@ def test_a_ping_returns_its_result(
 def test_a_keyed_repeat_pings_no_more(
     client: TestClient, customer: Customer, target: Target, wake_ups: FakeWakeUpQueue
 ) -> None:
-    wake_ups.look = be_a_worker(PingResult(True, 202, None, 12))
+    wake_ups.look = run_ping_worker(PingResult(True, 202, None, 12))
     first = act(client, customer, target.id, "ping", "k")
     again = act(client, customer, target.id, "ping", "k")
     assert (again.json, again.headers["idempotency-replayed"]) == (first.json, "true")
@@ -547,8 +547,8 @@ def test_a_keyed_repeat_pings_no_more(
 def test_a_target_is_pinged_in_certain_states(
     client: TestClient, customer: Customer, target: Target, wake_ups: FakeWakeUpQueue, status: str, answered: int
 ) -> None:
-    turn_to(target, status)
-    wake_ups.look = be_a_worker(PingResult(True, 202, None, 12))
+    set_status(target, status)
+    wake_ups.look = run_ping_worker(PingResult(True, 202, None, 12))
     answer = act(client, customer, target.id, "ping")
     assert answer.status_code == answered
     if answered == 409:

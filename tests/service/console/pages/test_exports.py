@@ -55,8 +55,8 @@ from tests.support.http.console_user import ConsoleBrowser, make_console_token, 
 from tests.support.http.raw_http import base64url
 from tests.support.worker.receipts import deliver
 
-NOBODYS: Final = "exp_01AAAAAAAAAAAAAAAAAAAAAAAA"
-BAD_IDS: Final = [NOBODYS, "exp_%00", "tgt_01AAAAAAAAAAAAAAAAAAAAAAAA", "x" * 5000, "%F0%9F%92%A9", "exp_", "null"]
+UNKNOWN_ID: Final = "exp_01AAAAAAAAAAAAAAAAAAAAAAAA"
+BAD_IDS: Final = [UNKNOWN_ID, "exp_%00", "tgt_01AAAAAAAAAAAAAAAAAAAAAAAA", "x" * 5000, "%F0%9F%92%A9", "exp_", "null"]
 WORKER: Final = "worker:host-of-ours:1"
 
 

@@ -279,10 +279,10 @@ def test_each_sample_works_as_pasted(shell: SampleShell, tmp_path: Path) -> None
     after = stored()
     # Three samples create a token, and one of them a grant; nothing of the submitted data is stored.
     assert {name for name in after if after[name] != before[name]} == {"tokens", "grants", "audit_entries"}
-    work_in_earnest_with_what_is_typed(shell, SharedSecrets(make_settings(tmp_path, SECRETS), Vault([b"A" * 32])))
+    require_samples_work_with_typed_secrets(shell, SharedSecrets(make_settings(tmp_path, SECRETS), Vault([b"A" * 32])))
 
 
-def work_in_earnest_with_what_is_typed(shell: SampleShell, shared: SharedSecrets) -> None:
+def require_samples_work_with_typed_secrets(shell: SampleShell, shared: SharedSecrets) -> None:
     """Run the samples without a dry run: they ask for secrets and tokens that are not in `.env`."""
     for integration in Integration:
         shared.set(integration, TYPED, NOW)

@@ -34,7 +34,7 @@ MAIL: Final = {
 }
 
 
-class Postman:
+class MailWorker:
     """A worker that appends mails to a list; if it `is_broken`, sending fails."""
 
     def __init__(self, folder: Path) -> None:
@@ -95,8 +95,8 @@ def person(app_with: Callable[..., LinkBrowser]) -> LinkBrowser:
 
 
 @pytest.fixture
-def postman(tmp_path: Path) -> Postman:
-    return Postman(tmp_path)
+def mail_worker(tmp_path: Path) -> MailWorker:
+    return MailWorker(tmp_path)
 
 
 def test_a_request_for_a_link_is_logged_as_no_rejection(
@@ -108,12 +108,12 @@ def test_a_request_for_a_link_is_logged_as_no_rejection(
     assert "the console rejected a request" in caplog.text
 
 
-def test_a_link_signs_in_once(person: LinkBrowser, postman: Postman, customer: Customer) -> None:
+def test_a_link_signs_in_once(person: LinkBrowser, mail_worker: MailWorker, customer: Customer) -> None:
     assert "Send a link" in person.get("/sign-in").text
     person.ask(customer.email)
     assert "If a user has this address" in person.get("/sign-in", "done=link_requested").text
-    [token] = postman.tokens()
-    assert (postman.sent[0]["To"], postman.sent[0]["From"]) == (customer.email, MAIL["ALERT_EMAIL_FROM"])
+    [token] = mail_worker.tokens()
+    assert (mail_worker.sent[0]["To"], mail_worker.sent[0]["From"]) == (customer.email, MAIL["ALERT_EMAIL_FROM"])
     # Opening the link, as a mail scanner does, does not use it up.
     for _ in range(2):
         assert f'value="{token}"' in person.get("/sign-in/link", f"token={token}").text
@@ -122,12 +122,12 @@ def test_a_link_signs_in_once(person: LinkBrowser, postman: Postman, customer: C
     assert person.use(token) == 403
     assert rows("SELECT COUNT(*) FROM sign_in_links") == [(0,)]
     assert rows("SELECT issuer, user_id FROM user_identities") == [("email", customer.user_id)]
-    assert postman.tokens() == []
+    assert mail_worker.tokens() == []
 
 
-def test_only_the_browser_that_asked_uses_it(person: LinkBrowser, postman: Postman, customer: Customer) -> None:
+def test_only_the_browser_that_asked_uses_it(person: LinkBrowser, mail_worker: MailWorker, customer: Customer) -> None:
     person.ask(customer.email)
-    [token] = postman.tokens()
+    [token] = mail_worker.tokens()
     thief = LinkBrowser(person.client)
     assert thief.use(token) == 403
     thief.ask("nobody@example.com")
@@ -137,40 +137,40 @@ def test_only_the_browser_that_asked_uses_it(person: LinkBrowser, postman: Postm
 
 @pytest.mark.parametrize(("after", "status"), [(LASTS_FOR - timedelta(seconds=1), 303), (LASTS_FOR, 403)])
 def test_a_link_is_used_within_fifteen_minutes(
-    after: timedelta, status: int, person: LinkBrowser, postman: Postman, customer: Customer
+    after: timedelta, status: int, person: LinkBrowser, mail_worker: MailWorker, customer: Customer
 ) -> None:
     with freeze_time(NOW) as clock:
         person.ask(customer.email)
-        [token] = postman.tokens()
+        [token] = mail_worker.tokens()
         clock.tick(after)
         assert person.use(token) == status
 
 
 def test_an_unknown_address_gets_the_same_answer_and_no_mail(
-    person: LinkBrowser, postman: Postman, customer: Customer
+    person: LinkBrowser, mail_worker: MailWorker, customer: Customer
 ) -> None:
     for email in ("nobody@example.com", customer.email):
         person.ask(email)
     users.disable(customer.email, utc_now(), "operator")
-    assert postman.tokens() == []
+    assert mail_worker.tokens() == []
     assert rows("SELECT COUNT(*) FROM sign_in_links") == [(0,)]
     person.post("/sign-in/link", email="no address")
     assert rows("SELECT COUNT(*) FROM sign_in_links") == [(0,)]
 
 
 def test_a_user_gets_few_links_and_an_address_may_ask_for_few(
-    app_with: Callable[..., LinkBrowser], postman: Postman, customer: Customer
+    app_with: Callable[..., LinkBrowser], mail_worker: MailWorker, customer: Customer
 ) -> None:
     person = app_with(AUTH_FAILURES_PER_MINUTE="8")
     for _ in range(LINKS_OF_NETWORK + 2):
         person.ask(customer.email)
-    assert len(postman.tokens()) == LINKS_OF_NETWORK
+    assert len(mail_worker.tokens()) == LINKS_OF_NETWORK
     statuses = [person.post("/sign-in/link", email="nobody@example.com").status_code for _ in range(5)]
     assert (statuses[0], statuses[-1]) == (303, 429)
 
 
 def test_requests_of_others_do_not_use_up_the_links_of_a_user(
-    person: LinkBrowser, postman: Postman, customer: Customer
+    person: LinkBrowser, mail_worker: MailWorker, customer: Customer
 ) -> None:
     client = AddressClient(person.client.app)
     stranger = LinkBrowser(client)
@@ -178,69 +178,69 @@ def test_requests_of_others_do_not_use_up_the_links_of_a_user(
     for number in range(MAX_OF_USER):
         client.address = f"2001:db8:1:{number:x}::1"
         stranger.ask(customer.email if number % 2 else customer.email.upper())
-    assert len(postman.tokens()) == LINKS_OF_NETWORK
+    assert len(mail_worker.tokens()) == LINKS_OF_NETWORK
     person.ask(customer.email)
-    [token] = postman.tokens()
+    [token] = mail_worker.tokens()
     assert person.use(token) == 303
 
 
 def test_requests_from_many_networks_do_not_fill_a_mailbox(
-    person: LinkBrowser, postman: Postman, customer: Customer
+    person: LinkBrowser, mail_worker: MailWorker, customer: Customer
 ) -> None:
     client = AddressClient(person.client.app)
     stranger = LinkBrowser(client)
     for number in range(MAX_OF_USER + 5):
         client.address = f"198.51.{number}.1"
         stranger.ask(customer.email)
-    assert len(postman.tokens()) == MAX_OF_USER
+    assert len(mail_worker.tokens()) == MAX_OF_USER
 
 
 def test_a_request_beyond_the_limit_leaves_the_last_link_usable(
-    person: LinkBrowser, postman: Postman, customer: Customer
+    person: LinkBrowser, mail_worker: MailWorker, customer: Customer
 ) -> None:
     for _ in range(LINKS_OF_NETWORK + 2):
         person.ask(customer.email)
-    assert person.use(postman.tokens()[-1]) == 303
+    assert person.use(mail_worker.tokens()[-1]) == 303
 
 
 def test_a_mail_that_was_not_sent_is_sent_later_and_not_too_late(
-    person: LinkBrowser, postman: Postman, customer: Customer
+    person: LinkBrowser, mail_worker: MailWorker, customer: Customer
 ) -> None:
     with freeze_time(NOW) as clock:
         person.ask(customer.email)
-        postman.is_broken = True
-        assert postman.tokens() == []
-        postman.is_broken = False
-        assert postman.tokens() == []
+        mail_worker.is_broken = True
+        assert mail_worker.tokens() == []
+        mail_worker.is_broken = False
+        assert mail_worker.tokens() == []
         clock.tick(60)
-        [token] = postman.tokens()
+        [token] = mail_worker.tokens()
         assert person.use(token) == 303
         person.ask(customer.email)
         clock.tick(LASTS_FOR)
-        assert postman.tokens() == []
+        assert mail_worker.tokens() == []
 
 
 def test_an_address_with_users_in_two_accounts_gets_no_mail(
-    person: LinkBrowser, postman: Postman, customer: Customer
+    person: LinkBrowser, mail_worker: MailWorker, customer: Customer
 ) -> None:
     # From a version that did not compare addresses in lower case.
     other = make_customer()
     execute("UPDATE users SET email = ? WHERE id = ?", (customer.email.capitalize(), other.user_id))
     for email in (customer.email, customer.email.capitalize()):
         person.ask(email)
-        assert postman.tokens() == []
+        assert mail_worker.tokens() == []
 
 
-def test_a_mail_of_a_lost_key_is_dropped(person: LinkBrowser, postman: Postman, customer: Customer) -> None:
+def test_a_mail_of_a_lost_key_is_dropped(person: LinkBrowser, mail_worker: MailWorker, customer: Customer) -> None:
     person.ask(customer.email)
     execute("UPDATE sign_in_links SET mail_sealed = ?", (b"\x01" + bytes(40),))
-    assert postman.tokens() == []
+    assert mail_worker.tokens() == []
     assert rows("SELECT COUNT(*) FROM sign_in_links") == [(0,)]
 
 
-def test_a_removed_users_links_go_with_the_user(person: LinkBrowser, postman: Postman, customer: Customer) -> None:
+def test_a_removed_users_links_go_with_the_user(person: LinkBrowser, mail_worker: MailWorker, customer: Customer) -> None:
     person.ask(customer.email)
-    [token] = postman.tokens()
+    [token] = mail_worker.tokens()
     with connection():
         users.remove(customer.email, utc_now(), "operator")
     assert person.use(token) == 403
@@ -254,11 +254,11 @@ def test_without_the_setting_there_are_no_links(app_with: Callable[..., LinkBrow
 
 
 def test_neither_a_link_nor_a_cookie_is_stored_or_logged(
-    person: LinkBrowser, postman: Postman, customer: Customer, log_lines: LogLines
+    person: LinkBrowser, mail_worker: MailWorker, customer: Customer, log_lines: LogLines
 ) -> None:
     person.ask(customer.email)
     waiting = everything_stored()
-    [token] = postman.tokens()
+    [token] = mail_worker.tokens()
     person.get("/sign-in/link", f"token={token}")
     cookie = person.preferences["riskrelay_sign_in"]
     assert person.use(token) == 303

@@ -345,7 +345,7 @@ def test_the_oldest_due_export_tells_its_age(person: ConsoleBrowser, customer: C
 
 
 #: Columns: changes of a target; the explanation; a part of the fix.
-TROUBLES = {
+PROBLEMS = {
     "blocked": (
         {"status": "blocked", "status_reason": "address_private"},
         "its IP address is not allowed",
@@ -361,11 +361,11 @@ TROUBLES = {
 }
 
 
-@pytest.mark.parametrize("case", TROUBLES)
+@pytest.mark.parametrize("case", PROBLEMS)
 def test_a_target_that_nothing_is_sent_to_says_why_and_what_to_do(
     case: str, person: ConsoleBrowser, customer: Customer
 ) -> None:
-    changes, reason, to_do = TROUBLES[case]
+    changes, reason, to_do = PROBLEMS[case]
     target = make_target(customer, name="In trouble")
     make_target(customer, name="Well")
     held = {"held_until": to_ms(utc_now() + timedelta(hours=1))} if "held_reason" in changes else {}
@@ -464,7 +464,7 @@ def test_a_number_beyond_the_counting_limit_says_so(person: ConsoleBrowser, cust
 @on_sqlite
 @pytest.mark.parametrize("case", ["breaker", "receiver asked"])
 def test_a_hold_says_when_the_next_attempt_is(case: str, person: ConsoleBrowser, customer: Customer) -> None:
-    changes, reason, _ = TROUBLES[case]
+    changes, reason, _ = PROBLEMS[case]
     make_target(customer)
     held_until = to_ms(utc_now() + timedelta(minutes=14, seconds=30))
     execute("UPDATE targets SET held_reason = ?, held_until = ?", (changes["held_reason"], held_until))

@@ -20,7 +20,7 @@ from tests.support.fakes import FakeWakeUpQueue
 from tests.support.http.console_user import ConsoleBrowser, make_console_token
 from worker.background.batches.batch_task import recovery_task
 
-NOBODYS: Final = "rec_01AAAAAAAAAAAAAAAAAAAAAAAA"
+UNKNOWN_ID: Final = "rec_01AAAAAAAAAAAAAAAAAAAAAAAA"
 #: More exports than a page counts.
 MANY: Final = 10_001
 
@@ -172,7 +172,7 @@ def test_the_list_shows_the_accounts_recoveries_in_pages(person: ConsoleBrowser,
 def test_another_accounts_recovery_is_not_found(person: ConsoleBrowser) -> None:
     other = make_customer()
     others = recoveries.request(make_target(other).id, other.account_id, utc_now(), utc_now(), "user:9").id
-    for recovery_id in (others, NOBODYS, "rec_%00", "x" * 500):
+    for recovery_id in (others, UNKNOWN_ID, "rec_%00", "x" * 500):
         assert person.get(f"/recoveries/{recovery_id}").status_code == 404
         assert person.post(f"/recoveries/{recovery_id}/cancel").status_code == 404
     assert recoveries.get(others).status == "running"

@@ -114,7 +114,7 @@ PLACES = {
 
 @on_sqlite
 @pytest.mark.parametrize("case", PLACES)
-def test_only_the_host_and_port_of_a_url_are_shown(case: str, customer: Customer, tmp_path: Path) -> None:
+def test_only_the_harmless_parts_of_a_url_are_shown(case: str, customer: Customer, tmp_path: Path) -> None:
     name, text, content = PLACES[case]
     word = WORD.format(1)
     html = shown(customer, tmp_path, **{name: text.format(w=word)})

@@ -287,7 +287,7 @@ def expire_token(_person: ConsoleBrowser) -> None:
     execute("UPDATE tokens SET expires_at = 1 WHERE name = 'console'")
 
 
-def take_the_ability(_person: ConsoleBrowser) -> None:
+def remove_ability(_person: ConsoleBrowser) -> None:
     execute("""UPDATE tokens SET abilities = '["ticket-exports:read"]' WHERE name = 'console'""")
 
 
@@ -295,7 +295,7 @@ def use_another_browser(person: ConsoleBrowser) -> None:
     person.browser = "Mozilla/5.0 (another)"
 
 
-def make_it_up(person: ConsoleBrowser) -> None:
+def forge_cookie(person: ConsoleBrowser) -> None:
     person.cookie = "rrs_" + "A" * 43
 
 
@@ -304,9 +304,9 @@ def make_it_up(person: ConsoleBrowser) -> None:
     [
         (revoke_token, "token_over", "the token was revoked"),
         (expire_token, "token_over", "has expired"),
-        (take_the_ability, "token_over", "lost the ability"),
+        (remove_ability, "token_over", "lost the ability"),
         (use_another_browser, "another_browser", "another browser or browser version"),
-        (make_it_up, "unknown", "no longer exists"),
+        (forge_cookie, "unknown", "no longer exists"),
     ],
 )
 def test_an_ended_session_is_redirected_to_the_sign_in_with_its_reason(
@@ -321,7 +321,7 @@ def test_an_ended_session_is_redirected_to_the_sign_in_with_its_reason(
     assert cookie not in log_lines.text
 
 
-@pytest.mark.parametrize("done", [revoke_token, use_another_browser, make_it_up])
+@pytest.mark.parametrize("done", [revoke_token, use_another_browser, forge_cookie])
 def test_a_form_of_a_session_that_is_over_does_nothing_and_says_so(
     done: Callable[[ConsoleBrowser], None], person: ConsoleBrowser
 ) -> None:

@@ -45,14 +45,14 @@ from tests.support.http.console_user import ConsoleBrowser, make_console_token, 
 
 ENCRYPTION_KEY_BYTES: Final = b64decode(ENCRYPTION_KEY)
 SECRET: Final = "cAnArY-of-a-secret <b>&\"'é"
-NOBODYS: Final = "tgt_01AAAAAAAAAAAAAAAAAAAAAAAA"
+UNKNOWN_ID: Final = "tgt_01AAAAAAAAAAAAAAAAAAAAAAAA"
 POSTS: Final = ("validate", "ping", "pause", "resume", "disable", "secret", "recover", "edit")
 #: Operations that connect to a target or deliver to it.
 FOR_WEBHOOKS: Final = ("validate", "ping", "resume", "secret", "recover", "edit")
 FIELDS: Final = {"secret": {"secret": SECRET}, "recover": {"since": "24h"}, "edit": {"name": "Other"}}
 
 
-def be_a_worker() -> object:
+def run_worker() -> object:
     """Do what a form waits for: send a ping, or validate a target."""
     order, look = pings.claim_next(utc_now()), validations.claim_next(utc_now(), lease_s=30)
     return (
@@ -63,7 +63,7 @@ def be_a_worker() -> object:
 
 @pytest.fixture
 def wake_ups() -> FakeWakeUpQueue:
-    return FakeWakeUpQueue(be_a_worker)
+    return FakeWakeUpQueue(run_worker)
 
 
 def act(person: ConsoleBrowser, target_id: str, verb: str) -> Result:
@@ -377,7 +377,7 @@ def test_a_target_without_any_secret_is_active_with_its_first(customer: Customer
 def test_another_accounts_target_is_not_found(person: ConsoleBrowser, verb: str) -> None:
     others = make_target(make_customer())
     before = rows("SELECT status, secret_fingerprint, validated_at FROM targets WHERE id = ?", (others.id,))
-    answers = [act(person, each, verb) for each in (others.id, NOBODYS, "tgt_%00", "x" * 500)]
+    answers = [act(person, each, verb) for each in (others.id, UNKNOWN_ID, "tgt_%00", "x" * 500)]
     assert {answer.status_code for answer in answers} == {404}
     # Equal except for the request ID.
     of_another, nobodys = (words(answer).partition("Request ID")[0] for answer in answers[:2])

@@ -73,7 +73,7 @@ class Process:
             self._limits.spend(self._req, resp, principal)
         except RateLimited as refused:
             wait_s = refused.retry_after_s or 0
-        remaining, seconds = standing(resp.get_header("RateLimit") or "")
+        remaining, seconds = rate_limit_of(resp.get_header("RateLimit") or "")
         assert not wait_s or (remaining, seconds) == (0, wait_s)
         return LimitDecision(not wait_s, remaining, seconds)
 
@@ -85,7 +85,7 @@ class Process:
         """Fail to authenticate once; return whether the response was still a 401."""
         return self._raises_nothing(self._limits.count_failure, address)
 
-    def may_come(self, address: str = "192.0.2.1") -> bool:
+    def is_accepted(self, address: str = "192.0.2.1") -> bool:
         """Return whether requests from the address are accepted."""
         return self._raises_nothing(self._limits.require_unblocked, address)
 
@@ -98,7 +98,7 @@ class Process:
         return True
 
 
-def standing(header: str) -> tuple[int, int]:
+def rate_limit_of(header: str) -> tuple[int, int]:
     actual = RATE_LIMIT.fullmatch(header)
     assert actual, header
     return int(actual[1]), int(actual[2])
@@ -364,12 +364,12 @@ def test_a_flood_of_addresses_does_not_fill_the_memory(tmp_path: Path) -> None:
 def test_failures_of_an_address_are_counted_over_processes(redis: RedisServer, tmp_path: Path, log_lines: LogLines) -> None:
     one, two = (Process(tmp_path, redis.url) for _ in range(2))
     assert [one.fail() for _ in range(21)] == [True] * 20 + [False]
-    assert not one.may_come()
+    assert not one.is_accepted()
     # The other process learns of the block at the next failure there.
-    assert two.may_come()
+    assert two.is_accepted()
     assert not two.fail()
-    assert not two.may_come()
-    assert one.may_come("192.0.2.2")
+    assert not two.is_accepted()
+    assert one.is_accepted("192.0.2.2")
     assert two.fail("192.0.2.2")
     assert log_lines.text.count("failed to authenticate too often") == 2
 
@@ -378,12 +378,12 @@ def test_a_blocked_address_may_come_when_the_wait_is_over(frozen: FrozenDateTime
     process = Process(tmp_path, AUTH_FAILURES_PER_MINUTE=2, clock=frozen_clock)
     assert [process.fail() for _ in range(3)] == [True, True, False]
     frozen.tick(53)
-    assert not process.may_come()
+    assert not process.is_accepted()
     frozen.tick(1)
-    assert process.may_come()
+    assert process.is_accepted()
     # One of the two failures has begun to expire: one more failure is accepted, but not a second one.
     assert [process.fail() for _ in range(2)] == [True, False]
-    assert not process.may_come()
+    assert not process.is_accepted()
 
 
 def test_requests_of_a_principal_and_failures_of_an_address_are_counted_apart(redis: RedisServer, tmp_path: Path) -> None:
@@ -440,7 +440,7 @@ def test_concurrent_guesses_get_only_as_many_401_responses_as_the_limit(redis: R
     with ThreadPoolExecutor(12) as pool:
         actual = list(pool.map(lambda number: [process, *others][number % 3].fail(), range(60)))
     assert actual.count(True) == 5
-    assert not any(each.may_come() for each in (process, *others))
+    assert not any(each.is_accepted() for each in (process, *others))
 
 
 def test_a_local_block_continues_while_the_window_of_all_processes_is_full(redis: RedisServer, tmp_path: Path) -> None:
@@ -452,12 +452,12 @@ def test_a_local_block_continues_while_the_window_of_all_processes_is_full(redis
     assert not two.fail()
     # By the process's clock; Redis uses its own.
     clock.now += 2 * ENDLESS_S
-    assert not one.may_come()
-    assert not two.may_come()
+    assert not one.is_accepted()
+    assert not two.is_accepted()
     redis.flush()
-    assert one.may_come() is two.may_come() is False
+    assert one.is_accepted() is two.is_accepted() is False
     clock.now += 2 * ENDLESS_S
-    assert one.may_come() is two.may_come() is True
+    assert one.is_accepted() is two.is_accepted() is True
     assert [one.fail() for _ in range(4)] == [True] * 3 + [False]
 
 
@@ -467,12 +467,12 @@ def test_an_address_is_blocked_again_by_the_failure_that_fills_the_window(
     process = Process(tmp_path, AUTH_FAILURES_PER_MINUTE=2, clock=frozen_clock)
     assert [process.fail() for _ in range(3)] == [True, True, False]
     frozen.tick(54)
-    assert process.may_come()
+    assert process.is_accepted()
     assert process.fail()
-    assert not process.may_come()
+    assert not process.is_accepted()
     # A minute after the last failure, all failures have expired.
     frozen.tick(180)
-    assert process.may_come()
+    assert process.is_accepted()
     assert [process.fail() for _ in range(3)] == [True, True, False]
 
 
@@ -567,7 +567,7 @@ class LimitedClient:
 
 
 @pytest.fixture
-def door(customer: Customer, tmp_path: Path) -> Callable[..., LimitedClient]:
+def open_client(customer: Customer, tmp_path: Path) -> Callable[..., LimitedClient]:
     """Return a function that creates an application with the given settings and with limits created by `make`."""
     [export_id] = make_exports(customer, 1)
 
@@ -579,11 +579,11 @@ def door(customer: Customer, tmp_path: Path) -> Callable[..., LimitedClient]:
     return opened
 
 
-OpenDoor = Callable[..., LimitedClient]
+OpenClient = Callable[..., LimitedClient]
 
 
-def test_every_response_to_an_authenticated_caller_has_the_rate_limit_headers(door: OpenDoor) -> None:
-    there = door()
+def test_every_response_to_an_authenticated_caller_has_the_rate_limit_headers(open_client: OpenClient) -> None:
+    there = open_client()
     bearer, typed = there.customer.bearer, {**there.customer.bearer, **JSON}
     answers = [
         there.read(),
@@ -596,46 +596,46 @@ def test_every_response_to_an_authenticated_caller_has_the_rate_limit_headers(do
     ]
     assert [answer.status_code for answer in answers] == [200, 304, 406, 404, 422, 422, 415]
     assert {answer.headers["ratelimit-policy"] for answer in answers} == {'"principal";q=600;w=60'}
-    actual = [standing(answer.headers["ratelimit"]) for answer in answers]
+    actual = [rate_limit_of(answer.headers["ratelimit"]) for answer in answers]
     assert [remaining for remaining, _ in actual] == [599, 598, 597, 596, 595, 594, 593]
     assert all(1 <= seconds <= 60 for _, seconds in actual)
 
 
-def test_the_scanner_is_a_principal_too(door: OpenDoor) -> None:
-    there = door(RATE_LIMIT_PER_MINUTE="2")
+def test_the_scanner_is_a_principal_too(open_client: OpenClient) -> None:
+    there = open_client(RATE_LIMIT_PER_MINUTE="2")
     actual = [there.ask("POST", RESULTS, {**SCANNER, **JSON}, body=b"{}") for _ in range(3)]
     assert [answer.status_code for answer in actual] == [422, 422, 429]
     assert there.read().status_code == 200
 
 
-def test_forbidden_requests_count_against_the_rate_limit(door: OpenDoor) -> None:
-    there = door(RATE_LIMIT_PER_MINUTE="2")
+def test_forbidden_requests_count_against_the_rate_limit(open_client: OpenClient) -> None:
+    there = open_client(RATE_LIMIT_PER_MINUTE="2")
     token = make_platform_token(there.customer)
     actual = [there.read(Authorization=f"Bearer {token}") for _ in range(3)]
     assert [answer.status_code for answer in actual] == [403, 403, 429]
-    assert standing(actual[0].headers["ratelimit"])[0] == 1
+    assert rate_limit_of(actual[0].headers["ratelimit"])[0] == 1
 
 
-def test_a_signed_webhook_with_unknown_headers_counts_against_the_rate_limit(door: OpenDoor) -> None:
-    there = door(RATE_LIMIT_PER_MINUTE="2", **CLOUD)
+def test_a_signed_webhook_with_unknown_headers_counts_against_the_rate_limit(open_client: OpenClient) -> None:
+    there = open_client(RATE_LIMIT_PER_MINUTE="2", **CLOUD)
     signed = {"X-Platform-Hmac-Sha256": signature(b"{}"), "X-Platform-Topic": "orders/create", **JSON}
     actual = [there.ask("POST", WEBHOOKS, signed, body=b"{}").status_code for _ in range(3)]
     assert actual == [422, 422, 429]
 
 
-def test_responses_to_unauthenticated_callers_have_no_rate_limit_headers(door: OpenDoor) -> None:
-    there = door()
+def test_responses_to_unauthenticated_callers_have_no_rate_limit_headers(open_client: OpenClient) -> None:
+    there = open_client()
     answers = [there.fail(), there.ask("GET", "/healthz", {}), there.ask("GET", "/nowhere", there.customer.bearer)]
     assert [answer.status_code for answer in answers] == [401, 200, 404]
     assert not [name for answer in answers for name in answer.headers if name.startswith("ratelimit")]
 
 
-def test_beyond_the_limit_the_answer_is_429_with_the_wait(door: OpenDoor) -> None:
-    there = door(RATE_LIMIT_PER_MINUTE="3")
+def test_beyond_the_limit_the_answer_is_429_with_the_wait(open_client: OpenClient) -> None:
+    there = open_client(RATE_LIMIT_PER_MINUTE="3")
     assert [there.read().status_code for _ in range(3)] == [200] * 3
     refused = there.read()
     assert_is_error(refused, 429, "RATE_LIMITED")
-    remaining, seconds = standing(refused.headers["ratelimit"])
+    remaining, seconds = rate_limit_of(refused.headers["ratelimit"])
     assert (remaining, str(seconds)) == (0, refused.headers["retry-after"])
     assert 1 <= seconds <= 60
     assert refused.headers["ratelimit-policy"] == '"principal";q=3;w=60'
@@ -644,15 +644,15 @@ def test_beyond_the_limit_the_answer_is_429_with_the_wait(door: OpenDoor) -> Non
     )
 
 
-def test_the_response_to_a_blocked_address_names_the_setting(door: OpenDoor) -> None:
-    there = door(AUTH_FAILURES_PER_MINUTE="2")
+def test_the_response_to_a_blocked_address_names_the_setting(open_client: OpenClient) -> None:
+    there = open_client(AUTH_FAILURES_PER_MINUTE="2")
     answers = [there.fail() for _ in range(3)]
     assert [answer.status_code for answer in answers] == [401, 401, 429]
     assert "AUTH_FAILURES_PER_MINUTE is 2 a minute" in answers[-1].json["error"]["message"]
 
 
-def test_a_problem_document_names_the_wait_too(door: OpenDoor) -> None:
-    there = door(RATE_LIMIT_PER_MINUTE="1")
+def test_a_problem_document_names_the_wait_too(open_client: OpenClient) -> None:
+    there = open_client(RATE_LIMIT_PER_MINUTE="1")
     there.read()
     refused = there.read(Accept="application/problem+json")
     assert refused.headers["content-type"] == "application/problem+json"
@@ -660,14 +660,14 @@ def test_a_problem_document_names_the_wait_too(door: OpenDoor) -> None:
     assert int(refused.headers["retry-after"]) >= 1
 
 
-def test_health_is_never_limited(door: OpenDoor) -> None:
-    there = door(RATE_LIMIT_PER_MINUTE="1", AUTH_FAILURES_PER_MINUTE="1")
+def test_health_is_never_limited(open_client: OpenClient) -> None:
+    there = open_client(RATE_LIMIT_PER_MINUTE="1", AUTH_FAILURES_PER_MINUTE="1")
     assert [there.fail().status_code for _ in range(2)] == [401, 429]
     assert {there.ask("GET", "/healthz", {}).status_code for _ in range(30)} == {200}
 
 
-def test_a_blocked_address_is_refused_even_with_a_valid_credential_and_others_are_not(door: OpenDoor) -> None:
-    there = door(AUTH_FAILURES_PER_MINUTE="3")
+def test_a_blocked_address_is_refused_even_with_a_valid_credential_and_others_are_not(open_client: OpenClient) -> None:
+    there = open_client(AUTH_FAILURES_PER_MINUTE="3")
     assert [there.fail().status_code for _ in range(3)] == [401] * 3
     assert there.read().status_code == 200
     refused = there.fail()
@@ -683,8 +683,8 @@ def test_a_blocked_address_is_refused_even_with_a_valid_credential_and_others_ar
     assert there.fail("192.0.2.2").status_code == 401
 
 
-def test_successes_and_other_credentials_do_not_reset_the_count(door: OpenDoor) -> None:
-    there = door(AUTH_FAILURES_PER_MINUTE="3")
+def test_successes_and_other_credentials_do_not_reset_the_count(open_client: OpenClient) -> None:
+    there = open_client(AUTH_FAILURES_PER_MINUTE="3")
     actual = [
         there.fail(),
         there.read(),
@@ -697,9 +697,9 @@ def test_successes_and_other_credentials_do_not_reset_the_count(door: OpenDoor) 
     assert [answer.status_code for answer in actual] == [401, 200, 401, 200, 401, 200, 429]
 
 
-def test_every_kind_of_guess_is_counted(door: OpenDoor) -> None:
+def test_every_kind_of_guess_is_counted(open_client: OpenClient) -> None:
     """A wrong or missing token, a wrong secret of any kind or a wrong signature, with any method that authenticates."""
-    there = door(AUTH_FAILURES_PER_MINUTE="9", **CLOUD)
+    there = open_client(AUTH_FAILURES_PER_MINUTE="9", **CLOUD)
     poll, wrong = f"{EXPORTS}/{there.export_id}", {"Authorization": "Bearer nonsense"}
     guesses = [
         there.ask("GET", poll, wrong),
@@ -719,9 +719,9 @@ def test_every_kind_of_guess_is_counted(door: OpenDoor) -> None:
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
-def test_a_page_of_another_site_blocks_no_address(site: str, door: OpenDoor) -> None:
+def test_a_page_of_another_site_blocks_no_address(site: str, open_client: OpenClient) -> None:
     """Browsers name the requesting site in a header that pages cannot change, and such a page cannot send a credential."""
-    there = door(AUTH_FAILURES_PER_MINUTE="1", **CLOUD)
+    there = open_client(AUTH_FAILURES_PER_MINUTE="1", **CLOUD)
     assert [there.fail(Sec_Fetch_Site=site).status_code for _ in range(3)] == [401] * 3
     storefront = [there.ask("POST", WEBHOOKS, {"Sec-Fetch-Site": site}, body=b"{}").status_code for _ in range(3)]
     assert storefront == [401] * 3
@@ -730,28 +730,28 @@ def test_a_page_of_another_site_blocks_no_address(site: str, door: OpenDoor) -> 
 
 
 @pytest.mark.parametrize("site", ["none", "same-origin", "else"])
-def test_other_requests_of_browsers_count(site: str, door: OpenDoor) -> None:
-    there = door(AUTH_FAILURES_PER_MINUTE="1")
+def test_other_requests_of_browsers_count(site: str, open_client: OpenClient) -> None:
+    there = open_client(AUTH_FAILURES_PER_MINUTE="1")
     assert [there.fail(Sec_Fetch_Site=site).status_code for _ in range(2)] == [401, 429]
 
 
-def test_a_forbidden_request_is_no_failed_authentication(door: OpenDoor) -> None:
+def test_a_forbidden_request_is_no_failed_authentication(open_client: OpenClient) -> None:
     """A token without the required permission is still valid, so the request is not a guess."""
-    there = door(AUTH_FAILURES_PER_MINUTE="1", DEPLOYMENT_MODE="cloud")
+    there = open_client(AUTH_FAILURES_PER_MINUTE="1", DEPLOYMENT_MODE="cloud")
     path = "/api/browser-extension/evidence-captures"
     answers = [there.ask("POST", path, {**there.customer.bearer, **JSON}, body=b"{}") for _ in range(3)]
     assert [answer.status_code for answer in answers] == [403] * 3
     assert there.fail().status_code == 401
 
 
-def test_an_untrusted_peer_cannot_change_its_address(door: OpenDoor) -> None:
-    there = door(AUTH_FAILURES_PER_MINUTE="3", TRUSTED_PROXIES="10.0.0.0/8")
+def test_an_untrusted_peer_cannot_change_its_address(open_client: OpenClient) -> None:
+    there = open_client(AUTH_FAILURES_PER_MINUTE="3", TRUSTED_PROXIES="10.0.0.0/8")
     actual = [there.fail(X_Forwarded_For=f"203.0.113.{number}").status_code for number in range(5)]
     assert actual == [401, 401, 401, 429, 429]
 
 
-def test_clients_behind_a_trusted_proxy_are_counted_apart(door: OpenDoor) -> None:
-    there = door(AUTH_FAILURES_PER_MINUTE="3", TRUSTED_PROXIES="10.0.0.0/8")
+def test_clients_behind_a_trusted_proxy_are_counted_apart(open_client: OpenClient) -> None:
+    there = open_client(AUTH_FAILURES_PER_MINUTE="3", TRUSTED_PROXIES="10.0.0.0/8")
     guesser, other = (f"198.51.100.{number}, 203.0.113.{number}, 10.0.0.2" for number in (1, 2))
     assert [there.fail("10.0.0.1", X_Forwarded_For=guesser).status_code for _ in range(4)] == [401] * 3 + [429]
     assert there.read("10.0.0.1", X_Forwarded_For=guesser).status_code == 429
@@ -760,16 +760,16 @@ def test_clients_behind_a_trusted_proxy_are_counted_apart(door: OpenDoor) -> Non
     assert there.fail("203.0.113.1").status_code == 429
 
 
-def test_the_addresses_of_one_subscriber_count_as_one(door: OpenDoor) -> None:
-    there = door(AUTH_FAILURES_PER_MINUTE="3")
+def test_the_addresses_of_one_subscriber_count_as_one(open_client: OpenClient) -> None:
+    there = open_client(AUTH_FAILURES_PER_MINUTE="3")
     actual = [there.fail(f"2001:db8:1:2::{number:x}").status_code for number in range(1, 6)]
     assert actual == [401, 401, 401, 429, 429]
     assert there.read("2001:db8:1:2:ffff::1").status_code == 429
     assert there.fail("2001:db8:1:3::1").status_code == 401
 
 
-def test_a_block_ends_at_the_reported_time(frozen: FrozenDateTimeFactory, door: OpenDoor) -> None:
-    there = door(lambda settings: RateLimits(settings, clock=frozen_clock), AUTH_FAILURES_PER_MINUTE="2")
+def test_a_block_ends_at_the_reported_time(frozen: FrozenDateTimeFactory, open_client: OpenClient) -> None:
+    there = open_client(lambda settings: RateLimits(settings, clock=frozen_clock), AUTH_FAILURES_PER_MINUTE="2")
     [*_, refused] = [there.fail() for _ in range(3)]
     wait_s = int(refused.headers["retry-after"])
     frozen.tick(wait_s - 1)
@@ -796,7 +796,7 @@ def test_the_processes_of_a_real_service_share_one_limit(
 
 
 @dataclass(frozen=True, slots=True)
-class Both:
+class TwoErrors:
     """A request with two errors, and the check that must reject it."""
 
     title: str
@@ -812,40 +812,40 @@ NO_TOKEN = {"Authorization": "Bearer nonsense"}
 
 #: Sent by a principal that has used up its limit.
 SPENT = [
-    Both("an unknown path comes first", "GET", "/nowhere", {}, b"", 404),
-    Both("a wrong method comes first", "PUT", TARGETS, {}, b"", 405),
-    Both("the size comes first", "POST", TARGETS, JSON, HUGE, 413),
-    Both("authentication comes first", "GET", f"{EXPORTS}/exp_nobody", NO_TOKEN, b"", 401),
-    Both("the limit comes before Accept", "GET", f"{EXPORTS}/exp_nobody", {"Accept": "text/html"}, b"", 429),
-    Both("the limit comes before Content-Type", "POST", TARGETS, {"Content-Type": "text/plain"}, b"{}", 429),
-    Both("the limit comes before the JSON", "POST", TARGETS, JSON, b"{", 429),
-    Both("the limit comes before the shape", "POST", TARGETS, JSON, b"{}", 429),
-    Both("the limit comes before the key", "POST", TARGETS, {**JSON, "Idempotency-Key": "x" * 300}, b"{}", 429),
-    Both("the limit comes before the id", "GET", f"{EXPORTS}/exp_nobody", {}, b"", 429),
+    TwoErrors("an unknown path comes first", "GET", "/nowhere", {}, b"", 404),
+    TwoErrors("a wrong method comes first", "PUT", TARGETS, {}, b"", 405),
+    TwoErrors("the size comes first", "POST", TARGETS, JSON, HUGE, 413),
+    TwoErrors("authentication comes first", "GET", f"{EXPORTS}/exp_nobody", NO_TOKEN, b"", 401),
+    TwoErrors("the limit comes before Accept", "GET", f"{EXPORTS}/exp_nobody", {"Accept": "text/html"}, b"", 429),
+    TwoErrors("the limit comes before Content-Type", "POST", TARGETS, {"Content-Type": "text/plain"}, b"{}", 429),
+    TwoErrors("the limit comes before the JSON", "POST", TARGETS, JSON, b"{", 429),
+    TwoErrors("the limit comes before the shape", "POST", TARGETS, JSON, b"{}", 429),
+    TwoErrors("the limit comes before the key", "POST", TARGETS, {**JSON, "Idempotency-Key": "x" * 300}, b"{}", 429),
+    TwoErrors("the limit comes before the id", "GET", f"{EXPORTS}/exp_nobody", {}, b"", 429),
 ]
 
 #: Sent from a blocked address.
 BLOCKED = [
-    Both("an unknown path comes first", "GET", "/nowhere", {}, b"", 404),
-    Both("a wrong method comes first", "PUT", TARGETS, {}, b"", 405),
-    Both("the size comes first", "POST", TARGETS, JSON, HUGE, 413),
-    Both("the block comes before authentication", "GET", f"{EXPORTS}/exp_nobody", NO_TOKEN, b"", 429),
-    Both("the block comes before Accept", "GET", f"{EXPORTS}/exp_nobody", {"Accept": "text/html"}, b"", 429),
-    Both("the block comes before the JSON", "POST", TARGETS, JSON, b"{", 429),
+    TwoErrors("an unknown path comes first", "GET", "/nowhere", {}, b"", 404),
+    TwoErrors("a wrong method comes first", "PUT", TARGETS, {}, b"", 405),
+    TwoErrors("the size comes first", "POST", TARGETS, JSON, HUGE, 413),
+    TwoErrors("the block comes before authentication", "GET", f"{EXPORTS}/exp_nobody", NO_TOKEN, b"", 429),
+    TwoErrors("the block comes before Accept", "GET", f"{EXPORTS}/exp_nobody", {"Accept": "text/html"}, b"", 429),
+    TwoErrors("the block comes before the JSON", "POST", TARGETS, JSON, b"{", 429),
 ]
 
 
 @pytest.mark.parametrize("both", SPENT, ids=lambda both: both.title)
-def test_the_rate_limit_has_its_position_among_the_checks(both: Both, door: OpenDoor) -> None:
-    there = door(RATE_LIMIT_PER_MINUTE="1", MAX_BODY_BYTES="1024")
+def test_the_rate_limit_has_its_position_among_the_checks(both: TwoErrors, open_client: OpenClient) -> None:
+    there = open_client(RATE_LIMIT_PER_MINUTE="1", MAX_BODY_BYTES="1024")
     assert there.read().status_code == 200
     headers = {**there.customer.bearer, **both.headers}
     assert there.ask(both.method, both.path, headers, body=both.body or None).status_code == both.status
 
 
 @pytest.mark.parametrize("both", BLOCKED, ids=lambda both: both.title)
-def test_the_block_has_its_position_among_the_checks(both: Both, door: OpenDoor) -> None:
-    there = door(AUTH_FAILURES_PER_MINUTE="1", MAX_BODY_BYTES="1024")
+def test_the_block_has_its_position_among_the_checks(both: TwoErrors, open_client: OpenClient) -> None:
+    there = open_client(AUTH_FAILURES_PER_MINUTE="1", MAX_BODY_BYTES="1024")
     assert [there.fail().status_code for _ in range(2)] == [401, 429]
     headers = {**there.customer.bearer, **both.headers}
     assert there.ask(both.method, both.path, headers, body=both.body or None).status_code == both.status

@@ -34,7 +34,7 @@ TEXTS: Final = ("The Image has no text", "the FORM has no name", "StraÃŸe und ï¬
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredExports:
     """All exports of two accounts, and values for filters."""
 
     exports: list[Export]
@@ -50,7 +50,7 @@ def most_sorted(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def stored(module_database: Path) -> Stored:
+def stored(module_database: Path) -> StoredExports:
     """Exports of two accounts with every status, severity and source, three for each minute."""
     chosen = random.Random(20)
     customers = [make_customer(), make_customer()]
@@ -68,7 +68,7 @@ def stored(module_database: Path) -> Stored:
         "target_ids": [each for of in targets.values() for each in of] + ["tgt_01AAAAAAAAAAAAAAAAAAAAAAAA"],
         "account_id": [*(each.account_id for each in customers), None, 999],
     }
-    return Stored([queries.get(each) for each in ids], values)
+    return StoredExports([queries.get(each) for each in ids], values)
 
 
 def _store(
@@ -148,7 +148,7 @@ def key(sort: ExportSort, export: Export) -> tuple[int, str]:
     return ranks.get(sort, 0), export.id
 
 
-def expected(query: ExportQuery, sort: ExportSort, stored: Stored) -> list[str]:
+def expected(query: ExportQuery, sort: ExportSort, stored: StoredExports) -> list[str]:
     found = sorted(filter(lambda each: matches(query, each), stored.exports), key=lambda each: key(sort, each))
     return [each.id for each in (found if sort is ExportSort.OLDEST else reversed(found))]
 
@@ -162,7 +162,7 @@ def walked(query: ExportQuery, sort: ExportSort, size: int) -> list[str]:
 
 
 @st.composite
-def asked(draw: st.DrawFn, stored: Stored) -> ExportQuery:
+def asked(draw: st.DrawFn, stored: StoredExports) -> ExportQuery:
     """A query with any combination of filters, most of them absent."""
     of: dict[str, st.SearchStrategy[Any]] = {
         name: st.just(()) | st.lists(st.sampled_from(values), min_size=1, max_size=3, unique=True).map(tuple)
@@ -184,7 +184,7 @@ def asked(draw: st.DrawFn, stored: Stored) -> ExportQuery:
 @settings(max_examples=40, deadline=None)
 @given(st.data())
 @pytest.mark.usefixtures("most_sorted")
-def test_a_list_is_what_a_plain_filter_finds(stored: Stored, data: st.DataObject) -> None:
+def test_a_list_is_what_a_plain_filter_finds(stored: StoredExports, data: st.DataObject) -> None:
     query, sort = data.draw(asked(stored)), data.draw(st.sampled_from(ExportSort))
     wanted = expected(query, sort, stored)
     assert walked(query, sort, data.draw(st.sampled_from((13, 50)))) == wanted
@@ -198,7 +198,7 @@ def test_a_list_is_what_a_plain_filter_finds(stored: Stored, data: st.DataObject
 @settings(max_examples=30, deadline=None)
 @given(st.data())
 @pytest.mark.usefixtures("most_sorted")
-def test_facets_are_counted_with_all_filters_but_their_own(stored: Stored, data: st.DataObject) -> None:
+def test_facets_are_counted_with_all_filters_but_their_own(stored: StoredExports, data: st.DataObject) -> None:
     query = data.draw(asked(stored))
     of: dict[str, tuple[str, Callable[[Export], Any]]] = {
         "status": ("statuses", lambda each: each.status.value),
@@ -216,7 +216,7 @@ def test_facets_are_counted_with_all_filters_but_their_own(stored: Stored, data:
     assert export_list.facets(query) == wanted
 
 
-def test_exports_wait_for_a_decision_if_prepared_and_neither_snoozed_nor_completely_fixed(stored: Stored) -> None:
+def test_exports_wait_for_a_decision_if_prepared_and_neither_snoozed_nor_completely_fixed(stored: StoredExports) -> None:
     query = ExportQuery(stored.exports[0].account_id).waiting_for_decision(NOW)
     found = export_list.list_page(query)
     assert [each.id for each in found] == expected(query, ExportSort.NEWEST, stored)
@@ -327,6 +327,6 @@ def test_a_list_without_a_limit_is_read_in_several_statements(
     assert len(whole) == 11
 
 
-def test_the_test_compares_every_member_of_a_query(stored: Stored) -> None:
+def test_the_test_compares_every_member_of_a_query(stored: StoredExports) -> None:
     compared = {*stored.values, "created_after", "created_before", "is_snoozed", "now", "is_fixed", "visible_projects"}
     assert {each.name for each in fields(ExportQuery)} == compared
