@@ -35,7 +35,7 @@ def log(caplog: pytest.LogCaptureFixture) -> Iterator[logging.Logger]:
         ([(0, "missed"), (STABLE_FOR_S, "there"), (STABLE_FOR_S + 1, "missed")], [GONE, BACK, GONE]),
     ],
 )
-def test_what_is_logged_of_an_outage(
+def test_an_outage_is_logged_as_listed(
     met: list[tuple[float, str]], logged: list[str], log: logging.Logger, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = FakeMonotonic()

@@ -24,7 +24,7 @@ def test_no_ticket_links_to_a_console_that_is_not_served(tmp_path: Path, changes
 
 
 @on_sqlite
-def test_what_is_due_by_time_alone_does_not_run_with_every_approval(
+def test_tasks_that_are_only_scheduled_do_not_run_with_every_approval(
     database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: dict[str, bool] = {}

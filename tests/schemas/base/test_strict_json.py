@@ -89,7 +89,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("body", "reason"), REFUSED)
-def test_what_is_not_strict_json_is_refused_by_name(body: bytes, reason: JsonFault) -> None:
+def test_text_that_is_not_strict_json_is_rejected_by_name(body: bytes, reason: JsonFault) -> None:
     assert reason_for(body) == reason
 
 

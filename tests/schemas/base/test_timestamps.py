@@ -58,7 +58,7 @@ def test_a_missing_time_stays_none() -> None:
 
 
 @given(moments)
-def test_what_was_written_is_read_again(moment: datetime) -> None:
+def test_a_written_timestamp_can_be_read(moment: datetime) -> None:
     assert parse_rfc3339(format_rfc3339(moment)) == from_ms(to_ms(moment))
 
 

@@ -71,7 +71,7 @@ def test_an_encrypted_token_says_how(header: str, is_found: bool) -> None:
     assert not has_jwt(f"{_part(header)}.{BODY}.{BODY[:15]}.{BODY[:2]}.{BODY[:20]}")
 
 
-def test_what_is_no_base64_is_no_token() -> None:
+def test_text_that_is_not_base64_is_no_token() -> None:
     assert not has_jwt(f"eyJaaaaaaaaaa.eyJaaaaaa.{BODY}")
     assert not has_jwt(f"eyJaaaaaaaaaaaaa.eyJaaaaaaaaaaaaaa.{BODY}")
 

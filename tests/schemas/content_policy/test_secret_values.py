@@ -49,7 +49,7 @@ def test_a_placeholder_is_known_by_its_whole_form(value: str) -> None:
 
 
 @pytest.mark.parametrize("value", SECRETS)
-def test_what_merely_resembles_a_placeholder_is_a_value(value: str) -> None:
+def test_text_that_only_resembles_a_placeholder_is_a_value(value: str) -> None:
     assert not is_placeholder(value)
 
 

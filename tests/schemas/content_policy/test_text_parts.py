@@ -70,7 +70,7 @@ def test_folding_keeps_the_length_of_a_text() -> None:
     assert len(folded("\u0130" * 5)) == 5
 
 
-def test_what_is_beyond_ascii_is_known_from_the_rest() -> None:
+def test_text_beyond_ascii_is_recognized() -> None:
     assert beyond_ascii("Zoë 5€\x7f") == "ë€"
     assert beyond_ascii("plain") == ""
 

@@ -158,7 +158,7 @@ def test_a_shop_has_the_form_that_is_compared() -> None:
         (cms(visible_browser_symptoms=["x"] * (MAX_SYMPTOMS + 1)), [("/diagnostics/visible_browser_symptoms", "too_many")]),
     ],
 )
-def test_what_is_wrong_with_a_plugins_is_named(body: Any, expected: list[tuple[str, str]]) -> None:
+def test_problems_of_a_plugins_diagnostics_are_reported(body: Any, expected: list[tuple[str, str]]) -> None:
     assert problems(CMS, body) == expected
 
 
@@ -210,7 +210,7 @@ def test_what_is_wrong_with_a_plugins_is_named(body: Any, expected: list[tuple[s
         (shop(visible_storefront_symptoms=False), [("/diagnostics/visible_storefront_symptoms", "invalid_type")]),
     ],
 )
-def test_what_is_wrong_with_the_apps_is_named(body: Any, expected: list[tuple[str, str]]) -> None:
+def test_problems_of_the_apps_diagnostics_are_reported(body: Any, expected: list[tuple[str, str]]) -> None:
     assert problems(SHOP, body) == expected
 
 

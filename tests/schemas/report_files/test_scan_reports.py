@@ -201,7 +201,7 @@ def test_categories_of_wapiti_in_another_script_are_issues_of_their_own() -> Non
     assert [code for _, _, code, _ in summary(found)] == ["wapiti:注入", "wapiti:跨站脚本"]
 
 
-def test_what_is_skipped_is_not_named_by_a_code_with_forbidden_content() -> None:
+def test_skipped_issues_are_not_named_by_codes_with_forbidden_content() -> None:
     value = {"template-id": "sk_live_4eC39HqLyjWDarjtT1zdp7dc", "matched-at": "shop.example:443", "info": {"name": "x"}}
     assert imported("nuclei", json.dumps(value).encode()).skipped == ("1 issue without a valid http or https URL",)
 

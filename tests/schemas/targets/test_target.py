@@ -114,7 +114,7 @@ def test_a_record_shows_the_secrets_fingerprint_alone() -> None:
     }
 
 
-def test_what_is_not_known_is_there_as_null() -> None:
+def test_unknown_values_are_null() -> None:
     bare = replace(TARGET, secret_fingerprint=None, last_success_at=None, validation_status=None, connected_status="unknown")
     record = dump_target(bare, MADE)
     assert record["secret"] == {"configured": False, "fingerprint": None}

@@ -37,7 +37,7 @@ def test_names_that_requests_or_connections_use_are_reserved(name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["", "X Api", "X-Api:", "X-Api\r\nHost", "Größe", "X-\N{KELVIN SIGN}ey", "a" * 65, "X-Api\n"]
 )
-def test_what_is_no_header_name_is_refused(name: str) -> None:
+def test_an_invalid_header_name_is_rejected(name: str) -> None:
     assert header_name_fault(name) == "invalid_header_name"
 
 

@@ -47,7 +47,7 @@ def test_a_user_before_the_host_is_masked(url: str, shown: str) -> None:
 
 
 @pytest.mark.parametrize("query", HARMLESS)
-def test_what_is_named_alike_and_is_no_credential_passes(query: str) -> None:
+def test_similar_names_that_are_no_credentials_pass(query: str) -> None:
     assert not has_credential(HOOK + query)
     assert masked(HOOK + query) == HOOK + query
 
@@ -71,6 +71,6 @@ def test_urls_within_urls_end_in_a_refusal(part: str) -> None:
 
 
 @given(st.text("?&;=%+tokenkey_-.A0", max_size=60))
-def test_nothing_is_left_to_find_once_values_are_masked(query: str) -> None:
+def test_no_credential_is_found_after_values_are_masked(query: str) -> None:
     once = masked(f"{HOOK}?{query}")
     assert masked(once) == once

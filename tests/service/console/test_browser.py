@@ -1141,7 +1141,7 @@ def test_the_menu_is_a_bar_on_a_telephone_and_opens_without_the_script(populated
         page.wait_for_url("**/targets")
 
 
-def test_a_page_is_read_on_paper_in_forced_colours_and_without_motion(
+def test_a_page_is_readable_on_paper_in_forced_colors_and_without_motion(
     populated: Installed, at_populated: BrowserContext
 ) -> None:
     with visit(at_populated, populated.at("/exports")) as seen:

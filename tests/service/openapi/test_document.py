@@ -179,7 +179,7 @@ def examples_of(resource: Any, method: str, folder: Path) -> list[Any]:
         ({"From": "a@b.example"}, {"To": None, "ToFull": []}, False),
     ],
 )
-def test_it_describes_which_mailboxes_an_email_needs(
+def test_the_description_says_which_mailboxes_an_email_needs(
     database: str, tmp_path: Path, sender: dict[str, Any], recipients: dict[str, Any], is_taken: bool
 ) -> None:
     body = {"MessageID": "1", **sender, **recipients}
@@ -267,7 +267,7 @@ def test_the_examples_of_answers_are_as_described(database: str, tmp_path: Path)
     assert tried > 60
 
 
-def test_what_is_delivered_is_as_described(customer: Customer, tmp_path: Path) -> None:
+def test_deliveries_match_their_description(customer: Customer, tmp_path: Path) -> None:
     actual = described_in("cloud", tmp_path)
     export_id, target_id = "exp_01KJM8AV0G3T0M3Q9V6W2Y5Z7A", "tgt_01KJM8A1Z8Q4R2S6T0V8W3X5Y7"
     ticket = actual["webhooks"]["ticket.export"]["post"]["requestBody"]["content"]["application/json"]["example"]["ticket"]

@@ -312,7 +312,7 @@ def test_header_and_body_have_the_same_wait(wait_ms: int, seconds: int, client: 
 
 
 @pytest.mark.parametrize("status", list(ExportStatus))
-def test_of_exports_that_are_due_only_a_scheduled_retry_reports_a_wait(
+def test_a_due_export_reports_a_wait_only_for_a_scheduled_retry(
     status: ExportStatus, client: TestClient, customer: Customer
 ) -> None:
     export_id, _ = approved(client, customer)

@@ -139,7 +139,7 @@ def test_a_grant_is_for_exactly_one_thing_that_is_there(customer: Customer, proj
         )
 
 
-def test_what_others_point_to_cannot_be_deleted(customer: Customer) -> None:
+def test_referenced_rows_cannot_be_deleted(customer: Customer) -> None:
     for table in ("accounts", "users", "projects"):
         with pytest.raises(IntegrityError):
             execute(f"DELETE FROM {table}")  # noqa: S608 - our own names

@@ -44,7 +44,7 @@ def test_an_audit_entry_is_rolled_back_with_its_transaction(database: str) -> No
     assert rows(ALL) == []
 
 
-def test_what_happened_to_one_record_is_read_back_newest_first(database: str) -> None:
+def test_the_entries_of_one_record_are_read_newest_first(database: str) -> None:
     entries = [AuditEntry(to_ms(NOW) + number, "worker:1", "claim", f"exp_{number % 2}", "approved") for number in range(6)]
     with transaction():
         for entry in entries:
@@ -78,7 +78,7 @@ def test_both_ways_through_the_audit_log_begin_in_an_index(database: str) -> Non
     assert not full_scans(ran[0]), plan_of(ran[0])
 
 
-def test_of_some_records_those_of_an_account_are_known(customer: Customer) -> None:
+def test_the_records_of_an_account_are_selected_from_a_list(customer: Customer) -> None:
     other = make_customer()
     mine = {make_target(customer).id, *make_exports(customer, 1)}
     mine.add(recoveries.begin(make_target(customer).id, NOW, NOW, "operator").id)

@@ -18,7 +18,7 @@ def test_a_projects_shop_is_stored_in_one_form(customer: Customer, written: str 
 
 
 @pytest.mark.parametrize("written", ["", "shop", "https://shop.example", "shop.example:443"])
-def test_what_is_no_domain_makes_no_project(customer: Customer, written: str) -> None:
+def test_an_invalid_domain_is_rejected_for_a_project(customer: Customer, written: str) -> None:
     before = rows("SELECT COUNT(*) FROM projects")
     with pytest.raises(ValidationFailed) as refused:
         projects.add_project("Shop", customer.account_id, NOW, written)

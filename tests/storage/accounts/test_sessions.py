@@ -81,7 +81,7 @@ def test_a_session_has_the_permissions_of_its_token(principal: TokenPrincipal, c
 @pytest.mark.parametrize(
     "secret", ["", "rrs_", "rrs_" + "a" * 43, "a" * 47, "\ud800", "rrs_" + "\u0661" * 43, "rrs_" + "a" * 43 + "\n"]
 )
-def test_what_is_no_sessions_secret_stands_for_none(secret: str, principal: TokenPrincipal) -> None:
+def test_an_invalid_session_secret_belongs_to_no_session(secret: str, principal: TokenPrincipal) -> None:
     sessions.begin(principal, BROWSER, NOW)
     assert find(secret, BROWSER, NOW) is SessionEndReason.UNKNOWN
 
@@ -151,7 +151,7 @@ def test_a_session_ends_with_its_token(change: str, principal: TokenPrincipal) -
     assert sessions.list_live(NOW, 10) == []
 
 
-def test_another_browser_ends_it_for_both(principal: TokenPrincipal) -> None:
+def test_another_browser_ends_a_session_for_both(principal: TokenPrincipal) -> None:
     secret = sessions.begin(principal, BROWSER, NOW)
     assert find(secret, "curl/8", NOW) is SessionEndReason.ANOTHER_BROWSER
     assert find(secret, BROWSER, NOW) is SessionEndReason.ANOTHER_BROWSER
@@ -313,7 +313,7 @@ def test_a_role_in_a_project_shows_the_console_and_without_any_the_session_is_ov
     assert Ability.MANAGE_TARGETS not in principal.abilities
 
 
-def test_what_was_used_to_sign_in_begins_no_second_session(customer: Customer) -> None:
+def test_a_used_sign_in_credential_begins_no_second_session(customer: Customer) -> None:
     begun(customer, "state")
     with pytest.raises(Conflict):
         begun(customer, "state")

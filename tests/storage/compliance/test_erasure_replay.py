@@ -252,7 +252,7 @@ def test_a_second_erasure_of_a_shop_after_the_backup_is_repeated(
         (b"other", False, b"whole"),
     ],
 )
-def test_of_two_reports_the_one_that_was_redacted_later_stays(
+def test_the_report_that_was_redacted_later_is_kept(
     database: str, file: Path, there: bytes | None, is_redacted_there: bool, left: bytes | None
 ) -> None:
     asked = ORDER | {"topic": "customers/data_request", "result": "reported"}

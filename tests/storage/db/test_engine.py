@@ -328,7 +328,7 @@ def test_a_lookup_succeeds_when_the_server_is_back(
 # --- outages
 
 
-def test_what_a_url_sets_for_its_sessions_is_kept_beside_our_own(postgres_url: str, opened: Callable[[str], None]) -> None:
+def test_session_options_of_a_url_are_kept_in_addition_to_ours(postgres_url: str, opened: Callable[[str], None]) -> None:
     opened(f"{postgres_url}{'&' if '?' in postgres_url else '?'}options=-csearch_path%3Delsewhere%20-c%20work_mem%3D8MB")
     reported = [rows(f"SHOW {name}")[0][0] for name in ("search_path", "work_mem", "lock_timeout", "jit")]
     assert reported == ["elsewhere", "8MB", "5s", "off"]

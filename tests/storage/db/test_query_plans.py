@@ -126,12 +126,12 @@ def test_exports_waiting_for_a_target_that_was_turned_off_are_found_by_its_targe
         require_no_scan(asked(transitions.end_waiting, target_ids[:1], utc_now(), WORKER, 500))
 
 
-def test_what_a_tracker_blocked_is_found_by_its_target(target_ids: list[str]) -> None:
+def test_exports_blocked_by_a_tracker_are_found_by_its_target(target_ids: list[str]) -> None:
     with rolled_back():
         require_no_scan(asked(transitions.requeue_blocked, target_ids[0], utc_now(), WORKER))
 
 
-def test_what_may_be_recovered_is_found_by_its_target(target_ids: list[str]) -> None:
+def test_recoverable_exports_are_found_by_their_target(target_ids: list[str]) -> None:
     since = utc_now() - timedelta(days=1)
 
     require_no_scan(asked(queries.count_recoverable_since, target_ids[0], [since], 1000))

@@ -79,7 +79,7 @@ def test_work_that_fails_stores_no_idempotency_key(database: str) -> None:
     assert begin() is None
 
 
-def test_of_many_requests_with_one_key_one_does_the_work_and_all_get_its_answer(database: str) -> None:
+def test_of_simultaneous_requests_with_one_key_one_is_executed_and_all_get_its_response(database: str) -> None:
     start = threading.Barrier(8)
 
     def ask(_number: int) -> StoredResponse | None:

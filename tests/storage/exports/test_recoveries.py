@@ -360,7 +360,7 @@ def test_a_cancelled_recovery_stops_and_recovered_exports_stay_approved(customer
 
 
 @pytest.mark.parametrize("end", ["done", "cancelled"])
-def test_what_has_ended_is_not_cancelled(target: Target, end: str) -> None:
+def test_a_recovery_that_has_ended_is_not_cancelled(target: Target, end: str) -> None:
     held = begin(target)
     if end == "done":
         work(held)

@@ -176,7 +176,7 @@ def test_copies_made_for_further_targets_meanwhile_are_counted_too(
 
 
 @pytest.mark.parametrize("is_new_place", [False, True], ids=["fixed", "a new place"])
-def test_what_changed_while_the_ticket_was_approved_becomes_an_event(
+def test_changes_during_the_approval_of_a_ticket_become_an_event(
     grouped: Customer, beside: Callable[[Callable[[], Any]], Future[Any]], is_new_place: bool
 ) -> None:
     [export_id] = post(grouped, 1, "csp").ticket_exports

@@ -333,7 +333,7 @@ def test_postbacks_that_race_make_one_group_and_lose_no_place(customer: Customer
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_whatever_happens_each_finding_has_one_export_and_no_rule_two_open_groups(customer: Customer, seed: int) -> None:
+def test_each_finding_has_one_export_and_each_rule_one_open_group_whatever_happens(customer: Customer, seed: int) -> None:
     chance, seen = random.Random(seed), dict[str, tuple[str, dict[str, Any]]]()
     for step in range(40):
         ids = [row[0] for row in rows("SELECT id FROM exports ORDER BY id")]

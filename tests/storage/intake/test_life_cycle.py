@@ -348,7 +348,7 @@ def test_a_group_that_waits_is_open_again_with_its_finding(customer: Customer) -
     assert queries.get(group).findings == (2, 0)
 
 
-def test_of_two_groups_of_a_rule_only_one_is_open(customer: Customer) -> None:
+def test_only_one_of_two_groups_of_a_rule_is_open(customer: Customer) -> None:
     by_rule(customer)
     [first] = post(customer, 1, "csp").ticket_exports
     for run in (2, 3):
@@ -378,7 +378,7 @@ def test_a_group_is_open_again_though_as_many_places_are_fixed_at_once(customer:
     assert rows("SELECT id FROM exports WHERE open_group = 'csp'") == [(group,)]
 
 
-def test_of_groups_of_a_rule_that_are_restored_together_the_newest_is_open(customer: Customer) -> None:
+def test_if_groups_of_a_rule_are_restored_together_the_newest_is_open(customer: Customer) -> None:
     by_rule(customer)
     groups: list[ExportReference] = []
     for run, page in enumerate("ab", 1):

@@ -26,7 +26,9 @@ def test_no_count_of_a_status_sorts_or_reads_the_whole_status(customer: Customer
         assert "exports_account_status" in " ".join(plan)
 
 
-def test_of_more_waiting_exports_than_are_counted_the_worst_are(customer: Customer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_beyond_the_counting_limit_the_most_severe_waiting_exports_are_counted(
+    customer: Customer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     low, high, *_others = make_exports(customer, 4)
     execute("UPDATE exports SET severity_rank = 1 WHERE id = ?", (low,))
     execute("UPDATE exports SET severity_rank = 4 WHERE id = ?", (high,))

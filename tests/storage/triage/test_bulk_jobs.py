@@ -91,7 +91,7 @@ def test_a_job_decides_on_what_matched_when_it_was_created(customer: Customer, t
     ]
 
 
-def test_what_changed_meanwhile_is_left_out_and_counted_by_code(customer: Customer, target: Target) -> None:
+def test_exports_changed_meanwhile_are_skipped_and_counted_by_code(customer: Customer, target: Target) -> None:
     edited, unsafe, dismissed, *_ = ids = make_exports(customer, 5)
     make_approved(customer, target.id)
     failed = make_failed(customer, target.id)
@@ -105,7 +105,7 @@ def test_what_changed_meanwhile_is_left_out_and_counted_by_code(customer: Custom
     assert {queries.get(each).status for each in ids[3:]} == {ExportStatus.APPROVED}
 
 
-def test_what_is_in_the_wanted_state_already_is_skipped_even_if_it_changed(customer: Customer) -> None:
+def test_exports_already_in_the_requested_state_are_skipped_even_if_they_changed(customer: Customer) -> None:
     ids = make_exports(customer, 2)
     held = begin(customer, DISMISS, 2)
     decisions.dismiss(ids[0], None, NOW, "user:9")

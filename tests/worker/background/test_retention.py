@@ -114,7 +114,7 @@ def test_expired_rows_are_deleted_in_small_batches(
 
 
 @on_sqlite
-def test_nothing_of_what_went_is_left_in_the_files_of_sqlite(customer: Customer, task: RetentionTask) -> None:
+def test_deleted_rows_leave_nothing_in_the_files_of_sqlite(customer: Customer, task: RetentionTask) -> None:
     make_exports(customer, 1, OLD, labels=("of a customer",))
     files = [Path(f"{database.database}{end}") for end in ("", "-wal")]
     assert b"of a customer" in b"".join(file.read_bytes() for file in files)

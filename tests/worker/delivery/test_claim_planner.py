@@ -416,7 +416,7 @@ def test_claims_that_wait_for_hanging_requests_take_no_capacity_from_other_accou
     assert made(16).plan(held, NOTHING, NOW, waiting).quotas == {other: 2}
 
 
-def test_of_a_thousand_targets_of_one_account_the_one_of_another_is_in_every_plan(customer: Customer) -> None:
+def test_the_single_target_of_an_account_is_in_every_plan_beside_a_thousand_of_another(customer: Customer) -> None:
     ids = waiting_for(customer, 1500)
     [other] = waiting_beside(1, 50, first=9000)
     stopwatch = Stopwatch()

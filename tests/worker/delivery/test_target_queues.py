@@ -175,7 +175,7 @@ def test_a_queue_whose_claims_are_removed_leaves_nothing_behind() -> None:
     assert ready(queues) == []
 
 
-def test_everything_that_no_thread_has_begun_with_can_be_taken_back() -> None:
+def test_claims_that_no_thread_has_begun_can_be_taken_back() -> None:
     some, others = claims("a", 5), claims("b", 2)
     queues = queues_with(2, *some, *others)
     begun = queues.take()
@@ -285,7 +285,7 @@ def test_a_queue_that_opens_and_closes_all_the_time_loses_and_repeats_nothing() 
     assert queues.remove_all() == []
 
 
-def test_everything_can_be_taken_back_while_threads_take_it_too() -> None:
+def test_all_claims_can_be_taken_back_while_threads_take_them_too() -> None:
     """Repeatedly, because a claim may vanish at any moment; nothing may wait for it while holding the lock."""
     for _ in range(100):
         queues = TargetQueues(4)

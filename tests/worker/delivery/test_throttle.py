@@ -336,7 +336,7 @@ def test_all_workers_slots_together_are_the_concurrency(workers: int) -> None:
 
 
 @pytest.mark.parametrize("workers", range(1, 21))
-def test_of_many_single_probes_every_worker_makes_some(workers: int) -> None:
+def test_single_probes_are_distributed_among_all_workers(workers: int) -> None:
     probing = [state(target_id=f"tgt_{number}", failures_in_row=5) for number in range(20 * workers)]
     made = [shares(at, workers) for at in probing]
     assert {sum(each) for each in made} == {1}

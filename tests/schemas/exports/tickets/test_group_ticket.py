@@ -120,7 +120,7 @@ def test_places_fit_to_the_byte() -> None:
     assert (len(kept(1 + room)), len(kept(2 + room))) == (42, 41)
 
 
-def test_what_a_rule_labeled_stays_when_a_group_grows() -> None:
+def test_labels_set_by_a_rule_are_kept_when_a_group_grows() -> None:
     ticket = group_ticket(grouped(2)).record()
     ticket["labels"].append("team:shop")
     grown = with_findings(read_group(ticket, CSP.title, 42), [(Place("https://shop.example/x", ""), "high")], ())

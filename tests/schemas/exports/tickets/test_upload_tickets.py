@@ -74,7 +74,7 @@ def test_a_captures_title_fits_and_names_the_page(members: dict[str, Any], title
     assert len(title) <= MAX_TITLE
 
 
-def test_a_long_outline_is_summarised_and_kept_as_evidence() -> None:
+def test_a_long_outline_is_summarized_and_kept_as_evidence() -> None:
     outline = [{"level": "h2", "text": f"Part {number}\n of it"} for number in range(1, 13)]
     ticket = least(heading_outline=outline)
     assert "\nHeadings: h2 Part 1 of it; " in ticket.description

@@ -149,7 +149,7 @@ def test_hostile_places_are_texts_of_code_in_a_document(made: TrackerEvent) -> N
     assert not effects_in_text("\n".join(text for text, mark in texts if mark == "code")) - {"link"}
 
 
-def test_what_a_real_gitea_acted_on_has_no_effect() -> None:
+def test_text_that_affected_a_real_gitea_has_no_effect() -> None:
     for body in recorded_bodies():
         place = ChangedPlace(f"https://shop.example/{body['markdown']}", body["markdown"], state="fixed")
         assert effects(markdown.comment_of(event(places=(place,)), LIMIT)) <= {"link"}

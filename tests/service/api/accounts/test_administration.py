@@ -231,7 +231,9 @@ def test_an_administrator_withdraws_webhooks_and_gives_them_back(admin: Send, ot
 # --- users and roles ----------------------------------------------------------
 
 
-def test_what_an_owner_takes_counts_from_the_next_request(owner: Send, client: TestClient, other: Customer) -> None:
+def test_permissions_withdrawn_by_an_owner_are_missing_from_the_next_request_on(
+    owner: Send, client: TestClient, other: Customer
+) -> None:
     colleague = make_colleague(other)
     theirs, path = sender(client, colleague.token), f"{USERS}/{colleague.user_id}"
     assert theirs("GET", "/api/ticket-export-targets").status_code == 200

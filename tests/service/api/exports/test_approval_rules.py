@@ -168,7 +168,7 @@ def test_an_invalid_rule_is_not_stored(
     assert get(customer).send(client).json["items"] == [stored]
 
 
-def test_another_accounts_rules_projects_and_targets_are_not_there(client: TestClient, customer: Customer) -> None:
+def test_another_accounts_rules_projects_and_targets_are_not_found(client: TestClient, customer: Customer) -> None:
     other = make_customer()
     theirs = make_rule(other, RuleAction(RuleActionType.LABEL, labels=("x",))).id
     for rule_id in (theirs, UNKNOWN_ID, "rul_1"):

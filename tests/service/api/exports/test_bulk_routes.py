@@ -150,7 +150,9 @@ REFUSED: Final[list[tuple[dict[str, Any], str, str]]] = [
 
 
 @pytest.mark.parametrize(("body", "path", "code"), REFUSED)
-def test_what_is_wrong_is_named(client: TestClient, customer: Customer, body: dict[str, Any], path: str, code: str) -> None:
+def test_problems_of_a_request_are_reported(
+    client: TestClient, customer: Customer, body: dict[str, Any], path: str, code: str
+) -> None:
     [prepared] = make_exports(customer, 1)
     body = {**body, "ids": [{**each, "id": prepared} for each in body["ids"]]} if code == "unknown_target" else body
     assert problems(call(customer, **body).send(client)) == [(path, code)]
@@ -255,7 +257,7 @@ REFUSED_FILTERS: Final[list[tuple[dict[str, Any], str, str]]] = [
 
 
 @pytest.mark.parametrize(("body", "path", "code"), REFUSED_FILTERS)
-def test_what_is_wrong_with_a_filter_is_named(
+def test_problems_of_a_filter_are_reported(
     client: TestClient, customer: Customer, body: dict[str, Any], path: str, code: str
 ) -> None:
     assert problems(call(customer, action="dismiss", **body).send(client)) == [(path, code)]

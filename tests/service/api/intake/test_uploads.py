@@ -465,7 +465,9 @@ UNAUTHORIZED: dict[str, Callable[[UploadScene, Call], Call]] = {
 
 
 @pytest.mark.parametrize("case", UNAUTHORIZED)
-def test_nobody_is_unauthorized(scene: UploadScene, route: UploadRoute, case: str, log_lines: LogLines) -> None:
+def test_an_upload_without_a_credential_is_unauthorized(
+    scene: UploadScene, route: UploadRoute, case: str, log_lines: LogLines
+) -> None:
     answer = UNAUTHORIZED[case](scene, scene.call(route)).send(scene.client)
     assert_is_error(answer, 401, "UNAUTHORIZED")
     assert answer.headers["www-authenticate"] == 'Bearer realm="riskrelay"'

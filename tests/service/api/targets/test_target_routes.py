@@ -529,7 +529,7 @@ def test_a_ping_returns_its_result(
     assert audited(target) == [("ping_target", None)]
 
 
-def test_a_keyed_repeat_pings_no_more(
+def test_a_repeated_request_with_a_key_sends_no_further_ping(
     client: TestClient, customer: Customer, target: Target, wake_ups: FakeWakeUpQueue
 ) -> None:
     wake_ups.look = run_ping_worker(PingResult(True, 202, None, 12))

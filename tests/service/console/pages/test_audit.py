@@ -151,7 +151,7 @@ def test_a_filter_that_is_no_day_or_no_number_is_refused(person: ConsoleBrowser)
         assert ("the allowed values: a number, such as 7." in answer.text) == ("account_id" in query)
 
 
-def test_an_empty_ledger_says_so(person: ConsoleBrowser) -> None:
+def test_an_empty_audit_log_says_so(person: ConsoleBrowser) -> None:
     execute("DELETE FROM audit_entries")
     assert 'data-state="unused"' in person.get("/audit").text
 

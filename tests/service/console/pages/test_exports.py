@@ -974,7 +974,7 @@ def test_the_timeline_names_colleagues_and_the_page_its_project(person: ConsoleB
 
 
 @on_sqlite
-def test_what_is_known_of_the_first_place_of_a_group_is_not_said_of_all(person: ConsoleBrowser, customer: Customer) -> None:
+def test_details_of_the_first_place_of_a_group_are_not_shown_for_all(person: ConsoleBrowser, customer: Customer) -> None:
     projects.set_ticket_grouping(customer.project_id, None, TicketGrouping.RULE, utc_now(), "test")
     body = postback(1, [issue("a", location="h1"), issue("a", location="h2")])
     [export_id] = record_postback(PostbackForm().read(body), customer.project_id).ticket_exports

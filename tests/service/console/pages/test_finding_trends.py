@@ -71,7 +71,7 @@ def test_a_short_trend_begins_with_the_existing_findings(scanned: Customer) -> N
     assert read(scanned, 7, scanned.project_id) == trend
 
 
-def test_there_is_no_median_where_everything_fixed_was_reported_again(customer: Customer) -> None:
+def test_there_is_no_median_if_every_fixed_finding_was_reopened(customer: Customer) -> None:
     for run, reported in enumerate([[issue("a")], [], [], [issue("a")]], 1):
         scan(customer.project_id, run, 5, *reported)
     trend = read(customer, 7)

@@ -104,7 +104,7 @@ def test_every_source_is_there_with_its_secret_as_a_fingerprint(customer: Custom
 
 
 @on_sqlite
-def test_what_is_not_configured_and_what_is_not_served_say_what_to_do(customer: Customer, tmp_path: Path) -> None:
+def test_unconfigured_and_unavailable_sources_show_what_to_do(customer: Customer, tmp_path: Path) -> None:
     changes = {"EMAIL_WEBHOOK_SECRET": "", "DEPLOYMENT_MODE": "self-hosted"}
     shown = sections(visitor(customer, tmp_path, **changes).get("/integrations").text)
     assert "bin/riskrelay secret set email" in shown[InboundSource.EMAIL]
@@ -177,7 +177,7 @@ def test_the_last_rejection_is_explained(customer: Customer, tmp_path: Path, fau
     assert "<dt>Last rejected</dt>\n<dd></dd>" in section(person, InboundSource.EMAIL)
 
 
-def test_what_a_running_service_refused_is_shown_once_it_is_written(
+def test_a_rejection_by_a_running_service_is_shown_once_it_is_written(
     database: str, customer: Customer, tmp_path: Path
 ) -> None:
     with Service(environment(tmp_path, DATABASE_URL=database, REDIS_URL=NO_REDIS)) as service:

@@ -123,7 +123,7 @@ def test_only_the_harmless_parts_of_a_url_are_shown(case: str, customer: Custome
 
 
 @on_sqlite
-def test_of_the_channels_of_alerts_no_address_is_shown_but_the_mail_server(customer: Customer, tmp_path: Path) -> None:
+def test_of_the_alert_channels_only_the_mail_server_is_shown(customer: Customer, tmp_path: Path) -> None:
     chats = ("ALERT_SLACK_URL", "ALERT_MATTERMOST_URL", "ALERT_DISCORD_URL", "ALERT_TEAMS_URL", "ALERT_WEBHOOK_URL")
     words = {name: WORD.format(number) for number, name in enumerate((*chats, "ALERT_WEBHOOK_SECRET", "SMTP_URL"))}
     urls = {name: f"https://chat.example.com/hooks/{words[name]}" for name in chats}

@@ -426,7 +426,7 @@ def test_two_sessions_of_one_account_count_as_one(person: ConsoleBrowser, custom
     assert person.post(f"/exports/{export_id}/dismiss").status_code == 303
 
 
-def test_of_several_cookies_that_let_nobody_in_the_one_that_was_a_session_says_why(person: ConsoleBrowser) -> None:
+def test_with_several_invalid_cookies_the_reason_is_that_of_the_ended_session(person: ConsoleBrowser) -> None:
     revoke_token(person)
     ours = f"riskrelay_session={person.cookie}"
     other = f"riskrelay_session=rrs_{'B' * 43}"

@@ -84,7 +84,9 @@ def test_a_form_that_is_refused_stores_nothing(person: ConsoleBrowser, fields: d
     assert everything_stored() == before
 
 
-def test_what_the_form_names_is_changed(person: ConsoleBrowser, target: Target, wake_ups: FakeWakeUpQueue) -> None:
+def test_exactly_the_values_in_the_form_are_changed(
+    person: ConsoleBrowser, target: Target, wake_ups: FakeWakeUpQueue
+) -> None:
     page = person.get(f"/targets/{target.id}").text
     assert f'value="{target.base_url}"' in page
     answer = person.post(f"/targets/{target.id}/edit", name="Other", base_url=target.base_url, max_per_minute="30")

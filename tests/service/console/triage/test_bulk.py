@@ -355,7 +355,7 @@ def test_a_result_in_an_address_is_shown_in_words_of_ours(
 
 
 @on_sqlite
-def test_nothing_selected_says_so(person: ConsoleBrowser) -> None:
+def test_an_empty_selection_is_reported(person: ConsoleBrowser) -> None:
     page = person.post("/inbox/review", action="approve")
     assert (page.status_code, "No ticket is selected." in page.text) == (200, True)
     assert person.post("/inbox/decide", action="dismiss").status_code == 422

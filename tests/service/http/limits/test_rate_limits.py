@@ -178,7 +178,7 @@ def scripts_run(client: "Redis") -> int:
     return int(actual.get("cmdstat_evalsha", {"calls": 0})["calls"])
 
 
-def test_what_remains_is_reported_with_the_share_that_is_reserved(redis: RedisServer, tmp_path: Path) -> None:
+def test_the_reported_remainder_includes_the_reserved_share(redis: RedisServer, tmp_path: Path) -> None:
     process = Process(tmp_path, redis.url)
     actual = [process.ask() for _ in range(25)]
     assert [each.remaining for each in actual] == list(range(599, 574, -1))

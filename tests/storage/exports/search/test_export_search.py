@@ -97,7 +97,7 @@ def test_deleting_an_export_deletes_its_search_entries(customer: Customer) -> No
     assert (found(customer, "gone"), found(customer, "stays")) == ([], [stays])
 
 
-def test_nothing_of_removed_words_stays_in_sqlites_file(customer: Customer) -> None:
+def test_removed_words_leave_nothing_in_the_sqlite_file(customer: Customer) -> None:
     # Several writes, so that the text index has several segments.
     for number in range(40):
         prepare(customer, f"Word{number} {SECRET}{number}")

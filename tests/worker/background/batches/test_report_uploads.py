@@ -99,7 +99,7 @@ def test_a_report_that_another_version_read_differently_fails_and_holds_up_no_ot
     assert [result(each, customer).status for each in (begun, other)] == ["failed", "done"]
 
 
-def test_what_a_rule_approves_wakes_the_workers(customer: Customer, target: Target) -> None:
+def test_an_approval_by_a_rule_wakes_the_workers(customer: Customer, target: Target) -> None:
     make_rule(customer, RuleAction(RuleActionType.APPROVE, target_id=target.id))
     upload = make_report_upload(customer, FILES["zap"].read_bytes(), "zap")
     woken: list[int] = []
