@@ -17,7 +17,7 @@ from tests.support.servers.redis_and_postgres import RedisServer
 def installation(
     migrated_sqlite: Path, redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[str, Customer]]:
-    """The URL of a service, with a worker that may deliver to loopback, and a customer; shared by the tests of a module."""
+    """The URL of a service with a worker that allows loopback targets, and a customer; shared by the tests of a module."""
     folder = tmp_path_factory.mktemp("installation")
     shutil.copyfile(migrated_sqlite, folder / "riskrelay.db")
     url = f"sqlite:///{folder / 'riskrelay.db'}"
@@ -25,7 +25,7 @@ def installation(
     with connection():
         customer = make_customer()
         settings = {"DATABASE_URL": url, "REDIS_URL": redis_server.url, "WEB_PROCESSES": "1", **LOOPBACK}
-        # Uploads exist in this mode only, in which the account of the operator has the default secret.
+        # Only this mode has uploads. In it, only the operator's account has the default secret.
         mode = {"DEPLOYMENT_MODE": "cloud", "OPERATOR_ACCOUNT_ID": str(customer.account_id)}
         named = environment(folder, DEFAULT_PROJECT_ID=str(customer.project_id), **settings, **mode)
         with Service(named) as service, WorkerProcess(folder, url, redis_server.url, **mode):

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.http.scripted_api import Run, Script, ok, run_async, run_blocking
 
-#: A call, and the method, the path with its query, and the body that it sends.
+#: A call of the client, and the method, the path with query, and the body of its request.
 CALLS: Final[list[tuple[Callable[[Any], Any], str, str, Any]]] = [
     (lambda client: client.accounts.own(), "GET", "/api/account", None),
     (lambda client: client.accounts.rename_own("Agency"), "PATCH", "/api/account", {"name": "Agency"}),

@@ -1,4 +1,4 @@
-"""The built package, installed without a network into an environment with nothing but httpx, against a real installation."""
+"""The built package, installed offline into an environment with only httpx, against a real installation."""
 
 import json
 import os
@@ -87,7 +87,7 @@ PROGRAM: Final = """
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with the wheel and the source archive, built as `make client` does."""
     folder = tmp_path_factory.mktemp("client")
-    # Elsewhere, because a build writes into its folder.
+    # In a copy, because a build writes into its folder.
     shutil.copytree(PROJECT, folder / "source", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info", "build"))
     _run(sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder / "out"), str(folder / "source"))
     return folder / "out"
@@ -95,7 +95,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def python(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The interpreter of a new environment with the wheel and what it requires."""
+    """The interpreter of a new environment with the wheel and its requirements."""
     folder = tmp_path_factory.mktemp("environment")
     _run(sys.executable, "-m", "venv", "--without-pip", str(folder))
     interpreter, [packages] = folder / "bin" / "python", folder.glob("lib/python3.*/site-packages")
@@ -111,7 +111,7 @@ def _run(*words: str) -> None:
 
 
 def _link(name: str, packages: Path, done: set[str] | None = None) -> None:
-    """Link an installed package and what it requires into another environment."""
+    """Link an installed package and its requirements into another environment."""
     done = set() if done is None else done
     found = distribution(name)
     for top in {file.parts[0] for file in found.files or () if file.parts[0] not in ("..", "__pycache__")}:

@@ -1,4 +1,4 @@
-"""What both clients send, repeat, raise and keep to themselves."""
+"""Requests, retries and errors of both clients, and the credentials that they never reveal."""
 
 import asyncio
 import logging
@@ -423,7 +423,7 @@ def test_http_is_for_this_machine_or_on_request() -> None:
 
 
 class RecordingPeer:
-    """Answers each request with a record, and keeps the requests."""
+    """Responds to each request with a record, and keeps the requests."""
 
     def __init__(self) -> None:
         self.received: list[ReceivedRequest] = []
@@ -456,12 +456,12 @@ def test_no_proxy_of_the_environment_gets_a_request_in_clear(get: Any, monkeypat
             monkeypatch.delenv(name, raising=False)
         assert get(server.url(path="")) == {}
         assert len(service.received) == 1
-        # The server does not speak TLS: it waits for the rest of a request.
+        # The server does not support TLS: it waits for the rest of a request.
         for url in ("http://riskrelay.invalid", f"https://127.0.0.1:{server.port}"):
             with pytest.raises(Unreachable):
                 get(url, allow_http=True, timeout=1)
         assert proxy.received == []
-        # A tunnel, which reads nothing: https to another host.
+        # https to another host needs a tunnel, which does not read the request.
         with pytest.raises(Unreachable):
             get("https://riskrelay.invalid", timeout=1)
         assert proxy.received[0].line == "CONNECT riskrelay.invalid:443 HTTP/1.1"

@@ -1,4 +1,4 @@
-"""The client has a method for every route, and imports nothing of the product."""
+"""The client has a method for every route, and imports no module of the product."""
 
 import ast
 import inspect
@@ -17,10 +17,10 @@ from tools.postman_collection import described
 
 PACKAGE: Final = Path(__file__).resolve().parents[2] / "clients" / "python" / "riskrelay_client"
 
-#: Requests of providers to RiskRelay, and of the installation's operator.
+#: Routes for providers that send requests to RiskRelay, and for the installation's operator.
 WITHOUT_METHOD: Final = {"/api/email/webhook", "/api/storefront-app/webhooks/compliance"}
 
-#: Arguments of methods by the names of their parameters; others are texts.
+#: Arguments of methods by parameter name; all other parameters get a text.
 ARGUMENTS: Final[dict[str, Any]] = {
     "timeout": 1.0,
     "expected_count": 1,
@@ -29,7 +29,7 @@ ARGUMENTS: Final[dict[str, Any]] = {
     **dict.fromkeys(("account_id", "project_id", "user_id", "grant_id", "token_id", "scan_run_id"), 1),
     **{name: {} for name in ("ticket", "decision", "matching", "rule", "target", "postback", "capture", "diagnostics")},
 }
-#: Fits every method: a record, a page, a job.
+#: A response that every method accepts as a record, a page or a job.
 ANSWER: Final[dict[str, Any]] = {"id": "x", "items": [], "next_cursor": None, "ticket_exports": [], "status": "done"}
 
 
@@ -59,7 +59,7 @@ def call_everything(run: Run) -> Script:
             required = [each for each in parameters if each.default is each.empty and each.kind is not each.VAR_KEYWORD]
             return method(**{each.name: ARGUMENTS.get(each.name, "x") for each in required})
 
-        # An export that is waited for is exported, not done.
+        # The final status of an export is "exported"; that of a job is "done".
         run(Script([ok({**ANSWER, "status": "exported"})]) if each == "exports.wait" else script, call)
     return script
 
@@ -114,7 +114,7 @@ def _imported(node: ast.AST) -> list[str]:
 
 
 def test_models_have_the_fields_of_the_description() -> None:
-    """The generated text is compared elsewhere; this reads it as Python does."""
+    """Another test compares the generated text; this test evaluates the annotations."""
     schemas = described()["components"]["schemas"]
     for name in ("Export", "Target", "TicketInput", "NoMembers"):
         model, schema = getattr(models, name), schemas[name]

@@ -1,4 +1,4 @@
-"""The client against a real installation: what it sends is accepted, and a lost response causes nothing twice."""
+"""The client against a real installation: its requests are accepted, and a lost response causes no duplicates."""
 
 from datetime import UTC, datetime
 from typing import Final
@@ -13,12 +13,12 @@ from storage.db.engine import connection
 from tests.support.factories import Customer, make_platform_token
 from tests.support.http.scripted_api import Script
 
-#: Nothing is delivered to it.
+#: A target that gets no deliveries.
 TARGET: Final[WebhookTargetInput] = {"provider_key": "generic_webhook", "base_url": "http://127.0.0.1:9/", "name": "T"}
 
 
 class LossyTransport(httpx.HTTPTransport):
-    """Loses the responses to the first requests, after the service has acted on them; records the others' statuses."""
+    """Loses the responses to the first requests, after the service has processed them. Records the other statuses."""
 
     def __init__(self, losses: int) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ def test_an_unchanged_export_is_polled_with_304s(installation: tuple[str, Custom
 
 
 def test_the_service_accepts_what_the_methods_send(installation: tuple[str, Customer]) -> None:
-    """The methods that the program of test_package.py does not call."""
+    """Calls the methods that the program in test_package.py does not call."""
     url, customer = installation
     with RiskRelay(url, customer.token) as client:
         target_id = client.targets.create(TARGET)["id"]

@@ -1,4 +1,4 @@
-"""How long both clients take, over real connections to slow servers."""
+"""Timeouts of both clients, over real connections to slow servers."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ from tests.support.fakes import LoopbackServer, Peer, ReceivedRequest
 from tests.support.http.scripted_api import TOKEN
 from tests.support.worker.receivers import make_certificate
 
-#: Calls one method of a client of either kind several times, over one connection.
+#: Calls one method of the blocking or the async client several times, over one connection.
 Run = Callable[..., list[Any]]
 
 
@@ -45,7 +45,7 @@ def run(request: pytest.FixtureRequest) -> Run:
 
 @contextmanager
 def ends_after(least_s: float) -> Iterator[None]:
-    """Assert that the time is up, and little more on a busy machine; without a limit, it would be 15 seconds or longer."""
+    """Check that the block takes `least_s` seconds, and little more. Without a timeout, it would take 15 s or longer."""
     began = time.monotonic()
     yield
     assert least_s <= time.monotonic() - began <= least_s + 8
@@ -105,13 +105,13 @@ def test_a_slow_response_over_tls_ends_at_the_timeout(run: Run, tmp_path: Path, 
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     with LoopbackServer(drip_headers, tls=context) as server, ends_after(1), pytest.raises(Unreachable):
         run(server.url("localhost", ""), get, timeout=1, retry_for=0)
-    # Without TLS on the other side, the handshake gets no response.
+    # The server does not support TLS, so the handshake gets no response.
     with LoopbackServer(send_nothing) as server, ends_after(1), pytest.raises(Unreachable):
         run(f"https://localhost:{server.port}", get, timeout=1, retry_for=0)
 
 
 def test_a_server_that_reads_slowly_ends_at_the_timeout() -> None:
-    small = [(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)]  # so that each write ends soon
+    small = [(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)]  # small buffers, so that each write blocks early
     ticket = {"title": "x" * 3_000_000}
 
     def prepare(client: Any) -> Any:
@@ -151,7 +151,7 @@ def test_a_ping_may_take_longer_than_the_timeout(run: Run, name: str) -> None:
 
 
 class Versions:
-    """Answers with the versions of an export in order, and then with the last one; records the requests."""
+    """Responds with the versions of an export in order, then repeats the last one; records the requests."""
 
     def __init__(self, *versions: dict[str, Any], **headers: str) -> None:
         self.received: list[ReceivedRequest] = []

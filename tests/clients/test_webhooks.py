@@ -23,7 +23,7 @@ NOW: Final = 1_700_000_000
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["name"])
 def test_a_vector_has_the_expected_result(vector: dict[str, Any]) -> None:
-    """Except for rate limits, which are the receiver's: the request is authentic."""
+    """A vector for rate limits is a valid request for the package, because rate limits are the receiver's task."""
     nonces = MemoryNonces()
     assert all(nonces.is_new(nonce, vector["now"]) for nonce in vector["seen"])
     body, expected = base64.b64decode(vector["body_base64"]), vector["expect"]

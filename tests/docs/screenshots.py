@@ -85,7 +85,7 @@ PAGES: Final[Mapping[str, str]] = {
     "integrations": "/integrations",
     "inbox": "/inbox",
 }
-#: What is typed into the form of a new target by provider, which docs/targets/PROVIDER.md shows: by name of the input.
+#: By provider, the values by input name for the form of a new target, whose picture docs/targets/PROVIDER.md shows.
 FORMS: Final[Mapping[str, Mapping[str, str]]] = {
     "webhook": {"name": "Shop receiver", "base_url": "https://tickets.shop.example/hooks/risks", "max_per_minute": "120"},
     "github": {"name": "Shop", "base_url": "https://github.com/acme/shop", "setting.labels": "website-risk"},
@@ -95,7 +95,7 @@ FORMS: Final[Mapping[str, Mapping[str, str]]] = {
     "linear": {"name": "Shop", "base_url": "https://linear.app/acme", "setting.team": "ENG"},
     "redmine": {"name": "Shop", "base_url": "https://redmine.example.com/projects/shop"},
 }
-#: Where the documentation has another name than `provider_key`.
+#: The `provider_key` of providers that have another name in the documentation.
 PROVIDERS: Final[Mapping[str, str]] = {"webhook": "generic_webhook"}
 #: Named PAGE[-phone]-SCHEME.png, and add-PROVIDER-light.png.
 PICTURES: Final = (
@@ -232,7 +232,7 @@ class _SilentRequestHandler(WSGIRequestHandler):
 
 def _serve(folder: Path, port: int) -> None:
     open_database(_url(folder))
-    # Over https the session cookie would need TLS.
+    # With https, the browser would send the session cookie only over TLS.
     shown = {"PUBLIC_BASE_URL": "http://risk.example.com", "EMAIL_WEBHOOK_SECRET": "email-secret-for-pictures"}
     # Display values only: nothing is written to these paths and nothing connects to this Redis.
     made = replace(

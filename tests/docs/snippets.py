@@ -97,7 +97,7 @@ class Snippet:
 
     @property
     def place(self) -> str:
-        """MarkdownPage and line, in the form that editors open."""
+        """Page and line, in the form that editors open."""
         return f"{self.page}:{self.line}"
 
     @property

@@ -327,7 +327,7 @@ def test_the_documented_codes_of_trackers_are_those_of_their_failures() -> None:
 
 def test_the_documented_reasons_are_those_in_the_code() -> None:
     statements = "".join(path.read_text() for path in sorted((ROOT / "storage").rglob("*.py")))
-    # The only constant reason that is given to `transition_many`; a finished export's own comes from its last attempt.
+    # The only constant reason in calls of `transition_many`; other finished exports have the reason of their last attempt.
     of_exports = {*re.findall(r'transition,\s+now,\s+actor,\s+"([a-z_]+)"', statements), "attempts_exhausted"}
     assert "redacted" in of_exports
     # derived from the status: `f"target_{off.value}"`

@@ -48,7 +48,7 @@ TICKET: Final = {"ticket": {"title": "The total is wrong", "severity": "high"}}
 
 @dataclass(frozen=True, slots=True)
 class ServiceAndCustomer:
-    """A service with a worker that may deliver to loopback, and a customer."""
+    """A service with a worker that allows loopback targets, and a customer."""
 
     service: Service
     customer: Customer

@@ -89,7 +89,7 @@ def test_listen_responds_as_a_vector_expects(vector: dict[str, Any]) -> None:
 
 
 def tickets_after(vector: dict[str, Any]) -> dict[str, Any]:
-    """Return the tickets after a vector, computed from what the documentation says of events."""
+    """Return the tickets after a vector, computed by the documented rules for events."""
     tickets = {export_id: dict(ticket) for export_id, ticket in vector["tickets"].items()}
     expected, [key] = vector["expect"], headers_of(vector, "Idempotency-Key") or [""]
     if expected["status"] != 200:

@@ -32,7 +32,7 @@ pytestmark = on_sqlite
 _NAMED: Final = re.compile(r"\{\{(\$?\w+)\}\}")
 _EXPECTED: Final = re.compile(r"oneOf\(\[([0-9, ]+)\]\)")
 _SET: Final = re.compile(r'pm\.collectionVariables\.set\("(\w+)", (JSON\.stringify\()?record\.([\w?.]+) \|\| ""(?(2)\))\);')
-#: A name that a request has to escape.
+#: A name with characters that JSON escapes.
 NAME_TO_ESCAPE: Final = 'Ada "the shop" \\ Söhne'
 #: Variables that a run sets.
 _SET_BY_RUN: Final = {"target_id", "export_id", "ticket_digest", "recovery_id", "job_id", "rule_id", "handoff_id"} | {
@@ -56,7 +56,7 @@ def script(item: Mapping[str, Any], listen: str) -> str:
 
 
 class Runner:
-    """Sends a collection's requests like Postman, and emulates the statements of our scripts."""
+    """Sends a collection's requests like Postman, and emulates the statements of its scripts."""
 
     def __init__(self, collection: Mapping[str, Any], values: Mapping[str, str]) -> None:
         self.values = {**{each["key"]: each["value"] for each in collection["variable"]}, **values}
@@ -101,7 +101,7 @@ class Runner:
         return {fields["key"]: fields["value"]} if auth["type"] == "apikey" else {}
 
 
-#: For browsers, and for administrators of the console.
+#: Operations for browsers, and for administrators of the console.
 LEFT_OUT = {"readPage", "readPageFile", "listConsoleSessions", "revokeConsoleSession"}
 
 
@@ -176,8 +176,8 @@ def test_it_runs_from_top_to_bottom(database: str, tmp_path: Path) -> None:
             [expected] = _EXPECTED.findall(script(item, "test"))
             assert str(response.status_code) in expected.split(", "), (item["name"], response.text)
     assert len(runner.statuses) == len(list(items(collection))), "names are unique"
-    # Only a delivered export has a receipt, only a failed one can be retried, only a group split, and the example's finding
-    # and compliance request are not there.
+    # Only a delivered export has a receipt, only a failed one can be retried, and only a group can be split. The example's
+    # finding and compliance request do not exist.
     assert [name for name, status in runner.statuses.items() if status >= 300] == [
         "Get the delivery receipt of an export",
         "Retry a failed or blocked export",

@@ -100,7 +100,7 @@ def test_examples_on_the_page_of_commands_run_in_the_checkout() -> None:
     assert re.findall(r"(?<!bin/)\briskrelay [a-z].*", page) == []
     assert "TOKEN=$(bin/riskrelay token create --user ada@example.com)\n" in page
     assert "bin/riskrelay completion bash > ~/.local/share/bash-completion/completions/riskrelay\n" in page
-    # one that says no more than how it is split_command is not said twice
+    # an example that is the same as the usage line is not repeated
     assert page.count("\nbin/riskrelay init\n") == 1
 
 
