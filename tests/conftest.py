@@ -25,35 +25,35 @@ from tests.support.servers.browsers import chromium
 from tests.support.servers.redis_and_postgres import PostgresServer, RedisServer
 from tests.support.trackers.redmine_server import RedmineServer
 
-# Collecting the tests makes no garbage; the search for it would take a third of the time.
+# Collecting the tests creates no garbage, but garbage collection would take a third of the time.
 gc.disable()
 
-# Databases are written to memory where there is enough: the disk would take a third of the time of many tests.
+# Databases are in memory if there is enough: writing to disk would take a third of the time of many tests.
 _MEMORY = Path("/dev/shm")  # noqa: S108 - the folders in it get random names
 _ENOUGH_BYTES = 8 << 30
 if "TMPDIR" not in os.environ and _MEMORY.is_dir():
     _memory = os.statvfs(_MEMORY)
-    # Some tests run what they write.
+    # Some tests execute files that they write, so the file system must allow that.
     if _memory.f_bavail * _memory.f_frsize >= _ENOUGH_BYTES and not _memory.f_flag & os.ST_NOEXEC:
         os.environ["TMPDIR"] = tempfile.tempdir = str(_MEMORY)
 
 # The settings of an installation in this checkout do not affect tests.
 os.environ["RISKRELAY_ENV_FILE"] = "/nonexistent/.env"
 
-# Of applications in this process; started services compile their own.
-falcon.routing.DefaultRouter = SharedRoutes  # type: ignore[assignment]  # any router will do
+# For applications in this process. Services in other processes compile their own routes.
+falcon.routing.DefaultRouter = SharedRoutes  # type: ignore[assignment]  # has the methods that Falcon calls
 
 
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[RedisServer]:
-    """A real Redis for the whole run; a test that stops or empties it starts it again."""
+    """A real Redis for the test run. A test that stops it must start it again."""
     with RedisServer() as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
-    """A real PostgreSQL for the whole run, which analyzes a table only when a test says so: no plan depends on the time."""
+    """A real PostgreSQL for the test run. Only tests run ANALYZE, so that no query plan depends on the time."""
     with PostgresServer() as server:
         with psycopg.connect(server.url, autocommit=True) as session:
             session.execute("ALTER SYSTEM SET autovacuum = off")
@@ -63,14 +63,14 @@ def postgres_server() -> Iterator[PostgresServer]:
 
 @pytest.fixture(scope="session")
 def redmine() -> Iterator[RedmineServer]:
-    """A real Redmine for the whole run."""
+    """A real Redmine for the test run."""
     with RedmineServer() as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A migrated SQLite file to copy: quicker than migrating once a test."""
+    """A migrated SQLite file. Copying it is faster than migrating a new one for each test."""
     path = tmp_path_factory.mktemp("migrated") / "riskrelay.db"
     _migrate(f"sqlite:///{path}")
     return path
@@ -78,7 +78,7 @@ def migrated_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def postgres_template(postgres_server: PostgresServer) -> str:
-    """The name of a migrated PostgreSQL database to copy, in which nothing ever was: emptied tables keep their size."""
+    """The name of a migrated PostgreSQL database to copy. It never had rows, because emptied tables keep their size."""
     url = postgres_server.create_database()
     _migrate(url)
     return url.rpartition("/")[2]
@@ -86,13 +86,13 @@ def postgres_template(postgres_server: PostgresServer) -> str:
 
 @pytest.fixture(scope="session")
 def migrated_postgres(postgres_server: PostgresServer, postgres_template: str) -> str:
-    """The URL of a migrated PostgreSQL database; one test at a time has it."""
+    """The URL of a migrated PostgreSQL database, which one test at a time uses."""
     return postgres_server.create_database(postgres_template)
 
 
 @pytest.fixture(scope="session")
 def postgres_emptier(migrated_postgres: str) -> Iterator[PostgresEmptier]:
-    """What empties the migrated PostgreSQL database."""
+    """Empties the migrated PostgreSQL database."""
     emptier = PostgresEmptier(migrated_postgres)
     yield emptier
     kept_sessions.end_all()
@@ -101,7 +101,7 @@ def postgres_emptier(migrated_postgres: str) -> Iterator[PostgresEmptier]:
 
 @pytest.fixture
 def sqlite_url(migrated_sqlite: Path, tmp_path: Path) -> str:
-    """A migrated SQLite database of the test's own."""
+    """A migrated SQLite database for this test only."""
     path = tmp_path / "riskrelay.db"
     shutil.copyfile(migrated_sqlite, path)
     return f"sqlite:///{path}"
@@ -109,13 +109,13 @@ def sqlite_url(migrated_sqlite: Path, tmp_path: Path) -> str:
 
 @pytest.fixture
 def postgres_url(migrated_postgres: str, postgres_emptier: PostgresEmptier) -> str:
-    """A migrated PostgreSQL database without a row: emptying one takes 1 ms, making one 50."""
+    """A migrated PostgreSQL database without rows. Emptying a database takes 1 ms, creating one 50 ms."""
     postgres_emptier.empty()
     return migrated_postgres
 
 
 def pytest_collection_finish() -> None:
-    """Keep tests and modules out of garbage collection, which would take 0.2 s after every dozen tests."""
+    """Exclude collected tests and modules from garbage collection: it would take 0.2 s after every dozen tests."""
     gc.collect()
     gc.freeze()
     gc.enable()
@@ -123,7 +123,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run a test on both kinds of database, unless the test or its module chooses one."""
+    """Run a test on both kinds of database, unless the test or its module selects one."""
     mark = metafunc.definition.get_closest_marker("database")
     kinds = mark.args if mark else ["sqlite", "postgresql"]
     named = [each.args[0] for each in metafunc.definition.iter_markers("parametrize")]
@@ -135,14 +135,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def database_url(request: pytest.FixtureRequest) -> str:
-    """A migrated database of the test's own, once of each kind."""
+    """A migrated database for this test only. The test runs once for each kind of database."""
     url: str = request.getfixturevalue("sqlite_url" if request.param == "sqlite" else "postgres_url")
     return url
 
 
 @pytest.fixture
 def database(database_url: str) -> Iterator[str]:
-    """The same, opened in this process; yields its URL."""
+    """The database at `database_url`, opened in this process; yields its URL."""
     open_database(database_url, driver=KeptSession)
     with connection():
         yield database_url
@@ -151,9 +151,9 @@ def database(database_url: str) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def module_database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A migrated database of each kind, opened for all tests of a module; yields a folder for the installation on it.
+    """A migrated database of each kind, opened for all tests of a module; yields the folder of its installation.
 
-    For tests that leave it as it was, or whose examples do not depend on each other.
+    For tests that do not change it, or whose examples do not depend on each other.
     """
     folder = tmp_path_factory.mktemp("installation")
     if request.param == "sqlite":
@@ -182,14 +182,14 @@ def target(customer: Customer) -> Target:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """The machine's own Chromium."""
+    """The installed Chromium."""
     with chromium() as launched:
         yield launched
 
 
 @pytest.fixture
 def redis(redis_server: RedisServer) -> Iterator[RedisServer]:
-    """The real Redis, empty; a test may stop it."""
+    """The real Redis, empty. A test can stop it."""
     redis_server.flush()
     yield redis_server
     redis_server.start()
@@ -198,14 +198,14 @@ def redis(redis_server: RedisServer) -> Iterator[RedisServer]:
 
 @pytest.fixture
 def receiver() -> Iterator[CountingReceiver]:
-    """A receiver on loopback that counts."""
+    """A receiver on loopback that records requests."""
     with CountingReceiver() as made:
         yield made
 
 
 @pytest.fixture
 def start(database: str, redis: RedisServer, tmp_path: Path) -> Callable[..., WorkerProcess]:
-    """Start real worker processes on the open database; settings can be changed by name."""
+    """Return a function that starts real worker processes on the open database, with settings by name."""
 
     def started(*, forked: bool = True, **changes: str) -> WorkerProcess:
         kind = WorkerProcess if forked else StartedWorker

@@ -1,4 +1,4 @@
-"""The house keeps its promises: one writer of a status, one reader of the clock, nothing that makes code of data."""
+"""Rules for the source code: who writes statuses and reads the clock, no evaluation of data, names and imports."""
 
 import ast
 import re
@@ -31,7 +31,7 @@ def test_only_claims_and_transitions_write_the_status_of_an_export() -> None:
     )
     paths = [path for path in sources() if path.parent.name != "migrations"]
     writers = {str(path.relative_to(ROOT)) for path in paths if writing.search(path.read_text())}
-    # Groups grow in tickets and counts.
+    # Statements for groups change tickets and counts, but no status.
     groups = "storage/exports/groups_sql.py"
     assert re.search(r"SET [^;]*?\bstatus = ", (ROOT / groups).read_text()) is None
     of_status = {f"storage/exports/{name}.py" for name in ("claims_sql", "transitions", "transitions_sql")}
@@ -55,7 +55,7 @@ def test_every_opt_out_of_a_check_says_why() -> None:
     assert [line for line in sorted(lines) if without_reason.search(line)] == []
 
 
-#: What makes code, objects or commands out of data, however it is reached.
+#: Modules and functions that make code, objects or commands from data.
 MAKERS = {
     "eval",
     "exec",
@@ -71,7 +71,7 @@ MAKERS = {
     "popen",
     "getoutput",
 }
-#: What is no longer, or never was, fit for secrets.
+#: Algorithms and modules that are not secure enough for secrets.
 WEAK = {"md5", "sha1", "crypt", "DES", "ARC4", "ECB", "CBC", "PKCS1v15", "random"}
 
 
@@ -81,7 +81,7 @@ def trees() -> dict[str, ast.Module]:
 
 
 def names_used(tree: ast.AST) -> Iterator[str]:
-    """Give every module that is imported, and every function that is called by a name of its own or of a module."""
+    """Yield every imported module or name, every function that is called by its name, and attributes of some modules."""
     for node in ast.walk(tree):
         match node:
             case ast.Import(names=names):
@@ -108,18 +108,18 @@ def _asks_for_a_shell(node: ast.AST) -> bool:
 
 def test_no_code_uses_weak_hashes_or_random_numbers() -> None:
     weak = {path: WEAK & {*names_used(tree)} for path, tree in trees().items()}
-    # The jitter of a retry spreads load.
+    # Retries have random jitter, which spreads load.
     assert {path: names for path, names in weak.items() if names} == {"worker/delivery/attempt.py": {"random"}}
 
 
-#: Private metaphors, which are neither names nor words of docstrings.
+#: Private metaphors, which are not allowed in names and docstrings.
 BANNED = frozenset(
     {"drain", "drains", "drained", "lane", "lanes", "errand", "errands", "manners", "seat", "seats", "glance", "census"}
     | {"courier", "clerk", "desk", "shelf", "doorbell", "ring", "rings", "mood", "moods", "mischief", "told", "heard"}
 )
-#: Not names in the product either; benchmarks have rounds, and plain English has round trips.
+#: Words that are also not allowed in names of the product. Benchmarks have rounds, and docstrings may mention round trips.
 BANNED_IN_PRODUCT = BANNED | {"round", "rounds", "turn", "turns"}
-#: Names of the standard library.
+#: Names that the standard library defines.
 ALLOWED = frozenset({"round", "drain"})
 WRITTEN = (*ROOMS, "tools", "tests", "bench", "soak", "examples")
 
@@ -182,7 +182,7 @@ def test_a_class_name_is_used_once() -> None:
     places: dict[str, list[str]] = {}
     for path, tree in written().items():
         for node in ast.walk(tree):
-            # `Meta` is how marshmallow and Peewee take options.
+            # marshmallow and Peewee read options from a class `Meta`.
             if isinstance(node, ast.ClassDef) and node.name != "Meta":
                 places.setdefault(node.name, []).append(path)
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
@@ -190,7 +190,7 @@ def test_a_class_name_is_used_once() -> None:
 
 def test_hand_written_sql_is_in_its_own_modules() -> None:
     statement = re.compile(r"\b(SELECT|INSERT INTO|(?<!FOR )UPDATE|DELETE FROM) [a-zA-Z*({]")
-    # The database layer and its migrations, and backup files, which are read without Peewee.
+    # The database layer, its migrations, and backup files, which are read without Peewee.
     allowed = re.compile(r"storage/db/|storage/maintenance/sqlite_copies\.py|.*_sql\.py")
     found = {str(path.relative_to(ROOT)) for path in sources() if statement.search(path.read_text())}
     assert [path for path in sorted(found) if not allowed.match(path)] == []

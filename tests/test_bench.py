@@ -1,4 +1,4 @@
-"""The benchmark keeps its promises: the figures' arithmetic, the names it always writes, and nothing left behind."""
+"""The benchmark: the arithmetic of its figures, the names that it always writes, and the cleanup of its processes."""
 
 import json
 import os
@@ -22,7 +22,7 @@ from storage.accounts.account_limits import Limited
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 
-#: What readers of bench/latest.json go by.
+#: Names of figures in bench/latest.json that must not disappear.
 PROMISED: Final = {
     "delivery_vs_stock_rq",
     "delivery_vs_celery",
@@ -60,14 +60,14 @@ PROMISED: Final = {
 STARTED_WITHIN_S: Final = 60.0
 GONE_WITHIN_S: Final = 60.0
 
-# values, aim, whether less is better: the median, and whether it is met
+# the values, the aim, whether lower is better; the median, and whether the aim is met
 MEDIANS: Final = [
-    ([3.0], None, False, 3.0, None),  # nothing is asked of it
+    ([3.0], None, False, 3.0, None),  # has no aim
     ([], 1.0, False, None, None),  # not measured
-    ([1.0, 9.0, 2.0], 2.0, False, 2.0, True),  # the median counts, not the mean; the aim itself is enough
-    ([1.0, 2.0], 2.0, False, 1.5, False),  # between the two in the middle
-    ([30.0, 50.0, 40.0], 40.0, True, 40.0, True),  # at most
-    ([41.0], 40.0, True, 41.0, False),  # too much
+    ([1.0, 9.0, 2.0], 2.0, False, 2.0, True),  # the median, not the mean; equal to the aim is enough
+    ([1.0, 2.0], 2.0, False, 1.5, False),  # the mean of the two middle values
+    ([30.0, 50.0, 40.0], 40.0, True, 40.0, True),  # equal to the maximum
+    ([41.0], 40.0, True, 41.0, False),  # over the maximum
 ]
 
 
@@ -80,7 +80,7 @@ def test_the_median_of_all_rounds_is_held_against_the_aim(
 
 
 def test_a_ratio_is_that_of_each_round() -> None:
-    # A machine that is half as fast in the second round changes nothing.
+    # The ratio is the same if the machine is half as fast in the second round.
     assert ratio("a_vs_b", [20.0, 10.0], [10.0, 5.0]).values == [2.0, 2.0]
 
 
@@ -110,7 +110,7 @@ def test_every_promised_name_is_declared_once_by_a_section() -> None:
 
 
 def test_what_is_stored_meets_no_limit_of_the_account(tmp_path: Path) -> None:
-    # By default an account may have fewer targets than requests of two seconds create.
+    # By default, an account may have fewer targets than requests create within two seconds.
     made = service_environment(tmp_path)
     assert {each.value: made.get(each.value) for each in Limited} == {each.value: "100000000" for each in Limited}
 
@@ -184,7 +184,7 @@ def test_an_unknown_section_is_refused() -> None:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """An empty folder whose path is short: the socket of a Redis lies in it, and pytest's own are too long for one."""
+    """An empty folder with a short path, for the socket of a Redis. The paths of pytest's folders are too long."""
     with tempfile.TemporaryDirectory(dir="/tmp") as name:
         yield Path(name)
 
@@ -235,12 +235,12 @@ def _wait_for_descendants(process: subprocess.Popen[bytes], count: int, said: Pa
 
 
 def _descendants(pid: int) -> list[int]:
-    """Return the processes that a process has started, and those that they have."""
+    """Return the ids of all descendants of a process."""
     children: list[int] = []
     for output in Path(f"/proc/{pid}/task").glob("*/children"):
         try:
             children += [int(word) for word in output.read_text().split()]
-        except OSError:  # a thread that has just ended
+        except OSError:  # the thread has ended meanwhile
             continue
     return [found for child in children for found in (child, *_descendants(child))]
 
@@ -248,5 +248,5 @@ def _descendants(pid: int) -> list[int]:
 def _is_alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:  # gone, as it should be
+    except OSError:  # the process has ended
         return False

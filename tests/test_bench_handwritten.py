@@ -1,4 +1,4 @@
-"""The work by hand that the product is measured beside: it answers what the product answers, and leaves the same rows."""
+"""The handwritten services of the benchmark respond like the product, and store the same rows."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -19,7 +19,7 @@ from tests.support.servers.redis_and_postgres import PostgresServer, RedisServer
 
 
 class SeededApplication:
-    """One application, on a database of its own that is seeded like the other one's."""
+    """An application on its own database, which is seeded like that of the other application."""
 
     def __init__(self, url: str, folder: Path, redis: RedisServer) -> None:
         self.seeded: SeededDatabase = seed(url)
@@ -37,7 +37,7 @@ class SeededApplication:
         )
 
     def ask(self, app: falcon.testing.TestClient, kind: str, number: int) -> list[str | None]:
-        """Ask one question of a kind; return what its answer says: where it points, the version, the body."""
+        """Send one request of a kind; return its response's location, version and body."""
         template = self.seeded.templates()[kind]
         head, _, body = numbered_request(kind, template, number).decode().partition("\r\n\r\n")
         line, *headers = head.split("\r\n")
@@ -52,7 +52,7 @@ class SeededApplication:
 def make_side(
     request: pytest.FixtureRequest, tmp_path: Path, redis: RedisServer
 ) -> Iterator[Callable[[str], SeededApplication]]:
-    """Make sides by name, on databases of one kind."""
+    """Return a function that creates applications by name, on databases of one kind."""
     postgres: PostgresServer | None = None
     if request.param == "postgresql":
         postgres = request.getfixturevalue("postgres_server")
@@ -77,7 +77,7 @@ def test_the_handwritten_routes_answer_and_store_what_the_product_does(
         for number, kind in enumerate(ours.seeded.templates(), start=1):
             answers = ours.ask(products, kind, number), theirs.ask(handwritten_client, kind, number)
             assert normalize(answers[0]) == normalize(answers[1]), kind
-            # A repeat gets the same bytes on both sides, and leaves nothing more behind.
+            # A repeat gets the same bytes from both, and stores no more rows.
             assert (ours.ask(products, kind, number), theirs.ask(handwritten_client, kind, number)) == answers
     stored = stored_rows(ours.seeded.url)
     assert difference(stored, stored_rows(theirs.seeded.url)) == ""

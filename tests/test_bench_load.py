@@ -1,4 +1,4 @@
-"""What makes the load of a measurement: it sends what it says, counts what came, and notices what should not come."""
+"""The load generators of the benchmark: they send the stated requests, count responses, and detect wrong ones."""
 
 import threading
 import time
@@ -39,7 +39,7 @@ def test_every_request_has_a_number_of_its_own_and_every_answer_is_counted() -> 
     assert 0 < max(took_s) <= seconds
     expected = {f"{numbers.prefix}{number:0{numbers.digits}d}" for number in range(1, len(received) + 1)}
     assert {key.removeprefix("k-") for key, _ in received} == expected
-    # As long as what it stands for, or the length of the body would not be what its header says.
+    # The number is as long as its placeholder; otherwise, the body's length would differ from its header.
     assert {body for _, body in received} == {b'{"name": "%s"}' % number.encode() for number in expected}
     assert all(len(number) == len(NUMBER) for number in expected)
 
@@ -84,7 +84,7 @@ def test_slow_clients_send_a_byte_at_a_time_half_into_a_header_and_come_back_whe
         with dripping(ServiceAddress(server.port), 8, ["127.0.1.1", "127.0.1.2"]) as lost:
             _wait_until(lambda: server.connections == 9 and len(dripped) == 9)
         assert lost == [1]
-    # The first one, which came back, drips into a header.
+    # The first connection, which was reopened, drips into a header.
     assert sorted(dripped) == ["body"] * 4 + ["header"] * 5
     assert addresses == {"127.0.1.1", "127.0.1.2"}
 
@@ -108,11 +108,11 @@ def test_ordinary_clients_count_what_was_not_answered_with_200() -> None:
     assert len(result.elapsed_ms) == len(range(1, asked, 3))
 
 
-# how long answers took, how many got none: the share of errors, the median, the slowest of a hundred
+# the response times, the number of errors; the share of errors, the median, the 99th percentile
 MET: Final = [
-    (list(range(1, 102)), 0, 0.0, 51.0, 100.0),  # of 101 answers one is slower than the 99th percentile
-    ([2.0, 4.0], 2, 0.5, 3.0, 3.98),  # between the two
-    ([], 4, 1.0, 5000.0, 5000.0),  # nobody got an answer: as long as they waited
+    (list(range(1, 102)), 0, 0.0, 51.0, 100.0),  # of 101 responses, one is slower than the 99th percentile
+    ([2.0, 4.0], 2, 0.5, 3.0, 3.98),  # interpolated between the two
+    ([], 4, 1.0, 5000.0, 5000.0),  # no client got a response: the time for which they waited
 ]
 
 

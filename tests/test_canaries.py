@@ -1,4 +1,4 @@
-"""The search for canaries finds them: a word is planted in each place that is searched, in each of its spellings."""
+"""The search for canaries finds a word in each searched place, in each encoding."""
 
 import base64
 import gzip
@@ -80,7 +80,7 @@ def test_the_log_and_the_free_pages_of_sqlite_are_searched(sqlite_url: str, tmp_
         [export_id] = make_exports(make_customer(), 1, NOW)
         execute("UPDATE exports SET source_id = ? WHERE id = ?", (WORD, export_id))
         execute("UPDATE exports SET source_id = '' WHERE id = ?", (export_id,))
-        # It is in no row any more, and what was written ahead says so still.
+        # The word is in no row any more, but still in the write-ahead log.
         assert canaries.traces(canaries.columns(), [WORD]) == []
         assert f"{WORD} in file riskrelay.db-wal" in canaries.traces(canaries.folder(tmp_path), [WORD])
     close_database()
@@ -97,7 +97,7 @@ def test_a_dump_and_the_log_of_postgresql_are_searched(
     dump = tmp_path / "dump"
     command = [str(postgres_server.binaries / "pg_dump"), "--format=custom", f"--file={dump}", postgres_url]
     subprocess.run(command, check=True)
-    # It is packed: to look at the file alone would be to find nothing.
+    # The dump is compressed, so a search of the file itself finds nothing.
     assert canaries.traces(canaries.folder(tmp_path), [in_dump]) == []
     found = canaries.traces(canaries.postgres(postgres_server, dump), [in_log, in_dump])
     assert found == [f"{in_dump} in dump", f"{in_log} in PostgreSQL's log"]
@@ -123,7 +123,7 @@ def test_every_kind_of_key_and_every_command_of_redis_is_searched(redis: RedisSe
 
 
 def test_the_command_lines_of_children_are_searched() -> None:
-    # A parent whose child is called with the word.
+    # A parent whose child has the word in its command line.
     child = "import time; time.sleep(60)"
     parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}, sys.stdin.readline()])"
     with subprocess.Popen([sys.executable, "-c", parent], stdin=subprocess.PIPE, text=True) as process:

@@ -46,7 +46,7 @@ DOCKERFILE: Final = (DEPLOY / "docker" / "Dockerfile").read_text()
 COMPOSE: Final[dict[str, Any]] = yaml.safe_load((DEPLOY / "docker" / "compose.yaml").read_text())
 DOCUMENT: Final = (ROOT / "docs" / "deployment.md").read_text()
 
-#: The time that bin/processes/embedded_redis.py gives Redis, which `run` stops last.
+#: The time for which bin/processes/embedded_redis.py waits for the end of Redis, which `run` stops last.
 REDIS_STOP_S: Final = 10
 #: Variables of other programs in these files.
 OTHER_VARIABLES: Final = {
@@ -225,7 +225,7 @@ def test_every_secret_can_be_a_credential_and_a_container_secret() -> None:
 
 # --- systemd ------------------------------------------------------------------
 
-#: Without any of these a unit would score over 2.0, or an intruder could spread.
+#: Without one of these, a unit's exposure would score over 2.0, or an intruder could reach more of the system.
 CONFINED: Final = {
     "User": "riskrelay",
     "UMask": "0077",
@@ -330,7 +330,7 @@ def test_units_name_existing_units() -> None:
 def test_a_proxy_accepts_bodies_as_large_as_the_service(defaults: Settings) -> None:
     assert int(_only(r"^    client_max_body_size (\d+);", NGINX)) == defaults.max_body_bytes
     assert int(_only(r"Content-Length}\) > (\d+)`", CADDY)) == defaults.max_body_bytes
-    # More than the service accepts, so that the service rejects a body without a length.
+    # More than the service accepts, so that the service itself rejects a large body without a length.
     cut_at, upload = sorted({int(size) for size in re.findall(r"(?:max_size|request_buffers) (\d+)", CADDY)})
     assert defaults.max_body_bytes < cut_at < defaults.max_body_bytes + 65536
     # Only the form for a scanner's report may be larger.
@@ -394,7 +394,7 @@ def test_error_responses_of_a_proxy_have_the_form_of_the_service(text: str, expe
 
 
 def test_a_proxy_rejects_plain_http_and_sends_hsts() -> None:
-    """A redirected client has sent its token unencrypted, and would not notice."""
+    """With a redirect, a client would send its token unencrypted without an error."""
     assert not re.search(r"return 30\d|rewrite ", NGINX)
     assert "auto_https disable_redirects" in CADDY
     for_a_year = r"max-age=31536000; includeSubDomains"
@@ -455,9 +455,9 @@ def test_the_image_runs_unprivileged_and_installs_by_hash() -> None:
     assert _only(r"^USER (\d+):\d+$", DOCKERFILE) == "10001"
     assert "--require-hashes" in DOCKERFILE
     assert "--only-binary=:all:" in DOCKERFILE
-    # A mirror's settings may hold a password: they are mounted during the build and become part of no layer.
+    # The settings of a package mirror may contain a password. They are mounted during the build, so no layer contains them.
     assert "--mount=type=secret,id=pip,target=/etc/pip.conf" in DOCKERFILE
-    # Its folder is a volume, which takes its owner from the image: the options of tmpfs differ between Docker and Podman.
+    # The folder is a volume, whose owner is set in the image, because the options of tmpfs differ between Docker and Podman.
     assert _only(r"^VOLUME (.+)$", DOCKERFILE) == "/var/lib/riskrelay"
     assert not any(":" in folder for name in OUR_SERVICES for folder in COMPOSE["services"][name]["tmpfs"])
     assert "/healthz" in _only(r"^    CMD (\[.+\])$", DOCKERFILE)

@@ -22,7 +22,7 @@ CHART: Final = FOLDER / "riskrelay"
 MANIFESTS: Final = FOLDER / "manifests"
 #: Where bin/runtimes installs helm, if it is not on the path.
 HELM_FOLDER: Final = "/usr/local/share/riskrelay-tests/bin"
-#: The oldest Kubernetes of the chart and the newest one with schemas.
+#: The oldest Kubernetes version of the chart and the newest version with published schemas.
 RELEASES: Final = ("1.27", "1.37")
 
 Objects = dict[tuple[str, str], dict[str, Any]]
@@ -48,7 +48,7 @@ def helm(monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def rendered(helm: Path, *values: str) -> Objects:
-    """Return what the chart makes of values such as `worker.replicas=3`."""
+    """Return the objects that the chart renders with values such as `worker.replicas=3`."""
     options = [option for value in values for option in ("--set", value)]
     command: list[str | Path] = [helm, "template", "riskrelay", CHART, "--kube-version", RELEASES[0], *options]
     return objects(subprocess.run(command, check=True, capture_output=True, text=True).stdout)

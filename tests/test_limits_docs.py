@@ -40,7 +40,7 @@ HOURS: Final = {"MAX_AGE_HOURS"}
 
 
 class LimitRow(NamedTuple):
-    """A row of a table: what is limited, its value, the name that defines it, and what happens beyond it."""
+    """A row of a table: the limit, its value, the name that defines it, and the effect of exceeding it."""
 
     what: str
     limit: str
@@ -158,10 +158,10 @@ def test_the_sql_statements_delete_old_rows_and_keep_needed_ones(customer: Custo
             "VALUES (?, ?, ?, 'c', 't', 'high', 'u', 'l', ?, ?, ?, ?, 1)",
             (f"fnd_{number}", customer.project_id, f"f{number}", number + 1, number + 1, at, at),
         )
-    # Run 3 missed the old ones; run 4 is old, and kept for the history of a finding.
+    # Run 3 did not report the old findings. Run 4 is old, but kept for the history of a finding.
     for finding, run in (("fnd_0", 3), ("fnd_1", 3), ("fnd_2", 4)):
         execute("INSERT INTO finding_sightings (finding_id, scan_run_id, seen_at) VALUES (?, ?, 0)", (finding, run))
-    # A later place of a group, whose export has another source.
+    # A place that joined a group later: the source of its export is another finding.
     execute("UPDATE findings SET export_id = ? WHERE id = 'fnd_0'", (export_id,))
     execute("UPDATE audit_entries SET at = 0 WHERE subject_id <> ?", (export_id,))
     assert audit_chain.extend_to_end() == 0
@@ -170,7 +170,7 @@ def test_the_sql_statements_delete_old_rows_and_keep_needed_ones(customer: Custo
     [(position, hash_)] = rows(first)
     for statement in others:
         execute(statement)
-    # The first has an export, the last was seen recently; the run of the second is deleted with it.
+    # The first finding has an export, and the last was seen recently. The second is deleted with its run.
     assert rows("SELECT id FROM findings ORDER BY id") == [("fnd_0",), ("fnd_2",)]
     assert rows("SELECT id FROM scan_runs ORDER BY id") == [(1,), (3,), (4,)]
     assert rows("SELECT COUNT(*) FROM redactions") == [(0,)]

@@ -1,4 +1,4 @@
-"""The soak sees what is lost, wrong or forbidden, repeats itself by its seed, and leaves nothing behind."""
+"""The soak test detects lost, wrong and forbidden results, is reproducible by its seed, and cleans up."""
 
 import itertools
 import json
@@ -47,10 +47,10 @@ MAX_ATTEMPTS: Final = 3
 
 _numbers: Final = itertools.count(1)
 
-#: A soak of seconds, with what a busy machine needs besides.
+#: For a soak test of some seconds, with time for a busy machine.
 WITHIN_S: Final = 280.0
 
-# One export that was asked for, approved and delivered; each case of the tables below changes one thing.
+# One requested, approved and delivered export. Each case in the tables below changes one thing.
 ROW: Final = FinalExport("exp_1", "soak-1", "exported", None, "tgt_1", "aa", 1, path="/t/0")
 ACTS: Final[tuple[dict[str, Any], ...]] = (
     {"what": "submitting", "at": BEGAN_MS, "name": "soak-1", "rows": 1},
@@ -65,7 +65,7 @@ def act(what: str, after_ms: int = 0, **details: Any) -> dict[str, Any]:
 
 
 def arrival(after_ms: int = 100, behavior: str = ACCEPTS.name, **changes: Any) -> dict[str, Any]:
-    """Return the line of an attempt that started `after_ms` after the beginning and arrived at once."""
+    """Return the receiver's line for an attempt that started `after_ms` after the beginning and arrived at once."""
     at = BEGAN_MS + after_ms
     line = {
         "what": "arrived",
@@ -97,14 +97,14 @@ def verified(
     without: str = "",
     tracked: Sequence[Mapping[str, Any]] = (),
 ) -> Findings:
-    """Verify the one export: with more acts, or without those of one kind, other arrivals, other rows."""
+    """Verify the export, with more acts, `without` one kind of act, or with other arrivals or rows."""
     acts = [line for line in ACTS if line["what"] != without]
     came = [arrival()] if arrivals is None else arrivals
     honest = frozenset({"tgt_1"})
     return verify([*acts, *more], came, [ROW] if rows is None else rows, recorded or {}, MAX_ATTEMPTS, honest, tracked)
 
 
-# The same export, approved for a tracker.
+# The same export, but approved for a tracker.
 TRACKED: Final = replace(ROW, path="/acme/shop", is_for_tracker=True, issue="1")
 
 
@@ -117,7 +117,7 @@ def created(number: int = 1) -> dict[str, Any]:
 
 
 def tracked(*lines: Mapping[str, Any], more: Sequence[Mapping[str, Any]] = (), **changes: Any) -> Findings:
-    """Verify the export at a tracker, whose lines are given; `changes` are those of its row, None for no row at all."""
+    """Verify the export at a tracker with these lines; `changes` replace fields of its row."""
     without = changes.pop("without", "")
     return verified(*more, arrivals=[], rows=[replace(TRACKED, **changes)], tracked=lines, without=without)
 
@@ -137,7 +137,7 @@ def test_an_export_with_two_issues_is_counted_and_wrong() -> None:
     assert findings.wrong == ["Export exp_1 has the issues 1, 2."]
 
 
-# a tracker's lines and changes of the row, the kind of finding, and its sentence
+# the verification, the kind of finding, and a part of its message
 AT_TRACKERS: Final[list[tuple[Callable[[], Findings], str, str]]] = [
     (tracked, "lost", "no receiver accepted it"),
     (lambda: tracked(create()), "lost", "no receiver accepted it"),
@@ -183,25 +183,25 @@ def test_what_was_approved_and_arrived_is_clean() -> None:
 
 
 LOST: Final = [
-    # nothing is there at all: the request, its id, its approval
+    # the row is missing for the request, its id and its approval
     (lambda: verified(rows=[], arrivals=[]), "was acknowledged and is not there"),
-    # exported by the database's word alone
+    # exported only according to the database
     (lambda: verified(arrivals=[]), "no receiver accepted it"),
-    # the receiver was asked and refused
+    # the receiver rejected the request
     (lambda: verified(arrivals=[arrival(behavior="is overloaded")]), "no receiver accepted it"),
-    # it still waits when everything has ended
+    # it still waits at the end
     (lambda: verified(rows=[replace(ROW, status="retry_scheduled")]), "is retry_scheduled in the end"),
-    # failed, but its receiver said nothing that leads there
+    # failed, but no response of its receiver is a reason for that
     (lambda: verified(rows=[replace(ROW, status="failed", reason="receiver_gone")], arrivals=[]), "gave no reason for"),
-    # given up before its schedule was spent
+    # failed before all retries of its schedule
     (
         lambda: verified(rows=[replace(ROW, status="failed", reason="attempts_exhausted", attempts=2)], arrivals=[]),
         "gave no reason for",
     ),
-    # nobody turned its target off, or could have blocked it
+    # its target was neither disabled nor could it have been blocked
     (lambda: verified(rows=[replace(ROW, status="failed", reason="target_disabled")], arrivals=[]), "gave no reason for"),
     (lambda: verified(rows=[replace(ROW, status="blocked", reason="address_private")], arrivals=[]), "gave no reason for"),
-    # two findings of one postback, of which one is gone
+    # one of two findings of a postback is missing
     (
         lambda: verified(
             act("submitting", name="soak-2", rows=2),
@@ -221,12 +221,12 @@ def test_what_is_not_there_is_lost(found: Callable[[], Findings], expected: str)
 
 
 LEGITIMATE: Final = [
-    # it refused the ticket
+    # the receiver rejected the ticket
     (replace(ROW, status="failed", reason="WEBHOOK_VALIDATION_FAILED"), [arrival(behavior="rejects the ticket")]),
     (replace(ROW, status="failed", reason="redirect_refused"), [arrival(behavior="redirects")]),
-    # every try was made
+    # all tries were used
     (replace(ROW, status="failed", reason="attempts_exhausted", attempts=3), [arrival(behavior="hangs")]),
-    # its person asked to be forgotten
+    # the erasure of its person was requested
     (replace(ROW, name=None, status="failed", reason="redacted", redacted_at=BEGAN_MS), []),
 ]
 
@@ -252,12 +252,12 @@ WRONG: Final = [
     (lambda: verified(arrivals=[arrival(digest="sha256:2")]), "another ticket than the approved one"),
     (lambda: verified(arrivals=[arrival(key="exp_2")]), "another Idempotency-Key"),
     (lambda: verified(arrivals=[arrival(nonce="n"), arrival(nonce="n")]), "a nonce that was there before"),
-    # a client saw it exported
+    # a client has seen it as exported
     (
         lambda: verified(act("seen", export="exp_1", status="exported"), rows=[replace(ROW, status="approved")]),
         "was exported and is approved now",
     ),
-    # an answer said so, and it was made undone
+    # a response confirmed it, and it was undone
     (
         lambda: verified(
             arrivals=[arrival(attempt="att_01")],
@@ -268,15 +268,15 @@ WRONG: Final = [
     ),
     # another target than the approved one
     (lambda: verified(rows=[replace(ROW, target="tgt_2")]), "was approved for tgt_1 and has tgt_2"),
-    # forgotten by itself, or not when it was asked for
+    # redacted without a request, or not redacted after a request
     (lambda: verified(rows=[replace(ROW, name=None, redacted_at=BEGAN_MS)]), "was redacted, and nobody asked for it"),
     (
         lambda: verified(act("erasure requested", export="exp_1"), act("erasure accepted", export="exp_1")),
         "was to be redacted and was not",
     ),
-    # a row that nobody asked for
+    # a row without a request
     (lambda: verified(rows=[ROW, replace(ROW, id="exp_2", name=None, status="prepared")]), "nobody asked for it"),
-    # twice for one request
+    # two rows for one request
     (lambda: verified(rows=[ROW, replace(ROW, id="exp_2", status="prepared")]), "2 times instead of 1"),
 ]
 
@@ -314,7 +314,7 @@ def test_what_must_not_arrive_is_forbidden(found: Callable[[], Findings], expect
 
 
 ALLOWED: Final = [
-    # it had begun by then, or was seen to be allowed a moment before
+    # it had already started, or was permitted shortly before
     [act("disabled", target="tgt_1"), arrival(FRESH_MS)],
     # before the pause, and after it
     [act("paused", 500, target="tgt_1"), act("resuming", 900, target="tgt_1"), arrival(100)],
@@ -332,17 +332,17 @@ def test_a_repeat_needs_a_cause() -> None:
     first, second = arrival(100), arrival(9_000)
     came = [first, responded(first), second]
     assert "no cause" in verified(arrivals=came).wrong[0]
-    # Only a whole answer counts as given.
+    # Only a complete response counts.
     assert verified(arrivals=[first, second]).is_clean
-    # Its worker never wrote it, because something was killed then, or stood still.
+    # The worker did not store the result, because a process was killed or stopped at that time.
     killed = act("fault done", 200, kind="worker killed", began_at=BEGAN_MS + 200, pause_s=0.0)
     assert verified(killed, arrivals=came).repeated == {"after a fault": 1}
     long_ago = act("fault done", -AFTERMATH_MS - 1, kind="worker killed", began_at=0, pause_s=0.0)
     assert not verified(long_ago, arrivals=came).is_clean
-    # Its worker had given it up already.
+    # The worker had already given up the attempt.
     lost = {first["attempt"]: RecordedAttempt("retryable", BEGAN_MS + 3_000)}
     assert verified(arrivals=came, recorded=lost).repeated == {"answer lost": 1}
-    # It was written as delivered, and sent again all the same: no fault accounts for that.
+    # It was stored as delivered, but sent again. No fault explains that.
     known = {first["attempt"]: RecordedAttempt("delivered", second["at"] - AT_ONCE_MS - 1)}
     assert not verified(killed, arrivals=came, recorded=known).is_clean
 
@@ -357,7 +357,7 @@ def test_an_attempt_tells_by_its_id_when_it_started() -> None:
     assert started_ms(new_id(ATTEMPT, BEGAN)) == BEGAN_MS
 
 
-# duration, exports, kills, rate: as given, and as they follow from each other
+# duration, exports, kills and rate: the given values, and all values
 SIZES: Final = [
     ((None, None, None, None), (180.0, 2520, 40, 14.0)),  # some minutes
     ((None, 20_000, 300, None), (20_000 / 14, 20_000, 300, 14.0)),  # as long as the exports take
@@ -389,7 +389,7 @@ def test_every_kind_of_fault_and_every_behavior_comes() -> None:
     on_sqlite = {fault.kind for fault in itertools.islice(faults(replace(PLAN, database="sqlite")), 1000)}
     assert kinds - on_sqlite == {kind for kind in kinds if kind.startswith("postgresql")} != set()
     met = {behavior_of(7, target, s, 1).name for target in range(60) for s in range(0, 400, 4)}
-    # A removed subject has an address of its own.
+    # Requests get "is gone" only at a path of its own.
     assert met == set(BEHAVIORS) - {"is gone"}
 
 
@@ -441,7 +441,7 @@ def sample(s: float, **figures: float) -> Sample:
 def test_what_grows_differs_from_noise() -> None:
     flat = [sample(s, pss_mb=60 + s % 3, descriptors=40 + s % 5, threads=48) for s in range(0, 3600, 10)]
     assert growing(trends(flat)) == []
-    # 10 MB an hour, and a descriptor every three minutes; what happens in the warm-up does not count.
+    # 10 MB an hour, and a descriptor every three minutes. Growth during the warm-up does not count.
     leaking = [sample(s, pss_mb=60 + s / 360, descriptors=40 + s // 180, threads=48) for s in range(0, 3600, 10)]
     assert {trend.figure for trend in growing(trends(leaking))} == {"pss_mb", "descriptors"}
     [memory] = [trend for trend in trends(leaking) if trend.figure == "pss_mb"]
@@ -500,7 +500,7 @@ def test_a_soak_of_seconds_loses_nothing_and_would_see_it_if_it_did(tmp_path: Pa
     assert report["issues_twice"] == 0
     assert report["scans"] > 0
     folder = tmp_path / "kept" / "sqlite"
-    # One of those that were acknowledged and delivered goes behind its back.
+    # An acknowledged and delivered export is deleted directly in the database.
     with sqlite3.connect(folder / "riskrelay.db") as database:
         [(gone,)] = database.execute("SELECT id FROM exports WHERE status = 'exported' ORDER BY id LIMIT 1").fetchall()
         for table, column in (
@@ -542,7 +542,7 @@ def processes_that_name(folder: Path) -> list[int]:
     for process in Path("/proc").glob("[0-9]*"):
         try:
             words = (process / "cmdline").read_bytes() + os.fsencode((process / "cwd").readlink())
-        except OSError:  # it has just ended, or is none of our business
+        except OSError:  # the process has ended meanwhile, or belongs to another user
             continue
         if os.fsencode(folder) in words:
             found.append(int(process.name))

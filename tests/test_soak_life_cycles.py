@@ -1,4 +1,4 @@
-"""The soak sees events that are lost, wrong or out of order, and findings that are not what scan runs reported."""
+"""The soak test detects events that are lost, wrong or out of order, and findings that differ from the scan runs."""
 
 import json
 from collections import defaultdict
@@ -22,13 +22,13 @@ NO_COUNTS: Final = {"new": 0, "seen": 0, "fixed": 0, "reopened": 0}
 
 
 def scan(run: int, *found: str, **changes: Any) -> dict[str, Any]:
-    """Return the line of a postback; `counts` are those that differ from 0."""
+    """Return the line of a postback; `counts` has the counts that are not 0."""
     counts = {**NO_COUNTS, **changes.pop("counts", {})}
     line = {"what": "scanned", "project": 3, "run": run, "url": URL, "status": "completed", "status_code": 200}
     return {**line, "rules": None, "found": list(found), "counts": counts, **changes}
 
 
-# Two places of a ticket; both are fixed, and one is back.
+# Two places of a ticket: both are fixed, then one is reopened.
 SCANS: Final = (
     scan(1, "alt", "title", counts={"new": 2}),
     scan(2),
@@ -65,7 +65,7 @@ def arrival(at: int, key: str, **changes: Any) -> dict[str, Any]:
 
 
 def notice(at: int, key: str, places_open: int, places: Mapping[str, str], **changes: Any) -> dict[str, Any]:
-    """Return the arrival of an event; `places` are states by location."""
+    """Return the arrival of an event; `places` has the state of each place by its location."""
     changed_places = [{"url": URL, "location": f"#{rule}", "state": state} for rule, state in places.items()]
     about = {"ticket": "exp_1", "change": {"places_open": places_open, "places": changed_places}}
     return arrival(at, key, **{"type": "ticket.updated", **about, **changes})
@@ -110,13 +110,13 @@ def changed(lines: Sequence[Mapping[str, Any]], number: int, **changes: Any) -> 
 
 
 PROBLEMS: Final[list[tuple[Callable[[], list[tuple[str, str]]], str, str]]] = [
-    # what scan runs make of findings
+    # the effects of scan runs on findings
     (lambda: found(scans=changed(SCANS, 6, counts=NO_COUNTS)), "wrong", "Run 7 returned"),
     (lambda: found(items=ITEMS[:1]), "lost", "#title was reported and is not there"),
     (lambda: found(items=changed(ITEMS, 1, state="open")), "wrong", "fnd_2 is open"),
     (lambda: found(items=changed(ITEMS, 0, times_reopened=2)), "wrong", "reopened 2 times"),
     (lambda: found(of_ticket=ticket(*SHOWN, findings={"total": 2, "fixed": 2})), "wrong", "1 of 2 are fixed"),
-    # what a receiver got
+    # the events that a receiver got
     (
         lambda: found(of_ticket=ticket(SHOWN[0], event(2, "ticket.reopened", status="pending"))),
         "lost",
@@ -140,7 +140,7 @@ PROBLEMS: Final[list[tuple[Callable[[], list[tuple[str, str]]], str, str]]] = [
         f"was shown otherwise of {URL} #alt",
     ),
     (lambda: found([*ARRIVED[:2], notice(30, "evt_2", 0, {"alt": "open"})]), "wrong", "does not say that 1 places are open"),
-    # what a tracker has
+    # the issues of a tracker
     (lambda: found([], [*TRACKED, TRACKED[1]]), "wrong", "two comments of one event"),
     (lambda: found([], TRACKED[:3] + TRACKED[4:]), "lost", "has no comment of event evt_2"),
     (lambda: found([], [TRACKED[3], *TRACKED[1:3], TRACKED[4]]), "wrong", "not in the order of its events"),

@@ -172,7 +172,7 @@ def the_client_certificate_has_expired(instance: Instance) -> None:
     the_client_certificate_has_days(instance, -3)
 
 
-def nobody_is_there(instance: Instance) -> None:
+def nobody_is_installed(instance: Instance) -> None:
     with instance.database():
         for table in ("tokens", "grants", "projects", "users", "accounts"):
             execute(f"DELETE FROM {table}")  # noqa: S608 - our own names
@@ -418,7 +418,7 @@ PROBLEMS: Final[list[tuple[Callable[[Instance], None], str, str, str, str]]] = [
     (the_proxy_is_gone, "egress", "warning", "No connection to the proxy of EGRESS_PROXY_URL, host 127.0.0.1", "start"),
     (the_client_certificate_has_days, "egress", "warning", "TARGET_CLIENT_CERT expires on", "renew it"),
     (the_client_certificate_has_expired, "egress", "failure", "TARGET_CLIENT_CERT expired on", "renew it"),
-    (nobody_is_there, "accounts", "failure", "The database has no account", "bin/riskrelay init"),
+    (nobody_is_installed, "accounts", "failure", "The database has no account", "bin/riskrelay init"),
     (default_project_is_gone, "accounts", "failure", "DEFAULT_PROJECT_ID names project 4711", "project list"),
     (a_setting_is_misspelt, "settings", "warning", "WORKER_PROCESES", "WORKER_PROCESSES?"),
     (data_dir_is_a_file, "data", "failure", "is not writable", "another DATA_DIR"),
@@ -551,7 +551,7 @@ def test_wrong_settings_are_all_reported_with_what_needs_none_and_exit_code_2(in
 
 def test_a_package_that_a_setting_needs_is_missed(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
     instance.environment["SENTRY_DSN"] = "https://key@sentry.example/42"
-    monkeypatch.setattr(extras, "_is_there", lambda _module: False)
+    monkeypatch.setattr(extras, "_is_installed", lambda _module: False)
     [found] = [check for check in instance.reported(exit_code=2)["checks"] if check["name"] == "settings"]
     assert (found["status"], "make setup EXTRAS=1" in found["message"]) == ("failure", True)
 

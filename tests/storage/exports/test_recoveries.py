@@ -308,7 +308,7 @@ def test_a_recovery_waits_for_a_target_that_was_turned_off_meanwhile(
     heir = recoveries.claim_next(at(1 + HALTED_RETRY_S))
     assert heir is not None
     set_status(target, "active")
-    assert [step.progress for step in work(heir, at(60))] == [BatchProgress.MORE, BatchProgress.ITEMS_DONE]
+    assert [step.progress for step in work(heir, at(60))] == [BatchProgress.MORE, BatchProgress.FINISHED]
     assert retried() == [(export_id, 1) for export_id in sorted(ids)]
 
 
