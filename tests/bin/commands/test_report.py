@@ -1,4 +1,4 @@
-"""`riskrelay report`, as an operator runs it: without a further word, its options write a report; `report add` still works."""
+"""`riskrelay report`, as an operator runs it: its options alone write a report, and `report add` still works."""
 
 import json
 import stat
