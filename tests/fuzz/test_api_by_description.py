@@ -86,7 +86,7 @@ NOT_IN_SCHEMA: Final = frozenset(
 
 #: Filters that contain several values in one text, separated by commas.
 _SEPARATED: Final = ("status", "severity", "project_id", "source", "rule", "target_id", "host")
-#: The same for one member each: for instance, a webhook's topic determines whether it needs a customer.
+#: Error codes that are allowed for one field only. For instance, a webhook's topic decides whether it needs a customer.
 NOT_IN_SCHEMA_OF: Final = frozenset(
     {
         ("/customer", "required"),

@@ -47,7 +47,7 @@ class FakeWakeUpQueue(WakeUpQueue):
 
 
 class FakeResolver(DnsResolver):
-    """Resolves a name to its addresses in `table`, or raises the DnsFailure in it; an address resolves to itself."""
+    """Resolves a name to its addresses in `table`, or fails with its DnsFailure there; an address resolves to itself."""
 
     def __init__(self, table: Mapping[str, Sequence[str] | DnsFailure]) -> None:
         super().__init__()

@@ -31,8 +31,8 @@ OPEN: Final = TargetPolicy(
     allow_http=True, allowed_ports=((1, 65535),), allowed_networks=(ip_network("127.0.0.0/8"), ip_network("::1"))
 )
 
-#: The deadline for tests in which it expires, and how much later a post may return on a busy machine. Receivers in these
-#: tests respond even later.
+#: The deadline in tests in which it expires, and how much later a post may return on a busy machine. Receivers in these
+#: tests take longer than both.
 DEADLINE_S: Final = 0.4
 SLACK_S: Final = 4.0
 
