@@ -24,7 +24,7 @@ def running(
     tmp_path_factory: pytest.TempPathFactory, migrated_sqlite: Path, redis_server: RedisServer
 ) -> Iterator[Installed]:
     """An installation with more tickets than the inbox has rows on a page."""
-    with installed(tmp_path_factory.mktemp("triage"), migrated_sqlite, redis_server, is_furnished=True) as at:
+    with installed(tmp_path_factory.mktemp("triage"), migrated_sqlite, redis_server, is_populated=True) as at:
         yield at
 
 
