@@ -116,7 +116,7 @@ COMMAND_TABLE: Final = {
     ),
 }
 
-#: The default command of a group, which runs if its name is left out.
+#: The default command of a group, which runs if options directly follow the group's name.
 DEFAULTS: Final = {"report": "write"}
 
 

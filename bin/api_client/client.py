@@ -23,7 +23,7 @@ from bin.api_client.retrying_session import (
 )
 from bin.cli.output import Refused
 
-#: For one request with its whole response: a ping waits for a worker and a receiver.
+#: Time for one request with its whole response, in seconds: a ping waits for a worker and a receiver.
 DEADLINE_S: Final = 60.0
 #: The longest page of a list.
 _PAGE: Final = 200

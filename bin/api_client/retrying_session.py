@@ -79,7 +79,7 @@ class RetryingSession:
         except (HTTPError, ChunkedEncodingError):
             raise TransientFailure("the connection was closed") from None
         except requests.RequestException as error:
-            # Without the message of the error: it may quote what was sent.
+            # Leave out the message of the error: it may quote the request.
             cause = _cause_of(error)
             if isinstance(error, requests.ConnectionError | requests.Timeout) and cause != _UNTRUSTED:
                 raise TransientFailure(cause) from None

@@ -127,7 +127,7 @@ def base_url(settings: Settings) -> Iterator[CheckResult]:
 
 
 def backups(settings: Settings, now: datetime) -> Iterator[CheckResult]:
-    """Check the age of the newest backup in DATA_DIR/backups, if there is one; the database records backups elsewhere."""
+    """Check the age of the newest backup in DATA_DIR/backups, if any; the database has the time of one elsewhere."""
     made_at = newest_backup(settings)
     if made_at is not None:
         yield check_backup(settings, made_at, f"The newest backup in {_backup_folder(settings)} is from", now)

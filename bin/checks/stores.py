@@ -288,7 +288,7 @@ def _secret_problems(settings: Settings) -> Iterator[CheckResult]:
     if settings.webhook_secret is None:
         message = "WEBHOOK_SECRET is not set: targets without their own secret are inactive."
         yield warning("secrets", message, "set it, or set one per target: bin/riskrelay secret set target ID")
-    # Only secrets of the environment: the others are encrypted and were checked when they were set.
+    # Only secrets of the environment: the length of the others is encrypted, and was checked when they were set.
     for name, secret in shared_secrets(settings).items():
         if len(secret.encode()) < RECOMMENDED_SECRET_BYTES:
             message = f"{name} is shorter than {RECOMMENDED_SECRET_BYTES} bytes."

@@ -110,7 +110,7 @@ def _move_below_options(command: click.Command) -> None:
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Import without garbage collections, and exclude the imported objects from later ones, as at the process's end.
+    """Import without garbage collections, and exclude the imported objects from later ones, such as the one at exit.
 
     Imported objects are never garbage; checking them takes a fifth to a quarter of a short command.
     """

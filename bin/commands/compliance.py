@@ -1,7 +1,7 @@
 """`compliance`: process and list the requests of storefront compliance webhooks.
 
-`run` is for cron on hosts without a worker daemon. It may run beside a daemon: each request has one lease holder. If it is
-killed, its lease expires within seconds and the next run continues.
+`run` is for cron on hosts without a worker daemon. It may run beside a daemon: each request has one lease holder. If
+`run` is killed, its lease expires within seconds and the next run continues.
 """
 
 from pathlib import Path

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 #: The time a worker may need beyond its longest delivery, for the last commit and its shutdown.
 STOP_GRACE_S = 30
-#: How often the children are checked.
+#: Seconds between two checks of the children.
 POLL_INTERVAL_S = 0.1
-#: How often they are checked during a stop.
+#: Seconds between two checks of the children during a stop.
 STOP_POLL_INTERVAL_S = 0.02
 #: Signals within this time count as one, here and in workers: one Ctrl-C may reach a process several times.
 ECHO_S = 1.0

@@ -86,7 +86,7 @@ def require_startable(settings: Settings, *, needs_account: bool = True) -> None
     open_database(settings.database_url)
     try:
         require_migrated()
-        # Before anything is encrypted or decrypted: one line at start instead of one per delivery.
+        # Check the keys before they are used: a wrong key gets one message at the start, not one per delivery.
         with connection():
             _require_restored()
             vault = Vault(settings.encryption_keys)

@@ -37,7 +37,7 @@ def sweep(dry_run: bool, limit: int, as_json: bool) -> None:
         is_notified = is_needed and WakeUpQueue(connect(settings.redis_url)).notify()
         print_record({"due": due, "notified": is_notified}, as_json)
     if not dry_run:
-        # Without the lock and the database: a channel may hang for a while.
+        # Send alerts after the lock and the database connection are released: a channel may hang for a while.
         _send_alerts(settings)
     if is_needed and not is_notified:
         raise SystemExit(1)

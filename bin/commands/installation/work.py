@@ -29,7 +29,7 @@ def work(processes: int | None) -> None:
     if settings.worker_metrics_bind:
         _show_metrics(settings.worker_metrics_bind, settings)
     elif count == 1:
-        # Without this command's modules, which a worker does not need.
+        # Replace this process to drop the modules of this command, which a worker does not need.
         os.execv(sys.executable, [sys.executable, *WORK_ALONE])  # noqa: S606 - no shell is wanted here
     if count == 1:
         # Imported here, so that the parent process of several does not load it.
