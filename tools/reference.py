@@ -51,12 +51,12 @@ class Leaf:
 
     @property
     def summary(self) -> str:
-        """The first sentence of its help."""
+        """The first sentence of the command's help."""
         return _paragraphs(self.command.help)[0] if self.command.help else ""
 
     @property
     def options(self) -> list[click.Option]:
-        """Its options, without `--help`."""
+        """The options of the command, without `--help`."""
         return [each for each in self.command.params if isinstance(each, click.Option) and not each.hidden]
 
 
