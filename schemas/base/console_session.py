@@ -32,7 +32,7 @@ class SessionEndReason(StrEnum):
     USER_INVALID = "user_over"
     #: The cookie came from another browser.
     ANOTHER_BROWSER = "another_browser"
-    #: It was restored from a backup.
+    #: The session was restored from a backup.
     RESTORED = "restored"
 
 

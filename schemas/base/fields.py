@@ -25,7 +25,8 @@ from schemas.base.timestamps import parse_rfc3339
 MAX_TEXT: Final = 20_000
 #: Bytes of UTF-8 in a URL: browsers and proxies support this length, and an index entry of PostgreSQL holds at most 2.7 KB.
 MAX_URL: Final = 2048
-#: Members of one object; closed forms declare far fewer. Refusing 90,000 unknown members took a third of a second.
+#: Maximum number of members in an object of a closed form, which declares far fewer. Reporting 90,000 unknown members took a
+#: third of a second.
 MAX_MEMBERS: Final = 100
 #: The largest integer that both databases hold.
 MAX_ID: Final = 2**63 - 1
@@ -322,7 +323,7 @@ class Form(Schema):
         unknown = RAISE
 
     def load(self, data: Any, **options: Any) -> Any:
-        """Read an object; a closed form refuses very many members at once, instead of reporting each unknown field."""
+        """Read an object; a closed form refuses more than MAX_MEMBERS members, instead of reporting each unknown one."""
         if self.unknown == RAISE and isinstance(data, dict) and len(data) > MAX_MEMBERS:
             raise ValidationError("too_many")
         return super().load(data, **options)
@@ -426,7 +427,7 @@ def _fits_an_index(url: str) -> None:
 
 
 def _splits(url: str) -> None:
-    """Refuse URLs that the regular expression accepts: malformed addresses, hosts that NFKC splits, invalid ports."""
+    """Refuse malformed addresses, hosts that NFKC splits and invalid ports, which the regular expression accepts."""
     try:
         parts = urlsplit(url)
         host = parts.hostname or ""

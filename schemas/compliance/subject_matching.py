@@ -63,7 +63,7 @@ class Mentions:
         return any(self._is_mentioned(each) for each in _readings(text))
 
     def in_name(self, name: str) -> bool:
-        """Return whether a composed name, such as `order-191167x`, may contain an id or the phone number of the subject.
+        """Return whether a composed name such as `order-191167x` may contain an id, address or phone number of the subject.
 
         Ids of fewer than MIN_LOOSE_LENGTH characters must be whole words: any random key contains a 7.
         """

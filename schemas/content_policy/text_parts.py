@@ -39,7 +39,7 @@ def alphabet(punctuation: str) -> Alphabet:
 
 
 def joined(texts: Iterable[str]) -> str:
-    """Join texts into one, separated by NUL."""
+    """Join texts into one, separated by a line that is only NUL."""
     return _APART.join(texts)
 
 

@@ -19,7 +19,7 @@ VALID_FOR: Final = timedelta(days=1)
 #: The time between the first failed validation and the next one; it doubles after each further failure.
 REVALIDATE_AFTER: Final = timedelta(seconds=30)
 REVALIDATE_AT_MOST: Final = timedelta(hours=1)
-#: More doublings than are needed to reach REVALIDATE_AT_MOST.
+#: Enough doublings of REVALIDATE_AFTER to exceed REVALIDATE_AT_MOST.
 _MAX_DOUBLINGS: Final = 7
 
 

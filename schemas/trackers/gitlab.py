@@ -199,7 +199,10 @@ def _api(access: TrackerAccess) -> Api:
 
 
 def _project(base_url: str, settings: Mapping[str, Any]) -> str:
-    """Return the path of the project, without a prefix that GitLab has on its host, as the path of `api_base` shows it."""
+    """Return the path of the project, without the path below which GitLab runs.
+
+    `api_base` begins with the same path, unless it is a gateway on another host.
+    """
     page, api = urlsplit(base_url), urlsplit(_api_base(base_url, settings))
     prefix = api.path.removesuffix(_API) if page.netloc == api.netloc else ""
     path = page.path.rstrip("/")

@@ -58,7 +58,7 @@ class ListQuery:
     project_ids: tuple[int, ...] = ()
     rules: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
-    #: As `schemas.triage.search_words` forms them.
+    #: The words of a search, as `schemas.triage.search_words` forms them.
     words: tuple[str, ...] = ()
     #: The projects of a caller whose roles are in single projects; None: all.
     visible_projects: tuple[int, ...] | None = None

@@ -132,8 +132,8 @@ def _decoded(part: str) -> bytes:
 def _is_authorization(scheme: str | None, value: str) -> bool:
     """Return whether the value of an Authorization header is plausible.
 
-    Basic must decode to a login. Other schemes require 12 characters; a value without a scheme requires 16, with letters and
-    digits.
+    Basic must decode to a login, and Digest must begin with a user name. Other schemes require 12 characters; a value
+    without a scheme requires 16, with letters and digits.
     """
     value = value.rstrip(".")
     if _CONCATENATED.match(value):

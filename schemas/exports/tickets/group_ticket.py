@@ -221,7 +221,7 @@ def _is_place(value: Any) -> bool:
 
 
 def _first_places(places: Sequence[Place]) -> tuple[Place, ...]:
-    """Return the first places, up to the first one that exceeds the limits."""
+    """Return the first places that fit into the limits together; no place follows one that does not fit."""
     kept: list[Place] = []
     # One comma fewer than places.
     size = len("[]") - len(",")
