@@ -179,7 +179,7 @@ _SET_VARIABLES: Final[Mapping[str, Mapping[str, str]]] = {
     "createGrant": {"grant_id": "id"},
     "createToken": {"token_id": "id"},
     "createScanRun": {"scan_run_id": "id"},
-    # Absent if the mode disables uploads.
+    # The handoff is absent if the mode disables uploads.
     "browser-extension.evidence-captures.store": {"handoff_id": "handoff?.id"},
 }
 #: The variables that a response sets to a text that it contains, as JSON.

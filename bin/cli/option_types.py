@@ -12,7 +12,7 @@ from bin.cli.records import Command
 ROW_ID: Final = click.IntRange(1, 2**31 - 1)
 #: A maximum; SQLite integers have eight bytes.
 LIMIT: Final = click.IntRange(1, 2**63 - 1)
-#: A hundred years: no token needs more, and dates end soon after.
+#: A hundred years: no token needs more, and much longer times would exceed the range of dates.
 DAYS: Final = click.IntRange(1, 36_500)
 
 

@@ -33,12 +33,12 @@ class Provider(NamedTuple):
 
     @property
     def is_webhook(self) -> bool:
-        """Whether its receiver is a webhook, not a tracker."""
+        """Whether the provider is the webhook, not a tracker."""
         return self.key == GENERIC_WEBHOOK
 
     @property
     def settings_schema(self) -> dict[str, Any]:
-        """The JSON Schema of its `provider_settings`."""
+        """The JSON Schema of the provider's `provider_settings`."""
         return _object(settings_form(self.key))
 
 

@@ -151,7 +151,7 @@ class Target:
         return self.connected_status == FAILING
 
     def is_held(self, now: datetime) -> bool:
-        """Return whether nothing is sent at `now` although it is active."""
+        """Return whether nothing is sent at `now` although the target is active."""
         return self.status is TargetStatus.ACTIVE and self.held_until is not None and self.held_until > now
 
     def shown_status(self, now: datetime) -> tuple[TargetStatus, str | None]:

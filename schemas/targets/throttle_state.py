@@ -46,7 +46,7 @@ class ThrottleState:
         return TargetKey(self.account_id, self.target_id)
 
     def is_held(self, now: datetime) -> bool:
-        """Return whether it is held until a time that its receiver or the circuit breaker set."""
+        """Return whether the target is held until a time that its receiver or the circuit breaker set."""
         return self.held_until is not None and self.held_until > now
 
     def takes_attempts(self, now: datetime) -> bool:

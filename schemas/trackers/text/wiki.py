@@ -1,6 +1,6 @@
 """The text of an issue in wiki markup, which Jira Data Center reads.
 
-Untrusted text is in `{noformat}` only: inline code would still mention and load images.
+Untrusted text is only in `{noformat}`: Jira would still mention people and load images in inline code.
 """
 
 from typing import Final
