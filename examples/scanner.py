@@ -54,7 +54,7 @@ class PageParser(HTMLParser):
         if tag == "img" and "alt" not in given and given.get("role") not in ("presentation", "none"):
             self.found.append(("img-alt-missing", location))
         if LOADING & {tag, *given.get("rel", "").lower().split()}:
-            # An https page must load nothing over http. An http page is unencrypted itself, so that only a
+            # An https page must load nothing over http. An http page is unencrypted itself, so only a
             # subresource from another host is an issue: an attacker can impersonate that host, too.
             page, origin = urlsplit(self.url), re.match(r"(?i)(http:)?//(\[[^]]*\]|[^/:?#]*)", source)
             if origin and (origin[1] if page.scheme == "https" else origin[2].lower().strip("[]") != page.hostname):
@@ -106,7 +106,7 @@ def main() -> None:
     key = hashlib.sha256(repr(postback).encode()).hexdigest()  # the hash of scan run, page and issues
     headers = {"X-Scanner-Secret": secret.encode(), "Idempotency-Key": key.encode(), "Accept": b"application/json"}
     response = requests.post(to, json=postback, headers=headers, timeout=TIMEOUT_S, allow_redirects=False)
-    if response.status_code != requests.codes.accepted:  # a redirect, too, which could lead to another host
+    if response.status_code != requests.codes.accepted:  # a redirect, too: it could send the secret to another host
         sys.exit(f"{to} rejected the postback with {response.status_code}: {response.text[:500]}")
     lines = [f"{issue['severity']:8}{issue['title']} ({issue['location']})" for issue in postback["issues"]]
     print(response.text if arguments.json else "\n".join([*lines, *response.json().get("ticket_exports", [])]))
