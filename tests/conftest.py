@@ -10,6 +10,7 @@ from pathlib import Path
 import falcon
 import psycopg
 import pytest
+from hypothesis import HealthCheck, settings
 from playwright.sync_api import Browser
 
 from schemas.targets.target import Target
@@ -39,6 +40,10 @@ if "TMPDIR" not in os.environ and _MEMORY.is_dir():
 
 # The settings of an installation in this checkout do not affect tests.
 os.environ["RISKRELAY_ENV_FILE"] = "/nonexistent/.env"
+
+# On a busy machine, a slow example is no failure. `tests/fuzz` has profiles of its own.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 # For applications in this process. Services in other processes compile their own routes.
 falcon.routing.DefaultRouter = SharedRoutes  # type: ignore[assignment]  # has the methods that Falcon calls

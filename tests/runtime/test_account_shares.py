@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime.account_shares import AccountShares
@@ -28,7 +28,6 @@ def played(shares: AccountShares, steps: Sequence[tuple[int, bool]]) -> Counter[
     return held
 
 
-@settings(deadline=None)
 @given(SIZES, STEPS)
 def test_an_account_gets_its_reserved_slots_whatever_others_hold(
     sizes: tuple[int, int], steps: list[tuple[int, bool]]
@@ -42,7 +41,6 @@ def test_an_account_gets_its_reserved_slots_whatever_others_hold(
             assert shares.may_take(account_id)
 
 
-@settings(deadline=None)
 @given(SIZES, STEPS)
 def test_beyond_the_shared_slots_no_account_takes_more_than_its_reserved_ones(
     sizes: tuple[int, int], steps: list[tuple[int, bool]]
@@ -55,7 +53,6 @@ def test_beyond_the_shared_slots_no_account_takes_more_than_its_reserved_ones(
     assert bool(full) <= (held.total() >= shares.shared)
 
 
-@settings(deadline=None)
 @given(SIZES, STEPS, st.sets(st.integers(0, 9)))
 def test_the_account_with_the_fewest_slots_gets_the_next_one(
     sizes: tuple[int, int], steps: list[tuple[int, bool]], wanting: set[int]
@@ -68,7 +65,6 @@ def test_the_account_with_the_fewest_slots_gets_the_next_one(
     )
 
 
-@settings(deadline=None)
 @given(SIZES, st.lists(st.tuples(st.integers(0, 9), st.integers(1, 50), st.booleans()), max_size=60))
 def test_no_account_takes_more_than_its_share_while_another_has_work(
     sizes: tuple[int, int], steps: list[tuple[int, int, bool]]

@@ -89,7 +89,7 @@ GOOD: Final = {
         responses() | st.sampled_from([answer(200, []), answer(200, GOOD), answer(200, [GOOD])]), min_size=1, max_size=6
     )
 )
-@settings(max_examples=75, deadline=None)
+@settings(max_examples=75)
 def test_any_responses_have_a_result(key: str, given_answers: list[TrackerResponse]) -> None:
     tracker = TRACKERS[key]
     access = TrackerAccess(tracker.base_url_example, SETTINGS[key], "token")

@@ -92,10 +92,6 @@ def applied(tracker: OneIssue, made: TrackerEvent, on_fixed: str | None = None) 
     return result, [each.url for each in requests]
 
 
-def test_every_event_type_is_known() -> None:
-    assert {each.value for each in TicketEventType} == {each.value for each in TicketEventType}
-
-
 #: Columns: type; on_fixed; whether the issue is open; has_closed; is_left_alone; the action; whether it is open then;
 #: operations.
 CASES: Final = [
