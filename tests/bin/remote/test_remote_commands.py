@@ -129,7 +129,7 @@ OWN: Final[dict[tuple[str, ...], tuple[str, str]]] = {
 }
 #: An id that does not exist. Its error messages differ for operators and clients.
 ABSENT_NUMBER: Final = "99"
-#: By command, the fields that the API does not return. `shown` also removes `approved_by`, which it knows for users only.
+#: By command, the fields that the API does not return. `shown` also removes `approved_by`, which the API has for users only.
 ABSENT: Final[dict[tuple[str, ...], set[str]]] = {
     ("grant", "remove"): {"user_state"},
     ("compliance", "show"): {"recipients"},
