@@ -186,7 +186,7 @@ def _names(case: _Case) -> None:
             case.findings.wrong.append(f"Request {name} is incomplete: {count} rows of {expected}.")
     submitted = {act["name"] for act in case.acts["submitting"]}
     unexpected = [row.id for row in case.rows.values() if row.redacted_at is None and row.name not in submitted]
-    case.findings.wrong.extend(f"Export {export_id} is there, and nobody asked for it." for export_id in unexpected)
+    case.findings.wrong.extend(f"Export {export_id} exists, although no client submitted it." for export_id in unexpected)
 
 
 def _acknowledged(case: _Case) -> None:
@@ -288,7 +288,7 @@ def _redacted(case: _Case) -> None:
     requested = {act["export"] for act in case.acts["erasure requested"]}
     for row in case.rows.values():
         if row.redacted_at is not None and row.id not in requested:
-            case.findings.wrong.append(f"Export {row.id} was redacted, and nobody asked for it.")
+            case.findings.wrong.append(f"Export {row.id} was redacted, although no client requested it.")
 
 
 def _repeats(case: _Case) -> None:
