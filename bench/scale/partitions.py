@@ -3,7 +3,7 @@
 Two databases of one PostgreSQL have the same rows of half a year: one without partitions, one with a partition for each
 month. The product's operations alternate between them, and their writes are rolled back. Then the attempts of a month are
 deleted as retention does: the first database is vacuumed afterwards, the second one drops the partition. Needs 25 GB and
-half an hour for ten million rows; started processes are stopped.
+15 minutes for ten million rows; started processes are stopped.
 """
 
 import json
