@@ -29,19 +29,21 @@ webhook_options: Final = options(
     click.option(
         "--signature",
         type=click.Choice([each.value for each in Signature]),
-        help="What signs deliveries to a webhook; all but service need `secret set target ID --standard-webhooks`.",
+        help="The signature headers of deliveries to a webhook; all except service need `secret set target "
+        "ID --standard-webhooks`.",
     ),
     click.option(
         "--format",
         type=click.Choice([each.value for each in BodyFormat]),
-        help="The form in which deliveries to a webhook carry the ticket.",
+        help="The format of the body of deliveries to a webhook.",
     ),
     click.option(
         "--event",
         "events",
         multiple=True,
         type=click.Choice([*ALL_EVENTS, NO_EVENTS]),
-        help="An event that the target gets about its tickets; may be repeated. A new webhook gets none, a tracker all.",
+        help="An event that the target receives about its tickets; may be repeated. Default: none for a "
+        "webhook, all for a tracker.",
     ),
 )
 

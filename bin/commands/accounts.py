@@ -39,7 +39,7 @@ grant: Final = click.Group("grant")
 
 @account.command("add")
 @click.argument("name", type=FieldText(AccountForm, "name"))
-@click.option("--no-webhooks", is_flag=True, help="Do not allow targets, neither webhooks nor trackers.")
+@click.option("--no-webhooks", is_flag=True, help="Forbid targets: webhooks and trackers.")
 @json_option
 def add_account(name: str, no_webhooks: bool, as_json: bool) -> None:
     """Create an account.
@@ -222,7 +222,7 @@ def _role(name: str) -> Role | None:
 @click.option(
     "--role",
     type=click.Choice([role.value for role in PROJECT_ROLES]),
-    help="What a user without a role in the account may do in the project.",
+    help="The role in the project, for a user without a role in the account.",
 )
 @json_option
 def add_grant(email: str, project_id: int | None, report_id: int | None, role: str | None, as_json: bool) -> None:

@@ -38,7 +38,7 @@ def test(as_json: bool) -> None:
 
     Example: riskrelay alert test --json
 
-    Exit codes: 0 every channel accepted it, 1 one did not, 2 no channel is configured, or wrong usage or settings.
+    Exit codes: 0 every channel accepted it, 1 a channel did not, 2 no channel is configured, or wrong usage or settings.
     """
     settings, now = checked_settings(), utc_now()
     if not settings.alert_channels:
@@ -61,7 +61,7 @@ def acknowledge(alert_id: str, as_json: bool) -> None:
 
     Example: riskrelay alert acknowledge alr_…
 
-    Exit codes: 0 silent or over, 1 not found, 2 wrong settings.
+    Exit codes: 0 silenced or ended, 1 not found, 2 wrong settings.
     """
     with opened():
         alerts.acknowledge(alert_id, OPERATOR, is_operator=True)
@@ -71,7 +71,7 @@ def acknowledge(alert_id: str, as_json: bool) -> None:
 @alert.command("list")
 @json_option
 def list_alerts(as_json: bool) -> None:
-    """List alerts: open ones, the latest first, then those that are over, newest first; a table shows 100.
+    """List alerts: open alerts, the latest first, then ended alerts, newest first; a table shows 100.
 
     Example: riskrelay alert list --json
 

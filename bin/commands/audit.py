@@ -50,7 +50,7 @@ _anchor_option: Final = click.option(
     multiple=True,
     callback=_anchors,
     metavar="POSITION:HASH",
-    help="Require this hash at this position, as a worker logged it; may be repeated.",
+    help="Require this hash at this position of the log, as a worker logged it; may be repeated.",
 )
 
 
@@ -59,11 +59,11 @@ audit: Final = click.Group("audit")
 
 @audit.command("list")
 @click.option("--account", "account_id", type=ROW_ID, help="Only entries of this account.")
-@click.option("--actor", help="Only what this actor did, such as operator or user:7.")
+@click.option("--actor", help="Only entries about actions of this actor, such as operator or user:7.")
 @click.option("--action", help="Only entries with this action.")
 @click.option("--object", "subject_id", help="Only entries about the record with this id.")
-@click.option("--created-after", type=_MOMENT, help="Only entries of this time (RFC 3339) or later.")
-@click.option("--created-before", type=_MOMENT, help="Only entries before this time (RFC 3339).")
+@click.option("--created-after", type=_MOMENT, help="Only entries written at this time (RFC 3339) or later.")
+@click.option("--created-before", type=_MOMENT, help="Only entries written before this time (RFC 3339).")
 @click.option("--limit", type=LIMIT, help=f"Maximum number of entries; default: {SHOWN} in a table, all in JSON.")
 @json_option
 def list_entries(
@@ -123,7 +123,7 @@ def verify(file: BinaryIO | None, anchors: Mapping[int, str], as_json: bool) -> 
 
     Example: riskrelay audit verify audit.jsonl --anchor 4711:9f86d081…
 
-    Exit codes: 0 the chain is whole, 1 it is broken, FILE is no export of it or database unavailable, 2 no such file, wrong
+    Exit codes: 0 the chain is intact, 1 it is broken, FILE is no export of it or database unavailable, 2 no such file, wrong
     usage or settings.
     """
     verification = ChainVerification(anchors)

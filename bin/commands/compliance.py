@@ -76,7 +76,7 @@ def list_requests(as_json: bool) -> None:
 def show(request_id: str, with_report: bool, as_json: bool) -> None:
     """Show one compliance request.
 
-    Includes the targets that received what it redacted, and whether they accepted the redaction.
+    Includes the targets that received the data that it redacted, and whether they accepted the redaction.
 
     Example: riskrelay compliance show cpl_… --report --json
 
@@ -101,7 +101,7 @@ def repeat(request_id: str, as_json: bool) -> None:
 
     Example: riskrelay compliance repeat cpl_…
 
-    Exit codes: 0 waits for a worker, 1 not found, not done or about a person, 2 wrong usage.
+    Exit codes: 0 the request waits for a worker, 1 not found, not done or about a person, 2 wrong usage.
     """
     with opened():
         ledger.repeat(request_id, utc_now(), OPERATOR.key)
@@ -113,8 +113,8 @@ def repeat(request_id: str, as_json: bool) -> None:
 def export(file: Path | None) -> None:
     """Write the erasure log for `restore --redactions` to FILE or standard output.
 
-    One JSON object per line: ids of rows; encrypted values stay encrypted. FILE is replaced atomically, with mode 0600;
-    its folder is created if missing.
+    Each line is a JSON object with ids of erased rows; encrypted values stay encrypted. FILE is replaced atomically, with
+    mode 0600; its folder is created if missing.
 
     Example: riskrelay compliance export /mnt/elsewhere/riskrelay.redactions
 

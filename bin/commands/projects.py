@@ -46,7 +46,7 @@ report: Final = click.Group("report")
     type=click.Choice([each.value for each in TicketGrouping]),
     default=TicketGrouping.RULE.value,
     show_default=True,
-    help="One ticket for each rule, or one for each finding.",
+    help="How findings become tickets: one ticket for each rule, or one for each finding.",
 )
 @json_option
 def add_project(name: str, account_id: int | None, shop_domain: str | None, ticket_grouping: str, as_json: bool) -> None:
@@ -68,7 +68,8 @@ def add_project(name: str, account_id: int | None, shop_domain: str | None, tick
     "--ticket-grouping",
     type=click.Choice([each.value for each in TicketGrouping]),
     required=True,
-    help="One ticket for each rule, or one for each finding; existing tickets stay as they are.",
+    help="How findings become tickets: one ticket for each rule, or one for each finding. Existing tickets "
+    "stay as they are.",
 )
 @json_option
 def set_project(project_id: int, ticket_grouping: str, as_json: bool) -> None:
@@ -98,7 +99,12 @@ def list_projects(as_json: bool) -> None:
 
 @scan_run.command("add")
 @click.option("--project", "project_id", type=ROW_ID, required=True, help="The project's id.")
-@click.option("--id", "scan_run_id", type=click.IntRange(1, 2**63 - 1), help="The scanner's id; default: the next free one.")
+@click.option(
+    "--id",
+    "scan_run_id",
+    type=click.IntRange(1, 2**63 - 1),
+    help="The scanner's number of the scan run; default: the next free number.",
+)
 @json_option
 def add_scan_run(project_id: int, scan_run_id: int | None, as_json: bool) -> None:
     """Register a scan run.
@@ -119,9 +125,11 @@ def add_scan_run(project_id: int, scan_run_id: int | None, as_json: bool) -> Non
     "wanted",
     type=click.Choice([each.value for each in ReportFormat]),
     required=True,
-    help="The form of the report.",
+    help="The format of the report.",
 )
-@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="The file; default: standard output.")
+@click.option(
+    "--output", type=click.Path(dir_okay=False, path_type=Path), help="The file to write to; default: standard output."
+)
 def write(project_id: int, wanted: str, output: Path | None) -> None:
     """Write all findings of a project to one file; `write` may be left out.
 

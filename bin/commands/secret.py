@@ -47,7 +47,11 @@ secret.add_command(_set)
 
 @_set.command()
 @click.argument("target_id")
-@click.option("--header", metavar="NAME", help="Set a header of this name, whose value is read: up to four of a webhook.")
+@click.option(
+    "--header",
+    metavar="NAME",
+    help="Set a header of this name to the value on standard input; a webhook can have up to four.",
+)
 @click.option(
     "--standard-webhooks", is_flag=True, help="Set the Standard Webhooks secret: whsec_ and base64 of 24 to 64 bytes."
 )

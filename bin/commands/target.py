@@ -124,7 +124,7 @@ def add(account_id: int | None, as_json: bool, **given: Any) -> None:
 @target.command("set")
 @click.argument("target_id")
 @click.option("--name", help="The new name.")
-@click.option("--url", help="The new URL; exports that wait are sent there.")
+@click.option("--url", help="The new URL; exports that wait are sent to it.")
 @settings_options
 @webhook_options
 @_limit_option()
@@ -132,9 +132,9 @@ def add(account_id: int | None, as_json: bool, **given: Any) -> None:
 def set_members(target_id: str, as_json: bool, **given: Any) -> None:
     """Change a target's name, URL, settings, signature, format or rate limit.
 
-    A new URL is checked like a new target's, and the target starts as a new one: active, with nothing known of failures.
-    Settings that are not named stay; `--setting NAME=` removes one. On another server a tracker loses its token, and a
-    webhook its headers.
+    A new URL is checked like the URL of a new target; status, validation and failures then become those of a new target.
+    Settings that are not named stay; `--setting NAME=` removes one. If the new URL is on another server, a tracker loses
+    its token, and a webhook its headers.
 
     Example: riskrelay target set tgt_… --url https://tracker.example.com/hook --name 'Our tracker'
 
@@ -216,8 +216,8 @@ def _change_status(target_id: str, verb: str, as_json: bool) -> None:
 def resume(target_id: str | None, is_all: bool, as_json: bool) -> None:
     """Resume deliveries, and clear holds that the receiver or failures caused.
 
-    The target is resumed only if the settings of this command allow its address; a worker validates it afterwards. What a
-    tracker's refusal blocked is queued again.
+    The target is resumed only if the settings of this command allow its address; a worker validates it afterwards. Exports
+    that became blocked because the tracker refused them are queued again.
 
     Examples: riskrelay target resume tgt_…; riskrelay target resume --all --json
 
@@ -259,8 +259,8 @@ def validate(target_id: str, as_json: bool) -> None:
     """Check a target's URL, DNS, connection and certificate; a tracker's token, rights and settings too.
 
     Nothing is sent to a receiver, and nothing is created at a tracker.
-    A running worker checks it, by its settings, and the result is stored. Without one, this command checks it by its own
-    settings, prints the result as `checked`, and stores nothing.
+    A running worker checks the target with the worker's settings, and the result is stored. Without a running worker, this
+    command checks the target with its own settings, prints the result as `checked`, and stores nothing.
 
     Example: riskrelay target validate tgt_… --json
 
@@ -289,7 +289,8 @@ def validate(target_id: str, as_json: bool) -> None:
 def ping(target_id: str, as_json: bool) -> None:
     """Send one signed test event to a target and print the result; validate a target of a tracker.
 
-    A running worker sends it, by its settings. Without one, this command sends it by its own settings and stores nothing.
+    A running worker sends the event with the worker's settings. Without a running worker, this command sends it with its
+    own settings and stores nothing.
 
     Example: riskrelay target ping tgt_… --json
 

@@ -44,10 +44,10 @@ session: Final = click.Group("session")
     "abilities",
     multiple=True,
     type=click.Choice([ability.value for ability in Ability]),
-    help="May be repeated; default: all abilities of the kind except console, account:manage and admin.",
+    help="An ability; may be repeated. Default: all abilities of the kind except console, account:manage and admin.",
 )
 @click.option("--name", type=FieldText(TokenForm, "name"), default="", help="The token's purpose.")
-@click.option("--expires-days", type=DAYS, help="Days until it expires; default: never.")
+@click.option("--expires-days", type=DAYS, help="The number of days until the token expires; default: never.")
 @json_option
 def create(email: str, kind: str, abilities: tuple[str, ...], name: str, expires_days: int | None, as_json: bool) -> None:
     """Create a token and print it, once, alone on standard output.

@@ -76,14 +76,16 @@ export: Final = click.Group("export")
 @click.option("--search", "q", help="Only exports with all these words in title, description or URL.")
 @click.option("--created-after", help="Only exports prepared at this time (RFC 3339) or later.")
 @click.option("--created-before", help="Only exports prepared before this time (RFC 3339).")
-@click.option("--sort", type=click.Choice([*map(str, ExportSort)]), default="-created_at", help="Default: -created_at.")
+@click.option(
+    "--sort", type=click.Choice([*map(str, ExportSort)]), default="-created_at", help="The order; default: -created_at."
+)
 @click.option("--limit", type=LIMIT, help=f"Maximum number of exports; default: {SHOWN} in a table, all in JSON.")
-@click.option("--all", "is_all", is_flag=True, help="List every export in the table, too.")
+@click.option("--all", "is_all", is_flag=True, help="List every export, also in a table.")
 @json_option
 def list_exports(limit: int | None, is_all: bool, as_json: bool, sort: str, **filters: Any) -> None:
-    """List exports, newest first, or in the order --sort.
+    """List exports, newest first, or in the order of --sort.
 
-    All filters but --account, --search and the times take several values, separated by commas.
+    All filters except --account, --search and the times accept several values, separated by commas.
 
     Example: riskrelay export list --status failed,blocked --severity high,critical
 
@@ -136,11 +138,11 @@ def show(export_id: str, as_json: bool) -> None:
 @click.argument("export_id")
 @json_option
 def open_ticket(export_id: str, as_json: bool) -> None:
-    """Print the link of the ticket at its target.
+    """Print the URL of the ticket at its target.
 
     Example: xdg-open "$(riskrelay export open exp_…)"
 
-    Exit codes: 0 printed, 1 not found or no link, 2 wrong usage.
+    Exit codes: 0 printed, 1 not found or no URL, 2 wrong usage.
     """
     with opened():
         print_link(export_record(queries.get(export_id), utc_now()), as_json)
@@ -176,9 +178,9 @@ def list_attempts(export_id: str, as_json: bool) -> None:
 
 @export.command()
 @account_option
-@click.option("--title", help="One line.")
-@click.option("--description", help="Details; may have several lines.")
-@click.option("--severity", help="info, low, medium, high or critical; default: info.")
+@click.option("--title", help="The title, one line.")
+@click.option("--description", help="The description; may have several lines.")
+@click.option("--severity", help="The severity: info, low, medium, high or critical; default: info.")
 @click.option("--page-url", help="The URL of the affected page.")
 @click.option(
     "--ticket",
@@ -186,8 +188,8 @@ def list_attempts(export_id: str, as_json: bool) -> None:
     type=click.File("rb"),
     help="A ticket, or the whole body of POST /api/ticket-exports, as JSON; - reads standard input.",
 )
-@click.option("--source-id", help="The ticket's id in the system it comes from.")
-@click.option("--project", "project_id", type=int, help="A project of the account.")
+@click.option("--source-id", help="The ticket's id in the system that it comes from.")
+@click.option("--project", "project_id", type=int, help="The id of a project of the account.")
 @json_option
 def prepare(
     account_id: int | None,

@@ -51,12 +51,12 @@ HOW_TO_USE_BULK: Final = "Use one of --show, --cancel and --list."
 
 #: The options that filter exports, each with the API's filter and the help. Several values are separated by commas.
 _OPTIONS: Final[Mapping[str, tuple[str, str]]] = {
-    "--status": ("status", "Decide on exports with these statuses; by default those that the decision can change."),
+    "--status": ("status", "Decide on exports with these statuses; default: all statuses that the decision can change."),
     "--severity": ("severity", "Decide on exports with these severities."),
     "--project": ("project_id", "Decide on exports of these projects."),
     "--source": ("source", "Decide on exports from these kinds of source."),
     "--rule": ("rule", "Decide on exports of these rule codes."),
-    "--host": ("host", "Decide on exports of pages of this host."),
+    "--host": ("host", "Decide on exports with a page on this host."),
     "--search": ("q", "Decide on exports with these words in title, description or URL."),
     "--created-after": ("created_after", "Decide on exports prepared at this time (RFC 3339) or later."),
     "--created-before": ("created_before", "Decide on exports prepared before this time (RFC 3339)."),
@@ -84,7 +84,7 @@ def filter_options(*, has_targets: bool = False) -> Callable[[Command], Command]
     return options(
         *(click.option(option, f"filter_{name}", help=text) for option, (name, text) in filters.items()),
         click.option("--account", "account_id", type=ROW_ID, help="Decide on exports of this account."),
-        click.option("--yes", "is_confirmed", is_flag=True, help="With filters: do not ask."),
+        click.option("--yes", "is_confirmed", is_flag=True, help="With filters: do not ask for confirmation."),
     )
 
 
@@ -125,11 +125,11 @@ def refused_urls() -> Iterator[None]:
 
 @click.command()
 @click.option("--show", "shown_id", metavar="ID", help="Show the progress of a bulk job.")
-@click.option("--cancel", "cancelled_id", metavar="ID", help="Cancel a running bulk job; what it decided stays so.")
+@click.option("--cancel", "cancelled_id", metavar="ID", help="Cancel a running bulk job; its decisions stay in effect.")
 @click.option("--list", "is_list", is_flag=True, help="List bulk jobs, newest first.")
 @json_option
 def bulk(shown_id: str | None, cancelled_id: str | None, is_list: bool, as_json: bool) -> None:
-    """Show, list or cancel bulk jobs: decisions on every export that matched filters.
+    """Show, list or cancel bulk jobs: decisions on all exports that matched filters.
 
     Example: riskrelay export bulk --show blk_…
 

@@ -31,7 +31,7 @@ APPROVED: Final = RecordTable(("id", "status", "target_id"), "")
     "target_ids",
     type=ValueList(TEXT),
     required=True,
-    help="The target's id; with an export's id several, separated by commas, make one export for each.",
+    help="The target's id. With EXPORT_ID, several ids separated by commas are possible: each target gets an export.",
 )
 @filter_options()
 @json_option
@@ -64,8 +64,8 @@ def approve(export_id: str | None, target_ids: tuple[str, ...], as_json: bool, *
 
 @click.command()
 @click.argument("export_id", required=False)
-@click.option("--reason", type=click.Choice([*map(str, DismissalReason)]), help="Why it is dismissed.")
-@click.option("--note", help="A note for others; may have several lines.")
+@click.option("--reason", type=click.Choice([*map(str, DismissalReason)]), help="The reason.")
+@click.option("--note", help="A note for other people; may have several lines.")
 @filter_options()
 @json_option
 def dismiss(export_id: str | None, reason: str | None, note: str | None, as_json: bool, **filters: Any) -> None:
@@ -106,8 +106,12 @@ def restore(export_id: str | None, as_json: bool, **filters: Any) -> None:
 
 @click.command()
 @click.argument("export_id")
-@click.option("--until", metavar="TIME", help="RFC 3339, a date (UTC), or a time from now such as 14d, 12h, 30m.")
-@click.option("--until-seen", is_flag=True, help="Until one of its findings is seen again.")
+@click.option(
+    "--until",
+    metavar="TIME",
+    help="The time at which the snooze ends: RFC 3339, a date (UTC), or a time from now such as 14d, 12h, 30m.",
+)
+@click.option("--until-seen", is_flag=True, help="Snooze until one of its findings is seen again.")
 @json_option
 def snooze(export_id: str, until: str | None, until_seen: bool, as_json: bool) -> None:
     """Snooze a prepared export; it stays prepared, and an approval ends the snooze.
@@ -138,11 +142,17 @@ def split(export_id: str, as_json: bool) -> None:
 
 @click.command()
 @click.argument("export_id")
-@click.option("--title", help="One line.")
-@click.option("--description-file", "file", type=click.File("rb"), help="The description; - reads standard input.")
-@click.option("--severity", help="info, low, medium, high or critical.")
-@click.option("--label", "labels", multiple=True, help="A label; repeat it for several. Replaces all labels.")
-@click.option("--ticket-digest", help="The digest of the ticket that you read; another ticket is not edited.")
+@click.option("--title", help="The title, one line.")
+@click.option(
+    "--description-file", "file", type=click.File("rb"), help="A file with the description; - reads standard input."
+)
+@click.option("--severity", help="The severity: info, low, medium, high or critical.")
+@click.option(
+    "--label", "labels", multiple=True, help="A label; may be repeated. The given labels replace all labels of the ticket."
+)
+@click.option(
+    "--ticket-digest", help="The digest of the ticket that you read; if the ticket has changed since, it is not edited."
+)
 @json_option
 def edit(export_id: str, file: BinaryIO | None, labels: tuple[str, ...], as_json: bool, **parts: str | None) -> None:
     """Replace parts of a prepared ticket; the original is kept.
@@ -159,14 +169,16 @@ def edit(export_id: str, file: BinaryIO | None, labels: tuple[str, ...], as_json
 
 @click.command()
 @click.argument("export_id", required=False)
-@click.option("--target", "target_id", help="Another active target of the account; default: the export's own.")
+@click.option(
+    "--target", "target_id", help="The id of another active target of the account; default: the export's own target."
+)
 @filter_options(has_targets=True)
 @json_option
 def retry(export_id: str | None, target_id: str | None, as_json: bool, **filters: Any) -> None:
     """Redeliver a failed or blocked export, or all that match filters, with a new retry schedule.
 
     If the target is blocked, its address is checked again; if the settings of this command allow it, the target is resumed
-    as well, and a worker validates it by its own settings.
+    as well, and a worker validates it with the worker's settings.
 
     Example: riskrelay export retry exp_…
 

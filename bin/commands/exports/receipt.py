@@ -27,7 +27,12 @@ receipt: Final = click.Group("receipt")
 
 @receipt.command()
 @click.argument("export_id")
-@click.option("--output", "file", type=click.Path(dir_okay=False, path_type=Path), help="Write it to this file, mode 0600.")
+@click.option(
+    "--output",
+    "file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the receipt to this file, with mode 0600.",
+)
 def show(export_id: str, file: Path | None) -> None:
     """Print the delivery receipt of an exported export as JSON; the API returns the same.
 
@@ -48,9 +53,9 @@ def print_receipt(found: Record, file: Path | None) -> None:
 
 @receipt.command()
 @click.argument("file", type=click.File("rb"))
-@click.option("--audit", "log", type=click.File("rb"), help="Compare it with this export of the audit log, too.")
+@click.option("--audit", "log", type=click.File("rb"), help="Also compare the receipt with this export of the audit log.")
 @click.option(
-    "--secret-stdin", is_flag=True, help="Check the signatures with the secret from one line of standard input, too."
+    "--secret-stdin", is_flag=True, help="Also check the signatures, with the secret from one line of standard input."
 )
 @json_option
 def verify(file: BinaryIO, log: BinaryIO | None, secret_stdin: bool, as_json: bool) -> None:

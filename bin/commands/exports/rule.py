@@ -31,11 +31,22 @@ _rule_options: Final = options(
         "--severity", "severity_at_least", type=click.Choice(SEVERITIES), help="Match this severity or a higher one."
     ),
     click.option("--source", "sources", type=several_of(SOURCE_TYPES), help="Match these sources, separated by commas."),
-    click.option("--rule-code", "rule", metavar="PATTERN", help="Match the rule code; * and ? are special."),
-    click.option("--page-path", metavar="PATTERN", help="Match the path of every page; * and ? are special."),
-    click.option("--approve-for", "target_id", metavar="TARGET", help="Approve for this target."),
-    click.option("--dismiss", "reason", type=click.Choice([*map(str, DismissalReason)]), help="Dismiss with this reason."),
-    click.option("--label", "labels", type=ValueList(TEXT), help="Add these labels, separated by commas."),
+    click.option(
+        "--rule-code", "rule", metavar="PATTERN", help="Match this pattern with the rule code; * and ? are wildcards."
+    ),
+    click.option(
+        "--page-path", metavar="PATTERN", help="Match this pattern with the path of every page; * and ? are wildcards."
+    ),
+    click.option("--approve-for", "target_id", metavar="TARGET", help="Approve matching exports for this target."),
+    click.option(
+        "--dismiss",
+        "reason",
+        type=click.Choice([*map(str, DismissalReason)]),
+        help="Dismiss matching exports with this reason.",
+    ),
+    click.option(
+        "--label", "labels", type=ValueList(TEXT), help="Add these labels to matching exports; separated by commas."
+    ),
 )
 
 
@@ -45,9 +56,12 @@ rule: Final = click.Group("rule")
 @rule.command()
 @click.argument("name")
 @click.option(
-    "--user", "email", required=True, help="The rule's author: a user with a token that has the abilities the rule needs."
+    "--user",
+    "email",
+    required=True,
+    help="The rule's author: a user who has a token with the abilities that the rule needs.",
 )
-@click.option("--disabled", "is_disabled", is_flag=True, help="Create it turned off, to test it first.")
+@click.option("--disabled", "is_disabled", is_flag=True, help="Create the rule turned off, to test it first.")
 @_rule_options
 @json_option
 def add(name: str, email: str, is_disabled: bool, as_json: bool, **chosen: Any) -> None:
@@ -96,7 +110,7 @@ def show(rule_id: str, as_json: bool) -> None:
 @rule.command("set")
 @click.argument("rule_id")
 @click.option("--name", help="The new name.")
-@click.option("--enable/--disable", "is_enabled", default=None, help="Turn it on or off.")
+@click.option("--enable/--disable", "is_enabled", default=None, help="Turn the rule on or off.")
 @click.option("--user", "email", help="The rule's new author.")
 @_rule_options
 @json_option
@@ -105,7 +119,8 @@ def set_members(
 ) -> None:
     """Change an approval rule.
 
-    Options that match replace all that it matched. --user makes another user its author, also of a rule that stopped.
+    If you give options that match, they replace the whole match. --user makes another user the author, also of a rule
+    that stopped.
 
     Example: riskrelay rule set rul_… --page-path '/checkout/*' --enable
 
@@ -123,7 +138,7 @@ def set_members(
 @click.argument("rule_id")
 @json_option
 def remove(rule_id: str, as_json: bool) -> None:
-    """Delete an approval rule; what it decided stays decided.
+    """Delete an approval rule; its decisions stay in effect.
 
     Example: riskrelay rule remove rul_…
 

@@ -36,7 +36,7 @@ _MAX_SHOWN: Final = 20
     "--scan-run",
     "scan_run_id",
     type=click.IntRange(1, MAX_ID),
-    help="Number of the scan run; default: derived from the file, so that the same file is the same run.",
+    help="Number of the scan run. Default: derived from the file, so that the same file always has the same number.",
 )
 @click.option(
     "--pages",
@@ -49,7 +49,7 @@ _MAX_SHOWN: Final = 20
 @click.option(
     "--secret-stdin", is_flag=True, help="Read the secret from one line of standard input, not SCANNER_SHARED_SECRET."
 )
-@click.option("--dry-run", is_flag=True, help="Print the result that an import would have; the service stores nothing.")
+@click.option("--dry-run", is_flag=True, help="Print the result that an import would have, and store nothing.")
 @json_option
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 def import_scan(

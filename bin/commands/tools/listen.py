@@ -52,7 +52,11 @@ _EXPECTED = (
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option(
-    "--port", type=click.IntRange(0, 65535), default=DEFAULT_PORT, show_default=True, help="0 selects a free port."
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=DEFAULT_PORT,
+    show_default=True,
+    help="Port to listen on; 0 selects a free port.",
 )
 @click.option("--secret-stdin", is_flag=True, help="Read the secret from one line of standard input.")
 @click.option("--save", type=click.Path(path_type=Path, file_okay=False), help="Save each request to a file in this folder.")
@@ -63,7 +67,10 @@ _EXPECTED = (
 @click.option("--retry-after", type=click.IntRange(0), help="Retry-After of a 429 or 503, in seconds.")
 @click.option("--delay", type=click.FloatRange(0, 86_400), default=0.0, help="Seconds to wait before each response.")
 @click.option(
-    "--drop", type=click.IntRange(0), default=0, help="Process this many requests after the failures without responding."
+    "--drop",
+    type=click.IntRange(0),
+    default=0,
+    help="After the failures, process this many requests and close the connection without a response.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON line per request.")
 def listen(
@@ -82,7 +89,7 @@ def listen(
 
     The secret is WEBHOOK_SECRET unless --secret-stdin is given. With --json, standard output contains only the requests;
     the line with the address is written to standard error. --save writes the raw body and the headers, including the
-    signature but no secret; `trigger --replay` sends a saved request again. Events change the tickets that it got:
+    signature but no secret; `trigger --replay` sends a saved request again. Events change the received tickets:
     the response names the effect, or `ignored`. A ticket.redact erases the ticket from memory; delete saved files yourself.
 
     Example:

@@ -74,7 +74,8 @@ _SAMPLE: Final = Ticket(
 @click.option(
     "--ticket",
     metavar="EXPORT_ID",
-    help="The event's ticket: the idempotency_key of an earlier `trigger`. By default one that the receiver never got.",
+    help="The event's ticket: the idempotency_key of an earlier `trigger`. Default: a ticket that the "
+    "receiver has never received.",
 )
 @click.option(
     "--case",
@@ -88,7 +89,7 @@ _SAMPLE: Final = Ticket(
     "--events",
     "has_events",
     is_flag=True,
-    help="Run the cases for events, alone or with --all. Only receivers whose target asks for events have to pass them.",
+    help="Run the cases for events, alone or with --all. Only receivers whose target subscribes to events must pass them.",
 )
 @click.option(
     "--replay",

@@ -58,12 +58,12 @@ _RESPONSE_WITHIN_S: Final = 2
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="The output of `compliance export`, if the old database is lost.",
 )
-@click.option("--dry-run", is_flag=True, help="Only print what would happen, and the obstacles.")
+@click.option("--dry-run", is_flag=True, help="Only print what a restore would do, and what prevents it.")
 @json_option
 def restore(file: Path, replace: bool, redactions: Path | None, dry_run: bool, as_json: bool) -> None:
     """Restore the database from a backup; every target stays paused until you resume it.
 
-    The reason of the pause is `restored`.
+    The `status_reason` of these targets is `restored`.
 
     Data that compliance requests erased after the backup is erased again, and open requests are carried over.
 

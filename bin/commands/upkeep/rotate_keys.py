@@ -42,8 +42,8 @@ _FIXES: Final = {
 
 @click.command("rotate-keys")
 @click.option("--generate", is_flag=True, help="Only add a new first key to ENCRYPTION_KEYS in the .env in use.")
-@click.option("--dry-run", is_flag=True, help="Only count the values to encrypt again.")
-@click.option("--limit", type=LIMIT, default=1_000_000, show_default=True, help="Maximum number of values.")
+@click.option("--dry-run", is_flag=True, help="Only count the values that would be encrypted again.")
+@click.option("--limit", type=LIMIT, default=1_000_000, show_default=True, help="Maximum number of values to encrypt.")
 @json_option
 def rotate_keys(generate: bool, dry_run: bool, limit: int, as_json: bool) -> None:
     """Encrypt secrets with the first of ENCRYPTION_KEYS, and report when the others can be removed.
