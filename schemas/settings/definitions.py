@@ -135,10 +135,12 @@ class Settings:
     deployment_mode: DeploymentMode = setting(
         values.member_of(DeploymentMode),
         "self-hosted",
-        "`cloud`, `self-hosted` or `webhook-only`: the routes that are served",
+        "mode that determines the served routes: `cloud`, `self-hosted` or `webhook-only`",
     )
     extra_route_families: frozenset[RouteFamily] = setting(
-        _FAMILIES, "", "`scanner,email`: route families that webhook-only mode serves in addition"
+        _FAMILIES,
+        "",
+        "route families that webhook-only mode serves in addition: `scanner`, `email` or both, comma-separated",
     )
     data_dir: Path = setting(
         Path,
@@ -148,37 +150,42 @@ class Settings:
     database_url: str = setting(
         values.database_url,
         "",
-        "`sqlite:///PATH` or `postgresql://USER:PASSWORD@HOST/DATABASE`",
+        "URL of the database: `sqlite:///PATH` or `postgresql://USER:PASSWORD@HOST/DATABASE`",
         shown="`sqlite:///<DATA_DIR>/riskrelay.db`",
         is_secret=True,
     )
     redis_url: str = setting(
         _redis_url,
         None,
-        "`redis://…`, `rediss://…` (TLS), `unix://…`, `redis+sentinel://HOST:26379,HOST:26379/SERVICE`",
+        "URL of Redis: `redis://…`, `rediss://…` (TLS), `unix://…`, `redis+sentinel://HOST:26379,HOST:26379/SERVICE`",
         shown="embedded",
         is_secret=True,
     )
     bind: str = setting(values.bind, "127.0.0.1:8000", "address and port of the service")
     web_processes: int = setting(values.whole(1, values.MAX_PROCESSES), "2", "number of service processes")
-    web_threads: int = setting(values.whole(1, 100_000), "1000", "concurrent connections of each service process")
-    public_base_url: str = setting(values.public_url, "", "base URL of the service for clients", shown="`http://<BIND>`")
+    web_threads: int = setting(
+        values.whole(1, 100_000), "1000", "maximum number of concurrent connections of each service process"
+    )
+    public_base_url: str = setting(
+        values.public_url, "", "base URL at which clients reach the service", shown="`http://<BIND>`"
+    )
     artifacts_base_url: str = setting(
         values.public_url,
         "",
         "URL below which the scanner's artifacts are served: screenshot paths become links in the console and in tickets",
         shown="none: paths are text",
     )
-    scanner_shared_secret: str | None = _secret("expected `X-Scanner-Secret` of scanner postbacks")
-    email_webhook_secret: str | None = _secret("expected `X-Email-Webhook-Secret` of inbound email")
-    storefront_webhook_secret: str | None = _secret("verifies the signature of storefront webhooks")
+    scanner_shared_secret: str | None = _secret("secret that scanner postbacks must send as `X-Scanner-Secret`")
+    email_webhook_secret: str | None = _secret("secret that inbound email must send as `X-Email-Webhook-Secret`")
+    storefront_webhook_secret: str | None = _secret("secret that verifies the signature of storefront webhooks")
     webhook_secret: str | None = _secret(
-        "signs deliveries to targets without their own secret; in `cloud` mode only those of `OPERATOR_ACCOUNT_ID`"
+        "secret that signs deliveries to targets without a secret of their own; in `cloud` mode only for targets of "
+        "`OPERATOR_ACCOUNT_ID`"
     )
     encryption_keys: tuple[bytes, ...] = setting(
         values.encryption_keys,
         "",
-        "base64 of 32 bytes each, comma-separated; the first encrypts, all decrypt",
+        "keys of the secrets in the database: base64 of 32 bytes each, comma-separated; the first encrypts, all decrypt",
         shown="generated",
         is_secret=True,
     )
@@ -208,7 +215,7 @@ class Settings:
     target_client_cert: str | None = setting(
         certificates.certificate_chain,
         None,
-        "client certificate and its chain (PEM) for targets that ask for one and have none of their own; name its file with "
+        "client certificate and its chain (PEM) for targets that require one and have none of their own; name its file with "
         "`TARGET_CLIENT_CERT_FILE`. In `cloud` mode only for targets of `OPERATOR_ACCOUNT_ID`",
     )
     target_client_key: str | None = setting(
@@ -232,51 +239,63 @@ class Settings:
         shown="chosen by the kernel",
     )
     delivery_timeout_s: float = setting(
-        values.seconds, "15", "seconds; one deadline for DNS, connect, TLS, headers and body"
+        values.seconds, "15", "maximum duration of a delivery attempt in seconds, from DNS to the end of the response"
     )
-    connect_timeout_s: float = setting(values.seconds, "5", "seconds for connecting")
+    connect_timeout_s: float = setting(values.seconds, "5", "maximum duration of connecting to a target, in seconds")
     retry_schedule_s: tuple[int, ...] = setting(
         values.schedule,
         "5,30,120,600,1800,7200,18000,36000,50400,72000",
-        "seconds to wait after each failure; ten entries are ten retries, over a little more than two days",
+        "seconds to wait before each retry, comma-separated; the default is ten retries over a little more than two days",
         name="RETRY_SCHEDULE",
     )
     max_age_hours: int = setting(
         values.whole(1, values.MAX_HOURS),
         "72",
-        "hours since the approval of an export, or since a person last retried it; if an attempt fails and the next one "
-        "would be due later than that, the export becomes `failed`",
+        "maximum age of an export in hours, from its approval or from the last retry by a person; if an attempt fails and "
+        "the next one would be due later, the export becomes `failed`",
     )
     worker_processes: int = setting(values.whole(1, values.MAX_PROCESSES), "1", "number of worker processes")
     worker_concurrency: int = setting(
-        values.whole(1, values.MAX_THREADS), "32", "concurrent deliveries of each worker process"
+        values.whole(1, values.MAX_THREADS), "32", "maximum number of concurrent deliveries of each worker process"
     )
     sweep_s: float = setting(
-        values.seconds, "1", "how often a worker polls for due exports without a wake-up", name="SWEEP_SECONDS"
+        values.seconds,
+        "1",
+        "seconds between a worker's polls for due exports, which it makes in addition to wake-ups",
+        name="SWEEP_SECONDS",
     )
-    max_body_bytes: int = setting(values.whole(1024, values.MAX_BODY_BYTES), "1048576", "maximum size of a request body")
-    rate_limit_per_minute: int = setting(values.whole(1), "600", "requests per minute of one user or one inbound sender")
-    auth_failures_per_minute: int = setting(values.whole(1), "20", "failed authentications per minute of one address")
+    max_body_bytes: int = setting(
+        values.whole(1024, values.MAX_BODY_BYTES), "1048576", "maximum size of a request body in bytes"
+    )
+    rate_limit_per_minute: int = setting(
+        values.whole(1), "600", "maximum number of requests per minute of one user or one inbound sender"
+    )
+    auth_failures_per_minute: int = setting(
+        values.whole(1), "20", "maximum number of failed authentications per minute of one client address"
+    )
     fixed_after_runs: int = setting(
         values.whole(1, 100),
         "2",
-        "completed scan runs in a row that visited the page of a finding and did not report it, until it is fixed",
+        "number of completed scan runs in a row after which a finding is fixed: they visited its page and did not report it",
     )
     event_settle_s: int = setting(
         values.whole(0, 86_400),
         "60",
-        "seconds without a postback of a scan run, until events are formed from what it changed in delivered tickets",
+        "seconds to wait after the last postback of a scan run, before events are created from its changes to delivered "
+        "tickets",
         name="EVENT_SETTLE_SECONDS",
     )
-    max_findings_per_account: int = setting(values.whole(1), "1000000", "findings that an account may have")
+    max_findings_per_account: int = setting(values.whole(1), "1000000", "maximum number of findings of an account")
     max_waiting_exports_per_account: int = setting(
         values.whole(1),
         "500000",
-        "unfinished exports that an account may have: prepared, approved, delivering or to be retried",
+        "maximum number of unfinished exports of an account: prepared, approved, delivering or to be retried",
     )
-    max_targets_per_account: int = setting(values.whole(1), "1000", "targets that an account may have")
+    max_targets_per_account: int = setting(values.whole(1), "1000", "maximum number of targets of an account")
     max_uploads_per_day: int = setting(
-        values.whole(1), "50000", "captures, diagnostics and reports that an account may upload in 24 hours"
+        values.whole(1),
+        "50000",
+        "maximum number of captures, diagnostics and reports that an account may upload in 24 hours",
     )
     trusted_proxies: tuple[Network, ...] = setting(
         parse_networks, "", "networks of reverse proxies whose `X-Forwarded-For` is trusted, such as `127.0.0.1`"
@@ -288,11 +307,13 @@ class Settings:
         "Behind a proxy, set `TRUSTED_PROXIES` too",
         shown="every network",
     )
-    idempotency_ttl_hours: int = setting(values.whole(1, values.MAX_HOURS), "72", "how long an `Idempotency-Key` is stored")
+    idempotency_ttl_hours: int = setting(
+        values.whole(1, values.MAX_HOURS), "72", "hours for which an `Idempotency-Key` is stored"
+    )
     retention_days: int = setting(
         values.whole(1, values.MAX_DAYS),
         "90",
-        "how long finished and prepared exports, attempts, page results, uploads and emails are stored",
+        "days for which finished and prepared exports, attempts, page results, uploads and emails are stored",
     )
     console_enabled: bool = setting(values.truth, "true", "serve the console at `/console`; never in webhook-only mode")
     operator_account_id: int | None = _serial(
@@ -303,7 +324,7 @@ class Settings:
     oidc_issuer: str = setting(
         openid.issuer,
         "",
-        "URL of the OpenID Connect issuer whose users may sign in to the console, exactly as it names itself",
+        "URL of the OpenID Connect issuer whose users may sign in to the console, exactly as in the issuer's metadata",
         shown="none: people sign in with tokens",
     )
     oidc_client_id: str = setting(str, "", "client id of RiskRelay at the issuer")
@@ -326,7 +347,7 @@ class Settings:
     oidc_trusts_email: bool = setting(
         values.truth,
         "false",
-        "accept email addresses that the issuer does not call verified; only for an issuer that sets them itself",
+        "accept email addresses that the issuer does not mark as verified; only for an issuer that sets addresses itself",
         name="OIDC_TRUST_EMAIL",
     )
     oidc_label: str = setting(
@@ -358,7 +379,7 @@ class Settings:
         _ALERT_KINDS,
         ",".join(AlertKind),
         "kinds of alerts that are sent: `target`, `exports`, `rule`, `compliance`, `disk`, `worker`, `backup`, `weekly`; "
-        "none without a channel, which is one of the next settings",
+        "without a channel (see the next settings), none is sent",
         name="ALERTS",
         shown="all",
     )
@@ -372,23 +393,27 @@ class Settings:
         is_secret=True,
     )
     alert_email_to: tuple[str, ...] = setting(
-        alert_channels.parse_addresses, "", "addresses that get alerts by email, comma-separated"
+        alert_channels.parse_addresses, "", "email addresses that receive alerts, comma-separated"
     )
-    alert_email_from: str = setting(alert_channels.parse_address, "", "sender of alerts by email")
+    alert_email_from: str = setting(alert_channels.parse_address, "", "sender address of alerts by email")
     alert_slack_url: str = _webhook("incoming webhook of a Slack channel, for alerts")
     alert_mattermost_url: str = _webhook("incoming webhook of a Mattermost channel, for alerts")
     alert_discord_url: str = _webhook("webhook of a Discord channel, for alerts")
     alert_teams_url: str = _webhook("webhook of a Microsoft Teams channel, made by Workflows, for alerts")
-    alert_webhook_url: str = _webhook("https URL that gets alerts as signed JSON")
-    alert_webhook_secret: str | None = _secret("signs alerts for `ALERT_WEBHOOK_URL`", shown="")
+    alert_webhook_url: str = _webhook("https URL that receives alerts as signed JSON")
+    alert_webhook_secret: str | None = _secret("secret that signs alerts for `ALERT_WEBHOOK_URL`", shown="")
     backup_alert_days: int = setting(
         values.whole(1, 3_650), "7", "days without a backup by `riskrelay backup` after which an alert is sent"
     )
     log_level: str = setting(
-        values.one_of("debug", "info", "warning", "error"), "info", "`debug`, `info`, `warning`, `error`"
+        values.one_of("debug", "info", "warning", "error"),
+        "info",
+        "minimum level of log messages: `debug`, `info`, `warning` or `error`",
     )
     log_format: str = setting(
-        values.one_of("auto", "json", "text"), "auto", "`json`, `text` or `auto`: text on a terminal, else JSON"
+        values.one_of("auto", "json", "text"),
+        "auto",
+        "format of log messages: `json`, `text` or `auto` (text on a terminal, otherwise JSON)",
     )
 
     @property
