@@ -27,46 +27,52 @@ def _row_id(**options: Any) -> Integer:
 
 
 def _account_id() -> Integer:
-    return _row_id(**optional("The account, with the ability `admin`; default: that of the token."))
+    return _row_id(**optional("The id of the account, only with the ability `admin`; default: the token's account."))
 
 
 def _grouping(**more: Any) -> Text:
-    description = "`rule`: one ticket for all findings of a rule; `finding`: one for each."
+    description = (
+        "How new findings become tickets. `rule`: one ticket for all findings of a rule; "
+        "`finding`: one ticket for each finding."
+    )
     return Text(allowed=TicketGrouping, **described(description, **more))
 
 
 def _role(**more: Any) -> Text:
-    description = "What the user may do in the account; null: only the roles of grants count."
+    description = "The user's role in the account; null: only the roles of grants count."
     return Text(allowed=Role, allow_none=True, **described(description, **more))
 
 
 class AccountForm(Form):
     """The body of `POST /api/accounts`."""
 
-    name = _name(**required("The name."))
-    may_use_webhooks = Boolean(**described("Whether webhook and tracker targets are allowed.", load_default=True))
+    name = _name(**required("The name of the account."))
+    may_use_webhooks = Boolean(**described("Whether the account may use targets: webhooks and trackers.", load_default=True))
 
 
 class AccountNameForm(Form):
     """The body of `PATCH /api/account`."""
 
-    name = _name(**required("The name."))
+    name = _name(**required("The name of the account."))
 
 
 class AccountChangeForm(ChangeForm):
     """The body of `PATCH /api/accounts/<id>`."""
 
-    name = _name(**described("The name."))
+    name = _name(**described("The name of the account."))
     may_use_webhooks = Boolean(
-        **described("`false` blocks the account's targets and what waits for them; after `true`, resume each target.")
+        **described(
+            "Whether the account may use targets: webhooks and trackers. `false` blocks its "
+            "targets and the exports that wait for them; after `true`, resume each target."
+        )
     )
 
 
 class NewProjectForm(Form):
     """The body of `POST /api/projects`."""
 
-    name = _name(**required("The name."))
-    shop_domain = Text(max_length=254, **optional("The storefront's domain, if it is a storefront."))
+    name = _name(**required("The name of the project."))
+    shop_domain = Text(max_length=254, **optional("The storefront's domain; null if the project is not a storefront."))
     ticket_grouping = _grouping(load_default=TicketGrouping.RULE.value)
     account_id = _account_id()
 
@@ -74,7 +80,7 @@ class NewProjectForm(Form):
 class ProjectChangeForm(ChangeForm):
     """The body of `PATCH /api/projects/<id>`."""
 
-    name = _name(**described("The name."))
+    name = _name(**described("The name of the project."))
     shop_domain = Text(max_length=254, **described("The storefront's domain; null removes it.", allow_none=True))
     ticket_grouping = _grouping()
 
@@ -82,7 +88,10 @@ class ProjectChangeForm(ChangeForm):
 class UserForm(Form):
     """The body of `POST /api/users`."""
 
-    email = Text(max_length=MAX_CHARACTERS, **required("The address, which names the user at the console."))
+    email = Text(
+        max_length=MAX_CHARACTERS,
+        **required("The user's email address, unique in the installation; the console shows it as the user's name."),
+    )
     role = _role(load_default=Role.OWNER.value)
     account_id = _account_id()
 
@@ -97,17 +106,21 @@ class UserChangeForm(ChangeForm):
 
     role = _role()
     state = Text(
-        allowed=("active", "disabled"), **described("`disabled` refuses the user's tokens and ends the user's sessions.")
+        allowed=("active", "disabled"),
+        **described("The state of the user; `disabled` refuses the user's tokens and ends the user's sessions."),
     )
 
 
 class GrantForm(Form):
     """The body of `POST /api/grants`."""
 
-    user_id = _row_id(**required("The user."))
-    project_id = _row_id(**optional("The project that the user may manage."))
-    report_id = _row_id(**optional("The report that the user may manage, in place of a project."))
-    role = Text(allowed=PROJECT_ROLES, **optional("What a user without a role in the account may do in the project."))
+    user_id = _row_id(**required("The id of the user."))
+    project_id = _row_id(**optional("The id of the project that the user may manage."))
+    report_id = _row_id(**optional("The id of the report that the user may manage, in place of a project."))
+    role = Text(
+        allowed=PROJECT_ROLES,
+        **optional("The role in the project, for a user without a role in the account; null: the user may only upload."),
+    )
 
     @validates_schema
     def _require_scope(self, grant: Mapping[str, Any], **_: Any) -> None:
@@ -118,18 +131,24 @@ class GrantForm(Form):
 class TokenForm(Form):
     """The body of `POST /api/tokens`."""
 
-    user_id = _row_id(**optional("The user that the token acts for; default: that of the token of this request."))
+    user_id = _row_id(**optional("The id of the user that the token acts for; default: the user of this request's token."))
     kind = Text(
-        allowed=TokenKind, **required("`api` for clients, `platform` for browser extension, plugin and storefront app.")
+        allowed=TokenKind,
+        **required(
+            "The kind of token: `api` for clients, `platform` for the browser extension, the plugin and the storefront app."
+        ),
     )
     abilities = Array(
         Text(allowed=Ability),
         at_least=1,
         at_most=len(Ability),
-        **optional("At most those of the token of this request; default: of these, all but console, account:manage, admin."),
+        **optional(
+            "The abilities of the token. An `api` token gets at most those of this request's token; "
+            "default: all that are allowed except `console`, `account:manage` and `admin`."
+        ),
     )
-    name = Text(max_length=MAX_NAME, **described("The token's purpose.", load_default=""))
-    expires_at = Timestamp(**optional("When it expires; null or absent: never."))
+    name = Text(max_length=MAX_NAME, **described("The purpose of the token.", load_default=""))
+    expires_at = Timestamp(**optional("The time at which the token expires; null or absent: never."))
 
     @post_load
     def _make(self, token: dict[str, Any], **_: Any) -> dict[str, Any]:
@@ -143,7 +162,11 @@ class TokenForm(Form):
 class ScanRunForm(Form):
     """The body of `POST /api/scan-runs`."""
 
-    project_id = _row_id(**required("The project that its results belong to."))
+    project_id = _row_id(**required("The id of the project that the results belong to."))
     id = Integer(
-        minimum=1, **optional("The scanner's id, with a token of the operator's account; default: the next free one.")
+        minimum=1,
+        **optional(
+            "The scanner's number of the scan run, only with a token of the operator's account; default: "
+            "the next free number."
+        ),
     )

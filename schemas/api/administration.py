@@ -17,27 +17,29 @@ from schemas.intake.grouping import TicketGrouping
 class LimitUsageResponse(ResponseSchema):
     """How much of a limit is used."""
 
-    used = field.number("How many there are.", example=312)
-    limit = field.number("How many there may be.", example=10_000)
+    used = field.number("The current number.", example=312)
+    limit = field.number("The maximum number.", example=10_000)
 
 
 class AccountUsageResponse(ResponseSchema):
     """What an account stores."""
 
-    findings = field.part(LimitUsageResponse, "Findings.")
-    waiting_exports = field.part(LimitUsageResponse, "Exports that are prepared, approved or to be retried.")
-    targets = field.part(LimitUsageResponse, "Targets.")
-    uploads_24h = field.part(LimitUsageResponse, "Uploads of the last 24 hours.")
+    findings = field.part(LimitUsageResponse, "The number of findings, and the limit.")
+    waiting_exports = field.part(
+        LimitUsageResponse, "The number of exports that are prepared, approved or to be retried, and the limit."
+    )
+    targets = field.part(LimitUsageResponse, "The number of targets, and the limit.")
+    uploads_24h = field.part(LimitUsageResponse, "The number of uploads in the last 24 hours, and the limit.")
 
 
 class AccountResponse(ResponseSchema):
     """An account."""
 
-    id = field.number("The account.", minimum=1, example=2)
-    name = field.text("Its name.", example="Example Ltd")
-    may_use_webhooks = field.truth("Whether it may use webhook and tracker targets.")
-    created_at = field.moment("When it was created.")
-    usage = field.part(AccountUsageResponse, "What it stores, and its limits.")
+    id = field.number("The id of the account.", minimum=1, example=2)
+    name = field.text("The name of the account.", example="Example Ltd")
+    may_use_webhooks = field.truth("Whether the account may use targets: webhooks and trackers.")
+    created_at = field.moment("The time at which the account was created.")
+    usage = field.part(AccountUsageResponse, "How much the account stores, and its limits.")
 
 
 class Address(fields.String):
@@ -57,106 +59,126 @@ def address(description: str, attribute: str | None = None) -> Address:
 class UserResponse(ResponseSchema):
     """A user of an account."""
 
-    id = field.number("The user.", minimum=1, example=7)
-    email = address("The address")
-    account_id = field.number("The account.", minimum=1, example=2)
+    id = field.number("The id of the user.", minimum=1, example=7)
+    email = address("The user's email address")
+    account_id = field.number("The id of the account.", minimum=1, example=2)
     role = field.one_of(
-        Role,
-        "What the user may do in the account; null: only the roles of grants count.",
-        nullable=True,
-        example=Role.TRIAGER,
+        Role, "The user's role in the account; null: only the roles of grants count.", nullable=True, example=Role.TRIAGER
     )
-    state = field.one_of(("active", "disabled", "removed"), "Whether the user's tokens are accepted.")
-    created_at = field.moment("When the user was created.")
+    state = field.one_of(
+        ("active", "disabled", "removed"), "The state of the user; only the tokens of an `active` user are accepted."
+    )
+    created_at = field.moment("The time at which the user was created.")
 
 
 class GrantResponse(ResponseSchema):
     """The right of a user to manage a project or one report."""
 
-    id = field.number("The grant.", minimum=1, example=12)
-    user_id = field.number("The user.", minimum=1, example=7)
-    user = address("The user's address")
-    project_id = field.number("The project; null for a report.", nullable=True, minimum=1, example=1)
-    report_id = field.number("The report; null for a project.", nullable=True, minimum=1)
-    role = field.one_of(PROJECT_ROLES, "What a user without a role in the account may do in the project.", nullable=True)
-    created_at = field.moment("When it was given.")
+    id = field.number("The id of the grant.", minimum=1, example=12)
+    user_id = field.number("The id of the user.", minimum=1, example=7)
+    user = address("The user's email address")
+    project_id = field.number(
+        "The id of the project; null if the grant is for a report.", nullable=True, minimum=1, example=1
+    )
+    report_id = field.number("The id of the report; null if the grant is for a project.", nullable=True, minimum=1)
+    role = field.one_of(
+        PROJECT_ROLES,
+        "The role in the project, for a user without a role in the account; null: the user may only upload.",
+        nullable=True,
+    )
+    created_at = field.moment("The time at which the grant was created.")
 
 
 class TokenResponse(ResponseSchema):
     """A token without its text."""
 
-    id = field.number("The token.", minimum=1, example=31)
-    kind = field.one_of(TokenKind, "`api` or `platform`.", example=TokenKind.API)
-    name = field.text("Its purpose.", example="nightly export")
-    user_id = field.number("The user that it acts for.", minimum=1, example=7)
-    user = address("The user's address")
-    abilities = field.several(field.one_of(Ability, "An ability."), "What it may do, as far as the user's role allows it.")
-    created_at = field.moment("When it was created.")
-    expires_at = field.moment("When it expires; null: never.", nullable=True)
-    revoked_at = field.moment("When it was revoked.", nullable=True)
+    id = field.number("The id of the token.", minimum=1, example=31)
+    kind = field.one_of(
+        TokenKind,
+        "The kind of token: `api` for clients, `platform` for the browser extension, the plugin and the storefront app.",
+        example=TokenKind.API,
+    )
+    name = field.text("The purpose of the token.", example="nightly export")
+    user_id = field.number("The id of the user that the token acts for.", minimum=1, example=7)
+    user = address("The user's email address")
+    abilities = field.several(
+        field.one_of(Ability, "An ability of the token."),
+        "The abilities of the token; the user's role can limit them further.",
+    )
+    created_at = field.moment("The time at which the token was created.")
+    expires_at = field.moment("The time at which the token expires; null: never.", nullable=True)
+    revoked_at = field.moment("The time at which the token was revoked; null if it was not.", nullable=True)
 
 
 class NewTokenResponse(TokenResponse):
     """A token that was created."""
 
     token = field.text(
-        "The token, only in this response; null in the response to a repeated request.", nullable=True, example="rrt_…"
+        "The token itself, in this response only; null in the response to a repeated request.",
+        nullable=True,
+        example="rrt_…",
     )
 
 
 class ScanRunResponse(ResponseSchema):
     """A scan run."""
 
-    id = field.number("The scan run; the scanner's own number.", minimum=1, example=42)
-    project_id = field.number("The project that its results belong to.", minimum=1)
-    status = field.text("`running`, or what the scanner's last result said.", example="running")
-    created_at = field.moment("When it was registered.")
-    updated_at = field.moment("When its last result came.")
+    id = field.number("The id of the scan run: the scanner's own number.", minimum=1, example=42)
+    project_id = field.number("The id of the project that the results belong to.", minimum=1)
+    status = field.text("`running`, or the status in the scanner's last result.", example="running")
+    created_at = field.moment("The time at which the scan run was registered.")
+    updated_at = field.moment("The time of the scanner's last result.")
 
 
 class AuditActorResponse(ResponseSchema):
     """The actor of an audit entry."""
 
-    kind = field.text("`user`, `operator`, `rule`, `worker`, `scanner` and so on.", example="user")
-    id = field.text("The user's number or the rule; null for others.", nullable=True, example="7")
+    kind = field.text("The kind of actor: `user`, `operator`, `rule`, `worker`, `scanner` and so on.", example="user")
+    id = field.text("The id of the user or of the rule; null for other actors.", nullable=True, example="7")
 
 
 class AuditObjectResponse(ResponseSchema):
     """The record that an audit entry is about."""
 
-    type = field.text("`exp`, `tgt`, `user`, `token` and so on: the beginning of its id.", example="token")
-    id = field.text("Its id, as `object` of the list takes it.", example="token:31")
+    type = field.text(
+        "The type of the record, which is the beginning of its id: `exp`, `tgt`, `user`, `token` and so on.", example="token"
+    )
+    id = field.text("The id of the record, in the form of the parameter `object`.", example="token:31")
 
 
 class AuditEntryResponse(ResponseSchema):
     """An entry of the audit log."""
 
-    id = field.number("The entry; grows with every entry.", minimum=1, example=4711)
-    at = field.moment("When it was done.")
-    actor = field.part(AuditActorResponse, "Who did it.")
-    action = field.text("What was done.", example="revoke_token")
-    object = field.part(AuditObjectResponse, "What it was done to.")
-    details = field.free("`status_before`, `status_after`, `reason` and `digest`, as far as there are any.")
+    id = field.number("The id of the entry; later entries have higher ids.", minimum=1, example=4711)
+    at = field.moment("The time of the action.")
+    actor = field.part(AuditActorResponse, "The actor.")
+    action = field.text("The action.", example="revoke_token")
+    object = field.part(AuditObjectResponse, "The record that the entry is about.")
+    details = field.free("`status_before`, `status_after`, `reason` and `digest`, if the action has them.")
 
 
 class ComplianceRequestResponse(ResponseSchema):
     """A request of the storefront platform about personal data, without any."""
 
-    id = field.identifier("cpl", "The request.")
-    topic = field.one_of(Topic, "What is requested.")
-    shop_domain = field.text("The shop.", example="snow.shops.example")
-    subject = field.text("A pseudonym of the person; null for a shop.", nullable=True, attribute="subject_pseudonym")
-    status = field.one_of(ComplianceStatus, "Whether it is done.")
-    result = field.one_of(ComplianceResult, "What came of it.", nullable=True)
-    counts = field.counts("Number of rows by result.")
-    has_report = field.truth("Whether it holds a report for the person.", example=False)
-    attempts = field.number("How often a worker began it.")
-    last_error = field.text("Why the last attempt failed.", nullable=True)
-    received_at = field.moment("When it came.")
-    due_at = field.moment("When it is due by law.")
-    overdue = field.truth("Whether it is not done although it is due.", example=False)
-    next_run_at = field.moment("When a worker tries it next.", nullable=True)
-    finished_at = field.moment("When it was done.", nullable=True)
+    id = field.identifier("cpl", "The id of the request.")
+    topic = field.one_of(Topic, "The topic: a request for data, or for an erasure.")
+    shop_domain = field.text("The domain of the shop.", example="snow.shops.example")
+    subject = field.text(
+        "A pseudonym of the person; null if the request is about a shop.", nullable=True, attribute="subject_pseudonym"
+    )
+    status = field.one_of(ComplianceStatus, "The status: `received`, then `done`.")
+    result = field.one_of(ComplianceResult, "The result; null until the request is done.", nullable=True)
+    counts = field.counts("The number of rows for each kind of result.")
+    has_report = field.truth("Whether the request has a report with the person's data.", example=False)
+    attempts = field.number("The number of times that a worker began to process the request.")
+    last_error = field.text("Why the last attempt failed; null if it did not.", nullable=True)
+    received_at = field.moment("The time at which the request was received.")
+    due_at = field.moment("The legal deadline.")
+    overdue = field.truth("Whether the request is not done although its deadline has passed.", example=False)
+    next_run_at = field.moment(
+        "The time at which a worker processes the request next; null if none is planned.", nullable=True
+    )
+    finished_at = field.moment("The time at which the request was done; null before that.", nullable=True)
 
 
 def dump_compliance_request(request: ComplianceRequest, now: datetime) -> dict[str, Any]:
@@ -168,33 +190,35 @@ def dump_compliance_request(request: ComplianceRequest, now: datetime) -> dict[s
 class ProjectResponse(ResponseSchema):
     """A website of the account."""
 
-    id = field.number("The project.", minimum=1)
-    name = field.text("Its name.", example="Shop")
-    account_id = field.number("The account.", minimum=1, example=2)
-    shop_domain = field.text("The storefront's domain, if it is a storefront.", nullable=True)
+    id = field.number("The id of the project.", minimum=1)
+    name = field.text("The name of the project.", example="Shop")
+    account_id = field.number("The id of the account.", minimum=1, example=2)
+    shop_domain = field.text("The storefront's domain; null if the project is not a storefront.", nullable=True)
     ticket_grouping = field.one_of(
-        TicketGrouping, "How new findings become tickets: one for all findings of a `rule`, or one for each `finding`."
+        TicketGrouping,
+        "How new findings become tickets. `rule`: one ticket for all findings of a rule; `finding`: "
+        "one ticket for each finding.",
     )
-    created_at = field.moment("When it was created.")
+    created_at = field.moment("The time at which the project was created.")
 
 
 class ConsoleSessionResponse(ResponseSchema):
     """A session at the console."""
 
-    id = field.identifier("ses", "The session; this id is not a credential.")
+    id = field.identifier("ses", "The id of the session; it is not a credential.")
     user = field.text("The email address of the user.", attribute="email", example="ada@shop.example")
     method = field.one_of([*SignInMethod], "How the user signed in.")
     token_id = field.number(
-        "The token that was used to sign in; null for other methods.",
+        "The id of the token that was used to sign in; null for other methods.",
         minimum=1,
         nullable=True,
         attribute="principal.token_id",
         example=3,
     )
-    token_name = field.text("The name of that token.", nullable=True, example="Ada's console")
-    created_at = field.moment("When the user signed in.")
-    seen_at = field.moment("When the session was last used, to the minute.")
-    ended_at = field.moment("When it was ended.", nullable=True)
+    token_name = field.text("The name of that token; null for other methods.", nullable=True, example="Ada's console")
+    created_at = field.moment("The time at which the user signed in.")
+    seen_at = field.moment("The time at which the session was last used, to the minute.")
+    ended_at = field.moment("The time at which the session was ended; null if it is open.", nullable=True)
     ended_reason = field.one_of(
         [
             SessionEndReason.SIGNED_OUT,
@@ -203,7 +227,7 @@ class ConsoleSessionResponse(ResponseSchema):
             SessionEndReason.ANOTHER_BROWSER,
             SessionEndReason.RESTORED,
         ],
-        "Why it was ended.",
+        "Why the session was ended; null if it is open.",
         nullable=True,
         attribute="ended",
     )

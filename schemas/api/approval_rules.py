@@ -13,45 +13,52 @@ from schemas.triage.approval_rules import ApprovalRule, RuleActionType, StoppedR
 class RuleMatchResponse(ResponseSchema):
     """What an export must match; absent members match every export."""
 
-    project_id = field.number("The project.", optional=True, minimum=1)
-    severity_at_least = field.text("This severity or a higher one.", optional=True)
-    sources = field.several(fields.String(), "Any of these sources.", optional=True)
-    rule = field.text("A glob for the rule code.", optional=True)
-    page_path = field.text("A glob for the path of every page.", optional=True)
+    project_id = field.number("The id of the export's project.", optional=True, minimum=1)
+    severity_at_least = field.text("The lowest severity that matches.", optional=True)
+    sources = field.several(fields.String(), "The kinds of source that match.", optional=True)
+    rule = field.text("A pattern for the rule code; `*` and `?` are wildcards.", optional=True)
+    page_path = field.text(
+        "A pattern for the path of the page's URL; `*` and `?` are wildcards. Every page of a group must match.",
+        optional=True,
+    )
 
 
 class RuleActionResponse(ResponseSchema):
     """What a rule does."""
 
-    type = field.one_of(RuleActionType, "What is done.")
-    target_id = field.text("The target, to `approve`.", optional=True)
-    reason = field.text("The reason, to `dismiss`.", optional=True)
-    labels = field.several(fields.String(), "The labels that are added, to `label`.", optional=True)
+    type = field.one_of(RuleActionType, "What the rule does with an export that matches.")
+    target_id = field.text("With `approve`: the id of the target.", optional=True)
+    reason = field.text("With `dismiss`: the reason.", optional=True)
+    labels = field.several(fields.String(), "With `label`: the labels that are added.", optional=True)
 
 
 class RuleAuthorResponse(ResponseSchema):
     """The user on whose behalf a rule acts."""
 
-    id = field.number("The user.", attribute="author_id", minimum=1, example=7)
-    email = address("The user's address", attribute="author")
+    id = field.number("The id of the user.", attribute="author_id", minimum=1, example=7)
+    email = address("The user's email address", attribute="author")
 
 
 class ApprovalRuleResponse(ResponseSchema):
     """A rule that decides on exports when they are prepared or extended."""
 
-    id = field.identifier("rul", "The rule.")
-    name = field.text("The name.", example="Severe findings of the checkout")
-    enabled = field.truth("Whether it decides; false once it stopped.")
+    id = field.identifier("rul", "The id of the rule.")
+    name = field.text("The name of the rule.", example="Severe findings of the checkout")
+    enabled = field.truth("Whether the rule is on; false after it stopped automatically.")
     match = field.part(RuleMatchResponse, "What an export must match.", example={"severity_at_least": "high"})
     action = field.part(
-        RuleActionResponse, "What is done with an export that matches.", example={"type": "dismiss", "reason": "wont_fix"}
+        RuleActionResponse,
+        "What the rule does with an export that matches.",
+        example={"type": "dismiss", "reason": "wont_fix"},
     )
     author = field.inline(
-        RuleAuthorResponse, "The user who decided last what it does; it stops when the user may not do so."
+        RuleAuthorResponse,
+        "The user who created the rule, or who last changed `match` or `action` or enabled it. The "
+        "rule stops if this user loses the right to decide.",
     )
-    stopped_reason = field.one_of(StoppedReason, "Why it stopped automatically; null if it did not.", nullable=True)
-    created_at = field.moment("When it was created; of several rules that match, the oldest decides.")
-    updated_at = field.moment("When it was last changed, or stopped.")
+    stopped_reason = field.one_of(StoppedReason, "Why the rule stopped automatically; null if it did not.", nullable=True)
+    created_at = field.moment("The time at which the rule was created; of several rules that match, the oldest decides.")
+    updated_at = field.moment("The time at which the rule was last changed, or stopped.")
 
 
 def dump_rule(rule: ApprovalRule) -> dict[str, Any]:
@@ -63,8 +70,10 @@ def dump_rule(rule: ApprovalRule) -> dict[str, Any]:
 class RuleTestResponse(ResponseSchema):
     """What a rule would have matched in the last 30 days."""
 
-    matched = field.number("The number of exports that match, of any status.", example=1)
+    matched = field.number("The number of exports that match, with any status.", example=1)
     examined = field.number(
-        "The number of exports that were compared: all of the last 30 days, the newest 50,000 at most.", example=392
+        "The number of exports that were compared: those of the last 30 days, at most the newest 50,000.", example=392
     )
-    examples = field.several(field.identifier("exp", "An export."), "The newest that match, up to 20.")
+    examples = field.several(
+        field.identifier("exp", "The id of an export."), "The ids of the newest exports that match, up to 20."
+    )

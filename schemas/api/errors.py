@@ -9,19 +9,21 @@ from schemas.api.response_fields import ResponseSchema
 class FieldProblemResponse(ResponseSchema):
     """One invalid field."""
 
-    path = field.text("A JSON Pointer to the field, made of documented names only; empty for the whole body.")
-    code = field.text("The reason: for example `required`, `invalid_url`, a rule of forbidden content, an address check.")
+    path = field.text("A JSON Pointer to the field, which contains documented names only; empty for the whole body.")
+    code = field.text(
+        "The code of the reason: for example `required`, `invalid_url`, a rule of forbidden content, or an address check."
+    )
     message = field.text("The reason as a sentence.")
 
 
 class ConflictCountsResponse(ResponseSchema):
     """Numbers of a `CONFLICT`: the exports that block the removal of a target, or those that a filter matches."""
 
-    approved = field.number("How many exports are `approved` for the target.", optional=True)
-    delivering = field.number("How many exports are being delivered to it.", optional=True)
-    pending_events = field.number("How many events wait for it.", optional=True)
-    retry_scheduled = field.number("How many exports are to be retried.", optional=True)
-    count = field.number("How many exports the filter of a bulk decision matches.", optional=True)
+    approved = field.number("The number of exports that are `approved` for the target.", optional=True)
+    delivering = field.number("The number of exports that are being delivered to the target.", optional=True)
+    pending_events = field.number("The number of events that wait for the target.", optional=True)
+    retry_scheduled = field.number("The number of exports for the target that are to be retried.", optional=True)
+    count = field.number("The number of exports that match the filter of a bulk decision.", optional=True)
 
 
 class ErrorDetailsResponse(ConflictCountsResponse):
@@ -38,9 +40,9 @@ class ErrorObjectResponse(ResponseSchema):
     """The error."""
 
     code = field.text("The error code, for programs; each code has one HTTP status.")
-    message = field.text("The message, for people.")
-    details = field.part(ErrorDetailsResponse, "More about the error; empty if there is nothing more.")
-    request_id = field.text("The request id to report to the operator; the same as `X-Request-Id`.")
+    message = field.text("The error as a sentence, for people.")
+    details = field.part(ErrorDetailsResponse, "Details of the error; empty if there are none.")
+    request_id = field.text("The id of the request, equal to `X-Request-Id`; report it to the operator.")
 
 
 class ErrorResponse(ResponseSchema):
@@ -53,8 +55,8 @@ class ProblemResponse(ConflictCountsResponse):
     """The error as RFC 9457 problem details, for clients that accept `application/problem+json`."""
 
     type = field.one_of(["about:blank"], "Always `about:blank`: the status names the kind of problem.")
-    title = field.text("The message, for people.")
+    title = field.text("The error as a sentence, for people.")
     status = field.number("The HTTP status.")
     code = field.text("The error code, for programs.")
     errors = field.several(FieldProblemResponse, "Every invalid field.")
-    request_id = field.text("The request id to report to the operator; the same as `X-Request-Id`.")
+    request_id = field.text("The id of the request, equal to `X-Request-Id`; report it to the operator.")

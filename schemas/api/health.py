@@ -14,23 +14,33 @@ class HealthResponse(ResponseSchema):
 
     status = field.constant("ok", "Always `ok`.")
     installation = field.text(
-        "An identifier of the installation, by which `doctor` recognizes it.", nullable=True, example="3f1f2b6c00004e01"
+        "An id of the installation, by which `doctor` recognizes the service; null without ENCRYPTION_KEYS.",
+        nullable=True,
+        example="3f1f2b6c00004e01",
     )
 
 
 class ReadinessChecksResponse(ResponseSchema):
     """The checks of the service's dependencies."""
 
-    database = field.one_of(_FINDINGS, "The database.")
-    disk = field.one_of(("ok", "low", "full"), "The disk of the database and of DATA_DIR; on a full one nothing is stored.")
-    schema = field.one_of(_FINDINGS, "The version of the database schema.")
-    keys = field.one_of(_FINDINGS, "Whether ENCRYPTION_KEYS decrypts the database's secrets.")
-    redis = field.one_of(_FINDINGS, "Redis; without it deliveries are delayed.")
-    workers = field.one_of(_FINDINGS, "Whether a worker was seen in the last seconds.")
+    database = field.one_of(_FINDINGS, "Whether the database is available.")
+    disk = field.one_of(
+        ("ok", "low", "full"),
+        "The free space on the disk of the database and of DATA_DIR; while it is `full`, nothing is stored.",
+    )
+    schema = field.one_of(_FINDINGS, "Whether the database has the schema of this version.")
+    keys = field.one_of(_FINDINGS, "Whether ENCRYPTION_KEYS can decrypt the secrets in the database.")
+    redis = field.one_of(_FINDINGS, "Whether Redis is available; without it, deliveries are delayed.")
+    workers = field.one_of(
+        _FINDINGS, "Whether a worker reported in the last seconds; without workers, nothing is delivered."
+    )
 
 
 class ReadinessResponse(ResponseSchema):
     """The state of the installation."""
 
-    status = field.one_of(("ok", "degraded", "unavailable"), "`degraded`: requests are accepted, deliveries are delayed.")
-    checks = field.part(ReadinessChecksResponse, "Each check.")
+    status = field.one_of(
+        ("ok", "degraded", "unavailable"),
+        "The overall status. `degraded`: requests are accepted, and deliveries are delayed.",
+    )
+    checks = field.part(ReadinessChecksResponse, "The result of each check.")

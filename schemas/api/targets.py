@@ -24,7 +24,7 @@ class TargetSecretResponse(ResponseSchema):
 
     configured = field.truth("Whether the target has a secret.", attribute="has_secret")
     fingerprint = field.text(
-        "The fingerprint of the secret.",
+        "The fingerprint of the secret; null if there is none.",
         nullable=True,
         pattern=FINGERPRINT,
         attribute="secret_fingerprint",
@@ -35,83 +35,102 @@ class TargetSecretResponse(ResponseSchema):
 class StandardSecretResponse(ResponseSchema):
     """The Standard Webhooks secret of a target; never the secret itself."""
 
-    configured = field.truth("Whether the target has one.", attribute="has_standard_secret", example=False)
+    configured = field.truth(
+        "Whether the target has a secret for Standard Webhooks.", attribute="has_standard_secret", example=False
+    )
     fingerprint = field.text(
-        "The fingerprint of the secret.", nullable=True, pattern=FINGERPRINT, attribute="standard_secret_fingerprint"
+        "The fingerprint of the secret; null if there is none.",
+        nullable=True,
+        pattern=FINGERPRINT,
+        attribute="standard_secret_fingerprint",
     )
 
 
 class TargetHeaderResponse(ResponseSchema):
     """A header that a target adds to its requests; never its value."""
 
-    name = field.text("The name.", example="X-Team")
-    fingerprint = field.text("The fingerprint of the value.", pattern=FINGERPRINT)
+    name = field.text("The name of the header.", example="X-Team")
+    fingerprint = field.text("The fingerprint of the header's value.", pattern=FINGERPRINT)
 
 
 class TargetConnectionResponse(ResponseSchema):
     """The state of the connection to a target."""
 
     status = field.one_of(("unknown", "connected", "failing"), _CONNECTED, attribute="connected_status")
-    last_success_at = field.moment("When a delivery last succeeded.", nullable=True)
+    last_success_at = field.moment("The time of the last successful delivery; null before the first.", nullable=True)
 
 
 class LastValidationResponse(ResponseSchema):
     """The latest validation of the target's address."""
 
-    status = field.one_of(("passed", "failed"), "The result.", attribute="validation_status")
+    status = field.one_of(("passed", "failed"), "The result of the validation.", attribute="validation_status")
     reason = field.text(
-        "Why it failed, or that the certificate expires soon. At a tracker, what is refused or missing follows a colon: "
-        "`tracker_not_found:project`.",
+        "Why the validation failed, or that the certificate expires soon; null if there is nothing to "
+        "report. For a tracker, the refused or missing part follows a colon: `tracker_not_found:project`.",
         nullable=True,
         attribute="validation_reason",
     )
-    checked_at = field.moment("When the target was validated.", attribute="validated_at")
+    checked_at = field.moment("The time of the validation.", attribute="validated_at")
 
 
 class TargetDeliveryResponse(ResponseSchema):
     """The current pace of deliveries to a target."""
 
-    concurrency = field.number("The most requests at once.", example=4)
+    concurrency = field.number("The current maximum number of simultaneous requests to the target.", example=4)
     failures_in_row = field.number("The number of failed attempts since the last success.")
-    max_per_minute = field.number("The configured limit.", nullable=True)
-    waits_until = field.moment("No delivery is sent before this time.", nullable=True, attribute="held_until")
+    max_per_minute = field.number("The maximum number of delivery attempts per minute; null: no limit.", nullable=True)
+    waits_until = field.moment(
+        "The time until which nothing is delivered to the target; null if the target is not on hold.",
+        nullable=True,
+        attribute="held_until",
+    )
 
 
 class TargetResponse(ResponseSchema):
     """A receiver of tickets."""
 
-    id = field.identifier("tgt", "The target.")
-    provider_key = field.one_of(provider_keys(), "Where tickets go: a webhook, or an issue tracker.")
+    id = field.identifier("tgt", "The id of the target.")
+    provider_key = field.one_of(provider_keys(), "The kind of receiver: a webhook, or an issue tracker.")
     base_url = field.text(
-        "The URL that deliveries are posted to, or a tracker's page. A credential in the query of an older target shows as "
-        "`***`.",
+        "The URL that deliveries are posted to; for a tracker, the page of its project. A credential in "
+        "the query of an older target is shown as `***`.",
         attribute="shown_url",
         example="https://tracker.example.com/hook",
     )
     deployment_mode = field.one_of(
-        DeploymentMode, "The deployment mode it is meant for.", example=DeploymentMode.SELF_HOSTED
+        DeploymentMode, "The deployment mode that the target is meant for.", example=DeploymentMode.SELF_HOSTED
     )
-    name = field.text("The name.", example="Our tracker")
-    status = field.one_of(TargetStatus, "The status; exports can be approved for `active` targets only.")
-    status_reason = field.text("Why it is not simply `active`.", nullable=True)
-    secret = field.inline(TargetSecretResponse, "The signing secret, or the tracker's token.")
-    connected = field.inline(TargetConnectionResponse, "Whether deliveries arrive.")
+    name = field.text("The name of the target.", example="Our tracker")
+    status = field.one_of(TargetStatus, "The status; exports can be approved only for `active` targets.")
+    status_reason = field.text(
+        "The reason of the status, or why an `active` target is on hold; null if there is none.", nullable=True
+    )
+    secret = field.inline(
+        TargetSecretResponse, "Whether the target has its signing secret, or the token of its tracker, and the fingerprint."
+    )
+    connected = field.inline(TargetConnectionResponse, "Whether deliveries reach the receiver.")
     last_validation = field.inline(
         LastValidationResponse,
-        "The latest validation; null until a worker has asked a tracker.",
+        "The latest validation; null for a tracker that was not validated yet.",
         present_if="validation_status",
     )
-    max_per_minute = field.number("The most delivery attempts a minute; null for no limit.", nullable=True)
+    max_per_minute = field.number("The maximum number of delivery attempts per minute; null: no limit.", nullable=True)
     provider_settings = field.free("The settings of the tracker; empty for a webhook.")
-    signature = field.one_of(Signature, "What signs deliveries to a webhook.")
-    format = field.one_of(BodyFormat, "The form of a delivery's body.")
+    signature = field.one_of(Signature, "The signature headers of deliveries to a webhook.")
+    format = field.one_of(BodyFormat, "The format of the body of deliveries to a webhook.")
     events = field.several(
-        fields.String(validate=validate.OneOf(ALL_EVENTS)), "The events that it gets about tickets it received.", example=[]
+        fields.String(validate=validate.OneOf(ALL_EVENTS)),
+        "The events that the target receives about tickets that were delivered to it.",
+        example=[],
     )
-    headers = field.several(TargetHeaderResponse, "The additional headers of deliveries to a webhook.", example=[])
-    standard_secret = field.inline(StandardSecretResponse, "The secret of Standard Webhooks.")
-    delivery = field.inline(TargetDeliveryResponse, "The current pace of deliveries.")
-    created_at = field.moment("When it was created.")
+    headers = field.several(
+        TargetHeaderResponse, "The additional headers of deliveries to a webhook, without their values.", example=[]
+    )
+    standard_secret = field.inline(
+        StandardSecretResponse, "Whether the target has a secret for Standard Webhooks, and its fingerprint."
+    )
+    delivery = field.inline(TargetDeliveryResponse, "The current limits of deliveries to the target.")
+    created_at = field.moment("The time at which the target was created.")
 
 
 def dump_target(target: Target, now: datetime) -> dict[str, Any]:
@@ -122,12 +141,12 @@ def dump_target(target: Target, now: datetime) -> dict[str, Any]:
 class ProviderResponse(ResponseSchema):
     """A provider, which determines the kind of a target and its settings."""
 
-    key = field.one_of(provider_keys(), "The `provider_key` of its targets.")
-    name = field.text("Its name.", example="Webhook")
-    base_url_example = field.text("A `base_url` of a target.", example="https://tracker.example.com/hook")
-    settings_schema = field.free("The JSON Schema of its `provider_settings`.")
+    key = field.one_of(provider_keys(), "The `provider_key` of targets of this provider.")
+    name = field.text("The name of the provider.", example="Webhook")
+    base_url_example = field.text("An example of a target's `base_url`.", example="https://tracker.example.com/hook")
+    settings_schema = field.free("The JSON Schema of a target's `provider_settings`.")
     secret = field.text(
-        "What the secret of a target is, its least scope, and where it is created.",
+        "The secret that a target needs: what it is, its minimum scope, and where to create it.",
         example="A random text of at least 8 bytes, which signs deliveries and which your receiver verifies.",
     )
 
@@ -143,7 +162,9 @@ class PingOutcomeResponse(ResponseSchema):
 
     delivered = field.truth("Whether the receiver responded with 2xx.")
     response_status = field.number("The receiver's HTTP status; null if there was no response.", nullable=True, example=202)
-    error_code = field.text("The reason of the failure; `no_worker` if no worker sent it in time.", nullable=True)
+    error_code = field.text(
+        "The reason of the failure; null on success; `no_worker` if no worker sent the ping in time.", nullable=True
+    )
     duration_ms = field.number(
-        "The duration in milliseconds; null if no worker reported a result.", nullable=True, example=87
+        "The duration of the request in milliseconds; null if no worker reported a result.", nullable=True, example=87
     )

@@ -161,7 +161,7 @@ class Identifier(fields.Field[str]):
 
 
 class _CustomerForm(LenientForm):
-    id = Identifier(**optional("The platform's id of the person."))
+    id = Identifier(**optional("The person's id at the platform."))
     email = Text(max_length=MAX_ADDRESS, **optional("The person's email address."))
     phone = Text(max_length=MAX_PHONE, **optional("The person's phone number."))
 
@@ -178,11 +178,11 @@ class ComplianceForm(LenientForm, RecordForm):
     """The body of `POST /api/storefront-app/webhooks/compliance`, whatever its topic."""
 
     makes = ComplianceBody
-    shop_domain = Text(max_length=MAX_HOST + 1, **required("The shop; equal to `X-Platform-Shop-Domain`."))
+    shop_domain = Text(max_length=MAX_HOST + 1, **required("The domain of the shop; equal to `X-Platform-Shop-Domain`."))
     customer = fields.Nested(_CustomerForm, **optional("The person; absent with `shop/redact`."))
-    orders_requested = _orders("The person's orders, with `customers/data_request`.")
-    orders_to_redact = _orders("The person's orders, with `customers/redact`.")
-    data_request = AnyObject(**optional("The platform's own record of the request, with `customers/data_request`."))
+    orders_requested = _orders("The ids of the person's orders; with `customers/data_request`.")
+    orders_to_redact = _orders("The ids of the person's orders; with `customers/redact`.")
+    data_request = AnyObject(**optional("The platform's own record of the request; with `customers/data_request`."))
 
 
 def read_headers(topic: str | None, shop_domain: str | None) -> ComplianceHeaders:

@@ -167,8 +167,8 @@ class _TicketForm(Form):
     title = Line(max_length=MAX_TITLE, **required("The title, a single line."))
     description = Text(**optional("The description."))
     severity = Severity(**optional("The severity; synonyms are mapped to `info`, `low`, `medium`, `high`, `critical`."))
-    page_url = PageUrl(**optional("The URL of the page."))
-    labels = label_list(**optional("Labels to sort tickets by."))
+    page_url = PageUrl(**optional("The URL of the page; null if there is none."))
+    labels = label_list(**optional("The labels."))
     evidence = _Evidence(**optional("Supporting data, up to 8 KiB of JSON."))
 
     @post_load
@@ -185,15 +185,15 @@ class _TicketForm(Form):
 
 class _SourceForm(Form):
     type = Text(allowed=(MANUAL,), **described("The kind of source; always `manual`.", load_default=MANUAL))
-    id = Text(min_length=1, max_length=MAX_SOURCE_ID, **optional("The ticket's key in the system it was written in."))
+    id = Text(min_length=1, max_length=MAX_SOURCE_ID, **optional("The ticket's id in the system that it comes from."))
 
 
 class PreparationForm(Form):
     """The body of `POST /api/ticket-exports`."""
 
     ticket = fields.Nested(_TicketForm, **required("The ticket."))
-    source = fields.Nested(_SourceForm, **optional("The source; by default the export itself."))
-    project_id = Integer(minimum=1, **optional("The project, one of the account's."))
+    source = fields.Nested(_SourceForm, **optional("The source of the ticket; default: the export itself."))
+    project_id = Integer(minimum=1, **optional("The id of a project of the account."))
 
     @post_load
     def _make(self, preparation: dict[str, Any], **_: Any) -> Preparation:
@@ -204,15 +204,19 @@ class PreparationForm(Form):
 class ApprovalForm(Form):
     """The body of `POST /api/ticket-exports/<export_id>/approve`."""
 
-    target_id = id_text(**described("An active target of the account."))
+    target_id = id_text(**described("The id of an active target of the account."))
     target_ids = Array(
         id_text(),
         at_least=2,
         at_most=MAX_TARGETS,
-        **described("Different active targets of the account, in place of `target_id`: one export for each."),
+        **described("The ids of different active targets of the account, in place of `target_id`; each gets an export."),
     )
-    ticket_digest = digest_text("The `ticket_digest` that was reviewed; if the ticket differs, the response is 409.")
-    events = Boolean(load_default=True, **described("Whether the approval also covers the events that the target asks for."))
+    ticket_digest = digest_text(
+        "The `ticket_digest` of the ticket that you reviewed; if the ticket has changed since, the response is 409."
+    )
+    events = Boolean(
+        load_default=True, **described("Whether the approval also covers the events that the target subscribes to.")
+    )
 
     @post_load
     def _make(self, approval: dict[str, Any], **_: Any) -> Approval | ApprovalForAll:

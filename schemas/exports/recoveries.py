@@ -57,11 +57,14 @@ class RecoveryForm(RecordForm):
     makes = RecoveryRequest
     target_id = Text(
         max_length=MAX_ID_LENGTH,
-        **required("An active or paused target of the account, whose failed and blocked exports are redelivered."),
+        **required("The id of an active or paused target of the account; its failed and blocked exports are redelivered."),
     )
     since = Text(
         max_length=MAX_SINCE,
-        **required("Finished then or later: an RFC 3339 timestamp, a date (UTC) or an age (`7d`, `12h`, `30m`)."),
+        **required(
+            "The earliest time; exports that failed or were blocked then or later are redelivered. "
+            "An RFC 3339 timestamp, a date (UTC) or an age (`7d`, `12h`, `30m`)."
+        ),
     )
 
 

@@ -99,14 +99,16 @@ def _version(description: str, attribute: str | None = None) -> Text:
 
 
 def _report(form: type[Form]) -> fields.Nested:
-    return fields.Nested(form, attribute="reported", **required("The diagnostics."))
+    return fields.Nested(form, attribute="reported", **required("The reported data."))
 
 
 class _CmsReportForm(Form):
     cms_version = _version("The version of the CMS.")
     commerce_plugin_version = _version("The version of the commerce plugin.")
-    active_theme = _name("The active theme.")
-    active_plugin_names = Array(Text(max_length=MAX_NAME), at_most=MAX_PLUGINS, **optional("The active plugins."))
+    active_theme = _name("The name of the active theme.")
+    active_plugin_names = Array(
+        Text(max_length=MAX_NAME), at_most=MAX_PLUGINS, **optional("The names of the active plugins.")
+    )
     checkout_page_url = PageUrl(**optional("The URL of the checkout page."))
     commerce_plugin_status = _name("The status of the commerce plugin.")
     visible_browser_symptoms = Symptoms("Problems that people saw in the browser: a list of texts, or one text.")
@@ -114,7 +116,7 @@ class _CmsReportForm(Form):
 
 class _StorefrontReportForm(Form):
     primary_domain = Text(max_length=MAX_LINE, **optional("The domain that customers use."))
-    published_theme_name = _name("The published theme.")
+    published_theme_name = _name("The name of the published theme.")
     theme_count = Integer(**optional("The number of themes."))
     product_count_bucket = Text(max_length=MAX_BUCKET, **optional("The approximate number of products, such as `100-500`."))
     checkout_profile_status = _name("The status of the checkout profile.")
@@ -134,7 +136,7 @@ class CmsDiagnosticsForm(_DiagnosticsForm):
     """The body of `POST /api/cms-plugins/cms-commerce/diagnostics`."""
 
     origin = Platform.CMS_COMMERCE
-    platform = Text(allowed=(Platform.CMS_COMMERCE.value,), **required("The platform."))
+    platform = Text(allowed=(Platform.CMS_COMMERCE.value,), **required("The key of the platform."))
     site_url = PageUrl(**required("The URL of the site."))
     plugin_version = _version("The version of the plugin.", "client_version")
     diagnostics = _report(_CmsReportForm)
@@ -144,14 +146,14 @@ class StorefrontDiagnosticsForm(_DiagnosticsForm):
     """The body of `POST /api/storefront-app/diagnostics`."""
 
     origin = Platform.STOREFRONT
-    shop_domain = ShopDomain(**required("The shop; it must be the project's, if the project has one."))
+    shop_domain = ShopDomain(**required("The domain of the shop; equal to the project's, if the project has one."))
     shop_name = Text(max_length=MAX_NAME, **optional("The name of the shop."))
     granted_scopes = Array(
         Text(allowed=SAFE_SCOPES),
         at_least=1,
         at_most=MAX_SCOPES,
         post_load=lambda scopes: tuple(dict.fromkeys(scopes)),
-        **required("The scopes that the shop granted, read-only ones."),
+        **required("The scopes that the shop granted; only read scopes are accepted."),
     )
     app_version = _version("The version of the app.", "client_version")
     diagnostics = _report(_StorefrontReportForm)

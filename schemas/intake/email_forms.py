@@ -118,9 +118,9 @@ class _ReceivedAt(AnyText):
 
 
 class _PlainAttachmentForm(LenientForm):
-    name = Text(max_length=MAX_FILE_NAME, **optional("The file's name."))
-    content_type = Text(max_length=MAX_CONTENT_TYPE, **optional("The media type."))
-    size_bytes = Integer(**optional("The size in bytes."))
+    name = Text(max_length=MAX_FILE_NAME, **optional("The name of the file."))
+    content_type = Text(max_length=MAX_CONTENT_TYPE, **optional("The media type of the file."))
+    size_bytes = Integer(**optional("The size of the file in bytes."))
 
     @post_load
     def _make(self, data: dict[str, Any], **_: Any) -> Attachment:
@@ -136,7 +136,9 @@ class _PlainForm(LenientForm):
     subject = _Words(max_length=MAX_SUBJECT, **optional("The subject; encoded words are decoded."))
     text = Text(**optional("The text part."))
     html = AnyText(**optional("The HTML part; used only if there is no text."))
-    received_at = _ReceivedAt(**optional("When it was received: RFC 3339, or a mail header's date."))
+    received_at = _ReceivedAt(
+        **optional("The time at which the email was received: RFC 3339, or a date as in mail headers.")
+    )
     attachments = Array(
         _PlainAttachmentForm, at_most=MAX_ATTACHMENTS, **optional("The attachments; their contents are not stored.")
     )
@@ -161,9 +163,9 @@ class _PlainForm(LenientForm):
 class _PostmarkMailboxForm(LenientForm):
     """A mailbox as Postmark parses it; `MailboxHash` is the tag of the address."""
 
-    address = Text(data_key="Email", max_length=MAX_NAME, **optional("The address."))
+    address = Text(data_key="Email", max_length=MAX_NAME, **optional("The email address."))
     name = Text(data_key="Name", max_length=MAX_NAME, **optional("The name before the address."))
-    tag = Text(data_key="MailboxHash", max_length=MAX_NAME, **optional("The tag in the address."))
+    tag = Text(data_key="MailboxHash", max_length=MAX_NAME, **optional("The tag after `+` in the address."))
 
     @post_load
     def _make(self, data: dict[str, Any], **_: Any) -> tuple[Mailbox | None, str]:
@@ -171,9 +173,9 @@ class _PostmarkMailboxForm(LenientForm):
 
 
 class _PostmarkAttachmentForm(_PlainAttachmentForm):
-    name = Text(data_key="Name", max_length=MAX_FILE_NAME, **optional("The file's name."))
-    content_type = Text(data_key="ContentType", max_length=MAX_CONTENT_TYPE, **optional("The media type."))
-    size_bytes = Integer(data_key="ContentLength", **optional("The size in bytes."))
+    name = Text(data_key="Name", max_length=MAX_FILE_NAME, **optional("The name of the file."))
+    content_type = Text(data_key="ContentType", max_length=MAX_CONTENT_TYPE, **optional("The media type of the file."))
+    size_bytes = Integer(data_key="ContentLength", **optional("The size of the file in bytes."))
 
 
 def _several_mailboxes(data_key: str, description: str) -> Array:
@@ -198,11 +200,11 @@ class _PostmarkForm(LenientForm):
     bcc = Mailboxes(data_key="Bcc", **optional("The Bcc mailboxes."))
     bcc_full = _several_mailboxes("BccFull", "The Bcc mailboxes, parsed by Postmark.")
     original = Mailboxes(data_key="OriginalRecipient", **optional("The recipient that the email was sent to."))
-    tag = Text(data_key="MailboxHash", **optional("The tag in the address of that recipient."))
+    tag = Text(data_key="MailboxHash", **optional("The tag after `+` in the address of `OriginalRecipient`."))
     subject = _Words(data_key="Subject", max_length=MAX_SUBJECT, **optional("The subject."))
     text = Text(data_key="TextBody", **optional("The text part."))
     html = AnyText(data_key="HtmlBody", **optional("The HTML part; used only if there is no text."))
-    date = AnyText(data_key="Date", **optional("The sender's date."))
+    date = AnyText(data_key="Date", **optional("The date in the email's header, which the sender sets."))
     attachments = Array(
         _PostmarkAttachmentForm,
         at_most=MAX_ATTACHMENTS,

@@ -46,15 +46,15 @@ class Capture:
 
 class _HeadingForm(RecordForm):
     makes = Heading
-    level = Text(allowed=HEADING_LEVELS, **required("The level."))
-    text = Text(max_length=MAX_LINE, **required("The text."))
+    level = Text(allowed=HEADING_LEVELS, **required("The level of the heading."))
+    text = Text(max_length=MAX_LINE, **required("The text of the heading."))
 
 
 class UploadForm(Form):
     """The common fields of uploads of the extension, the plugin and the app."""
 
-    project_id = Integer(minimum=1, **required("The project."))
-    report_id = Integer(minimum=1, **optional("The report; it must belong to the project."))
+    project_id = Integer(minimum=1, **required("The id of the project."))
+    report_id = Integer(minimum=1, **optional("The id of the report, which must belong to the project."))
 
 
 class CaptureForm(UploadForm, RecordForm):
@@ -69,7 +69,7 @@ class CaptureForm(UploadForm, RecordForm):
     heading_outline = Array(
         _HeadingForm, at_most=MAX_HEADINGS, post_load=tuple, **optional("The headings of the page, in order.")
     )
-    captured_at = Timestamp(**optional("When it was captured."))
+    captured_at = Timestamp(**optional("The time at which the page was captured."))
     extension_version = Text(max_length=MAX_VERSION, **optional("The version of the extension."))
 
 

@@ -103,11 +103,11 @@ class _IssueForm(LenientForm):
     class Meta:
         unknown = INCLUDE
 
-    code = Text(max_length=200, **described("The rule that is broken; a code or a title is required."))
+    code = Text(max_length=200, **described("The code of the rule that the page breaks; a code or a title is required."))
     title = Text(max_length=500, **described("The issue in one line."))
     severity = Text(
         max_length=100,
-        **described("The severity in the scanner's own term; an unknown term becomes `info`.", allow_none=True),
+        **described("The severity, in the scanner's own words; an unknown word becomes `info`.", allow_none=True),
     )
     description = Text(**described("The issue in full.", allow_none=True))
     location = Text(max_length=2000, **described("The location on the page.", allow_none=True))
@@ -154,8 +154,8 @@ class _IssueForm(LenientForm):
 
 
 class _PageForm(LenientForm):
-    url = PageUrl(**required("The URL that was scanned."))
-    normalized_url = PageUrl(data_key="normalizedUrl", **optional("The scanner's normalized URL of the page."))
+    url = PageUrl(**required("The URL of the scanned page."))
+    normalized_url = PageUrl(data_key="normalizedUrl", **optional("The URL of the page as the scanner normalizes it."))
     status_code = Integer(data_key="statusCode", minimum=100, maximum=999, **optional("The page's HTTP status."))
     page_type = Text(data_key="pageType", max_length=100, **optional("The kind of page."))
     response_headers = AnyObject(
@@ -167,8 +167,9 @@ class _PageForm(LenientForm):
         at_most=MAX_RULES,
         post_load=tuple,
         **optional(
-            "The codes of the rules that were checked; one that ends in `*` stands for all codes with this "
-            "beginning. Findings of other rules are not fixed by this run. Default: every rule was checked."
+            "The codes of the rules that the run checked on this page; a code that ends in `*` stands for "
+            "all codes with the same beginning. This run does not fix findings of other rules. Default: "
+            "all rules."
         ),
     )
 
@@ -187,9 +188,13 @@ class PostbackForm(LenientForm):
     """The body of `POST /api/scanner/results`."""
 
     scan_run_id = Integer(
-        data_key="scanRunId", minimum=1, **required("The scan run; an unregistered one belongs to the default project.")
+        data_key="scanRunId",
+        minimum=1,
+        **required("The id of the scan run; an unregistered scan run belongs to the default project."),
     )
-    status = Text(allowed=RUN_STATUSES, **required("The status of the run; only `completed` and `partial` create findings."))
+    status = Text(
+        allowed=RUN_STATUSES, **required("The status of the scan run; only `completed` and `partial` create findings.")
+    )
     page = fields.Nested(_PageForm, **required("The scanned page."))
     artifacts = fields.Nested(_ArtifactsForm, **described("References to artifacts of the scanner.", load_default=dict))
     issues = Array(_IssueForm, at_most=MAX_ISSUES, **described("The issues found on the page.", load_default=list))

@@ -13,44 +13,48 @@ from schemas.targets.webhook_options import BodyFormat, Signature
 from schemas.trackers.registry import GENERIC_WEBHOOK, TRACKERS
 from schemas.url_policy.credentials import has_credential
 
-_PROVIDER: Final = "Where tickets go: a webhook of yours, or an issue tracker."
-_SETTINGS: Final = "The provider's settings, which `GET /api/providers` describes; a webhook has none."
+_PROVIDER: Final = "The kind of receiver: a webhook, or an issue tracker."
+_SETTINGS: Final = "The settings of the tracker, which `GET /api/providers` describes; a webhook has none."
 
 
 def _url_field(**options: Any) -> Text:
-    description = "The URL that deliveries are posted to, or a tracker's page: https, a public address, an allowed port."
+    description = (
+        "The URL that deliveries are posted to; for a tracker, the page of its project. It needs "
+        "https, a public address and an allowed port."
+    )
     return Text(max_length=MAX_URL, metadata={"description": description}, **options)
 
 
 def _name_field(**options: Any) -> Text:
-    return Text(min_length=1, max_length=200, metadata={"description": "The name."}, **options)
+    return Text(min_length=1, max_length=200, metadata={"description": "The name of the target."}, **options)
 
 
 def _limit_field(**options: Any) -> Integer:
-    description = "The most delivery attempts a minute; null for no limit."
+    description = "The maximum number of delivery attempts per minute; null: no limit."
     return Integer(minimum=1, maximum=MAX_PER_MINUTE, metadata={"description": description}, **options)
 
 
 def _signature_field(**options: Any) -> Text:
     description = (
-        "What signs deliveries: our own headers, `service`, those of Standard Webhooks, `standard-webhooks`, or `both`. The "
-        "target needs the secret of each."
+        "The signature headers of deliveries: those of RiskRelay (`service`), those of Standard Webhooks "
+        "(`standard-webhooks`), or `both`. The target needs the secret of each."
     )
     return Text(allowed=[each.value for each in Signature], metadata={"description": description}, **options)
 
 
 def _format_field(**options: Any) -> Text:
     description = (
-        "The form of a delivery's body: the ticket, a CloudEvents 1.0 event in structured (`cloudevents`) or binary mode "
-        "(`cloudevents-binary`), or a SARIF 2.1.0 log."
+        "The format of the body of deliveries: the ticket, a CloudEvents 1.0 event in structured "
+        "(`cloudevents`) or binary mode (`cloudevents-binary`), or a SARIF 2.1.0 log."
     )
     return Text(allowed=[each.value for each in BodyFormat], metadata={"description": description}, **options)
 
 
 def _events_field(**options: Any) -> Array:
     description = (
-        "The events that the target gets about tickets it received: `ticket.updated`, `ticket.fixed`, `ticket.reopened`, "
-        "`ticket.redact`. A webhook gets none unless they are named, a tracker all."
+        "The events that the target receives about tickets that were delivered to it: `ticket.updated`, "
+        "`ticket.fixed`, `ticket.reopened`, `ticket.redact`. Default: no events for a webhook, all for a "
+        "tracker."
     )
     entry = Text(allowed=ALL_EVENTS)
     return Array(entry, at_most=len(ALL_EVENTS), metadata={"description": description}, **options)
@@ -71,7 +75,7 @@ class _NewTargetForm(_FormWithUrl):
     base_url = _url_field(required=True)
     deployment_mode = Text(
         allowed=[mode.value for mode in DeploymentMode],
-        **optional("The deployment mode it is meant for; by default that of this installation."),
+        **optional("The deployment mode that the target is meant for; default: the mode of this installation."),
     )
     name = _name_field(required=True)
     max_per_minute = _limit_field(load_default=None)

@@ -54,12 +54,10 @@ class TrackerSettingsForm(Form):
     labels = Array(
         Text(min_length=1, max_length=MAX_LABEL),
         at_most=MAX_LABELS,
-        **described("Labels of every issue, in addition to those of its ticket."),
+        **described("The labels of every issue, in addition to the labels of its ticket."),
     )
-    on_fixed = Text(
-        allowed=ON_FIXED, **described("What happens to the issue when its ticket is fixed; by default `comment`.")
-    )
-    api_base = WebUrl(**described("Where the API is, if it has another address than usual; without a trailing slash."))
+    on_fixed = Text(allowed=ON_FIXED, **described("What happens to the issue when its ticket is fixed; default: `comment`."))
+    api_base = WebUrl(**described("The base URL of the API, without a trailing slash, if it differs from the default."))
 
     @validates("api_base")
     def _is_a_prefix(self, url: str, data_key: str) -> None:

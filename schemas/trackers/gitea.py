@@ -53,7 +53,7 @@ _FIELDS: Final[Mapping[str, str]] = {"assign": "assignees", "title": "title", "b
 class GiteaSettingsForm(TrackerSettingsForm):
     """`provider_settings` of a Gitea target."""
 
-    assignees = assignees_field("Names of the users that get the issues; they must have access to the repository.")
+    assignees = assignees_field("The names of the users that issues are assigned to; they need access to the repository.")
 
 
 class GiteaTracker(IssueEvents):

@@ -64,7 +64,7 @@ _TRIAGE: Final = ("triage", "push", "maintain", "admin")
 class GitHubSettingsForm(TrackerSettingsForm):
     """`provider_settings` of a GitHub target."""
 
-    assignees = assignees_field("User names that the issues are assigned to; they need access to the repository.")
+    assignees = assignees_field("The names of the users that issues are assigned to; they need access to the repository.")
 
 
 class GitHubTracker(IssueEvents):

@@ -57,7 +57,9 @@ _FIELDS: Final[Mapping[str, str]] = {
 class GitLabSettingsForm(TrackerSettingsForm):
     """`provider_settings` of a GitLab target."""
 
-    assignees = assignees_field("User names that the issues are assigned to; GitLab Free takes the first.", max_length=255)
+    assignees = assignees_field(
+        "The names of the users that issues are assigned to; GitLab Free uses only the first.", max_length=255
+    )
 
 
 class GitLabTracker(IssueEvents):

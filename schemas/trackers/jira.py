@@ -92,15 +92,17 @@ class JiraSettingsForm(TrackerSettingsForm):
     """`provider_settings` of a Jira target."""
 
     project = Text(max_length=MAX_KEY, **required("The key of the project, such as `SHOP`."))
-    issue_type = name_field("The name of the issue type; by default `Task`.")
+    issue_type = name_field("The name of the issue type; default: `Task`.")
     priority_by_severity = fields.Nested(
-        PriorityBySeverityForm, **described("The name of Jira's priority for each severity; without it, Jira's default.")
+        PriorityBySeverityForm,
+        **described("The name of Jira's priority for each severity; default: Jira's default priority."),
     )
     assignee = name_field(
-        "Who gets the issues: an account id of Jira Cloud, a user name of Jira Data Center.", max_length=200
+        "The user that issues are assigned to: an account id of Jira Cloud, or a user name of Jira Data Center.",
+        max_length=200,
     )
     api_version = Integer(
-        minimum=2, maximum=3, **described("3 for Jira Cloud, which is the default; 2 for Jira Data Center.")
+        minimum=2, maximum=3, **described("The version of the API: 3 for Jira Cloud, 2 for Jira Data Center; default: 3.")
     )
 
     @validates("project")

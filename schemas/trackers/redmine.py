@@ -50,12 +50,14 @@ _ACTIVE: Final = 1
 class RedmineSettingsForm(TrackerSettingsForm):
     """`provider_settings` of a Redmine target."""
 
-    tracker = name_field("The name or the id of the project's tracker, such as `Bug`; by default its first one.")
+    tracker = name_field("The name or the id of the project's tracker, such as `Bug`; default: its first tracker.")
     priority_by_severity = fields.Nested(
         PriorityBySeverityForm,
-        **described("The name or the id of the priority for each severity; without it, Redmine's default."),
+        **described("The name or the id of the priority for each severity; default: Redmine's default priority."),
     )
-    assignee = name_field("The member that gets the issues: a name as the project lists it, an id, or `me`.", max_length=200)
+    assignee = name_field(
+        "The member that issues are assigned to: the name in the project's list of members, an id, or `me`.", max_length=200
+    )
 
 
 class RedmineTracker(Tracker):

@@ -170,14 +170,19 @@ class RuleTestResult:
 
 
 class _MatchForm(Form):
-    project_id = Integer(minimum=1, **optional("A project of the account."))
-    severity_at_least = Text(allowed=SEVERITIES, **optional("This severity or a higher one."))
-    sources = Array(Text(allowed=SOURCE_TYPES), at_least=1, at_most=len(SOURCE_TYPES), **optional("Any of these sources."))
-    rule = Text(min_length=1, max_length=MAX_GLOB, **optional("A glob for the rule code; `*` and `?` are special."))
+    project_id = Integer(minimum=1, **optional("The id of the export's project, which belongs to the account."))
+    severity_at_least = Text(allowed=SEVERITIES, **optional("The lowest severity that matches."))
+    sources = Array(
+        Text(allowed=SOURCE_TYPES), at_least=1, at_most=len(SOURCE_TYPES), **optional("The kinds of source that match.")
+    )
+    rule = Text(min_length=1, max_length=MAX_GLOB, **optional("A pattern for the rule code; `*` and `?` are wildcards."))
     page_path = Text(
         min_length=1,
         max_length=MAX_GLOB,
-        **optional("A glob for the path of the page's URL, such as `/checkout/*`; every page of a group matches."),
+        **optional(
+            "A pattern for the path of the page's URL, such as `/checkout/*`; `*` and `?` are "
+            "wildcards. Every page of a group must match."
+        ),
     )
 
     @post_load
@@ -191,10 +196,10 @@ class _MatchForm(Form):
 
 
 class _ActionForm(Form):
-    type = Text(allowed=RuleActionType, **required("What is done."))
-    target_id = id_text(**described("For `approve`, required: a target of the account."))
-    reason = Text(allowed=DismissalReason, **described("For `dismiss`, required: the reason."))
-    labels = label_list(at_least=1, **described("For `label`, required: the labels that are added."))
+    type = Text(allowed=RuleActionType, **required("What the rule does with an export that matches."))
+    target_id = id_text(**described("With `approve`, required: the id of a target of the account."))
+    reason = Text(allowed=DismissalReason, **described("With `dismiss`, required: the reason."))
+    labels = label_list(at_least=1, **described("With `label`, required: the labels that are added."))
 
     @post_load
     def _make(self, action: dict[str, Any], **_: Any) -> RuleAction:
@@ -207,16 +212,16 @@ class _ActionForm(Form):
         return action_from(action)
 
 
-_MATCH: Final = "What an export must match: every field that is present; at least one."
-_ACTION: Final = "What is done with an export that matches."
+_MATCH: Final = "What an export must match: all fields that are present, at least one."
+_ACTION: Final = "What the rule does with an export that matches."
 
 
 class RuleForm(RecordForm):
     """The body of `POST /api/approval-rules`."""
 
     makes = RuleRequest
-    name = Text(min_length=1, max_length=MAX_NAME, **required("The name."))
-    enabled = Boolean(**described("Whether it decides.", load_default=True))
+    name = Text(min_length=1, max_length=MAX_NAME, **required("The name of the rule."))
+    enabled = Boolean(**described("Whether the rule is on.", load_default=True))
     match = fields.Nested(_MatchForm, **required(_MATCH))
     action = fields.Nested(_ActionForm, **required(_ACTION))
 
@@ -225,8 +230,8 @@ class RuleChangeForm(RecordForm, ChangeForm):
     """The body of `PATCH /api/approval-rules/<id>`; `match` and `action` are replaced as a whole."""
 
     makes = RuleChange
-    name = Text(min_length=1, max_length=MAX_NAME, **described("The name."))
-    enabled = Boolean(**described("Whether it decides; true also for a rule that stopped, with you as its author."))
+    name = Text(min_length=1, max_length=MAX_NAME, **described("The name of the rule."))
+    enabled = Boolean(**described("Whether the rule is on; true also turns on a rule that stopped, with you as its author."))
     match = fields.Nested(_MatchForm, **described(_MATCH))
     action = fields.Nested(_ActionForm, **described(_ACTION))
 

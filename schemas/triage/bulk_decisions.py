@@ -108,27 +108,35 @@ class ExportReferenceForm(RecordForm):
     """An export of a bulk decision."""
 
     makes = ExportReference
-    id = id_text(**required("The export."))
-    ticket_digest = digest_text("The `ticket_digest` that was reviewed; if the ticket differs, the result is an error.")
+    id = id_text(**required("The id of the export."))
+    ticket_digest = digest_text(
+        "The `ticket_digest` of the ticket that you reviewed; if the ticket has changed since, the result is an error."
+    )
 
 
 class BulkDecisionForm(Form):
     """The body of `POST /api/ticket-exports/bulk`."""
 
     action = Text(allowed=BulkAction, **required("The decision."))
-    target_id = id_text(**optional("With `approve`: an active target of the account."))
-    reason = Text(allowed=DismissalReason, **optional("With `dismiss`: why."))
-    note = Text(max_length=MAX_NOTE, **optional("With `dismiss`: a note for others."))
+    target_id = id_text(**optional("With `approve`: the id of an active target of the account."))
+    reason = Text(allowed=DismissalReason, **optional("With `dismiss`: the reason."))
+    note = Text(max_length=MAX_NOTE, **optional("With `dismiss`: a note for other people."))
     ids = Array(
         ExportReferenceForm,
         at_least=1,
         at_most=MAX_REFERENCES,
-        **optional("The exports, each once; the results are in their order."),
+        **optional("The exports, each at most once; the results are in the same order."),
     )
     filter = fields.Nested(
-        ExportFilterForm, **optional("In place of `ids`: every export that matches, up to 10,000, as a job.")
+        ExportFilterForm,
+        **optional("In place of `ids`: the filter of the exports. A job decides on all that match, up to 10,000."),
     )
-    expected_count = Integer(**optional("With `filter`: the `total` of the list that was reviewed; another count is a 409."))
+    expected_count = Integer(
+        **optional(
+            "With `filter`: the `total` of the list that you reviewed; if another number of exports "
+            "matches, the response is 409."
+        )
+    )
 
     @post_load
     def _make(self, request: dict[str, Any], **_: Any) -> BulkRequest:

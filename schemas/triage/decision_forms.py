@@ -58,9 +58,10 @@ class DismissalForm(Form):
     """The body of `POST /api/ticket-exports/<export_id>/dismiss`."""
 
     reason = Text(
-        allowed=DismissalReason, **optional("Why; with `false_positive` or `wont_fix`, new places join the dismissed group.")
+        allowed=DismissalReason,
+        **optional("The reason. With `false_positive` or `wont_fix`, new places join the dismissed group."),
     )
-    note = Text(max_length=MAX_NOTE, **optional("A note for others."))
+    note = Text(max_length=MAX_NOTE, **optional("A note for other people."))
 
     @post_load
     def _make(self, given: dict[str, Any], **_: Any) -> DismissalRequest:
@@ -77,14 +78,16 @@ class RetryForm(RecordForm):
     """The body of `POST /api/ticket-exports/<export_id>/retry`."""
 
     makes = RetryRequest
-    target_id = id_text(**optional("Another active target of the account; by default the export's own."))
+    target_id = id_text(**optional("The id of another active target of the account; default: the export's own target."))
 
 
 class SnoozeForm(RecordForm):
     """The body of `POST /api/ticket-exports/<export_id>/snooze`."""
 
     makes = SnoozeRequest
-    until = Timestamp(**optional("Until when, in the future; null: until one of its findings is seen again."))
+    until = Timestamp(
+        **optional("The time at which the snooze ends, in the future; null: when one of the findings is seen again.")
+    )
 
 
 class EditForm(Form):
@@ -93,8 +96,10 @@ class EditForm(Form):
     title = Line(max_length=MAX_TITLE, **described("The title, a single line."))
     description = Text(min_length=1, **described("The description."))
     severity = Severity(**described("The severity; synonyms are mapped to `info`, `low`, `medium`, `high`, `critical`."))
-    labels = label_list(**described("All labels; an empty list removes them."))
-    ticket_digest = digest_text("The `ticket_digest` that was read; if the ticket differs, the response is 409.")
+    labels = label_list(**described("The labels; they replace all labels, and an empty list removes them."))
+    ticket_digest = digest_text(
+        "The `ticket_digest` of the ticket that you read; if the ticket has changed since, the response is 409."
+    )
 
     @post_load
     def _make(self, given: dict[str, Any], **_: Any) -> Edit:

@@ -188,14 +188,17 @@ class ExportFilterForm(RecordForm):
     """The filters of a list of exports; each value is a text with commas, or a list."""
 
     makes = ExportQuery
-    status = OneOrMore("statuses", "Only these statuses.", ExportStatus)
-    severity = OneOrMore("severities", "Only these severities.", SEVERITIES)
+    status = OneOrMore("statuses", "Only exports with these statuses.", ExportStatus)
+    severity = OneOrMore("severities", "Only exports with these severities.", SEVERITIES)
     project_id = ProjectIdValues("project_ids", "Only exports of these projects.", form=PROJECT_ID)
     source = OneOrMore("sources", "Only exports from these kinds of source.", SOURCE_TYPES)
-    rule = OneOrMore("rules", "Only exports of exactly these rule codes; a comma in one is written `\\,`.")
+    rule = OneOrMore("rules", "Only exports with exactly these rule codes; write a comma in a code as `\\,`.")
     target_id = OneOrMore("target_ids", "Only exports for these targets.", form=_TARGET_ID)
-    host = Hosts("hosts", "Only exports with a page on one of these hosts, any page of a group.")
-    q = SearchText("Only exports with all these whole words, at most 20, in their title, description or URLs, in any case.")
+    host = Hosts("hosts", "Only exports with a page on one of these hosts; for a group, any of its pages counts.")
+    q = SearchText(
+        "Only exports whose title, description and URLs contain all these words: whole words, "
+        "up to 20, in upper or lower case."
+    )
     created_after = Timestamp(metadata={"description": "Only exports prepared at this time or later."})
     created_before = Timestamp(metadata={"description": "Only exports prepared before this time."})
 

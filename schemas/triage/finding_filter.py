@@ -26,11 +26,11 @@ class FindingQuery(ListQuery):
 class FindingFilterForm(Form):
     """The filters of a list of findings; each value is a text with commas."""
 
-    state = OneOrMore("states", "Only these states.", FindingState)
-    severity = OneOrMore("severities", "Only these severities.", SEVERITIES)
+    state = OneOrMore("states", "Only findings with these states.", FindingState)
+    severity = OneOrMore("severities", "Only findings with these severities.", SEVERITIES)
     project_id = ProjectIdValues("project_ids", "Only findings of these projects.", form=PROJECT_ID)
-    rule = OneOrMore("rules", "Only exactly these rule codes; a comma in one is written `\\,`.")
-    host = Hosts("hosts", "Only findings on one of these hosts.")
+    rule = OneOrMore("rules", "Only findings with exactly these rule codes; write a comma in a code as `\\,`.")
+    host = Hosts("hosts", "Only findings on pages of these hosts.")
     # Not folded further: databases change only the case of texts, and keep, for example, a sharp s.
     q = SearchText("Only findings with all these words, at most 10.", lowered, at_most=_MAX_WORDS)
 

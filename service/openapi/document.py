@@ -51,29 +51,45 @@ class _Tag(NamedTuple):
 
 
 _TAGS: Final = (
-    _Tag("Ticket exports", "Tickets and their delivery: prepare, approve, poll, retry, dismiss.", ("/api/ticket-exports",)),
-    _Tag("Decisions on many exports", "One decision on many exports.", ("/api/ticket-exports/bulk", "/api/bulk-jobs")),
-    _Tag("Ticket export targets", "The receivers of tickets.", ("/api/ticket-export-targets", "/api/providers")),
+    _Tag(
+        "Ticket exports",
+        "Exports, which are tickets and their delivery: prepare, approve, poll, retry, dismiss.",
+        ("/api/ticket-exports",),
+    ),
+    _Tag(
+        "Decisions on many exports",
+        "One decision on many exports: approve, dismiss, restore or retry.",
+        ("/api/ticket-exports/bulk", "/api/bulk-jobs"),
+    ),
+    _Tag(
+        "Ticket export targets",
+        "The receivers of tickets: webhooks and issue trackers.",
+        ("/api/ticket-export-targets", "/api/providers"),
+    ),
     _Tag("Recoveries", "Jobs that redeliver failed exports of a target.", ("/api/ticket-export-recoveries",)),
     _Tag("Approval rules", "Rules that approve, dismiss or label exports when they are prepared.", ("/api/approval-rules",)),
-    _Tag("Findings", "What scan runs found, and whether it is fixed.", ("/api/findings",)),
-    _Tag("Projects", "Websites of the account.", ("/api/projects",)),
-    _Tag("Accounts", "Accounts, their names, rights and usage.", ("/api/account",)),
+    _Tag("Findings", "The issues that scan runs found, and whether they are fixed.", ("/api/findings",)),
+    _Tag("Projects", "The websites of an account.", ("/api/projects",)),
+    _Tag("Accounts", "Accounts: their names, rights and usage.", ("/api/account",)),
     _Tag("Users", "Users, their roles, and the grants that let them manage projects.", ("/api/users", "/api/grants")),
-    _Tag("Tokens", "Tokens of users.", ("/api/tokens",)),
-    _Tag("Audit", "The audit log and the compliance requests.", ("/api/audit", "/api/compliance-requests")),
+    _Tag("Tokens", "The API tokens and platform tokens of users.", ("/api/tokens",)),
+    _Tag(
+        "Audit",
+        "The audit log, and the compliance requests of the storefront platform.",
+        ("/api/audit", "/api/compliance-requests"),
+    ),
     _Tag("Scan runs", "Scan runs, which assign a scanner's results to a project.", ("/api/scan-runs",)),
-    _Tag("Scanner results", "Findings of a scanner on a page.", ("/api/scanner",)),
-    _Tag("Email", "Inbound emails.", ("/api/email",)),
+    _Tag("Scanner results", "The results that a scanner posts, one page at a time.", ("/api/scanner",)),
+    _Tag("Email", "Inbound emails, which become tickets.", ("/api/email",)),
     _Tag(
         "Uploads",
         "Uploads of the browser extension, the CMS plugin and the storefront app.",
         ("/api/browser-extension", "/api/cms-plugins", "/api/storefront-app", "/api/handoffs"),
     ),
     _Tag("Compliance", "The storefront platform's requests about personal data.", ("/api/storefront-app/webhooks",)),
-    _Tag("Console sessions", "Sessions of the console.", ("/api/console-sessions",)),
+    _Tag("Console sessions", "The sessions of users at the console.", ("/api/console-sessions",)),
     _Tag("Health", "Health, metrics and this description; no authentication.", ("/",)),
-    _Tag(deliveries.TAG, "Requests that this service sends to receivers.", ()),
+    _Tag(deliveries.TAG, "The requests that RiskRelay sends to receivers.", ()),
 )
 _ABOUT: Final = """\
 Collects website-risk findings, and delivers approved tickets to issue trackers and as signed webhooks, at least once.

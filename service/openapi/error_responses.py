@@ -105,9 +105,9 @@ class _Header(NamedTuple):
 
 _LIMIT: Final = {"type": "string", "pattern": '^"principal";r=[0-9]+;t=[0-9]+$'}
 _POLICY: Final = {"type": "string", "pattern": '^"principal";q=[0-9]+;w=[0-9]+$'}
-_REMAINING: Final = "`r` requests may follow within `t` seconds"
-_ALLOWED: Final = "`q` requests may be made within any `w` seconds"
-_AUTHENTICATED: Final = "present once the caller is authenticated."
+_REMAINING: Final = "You can send `r` more requests within `t` seconds"
+_ALLOWED: Final = "You can send `q` requests within any `w` seconds"
+_AUTHENTICATED: Final = "present if the caller is authenticated."
 _WAIT: Final = {"type": "integer", "minimum": 1}
 #: The headers, by component name; some responses of a status do not have the "optional" headers.
 HEADERS: Final[Mapping[str, _Header]] = {
@@ -118,16 +118,27 @@ HEADERS: Final[Mapping[str, _Header]] = {
     "RateLimitPolicy": _Header("RateLimit-Policy", f"{_ALLOWED}.", _POLICY),
     "RateLimitOptional": _Header("RateLimit", f"{_REMAINING}; {_AUTHENTICATED}", _LIMIT, required=False),
     "RateLimitPolicyOptional": _Header("RateLimit-Policy", f"{_ALLOWED}; {_AUTHENTICATED}", _POLICY, required=False),
-    "RetryAfter": _Header("Retry-After", "Whole seconds to wait.", _WAIT),
-    "RetryAfterOptional": _Header("Retry-After", "Whole seconds to wait, if waiting helps.", _WAIT, required=False),
-    "Challenge": _Header("WWW-Authenticate", "The authentication scheme.", {"type": "string", "pattern": "^Bearer "}),
+    "RetryAfter": _Header("Retry-After", "Whole seconds to wait before you repeat the request.", _WAIT),
+    "RetryAfterOptional": _Header(
+        "Retry-After",
+        "Whole seconds to wait before you repeat the request; absent if waiting does not help.",
+        _WAIT,
+        required=False,
+    ),
+    "Challenge": _Header(
+        "WWW-Authenticate", "The authentication scheme that the route requires.", {"type": "string", "pattern": "^Bearer "}
+    ),
     "Location": _Header("Location", "The URL of the record.", {"type": "string", "format": "uri"}),
-    "ETag": _Header("ETag", "The version; send it as `If-None-Match`.", {"type": "string", "pattern": '^"[^"]+"$'}),
+    "ETag": _Header(
+        "ETag",
+        "The version of the response; send it as `If-None-Match` in the next request.",
+        {"type": "string", "pattern": '^"[^"]+"$'},
+    ),
     "Link": _Header("Link", 'The next page, as `<…>; rel="next"`; absent on the last one.', {"type": "string"}, False),
     "Replayed": _Header(
         "Idempotency-Replayed",
-        "`true` if this is the stored response of the first request; if its data was erased since, the body is "
-        '`{"redacted": true}`.',
+        "`true` if this is the stored response of the first request. If its data has been erased since, "
+        'the body is `{"redacted": true}`.',
         {"type": "string", "enum": ["true"]},
         required=False,
     ),

@@ -69,7 +69,7 @@ class OperationDescription:
 Operations = Mapping[str, OperationDescription]
 
 #: The response to a client that has the current version.
-NOT_MODIFIED: Final = SuccessResponse(304, "You have this version.", headers=("ETag",))
+NOT_MODIFIED: Final = SuccessResponse(304, "Your version is the current one.", headers=("ETag",))
 PAGING: Final = ("Limit", "Cursor")
 
 
@@ -199,59 +199,78 @@ FINDING_FILTERS: Final = _filters("Finding", FindingFilterForm())
 PARAMETERS: Final[Mapping[str, Mapping[str, Any]]] = {
     **EXPORT_FILTERS,
     **FINDING_FILTERS,
-    "ExportId": _path("export_id", "exp", "The export. Another account's is a 404."),
-    "TargetId": _path("target_id", "tgt", "The target. Another account's is a 404."),
-    "RecoveryId": _path("recovery_id", "rec", "The recovery. Another account's is a 404."),
-    "BulkJobId": _path("job_id", "blk", "The job. Another account's is a 404."),
-    "RuleId": _path("rule_id", "rul", "The rule. Another account's is a 404."),
-    "HandoffId": _path("handoff_id", "hof", "The handoff. Another user's is a 404."),
-    "FindingId": _path("finding_id", "fnd", "The finding. Another account's is a 404."),
-    "SessionId": _path("session_id", "ses", "The session. Another account's is a 404."),
-    "ProjectId": _row("project_id", "The project. Another account's is a 404.", example=1),
-    "AccountId": _row("account_id", "The account."),
-    "UserId": _row("user_id", "The user. Another account's is a 404."),
-    "GrantId": _row("grant_id", "The grant. Another account's is a 404."),
-    "TokenId": _row("token_id", "The token. Another account's is a 404."),
-    "ScanRunId": _row("scan_run_id", "The scan run. Another account's is a 404.", MAX_ID),
-    "ComplianceRequestId": _path("compliance_id", "cpl", "The request."),
-    "AuditActor": _query("actor", "Only what this actor did: `user:7`, `operator`.", _WORD),
-    "AuditAction": _query("action", "Only this action.", _WORD),
-    "AuditObject": _query("object", "Only entries about the record with this id: `exp_…`, `user:7`.", _WORD),
-    "AuditAfter": _query("created_after", "Only entries of this time or later.", _TIME),
-    "AuditBefore": _query("created_before", "Only entries from before this time.", _TIME),
-    "OfAccount": _id_filter("account_id", "Only those of this account; only with the ability `admin`"),
-    "OfUser": _id_filter("user_id", "Only those of this user"),
-    "OfProject": _id_filter("project_id", "Only those of this project"),
-    "Email": _query("email", "Only the user with this address.", _TEXT),
+    "ExportId": _path(
+        "export_id", "exp", "The id of the export. If the export belongs to another account, the response is 404."
+    ),
+    "TargetId": _path(
+        "target_id", "tgt", "The id of the target. If the target belongs to another account, the response is 404."
+    ),
+    "RecoveryId": _path(
+        "recovery_id", "rec", "The id of the recovery. If the recovery belongs to another account, the response is 404."
+    ),
+    "BulkJobId": _path("job_id", "blk", "The id of the job. If the job belongs to another account, the response is 404."),
+    "RuleId": _path("rule_id", "rul", "The id of the rule. If the rule belongs to another account, the response is 404."),
+    "HandoffId": _path(
+        "handoff_id", "hof", "The id of the handoff. If the handoff belongs to another user, the response is 404."
+    ),
+    "FindingId": _path(
+        "finding_id", "fnd", "The id of the finding. If the finding belongs to another account, the response is 404."
+    ),
+    "SessionId": _path(
+        "session_id", "ses", "The id of the session. If the session belongs to another account, the response is 404."
+    ),
+    "ProjectId": _row(
+        "project_id", "The id of the project. If the project belongs to another account, the response is 404.", example=1
+    ),
+    "AccountId": _row("account_id", "The id of the account."),
+    "UserId": _row("user_id", "The id of the user. If the user belongs to another account, the response is 404."),
+    "GrantId": _row("grant_id", "The id of the grant. If the grant belongs to another account, the response is 404."),
+    "TokenId": _row("token_id", "The id of the token. If the token belongs to another account, the response is 404."),
+    "ScanRunId": _row(
+        "scan_run_id", "The id of the scan run. If the scan run belongs to another account, the response is 404.", MAX_ID
+    ),
+    "ComplianceRequestId": _path("compliance_id", "cpl", "The id of the request."),
+    "AuditActor": _query("actor", "Only entries about actions of this actor, such as `user:7` or `operator`.", _WORD),
+    "AuditAction": _query("action", "Only entries about this action.", _WORD),
+    "AuditObject": _query("object", "Only entries about the record with this id, such as `exp_…` or `user:7`.", _WORD),
+    "AuditAfter": _query("created_after", "Only entries written at this time or later.", _TIME),
+    "AuditBefore": _query("created_before", "Only entries written before this time.", _TIME),
+    "OfAccount": _of("account_id", "Only records of this account; allowed only with the ability `admin`"),
+    "OfUser": _of("user_id", "Only records of this user"),
+    "OfProject": _of("project_id", "Only records of this project"),
+    "Email": _query("email", "Only the user with this email address.", _TEXT),
     "RequestId": _header(
         "X-Request-Id",
-        "Your id for this request: 1 to 128 letters, digits, `.`, `_` or `-`. Anything else is replaced.",
+        "An id that you choose for this request: 1 to 128 letters, digits, `.`, `_` or `-`. RiskRelay "
+        "replaces any other value.",
         _TEXT,
     ),
     "IdempotencyKey": _header(
         "Idempotency-Key",
-        "1 to 255 printable ASCII characters. A repeat with the same key and payload gets the stored response.",
+        "A key that you choose for this request: 1 to 255 printable ASCII characters. A repeated request "
+        "with the same key and payload gets the stored response.",
         {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[ -~]+$"},
     ),
     "DryRun": _query(
         "dry_run",
-        "`true` or `1` runs every check and stores nothing; the response is 200 as if it were stored.",
+        "`true` or `1`: run every check and store nothing. The response is 200, with the body that the "
+        "stored request would get.",
         {"type": "string", "enum": ["true", "1", "false", "0"]},
     ),
-    "PageFile": _in_path("file", "The file name.", {"type": "string", "enum": list(FILES)}, "page.js"),
+    "PageFile": _in_path("file", "The name of the file.", {"type": "string", "enum": list(FILES)}, "page.js"),
     "Limit": _query(
         "limit",
-        "The maximum number of entries per page.",
+        "The maximum number of records per page.",
         {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT},
     ),
-    "Cursor": _query("cursor", "`next_cursor` of the previous page.", _TEXT),
+    "Cursor": _query("cursor", "The `next_cursor` of the previous page; without it, the response is the first page.", _TEXT),
     "ExportSort": _query(
         "sort",
-        "The order: newest, oldest, highest severity or most findings first; equal ones are the newest first.",
+        "The order: newest, oldest, highest severity or most findings first. Among equal exports, the newest is first.",
         {"type": "string", "enum": _words(ExportSort), "default": ExportSort.NEWEST.value},
     ),
     "Facets": _query(
-        "facets", "`true` adds how many exports there are with each value.", {"type": "string", "enum": ["true", "false"]}
+        "facets", "`true` adds the number of exports with each value.", {"type": "string", "enum": ["true", "false"]}
     ),
     "TargetStatus": _query("status", "Only targets with this status.", {"type": "string", "enum": _words(TargetStatus)}),
     "IfNoneMatch": _header(
@@ -266,7 +285,7 @@ PARAMETERS: Final[Mapping[str, Mapping[str, Any]]] = {
     ),
     "ShopDomain": _header(
         SHOP_HEADER,
-        "The shop; equal to the `shop_domain` in the body.",
+        "The domain of the shop; equal to `shop_domain` in the body.",
         {"type": "string", "maxLength": 254, "pattern": rf"^({_LABEL}\.)+{_TOP_LABEL}\.?$"},
         required=True,
         example="snow.shops.example",

@@ -14,41 +14,42 @@ class _Page(TypedDict):
 
 class _TargetInput(TypedDict):
     base_url: str
-    """The URL that deliveries are posted to, or a tracker's page: https, a public address, an allowed port."""
+    """The URL that deliveries are posted to; for a tracker, the page of its project. It needs https, a public address and an
+    allowed port."""
     deployment_mode: NotRequired[Literal["cloud", "self-hosted", "webhook-only"] | None]
-    """The deployment mode it is meant for; by default that of this installation."""
+    """The deployment mode that the target is meant for; default: the mode of this installation."""
     name: str
-    """The name."""
+    """The name of the target."""
     max_per_minute: NotRequired[int | None]
-    """The most delivery attempts a minute; null for no limit."""
+    """The maximum number of delivery attempts per minute; null: no limit."""
     events: NotRequired[list[Literal["ticket.fixed", "ticket.reopened", "ticket.updated", "ticket.redact"]]]
-    """The events that the target gets about tickets it received: `ticket.updated`, `ticket.fixed`, `ticket.reopened`,
-    `ticket.redact`. A webhook gets none unless they are named, a tracker all."""
+    """The events that the target receives about tickets that were delivered to it: `ticket.updated`, `ticket.fixed`,
+    `ticket.reopened`, `ticket.redact`. Default: no events for a webhook, all for a tracker."""
 
 
 class _TrackerSettingsInput(TypedDict):
     labels: NotRequired[list[str]]
-    """Labels of every issue, in addition to those of its ticket."""
+    """The labels of every issue, in addition to the labels of its ticket."""
     on_fixed: NotRequired[Literal["comment", "close", "nothing"]]
-    """What happens to the issue when its ticket is fixed; by default `comment`."""
+    """What happens to the issue when its ticket is fixed; default: `comment`."""
     api_base: NotRequired[str]
-    """Where the API is, if it has another address than usual; without a trailing slash."""
+    """The base URL of the API, without a trailing slash, if it differs from the default."""
 
 
 class FieldProblem(TypedDict):
     path: str
-    """A JSON Pointer to the field, made of documented names only; empty for the whole body."""
+    """A JSON Pointer to the field, which contains documented names only; empty for the whole body."""
     code: str
-    """The reason: for example `required`, `invalid_url`, a rule of forbidden content, an address check."""
+    """The code of the reason: for example `required`, `invalid_url`, a rule of forbidden content, or an address check."""
     message: str
     """The reason as a sentence."""
 
 
 class PageInput(TypedDict):
     url: str
-    """The URL that was scanned."""
+    """The URL of the scanned page."""
     normalizedUrl: NotRequired[str | None]
-    """The scanner's normalized URL of the page."""
+    """The URL of the page as the scanner normalizes it."""
     statusCode: NotRequired[int | None]
     """The page's HTTP status."""
     pageType: NotRequired[str | None]
@@ -56,8 +57,8 @@ class PageInput(TypedDict):
     responseHeaders: NotRequired[dict[str, Any]]
     """The page's response headers; the scanner must remove `Set-Cookie`."""
     rules: NotRequired[list[str] | None]
-    """The codes of the rules that were checked; one that ends in `*` stands for all codes with this beginning. Findings of
-    other rules are not fixed by this run. Default: every rule was checked."""
+    """The codes of the rules that the run checked on this page; a code that ends in `*` stands for all codes with the same
+    beginning. This run does not fix findings of other rules. Default: all rules."""
 
 
 class ArtifactsInput(TypedDict):
@@ -67,11 +68,11 @@ class ArtifactsInput(TypedDict):
 
 class IssueInput(TypedDict):
     code: NotRequired[str | int | None]
-    """The rule that is broken; a code or a title is required."""
+    """The code of the rule that the page breaks; a code or a title is required."""
     title: NotRequired[str | int | None]
     """The issue in one line."""
     severity: NotRequired[str | None]
-    """The severity in the scanner's own term; an unknown term becomes `info`."""
+    """The severity, in the scanner's own words; an unknown word becomes `info`."""
     description: NotRequired[str | None]
     """The issue in full."""
     location: NotRequired[str | int | None]
@@ -95,9 +96,9 @@ class IssueInput(TypedDict):
 
 class PostbackInput(TypedDict):
     scanRunId: int
-    """The scan run; an unregistered one belongs to the default project."""
+    """The id of the scan run; an unregistered scan run belongs to the default project."""
     status: Literal["running", "completed", "partial", "failed", "cancelled"]
-    """The status of the run; only `completed` and `partial` create findings."""
+    """The status of the scan run; only `completed` and `partial` create findings."""
     page: PageInput
     """The scanned page."""
     artifacts: NotRequired[ArtifactsInput]
@@ -108,31 +109,31 @@ class PostbackInput(TypedDict):
 
 class FindingCounts(TypedDict):
     new: int
-    """Findings reported for the first time; each prepares an export or joins a group."""
+    """The number of findings reported for the first time; each prepares an export or joins a group."""
     seen: int
-    """Findings that were known and open."""
+    """The number of findings that were known and open."""
     fixed: int
-    """Findings of the page that enough runs have not reported now."""
+    """The number of findings of this page that became fixed: enough scan runs have not reported them."""
     reopened: int
-    """Findings that were fixed and are reported again."""
+    """The number of findings that were fixed and are reported again."""
 
 
 class Postback(TypedDict):
     scan_run_id: int
-    """The scan run."""
+    """The id of the scan run."""
     status: Literal["accepted"]
-    """It is stored."""
+    """Always `accepted`: the page is stored."""
     findings: FindingCounts
-    """Its findings."""
+    """The numbers of new, seen, fixed and reopened findings of the page."""
     ticket_exports: list[str]
-    """The exports that this postback prepared or extended."""
+    """The ids of the exports that this postback prepared or extended."""
 
 
 class TargetSecret(TypedDict):
     configured: bool
     """Whether the target has a secret."""
     fingerprint: str | None
-    """The fingerprint of the secret."""
+    """The fingerprint of the secret; null if there is none."""
 
 
 class TargetConnection(TypedDict):
@@ -140,84 +141,84 @@ class TargetConnection(TypedDict):
     """`connected` after a delivery; `failing` if the last attempt or validation did not reach the receiver, or the last 5
     attempts delivered nothing."""
     last_success_at: str | None
-    """When a delivery last succeeded."""
+    """The time of the last successful delivery; null before the first."""
 
 
 class LastValidation(TypedDict):
     status: Literal["passed", "failed"]
-    """The result."""
+    """The result of the validation."""
     reason: str | None
-    """Why it failed, or that the certificate expires soon. At a tracker, what is refused or missing follows a colon:
-    `tracker_not_found:project`."""
+    """Why the validation failed, or that the certificate expires soon; null if there is nothing to report. For a tracker,
+    the refused or missing part follows a colon: `tracker_not_found:project`."""
     checked_at: str
-    """When the target was validated."""
+    """The time of the validation."""
 
 
 class TargetHeader(TypedDict):
     name: str
-    """The name."""
+    """The name of the header."""
     fingerprint: str
-    """The fingerprint of the value."""
+    """The fingerprint of the header's value."""
 
 
 class StandardSecret(TypedDict):
     configured: bool
-    """Whether the target has one."""
+    """Whether the target has a secret for Standard Webhooks."""
     fingerprint: str | None
-    """The fingerprint of the secret."""
+    """The fingerprint of the secret; null if there is none."""
 
 
 class TargetDelivery(TypedDict):
     concurrency: int
-    """The most requests at once."""
+    """The current maximum number of simultaneous requests to the target."""
     failures_in_row: int
     """The number of failed attempts since the last success."""
     max_per_minute: int | None
-    """The configured limit."""
+    """The maximum number of delivery attempts per minute; null: no limit."""
     waits_until: str | None
-    """No delivery is sent before this time."""
+    """The time until which nothing is delivered to the target; null if the target is not on hold."""
 
 
 class Target(TypedDict):
     id: str
-    """The target."""
+    """The id of the target."""
     provider_key: Literal["generic_webhook", "github", "gitlab", "jira", "gitea", "linear", "redmine"]
-    """Where tickets go: a webhook, or an issue tracker."""
+    """The kind of receiver: a webhook, or an issue tracker."""
     base_url: str
-    """The URL that deliveries are posted to, or a tracker's page. A credential in the query of an older target shows as
-    `***`."""
+    """The URL that deliveries are posted to; for a tracker, the page of its project. A credential in the query of an older
+    target is shown as `***`."""
     deployment_mode: Literal["cloud", "self-hosted", "webhook-only"]
-    """The deployment mode it is meant for."""
+    """The deployment mode that the target is meant for."""
     name: str
-    """The name."""
+    """The name of the target."""
     status: Literal["active", "inactive", "paused", "blocked", "disabled"]
-    """The status; exports can be approved for `active` targets only."""
+    """The status; exports can be approved only for `active` targets."""
     status_reason: str | None
-    """Why it is not simply `active`."""
+    """The reason of the status, or why an `active` target is on hold; null if there is none."""
     secret: TargetSecret
-    """The signing secret, or the tracker's token."""
+    """Whether the target has its signing secret, or the token of its tracker, and the fingerprint."""
     connected: TargetConnection
-    """Whether deliveries arrive."""
+    """Whether deliveries reach the receiver."""
     last_validation: LastValidation | None
-    """The latest validation; null until a worker has asked a tracker."""
+    """The latest validation; null for a tracker that was not validated yet."""
     max_per_minute: int | None
-    """The most delivery attempts a minute; null for no limit."""
+    """The maximum number of delivery attempts per minute; null: no limit."""
     provider_settings: dict[str, Any]
     """The settings of the tracker; empty for a webhook."""
     signature: Literal["service", "standard-webhooks", "both"]
-    """What signs deliveries to a webhook."""
+    """The signature headers of deliveries to a webhook."""
     format: Literal["ticket", "cloudevents", "cloudevents-binary", "sarif"]
-    """The form of a delivery's body."""
+    """The format of the body of deliveries to a webhook."""
     events: list[Literal["ticket.fixed", "ticket.reopened", "ticket.updated", "ticket.redact"]]
-    """The events that it gets about tickets it received."""
+    """The events that the target receives about tickets that were delivered to it."""
     headers: list[TargetHeader]
-    """The additional headers of deliveries to a webhook."""
+    """The additional headers of deliveries to a webhook, without their values."""
     standard_secret: StandardSecret
-    """The secret of Standard Webhooks."""
+    """Whether the target has a secret for Standard Webhooks, and its fingerprint."""
     delivery: TargetDelivery
-    """The current pace of deliveries."""
+    """The current limits of deliveries to the target."""
     created_at: str
-    """When it was created."""
+    """The time at which the target was created."""
 
 
 class TargetList(_Page):
@@ -231,39 +232,39 @@ class NoMembers(TypedDict):
 
 class WebhookTargetInput(_TargetInput):
     provider_key: Literal["generic_webhook"]
-    """Where tickets go: a webhook of yours, or an issue tracker."""
+    """The kind of receiver: a webhook, or an issue tracker."""
     provider_settings: NotRequired[NoMembers]
-    """The provider's settings, which `GET /api/providers` describes; a webhook has none."""
+    """The settings of the tracker, which `GET /api/providers` describes; a webhook has none."""
     signature: NotRequired[Literal["service", "standard-webhooks", "both"]]
-    """What signs deliveries: our own headers, `service`, those of Standard Webhooks, `standard-webhooks`, or `both`. The
-    target needs the secret of each."""
+    """The signature headers of deliveries: those of RiskRelay (`service`), those of Standard Webhooks (`standard-webhooks`),
+    or `both`. The target needs the secret of each."""
     format: NotRequired[Literal["ticket", "cloudevents", "cloudevents-binary", "sarif"]]
-    """The form of a delivery's body: the ticket, a CloudEvents 1.0 event in structured (`cloudevents`) or binary mode
+    """The format of the body of deliveries: the ticket, a CloudEvents 1.0 event in structured (`cloudevents`) or binary mode
     (`cloudevents-binary`), or a SARIF 2.1.0 log."""
 
 
 class GitHubSettingsInput(_TrackerSettingsInput):
     assignees: NotRequired[list[str]]
-    """User names that the issues are assigned to; they need access to the repository."""
+    """The names of the users that issues are assigned to; they need access to the repository."""
 
 
 class GithubTargetInput(_TargetInput):
     provider_key: Literal["github"]
-    """Where tickets go: a webhook of yours, or an issue tracker."""
+    """The kind of receiver: a webhook, or an issue tracker."""
     provider_settings: NotRequired[GitHubSettingsInput]
-    """The provider's settings, which `GET /api/providers` describes; a webhook has none."""
+    """The settings of the tracker, which `GET /api/providers` describes; a webhook has none."""
 
 
 class GitLabSettingsInput(_TrackerSettingsInput):
     assignees: NotRequired[list[str]]
-    """User names that the issues are assigned to; GitLab Free takes the first."""
+    """The names of the users that issues are assigned to; GitLab Free uses only the first."""
 
 
 class GitlabTargetInput(_TargetInput):
     provider_key: Literal["gitlab"]
-    """Where tickets go: a webhook of yours, or an issue tracker."""
+    """The kind of receiver: a webhook, or an issue tracker."""
     provider_settings: NotRequired[GitLabSettingsInput]
-    """The provider's settings, which `GET /api/providers` describes; a webhook has none."""
+    """The settings of the tracker, which `GET /api/providers` describes; a webhook has none."""
 
 
 class PriorityBySeverityInput(TypedDict):
@@ -283,32 +284,32 @@ class JiraSettingsInput(_TrackerSettingsInput):
     project: str
     """The key of the project, such as `SHOP`."""
     issue_type: NotRequired[str]
-    """The name of the issue type; by default `Task`."""
+    """The name of the issue type; default: `Task`."""
     priority_by_severity: NotRequired[PriorityBySeverityInput]
-    """The name of Jira's priority for each severity; without it, Jira's default."""
+    """The name of Jira's priority for each severity; default: Jira's default priority."""
     assignee: NotRequired[str]
-    """Who gets the issues: an account id of Jira Cloud, a user name of Jira Data Center."""
+    """The user that issues are assigned to: an account id of Jira Cloud, or a user name of Jira Data Center."""
     api_version: NotRequired[int]
-    """3 for Jira Cloud, which is the default; 2 for Jira Data Center."""
+    """The version of the API: 3 for Jira Cloud, 2 for Jira Data Center; default: 3."""
 
 
 class JiraTargetInput(_TargetInput):
     provider_key: Literal["jira"]
-    """Where tickets go: a webhook of yours, or an issue tracker."""
+    """The kind of receiver: a webhook, or an issue tracker."""
     provider_settings: JiraSettingsInput
-    """The provider's settings, which `GET /api/providers` describes; a webhook has none."""
+    """The settings of the tracker, which `GET /api/providers` describes; a webhook has none."""
 
 
 class GiteaSettingsInput(_TrackerSettingsInput):
     assignees: NotRequired[list[str]]
-    """Names of the users that get the issues; they must have access to the repository."""
+    """The names of the users that issues are assigned to; they need access to the repository."""
 
 
 class GiteaTargetInput(_TargetInput):
     provider_key: Literal["gitea"]
-    """Where tickets go: a webhook of yours, or an issue tracker."""
+    """The kind of receiver: a webhook, or an issue tracker."""
     provider_settings: NotRequired[GiteaSettingsInput]
-    """The provider's settings, which `GET /api/providers` describes; a webhook has none."""
+    """The settings of the tracker, which `GET /api/providers` describes; a webhook has none."""
 
 
 class LinearSettingsInput(_TrackerSettingsInput):
@@ -318,59 +319,60 @@ class LinearSettingsInput(_TrackerSettingsInput):
 
 class LinearTargetInput(_TargetInput):
     provider_key: Literal["linear"]
-    """Where tickets go: a webhook of yours, or an issue tracker."""
+    """The kind of receiver: a webhook, or an issue tracker."""
     provider_settings: LinearSettingsInput
-    """The provider's settings, which `GET /api/providers` describes; a webhook has none."""
+    """The settings of the tracker, which `GET /api/providers` describes; a webhook has none."""
 
 
 class RedmineSettingsInput(_TrackerSettingsInput):
     tracker: NotRequired[str]
-    """The name or the id of the project's tracker, such as `Bug`; by default its first one."""
+    """The name or the id of the project's tracker, such as `Bug`; default: its first tracker."""
     priority_by_severity: NotRequired[PriorityBySeverityInput]
-    """The name or the id of the priority for each severity; without it, Redmine's default."""
+    """The name or the id of the priority for each severity; default: Redmine's default priority."""
     assignee: NotRequired[str]
-    """The member that gets the issues: a name as the project lists it, an id, or `me`."""
+    """The member that issues are assigned to: the name in the project's list of members, an id, or `me`."""
 
 
 class RedmineTargetInput(_TargetInput):
     provider_key: Literal["redmine"]
-    """Where tickets go: a webhook of yours, or an issue tracker."""
+    """The kind of receiver: a webhook, or an issue tracker."""
     provider_settings: NotRequired[RedmineSettingsInput]
-    """The provider's settings, which `GET /api/providers` describes; a webhook has none."""
+    """The settings of the tracker, which `GET /api/providers` describes; a webhook has none."""
 
 
 class TargetEditInput(TypedDict):
     name: NotRequired[str]
-    """The name."""
+    """The name of the target."""
     base_url: NotRequired[str]
-    """The URL that deliveries are posted to, or a tracker's page: https, a public address, an allowed port."""
+    """The URL that deliveries are posted to; for a tracker, the page of its project. It needs https, a public address and an
+    allowed port."""
     max_per_minute: NotRequired[int | None]
-    """The most delivery attempts a minute; null for no limit."""
+    """The maximum number of delivery attempts per minute; null: no limit."""
     provider_settings: NotRequired[dict[str, Any]]
-    """The provider's settings, which `GET /api/providers` describes; a webhook has none. They replace all settings of the
-    target."""
+    """The settings of the tracker, which `GET /api/providers` describes; a webhook has none. They replace all settings of
+    the target."""
     signature: NotRequired[Literal["service", "standard-webhooks", "both"]]
-    """What signs deliveries: our own headers, `service`, those of Standard Webhooks, `standard-webhooks`, or `both`. The
-    target needs the secret of each."""
+    """The signature headers of deliveries: those of RiskRelay (`service`), those of Standard Webhooks (`standard-webhooks`),
+    or `both`. The target needs the secret of each."""
     format: NotRequired[Literal["ticket", "cloudevents", "cloudevents-binary", "sarif"]]
-    """The form of a delivery's body: the ticket, a CloudEvents 1.0 event in structured (`cloudevents`) or binary mode
+    """The format of the body of deliveries: the ticket, a CloudEvents 1.0 event in structured (`cloudevents`) or binary mode
     (`cloudevents-binary`), or a SARIF 2.1.0 log."""
     events: NotRequired[list[Literal["ticket.fixed", "ticket.reopened", "ticket.updated", "ticket.redact"]]]
-    """The events that the target gets about tickets it received: `ticket.updated`, `ticket.fixed`, `ticket.reopened`,
-    `ticket.redact`. A webhook gets none unless they are named, a tracker all."""
+    """The events that the target receives about tickets that were delivered to it: `ticket.updated`, `ticket.fixed`,
+    `ticket.reopened`, `ticket.redact`. Default: no events for a webhook, all for a tracker."""
 
 
 class Provider(TypedDict):
     key: Literal["generic_webhook", "github", "gitlab", "jira", "gitea", "linear", "redmine"]
-    """The `provider_key` of its targets."""
+    """The `provider_key` of targets of this provider."""
     name: str
-    """Its name."""
+    """The name of the provider."""
     base_url_example: str
-    """A `base_url` of a target."""
+    """An example of a target's `base_url`."""
     settings_schema: dict[str, Any]
-    """The JSON Schema of its `provider_settings`."""
+    """The JSON Schema of a target's `provider_settings`."""
     secret: str
-    """What the secret of a target is, its least scope, and where it is created."""
+    """The secret that a target needs: what it is, its minimum scope, and where to create it."""
 
 
 class ProviderList(TypedDict):
@@ -384,29 +386,30 @@ class PingOutcome(TypedDict):
     response_status: int | None
     """The receiver's HTTP status; null if there was no response."""
     error_code: str | None
-    """The reason of the failure; `no_worker` if no worker sent it in time."""
+    """The reason of the failure; null on success; `no_worker` if no worker sent the ping in time."""
     duration_ms: int | None
-    """The duration in milliseconds; null if no worker reported a result."""
+    """The duration of the request in milliseconds; null if no worker reported a result."""
 
 
 class Source(TypedDict):
     type: Literal["finding", "evidence_capture", "diagnostics", "inbound_email", "manual"]
     """The kind of source."""
     id: str
-    """The id of the finding, capture, diagnostics or email; for a ticket prepared by hand, the id it was given."""
+    """The id of the finding, capture, diagnostics or email; for a ticket that was prepared by hand, the id in the
+    request."""
     scan_run_id: NotRequired[int]
-    """For a finding: the scan run that first reported it."""
+    """The id of the scan run that first reported the finding; absent for other sources."""
 
 
 class Ticket(TypedDict):
     title: str
-    """A single line."""
+    """The title, a single line."""
     description: str
     """The description."""
     severity: Literal["info", "low", "medium", "high", "critical"]
     """The severity."""
     page_url: str | None
-    """The URL of the page."""
+    """The URL of the page; null if there is none."""
     labels: list[str]
     """The labels."""
     evidence: dict[str, Any]
@@ -415,148 +418,149 @@ class Ticket(TypedDict):
 
 class Preview(TypedDict):
     safe: bool
-    """True if the ticket can be approved."""
+    """Whether the ticket can be approved."""
     problems: list[FieldProblem]
-    """Why it cannot be approved."""
+    """Why the ticket cannot be approved; empty if it can."""
 
 
 class ExportFindings(TypedDict):
     total: int
-    """All findings whose ticket it is."""
+    """The number of findings of the ticket."""
     fixed: int
-    """Those that are fixed."""
+    """The number of these findings that are fixed."""
 
 
 class LastAttempt(TypedDict):
     at: str
-    """When it began."""
+    """The time at which the attempt began."""
     response_status: int | None
     """The receiver's HTTP status; null if there was no response."""
     error_code: str | None
     """The reason of the failure; null on success."""
     duration_ms: int | None
-    """The duration in milliseconds."""
+    """The duration of the attempt in milliseconds."""
 
 
 class ProviderTicket(TypedDict):
     id: str | None
-    """The ticket's id at the receiver."""
+    """The ticket's id at the receiver; null if the receiver did not return one."""
     url: str | None
-    """The ticket's URL at the receiver."""
+    """The ticket's URL at the receiver; null if the receiver did not return one."""
 
 
 class ExportFinding(TypedDict):
     id: str
-    """The finding."""
+    """The id of the finding."""
     first_seen_at: str
-    """When it was first reported."""
+    """The time at which a scan run first reported the finding."""
     last_seen_at: str
-    """When it was last reported."""
+    """The time at which a scan run last reported the finding."""
     times_seen: int
-    """The number of scan runs that reported it."""
+    """The number of scan runs that reported the finding."""
     first_scan_run_id: int
-    """The first scan run that reported it."""
+    """The id of the first scan run that reported the finding."""
     last_scan_run_id: int
-    """The last scan run that reported it."""
+    """The id of the last scan run that reported the finding."""
 
 
 class Dismissal(TypedDict):
     reason: Literal["false_positive", "wont_fix", "duplicate", "test", "other"] | None
-    """The reason, if one was named."""
+    """The reason; null if none was given."""
     note: str | None
-    """The note, if there is one."""
+    """The note; null if none was given."""
     at: str | None
-    """When it was dismissed."""
+    """The time at which the export was dismissed."""
 
 
 class ApprovedBy(TypedDict):
     kind: Literal["user", "rule"]
-    """A user, or an approval rule."""
+    """Whether a user or an approval rule approved the export."""
     id: int | str
-    """The user's number, or the rule's id."""
+    """The id of the user or of the rule."""
     name: str | None
-    """The user's address, or the rule's name; null if it was removed."""
+    """The user's email address, or the rule's name; null if the user or the rule was removed."""
 
 
 class Export(TypedDict):
     id: str
-    """The export."""
+    """The id of the export."""
     status: Literal["prepared", "approved", "delivering", "exported", "retry_scheduled", "failed", "blocked", "dismissed"]
     """The status; `exported`, `failed`, `blocked` and `dismissed` change only by a request."""
     status_reason: str | None
-    """The reason of the status `failed`, `blocked` or `dismissed`, if there is one; `target_paused` or `target_inactive`
-    while the export waits for such a target."""
+    """The reason of the status `failed`, `blocked` or `dismissed`; `target_paused` or `target_inactive` while the export
+    waits for such a target; null if there is no reason."""
     target_id: str | None
-    """The target it was approved for."""
+    """The id of the target that the export was approved for; null before the approval."""
     source: Source
     """The source of the export."""
     ticket: Ticket
     """The ticket; the approval freezes it."""
     ticket_digest: str
-    """The digest of exactly this ticket; an approval can require it."""
+    """The digest of this ticket; an approval can require it."""
     preview: Preview
     """Whether the ticket can be approved."""
     attempts: int
-    """The number of attempts that have begun."""
+    """The number of delivery attempts that have begun."""
     next_attempt_at: str | None
-    """When the next attempt is due; null if none is, or while the target is paused or inactive."""
+    """The time at which the next attempt is due; null if none is due, or while the target is paused or inactive."""
     created_at: str
-    """When it was prepared."""
+    """The time at which the export was prepared."""
     approved_at: str | None
-    """When it was approved."""
+    """The time at which the export was approved; null before the approval."""
     finished_at: str | None
-    """When it reached a final status."""
+    """The time at which the export reached a final status; null before that."""
     project_id: int | None
-    """The project, if it belongs to one."""
+    """The id of the project; null if the export belongs to none."""
     severity: Literal["info", "low", "medium", "high", "critical"]
     """The severity of the ticket."""
     rule: str | None
-    """The rule code of its findings; null for other sources."""
+    """The rule code of the findings; null for other sources."""
     findings: ExportFindings | None
-    """Its findings; null for other sources."""
+    """The number of findings of the ticket; null for other sources."""
     edited: bool
     """Whether a person edited the ticket."""
     retry_after_seconds: NotRequired[int]
     """Whole seconds until the next attempt, 60 if its time is unknown; equal to `Retry-After`. Present while `status` is
     `retry_scheduled`, or `approved` for a target that is on hold."""
     last_attempt: NotRequired[LastAttempt]
-    """The latest attempt; absent before the first."""
+    """The latest delivery attempt; absent before the first."""
     provider_ticket: NotRequired[ProviderTicket]
-    """The ticket at the receiver, if the receiver named one."""
+    """The ticket at the receiver; absent if the receiver returned neither its id nor its URL."""
     finding: NotRequired[ExportFinding]
-    """The finding, if the export was prepared from one."""
+    """The finding that the export was prepared from; absent for other sources."""
     dismissal: NotRequired[Dismissal]
-    """Why it was dismissed; present while `status` is `dismissed`."""
+    """The dismissal; present while `status` is `dismissed`."""
     snoozed_until: NotRequired[str | None]
-    """Present while it is snoozed: until when, or null until one of its findings is seen again."""
+    """The time at which the snooze ends; null: when one of the findings is seen again. Present while the export is
+    snoozed."""
     approved_by: NotRequired[ApprovedBy]
-    """Who approved it; absent if the operator did."""
+    """The user or the rule that approved the export; absent if the operator approved it."""
     siblings: NotRequired[list[str]]
-    """All exports of this ticket, if it was approved for several targets."""
+    """The ids of all exports of this ticket; absent unless the ticket was approved for several targets."""
     original_ticket: NotRequired[Ticket]
     """The ticket before a person edited it; absent in lists and while `edited` is false."""
 
 
 class ExportFacets(TypedDict):
     status: dict[str, int]
-    """How many exports each status has."""
+    """The number of exports with each status."""
     severity: dict[str, int]
-    """How many exports each severity has."""
+    """The number of exports with each severity."""
     project_id: dict[str, int]
-    """How many exports each project has."""
+    """The number of exports of each project."""
     source: dict[str, int]
-    """How many exports each source has."""
+    """The number of exports from each kind of source."""
     rule: dict[str, int]
-    """How many exports each rule code has."""
+    """The number of exports with each rule code."""
 
 
 class ExportList(_Page):
     items: list[Export]
     """The exports, in the order of `sort`."""
     total: int | None
-    """How many exports match on all pages; null if more than 10,000 do."""
+    """The number of exports that match, on all pages together; null if more than 10,000 match."""
     facets: NotRequired[ExportFacets]
-    """Present with `facets=true`."""
+    """The number of exports with each value; present with `facets=true`."""
 
 
 class TicketInput(TypedDict):
@@ -569,9 +573,9 @@ class TicketInput(TypedDict):
         "warning"] | None]
     """The severity; synonyms are mapped to `info`, `low`, `medium`, `high`, `critical`."""
     page_url: NotRequired[str | None]
-    """The URL of the page."""
+    """The URL of the page; null if there is none."""
     labels: NotRequired[list[str] | None]
-    """Labels to sort tickets by."""
+    """The labels."""
     evidence: NotRequired[dict[str, Any] | None]
     """Supporting data, up to 8 KiB of JSON."""
 
@@ -580,16 +584,16 @@ class SourceInput(TypedDict):
     type: NotRequired[Literal["manual"]]
     """The kind of source; always `manual`."""
     id: NotRequired[str | None]
-    """The ticket's key in the system it was written in."""
+    """The ticket's id in the system that it comes from."""
 
 
 class PreparationInput(TypedDict):
     ticket: TicketInput
     """The ticket."""
     source: NotRequired[SourceInput | None]
-    """The source; by default the export itself."""
+    """The source of the ticket; default: the export itself."""
     project_id: NotRequired[int | None]
-    """The project, one of the account's."""
+    """The id of a project of the account."""
 
 
 class EditInput(TypedDict):
@@ -602,39 +606,39 @@ class EditInput(TypedDict):
         "warning"]]
     """The severity; synonyms are mapped to `info`, `low`, `medium`, `high`, `critical`."""
     labels: NotRequired[list[str]]
-    """All labels; an empty list removes them."""
+    """The labels; they replace all labels, and an empty list removes them."""
     ticket_digest: NotRequired[str | None]
-    """The `ticket_digest` that was read; if the ticket differs, the response is 409."""
+    """The `ticket_digest` of the ticket that you read; if the ticket has changed since, the response is 409."""
 
 
 class AttemptDurations(TypedDict):
     dns_ms: int | None
-    """Name resolution."""
+    """The duration of the name resolution in milliseconds; null if there was none."""
     connect_ms: int | None
-    """TCP connection."""
+    """The duration of the TCP connection in milliseconds; null if there was none."""
     tls_ms: int | None
-    """TLS handshake."""
+    """The duration of the TLS handshake in milliseconds; null if there was none."""
     first_byte_ms: int | None
-    """From the request to the first byte of the response."""
+    """The time from the request to the first byte of the response in milliseconds; null if there was none."""
     total_ms: int | None
-    """The whole attempt."""
+    """The duration of the whole attempt in milliseconds."""
 
 
 class Attempt(TypedDict):
     id: str
-    """The attempt; the receiver got it as `X-Request-Id`."""
+    """The id of the attempt; the receiver got it as `X-Request-Id`."""
     number: int
     """The number of the attempt, from 1."""
     started_at: str
-    """When it began."""
+    """The time at which the attempt began."""
     outcome: Literal["delivered", "retryable", "rejected", "refused", "exhausted"]
-    """The outcome."""
+    """The outcome of the attempt."""
     response_status: int | None
     """The receiver's HTTP status; null if there was no response."""
     error_code: str | None
     """The reason of the failure; null on success."""
     retry_after_seconds: int | None
-    """The receiver's `Retry-After`, in seconds."""
+    """The seconds of the receiver's `Retry-After`; null if there was none."""
     durations: AttemptDurations
     """The duration of each phase."""
 
@@ -646,42 +650,43 @@ class AttemptList(_Page):
 
 class EventAttempt(TypedDict):
     id: str
-    """The attempt; the receiver got it as `X-Request-Id`."""
+    """The id of the attempt; the receiver got it as `X-Request-Id`."""
     number: int
     """The number of the attempt, from 1."""
     started_at: str
-    """When it began."""
+    """The time at which the attempt began."""
     outcome: Literal["delivered", "retryable", "rejected", "refused", "exhausted"]
-    """The outcome."""
+    """The outcome of the attempt."""
     response_status: int | None
     """The receiver's HTTP status; null if there was no response."""
     error_code: str | None
     """The reason of the failure; null on success."""
     retry_after_seconds: int | None
-    """The receiver's `Retry-After`, in seconds."""
+    """The seconds of the receiver's `Retry-After`; null if there was none."""
     duration_ms: int | None
-    """The duration in milliseconds."""
+    """The duration of the attempt in milliseconds."""
 
 
 class TicketEvent(TypedDict):
     id: str
-    """The event; the receiver gets it as `Idempotency-Key`."""
+    """The id of the event; the receiver gets it as `Idempotency-Key`."""
     type: Literal["ticket.fixed", "ticket.reopened", "ticket.updated", "ticket.redact"]
-    """What happened to the ticket."""
+    """The type of the event."""
     status: Literal["pending", "delivered", "failed", "cancelled"]
-    """`pending` until it is delivered or failed, or cancelled: the ticket was redacted, or retried at another target."""
+    """`pending` until the event is delivered, failed or cancelled. It is cancelled if the ticket is redacted, or retried at
+    another target."""
     attempts: int
     """The number of attempts that have begun."""
     deliveries: list[EventAttempt]
     """The attempts that have ended, oldest first."""
     error_code: str | None
-    """Why the last attempt failed; null on success."""
+    """The reason why the last attempt failed; null on success."""
     result: Literal["commented", "closed", "reopened", "left_alone", "redacted", "skipped"] | None
-    """What was done with the issue of a tracker."""
+    """What the event changed at the issue of a tracker; null for webhooks, and until the event is delivered."""
     created_at: str
-    """When it was formed."""
+    """The time at which the event was created."""
     finished_at: str | None
-    """When it was delivered, failed or cancelled."""
+    """The time at which the event was delivered, failed or cancelled; null before that."""
 
 
 class TicketEventList(_Page):
@@ -691,148 +696,149 @@ class TicketEventList(_Page):
 
 class ReceiptAttempt(TypedDict):
     id: str
-    """The attempt; the receiver got it as `X-Request-Id`."""
+    """The id of the attempt; the receiver got it as `X-Request-Id`."""
     number: int
     """The number of the attempt, from 1."""
     started_at: str
-    """When it began; in whole seconds, the timestamp that was signed."""
+    """The time at which the attempt began; its whole seconds are the signed timestamp."""
     outcome: Literal["delivered", "retryable", "rejected", "refused", "exhausted"]
-    """The outcome."""
+    """The outcome of the attempt."""
     response_status: int | None
     """The receiver's HTTP status; null if there was no response."""
     error_code: str | None
     """The reason of the failure; null on success."""
     address_class: str | None
-    """The class of the address that was dialed: `public`, or its kind, such as `address_private`."""
+    """The class of the address that RiskRelay connected to: `public`, or a class such as `address_private`."""
     nonce: str | None
-    """The nonce that was signed; null at trackers."""
+    """The signed nonce; null for trackers."""
     signature: str | None
-    """The values of the signature headers, separated by a space; null at trackers."""
+    """The values of the signature headers, separated by a space; null for trackers."""
     body_sha256: str | None
-    """The SHA-256 of the bytes that were sent; at trackers, of the frozen bytes that the issue was made from."""
+    """The SHA-256 of the sent bytes; for trackers, of the frozen bytes that the issue was made from."""
     response_sha256: str | None
-    """The SHA-256 of the response body, as far as it was read."""
+    """The SHA-256 of the part of the response body that was read."""
 
 
 class ReceiptEntry(TypedDict):
     position: int
-    """The position in the chain, from 1."""
+    """The position in the hash chain, from 1."""
     id: int
-    """The entry's number."""
+    """The id of the entry."""
     at: str
-    """When it was written."""
+    """The time at which the entry was written."""
     actor: str | None
-    """Who acted; null for a worker, whose name contains its host."""
+    """The actor; null for a worker, because its name contains its host."""
     actor_sha256: str
     """The SHA-256 of the actor."""
     action: str
-    """What was done."""
+    """The action."""
     subject_id: str
-    """The export."""
+    """The id of the export."""
     status_before: str | None
-    """The export's status before."""
+    """The status of the export before the action."""
     status_after: str | None
-    """The export's status afterwards."""
+    """The status of the export after the action."""
     reason: str | None
-    """The reason."""
+    """The reason; null if there is none."""
     digest: str | None
     """The digest of the approved ticket, or of the attempt that ended; null for other entries."""
     previous: str
-    """The hash of the entry at the position before."""
+    """The `hash` of the previous entry in the chain."""
     hash: str
-    """The SHA-256 of this object as canonical JSON, without `actor` and `hash`: names sorted, no spaces, UTF-8."""
+    """The SHA-256 of this object without `actor` and `hash`, as canonical JSON: sorted names, no spaces, UTF-8."""
 
 
 class DeliveryReceipt(TypedDict):
     type: Literal["riskrelay.delivery_receipt"]
-    """What this is."""
+    """The type of the document."""
     version: int
-    """The version of this form."""
+    """The version of the receipt format."""
     export_id: str
-    """The export."""
+    """The id of the export."""
     target_id: str | None
-    """The target; null after a redaction."""
+    """The id of the target; null after a redaction."""
     ticket_digest: str
     """The digest of the approved ticket."""
     approved_by: str | None
-    """The actor who approved it, such as `user:7` or `rule:rul_…`."""
+    """The actor who approved the export, such as `user:7` or `rule:rul_…`."""
     approved_at: str | None
-    """When it was approved."""
+    """The time at which the export was approved."""
     delivered_at: str
-    """When the delivery was recorded."""
+    """The time at which the delivery was recorded."""
     body: str | None
-    """The frozen bytes, as text; null after a redaction."""
+    """The frozen body of the delivery, as text; null after a redaction."""
     body_sha256: str | None
-    """The SHA-256 of the frozen bytes; null after a redaction."""
+    """The SHA-256 of the frozen body; null after a redaction."""
     attempts: list[ReceiptAttempt]
-    """The attempts, the first one first."""
+    """The attempts, oldest first."""
     audit_entries: list[ReceiptEntry]
-    """The audit log's entries about the export, the oldest first."""
+    """The entries of the audit log about the export, oldest first."""
 
 
 class ApprovalInput(TypedDict):
     target_id: NotRequired[str]
-    """An active target of the account."""
+    """The id of an active target of the account."""
     target_ids: NotRequired[list[str]]
-    """Different active targets of the account, in place of `target_id`: one export for each."""
+    """The ids of different active targets of the account, in place of `target_id`; each gets an export."""
     ticket_digest: NotRequired[str | None]
-    """The `ticket_digest` that was reviewed; if the ticket differs, the response is 409."""
+    """The `ticket_digest` of the ticket that you reviewed; if the ticket has changed since, the response is 409."""
     events: NotRequired[bool]
-    """Whether the approval also covers the events that the target asks for."""
+    """Whether the approval also covers the events that the target subscribes to."""
 
 
 class SiblingExports(TypedDict):
     items: list[Export]
-    """The exports, in the order of the targets."""
+    """The exports, in the order of `target_ids`."""
 
 
 class RetryInput(TypedDict):
     target_id: NotRequired[str | None]
-    """Another active target of the account; by default the export's own."""
+    """The id of another active target of the account; default: the export's own target."""
 
 
 class DismissalInput(TypedDict):
     reason: NotRequired[Literal["false_positive", "wont_fix", "duplicate", "test", "other"] | None]
-    """Why; with `false_positive` or `wont_fix`, new places join the dismissed group."""
+    """The reason. With `false_positive` or `wont_fix`, new places join the dismissed group."""
     note: NotRequired[str | None]
-    """A note for others."""
+    """A note for other people."""
 
 
 class SnoozeInput(TypedDict):
     until: NotRequired[str | None]
-    """Until when, in the future; null: until one of its findings is seen again."""
+    """The time at which the snooze ends, in the future; null: when one of the findings is seen again."""
 
 
 class Split(TypedDict):
     ticket_exports: list[str]
-    """The group's own export, then one for each other finding."""
+    """The ids of the exports: first the group's own, then one for each other finding."""
 
 
 class ExportReferenceInput(TypedDict):
     id: str
-    """The export."""
+    """The id of the export."""
     ticket_digest: NotRequired[str | None]
-    """The `ticket_digest` that was reviewed; if the ticket differs, the result is an error."""
+    """The `ticket_digest` of the ticket that you reviewed; if the ticket has changed since, the result is an error."""
 
 
 class ExportFilterInput(TypedDict):
     status: NotRequired[str | list[Literal["prepared", "approved", "delivering", "exported", "retry_scheduled", "failed",
         "blocked", "dismissed"]]]
-    """Only these statuses."""
+    """Only exports with these statuses."""
     severity: NotRequired[str | list[Literal["info", "low", "medium", "high", "critical"]]]
-    """Only these severities."""
+    """Only exports with these severities."""
     project_id: NotRequired[str | list[int | str]]
     """Only exports of these projects."""
     source: NotRequired[str | list[Literal["finding", "evidence_capture", "diagnostics", "inbound_email", "manual"]]]
     """Only exports from these kinds of source."""
     rule: NotRequired[str | list[str]]
-    """Only exports of exactly these rule codes; a comma in one is written `\\,`."""
+    """Only exports with exactly these rule codes; write a comma in a code as `\\,`."""
     target_id: NotRequired[str | list[str]]
     """Only exports for these targets."""
     host: NotRequired[str | list[str]]
-    """Only exports with a page on one of these hosts, any page of a group."""
+    """Only exports with a page on one of these hosts; for a group, any of its pages counts."""
     q: NotRequired[str]
-    """Only exports with all these whole words, at most 20, in their title, description or URLs, in any case."""
+    """Only exports whose title, description and URLs contain all these words: whole words, up to 20, in upper or lower
+    case."""
     created_after: NotRequired[str]
     """Only exports prepared at this time or later."""
     created_before: NotRequired[str]
@@ -843,35 +849,36 @@ class BulkDecisionInput(TypedDict):
     action: Literal["approve", "dismiss", "restore", "retry"]
     """The decision."""
     target_id: NotRequired[str | None]
-    """With `approve`: an active target of the account."""
+    """With `approve`: the id of an active target of the account."""
     reason: NotRequired[Literal["false_positive", "wont_fix", "duplicate", "test", "other"] | None]
-    """With `dismiss`: why."""
+    """With `dismiss`: the reason."""
     note: NotRequired[str | None]
-    """With `dismiss`: a note for others."""
+    """With `dismiss`: a note for other people."""
     ids: NotRequired[list[ExportReferenceInput] | None]
-    """The exports, each once; the results are in their order."""
+    """The exports, each at most once; the results are in the same order."""
     filter: NotRequired[ExportFilterInput | None]
-    """In place of `ids`: every export that matches, up to 10,000, as a job."""
+    """In place of `ids`: the filter of the exports. A job decides on all that match, up to 10,000."""
     expected_count: NotRequired[int | None]
-    """With `filter`: the `total` of the list that was reviewed; another count is a 409."""
+    """With `filter`: the `total` of the list that you reviewed; if another number of exports matches, the response is
+    409."""
 
 
 class BulkError(TypedDict):
     code: str
-    """The reason: an error code such as `NOT_FOUND` or `CONFLICT`, or that of the invalid field, such as `preview_not_safe`
-    or `target_not_active`."""
+    """The reason: an error code such as `NOT_FOUND` or `CONFLICT`, or the code of the invalid field, such as
+    `preview_not_safe` or `target_not_active`."""
     message: str
     """The reason as a sentence."""
 
 
 class DecisionResult(TypedDict):
     id: str
-    """The export."""
+    """The id of the export."""
     status: NotRequired[Literal["prepared", "approved", "delivering", "exported", "retry_scheduled", "failed", "blocked",
         "dismissed"]]
-    """The current status."""
+    """The current status of the export; absent if there is an `error`."""
     error: NotRequired[BulkError]
-    """Why it was left as it is."""
+    """Why the export was not changed; absent if there is a `status`."""
 
 
 class BulkResults(TypedDict):
@@ -880,33 +887,33 @@ class BulkResults(TypedDict):
     changed: int
     """The number of exports that the decision changed."""
     skipped: int
-    """The number of exports that were in the wanted state already."""
+    """The number of exports that had the requested state already."""
 
 
 class BulkJob(TypedDict):
     id: str
-    """The job."""
+    """The id of the job."""
     action: Literal["approve", "dismiss", "restore", "retry"]
     """The decision."""
     status: Literal["running", "done", "cancelled"]
-    """`running` until every export is processed. A request cancels the job, and so does a lost right of its user or
-    account."""
+    """`running` until every export is processed. The job is cancelled by a request, or if its user or account loses the
+    right to decide."""
     total: int
     """The number of exports that matched when the job was created."""
     done: int
-    """The number of exports that are processed."""
+    """The number of exports that have been processed."""
     changed: int
     """The number of exports that the decision changed."""
     skipped: int
-    """The number of exports that were in the wanted state already."""
+    """The number of exports that had the requested state already."""
     errors: dict[str, int]
-    """How many exports were left as they are, by error code: those of single results, `changed` for an export that changed
-    after the job had been created, `limit_reached`, and `user_disabled`, `user_lost_ability` or `webhooks_forbidden` for the
-    rest of a job that was stopped."""
+    """The number of exports that were not changed, by error code: the codes of single results; `changed` for an export that
+    changed after the job was created; `limit_reached`; and `user_disabled`, `user_lost_ability` or `webhooks_forbidden` for
+    the remaining exports of a job that was stopped."""
     created_at: str
-    """When it was requested."""
+    """The time at which the job was created."""
     finished_at: str | None
-    """When it ended."""
+    """The time at which the job ended; null before that."""
 
 
 class BulkJobList(_Page):
@@ -916,33 +923,34 @@ class BulkJobList(_Page):
 
 class Finding(TypedDict):
     id: str
-    """The finding."""
+    """The id of the finding."""
     project_id: int
-    """Its project."""
+    """The id of the project."""
     rule: str
-    """The rule code, or the title of an issue without one."""
+    """The rule code; for an issue without one, its title."""
     title: str
     """The issue in one line."""
     severity: Literal["info", "low", "medium", "high", "critical"]
-    """The highest severity that was reported."""
+    """The highest severity that a scan run reported."""
     state: Literal["open", "fixed", "dismissed", "snoozed"]
-    """`fixed` if enough scan runs did not report it, else what was decided on its ticket."""
+    """`fixed` after enough scan runs did not report the finding; otherwise the state that follows from the decision on its
+    ticket."""
     url: str
-    """The page."""
+    """The URL of the page."""
     location: str
     """The location on the page; may be empty."""
     first_seen_at: str
-    """When a scan run first reported it."""
+    """The time at which a scan run first reported the finding."""
     last_seen_at: str
-    """When a scan run last reported it."""
+    """The time at which a scan run last reported the finding."""
     fixed_at: str | None
-    """When it was fixed; null if it is not."""
+    """The time at which the finding became fixed; null if it is not fixed."""
     times_reopened: int
-    """How often it was reported again after it was fixed."""
+    """The number of times that the finding was reported again after it was fixed."""
     scan_runs: int
-    """How many scan runs have reported it."""
+    """The number of scan runs that reported the finding."""
     ticket_export_id: str | None
-    """The export of its ticket; null if that was deleted."""
+    """The id of the export with the finding's ticket; null if the export was deleted."""
 
 
 class FindingList(_Page):
@@ -952,32 +960,33 @@ class FindingList(_Page):
 
 class FindingRun(TypedDict):
     scan_run_id: int
-    """The scan run."""
+    """The id of the scan run."""
     at: str
-    """When the run first posted the page."""
+    """The time at which the scan run first posted the page."""
     outcome: Literal["seen", "missed", "fixed", "reopened"]
-    """`seen`: reported. `missed`: the run visited the page and did not report it. `fixed`: missed, by the last run that was
-    needed. `reopened`: reported after it was fixed."""
+    """`seen`: the run reported the finding. `missed`: the run visited the page and did not report the finding. `fixed`: a
+    missed run after which the finding is fixed. `reopened`: the run reported the finding after it was fixed."""
 
 
 class FindingHistory(Finding):
     history: list[FindingRun]
-    """The scan runs, the latest first; up to 200."""
+    """The results of the scan runs, newest first, up to 200."""
 
 
 class Project(TypedDict):
     id: int
-    """The project."""
+    """The id of the project."""
     name: str
-    """Its name."""
+    """The name of the project."""
     account_id: int
-    """The account."""
+    """The id of the account."""
     shop_domain: str | None
-    """The storefront's domain, if it is a storefront."""
+    """The storefront's domain; null if the project is not a storefront."""
     ticket_grouping: Literal["rule", "finding"]
-    """How new findings become tickets: one for all findings of a `rule`, or one for each `finding`."""
+    """How new findings become tickets. `rule`: one ticket for all findings of a rule; `finding`: one ticket for each
+    finding."""
     created_at: str
-    """When it was created."""
+    """The time at which the project was created."""
 
 
 class ProjectList(_Page):
@@ -987,58 +996,60 @@ class ProjectList(_Page):
 
 class NewProjectInput(TypedDict):
     name: str
-    """The name."""
+    """The name of the project."""
     shop_domain: NotRequired[str | None]
-    """The storefront's domain, if it is a storefront."""
+    """The storefront's domain; null if the project is not a storefront."""
     ticket_grouping: NotRequired[Literal["rule", "finding"]]
-    """`rule`: one ticket for all findings of a rule; `finding`: one for each."""
+    """How new findings become tickets. `rule`: one ticket for all findings of a rule; `finding`: one ticket for each
+    finding."""
     account_id: NotRequired[int | None]
-    """The account, with the ability `admin`; default: that of the token."""
+    """The id of the account, only with the ability `admin`; default: the token's account."""
 
 
 class ProjectChangeInput(TypedDict):
     name: NotRequired[str]
-    """The name."""
+    """The name of the project."""
     shop_domain: NotRequired[str | None]
     """The storefront's domain; null removes it."""
     ticket_grouping: NotRequired[Literal["rule", "finding"]]
-    """`rule`: one ticket for all findings of a rule; `finding`: one for each."""
+    """How new findings become tickets. `rule`: one ticket for all findings of a rule; `finding`: one ticket for each
+    finding."""
 
 
 class LimitUsage(TypedDict):
     used: int
-    """How many there are."""
+    """The current number."""
     limit: int
-    """How many there may be."""
+    """The maximum number."""
 
 
 class AccountUsage(TypedDict):
     findings: LimitUsage
-    """Findings."""
+    """The number of findings, and the limit."""
     waiting_exports: LimitUsage
-    """Exports that are prepared, approved or to be retried."""
+    """The number of exports that are prepared, approved or to be retried, and the limit."""
     targets: LimitUsage
-    """Targets."""
+    """The number of targets, and the limit."""
     uploads_24h: LimitUsage
-    """Uploads of the last 24 hours."""
+    """The number of uploads in the last 24 hours, and the limit."""
 
 
 class Account(TypedDict):
     id: int
-    """The account."""
+    """The id of the account."""
     name: str
-    """Its name."""
+    """The name of the account."""
     may_use_webhooks: bool
-    """Whether it may use webhook and tracker targets."""
+    """Whether the account may use targets: webhooks and trackers."""
     created_at: str
-    """When it was created."""
+    """The time at which the account was created."""
     usage: AccountUsage
-    """What it stores, and its limits."""
+    """How much the account stores, and its limits."""
 
 
 class AccountNameInput(TypedDict):
     name: str
-    """The name."""
+    """The name of the account."""
 
 
 class AccountList(_Page):
@@ -1048,31 +1059,32 @@ class AccountList(_Page):
 
 class AccountInput(TypedDict):
     name: str
-    """The name."""
+    """The name of the account."""
     may_use_webhooks: NotRequired[bool]
-    """Whether webhook and tracker targets are allowed."""
+    """Whether the account may use targets: webhooks and trackers."""
 
 
 class AccountChangeInput(TypedDict):
     name: NotRequired[str]
-    """The name."""
+    """The name of the account."""
     may_use_webhooks: NotRequired[bool]
-    """`false` blocks the account's targets and what waits for them; after `true`, resume each target."""
+    """Whether the account may use targets: webhooks and trackers. `false` blocks its targets and the exports that wait for
+    them; after `true`, resume each target."""
 
 
 class User(TypedDict):
     id: int
-    """The user."""
+    """The id of the user."""
     email: str | None
-    """The address; null once removed."""
+    """The user's email address; null once removed."""
     account_id: int
-    """The account."""
+    """The id of the account."""
     role: Literal["viewer", "triager", "manager", "owner"] | None
-    """What the user may do in the account; null: only the roles of grants count."""
+    """The user's role in the account; null: only the roles of grants count."""
     state: Literal["active", "disabled", "removed"]
-    """Whether the user's tokens are accepted."""
+    """The state of the user; only the tokens of an `active` user are accepted."""
     created_at: str
-    """When the user was created."""
+    """The time at which the user was created."""
 
 
 class UserList(_Page):
@@ -1082,35 +1094,35 @@ class UserList(_Page):
 
 class UserInput(TypedDict):
     email: str
-    """The address, which names the user at the console."""
+    """The user's email address, unique in the installation; the console shows it as the user's name."""
     role: NotRequired[Literal["viewer", "triager", "manager", "owner"] | None]
-    """What the user may do in the account; null: only the roles of grants count."""
+    """The user's role in the account; null: only the roles of grants count."""
     account_id: NotRequired[int | None]
-    """The account, with the ability `admin`; default: that of the token."""
+    """The id of the account, only with the ability `admin`; default: the token's account."""
 
 
 class UserChangeInput(TypedDict):
     role: NotRequired[Literal["viewer", "triager", "manager", "owner"] | None]
-    """What the user may do in the account; null: only the roles of grants count."""
+    """The user's role in the account; null: only the roles of grants count."""
     state: NotRequired[Literal["active", "disabled"]]
-    """`disabled` refuses the user's tokens and ends the user's sessions."""
+    """The state of the user; `disabled` refuses the user's tokens and ends the user's sessions."""
 
 
 class Grant(TypedDict):
     id: int
-    """The grant."""
+    """The id of the grant."""
     user_id: int
-    """The user."""
+    """The id of the user."""
     user: str | None
-    """The user's address; null once removed."""
+    """The user's email address; null once removed."""
     project_id: int | None
-    """The project; null for a report."""
+    """The id of the project; null if the grant is for a report."""
     report_id: int | None
-    """The report; null for a project."""
+    """The id of the report; null if the grant is for a project."""
     role: Literal["viewer", "triager", "manager"] | None
-    """What a user without a role in the account may do in the project."""
+    """The role in the project, for a user without a role in the account; null: the user may only upload."""
     created_at: str
-    """When it was given."""
+    """The time at which the grant was created."""
 
 
 class GrantList(_Page):
@@ -1120,36 +1132,36 @@ class GrantList(_Page):
 
 class GrantInput(TypedDict):
     user_id: int
-    """The user."""
+    """The id of the user."""
     project_id: NotRequired[int | None]
-    """The project that the user may manage."""
+    """The id of the project that the user may manage."""
     report_id: NotRequired[int | None]
-    """The report that the user may manage, in place of a project."""
+    """The id of the report that the user may manage, in place of a project."""
     role: NotRequired[Literal["viewer", "triager", "manager"] | None]
-    """What a user without a role in the account may do in the project."""
+    """The role in the project, for a user without a role in the account; null: the user may only upload."""
 
 
 class Token(TypedDict):
     id: int
-    """The token."""
+    """The id of the token."""
     kind: Literal["api", "platform"]
-    """`api` or `platform`."""
+    """The kind of token: `api` for clients, `platform` for the browser extension, the plugin and the storefront app."""
     name: str
-    """Its purpose."""
+    """The purpose of the token."""
     user_id: int
-    """The user that it acts for."""
+    """The id of the user that the token acts for."""
     user: str | None
-    """The user's address; null once removed."""
+    """The user's email address; null once removed."""
     abilities: list[Literal["ticket-export-targets:manage", "ticket-exports:prepare", "ticket-exports:approve",
         "ticket-exports:read", "approval-rules:manage", "findings:read", "console", "account:manage", "admin",
         "browser-extension:evidence-upload", "cms-plugin:diagnostics-upload", "storefront-app:diagnostics-upload"]]
-    """What it may do, as far as the user's role allows it."""
+    """The abilities of the token; the user's role can limit them further."""
     created_at: str
-    """When it was created."""
+    """The time at which the token was created."""
     expires_at: str | None
-    """When it expires; null: never."""
+    """The time at which the token expires; null: never."""
     revoked_at: str | None
-    """When it was revoked."""
+    """The time at which the token was revoked; null if it was not."""
 
 
 class TokenList(_Page):
@@ -1159,35 +1171,36 @@ class TokenList(_Page):
 
 class TokenInput(TypedDict):
     user_id: NotRequired[int | None]
-    """The user that the token acts for; default: that of the token of this request."""
+    """The id of the user that the token acts for; default: the user of this request's token."""
     kind: Literal["api", "platform"]
-    """`api` for clients, `platform` for browser extension, plugin and storefront app."""
+    """The kind of token: `api` for clients, `platform` for the browser extension, the plugin and the storefront app."""
     abilities: NotRequired[list[Literal["ticket-export-targets:manage", "ticket-exports:prepare", "ticket-exports:approve",
         "ticket-exports:read", "approval-rules:manage", "findings:read", "console", "account:manage", "admin",
         "browser-extension:evidence-upload", "cms-plugin:diagnostics-upload", "storefront-app:diagnostics-upload"]] | None]
-    """At most those of the token of this request; default: of these, all but console, account:manage, admin."""
+    """The abilities of the token. An `api` token gets at most those of this request's token; default: all that are allowed
+    except `console`, `account:manage` and `admin`."""
     name: NotRequired[str]
-    """The token's purpose."""
+    """The purpose of the token."""
     expires_at: NotRequired[str | None]
-    """When it expires; null or absent: never."""
+    """The time at which the token expires; null or absent: never."""
 
 
 class NewToken(Token):
     token: str | None
-    """The token, only in this response; null in the response to a repeated request."""
+    """The token itself, in this response only; null in the response to a repeated request."""
 
 
 class ScanRun(TypedDict):
     id: int
-    """The scan run; the scanner's own number."""
+    """The id of the scan run: the scanner's own number."""
     project_id: int
-    """The project that its results belong to."""
+    """The id of the project that the results belong to."""
     status: str
-    """`running`, or what the scanner's last result said."""
+    """`running`, or the status in the scanner's last result."""
     created_at: str
-    """When it was registered."""
+    """The time at which the scan run was registered."""
     updated_at: str
-    """When its last result came."""
+    """The time of the scanner's last result."""
 
 
 class ScanRunList(_Page):
@@ -1197,38 +1210,38 @@ class ScanRunList(_Page):
 
 class ScanRunInput(TypedDict):
     project_id: int
-    """The project that its results belong to."""
+    """The id of the project that the results belong to."""
     id: NotRequired[int | None]
-    """The scanner's id, with a token of the operator's account; default: the next free one."""
+    """The scanner's number of the scan run, only with a token of the operator's account; default: the next free number."""
 
 
 class AuditActor(TypedDict):
     kind: str
-    """`user`, `operator`, `rule`, `worker`, `scanner` and so on."""
+    """The kind of actor: `user`, `operator`, `rule`, `worker`, `scanner` and so on."""
     id: str | None
-    """The user's number or the rule; null for others."""
+    """The id of the user or of the rule; null for other actors."""
 
 
 class AuditObject(TypedDict):
     type: str
-    """`exp`, `tgt`, `user`, `token` and so on: the beginning of its id."""
+    """The type of the record, which is the beginning of its id: `exp`, `tgt`, `user`, `token` and so on."""
     id: str
-    """Its id, as `object` of the list takes it."""
+    """The id of the record, in the form of the parameter `object`."""
 
 
 class AuditEntry(TypedDict):
     id: int
-    """The entry; grows with every entry."""
+    """The id of the entry; later entries have higher ids."""
     at: str
-    """When it was done."""
+    """The time of the action."""
     actor: AuditActor
-    """Who did it."""
+    """The actor."""
     action: str
-    """What was done."""
+    """The action."""
     object: AuditObject
-    """What it was done to."""
+    """The record that the entry is about."""
     details: dict[str, Any]
-    """`status_before`, `status_after`, `reason` and `digest`, as far as there are any."""
+    """`status_before`, `status_after`, `reason` and `digest`, if the action has them."""
 
 
 class AuditEntryList(_Page):
@@ -1238,35 +1251,35 @@ class AuditEntryList(_Page):
 
 class ComplianceRequest(TypedDict):
     id: str
-    """The request."""
+    """The id of the request."""
     topic: Literal["customers/data_request", "customers/redact", "shop/redact"]
-    """What is requested."""
+    """The topic: a request for data, or for an erasure."""
     shop_domain: str
-    """The shop."""
+    """The domain of the shop."""
     subject: str | None
-    """A pseudonym of the person; null for a shop."""
+    """A pseudonym of the person; null if the request is about a shop."""
     status: Literal["received", "done"]
-    """Whether it is done."""
+    """The status: `received`, then `done`."""
     result: Literal["reported", "nothing_held", "redacted", "unknown_shop"] | None
-    """What came of it."""
+    """The result; null until the request is done."""
     counts: dict[str, int]
-    """Number of rows by result."""
+    """The number of rows for each kind of result."""
     has_report: bool
-    """Whether it holds a report for the person."""
+    """Whether the request has a report with the person's data."""
     attempts: int
-    """How often a worker began it."""
+    """The number of times that a worker began to process the request."""
     last_error: str | None
-    """Why the last attempt failed."""
+    """Why the last attempt failed; null if it did not."""
     received_at: str
-    """When it came."""
+    """The time at which the request was received."""
     due_at: str
-    """When it is due by law."""
+    """The legal deadline."""
     overdue: bool
-    """Whether it is not done although it is due."""
+    """Whether the request is not done although its deadline has passed."""
     next_run_at: str | None
-    """When a worker tries it next."""
+    """The time at which a worker processes the request next; null if none is planned."""
     finished_at: str | None
-    """When it was done."""
+    """The time at which the request was done; null before that."""
 
 
 class ComplianceRequestList(_Page):
@@ -1276,22 +1289,22 @@ class ComplianceRequestList(_Page):
 
 class Recovery(TypedDict):
     id: str
-    """The recovery."""
+    """The id of the recovery."""
     target_id: str
-    """The target."""
+    """The id of the target."""
     since: str
-    """Exports that failed or were blocked at this time or later are redelivered."""
+    """The earliest time; exports that failed or were blocked then or later are redelivered."""
     status: Literal["running", "done", "cancelled"]
     """`running` until every export is due again, or the recovery is cancelled."""
     total: int
-    """The number of exports found: at first among the newest 10,000 of the target that failed. It grows as more are found,
-    and is exact once the recovery is `done`."""
+    """The number of exports that were found. It begins with those among the newest 10,000 failures of the target, grows
+    while the recovery runs, and is exact once the recovery is `done`."""
     done: int
     """The number of exports that are due again."""
     created_at: str
-    """When it was requested."""
+    """The time at which the recovery was requested."""
     finished_at: str | None
-    """When it ended."""
+    """The time at which the recovery ended; null before that."""
 
 
 class RecoveryList(_Page):
@@ -1301,61 +1314,63 @@ class RecoveryList(_Page):
 
 class RecoveryInput(TypedDict):
     target_id: str
-    """An active or paused target of the account, whose failed and blocked exports are redelivered."""
+    """The id of an active or paused target of the account; its failed and blocked exports are redelivered."""
     since: str
-    """Finished then or later: an RFC 3339 timestamp, a date (UTC) or an age (`7d`, `12h`, `30m`)."""
+    """The earliest time; exports that failed or were blocked then or later are redelivered. An RFC 3339 timestamp, a date
+    (UTC) or an age (`7d`, `12h`, `30m`)."""
 
 
 class RuleMatch(TypedDict):
     project_id: NotRequired[int]
-    """The project."""
+    """The id of the export's project."""
     severity_at_least: NotRequired[str]
-    """This severity or a higher one."""
+    """The lowest severity that matches."""
     sources: NotRequired[list[str]]
-    """Any of these sources."""
+    """The kinds of source that match."""
     rule: NotRequired[str]
-    """A glob for the rule code."""
+    """A pattern for the rule code; `*` and `?` are wildcards."""
     page_path: NotRequired[str]
-    """A glob for the path of every page."""
+    """A pattern for the path of the page's URL; `*` and `?` are wildcards. Every page of a group must match."""
 
 
 class RuleAction(TypedDict):
     type: Literal["approve", "dismiss", "label"]
-    """What is done."""
+    """What the rule does with an export that matches."""
     target_id: NotRequired[str]
-    """The target, to `approve`."""
+    """With `approve`: the id of the target."""
     reason: NotRequired[str]
-    """The reason, to `dismiss`."""
+    """With `dismiss`: the reason."""
     labels: NotRequired[list[str]]
-    """The labels that are added, to `label`."""
+    """With `label`: the labels that are added."""
 
 
 class RuleAuthor(TypedDict):
     id: int
-    """The user."""
+    """The id of the user."""
     email: str | None
-    """The user's address; null once removed."""
+    """The user's email address; null once removed."""
 
 
 class ApprovalRule(TypedDict):
     id: str
-    """The rule."""
+    """The id of the rule."""
     name: str
-    """The name."""
+    """The name of the rule."""
     enabled: bool
-    """Whether it decides; false once it stopped."""
+    """Whether the rule is on; false after it stopped automatically."""
     match: RuleMatch
     """What an export must match."""
     action: RuleAction
-    """What is done with an export that matches."""
+    """What the rule does with an export that matches."""
     author: RuleAuthor
-    """The user who decided last what it does; it stops when the user may not do so."""
+    """The user who created the rule, or who last changed `match` or `action` or enabled it. The rule stops if this user
+    loses the right to decide."""
     stopped_reason: Literal["author_lost_ability", "author_disabled", "target_removed"] | None
-    """Why it stopped automatically; null if it did not."""
+    """Why the rule stopped automatically; null if it did not."""
     created_at: str
-    """When it was created; of several rules that match, the oldest decides."""
+    """The time at which the rule was created; of several rules that match, the oldest decides."""
     updated_at: str
-    """When it was last changed, or stopped."""
+    """The time at which the rule was last changed, or stopped."""
 
 
 class ApprovalRuleList(_Page):
@@ -1365,71 +1380,72 @@ class ApprovalRuleList(_Page):
 
 class MatchInput(TypedDict):
     project_id: NotRequired[int | None]
-    """A project of the account."""
+    """The id of the export's project, which belongs to the account."""
     severity_at_least: NotRequired[Literal["info", "low", "medium", "high", "critical"] | None]
-    """This severity or a higher one."""
+    """The lowest severity that matches."""
     sources: NotRequired[list[Literal["finding", "evidence_capture", "diagnostics", "inbound_email", "manual"]] | None]
-    """Any of these sources."""
+    """The kinds of source that match."""
     rule: NotRequired[str | None]
-    """A glob for the rule code; `*` and `?` are special."""
+    """A pattern for the rule code; `*` and `?` are wildcards."""
     page_path: NotRequired[str | None]
-    """A glob for the path of the page's URL, such as `/checkout/*`; every page of a group matches."""
+    """A pattern for the path of the page's URL, such as `/checkout/*`; `*` and `?` are wildcards. Every page of a group must
+    match."""
 
 
 class ActionInput(TypedDict):
     type: Literal["approve", "dismiss", "label"]
-    """What is done."""
+    """What the rule does with an export that matches."""
     target_id: NotRequired[str]
-    """For `approve`, required: a target of the account."""
+    """With `approve`, required: the id of a target of the account."""
     reason: NotRequired[Literal["false_positive", "wont_fix", "duplicate", "test", "other"]]
-    """For `dismiss`, required: the reason."""
+    """With `dismiss`, required: the reason."""
     labels: NotRequired[list[str]]
-    """For `label`, required: the labels that are added."""
+    """With `label`, required: the labels that are added."""
 
 
 class RuleInput(TypedDict):
     name: str
-    """The name."""
+    """The name of the rule."""
     enabled: NotRequired[bool]
-    """Whether it decides."""
+    """Whether the rule is on."""
     match: MatchInput
-    """What an export must match: every field that is present; at least one."""
+    """What an export must match: all fields that are present, at least one."""
     action: ActionInput
-    """What is done with an export that matches."""
+    """What the rule does with an export that matches."""
 
 
 class RuleChangeInput(TypedDict):
     name: NotRequired[str]
-    """The name."""
+    """The name of the rule."""
     enabled: NotRequired[bool]
-    """Whether it decides; true also for a rule that stopped, with you as its author."""
+    """Whether the rule is on; true also turns on a rule that stopped, with you as its author."""
     match: NotRequired[MatchInput]
-    """What an export must match: every field that is present; at least one."""
+    """What an export must match: all fields that are present, at least one."""
     action: NotRequired[ActionInput]
-    """What is done with an export that matches."""
+    """What the rule does with an export that matches."""
 
 
 class RuleTest(TypedDict):
     matched: int
-    """The number of exports that match, of any status."""
+    """The number of exports that match, with any status."""
     examined: int
-    """The number of exports that were compared: all of the last 30 days, the newest 50,000 at most."""
+    """The number of exports that were compared: those of the last 30 days, at most the newest 50,000."""
     examples: list[str]
-    """The newest that match, up to 20."""
+    """The ids of the newest exports that match, up to 20."""
 
 
 class HeadingInput(TypedDict):
     level: Literal["h1", "h2", "h3", "h4", "h5", "h6"]
-    """The level."""
+    """The level of the heading."""
     text: str
-    """The text."""
+    """The text of the heading."""
 
 
 class CaptureInput(TypedDict):
     project_id: int
-    """The project."""
+    """The id of the project."""
     report_id: NotRequired[int | None]
-    """The report; it must belong to the project."""
+    """The id of the report, which must belong to the project."""
     page_url: str
     """The URL of the page."""
     page_title: NotRequired[str | None]
@@ -1443,25 +1459,25 @@ class CaptureInput(TypedDict):
     heading_outline: NotRequired[list[HeadingInput] | None]
     """The headings of the page, in order."""
     captured_at: NotRequired[str | None]
-    """When it was captured."""
+    """The time at which the page was captured."""
     extension_version: NotRequired[str | None]
     """The version of the extension."""
 
 
 class Heading(TypedDict):
     level: Literal["h1", "h2", "h3", "h4", "h5", "h6"]
-    """The level."""
+    """The level of the heading."""
     text: str
-    """The text."""
+    """The text of the heading."""
 
 
 class Capture(TypedDict):
     id: str
-    """The capture."""
+    """The id of the capture."""
     project_id: int
-    """The project."""
+    """The id of the project."""
     report_id: int | None
-    """The report, if one was named."""
+    """The id of the report; null if the upload names none."""
     page_url: str
     """The URL of the page."""
     page_title: str | None
@@ -1475,35 +1491,35 @@ class Capture(TypedDict):
     heading_outline: list[Heading] | None
     """The headings of the page, in order."""
     captured_at: str | None
-    """When it was captured."""
+    """The time at which the page was captured."""
     extension_version: str | None
     """The version of the extension."""
     created_at: str
-    """When it was received."""
+    """The time at which the capture was received."""
 
 
 class Handoff(TypedDict):
     id: str
-    """The handoff."""
+    """The id of the handoff."""
     source: Source
-    """The capture or the diagnostics."""
+    """The type and the id of the capture or the diagnostics."""
     project_id: int
-    """The project."""
+    """The id of the project."""
     report_id: int | None
-    """The report, if one was named."""
+    """The id of the report; null if the upload names none."""
     ticket_export_id: str
-    """The prepared export."""
+    """The id of the prepared export."""
     status: Literal["received"]
-    """It is stored."""
+    """Always `received`: the upload is stored."""
     created_at: str
-    """When the upload was received."""
+    """The time at which the upload was received."""
 
 
 class CaptureUpload(TypedDict):
     evidence_capture: Capture
     """The capture."""
     handoff: Handoff
-    """Its handoff."""
+    """The handoff of the capture."""
 
 
 class CmsReportInput(TypedDict):
@@ -1512,9 +1528,9 @@ class CmsReportInput(TypedDict):
     commerce_plugin_version: NotRequired[str | None]
     """The version of the commerce plugin."""
     active_theme: NotRequired[str | None]
-    """The active theme."""
+    """The name of the active theme."""
     active_plugin_names: NotRequired[list[str] | None]
-    """The active plugins."""
+    """The names of the active plugins."""
     checkout_page_url: NotRequired[str | None]
     """The URL of the checkout page."""
     commerce_plugin_status: NotRequired[str | None]
@@ -1525,17 +1541,17 @@ class CmsReportInput(TypedDict):
 
 class CmsDiagnosticsInput(TypedDict):
     project_id: int
-    """The project."""
+    """The id of the project."""
     report_id: NotRequired[int | None]
-    """The report; it must belong to the project."""
+    """The id of the report, which must belong to the project."""
     platform: Literal["cms_commerce"]
-    """The platform."""
+    """The key of the platform."""
     site_url: str
     """The URL of the site."""
     plugin_version: NotRequired[str | None]
     """The version of the plugin."""
     diagnostics: CmsReportInput
-    """The diagnostics."""
+    """The reported data."""
 
 
 class CmsFacts(TypedDict):
@@ -1544,9 +1560,9 @@ class CmsFacts(TypedDict):
     commerce_plugin_version: str | None
     """The version of the commerce plugin."""
     active_theme: str | None
-    """The active theme."""
+    """The name of the active theme."""
     active_plugin_names: list[str] | None
-    """The active plugins."""
+    """The names of the active plugins."""
     checkout_page_url: str | None
     """The URL of the checkout page."""
     commerce_plugin_status: str | None
@@ -1557,35 +1573,35 @@ class CmsFacts(TypedDict):
 
 class CmsDiagnostic(TypedDict):
     id: str
-    """The diagnostics."""
+    """The id of the diagnostics."""
     project_id: int
-    """The project."""
+    """The id of the project."""
     report_id: int | None
-    """The report, if one was named."""
+    """The id of the report; null if the upload names none."""
     platform: Literal["cms_commerce"]
-    """The platform."""
+    """The key of the platform."""
     site_url: str
     """The URL of the site."""
     plugin_version: str | None
     """The version of the plugin."""
     diagnostics: CmsFacts
-    """What the plugin reported."""
+    """The data that the plugin reported."""
     created_at: str
-    """When they were received."""
+    """The time at which the diagnostics were received."""
 
 
 class CmsUpload(TypedDict):
     diagnostic: CmsDiagnostic
     """The diagnostics."""
     handoff: Handoff
-    """Their handoff."""
+    """The handoff of the diagnostics."""
 
 
 class StorefrontReportInput(TypedDict):
     primary_domain: NotRequired[str | None]
     """The domain that customers use."""
     published_theme_name: NotRequired[str | None]
-    """The published theme."""
+    """The name of the published theme."""
     theme_count: NotRequired[int | None]
     """The number of themes."""
     product_count_bucket: NotRequired[str | None]
@@ -1600,26 +1616,26 @@ class StorefrontReportInput(TypedDict):
 
 class StorefrontDiagnosticsInput(TypedDict):
     project_id: int
-    """The project."""
+    """The id of the project."""
     report_id: NotRequired[int | None]
-    """The report; it must belong to the project."""
+    """The id of the report, which must belong to the project."""
     shop_domain: str
-    """The shop; it must be the project's, if the project has one."""
+    """The domain of the shop; equal to the project's, if the project has one."""
     shop_name: NotRequired[str | None]
     """The name of the shop."""
     granted_scopes: list[Literal["read_content", "read_products", "read_themes"]]
-    """The scopes that the shop granted, read-only ones."""
+    """The scopes that the shop granted; only read scopes are accepted."""
     app_version: NotRequired[str | None]
     """The version of the app."""
     diagnostics: StorefrontReportInput
-    """The diagnostics."""
+    """The reported data."""
 
 
 class StorefrontFacts(TypedDict):
     primary_domain: str | None
     """The domain that customers use."""
     published_theme_name: str | None
-    """The published theme."""
+    """The name of the published theme."""
     theme_count: int | None
     """The number of themes."""
     product_count_bucket: str | None
@@ -1634,13 +1650,13 @@ class StorefrontFacts(TypedDict):
 
 class StorefrontDiagnostic(TypedDict):
     id: str
-    """The diagnostics."""
+    """The id of the diagnostics."""
     project_id: int
-    """The project."""
+    """The id of the project."""
     report_id: int | None
-    """The report, if one was named."""
+    """The id of the report; null if the upload names none."""
     shop_domain: str
-    """The shop."""
+    """The domain of the shop."""
     shop_name: str | None
     """The name of the shop."""
     granted_scopes: list[Literal["read_content", "read_products", "read_themes"]]
@@ -1648,55 +1664,55 @@ class StorefrontDiagnostic(TypedDict):
     app_version: str | None
     """The version of the app."""
     diagnostics: StorefrontFacts
-    """What the app reported."""
+    """The data that the app reported."""
     created_at: str
-    """When they were received."""
+    """The time at which the diagnostics were received."""
 
 
 class StorefrontUpload(TypedDict):
     diagnostic: StorefrontDiagnostic
     """The diagnostics."""
     handoff: Handoff
-    """Their handoff."""
+    """The handoff of the diagnostics."""
 
 
 class HandoffProgress(TypedDict):
     id: str
-    """The handoff."""
+    """The id of the handoff."""
     source: Source
-    """The capture or the diagnostics."""
+    """The type and the id of the capture or the diagnostics."""
     project_id: int
-    """The project."""
+    """The id of the project."""
     report_id: int | None
-    """The report, if one was named."""
+    """The id of the report; null if the upload names none."""
     created_at: str
-    """When the upload was received."""
+    """The time at which the upload was received."""
     status: Literal["received", "prepared", "approved", "delivered", "failed", "dismissed", "fixed"]
-    """`received` in the response to the upload; `prepared` until a person or a rule decides; `approved` until it is
-    `delivered` or has `failed`; `dismissed`; `fixed` once all findings of the delivered ticket are fixed."""
+    """`received` in the response to the upload. `prepared` until a person or a rule decides. `approved` until the ticket is
+    `delivered` or has `failed`. `dismissed`. `fixed` after all findings of the delivered ticket are fixed."""
     provider_ticket: NotRequired[ProviderTicket]
-    """The ticket at the receiver, if the receiver named one."""
+    """The ticket at the receiver; absent if the receiver returned neither its id nor its URL."""
 
 
 class ConsoleSession(TypedDict):
     id: str
-    """The session; this id is not a credential."""
+    """The id of the session; it is not a credential."""
     user: str
     """The email address of the user."""
     method: Literal["token", "openid_connect", "email_link"]
     """How the user signed in."""
     token_id: int | None
-    """The token that was used to sign in; null for other methods."""
+    """The id of the token that was used to sign in; null for other methods."""
     token_name: str | None
-    """The name of that token."""
+    """The name of that token; null for other methods."""
     created_at: str
-    """When the user signed in."""
+    """The time at which the user signed in."""
     seen_at: str
-    """When the session was last used, to the minute."""
+    """The time at which the session was last used, to the minute."""
     ended_at: str | None
-    """When it was ended."""
+    """The time at which the session was ended; null if it is open."""
     ended_reason: Literal["signed_out", "revoked", "crowded_out", "another_browser", "restored"] | None
-    """Why it was ended."""
+    """Why the session was ended; null if it is open."""
 
 
 class ConsoleSessionList(_Page):
@@ -1708,49 +1724,49 @@ class Health(TypedDict):
     status: Literal["ok"]
     """Always `ok`."""
     installation: str | None
-    """An identifier of the installation, by which `doctor` recognizes it."""
+    """An id of the installation, by which `doctor` recognizes the service; null without ENCRYPTION_KEYS."""
 
 
 class ReadinessChecks(TypedDict):
     database: Literal["ok", "unavailable", "unknown", "not_current", "wrong"]
-    """The database."""
+    """Whether the database is available."""
     disk: Literal["ok", "low", "full"]
-    """The disk of the database and of DATA_DIR; on a full one nothing is stored."""
+    """The free space on the disk of the database and of DATA_DIR; while it is `full`, nothing is stored."""
     schema: Literal["ok", "unavailable", "unknown", "not_current", "wrong"]
-    """The version of the database schema."""
+    """Whether the database has the schema of this version."""
     keys: Literal["ok", "unavailable", "unknown", "not_current", "wrong"]
-    """Whether ENCRYPTION_KEYS decrypts the database's secrets."""
+    """Whether ENCRYPTION_KEYS can decrypt the secrets in the database."""
     redis: Literal["ok", "unavailable", "unknown", "not_current", "wrong"]
-    """Redis; without it deliveries are delayed."""
+    """Whether Redis is available; without it, deliveries are delayed."""
     workers: Literal["ok", "unavailable", "unknown", "not_current", "wrong"]
-    """Whether a worker was seen in the last seconds."""
+    """Whether a worker reported in the last seconds; without workers, nothing is delivered."""
 
 
 class Readiness(TypedDict):
     status: Literal["ok", "degraded", "unavailable"]
-    """`degraded`: requests are accepted, deliveries are delayed."""
+    """The overall status. `degraded`: requests are accepted, and deliveries are delayed."""
     checks: ReadinessChecks
-    """Each check."""
+    """The result of each check."""
 
 
 class TicketExportEventExport(TypedDict):
     id: str
-    """The export."""
+    """The id of the export."""
     target_id: str
-    """The target."""
+    """The id of the target."""
     source: Source
     """The source of the export."""
 
 
 class TicketExportEvent(TypedDict):
     id: str
-    """The export; equal to `Idempotency-Key`."""
+    """The id of the export; equal to `Idempotency-Key`."""
     type: Literal["ticket.export"]
     """The type of the event."""
     version: int
     """The version of this format."""
     created_at: str
-    """When the export was approved."""
+    """The time at which the export was approved."""
     export: TicketExportEventExport
     """The export."""
     ticket: Ticket
@@ -1759,68 +1775,68 @@ class TicketExportEvent(TypedDict):
 
 class TargetPingEventTarget(TypedDict):
     id: str
-    """The target."""
+    """The id of the target."""
     name: str
     """The name of the target."""
 
 
 class TargetPingEvent(TypedDict):
     id: str
-    """The ping; equal to `Idempotency-Key` and `X-Request-Id`."""
+    """The id of the ping; equal to `Idempotency-Key` and `X-Request-Id`."""
     type: Literal["target.ping"]
     """The type of the event."""
     version: int
     """The version of this format."""
     created_at: str
-    """When the ping was requested."""
+    """The time at which the ping was requested."""
     target: TargetPingEventTarget
     """The target."""
 
 
 class EventTicket(TypedDict):
     title: str | None
-    """Its title; null once it is redacted."""
+    """The title of the ticket; null after a redaction."""
     digest: str
-    """Its digest."""
+    """The digest of the ticket."""
 
 
 class ChangedPlace(TypedDict):
     url: str
     """The URL of the page."""
     location: str
-    """Where on the page."""
+    """The location on the page."""
     state: Literal["open", "fixed"]
-    """What it is now."""
+    """The current state of the place."""
 
 
 class TicketChange(TypedDict):
     places_added: int
-    """Places that are new or open again."""
+    """The number of places that are new or open again."""
     places_fixed: int
-    """Places that are fixed."""
+    """The number of places that are now fixed."""
     places_open: int
-    """Places that are open now, of all places of the ticket."""
+    """The number of open places of the whole ticket."""
     places: list[ChangedPlace]
-    """Up to 50 of the places that changed."""
+    """The places that changed, up to 50."""
 
 
 class TicketEventBody(TypedDict):
     id: str
-    """The event; equal to `Idempotency-Key`."""
+    """The id of the event; equal to `Idempotency-Key`."""
     type: Literal["ticket.fixed", "ticket.reopened", "ticket.updated", "ticket.redact"]
     """The type of the event."""
     version: int
     """The version of this format."""
     created_at: str
-    """When the event was formed."""
+    """The time at which the event was created."""
     export: TicketExportEventExport
     """The export."""
     ticket: EventTicket
     """The ticket that the target received."""
     provider_ticket: ProviderTicket | None
-    """What the receiver called it."""
+    """The ticket's id and URL at the receiver; null if the receiver returned neither."""
     change: TicketChange
-    """What changed."""
+    """The changes of the ticket."""
 
 
 NewTarget = (

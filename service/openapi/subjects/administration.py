@@ -29,7 +29,7 @@ _SESSION: Final = Record("session", ConsoleSessionResponse, "ConsoleSession", ti
 OPERATIONS: Final[Operations] = {
     "POST /api/projects": _PROJECT.operation(
         "create",
-        "Users get access to it by their role in the account or by grants.",
+        "Creates a project. Users get access to it by their role in the account or by grants.",
         _PROJECT.created(),
         examples={
             "A website": {"name": "Shop"},
@@ -40,45 +40,48 @@ OPERATIONS: Final[Operations] = {
         "The projects of the account, newest first; with the ability `admin`, of all accounts. Any API token may read them.",
         "OfAccount",
     ),
-    "GET /api/projects/{project_id}": _PROJECT.read("Any API token of the account may read it."),
+    "GET /api/projects/{project_id}": _PROJECT.read("Any API token of the account may read the project."),
     "PATCH /api/projects/{project_id}": _PROJECT.operation(
         "change",
-        "Its name, its shop domain, and how findings become tickets: with `rule`, new findings of one rule "
-        "share a prepared export; with `finding`, each prepares one. Exports that exist stay as they are.",
+        "Changes the fields in the body. With the `ticket_grouping` `rule`, new findings of one rule share "
+        "a prepared export; with `finding`, each new finding prepares an export. Existing exports stay as "
+        "they are.",
         _PROJECT.response(),
         examples={"Rename": {"name": "Shop"}, "One ticket for each finding": {"ticket_grouping": "finding"}},
     ),
     "GET /api/account": operation(
         "readOwnAccount",
         "Read the account of the token",
-        "Includes how much it stores, and its limits.",
+        "Includes how much the account stores, and its limits.",
         _ACCOUNT.response(),
     ),
     "PATCH /api/account": operation(
         "renameOwnAccount",
         "Rename the account of the token",
-        "The console shows the name.",
+        "Changes the name, which the console shows.",
         _ACCOUNT.response(),
         examples={"Rename": {"name": "Example Ltd"}},
     ),
     "POST /api/accounts": _ACCOUNT.operation(
         "create",
-        "It has no users and no projects yet.",
+        "Creates an account without users and projects.",
         _ACCOUNT.created(),
         examples={"Create": {"name": "Example Ltd"}, "Without webhooks": {"name": "Trial", "may_use_webhooks": False}},
     ),
     "GET /api/accounts": _ACCOUNT.listed("All accounts of the installation, newest first."),
-    "GET /api/accounts/{account_id}": _ACCOUNT.read("Includes how much it stores, and its limits."),
+    "GET /api/accounts/{account_id}": _ACCOUNT.read("Includes how much the account stores, and its limits."),
     "PATCH /api/accounts/{account_id}": _ACCOUNT.operation(
         "change",
-        "If `may_use_webhooks` is false, its targets are blocked, and exports that wait for them are not sent. After "
-        "you allow webhooks again, each target stays blocked until it is resumed.",
+        "Changes the fields in the body. If `may_use_webhooks` is false, the account's targets are "
+        "blocked, and exports that wait for them are not sent. After you allow webhooks again, each target "
+        "stays blocked until it is resumed.",
         _ACCOUNT.response(),
         examples={"Rename": {"name": "Example Ltd"}, "Forbid webhooks": {"may_use_webhooks": False}},
     ),
     "POST /api/users": _USER.operation(
         "create",
-        "The role cannot be higher than the caller's. The address is unique in the installation.",
+        "Creates a user. The role cannot be higher than the caller's role. The email address must be "
+        "unique in the installation.",
         _USER.created(),
         error_codes=("CONFLICT",),
         examples={
@@ -86,12 +89,18 @@ OPERATIONS: Final[Operations] = {
             "Rights in projects only": {"email": "ada@shop.example", "role": None},
         },
     ),
-    "GET /api/users": _USER.listed("Newest first, including disabled and removed users.", "Email", "OfAccount"),
-    "GET /api/users/{user_id}": _USER.read("A removed user has no address."),
+    "GET /api/users": _USER.listed(
+        "The users of the account, newest first, including disabled and removed users; with the "
+        "ability `admin`, the users of all accounts.",
+        "Email",
+        "OfAccount",
+    ),
+    "GET /api/users/{user_id}": _USER.read("Reads a user; the email address of a removed user is null."),
     "PATCH /api/users/{user_id}": operation(
         "changeUser",
         "Change a user's role, disable or enable a user",
-        "Takes effect with the next request. The last active owner of an account cannot be disabled or lose the role: 409.",
+        "Changes take effect with the next request. If the user is the last active owner of the account "
+        "and would be disabled or lose the role, the response is 409.",
         _USER.response(),
         error_codes=("CONFLICT",),
         examples={"Change the role": {"role": "manager"}, "Disable": {"state": "disabled"}},
@@ -99,16 +108,17 @@ OPERATIONS: Final[Operations] = {
     "DELETE /api/users/{user_id}": operation(
         "removeUser",
         "Remove a user for good",
-        "Erases the address, revokes tokens, ends sessions and deletes grants. Uploads and the audit log keep "
-        "the user's id. The last active owner of an account cannot be removed: 409.",
+        "Erases the email address, revokes the tokens, ends the sessions and deletes the grants. Uploads "
+        "and the audit log keep the user's id. If the user is the last active owner of the account, the "
+        "response is 409.",
         SuccessResponse(204, "The user is removed."),
         error_codes=("CONFLICT",),
     ),
     "POST /api/grants": operation(
         "createGrant",
         "Let a user manage a project or a report",
-        "Without a `role`, the user may upload to it. With one, a user without a role in the account may also "
-        "see the project and act in it.",
+        "Without a `role`, the user may upload to the project or report. With a `role`, a user without a "
+        "role in the account may also see the project and act in it.",
         _GRANT.created(),
         error_codes=("CONFLICT",),
         examples={
@@ -117,16 +127,20 @@ OPERATIONS: Final[Operations] = {
             "Uploads to a report": {"user_id": 7, "report_id": 3},
         },
     ),
-    "GET /api/grants": _GRANT.listed("Newest first.", "OfUser", "OfProject", "OfAccount"),
-    "GET /api/grants/{grant_id}": _GRANT.read("Exactly one of `project_id` and `report_id` is set."),
+    "GET /api/grants": _GRANT.listed("The grants, newest first.", "OfUser", "OfProject", "OfAccount"),
+    "GET /api/grants/{grant_id}": _GRANT.read("Reads a grant. Exactly one of `project_id` and `report_id` is not null."),
     "DELETE /api/grants/{grant_id}": operation(
-        "removeGrant", "Withdraw a grant", "Takes effect with the next request.", SuccessResponse(204, "It is withdrawn.")
+        "removeGrant",
+        "Withdraw a grant",
+        "The user loses the right with the next request.",
+        SuccessResponse(204, "The grant is withdrawn."),
     ),
     "POST /api/tokens": _TOKEN.operation(
         "create",
-        "For the caller or another user of the account whose role is not above the caller's. An API token gets "
-        "no ability that the token of this request lacks. `token` is in this response only: it is not stored, and the "
-        "response to a repeated request has `null`. If you lose a token, revoke it and create another one.",
+        "Creates a token for the caller, or for another user of the account whose role is not higher than "
+        "the caller's. An API token gets no ability that the token of this request lacks. Only this "
+        "response contains the `token`: it is not stored, and the response to a repeated request has "
+        "`null`. If you lose a token, revoke it and create another one.",
         Record("token", NewTokenResponse).created(),
         error_codes=("CONFLICT",),
         examples={
@@ -135,27 +149,31 @@ OPERATIONS: Final[Operations] = {
         },
     ),
     "GET /api/tokens": _TOKEN.listed(
-        "Without their texts, newest first, including revoked and expired tokens.", "OfUser", "OfAccount"
+        "The tokens, newest first, including revoked and expired tokens; never the tokens themselves.", "OfUser", "OfAccount"
     ),
-    "GET /api/tokens/{token_id}": _TOKEN.read("Without its text."),
+    "GET /api/tokens/{token_id}": _TOKEN.read("Reads a token's record; never the token itself."),
     "DELETE /api/tokens/{token_id}": _TOKEN.operation(
-        "revoke", "The next request with it gets 401.", SuccessResponse(204, "It is revoked.")
+        "revoke", "The next request with the token gets 401.", SuccessResponse(204, "The token is revoked.")
     ),
     "POST /api/scan-runs": operation(
         "createScanRun",
         "Register a scan run",
-        "Results with its id belong to the project. One scanner numbers the runs of all accounts, so only "
-        "tokens of the operator's account choose an `id`, and get the next free number without one. Other accounts get a "
-        "number of twelve digits, which the scanner does not use by itself: pass it to the scanner.",
+        "Registers a scan run: results with its id belong to the project. All accounts share the numbers "
+        "of one scanner. So only tokens of the operator's account can choose an `id`; without one they get "
+        "the next free number. Other accounts get a number of twelve digits, which the scanner does not "
+        "use on its own: pass it to the scanner.",
         _SCAN_RUN.created(),
         error_codes=("CONFLICT",),
         examples={"The next number": {"project_id": 1}, "The scanner's number": {"project_id": 1, "id": 42}},
     ),
-    "GET /api/scan-runs": _SCAN_RUN.listed("The highest id first.", "OfProject", "OfAccount", order="the highest id first"),
-    "GET /api/scan-runs/{scan_run_id}": _SCAN_RUN.read("`status` is that of its last result."),
+    "GET /api/scan-runs": _SCAN_RUN.listed(
+        "The scan runs, the highest id first.", "OfProject", "OfAccount", order="the highest id first"
+    ),
+    "GET /api/scan-runs/{scan_run_id}": _SCAN_RUN.read("Reads a scan run. `status` is the status in its last result."),
     "GET /api/audit": _AUDIT_ENTRY.listed(
-        "Entries about the account's records, and about its users' actions on records without an account, newest first. "
-        "With the ability `admin`: all entries. Entries from before this route was added have no account.",
+        "Entries about records of the account, and about actions of its users on records without an "
+        "account, newest first. With the ability `admin`, all entries. Entries that are older than this "
+        "route have no account.",
         *("AuditActor", "AuditAction", "AuditObject", "AuditAfter", "AuditBefore", "OfAccount"),
         summary="List the audit log",
         many="entries",
@@ -164,16 +182,17 @@ OPERATIONS: Final[Operations] = {
         "The storefront platform's requests about personal data, newest first. The list contains no personal data."
     ),
     "GET /api/compliance-requests/{compliance_id}": _COMPLIANCE_REQUEST.read(
-        "Its deadline and result; a person appears as a pseudonym."
+        "Reads a request with its deadline and result; a person appears as a pseudonym."
     ),
     "GET /api/console-sessions": _SESSION.listed(
-        "The open console sessions of the token's user, newest first; for an owner, those of the account."
+        "The open console sessions of the token's user, newest first; for an owner, the sessions of all "
+        "users of the account."
     ),
     "POST /api/console-sessions/{session_id}/revoke": operation(
         "revokeConsoleSession",
         "End a session",
-        "The browser must sign in again. A session that has ended stays as it is. To prevent another sign-in, "
-        "revoke the token or disable the user.",
-        _SESSION.response("The session as it ended."),
+        "The user must sign in again in that browser. A session that has ended stays as it is. To prevent "
+        "another sign-in, revoke the token or disable the user.",
+        _SESSION.response("The session, which has ended."),
     ),
 }

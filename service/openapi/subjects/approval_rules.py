@@ -11,7 +11,7 @@ _RULE: Final = Record("rule", ApprovalRuleResponse, "ApprovalRule", "approval ru
 OPERATIONS: Final[Operations] = {
     "POST /api/approval-rules": _RULE.operation(
         "create",
-        "It decides on exports that are prepared or extended from now on, of every source. Of several rules "
+        "Creates a rule. It decides on exports that are prepared or extended from now on. Of several rules "
         f"that match, the oldest decides. An account may have {MAX_RULES} rules. An action other than `label` also needs "
         "the ability `ticket-exports:approve`. The target may be inactive: exports wait for it.",
         _RULE.created(),
@@ -35,24 +35,25 @@ OPERATIONS: Final[Operations] = {
     ),
     "GET /api/approval-rules": _RULE.listed("The rules of the account, newest first."),
     "GET /api/approval-rules/{rule_id}": _RULE.read(
-        "`stopped_reason` says why the rule stopped automatically.", "The rule as it is now."
+        "Reads a rule. If it stopped automatically, `stopped_reason` is the reason.", "The rule as it is now."
     ),
     "PATCH /api/approval-rules/{rule_id}": _RULE.operation(
         "change",
-        "`match` and `action` are replaced as a whole. A caller who changes one of them, or enables the rule, "
-        "becomes its author. It applies to exports that are prepared or extended from now on.",
+        "Changes the fields in the body; `match` and `action` are replaced as a whole. A caller who "
+        "changes one of them, or enables the rule, becomes its author. The changed rule applies to exports "
+        "that are prepared or extended from now on.",
         _RULE.response(),
         examples={"Turn off": {"enabled": False}, "Another action": {"action": {"type": "dismiss", "reason": "wont_fix"}}},
     ),
     "DELETE /api/approval-rules/{rule_id}": _RULE.operation(
         "delete",
-        "Its decisions stay in effect; exports that waited for its target stay prepared.",
-        SuccessResponse(204, "It is deleted."),
+        "Deletes a rule. Its decisions stay in effect; exports that waited for its target stay prepared.",
+        SuccessResponse(204, "The rule is deleted."),
     ),
     "POST /api/approval-rules/{rule_id}/test": _RULE.operation(
         "test",
         "Compares the rule with the exports of the last 30 days, of any status, and changes nothing. Other "
         "rules are not considered.",
-        SuccessResponse(200, "What it matches.", RuleTestResponse),
+        SuccessResponse(200, "The exports that the rule matches.", RuleTestResponse),
     ),
 }

@@ -19,25 +19,26 @@ _EVENTS: Final = {
     TicketEventType.REDACT: ("TicketRedact", "A ticket must be erased"),
 }
 _EVENT_TEXT: Final = (
-    "Posted to targets that received the ticket and list the type in `events`, signed and retried like a delivery, in order "
-    "for each ticket. `Idempotency-Key` is the event's id. If you do not know the ticket, respond with 2xx and ignore it."
+    "Posted to targets that received the ticket and list the type in `events`. The request is signed and "
+    "retried like a delivery; the events of one ticket are sent in order. `Idempotency-Key` is the event's "
+    "id. If you do not know the ticket, respond with 2xx and ignore the event."
 )
 _EFFECTS: Final = {
     "2XX": "Accepted: the event is `delivered`.",
     "4XX": "The event is `failed`, except for 408, 425 and 429; the export stays as it is.",
-    "default": "Retried like a delivery.",
+    "default": "The event is retried like a delivery.",
 }
 
 _HEADERS: Final = (
     (
         "X-Service-Timestamp",
-        "Seconds since 1970, new for each attempt. Reject a time that is more than five minutes off.",
+        "The time of the attempt, in seconds since 1970. Reject a time that differs from yours by more than five minutes.",
         "^[0-9]+$",
         "1772366700",
     ),
     (
         "X-Service-Nonce",
-        "New for each attempt. Reject a nonce that you have seen in the last ten minutes.",
+        "A random value, new for each attempt. Reject a nonce that you have received in the last ten minutes.",
         "^[0-9a-f]{32}$",
         "3f1a9c5be07d42688b6e0d4f7a21c953",
     ),
@@ -49,11 +50,11 @@ _HEADERS: Final = (
     ),
     (
         "Idempotency-Key",
-        "The id of the export, the event or the ping, the same for every attempt. Look it up before you create a ticket.",
+        "The id of the export, the event or the ping; the same for every attempt. Look it up before you create a ticket.",
         None,
         EXPORT_ID,
     ),
-    ("X-Request-Id", "The attempt's id, as in `listTicketExportAttempts`.", None, "att_01KJM8C3D5E7F9G1H2J4K6M8N0"),
+    ("X-Request-Id", "The id of the attempt, as in `listTicketExportAttempts`.", None, "att_01KJM8C3D5E7F9G1H2J4K6M8N0"),
     ("User-Agent", "The sender and its version.", None, USER_AGENT),
 )
 
@@ -62,19 +63,22 @@ _MEANINGS: Final = {
     "2XX": "Accepted: the export is `exported`. A JSON body with `id` or `ticket_id`, and `url` or `ticket_url`, is "
     "shown to clients as `provider_ticket`.",
     "3XX": "Redirects are not followed: the export is `failed` with `redirect_refused`.",
-    "401": "`failed` with `receiver_unauthorized`, or with `WEBHOOK_SIGNATURE_INVALID` if your body has that `code`.",
+    "401": "The export is `failed` with `receiver_unauthorized`, or with `WEBHOOK_SIGNATURE_INVALID` if "
+    "your body has that `code`.",
     "403": "The same as 401.",
-    "408": "Retried on the schedule.",
-    "410": "`failed` with `receiver_gone`; the target is disabled.",
-    "425": "Retried on the schedule.",
-    "429": "Retried after `Retry-After` (seconds or an HTTP date, up to a day) or 30 s; all deliveries to the target wait.",
-    "4XX": "`failed`: `WEBHOOK_VALIDATION_FAILED` if your body has that `code`, else `receiver_rejected`. Beside every "
-    "4xx, a body's `code` `WEBHOOK_SIGNATURE_INVALID` is that failure, and `WEBHOOK_RATE_LIMITED` counts as a 429.",
-    "501": "`failed` with `receiver_rejected`.",
-    "505": "`failed` with `receiver_rejected`.",
-    "503": "Retried; with `Retry-After`, all deliveries to the target wait for it.",
-    "5XX": "Retried on the schedule: 5 s, 30 s, 2 min, 10 min, 30 min, 2 h, 5 h, 10 h, 14 h, 20 h, for three "
-    "days at most, where the operator has set no other.",
+    "408": "The delivery is retried on the schedule.",
+    "410": "The export is `failed` with `receiver_gone`, and the target is disabled.",
+    "425": "The delivery is retried on the schedule.",
+    "429": "The delivery is retried after `Retry-After` (seconds or an HTTP date, up to a day), or after "
+    "30 s; all deliveries to the target wait until then.",
+    "4XX": "The export is `failed` with `WEBHOOK_VALIDATION_FAILED` if your body has that `code`, "
+    "otherwise with `receiver_rejected`. With every 4xx, the `code` `WEBHOOK_SIGNATURE_INVALID` in "
+    "the body means that failure, and `WEBHOOK_RATE_LIMITED` counts as a 429.",
+    "501": "The export is `failed` with `receiver_rejected`.",
+    "505": "The export is `failed` with `receiver_rejected`.",
+    "503": "The delivery is retried. With `Retry-After`, all deliveries to the target wait until then.",
+    "5XX": "The delivery is retried on the schedule, for at most three days: after 5 s, 30 s, 2 min, 10 "
+    "min, 30 min, 2 h, 5 h, 10 h, 14 h, 20 h. The operator can change the schedule.",
 }
 
 
@@ -83,11 +87,12 @@ def webhooks(reference: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
     delivery = _outbound(
         "deliverTicketExport",
         "A ticket is delivered",
-        "Posted to the target's `base_url`, at least once: it can arrive again after a crash or a lost response, with the "
-        "same body and the same `Idempotency-Key`. Respond within 15 s. The body is the bytes that were frozen by the "
-        "approval. A target with another `format` gets them as a CloudEvents 1.0 event or a SARIF 2.1.0 log, one with "
-        "another `signature` the headers `webhook-id`, `webhook-timestamp` and `webhook-signature` of Standard Webhooks. "
-        "Headers that the operator has set for the target are sent as well.",
+        "Posted to the target's `base_url`, at least once: after a crash or a lost response it can arrive "
+        "again, with the same body and the same `Idempotency-Key`. Respond within 15 s. The body is the "
+        "bytes that the approval froze. If the target has another `format`, the body is a CloudEvents 1.0 "
+        "event or a SARIF 2.1.0 log; if it has another `signature`, the headers are `webhook-id`, "
+        "`webhook-timestamp` and `webhook-signature` of Standard Webhooks. Headers that the operator has "
+        "set for the target are sent as well.",
         reference(TicketExportEvent),
         example_of(TicketExportEvent),
         _MEANINGS,
@@ -98,7 +103,10 @@ def webhooks(reference: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
         "Posted once for each `pingTicketExportTarget`, signed like a delivery. Do not create a ticket for it.",
         reference(TargetPingEvent),
         example_of(TargetPingEvent),
-        {"2XX": "`delivered` is true.", "default": "`delivered` is false, and nothing is sent again."},
+        {
+            "2XX": "The ping succeeded: `delivered` is true.",
+            "default": "The ping failed: `delivered` is false. It is not sent again.",
+        },
     )
     body = reference(TicketEventBody)
     events = {

@@ -37,8 +37,9 @@ OPERATIONS: Final[Operations] = {
     "POST /api/ticket-exports": operation(
         "prepareTicketExport",
         "Prepare an export by hand",
-        "Stores a ticket exactly as sent, or rejects it: nothing is cut or trimmed. It is not delivered until "
-        "it is approved. Only the title is required; without a `source` the export is its own source.",
+        "Stores a ticket exactly as sent, or rejects it; nothing is cut or trimmed. The ticket is not "
+        "delivered until the export is approved. Only the title is required; without a `source`, the "
+        "export itself is the source.",
         _EXPORT.created("The export is prepared."),
         examples={
             "Minimal": {"ticket": {"title": "Image without alternative text"}},
@@ -48,20 +49,21 @@ OPERATIONS: Final[Operations] = {
     "GET /api/ticket-exports": operation(
         "listTicketExports",
         "List exports",
-        "The exports of the token's account that have one of the values of each filter. A cursor belongs to its "
-        "filters and its order: with others the response is a 422. If you sort by time, an export that exists while you "
-        "read all pages is listed exactly once.",
+        "The exports of the token's account that match all filters. A filter with several values matches "
+        "any of them. A cursor is valid only with the same filters and order; otherwise the response is "
+        "422. If you sort by time, an export that exists while you read all pages is listed exactly once.",
         SuccessResponse(200, "A page of exports.", ExportListResponse, headers=("Link",)),
         parameters=(*EXPORT_FILTERS, "ExportSort", "Facets", *PAGING),
     ),
     "GET /api/ticket-exports/{export_id}": operation(
         "readTicketExport",
         "Poll an export",
-        "Poll until `status` is `exported`, `failed`, `blocked` or `dismissed`. While it is "
-        "`retry_scheduled`, or `approved` for a target that is on hold, `Retry-After` and `retry_after_seconds` say when to "
-        "poll again. Send `If-None-Match`: a 304 costs little, and has the current `Retry-After`.",
+        "Poll until `status` is `exported`, `failed`, `blocked` or `dismissed`. While the status is "
+        "`retry_scheduled`, or `approved` for a target that is on hold, wait as long as `Retry-After` or "
+        "`retry_after_seconds` before you poll again. Send `If-None-Match`: a 304 costs little, and has "
+        "the current `Retry-After`.",
         SuccessResponse(200, "The export as it is now.", ExportResponse, _WAITING, ("ETag", "Retry-After?")),
-        SuccessResponse(304, "You have this version.", headers=("ETag", "Retry-After?")),
+        SuccessResponse(304, "Your version is the current one.", headers=("ETag", "Retry-After?")),
     ),
     "GET /api/ticket-exports/{export_id}/attempts": _ATTEMPT.listed(
         "Each signed POST of the export, newest first. An attempt whose worker died counts in the export's "
@@ -69,18 +71,18 @@ OPERATIONS: Final[Operations] = {
         summary="List the attempts of an export",
     ),
     "GET /api/ticket-exports/{export_id}/events": _EVENT.listed(
-        "What the target gets about the ticket after its delivery, newest first: places "
-        "that were added or fixed, the ticket fixed or open again, its redaction. A target gets the events that it was "
-        "subscribed to when the export was approved, and still is.",
+        "The events that the target receives about the ticket after its delivery, newest first: places "
+        "were added or fixed; the ticket is fixed, open again or redacted. A target receives the events "
+        "that it subscribed to when the export was approved, as long as it subscribes to them.",
         summary="List the events of an export",
     ),
     "GET /api/ticket-exports/{export_id}/receipt": operation(
         "readDeliveryReceipt",
         "Get the delivery receipt of an export",
-        "Proves who approved which ticket, what each attempt sent and received, with the export's entries "
-        "of the audit log. `riskrelay receipt verify` checks it without a database. If the export is not `exported`, the "
-        "response is 409; for some seconds after a delivery it is 409 with `Retry-After`, until the audit log has "
-        "chained the newest entries.",
+        "A proof of who approved which ticket, and of what each attempt sent and received, with the "
+        "entries of the audit log about the export. `riskrelay receipt verify` verifies it without a "
+        "database. If the export is not `exported`, the response is 409. For some seconds after a delivery "
+        "it is 409 with `Retry-After`, until the newest entries are in the hash chain of the audit log.",
         SuccessResponse(200, "The receipt.", DeliveryReceiptResponse),
         error_codes=("CONFLICT",),
     ),
@@ -88,12 +90,14 @@ OPERATIONS: Final[Operations] = {
         "approveTicketExport",
         "Approve an export for a target",
         "Freezes the exact bytes that are delivered, and makes the export due. With the `ticket_digest` "
-        "that you reviewed, a different ticket is rejected. Approving again for the same target returns the record and "
-        "delivers nothing twice. The target must be active, its last validation must not have failed, and the address "
-        "policy must allow its URL now; else the response is a 422 on `/target_id` with the reason and the fix. While the "
-        "receiver or the circuit breaker holds a target, exports can be approved for it; they wait. With `target_ids`, the "
-        "export is approved for the first target and a copy of it for each further one, all or none; the response has them "
-        "as `items`, and their records name each other as `siblings`.",
+        "that you reviewed, a ticket that has changed since is rejected. If you approve again for the same "
+        "target, the response is the record, and nothing is delivered twice. The target must be active, "
+        "its last validation must not have failed, and the address policy must allow its URL now; "
+        "otherwise the response is 422 on `/target_id` with the reason and the fix. Exports can also be "
+        "approved for a target that is on hold because of its receiver or the circuit breaker; they wait. "
+        "With `target_ids`, the export is approved for the first target, and a copy of it for each further "
+        "target: either all or none. The response has the exports as `items`, and each record lists them "
+        "all as `siblings`.",
         SuccessResponse(
             202,
             "The export is due; with `target_ids`, the exports.",
@@ -112,11 +116,12 @@ OPERATIONS: Final[Operations] = {
     "POST /api/ticket-exports/{export_id}/retry": operation(
         "retryTicketExport",
         "Retry a failed or blocked export",
-        "Makes the export due again with a new retry schedule. If its target is blocked, the address is checked "
-        "again: if it is allowed now the target is resumed. A target that is not active is a 422 on `/target_id` with the "
-        "reason and the fix. With `target_id`, the export is retried at that target of the account, which must meet the "
-        "conditions of an approval: the ticket and its digest stay, the delivered body names the new target, and "
-        "`provider_ticket` is removed. If the outcome at the former target is unknown, both receivers may have the ticket.",
+        "Makes the export due again with a new retry schedule. If its target is blocked, the address is "
+        "checked again; if it is allowed now, the target is resumed. If the target is not active, the "
+        "response is 422 on `/target_id` with the reason and the fix. With `target_id`, the export is "
+        "retried at that target of the account, which must meet the conditions of an approval: the ticket "
+        "and its digest stay, the delivered body names the new target, and `provider_ticket` is removed. "
+        "If the outcome at the former target is unknown, both receivers may have the ticket.",
         SuccessResponse(202, "The export is due.", ExportResponse, _APPROVED, _DUE_HEADERS),
         error_codes=("CONFLICT",),
         examples={"Empty body": {}, "Another target": {"target_id": TARGET_ID}},
@@ -124,10 +129,11 @@ OPERATIONS: Final[Operations] = {
     "PATCH /api/ticket-exports/{export_id}": operation(
         "editTicketExport",
         "Edit a prepared ticket",
-        "Replaces the title, the description, the severity or the labels of a prepared ticket; at least one. "
-        "The ticket gets a new digest and is searched for forbidden content again. The first original is kept as "
-        "`original_ticket`; an edit back to it makes `edited` false. With the `ticket_digest` that you read, a ticket that "
-        "has changed since is a 409. A label `severity:…` follows a new severity, unless `labels` are given.",
+        "Replaces at least one of title, description, severity and labels of a prepared ticket. The ticket "
+        "gets a new digest, and is checked for forbidden content again. The original ticket is kept as "
+        "`original_ticket`; if an edit restores it, `edited` is false again. With the `ticket_digest` that "
+        "you read, a ticket that has changed since is not edited: the response is 409. A label "
+        "`severity:…` follows a new severity, unless the body has `labels`.",
         _EXPORT.response("The export with its new ticket."),
         error_codes=("CONFLICT",),
         examples={
@@ -144,10 +150,10 @@ OPERATIONS: Final[Operations] = {
     "POST /api/ticket-exports/{export_id}/dismiss": operation(
         "dismissTicketExport",
         "Dismiss a prepared export",
-        "A dismissed export is not delivered unless it is restored and approved. Dismissing it again with the "
-        "same reason and note returns the record; with others, the response is 409. New places join a group that was "
-        "dismissed as `false_positive` or `wont_fix` and need no decision; with another reason, or without one, they make a "
-        "new group.",
+        "Dismisses an export: it is not delivered unless it is restored and approved. If you dismiss it "
+        "again with the same reason and note, the response is the record; with others, it is 409. New "
+        "places join a group that was dismissed as `false_positive` or `wont_fix`, and need no decision; "
+        "with another reason, or without one, they make a new group.",
         _EXPORT.response("The export is dismissed."),
         error_codes=("CONFLICT",),
         examples={"Empty body": {}, "A reason and a note": _DISMISSAL},
@@ -156,23 +162,25 @@ OPERATIONS: Final[Operations] = {
         "restoreTicketExport",
         "Restore a dismissed export, or end a snooze",
         "Makes a dismissed export prepared again, or ends the snooze of a prepared one. A prepared export "
-        "that is not snoozed is returned unchanged. A redacted export cannot be restored (409).",
+        "that is not snoozed is returned unchanged. If the export is redacted, the response is 409.",
         _EXPORT.response("The export is prepared."),
         error_codes=("CONFLICT",),
     ),
     "POST /api/ticket-exports/{export_id}/split": operation(
         "splitTicketExport",
         "Split a group into one export per finding",
-        "The export keeps its first finding; each other finding of the group gets a prepared export. Findings "
-        "of the rule that come later begin a new group. An export of one finding, or of more than 1,000, is a 409.",
+        "The export keeps its first finding; each other finding of the group gets a prepared export. New "
+        "findings of the rule begin a new group. If the export has one finding, or more than 1,000, the "
+        "response is 409.",
         SuccessResponse(200, "The group is split.", SplitResponse),
         error_codes=("CONFLICT",),
     ),
     "POST /api/ticket-exports/{export_id}/snooze": operation(
         "snoozeTicketExport",
         "Snooze a prepared export",
-        "Until a time in the future, or, with `until` null or missing, until one of its findings is seen again. "
-        "The status stays `prepared`; an approval, a dismissal, `restore` or a higher severity ends it earlier.",
+        "Snoozes the export until a time in the future; with `until` null or absent, until one of its "
+        "findings is seen again. The status stays `prepared`. An approval, a dismissal, `restore` or a "
+        "higher severity ends the snooze earlier.",
         _EXPORT.response("The export is snoozed."),
         error_codes=("CONFLICT",),
         examples={"A time": {"until": "2126-03-15T08:00:00Z"}, "Until it is seen again": {"until": None}},

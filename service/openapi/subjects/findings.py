@@ -9,11 +9,11 @@ _FINDING: Final = Record("finding", FindingResponse)
 
 OPERATIONS: Final[Operations] = {
     "GET /api/findings": _FINDING.listed(
-        "The findings of the token's account that have one of the values of each filter, the newest first. A "
-        "cursor belongs to its filters.",
+        "The findings of the token's account that match all filters, newest first. A filter with several "
+        "values matches any of them. A cursor is valid only with the same filters.",
         *FINDING_FILTERS,
     ),
     "GET /api/findings/{finding_id}": Record("finding", FindingHistoryResponse).read(
-        "Includes the result of each scan run that visited its page.", summary="Read a finding with its history"
+        "Reads a finding, with the result of each scan run that visited its page.", summary="Read a finding with its history"
     ),
 }

@@ -51,10 +51,10 @@ OPERATIONS: Final[Operations] = {
     "POST /api/scanner/results": operation(
         "postScannerResults",
         "Post one page of a scan run",
-        "Stores the page and its findings. Each new finding prepares an export; in a project that "
-        "groups by rule, findings of one rule share an export while it is prepared. A known finding prepares nothing. Only "
-        "the statuses `completed` and `partial` create findings. Unknown fields are ignored and not stored; those of an "
-        "issue are stored as evidence, up to 8 KiB.",
+        "Stores the page and its findings. Each new finding prepares an export; in a project that groups "
+        "by rule, findings of one rule share an export while it is prepared. Known findings prepare "
+        "nothing. Only the statuses `completed` and `partial` create findings. Unknown fields are ignored "
+        "and not stored, except those of an issue: they are stored as evidence, up to 8 KiB.",
         SuccessResponse(202, "The page is stored.", PostbackResponse),
         examples={
             "One issue": _POSTBACK,
@@ -64,8 +64,9 @@ OPERATIONS: Final[Operations] = {
     "POST /api/email/webhook": operation(
         "postEmail",
         "Post an inbound email",
-        "Accepts Postmark's inbound format and a plain one. A message id is accepted once per project. The "
-        "project comes from the plus address of a recipient (`anything+p7@…`); the default is the installation's project.",
+        "Accepts emails in the inbound format of Postmark, or in a plain format. Each message id is "
+        "accepted once per project. The plus address of a recipient (`anything+p7@…`) names the project; "
+        "without one, the email belongs to the default project of the installation.",
         SuccessResponse(202, "The email is stored.", EmailResponse),
         examples={"Plain": _PLAIN, "Postmark": _POSTMARK},
         # Returned if EMAIL_ALLOWED_NETWORKS does not contain the client's network.
@@ -74,9 +75,10 @@ OPERATIONS: Final[Operations] = {
     "POST /api/storefront-app/webhooks/compliance": operation(
         "storefront-app.webhooks.compliance",
         "Request a person's data, or its erasure",
-        "The storefront platform's webhooks. RiskRelay checks in this order: a secret is configured (else 503), the "
-        "signature matches the raw body (else 401), topic and shop are valid and the body matches both headers (else "
-        "422). A worker processes the request within 30 days. A repeated webhook is the same request.",
+        "The storefront platform's webhooks. RiskRelay checks in this order: a secret is configured "
+        "(otherwise 503), the signature matches the raw body (otherwise 401), topic and shop are valid and "
+        "the body matches both headers (otherwise 422). A worker processes the request within 30 days. A "
+        "repeated webhook does not create another request.",
         SuccessResponse(204, "The request is stored."),
         dry_run_response=SuccessResponse(200, "With `dry_run`: the record that would be stored.", ComplianceResponse),
         error_codes=("SIGNATURE_INVALID",),

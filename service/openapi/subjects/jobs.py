@@ -22,15 +22,16 @@ OPERATIONS: Final[Operations] = {
     "POST /api/ticket-exports/bulk": operation(
         "decideTicketExports",
         "Decide on many exports",
-        "Approves, dismisses, restores or retries up to 200 exports. Each has its own result: an "
-        "export that cannot be changed stays as it is and does not affect the others. One that already has the requested "
-        "state is skipped: its `status` is the result. With `approve`, the target is checked "
-        "once, as for a single approval; if it accepts none, the response is a 422 on `/target_id` and nothing is changed. "
-        "With `filter`, an object with the filters of the list, and `expected_count` in place of `ids`, a job decides on "
-        "what matches now, up to 10,000 exports; another count is a 409 with `details.count`. An account has up to 20 "
-        "running jobs.",
+        "Approves, dismisses, restores or retries up to 200 exports. Each export has its own result: one "
+        "that cannot be changed stays as it is and does not affect the others. An export that already has "
+        "the requested state is skipped: its `status` is the result. With `approve`, the target is checked "
+        "once, as for a single approval; if it does not accept approvals, the response is 422 on "
+        "`/target_id` and nothing is changed. With `filter` (an object with the filters of the list) and "
+        "`expected_count` in place of `ids`, a job decides on all exports that match now, up to 10,000; if "
+        "their number differs from `expected_count`, the response is 409 with `details.count`. An account "
+        "can have up to 20 running jobs.",
         SuccessResponse(200, "A result for each export.", BulkResultsResponse, _RESULTS),
-        _JOB.created("With `filter`: the job has begun.", status=202),
+        _JOB.created("With `filter`: the new job.", status=202),
         error_codes=("CONFLICT",),
         examples={
             "Approve": {"action": "approve", "target_id": TARGET_ID, "ids": [{"id": EXPORT_ID}, {"id": _OTHER_ID}]},
@@ -52,18 +53,20 @@ OPERATIONS: Final[Operations] = {
     ),
     "GET /api/bulk-jobs": _JOB.listed("The jobs of the account, newest first.", many="bulk jobs"),
     "GET /api/bulk-jobs/{job_id}": _JOB.read(
-        "How many exports are processed, and with which results.", "The job as it is now."
+        "Reads the progress of a job: how many exports are processed, and with which results.", "The job as it is now."
     ),
     "POST /api/bulk-jobs/{job_id}/cancel": _JOB.operation(
-        "cancel", "Decisions already made stay in effect. A job that has ended is returned unchanged.", _JOB.response()
+        "cancel",
+        "Stops a job; decisions already made stay in effect. A job that has ended is returned unchanged.",
+        _JOB.response(),
     ),
     "POST /api/ticket-export-recoveries": operation(
         "beginTicketExportRecovery",
-        "Redeliver what failed at a target",
-        "Every export of the target that failed or was blocked at `since` or later is retried with a new schedule. "
-        "A worker does this in batches; read the recovery for its progress. A target that is neither active nor "
-        "paused is a 409, and so is one that has a recovery already.",
-        _RECOVERY.created("The recovery has begun.", status=202),
+        "Redeliver failed exports of a target",
+        "Retries, with a new schedule, every export of the target that failed or was blocked at `since` or "
+        "later. A worker does this in batches; read the recovery for its progress. If the target is "
+        "neither active nor paused, or has a running recovery already, the response is 409.",
+        _RECOVERY.created("The new recovery.", status=202),
         error_codes=("CONFLICT",),
         examples={
             "The last day": {"target_id": TARGET_ID, "since": "24h"},
@@ -74,11 +77,12 @@ OPERATIONS: Final[Operations] = {
         "The recoveries of the account's targets, newest first.", many="recoveries"
     ),
     "GET /api/ticket-export-recoveries/{recovery_id}": _RECOVERY.read(
-        "How many exports were found, and how many of them are due again.", "The recovery as it is now."
+        "Reads the progress of a recovery: how many exports were found, and how many of them are due again.",
+        "The recovery as it is now.",
     ),
     "POST /api/ticket-export-recoveries/{recovery_id}/cancel": _RECOVERY.operation(
         "cancel",
-        "Exports that are due again stay so. A recovery that has ended is a 409.",
+        "Stops a recovery; exports that are due again stay due. If the recovery has ended, the response is 409.",
         _RECOVERY.response(),
         error_codes=("CONFLICT",),
     ),

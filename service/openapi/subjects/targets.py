@@ -11,9 +11,10 @@ _TARGET: Final = Record("target", TargetResponse, "TicketExportTarget")
 OPERATIONS: Final[Operations] = {
     "POST /api/ticket-export-targets": _TARGET.operation(
         "create",
-        "The address is checked at once: https, a public address, an allowed port. An address that is not "
-        "allowed, does not resolve or has a parameter named like a credential is rejected on `/base_url` with the reason. "
-        "The operator sets the signing secret; without one the target is `inactive`.",
+        "Creates a target. Its URL is checked at once: https, a public address, an allowed port. A URL "
+        "that is not allowed, does not resolve, or has a parameter named like a credential is rejected on "
+        "`/base_url` with the reason. The operator sets the signing secret; without one the target is "
+        "`inactive`.",
         _TARGET.created("The target is created."),
         examples={
             "A target": {"provider_key": "generic_webhook", "base_url": TARGET_URL, "name": "Our tracker"},
@@ -30,18 +31,19 @@ OPERATIONS: Final[Operations] = {
     "GET /api/providers": operation(
         "listProviders",
         "List providers",
-        "Where tickets can go: each with the JSON Schema of its settings and the secret that it needs. The list "
-        "is the same for every account and has one page.",
+        "The kinds of receivers, each with the JSON Schema of its settings and the secret that it needs. "
+        "The list is the same for every account and has one page.",
         SuccessResponse(200, "Every provider.", ProviderListResponse),
     ),
     "GET /api/ticket-export-targets/{target_id}": _TARGET.read(
-        "Its status, the results of its deliveries, and the fingerprint of its signing secret.", "The target as it is now."
+        "Reads a target with its status, the results of its deliveries, and the fingerprint of its signing secret.",
+        "The target as it is now.",
     ),
     "PATCH /api/ticket-export-targets/{target_id}": _TARGET.operation(
         "edit",
-        "Changes the fields in the body. A new `base_url` is checked like a new target's, and the "
-        "target starts as a new one: status, validation, holds and failures are those of a target that nothing was sent to. "
-        "Exports that wait are sent to the new URL with unchanged bodies; an attempt under way ends at the old one.",
+        "Changes the fields in the body. A new `base_url` is checked like the URL of a new target. Status, "
+        "validation, holds and failures then become those of a new target. Exports that wait are sent to "
+        "the new URL with unchanged bodies; a running attempt ends at the old one.",
         _TARGET.response(),
         examples={
             "Another URL": {"base_url": TARGET_URL},
@@ -51,39 +53,43 @@ OPERATIONS: Final[Operations] = {
     ),
     "DELETE /api/ticket-export-targets/{target_id}": _TARGET.operation(
         "remove",
-        "Removes a target that no export waits for, and erases its secret. While exports wait it is a 409 whose "
-        "`details` count them: `approved`, `delivering`, `retry_scheduled`, up to 10,000 together. Finished exports keep "
-        "the target's id; a failed one can be retried at another target only.",
-        SuccessResponse(204, "The target is removed; its id is a 404 from now on."),
+        "Removes a target that no export waits for, and erases its secret. While exports wait, the "
+        "response is 409, and its `details` count them: `approved`, `delivering`, `retry_scheduled`, up to "
+        "10,000 together. Finished exports keep the target's id; a failed one can be retried only at "
+        "another target.",
+        SuccessResponse(204, "The target is removed; requests for its id get 404 from now on."),
         error_codes=("CONFLICT",),
     ),
     "POST /api/ticket-export-targets/{target_id}/validate": _TARGET.operation(
         "validate",
-        "Checks the URL and its addresses; a worker connects and checks the certificate. Nothing "
-        "is sent. An address that the policy refuses blocks an active or paused target; anything else that fails "
-        "does not change the status, but prevents approvals until a validation passes or a delivery succeeds. If no "
-        "worker starts within 5 s, the result covers URL policy and DNS only, and an earlier failure to connect remains.",
+        "Checks the URL and its addresses; a worker connects and checks the certificate. Nothing is sent. "
+        "If the policy refuses an address, an active or paused target becomes blocked. Any other failure "
+        "does not change the status, but prevents approvals until a validation passes or a delivery "
+        "succeeds. If no worker starts within 5 s, the result covers only the URL policy and DNS, and an "
+        "earlier failure to connect remains.",
         _TARGET.response("The target, with the result in `last_validation`."),
     ),
     "POST /api/ticket-export-targets/{target_id}/ping": operation(
         "pingTicketExportTarget",
         "Send a test event",
-        "A worker sends one signed `target.ping`; the response has its result. A target of a tracker is "
-        "validated there instead, and nothing is created. An inactive or disabled target is a 409.",
+        "A worker sends one signed `target.ping`; the response has the result. A target of a tracker is "
+        "validated instead, and nothing is created there. If the target is inactive or disabled, the "
+        "response is 409.",
         SuccessResponse(200, "The result of the ping.", PingOutcomeResponse),
         error_codes=("CONFLICT",),
     ),
     "POST /api/ticket-export-targets/{target_id}/pause": _TARGET.operation(
         "pause",
-        "Its exports wait. Pausing a paused target changes nothing; a target that is neither active nor paused is a 409.",
+        "Pauses deliveries; exports for the target wait. Pausing a paused target changes nothing. If the "
+        "target is neither active nor paused, the response is 409.",
         _TARGET.response(),
         error_codes=("CONFLICT",),
     ),
     "POST /api/ticket-export-targets/{target_id}/resume": _TARGET.operation(
         "resume",
-        "Reactivates a `paused`, `blocked` or `disabled` target, and ends a hold that the receiver asked for "
-        "and an open breaker. The address is checked again: an unsafe one is refused on `/base_url`. Exports that a "
-        "tracker's refusal blocked are `approved` again.",
+        "Reactivates a `paused`, `blocked` or `disabled` target, ends a hold that the receiver requested, "
+        "and closes an open circuit breaker. The address is checked again: an unsafe one is rejected on "
+        "`/base_url`. Exports that became blocked because the tracker refused them are `approved` again.",
         _TARGET.response("The target; its exports are delivered again."),
         error_codes=("CONFLICT",),
     ),
