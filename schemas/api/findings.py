@@ -38,9 +38,8 @@ class FindingRunResponse(ResponseSchema):
     at = field.moment("The time at which the scan run first posted the page.")
     outcome = field.one_of(
         RunOutcome,
-        "`seen`: the run reported the finding. `missed`: the run visited the page and did not report the "
-        "finding. `fixed`: a missed run after which the finding is fixed. `reopened`: the run reported the "
-        "finding after it was fixed.",
+        "`seen`: the run reported the finding. `missed`: the run visited the page and did not report the finding. `fixed`: "
+        "a missed run after which the finding is fixed. `reopened`: the run reported the finding after it was fixed.",
     )
 
 

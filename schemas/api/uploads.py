@@ -38,9 +38,8 @@ class HandoffProgressResponse(_HandoffSource):
     created_at = field.moment("The time at which the upload was received.")
     status = field.one_of(
         HandoffStatus,
-        "`received` in the response to the upload. `prepared` until a person or a rule decides. `approved` "
-        "until the ticket is `delivered` or has `failed`. `dismissed`. `fixed` after all findings of the "
-        "delivered ticket are fixed.",
+        "`received` in the response to the upload. `prepared` until a person or a rule decides. `approved` until the ticket "
+        "is `delivered` or has `failed`. `dismissed`. `fixed` after all findings of the delivered ticket are fixed.",
     )
     provider_ticket = field.part(
         ProviderTicketResponse,

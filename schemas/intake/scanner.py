@@ -167,9 +167,8 @@ class _PageForm(LenientForm):
         at_most=MAX_RULES,
         post_load=tuple,
         **optional(
-            "The codes of the rules that the run checked on this page; a code that ends in `*` stands for "
-            "all codes with the same beginning. This run does not fix findings of other rules. Default: "
-            "all rules."
+            "The codes of the rules that the run checked on this page; a code that ends in `*` stands for all codes with "
+            "the same beginning. This run does not fix findings of other rules. Default: all rules."
         ),
     )
 

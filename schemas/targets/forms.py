@@ -52,9 +52,8 @@ def _format_field(**options: Any) -> Text:
 
 def _events_field(**options: Any) -> Array:
     description = (
-        "The events that the target receives about tickets that were delivered to it: `ticket.updated`, "
-        "`ticket.fixed`, `ticket.reopened`, `ticket.redact`. Default: no events for a webhook, all for a "
-        "tracker."
+        "The events that the target receives about tickets that were delivered to it: `ticket.updated`, `ticket.fixed`, "
+        "`ticket.reopened`, `ticket.redact`. Default: no events for a webhook, all for a tracker."
     )
     entry = Text(allowed=ALL_EVENTS)
     return Array(entry, at_most=len(ALL_EVENTS), metadata={"description": description}, **options)

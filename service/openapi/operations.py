@@ -163,6 +163,10 @@ def _id_filter(name: str, description: str) -> dict[str, Any]:
     return _query(name, f"{description}.", {"type": "integer", "minimum": 1, "maximum": MAX_ID})
 
 
+def _id_of(noun: str, owner: str = "account") -> str:
+    return f"The id of the {noun}. If the {noun} belongs to another {owner}, the response is 404."
+
+
 def _words(words: Iterable[str]) -> list[str]:
     return [str(word) for word in words]
 
@@ -199,45 +203,29 @@ FINDING_FILTERS: Final = _filters("Finding", FindingFilterForm())
 PARAMETERS: Final[Mapping[str, Mapping[str, Any]]] = {
     **EXPORT_FILTERS,
     **FINDING_FILTERS,
-    "ExportId": _path(
-        "export_id", "exp", "The id of the export. If the export belongs to another account, the response is 404."
-    ),
-    "TargetId": _path(
-        "target_id", "tgt", "The id of the target. If the target belongs to another account, the response is 404."
-    ),
-    "RecoveryId": _path(
-        "recovery_id", "rec", "The id of the recovery. If the recovery belongs to another account, the response is 404."
-    ),
-    "BulkJobId": _path("job_id", "blk", "The id of the job. If the job belongs to another account, the response is 404."),
-    "RuleId": _path("rule_id", "rul", "The id of the rule. If the rule belongs to another account, the response is 404."),
-    "HandoffId": _path(
-        "handoff_id", "hof", "The id of the handoff. If the handoff belongs to another user, the response is 404."
-    ),
-    "FindingId": _path(
-        "finding_id", "fnd", "The id of the finding. If the finding belongs to another account, the response is 404."
-    ),
-    "SessionId": _path(
-        "session_id", "ses", "The id of the session. If the session belongs to another account, the response is 404."
-    ),
-    "ProjectId": _row(
-        "project_id", "The id of the project. If the project belongs to another account, the response is 404.", example=1
-    ),
+    "ExportId": _path("export_id", "exp", _id_of("export")),
+    "TargetId": _path("target_id", "tgt", _id_of("target")),
+    "RecoveryId": _path("recovery_id", "rec", _id_of("recovery")),
+    "BulkJobId": _path("job_id", "blk", _id_of("job")),
+    "RuleId": _path("rule_id", "rul", _id_of("rule")),
+    "HandoffId": _path("handoff_id", "hof", _id_of("handoff", "user")),
+    "FindingId": _path("finding_id", "fnd", _id_of("finding")),
+    "SessionId": _path("session_id", "ses", _id_of("session")),
+    "ProjectId": _row("project_id", _id_of("project"), example=1),
     "AccountId": _row("account_id", "The id of the account."),
-    "UserId": _row("user_id", "The id of the user. If the user belongs to another account, the response is 404."),
-    "GrantId": _row("grant_id", "The id of the grant. If the grant belongs to another account, the response is 404."),
-    "TokenId": _row("token_id", "The id of the token. If the token belongs to another account, the response is 404."),
-    "ScanRunId": _row(
-        "scan_run_id", "The id of the scan run. If the scan run belongs to another account, the response is 404.", MAX_ID
-    ),
+    "UserId": _row("user_id", _id_of("user")),
+    "GrantId": _row("grant_id", _id_of("grant")),
+    "TokenId": _row("token_id", _id_of("token")),
+    "ScanRunId": _row("scan_run_id", _id_of("scan run"), MAX_ID),
     "ComplianceRequestId": _path("compliance_id", "cpl", "The id of the request."),
     "AuditActor": _query("actor", "Only entries about actions of this actor, such as `user:7` or `operator`.", _WORD),
     "AuditAction": _query("action", "Only entries about this action.", _WORD),
     "AuditObject": _query("object", "Only entries about the record with this id, such as `exp_…` or `user:7`.", _WORD),
     "AuditAfter": _query("created_after", "Only entries written at this time or later.", _TIME),
     "AuditBefore": _query("created_before", "Only entries written before this time.", _TIME),
-    "OfAccount": _of("account_id", "Only records of this account; allowed only with the ability `admin`"),
-    "OfUser": _of("user_id", "Only records of this user"),
-    "OfProject": _of("project_id", "Only records of this project"),
+    "OfAccount": _id_filter("account_id", "Only records of this account; allowed only with the ability `admin`"),
+    "OfUser": _id_filter("user_id", "Only records of this user"),
+    "OfProject": _id_filter("project_id", "Only records of this project"),
     "Email": _query("email", "Only the user with this email address.", _TEXT),
     "RequestId": _header(
         "X-Request-Id",

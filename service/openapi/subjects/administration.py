@@ -43,9 +43,8 @@ OPERATIONS: Final[Operations] = {
     "GET /api/projects/{project_id}": _PROJECT.read("Any API token of the account may read the project."),
     "PATCH /api/projects/{project_id}": _PROJECT.operation(
         "change",
-        "Changes the fields in the body. With the `ticket_grouping` `rule`, new findings of one rule share "
-        "a prepared export; with `finding`, each new finding prepares an export. Existing exports stay as "
-        "they are.",
+        "Changes the fields in the body. With the `ticket_grouping` `rule`, new findings of one rule share a prepared "
+        "export; with `finding`, each new finding prepares an export. Existing exports stay as they are.",
         _PROJECT.response(),
         examples={"Rename": {"name": "Shop"}, "One ticket for each finding": {"ticket_grouping": "finding"}},
     ),
@@ -72,9 +71,8 @@ OPERATIONS: Final[Operations] = {
     "GET /api/accounts/{account_id}": _ACCOUNT.read("Includes how much the account stores, and its limits."),
     "PATCH /api/accounts/{account_id}": _ACCOUNT.operation(
         "change",
-        "Changes the fields in the body. If `may_use_webhooks` is false, the account's targets are "
-        "blocked, and exports that wait for them are not sent. After you allow webhooks again, each target "
-        "stays blocked until it is resumed.",
+        "Changes the fields in the body. If `may_use_webhooks` is false, the account's targets are blocked, and exports "
+        "that wait for them are not sent. After you allow webhooks again, each target stays blocked until it is resumed.",
         _ACCOUNT.response(),
         examples={"Rename": {"name": "Example Ltd"}, "Forbid webhooks": {"may_use_webhooks": False}},
     ),
@@ -108,9 +106,8 @@ OPERATIONS: Final[Operations] = {
     "DELETE /api/users/{user_id}": operation(
         "removeUser",
         "Remove a user for good",
-        "Erases the email address, revokes the tokens, ends the sessions and deletes the grants. Uploads "
-        "and the audit log keep the user's id. If the user is the last active owner of the account, the "
-        "response is 409.",
+        "Erases the email address, revokes the tokens, ends the sessions and deletes the grants. Uploads and the audit log "
+        "keep the user's id. If the user is the last active owner of the account, the response is 409.",
         SuccessResponse(204, "The user is removed."),
         error_codes=("CONFLICT",),
     ),
@@ -137,10 +134,9 @@ OPERATIONS: Final[Operations] = {
     ),
     "POST /api/tokens": _TOKEN.operation(
         "create",
-        "Creates a token for the caller, or for another user of the account whose role is not higher than "
-        "the caller's. An API token gets no ability that the token of this request lacks. Only this "
-        "response contains the `token`: it is not stored, and the response to a repeated request has "
-        "`null`. If you lose a token, revoke it and create another one.",
+        "Creates a token for the caller, or for another user of the account whose role is not higher than the caller's. An "
+        "API token gets no ability that the token of this request lacks. Only this response contains the `token`: it is not "
+        "stored, and the response to a repeated request has `null`. If you lose a token, revoke it and create another one.",
         Record("token", NewTokenResponse).created(),
         error_codes=("CONFLICT",),
         examples={
@@ -158,10 +154,9 @@ OPERATIONS: Final[Operations] = {
     "POST /api/scan-runs": operation(
         "createScanRun",
         "Register a scan run",
-        "Registers a scan run: results with its id belong to the project. All accounts share the numbers "
-        "of one scanner. So only tokens of the operator's account can choose an `id`; without one they get "
-        "the next free number. Other accounts get a number of twelve digits, which the scanner does not "
-        "use on its own: pass it to the scanner.",
+        "Registers a scan run: results with its id belong to the project. All accounts share the numbers of one scanner. So "
+        "only tokens of the operator's account can choose an `id`; without one they get the next free number. Other "
+        "accounts get a number of twelve digits, which the scanner does not use on its own: pass it to the scanner.",
         _SCAN_RUN.created(),
         error_codes=("CONFLICT",),
         examples={"The next number": {"project_id": 1}, "The scanner's number": {"project_id": 1, "id": 42}},
@@ -171,9 +166,8 @@ OPERATIONS: Final[Operations] = {
     ),
     "GET /api/scan-runs/{scan_run_id}": _SCAN_RUN.read("Reads a scan run. `status` is the status in its last result."),
     "GET /api/audit": _AUDIT_ENTRY.listed(
-        "Entries about records of the account, and about actions of its users on records without an "
-        "account, newest first. With the ability `admin`, all entries. Entries that are older than this "
-        "route have no account.",
+        "Entries about records of the account, and about actions of its users on records without an account, newest first. "
+        "With the ability `admin`, all entries. Entries that are older than this route have no account.",
         *("AuditActor", "AuditAction", "AuditObject", "AuditAfter", "AuditBefore", "OfAccount"),
         summary="List the audit log",
         many="entries",

@@ -87,12 +87,11 @@ def webhooks(reference: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
     delivery = _outbound(
         "deliverTicketExport",
         "A ticket is delivered",
-        "Posted to the target's `base_url`, at least once: after a crash or a lost response it can arrive "
-        "again, with the same body and the same `Idempotency-Key`. Respond within 15 s. The body is the "
-        "bytes that the approval froze. If the target has another `format`, the body is a CloudEvents 1.0 "
-        "event or a SARIF 2.1.0 log; if it has another `signature`, the headers are `webhook-id`, "
-        "`webhook-timestamp` and `webhook-signature` of Standard Webhooks. Headers that the operator has "
-        "set for the target are sent as well.",
+        "Posted to the target's `base_url`, at least once: after a crash or a lost response it can arrive again, with the "
+        "same body and the same `Idempotency-Key`. Respond within 15 s. The body is the bytes that the approval froze. If "
+        "the target has another `format`, the body is a CloudEvents 1.0 event or a SARIF 2.1.0 log; if it has another "
+        "`signature`, the headers are `webhook-id`, `webhook-timestamp` and `webhook-signature` of Standard Webhooks. "
+        "Headers that the operator has set for the target are sent as well.",
         reference(TicketExportEvent),
         example_of(TicketExportEvent),
         _MEANINGS,

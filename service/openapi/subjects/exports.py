@@ -37,9 +37,8 @@ OPERATIONS: Final[Operations] = {
     "POST /api/ticket-exports": operation(
         "prepareTicketExport",
         "Prepare an export by hand",
-        "Stores a ticket exactly as sent, or rejects it; nothing is cut or trimmed. The ticket is not "
-        "delivered until the export is approved. Only the title is required; without a `source`, the "
-        "export itself is the source.",
+        "Stores a ticket exactly as sent, or rejects it; nothing is cut or trimmed. The ticket is not delivered until the "
+        "export is approved. Only the title is required; without a `source`, the export itself is the source.",
         _EXPORT.created("The export is prepared."),
         examples={
             "Minimal": {"ticket": {"title": "Image without alternative text"}},
@@ -58,10 +57,9 @@ OPERATIONS: Final[Operations] = {
     "GET /api/ticket-exports/{export_id}": operation(
         "readTicketExport",
         "Poll an export",
-        "Poll until `status` is `exported`, `failed`, `blocked` or `dismissed`. While the status is "
-        "`retry_scheduled`, or `approved` for a target that is on hold, wait as long as `Retry-After` or "
-        "`retry_after_seconds` before you poll again. Send `If-None-Match`: a 304 costs little, and has "
-        "the current `Retry-After`.",
+        "Poll until `status` is `exported`, `failed`, `blocked` or `dismissed`. While the status is `retry_scheduled`, or "
+        "`approved` for a target that is on hold, wait as long as `Retry-After` or `retry_after_seconds` before you poll "
+        "again. Send `If-None-Match`: a 304 costs little, and has the current `Retry-After`.",
         SuccessResponse(200, "The export as it is now.", ExportResponse, _WAITING, ("ETag", "Retry-After?")),
         SuccessResponse(304, "Your version is the current one.", headers=("ETag", "Retry-After?")),
     ),
@@ -89,15 +87,13 @@ OPERATIONS: Final[Operations] = {
     "POST /api/ticket-exports/{export_id}/approve": operation(
         "approveTicketExport",
         "Approve an export for a target",
-        "Freezes the exact bytes that are delivered, and makes the export due. With the `ticket_digest` "
-        "that you reviewed, a ticket that has changed since is rejected. If you approve again for the same "
-        "target, the response is the record, and nothing is delivered twice. The target must be active, "
-        "its last validation must not have failed, and the address policy must allow its URL now; "
-        "otherwise the response is 422 on `/target_id` with the reason and the fix. Exports can also be "
-        "approved for a target that is on hold because of its receiver or the circuit breaker; they wait. "
-        "With `target_ids`, the export is approved for the first target, and a copy of it for each further "
-        "target: either all or none. The response has the exports as `items`, and each record lists them "
-        "all as `siblings`.",
+        "Freezes the exact bytes that are delivered, and makes the export due. With the `ticket_digest` that you reviewed, "
+        "a ticket that has changed since is rejected. If you approve again for the same target, the response is the record, "
+        "and nothing is delivered twice. The target must be active, its last validation must not have failed, and the "
+        "address policy must allow its URL now; otherwise the response is 422 on `/target_id` with the reason and the fix. "
+        "Exports can also be approved for a target that is on hold because of its receiver or the circuit breaker; they "
+        "wait. With `target_ids`, the export is approved for the first target, and a copy of it for each further target: "
+        "either all or none. The response has the exports as `items`, and each record lists them all as `siblings`.",
         SuccessResponse(
             202,
             "The export is due; with `target_ids`, the exports.",
@@ -116,12 +112,11 @@ OPERATIONS: Final[Operations] = {
     "POST /api/ticket-exports/{export_id}/retry": operation(
         "retryTicketExport",
         "Retry a failed or blocked export",
-        "Makes the export due again with a new retry schedule. If its target is blocked, the address is "
-        "checked again; if it is allowed now, the target is resumed. If the target is not active, the "
-        "response is 422 on `/target_id` with the reason and the fix. With `target_id`, the export is "
-        "retried at that target of the account, which must meet the conditions of an approval: the ticket "
-        "and its digest stay, the delivered body names the new target, and `provider_ticket` is removed. "
-        "If the outcome at the former target is unknown, both receivers may have the ticket.",
+        "Makes the export due again with a new retry schedule. If its target is blocked, the address is checked again; if "
+        "it is allowed now, the target is resumed. If the target is not active, the response is 422 on `/target_id` with "
+        "the reason and the fix. With `target_id`, the export is retried at that target of the account, which must meet the "
+        "conditions of an approval: the ticket and its digest stay, the delivered body names the new target, and "
+        "`provider_ticket` is removed. If the outcome at the former target is unknown, both receivers may have the ticket.",
         SuccessResponse(202, "The export is due.", ExportResponse, _APPROVED, _DUE_HEADERS),
         error_codes=("CONFLICT",),
         examples={"Empty body": {}, "Another target": {"target_id": TARGET_ID}},
@@ -129,11 +124,10 @@ OPERATIONS: Final[Operations] = {
     "PATCH /api/ticket-exports/{export_id}": operation(
         "editTicketExport",
         "Edit a prepared ticket",
-        "Replaces at least one of title, description, severity and labels of a prepared ticket. The ticket "
-        "gets a new digest, and is checked for forbidden content again. The original ticket is kept as "
-        "`original_ticket`; if an edit restores it, `edited` is false again. With the `ticket_digest` that "
-        "you read, a ticket that has changed since is not edited: the response is 409. A label "
-        "`severity:…` follows a new severity, unless the body has `labels`.",
+        "Replaces at least one of title, description, severity and labels of a prepared ticket. The ticket gets a new "
+        "digest, and is checked for forbidden content again. The original ticket is kept as `original_ticket`; if an edit "
+        "restores it, `edited` is false again. With the `ticket_digest` that you read, a ticket that has changed since is "
+        "not edited: the response is 409. A label `severity:…` follows a new severity, unless the body has `labels`.",
         _EXPORT.response("The export with its new ticket."),
         error_codes=("CONFLICT",),
         examples={
@@ -150,10 +144,9 @@ OPERATIONS: Final[Operations] = {
     "POST /api/ticket-exports/{export_id}/dismiss": operation(
         "dismissTicketExport",
         "Dismiss a prepared export",
-        "Dismisses an export: it is not delivered unless it is restored and approved. If you dismiss it "
-        "again with the same reason and note, the response is the record; with others, it is 409. New "
-        "places join a group that was dismissed as `false_positive` or `wont_fix`, and need no decision; "
-        "with another reason, or without one, they make a new group.",
+        "Dismisses an export: it is not delivered unless it is restored and approved. If you dismiss it again with the same "
+        "reason and note, the response is the record; with others, it is 409. New places join a group that was dismissed as "
+        "`false_positive` or `wont_fix`, and need no decision; with another reason, or without one, they make a new group.",
         _EXPORT.response("The export is dismissed."),
         error_codes=("CONFLICT",),
         examples={"Empty body": {}, "A reason and a note": _DISMISSAL},
@@ -169,9 +162,8 @@ OPERATIONS: Final[Operations] = {
     "POST /api/ticket-exports/{export_id}/split": operation(
         "splitTicketExport",
         "Split a group into one export per finding",
-        "The export keeps its first finding; each other finding of the group gets a prepared export. New "
-        "findings of the rule begin a new group. If the export has one finding, or more than 1,000, the "
-        "response is 409.",
+        "The export keeps its first finding; each other finding of the group gets a prepared export. New findings of the "
+        "rule begin a new group. If the export has one finding, or more than 1,000, the response is 409.",
         SuccessResponse(200, "The group is split.", SplitResponse),
         error_codes=("CONFLICT",),
     ),

@@ -22,14 +22,13 @@ OPERATIONS: Final[Operations] = {
     "POST /api/ticket-exports/bulk": operation(
         "decideTicketExports",
         "Decide on many exports",
-        "Approves, dismisses, restores or retries up to 200 exports. Each export has its own result: one "
-        "that cannot be changed stays as it is and does not affect the others. An export that already has "
-        "the requested state is skipped: its `status` is the result. With `approve`, the target is checked "
-        "once, as for a single approval; if it does not accept approvals, the response is 422 on "
-        "`/target_id` and nothing is changed. With `filter` (an object with the filters of the list) and "
-        "`expected_count` in place of `ids`, a job decides on all exports that match now, up to 10,000; if "
-        "their number differs from `expected_count`, the response is 409 with `details.count`. An account "
-        "can have up to 20 running jobs.",
+        "Approves, dismisses, restores or retries up to 200 exports. Each export has its own result: one that cannot be "
+        "changed stays as it is and does not affect the others. An export that already has the requested state is skipped: "
+        "its `status` is the result. With `approve`, the target is checked once, as for a single approval; if it does not "
+        "accept approvals, the response is 422 on `/target_id` and nothing is changed. With `filter` (an object with the "
+        "filters of the list) and `expected_count` in place of `ids`, a job decides on all exports that match now, up to "
+        "10,000; if their number differs from `expected_count`, the response is 409 with `details.count`. An account can "
+        "have up to 20 running jobs.",
         SuccessResponse(200, "A result for each export.", BulkResultsResponse, _RESULTS),
         _JOB.created("With `filter`: the new job.", status=202),
         error_codes=("CONFLICT",),

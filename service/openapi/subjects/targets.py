@@ -11,10 +11,9 @@ _TARGET: Final = Record("target", TargetResponse, "TicketExportTarget")
 OPERATIONS: Final[Operations] = {
     "POST /api/ticket-export-targets": _TARGET.operation(
         "create",
-        "Creates a target. Its URL is checked at once: https, a public address, an allowed port. A URL "
-        "that is not allowed, does not resolve, or has a parameter named like a credential is rejected on "
-        "`/base_url` with the reason. The operator sets the signing secret; without one the target is "
-        "`inactive`.",
+        "Creates a target. Its URL is checked at once: https, a public address, an allowed port. A URL that is not allowed, "
+        "does not resolve, or has a parameter named like a credential is rejected on `/base_url` with the reason. The "
+        "operator sets the signing secret; without one the target is `inactive`.",
         _TARGET.created("The target is created."),
         examples={
             "A target": {"provider_key": "generic_webhook", "base_url": TARGET_URL, "name": "Our tracker"},
@@ -53,28 +52,25 @@ OPERATIONS: Final[Operations] = {
     ),
     "DELETE /api/ticket-export-targets/{target_id}": _TARGET.operation(
         "remove",
-        "Removes a target that no export waits for, and erases its secret. While exports wait, the "
-        "response is 409, and its `details` count them: `approved`, `delivering`, `retry_scheduled`, up to "
-        "10,000 together. Finished exports keep the target's id; a failed one can be retried only at "
-        "another target.",
+        "Removes a target that no export waits for, and erases its secret. While exports wait, the response is 409, and its "
+        "`details` count them: `approved`, `delivering`, `retry_scheduled`, up to 10,000 together. Finished exports keep "
+        "the target's id; a failed one can be retried only at another target.",
         SuccessResponse(204, "The target is removed; requests for its id get 404 from now on."),
         error_codes=("CONFLICT",),
     ),
     "POST /api/ticket-export-targets/{target_id}/validate": _TARGET.operation(
         "validate",
-        "Checks the URL and its addresses; a worker connects and checks the certificate. Nothing is sent. "
-        "If the policy refuses an address, an active or paused target becomes blocked. Any other failure "
-        "does not change the status, but prevents approvals until a validation passes or a delivery "
-        "succeeds. If no worker starts within 5 s, the result covers only the URL policy and DNS, and an "
-        "earlier failure to connect remains.",
+        "Checks the URL and its addresses; a worker connects and checks the certificate. Nothing is sent. If the policy "
+        "refuses an address, an active or paused target becomes blocked. Any other failure does not change the status, but "
+        "prevents approvals until a validation passes or a delivery succeeds. If no worker starts within 5 s, the result "
+        "covers only the URL policy and DNS, and an earlier failure to connect remains.",
         _TARGET.response("The target, with the result in `last_validation`."),
     ),
     "POST /api/ticket-export-targets/{target_id}/ping": operation(
         "pingTicketExportTarget",
         "Send a test event",
-        "A worker sends one signed `target.ping`; the response has the result. A target of a tracker is "
-        "validated instead, and nothing is created there. If the target is inactive or disabled, the "
-        "response is 409.",
+        "A worker sends one signed `target.ping`; the response has the result. A target of a tracker is validated instead, "
+        "and nothing is created there. If the target is inactive or disabled, the response is 409.",
         SuccessResponse(200, "The result of the ping.", PingOutcomeResponse),
         error_codes=("CONFLICT",),
     ),

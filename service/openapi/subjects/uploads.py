@@ -6,12 +6,11 @@ from schemas.api.uploads import CaptureUploadResponse, CmsUploadResponse, Handof
 from service.openapi.examples import AT
 from service.openapi.operations import NOT_MODIFIED, Operations, SuccessResponse, operation
 
-_WHOSE: Final = (
-    " The token's user must manage the project, or the report if the body names one. The response is the "
-    "same 403 for a project that the user does not manage, that belongs to another account, or that does "
-    "not exist. Unknown fields are rejected at any depth. Without an `Idempotency-Key`, an upload that "
-    "repeats another one within a day gets the first response again: the same text on the same page of the "
-    "same project and report."
+_COMMON: Final = (
+    " The token's user must manage the project, or the report if the body names one. The response is the same 403 for a "
+    "project that the user does not manage, that belongs to another account, or that does not exist. Unknown fields are "
+    "rejected at any depth. Without an `Idempotency-Key`, an upload that repeats another one within a day gets the first "
+    "response again: the same text on the same page of the same project and report."
 )
 
 OPERATIONS: Final[Operations] = {
@@ -61,7 +60,7 @@ OPERATIONS: Final[Operations] = {
         "storefront-app.diagnostics.store",
         "Upload a storefront app's diagnostics",
         "Stores the app's diagnostics and prepares an export from them. A shop other than the project's is "
-        "rejected." + _WHOSE,
+        "rejected." + _COMMON,
         SuccessResponse(201, "The diagnostics are stored and their export prepared.", StorefrontUploadResponse),
         examples={
             "Complete": {
@@ -85,10 +84,9 @@ OPERATIONS: Final[Operations] = {
     "GET /api/handoffs/{handoff_id}": operation(
         "readHandoff",
         "Poll a handoff",
-        "Reads the state of an upload. The token needs the ability that the upload needed, and its user "
-        "must still manage the project or report. Send `If-None-Match`: a 304 costs little. After "
-        "`delivered`, `failed` or `dismissed`, the status changes only by another decision of a person, or "
-        "to `fixed`.",
+        "Reads the state of an upload. The token needs the ability that the upload needed, and its user must still manage "
+        "the project or report. Send `If-None-Match`: a 304 costs little. After `delivered`, `failed` or `dismissed`, the "
+        "status changes only by another decision of a person, or to `fixed`.",
         SuccessResponse(200, "The handoff as it is now.", HandoffProgressResponse, headers=("ETag",)),
         NOT_MODIFIED,
     ),
