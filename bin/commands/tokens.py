@@ -38,7 +38,13 @@ session: Final = click.Group("session")
 
 @token.command()
 @click.option("--user", "email", required=True, help="The user's email.")
-@click.option("--kind", type=click.Choice([kind.value for kind in TokenKind]), default="api", show_default=True)
+@click.option(
+    "--kind",
+    type=click.Choice([kind.value for kind in TokenKind]),
+    default="api",
+    show_default=True,
+    help="`api` for clients and people, `platform` for the browser extension, the CMS plugin and the storefront app.",
+)
 @click.option(
     "--ability",
     "abilities",

@@ -31,6 +31,6 @@ class ComplianceOperations:
         try:
             stored = requests.receive(order, raw_body, signature, self.vault, now, actor)
         except (NoEncryptionKey, WrongEncryptionKey):
-            _log.error("compliance webhooks need ENCRYPTION_KEYS that are this installation's")
+            _log.error("compliance webhooks need this installation's ENCRYPTION_KEYS")
             raise ServiceUnavailable from None
         return None if stored is None else requests.due_at(now)

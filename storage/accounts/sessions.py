@@ -258,7 +258,7 @@ def _record_use(session_id: str, now: datetime) -> None:
                 ConsoleSessionRow.id == session_id, ConsoleSessionRow.ended_at.is_null(), ConsoleSessionRow.seen_at < now
             ).execute()
     except (*OUTAGES, DAMAGE) as failed:
-        _log.warning("the use of a console session could not be noted", extra={"error": type(failed).__name__})
+        _log.warning("the use of a console session could not be recorded", extra={"error": type(failed).__name__})
 
 
 def _is_live(now: datetime) -> Expression:

@@ -107,7 +107,7 @@ def test_a_page_view_that_cannot_be_recorded_is_served_anyway(
         assert found(secret, NOW + MINUTE).seen_at == NOW
     finally:
         execute(allow)
-    assert "could not be noted" in caplog.text
+    assert "could not be recorded" in caplog.text
     found(secret, NOW + MINUTE)
     assert seen_at(found(secret, NOW + MINUTE)) == to_ms(NOW + MINUTE)
 

@@ -355,7 +355,7 @@ def test_a_request_that_cannot_be_encrypted_is_refused_and_not_stored(
     for topic in (Topic.CUSTOMER_REDACT, Topic.DATA_REQUEST):
         assert_is_error(send_webhook(client, topic, GOOD[topic]), 503, "SERVICE_UNAVAILABLE")
     assert (count(), wake_ups.notifications) == (0, 0)
-    assert "compliance webhooks need ENCRYPTION_KEYS" in log_lines.text
+    assert "compliance webhooks need this installation's ENCRYPTION_KEYS" in log_lines.text
     # A request about a shop names no person, so there is nothing to encrypt.
     assert send_webhook(client, Topic.SHOP_REDACT, shop_body()).status_code == 204
 
@@ -368,7 +368,7 @@ def test_a_request_is_not_encrypted_with_a_key_of_another_installation(
     client = TestClient(create_app(make_settings(tmp_path, CLOUD), wake_ups, FakeResolver({})))
     assert_is_error(send_webhook(client, Topic.CUSTOMER_REDACT, GOOD[Topic.CUSTOMER_REDACT]), 503, "SERVICE_UNAVAILABLE")
     assert (count(), wake_ups.notifications) == (0, 0)
-    assert "compliance webhooks need ENCRYPTION_KEYS that are this installation's" in log_lines.text
+    assert "compliance webhooks need this installation's ENCRYPTION_KEYS" in log_lines.text
 
 
 def test_the_platforms_own_vector_matches() -> None:
