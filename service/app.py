@@ -53,7 +53,7 @@ def create_app(
         resources += console.resources
         rejections = rejections or RejectionRecorder()
         rejections.watch(resources)
-        error_responses.install(app, console.show_error, rejections.note)
+        error_responses.install(app, console.show_error, rejections.record)
     else:
         error_responses.install(app)
     for resource in resources:

@@ -62,7 +62,7 @@ class ReadinessChecks:
         self._vault = vault
         self._data_dir = data_dir
 
-    def found(self) -> dict[str, str]:
+    def results(self) -> dict[str, str]:
         """Return the status of each check, in the order of CHECKS: `ok`, or another value that the response schema lists."""
         checks = self._database_checks() | {"redis": OK if self._wake_ups.is_reachable() else UNAVAILABLE}
         checks["disk"] = state_of(free_bytes([self._data_dir, *database_folders()])).value
@@ -109,7 +109,7 @@ class ReadinessResource:
 
     def on_get(self, _req: falcon.Request, resp: falcon.Response) -> None:
         """Return 200 `ok` or `degraded`, or 503 `unavailable`."""
-        checks = self._checks.found()
+        checks = self._checks.results()
         failed = {name for name, found in checks.items() if found != OK}
         # Low disk space is a warning: everything can still be stored.
         vital = {name for name in failed & VITAL if checks[name] != DiskState.LOW}

@@ -120,7 +120,7 @@ class Navigation:
         """Return the line about the installation's health; None if it is unknown."""
         known = self._health
         if may_query and (known is None or time.monotonic() - known[0] >= HEALTH_S):
-            checks = self._checks.found()
+            checks = self._checks.results()
             known = self._health = (time.monotonic(), health_line(checks), checks["schema"] == OK)
         return known[1] if known else None
 

@@ -33,21 +33,21 @@ def last_target_id(req: falcon.Request, project_ids: Collection[int | None]) -> 
     return last.pop() if len(last) == 1 else None
 
 
-def uses_keys(req: falcon.Request) -> bool:
+def has_shortcuts(req: falcon.Request) -> bool:
     """Return whether keyboard shortcuts are on, which is the default."""
     return _NO_KEYS not in _parts(req)
 
 
-def remember_target(
+def store_target(
     req: falcon.Request, resp: falcon.Response, gate: SessionGate, target_id: str, project_ids: Collection[int | None]
 ) -> None:
     """Store the target of an approval for these projects."""
     newest = {_key(each): target_id for each in project_ids}
     others = {key: target for key, target in _targets(req).items() if key not in newest}
-    _set_cookie(resp, gate, newest | others, are_on=uses_keys(req))
+    _set_cookie(resp, gate, newest | others, are_on=has_shortcuts(req))
 
 
-def remember_keys(req: falcon.Request, resp: falcon.Response, gate: SessionGate, *, are_on: bool) -> None:
+def store_shortcuts(req: falcon.Request, resp: falcon.Response, gate: SessionGate, *, are_on: bool) -> None:
     """Store whether keyboard shortcuts are on."""
     _set_cookie(resp, gate, _targets(req), are_on=are_on)
 

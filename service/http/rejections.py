@@ -46,7 +46,7 @@ class RejectionRecorder:
         """Record rejections of the resources that have a `source`."""
         self._sources = {each.path: each.source for each in resources if hasattr(each, "source")}
 
-    def note(self, req: falcon.Request, error: RiskRelayError, status: int) -> None:
+    def record(self, req: falcon.Request, error: RiskRelayError, status: int) -> None:
         """Record why a source's request was rejected; never waits and never fails."""
         source = self._sources.get(req.uri_template or "")
         if source is None or error.code in _UNRELATED_CODES:

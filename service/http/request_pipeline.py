@@ -88,7 +88,7 @@ class RequestPipeline:
         self._rate_limits.require_unblocked(req)
         req.context.params = params
         if operation.body is Body.SIGNED:
-            req.context.raw_body = self._read(req, self._body_budgets.unknown)
+            req.context.raw_body = self._read(req, self._body_budgets.unauthenticated)
         self._authenticate(req, resp, operation)
         authenticated_at = time.monotonic()
         _check_accept(req)
@@ -155,7 +155,7 @@ class RequestPipeline:
         return b"{}" if operation.body is Body.OPTIONAL and not body else body
 
     def _read(self, req: falcon.Request, budget: ByteBudget | None = None) -> bytes:
-        return read_body(req, self._max_body_bytes, budget or self._body_budgets.known)
+        return read_body(req, self._max_body_bytes, budget or self._body_budgets.authenticated)
 
 
 def _parsed(body: bytes) -> Any:

@@ -61,7 +61,7 @@ class AccountsResource(_AccountRecords, ManagedCollection):
     form = AccountForm
     filters = {}  # noqa: RUF012 - never changed
 
-    def found(self, page: PageRequest, account_id: int | None, before: int | None) -> list[Account]:
+    def list_page(self, page: PageRequest, account_id: int | None, before: int | None) -> list[Account]:
         """Return a page of all accounts."""
         return accounts.list_page(page.fetch_limit, before)
 

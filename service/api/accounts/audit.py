@@ -34,7 +34,7 @@ class AuditResource(ManagedList):
         **dict.fromkeys(("created_after", "created_before"), _MOMENT),
     }
 
-    def found(self, page: PageRequest, account_id: int | None, before: int | None) -> list[dict[str, Any]]:
+    def list_page(self, page: PageRequest, account_id: int | None, before: int | None) -> list[dict[str, Any]]:
         """Return a page of entries."""
         named = page.filters
         filters = AuditFilter(

@@ -96,9 +96,9 @@ class ManagedList(ManagedResource):
         if account_id is not None and actor.account_id is not None:
             raise ValidationFailed(problem(f"/{ACCOUNT}", "admin_only"))
         before = None if page.before is None else int(page.before)
-        send_page(resp, self._url, page, self.records(self.found(page, actor.account_id or account_id, before)))
+        send_page(resp, self._url, page, self.records(self.list_page(page, actor.account_id or account_id, before)))
 
-    def found(self, page: PageRequest, account_id: int | None, before: int | None) -> list[Any]:
+    def list_page(self, page: PageRequest, account_id: int | None, before: int | None) -> list[Any]:
         """Return up to `page.fetch_limit` records of one account, or of all accounts if `account_id` is None."""
         raise NotImplementedError
 

@@ -38,7 +38,7 @@ class ProjectsResource(ManagedCollection):
         found = projects.list_page(caller.account_id, page.fetch_limit, before, tuple(caller.projects))
         send_page(resp, self._url, page, self.records(found))
 
-    def found(self, page: PageRequest, account_id: int | None, before: int | None) -> list[Project]:
+    def list_page(self, page: PageRequest, account_id: int | None, before: int | None) -> list[Project]:
         """Return a page of projects."""
         return projects.list_page(account_id, page.fetch_limit, before)
 
@@ -76,7 +76,7 @@ class ScanRunsResource(ManagedCollection):
     form = ScanRunForm
     filters = {ACCOUNT: NUMBERS, "project_id": NUMBERS}  # noqa: RUF012 - never changed
 
-    def found(self, page: PageRequest, account_id: int | None, before: int | None) -> list[ScanRun]:
+    def list_page(self, page: PageRequest, account_id: int | None, before: int | None) -> list[ScanRun]:
         """Return a page of scan runs."""
         return projects.list_scan_runs(account_id, number(page, "project_id"), page.fetch_limit, before)
 

@@ -30,7 +30,7 @@ class TokensResource(ManagedCollection):
     form = TokenForm
     filters = {ACCOUNT: NUMBERS, "user_id": NUMBERS}  # noqa: RUF012 - never changed
 
-    def found(self, page: PageRequest, account_id: int | None, before: int | None) -> list[Token]:
+    def list_page(self, page: PageRequest, account_id: int | None, before: int | None) -> list[Token]:
         """Return a page of tokens."""
         return tokens.list_page(account_id, number(page, "user_id"), page.fetch_limit, before)
 

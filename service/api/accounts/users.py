@@ -28,7 +28,7 @@ class UsersResource(ManagedCollection):
     form = UserForm
     filters = {ACCOUNT: NUMBERS, "email": Matching(is_email_address, "invalid_email")}  # noqa: RUF012 - never changed
 
-    def found(self, page: PageRequest, account_id: int | None, before: int | None) -> list[User]:
+    def list_page(self, page: PageRequest, account_id: int | None, before: int | None) -> list[User]:
         """Return a page of users."""
         return accounts.list_users(account_id, page.filters.get("email"), page.fetch_limit, before)
 
@@ -77,7 +77,7 @@ class GrantsResource(ManagedCollection):
     form = GrantForm
     filters = {ACCOUNT: NUMBERS, "user_id": NUMBERS, "project_id": NUMBERS}  # noqa: RUF012 - never changed
 
-    def found(self, page: PageRequest, account_id: int | None, before: int | None) -> list[Grant]:
+    def list_page(self, page: PageRequest, account_id: int | None, before: int | None) -> list[Grant]:
         """Return a page of grants."""
         user_id, project_id = number(page, "user_id"), number(page, "project_id")
         return grants.list_page(account_id, user_id, project_id, page.fetch_limit, before)

@@ -104,7 +104,7 @@ class OverviewPage(ConsolePage):
 
     def content(self, req: falcon.Request, user: ConsoleUser, **_ids: str) -> Mapping[str, Any]:
         """Return the health cards and, if the database is usable, the figures of the account."""
-        found = self._layout.checks.found()
+        found = self._layout.checks.results()
         cards = health_cards(found, is_operator=user.is_operator)
         shown: dict[str, Any] = {"health": cards, "has_database": False}
         # Wrong encryption keys do not affect the figures.

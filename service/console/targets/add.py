@@ -18,7 +18,7 @@ from service.console.targets.forms import (
     limit_member,
     require_webhooks,
     text_members,
-    tried,
+    try_token,
     without_credential,
 )
 from service.console.targets.pages import TARGETS
@@ -79,7 +79,7 @@ class AddTargetPage(FormPage):
             return "target_added"
         if not has_token:
             return "tracker_added"
-        return tried(self._operations, target_id, user)
+        return try_token(self._operations, target_id, user)
 
 
 def _key(form: Fields) -> str:

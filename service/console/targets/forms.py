@@ -116,7 +116,7 @@ class SetTargetSecret(TargetPageAction):
         """Encrypt and store the secret. Raises ValidationFailed, ServiceUnavailable."""
         # The first secret activates an inactive target; from then on workers connect to it.
         self._operations.targets.set_secret(target.id, checked_secret(form, self._vault), self._vault, user.principal)
-        return tried(self._operations, target.id, user) if target.is_tracker else "secret_set"
+        return try_token(self._operations, target.id, user) if target.is_tracker else "secret_set"
 
 
 class EditTarget(TargetPageAction):
@@ -144,7 +144,7 @@ class EditTarget(TargetPageAction):
         if target.has_secret and not changed.has_secret:
             return "token_erased"
         if changed.is_tracker and changed.has_secret and (edit.base_url or edit.provider_settings is not None):
-            return tried(self._operations, target.id, user)
+            return try_token(self._operations, target.id, user)
         return "target_moved" if edit.base_url else "target_edited"
 
     def typed(self, form: Fields) -> dict[str, str]:
@@ -274,7 +274,7 @@ def require_webhooks(user: ConsoleUser) -> None:
         raise WebhooksForbidden
 
 
-def tried(operations: Operations, target_id: str, user: ConsoleUser) -> str:
+def try_token(operations: Operations, target_id: str, user: ConsoleUser) -> str:
     """Have a worker try the token of a tracker, and return the key of the notice about it."""
     operations.wake_workers()
     if not operations.targets.validate_by_worker(target_id, user.principal):

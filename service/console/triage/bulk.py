@@ -22,7 +22,7 @@ from service.console.choices import MAX_TARGETS
 from service.console.form_fields import Fields, by_path, normalize_line_breaks, safe_next
 from service.console.layout import CONSOLE, Action, ConsolePage, ConsoleRoute, PageLayout, Redirect, RefusedForm
 from service.console.permissions import is_allowed_in
-from service.console.preferences import last_target_id, remember_target
+from service.console.preferences import last_target_id, store_target
 from service.console.sessions import ConsoleUser
 from service.console.triage.deliveries import DELIVERIES, DELIVERY_VIEWS
 from service.console.triage.inbox import INBOX, INBOX_VIEWS
@@ -219,7 +219,7 @@ class DecideSelection(_BulkForm, ConsolePage):
         self._operations.wake_workers()
         self._layout.navigation.clear_counts(user.account_id)
         if decision.target_id is not None:
-            remember_target(req, resp, self._layout.gate, decision.target_id, project_ids)
+            store_target(req, resp, self._layout.gate, decision.target_id, project_ids)
 
     def _decide(self, resp: falcon.Response, user: ConsoleUser, form: Fields) -> BulkDecision:
         """Decide, and redirect to the results or to the job. Raises ValidationFailed, CountDiffers."""

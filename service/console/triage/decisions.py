@@ -22,7 +22,7 @@ from schemas.triage.bulk_decisions import CHANGED
 from schemas.triage.decision_forms import DismissalForm, DismissalRequest, Edit, EditForm
 from service.console.form_fields import VERSION_NUMBER, Fields, Problems, entries_of, normalize_line_breaks, safe_next
 from service.console.layout import CONSOLE, Action, ConsolePage, Content, FormPage, PageAction, PageLayout, Redirect
-from service.console.preferences import remember_keys, remember_target
+from service.console.preferences import store_shortcuts, store_target
 from service.console.sessions import ConsoleUser
 from service.console.triage.ticket_view import SNOOZES
 from service.console.wording import TICKET_CHANGED, TOO_LATE
@@ -80,7 +80,7 @@ class Approve(ExportAction):
         super().on_post(req, resp, **ids)
         export = queries.get(ids["export_id"], req.context.user.account_id)
         if export.target_id is not None:
-            remember_target(req, resp, self._layout.gate, export.target_id, [export.project_id])
+            store_target(req, resp, self._layout.gate, export.target_id, [export.project_id])
 
     def decide(self, user: ConsoleUser, form: Fields, export_id: str) -> Export:
         """Approve the export, then notify the workers."""
@@ -252,7 +252,7 @@ class Shortcuts(Action):
     def on_post(self, req: falcon.Request, resp: falcon.Response, **ids: str) -> None:
         """Process the form and store the choice."""
         super().on_post(req, resp, **ids)
-        remember_keys(req, resp, self._layout.gate, are_on=self._choice == "on")
+        store_shortcuts(req, resp, self._layout.gate, are_on=self._choice == "on")
 
     def act(self, user: ConsoleUser, form: Fields, **_ids: str) -> Redirect:
         """Return the page that contained the form."""

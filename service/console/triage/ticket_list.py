@@ -17,7 +17,7 @@ from schemas.triage.export_filter import ExportQuery, ExportSort, decode_cursor,
 from service.console.choices import offered_projects, offered_targets
 from service.console.layout import ConsolePage
 from service.console.permissions import is_allowed_in
-from service.console.preferences import last_target_id, uses_keys
+from service.console.preferences import has_shortcuts, last_target_id
 from service.console.sessions import ConsoleUser
 from service.console.triage.list_address import ListAddress
 from service.console.triage.places import row_line
@@ -142,7 +142,7 @@ class TicketListPage(ConsolePage):
             "first_href": found.address.href(cursor=None, export=None) if "cursor" in found.address.params else None,
             "next_href": _next(found, shown),
             "is_opened": "export" in found.address.params,
-            "has_keys": uses_keys(req),
+            "has_keys": has_shortcuts(req),
             "in_list": True,
             "export": opened,
             **(_neighbors(opened, rows, found, total, _next(found, shown, is_opened=True)) if opened else {}),

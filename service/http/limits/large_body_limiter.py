@@ -64,10 +64,10 @@ class ByteBudget:
 
 @dataclass(frozen=True, slots=True)
 class BodyBudgets:
-    """The budgets of authenticated senders (`known`), and of bodies read before authentication (`unknown`)."""
+    """The budgets for bodies of authenticated senders, and for bodies that are read before authentication."""
 
-    known: ByteBudget
-    unknown: ByteBudget
+    authenticated: ByteBudget
+    unauthenticated: ByteBudget
 
     @classmethod
     def for_bodies_of(cls, max_body_bytes: int) -> "BodyBudgets":

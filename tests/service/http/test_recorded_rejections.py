@@ -314,11 +314,11 @@ def test_a_thread_that_could_not_start_is_started_by_the_next_refusal(customer: 
     # No machine has that much memory for a stack.
     before = threading.stack_size(1 << 50)
     try:
-        recorder.note(req, Unauthorized(), 401)
+        recorder.record(req, Unauthorized(), 401)
     finally:
         threading.stack_size(before)
     req.context.request_id = "second"
-    recorder.note(req, Unauthorized(), 401)
+    recorder.record(req, Unauthorized(), 401)
     wait_until(lambda: InboundSource.SCANNER in (kept := rejections.last()) and stored_request_id(kept) == "second")
 
 

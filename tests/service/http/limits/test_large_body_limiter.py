@@ -129,7 +129,7 @@ def body_budgets() -> Iterator[BodyBudgets]:
     """Small budgets, which must be empty again after the test."""
     made = BodyBudgets(ByteBudget(ROOM_BYTES), ByteBudget(ROOM_BYTES))
     yield made
-    assert (made.known.reserved_bytes, made.unknown.reserved_bytes) == (0, 0)
+    assert (made.authenticated.reserved_bytes, made.unauthenticated.reserved_bytes) == (0, 0)
 
 
 @pytest.fixture
@@ -153,26 +153,26 @@ def send(client: TestClient, body: bytes) -> Result:
 
 def test_a_large_body_is_counted_until_it_is_answered(client: TestClient, body_budgets: BodyBudgets) -> None:
     assert send(client, large_postback()).status_code == 202
-    assert body_budgets.known.reserved_bytes == 0
+    assert body_budgets.authenticated.reserved_bytes == 0
 
 
 def test_a_large_body_beyond_the_budget_may_be_retried(client: TestClient, body_budgets: BodyBudgets) -> None:
-    body_budgets.known.reserve(ROOM_BYTES)
+    body_budgets.authenticated.reserve(ROOM_BYTES)
     refused = send(client, large_postback())
     assert_is_error(refused, 503, "SERVICE_UNAVAILABLE")
     assert int(refused.headers["Retry-After"]) > 0
     small = json.dumps(postback(42)).encode()
     assert send(client, small).status_code == 202
-    body_budgets.known.release(ROOM_BYTES)
+    body_budgets.authenticated.release(ROOM_BYTES)
     assert send(client, large_postback()).status_code == 202
 
 
 def test_unauthenticated_senders_use_no_budget_of_authenticated_ones(client: TestClient, body_budgets: BodyBudgets) -> None:
-    body_budgets.unknown.reserve(ROOM_BYTES)
+    body_budgets.unauthenticated.reserve(ROOM_BYTES)
     route = "/api/storefront-app/webhooks/compliance"
     assert client.simulate_post(route, body=large_postback()).status_code == 503
     assert send(client, large_postback()).status_code == 202
-    body_budgets.unknown.release(ROOM_BYTES)
+    body_budgets.unauthenticated.release(ROOM_BYTES)
 
 
 def test_a_body_of_too_many_values_is_refused_by_name(client: TestClient) -> None:
@@ -184,7 +184,7 @@ def test_a_body_of_too_many_values_is_refused_by_name(client: TestClient) -> Non
 
 def test_the_budget_suffices_for_the_largest_allowed_body() -> None:
     body_budgets = BodyBudgets.for_bodies_of(256 * 1024 * 1024)
-    for budget in (body_budgets.known, body_budgets.unknown):
+    for budget in (body_budgets.authenticated, body_budgets.unauthenticated):
         budget.reserve(256 * 1024 * 1024)
         with pytest.raises(LargeBodyOverload):
             budget.reserve(1)
