@@ -56,7 +56,7 @@ def shell(tmp_path: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch, chat
     close_database()
 
 
-def test_every_channel_gets_a_test_message_and_says_what_it_answered(shell: Shell, chats: Chats) -> None:
+def test_alert_test_sends_a_message_to_every_channel_and_prints_its_response(shell: Shell, chats: Chats) -> None:
     assert shell.json("alert", "test") == {"slack": "HTTP 200 ok"}
     [request] = chats.received
     assert "Test of a channel for alerts" in request.body.decode()
@@ -101,7 +101,7 @@ def test_every_open_alert_is_listed(shell: Shell) -> None:
     assert {each["id"] for each in shell.json("alert", "list")} == ids
 
 
-def test_json_has_every_alert_that_is_over_and_a_table_a_hundred(shell: Shell) -> None:
+def test_json_lists_all_recovered_alerts_and_a_table_the_newest_hundred(shell: Shell) -> None:
     with shell.database():
         customer = make_customer()
         ids = [make_alert(customer, number, "recovered") for number in range(101)]
@@ -111,7 +111,7 @@ def test_json_has_every_alert_that_is_over_and_a_table_a_hundred(shell: Shell) -
     assert ids[0] not in table
 
 
-def test_a_sweep_notices_that_no_worker_is_left_and_says_so_once(shell: Shell, chats: Chats) -> None:
+def test_sweeps_send_one_alert_if_no_worker_is_running(shell: Shell, chats: Chats) -> None:
     with shell.database():
         worker_heartbeats.beat("worker:here:1:ab", utc_now() - timedelta(minutes=5))
     assert shell.json("sweep", "--dry-run")["due"] == 0
@@ -124,7 +124,7 @@ def test_a_sweep_notices_that_no_worker_is_left_and_says_so_once(shell: Shell, c
         assert rows("SELECT kind, state FROM alerts") == [("worker", "open")]
 
 
-def test_a_backup_is_remembered(shell: Shell, tmp_path: Path) -> None:
+def test_a_backup_records_its_time_in_the_database(shell: Shell, tmp_path: Path) -> None:
     taken = shell.json("backup", str(tmp_path / "a.backup"))
     with shell.database():
         [(backup_at,)] = rows("SELECT backup_at FROM installation")

@@ -61,17 +61,17 @@ def test_an_export_is_verified_with_its_anchor(shell: AuditShell) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["1", "0:" + "0" * 64, "1:" + "0" * 63, "1:" + "G" * 64, ":" + "0" * 64])
-def test_an_anchor_has_the_form_of_the_log(shell: AuditShell, wrong: str) -> None:
+def test_an_anchor_in_another_form_is_wrong_usage(shell: AuditShell, wrong: str) -> None:
     result = shell.run("verify", "--anchor", wrong)
     assert (result.exit_code, result.stdout) == (2, "")
     assert "Use POSITION:HASH" in result.stderr
 
 
-def test_two_hashes_of_one_position_are_refused(shell: AuditShell) -> None:
+def test_two_anchors_with_one_position_and_different_hashes_are_wrong_usage(shell: AuditShell) -> None:
     assert shell.run("verify", "--anchor", f"1:{'0' * 64}", "--anchor", f"1:{'1' * 64}").exit_code == 2
 
 
-def test_every_change_of_an_exported_file_is_found(shell: AuditShell) -> None:
+def test_verification_detects_every_change_of_an_exported_file(shell: AuditShell) -> None:
     lines = shell.export()
     for name in lines[2]:
         others: list[Any] = [None, "x", 7, f"{lines[2][name]}0", [], lines[3][name]]
@@ -92,12 +92,12 @@ def test_every_change_of_an_exported_file_is_found(shell: AuditShell) -> None:
 
 
 @pytest.mark.parametrize("text", ["no json\n", '{"a": 1, "a": 2}\n', "\n", '{"a": NaN}\n', "[" * 1000])
-def test_a_file_that_is_no_export_is_refused(shell: AuditShell, text: str) -> None:
+def test_verification_rejects_a_file_that_is_not_an_export(shell: AuditShell, text: str) -> None:
     Path("wrong.jsonl").write_text(text)
     assert "Line 1 cannot be read" in shell.refused("verify", "wrong.jsonl")
 
 
-def test_an_empty_file_is_an_empty_log_which_no_anchor_is_in(shell: AuditShell) -> None:
+def test_an_empty_file_is_verified_as_a_log_that_contains_no_anchor(shell: AuditShell) -> None:
     assert shell.json("verify", str(written([])))["entries"] == 0
     assert "before the anchor" in shell.refused("verify", str(written([])), "--anchor", f"1:{'0' * 64}")
 
@@ -142,7 +142,7 @@ def test_an_anchor_shows_that_a_restored_backup_lost_entries(shell: AuditShell) 
     assert "the log was rewritten" in shell.refused("verify", "--anchor", lost)
 
 
-def test_a_file_that_cannot_be_written_is_named(shell: AuditShell) -> None:
+def test_an_export_to_a_missing_folder_reports_that_the_file_cannot_be_written(shell: AuditShell) -> None:
     assert "cannot be written" in shell.refused("export", "no-folder/audit.jsonl")
 
 
@@ -161,7 +161,7 @@ def test_the_program_of_the_documentation_verifies_an_export(shell: AuditShell) 
         assert "AssertionError" in run().stderr, name
 
 
-def test_a_list_in_json_is_complete_and_a_table_has_a_screenful(shell: AuditShell) -> None:
+def test_json_lists_all_audit_entries_and_a_table_the_newest_50(shell: AuditShell) -> None:
     many = 1_100
     with shell.database(), transaction():
         audit_log.append_all([AuditEntry(to_ms(NOW), "operator", "prune", f"run-{number}") for number in range(many)])
@@ -176,7 +176,7 @@ def test_a_list_in_json_is_complete_and_a_table_has_a_screenful(shell: AuditShel
     assert "Showing the newest 1,001" in shell.run("list", "--limit", "1001").stdout
 
 
-def test_an_auditor_needs_neither_database_nor_settings(shell: AuditShell, tmp_path: Path) -> None:
+def test_verification_needs_neither_a_database_nor_settings(shell: AuditShell, tmp_path: Path) -> None:
     with shell.database(), transaction():
         audit_log.append_all([AuditEntry(to_ms(NOW), "operator", "did", "Ä\u2028\x1b[31m", reason="ü")])
         audit_chain.extend_to_end()

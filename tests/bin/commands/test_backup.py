@@ -65,7 +65,7 @@ def mode_of(path: Path) -> int:
 # --- backup
 
 
-def test_a_backup_is_one_file_for_its_owner_alone_and_says_what_it_is(operator: CommandRunner) -> None:
+def test_a_backup_is_one_private_file_and_its_record_describes_it(operator: CommandRunner) -> None:
     path = operator.folder / "first.backup"
     record = operator.json("backup", path)
     assert mode_of(path) == 0o600
@@ -80,7 +80,7 @@ def test_a_backup_is_one_file_for_its_owner_alone_and_says_what_it_is(operator: 
     assert "Keep ENCRYPTION_KEYS elsewhere" in reported.stdout
 
 
-def test_a_file_that_is_there_is_replaced_only_by_force(on_sqlite: CommandRunner) -> None:
+def test_a_backup_replaces_an_existing_file_only_with_force(on_sqlite: CommandRunner) -> None:
     path = on_sqlite.folder / "precious"
     path.write_text("mine")
     assert "--force" in on_sqlite.refused("backup", path)
@@ -90,7 +90,7 @@ def test_a_file_that_is_there_is_replaced_only_by_force(on_sqlite: CommandRunner
     assert mode_of(path) == 0o600
 
 
-def test_nothing_but_a_regular_file_is_replaced(on_sqlite: CommandRunner) -> None:
+def test_fifos_and_symbolic_links_are_never_replaced(on_sqlite: CommandRunner) -> None:
     fifo, link, theirs = (on_sqlite.folder / name for name in ("fifo", "link", "theirs"))
     os.mkfifo(fifo)
     theirs.write_text("theirs")
@@ -102,26 +102,26 @@ def test_nothing_but_a_regular_file_is_replaced(on_sqlite: CommandRunner) -> Non
     assert (stat.S_ISFIFO(fifo.lstat().st_mode), link.is_symlink(), theirs.read_text()) == (True, True, "theirs")
 
 
-def test_a_backup_goes_to_a_file_and_comes_from_one(on_sqlite: CommandRunner) -> None:
+def test_backups_are_neither_written_to_standard_output_nor_read_from_a_fifo(on_sqlite: CommandRunner) -> None:
     assert on_sqlite.run("backup", "-").exit_code == 2
     pipe = on_sqlite.folder / "pipe"
     os.mkfifo(pipe)
     assert "is not a file" in on_sqlite.refused("restore", pipe, "--replace", "--dry-run")
 
 
-def test_a_name_that_no_file_can_have_is_refused(on_sqlite: CommandRunner) -> None:
+def test_a_file_name_that_is_too_long_is_refused(on_sqlite: CommandRunner) -> None:
     long = on_sqlite.folder / ("x" * 300)
     for words in ((long,), (f"{long}/",), (long, "--keep", "1"), (long, "--force"), (on_sqlite.folder / ("x" * 252),)):
         assert "cannot be written: File name too long" in on_sqlite.refused("backup", *words)
 
 
-def test_a_name_need_not_be_text(on_sqlite: CommandRunner) -> None:
+def test_a_backup_file_name_may_contain_bytes_that_are_not_utf_8(on_sqlite: CommandRunner) -> None:
     path = on_sqlite.folder / os.fsdecode(b"caf\xe9.backup")
     assert on_sqlite.run("backup", path).exit_code == 0
     assert path.read_bytes()[:15] == b"SQLite format 3"
 
 
-def test_a_folder_keeps_the_newest(on_sqlite: CommandRunner) -> None:
+def test_keep_deletes_all_but_the_newest_backups_of_a_folder(on_sqlite: CommandRunner) -> None:
     folder = on_sqlite.folder / "backups"
     for name in ("riskrelay-20200101T000000Z.backup", "riskrelay-20210101T000000Z.backup", "riskrelay-mine.backup", "other"):
         folder.mkdir(exist_ok=True)
@@ -133,7 +133,7 @@ def test_a_folder_keeps_the_newest(on_sqlite: CommandRunner) -> None:
     assert {each.name for each in folder.iterdir()} == names
 
 
-def test_a_folder_that_is_not_there_is_made_where_backups_are_kept(on_sqlite: CommandRunner) -> None:
+def test_keep_creates_a_missing_folder_and_rejects_a_file(on_sqlite: CommandRunner) -> None:
     folder = on_sqlite.folder / "new" / "backups"
     record = on_sqlite.json("backup", folder, "--keep", "1")
     assert Path(record["file"]).parent == folder
@@ -144,14 +144,14 @@ def test_a_folder_that_is_not_there_is_made_where_backups_are_kept(on_sqlite: Co
     assert on_sqlite.run("backup", f"{file}/").exit_code == 2
 
 
-def test_a_slash_at_the_end_asks_for_a_folder(on_sqlite: CommandRunner) -> None:
+def test_a_path_that_ends_with_a_slash_is_a_folder(on_sqlite: CommandRunner) -> None:
     folder = on_sqlite.folder / "srv" / "backups"
     for _ in range(2):
         assert Path(on_sqlite.json("backup", f"{folder}/", "--force")["file"]).parent == folder
     assert mode_of(folder) == 0o700
 
 
-def test_a_backup_outlives_those_that_a_clock_ahead_has_named(on_sqlite: CommandRunner) -> None:
+def test_keep_never_deletes_the_new_backup_even_if_others_have_later_dates(on_sqlite: CommandRunner) -> None:
     folder = on_sqlite.folder / "backups"
     folder.mkdir()
     ahead = [folder / f"riskrelay-2999010{day}T000000Z.backup" for day in (1, 2)]
@@ -161,7 +161,7 @@ def test_a_backup_outlives_those_that_a_clock_ahead_has_named(on_sqlite: Command
     assert {str(each) for each in folder.iterdir()} == {record["file"], str(ahead[1])}
 
 
-def test_what_a_killed_backup_left_is_removed_but_nothing_that_is_being_written(on_sqlite: CommandRunner) -> None:
+def test_partial_files_of_killed_backups_are_deleted_unless_locked(on_sqlite: CommandRunner) -> None:
     folder = on_sqlite.folder / "backups"
     folder.mkdir()
     left, written = (folder / f".riskrelay-2020010{day}T000000Z.backup.part" for day in (1, 2))
@@ -172,7 +172,7 @@ def test_what_a_killed_backup_left_is_removed_but_nothing_that_is_being_written(
         assert {each.name for each in folder.iterdir()} == {written.name, Path(record["file"]).name}
 
 
-def test_the_database_is_not_replaced_by_its_own_copy(on_sqlite: CommandRunner) -> None:
+def test_a_backup_does_not_overwrite_the_database_file(on_sqlite: CommandRunner) -> None:
     path = Path(on_sqlite.url.removeprefix("sqlite:///"))
     alias = on_sqlite.folder / "alias.backup"
     alias.hardlink_to(path)
@@ -182,7 +182,7 @@ def test_the_database_is_not_replaced_by_its_own_copy(on_sqlite: CommandRunner) 
     assert path.stat().st_ino == number
 
 
-def test_a_place_that_cannot_be_written_is_reported(on_sqlite: CommandRunner) -> None:
+def test_a_backup_to_an_unwritable_folder_is_reported(on_sqlite: CommandRunner) -> None:
     reported = on_sqlite.refused("backup", on_sqlite.folder / "nowhere" / "x.backup")
     assert "cannot be written" in reported
     assert "create its folder" in reported
@@ -206,13 +206,13 @@ def test_only_one_backup_or_restore_is_made_at_a_time(operator: CommandRunner) -
     assert sorted(each.name for each in operator.folder.iterdir()) == ["data", "taken.backup"]
 
 
-def test_a_backup_is_taken_with_the_wrong_keys_too_and_says_so(on_sqlite: CommandRunner) -> None:
+def test_a_backup_with_wrong_encryption_keys_succeeds_with_a_warning(on_sqlite: CommandRunner) -> None:
     reported = on_sqlite.run("backup", "x.backup", ENCRYPTION_KEYS=FOREIGN_KEY)
     assert reported.exit_code == 0
     assert "ENCRYPTION_KEYS does not open" in reported.stderr
 
 
-def test_a_backup_is_taken_of_a_database_that_nobody_can_write_to(on_sqlite: CommandRunner) -> None:
+def test_a_backup_of_a_locked_database_succeeds_with_a_warning(on_sqlite: CommandRunner) -> None:
     old = on_sqlite.folder / "riskrelay-20200101T000000Z.backup"
     old.touch()
     with on_sqlite.database(), transaction():
@@ -222,7 +222,7 @@ def test_a_backup_is_taken_of_a_database_that_nobody_can_write_to(on_sqlite: Com
     assert "The backup is complete, but alerts do not know of it" in done.stderr
 
 
-def test_a_backup_of_a_damaged_database_is_none(on_sqlite: CommandRunner) -> None:
+def test_a_backup_of_a_damaged_database_fails_and_writes_no_file(on_sqlite: CommandRunner) -> None:
     path = Path(on_sqlite.url.removeprefix("sqlite:///"))
     damage(path)
     assert "backup failed" in on_sqlite.refused("backup", "x.backup")
@@ -256,7 +256,7 @@ def nothing(file: Path) -> None:
 
 
 @pytest.mark.parametrize("spoil", [cut, garbage, nothing])
-def test_what_is_no_whole_backup_is_refused_and_changes_nothing(
+def test_restoring_a_truncated_or_invalid_file_is_refused_and_changes_nothing(
     operator: CommandRunner, spoil: Callable[[Path], None]
 ) -> None:
     file = operator.backed_up()
@@ -268,13 +268,13 @@ def test_what_is_no_whole_backup_is_refused_and_changes_nothing(
     assert [each.name for each in (operator.folder / "data").iterdir()] == []
 
 
-def test_a_damaged_page_is_found(on_sqlite: CommandRunner) -> None:
+def test_restoring_a_backup_with_a_damaged_page_is_refused(on_sqlite: CommandRunner) -> None:
     file = on_sqlite.backed_up()
     damage(file)
     assert "is damaged" in on_sqlite.refused("restore", file, "--replace")
 
 
-def test_another_programs_database_is_no_backup(on_sqlite: CommandRunner, tmp_path: Path) -> None:
+def test_restoring_another_programs_database_is_refused(on_sqlite: CommandRunner, tmp_path: Path) -> None:
     other = tmp_path / "other.db"
     with sqlite3.connect(other) as connection:
         connection.execute("CREATE TABLE notes (id INTEGER)")
@@ -282,7 +282,7 @@ def test_another_programs_database_is_no_backup(on_sqlite: CommandRunner, tmp_pa
     assert "not a backup of RiskRelay" in on_sqlite.refused("restore", other, "--replace")
 
 
-def test_a_database_in_use_is_no_backup(on_sqlite: CommandRunner) -> None:
+def test_restoring_a_copy_of_a_database_in_use_is_refused(on_sqlite: CommandRunner) -> None:
     path = Path(on_sqlite.url.removeprefix("sqlite:///"))
     with on_sqlite.database():
         make_customer()
@@ -313,14 +313,14 @@ def test_a_backup_of_a_newer_version_is_refused(operator: CommandRunner) -> None
     assert operator.contents() == before
 
 
-def test_a_backup_that_does_not_tell_its_keys_is_refused(operator: CommandRunner) -> None:
+def test_restoring_a_backup_without_a_key_check_is_refused(operator: CommandRunner) -> None:
     with operator.database():
         execute("DELETE FROM installation")
         file = taken(operator, "unkeyed.backup")
     assert "contains no key check" in operator.refused("restore", file, "--replace")
 
 
-def test_a_backup_that_other_keys_sealed_is_refused_before_anything_is_touched(operator: CommandRunner) -> None:
+def test_restoring_a_backup_encrypted_with_a_missing_key_is_refused_and_changes_nothing(operator: CommandRunner) -> None:
     file = operator.backed_up()
     before = operator.contents()
     reported = operator.refused("restore", file, "--replace", ENCRYPTION_KEYS=FOREIGN_KEY)
@@ -335,7 +335,7 @@ def test_a_backup_that_other_keys_sealed_is_refused_before_anything_is_touched(o
     assert operator.run("restore", file, "--replace", ENCRYPTION_KEYS=both).exit_code == 0
 
 
-def test_each_kind_is_restored_to_its_own(
+def test_sqlite_and_postgresql_backups_are_restored_only_to_their_own_kind(
     operator: CommandRunner, on_sqlite: CommandRunner, postgres_server: PostgresServer
 ) -> None:
     file = operator.backed_up()
@@ -347,7 +347,7 @@ def test_each_kind_is_restored_to_its_own(
 # --- reasons to refuse a restore
 
 
-def test_a_database_with_accounts_is_replaced_only_when_that_is_said(operator: CommandRunner) -> None:
+def test_a_restore_replaces_a_database_with_accounts_only_with_replace(operator: CommandRunner) -> None:
     file = operator.backed_up()
     with operator.database():
         make_customer()
@@ -370,7 +370,7 @@ def test_a_restore_names_the_next_command_only_if_a_target_is_paused(on_sqlite: 
     assert (reported.exit_code, "target resume" in reported.stdout) == (0, False)
 
 
-def test_a_running_worker_forbids_a_restore(operator: CommandRunner) -> None:
+def test_a_restore_is_refused_while_a_worker_is_running(operator: CommandRunner) -> None:
     file = operator.backed_up()
     with operator.database():
         worker_heartbeats.beat("worker:elsewhere:1", utc_now())
@@ -402,20 +402,24 @@ def service_at() -> Iterator[Callable[[str], None]]:
         server.server_close()
 
 
-def test_a_service_that_answers_forbids_a_restore(on_sqlite: CommandRunner, service_at: Callable[[str], None]) -> None:
+def test_a_restore_is_refused_while_the_service_is_running(
+    on_sqlite: CommandRunner, service_at: Callable[[str], None]
+) -> None:
     file = on_sqlite.backed_up()
     service_at(on_sqlite.environment["BIND"])
     assert "The service is running at 127.0.0.1:" in on_sqlite.refused("restore", file, "--replace")
 
 
-def test_what_speaks_no_http_at_the_address_of_the_service_forbids_no_restore(on_sqlite: CommandRunner) -> None:
+def test_a_server_without_http_at_the_address_of_the_service_does_not_prevent_a_restore(on_sqlite: CommandRunner) -> None:
     file = on_sqlite.backed_up()
     with LoopbackServer(lambda peer: peer.send(b"SSH-2.0-OpenSSH_9.2\r\n")) as server:
         restored = on_sqlite.run("restore", file, "--replace", BIND=f"127.0.0.1:{server.port}")
         assert (restored.exit_code, server.connections) == (0, 1), restored.stderr
 
 
-def test_a_database_that_is_away_or_anothers_is_reported(operator: CommandRunner, postgres_server: PostgresServer) -> None:
+def test_a_restore_to_an_unavailable_or_foreign_database_is_refused(
+    operator: CommandRunner, postgres_server: PostgresServer
+) -> None:
     file = operator.backed_up()
     if operator.url.startswith("sqlite"):
         assert "is not a folder" in operator.refused("restore", file, DATABASE_URL=f"sqlite:///{operator.folder}/no/x.db")
@@ -430,7 +434,7 @@ def test_a_database_that_is_away_or_anothers_is_reported(operator: CommandRunner
         assert connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'").fetchall() == [("notes",)]
 
 
-def test_a_dry_run_tells_what_would_happen_and_changes_nothing(operator: CommandRunner) -> None:
+def test_a_dry_run_lists_all_effects_and_obstacles_and_changes_nothing(operator: CommandRunner) -> None:
     file = operator.backed_up()
     with operator.database():
         make_customer()
@@ -464,14 +468,14 @@ def test_a_dry_run_tells_what_would_happen_and_changes_nothing(operator: Command
     assert list((operator.folder / "data").iterdir()) == []
 
 
-def test_a_dry_run_of_a_restore_that_is_possible_succeeds(operator: CommandRunner) -> None:
+def test_a_dry_run_succeeds_if_nothing_prevents_the_restore(operator: CommandRunner) -> None:
     file = operator.backed_up()
     done = operator.run("restore", file, "--dry-run", "--replace")
     assert (done.exit_code, done.stderr) == (0, "")
     assert operator.run("restore", file, "--replace").exit_code == 0
 
 
-def test_a_file_of_redactions_that_was_cut_off_is_refused_before_anything_is_touched(operator: CommandRunner) -> None:
+def test_a_restore_with_a_truncated_redactions_file_is_refused_and_changes_nothing(operator: CommandRunner) -> None:
     file = operator.backed_up()
     assert operator.run("compliance", "export", "redactions").exit_code == 0
     redactions = operator.folder / "redactions"
@@ -486,7 +490,7 @@ def test_a_file_of_redactions_that_was_cut_off_is_refused_before_anything_is_tou
 # --- existing databases and files
 
 
-def test_the_database_that_was_replaced_is_kept_beside(on_sqlite: CommandRunner) -> None:
+def test_a_restore_keeps_the_replaced_database_in_a_private_file(on_sqlite: CommandRunner) -> None:
     file = on_sqlite.backed_up()
     with on_sqlite.database():
         make_customer()
@@ -499,7 +503,7 @@ def test_the_database_that_was_replaced_is_kept_beside(on_sqlite: CommandRunner)
     assert not list(path.parent.glob("*.restoring*"))
 
 
-def test_a_damaged_database_is_moved_aside(on_sqlite: CommandRunner) -> None:
+def test_a_restore_keeps_a_damaged_database_in_another_file(on_sqlite: CommandRunner) -> None:
     file = on_sqlite.backed_up()
     wanted = on_sqlite.contents()["exports"]
     path = Path(on_sqlite.url.removeprefix("sqlite:///"))
@@ -512,7 +516,7 @@ def test_a_damaged_database_is_moved_aside(on_sqlite: CommandRunner) -> None:
     assert on_sqlite.contents()["exports"] == wanted
 
 
-def test_the_log_of_a_database_that_is_gone_is_not_read_into_the_restored_one(on_sqlite: CommandRunner) -> None:
+def test_a_leftover_write_ahead_log_is_not_applied_to_the_restored_database(on_sqlite: CommandRunner) -> None:
     file = on_sqlite.backed_up()
     path = Path(on_sqlite.url.removeprefix("sqlite:///"))
     log = path.with_name("kept-wal")
@@ -526,7 +530,7 @@ def test_the_log_of_a_database_that_is_gone_is_not_read_into_the_restored_one(on
     assert len(on_sqlite.contents()["accounts"]) == 1
 
 
-def test_who_has_the_database_open_sees_the_restored_one(operator: CommandRunner) -> None:
+def test_open_connections_read_and_write_the_restored_database(operator: CommandRunner) -> None:
     """Replacing the file by a rename would leave open connections with the old file, and its log with the new file."""
     file = operator.backed_up()
     with operator.database():
@@ -538,7 +542,7 @@ def test_who_has_the_database_open_sees_the_restored_one(operator: CommandRunner
         assert rows("SELECT COUNT(*) FROM accounts") == [(2,)]
 
 
-def test_nobody_is_signed_in_after_a_restore(operator: CommandRunner) -> None:
+def test_a_restore_ends_every_session(operator: CommandRunner) -> None:
     """Otherwise, sessions that ended since the backup would be valid again."""
     with operator.database():
         customer = make_customer()
@@ -557,7 +561,7 @@ def test_nobody_is_signed_in_after_a_restore(operator: CommandRunner) -> None:
     assert noted == [(2,)]
 
 
-def test_ids_go_on_where_the_backup_stopped(operator: CommandRunner) -> None:
+def test_audit_ids_continue_after_the_last_one_of_the_backup(operator: CommandRunner) -> None:
     file = operator.backed_up()
     with operator.database():
         highest = rows("SELECT MAX(id) FROM audit_entries")[0][0]
@@ -570,7 +574,7 @@ def test_ids_go_on_where_the_backup_stopped(operator: CommandRunner) -> None:
         assert [(entry[3] or "")[:8] for entry in entries] == ["", "restored", "sha256:" + backup_files.sha256_of(file)[:1]]
 
 
-def test_other_tables_of_the_same_database_are_left_alone(postgres_url: str, tmp_path: Path) -> None:
+def test_a_restore_changes_no_tables_of_other_applications(postgres_url: str, tmp_path: Path) -> None:
     operator = CommandRunner(tmp_path / "here", postgres_url)
     with operator.database():
         store_key_check()
@@ -605,7 +609,7 @@ def make_tools(folder: Path, release: str) -> Path:
     return folder
 
 
-def test_the_oldest_programs_are_used_that_know_the_server(tmp_path: Path) -> None:
+def test_the_oldest_pg_dump_that_supports_the_server_is_used(tmp_path: Path) -> None:
     old, fit, new = (make_tools(tmp_path / release, release) for release in ("14.2", "15.6 (Debian 15.6-1)", "18beta1"))
     broken = tmp_path / "broken"
     broken.mkdir()
@@ -619,7 +623,9 @@ def test_the_oldest_programs_are_used_that_know_the_server(tmp_path: Path) -> No
 
 
 @on_postgresql
-def test_a_password_is_on_no_command_line(operator: CommandRunner, postgres_server: PostgresServer, tmp_path: Path) -> None:
+def test_database_passwords_are_passed_in_the_environment_and_on_no_command_line(
+    operator: CommandRunner, postgres_server: PostgresServer, tmp_path: Path
+) -> None:
     folder, seen = tmp_path / "tools", tmp_path / "seen"
     folder.mkdir()
     for name in TOOLS:
@@ -639,7 +645,7 @@ def test_a_password_is_on_no_command_line(operator: CommandRunner, postgres_serv
     assert not list(processes_in(folder))
 
 
-def test_tables_may_stand_in_a_schema_of_their_own(postgres_server: PostgresServer, tmp_path: Path) -> None:
+def test_a_database_with_its_own_schema_is_backed_up_and_restored(postgres_server: PostgresServer, tmp_path: Path) -> None:
     url = postgres_server.create_database()
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("CREATE SCHEMA ours")

@@ -44,7 +44,7 @@ def shell(tmp_path: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> I
     close_database()
 
 
-def test_run_carries_out_what_waits_and_tells_how_much(shell: ComplianceShell) -> None:
+def test_run_processes_waiting_requests_and_prints_their_number(shell: ComplianceShell) -> None:
     shell.receive(Topic.CUSTOMER_REDACT)
     shell.receive(Topic.DATA_REQUEST, BOB)
     assert shell.json("run", "--dry-run") == {"done": 0, "waiting": 2}
@@ -58,7 +58,7 @@ def test_run_carries_out_what_waits_and_tells_how_much(shell: ComplianceShell) -
     ]
 
 
-def test_run_leaves_what_a_worker_holds_alone(shell: ComplianceShell) -> None:
+def test_run_skips_requests_claimed_by_a_worker(shell: ComplianceShell) -> None:
     shell.receive(Topic.CUSTOMER_REDACT)
     open_database(shell.url)
     with connection():
@@ -67,7 +67,7 @@ def test_run_leaves_what_a_worker_holds_alone(shell: ComplianceShell) -> None:
     assert shell.json("run") == {"done": 0, "waiting": 1}
 
 
-def test_run_tells_by_its_exit_code_that_something_broke_off(shell: ComplianceShell) -> None:
+def test_run_exits_with_1_if_a_request_fails(shell: ComplianceShell) -> None:
     shell.receive(Topic.CUSTOMER_REDACT, vault=Vault([b"B" * 32]))
     result = shell.run("run", "--json")
     assert (result.exit_code, json.loads(result.stdout)) == (1, {"done": 0, "waiting": 1})
@@ -85,7 +85,7 @@ def test_an_error_that_quotes_a_row_is_reported_without_its_message(shell: Compl
     assert done.stderr.splitlines()[-1] == "peewee.IntegrityError"
 
 
-def test_list_shows_when_each_is_due_and_never_who_it_is_about(shell: ComplianceShell) -> None:
+def test_list_shows_due_dates_and_no_personal_data(shell: ComplianceShell) -> None:
     shell.receive(Topic.DATA_REQUEST)
     [line] = shell.json("list")
     assert line["due_at"] > line["received_at"]
@@ -97,12 +97,12 @@ def test_list_shows_when_each_is_due_and_never_who_it_is_about(shell: Compliance
     assert traces_of(ADA, (reported + json.dumps(shell.json("list"))).lower()) == []
 
 
-def test_an_empty_ledger_says_so(shell: ComplianceShell) -> None:
+def test_an_empty_list_is_reported_as_empty(shell: ComplianceShell) -> None:
     assert shell.json("list") == []
     assert shell.run("list").stdout == "There are no compliance requests.\n"
 
 
-def test_show_opens_a_report_only_when_asked(shell: ComplianceShell) -> None:
+def test_show_decrypts_a_report_only_with_the_report_option(shell: ComplianceShell) -> None:
     request_id = shell.receive(Topic.DATA_REQUEST)
     assert shell.json("show", request_id, "--report")["report"] is None
     shell.json("run")
@@ -114,7 +114,7 @@ def test_show_opens_a_report_only_when_asked(shell: ComplianceShell) -> None:
     assert len(report["records"]) == 3
 
 
-def test_show_refuses_what_is_not_there(shell: ComplianceShell) -> None:
+def test_show_reports_an_unknown_request(shell: ComplianceShell) -> None:
     result = shell.run("show", "cpl_1")
     assert result.exit_code == 1
     assert result.stderr == "riskrelay: There is no such compliance request; see `bin/riskrelay compliance list`.\n"
@@ -125,7 +125,7 @@ def test_wrong_usage_is_reported_by_the_exit_code(shell: ComplianceShell, words:
     assert shell.run(*words).exit_code == 2
 
 
-def test_repeat_carries_out_an_erasure_of_a_shop_that_came_back(shell: ComplianceShell) -> None:
+def test_repeat_processes_the_erasure_of_a_shop_again(shell: ComplianceShell) -> None:
     request_id = shell.receive(Topic.SHOP_REDACT, None)
     shell.json("run")
     with shell.database():
@@ -139,7 +139,7 @@ def test_repeat_carries_out_an_erasure_of_a_shop_that_came_back(shell: Complianc
 
 
 @pytest.mark.parametrize("topic", Topic)
-def test_repeat_refuses_what_waits_and_what_is_about_a_person(shell: ComplianceShell, topic: Topic) -> None:
+def test_repeat_refuses_waiting_requests_and_requests_about_customers(shell: ComplianceShell, topic: Topic) -> None:
     request_id = shell.receive(topic, None if topic is Topic.SHOP_REDACT else ADA)
     if topic is not Topic.SHOP_REDACT:
         shell.json("run")

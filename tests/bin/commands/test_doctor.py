@@ -118,7 +118,7 @@ def instance(
         made.reader.close()
 
 
-def test_where_all_is_well_every_check_says_so(
+def test_every_check_of_a_healthy_installation_is_ok(
     tmp_path: Path, database_url: str, redis: RedisServer, service: LoopbackServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -502,7 +502,7 @@ PROBLEMS: Final[list[tuple[Callable[[Instance], None], str, str, str, str]]] = [
         ("webhook-only", 2, "999"),
     ],
 )
-def test_an_operators_account_is_missed_only_where_it_is_missing(
+def test_no_operator_account_is_required_where_none_is_used_or_one_exists(
     mode: str, accounts: int, named: str, instance: Instance
 ) -> None:
     with instance.database():
@@ -530,7 +530,7 @@ def test_a_problem_is_reported_with_its_fix(
     assert re.fullmatch(r"\d failures?, \d warnings?\.", lines[-1])
 
 
-def test_what_a_person_paused_is_not_to_be_resumed_with_what_a_restore_paused(instance: Instance) -> None:
+def test_the_fix_for_restored_targets_does_not_resume_manually_paused_ones(instance: Instance) -> None:
     a_target_is(TargetStatus.PAUSED, RESTORED)(instance)
     a_target_is(TargetStatus.PAUSED, "operator")(instance)
     fixes = [check["fix"] for check in instance.reported()["checks"] if check["fix"]]
@@ -538,7 +538,7 @@ def test_what_a_person_paused_is_not_to_be_resumed_with_what_a_restore_paused(in
     assert all("target resume ID" in fix for fix in fixes)
 
 
-def test_wrong_settings_are_all_reported_with_what_needs_none_and_exit_code_2(instance: Instance) -> None:
+def test_all_invalid_settings_are_reported_and_checks_that_need_settings_are_skipped(instance: Instance) -> None:
     instance.environment |= {"BIND": "nowhere", "WORKER_PROCESSES": "0"}
     reported = instance.reported(exit_code=2)
     assert [check["message"].partition(":")[0] for check in reported["checks"] if check["status"] == "failure"] == [
@@ -549,21 +549,21 @@ def test_wrong_settings_are_all_reported_with_what_needs_none_and_exit_code_2(in
     assert "nowhere" not in json.dumps(reported)
 
 
-def test_a_package_that_a_setting_needs_is_missed(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_that_a_setting_needs_is_reported(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
     instance.environment["SENTRY_DSN"] = "https://key@sentry.example/42"
     monkeypatch.setattr(extras, "_is_installed", lambda _module: False)
     [found] = [check for check in instance.reported(exit_code=2)["checks"] if check["name"] == "settings"]
     assert (found["status"], "make setup EXTRAS=1" in found["message"]) == ("failure", True)
 
 
-def test_an_env_file_that_cannot_be_read_is_not_to_be_corrected(instance: Instance) -> None:
+def test_the_fix_for_an_unreadable_env_file_is_to_run_as_its_owner(instance: Instance) -> None:
     Path(".env").write_bytes(b"BIND=\xff\n")
     [found] = [check for check in instance.reported(exit_code=2)["checks"] if check["name"] == "settings"]
     assert "Cannot be read" in found["message"]
     assert found["fix"].startswith("run this as the owner of the file")
 
 
-def test_a_secret_that_no_route_asks_for_is_not_missed(instance: Instance) -> None:
+def test_a_missing_secret_is_reported_only_if_a_route_needs_it(instance: Instance) -> None:
     instance.environment |= {"STOREFRONT_WEBHOOK_SECRET": None}
     assert instance.reported()["status"] == "ok"
     instance.environment |= {"DEPLOYMENT_MODE": "cloud"}
@@ -572,7 +572,7 @@ def test_a_secret_that_no_route_asks_for_is_not_missed(instance: Instance) -> No
     ]
 
 
-def test_a_redis_that_drops_what_it_is_given_is_reported(instance: Instance) -> None:
+def test_a_redis_that_evicts_keys_is_reported(instance: Instance) -> None:
     instance.redis.execute("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
     try:
         [found] = [check for check in instance.reported()["checks"] if check["fix"]]
@@ -588,7 +588,7 @@ SKEWS = [(10.0, "warning"), (-10.0, "warning"), (90.0, "failure")]
 
 
 @pytest.mark.parametrize(("skew_s", "level"), SKEWS)
-def test_a_clock_that_is_off_is_reported(
+def test_clock_skew_is_reported_by_its_size(
     tmp_path: Path,
     postgres_url: str,
     redis: RedisServer,
@@ -607,7 +607,7 @@ def test_a_clock_that_is_off_is_reported(
 
 
 # by deviation of a clock in seconds, and by free bytes
-def test_what_is_judged_goes_by_its_limits() -> None:
+def test_levels_of_clock_disk_and_python_checks_change_at_their_limits() -> None:
     clock = [stores.check_clock(skew_s, "Redis").level for skew_s in (0.0, -1.9, 2.1, -59.0, 61.0)]
     assert clock == [Level.OK, Level.OK, Level.WARNING, Level.WARNING, Level.FAILURE]
     disk = [machine.check_free_space(Path("/data"), mib * _MIB).level for mib in (2048, 1024, 1023, 100, 99)]
@@ -616,7 +616,7 @@ def test_what_is_judged_goes_by_its_limits() -> None:
     assert versions == [Level.FAILURE, Level.OK, Level.OK]
 
 
-def test_an_env_file_that_others_may_change_is_reported_with_the_command_that_corrects_it(instance: Instance) -> None:
+def test_an_env_file_writable_by_others_is_reported_with_the_chmod_command(instance: Instance) -> None:
     instance.env_file.chmod(0o666)
     reported = instance.reported(exit_code=2)
     found = {check["name"]: check for check in reported["checks"] if check["status"] == "failure"}
@@ -668,7 +668,7 @@ def missing(peer: Peer) -> None:
     ],
     ids=["silent", "dripping", "another", "deep", "no HTTP", "missing"],
 )
-def test_what_answers_in_place_of_the_service_is_reported(behave: Callable[[Peer], None], why: str) -> None:
+def test_a_health_check_response_of_another_server_is_reported(behave: Callable[[Peer], None], why: str) -> None:
     with LoopbackServer(behave) as server:
         assert why in str(machine.health_problem(f"{server.url()}healthz", 0.3))
 
@@ -688,12 +688,12 @@ def test_another_installation_at_the_same_address_is_recognized(instance: Instan
         assert ("Another installation of RiskRelay responds" in check["message"]) is bool(exit_code)
 
 
-def test_a_proxy_of_the_environment_is_not_asked(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proxy_settings_of_the_environment_are_ignored(instance: Instance, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     assert instance.reported()["status"] == "ok"
 
 
-def test_a_check_that_breaks_ends_no_other(instance: Instance) -> None:
+def test_a_check_that_raises_does_not_stop_the_other_checks(instance: Instance) -> None:
     with instance.database():
         request_id = receive(Topic.CUSTOMER_REDACT, Vault([OLD]), ADA)
         nobody = Vault([OLD]).seal("not a subject", SUBJECT.context(request_id))

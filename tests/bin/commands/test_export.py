@@ -76,7 +76,7 @@ def recover(shell: ExportShell, *words: str) -> Any:
     return shell.json("recover", "--target", shell.target_id, *words)
 
 
-def test_what_failed_since_then_is_put_back_and_the_record_says_so(shell: ExportShell) -> None:
+def test_a_recovery_redelivers_exports_that_failed_since_a_time_and_records_their_number(shell: ExportShell) -> None:
     old, blocked, new = (*shell.failed(days_ago=8), *shell.failed(status="blocked", days_ago=6), *shell.failed())
     record = recover(shell, "--since", "7d")
     assert list(record) == ["id", "target_id", "since", "status", "total", "done", "created_at", "finished_at"]
@@ -92,26 +92,28 @@ def test_what_failed_since_then_is_put_back_and_the_record_says_so(shell: Export
     ("since", "done"),
     [("2026-03-01", 1), ("2026-03-01T12:00:00Z", 1), ("2026-03-01T13:00:00+01:00", 1), ("2026-03-01T12:00:00.001Z", 0)],
 )
-def test_since_is_a_moment_or_a_date(shell: ExportShell, since: str, done: int) -> None:
+def test_since_is_a_time_or_a_date(shell: ExportShell, since: str, done: int) -> None:
     with shell.database():
         make_failed(shell.customer, shell.target_id, finished_at=NOW)
     assert recover(shell, "--since", since)["done"] == done
 
 
-def test_many_are_put_back_without_a_worker_or_redis(shell: ExportShell) -> None:
+def test_a_recovery_of_several_batches_needs_neither_a_worker_nor_redis(shell: ExportShell) -> None:
     shell.failed(recoveries.BATCH_SIZE * 2 + 3)
     assert recover(shell, "--since", "1h")["done"] == recoveries.BATCH_SIZE * 2 + 3
     with shell.database():
         assert rows("SELECT status, COUNT(*) FROM exports GROUP BY status") == [("approved", recoveries.BATCH_SIZE * 2 + 3)]
 
 
-def test_nothing_to_put_back_is_done_at_once(shell: ExportShell) -> None:
+def test_a_recovery_without_matching_exports_is_done_at_once(shell: ExportShell) -> None:
     record = recover(shell, "--since", "1h")
     assert (record["status"], record["total"], record["done"]) == ("done", 0, 0)
 
 
 @pytest.mark.parametrize("status", ["blocked", "disabled", "inactive"])
-def test_a_target_that_takes_nothing_is_refused_with_the_fix(shell: ExportShell, status: str) -> None:
+def test_a_recovery_of_a_blocked_disabled_or_inactive_target_is_refused_with_the_fix(
+    shell: ExportShell, status: str
+) -> None:
     shell.failed()
     shell.turn_to(status)
     reported = shell.refused("recover", "--target", shell.target_id, "--since", "1h")
@@ -129,7 +131,7 @@ def test_a_second_recovery_of_a_target_is_refused_and_names_the_first(shell: Exp
     assert recover(shell, "--since", "1h")["done"] == 1
 
 
-def test_a_recovery_names_what_halted_it(shell: ExportShell, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_halted_recovery_reports_its_reason(shell: ExportShell, monkeypatch: pytest.MonkeyPatch) -> None:
     def process_blocked(*given: Any) -> BatchProgress:
         execute("UPDATE targets SET status = 'blocked'")
         return process(*given)
@@ -148,7 +150,7 @@ def test_a_paused_target_halts_no_recovery(shell: ExportShell) -> None:
     assert recover(shell, "--since", "1h")["done"] == 1
 
 
-def test_what_has_ended_is_not_cancelled(shell: ExportShell) -> None:
+def test_a_finished_recovery_cannot_be_cancelled(shell: ExportShell) -> None:
     record = recover(shell, "--since", "1h")
     assert "is done; only a running one" in shell.refused("recover", "--cancel", record["id"])
     assert shell.json("recover", "--show", record["id"]) == record
@@ -157,7 +159,7 @@ def test_what_has_ended_is_not_cancelled(shell: ExportShell) -> None:
 @pytest.mark.parametrize(
     "words", [("--show", "rec_none"), ("--cancel", "rec_none"), ("--target", "tgt_none", "--since", "7d")]
 )
-def test_what_is_not_there_is_reported_in_one_line(shell: ExportShell, words: tuple[str, ...]) -> None:
+def test_an_unknown_recovery_or_target_is_reported_in_one_line(shell: ExportShell, words: tuple[str, ...]) -> None:
     assert "There is no such" in shell.refused("recover", *words)
 
 
@@ -189,7 +191,7 @@ def test_wrong_usage_is_reported_by_the_exit_code(shell: ExportShell, words: tup
 # --- prepare
 
 
-def test_a_ticket_is_prepared_by_its_options(shell: ExportShell) -> None:
+def test_a_ticket_is_prepared_from_options(shell: ExportShell) -> None:
     record = shell.prepare(
         *("--title", "The total is wrong", "--description", "Twice the discount.", "--severity", "serious"),
         *("--page-url", "https://shop.example/cart", "--source-id", "NOTE-7"),
@@ -210,7 +212,7 @@ def test_a_ticket_is_prepared_by_its_options(shell: ExportShell) -> None:
         assert rows("SELECT actor FROM audit_entries WHERE subject_id = ?", (record["id"],)) == [("operator",)]
 
 
-def test_a_title_is_enough(shell: ExportShell) -> None:
+def test_a_ticket_needs_only_a_title(shell: ExportShell) -> None:
     record = shell.prepare("--title", "The total is wrong")
     assert record["source"] == {"type": "manual", "id": record["id"]}
     assert (record["ticket"]["description"], record["ticket"]["severity"]) == ("The total is wrong", "info")
@@ -256,7 +258,7 @@ def test_a_refused_ticket_is_reported_in_one_line_not_stored_and_not_repeated(
     assert shell.json("list") == []
 
 
-def test_options_are_checked_as_a_body_is(shell: ExportShell) -> None:
+def test_options_are_validated_like_a_request_body(shell: ExportShell) -> None:
     assert "/ticket/severity" in shell.prepare_refused("--title", "x", "--severity", "dreadful")
     assert "/ticket/title" in shell.prepare_refused("--title", "two\nlines")
     assert "/ticket/description" in shell.prepare_refused("--title", "x", "--description", "Cookie: session=0123456789abc")
@@ -278,7 +280,7 @@ def test_options_are_checked_as_a_body_is(shell: ExportShell) -> None:
         (("--ticket", "-", "--project", "1"), '{"ticket": {"title": "x"}, "project_id": 1}'),
     ],
 )
-def test_what_is_said_twice_or_not_at_all_is_wrong_usage(
+def test_missing_or_conflicting_values_are_wrong_usage(
     shell: ExportShell, words: tuple[str, ...], typed: str | None
 ) -> None:
     account = ("--account", str(shell.customer.account_id))
@@ -298,7 +300,7 @@ def test_a_removed_target_is_named(shell: ExportShell) -> None:
     assert shell.json("show", export_id)["target_id"] == shell.target_id
 
 
-def test_attempts_are_shown_with_what_only_the_operator_sees(shell: ExportShell) -> None:
+def test_attempts_include_the_address_worker_and_response_excerpt(shell: ExportShell) -> None:
     with shell.database():
         export_id = make_approved(shell.customer, shell.target_id)
         [claim] = claim_due(1, NOW, 6, "worker")
@@ -314,7 +316,7 @@ def test_attempts_are_shown_with_what_only_the_operator_sees(shell: ExportShell)
 
 
 @pytest.mark.parametrize("status", ["failed", "blocked"])
-def test_a_retry_looks_at_the_address_of_a_blocked_target_anew(shell: ExportShell, status: str) -> None:
+def test_a_retry_resolves_the_address_of_a_blocked_target_again(shell: ExportShell, status: str) -> None:
     [export_id] = shell.failed(status=status)
     shell.turn_to("blocked")
     shell.environment["TARGET_ALLOWED_NETWORKS"] = None
@@ -330,7 +332,7 @@ def test_a_retry_looks_at_the_address_of_a_blocked_target_anew(shell: ExportShel
         assert rows("SELECT validation_due_at FROM targets") == [(0,)]
 
 
-def test_a_target_that_nothing_signs_for_is_not_resumed_by_a_retry(shell: ExportShell) -> None:
+def test_a_retry_does_not_resume_a_target_without_a_secret(shell: ExportShell) -> None:
     [export_id] = shell.failed()
     shell.turn_to("blocked")
     shell.environment["WEBHOOK_SECRET"] = None

@@ -61,7 +61,7 @@ def counted(job: Any) -> tuple[Any, ...]:
         (("retry", "--of-target", "x", "--yes"), "--of-target"),
     ],
 )
-def test_a_filter_that_cannot_be_read_is_wrong_usage(shell: BulkShell, words: tuple[str, ...], option: str) -> None:
+def test_an_invalid_filter_is_wrong_usage(shell: BulkShell, words: tuple[str, ...], option: str) -> None:
     assert f"Error: {option}: " in shell.refuses(2, *words)
     assert shell.statuses() == ["prepared"] * 3
 
@@ -88,7 +88,7 @@ def test_exports_are_dismissed_with_a_reason_restored_and_retried(shell: BulkShe
     assert counted(shell.json("retry", "--of-target", shell.target_id, "--yes")) == ("retry", "done", 2, 2, 2)
 
 
-def test_a_job_is_asked_about_first(shell: BulkShell) -> None:
+def test_a_job_needs_confirmation(shell: BulkShell) -> None:
     refused = shell.refuses(1, "dismiss", "--source", "manual", standard_input="n\n")
     assert "3 exports match" in refused
     assert "1 high" in refused

@@ -141,7 +141,9 @@ def test_no_response_ends_an_import_with_a_stack_trace(
     assert result.exit_code in {0, 1}
 
 
-def test_each_page_is_a_postback_with_its_own_key(service: FakeService, run: Callable[..., Result], tmp_path: Path) -> None:
+def test_each_page_is_sent_as_a_postback_with_its_own_key(
+    service: FakeService, run: Callable[..., Result], tmp_path: Path
+) -> None:
     result = run("zap", "--scan-run", "42", "--json")
     assert (result.exit_code, result.stderr) == (0, "")
     assert [body["page"]["url"] for _, _, body in service.asked] == [

@@ -272,7 +272,7 @@ def event_of(kind: TicketEventType, export_id: str = "exp_1") -> bytes:
 
 
 @pytest.mark.parametrize("body_format", list(BodyFormat))
-def test_an_event_has_an_effect_on_a_ticket_that_arrived(
+def test_an_event_changes_a_known_ticket_and_is_ignored_otherwise(
     start: Callable[..., LocalReceiver], body_format: BodyFormat
 ) -> None:
     receiver = start()
@@ -288,7 +288,7 @@ def test_an_event_has_an_effect_on_a_ticket_that_arrived(
     assert deliver(receiver.url, Idempotency_Key="exp_2").json()["ticket_id"] == "DEV-2"
 
 
-def test_a_redact_erases_what_is_kept_of_its_ticket_alone(start: Callable[..., LocalReceiver]) -> None:
+def test_a_redact_event_erases_only_the_content_of_its_ticket(start: Callable[..., LocalReceiver]) -> None:
     receiver = start()
     deliver(receiver.url)
     deliver(receiver.url, body_of("Another", "exp_2"), Idempotency_Key="exp_2")
@@ -504,7 +504,7 @@ def now() -> int:
     return int(time.time())
 
 
-def test_it_prints_a_block_for_each_request_and_stops_on_ctrl_c(run: Callable[..., Listening]) -> None:
+def test_listen_prints_a_block_for_each_request_and_stops_on_ctrl_c(run: Callable[..., Listening]) -> None:
     listening = run("--port", "0", "--fail", "503", "--times", "2", "--fail", "429", "--retry-after", "5")
     url = listening.url()
     statuses = [deliver(url, at=now()).status_code for _ in range(5)]
@@ -522,7 +522,7 @@ def test_it_prints_a_block_for_each_request_and_stops_on_ctrl_c(run: Callable[..
     assert SECRET.decode() not in out + err
 
 
-def test_it_prints_what_it_expects_after_an_unknown_event(run: Callable[..., Listening]) -> None:
+def test_listen_prints_the_expected_event_type_after_an_unknown_one(run: Callable[..., Listening]) -> None:
     listening = run("--port", "0", "--fail", "503")
     url = listening.url()
     unknown = body_of().replace(b"ticket.export", b"ticket.closed")
@@ -532,7 +532,7 @@ def test_it_prints_what_it_expects_after_an_unknown_event(run: Callable[..., Lis
     assert "  response   422 WEBHOOK_VALIDATION_FAILED: expected a ticket.export" in out
 
 
-def test_it_prints_and_saves_events(run: Callable[..., Listening], tmp_path: Path) -> None:
+def test_listen_prints_and_saves_events(run: Callable[..., Listening], tmp_path: Path) -> None:
     listening = run("--port", "0", "--save", "kept")
     url = listening.url()
     deliver(url, at=now())
@@ -545,7 +545,7 @@ def test_it_prints_and_saves_events(run: Callable[..., Listening], tmp_path: Pat
     assert [each.body for each in saved] == [body_of(), event_of(TicketEventType.REOPENED)]
 
 
-def test_it_exits_if_its_output_is_closed(run: Callable[..., Listening]) -> None:
+def test_listen_exits_if_its_output_is_closed(run: Callable[..., Listening]) -> None:
     listening = run("--port", "0")
     url = listening.url()
     with listening.process as process:
@@ -664,7 +664,7 @@ def test_control_characters_in_a_request_are_not_printed(run: Callable[..., List
 
 
 @pytest.mark.parametrize("arguments", [[], ["--secret-stdin"]])
-def test_without_a_secret_it_reports_an_error_and_does_not_listen(
+def test_without_a_secret_the_command_reports_an_error_and_does_not_listen(
     run: Callable[..., Listening], arguments: list[str]
 ) -> None:
     code, out, err = run("--port", "0", *arguments, secret=None, stdin=b"\n").finish()

@@ -78,7 +78,7 @@ def shell(tmp_path: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> I
     close_database()
 
 
-def test_what_is_older_than_the_setting_goes_and_is_counted_by_table(shell: PruneShell) -> None:
+def test_records_older_than_the_setting_are_deleted_and_counted_by_table(shell: PruneShell) -> None:
     shell.prepared(2, 91)
     shell.prepared(1, 89)
     assert shell.pruned("--dry-run") == {"exports": 2}
@@ -88,7 +88,7 @@ def test_what_is_older_than_the_setting_goes_and_is_counted_by_table(shell: Prun
     assert shell.left() == 1
 
 
-def test_nothing_of_what_went_is_left_in_the_files_of_sqlite(shell: PruneShell, sqlite_url: str) -> None:
+def test_sqlite_files_contain_nothing_of_deleted_records(shell: PruneShell, sqlite_url: str) -> None:
     shell.prepared(1, 91)
     files = [Path(f"{sqlite_url.removeprefix('sqlite:///')}{end}") for end in ("", "-wal")]
     with closing(sqlite3.connect(files[0])) as other:
@@ -98,7 +98,7 @@ def test_nothing_of_what_went_is_left_in_the_files_of_sqlite(shell: PruneShell, 
         assert b"The field has no name." not in b"".join(file.read_bytes() for file in files)
 
 
-def test_another_age_and_a_limit_can_be_named(shell: PruneShell) -> None:
+def test_options_set_another_age_and_a_limit(shell: PruneShell) -> None:
     shell.prepared(3, 10)
     assert shell.pruned("--older-than-days", "11") == {}
     assert shell.pruned("--older-than-days", "9", "--limit", "2", "--dry-run") == {"exports": 2}
@@ -107,7 +107,7 @@ def test_another_age_and_a_limit_can_be_named(shell: PruneShell) -> None:
     assert shell.pruned() == {"exports": 1}
 
 
-def test_a_person_reads_a_line_a_table(shell: PruneShell) -> None:
+def test_the_text_output_has_one_line_for_each_table(shell: PruneShell) -> None:
     shell.prepared(2, 91)
     lines = shell.run("prune").stdout.splitlines()
     assert lines[0].split() == ["exports", "2"]
@@ -116,7 +116,7 @@ def test_a_person_reads_a_line_a_table(shell: PruneShell) -> None:
         assert shell.run("prune", *words).stdout == "Nothing is old enough to delete.\n"
 
 
-def test_what_a_limit_leaves_is_not_called_too_young(shell: PruneShell) -> None:
+def test_rows_left_because_of_the_limit_are_not_reported_as_too_young(shell: PruneShell) -> None:
     [export_id] = shell.prepared(1, 91)
     with shell.database():
         execute(
@@ -164,7 +164,7 @@ def test_an_archive_that_cannot_be_written_is_refused_with_the_fix(shell: PruneS
     [(Lock.PRUNE, ("prune",)), (Lock.SWEEP, ("sweep",)), (Lock.COMPLIANCE, ("compliance", "run"))],
     ids=["prune", "sweep", "compliance"],
 )
-def test_a_command_of_cron_does_not_run_beside_itself(shell: PruneShell, lock: Lock, words: tuple[str, ...]) -> None:
+def test_cron_commands_refuse_to_run_concurrently(shell: PruneShell, lock: Lock, words: tuple[str, ...]) -> None:
     # The command opens and closes the database of this process, but the lock belongs to the file.
     with shell.database(), exclusive(lock):
         assert f"Another {lock.name.lower()} is running" in shell.refused(*words)
@@ -173,7 +173,7 @@ def test_a_command_of_cron_does_not_run_beside_itself(shell: PruneShell, lock: L
     assert shell.run(*words).exit_code == 0
 
 
-def test_a_prune_that_meets_a_workers_batch_waits_for_its_end(shell: PruneShell) -> None:
+def test_a_prune_waits_for_the_batch_of_a_worker(shell: PruneShell) -> None:
     shell.prepared(1, 91)
     with shell.database(), exclusive(Lock.PRUNE):
         # In a separate process, because in this one the command would close the test's database.
@@ -184,7 +184,7 @@ def test_a_prune_that_meets_a_workers_batch_waits_for_its_end(shell: PruneShell)
     assert (waiting.returncode, json.loads(out)["exports"]) == (0, 1)
 
 
-def test_a_host_whose_clock_is_ahead_of_the_databases_removes_nothing_too_soon(
+def test_a_host_with_a_fast_clock_deletes_nothing_too_early(
     tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -195,7 +195,7 @@ def test_a_host_whose_clock_is_ahead_of_the_databases_removes_nothing_too_soon(
     assert shell.pruned("--older-than-days", "9") == {"exports": 1}
 
 
-def test_a_bar_is_shown_on_a_terminal_and_nowhere_else(shell: PruneShell) -> None:
+def test_a_progress_bar_is_shown_only_on_a_terminal(shell: PruneShell) -> None:
     shell.prepared(2, 91)
     shown = on_a_terminal(shell, "prune", "--json")
     assert "Rows" in shown

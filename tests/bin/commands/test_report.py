@@ -24,7 +24,7 @@ def shell(tmp_path: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> I
     close_database()
 
 
-def test_a_report_goes_to_standard_output_or_to_a_file_of_its_owner(shell: Shell, tmp_path: Path) -> None:
+def test_a_report_is_written_to_standard_output_or_to_a_private_file(shell: Shell, tmp_path: Path) -> None:
     shown = shell.run("report", "--project", "1", "--format", "json")
     assert (shown.exit_code, json.loads(shown.stdout)["findings"][0]["title"]) == (0, "Größe\u202e")
     for wanted in ("html", "csv", "json", "sarif"):
@@ -35,7 +35,7 @@ def test_a_report_goes_to_standard_output_or_to_a_file_of_its_owner(shell: Shell
         assert "Größe" in file.read_text(encoding="utf-8") or wanted == "sarif"
 
 
-def test_a_report_of_no_project_or_of_no_format_is_refused(shell: Shell) -> None:
+def test_a_report_needs_an_existing_project_and_a_known_format(shell: Shell) -> None:
     assert "no project 9" in shell.refused("report", "--project", "9", "--format", "csv")
     assert shell.run("report", "--project", "1", "--format", "pdf").exit_code == 2
     assert shell.run("report", "--project", "1").exit_code == 2

@@ -63,7 +63,7 @@ def shell(tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch) ->
     close_database()
 
 
-def test_a_rotation_goes_from_a_new_key_to_the_end_of_the_old_one(shell: KeyShell) -> None:
+def test_a_rotation_reencrypts_every_secret_until_the_old_key_can_be_removed(shell: KeyShell) -> None:
     before = shell.env_file.read_text()
     made = shell.json("--generate")
     assert made == {"env_file": str(shell.env_file), "keys": 2}
@@ -93,7 +93,7 @@ def test_a_rotation_prints_the_next_step_and_never_a_key(shell: KeyShell) -> Non
     assert not any(key in reported + done for key in keys)
 
 
-def test_a_new_key_changes_one_line_and_leaves_the_file_to_its_owner_alone(shell: KeyShell) -> None:
+def test_generate_changes_one_line_and_makes_the_env_file_private(shell: KeyShell) -> None:
     shell.env_file.chmod(0o644)
     os.chown(shell.env_file, os.getuid(), os.getgid())
     before = shell.env_file.read_bytes()
@@ -112,7 +112,7 @@ def test_keys_may_have_spaces_between_them(shell: KeyShell) -> None:
     assert shell.env_file.read_text().endswith(f",{text_of(OLD)}, {text_of(NEW)}\n")
 
 
-def test_a_link_stays_a_link(shell: KeyShell, tmp_path: Path) -> None:
+def test_generate_keeps_a_symbolic_link_to_the_env_file(shell: KeyShell, tmp_path: Path) -> None:
     elsewhere = tmp_path / "settings"
     shell.env_file.rename(elsewhere)
     shell.env_file.symlink_to(elsewhere)
@@ -127,7 +127,7 @@ def test_an_empty_variable_does_not_hide_the_keys_of_the_file(shell: KeyShell) -
     assert shell.json("--dry-run")["keys"] == 2
 
 
-def test_keys_of_the_environment_are_left_to_who_set_them(shell: KeyShell, tmp_path: Path) -> None:
+def test_generate_refuses_keys_that_the_environment_sets(shell: KeyShell, tmp_path: Path) -> None:
     before = shell.env_file.read_bytes()
     shell.environment["ENCRYPTION_KEYS"] = text_of(OLD)
     reported = shell.refused("--generate")
@@ -144,7 +144,7 @@ def test_keys_of_the_environment_are_left_to_who_set_them(shell: KeyShell, tmp_p
     ["OTHER={keys}\nENCRYPTION_KEYS=${{OTHER}}\n", "ENCRYPTION_KEYS_FILE=keys\n"],
     ids=["by another name", "by a file"],
 )
-def test_a_line_that_is_not_understood_is_not_touched(shell: KeyShell, tmp_path: Path, form: str) -> None:
+def test_generate_does_not_change_keys_given_by_reference_or_file(shell: KeyShell, tmp_path: Path, form: str) -> None:
     (tmp_path / "keys").write_text(text_of(OLD))
     shell.has(OLD, form=form)
     before = shell.env_file.read_bytes()
@@ -152,17 +152,17 @@ def test_a_line_that_is_not_understood_is_not_touched(shell: KeyShell, tmp_path:
     assert shell.env_file.read_bytes() == before
 
 
-def test_no_key_is_put_in_front_of_wrong_ones(shell: KeyShell) -> None:
+def test_generate_adds_no_key_to_wrong_keys(shell: KeyShell) -> None:
     shell.has(NEW)
     assert "does not open" in shell.refused("--generate")
     assert text_of(NEW) + "'" in shell.env_file.read_text()
 
 
-def test_generating_has_no_dry_run(shell: KeyShell) -> None:
+def test_generate_and_dry_run_together_are_wrong_usage(shell: KeyShell) -> None:
     assert shell.run("--generate", "--dry-run").exit_code == 2
 
 
-def test_what_opens_with_no_key_is_reported_by_its_place_with_exit_code_1(shell: KeyShell) -> None:
+def test_a_secret_that_no_key_decrypts_is_reported_by_row_and_column_with_exit_code_1(shell: KeyShell) -> None:
     shell.has(NEW, OLD)
     with shell.database():
         [(target_id,)] = rows("SELECT MIN(id) FROM targets")
@@ -175,7 +175,7 @@ def test_what_opens_with_no_key_is_reported_by_its_place_with_exit_code_1(shell:
     assert f"targets {target_id}: no key decrypts secret_sealed; set it again." in reported.stderr
 
 
-def test_what_nobody_can_set_again_and_opens_with_no_key_is_left_to_its_end(shell: KeyShell) -> None:
+def test_an_undecryptable_session_column_is_reported_as_expiring_by_itself(shell: KeyShell) -> None:
     with shell.database():
         execute(
             "INSERT INTO console_sessions (id, user_id, secret_sha256, browser_sha256, method, created_at, seen_at, "
@@ -188,7 +188,7 @@ def test_what_nobody_can_set_again_and_opens_with_no_key_is_left_to_its_end(shel
     assert f"{place}; it is deleted within a week." in reported.stderr
 
 
-def test_a_worker_of_this_host_that_was_not_restarted_is_waited_for(shell: KeyShell) -> None:
+def test_a_rotation_is_refused_until_the_workers_of_this_host_are_restarted(shell: KeyShell) -> None:
     shell.has(NEW, OLD)
     with shell.database():
         worker_heartbeats.beat(worker_heartbeats.process_name("worker"), utc_now())
@@ -205,7 +205,7 @@ def test_a_worker_of_this_host_that_was_not_restarted_is_waited_for(shell: KeySh
     assert shell.json()["reencrypted"] == 0
 
 
-def test_a_worker_that_was_not_restarted_is_waited_for_without_any_secret_too(shell: KeyShell) -> None:
+def test_a_rotation_without_secrets_is_also_refused_until_workers_are_restarted(shell: KeyShell) -> None:
     shell.has(NEW, OLD)
     with shell.database():
         execute("UPDATE targets SET secret_sealed = NULL, secret_fingerprint = NULL")
@@ -218,7 +218,7 @@ def test_a_worker_that_was_not_restarted_is_waited_for_without_any_secret_too(sh
         check_keys(Vault([OLD]), NOW)
 
 
-def test_two_rotations_at_once_are_one_too_many(shell: KeyShell) -> None:
+def test_a_second_concurrent_rotation_is_refused(shell: KeyShell) -> None:
     shell.has(NEW, OLD)
     open_database(shell.url)
     with connection(), exclusive(Lock.ROTATE_KEYS):
@@ -231,7 +231,7 @@ def test_two_rotations_at_once_are_one_too_many(shell: KeyShell) -> None:
 
 
 @pytest.mark.parametrize("verb", ["serve", "work", "run"])
-def test_a_wrong_key_stops_the_start_with_one_line(tmp_path: Path, sqlite_url: str, verb: str) -> None:
+def test_a_wrong_key_prevents_the_start_with_a_one_line_error(tmp_path: Path, sqlite_url: str, verb: str) -> None:
     open_database(sqlite_url)
     with connection():
         check_keys(Vault([NEW]), NOW)

@@ -63,7 +63,7 @@ def test_a_rule_is_added_shown_changed_tested_and_removed(shell: RuleShell) -> N
     assert "no such approval rule" in shell.refused("show", added["id"])
 
 
-def test_an_author_needs_a_token_that_may_do_what_the_rule_does(shell: RuleShell) -> None:
+def test_the_author_of_a_rule_needs_a_token_with_the_abilities_of_its_action(shell: RuleShell) -> None:
     customer, target_id = made(shell, Ability.MANAGE_RULES)
     words = ("add", "Severe", "--user", customer.email, "--severity", "high")
     assert "ticket-exports:approve" in shell.refused(*words, "--approve-for", target_id)
@@ -77,7 +77,7 @@ def test_an_author_needs_a_token_that_may_do_what_the_rule_does(shell: RuleShell
     assert (enabled["enabled"], enabled["author"]["email"]) == (True, colleague.email)
 
 
-def test_options_that_make_no_rule_are_refused(shell: RuleShell) -> None:
+def test_incomplete_or_conflicting_rule_options_are_refused(shell: RuleShell) -> None:
     customer, target_id = made(shell)
     both = ("add", "X", "--user", customer.email, "--severity", "low", "--approve-for", target_id, "--dismiss", "test")
     assert "Use one of" in shell.run(*both).output

@@ -80,7 +80,7 @@ def installation(tmp_path: Path) -> Iterator[RunProcess]:
         made.end()
 
 
-def test_a_proxy_of_the_environment_does_not_hide_that_it_is_ready(tmp_path: Path) -> None:
+def test_the_readiness_check_ignores_proxy_settings_of_the_environment(tmp_path: Path) -> None:
     installation = RunProcess(tmp_path, http_proxy="http://127.0.0.1:9")
     try:
         installation.wait_until_ready()
@@ -97,14 +97,14 @@ def test_a_signal_stops_everything_in_order_with_exit_code_0(installation: RunPr
 
 
 @pytest.mark.parametrize("part", ["redis", "service", "worker"])
-def test_the_death_of_a_part_ends_the_whole_with_a_failure(installation: RunProcess, part: str) -> None:
+def test_if_any_process_is_killed_run_exits_with_1(installation: RunProcess, part: str) -> None:
     os.kill(installation.children()[part], signal.SIGKILL)
     assert installation.process.wait(STOP_WITHIN_S) == 1
     assert f"{part} 1 exited" in installation.reported or f"{part} exited" in installation.reported
     installation.assert_nothing_is_left()
 
 
-def test_no_part_outlives_a_killed_parent(installation: RunProcess) -> None:
+def test_child_processes_exit_if_the_parent_is_killed(installation: RunProcess) -> None:
     installation.process.kill()
     installation.process.wait()
     installation.assert_nothing_is_left()
@@ -119,7 +119,7 @@ def test_a_port_in_use_is_reported_and_ends_with_a_failure(tmp_path: Path) -> No
     assert list(processes_in(tmp_path)) == []
 
 
-def test_a_data_folder_that_cannot_be_made_is_reported_in_one_line(tmp_path: Path) -> None:
+def test_a_data_folder_that_cannot_be_created_is_reported_without_a_traceback(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     ended = _run(tmp_path, DATA_DIR=str(tmp_path / "file" / "data"))
     assert ended.returncode == 1

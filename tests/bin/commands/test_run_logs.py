@@ -26,7 +26,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_every_line_is_json_from_the_first_warning_to_the_death_of_a_part(folder: Path) -> None:
+def test_every_log_line_is_json_from_the_first_warning_to_the_exit_of_a_process(folder: Path) -> None:
     port = free_port()
     settings = environment(folder / "data", BIND=f"127.0.0.1:{port}", WEB_PROCESSES="1")
     out, errors = folder / "out", folder / "errors"

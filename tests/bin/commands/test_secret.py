@@ -42,7 +42,7 @@ def shell(tmp_path: Path, database_url: str) -> Iterator[SecretShell]:
     close_database()
 
 
-def test_without_keys_the_settings_are_wrong(shell: SecretShell, tmp_path: Path) -> None:
+def test_without_encryption_keys_the_settings_are_invalid(shell: SecretShell, tmp_path: Path) -> None:
     shell.environment |= {"ENCRYPTION_KEYS": None, "RISKRELAY_ENV_FILE": str(tmp_path / "none")}
     result = shell.run("set", "target", shell.target(), standard_input="a secret of a target")
     assert (result.exit_code, result.stdout) == (2, "")

@@ -20,7 +20,7 @@ STARTS = [
 
 
 @pytest.mark.parametrize(("mode", "is_named", "statuses"), STARTS)
-def test_a_start_turns_targets_inactive_that_the_default_secret_does_not_serve(
+def test_a_start_deactivates_targets_of_accounts_that_may_not_use_the_default_secret(
     mode: str, is_named: bool, statuses: list[str], database_url: str, tmp_path: Path
 ) -> None:
     with database_at(database_url), connection():

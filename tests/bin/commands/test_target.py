@@ -69,7 +69,7 @@ def silent(peer: Peer) -> None:
 # ---- validate
 
 
-def test_without_a_worker_a_validation_looks_reports_and_changes_nothing(shell: TargetShell) -> None:
+def test_without_a_worker_the_command_validates_itself_and_records_nothing(shell: TargetShell) -> None:
     requests = []
     with LoopbackServer(silent) as gone:
         refusing = gone.url()
@@ -95,7 +95,7 @@ STRICT: Final = {"TARGET_ALLOW_HTTP": "false", "TARGET_ALLOWED_NETWORKS": "", "T
 
 
 @pytest.mark.parametrize("is_strict_shell", [True, False], ids=["strict shell", "strict worker"])
-def test_a_running_worker_validates_by_its_settings_and_not_by_those_of_the_shell(
+def test_a_running_worker_validates_with_its_own_settings_instead_of_those_of_the_shell(
     tmp_path: Path, database_url: str, redis: RedisServer, is_strict_shell: bool
 ) -> None:
     shell = TargetShell(tmp_path, database_url, REDIS_URL=redis.url, **(STRICT if is_strict_shell else {}))
@@ -117,7 +117,7 @@ def test_a_running_worker_validates_by_its_settings_and_not_by_those_of_the_shel
     assert [(actor.partition(":")[0], why) for actor, why in found] == [("worker", reason or "passed")]
 
 
-def test_a_worker_that_does_not_answer_is_waited_for_and_nothing_is_recorded(shell: TargetShell) -> None:
+def test_if_no_worker_responds_in_time_the_command_validates_itself_and_records_nothing(shell: TargetShell) -> None:
     with LoopbackServer(answering(200)) as server:
         [target_id] = shell.make_targets(server.url())
         with shell.database():
@@ -142,7 +142,7 @@ PINGED = [
 
 
 @pytest.mark.parametrize(("behave", "reported", "exit_code"), PINGED)
-def test_a_ping_is_sent_and_what_came_of_it_is_printed(
+def test_a_ping_prints_its_result_with_the_fix_and_records_nothing(
     shell: TargetShell, behave: Callable[[Peer], None], reported: tuple[Any, ...], exit_code: int
 ) -> None:
     with LoopbackServer(behave) as server:
@@ -160,7 +160,7 @@ def test_a_ping_is_sent_and_what_came_of_it_is_printed(
         assert rows("SELECT COUNT(*) FROM pings") == [(0,)]
 
 
-def test_a_ping_that_a_worker_has_taken_is_waited_for(
+def test_a_ping_claimed_by_a_worker_without_a_result_is_reported_as_lost(
     tmp_path: Path, sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The worker claims every ping at once, and never reports a result."""
@@ -174,7 +174,7 @@ def test_a_ping_that_a_worker_has_taken_is_waited_for(
     assert printed == {"delivered": False, "response_status": None, "error_code": "worker_lost", "duration_ms": None}
 
 
-def test_a_ping_of_somebody_else_that_waits_is_left_to_a_worker(shell: TargetShell) -> None:
+def test_the_command_does_not_send_waiting_pings_of_other_clients(shell: TargetShell) -> None:
     with LoopbackServer(answering(503)) as theirs, LoopbackServer(answering(200)) as ours:
         other, own = shell.make_targets(theirs.url(), ours.url())
         with shell.database():
@@ -185,7 +185,7 @@ def test_a_ping_of_somebody_else_that_waits_is_left_to_a_worker(shell: TargetShe
         assert theirs.connections == 0
 
 
-def test_what_is_off_or_not_there_is_not_pinged(shell: TargetShell) -> None:
+def test_a_disabled_or_unknown_target_is_not_pinged(shell: TargetShell) -> None:
     [target_id] = shell.make_targets("https://tracker.example.com/hook")
     shell.json("disable", target_id)
     refused = shell.run("ping", target_id)
@@ -198,14 +198,14 @@ def test_what_is_off_or_not_there_is_not_pinged(shell: TargetShell) -> None:
 # ---- limit
 
 
-def test_a_pace_is_agreed_on_and_given_up(shell: TargetShell) -> None:
+def test_limit_sets_and_removes_a_rate_limit(shell: TargetShell) -> None:
     [target_id] = shell.make_targets("https://tracker.example.com/hook")
     assert shell.json("limit", target_id, "--max-per-minute", "30")["delivery"]["max_per_minute"] == 30
     assert shell.json("limit", target_id, "--max-per-minute", "none")["delivery"]["max_per_minute"] is None
 
 
 @pytest.mark.parametrize("typed", ["0", "-1", "1.5", "many", "", str(MAX_PER_MINUTE + 1)])
-def test_what_is_no_pace_is_wrong_usage(shell: TargetShell, typed: str) -> None:
+def test_an_invalid_rate_limit_is_wrong_usage(shell: TargetShell, typed: str) -> None:
     [target_id] = shell.make_targets("https://tracker.example.com/hook")
     result = shell.run("limit", target_id, f"--max-per-minute={typed}")
     assert (result.exit_code, result.stdout) == (2, "")
@@ -230,9 +230,7 @@ RESUMED = [
 
 
 @pytest.mark.parametrize(("status", "url", "reported"), RESUMED)
-def test_a_target_is_resumed_only_when_nothing_speaks_against_its_address(
-    shell: TargetShell, status: str, url: str, reported: str
-) -> None:
+def test_a_target_is_resumed_only_if_its_url_is_allowed(shell: TargetShell, status: str, url: str, reported: str) -> None:
     [target_id] = shell.make_targets(url)
     with shell.database():
         execute("UPDATE targets SET status = ?", (status,))
@@ -243,7 +241,7 @@ def test_a_target_is_resumed_only_when_nothing_speaks_against_its_address(
         assert shell.json("show", target_id)["status"] == status
 
 
-def test_a_resumption_records_no_verdict_of_the_shell_and_lets_a_worker_validate(shell: TargetShell) -> None:
+def test_a_resumption_records_no_validation_and_requests_one_from_a_worker(shell: TargetShell) -> None:
     [target_id] = shell.make_targets("http://127.0.0.1:9/hook")
     with shell.database():
         execute("UPDATE targets SET status = 'blocked', validation_status = 'failed', validation_reason = 'address_private'")
@@ -254,7 +252,7 @@ def test_a_resumption_records_no_verdict_of_the_shell_and_lets_a_worker_validate
         assert rows("SELECT action FROM audit_entries WHERE action = 'validate_target'") == []
 
 
-def test_resuming_all_leaves_out_what_may_not_be_used_any_more(shell: TargetShell) -> None:
+def test_resume_all_skips_and_reports_targets_with_forbidden_addresses(shell: TargetShell) -> None:
     unsafe, fine = shell.make_targets(PRIVATE, "http://127.0.0.1:9/hook")
     with shell.database():
         execute("UPDATE targets SET status = 'paused'")
@@ -269,7 +267,7 @@ def test_resuming_all_leaves_out_what_may_not_be_used_any_more(shell: TargetShel
 # ---- resume --all
 
 
-def test_every_paused_target_is_resumed_at_once(shell: TargetShell) -> None:
+def test_resume_all_resumes_every_paused_target(shell: TargetShell) -> None:
     first, second, active, disabled = shell.make_targets(*["https://tracker.example.com/hook"] * 4)
     with shell.database():
         for target_id in (first, second):
@@ -283,7 +281,7 @@ def test_every_paused_target_is_resumed_at_once(shell: TargetShell) -> None:
     assert "No target is paused." in shell.run("resume", "--all").stdout
 
 
-def test_a_pause_that_a_receiver_asked_for_is_ended_by_its_name_alone(shell: TargetShell) -> None:
+def test_a_pause_requested_by_a_receiver_ends_only_if_its_target_is_named(shell: TargetShell) -> None:
     [target_id] = shell.make_targets("https://tracker.example.com/hook")
     until = to_ms(utc_now() + timedelta(hours=1))
     with shell.database():
@@ -294,7 +292,7 @@ def test_a_pause_that_a_receiver_asked_for_is_ended_by_its_name_alone(shell: Tar
     assert shell.json("resume", target_id)["status"] == "active"
 
 
-def test_what_cannot_be_resumed_is_reported_and_holds_up_nothing(shell: TargetShell) -> None:
+def test_resume_all_reports_targets_without_a_secret_and_resumes_the_rest(shell: TargetShell) -> None:
     with_secret, without = shell.make_targets(*["https://tracker.example.com/hook"] * 2)
     shell.environment["WEBHOOK_SECRET"] = None
     with shell.database():
@@ -306,7 +304,7 @@ def test_what_cannot_be_resumed_is_reported_and_holds_up_nothing(shell: TargetSh
     assert f"Target {without} has no secret" in result.stderr
 
 
-def test_a_resumption_names_a_target_or_all(shell: TargetShell) -> None:
+def test_resume_needs_either_a_target_or_all(shell: TargetShell) -> None:
     for words in ((), ("tgt_x", "--all")):
         result = shell.run("resume", *words)
         assert result.exit_code == 2
@@ -316,7 +314,7 @@ def test_a_resumption_names_a_target_or_all(shell: TargetShell) -> None:
 # ---- add, set, remove
 
 
-def test_a_target_is_added_checked_by_a_worker_and_signed_by_the_default_secret(shell: TargetShell) -> None:
+def test_a_target_is_added_with_the_default_secret_and_validated_by_a_worker(shell: TargetShell) -> None:
     with shell.database():
         account_id = str(make_customer().account_id)
     url = "http://127.0.0.1:9/hook"
@@ -342,7 +340,7 @@ def test_a_target_is_added_checked_by_a_worker_and_signed_by_the_default_secret(
         (("Tracker", "--url", "http://127.0.0.1:9/", "--account", "99"), "There is no account 99"),
     ],
 )
-def test_a_target_that_is_refused_is_not_added(shell: TargetShell, given: tuple[str, ...], reason: str) -> None:
+def test_an_invalid_target_is_refused_and_not_added(shell: TargetShell, given: tuple[str, ...], reason: str) -> None:
     with shell.database():
         assert make_customer().account_id == 1
     before = shell.stored()
@@ -352,7 +350,7 @@ def test_a_target_that_is_refused_is_not_added(shell: TargetShell, given: tuple[
     assert shell.stored() == before
 
 
-def test_the_members_that_are_named_are_set(shell: TargetShell) -> None:
+def test_set_changes_only_the_given_fields(shell: TargetShell) -> None:
     [target_id] = shell.make_targets("http://127.0.0.1:9/")
     assert shell.json("set", target_id, "--name", "Other")["name"] == "Other"
     limited = shell.json("set", target_id, "--max-per-minute", "30")
@@ -365,7 +363,7 @@ def test_the_members_that_are_named_are_set(shell: TargetShell) -> None:
     assert shell.stored() == before
 
 
-def test_a_target_is_removed_once_no_export_waits_for_it(shell: TargetShell) -> None:
+def test_a_target_is_removed_only_if_no_export_waits_for_it(shell: TargetShell) -> None:
     with shell.database():
         customer = make_customer()
         busy, idle = (make_target(customer, "http://127.0.0.1:9/") for _ in range(2))

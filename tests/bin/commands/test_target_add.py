@@ -70,7 +70,7 @@ def test_a_tracker_without_a_token_is_inactive_until_it_gets_one(shell: Shell, t
 
 
 @pytest.mark.parametrize("typed", ["short", "two\nlines are no token", "x" * 5000])
-def test_what_is_no_token_is_refused_and_no_target_is_made(shell: Shell, typed: str) -> None:
+def test_an_invalid_token_is_refused_and_no_target_is_created(shell: Shell, typed: str) -> None:
     reported = shell.refused("target", "add", "gitea", PAGE, standard_input=typed)
     assert ("at least 8 bytes" in reported or "one line" in reported, typed in reported) == (True, False)
     # The tracker generates the token; no command of RiskRelay does.
@@ -78,7 +78,7 @@ def test_what_is_no_token_is_refused_and_no_target_is_made(shell: Shell, typed: 
     assert shell.json("target", "list") == []
 
 
-def test_a_webhook_is_added_by_its_provider_as_well(shell: Shell) -> None:
+def test_a_webhook_can_be_added_by_its_provider_key(shell: Shell) -> None:
     made = shell.json("target", "add", "generic_webhook", "http://127.0.0.1:9/hook", "--name", "Our tracker")
     assert (made["provider_key"], made["name"], made["provider_settings"]) == ("generic_webhook", "Our tracker", {})
 
@@ -101,7 +101,7 @@ REFUSED: Final[list[tuple[tuple[str, ...], int, str]]] = [
 
 
 @pytest.mark.parametrize(("words", "exit_code", "reason"), REFUSED)
-def test_what_is_no_target_is_refused_with_the_reason(
+def test_invalid_target_options_are_refused_with_the_reason(
     shell: Shell, words: tuple[str, ...], exit_code: int, reason: str
 ) -> None:
     reported = shell.run("target", "add", *words, standard_input=TOKEN)
@@ -110,7 +110,7 @@ def test_what_is_no_target_is_refused_with_the_reason(
     assert shell.json("target", "list") == []
 
 
-def test_one_of_several_accounts_has_to_be_named(shell: Shell) -> None:
+def test_with_several_accounts_the_account_option_is_required(shell: Shell) -> None:
     with shell.database():
         other = make_customer().account_id
     assert "There are 2 accounts; use --account" in shell.refused("target", "add", "gitea", PAGE, standard_input="")
@@ -118,7 +118,7 @@ def test_one_of_several_accounts_has_to_be_named(shell: Shell) -> None:
     assert made["status"] == "inactive"
 
 
-def test_named_settings_are_changed_and_the_others_stay(shell: Shell) -> None:
+def test_set_changes_the_given_provider_settings_and_keeps_the_rest(shell: Shell) -> None:
     words = ("target", "add", "jira", "http://127.0.0.1:9", "--setting", "project=SHOP", "--setting", "issue_type=Bug")
     made = shell.json(*words, standard_input=TOKEN)
     changed = shell.json(
@@ -140,20 +140,20 @@ def test_named_settings_are_changed_and_the_others_stay(shell: Shell) -> None:
     assert shell.json("target", "show", made["id"])["provider_settings"] == expected
 
 
-def test_a_tracker_on_another_server_loses_its_token(shell: Shell) -> None:
+def test_a_tracker_moved_to_another_server_loses_its_token(shell: Shell) -> None:
     made = shell.json("target", "add", "gitea", PAGE, standard_input=TOKEN)
     moved = shell.json("target", "set", made["id"], "--url", "http://127.0.0.2:9/acme/shop")
     assert (moved["status"], moved["secret"]["configured"]) == ("inactive", False)
 
 
 @pytest.mark.parametrize(("typed", "expected"), TYPED)
-def test_typed_settings_become_those_of_the_api(typed: list[str], expected: dict[str, Any]) -> None:
+def test_setting_options_are_converted_to_provider_settings_of_the_api(typed: list[str], expected: dict[str, Any]) -> None:
     assert settings_from("jira", typed, ()) == expected
     labels = ["risk", *expected.get("labels", ())]
     assert settings_from("jira", typed, ("risk",), {"assignee": "ada"}) == {**expected, "assignee": "ada", "labels": labels}
 
 
-def test_a_new_token_of_a_blocked_tracker_names_what_to_do_next(shell: Shell) -> None:
+def test_setting_a_token_of_a_blocked_tracker_prints_the_resume_command(shell: Shell) -> None:
     made = shell.json("target", "add", "gitea", PAGE, standard_input=TOKEN)
     words = ("secret", "set", "target", made["id"])
     assert shell.run(*words, standard_input=TOKEN).stderr == ""

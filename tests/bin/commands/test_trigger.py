@@ -59,7 +59,9 @@ def output(result: Result) -> dict[str, Any]:
     return record
 
 
-def test_a_receiver_gets_a_ticket_that_verifies(start: Callable[..., Any], trigger: Callable[..., Result]) -> None:
+def test_the_receiver_gets_a_ticket_with_a_valid_signature(
+    start: Callable[..., Any], trigger: Callable[..., Result]
+) -> None:
     receiver, got = start()
     result = trigger("--to", receiver.url, "--json")
     assert result.exit_code == 0, result.output
@@ -83,9 +85,7 @@ def test_a_receiver_on_this_host_may_be_named_localhost(
     assert [received.verdict for received in got] == [SignatureVerdict.OK]
 
 
-def test_only_the_host_of_a_url_is_another_name_of_this_host(
-    start: Callable[..., Any], trigger: Callable[..., Result]
-) -> None:
+def test_localhost_is_replaced_only_in_the_host_of_a_url(start: Callable[..., Any], trigger: Callable[..., Result]) -> None:
     receiver, _ = start()
     url = f"{receiver.url}?next=http://localhost/"
     result = trigger("--to", url, "--json")
@@ -124,7 +124,7 @@ FAILURES: Final = [
 
 
 @pytest.mark.parametrize(("status", "retry_after_s", "outcome", "code", "at_least_s"), FAILURES)
-def test_the_verdict_of_a_worker_is_printed(
+def test_the_outcome_that_a_worker_would_record_is_printed(
     start: Callable[..., Any],
     trigger: Callable[..., Result],
     status: int,
@@ -297,7 +297,7 @@ MISTAKES: Final = [
 
 
 @pytest.mark.parametrize(("mistake", "found_by"), MISTAKES, ids=[mistake for mistake, _ in MISTAKES])
-def test_each_mistake_is_detected_by_its_cases_only(
+def test_each_receiver_mistake_is_detected_by_its_cases_only(
     trigger: Callable[..., Result], mistake: str, found_by: set[str]
 ) -> None:
     with LoopbackServer(IncorrectReceiver(mistake).behave) as server:
@@ -428,7 +428,7 @@ def test_a_replay_is_the_same_request_and_its_nonce_is_rejected(saved: Any, trig
     assert again.verdict is SignatureVerdict.NONCE_REPLAYED
 
 
-def test_a_replay_that_is_signed_again_is_the_same_ticket(saved: Any, trigger: Callable[..., Result]) -> None:
+def test_a_replay_with_a_new_signature_returns_the_same_ticket(saved: Any, trigger: Callable[..., Result]) -> None:
     receiver, got, path = saved
     result = trigger("--replay", str(path), "--resign", "--to", receiver.url, "--json")
     assert (result.exit_code, output(result)["provider_ticket_id"]) == (0, "DEV-1")
