@@ -39,7 +39,7 @@ def closed(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("words", ["account list", "export list --json", "sweep", "backup x.db", "run", "audit verify"])
-def test_a_closed_data_folder_is_named(closed: Path, words: str) -> None:
+def test_an_inaccessible_data_folder_is_named(closed: Path, words: str) -> None:
     done = run(words, **without_env_file(closed))
     assert (done.returncode, done.stdout) == (1, "")
     [line] = done.stderr.splitlines()
@@ -47,7 +47,7 @@ def test_a_closed_data_folder_is_named(closed: Path, words: str) -> None:
     assert str(closed) in line
 
 
-def test_doctor_reports_what_it_may_not_read(closed: Path) -> None:
+def test_doctor_reports_files_that_this_user_may_not_access(closed: Path) -> None:
     done = run("doctor", **without_env_file(closed))
     assert (done.returncode, done.stderr) == (1, "")
     assert f"failure  backups     This user may not access {closed / 'backups'}. Fix: run this as the owner" in done.stdout
@@ -57,13 +57,13 @@ def test_doctor_reports_what_it_may_not_read(closed: Path) -> None:
     assert f"failure  env file    This user may not access {closed / '.env'}." in done.stdout
 
 
-def test_any_other_file_is_named(closed: Path, tmp_path: Path) -> None:
+def test_an_inaccessible_env_file_is_named(closed: Path, tmp_path: Path) -> None:
     done = run("init", **{**without_env_file(tmp_path / "data"), "RISKRELAY_ENV_FILE": str(closed / ".env")})
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == f"riskrelay: {closed / '.env'}: Permission denied; {FIX}.\n"
 
 
-def test_a_python_that_this_user_may_not_run_is_not_a_missing_setup(tmp_path: Path) -> None:
+def test_an_unusable_python_is_not_reported_as_a_missing_setup(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "riskrelay").write_bytes(Path(RISKRELAY).read_bytes())
     start = ["/bin/sh", str(tmp_path / "bin" / "riskrelay"), "doctor"]

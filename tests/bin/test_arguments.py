@@ -54,7 +54,7 @@ def test_an_argument_that_is_not_utf_8_is_wrong_usage(shell: Shell, words: tuple
 @pytest.mark.parametrize(
     "words", [("listen", "--port", "1", "--delay", "inf"), ("listen", "--port", "1", "--delay", "1e300")]
 )
-def test_a_number_that_no_clock_can_wait_for_is_wrong_usage(shell: Shell, words: tuple[str, ...]) -> None:
+def test_an_enormous_delay_is_wrong_usage(shell: Shell, words: tuple[str, ...]) -> None:
     result = shell.run(*words)
     assert (result.exit_code, result.stdout) == (2, "")
     assert "is not in the range 0<=x<=86400" in result.stderr
@@ -74,7 +74,7 @@ def test_the_path_of_a_file_may_be_any_bytes(shell: Shell, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("name", ["", " \t", LONG])
-def test_a_name_has_the_bounds_of_the_api(shell: Shell, name: str) -> None:
+def test_names_have_the_same_length_limits_as_in_the_api(shell: Shell, name: str) -> None:
     for words in (("account",), ("project", "--account", "1"), ("report", "--project", "1")):
         result = shell.run(words[0], "add", name, *words[1:])
         assert (result.exit_code, result.stdout) == (2, "")

@@ -82,7 +82,7 @@ def export_id(shell: Shell, customer_id: Customer) -> str:
     return result.ticket_exports[0]
 
 
-def test_an_installation_is_furnished_from_the_command_line(shell: Shell) -> None:
+def test_accounts_users_projects_and_grants_are_created_from_the_command_line(shell: Shell) -> None:
     account = shell.json("account", "add", "Example Ltd")
     assert account == {"id": 1, "name": "Example Ltd", "webhooks": True}
     user = shell.json("user", "add", "ada@example.com", "--account", "1")
@@ -115,7 +115,7 @@ def test_the_only_account_needs_no_number(shell: Shell) -> None:
         assert "There are 2 accounts; use --account" in shell.refused(*words)
 
 
-def test_a_projects_shop_has_the_form_that_is_compared(shell: Shell, customer_id: Customer) -> None:
+def test_the_shop_domain_of_a_project_is_validated_and_normalized(shell: Shell, customer_id: Customer) -> None:
     words = ("project", "add", "Shop", "--account", str(customer_id.account_id), "--shop-domain")
     assert shell.json(*words, "B\u00dcCHER.Example.")["shop_domain"] == "xn--bcher-kva.example"
     for wrong in ("https://shop.example", "shop", "shop.example:443", ""):
@@ -133,11 +133,11 @@ def test_a_user_has_an_email_address(shell: Shell, customer_id: Customer, wrong:
     assert shell.json("user", "list") == before
 
 
-def test_an_account_can_be_kept_from_webhooks(shell: Shell) -> None:
+def test_an_account_can_be_added_without_webhooks(shell: Shell) -> None:
     assert shell.json("account", "add", "Careful", "--no-webhooks")["webhooks"] is False
 
 
-def test_an_account_loses_webhooks_and_gets_them_back(shell: Shell) -> None:
+def test_webhooks_of_an_account_are_turned_off_and_on(shell: Shell) -> None:
     shell.json("account", "add", "Example Ltd")
     assert shell.json("account", "set", "1", "--webhooks", "off") == {"id": 1, "name": "Example Ltd", "webhooks": False}
     assert shell.json("account", "set", "1", "--webhooks", "on")["webhooks"] is True
@@ -211,7 +211,7 @@ def test_grants_are_listed_and_withdrawn(shell: Shell, customer_id: Customer) ->
         (("export", "retry", "exp_none"), "no such ticket export"),
     ],
 )
-def test_what_is_not_there_is_reported_in_one_line(shell: Shell, words: tuple[str, ...], reported: str) -> None:
+def test_an_unknown_object_is_reported_in_one_line(shell: Shell, words: tuple[str, ...], reported: str) -> None:
     assert reported in shell.refused(*words)
 
 
@@ -233,13 +233,13 @@ def test_what_is_not_there_is_reported_in_one_line(shell: Shell, words: tuple[st
         ("compliance", "run", "--limit", "9" * 30),
     ],
 )
-def test_a_number_that_no_database_holds_is_wrong_usage(shell: Shell, words: tuple[str, ...]) -> None:
+def test_a_number_beyond_the_integers_of_the_database_is_wrong_usage(shell: Shell, words: tuple[str, ...]) -> None:
     result = shell.run(*words)
     assert result.exit_code == 2, result.output
     assert "is not in the range" in result.output
 
 
-def test_what_is_taken_is_reported_in_one_line(shell: Shell, customer_id: Customer) -> None:
+def test_a_duplicate_is_reported_in_one_line(shell: Shell, customer_id: Customer) -> None:
     account = str(customer_id.account_id)
     assert "belongs to a user already" in shell.refused("user", "add", customer_id.email, "--account", account)
     grant = ("grant", "add", "--user", customer_id.email, "--project", str(customer_id.project_id))
@@ -249,7 +249,7 @@ def test_what_is_taken_is_reported_in_one_line(shell: Shell, customer_id: Custom
     assert "Scan run 7 exists already" in shell.refused(*run)
 
 
-def test_a_grant_names_a_project_or_a_report(shell: Shell, customer_id: Customer) -> None:
+def test_a_grant_needs_either_a_project_or_a_report(shell: Shell, customer_id: Customer) -> None:
     for words in ((), ("--project", "1", "--report", "1")):
         result = shell.run("grant", "add", "--user", customer_id.email, *words)
         assert result.exit_code == 2
@@ -266,7 +266,7 @@ def test_a_token_is_printed_alone_and_once(shell: Shell, customer_id: Customer) 
     assert text not in shell.run("token", "list", "--json").output
 
 
-def test_a_new_token_says_what_the_role_of_its_user_leaves_of_it(shell: Shell, customer_id: Customer) -> None:
+def test_creating_a_token_reports_the_limits_of_its_users_role(shell: Shell, customer_id: Customer) -> None:
     words = ("token", "create", "--user", customer_id.email, "--ability", "ticket-exports:read", "--ability")
     assert "limits" not in shell.run(*words, "ticket-exports:approve").stderr
     shell.run("user", "set", customer_id.email, "--role", "viewer")
@@ -306,7 +306,7 @@ def test_a_token_without_named_abilities_has_all_but_the_console(shell: Shell, c
         assert "console" not in made["abilities"]
 
 
-def test_a_kind_of_token_cannot_have_the_others_abilities(shell: Shell, customer_id: Customer) -> None:
+def test_a_token_cannot_have_abilities_of_the_other_kind(shell: Shell, customer_id: Customer) -> None:
     foreign = ABILITIES[TokenKind.PLATFORM][0].value
     assert foreign in shell.refused("token", "create", "--user", customer_id.email, "--ability", foreign)
 
@@ -343,7 +343,7 @@ def test_headers_of_a_webhook_come_from_standard_input_and_are_listed_as_fingerp
         ("X-Api-Key", "", "standard input: A header value is one line"),
     ],
 )
-def test_a_header_that_is_refused_says_why_and_changes_nothing(
+def test_an_invalid_header_is_refused_with_the_reason_and_changes_nothing(
     shell: Shell, target_id: str, name: str, value: str, reason: str
 ) -> None:
     reported = shell.refused("secret", "set", "target", target_id, "--header", name, standard_input=value)
@@ -352,7 +352,7 @@ def test_a_header_that_is_refused_says_why_and_changes_nothing(
     assert shell.json("target", "show", target_id)["headers"] == []
 
 
-def test_a_webhook_signs_by_standard_webhooks_once_it_has_that_secret(shell: Shell, target_id: str) -> None:
+def test_standard_webhooks_signatures_need_their_own_secret(shell: Shell, target_id: str) -> None:
     change = ("target", "set", target_id, "--signature", "both", "--format", "cloudevents")
     assert "secret set target ID --standard-webhooks" in shell.refused(*change)
     secret = f"whsec_{b64encode(b's3cret-' * 5).decode()}"
@@ -368,12 +368,12 @@ def test_a_webhook_signs_by_standard_webhooks_once_it_has_that_secret(shell: She
 
 
 @pytest.mark.parametrize("options", [("--remove",), ("--header", "X-A", "--standard-webhooks")])
-def test_options_of_secrets_that_do_not_fit_are_wrong_usage(shell: Shell, target_id: str, options: tuple[str, ...]) -> None:
+def test_conflicting_secret_options_are_wrong_usage(shell: Shell, target_id: str, options: tuple[str, ...]) -> None:
     assert shell.run("secret", "set", "target", target_id, *options, standard_input="x").exit_code == 2
 
 
 @pytest.mark.parametrize("typed", ["", "\n", "two\nlines", "nul\0", "x" * 5000])
-def test_what_is_no_secret_is_refused_and_changes_nothing(shell: Shell, typed: str) -> None:
+def test_an_invalid_secret_is_refused_and_changes_nothing(shell: Shell, typed: str) -> None:
     before = shell.json("secret", "list")
     assert "one line" in shell.refused("secret", "set", "scanner", standard_input=typed)
     assert shell.json("secret", "list") == before
@@ -436,7 +436,7 @@ def test_an_integration_shows_when_it_was_last_accepted_and_last_refused(shell: 
     assert scanner() == {**expected, "connected": "failing", "last_refused_at": "2026-03-01T12:01:00.000Z"}
 
 
-def test_a_target_that_nothing_signs_for_has_no_source_of_its_secret(shell: Shell, target_id: str) -> None:
+def test_a_target_without_a_secret_is_listed_as_not_configured(shell: Shell, target_id: str) -> None:
     shell.environment["WEBHOOK_SECRET"] = None
     listed = {record["name"]: record for record in shell.json("secret", "list")}
     assert (listed[target_id]["configured"], listed[target_id]["source"]) == (False, None)
@@ -452,7 +452,7 @@ def test_a_target_is_listed_shown_paused_resumed_and_disabled(shell: Shell, targ
     assert "pause needs the status active" in shell.refused("target", "pause", target_id)
 
 
-def test_a_target_that_nothing_signs_for_is_not_resumed(shell: Shell, target_id: str) -> None:
+def test_a_target_without_a_secret_is_not_resumed(shell: Shell, target_id: str) -> None:
     shell.json("target", "disable", target_id)
     shell.environment["WEBHOOK_SECRET"] = None
     assert "no secret" in shell.refused("target", "resume", target_id)
@@ -595,7 +595,7 @@ def test_an_unknown_target_is_reported_with_the_member_that_names_it(shell: Shel
     assert "/target_id" in shell.refused("export", "approve", export_id, "--target", "tgt_none")
 
 
-def test_a_person_reads_a_table_and_nothing_of_a_senders_control_characters(shell: Shell, customer_id: Customer) -> None:
+def test_a_table_contains_no_control_characters_of_a_sender(shell: Shell, customer_id: Customer) -> None:
     open_database(shell.url)
     with connection():
         issue = {"code": "x", "title": "Red \x1b[31malert\x07"}
@@ -608,7 +608,7 @@ def test_a_person_reads_a_table_and_nothing_of_a_senders_control_characters(shel
     assert "\x07" not in printed
 
 
-def test_a_sweep_wakes_workers_only_for_due_exports(
+def test_a_sweep_wakes_workers_only_for_due_or_ending_exports(
     shell: Shell, export_id: str, target_id: str, customer_id: Customer
 ) -> None:
     assert shell.json("sweep") == {"due": 0, "notified": False}
@@ -630,7 +630,7 @@ def test_a_sweep_wakes_workers_only_for_due_exports(
     assert (away.exit_code, json.loads(away.stdout)) == (1, {"due": 0, "notified": False})
 
 
-def test_migrate_tells_what_is_pending_and_what_ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_migrate_prints_pending_and_executed_migrations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     shell = shell_in(tmp_path)
     pending = shell.run("migrate", "--check")
@@ -641,7 +641,7 @@ def test_migrate_tells_what_is_pending_and_what_ran(tmp_path: Path, monkeypatch:
     assert shell.run("migrate", "--check").exit_code == 0
 
 
-def test_migrate_tells_the_same_as_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_migrate_prints_migrations_as_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     shell = shell_in(tmp_path / "data")
     pending = shell.run("migrate", "--check", "--json")
@@ -651,13 +651,13 @@ def test_migrate_tells_the_same_as_json(tmp_path: Path, monkeypatch: pytest.Monk
     assert shell.json("migrate", "--check") == {"pending": []}
 
 
-def test_a_check_of_the_schema_makes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_migrate_check_creates_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert shell_in(tmp_path / "data").run("migrate", "--check").exit_code == 1
     assert list(tmp_path.iterdir()) == []
 
 
-def test_nothing_starts_and_no_command_works_on_a_database_of_a_newer_version(shell: Shell) -> None:
+def test_every_command_refuses_a_database_of_a_newer_version(shell: Shell) -> None:
     open_database(shell.url)
     with connection():
         execute("INSERT INTO schema_migrations (name, applied) VALUES ('0999_to_come', '2030-01-01')")
@@ -667,7 +667,7 @@ def test_nothing_starts_and_no_command_works_on_a_database_of_a_newer_version(sh
     assert not Path(".env").exists()
 
 
-def test_a_file_that_is_no_database_is_reported_in_one_line(shell: Shell) -> None:
+def test_an_invalid_database_file_is_reported_in_one_line(shell: Shell) -> None:
     Path(shell.url.removeprefix("sqlite:///")).write_bytes(b"no database " * 500)
     for words in (("serve",), ("work",), ("run",), ("migrate",), ("migrate", "--check"), ("account", "list"), ("init",)):
         assert "file is not a database; restore a backup" in shell.refused(*words)
@@ -691,7 +691,7 @@ def test_a_database_that_is_not_migrated_is_reported_with_the_fix(tmp_path: Path
     assert "bin/riskrelay migrate" in shell_in(tmp_path).refused("account", "list")
 
 
-def test_a_database_that_is_away_is_reported_in_one_line(shell: Shell) -> None:
+def test_an_unavailable_database_is_reported_in_one_line(shell: Shell) -> None:
     shell.environment["DATABASE_URL"] = "postgresql://nobody@127.0.0.1:1/none"
     assert "database is unavailable" in shell.refused("account", "list")
 
@@ -706,7 +706,7 @@ def test_wrong_settings_are_reported_all_at_once_with_exit_code_2(shell: Shell) 
     assert "nowhere" not in result.stderr
 
 
-def test_init_makes_an_installation_that_works_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_init_creates_a_working_installation_and_prints_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     shell = shell_in(tmp_path)
     for name in ("ENCRYPTION_KEYS", "SCANNER_SHARED_SECRET", "WEBHOOK_SECRET"):
@@ -725,7 +725,9 @@ def test_init_makes_an_installation_that_works_at_once(tmp_path: Path, monkeypat
     assert (tmp_path / ".env").read_text() == settings
 
 
-def test_init_names_the_project_that_it_made(postgres_server: PostgresServer, tmp_path: Path, monkeypatch: Any) -> None:
+def test_init_sets_the_default_project_to_the_one_it_created(
+    postgres_server: PostgresServer, tmp_path: Path, monkeypatch: Any
+) -> None:
     monkeypatch.chdir(tmp_path)
     shell = shell_in(tmp_path)
     url = postgres_server.create_database()
@@ -739,7 +741,7 @@ def test_init_names_the_project_that_it_made(postgres_server: PostgresServer, tm
     assert [project["id"] for project in shell.json("project", "list")] == [2]
 
 
-def test_init_tells_where_it_cannot_write(tmp_path: Path) -> None:
+def test_init_reports_an_env_file_that_cannot_be_written(tmp_path: Path) -> None:
     shell = shell_in(tmp_path)
     # Not even root can create a file there.
     shell.environment["RISKRELAY_ENV_FILE"] = "/proc/self/.env"
@@ -756,21 +758,21 @@ def test_init_creates_nothing_if_the_first_token_cannot_be_written(tmp_path: Pat
     assert len(shell.json("token", "list")) == 1
 
 
-def test_init_leaves_the_draft_of_another_one_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_init_does_not_overwrite_the_draft_of_a_concurrent_init(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / ".env.new").write_text("half a line")
     assert "another init is running" in shell_in(tmp_path).refused("init")
     assert (tmp_path / ".env.new").read_text() == "half a line"
 
 
-def test_init_leaves_to_the_environment_what_it_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_init_writes_no_setting_that_the_environment_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert shell_in(tmp_path).run("init").exit_code == 0
     written = {line.partition("=")[0] for line in (tmp_path / ".env").read_text().splitlines() if "=" in line}
     assert written == {"EMAIL_WEBHOOK_SECRET", "STOREFRONT_WEBHOOK_SECRET", "DEFAULT_PROJECT_ID"}
 
 
-def test_init_names_what_other_terminals_will_not_know(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_init_lists_the_settings_that_only_this_environment_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     shell = shell_in(tmp_path)
     shell.environment |= {"WEBHOOK_SECRET": None, "WEBHOOK_SECRET_FILE": str(tmp_path / "secret")}
@@ -847,7 +849,7 @@ def test_init_generates_the_value_of_an_empty_variable(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("in_env_file", [True, False])
 @pytest.mark.parametrize("name", ["ENCRYPTION_KEYS", "WEBHOOK_SECRET"])
-def test_init_names_an_empty_file_of_a_secret_and_writes_nothing(tmp_path: Path, name: str, in_env_file: bool) -> None:
+def test_init_reports_an_empty_secret_file_and_writes_nothing(tmp_path: Path, name: str, in_env_file: bool) -> None:
     shell = shell_in(tmp_path)
     (tmp_path / "secret").write_text("\n")
     shell.environment |= {name: "", f"{name}_FILE": "" if in_env_file else str(tmp_path / "secret")}
@@ -861,7 +863,7 @@ def test_init_names_an_empty_file_of_a_secret_and_writes_nothing(tmp_path: Path,
     assert sorted((path, path.read_text()) for path in tmp_path.iterdir()) == before
 
 
-def test_init_replaces_no_device_by_a_file(tmp_path: Path) -> None:
+def test_init_does_not_replace_a_fifo_with_a_file(tmp_path: Path) -> None:
     shell = shell_in(tmp_path)
     device = tmp_path / "pipe"
     os.mkfifo(device)
@@ -870,7 +872,7 @@ def test_init_replaces_no_device_by_a_file(tmp_path: Path) -> None:
     assert device.is_fifo()
 
 
-def test_init_names_the_project_that_the_environment_should_name(tmp_path: Path) -> None:
+def test_init_prints_the_correct_project_id_for_the_environment(tmp_path: Path) -> None:
     shell = shell_in(tmp_path)
     (tmp_path / ".env").touch()
     shell.environment["DEFAULT_PROJECT_ID"] = "7"
@@ -891,7 +893,7 @@ def test_work_starts_no_more_processes_than_the_setting_allows(shell: Shell) -> 
     assert "1001 is not in the range 1<=x<=1000" in refused.stderr
 
 
-def test_a_long_running_command_wants_its_keys(shell: Shell) -> None:
+def test_long_running_commands_need_encryption_keys(shell: Shell) -> None:
     for shell.environment["ENCRYPTION_KEYS"] in ("", None):
         for verb in ("serve", "work", "run"):
             refused = shell.run(verb)
@@ -907,24 +909,24 @@ def test_a_long_running_command_wants_its_keys(shell: Shell) -> None:
         (("targets", "list"), "Did you mean target?"),
     ],
 )
-def test_an_unknown_command_names_those_that_are_alike(shell: Shell, words: tuple[str, ...], hint: str) -> None:
+def test_an_unknown_command_suggests_a_similar_one(shell: Shell, words: tuple[str, ...], hint: str) -> None:
     refused = shell.run(*words)
     assert refused.exit_code == 2
     assert hint in refused.stderr
 
 
-def test_only_a_file_is_read_as_settings(shell: Shell, tmp_path: Path) -> None:
+def test_a_folder_as_env_file_is_refused(shell: Shell, tmp_path: Path) -> None:
     shell.environment["RISKRELAY_ENV_FILE"] = str(tmp_path)
     refused = shell.run("account", "list")
     assert refused.exit_code == 2
     assert "Is not a file." in refused.stderr
 
 
-def test_a_new_key_is_added_without_a_limit(shell: Shell) -> None:
+def test_generate_and_limit_together_are_wrong_usage(shell: Shell) -> None:
     assert shell.run("rotate-keys", "--generate", "--limit", "4").exit_code == 2
 
 
-def test_the_schema_and_the_commands_share_one_database(shell: Shell, target_id: str) -> None:
+def test_commands_write_to_the_migrated_database(shell: Shell, target_id: str) -> None:
     open_database(shell.url)
     with connection():
         assert schema_version.is_current()
@@ -942,7 +944,7 @@ def test_the_schema_and_the_commands_share_one_database(shell: Shell, target_id:
         (KeyError("secret row"), "KeyError"),
     ],
 )
-def test_a_bug_names_its_kind_and_the_system_s_reason_alone(
+def test_an_unexpected_error_shows_only_its_type_and_the_system_error_text(
     error: Exception, reported: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _print_bug(type(error), error, None)

@@ -36,7 +36,7 @@ def hostile(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
-def test_the_current_folder_has_no_influence(hostile: Path, sqlite_url: str, command: list[str]) -> None:
+def test_files_of_the_current_folder_do_not_affect_commands(hostile: Path, sqlite_url: str, command: list[str]) -> None:
     settings = environment(hostile.parent / "data", DATABASE_URL=sqlite_url, REDIS_URL="redis://127.0.0.1:1")
     done = subprocess.run(
         command,
@@ -53,7 +53,7 @@ def test_the_current_folder_has_no_influence(hostile: Path, sqlite_url: str, com
 
 
 @pytest.mark.parametrize("verb", ["run", "init", "serve", "work", "migrate", "sweep", "target list", "trigger"])
-def test_an_env_file_that_others_may_change_stops_every_command_with_the_fix(tmp_path: Path, verb: str) -> None:
+def test_every_command_refuses_an_env_file_writable_by_others_with_the_fix(tmp_path: Path, verb: str) -> None:
     settings = environment(tmp_path / "data", WEBHOOK_SECRET="")
     env_file = tmp_path / (".env.new" if verb == "init" else ".env")
     if verb == "init":

@@ -45,7 +45,7 @@ def shell(tmp_path: Path, sqlite_url: str) -> HostileShell:
 
 
 @pytest.mark.parametrize("words", ["export list", "export show", "target list"])
-def test_text_and_json_hold_escapes_and_json_parses_to_what_was_sent(shell: HostileShell, words: str) -> None:
+def test_text_and_json_output_is_escaped_and_json_parses_to_the_original(shell: HostileShell, words: str) -> None:
     ids = [shell.export_id] if words == "export show" else []
     shown = shell.run(*words.split(), *ids).stdout
     assert shown.replace("\n", "").isprintable()
@@ -58,9 +58,7 @@ def test_text_and_json_hold_escapes_and_json_parses_to_what_was_sent(shell: Host
     assert HOSTILE in {found.get("name"), found.get("ticket", {}).get("title")}
 
 
-def test_a_record_has_a_line_for_each_field_of_its_objects_and_each_line_of_a_text(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_record_is_printed_with_one_line_per_nested_field_and_text_line(capsys: pytest.CaptureFixture[str]) -> None:
     ticket = {"title": "A title", "description": "One\nstatus  exported", "evidence": {HOSTILE: 1}, f"\n{HOSTILE}": None}
     print_record({"status": "prepared", "ticket": ticket, "none": {}}, as_json=False)
     status, title, description, more, evidence, hostile, none = capsys.readouterr().out.splitlines()
@@ -76,7 +74,7 @@ def test_a_record_has_a_line_for_each_field_of_its_objects_and_each_line_of_a_te
 
 
 @pytest.mark.parametrize("error", [click.UsageError(HOSTILE), click.ClickException(HOSTILE), Conflict(HOSTILE)])
-def test_an_error_message_holds_escapes(error: Exception) -> None:
+def test_error_messages_are_escaped(error: Exception) -> None:
     def fail() -> None:
         raise error
 
@@ -91,7 +89,7 @@ def test_an_error_message_holds_escapes(error: Exception) -> None:
     assert SHOWN in result.stderr
 
 
-def test_every_command_prints_by_the_one_function_that_escapes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_prints_through_the_escaping_function(capsys: pytest.CaptureFixture[str]) -> None:
     prints = re.compile(r"click\.s?echo\(|(?<![\w.])print\(")
     printing = [path for path in (ROOT / "bin").rglob("*.py") if prints.search(path.read_text())]
     assert [str(path.relative_to(ROOT)) for path in printing] == ["bin/cli/output.py"]

@@ -50,7 +50,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made_in
 
 
-def test_a_umask_that_keeps_nothing_from_anybody_opens_no_file(folder: Path) -> None:
+def test_files_are_private_even_with_a_permissive_umask(folder: Path) -> None:
     for words in (("migrate",), ("prune",)):
         assert run(folder, *words).returncode == 0
     found = {each: each.lstat().st_mode & 0o777 for each in folder.rglob("*") if not each.is_symlink()}
@@ -60,7 +60,7 @@ def test_a_umask_that_keeps_nothing_from_anybody_opens_no_file(folder: Path) -> 
     assert {str(each): oct(mode) for each, mode in found.items() if mode & 0o077} == {}
 
 
-def test_what_lies_in_the_way_of_a_private_file_is_not_written_through(tmp_path: Path) -> None:
+def test_private_files_are_not_written_through_symbolic_links(tmp_path: Path) -> None:
     """In a folder that others can write to, a symbolic link with the file's name would redirect the data."""
     elsewhere, data = tmp_path / "elsewhere", tmp_path / "data"
     elsewhere.write_text("theirs")
@@ -77,7 +77,7 @@ def test_what_lies_in_the_way_of_a_private_file_is_not_written_through(tmp_path:
     assert elsewhere.read_text() == "theirs"
 
 
-def test_a_draft_that_is_a_link_is_left_alone(tmp_path: Path) -> None:
+def test_init_does_not_write_through_a_symbolic_link_in_place_of_its_draft(tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.write_text("theirs")
     (tmp_path / ".env.new").symlink_to(elsewhere)
@@ -87,7 +87,7 @@ def test_a_draft_that_is_a_link_is_left_alone(tmp_path: Path) -> None:
     assert not (tmp_path / ".env").exists()
 
 
-def test_no_command_takes_a_secret_as_a_word(tmp_path: Path) -> None:
+def test_no_command_accepts_a_secret_as_an_argument(tmp_path: Path) -> None:
     """Every user of the machine can read the command lines of all processes."""
     shell = Shell(tmp_path, f"sqlite:///{tmp_path}/none.db")
     for verb in (("secret", "set", "scanner"), ("listen",), ("trigger",), ("restore", "a.db")):
@@ -96,7 +96,7 @@ def test_no_command_takes_a_secret_as_a_word(tmp_path: Path) -> None:
             assert (reported.exit_code, SECRET in reported.stdout) == (2, False), (verb, words)
 
 
-def test_a_secret_that_is_typed_is_not_shown(folder: Path) -> None:
+def test_a_typed_secret_is_not_echoed(folder: Path) -> None:
     ours, theirs = pty.openpty()
     command = subprocess.Popen(
         [RISKRELAY, "secret", "set", "scanner"],

@@ -44,7 +44,7 @@ def run(shell: Shell, redirection: str, *words: str, **variables: str) -> subpro
     )
 
 
-def test_letters_that_the_encoding_lacks_are_escaped(shell: Shell) -> None:
+def test_characters_missing_from_the_encoding_are_escaped(shell: Shell) -> None:
     assert shell.json("account", "add", "Ω ä")
     shown = run(shell, "", "account", "list", PYTHONIOENCODING="latin-1")
     assert (shown.returncode, shown.stderr) == (0, "")
@@ -52,7 +52,7 @@ def test_letters_that_the_encoding_lacks_are_escaped(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["latin-1", "koi8-r", "ascii", "utf-8", "UTF8"])
-def test_json_is_json_in_every_encoding(shell: Shell, encoding: str) -> None:
+def test_json_output_is_valid_in_every_encoding(shell: Shell, encoding: str) -> None:
     name = "Zoë 😀 Я"
     for words in (("add", name, "--json"), ("list", "--json")):
         printed = run(shell, "", "account", *words, PYTHONIOENCODING=encoding).stdout.encode("latin-1")
@@ -76,14 +76,14 @@ def run_unread(env: dict[str, str], *words: str) -> subprocess.CompletedProcess[
 
 
 @pytest.mark.parametrize("words", OUTPUTS)
-def test_a_command_ends_without_a_message_if_nobody_reads_its_output(shell: Shell, words: str) -> None:
+def test_a_command_ends_without_a_message_if_its_output_pipe_is_closed(shell: Shell, words: str) -> None:
     """`head` and similar programs expect this."""
     ended = run_unread(shell.for_processes(), *words.split())
     assert (ended.returncode, ended.stderr) == (1, b"")
 
 
 @pytest.mark.parametrize("env_text", [None, "WEB_PROCESSES=1\n"])
-def test_the_first_token_and_project_are_kept_if_nobody_reads_the_output(env_text: str | None, tmp_path: Path) -> None:
+def test_init_keeps_the_first_token_and_project_if_its_output_pipe_is_closed(env_text: str | None, tmp_path: Path) -> None:
     env_file, made = tmp_path / ".env", environment(tmp_path / "data")
     if env_text is not None:
         env_file.write_text(env_text)
@@ -110,7 +110,7 @@ def test_a_file_is_written_without_a_standard_output(shell: Shell, tmp_path: Pat
         (f"restore {RISKRELAY} --dry-run", 1, f"riskrelay: {RISKRELAY} is not a backup"),
     ],
 )
-def test_a_closed_input_is_an_empty_one(shell: Shell, words: str, exit_code: int, complaint: str) -> None:
+def test_a_closed_standard_input_is_treated_as_empty(shell: Shell, words: str, exit_code: int, complaint: str) -> None:
     ended, empty = (run(shell, redirection, *words.split()) for redirection in ("<&-", "</dev/null"))
     assert (ended.returncode, ended.stdout, ended.stderr) == (empty.returncode, empty.stdout, empty.stderr)
     assert ended.returncode == exit_code

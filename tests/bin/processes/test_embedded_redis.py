@@ -72,7 +72,7 @@ def is_empty_soon(folder: Path) -> bool:
     return True
 
 
-def test_it_listens_on_its_socket_and_on_no_port(data_dir: Path) -> None:
+def test_redis_listens_on_its_socket_and_on_no_port(data_dir: Path) -> None:
     with running(data_dir) as server:
         server.wait_until_ready(READY_TIMEOUT_S)
         with redis.Redis(unix_socket_path=str(server.socket_path)) as client:
@@ -80,14 +80,14 @@ def test_it_listens_on_its_socket_and_on_no_port(data_dir: Path) -> None:
             assert client.config_get("port") == {"port": "0"}
 
 
-def test_other_users_cannot_enter_its_folder(data_dir: Path) -> None:
+def test_other_users_cannot_enter_the_redis_folder(data_dir: Path) -> None:
     with running(data_dir) as server:
         server.wait_until_ready(READY_TIMEOUT_S)
         assert stat.S_IMODE((data_dir / "redis").stat().st_mode) == 0o700
         assert stat.S_IMODE(server.socket_path.stat().st_mode) == 0o700
 
 
-def test_its_data_survive_a_restart(data_dir: Path) -> None:
+def test_redis_data_survive_a_restart(data_dir: Path) -> None:
     for expected in (None, b"value"):
         with running(data_dir) as server:
             server.wait_until_ready(READY_TIMEOUT_S)
@@ -96,7 +96,7 @@ def test_its_data_survive_a_restart(data_dir: Path) -> None:
                 client.set("key", "value")
 
 
-def test_it_can_be_started_again_after_a_kill(data_dir: Path) -> None:
+def test_redis_can_be_started_again_after_a_kill(data_dir: Path) -> None:
     with running(data_dir) as server:
         server.wait_until_ready(READY_TIMEOUT_S)
         server.process.kill()
@@ -116,13 +116,13 @@ def test_a_second_server_on_the_same_data_is_refused(data_dir: Path) -> None:
             assert client.ping()
 
 
-def test_it_exits_when_its_parent_is_killed(data_dir: Path) -> None:
+def test_redis_exits_when_its_parent_is_killed(data_dir: Path) -> None:
     with run_child(data_dir, "os.kill(os.getpid(), 9)") as parent:
         assert parent.wait() == -signal.SIGKILL
     assert is_empty_soon(data_dir)
 
 
-def test_ctrl_c_in_the_terminal_does_not_reach_it(data_dir: Path) -> None:
+def test_ctrl_c_in_the_terminal_does_not_reach_redis(data_dir: Path) -> None:
     after_the_signal = """
 try:
     print("ready", flush=True)
@@ -159,7 +159,7 @@ def test_a_server_that_cannot_start_shows_its_log(data_dir: Path) -> None:
         (data_dir / "redis" / "appendonly.aof").touch()
 
 
-def test_it_starts_without_data_that_a_power_cut_damaged(data_dir: Path) -> None:
+def test_redis_starts_without_data_damaged_by_a_power_failure(data_dir: Path) -> None:
     with running(data_dir) as server:
         server.wait_until_ready(READY_TIMEOUT_S)
         with redis.Redis(unix_socket_path=str(server.socket_path)) as client:
@@ -184,7 +184,7 @@ def test_it_starts_without_data_that_a_power_cut_damaged(data_dir: Path) -> None
         (["valkey-server"], "valkey-server"),
     ],
 )
-def test_a_server_on_path_comes_first(tmp_path: Path, on_path: list[str], expected: str) -> None:
+def test_a_server_on_path_takes_precedence(tmp_path: Path, on_path: list[str], expected: str) -> None:
     for name in on_path:
         (tmp_path / name).touch(mode=0o755)
     assert find_server(str(tmp_path)) == tmp_path / expected

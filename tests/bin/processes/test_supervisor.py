@@ -103,7 +103,7 @@ def exit_codes(children: Children) -> dict[str, int | None]:
     return {name: child.poll() for name, child in children.items()}
 
 
-def test_workers_are_stopped_together_after_the_service(tmp_path: Path) -> None:
+def test_workers_are_stopped_at_the_same_time_after_the_service(tmp_path: Path) -> None:
     workers = [("one", TOGETHER, "one two"), ("two", TOGETHER, "one two")]
     supervisor, children = started(tmp_path, 30, *workers, ("service", FIRST, ""))
     supervisor.stop()
@@ -113,7 +113,9 @@ def test_workers_are_stopped_together_after_the_service(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("after_s", "code"), [("1.2", 5), ("0", 0)], ids=["a second signal is passed on", "an echo of the first one is not"]
 )
-def test_signals_while_the_service_stops_concern_the_workers_too(tmp_path: Path, after_s: str, code: int) -> None:
+def test_a_second_signal_while_the_service_stops_is_passed_on_to_the_workers(
+    tmp_path: Path, after_s: str, code: int
+) -> None:
     supervisor, children = started(tmp_path, 30, ("one", BUSY, ""), ("two", BUSY, ""), ("service", IMPATIENT, after_s))
     os.kill(os.getpid(), signal.SIGTERM)
     assert supervisor.run() == 0
@@ -172,7 +174,7 @@ def start_alone(folder: Path, seconds: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
 
 
-def test_a_program_of_its_own_stops_the_children_after_a_signal(tmp_path: Path) -> None:
+def test_a_supervisor_process_stops_its_children_after_a_signal(tmp_path: Path) -> None:
     process = start_alone(tmp_path, "60")
     until = time.monotonic() + 30
     while not (tmp_path / "temporary").exists() and time.monotonic() < until:
@@ -184,7 +186,7 @@ def test_a_program_of_its_own_stops_the_children_after_a_signal(tmp_path: Path) 
     assert not Path("/proc", (tmp_path / "child").read_text()).exists()
 
 
-def test_a_program_of_its_own_logs_the_exit_of_a_child(tmp_path: Path) -> None:
+def test_a_supervisor_process_logs_the_exit_of_a_child(tmp_path: Path) -> None:
     process = start_alone(tmp_path, "0.5")
     _, logged = process.communicate(timeout=30)
     line = json.loads(logged)

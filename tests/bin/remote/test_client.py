@@ -84,18 +84,18 @@ def test_the_url_may_have_a_path(tmp_path: Path) -> None:
         ("https://relay.example.com/?x=1", "Use a URL such as"),
     ],
 )
-def test_a_url_that_is_not_safe_is_refused(url: str, error: str, tmp_path: Path) -> None:
+def test_an_unsafe_or_invalid_url_is_refused(url: str, error: str, tmp_path: Path) -> None:
     assert error in refused(tmp_path, url, exit_code=2)
 
 
 @pytest.mark.parametrize("token", ["with space", "täken", "line\nbreak"])
-def test_a_token_that_no_header_carries_is_refused(token: str, tmp_path: Path) -> None:
+def test_a_token_with_invalid_characters_is_refused_and_not_shown(token: str, tmp_path: Path) -> None:
     message = refused(tmp_path, "https://relay.example.com", token=token)
     assert "The token contains a character that no token has" in message
     assert token not in message
 
 
-def test_the_arguments_of_the_process_have_no_token(tmp_path: Path) -> None:
+def test_no_process_argument_contains_the_token(tmp_path: Path) -> None:
     with LoopbackServer(say_nothing) as server:
         environment = {**os.environ, "RISKRELAY_TOKEN": TOKEN, "PYTHONPATH": str(ROOT)}
         command = [sys.executable, "-m", "bin", "--url", server.url(path=""), "target", "list"]
@@ -113,7 +113,9 @@ def test_the_arguments_of_the_process_have_no_token(tmp_path: Path) -> None:
 # --- the credentials file
 
 
-def test_a_home_that_is_unknown_has_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_home_folder_is_treated_as_a_missing_credentials_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """This is the case in a container that runs with an arbitrary user id."""
     monkeypatch.setenv("RISKRELAY_CREDENTIALS", "~no-such-user/credentials")
     reported = refused(tmp_path, "http://127.0.0.1:1", token="", exit_code=2)
@@ -127,7 +129,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_token_of_the_url_is_read_from_the_file(tmp_path: Path, file: Path) -> None:
+def test_the_token_of_the_url_is_read_from_the_credentials_file(tmp_path: Path, file: Path) -> None:
     asked: list[ReceivedRequest] = []
     with LoopbackServer(respond([(200, TARGET, {})], asked)) as server:
         url = server.url(path="")
@@ -137,7 +139,7 @@ def test_the_token_of_the_url_is_read_from_the_file(tmp_path: Path, file: Path) 
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o755])
-def test_a_file_that_others_can_read_is_refused(mode: int, tmp_path: Path, file: Path) -> None:
+def test_a_credentials_file_that_other_users_can_read_is_refused(mode: int, tmp_path: Path, file: Path) -> None:
     file.write_text(f"https://relay.example.com {TOKEN}\n")
     file.chmod(mode)
     assert f"run: chmod 600 {file}" in refused(tmp_path, "https://relay.example.com", token="")
@@ -151,12 +153,12 @@ def test_a_file_that_others_can_read_is_refused(mode: int, tmp_path: Path, file:
         (b"\xff", "is not UTF-8"),
     ],
 )
-def test_a_file_that_is_not_understood_is_refused(content: str | bytes, error: str, tmp_path: Path, file: Path) -> None:
+def test_an_invalid_credentials_file_is_refused(content: str | bytes, error: str, tmp_path: Path, file: Path) -> None:
     file.write_bytes(content if isinstance(content, bytes) else content.encode())
     assert error in refused(tmp_path, "https://relay.example.com", token="")
 
 
-def test_without_a_token_the_message_says_where_it_is_read(tmp_path: Path, file: Path) -> None:
+def test_without_a_token_the_message_names_its_sources(tmp_path: Path, file: Path) -> None:
     file.write_text(f"https://other.example.com {TOKEN}\n")
     message = refused(tmp_path, "https://relay.example.com", token="", exit_code=2)
     assert "set RISKRELAY_TOKEN, or add a line `URL TOKEN` to" in message
@@ -203,7 +205,7 @@ def test_a_bundle_of_the_environment_is_trusted(tmp_path: Path, monkeypatch: pyt
         assert shell.json("target", "show", "tgt_1") == TARGET
 
 
-def test_nothing_listens(tmp_path: Path) -> None:
+def test_a_refused_connection_is_reported_in_one_line(tmp_path: Path) -> None:
     assert "did not respond as it should, also not later: no connection." in refused(
         tmp_path, f"http://127.0.0.1:{free_port()}"
     )
@@ -225,7 +227,7 @@ SLOW: Final = {
 
 
 @pytest.mark.parametrize("behave", SLOW.values(), ids=SLOW)
-def test_a_slow_server_is_left_at_the_deadline(behave: Callable[[Peer], None], tmp_path: Path) -> None:
+def test_a_request_to_a_slow_server_ends_at_the_deadline(behave: Callable[[Peer], None], tmp_path: Path) -> None:
     began = time.monotonic()
     with LoopbackServer(behave) as server:
         assert "sent no complete response in time" in refused(tmp_path, server.url(path=""))
@@ -233,7 +235,7 @@ def test_a_slow_server_is_left_at_the_deadline(behave: Callable[[Peer], None], t
     assert time.monotonic() - began < 5
 
 
-def test_a_huge_response_is_not_read_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_response_is_read_up_to_the_size_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "ApiClient", partial(ApiClient, pauses_s=(0.0,), deadline_s=30.0))
     sent = 0
     piece = b"[" * 1024**2
@@ -275,7 +277,7 @@ LISTS: Final[dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("page", LISTS.values(), ids=LISTS)
-def test_a_list_of_another_form_is_refused(page: Any, tmp_path: Path) -> None:
+def test_an_invalid_list_response_is_refused(page: Any, tmp_path: Path) -> None:
     with LoopbackServer(always(200, json.dumps(page).encode())) as server:
         assert "--url" in refused(tmp_path, server.url(path=""), "target", "list")
 
@@ -345,7 +347,7 @@ def changed(response: Any, place: str, value: Any) -> Any:
 @pytest.mark.parametrize(
     ("command", "place"), [(each, place) for each in FIELDS_READ for place in FIELDS_READ[each].split()]
 )
-def test_a_member_of_another_type_ends_the_command_in_one_line(command: str, place: str, tmp_path: Path) -> None:
+def test_a_response_field_of_another_type_is_reported_without_a_traceback(command: str, place: str, tmp_path: Path) -> None:
     response: Any = ANY_RESPONSE
 
     def behave(peer: Peer) -> None:
@@ -390,7 +392,7 @@ def test_a_change_is_retried_with_its_key(status: int, tmp_path: Path) -> None:
     assert (keys[0] == keys[1], keys[1] == keys[2]) == (True, False)
 
 
-def test_a_change_whose_response_was_lost_is_repeated_with_its_key(tmp_path: Path) -> None:
+def test_a_change_with_a_lost_response_is_retried_with_its_key(tmp_path: Path) -> None:
     asked: list[ReceivedRequest] = []
 
     def behave(peer: Peer) -> None:
@@ -405,7 +407,7 @@ def test_a_change_whose_response_was_lost_is_repeated_with_its_key(tmp_path: Pat
     assert asked[0].headers["idempotency-key"] == asked[1].headers["idempotency-key"]
 
 
-def test_a_removal_whose_response_was_lost_is_done(tmp_path: Path) -> None:
+def test_a_retried_removal_that_finds_nothing_succeeds(tmp_path: Path) -> None:
     gone = {"error": {"code": "NOT_FOUND", "message": "There is no such target.", "details": {}, "request_id": "req_1"}}
     lost = (503, b"", {"Retry_After": "0"})
     with LoopbackServer(respond([lost, (404, gone, {}), (404, gone, {})], [])) as server:
@@ -414,7 +416,7 @@ def test_a_removal_whose_response_was_lost_is_done(tmp_path: Path) -> None:
         assert "There is no such target." in refused(tmp_path, server.url(path=""), "target", "remove", "tgt_1")
 
 
-def test_an_outage_that_lasts_ends_with_its_reason(tmp_path: Path) -> None:
+def test_retries_during_an_outage_end_with_its_reason(tmp_path: Path) -> None:
     error = {"code": "SERVICE_UNAVAILABLE", "message": "The database is unavailable.", "details": {}, "request_id": "req_1"}
     with LoopbackServer(always(503, json.dumps({"error": error}).encode())) as server:
         message = refused(tmp_path, server.url(path=""))
@@ -422,7 +424,7 @@ def test_an_outage_that_lasts_ends_with_its_reason(tmp_path: Path) -> None:
     assert "also not later: The database is unavailable. (request req_1)" in message
 
 
-def test_a_long_pause_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_long_retry_after_ends_the_command(tmp_path: Path) -> None:
     with LoopbackServer(always(429, b"{}", Retry_After="3600")) as server:
         refused(tmp_path, server.url(path=""))
         assert server.connections == 1
@@ -475,7 +477,7 @@ def test_no_job_is_created_if_nothing_matches(tmp_path: Path) -> None:
     assert [each.line.split()[0] for each in asked] == ["GET"]
 
 
-def test_an_approval_of_nothing_has_its_target_checked(tmp_path: Path) -> None:
+def test_an_approval_without_matching_exports_still_validates_its_target(tmp_path: Path) -> None:
     def behave(peer: Peer) -> None:
         while request := peer.read():
             if request.line.startswith("GET"):
@@ -488,7 +490,7 @@ def test_an_approval_of_nothing_has_its_target_checked(tmp_path: Path) -> None:
     assert (done.exit_code, "No target has this id." in done.stderr) == (1, True)
 
 
-def test_commands_here_import_nothing_of_remote_ones() -> None:
+def test_local_commands_do_not_import_the_remote_package() -> None:
     code = "import sys; from bin.__main__ import riskrelay; from bin.cli.lazy_group import load; load(('target', 'list'));"
     code += "print([each for each in sys.modules if each.startswith('bin.remote')])"
     assert subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True) == "[]\n"

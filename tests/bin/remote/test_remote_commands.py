@@ -227,7 +227,7 @@ def shown(result: Result, path: tuple[str, ...]) -> Any:
 
 
 @pytest.mark.parametrize("row", rows())
-def test_a_command_does_elsewhere_what_it_does_on_the_server(row: str, sides: Sides) -> None:
+def test_a_command_prints_the_same_remotely_as_on_the_server(row: str, sides: Sides) -> None:
     names = next(sides.objects)
     for line in row.split(" | "):
         words = [word.strip("'") for word in re.findall(r"'[^']*'|\S+", line.format(**names))]
@@ -259,7 +259,9 @@ def remote(sqlite_url: str, tmp_path: Path, redis: RedisServer, customer: Custom
         yield RemoteShell(tmp_path / "elsewhere", f"http://127.0.0.1:{service.port}", customer.token)
 
 
-def test_a_command_waits_for_what_workers_do(remote: RemoteShell, customer: Customer, receiver: CountingReceiver) -> None:
+def test_remote_commands_wait_for_the_results_of_workers(
+    remote: RemoteShell, customer: Customer, receiver: CountingReceiver
+) -> None:
     target_id = remote.json("target", "add", "generic_webhook", receiver.url())["id"]
     validated = remote.json("target", "validate", target_id)
     assert validated["checked"] == {"by": "worker", "status": "passed", "reason": None}
@@ -288,7 +290,7 @@ def test_a_command_waits_for_what_workers_do(remote: RemoteShell, customer: Cust
         assert "nothing listens" in result.stdout.lower(), result.stdout
 
 
-def test_a_table_of_the_audit_log_says_that_there_are_more_entries(sides: Sides) -> None:
+def test_a_table_of_the_audit_log_reports_that_there_are_more_entries(sides: Sides) -> None:
     tables = [side.run("audit", "list", "--limit", "3").stdout.splitlines() for side in (sides.here, sides.there)]
     expected = "Showing the newest 3; there are more. To list more: --limit N."
     assert [(len(table), table[-1]) for table in tables] == [(5, expected)] * 2
@@ -297,7 +299,7 @@ def test_a_table_of_the_audit_log_says_that_there_are_more_entries(sides: Sides)
     assert len(sides.there.json("audit", "list", "--limit", "3")) == 3
 
 
-def test_an_option_that_the_token_decides_is_refused(sides: Sides) -> None:
+def test_options_that_the_token_determines_are_refused(sides: Sides) -> None:
     for words in (("rule", "add", "Minor", "--label", "a", "--user", "a@b.example"), ("export", "list", "--account", "1")):
         refused = sides.there.run(*words)
         assert (refused.exit_code, refused.stdout) == (2, "")
@@ -317,7 +319,7 @@ def test_a_user_or_a_project_belongs_to_the_account_of_the_token_if_none_is_name
         assert sides.there.json(*words)["account_id"] == sides.here.json(*words, "--account", "1")["account_id"] == 1
 
 
-def test_a_tracker_gets_its_token_on_the_server(sides: Sides) -> None:
+def test_a_remotely_added_tracker_gets_its_token_only_on_the_server(sides: Sides) -> None:
     added = sides.there.run("target", "add", "gitea", "http://127.0.0.1:9/acme/x", "--json", standard_input="a-token\n")
     made = json.loads(added.stdout)
     assert (made["status"], made["secret"]["configured"]) == ("inactive", False)
@@ -325,14 +327,14 @@ def test_a_tracker_gets_its_token_on_the_server(sides: Sides) -> None:
     assert sides.there.json("target", "remove", made["id"]) == {"id": made["id"], "removed": True}
 
 
-def test_a_report_file_is_imported_at_the_url(sides: Sides) -> None:
+def test_a_scan_report_is_imported_through_the_url(sides: Sides) -> None:
     imported = sides.there.json("import-scan", "--format", "zap", str(FILES["zap"]), "--scan-run", "42", "--dry-run")
     assert imported["dry_run"] is True
     assert imported["findings"]["new"] > 0
 
 
 @pytest.mark.parametrize("path", sorted(SERVER_ONLY), ids=" ".join)
-def test_a_command_of_the_server_refuses(path: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_server_only_command_refuses_a_url(path: tuple[str, ...], tmp_path: Path) -> None:
     arguments = [each for each in LEAVES[path].command.params if each.required]
     words = [word for each in arguments for word in (*each.opts[: isinstance(each, click.Option)], _value_of(each))]
     shell = RemoteShell(tmp_path, "https://relay.example.com", "a-token")
@@ -348,7 +350,7 @@ def _value_of(parameter: click.Parameter) -> str:
     return parameter.type.choices[0] if isinstance(parameter.type, click.Choice) else "1"
 
 
-def test_every_command_is_remote_or_is_known_to_run_on_the_server() -> None:
+def test_every_command_is_tested_remotely_or_listed_as_server_only() -> None:
     tested = {path_of(line.split()) for row in rows() for line in row.split(" | ")}
     # Another test runs these, with a worker.
     tested |= {("target", "validate"), ("target", "ping")}
