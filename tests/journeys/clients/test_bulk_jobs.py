@@ -54,7 +54,7 @@ def until_a_batch_more(than: int) -> None:
         time.sleep(0.002)
 
 
-def test_each_of_thousands_is_approved_once_though_workers_and_the_service_are_killed(
+def test_a_bulk_job_approves_every_export_once_despite_kills_of_workers_and_the_service(
     start: Callable[..., WorkerProcess], service: Service, customer: Customer
 ) -> None:
     ids = [each for _ in range(MANY // 500) for each in make_exports(customer, 500)]
@@ -94,7 +94,7 @@ def test_each_of_thousands_is_approved_once_though_workers_and_the_service_are_k
     assert rows("SELECT COUNT(*) FROM bulk_job_items") == [(0,)]
 
 
-def test_a_job_whose_request_was_cut_off_by_a_kill_begins_once(service: Service, customer: Customer) -> None:
+def test_retries_after_a_killed_request_create_one_bulk_job(service: Service, customer: Customer) -> None:
     make_exports(customer, 500)
     body = {"action": "dismiss", "filter": {"status": "prepared"}, "expected_count": 500}
     headers = {**customer.bearer, "Idempotency-Key": "once"}

@@ -69,7 +69,7 @@ def delivered_after_s(customer: Customer, receiver: CountingReceiver, dispatcher
 
 @pytest.mark.parametrize(("accounts", "targets", "each"), [(1, 48, 3), (1, 1000, 20), (6, 24, 3)])
 @pytest.mark.parametrize("hangs", ["names", "receivers"])
-def test_deliveries_of_an_account_begin_at_once_whatever_others_do(
+def test_hanging_targets_of_other_accounts_do_not_delay_deliveries(
     customer: Customer, accounts: int, targets: int, each: int, hangs: str
 ) -> None:
     names = HangingNames()
@@ -88,7 +88,7 @@ def test_deliveries_of_an_account_begin_at_once_whatever_others_do(
         assert max(waits_s) < SOON_S, waits_s
 
 
-def test_receivers_that_fall_silent_on_kept_connections_delay_no_other_account(customer: Customer) -> None:
+def test_receivers_that_stop_responding_on_kept_connections_do_not_delay_other_accounts(customer: Customer) -> None:
     names = HangingNames()
     with CountingReceiver() as silent, CountingReceiver() as receiver:
         hostile_exports(lambda number: silent.url(f"{number}.silent.example"), 1, 48, 40)
@@ -101,7 +101,7 @@ def test_receivers_that_fall_silent_on_kept_connections_delay_no_other_account(c
         assert max(waits_s) < SOON_S, waits_s
 
 
-def test_an_account_alone_uses_every_thread(customer: Customer) -> None:
+def test_a_single_account_uses_every_thread(customer: Customer) -> None:
     with CountingReceiver() as silent:
         silent.gate.clear()
         urls = [silent.url(f"{number}.silent.example") for number in range(40)]
@@ -116,7 +116,7 @@ def test_an_account_alone_uses_every_thread(customer: Customer) -> None:
             wait_until(lambda: rows("SELECT COUNT(*) FROM exports WHERE status = 'exported'") == [(400,)])
 
 
-def test_registrations_of_an_account_succeed_while_names_of_another_hang(customer: Customer, tmp_path: Path) -> None:
+def test_hanging_dns_names_of_one_account_do_not_delay_registrations_of_another(customer: Customer, tmp_path: Path) -> None:
     hostile, names = make_customer(), HangingNames()
     settings = make_settings(tmp_path, {**LOOPBACK, "CONNECT_TIMEOUT_S": "2"})
     client = TestClient(create_app(settings, FakeWakeUpQueue(), DnsResolver(getaddrinfo=names)))

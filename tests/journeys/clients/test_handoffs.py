@@ -28,7 +28,7 @@ def service(database: str, redis: RedisServer, tmp_path: Path) -> Iterator[Servi
         yield made
 
 
-def test_an_extension_hears_what_became_of_its_capture(
+def test_an_extension_polls_the_status_of_its_capture_until_delivery(
     service: Service, customer: Customer, start: Callable[..., WorkerProcess]
 ) -> None:
     bearer = {"Authorization": f"Bearer {make_platform_token(customer, Ability.UPLOAD_EVIDENCE)}"}

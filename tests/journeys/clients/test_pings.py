@@ -81,7 +81,7 @@ def connected(customer: Customer, service: Service, target_id: str) -> str:
 
 
 @pytest.mark.usefixtures("worker")
-def test_a_receiver_gets_a_signed_ping_and_the_client_hears_that_it_did(
+def test_a_receiver_gets_a_signed_ping_and_the_client_gets_the_result(
     service: Service, customer: Customer, listening: LocalReceiver
 ) -> None:
     plain, own = make_target(customer, listening.url), make_target(customer, listening.url)
@@ -108,7 +108,9 @@ def test_a_receiver_gets_a_signed_ping_and_the_client_hears_that_it_did(
 
 
 @pytest.mark.usefixtures("worker")
-def test_a_keyed_repeat_pings_no_more(service: Service, customer: Customer, listening: LocalReceiver) -> None:
+def test_a_repeated_ping_request_with_the_same_key_sends_no_second_ping(
+    service: Service, customer: Customer, listening: LocalReceiver
+) -> None:
     target = make_target(customer, listening.url)
     first, again = (ping(service, customer, target.id, "k") for _ in range(2))
     assert (again.status, again.json) == (200, first.json)
@@ -119,7 +121,7 @@ def test_a_keyed_repeat_pings_no_more(service: Service, customer: Customer, list
 
 
 @pytest.mark.usefixtures("worker")
-def test_a_ping_says_what_is_wrong_with_a_receiver(service: Service, customer: Customer) -> None:
+def test_a_failed_ping_returns_its_error_code_and_updates_the_target(service: Service, customer: Customer) -> None:
     def reported(url: str) -> tuple[Any, ...]:
         target = make_target(customer, url)
         answer = ping(service, customer, target.id).json
@@ -145,7 +147,9 @@ def test_a_ping_says_what_is_wrong_with_a_receiver(service: Service, customer: C
 
 
 @pytest.mark.usefixtures("worker")
-def test_pings_do_not_wait_for_each_others_receivers(service: Service, customer: Customer, listening: LocalReceiver) -> None:
+def test_a_ping_to_a_silent_receiver_does_not_delay_other_pings(
+    service: Service, customer: Customer, listening: LocalReceiver
+) -> None:
     with LoopbackServer(silent) as hanging, ThreadPoolExecutor(2) as pool:
         slow = make_target(customer, hanging.url())
         waiting: list[Future[RawResponse]] = [pool.submit(ping, service, customer, slow.id) for _ in range(2)]
@@ -155,9 +159,7 @@ def test_pings_do_not_wait_for_each_others_receivers(service: Service, customer:
         assert [each.result().json["error_code"] for each in waiting] == ["deadline_exceeded"] * 2
 
 
-def test_a_worker_that_dies_within_a_ping_is_answered_for(
-    service: Service, worker: WorkerProcess, customer: Customer
-) -> None:
+def test_a_ping_of_a_killed_worker_is_reported_as_lost(service: Service, worker: WorkerProcess, customer: Customer) -> None:
     with LoopbackServer(silent) as hanging, ThreadPoolExecutor(1) as pool:
         target = make_target(customer, hanging.url())
         began = time.monotonic()
@@ -169,7 +171,7 @@ def test_a_worker_that_dies_within_a_ping_is_answered_for(
         assert answer.json == {"delivered": False, "response_status": None, "error_code": "worker_lost", "duration_ms": None}
 
 
-def test_a_worker_that_gets_a_signal_to_stop_ends_its_ping(
+def test_a_worker_finishes_its_ping_before_it_stops_on_sigterm(
     service: Service, worker: WorkerProcess, customer: Customer
 ) -> None:
     with LoopbackServer(silent) as hanging, ThreadPoolExecutor(1) as pool:
@@ -181,7 +183,7 @@ def test_a_worker_that_gets_a_signal_to_stop_ends_its_ping(
         assert worker.wait() == 0
 
 
-def test_without_a_worker_the_client_hears_it_and_nothing_is_sent_later(
+def test_a_ping_without_a_worker_is_reported_as_no_worker_and_never_sent(
     service: Service, customer: Customer, listening: LocalReceiver, start: Callable[..., WorkerProcess]
 ) -> None:
     target = make_target(customer, listening.url)

@@ -43,7 +43,7 @@ def run(folder: Path, url: str | None, *words: str, given: str = "") -> subproce
     )
 
 
-def test_two_workers_chain_what_they_deliver_and_a_stranger_verifies_it(
+def test_audit_log_and_receipts_of_two_workers_are_verified_without_the_database(
     start: Callable[..., WorkerProcess],
     database: str,
     redis: RedisServer,

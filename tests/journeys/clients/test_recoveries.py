@@ -85,7 +85,7 @@ def in_the_middle(command: RecoverProcess) -> Iterator[None]:
         time.sleep(0.005)
 
 
-def test_a_recovery_whose_command_is_killed_in_the_middle_is_carried_on_by_a_worker(
+def test_a_worker_completes_the_recovery_of_a_killed_command(
     start: Callable[..., WorkerProcess], command: Callable[[str], RecoverProcess], customer: Customer
 ) -> None:
     target_id = waiting_target(customer)
@@ -109,7 +109,7 @@ def test_a_recovery_whose_command_is_killed_in_the_middle_is_carried_on_by_a_wor
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @on_sqlite
-def test_a_command_that_is_interrupted_ends_its_batch_and_leaves_the_rest_to_a_worker(
+def test_an_interrupted_command_finishes_its_batch_and_leaves_the_rest_to_a_worker(
     command: Callable[[str], RecoverProcess], customer: Customer, number: signal.Signals
 ) -> None:
     target_id = waiting_target(customer)
@@ -129,9 +129,7 @@ def test_a_command_that_is_interrupted_ends_its_batch_and_leaves_the_rest_to_a_w
 
 
 @on_sqlite
-def test_a_recovery_that_is_cancelled_from_elsewhere_ends_its_command(
-    command: Callable[[str], RecoverProcess], customer: Customer
-) -> None:
+def test_a_command_ends_if_its_recovery_is_cancelled(command: Callable[[str], RecoverProcess], customer: Customer) -> None:
     target_id = waiting_target(customer)
     make_failed(customer, target_id, MANY, utc_now())
     running = command(target_id)
@@ -144,7 +142,7 @@ def test_a_recovery_that_is_cancelled_from_elsewhere_ends_its_command(
     assert retried().total() == cancelled.done < MANY
 
 
-def test_what_is_put_back_arrives_once(
+def test_recovered_exports_are_delivered_once(
     start: Callable[..., WorkerProcess],
     command: Callable[[str], RecoverProcess],
     customer: Customer,

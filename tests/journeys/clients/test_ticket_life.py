@@ -149,7 +149,7 @@ def counts(added: int, fixed: int, still_open: int) -> dict[str, int]:
 
 
 @pytest.mark.timeout(240)
-def test_a_ticket_lives_from_its_first_scan_to_its_erasure(shop: Installation, tmp_path: Path) -> None:
+def test_a_ticket_is_prepared_delivered_updated_reopened_and_erased(shop: Installation, tmp_path: Path) -> None:
     gitea, target_ids = shop.gitea, shop.add_targets()
 
     # Six places of one rule make one ticket, which a user approves for both targets.

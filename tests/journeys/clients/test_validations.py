@@ -64,7 +64,7 @@ def answering(peer: Peer) -> None:
         peer.answer(200)
 
 
-def test_a_client_hears_what_only_who_dials_can_tell(
+def test_a_validation_by_a_worker_reports_connection_and_tls_errors(
     service: Service, customer: Customer, tmp_path: Path, start_worker: Callable[[], WorkerProcess]
 ) -> None:
     context, _ = make_certificate(tmp_path, "receiver.example.com", timedelta(days=1))
@@ -115,7 +115,7 @@ def test_a_target_without_a_success_for_a_day_is_validated_automatically(
     assert targets.get(recent.id, None).validated_at == NOW
 
 
-def test_an_approval_waits_for_the_receiver_that_a_worker_validates_again_by_itself(
+def test_approvals_are_refused_until_a_worker_revalidates_the_target(
     service: Service, customer: Customer, start_worker: Callable[[], WorkerProcess]
 ) -> None:
     [export_id] = make_exports(customer, 1)
@@ -138,7 +138,9 @@ def test_an_approval_waits_for_the_receiver_that_a_worker_validates_again_by_its
             assert approve().status == 202
 
 
-def test_looks_that_hang_hold_up_no_ping(service: Service, customer: Customer, start: Callable[..., WorkerProcess]) -> None:
+def test_hanging_validations_do_not_delay_pings(
+    service: Service, customer: Customer, start: Callable[..., WorkerProcess]
+) -> None:
     with (
         start(DELIVERY_TIMEOUT_S="60"),
         LoopbackServer(silent) as hanging,
@@ -157,7 +159,7 @@ def test_looks_that_hang_hold_up_no_ping(service: Service, customer: Customer, s
         assert hanging.connections == AT_ONCE
 
 
-def test_a_worker_that_dies_within_a_look_is_answered_for_and_replaced(
+def test_the_service_and_another_worker_take_over_the_validation_of_a_killed_worker(
     service: Service, customer: Customer, start_worker: Callable[[], WorkerProcess]
 ) -> None:
     with LoopbackServer(silent) as hanging, ThreadPoolExecutor(1) as pool:
@@ -174,7 +176,7 @@ def test_a_worker_that_dies_within_a_look_is_answered_for_and_replaced(
     assert targets.get(target.id, None).validation_reason == "connect_refused"
 
 
-def test_without_a_worker_the_service_answers_for_itself_and_others_meanwhile(
+def test_without_a_worker_the_service_validates_itself_and_serves_other_requests_meanwhile(
     service: Service, customer: Customer, start_worker: Callable[[], WorkerProcess]
 ) -> None:
     with LoopbackServer(silent) as listening, ThreadPoolExecutor(1) as pool:

@@ -329,7 +329,7 @@ STORIES: Final = [pytest.param("sqlite", DESKTOP, id="light"), pytest.param("pos
 
 @pytest.mark.timeout(300)  # many pages, one after the other
 @pytest.mark.parametrize(("database_url", "how"), STORIES, indirect=["database_url"])
-def test_somebody_looks_decides_and_acts_at_the_console(
+def test_a_user_completes_every_task_of_the_console(
     how: dict[str, Any],
     browser: Browser,
     customer: Customer,

@@ -409,7 +409,7 @@ def plain(text: str) -> str:
 
 
 @pytest.mark.parametrize("text", RUNS)
-def test_what_is_not_escaped_would_be_noticed(text: str, reader: PageReader) -> None:
+def test_unescaped_text_is_detected_by_the_checks(text: str, reader: PageReader) -> None:
     """Shows these texts unescaped on a page with the console's policy, and so proves that the test above can fail."""
     raw = f"<!doctype html><title>T</title><input value=\"{text}\"><input value='{text}'><p>{text}</p>"
     headers = {"Content-Security-Policy": CONTENT_SECURITY_POLICY, "Content-Type": "text/html; charset=utf-8"}
@@ -421,7 +421,7 @@ def test_what_is_not_escaped_would_be_noticed(text: str, reader: PageReader) -> 
     assert reader.seen.outside(reader.home) != []
 
 
-def test_whatever_stands_in_an_address_is_not_done_either(installation: HostileInstallation, reader: PageReader) -> None:
+def test_untrusted_text_in_urls_is_never_executed(installation: HostileInstallation, reader: PageReader) -> None:
     many = [" ".join(texts) for texts in (RUNS[:8], RUNS[8:], ODD)]
     for text in many:
         assert reader.open("/console/sign-in?" + urlencode({"next": "/exports?" + text, "why": text, "done": text})) == 200
@@ -440,7 +440,7 @@ def test_whatever_stands_in_an_address_is_not_done_either(installation: HostileI
     assert reader.complaints() == []
 
 
-def test_a_refused_form_repeats_nothing_of_what_it_held(reader: PageReader) -> None:
+def test_a_refused_form_does_not_show_the_submitted_token(reader: PageReader) -> None:
     going_to = "/exports?" + "".join(re.findall(r"[!-\[\]-~]", "".join(RUNS)))[:900]
     reader.open(f"/console/sign-in?{urlencode({'next': going_to})}")
     reader.page.get_by_label("API token").fill("".join(RUNS))

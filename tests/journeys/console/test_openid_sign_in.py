@@ -43,7 +43,7 @@ def certified_issuer(port: int, home: str) -> Iterator[None]:
             process.kill()
 
 
-def test_a_person_signs_in_at_the_issuer_and_out_of_it(
+def test_a_user_signs_in_and_out_at_the_openid_issuer(
     browser: Browser, customer: Customer, database: str, redis: RedisServer, tmp_path: Path
 ) -> None:
     with socket.socket() as probe:

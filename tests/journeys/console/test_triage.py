@@ -158,7 +158,9 @@ def test_hundreds_of_findings_are_decided_in_a_few_interactions(
 
 
 @pytest.mark.timeout(180)
-def test_reports_are_decided_by_keys(browser: Browser, customer: Customer, service: Service) -> None:
+def test_tickets_are_approved_and_dismissed_with_keyboard_shortcuts(
+    browser: Browser, customer: Customer, service: Service
+) -> None:
     group_by_rule()
     for name in FILES:
         for each in imported(name).postbacks:
@@ -204,7 +206,7 @@ def test_reports_are_decided_by_keys(browser: Browser, customer: Customer, servi
 @pytest.mark.parametrize(
     "how", [{"java_script_enabled": False}, {"viewport": {"width": 390, "height": 844}, "is_mobile": True}]
 )
-def test_a_ticket_is_edited_and_a_selection_dismissed_on_a_phone_and_without_javascript(
+def test_editing_and_bulk_dismissal_work_on_a_phone_and_without_javascript(
     how: dict[str, Any], browser: Browser, customer: Customer, service: Service
 ) -> None:
     record_findings(customer)
@@ -239,7 +241,7 @@ class StatusReceiver(LoopbackServer):
 
 
 @pytest.mark.timeout(180)
-def test_a_rule_approves_a_scan_and_a_wrong_target_is_replaced(
+def test_a_rule_approves_a_finding_and_a_failed_export_is_retried_at_another_target(
     browser: Browser, customer: Customer, service: Service, worker: WorkerProcess
 ) -> None:
     with StatusReceiver(202) as right, StatusReceiver(404) as wrong:

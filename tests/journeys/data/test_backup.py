@@ -96,7 +96,9 @@ def busy_writers(url: str, count: int) -> Iterator[None]:
             writer.communicate()
 
 
-def test_a_backup_under_load_is_of_one_moment_and_holds_up_nobody(operator: CommandRunner, elsewhere: CommandRunner) -> None:
+def test_a_backup_under_load_is_consistent_and_does_not_block_writers(
+    operator: CommandRunner, elsewhere: CommandRunner
+) -> None:
     with operator.database():
         customer = make_customer()
         [target_id] = many_targets(customer, 0, 1, "https://tracker.example.com/hook")
@@ -121,7 +123,7 @@ def test_a_backup_under_load_is_of_one_moment_and_holds_up_nobody(operator: Comm
         assert rows("SELECT id, status, status_reason FROM targets") == [(target_id, "paused", "restored")]
 
 
-def test_a_restored_database_is_the_one_that_was_backed_up(operator: CommandRunner, elsewhere: CommandRunner) -> None:
+def test_a_restored_database_equals_the_one_that_was_backed_up(operator: CommandRunner, elsewhere: CommandRunner) -> None:
     with operator.database():
         customer = give_shop(make_customer())
         client = cloud_client(operator.folder)
@@ -216,7 +218,7 @@ def count_redactions(operator: CommandRunner) -> int:
         return int(rows("SELECT COUNT(*) FROM redactions")[0][0])
 
 
-def test_what_was_erased_after_the_backup_does_not_come_back(operator: CommandRunner) -> None:
+def test_a_restore_repeats_erasures_made_after_the_backup(operator: CommandRunner) -> None:
     traces_of_bob = plant_data(operator)
     file = operator.backed_up()
     erase(operator)
@@ -229,7 +231,9 @@ def test_what_was_erased_after_the_backup_does_not_come_back(operator: CommandRu
     assert not list((operator.folder / "data").glob("restoring*"))
 
 
-def test_it_does_not_come_back_on_a_new_machine_either(operator: CommandRunner, elsewhere: CommandRunner) -> None:
+def test_a_restore_on_a_new_machine_repeats_erasures_from_the_redactions_file(
+    operator: CommandRunner, elsewhere: CommandRunner
+) -> None:
     traces_of_bob = plant_data(operator)
     file, redactions = operator.backed_up(), operator.folder / "redactions"
     erase(operator)
@@ -240,7 +244,7 @@ def test_it_does_not_come_back_on_a_new_machine_either(operator: CommandRunner, 
     assert_erased(elsewhere, count, traces_of_bob)
 
 
-def test_nothing_of_the_forgotten_is_left_in_a_backup_that_was_taken_after(operator: CommandRunner) -> None:
+def test_a_backup_contains_no_data_that_was_erased_before(operator: CommandRunner) -> None:
     plant_data(operator)
     with operator.database():
         # Long enough to fill overflow pages, which become free pages after a change or a deletion.
@@ -259,7 +263,9 @@ def test_nothing_of_the_forgotten_is_left_in_a_backup_that_was_taken_after(opera
 
 @on_sqlite
 @pytest.mark.parametrize("point", ["backup: within the copy", "backup: before its name"])
-def test_a_killed_backup_leaves_nothing_under_its_name(operator: CommandRunner, point: str) -> None:
+def test_a_killed_backup_leaves_only_a_hidden_partial_file_that_the_next_one_deletes(
+    operator: CommandRunner, point: str
+) -> None:
     (operator.folder / "backups").mkdir()
     assert run_killed_at(operator, point, "backup", "backups").exit_code == -9
     [left] = (operator.folder / "backups").iterdir()
@@ -288,7 +294,7 @@ def is_unfinished(operator: CommandRunner) -> bool:
     ],
     indirect=["database_url"],
 )
-def test_a_killed_restore_leaves_the_old_database_or_one_that_delivers_nothing(operator: CommandRunner, point: str) -> None:
+def test_a_killed_restore_leaves_the_old_database_or_one_that_cannot_deliver(operator: CommandRunner, point: str) -> None:
     traces_of_bob = plant_captures_only(operator)
     file = operator.backed_up()
     erase(operator)
@@ -319,7 +325,7 @@ def test_a_killed_restore_leaves_the_old_database_or_one_that_delivers_nothing(o
 # --- deliveries
 
 
-def test_nothing_is_delivered_before_it_is_resumed_and_then_with_the_same_keys(
+def test_a_restored_installation_delivers_only_after_resume_and_with_the_same_keys(
     operator: CommandRunner, redis: RedisServer, receiver: CountingReceiver, tmp_path: Path
 ) -> None:
     def started() -> WorkerProcess:

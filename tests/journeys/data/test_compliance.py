@@ -63,7 +63,7 @@ def everything_in(redis: RedisServer) -> str:
 @pytest.mark.parametrize(
     ("database_url", "heir_is"), [("sqlite", "started later"), ("postgresql", "already there")], indirect=["database_url"]
 )
-def test_a_redaction_outlives_the_worker_that_was_killed_within_it(
+def test_another_worker_completes_the_redaction_of_a_killed_worker(
     start: Callable[..., WorkerProcess], customer: Customer, redis: RedisServer, tmp_path: Path, heir_is: str
 ) -> None:
     client = cloud_client(tmp_path, REDIS_URL=redis.url)

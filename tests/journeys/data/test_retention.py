@@ -61,7 +61,7 @@ def archived(folder: Path) -> set[str]:
     return {json.loads(line)["id"] for line in lines}
 
 
-def test_a_prune_that_is_killed_has_archived_all_that_it_removed(database: str, customer: Customer, tmp_path: Path) -> None:
+def test_a_killed_prune_has_archived_every_deleted_record(database: str, customer: Customer, tmp_path: Path) -> None:
     everything = set(make_exports(customer, MANY, utc_now() - timedelta(days=91)))
     [young] = make_exports(customer, 1, utc_now())
     folder = tmp_path / "archive"
@@ -80,7 +80,7 @@ def test_a_prune_that_is_killed_has_archived_all_that_it_removed(database: str, 
 
 
 @on_sqlite
-def test_a_worker_removes_what_is_over_by_itself(failing: Callable[..., FailingWorker], customer: Customer) -> None:
+def test_a_worker_deletes_expired_records_by_itself(failing: Callable[..., FailingWorker], customer: Customer) -> None:
     make_exports(customer, 3, utc_now() - timedelta(days=91))
     [young] = make_exports(customer, 1, utc_now())
     with failing("--prune-after", "2") as worker:
@@ -94,9 +94,7 @@ def test_a_worker_removes_what_is_over_by_itself(failing: Callable[..., FailingW
 
 
 @on_sqlite
-def test_a_compliance_run_that_is_killed_is_carried_on_by_the_next(
-    database: str, customer: Customer, tmp_path: Path
-) -> None:
+def test_the_next_compliance_run_completes_a_killed_one(database: str, customer: Customer, tmp_path: Path) -> None:
     plant_captures(give_shop(customer), ADA, CAPTURES)
     request_id = receive(Topic.CUSTOMER_REDACT, VAULT, ADA)
     killed = CronProcess(tmp_path / "data", database, "compliance", "run")

@@ -55,7 +55,7 @@ def processor_share(worker: WorkerProcess, span_s: float) -> float:
 
 
 @on_postgresql
-def test_a_worker_that_stands_still_within_a_transaction_holds_up_nothing_for_long(
+def test_a_worker_stopped_within_a_transaction_delays_deliveries_only_briefly(
     start: Callable[..., WorkerProcess], failing: Callable[..., FailingWorker], receiver: CountingReceiver
 ) -> None:
     """For the server this worker is like one whose machine lost power: its connection stays open and keeps its locks."""
@@ -74,7 +74,7 @@ def test_a_worker_that_stands_still_within_a_transaction_holds_up_nothing_for_lo
 
 
 @on_postgresql
-def test_a_worker_that_overslept_its_claims_sends_and_writes_nothing_more(
+def test_a_worker_resumed_after_its_leases_expired_sends_and_writes_nothing(
     start: Callable[..., WorkerProcess], failing: Callable[..., FailingWorker], receiver: CountingReceiver
 ) -> None:
     with ExitStack() as stack:
@@ -121,7 +121,7 @@ def pair(failing: Callable[..., FailingWorker], stepping_clock: SteppingClock) -
 
 @on_sqlite
 @pytest.mark.parametrize("step_s", [HOUR_S, -HOUR_S])
-def test_a_clock_that_steps_while_deliveries_run_sends_none_of_them_again(
+def test_a_clock_step_during_deliveries_causes_no_repeated_delivery(
     pair: Callable[..., FailingWorker], stepping_clock: SteppingClock, receiver: CountingReceiver, step_s: float
 ) -> None:
     receiver.gate.clear()
@@ -144,7 +144,7 @@ def test_a_clock_that_steps_while_deliveries_run_sends_none_of_them_again(
 
 
 @on_sqlite
-def test_a_clock_that_steps_while_retries_wait_sends_each_once_and_none_before_its_time(
+def test_a_clock_step_with_waiting_exports_causes_no_repeated_or_early_delivery(
     pair: Callable[..., FailingWorker], stepping_clock: SteppingClock, redis: RedisServer, receiver: CountingReceiver
 ) -> None:
     soon = approved(receiver.url(), 20, stepping_clock.now() + timedelta(minutes=30))
@@ -171,7 +171,7 @@ def test_a_clock_that_steps_while_retries_wait_sends_each_once_and_none_before_i
 
 @on_sqlite
 @pytest.mark.parametrize("heir_is", ["already there", "started later"])
-def test_a_dead_worker_holds_up_nothing_after_the_clock_stepped_back(
+def test_a_dead_worker_does_not_delay_deliveries_after_the_clock_stepped_back(
     pair: Callable[..., FailingWorker], stepping_clock: SteppingClock, receiver: CountingReceiver, heir_is: str
 ) -> None:
     """Its lease expires, and its heartbeat was written, at a time that the clock reaches again only after an hour."""
@@ -198,7 +198,7 @@ def test_a_dead_worker_holds_up_nothing_after_the_clock_stepped_back(
 
 @on_postgresql
 @pytest.mark.parametrize("off_s", [60.0, -60.0])
-def test_a_host_whose_clock_is_off_takes_no_lease_for_lapsed_and_has_its_share(
+def test_a_host_with_a_wrong_clock_takes_over_no_valid_lease_and_delivers_its_share(
     failing: Callable[..., FailingWorker], stepping_clock: SteppingClock, receiver: CountingReceiver, off_s: float
 ) -> None:
     """There are two hosts. One has the correct time. The other's clock is wrong, and is corrected at the end."""
@@ -223,7 +223,7 @@ def test_a_host_whose_clock_is_off_takes_no_lease_for_lapsed_and_has_its_share(
 
 
 @on_postgresql
-def test_a_host_whose_clock_is_off_takes_no_compliance_request_out_of_anothers_hands(
+def test_a_host_with_a_wrong_clock_takes_over_no_leased_compliance_request(
     failing: Callable[..., FailingWorker], stepping_clock: SteppingClock
 ) -> None:
     stepping_clock.step_to(HOUR_S)

@@ -42,7 +42,7 @@ NOTICED_WITHIN_S: Final = 1.5
 @pytest.mark.parametrize(
     ("database_url", "heir_is"), [("sqlite", "started again"), ("postgresql", "already there")], indirect=["database_url"]
 )
-def test_a_delivery_outlives_the_worker_that_was_killed_within_it(
+def test_another_worker_repeats_the_delivery_of_a_killed_worker(
     start: Callable[..., WorkerProcess], receiver: CountingReceiver, heir_is: str
 ) -> None:
     receiver.gate.clear()
@@ -72,7 +72,7 @@ def test_a_delivery_outlives_the_worker_that_was_killed_within_it(
 
 
 @on_sqlite
-def test_an_emptied_redis_loses_nothing(
+def test_flushing_redis_loses_no_delivery(
     start: Callable[..., WorkerProcess], redis: RedisServer, receiver: CountingReceiver
 ) -> None:
     [export_id] = approved(receiver.url())
@@ -89,7 +89,7 @@ def test_an_emptied_redis_loses_nothing(
 
 
 @on_sqlite
-def test_a_redis_that_is_gone_and_never_comes_back_delays_a_delivery_by_a_sweep(
+def test_without_redis_a_delivery_is_delayed_by_at_most_one_sweep(
     start: Callable[..., WorkerProcess], redis: RedisServer, receiver: CountingReceiver
 ) -> None:
     with start():
@@ -102,7 +102,7 @@ def test_a_redis_that_is_gone_and_never_comes_back_delays_a_delivery_by_a_sweep(
 
 
 @on_sqlite
-def test_a_worker_that_started_without_redis_delivers(
+def test_a_worker_started_without_redis_delivers(
     start: Callable[..., WorkerProcess], redis: RedisServer, receiver: CountingReceiver
 ) -> None:
     redis.stop()
@@ -116,7 +116,7 @@ def test_a_worker_that_started_without_redis_delivers(
 
 
 @on_sqlite
-def test_an_idle_worker_wakes_up_again_whatever_happened_to_redis(
+def test_an_idle_worker_is_woken_again_after_every_kind_of_redis_failure(
     start: Callable[..., WorkerProcess], redis: RedisServer, receiver: CountingReceiver
 ) -> None:
     with start(**NO_SWEEP) as worker:
@@ -132,7 +132,7 @@ def test_an_idle_worker_wakes_up_again_whatever_happened_to_redis(
 
 
 @on_sqlite
-def test_a_crash_between_mark_and_wake_up_delays_others_by_one_sweep_at_most(
+def test_a_crash_between_mark_and_wake_up_delays_deliveries_by_at_most_one_sweep(
     start: Callable[..., WorkerProcess], redis: RedisServer, receiver: CountingReceiver
 ) -> None:
     with start(), wake_up_queue.connect(redis.url) as client:
@@ -145,14 +145,16 @@ def test_a_crash_between_mark_and_wake_up_delays_others_by_one_sweep_at_most(
 
 
 @on_sqlite
-def test_a_missing_wake_up_costs_one_sweep(start: Callable[..., WorkerProcess], receiver: CountingReceiver) -> None:
+def test_a_missing_wake_up_delays_a_delivery_by_at_most_one_sweep(
+    start: Callable[..., WorkerProcess], receiver: CountingReceiver
+) -> None:
     with start():
         time.sleep(0.5)
         [export_id] = approved(receiver.url())
         assert wait_until(is_exported(export_id)) < SWEEP_WITHIN_S
 
 
-def test_what_a_service_acknowledged_before_it_was_killed_is_delivered(
+def test_approvals_acknowledged_by_a_killed_service_are_delivered(
     database: str, start: Callable[..., WorkerProcess], redis: RedisServer, receiver: CountingReceiver, tmp_path: Path
 ) -> None:
     customer = make_customer()
@@ -192,7 +194,7 @@ def test_two_workers_share_the_work_and_deliver_nothing_twice(
 
 
 @on_sqlite
-def test_a_receiver_that_drips_fails_by_the_deadline_and_ends_with_the_schedule(start: Callable[..., WorkerProcess]) -> None:
+def test_a_delivery_to_a_slowly_responding_receiver_fails_after_all_retries(start: Callable[..., WorkerProcess]) -> None:
     def drip(peer: Peer) -> None:
         peer.read()
         peer.drip(b"HTTP/1.1 200 OK\r\nX-Filler: " + b"x" * 1000)

@@ -62,7 +62,7 @@ def cut_off(url: str, operator: psycopg.Connection[tuple[bool]], ours: int) -> i
 
 
 @on_postgresql
-def test_connections_that_are_cut_off_under_load_cost_no_delivery_and_repeat_none(
+def test_terminated_database_connections_cause_no_lost_or_repeated_delivery(
     start: Callable[..., WorkerProcess],
     database: str,
     postgres_server: PostgresServer,
@@ -83,7 +83,7 @@ def test_connections_that_are_cut_off_under_load_cost_no_delivery_and_repeat_non
 
 
 @on_postgresql
-def test_a_server_that_is_restarted_and_crashes_under_load_costs_no_delivery_and_repeats_none(
+def test_restarts_and_crashes_of_postgresql_cause_no_lost_or_repeated_delivery(
     start: Callable[..., WorkerProcess], postgres_server: PostgresServer, redis: RedisServer, slow: CountingReceiver
 ) -> None:
     ids = approved(slow.url(), 300)
@@ -101,7 +101,7 @@ def test_a_server_that_is_restarted_and_crashes_under_load_costs_no_delivery_and
 
 
 @on_postgresql
-def test_answers_that_came_while_the_server_was_away_are_written_when_it_is_back(
+def test_responses_received_during_a_database_outage_are_recorded_after_it(
     start: Callable[..., WorkerProcess], postgres_server: PostgresServer, receiver: CountingReceiver
 ) -> None:
     receiver.gate.clear()
@@ -119,7 +119,7 @@ def test_answers_that_came_while_the_server_was_away_are_written_when_it_is_back
 
 
 @on_sqlite
-def test_a_sqlite_locked_for_longer_than_the_wait_delays_what_is_to_be_written_and_what_is_due(
+def test_a_sqlite_locked_for_longer_than_the_timeout_only_delays_results_and_deliveries(
     start: Callable[..., WorkerProcess], database: str, receiver: CountingReceiver
 ) -> None:
     receiver.gate.clear()
@@ -141,7 +141,7 @@ def test_a_sqlite_locked_for_longer_than_the_wait_delays_what_is_to_be_written_a
 
 
 @on_sqlite
-def test_a_sqlite_on_a_full_disk_delays_what_is_to_be_written_and_what_is_due(
+def test_a_sqlite_on_a_full_disk_only_delays_results_and_deliveries(
     start: Callable[..., WorkerProcess], receiver: CountingReceiver
 ) -> None:
     """The disk is full for the worker only: a limit on file sizes, as with `ulimit -f`, simulates it."""

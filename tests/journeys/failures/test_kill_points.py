@@ -109,7 +109,7 @@ def dies_shaking_hands(worker: FailingWorker, port: int, greeted: threading.Even
     return export_id
 
 
-def test_what_a_worker_was_at_when_it_died_another_one_does(
+def test_another_worker_completes_deliveries_of_workers_killed_at_any_point(
     failing: Callable[..., FailingWorker], receiver: CountingReceiver
 ) -> None:
     with ExitStack() as stack:
@@ -141,7 +141,7 @@ def test_what_a_worker_was_at_when_it_died_another_one_does(
 
 
 @on_sqlite
-def test_what_a_worker_waited_for_when_it_died_another_one_waits_for(
+def test_another_worker_completes_deliveries_of_workers_killed_while_waiting_for_the_network(
     failing: Callable[..., FailingWorker], held: CountingReceiver
 ) -> None:
     greeted = threading.Event()

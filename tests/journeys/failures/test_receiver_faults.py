@@ -39,7 +39,7 @@ def status_of(export_id: str) -> str:
     return queries.get(export_id).status.value
 
 
-def test_what_a_receiver_asks_to_wait_is_waited_by_every_export_and_every_worker(
+def test_retry_after_pauses_every_export_of_the_target_at_every_worker(
     start: Callable[..., WorkerProcess], customer: Customer
 ) -> None:
     arrivals: list[float] = []
@@ -87,7 +87,7 @@ def test_a_delivery_follows_no_redirect(start: Callable[..., WorkerProcess], cus
 
 @on_sqlite
 @pytest.mark.parametrize(("head", "status"), [(b"200 OK", "exported"), (b"302 Found", "failed")])
-def test_an_answer_without_end_is_not_read_to_its_end(
+def test_an_endless_response_is_read_up_to_the_limit(
     start: Callable[..., WorkerProcess], customer: Customer, head: bytes, status: str
 ) -> None:
     def flood(peer: Peer) -> None:
@@ -104,7 +104,7 @@ def test_an_answer_without_end_is_not_read_to_its_end(
 
 
 @on_sqlite
-def test_a_receiver_that_hangs_holds_up_nobody_else(
+def test_a_hanging_receiver_does_not_delay_other_targets(
     start: Callable[..., WorkerProcess], receiver: CountingReceiver, customer: Customer
 ) -> None:
     def hang(peer: Peer) -> None:
@@ -120,7 +120,7 @@ def test_a_receiver_that_hangs_holds_up_nobody_else(
 
 
 @on_sqlite
-def test_retries_outlive_an_emptied_redis(
+def test_retries_continue_after_redis_is_flushed(
     start: Callable[..., WorkerProcess], redis: RedisServer, customer: Customer
 ) -> None:
     answers = iter([503, 503, 202])

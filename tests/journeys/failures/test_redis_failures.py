@@ -76,7 +76,7 @@ def failure(request: pytest.FixtureRequest, installation: ServiceAndWorker) -> I
     repair(installation.redis)
 
 
-def test_an_approval_is_answered_and_delivered_with_redis_failing_before_it(
+def test_an_approval_succeeds_and_is_delivered_if_redis_fails_before_it(
     installation: ServiceAndWorker, failure: Callable[[], None]
 ) -> None:
     export_id = installation.prepared()
@@ -86,7 +86,7 @@ def test_an_approval_is_answered_and_delivered_with_redis_failing_before_it(
     assert len(installation.receiver.of(export_id)) == 1
 
 
-def test_an_approval_is_delivered_with_redis_failing_before_its_wake_up(
+def test_an_approval_is_delivered_if_redis_fails_before_its_wake_up(
     installation: ServiceAndWorker, failure: Callable[[], None]
 ) -> None:
     export_id = make_approved(installation.customer, installation.target_id, utc_now())
@@ -96,7 +96,7 @@ def test_an_approval_is_delivered_with_redis_failing_before_its_wake_up(
     assert len(installation.receiver.of(export_id)) == 1
 
 
-def test_a_delivery_is_written_with_redis_failing_in_the_middle_of_it(
+def test_a_delivery_is_recorded_if_redis_fails_during_it(
     installation: ServiceAndWorker, failure: Callable[[], None]
 ) -> None:
     receiver = installation.receiver

@@ -40,7 +40,7 @@ def gitea() -> Iterator[FakeGitea]:
         yield made
 
 
-def test_a_worker_that_dies_at_any_point_leaves_exactly_one_issue(
+def test_a_worker_killed_at_any_point_causes_exactly_one_issue(
     failing: Callable[..., FailingWorker], customer: Customer, gitea: FakeGitea
 ) -> None:
     with ExitStack() as stack:
@@ -70,7 +70,7 @@ def test_a_worker_that_dies_at_any_point_leaves_exactly_one_issue(
     assert rows("SELECT COUNT(*) FROM exports WHERE is_outcome_unknown") == [(0,)]
 
 
-def test_the_token_is_in_no_file_no_row_no_command_of_redis_and_no_command_line(
+def test_no_file_row_redis_command_or_command_line_contains_the_token(
     start: Callable[..., WorkerProcess], customer: Customer, gitea: FakeGitea, redis: RedisServer, tmp_path: Path
 ) -> None:
     target_id = make_tracker(customer, gitea.base_url)

@@ -257,7 +257,9 @@ def url_of(receiver: CountingReceiver) -> str:
     return receiver.url(HERE)
 
 
-def test_workers_of_one_host_name_and_process_number_share_the_work_evenly(work: Work, receiver: CountingReceiver) -> None:
+def test_workers_with_the_same_host_name_and_process_id_share_the_work_evenly(
+    work: Work, receiver: CountingReceiver
+) -> None:
     workers = [work()[1] for _ in range(3)]
     wait_until(lambda: count_alive() == 3)
     names = [name_of(worker) for worker in workers]
@@ -272,7 +274,7 @@ def test_workers_of_one_host_name_and_process_number_share_the_work_evenly(work:
 
 
 @pytest.mark.parametrize("how", [AT_ITS_PLUG, BEHIND_THE_SWITCH])
-def test_a_host_whose_link_is_cut_is_replaced_and_comes_back_by_itself(
+def test_deliveries_of_a_disconnected_host_are_taken_over_and_it_rejoins_by_itself(
     work: Work, receiver: CountingReceiver, how: str
 ) -> None:
     (host, lost), *_ = [work() for _ in range(3)]
@@ -296,7 +298,7 @@ def test_a_host_whose_link_is_cut_is_replaced_and_comes_back_by_itself(
     assert delivered_by()[name_of(lost)] - before > len(new) / 3 / 2
 
 
-def test_who_waits_for_an_answer_over_a_link_that_was_cut_gives_up(network: Network, settings: dict[str, str]) -> None:
+def test_a_query_over_a_cut_link_fails_by_keepalive(network: Network, settings: dict[str, str]) -> None:
     """The request arrived and no packet is in transit. Only a probe (keepalive) shows a host that the peer is gone."""
     host = network.host()
     waiting = subprocess.Popen(
@@ -316,7 +318,7 @@ def test_who_waits_for_an_answer_over_a_link_that_was_cut_gives_up(network: Netw
         assert waiting.stdout.read() == "gave up\n"
 
 
-def test_a_host_that_dies_loses_nothing_and_a_new_one_takes_its_place(work: Work, receiver: CountingReceiver) -> None:
+def test_a_host_failure_loses_no_delivery_and_a_new_host_takes_its_share(work: Work, receiver: CountingReceiver) -> None:
     (_, dying), *_ = [work() for _ in range(3)]
     wait_until(lambda: count_alive() == 3)
     ids = approved_for_each(url_of(receiver), targets=20, each=35)
@@ -333,7 +335,7 @@ def test_a_host_that_dies_loses_nothing_and_a_new_one_takes_its_place(work: Work
     assert delivered_by()[name_of(new)]
 
 
-def test_clients_of_a_service_go_on_while_the_link_of_another_is_down(
+def test_a_service_accepts_requests_while_another_is_disconnected(
     network: Network, settings: dict[str, str], work: Work, receiver: CountingReceiver
 ) -> None:
     work()

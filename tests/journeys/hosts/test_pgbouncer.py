@@ -48,7 +48,7 @@ def pooled(postgres_url: str, postgres_emptier: PostgresEmptier) -> Iterator[str
         close_database()
 
 
-def test_a_worker_that_dies_behind_a_pooler_loses_nothing(pooled: str, redis: RedisServer, tmp_path: Path) -> None:
+def test_a_worker_killed_behind_pgbouncer_loses_no_delivery(pooled: str, redis: RedisServer, tmp_path: Path) -> None:
     with ExitStack() as stack:
         receiver = stack.enter_context(CountingReceiver(pause_s=PAUSE_S))
         hosts = [stack.enter_context(Host(tmp_path / f"host-{number}", pooled, redis)) for number in range(2)]
@@ -79,7 +79,7 @@ def test_a_worker_that_dies_behind_a_pooler_loses_nothing(pooled: str, redis: Re
         assert rows(sessions)[0][0] <= SESSIONS
 
 
-def test_statements_that_repeat_are_not_prepared_in_one_session_and_run_in_another(pooled: str) -> None:
+def test_repeated_statements_work_across_sessions_of_the_pooler(pooled: str) -> None:
     assert is_pooled()
 
     def ask(number: int) -> int:
@@ -90,7 +90,7 @@ def test_statements_that_repeat_are_not_prepared_in_one_session_and_run_in_anoth
         assert [*threads.map(ask, range(400))] == [*range(1, 401)]
 
 
-def test_a_lock_keeps_others_out_until_its_work_ends(pooled: str) -> None:
+def test_a_lock_is_exclusive_until_it_is_released(pooled: str) -> None:
     def is_free() -> bool:
         try:
             with connection(), locks.exclusive(Lock.SWEEP):
@@ -114,7 +114,7 @@ def test_a_lock_keeps_others_out_until_its_work_ends(pooled: str) -> None:
         ({"lock_timeout": "2s", "idle_in_transaction_session_timeout": "5s"}, None),
     ],
 )
-def test_the_time_outs_that_the_pooler_does_not_pass_on_are_set_at_the_server(
+def test_missing_timeouts_of_postgresql_sessions_are_reported_by_name(
     postgres_server: PostgresServer, limits: dict[str, str], missing: str | None
 ) -> None:
     url = postgres_server.create_database()
@@ -136,7 +136,9 @@ def test_a_database_without_tables_is_migrated(postgres_server: PostgresServer) 
         close_database()
 
 
-def test_a_backup_wants_the_servers_own_address(pooled: str, postgres_url: str, tmp_path: Path) -> None:
+def test_a_backup_through_the_pooler_is_refused_and_needs_the_servers_own_address(
+    pooled: str, postgres_url: str, tmp_path: Path
+) -> None:
     operator = CommandRunner(tmp_path / "here", pooled)
     refused = operator.refused("backup", str(tmp_path / "saved"))
     assert "pg_dump cannot run through PgBouncer" in refused

@@ -175,7 +175,7 @@ def migrated(code: Path, folder: Path, database: str) -> str:
 
 
 @pytest.mark.timeout(300)  # six processes start, in three pairs
-def test_an_update_and_the_way_back_lose_nothing(database: str, redis: RedisServer, newer: Path, tmp_path: Path) -> None:
+def test_an_update_and_its_rollback_lose_no_export(database: str, redis: RedisServer, newer: Path, tmp_path: Path) -> None:
     customer = make_customer()
     with ExitStack() as stack, CountingReceiver() as receiver:
         target = make_target(customer, receiver.url())

@@ -33,7 +33,7 @@ def messages(log: Path) -> list[str]:
 
 
 @on_sqlite
-def test_wake_ups_and_limits_follow_the_master(
+def test_wake_ups_and_rate_limits_continue_after_a_failover(
     database: str, redis_behind_sentinels: RedisWithSentinels, receiver: CountingReceiver, tmp_path: Path
 ) -> None:
     url = redis_behind_sentinels.url

@@ -53,7 +53,7 @@ def assert_each_is_delivered_by_one(ids: list[str]) -> None:
     assert Counter(dict(found)) == dict.fromkeys(ids, 1)
 
 
-def test_the_work_is_even_and_a_worker_that_is_added_takes_its_share(host: NewHost, receiver: CountingReceiver) -> None:
+def test_workers_share_the_work_evenly_with_an_added_worker(host: NewHost, receiver: CountingReceiver) -> None:
     first = [host().work(**AT_ONCE) for _ in range(2)]
     wait_until(lambda: count_alive() == 2)
     ids = approved_for_each(receiver.url(), targets=30, each=40)
@@ -73,7 +73,7 @@ def test_the_work_is_even_and_a_worker_that_is_added_takes_its_share(host: NewHo
     assert Counter(receiver.keys) == dict.fromkeys(ids, 1)
 
 
-def test_a_host_that_dies_in_the_middle_loses_nothing(host: NewHost, receiver: CountingReceiver) -> None:
+def test_other_hosts_complete_the_deliveries_of_a_failed_host(host: NewHost, receiver: CountingReceiver) -> None:
     dying, *others = [host().work(**AT_ONCE) for _ in range(3)]
     wait_until(lambda: count_alive() == 3)
     ids = approved_for_each(receiver.url(), targets=20, each=35)
@@ -91,7 +91,7 @@ def test_a_host_that_dies_in_the_middle_loses_nothing(host: NewHost, receiver: C
     assert all(delivered_by()[name_of(worker)] for worker in others)
 
 
-def test_a_host_that_is_cut_off_is_replaced_and_writes_nothing_late(host: NewHost, receiver: CountingReceiver) -> None:
+def test_a_disconnected_host_is_replaced_and_records_no_late_result(host: NewHost, receiver: CountingReceiver) -> None:
     hosts = [host() for _ in range(3)]
     workers = [each.work(**AT_ONCE) for each in hosts]
     wait_until(lambda: count_alive() == 3)
@@ -118,7 +118,7 @@ def test_a_host_that_is_cut_off_is_replaced_and_writes_nothing_late(host: NewHos
     assert delivered_by()[late] - written[late] > len(new) / 3 / 2
 
 
-def test_clients_of_one_service_go_on_when_another_dies(host: NewHost, receiver: CountingReceiver) -> None:
+def test_replays_and_rate_limits_continue_at_another_service_after_a_kill(host: NewHost, receiver: CountingReceiver) -> None:
     dying, other = [host().serve(RATE_LIMIT_PER_MINUTE="20", **LOOPBACK) for _ in range(2)]
     host().work()
     customer, another = make_customer(), make_customer()

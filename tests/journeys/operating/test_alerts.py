@@ -12,7 +12,9 @@ from tests.support.servers.authorities import CertificateAuthority
 HOST: Final = "127.0.0.1"
 
 
-def test_two_workers_send_one_message_each_way(target: Target, start: Callable[..., WorkerProcess]) -> None:
+def test_two_workers_send_one_message_when_an_alert_opens_and_one_when_it_ends(
+    target: Target, start: Callable[..., WorkerProcess]
+) -> None:
     received: list[ReceivedRequest] = []
 
     def behave(peer: Peer) -> None:

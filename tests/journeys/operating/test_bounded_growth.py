@@ -101,7 +101,7 @@ def _is_of_nothing(each: object) -> bool:
 
 
 @pytest.mark.usefixtures("unrecorded")
-def test_a_service_holds_no_more_after_many_requests(customer: Customer, tmp_path: Path) -> None:
+def test_the_memory_of_a_service_does_not_grow_with_requests(customer: Customer, tmp_path: Path) -> None:
     reported = {"DEFAULT_PROJECT_ID": str(customer.project_id), "RATE_LIMIT_PER_MINUTE": "1000000"}
     settings = make_settings(tmp_path, {**reported, "AUTH_FAILURES_PER_MINUTE": "1000000"})
     client = TestClient(create_app(settings, FakeWakeUpQueue(), FakeResolver({})))
@@ -126,7 +126,7 @@ def test_a_service_holds_no_more_after_many_requests(customer: Customer, tmp_pat
 
 
 @pytest.mark.usefixtures("unrecorded")
-def test_a_worker_holds_no_more_after_many_deliveries(customer: Customer, tmp_path: Path) -> None:
+def test_the_memory_of_a_worker_does_not_grow_with_deliveries(customer: Customer, tmp_path: Path) -> None:
     policy = make_settings(tmp_path, LOOPBACK).target_policy
     with CountingReceiver() as receiver:
         resolver = FakeResolver({})
@@ -196,7 +196,7 @@ def assert_given_back(before: Counter[str], pids: list[int], failures: int) -> N
         time.sleep(0.1)
 
 
-def test_a_service_gives_back_every_descriptor(sqlite_url: str, redis: RedisServer, tmp_path: Path) -> None:
+def test_a_service_closes_every_file_descriptor_after_failures(sqlite_url: str, redis: RedisServer, tmp_path: Path) -> None:
     env = environment(tmp_path, DATABASE_URL=sqlite_url, REDIS_URL=redis.url, WEB_PROCESSES="1")
     with Service(env) as service:
 
@@ -246,7 +246,7 @@ def _answered(service: Service) -> None:
 
 
 @on_sqlite
-def test_a_worker_gives_back_every_descriptor(
+def test_a_worker_closes_every_file_descriptor_after_failures(
     start: Callable[..., WorkerProcess], redis: RedisServer, receiver: CountingReceiver
 ) -> None:
     urls = ("http://127.0.0.1:1/nobody-listens", f"https://127.0.0.1:{receiver.port}/speaks-no-tls")

@@ -110,7 +110,7 @@ def busy_then_well() -> Iterator[LoopbackServer]:
         yield made
 
 
-def test_requests_and_attempts_arrive_as_spans(
+def test_requests_are_exported_as_spans_without_submitted_data(
     serve: Callable[..., Service], customer: Customer, traces: TraceCollector
 ) -> None:
     [export_id] = make_exports(customer, 1)
@@ -140,7 +140,7 @@ def test_requests_and_attempts_arrive_as_spans(
     assert f'"trace_id": "{TRACE}"' in service.log.read_text()
 
 
-def test_attempts_arrive_as_spans_and_take_no_trace_along(
+def test_attempts_are_exported_as_spans_of_their_own_traces(
     start: Callable[..., WorkerProcess], customer: Customer, traces: TraceCollector, busy_then_well: LoopbackServer
 ) -> None:
     target = make_target(customer, busy_then_well.url(path=f"/{CANARY}?token={CANARY}"))
@@ -170,7 +170,7 @@ def test_attempts_arrive_as_spans_and_take_no_trace_along(
     assert [line["trace_id"] for line in lines] == [span.trace_id for span in traces.spans]
 
 
-def test_an_error_within_a_request_arrives_as_its_kind_and_its_place(
+def test_an_error_in_a_request_is_reported_with_type_and_stack_only(
     serve: Callable[..., Service], customer: Customer, sentry: SentryCollector
 ) -> None:
     [export_id] = make_exports(customer, 1)
@@ -200,7 +200,7 @@ def test_an_error_within_a_request_arrives_as_its_kind_and_its_place(
     assert_tells_nothing_else(sentry, customer)
 
 
-def test_an_error_within_an_attempt_arrives_with_its_ids(
+def test_an_error_in_an_attempt_is_reported_with_its_ids(
     start: Callable[..., WorkerProcess], customer: Customer, sentry: SentryCollector, busy_then_well: LoopbackServer
 ) -> None:
     target = make_target(customer, busy_then_well.url(path=f"/{CANARY}?token={CANARY}"))
@@ -221,7 +221,7 @@ def test_an_error_within_an_attempt_arrives_with_its_ids(
     assert_tells_nothing_else(sentry, customer)
 
 
-def test_a_sentry_and_a_collector_that_hang_hold_up_nobody(
+def test_a_hanging_sentry_or_collector_delays_no_request_delivery_or_exit(
     serve: Callable[..., Service], start: Callable[..., WorkerProcess], customer: Customer, receiver: CountingReceiver
 ) -> None:
     broken, sent = make_exports(customer, 1)[0], make_approved(customer, make_target(customer, receiver.url()).id, utc_now())
@@ -243,7 +243,7 @@ def test_a_sentry_and_a_collector_that_hang_hold_up_nobody(
             assert time.monotonic() - began < 2 * NOT_HELD_UP_S
 
 
-def test_a_collector_and_a_sentry_that_are_away_are_reported_once(
+def test_an_unreachable_sentry_or_collector_is_logged_once(
     serve: Callable[..., Service], customer: Customer, tmp_path: Path
 ) -> None:
     [export_id] = make_exports(customer, 1)
@@ -286,7 +286,7 @@ def test_error_reports_and_traces_are_imported_only_if_configured(tmp_path: Path
     ],
     ids=["run", "serve", "work"],
 )
-def test_a_setting_whose_package_is_missing_is_refused(
+def test_a_setting_with_a_missing_package_is_invalid(
     verb: str, name: str, value: str, package: str, tmp_path: Path, database_url: str
 ) -> None:
     code = (

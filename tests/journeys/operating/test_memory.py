@@ -43,14 +43,14 @@ def test_only_processes_on_postgresql_load_its_driver(
         assert [loads(pid, DRIVER) for pid in pids] == [database.startswith("postgresql")] * 4
 
 
-def test_a_worker_loads_nothing_that_guesses_encodings(start: Callable[..., WorkerProcess]) -> None:
+def test_a_worker_does_not_load_charset_normalizer(start: Callable[..., WorkerProcess]) -> None:
     with start(forked=False) as worker:
         # The log has no warning about it: every line is JSON.
         wait_until(lambda: worker.has_logged("worker started"))
         assert not loads(worker.process.pid, "charset_normalizer")
 
 
-def test_a_command_on_sqlite_is_quick_because_it_imports_no_other_driver(database: str, tmp_path: Path) -> None:
+def test_commands_import_the_postgresql_driver_only_for_postgresql(database: str, tmp_path: Path) -> None:
     settings = {**environment(tmp_path, DATABASE_URL=database), "PYTHONPROFILEIMPORTTIME": "1"}
     ran = subprocess.run([RISKRELAY, "token", "list"], env=settings, capture_output=True, text=True, check=True)
     imported = {line.rpartition("|")[2].strip() for line in ran.stderr.splitlines()}
@@ -71,21 +71,21 @@ def test_only_tracing_loads_opentelemetry(tmp_path: Path, endpoint: dict[str, st
     assert (ran.stdout, ran.returncode) == (f"{loaded}\n", 0), ran.stderr
 
 
-def test_gevents_threads_are_imported_before_the_processes_of_a_service_are_forked(database: str, tmp_path: Path) -> None:
+def test_the_gevent_threadpool_is_imported_before_the_service_forks(database: str, tmp_path: Path) -> None:
     code = "import sys; import service.server.gunicorn_config; print('gevent.threadpool' in sys.modules)"
     settings = environment(tmp_path, DATABASE_URL=database)
     ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=settings, capture_output=True, text=True, check=False)
     assert (ran.stdout, ran.returncode) == ("True\n", 0), ran.stderr
 
 
-def test_the_processes_of_a_service_share_the_application(database: str, redis: RedisServer, tmp_path: Path) -> None:
+def test_service_processes_share_the_memory_of_the_application(database: str, redis: RedisServer, tmp_path: Path) -> None:
     settings = environment(tmp_path, DATABASE_URL=database, REDIS_URL=redis.url, WEB_PROCESSES="2", **LOOPBACK)
     with Service(settings, forked=False) as service:
         # Of about 60 MB. Each process has its own copy of the pages that it has written to since the fork.
         assert [shared_kb(pid) > 25_000 for pid in serving(service)] == [True, True]
 
 
-def test_no_request_waits_for_an_expression_to_be_compiled(tmp_path: Path) -> None:
+def test_regular_expressions_are_compiled_before_the_first_request(tmp_path: Path) -> None:
     settings = environment(tmp_path, DATABASE_URL=f"sqlite:///{tmp_path / 'riskrelay.db'}", **LOOPBACK)
     code = (
         "import re, service.wsgi; from schemas.base.fields import WebUrl; re.compile = None; "

@@ -127,7 +127,7 @@ def ask_for_everything(story: Story, token: str) -> None:
     assert story.service.request("GET", f"{EXPORTS}", {"Authorization": f"Bearer {CANARY}"}).status == 401
 
 
-def test_requests_of_both_processes_add_up(story: Story) -> None:
+def test_request_counts_of_both_processes_add_up(story: Story) -> None:
     polls = {"method": "GET", "route": f"{EXPORTS}/{{export_id}}", "status": "404"}
     wait_until(lambda: total(story.scraped(), "riskrelay_http_requests_total", **polls) == POLLS)
 
@@ -139,7 +139,7 @@ def test_requests_of_both_processes_add_up(story: Story) -> None:
     assert total(found, "riskrelay_http_request_seconds_count") == counted
 
 
-def test_attempts_of_both_workers_add_up_to_what_is_written(story: Story) -> None:
+def test_attempt_counts_of_both_workers_equal_the_recorded_attempts(story: Story) -> None:
     written = dict(story.rows("SELECT outcome, COUNT(*) FROM attempts GROUP BY outcome"))
     assert sum(written.values()) >= EXPORTS_SENT
     wait_until(lambda: total(story.scraped(), "riskrelay_attempts_total") == sum(written.values()))
@@ -155,7 +155,7 @@ def test_attempts_of_both_workers_add_up_to_what_is_written(story: Story) -> Non
     assert {name: total(shown, "riskrelay_attempts_total", outcome=name) for name in written} == written
 
 
-def test_what_there_is_is_reported_as_it_is(story: Story) -> None:
+def test_gauges_report_the_current_state(story: Story) -> None:
     def is_reported() -> bool:
         found = story.scraped()
         exported = total(found, "riskrelay_exports", status="exported")
@@ -180,7 +180,7 @@ def test_metrics_contain_nothing_that_a_client_sent(story: Story) -> None:
     assert not re.search(r"127\.0\.0\.1|localhost|(exp|tgt|att|req)_\w", story.page())
 
 
-def test_a_process_that_is_killed_takes_no_counts_with_it(story: Story) -> None:
+def test_killing_a_process_loses_no_counts(story: Story) -> None:
     time.sleep(1.1)
     before = story.scraped()
     running = story.service.workers
@@ -195,7 +195,7 @@ def test_a_process_that_is_killed_takes_no_counts_with_it(story: Story) -> None:
         assert all(total(after, name, **dict(each)) >= total(before, name, **dict(each)) for each in labels)
 
 
-def test_an_address_for_metrics_that_is_taken_ends_the_worker_with_its_fix(story: Story) -> None:
+def test_a_metrics_address_in_use_ends_the_worker_with_the_fix(story: Story) -> None:
     bind = f"127.0.0.1:{story.worker_port}"
     folder = story.database.parent / "another"
     env = environment(folder, DATABASE_URL=f"sqlite:///{story.database}", WORKER_METRICS_BIND=bind)
@@ -240,7 +240,7 @@ def expressions() -> dict[str, str]:
     return {**panels, **{f"alert {rule['alert']}": rule["expr"] for rule in ALERTS}}
 
 
-def test_every_metric_and_label_of_dashboard_and_alerts_is_in_a_scrape(story: Story) -> None:
+def test_every_metric_and_label_of_the_dashboard_and_alerts_is_exported(story: Story) -> None:
     there = {**known(story), "up": set()}
     missing = [
         (where, name, labels)
@@ -253,7 +253,7 @@ def test_every_metric_and_label_of_dashboard_and_alerts_is_in_a_scrape(story: St
     assert len({name for expression in expressions().values() for name, _ in asked_for(expression)}) > 12
 
 
-def test_labels_that_are_grouped_by_are_those_of_the_metric(story: Story) -> None:
+def test_expressions_group_only_by_labels_of_their_metrics(story: Story) -> None:
     there = {**known(story), "up": set()}
     for where, expression in expressions().items():
         grouped = {name.strip() for each in re.findall(r"\bby \(([^)]*)\)", expression) for name in each.split(",")}
@@ -261,7 +261,7 @@ def test_labels_that_are_grouped_by_are_those_of_the_metric(story: Story) -> Non
         assert grouped <= labels | OF_THE_SCRAPE, where
 
 
-def test_values_that_are_asked_for_are_among_those_that_are_reported(story: Story) -> None:
+def test_expressions_select_only_label_values_that_are_reported(story: Story) -> None:
     """HTTP statuses are not compared: expressions select them with patterns, and few statuses occur in this test."""
     reported = {(sample.name, name, value) for sample in story.scraped() for name, value in sample.labels.items()}
     for where, expression in expressions().items():
@@ -270,7 +270,7 @@ def test_values_that_are_asked_for_are_among_those_that_are_reported(story: Stor
                 assert all((metric, label, value) in reported for value in wanted.split("|")), (where, metric, wanted)
 
 
-def test_the_document_tells_every_metric_with_its_labels_and_no_other(story: Story) -> None:
+def test_the_documented_metrics_and_labels_are_exactly_the_exported_ones(story: Story) -> None:
     rows = re.findall(r"^\| `(riskrelay_\w+)` \| (\w+)((?:,| `\w+`)*) \|", DOCUMENT, re.MULTILINE)
     documented = {name: set(re.findall(r"`(\w+)`", labels)) for name, _, labels in rows}
     shown: dict[str, set[str]] = {}
@@ -279,7 +279,7 @@ def test_the_document_tells_every_metric_with_its_labels_and_no_other(story: Sto
     assert documented == shown
 
 
-def test_the_document_tells_every_alert_and_no_other() -> None:
+def test_the_documented_alerts_are_exactly_the_defined_ones() -> None:
     documented = re.findall(r"^\| `(RiskRelay\w+)` \|", DOCUMENT, re.MULTILINE)
     assert documented == [rule["alert"] for rule in ALERTS]
 
@@ -290,7 +290,7 @@ def test_every_log_field_is_documented() -> None:
 
 
 @pytest.mark.parametrize("rule", ALERTS, ids=lambda rule: str(rule["alert"]))
-def test_every_alert_says_what_it_is_and_what_to_do(rule: Mapping[str, Any]) -> None:
+def test_every_alert_has_a_severity_a_summary_and_an_action(rule: Mapping[str, Any]) -> None:
     assert rule["labels"]["severity"] in {"critical", "warning"}
     assert rule["annotations"]["summary"].endswith(".")
     assert re.search(r"bin/riskrelay|curl|systemctl", rule["annotations"]["action"])
@@ -304,7 +304,7 @@ def commands_named() -> list[str]:
 
 
 @pytest.mark.parametrize("words", commands_named())
-def test_every_command_to_type_exists(words: str) -> None:
+def test_every_command_in_the_document_and_in_alert_actions_exists(words: str) -> None:
     """The first words are a command, or a group with one of its commands. Other text may follow."""
     command: click.Command | None = riskrelay
     context = click.Context(riskrelay)

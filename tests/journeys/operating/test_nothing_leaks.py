@@ -372,7 +372,7 @@ def with_password(url: str) -> str:
 
 
 @pytest.mark.timeout(300)  # runs a complete installation, and searches all of its data
-def test_no_canary_of_the_input_appears_where_it_does_not_belong(
+def test_canaries_of_the_input_appear_only_where_they_are_allowed(
     tmp_path: Path,
     folder: Path,
     database: str,

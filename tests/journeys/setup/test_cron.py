@@ -63,7 +63,7 @@ def as_cron(command: str, home: Path, paths: Mapping[str, str]) -> tuple[int, st
 
 
 @pytest.mark.parametrize("layout", [in_a_checkout, with_systemd])
-def test_every_job_succeeds_and_prints_nothing(layout: Layout, tmp_path: Path, home: Path) -> None:
+def test_every_cron_job_succeeds_and_prints_nothing(layout: Layout, tmp_path: Path, home: Path) -> None:
     paths = layout(tmp_path)
     code, printed = as_cron('"$RISKRELAY" init', Path(paths["RISKRELAY"]).parent.parent, paths)
     assert code == 0, printed

@@ -152,7 +152,7 @@ IN_THE_WAY: Final[list[tuple[Callable[[Path, PostgresServer], Settings], tuple[s
 
 
 @pytest.mark.parametrize(("make", "words"), IN_THE_WAY, ids=[make.__name__ for make, _ in IN_THE_WAY])
-def test_what_is_in_the_way_is_reported_in_one_line_and_nothing_is_changed(
+def test_an_obstacle_to_the_start_is_reported_in_one_line_and_nothing_is_changed(
     tmp_path: Path, postgres_server: PostgresServer, make: Callable[[Path, PostgresServer], Settings], words: tuple[str, ...]
 ) -> None:
     given = settings(tmp_path, **make(tmp_path, postgres_server))
@@ -168,7 +168,7 @@ def test_what_is_in_the_way_is_reported_in_one_line_and_nothing_is_changed(
     assert list(processes_in(tmp_path)) == []
 
 
-def test_a_start_without_keys_is_one_of_wrong_settings_and_changes_nothing(tmp_path: Path) -> None:
+def test_a_start_without_encryption_keys_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     given = settings(tmp_path, ENCRYPTION_KEYS="")
     before = files(tmp_path)
     ended = typed(tmp_path, "run", given)
@@ -178,7 +178,7 @@ def test_a_start_without_keys_is_one_of_wrong_settings_and_changes_nothing(tmp_p
     assert files(tmp_path) == before
 
 
-def test_wrong_settings_stop_the_start_with_every_mistake_and_exit_code_2(tmp_path: Path) -> None:
+def test_all_invalid_settings_are_reported_at_once_with_exit_code_2(tmp_path: Path) -> None:
     wrong = {"BIND": "here", "WEB_PROCESSES": "none", "WEBHOOK_SECRET_FILE": str(tmp_path / "missing"), "REDIS_URL": "far"}
     for verb in ("run", "init", "migrate", "serve", "work"):
         ended = typed(tmp_path, verb, settings(tmp_path, WEBHOOK_SECRET="", **wrong))
@@ -187,7 +187,7 @@ def test_wrong_settings_stop_the_start_with_every_mistake_and_exit_code_2(tmp_pa
     assert files(tmp_path) == {}
 
 
-def test_gunicorn_by_hand_tells_wrong_settings_as_well(tmp_path: Path) -> None:
+def test_gunicorn_started_directly_also_reports_invalid_settings(tmp_path: Path) -> None:
     python = str(ROOT / ".venv" / "bin" / "python")
     ended = subprocess.run(
         [python, "-m", "gunicorn", "--config", "python:service.server.gunicorn_config", "service.wsgi:app"],
@@ -206,7 +206,7 @@ def test_gunicorn_by_hand_tells_wrong_settings_as_well(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("room", [200, 20_000, 300_000], ids=["for no settings", "for no log", "for half the schema"])
-def test_a_full_disk_leaves_no_half_made_installation(tmp_path: Path, room: int) -> None:
+def test_init_on_a_full_disk_leaves_no_partial_installation(tmp_path: Path, room: int) -> None:
     given = settings(tmp_path, ENCRYPTION_KEYS="", WEBHOOK_SECRET="")
     for verb, code, reported in (("init", 1, ("cannot be written", "free space")), ("run", 2, ("ENCRYPTION_KEYS",))):
         ended = typed(tmp_path, verb, given, room)
@@ -221,7 +221,7 @@ def test_a_full_disk_leaves_no_half_made_installation(tmp_path: Path, room: int)
     assert json.loads(typed_json(tmp_path, given, "token", "list"))[0]["name"] == "first"
 
 
-def test_a_full_disk_stops_the_start_and_nothing_goes_on_running(tmp_path: Path) -> None:
+def test_a_start_on_a_full_disk_fails_and_leaves_no_process(tmp_path: Path) -> None:
     ended = typed(tmp_path, "run", settings(tmp_path), 20_000)
     assert ended.returncode == 1
     assert len(ended.stderr.splitlines()) == 1
@@ -245,7 +245,7 @@ def typed_json(folder: Path, given: Settings, *words: str) -> str:
 # --- problems that are reported but do not prevent the start
 
 
-def test_a_redis_that_is_away_and_a_slip_of_the_hand_are_reported_and_it_starts_all_the_same(tmp_path: Path) -> None:
+def test_an_unavailable_redis_and_misspelled_settings_are_reported_without_preventing_the_start(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text("WORKER_PROCESES=4\nMY_OWN=1\nWEB_PROCESSES=1\n")
     with running(tmp_path, settings(tmp_path, REDIS_URL=f"redis://:hunter2@127.0.0.1:{free_port()}")):
         pass
@@ -260,7 +260,7 @@ def test_a_redis_that_is_away_and_a_slip_of_the_hand_are_reported_and_it_starts_
 # --- repeated and concurrent commands
 
 
-def test_two_inits_at_once_make_one_installation_whose_keys_fit(tmp_path: Path) -> None:
+def test_concurrent_inits_create_one_installation_with_matching_keys(tmp_path: Path) -> None:
     given = settings(tmp_path, ENCRYPTION_KEYS="", WEBHOOK_SECRET="")
     started = [
         subprocess.Popen([RISKRELAY, "init"], cwd=tmp_path, env=given, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
@@ -286,7 +286,7 @@ def test_two_inits_at_once_make_one_installation_whose_keys_fit(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("verb", ["init", "run"])
-def test_two_that_complete_an_emptied_installation_make_one_account(tmp_path: Path, verb: str) -> None:
+def test_concurrent_completions_of_an_emptied_installation_create_one_account(tmp_path: Path, verb: str) -> None:
     given = settings(tmp_path, ENCRYPTION_KEYS="", WEBHOOK_SECRET="", REDIS_URL="redis://127.0.0.1:1")
     assert typed(tmp_path, "init", given).returncode == 0
     before = (tmp_path / ".env").read_text()
@@ -319,7 +319,7 @@ def test_two_that_complete_an_emptied_installation_make_one_account(tmp_path: Pa
 
 
 @pytest.mark.parametrize("verb", ["serve", "work"])
-def test_a_daemon_on_a_database_without_accounts_reports_it(tmp_path: Path, verb: str) -> None:
+def test_a_daemon_logs_that_the_database_has_no_account(tmp_path: Path, verb: str) -> None:
     given = settings(tmp_path, REDIS_URL="redis://127.0.0.1:1")
     assert typed(tmp_path, "migrate", given).returncode == 0
     log = tmp_path / "daemon.log"

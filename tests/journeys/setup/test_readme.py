@@ -64,7 +64,7 @@ def environment(ports: dict[str, str], tmp_path_factory: pytest.TempPathFactory)
     return {**kept, "BIND": f"127.0.0.1:{ports['8000']}"}
 
 
-def test_the_workflow_runs_as_pasted(folder: Path, ports: dict[str, str], environment: dict[str, str]) -> None:
+def test_the_documented_workflow_runs_as_pasted(folder: Path, ports: dict[str, str], environment: dict[str, str]) -> None:
     def pasted(part: str) -> str:
         script = story(part)
         for written, free in ports.items():
@@ -202,7 +202,7 @@ def test_an_operator_backs_up_and_restores(folder: Path, ports: dict[str, str], 
     assert (folder / ".env").exists()
 
 
-def test_the_code_for_receivers_verifies_a_delivery() -> None:
+def test_the_documented_receiver_code_verifies_a_delivery() -> None:
     code = re.search(r"```python\n(.*?)```", RECEIVING, re.DOTALL)
     assert code is not None
     names: dict[str, Any] = {}

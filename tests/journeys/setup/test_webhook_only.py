@@ -42,7 +42,7 @@ def poll(client: TestClient, customer: Customer, export_id: str, until: str) -> 
     return send(client, customer, "GET", path)
 
 
-def test_a_ticket_by_hand_is_prepared_approved_delivered_and_polled(
+def test_a_manual_ticket_is_prepared_approved_delivered_and_polled(
     client: TestClient, customer: Customer, receiver: CountingReceiver, start: Callable[..., WorkerProcess]
 ) -> None:
     with start(DEPLOYMENT_MODE="webhook-only", SWEEP_SECONDS="600"):
@@ -61,7 +61,7 @@ def test_a_ticket_by_hand_is_prepared_approved_delivered_and_polled(
     assert send(client, customer, "GET", EXPORTS)["items"] == [exported]
 
 
-def test_what_a_receiver_refused_is_delivered_when_it_is_tried_again(
+def test_a_rejected_export_is_delivered_on_retry(
     client: TestClient, customer: Customer, start: Callable[..., WorkerProcess]
 ) -> None:
     statuses = iter([400, 202])
