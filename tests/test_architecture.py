@@ -21,11 +21,11 @@ def subclasses(kind: type[RiskRelayError]) -> list[type[RiskRelayError]]:
     return [kind, *(each for child in kind.__subclasses__() for each in subclasses(child))]
 
 
-def test_every_error_has_a_docstring_to_show() -> None:
+def test_every_error_class_has_a_docstring() -> None:
     assert [kind.__name__ for kind in subclasses(RiskRelayError) if not kind.__doc__] == []
 
 
-def test_only_claims_and_transitions_write_the_status_of_an_export() -> None:
+def test_only_claims_and_transitions_write_the_export_status() -> None:
     writing = re.compile(
         r"UPDATE exports\b|INSERT INTO exports\b|\bExportRow\.(update|create|insert)(_\w+)?\(|insert_records\(ExportRow"
     )
@@ -44,11 +44,11 @@ def test_only_one_module_reads_the_clock() -> None:
     assert readers == {"runtime/clock.py"}
 
 
-def test_every_module_says_what_it_is_for() -> None:
+def test_every_module_has_a_docstring() -> None:
     assert [str(path.relative_to(ROOT)) for path in sources() if not path.read_text().startswith('"""')] == []
 
 
-def test_every_opt_out_of_a_check_says_why() -> None:
+def test_every_disabled_check_has_a_reason() -> None:
     without_reason = re.compile(r"# (noqa(: [A-Z0-9, ]+)?|type: ignore(\[[a-z, -]+\])?)$")
     written = [path for room in WRITTEN for path in (ROOT / room).rglob("*.py")]
     lines = {f"{path.relative_to(ROOT)}: {line.strip()}" for path in written for line in path.read_text().splitlines()}

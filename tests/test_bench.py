@@ -72,29 +72,29 @@ MEDIANS: Final = [
 
 
 @pytest.mark.parametrize(("values", "aim", "is_cost", "median", "is_met"), MEDIANS)
-def test_the_median_of_all_rounds_is_held_against_the_aim(
+def test_the_median_of_all_rounds_is_compared_with_the_aim(
     values: list[float], aim: float | None, is_cost: bool, median: float | None, is_met: bool | None
 ) -> None:
     figure = Figure("some_figure", values, "x", aim, is_cost)
     assert (figure.median, figure.is_met) == (median, is_met)
 
 
-def test_a_ratio_is_that_of_each_round() -> None:
+def test_a_ratio_is_computed_for_each_round() -> None:
     # The ratio is the same if the machine is half as fast in the second round.
     assert ratio("a_vs_b", [20.0, 10.0], [10.0, 5.0]).values == [2.0, 2.0]
 
 
-def test_rounds_without_a_counterpart_are_no_ratio() -> None:
+def test_a_ratio_of_different_numbers_of_rounds_is_an_error() -> None:
     with pytest.raises(ValueError, match="shorter"):
         ratio("a_vs_b", [20.0, 10.0], [10.0])
 
 
-def test_what_is_written_is_flat_short_and_complete() -> None:
+def test_written_figures_are_flat_rounded_and_complete() -> None:
     figures = [Figure("found", [1234.5678, 1234.9], "/s"), Figure("missing", [], "x")]
     assert flat(figures, ["found", "promised"]) == {"found": 1235.0, "missing": None, "promised": None}
 
 
-def test_the_table_tells_spread_and_aim(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_table_shows_median_spread_and_aim(capsys: pytest.CaptureFixture[str]) -> None:
     print_figures("some", [Figure("fast", [2.0, 1.0, 3.0], "x", 2.5), Figure("slow", [20.0], "ms", 50.0, is_cost=True)])
     rows = [line.split() for line in capsys.readouterr().out.splitlines() if line]
     assert rows[1:] == [
@@ -109,7 +109,7 @@ def test_every_promised_name_is_declared_once_by_a_section() -> None:
     assert len(declared) == len(set(declared))
 
 
-def test_what_is_stored_meets_no_limit_of_the_account(tmp_path: Path) -> None:
+def test_the_benchmark_raises_every_account_limit(tmp_path: Path) -> None:
     # By default, an account may have fewer targets than requests create within two seconds.
     made = service_environment(tmp_path)
     assert {each.value: made.get(each.value) for each in Limited} == {each.value: "100000000" for each in Limited}
@@ -128,7 +128,7 @@ def test_issues_are_created_once_without_a_lookup() -> None:
     assert found["lookups"] == 0
 
 
-def test_a_part_that_fails_leaves_null_and_the_others_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failed_part_leaves_null_and_the_other_parts_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     into = tmp_path / "latest.json"
     assert (
         bench.run({"odd": (_part(_fails, "lost"), _part(_finds, "found"))}, ["odd"], Extent.QUICK, into, STARTED_WITHIN_S)
@@ -139,9 +139,7 @@ def test_a_part_that_fails_leaves_null_and_the_others_go_on(tmp_path: Path, caps
     assert "The receiver is gone." in capsys.readouterr().err
 
 
-def test_a_figure_that_cannot_be_measured_here_is_reported_and_is_no_failure(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unmeasured_figure_is_reported_and_is_not_a_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     into = tmp_path / "latest.json"
     parts = (_part(_finds, "found", "needs_a_tool"),)
     assert (
@@ -153,7 +151,7 @@ def test_a_figure_that_cannot_be_measured_here_is_reported_and_is_no_failure(
     assert "needs_a_tool" in capsys.readouterr().err
 
 
-def test_a_part_that_hangs_is_failed_and_cleans_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_hanging_part_fails_at_its_time_limit_and_cleans_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cleaned: list[str] = []
 
     def hangs(_: Extent) -> list[Figure]:
@@ -169,7 +167,7 @@ def test_a_part_that_hangs_is_failed_and_cleans_up(tmp_path: Path, capsys: pytes
     assert "longer than 0.05 s" in capsys.readouterr().err
 
 
-def test_what_no_time_is_left_for_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_part_without_remaining_time_is_reported_as_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     into = tmp_path / "latest.json"
     assert bench.run({"odd": (_part(_finds, "found"),)}, ["odd"], Extent.QUICK, into, total_s=0) == 1
     assert json.loads(into.read_text())["found"] is None
@@ -190,7 +188,7 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_leaves_no_process_no_folder_and_no_record(tmp_path: Path, folder: Path, number: signal.Signals) -> None:
+def test_after_a_signal_no_process_folder_or_record_remains(tmp_path: Path, folder: Path, number: signal.Signals) -> None:
     into = tmp_path / "latest.json"
     words = [*_COMMAND, "--quick", "--only", "starting", "--into", str(into)]
     with (tmp_path / "said").open("wb") as actual:

@@ -65,9 +65,7 @@ def make_side(
     close_database()
 
 
-def test_the_handwritten_routes_answer_and_store_what_the_product_does(
-    make_side: Callable[[str], SeededApplication],
-) -> None:
+def test_handwritten_routes_return_and_store_the_same_as_the_product(make_side: Callable[[str], SeededApplication]) -> None:
     theirs, ours = make_side("handwritten"), make_side("product")
     open_database(ours.seeded.url)
     products = falcon.testing.TestClient(create_app(ours.settings))

@@ -22,7 +22,7 @@ POST: Final = request("POST", "/things", {"Idempotency-Key": f"k-{NUMBER}"}, f'{
 NOT_MODIFIED: Final = b"HTTP/1.1 304 Not Modified\r\nETag: 1\r\n\r\n"
 
 
-def test_every_request_has_a_number_of_its_own_and_every_answer_is_counted() -> None:
+def test_every_request_has_a_unique_number_and_every_response_is_counted() -> None:
     received: list[tuple[str, bytes]] = []
 
     def behave(peer: Peer) -> None:
@@ -44,7 +44,7 @@ def test_every_request_has_a_number_of_its_own_and_every_answer_is_counted() -> 
     assert all(len(number) == len(NUMBER) for number in expected)
 
 
-def test_the_load_of_our_own_takes_a_304_for_a_whole_answer_and_counts_from_where_it_is_reported() -> None:
+def test_the_load_generator_counts_304_responses_and_numbers_requests_from_the_given_start() -> None:
     asked_for: list[str] = []
 
     def behave(peer: Peer) -> None:
@@ -60,12 +60,12 @@ def test_the_load_of_our_own_takes_a_304_for_a_whole_answer_and_counts_from_wher
     assert asked_for[:2] == ["/things/t-0070", "/things/t-0071"]
 
 
-def test_the_load_of_our_own_breaks_off_at_another_status() -> None:
+def test_the_load_generator_fails_on_an_unexpected_status() -> None:
     with LoopbackServer(always(503)) as server, pytest.raises(AssertionError, match="broke off"):
         load("own", server.port, RequestTemplate(POST, 202), 1, connections=1)
 
 
-def test_slow_clients_send_a_byte_at_a_time_half_into_a_header_and_come_back_when_thrown_out() -> None:
+def test_slow_clients_send_single_bytes_of_headers_and_bodies_and_reconnect_after_a_disconnect() -> None:
     dripped: list[str] = []
     addresses: set[str] = set()
 
@@ -89,7 +89,7 @@ def test_slow_clients_send_a_byte_at_a_time_half_into_a_header_and_come_back_whe
     assert addresses == {"127.0.1.1", "127.0.1.2"}
 
 
-def test_ordinary_clients_count_what_was_not_answered_with_200() -> None:
+def test_ordinary_clients_count_every_result_other_than_200_as_an_error() -> None:
     turns, turn = count(), threading.Lock()
 
     def behave(peer: Peer) -> None:
@@ -117,7 +117,7 @@ MET: Final = [
 
 
 @pytest.mark.parametrize(("took_ms", "errors", "share", "p50_ms", "p99_ms"), MET)
-def test_what_ordinary_clients_met_is_summed_up(
+def test_results_of_ordinary_clients_are_summarized(
     took_ms: list[float], errors: int, share: float, p50_ms: float, p99_ms: float
 ) -> None:
     result = ClientResult(took_ms, errors, seconds=1.0)
@@ -125,7 +125,7 @@ def test_what_ordinary_clients_met_is_summed_up(
     assert [result.percentile_ms(50), result.percentile_ms(99)] == pytest.approx([p50_ms, p99_ms])
 
 
-def test_the_example_proxy_is_the_example_with_other_ports_and_files(tmp_path: Path) -> None:
+def test_the_benchmarked_proxy_differs_from_the_example_only_in_ports_and_files(tmp_path: Path) -> None:
     example = example_proxy.EXAMPLE.read_text()
     ours = example_proxy.adapted(example, 1001, 1002, 1003, tmp_path)
     changed = [line for line in ours.splitlines() if line not in example.splitlines()]

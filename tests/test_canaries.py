@@ -41,18 +41,18 @@ SPELLED: dict[str, Callable[[str], bytes]] = {
 
 
 @pytest.mark.parametrize("spelled", SPELLED)
-def test_a_word_is_found_in_each_spelling(spelled: str) -> None:
+def test_a_canary_is_found_in_every_encoding(spelled: str) -> None:
     data = b"before \xff\x00 " + SPELLED[spelled](WORD) + b" behind"
     assert canaries.is_in(data, WORD)
     assert not canaries.is_in(data, "an0ther-w0rd")
     assert canaries.traces({"here": data, "there": b"nothing"}, [WORD, "an0ther-w0rd"]) == [f"{WORD} in here"]
 
 
-def test_a_number_is_read_out_of_its_word() -> None:
+def test_numbers_are_extracted_from_canaries() -> None:
     assert canaries.numbers_in(f"a {canaries.numbered(12)}, {canaries.numbered(345).upper()}!".encode()) == {12, 345}
 
 
-def test_a_file_is_searched_wherever_it_lies(tmp_path: Path) -> None:
+def test_files_in_nested_folders_are_searched(tmp_path: Path) -> None:
     (tmp_path / "deep" / "er").mkdir(parents=True)
     (tmp_path / "deep" / "er" / "file").write_bytes(WORD.encode())
     (tmp_path / "other").write_bytes(gzip.compress(b"nothing"))

@@ -159,7 +159,7 @@ def test_cron_and_the_timers_run_the_recurring_jobs() -> None:
     assert timers <= {unit.stem for unit in UNITS}
 
 
-def test_no_failure_of_another_command_keeps_a_timer_from_its_command() -> None:
+def test_a_failure_of_another_command_does_not_prevent_a_timer_from_running_its_command() -> None:
     """systemd skips every further ExecStart once one has failed."""
     for unit in UNITS:
         assert len(values(unit, "ExecStart")) == 1, unit.name

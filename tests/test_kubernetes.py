@@ -68,7 +68,7 @@ def test_helm_finds_no_mistake_in_the_chart(helm: Path) -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_the_manifests_are_those_of_the_chart(helm: Path, tmp_path: Path) -> None:
+def test_the_manifests_equal_the_rendered_chart(helm: Path, tmp_path: Path) -> None:
     subprocess.run([ROOT / "bin" / "render-manifests", tmp_path], check=True, capture_output=True)
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
         path.name: path.read_text() for path in MANIFESTS.iterdir()
@@ -81,7 +81,7 @@ def test_kubernetes_accepts_every_manifest(name: tuple[str, str], release: str) 
     kubernetes_validate.validate(PLAIN[name], release, strict=True)
 
 
-def test_kubernetes_accepts_what_the_chart_makes_of_other_values(helm: Path) -> None:
+def test_kubernetes_accepts_the_chart_rendered_with_other_values(helm: Path) -> None:
     made = rendered(
         helm,
         "image.pullSecrets[0].name=registry",
@@ -163,7 +163,7 @@ def test_the_user_and_the_version_are_those_of_the_image_and_the_product() -> No
     assert {container(component)["image"] for component in PODS} == {f"riskrelay:{VERSION}"}
 
 
-def test_probes_ask_what_the_processes_serve() -> None:
+def test_probes_request_paths_and_ports_that_the_processes_serve() -> None:
     service, worker = container("service"), container("worker")
     assert [service[f"{kind}Probe"]["httpGet"]["path"] for kind in ("liveness", "readiness")] == ["/healthz", "/readyz"]
     assert "BIND=0.0.0.0:8000" in (ROOT / "deploy" / "docker" / "Dockerfile").read_text()
@@ -173,7 +173,7 @@ def test_probes_ask_what_the_processes_serve() -> None:
     assert environment("worker")["WORKER_METRICS_BIND"] == f"0.0.0.0:{port['containerPort']}"
 
 
-def test_pods_get_longer_to_stop_than_they_need(tmp_path: Path) -> None:
+def test_the_grace_period_of_pods_exceeds_their_longest_stop(tmp_path: Path) -> None:
     config = (ROOT / "service" / "server" / "gunicorn_config.py").read_text()
     [graceful_s] = re.findall(r"^graceful_timeout = (\d+)$", config, re.MULTILINE)
     [_, paused_s] = container("service")["lifecycle"]["preStop"]["exec"]["command"]

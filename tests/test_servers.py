@@ -67,11 +67,11 @@ def ends_soon(folder: Path) -> bool:
     return True
 
 
-def test_redis_keeps_what_it_is_given(redis_server: RedisServer) -> None:
+def test_redis_stores_values(redis_server: RedisServer) -> None:
     assert set_and_get(redis_server) == b"ding"
 
 
-def test_redis_comes_back_after_a_stop_with_its_data(redis_server: RedisServer) -> None:
+def test_redis_has_its_data_after_a_restart(redis_server: RedisServer) -> None:
     set_and_get(redis_server)
     redis_server.stop()
     with pytest.raises(redis.exceptions.ConnectionError):
@@ -80,14 +80,14 @@ def test_redis_comes_back_after_a_stop_with_its_data(redis_server: RedisServer) 
     assert get(redis_server) == b"ding"
 
 
-def test_redis_comes_back_after_a_kill_with_its_data_when_persistent(redis_server: RedisServer) -> None:
+def test_a_persistent_redis_has_its_data_after_a_kill(redis_server: RedisServer) -> None:
     set_and_get(redis_server)
     redis_server.kill()
     redis_server.start()
     assert get(redis_server) == b"ding"
 
 
-def test_redis_comes_back_empty_when_not_persistent() -> None:
+def test_a_redis_without_persistence_is_empty_after_a_kill() -> None:
     with RedisServer() as server:
         set_and_get(server)
         server.kill()
@@ -101,7 +101,7 @@ def test_a_flushed_redis_is_empty(redis_server: RedisServer) -> None:
     assert get(redis_server) is None
 
 
-def test_two_redis_servers_are_strangers(redis_server: RedisServer) -> None:
+def test_two_redis_servers_share_no_data(redis_server: RedisServer) -> None:
     set_and_get(redis_server)
     with RedisServer() as other:
         assert get(other) is None
@@ -111,7 +111,7 @@ def test_postgres_answers_queries(postgres_server: PostgresServer) -> None:
     assert rows(postgres_server.url, "SELECT 6 * 7, current_setting('TimeZone')") == [(42, "UTC")]
 
 
-def test_postgres_databases_are_strangers(postgres_server: PostgresServer) -> None:
+def test_postgres_databases_share_no_tables(postgres_server: PostgresServer) -> None:
     first, second = postgres_server.create_database(), postgres_server.create_database()
     rows(first, "CREATE TABLE kept (n int)")
     assert rows(first, "SELECT to_regclass('kept')::text") == [("kept",)]
@@ -122,7 +122,7 @@ def test_postgres_stores_text_as_utf8(postgres_server: PostgresServer) -> None:
     assert rows(postgres_server.url, "SELECT length('žluťoučký 🐎')") == [(11,)]
 
 
-def test_postgres_comes_back_after_a_stop_with_its_data(postgres_server: PostgresServer) -> None:
+def test_postgres_has_its_data_after_a_restart(postgres_server: PostgresServer) -> None:
     url = postgres_server.create_database()
     rows(url, "CREATE TABLE kept AS SELECT 1 AS n")
     postgres_server.stop()
@@ -132,7 +132,7 @@ def test_postgres_comes_back_after_a_stop_with_its_data(postgres_server: Postgre
     assert rows(url, "SELECT n FROM kept") == [(1,)]
 
 
-def test_postgres_comes_back_after_a_kill(postgres_server: PostgresServer) -> None:
+def test_postgres_accepts_connections_after_a_kill_and_restart(postgres_server: PostgresServer) -> None:
     with psycopg.connect(postgres_server.url) as open_all_along:
         postgres_server.kill()
         postgres_server.start()
@@ -141,13 +141,13 @@ def test_postgres_comes_back_after_a_kill(postgres_server: PostgresServer) -> No
             open_all_along.execute("SELECT 1")
 
 
-def test_the_postgres_of_the_set_up_is_complete() -> None:
+def test_the_installed_postgres_has_every_needed_program() -> None:
     for name in ("initdb", "postgres"):
         assert os.access(find_postgres() / name, os.X_OK)
 
 
 @pytest.mark.parametrize("kind", [RedisServer, PostgresServer])
-def test_a_server_leaves_no_process_and_no_folder(kind: type[RedisServer | PostgresServer]) -> None:
+def test_a_closed_server_leaves_no_process_and_no_folder(kind: type[RedisServer | PostgresServer]) -> None:
     with kind() as server:
         assert list(processes_in(server.folder))
     assert not list(processes_in(server.folder))

@@ -169,13 +169,15 @@ AT_TRACKERS: Final[list[tuple[Callable[[], Findings], str, str]]] = [
 
 
 @pytest.mark.parametrize(("found", "kind", "expected"), AT_TRACKERS, ids=map(str, range(len(AT_TRACKERS))))
-def test_what_a_tracker_must_not_have_is_found(found: Callable[[], Findings], kind: str, expected: str) -> None:
+def test_lost_wrong_and_forbidden_issues_of_trackers_are_detected(
+    found: Callable[[], Findings], kind: str, expected: str
+) -> None:
     findings = found()
     assert any(expected in sentence for sentence in getattr(findings, kind)), findings
     assert not findings.is_clean
 
 
-def test_what_was_approved_and_arrived_is_clean() -> None:
+def test_an_approved_and_delivered_export_is_clean() -> None:
     findings = verified()
     assert findings.is_clean
     assert findings.counts == {"exported": 1}
@@ -214,7 +216,7 @@ LOST: Final = [
 
 
 @pytest.mark.parametrize(("found", "expected"), LOST, ids=map(str, range(len(LOST))))
-def test_what_is_not_there_is_lost(found: Callable[[], Findings], expected: str) -> None:
+def test_missing_and_undelivered_exports_are_reported_as_lost(found: Callable[[], Findings], expected: str) -> None:
     findings = found()
     assert any(expected in sentence for sentence in findings.lost), findings
     assert not findings.is_clean
@@ -232,11 +234,11 @@ LEGITIMATE: Final = [
 
 
 @pytest.mark.parametrize(("row", "arrivals"), LEGITIMATE, ids=map(str, range(len(LEGITIMATE))))
-def test_what_its_receiver_refused_for_good_is_not_lost(row: FinalExport, arrivals: list[dict[str, Any]]) -> None:
+def test_rejected_exhausted_and_redacted_exports_are_not_lost(row: FinalExport, arrivals: list[dict[str, Any]]) -> None:
     assert verified(act("erasure requested", export="exp_1"), rows=[row], arrivals=arrivals).is_clean
 
 
-def test_what_was_never_acknowledged_may_be_there_or_not_but_whole() -> None:
+def test_an_unacknowledged_request_may_be_stored_completely_or_not_at_all() -> None:
     asked = act("submitting", name="soak-2", rows=2)
     halves = [replace(ROW, id=f"exp_{number}", name="soak-2", status="prepared", target=None) for number in (2, 3)]
     assert verified(asked).is_clean
@@ -282,7 +284,9 @@ WRONG: Final = [
 
 
 @pytest.mark.parametrize(("found", "expected"), WRONG, ids=map(str, range(len(WRONG))))
-def test_what_is_not_what_was_approved_is_wrong(found: Callable[[], Findings], expected: str) -> None:
+def test_deliveries_and_rows_that_differ_from_the_approval_are_reported_as_wrong(
+    found: Callable[[], Findings], expected: str
+) -> None:
     findings = found()
     assert any(expected in sentence for sentence in findings.wrong), findings
     assert not findings.is_clean
@@ -307,7 +311,7 @@ FORBIDDEN: Final = [
 
 
 @pytest.mark.parametrize(("found", "expected"), FORBIDDEN, ids=map(str, range(len(FORBIDDEN))))
-def test_what_must_not_arrive_is_forbidden(found: Callable[[], Findings], expected: str) -> None:
+def test_deliveries_that_were_not_permitted_are_reported_as_forbidden(found: Callable[[], Findings], expected: str) -> None:
     findings = found()
     assert any(expected in sentence for sentence in findings.forbidden), findings
     assert not findings.is_clean
@@ -323,12 +327,12 @@ ALLOWED: Final = [
 
 
 @pytest.mark.parametrize("lines", ALLOWED, ids=map(str, range(len(ALLOWED))))
-def test_what_had_begun_before_is_allowed(lines: list[dict[str, Any]]) -> None:
+def test_deliveries_started_before_a_pause_or_disable_are_allowed(lines: list[dict[str, Any]]) -> None:
     *acts, came = lines
     assert verified(*acts, arrivals=[came]).is_clean
 
 
-def test_a_repeat_needs_a_cause() -> None:
+def test_a_repeated_delivery_needs_a_cause() -> None:
     first, second = arrival(100), arrival(9_000)
     came = [first, responded(first), second]
     assert "no cause" in verified(arrivals=came).wrong[0]
@@ -347,13 +351,13 @@ def test_a_repeat_needs_a_cause() -> None:
     assert not verified(killed, arrivals=came, recorded=known).is_clean
 
 
-def test_what_comes_later_than_promised_is_counted() -> None:
+def test_late_deliveries_are_counted() -> None:
     assert verified(arrivals=[arrival(LATE_MS)]).late == 0
     findings = verified(arrivals=[arrival(LATE_MS + 1), arrival(LATE_MS + 500)])
     assert (findings.late, findings.worst_late_ms) == (1, LATE_MS + 1)
 
 
-def test_an_attempt_tells_by_its_id_when_it_started() -> None:
+def test_the_start_of_an_attempt_is_read_from_its_id() -> None:
     assert started_ms(new_id(ATTEMPT, BEGAN)) == BEGAN_MS
 
 
@@ -368,11 +372,11 @@ SIZES: Final = [
 
 
 @pytest.mark.parametrize(("given", "expected"), SIZES, ids=map(str, range(len(SIZES))))
-def test_each_size_follows_from_the_others(given: tuple[Any, ...], expected: tuple[Any, ...]) -> None:
+def test_missing_plan_sizes_are_computed_from_the_given_ones(given: tuple[Any, ...], expected: tuple[Any, ...]) -> None:
     assert sizes(*given) == pytest.approx(expected)
 
 
-def test_the_same_seed_does_the_same_in_the_same_order() -> None:
+def test_the_same_seed_produces_the_same_faults_and_behaviors_in_the_same_order() -> None:
     def first_of(plan: SoakPlan) -> list[tuple[Fault, float]]:
         return list(itertools.islice(zip(faults(plan), intervals(plan), strict=False), 200))
 
@@ -383,7 +387,7 @@ def test_the_same_seed_does_the_same_in_the_same_order() -> None:
     assert behaviors != [behavior_of(8, target, s, 1) for target in range(60) for s in range(0, 400, 4)]
 
 
-def test_every_kind_of_fault_and_every_behavior_comes() -> None:
+def test_every_kind_of_fault_and_every_behavior_occurs() -> None:
     kinds = {fault.kind for fault in itertools.islice(faults(PLAN), 1000)}
     assert len(kinds) == 14
     on_sqlite = {fault.kind for fault in itertools.islice(faults(replace(PLAN, database="sqlite")), 1000)}
@@ -393,7 +397,7 @@ def test_every_kind_of_fault_and_every_behavior_comes() -> None:
     assert met == set(BEHAVIORS) - {"is gone"}
 
 
-def test_every_third_target_is_honest_all_the_time() -> None:
+def test_every_third_target_always_accepts() -> None:
     assert [is_reliable(target) for target in range(6)] == [True, False, False, True, False, False]
     assert {behavior_of(7, 3, s, 1) for s in range(400)} == {ACCEPTS}
 
@@ -409,7 +413,7 @@ def test_trackers_are_among_the_targets_and_fail_in_every_way() -> None:
     }
 
 
-def test_a_tracker_has_its_issues_again_when_it_restarts(tmp_path: Path) -> None:
+def test_a_restarted_tracker_keeps_its_issues(tmp_path: Path) -> None:
     export_id = new_id(EXPORT, BEGAN)
     for _ in range(2):
         with SoakGitea(tmp_path, 0, 0, 7, 0.0) as gitea:
@@ -438,7 +442,7 @@ def sample(s: float, **figures: float) -> Sample:
     return {"s": s, "done": 0, "processes": {"worker 1": figures}}
 
 
-def test_what_grows_differs_from_noise() -> None:
+def test_growth_is_distinguished_from_noise() -> None:
     flat = [sample(s, pss_mb=60 + s % 3, descriptors=40 + s % 5, threads=48) for s in range(0, 3600, 10)]
     assert growing(trends(flat)) == []
     # 10 MB an hour, and a descriptor every three minutes. Growth during the warm-up does not count.
@@ -450,11 +454,11 @@ def test_what_grows_differs_from_noise() -> None:
     assert growing(trends(warmed)) == []
 
 
-def test_too_few_samples_tell_nothing() -> None:
+def test_too_few_samples_give_no_trend() -> None:
     assert trends([sample(s, pss_mb=60 + s) for s in range(8)]) == []
 
 
-def test_half_a_line_of_a_killed_process_is_left_out(tmp_path: Path) -> None:
+def test_an_incomplete_last_line_of_a_killed_process_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / "lines"
     events = EventLog(path)
     events.append("arrived", export="exp_1")
@@ -465,7 +469,7 @@ def test_half_a_line_of_a_killed_process_is_left_out(tmp_path: Path) -> None:
     assert list(read(tmp_path / "none")) == []
 
 
-def test_refused_results_and_complaints_are_counted_from_the_logs(tmp_path: Path) -> None:
+def test_fenced_results_and_errors_in_the_logs_are_counted(tmp_path: Path) -> None:
     lines = [
         json.dumps({"level": "warning", "message": FENCED}),
         json.dumps({"level": "info", "message": "worker started"}),
@@ -485,7 +489,7 @@ def run_soak(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.timeout(300)
-def test_a_soak_of_seconds_loses_nothing_and_would_see_it_if_it_did(tmp_path: Path) -> None:
+def test_a_short_soak_finds_no_losses_and_detects_a_deleted_export(tmp_path: Path) -> None:
     record = tmp_path / "report.json"
     words = ("--seconds", "8", "--kills", "4", "--rate", "10", "--seed", "30", "--receivers", "1")
     done = run_soak("--database", "sqlite", *words, "--keep", str(tmp_path / "kept"), "--into", str(record))
@@ -516,7 +520,7 @@ def test_a_soak_of_seconds_loses_nothing_and_would_see_it_if_it_did(tmp_path: Pa
 
 
 @pytest.mark.timeout(300)
-def test_a_soak_that_is_asked_to_stop_leaves_nothing_running(tmp_path: Path) -> None:
+def test_a_soak_stopped_by_sigterm_leaves_no_process(tmp_path: Path) -> None:
     folder = tmp_path / "kept"
     words = ["--database", "sqlite", "--seconds", "60", "--workers", "1", "--receivers", "1", "--keep", str(folder)]
     soaking = subprocess.Popen([sys.executable, "-m", "soak", *words], cwd=ROOT, stderr=subprocess.PIPE, text=True)

@@ -97,7 +97,7 @@ def found(
     return list(verify_life_cycles(acts, arrived, tracked))
 
 
-def test_what_arrived_as_it_was_is_clean() -> None:
+def test_correct_life_cycles_are_clean() -> None:
     assert found() == []
     assert found([], TRACKED) == []
     repeated = [*ARRIVED, {**FIRST, "at": 25}]
@@ -154,7 +154,9 @@ PROBLEMS: Final[list[tuple[Callable[[], list[tuple[str, str]]], str, str]]] = [
 
 
 @pytest.mark.parametrize(("problems", "kind", "expected"), PROBLEMS, ids=map(str, range(len(PROBLEMS))))
-def test_what_is_lost_or_wrong_is_found(problems: Callable[[], list[tuple[str, str]]], kind: str, expected: str) -> None:
+def test_lost_and_wrong_events_and_findings_are_detected(
+    problems: Callable[[], list[tuple[str, str]]], kind: str, expected: str
+) -> None:
     sentences = [sentence for of_kind, sentence in problems() if of_kind == kind]
     assert any(expected in sentence for sentence in sentences), problems()
 
@@ -165,7 +167,7 @@ def test_an_issue_that_may_have_been_reopened_stays_open() -> None:
     assert found([], lines, of_ticket=ticket(*events)) == []
 
 
-def test_a_target_of_events_rejects_nothing_for_good() -> None:
+def test_targets_of_events_never_reject_permanently() -> None:
     requests = [(7, target, s, 1) for target in range(60) for s in range(0, 400, 4)]
     statuses = {behavior_of(*each).status for each in requests}
     assert statuses - {patient_behavior_of(*each).status for each in requests} == {307, 401, 422}
@@ -173,7 +175,7 @@ def test_a_target_of_events_rejects_nothing_for_good() -> None:
     assert BEHAVIORS["accepts"] in {patient_behavior_of(*each) for each in requests}
 
 
-def test_a_tracker_has_its_comments_and_states_again_when_it_restarts(tmp_path: Path) -> None:
+def test_a_restarted_tracker_keeps_its_comments_and_states(tmp_path: Path) -> None:
     event_id = new_id(EVENT, datetime(2026, 3, 1, tzinfo=UTC))
     sent = [
         ("POST", "", {"title": "A", "body": "B"}),
