@@ -123,7 +123,7 @@ def test_no_query_shows_a_row_of_another_account(pair: TwoAccounts, data: st.Dat
         asked(pair, "GET", path, {"cursor": word, "limit": "3"})
 
 
-def test_another_accounts_id_opens_nothing(pair: TwoAccounts) -> None:
+def test_ids_of_another_account_give_no_access(pair: TwoAccounts) -> None:
     for each in pair.others:
         try_to_open(pair, each)
     # With the account's own ids, the same requests succeed.
@@ -133,7 +133,7 @@ def test_another_accounts_id_opens_nothing(pair: TwoAccounts) -> None:
 
 
 @given(data=st.data())
-def test_no_id_opens_a_row_of_another_account(pair: TwoAccounts, data: st.DataObject) -> None:
+def test_no_generated_id_gives_access_to_another_account(pair: TwoAccounts, data: st.DataObject) -> None:
     try_to_open(pair, data.draw(words(pair).filter(lambda text: text not in pair.own)))
 
 
@@ -151,7 +151,7 @@ def try_to_open(pair: TwoAccounts, each: str) -> None:
     assert everything_stored() == before
 
 
-def test_a_cursor_that_was_made_for_others_shows_ones_own(pair: TwoAccounts) -> None:
+def test_a_cursor_of_another_account_returns_only_own_rows(pair: TwoAccounts) -> None:
     """A cursor is a position in time. The page that follows it has only rows of the requesting account."""
     for path, places, made in ((EXPORTS, pair.others[:6], cursor_of_exports), (TARGETS, pair.others[6:], cursor)):
         for place in places:

@@ -271,7 +271,7 @@ def _shown(wrong: Mapping[str, str]) -> str:
 # A thousand requests, each with a dozen checks; a busy machine takes several times as long.
 @pytest.mark.timeout(0 if IS_LONG else 600)
 @pytest.mark.parametrize("database_url", ["sqlite", "postgresql"] if IS_LONG else ["sqlite"], indirect=True)
-def test_the_api_is_as_it_describes_itself(database: str, tmp_path: Path) -> None:
+def test_the_api_behaves_as_its_openapi_description(database: str, tmp_path: Path) -> None:
     api = DescribedApi(tmp_path, UNLIMITED)
 
     found = tried(api, PHASES)
@@ -287,7 +287,7 @@ def test_the_api_is_as_it_describes_itself(database: str, tmp_path: Path) -> Non
 
 
 @on_sqlite
-def test_a_rate_limit_is_answered_as_described(database: str, tmp_path: Path) -> None:
+def test_rate_limit_responses_match_the_openapi_description(database: str, tmp_path: Path) -> None:
     # An address with too many failed authentications gets 429 for every request.
     found = tried(DescribedApi(tmp_path, LIMITED), ("examples",), without=("ignored_auth",))
 

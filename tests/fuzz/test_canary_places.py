@@ -67,7 +67,7 @@ def bodies(world: CloudInstallation) -> Bodies:
 
 
 @given(data=st.data())
-def test_what_must_never_be_taken_is_never_kept_however_it_is_written(
+def test_forbidden_secrets_are_never_stored_or_echoed_in_any_encoding(
     world: CloudInstallation, bodies: Bodies, data: st.DataObject
 ) -> None:
     text, secret = FORBIDDEN[data.draw(st.sampled_from(KINDS))]
@@ -82,7 +82,7 @@ def test_what_must_never_be_taken_is_never_kept_however_it_is_written(
 
 
 @given(data=st.data(), words=st.text(min_size=1, max_size=40))
-def test_what_is_refused_leaves_no_trace_whatever_it_says(
+def test_rejected_text_is_neither_stored_nor_echoed(
     world: CloudInstallation, bodies: Bodies, data: st.DataObject, words: str
 ) -> None:
     word = f"{words} cAnArY-{next(_numbers)}"

@@ -117,7 +117,7 @@ def elsewhere(answer: Result) -> str:
 
 
 @given(data=st.data())
-def test_no_address_breaks_a_page_or_shows_what_is_anothers(console: ConsoleAccounts, data: st.DataObject) -> None:
+def test_no_url_breaks_a_page_or_shows_data_of_another_account(console: ConsoleAccounts, data: st.DataObject) -> None:
     query = data.draw(st.dictionaries(st.sampled_from(NAMES) | st.text(max_size=10), words(console), max_size=4))
     word = data.draw(words(console))
     for path in console.pages:
@@ -130,7 +130,7 @@ def test_no_address_breaks_a_page_or_shows_what_is_anothers(console: ConsoleAcco
 
 
 @given(data=st.data())
-def test_no_form_breaks_or_moves_what_is_anothers(console: ConsoleAccounts, data: st.DataObject) -> None:
+def test_no_form_changes_data_of_another_account_or_causes_an_error(console: ConsoleAccounts, data: st.DataObject) -> None:
     fields = data.draw(st.dictionaries(st.sampled_from(NAMES[1:]), words(console), max_size=4))
     word = data.draw(words(console).filter(lambda text: text not in console.own))
     before = stored()
@@ -145,7 +145,9 @@ def test_no_form_breaks_or_moves_what_is_anothers(console: ConsoleAccounts, data
 
 
 @given(data=st.data())
-def test_no_form_breaks_ones_own_either(console: ConsoleAccounts, data: st.DataObject) -> None:
+def test_no_form_on_own_data_causes_an_error_or_changes_another_account(
+    console: ConsoleAccounts, data: st.DataObject
+) -> None:
     fields = data.draw(st.dictionaries(st.sampled_from(NAMES), words(console), max_size=4))
     others = theirs()
     for path, each in own_forms(console):
@@ -156,7 +158,7 @@ def test_no_form_breaks_ones_own_either(console: ConsoleAccounts, data: st.DataO
 
 
 @given(there=st.text(max_size=60) | st.sampled_from([*MARKUP, *INJECTED, "/exports", "/\\evil.example", "@evil.example"]))
-def test_a_sign_in_leads_to_the_console_whatever_was_asked_for(console: ConsoleAccounts, there: str) -> None:
+def test_a_sign_in_redirects_only_to_the_console(console: ConsoleAccounts, there: str) -> None:
     answer = ConsoleBrowser(console.person.client).sign_in(console.token, next=there)
     # Browsers never send NUL in a form.
     assert answer.status_code == (422 if "\0" in there else 303), answer.text

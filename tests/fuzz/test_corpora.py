@@ -73,7 +73,7 @@ SHOWN: Final = {"6", "7", "8", "by hand"}
 
 @pytest.mark.parametrize("which", WHICH)
 @pytest.mark.parametrize("module_database", BOTH if IS_LONG else BOTH[:1], indirect=True)
-def test_an_address_is_stored_as_it_was_written_or_refused_by_name(which: str, world: CloudInstallation) -> None:
+def test_a_url_is_stored_unchanged_or_rejected_with_field_errors(which: str, world: CloudInstallation) -> None:
     body, places = places_of(world, which)
     addresses = [place for place in places if place[-1] not in {"message_id", "id"}]
     for text, place in spread(which, url_texts(), addresses):
@@ -86,7 +86,7 @@ def test_an_address_is_stored_as_it_was_written_or_refused_by_name(which: str, w
 
 
 @pytest.mark.parametrize("which", WHICH)
-def test_a_naughty_string_is_stored_as_it_was_written_or_refused_by_name(which: str, world: CloudInstallation) -> None:
+def test_a_naughty_string_is_stored_unchanged_or_rejected_with_field_errors(which: str, world: CloudInstallation) -> None:
     body, places = places_of(world, which)
     for text, place in spread(which, naughty_strings(), places):
         answer = send(world, which, put(body, place, text))
@@ -99,7 +99,7 @@ def test_a_naughty_string_is_stored_as_it_was_written_or_refused_by_name(which: 
 
 
 @pytest.mark.parametrize("which", [which for which in WHICH if which != "9"])
-def test_a_secret_is_refused_wherever_it_stands_and_leaves_no_trace(which: str, world: CloudInstallation) -> None:
+def test_a_secret_in_any_field_is_rejected_and_neither_stored_nor_echoed(which: str, world: CloudInstallation) -> None:
     """Compliance webhooks are not searched, because they must contain personal data. A message id is stored as a digest."""
     body, places = places_of(world, which)
     places = [place for place in places if place[-1] != "message_id"]

@@ -103,7 +103,7 @@ VALUES: Final = st.recursive(
 
 
 @given(BYTES)
-def test_bytes_are_strict_json_or_are_refused_as_such(body: bytes) -> None:
+def test_bytes_are_parsed_as_strict_json_or_rejected_as_malformed(body: bytes) -> None:
     try:
         value = parse(body)
     except MalformedJson:
@@ -112,7 +112,7 @@ def test_bytes_are_strict_json_or_are_refused_as_such(body: bytes) -> None:
 
 
 @given(VALUES)
-def test_any_value_is_searched_within_bounds(value: Any) -> None:
+def test_the_search_of_any_value_finds_a_limited_number_of_problems(value: Any) -> None:
     found = find(value, frozenset())
     assert len(found) <= MAX_PROBLEMS
     assert find(value, frozenset()) == found
@@ -121,13 +121,13 @@ def test_any_value_is_searched_within_bounds(value: Any) -> None:
 
 
 @given(TEXTS)
-def test_any_page_becomes_text(html: str) -> None:
+def test_any_html_becomes_text_of_limited_length(html: str) -> None:
     text = text_of(html)
     assert len(text) <= 8 * len(html) + 8
 
 
 @given(TEXTS)
-def test_any_header_of_a_mail_is_read_or_says_nothing(header: str) -> None:
+def test_any_email_header_is_parsed_or_ignored(header: str) -> None:
     assert isinstance(decoded_words(header), str)
     for mailbox in mailboxes_in(header):
         assert "@" in mailbox.address
@@ -137,7 +137,7 @@ def test_any_header_of_a_mail_is_read_or_says_nothing(header: str) -> None:
 
 
 @given(TEXTS)
-def test_any_text_is_an_address_to_dial_or_a_refusal(text: str) -> None:
+def test_any_text_is_accepted_as_a_target_address_or_refused_with_a_reason(text: str) -> None:
     verdict = check_url(text, TargetPolicy())
     assert isinstance(verdict, TargetAddress | RefusalReason)
     if isinstance(verdict, TargetAddress):
@@ -145,7 +145,7 @@ def test_any_text_is_an_address_to_dial_or_a_refusal(text: str) -> None:
 
 
 @given(BYTES, st.text(st.characters(exclude_categories=["Cs"]), min_size=8, max_size=20))
-def test_any_answer_is_kept_in_part_and_without_the_secret_that_signed(body: bytes, secret: str) -> None:
+def test_the_excerpt_of_any_response_is_limited_and_without_the_signing_secret(body: bytes, secret: str) -> None:
     kept = response_excerpt(without_secret(body + secret.encode() + body, secret))
     if kept is not None:
         assert len(kept) <= MAX_EXCERPT

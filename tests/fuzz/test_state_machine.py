@@ -1394,7 +1394,7 @@ def shared(database: str, redis: RedisServer, tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.timeout(0)
-def test_whatever_happens_in_whatever_order_the_contract_holds(shared: SharedSetup) -> None:
+def test_the_contract_holds_for_any_sequence_of_events(shared: SharedSetup) -> None:
     assert not opened.in_transaction()
     size = settings()
     # Starting a run takes as long as 20 steps, and many states need a long history. So there are fewer runs with more steps.

@@ -191,7 +191,7 @@ class World:
 
 
 @given(drawn=st.lists(steps, min_size=6, max_size=12))
-def test_an_export_becomes_at_most_one_issue_and_in_the_end_one(customer: Customer, drawn: Sequence[Step]) -> None:
+def test_an_export_never_creates_a_second_issue_and_finally_has_one(customer: Customer, drawn: Sequence[Step]) -> None:
     world = World(customer)
     for step in drawn:
         world.play(step)
