@@ -29,7 +29,7 @@ def played(shares: AccountShares, steps: Sequence[tuple[int, bool]]) -> Counter[
 
 
 @given(SIZES, STEPS)
-def test_an_account_gets_its_reserved_slots_whatever_others_hold(
+def test_an_account_can_take_its_reserved_slots_for_any_holdings_of_others(
     sizes: tuple[int, int], steps: list[tuple[int, bool]]
 ) -> None:
     shares = AccountShares(*sizes)
@@ -112,7 +112,7 @@ def test_sixteen_accounts_at_their_limits_keep_their_reserved_quarter() -> None:
     assert shares.may_take(16)
 
 
-def test_an_account_that_holds_slots_in_advance_leaves_as_much_room() -> None:
+def test_an_account_can_take_slots_given_in_advance_in_addition_to_the_shared_ones() -> None:
     shares = AccountShares(8, held={1: -4})
     for _ in range(12):
         assert shares.may_take(1)

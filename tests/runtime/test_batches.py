@@ -70,13 +70,13 @@ def pool() -> Any:
         yield pool
 
 
-def test_a_caller_without_others_works_alone() -> None:
+def test_a_single_caller_forms_no_batch() -> None:
     doubling = Doubling()
     assert [doubling.run(1), doubling.run(2)] == [ALONE, ALONE]
     assert (doubling.batches, doubling.batcher._waiting) == ([], {})
 
 
-def test_callers_that_arrive_meanwhile_are_one_batch_in_their_order(pool: ThreadPoolExecutor) -> None:
+def test_waiting_callers_form_one_batch_in_their_order(pool: ThreadPoolExecutor) -> None:
     doubling = Doubling()
     with doubling.held(pool):
         arrived = arrive(pool, doubling, [3, 1, 2])
@@ -104,7 +104,7 @@ def test_callers_that_can_join_at_once_are_in_the_first_batch(
     assert doubling.batches == [[0, 1, 2]]
 
 
-def test_a_batch_is_bounded_and_the_rest_is_the_next_one(pool: ThreadPoolExecutor) -> None:
+def test_a_batch_is_limited_and_further_callers_form_the_next_one(pool: ThreadPoolExecutor) -> None:
     doubling = Doubling()
     with doubling.held(pool):
         arrived = arrive(pool, doubling, range(40))
@@ -156,7 +156,7 @@ def test_after_an_interrupted_leader_each_caller_of_the_batch_works_alone(pool: 
     assert doubling.batcher._waiting == {}
 
 
-def test_a_caller_that_is_interrupted_while_it_waits_is_left_out(
+def test_a_caller_interrupted_while_waiting_is_not_in_the_batch(
     pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Interrupted(threading.Event):

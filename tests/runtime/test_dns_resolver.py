@@ -85,7 +85,7 @@ def test_a_name_is_resolved_to_all_its_addresses_in_order_and_once_each() -> Non
     assert resolver.resolve("example.com", 443, 5) == expected
 
 
-def test_the_systems_resolver_is_asked_by_default() -> None:
+def test_the_resolver_of_the_system_is_used_by_default() -> None:
     addresses = DnsResolver().resolve("localhost", 443, 5)
     assert addresses
     assert all(address.is_loopback for address in addresses)
@@ -111,7 +111,7 @@ FAILURES = [
 
 
 @pytest.mark.parametrize(("answer", "reason"), FAILURES, ids=repr)
-def test_a_failure_has_a_name(answer: Any, reason: DnsFailure) -> None:
+def test_a_failure_is_reported_with_its_reason(answer: Any, reason: DnsFailure) -> None:
     assert outcome(DnsResolver(getaddrinfo=FakeGetAddrInfo({"example.com": answer})), "example.com") == reason
 
 
@@ -119,12 +119,12 @@ def test_the_reasons_are_the_error_codes_of_an_attempt() -> None:
     assert set(DnsFailure) == {"dns_not_found", "dns_timeout", "dns_failed", "dns_overloaded"}
 
 
-def test_addresses_of_other_families_are_left_out() -> None:
+def test_addresses_of_other_families_are_ignored() -> None:
     resolver = DnsResolver(getaddrinfo=lambda *_, **__: [row("ignored", socket.AF_UNIX), row("192.0.2.7")])
     assert outcome(resolver, "example.com") == ["192.0.2.7"]
 
 
-def test_a_hanging_resolver_costs_the_caller_its_timeout_and_no_more() -> None:
+def test_a_lookup_with_a_hanging_resolver_ends_at_its_timeout() -> None:
     fake = FakeGetAddrInfo({"slow.example": [], "quick.example": ["192.0.2.7"]}, hanging=["slow.example"])
     resolver = DnsResolver(getaddrinfo=fake)
     started = time.monotonic()
@@ -191,7 +191,7 @@ def test_a_name_without_waiting_callers_is_not_looked_up() -> None:
     assert fake.asked == ["slow.example", "next.example"]
 
 
-def test_names_of_one_account_that_hang_leave_threads_to_the_names_of_others() -> None:
+def test_hanging_lookups_of_one_account_leave_threads_for_other_accounts() -> None:
     hanging = [f"{number}.hanging.example" for number in range(30)]
     table = {name: ["192.0.2.7"] for name in hanging}
     fake = FakeGetAddrInfo({**table, "quick.example": ["192.0.2.8"]}, hanging)
@@ -211,7 +211,7 @@ def test_names_of_one_account_that_hang_leave_threads_to_the_names_of_others() -
     assert outcome(resolver, "quick.example", account_id=1) == ["192.0.2.8"]
 
 
-def test_a_name_that_waits_for_one_account_is_looked_up_at_once_for_another() -> None:
+def test_a_waiting_lookup_of_one_account_does_not_delay_the_same_name_of_another() -> None:
     fake = FakeGetAddrInfo({"slow.example": [], "shared.example": ["192.0.2.7"]}, ["slow.example"])
     resolver = DnsResolver(max_workers=1, getaddrinfo=fake)
     assert outcome(resolver, "slow.example", timeout_s=0.01, account_id=1) == DnsFailure.TIMEOUT
@@ -220,7 +220,7 @@ def test_a_name_that_waits_for_one_account_is_looked_up_at_once_for_another() ->
     fake.free.set()
 
 
-def test_threads_end_without_lookups() -> None:
+def test_threads_end_if_no_lookup_is_waiting() -> None:
     resolver = DnsResolver(getaddrinfo=FakeGetAddrInfo({"example.com": ["192.0.2.7"]}))
     assert outcome(resolver, "example.com") == ["192.0.2.7"]
     wait_until(lambda: not any(thread.name == "name-lookup" for thread in threading.enumerate()))
@@ -233,7 +233,7 @@ def run_script(script: str, timeout_s: float = 30) -> str:
     return ran.stdout
 
 
-def test_a_hung_lookup_does_not_hold_up_the_exit() -> None:
+def test_a_hanging_lookup_does_not_delay_the_exit() -> None:
     started = time.monotonic()
     printed = run_script(
         """

@@ -18,7 +18,7 @@ def write(path: Path) -> None:
         file.write("new")
 
 
-def test_a_new_file_and_a_regular_one_are_written(tmp_path: Path) -> None:
+def test_new_and_existing_regular_files_are_written(tmp_path: Path) -> None:
     path = tmp_path / "file"
     for _ in range(2):
         write(path)
@@ -26,7 +26,7 @@ def test_a_new_file_and_a_regular_one_are_written(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["file"]
 
 
-def test_a_fifo_a_folder_and_a_symbolic_link_stay_as_they_are(tmp_path: Path) -> None:
+def test_fifos_folders_and_symbolic_links_are_not_replaced(tmp_path: Path) -> None:
     fifo, link, dangling, theirs = (tmp_path / name for name in ("fifo", "link", "dangling", "theirs"))
     os.mkfifo(fifo)
     theirs.write_text("theirs")
@@ -43,7 +43,7 @@ def test_a_fifo_a_folder_and_a_symbolic_link_stay_as_they_are(tmp_path: Path) ->
     assert theirs.read_text() == "theirs"
 
 
-def test_two_runs_that_write_one_file_leave_all_of_one_of_them(tmp_path: Path) -> None:
+def test_concurrent_writes_leave_one_complete_content(tmp_path: Path) -> None:
     path = tmp_path / "file"
     with replacing(path) as first:
         first.write("first, ")
@@ -55,7 +55,7 @@ def test_two_runs_that_write_one_file_leave_all_of_one_of_them(tmp_path: Path) -
     assert [each.name for each in tmp_path.iterdir()] == ["file"]
 
 
-def test_a_draft_that_a_killed_run_left_is_deleted_after_a_day(tmp_path: Path) -> None:
+def test_the_draft_of_a_killed_run_is_deleted_after_a_day(tmp_path: Path) -> None:
     left, recent, other = (tmp_path / name for name in (".file.12345678.part", ".file.abcdefgh.part", ".file.b.part"))
     for draft in (left, recent, other):
         draft.write_text("half")
@@ -65,7 +65,7 @@ def test_a_draft_that_a_killed_run_left_is_deleted_after_a_day(tmp_path: Path) -
     assert {*tmp_path.iterdir()} == {recent, other, tmp_path / "file"}
 
 
-def test_the_draft_of_a_hidden_file_has_a_name_that_git_ignores_as_well(tmp_path: Path) -> None:
+def test_git_ignores_the_draft_of_the_env_file(tmp_path: Path) -> None:
     assert "/.env.*" in (ROOT / ".gitignore").read_text().splitlines()
     with replacing(tmp_path / ".env"):
         [draft] = tmp_path.iterdir()
@@ -76,7 +76,7 @@ def test_the_draft_of_a_hidden_file_has_a_name_that_git_ignores_as_well(tmp_path
         draft.touch()
 
 
-def test_a_failed_run_leaves_the_file_and_no_draft(tmp_path: Path) -> None:
+def test_a_failed_write_keeps_the_file_and_leaves_no_draft(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("old")
     with suppress(ZeroDivisionError), replacing(path) as file:

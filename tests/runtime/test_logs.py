@@ -49,7 +49,7 @@ def only_line(stream: io.StringIO) -> dict[str, Any]:
     return logged
 
 
-def test_only_fields_that_are_named_are_written(logger: logging.Logger, stream: io.StringIO) -> None:
+def test_only_listed_fields_are_logged(logger: logging.Logger, stream: io.StringIO) -> None:
     extra = {"export_id": "exp_1", "secret": "hunter2", "token": "rrt_x", "authorization": "Bearer x", "status": 200}
     logger.info("sent", extra=extra)
     logged = only_line(stream)
@@ -57,7 +57,7 @@ def test_only_fields_that_are_named_are_written(logger: logging.Logger, stream: 
     assert logged == {"level": "info", "logger": "riskrelay.test", "message": "sent", "export_id": "exp_1", "status": 200}
 
 
-def test_every_field_that_the_code_gives_to_a_line_is_written() -> None:
+def test_every_field_used_in_the_code_is_listed() -> None:
     lost = {
         f"{path.relative_to(ROOT)}: {key.value!r}"
         for folder in ("bin", "runtime", "service", "storage", "worker")
@@ -76,7 +76,7 @@ def test_no_log_field_is_named_like_a_secret() -> None:
     }
 
 
-def test_a_record_is_one_line_whatever_it_says(logger: logging.Logger, stream: io.StringIO) -> None:
+def test_a_record_is_one_line_even_if_it_contains_line_breaks(logger: logging.Logger, stream: io.StringIO) -> None:
     logger.warning("first\nsecond \u2028 é", extra={"error": "a\r\nb", "count": 0})
     logged = only_line(stream)
     assert (logged["message"], logged["error"], logged["count"]) == ("first\nsecond \u2028 é", "a\r\nb", 0)
@@ -94,7 +94,7 @@ ODD_TEXT: Final = '"quoted" \\ \x00 \x1f \u2028 é \N{GRINNING FACE}'
 @pytest.mark.parametrize(
     "value", [0, -7, 1.5, True, "", ODD_TEXT, HTTPStatus.CREATED, ExportStatus.FAILED, [1, {"a": None}]]
 )
-def test_a_value_comes_back_from_its_line_as_it_was(logger: logging.Logger, stream: io.StringIO, value: object) -> None:
+def test_a_value_is_read_back_unchanged_from_its_line(logger: logging.Logger, stream: io.StringIO, value: object) -> None:
     logger.info("sent", extra={"outcome": value})
     assert only_line(stream)["outcome"] == value
 
@@ -110,13 +110,15 @@ MOMENTS: Final = [
 ]
 
 
-def test_a_line_has_its_time_to_the_millisecond() -> None:
+def test_log_times_have_milliseconds() -> None:
     lines = JsonFormatter()
     for created, at in MOMENTS:
         assert json.loads(lines.format(logging.makeLogRecord({"name": "x", "created": created})))["at"] == at
 
 
-def test_an_exception_brings_its_place_and_type_and_never_its_text(logger: logging.Logger, stream: io.StringIO) -> None:
+def test_an_exception_is_logged_with_place_and_type_and_without_its_message(
+    logger: logging.Logger, stream: io.StringIO
+) -> None:
     submitted = "hunter2"
     try:
         raise LookupError(submitted)
@@ -128,7 +130,7 @@ def test_an_exception_brings_its_place_and_type_and_never_its_text(logger: loggi
     assert submitted not in stream.getvalue()
 
 
-def test_errors_that_are_each_others_cause_are_named_once() -> None:
+def test_errors_with_circular_causes_are_listed_once() -> None:
     first, second = LookupError(), ValueError()
     first.__cause__, second.__context__ = second, first
     assert list(islice(chain_of(first), 3)) == [first, second]
@@ -148,7 +150,7 @@ def test_a_line_has_the_context_of_its_thread(logger: logging.Logger, stream: io
     assert elsewhere.keys() == after.keys() == {"at", "level", "logger", "message"}
 
 
-def test_a_line_for_a_person_has_the_same_fields() -> None:
+def test_the_text_format_has_the_same_fields() -> None:
     record = logging.makeLogRecord(
         {"msg": "sent %s", "args": ("it",), "levelname": "INFO", "export_id": "exp_1", "secret": "x"}
     )
@@ -156,7 +158,7 @@ def test_a_line_for_a_person_has_the_same_fields() -> None:
     assert line.endswith("info    sent it export_id=exp_1")
 
 
-def test_the_access_log_tells_the_route_and_never_the_path(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_access_log_contains_the_route_and_not_the_path(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "riskrelay.access"):
         access_log("GET", "/api/ticket-exports/{export_id}", 200, 1.5, "req_1")
     [record] = caplog.records
@@ -166,7 +168,7 @@ def test_the_access_log_tells_the_route_and_never_the_path(caplog: pytest.LogCap
     assert fields == ("/api/ticket-exports/{export_id}", 1.5, "req_1")
 
 
-def test_the_access_log_names_no_method_of_the_clients_own(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_access_log_does_not_contain_unknown_methods(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "riskrelay.access"):
         access_log("HUNTER2", None, 400, 1.5, "req_1")
     assert "HUNTER2" not in JsonFormatter().format(caplog.records[0])
@@ -197,7 +199,7 @@ def test_a_process_logs_to_standard_error_in_the_configured_format_and_level(
     assert all(expected in line for expected, line in zip(lines, logged, strict=True))
 
 
-def test_what_rq_logs_about_an_outage_of_redis_is_left_out() -> None:
+def test_log_lines_of_rq_about_redis_outages_are_dropped() -> None:
     code = (
         "import logging; from redis.exceptions import ReadOnlyError; from runtime import logs\n"
         "logs.configure('info', 'json'); log = logging.getLogger('rq.worker')\n"
@@ -234,7 +236,7 @@ def test_what_rq_logs_about_an_outage_of_redis_is_left_out() -> None:
     ],
     ids=["process", "thread", "finalizer", "warning", "malformed", "quoting", "exit"],
 )
-def test_what_python_itself_prints_is_logged_without_error_messages(
+def test_uncaught_errors_and_warnings_of_python_are_logged_without_messages(
     code: str, message: str | None, kind: str | None
 ) -> None:
     begin = "import logging, sys, threading; from runtime import logs; logs.configure('info', 'json')\n"
@@ -265,7 +267,7 @@ def test_lines_of_attempts_are_buffered_and_keep_their_order() -> None:
     assert [line["message"] for line in lines] == actual
 
 
-def test_waiting_lines_are_written_in_pieces_that_a_pipe_keeps_whole() -> None:
+def test_buffered_lines_are_written_in_pieces_of_at_most_pipe_buf() -> None:
     code = (
         "import io, sys; from runtime import logs\n"
         "class Told(io.RawIOBase):\n"
@@ -283,7 +285,7 @@ def test_waiting_lines_are_written_in_pieces_that_a_pipe_keeps_whole() -> None:
     assert [json.loads(line)["duration_ms"] for line in b"".join(writes).splitlines()] == [*range(100)]
 
 
-def test_more_lines_than_may_wait_are_written() -> None:
+def test_a_full_line_buffer_is_written() -> None:
     code = (
         "import os; from runtime import logs; logs.configure('info', 'json')\n"
         "for _ in range(1000): logs.delivery_log('delivered', 200, None, 1)\n"

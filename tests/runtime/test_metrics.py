@@ -114,7 +114,7 @@ def test_counts_of_ended_processes_continue_in_their_files_while_another_process
     assert files == ["counter"] * 2 + ["histogram"] * 2
 
 
-def test_counts_begin_at_0_without_a_living_process_of_the_role(tmp_path: Path) -> None:
+def test_counts_start_at_0_if_no_process_of_the_role_is_alive(tmp_path: Path) -> None:
     with counting(tmp_path, ProcessKind.WORKER) as worker, counting(tmp_path) as service:
         worker.count(2)
         service.count(3)
@@ -164,7 +164,7 @@ def test_a_folder_that_is_not_writable_is_logged_once_and_nothing_is_counted(tmp
     assert metrics.counted(tmp_path, ProcessKind) == []
 
 
-def test_a_full_disk_is_noticed_before_anything_is_written_to(tmp_path: Path) -> None:
+def test_a_full_disk_is_detected_before_files_are_mapped(tmp_path: Path) -> None:
     """Space is reserved at the start: on a full disk, a write to a mapped page would kill the process."""
     process = Counting(tmp_path, ProcessKind.SERVICE, RESERVED_BYTES["counter"] - 1)
     process.count(3)
@@ -175,14 +175,14 @@ def test_a_full_disk_is_noticed_before_anything_is_written_to(tmp_path: Path) ->
     assert [file.name for file in (tmp_path / "metrics" / "service").iterdir()] == ["lock"]
 
 
-def test_the_room_of_a_file_is_on_the_disk(tmp_path: Path) -> None:
+def test_the_space_of_each_file_is_reserved_on_the_disk(tmp_path: Path) -> None:
     with counting(tmp_path):
         files = list((tmp_path / "metrics" / "service").glob("*.db"))
         assert {file.stat().st_size for file in files} == set(RESERVED_BYTES.values())
         assert all(file.stat().st_blocks * 512 >= file.stat().st_size for file in files)
 
 
-def test_only_their_owner_can_read_the_files(tmp_path: Path) -> None:
+def test_metrics_files_are_private(tmp_path: Path) -> None:
     with counting(tmp_path / "data"):
         found = [tmp_path / "data", *(tmp_path / "data").rglob("*")]
         assert {path.stat().st_mode & 0o077 for path in found} == {0}

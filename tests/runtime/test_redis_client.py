@@ -102,7 +102,7 @@ FORMS: Final = (
 
 
 @pytest.mark.parametrize("url", FORMS, indirect=True)
-def test_every_form_reaches_its_redis_and_shows_no_password(url: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_every_url_form_connects_and_shows_no_password(url: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG), redis_client.connect(url, most_connections=4) as client:
         assert WakeUpQueue(client).notify()
         shown = [repr(client), repr(client.connection_pool), caplog.text]
@@ -111,7 +111,7 @@ def test_every_form_reaches_its_redis_and_shows_no_password(url: str, caplog: py
 
 
 @pytest.mark.parametrize("url", FORMS, indirect=True)
-def test_redis_is_not_reached_with_a_wrong_or_missing_password(url: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_wrong_or_missing_password_prevents_the_connection(url: str, caplog: pytest.LogCaptureFixture) -> None:
     for changed in (url.replace(ENCODED, "hunter2"), url.replace(f"riskrelay:{ENCODED}@", "").replace(f":{ENCODED}@", "")):
         assert changed != url
         with caplog.at_level(logging.DEBUG), redis_client.connect(changed) as client:
@@ -132,7 +132,7 @@ def test_databases_of_one_server_are_separate(server: PortRedis) -> None:
         assert first.get("only here") is None
 
 
-def test_a_certificate_is_checked(tls_port: int, authority: Authority, tmp_path: Path) -> None:
+def test_redis_certificates_are_verified(tls_port: int, authority: Authority, tmp_path: Path) -> None:
     _, foreign = make_certificate(tmp_path, "127.0.0.1")
     known, user = f"?ssl_ca_certs={authority.file}", f"rediss://:{ENCODED}@"
     refused = {
@@ -148,7 +148,7 @@ def test_a_certificate_is_checked(tls_port: int, authority: Authority, tmp_path:
         assert client.ping()
 
 
-def test_sentinels_are_reached_by_tls_too(authority: Authority) -> None:
+def test_sentinels_are_reached_over_tls(authority: Authority) -> None:
     # The Sentinel monitors the relay's port, so it reports this port to clients.
     with (
         PortRedis() as master,
@@ -174,12 +174,12 @@ def test_silent_sentinels_delay_a_call_no_longer_than_a_silent_server(server: Po
             assert time.monotonic() - began < SOON_S
 
 
-def test_a_service_that_no_sentinel_knows_notifies_no_worker(open_sentinel: SentinelServer) -> None:
+def test_a_notification_fails_if_no_sentinel_knows_the_service(open_sentinel: SentinelServer) -> None:
     with redis_client.connect(f"redis+sentinel://127.0.0.1:{open_sentinel.port}/another") as client:
         assert WakeUpQueue(client).notify() is False
 
 
-def test_a_frozen_master_is_replaced_by_the_new_one() -> None:
+def test_clients_switch_from_a_frozen_master_to_the_new_one() -> None:
     with redis_with_sentinels(wait_until, sentinels=1) as all_of_it, redis_client.connect(all_of_it.url) as client:
         wake_ups = WakeUpQueue(client)
         assert wake_ups.notify()

@@ -53,7 +53,7 @@ def take_job(client: Redis) -> None:
     assert client.lpop(wake_up_queue.queue(client).key) is not None
 
 
-def test_while_no_worker_takes_the_job_no_other_one_is_queued(client: Redis) -> None:
+def test_no_second_job_is_queued_while_one_is_waiting(client: Redis) -> None:
     wake_ups = WakeUpQueue(client)
     for _ in range(3):
         wake_ups.notify()
@@ -99,12 +99,12 @@ def test_a_notification_while_the_mark_is_set_wakes_no_worker_twice(waiter: Wake
     assert not waiter.wait(1)
 
 
-def test_a_lost_job_prevents_wake_ups_for_seconds_only(client: Redis) -> None:
+def test_a_lost_job_suppresses_wake_ups_for_at_most_five_seconds(client: Redis) -> None:
     WakeUpQueue(client).notify()
     assert 0 < int(client.pttl("riskrelay:woken")) <= 5000
 
 
-def test_a_notification_names_the_workers_job_in_json(client: Redis) -> None:
+def test_a_notification_contains_only_the_job_name_as_json(client: Redis) -> None:
     WakeUpQueue(client).notify()
     [job_id] = wake_up_queue.queue(client).get_job_ids()
     stored = client.hgetall(Job.key_for(job_id))
@@ -113,7 +113,7 @@ def test_a_notification_names_the_workers_job_in_json(client: Redis) -> None:
     assert 60 <= int(stored[b"timeout"]) <= 600
 
 
-def test_the_job_that_a_notification_names_exists() -> None:
+def test_the_job_named_by_a_notification_exists() -> None:
     module, _, name = JOB.rpartition(".")
     source = (Path(__file__).parents[2] / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8")
     assert f"def {name}() -> None:" in source
@@ -129,7 +129,7 @@ def test_a_wake_up_without_redis_fails_at_once_and_never_raises(tmp_path: Path) 
         assert time.monotonic() - began < 1
 
 
-def test_a_redis_that_never_responds_delays_a_call_by_at_most_a_second() -> None:
+def test_a_silent_redis_delays_a_call_by_at_most_a_second() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         wake_ups = WakeUpQueue(wake_up_queue.connect(f"redis://127.0.0.1:{silent.getsockname()[1]}/0"))
         began = time.monotonic()
@@ -156,7 +156,7 @@ def answer_nonsense(server: socket.socket) -> None:
             peer.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
 
-def test_a_redis_that_went_away_and_came_back_is_notified_again(client: Redis, redis_server: RedisServer) -> None:
+def test_notifications_work_again_after_a_redis_outage(client: Redis, redis_server: RedisServer) -> None:
     wake_ups = WakeUpQueue(client)
     assert wake_ups.notify()
     redis_server.kill()
@@ -170,7 +170,7 @@ def test_a_redis_that_went_away_and_came_back_is_notified_again(client: Redis, r
     assert waiting(client) == 1
 
 
-def test_a_redis_that_accepts_no_writes_notifies_no_worker(client: Redis) -> None:
+def test_a_notification_fails_if_redis_accepts_no_writes(client: Redis) -> None:
     client.config_set("maxmemory", "1")
     try:
         assert WakeUpQueue(client).notify() is False
@@ -179,7 +179,7 @@ def test_a_redis_that_accepts_no_writes_notifies_no_worker(client: Redis) -> Non
     assert WakeUpQueue(client).notify() is True
 
 
-def test_in_the_background_every_notification_is_followed_by_one_to_the_workers(client: Redis) -> None:
+def test_background_notifications_reach_the_queue_after_each_acknowledgement(client: Redis) -> None:
     wake_ups = BackgroundWakeUps(client)
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(lambda _: wake_ups.notify(), range(40))) == [True] * 40

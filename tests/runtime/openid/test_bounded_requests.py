@@ -82,7 +82,7 @@ def refusal(url: str = "http://issuer.example/") -> str:
     return found.value.reason
 
 
-def test_an_address_that_does_not_accept_leaves_time_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_timeout_leaves_time_for_the_next_address(monkeypatch: pytest.MonkeyPatch) -> None:
     connect = socket.socket.connect
     tried: list[str] = []
 
@@ -100,7 +100,7 @@ def test_an_address_that_does_not_accept_leaves_time_for_the_next(monkeypatch: p
     assert tried == ["192.0.2.1", "127.0.0.1"]
 
 
-def test_a_lookup_or_a_connection_that_takes_the_whole_deadline_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hanging_lookup_or_connection_ends_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     ends = threading.Event()
 
     def hang(*_: object) -> None:
@@ -116,7 +116,7 @@ def test_a_lookup_or_a_connection_that_takes_the_whole_deadline_is_late(monkeypa
     ends.set()
 
 
-def test_a_name_that_is_not_found_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_host_name_is_reported_as_dns_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     def unknown(*_: object) -> None:
         raise socket.gaierror(socket.EAI_NONAME, "not known")
 
@@ -132,19 +132,19 @@ def test_a_body_is_read_up_to_the_limit() -> None:
         assert refusal(f"http://127.0.0.1:{port}/") == "too_large"
 
 
-def test_the_authority_of_the_operator_is_trusted() -> None:
+def test_the_configured_certificate_authority_is_trusted() -> None:
     with tls_server("127.0.0.1", ANSWER) as url:
         assert fetch_json(url, client_context(AGENCY.pem)) == {}
 
 
 @pytest.mark.parametrize(("name", "authorities"), [("127.0.0.1", ""), ("another.example", AGENCY.pem)])
-def test_an_unknown_authority_or_another_name_is_refused(name: str, authorities: str) -> None:
+def test_an_untrusted_authority_or_wrong_host_name_is_refused(name: str, authorities: str) -> None:
     with tls_server(name, ANSWER) as url, pytest.raises(IssuerUnavailable) as refused:
         fetch_json(url, client_context(authorities))
     assert refused.value.reason == ssl.SSLCertVerificationError.__name__
 
 
-def test_a_server_that_drips_over_tls_is_given_up() -> None:
+def test_a_slow_response_over_tls_ends_at_the_deadline() -> None:
     began = time.monotonic()
     with tls_server("127.0.0.1", b"HTTP/1.1 200 OK\r\n\r\n", drips=True) as url, pytest.raises(IssuerUnavailable) as refused:
         fetch_json(url, client_context(AGENCY.pem))
