@@ -142,7 +142,7 @@ def test_the_package_contains_its_types_and_license(built: Path) -> None:
 
 
 @pytest.mark.parametrize(("kind", "status"), [("target.ping", 200), ("ticket.redact", 422), ("ticket.updated", 422)])
-def test_the_receiver_of_the_readme_confirms_no_event_that_it_does_not_handle(kind: str, status: int) -> None:
+def test_the_receiver_in_the_readme_rejects_events_that_it_does_not_handle(kind: str, status: int) -> None:
     program: dict[str, Any] = {}
     exec(BLOCKS["Webhooks"], program)  # noqa: S102 - our own README
     body = json.dumps({"id": "evt_1", "type": kind, "export": {"id": "exp_1"}, "change": {}}).encode()
@@ -152,7 +152,7 @@ def test_the_receiver_of_the_readme_confirms_no_event_that_it_does_not_handle(ki
     assert program["receive"](headers, body, WEBHOOK_SECRET)[0] == status
 
 
-def test_the_readme_exports_what_its_programs_read() -> None:
+def test_the_readme_exports_every_variable_that_its_programs_read() -> None:
     exported = set(re.findall(r"^export (\w+)=", (PROJECT / "README.md").read_text(encoding="utf-8"), re.MULTILINE))
     assert {name for code in BLOCKS.values() for name in re.findall(r'environ\["(\w+)"\]', code)} == exported
 

@@ -78,7 +78,7 @@ def test_an_issue_may_have_further_members(run: Run) -> None:
     assert script.bodies == [postback]
 
 
-def test_scanner_results_have_the_secret_in_place_of_the_token(run: Run) -> None:
+def test_scanner_results_are_sent_with_the_secret_instead_of_the_token(run: Run) -> None:
     script = Script([ok({}, 202)])
     run(script, lambda client: client.scanner.submit({"scanRunId": 1, "status": "completed", "page": {"url": URL}}))
     assert script.requests[0].headers["x-scanner-secret"] == SECRET
@@ -101,7 +101,7 @@ def test_an_approval_can_leave_out_the_events(run: Run) -> None:
     assert script.bodies == [{"target_id": "tgt_1", "events": False}, {"target_ids": ["tgt_1", "tgt_2"], "events": False}]
 
 
-def test_a_comma_in_a_filter_separates_nothing(run: Run) -> None:
+def test_commas_in_filter_values_are_escaped(run: Run) -> None:
     page = ok({"items": [], "next_cursor": None})
     script = Script([page, page, ok({"id": "job_1"})])
     run(script, lambda client: client.exports.list(rule="a,b", host="x.example", q="c, d"))
@@ -136,7 +136,7 @@ BAD_PAGES: Final[dict[str, list[Scripted]]] = {
 
 
 @pytest.mark.parametrize("responses", BAD_PAGES.values(), ids=BAD_PAGES)
-def test_a_list_of_something_else_ends_with_an_error(run: Run, responses: list[Scripted]) -> None:
+def test_an_invalid_list_response_raises_an_error(run: Run, responses: list[Scripted]) -> None:
     script = Script(responses)
     with pytest.raises(ApiError, match="may not be RiskRelay"):
         run(script, lambda client: client.findings.list())
@@ -144,7 +144,7 @@ def test_a_list_of_something_else_ends_with_an_error(run: Run, responses: list[S
 
 
 @pytest.mark.parametrize("wrong", ["..", "a/b", "a?b", "", "exp_1\n"])
-def test_an_id_cannot_name_another_path(run: Run, wrong: str) -> None:
+def test_an_id_with_other_characters_is_refused(run: Run, wrong: str) -> None:
     script = Script([ok(EXPORT)])
     with pytest.raises(ValueError, match="An id consists of"):
         run(script, lambda client: client.exports.get(wrong))
@@ -221,13 +221,13 @@ def test_retry_after_is_the_least_pause(run: Run) -> None:
 
 
 @pytest.mark.parametrize("date", ["Mon, 01 Jan 99999999999999999999 00:00:00 GMT", "soon", ""])
-def test_a_retry_after_that_is_no_date_is_ignored(run: Run, date: str) -> None:
+def test_an_invalid_retry_after_is_ignored(run: Run, date: str) -> None:
     script = Script([failure(503, "X", Retry_After=date), ok(EXPORT, 201)])
     assert run(script, prepare) == EXPORT
     assert script.pauses[0] <= 0.5
 
 
-def test_repeats_end_after_the_retry_time(run: Run) -> None:
+def test_retries_end_after_the_retry_time(run: Run) -> None:
     script = Script([failure(503, "SERVICE_UNAVAILABLE")])
     with pytest.raises(ServerError):
         run(script, prepare)
@@ -235,14 +235,14 @@ def test_repeats_end_after_the_retry_time(run: Run) -> None:
     assert max(script.pauses) <= 30
 
 
-def test_a_wait_longer_than_the_retry_time_is_left_to_the_caller(run: Run) -> None:
+def test_a_retry_after_longer_than_the_retry_time_is_raised(run: Run) -> None:
     script = Script([failure(429, "RATE_LIMITED", Retry_After="3600")])
     with pytest.raises(RateLimited) as raised:
         run(script, prepare)
     assert (raised.value.retry_after, script.pauses) == (3600, [])
 
 
-def test_a_wrong_certificate_is_not_tried_again(run: Run) -> None:
+def test_a_certificate_error_is_not_retried(run: Run) -> None:
     error = httpx.ConnectError("certificate verify failed")
     error.__cause__ = ssl.SSLCertVerificationError("self-signed")
     script = Script([error])
@@ -251,7 +251,7 @@ def test_a_wrong_certificate_is_not_tried_again(run: Run) -> None:
     assert len(script.requests) == 1
 
 
-def test_a_repeated_removal_finds_nothing_and_succeeds(run: Run) -> None:
+def test_a_retried_removal_that_finds_nothing_succeeds(run: Run) -> None:
     script = Script([httpx.ReadError("lost"), failure(404, "NOT_FOUND")])
     assert run(script, lambda client: client.targets.remove("tgt_1")) is None
     with pytest.raises(NotFound):
@@ -267,20 +267,20 @@ def test_a_redirect_is_not_followed(run: Run) -> None:
 
 @pytest.mark.parametrize("status", [200, 400])
 @pytest.mark.parametrize("content", [b"", b"<html>", b'"text"', b"[]"])
-def test_a_response_of_something_else_is_an_error(run: Run, status: int, content: bytes) -> None:
+def test_a_response_of_another_server_raises_an_error(run: Run, status: int, content: bytes) -> None:
     with pytest.raises(ApiError, match="may not be RiskRelay") as raised:
         run(Script([httpx.Response(status, content=content)]), prepare)
     assert (raised.value.status, raised.value.code) == (status, None)
 
 
 @pytest.mark.parametrize("call", [prepare, lambda client: client.exports.get("exp_1")])
-def test_a_record_without_content_is_an_error(run: Run, call: Callable[[Any], Any]) -> None:
+def test_an_empty_record_raises_an_error(run: Run, call: Callable[[Any], Any]) -> None:
     with pytest.raises(ApiError, match="may not be RiskRelay"):
         run(Script([httpx.Response(204)]), call)
 
 
 @pytest.mark.parametrize("error", [[1], {"details": [1], "message": 7}, {"details": {"fields": [1, {}]}}])
-def test_an_error_in_another_form_can_be_shown(run: Run, error: Any) -> None:
+def test_an_error_response_in_another_form_raises_a_readable_error(run: Run, error: Any) -> None:
     with pytest.raises(ApiError) as raised:
         run(Script([httpx.Response(400, json={"error": error})]), prepare)
     assert str(raised.value).startswith("400 without an error code: ")
@@ -316,7 +316,7 @@ def test_an_error_lists_its_fields_and_can_be_pickled(run: Run) -> None:
 # ── polling ────────────────────────────────────────────────────────────────────
 
 
-def test_a_wait_sends_the_etag_and_keeps_to_retry_after(run: Run) -> None:
+def test_a_wait_sends_the_etag_and_pauses_for_retry_after(run: Run) -> None:
     retried = {"id": "exp_1", "status": "retry_scheduled"}
     script = Script(
         [
@@ -333,7 +333,7 @@ def test_a_wait_sends_the_etag_and_keeps_to_retry_after(run: Run) -> None:
     assert script.pauses == [1.0, 1.5, 45.0]
 
 
-def test_a_wait_ends_with_the_last_version(run: Run) -> None:
+def test_a_wait_timeout_contains_the_last_version(run: Run) -> None:
     script = Script([ok(EXPORT, ETag='"1"'), httpx.Response(304)])
     with pytest.raises(WaitTimeout, match="the last status was prepared") as raised:
         run(script, lambda client: client.exports.wait("exp_1", 20))
@@ -342,7 +342,7 @@ def test_a_wait_ends_with_the_last_version(run: Run) -> None:
 
 
 @pytest.mark.parametrize("record", [{}, {"status": None}])
-def test_a_wait_for_something_else_ends_with_an_error(run: Run, record: Any) -> None:
+def test_a_wait_with_an_invalid_response_raises_an_error(run: Run, record: Any) -> None:
     seen: list[Any] = []
     with pytest.raises(ApiError, match="may not be RiskRelay"):
         run(Script([ok(record)]), lambda client: client.exports.wait("exp_1", 20, on_change=seen.append))
@@ -411,7 +411,7 @@ def test_an_unsafe_url_is_refused(kind: type[RiskRelay], url: str) -> None:
         kind(url, TOKEN)
 
 
-def test_http_is_for_this_machine_or_on_request() -> None:
+def test_http_is_allowed_only_to_this_machine_or_by_option() -> None:
     for client in (
         RiskRelay("http://127.0.0.1:8000", TOKEN),
         RiskRelay("http://[::1]", TOKEN),
@@ -448,7 +448,7 @@ GET: Final = {"blocking": get_blocking, "async": lambda url, **options: asyncio.
 
 
 @pytest.mark.parametrize("get", GET.values(), ids=GET)
-def test_no_proxy_of_the_environment_gets_a_request_in_clear(get: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_proxy_of_the_environment_gets_an_unencrypted_request(get: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with LoopbackServer(service := RecordingPeer()) as server, LoopbackServer(proxy := RecordingPeer()) as other:
         for name in ("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "ALL_PROXY"):
             monkeypatch.setenv(name, f"http://127.0.0.1:{other.port}")
@@ -468,7 +468,7 @@ def test_no_proxy_of_the_environment_gets_a_request_in_clear(get: Any, monkeypat
 
 
 @pytest.mark.parametrize("token", ["", "rrt_x\n", " rrt_x", "rrt_\u00e9"])
-def test_a_token_that_a_header_does_not_allow_is_refused_and_not_shown(token: str) -> None:
+def test_a_token_with_invalid_characters_is_refused_and_not_shown(token: str) -> None:
     with pytest.raises(ValueError, match="The value of Authorization") as raised:
         RiskRelay(URL, token)
     assert "rrt_" not in str(raised.value)

@@ -122,7 +122,7 @@ def test_models_have_the_fields_of_the_description() -> None:
         assert model.__required_keys__ == {*schema.get("required", ())}
 
 
-def test_the_blocking_client_has_nothing_asynchronous() -> None:
+def test_the_blocking_client_contains_no_asynchronous_code() -> None:
     blocking = {path.name: text for path, text in files().items() if path.parent.name == "_sync"}
     assert {*blocking} == {path.name for path in (PACKAGE / "_async").glob("[a-z]*.py")}
     words = re.compile(r"\b(?:async|await|asyncio|Async\w+|Awaitable|__a\w+__|_async)\b")

@@ -113,7 +113,7 @@ def test_the_service_accepts_what_the_methods_send(installation: tuple[str, Cust
         assert [each["path"] for each in invalid.value.fields] == ["/ticket/title"]
 
 
-def test_platforms_upload_and_see_what_became_of_it(installation: tuple[str, Customer]) -> None:
+def test_platforms_upload_data_and_poll_the_handoffs(installation: tuple[str, Customer]) -> None:
     url, customer = installation
     with connection():
         token = make_platform_token(customer)

@@ -110,7 +110,7 @@ def test_a_slow_response_over_tls_ends_at_the_timeout(run: Run, tmp_path: Path, 
         run(f"https://localhost:{server.port}", get, timeout=1, retry_for=0)
 
 
-def test_a_server_that_reads_slowly_ends_at_the_timeout() -> None:
+def test_a_request_to_a_slowly_reading_server_ends_at_the_timeout() -> None:
     small = [(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)]  # small buffers, so that each write blocks early
     ticket = {"title": "x" * 3_000_000}
 
@@ -122,7 +122,7 @@ def test_a_server_that_reads_slowly_ends_at_the_timeout() -> None:
             run(server.url(path=""), prepare, timeout=1, retry_for=0, transport=transport(socket_options=small))
 
 
-def test_a_later_request_has_a_time_of_its_own(run: Run) -> None:
+def test_each_request_of_a_connection_has_its_own_timeout(run: Run) -> None:
     def answer_after_a_while(peer: Peer) -> None:
         while peer.read():
             time.sleep(0.6)
@@ -169,7 +169,7 @@ PAUSED: Final = {"id": "exp_1", "status": "approved", "next_attempt_at": None, "
 SCHEDULED: Final = {"id": "exp_1", "status": "retry_scheduled", "next_attempt_at": "2030-01-01T00:00:00.000Z"}
 
 
-def test_a_wait_for_a_server_that_does_not_respond_ends_in_time(run: Run) -> None:
+def test_a_wait_for_a_silent_server_ends_in_time(run: Run) -> None:
     with LoopbackServer(send_nothing) as server, ends_after(1), pytest.raises(Unreachable):
         run(server.url(path=""), wait(1))
 
@@ -184,7 +184,7 @@ def test_a_wait_ends_a_second_late_if_the_last_response_does_not_arrive(run: Run
         run(server.url(path=""), wait(0.5))
 
 
-def test_a_wait_does_not_give_up_a_paused_target(run: Run) -> None:
+def test_a_wait_continues_while_the_target_is_paused(run: Run) -> None:
     resumed = Versions(PAUSED, {"id": "exp_1", "status": "exported"}, Retry_After="60")
     with LoopbackServer(resumed) as server, ends_after(1):
         assert run(server.url(path=""), wait(1))[0]["status"] == "exported"

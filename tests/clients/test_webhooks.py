@@ -50,7 +50,7 @@ def test_a_refused_request_uses_up_no_nonce() -> None:
     webhooks.verify(dict(good["headers"]), base64.b64decode(good["body_base64"]), good["secrets"], nonces=nonces, now=NOW)
 
 
-def test_a_nonce_is_remembered_for_ten_minutes_once_for_all_threads() -> None:
+def test_a_nonce_is_stored_for_ten_minutes_and_accepted_by_one_thread_only() -> None:
     nonces, results = MemoryNonces(), list[bool]()
     threads = [threading.Thread(target=lambda: results.append(nonces.is_new("a", 0.0))) for _ in range(8)]
     for thread in threads:
@@ -62,7 +62,7 @@ def test_a_nonce_is_remembered_for_ten_minutes_once_for_all_threads() -> None:
     assert nonces.is_new("a", 601.0)
 
 
-def test_nonces_that_are_forgotten_before_a_replay_would_be_too_old_are_a_mistake() -> None:
+def test_nonces_must_be_kept_for_twice_the_tolerance() -> None:
     [good] = [each for each in VECTORS if each["name"] == "good"]
     body, secrets = base64.b64decode(good["body_base64"]), good["secrets"]
     with pytest.raises(ValueError, match="keep nonces for twice tolerance_s"):
@@ -76,7 +76,7 @@ def test_nonces_that_are_forgotten_before_a_replay_would_be_too_old_are_a_mistak
     webhooks.verify(standard(), BODY, SECRET, signature="standard-webhooks", nonces=MemoryNonces(), tolerance_s=301, now=NOW)
 
 
-def test_nonces_are_bounded() -> None:
+def test_the_number_of_stored_nonces_is_limited() -> None:
     nonces = MemoryNonces(most=2)
     assert [nonces.is_new(each, 0.0) for each in "abc"] == [True, True, True]
     assert [nonces.is_new(each, 0.0) for each in "cba"] == [False, False, True]
@@ -126,12 +126,12 @@ def test_an_invalid_signature_of_standard_webhooks_is_refused(name: str) -> None
         verify_standard(headers, body, now=now)
 
 
-def test_a_signature_of_standard_webhooks_is_none_of_the_service() -> None:
+def test_a_standard_webhooks_signature_is_not_a_valid_service_signature() -> None:
     with pytest.raises(InvalidSignature):
         webhooks.verify(standard(), BODY, SECRET, now=NOW)
 
 
-def test_a_body_in_another_format_is_verified_without_content() -> None:
+def test_the_signature_of_a_body_in_another_format_is_verified_without_its_content() -> None:
     sarif = b'{"version": "2.1.0", "runs": []}'
     webhooks.verify_signature(standard(sarif), sarif, SECRET, signature="standard-webhooks", now=NOW)
     with pytest.raises(InvalidContent):
@@ -139,12 +139,12 @@ def test_a_body_in_another_format_is_verified_without_content() -> None:
 
 
 @pytest.mark.parametrize("secret", ["", b"", [], ["a", ""]])
-def test_an_empty_secret_is_a_mistake(secret: Any) -> None:
+def test_an_empty_secret_raises_an_error(secret: Any) -> None:
     with pytest.raises(ValueError, match="empty secret"):
         webhooks.verify({}, b"", secret)
 
 
-def test_a_secret_in_another_form_is_a_mistake() -> None:
+def test_an_invalid_standard_webhooks_secret_raises_an_error() -> None:
     for secret in ("whsec_", "whsec_!"):
         with pytest.raises(ValueError, match="base64"):
             verify_standard(standard(), secret=secret)

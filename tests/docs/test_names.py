@@ -106,7 +106,7 @@ def test_every_documented_command_exists_with_its_options(name: str) -> None:
         ("`init` and `run`", None),
     ],
 )
-def test_an_unknown_command_is_found(text: str, wrong: str | None) -> None:
+def test_an_unknown_command_is_detected(text: str, wrong: str | None) -> None:
     found = [error_in_command(words) for words in (*command_lines(text), *inline_commands(text))]
     assert [each for each in found if each] == ([] if wrong is None else [wrong])
 
@@ -130,7 +130,7 @@ def test_every_documented_option_and_module_exists(name: str) -> None:
         ("systemctl disable --now", []),
     ],
 )
-def test_an_unknown_option_or_module_is_found(code: str, wrong: list[str]) -> None:
+def test_an_unknown_option_or_module_is_detected(code: str, wrong: list[str]) -> None:
     assert errors_in_inline_code(code) == wrong
 
 

@@ -30,14 +30,14 @@ def test_the_page_of_every_target_shows_its_form() -> None:
         assert f"](../console/add-{provider}-light.png)" in text
 
 
-def test_each_is_a_small_picture() -> None:
+def test_each_picture_is_a_small_png() -> None:
     for name in PICTURES:
         content = (FOLDER / name).read_bytes()
         assert content.startswith(b"\x89PNG\r\n"), name
         assert 5_000 < len(content) < MAX_BYTES, name
 
 
-def test_the_command_takes_the_same_pictures_again(tmp_path: Path) -> None:
+def test_the_command_produces_identical_pictures_on_repetition(tmp_path: Path) -> None:
     runtime("chromium-headless-shell")
     first, second = (made_in(tmp_path / folder) for folder in ("first", "second"))
     assert {*first} == {*SOME}

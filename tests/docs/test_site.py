@@ -81,7 +81,7 @@ class ResourceParser(HTMLParser):
             self.found.append(given.get("href", ""))
 
 
-def test_nothing_is_loaded_from_other_hosts(site: Path) -> None:
+def test_pages_load_no_resources_from_other_hosts(site: Path) -> None:
     pages = sorted(site.rglob("*.html"))
     assert len(pages) > 25
     for page in pages:
@@ -122,7 +122,7 @@ def test_a_page_shows_tables_code_and_links_as_github_does(site: Path) -> None:
         ("api.md", "../examples/nothing.py", "../examples/nothing.py"),
     ],
 )
-def test_a_link_is_converted_to_its_place_in_the_site(page: str, link: str, in_the_site: str) -> None:
+def test_a_link_is_converted_to_its_path_in_the_site(page: str, link: str, in_the_site: str) -> None:
     assert in_site(page, link) == in_the_site
 
 

@@ -71,7 +71,7 @@ PYTHON: Final = {
 
 
 @pytest.mark.parametrize("place", PYTHON)
-def test_python_on_a_page_runs(place: str, tmp_path: Path) -> None:
+def test_python_code_on_a_page_runs(place: str, tmp_path: Path) -> None:
     words = [sys.executable, "-W", "error", "-c", PYTHON[place]]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, f"{place}: {done.stderr}"

@@ -70,7 +70,7 @@ def test_no_link_of_the_documentation_is_broken() -> None:
     assert broken(*PAGES) == ""
 
 
-def test_a_misspelling_is_found(tmp_path: Path) -> None:
+def test_a_misspelling_is_detected(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     # concatenated, so that this file contains no misspelling
     page.write_text("What we rec" + "ieve, said in a caf\\u00e9.\n")
@@ -92,7 +92,7 @@ def test_a_misspelling_is_found(tmp_path: Path) -> None:
         ("#no-page", True),
     ],
 )
-def test_a_broken_link_is_found(link: str, is_broken: bool, tmp_path: Path) -> None:
+def test_a_broken_link_is_detected(link: str, is_broken: bool, tmp_path: Path) -> None:
     (tmp_path / "page.md").write_text(f"# A page\n\nSee [this]({link}).\n")
     (tmp_path / "other.md").write_text("# Another page\n\n## What it is for\n\nNothing.\n")
     assert (broken(tmp_path / "page.md") != "") == is_broken

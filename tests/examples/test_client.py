@@ -354,7 +354,7 @@ def test_a_poll_ends_early_if_the_retry_is_due_after_the_limit(installation: Ser
 PAUSED: Final = b'{"status": "approved", "next_attempt_at": null, "retry_after_seconds": 60}'
 
 
-def test_a_poll_does_not_give_up_a_paused_target() -> None:
+def test_a_poll_continues_while_the_target_is_paused() -> None:
     resumed = server_sending((200, PAUSED, {"Retry_After": "60"}), (200, b'{"status": "exported"}', {}))
     with resumed as server:
         began = time.monotonic()
@@ -365,7 +365,7 @@ def test_a_poll_does_not_give_up_a_paused_target() -> None:
         assert server.connections == 2
 
 
-def test_exports_reads_all_pages(installation: ServiceAndCustomer) -> None:
+def test_the_exports_method_reads_all_pages(installation: ServiceAndCustomer) -> None:
     with connection():
         other = make_customer()
         made = make_exports(other, 5)
@@ -476,7 +476,7 @@ CUT: Final = [
 
 
 @pytest.mark.parametrize("cut", CUT)
-def test_a_response_that_is_cut_is_asked_for_again(cut: bytes) -> None:
+def test_a_truncated_response_is_retried(cut: bytes) -> None:
     def cut_first(peer: Peer) -> None:
         if peer.read() and peer.number == 1:
             peer.send(cut)
@@ -488,7 +488,7 @@ def test_a_response_that_is_cut_is_asked_for_again(cut: bytes) -> None:
         assert server.connections == 2
 
 
-def test_a_response_with_slow_headers_is_asked_for_again() -> None:
+def test_a_response_with_slow_headers_is_retried() -> None:
     def drip_first(peer: Peer) -> None:
         if peer.read() and peer.number == 1:
             peer.drip(b"HTTP/1.1 202 Accepted\r\nX-Slow: " + b"x" * 10_000, every_s=0.05)

@@ -104,7 +104,7 @@ def test_a_vector_with_another_response_is_reported(language: Language, programs
 
 
 @pytest.mark.parametrize("after", [{"status": "open", "texts": 2}, {"status": "closed", "texts": 1}, None])
-def test_a_vector_with_other_tickets_afterwards_is_reported(
+def test_a_vector_with_other_resulting_tickets_is_reported(
     language: Language, programs: Programs, tmp_path: Path, after: dict[str, Any] | None
 ) -> None:
     """The vectors detect a receiver that accepts an event and does not apply it."""
@@ -446,7 +446,7 @@ def test_an_incomplete_body_does_not_delay_other_requests(receiver: ReceiverProc
         assert status_of(slow.recv(65536)) == 200
 
 
-def test_a_connection_closed_within_a_body_does_no_harm(receiver: ReceiverProcess) -> None:
+def test_the_receiver_works_after_a_connection_closed_within_a_body(receiver: ReceiverProcess) -> None:
     for length in (1, 10, 2000):
         with socket.create_connection(("127.0.0.1", receiver.port), timeout=TIMEOUT_S) as closing:
             closing.sendall(head(event(), length=length + len(event())) + event()[:length])
@@ -476,13 +476,13 @@ def test_an_invalid_key_does_not_clear_the_nonces(receiver: ReceiverProcess) -> 
     assert status_of(exchange(receiver, recorded)) == 401
 
 
-def test_anything_but_a_post_is_rejected(receiver: ReceiverProcess) -> None:
+def test_requests_other_than_post_are_rejected(receiver: ReceiverProcess) -> None:
     assert status_of(exchange(receiver, b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")) == 405
     assert b" 200 " not in exchange(receiver, b"no HTTP at all\r\n\r\n")
     assert is_healthy(receiver)
 
 
-def test_copies_at_the_same_moment_make_one_ticket(receiver: ReceiverProcess) -> None:
+def test_concurrent_copies_of_a_request_create_one_ticket(receiver: ReceiverProcess) -> None:
     """Only one copy of a request is accepted; a delivery repeated with new nonces creates one ticket."""
     copy = head(event()) + event()
     with ThreadPoolExecutor(8) as pool:
@@ -494,7 +494,7 @@ def test_copies_at_the_same_moment_make_one_ticket(receiver: ReceiverProcess) ->
     assert tickets != {b""}
 
 
-def test_a_check_of_every_outcome_finds_nothing_wrong(receiver: ReceiverProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_case_of_trigger_all_succeeds(receiver: ReceiverProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEBHOOK_SECRET", WEBHOOK_SECRET)
     done = CliRunner().invoke(trigger, ["--all", "--to", receiver.url])
     assert (done.exit_code, "wrong" in done.stdout.split()) == (0, False), done.output

@@ -157,7 +157,7 @@ def test_json_prints_only_the_response(relay: RecordingServer) -> None:
     assert json.loads(done.stdout)["ticket_exports"] == ["exp_01A", "exp_01B"]
 
 
-def test_a_repeat_has_the_same_key_and_another_run_or_page_has_another(
+def test_the_key_is_the_same_for_a_repeat_and_different_for_another_run_or_page(
     serve: Callable[..., RecordingServer], relay: RecordingServer
 ) -> None:
     page = serve(body=b"<html>", headers={"Content-Type": "text/html"})
@@ -182,7 +182,7 @@ def test_a_rejection_is_shown_and_exits_with_1(serve: Callable[..., RecordingSer
     assert SECRET not in done.stderr
 
 
-def test_the_secret_does_not_follow_a_redirect(serve: Callable[..., RecordingServer]) -> None:
+def test_the_secret_is_not_sent_to_the_destination_of_a_redirect(serve: Callable[..., RecordingServer]) -> None:
     elsewhere = serve()
     relay = serve(status=307, headers={"Location": elsewhere.url})
     with DemoSite() as site:
@@ -255,7 +255,7 @@ def test_invalid_markup_is_reported_in_one_line(serve: Callable[..., RecordingSe
         ("http://a.example/", '<img src="x.png?1"><img src="x.png?2">', ["img-alt-missing"]),  # the same location
     ],
 )
-def test_each_rule_on_markup(url: str, html: str, expected: list[str]) -> None:
+def test_markup_rules_report_the_expected_issues(url: str, html: str, expected: list[str]) -> None:
     whole = f'<html lang="en"><title>Here</title>{html}'
     assert codes(url, whole, Strict_Transport_Security="max-age=1") == expected
 
@@ -271,7 +271,7 @@ def test_each_rule_on_markup(url: str, html: str, expected: list[str]) -> None:
         ("", []),  # not HTML
     ],
 )
-def test_language_and_title_of_a_page(html: str, expected: list[str]) -> None:
+def test_language_and_title_rules_report_the_expected_issues(html: str, expected: list[str]) -> None:
     assert codes("http://a.example/", html) == expected
 
 
@@ -291,7 +291,7 @@ def test_language_and_title_of_a_page(html: str, expected: list[str]) -> None:
         ("http://a.example/", {"Content-Security-Policy": "default-src *", "X-Frame-Options": "DENY"}, "", []),
     ],
 )
-def test_the_rules_on_headers(url: str, headers: dict[str, str], html: str, expected: list[str]) -> None:
+def test_header_rules_report_the_expected_issues(url: str, headers: dict[str, str], html: str, expected: list[str]) -> None:
     assert [issue["code"] for issue in find_issues(url, SAFE_HEADERS | headers, html)] == expected
 
 

@@ -105,11 +105,11 @@ def tickets_after(vector: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["name"])
-def test_a_vector_leaves_the_tickets_that_the_documentation_says(vector: dict[str, Any]) -> None:
+def test_a_vector_results_in_the_tickets_of_its_after_member(vector: dict[str, Any]) -> None:
     assert tickets_after(vector) == vector["after"]
 
 
-def test_the_events_of_the_vectors_are_those_that_targets_get() -> None:
+def test_the_vectors_contain_every_event_type_of_targets() -> None:
     assert {*EVENTS} == {*TicketEventType}
     sent = {json.loads(body_of(each))["type"] for each in VECTORS if each["name"].startswith("event")}
     assert sent == {*EVENTS}
@@ -143,7 +143,7 @@ def test_verifying_a_serialized_copy_of_the_body_fails() -> None:
         assert [body for body, vector in zip(again, accepted, strict=True) if body != body_of(vector)]
 
 
-def test_the_code_in_the_readme_agrees() -> None:
+def test_the_documented_receiver_code_agrees_with_the_vectors() -> None:
     """The code checks signature and age, but not nonces, limits and content."""
     code = re.search(r"```python\n(import hashlib.*?)```", (ROOT / "docs" / "receiving.md").read_text(), re.DOTALL)
     assert code is not None

@@ -105,7 +105,7 @@ class Runner:
 LEFT_OUT = {"readPage", "readPageFile", "listConsoleSessions", "revokeConsoleSession"}
 
 
-def test_every_operation_is_in_it() -> None:
+def test_the_collection_contains_every_operation() -> None:
     described = postman_collection.described()
     operations = {
         (method.upper(), path.replace("{", "{{").replace("}", "}}"))
@@ -123,7 +123,7 @@ def test_every_operation_is_in_it() -> None:
     }
 
 
-def test_it_defines_each_variable_and_contains_no_secret() -> None:
+def test_the_collection_defines_each_variable_and_contains_no_secret() -> None:
     collection = the_collection()
     values = {each["key"]: each["value"] for each in collection["variable"]}
     named = {name for name in _NAMED.findall(json.dumps(collection["item"])) if not name.startswith("$")}
@@ -133,7 +133,7 @@ def test_it_defines_each_variable_and_contains_no_secret() -> None:
     assert json.loads(postman_collection.document()) == collection, "run: make docs"
 
 
-def test_it_reads_nothing_of_an_installation(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_collection_does_not_depend_on_an_installation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DEPLOYMENT_MODE", "no such mode")
     monkeypatch.setenv("SCANNER_SHARED_SECRET_FILE", "/nowhere")
     assert postman_collection.document() == COLLECTION.read_text()
@@ -149,7 +149,7 @@ def test_every_post_with_an_idempotency_key_has_a_new_one() -> None:
     assert all("storefront_signature" in json.dumps(item) for item in items(the_collection()) if item["name"] in without)
 
 
-def test_it_runs_from_top_to_bottom(database: str, tmp_path: Path) -> None:
+def test_the_collection_runs_from_top_to_bottom(database: str, tmp_path: Path) -> None:
     api = DescribedApi(tmp_path, {})
     customer = api.customer
     accounts.rename(customer.account_id, NAME_TO_ESCAPE, utc_now(), "test")
