@@ -100,7 +100,7 @@ def test_lists_have_only_the_records_of_the_project(scene: MakeScene) -> None:
 
 @on_sqlite
 @pytest.mark.parametrize("role", PROJECT_ROLES)
-def test_a_record_of_another_project_does_not_exist(role: Role, scene: MakeScene) -> None:
+def test_a_record_of_another_project_is_not_found(role: Role, scene: MakeScene) -> None:
     at = scene(role)
     finding_id, export_id = at.foreign
     one = f"{EXPORTS}/{export_id}"

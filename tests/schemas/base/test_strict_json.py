@@ -111,7 +111,7 @@ ACCEPTED: list[tuple[bytes, JsonValue]] = [
 
 
 @pytest.mark.parametrize(("body", "value"), ACCEPTED)
-def test_strict_json_is_read(body: bytes, value: JsonValue) -> None:
+def test_valid_strict_json_is_parsed(body: bytes, value: JsonValue) -> None:
     assert parse(body) == value
 
 

@@ -183,7 +183,9 @@ def test_if_like_cannot_select_rows_all_rows_are_read() -> None:
     ),
     st.text(max_size=50),
 )
-def test_a_subject_is_found_as_it_was_written_and_no_text_breaks_the_search(subject: Subject, text: str) -> None:
+def test_the_customer_id_and_email_of_any_subject_are_found_and_any_text_can_be_searched(
+    subject: Subject, text: str
+) -> None:
     mentions = Mentions(subject)
     mentions.in_text(text)
     mentions.in_name(text)

@@ -29,7 +29,7 @@ def test_the_table_has_every_transition_and_every_status() -> None:
 
 @pytest.mark.parametrize("status", ExportStatus)
 @pytest.mark.parametrize("transition", Transition)
-def test_a_transition_is_allowed_from_the_states_in_the_table_only(transition: Transition, status: ExportStatus) -> None:
+def test_a_transition_is_allowed_only_from_the_states_in_the_table(transition: Transition, status: ExportStatus) -> None:
     sources, target = TABLE[transition.value]
     assert allows(transition, status) is (status.value in sources)
     assert TRANSITIONS[transition].target.value == target

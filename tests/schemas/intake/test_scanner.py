@@ -279,7 +279,7 @@ bodies = values | st.fixed_dictionaries(
 
 @settings(max_examples=120, deadline=None)
 @given(bodies)
-def test_any_json_is_a_postback_or_a_refusal_that_repeats_nothing(body: Any) -> None:
+def test_any_json_is_accepted_as_a_postback_or_rejected_without_being_repeated(body: Any) -> None:
     found = read_or_refuse(body)
     if isinstance(found, ScanPostback):
         assert all(len(each) == 64 for each in by_fingerprint(found.page, found.issues))

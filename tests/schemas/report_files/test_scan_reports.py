@@ -607,7 +607,7 @@ LARGE_INSIDE: Final = {
 
 
 @pytest.mark.parametrize("case", LARGE_INSIDE)
-def test_a_small_report_takes_bounded_time_and_memory_whatever_it_would_become(case: str) -> None:
+def test_reports_that_expand_to_huge_content_take_bounded_time_and_memory(case: str) -> None:
     name, content = LARGE_INSIDE[case]
     began = time.process_time()
     issues = [*read_issues(content, name)]
@@ -777,7 +777,7 @@ def test_a_mangled_report_is_refused_or_becomes_postbacks_that_the_service_accep
 
 @settings(max_examples=100, deadline=None)
 @given(st.sampled_from([*FILES]), st.integers(0, 10**6), st.binary(max_size=8))
-def test_a_report_with_other_bytes_in_it_is_read_or_refused(name: str, at: int, other: bytes) -> None:
+def test_a_report_with_changed_bytes_is_imported_or_refused(name: str, at: int, other: bytes) -> None:
     content = FILES[name].read_bytes()
     at %= len(content)
     with contextlib.suppress(UnreadableReport):

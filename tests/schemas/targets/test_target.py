@@ -90,7 +90,7 @@ def test_a_target_may_name_its_pace(limit: int | None) -> None:
     assert FORM.read({**REQUEST, "max_per_minute": limit}).max_per_minute == limit
 
 
-def test_a_record_shows_the_secrets_fingerprint_alone() -> None:
+def test_a_record_shows_only_the_fingerprint_of_the_secret() -> None:
     assert dump_target(TARGET, MADE) == {
         "id": "tgt_1",
         "provider_key": "generic_webhook",

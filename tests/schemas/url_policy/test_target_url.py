@@ -179,7 +179,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("url", "reason"), REFUSED)
-def test_an_unsafe_url_is_refused_by_name(url: str, reason: str) -> None:
+def test_an_unsafe_url_is_refused_with_its_reason(url: str, reason: str) -> None:
     assert reason_for(url) == reason
 
 
@@ -230,7 +230,7 @@ def test_any_text_is_a_target_or_a_refusal(url: str) -> None:
 
 
 @given(urls)
-def test_the_form_that_is_dialed_is_its_own_normal_form(url: str) -> None:
+def test_normalizing_a_target_url_twice_changes_nothing(url: str) -> None:
     target = check_url(url, OPEN)
     if isinstance(target, TargetAddress):
         assert check_url(target.url, OPEN) == target

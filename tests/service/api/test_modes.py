@@ -56,7 +56,7 @@ def test_exports_and_health_are_everywhere(changes: dict[str, str], customer: Cu
 OPEN = {"/healthz", "/readyz", "/metrics", "/openapi.json", "/docs", "/docs/{file}"}
 
 
-def test_every_other_route_asks_who_is_calling(customer: Customer, tmp_path: Path) -> None:
+def test_every_other_route_requires_authentication(customer: Customer, tmp_path: Path) -> None:
     """A resource that names no operation for a method would serve it without authentication."""
     changes = {"DEPLOYMENT_MODE": "cloud", "AUTH_FAILURES_PER_MINUTE": "1000", "STOREFRONT_WEBHOOK_SECRET": "s" * 16}
     app = app_with(tmp_path, changes)

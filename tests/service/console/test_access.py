@@ -237,7 +237,7 @@ def scene(customer: Customer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     return AccessScene(client, customer, make_customer(), ids)
 
 
-def test_every_page_and_form_has_its_row(scene: AccessScene) -> None:
+def test_the_access_table_lists_every_page_and_form(scene: AccessScene) -> None:
     app = scene.client.app
     routes = {
         (method.method, route.path.removeprefix("/console"))
@@ -367,7 +367,7 @@ def rows_by(answer: Result, scene: AccessScene) -> str:
     return text
 
 
-def test_the_operators_account_sees_everything_and_may_do_it(scene: AccessScene) -> None:
+def test_the_operators_account_has_access_to_every_page_and_form(scene: AccessScene) -> None:
     person = signed_in(scene, scene.customer)
     for row in ROWS:
         answer = scene.ask(person, row)

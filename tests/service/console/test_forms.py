@@ -114,7 +114,7 @@ def test_every_loopback_name_leads_to_the_same_console(
     assert answer.status_code == (303 if is_ours else 403)
 
 
-def test_a_form_of_another_site_does_nothing_even_with_the_cookie_and_the_token_of_its_forms(person: ConsoleBrowser) -> None:
+def test_a_form_of_another_origin_is_refused_even_with_valid_cookie_and_form_token(person: ConsoleBrowser) -> None:
     before = everything_stored()
     for origin in ("https://evil.example", "null", ""):
         answer = send(person, f"csrf={person.csrf}".encode(), Origin=origin)
@@ -127,7 +127,7 @@ def test_a_form_of_another_site_does_nothing_even_with_the_cookie_and_the_token_
 # --- the CSRF token
 
 
-def test_a_form_carries_the_token_of_its_own_session(
+def test_a_form_needs_the_form_token_of_its_own_session(
     person: ConsoleBrowser, customer: Customer, log_lines: LogLines
 ) -> None:
     """Pages of earlier sessions and of other users contain other tokens."""

@@ -29,7 +29,7 @@ def part(call: str, **values: Any) -> str:
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_a_template_compiles_and_escapes_whatever_is_filled_in(name: str) -> None:
+def test_a_template_compiles_and_never_disables_escaping(name: str) -> None:
     templates().get_template(name)
     text = (_FOLDER / "templates" / name).read_text()
     tree = templates().parse(text)
@@ -40,7 +40,7 @@ def test_a_template_compiles_and_escapes_whatever_is_filled_in(name: str) -> Non
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-def test_a_template_has_neither_script_nor_style_inside_it(name: str) -> None:
+def test_a_template_contains_no_inline_script_or_style(name: str) -> None:
     text = (_FOLDER / "templates" / name).read_text()
     assert re.findall(r"\s(?:style|on[a-z]+)\s*=", text) == []
     assert (

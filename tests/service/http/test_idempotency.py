@@ -139,7 +139,7 @@ def test_a_new_token_of_the_same_user_gets_the_old_answer(client: TestClient, cu
     assert renewed.send(client).content == first.content
 
 
-def test_a_revoked_token_gets_no_stored_answer(client: TestClient, customer: Customer) -> None:
+def test_a_revoked_token_gets_no_stored_response(client: TestClient, customer: Customer) -> None:
     row, token = tokens.create(customer.email, TokenKind.API, utc_now())
     call = register(customer).without("Authorization").plus(("Authorization", f"Bearer {token}"))
     assert call.send(client).status_code == 201

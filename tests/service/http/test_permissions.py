@@ -611,7 +611,7 @@ def scene(customer: Customer, tmp_path: Path) -> PermissionScene:
     )
 
 
-def test_every_route_has_its_row(scene: PermissionScene) -> None:
+def test_the_permission_table_lists_every_route(scene: PermissionScene) -> None:
     routes = [
         (method.method, route.path)
         for route in inspect_routes(scene.app)
@@ -689,7 +689,9 @@ def test_a_role_limits_every_token_of_its_user(role: Role, scene: PermissionScen
 
 
 @pytest.mark.parametrize("role", [*PROJECT_ROLES, None])
-def test_a_role_in_a_project_opens_its_records_and_no_role_opens_nothing(role: Role | None, scene: PermissionScene) -> None:
+def test_a_project_role_gives_access_to_its_records_and_no_role_gives_none(
+    role: Role | None, scene: PermissionScene
+) -> None:
     user = accounts.add_user("limited@example.com", scene.customer.account_id, utc_now(), None)
     if role is not None:
         accounts.grant_project(user.email, scene.customer.project_id, utc_now(), role)
@@ -727,7 +729,7 @@ def test_a_credential_in_the_body_is_ignored(scene: PermissionScene) -> None:
             assert replace(form, body=f"access_token={scene.customer.token}".encode()).send(client).status_code == 401, row
 
 
-def test_an_approval_for_another_accounts_target_is_refused_by_its_field(scene: PermissionScene) -> None:
+def test_an_approval_for_a_target_of_another_account_is_a_field_error(scene: PermissionScene) -> None:
     """The target's ID is in the body, not in the path."""
     body = {"target_id": make_target(scene.other).id}
     call = Call("POST", f"{EXPORT.format(**scene.ids)}/approve", (*scene.customer.bearer.items(), *JSON.items()))

@@ -44,7 +44,7 @@ def test_every_mode_has_the_page(mode: str, database: str, tmp_path: Path) -> No
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
 
 
-def test_the_page_may_load_scripts_and_styles_of_its_own_and_nothing_else(client: TestClient) -> None:
+def test_the_content_security_policy_allows_only_own_scripts_and_styles(client: TestClient) -> None:
     answer = Call("GET", "/docs").send(client)
     actual = {name: answer.headers[name] for name in SAFE_HEADERS}
     assert actual == SAFE_HEADERS | {"cache-control": "no-cache", "content-security-policy": CONTENT_SECURITY_POLICY}
@@ -199,7 +199,7 @@ def described_by(service: Service) -> set[str]:
     return {operation["operationId"] for item in record["paths"].values() for operation in item.values()}
 
 
-def test_a_browser_shows_the_description_and_sends_requests(
+def test_the_api_page_shows_every_operation_and_sends_requests(
     browser: Browser, service: Service, installation: DocsInstallation
 ) -> None:
     # A proxy serves it below a path prefix.

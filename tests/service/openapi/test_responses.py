@@ -82,7 +82,7 @@ def test_an_invalid_request_id_is_replaced(request_id: str, client: TestClient) 
     assert was_made(answer.headers["x-request-id"])
 
 
-def test_every_request_gets_an_id_of_its_own(client: TestClient) -> None:
+def test_every_request_gets_a_unique_id(client: TestClient) -> None:
     made = {Call("GET", "/healthz").send(client).headers["x-request-id"] for _ in range(20)}
     assert len(made) == 20
     assert all(was_made(request_id) for request_id in made)
@@ -96,7 +96,7 @@ def test_the_request_id_is_in_the_access_log(client: TestClient, log_lines: LogL
     assert "exp_secret" not in log_lines.text
 
 
-def test_the_access_log_names_who_asked_also_where_they_were_refused(
+def test_the_access_log_contains_the_caller_of_refused_requests_too(
     client: TestClient, customer: Customer, log_lines: LogLines
 ) -> None:
     def asked(*headers: tuple[str, str]) -> tuple[object, ...]:

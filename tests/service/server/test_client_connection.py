@@ -131,7 +131,7 @@ def test_a_disconnected_client_appears_to_have_closed_the_connection(pair: tuple
     assert client.recv(10) == b"bye"
 
 
-def test_what_comes_as_its_client_is_let_go_is_not_begun(pair: tuple[ClientConnection, socket.socket]) -> None:
+def test_a_request_that_arrives_during_a_disconnect_is_not_started(pair: tuple[ClientConnection, socket.socket]) -> None:
     """The rest of the request would not be read, and a request that has begun must not be aborted during its work."""
     connection, client = pair
     connection.expect_request(60)

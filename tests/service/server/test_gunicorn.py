@@ -116,7 +116,7 @@ def test_a_secret_beyond_ascii_is_compared_as_bytes(service: Service) -> None:
     assert code_of(service.exchange(latin)) == (401, "UNAUTHORIZED")
 
 
-def test_a_secret_sent_twice_is_refused(service: Service) -> None:
+def test_a_repeated_secret_header_is_refused(service: Service) -> None:
     twice = posted(b"X-Scanner-Secret: " + WIRE_SECRET, b"Content-Length: %d" % len(GOOD), body=GOOD)
     assert code_of(service.exchange(twice)) == (401, "UNAUTHORIZED")
 
@@ -150,7 +150,7 @@ BODIES = [
 
 
 @pytest.mark.parametrize(("sent", "reported"), [row[1:] for row in BODIES], ids=[row[0] for row in BODIES])
-def test_a_body_is_measured_as_it_comes(sent: bytes, reported: tuple[int, str] | None, service: Service) -> None:
+def test_body_limits_apply_while_a_body_arrives(sent: bytes, reported: tuple[int, str] | None, service: Service) -> None:
     answer = service.exchange(sent)
     if reported is None:
         assert answer.status == 202
@@ -177,7 +177,7 @@ STRANGE_PATHS = [b"/%zz", b"/%ff%fe", b"/%00", b"/api/../etc", b"//api", b"/api/
 
 
 @pytest.mark.parametrize("path", STRANGE_PATHS)
-def test_a_strange_path_is_not_found(path: bytes, service: Service) -> None:
+def test_an_invalid_path_is_not_found(path: bytes, service: Service) -> None:
     answer = service.exchange(raw(b"GET", path))
     assert code_of(answer) == (404, "NOT_FOUND")
     assert {name: answer.headers.get(name) for name in SAFE_HEADERS} == SAFE_HEADERS
@@ -240,7 +240,7 @@ def drip(connections: list[socket.socket], byte: bytes) -> None:
         each.sendall(byte)
 
 
-def test_slow_clients_keep_nobody_else_waiting(service: Service) -> None:
+def test_slow_clients_do_not_delay_other_requests(service: Service) -> None:
     heads = [service.connect() for _ in range(SLOW_CLIENTS)]
     bodies = [service.connect() for _ in range(SLOW_CLIENTS * 2)]
     try:
@@ -263,7 +263,7 @@ def test_slow_clients_keep_nobody_else_waiting(service: Service) -> None:
 # --- concurrent requests with one key, and shutdown ---------------------------
 
 
-def test_one_key_posted_by_twenty_at_once_does_the_work_once(
+def test_twenty_concurrent_requests_with_one_key_do_the_work_once(
     database_url: str, served_customer: Customer, tmp_path: Path
 ) -> None:
     headers = {**SCANNER, "Idempotency-Key": "the same"}
@@ -316,7 +316,7 @@ def test_a_killed_process_leaves_no_partial_writes(database_url: str, served_cus
     assert asked(database_url, unmatched) == [(0,)]
 
 
-def test_a_process_killed_inside_its_transaction_leaves_nothing(postgres_url: str, tmp_path: Path) -> None:
+def test_a_process_killed_inside_its_transaction_stores_nothing(postgres_url: str, tmp_path: Path) -> None:
     """A lock held by the test stops the request after its key and findings are written, but before any export is."""
     customer = customer_in(postgres_url)
     headers = {**SCANNER, "Idempotency-Key": "run-1"}

@@ -52,7 +52,7 @@ CHANGES: Final = st.lists(
 
 @given(data=st.data(), changes=CHANGES)
 @settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
-def test_no_generated_body_breaks_a_route(world: CloudInstallation, data: st.DataObject, changes: list[Any]) -> None:
+def test_no_generated_body_causes_a_server_error(world: CloudInstallation, data: st.DataObject, changes: list[Any]) -> None:
     which = data.draw(st.sampled_from(WHICH))
     body = json.loads(calls(world)[which].body)
     for path, how, name, value in changes:

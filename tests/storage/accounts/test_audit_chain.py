@@ -74,7 +74,7 @@ def test_the_tests_of_tampering_change_every_column() -> None:
 
 
 @pytest.mark.parametrize(("column", "value"), [*CHANGES.items(), *((column, None) for column in NULLABLE)])
-def test_a_changed_column_is_found(database: str, column: str, value: Any) -> None:
+def test_a_changed_column_is_detected(database: str, column: str, value: Any) -> None:
     append()
     execute("UPDATE audit_entries SET reason = 'a reason'")
     audit_chain.extend()

@@ -127,7 +127,9 @@ def test_a_project_id_beyond_the_integers_of_the_database_is_forbidden(world: Ac
 
 
 @pytest.mark.parametrize("case", NOT_IN_PROJECT)
-def test_a_report_that_is_not_the_projects_is_refused_alike_wherever_it_is(world: AccountsAndProjects, case: str) -> None:
+def test_a_report_outside_the_project_is_refused_with_the_same_error_for_every_cause(
+    world: AccountsAndProjects, case: str
+) -> None:
     who, project_id, report_id = NOT_IN_PROJECT[case](world)
     with pytest.raises(ValidationFailed) as refused:
         manageable(principal(who), project_id, report_id)

@@ -124,7 +124,7 @@ def test_a_page_view_that_cannot_be_recorded_is_served_anyway(
         (timedelta(days=-3650), SessionEndReason.IDLE),
     ],
 )
-def test_a_session_without_page_views_ends(
+def test_a_session_without_requests_expires(
     after: timedelta, over: SessionEndReason | None, principal: TokenPrincipal
 ) -> None:
     secret = sessions.begin(principal, BROWSER, NOW)
@@ -157,7 +157,7 @@ def test_another_browser_ends_a_session_for_both(principal: TokenPrincipal) -> N
     assert find(secret, BROWSER, NOW) is SessionEndReason.ANOTHER_BROWSER
 
 
-def test_a_token_has_ten_at_most_and_the_oldest_ends(principal: TokenPrincipal, customer: Customer) -> None:
+def test_a_token_has_at_most_ten_sessions_and_the_oldest_ends(principal: TokenPrincipal, customer: Customer) -> None:
     other = sessions.begin(principal_of(customer), BROWSER, NOW)
     secrets = [sessions.begin(principal, BROWSER, NOW + number * SECOND) for number in range(MAX_LIVE + 2)]
     now = NOW + MINUTE

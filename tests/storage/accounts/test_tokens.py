@@ -98,7 +98,7 @@ def test_the_tables_hold_a_digest_and_never_the_token(customer: Customer) -> Non
     assert customer.token[4:31] not in repr(stored) + repr(rows("SELECT * FROM audit_entries"))
 
 
-def test_a_token_expires_at_its_moment(customer: Customer) -> None:
+def test_a_token_expires_at_its_expiration_time(customer: Customer) -> None:
     _, text = tokens.create(customer.email, TokenKind.API, NOW, expires=timedelta(days=2))
     assert tokens.principal_for(text, NOW + timedelta(days=2, milliseconds=-1)) is not None
     assert tokens.principal_for(text, NOW + timedelta(days=2)) is None
@@ -109,7 +109,7 @@ def test_a_token_made_to_expire_at_once_never_works(customer: Customer) -> None:
     assert tokens.principal_for(text, NOW) is None
 
 
-def test_a_revoked_token_stops_with_the_next_request(customer: Customer) -> None:
+def test_a_revoked_token_is_invalid_at_once(customer: Customer) -> None:
     principal = tokens.principal_for(customer.token, NOW)
     assert principal is not None
     assert principal.token_id is not None
@@ -121,7 +121,7 @@ def test_a_revoked_token_stops_with_the_next_request(customer: Customer) -> None
     assert recorded == [("create_token",), ("revoke_token",)]
 
 
-def test_a_user_who_leaves_loses_every_token_and_nobody_else_does(customer: Customer) -> None:
+def test_revoking_all_tokens_of_a_user_affects_no_other_user(customer: Customer) -> None:
     other = make_customer()
     early, _ = tokens.create(customer.email, TokenKind.API, NOW, name="early")
     tokens.revoke(early.id, NOW)

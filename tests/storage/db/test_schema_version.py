@@ -398,7 +398,7 @@ def test_an_empty_file_is_a_new_database(tmp_path: Path) -> None:
     close_database()
 
 
-def test_a_new_file_its_logs_and_its_locks_are_for_their_owner_alone(tmp_path: Path) -> None:
+def test_a_new_database_file_with_its_logs_and_locks_is_private(tmp_path: Path) -> None:
     before = os.umask(0o022)
     try:
         open_database(f"sqlite:///{tmp_path / 'new.db'}")

@@ -73,7 +73,7 @@ def approve_many(customer: Customer, count: int) -> list[str]:
     return [make_approved(customer, target_id) for _ in range(count)]
 
 
-def test_processes_that_claim_at_once_never_get_the_same_export(database: str, customer: Customer) -> None:
+def test_concurrent_claims_of_processes_never_return_the_same_export(database: str, customer: Customer) -> None:
     ids = approve_many(customer, 120)
     command = [sys.executable, "-c", CLAIMER, database]
     started = [

@@ -235,7 +235,7 @@ def test_a_revoked_token_is_refused_from_the_next_poll_on(customer: Customer) ->
     assert poll_sql.poll(customer.token, export_id, NOW) is None
 
 
-def test_an_expired_token_polls_nothing(customer: Customer) -> None:
+def test_an_expired_token_cannot_poll(customer: Customer) -> None:
     [export_id] = make_exports(customer, 1)
     text = tokens.create(customer.email, TokenKind.API, NOW, expires=timedelta(days=1))[1]
     assert poll_sql.poll(text, export_id, NOW + timedelta(days=1, milliseconds=-1)) is not None

@@ -359,7 +359,7 @@ def test_only_one_of_two_groups_of_a_rule_is_open(customer: Customer) -> None:
     assert rows("SELECT id FROM exports WHERE open_group = 'csp'") == [(second,)]
 
 
-def test_a_group_is_open_again_though_as_many_places_are_fixed_at_once(customer: Customer) -> None:
+def test_a_group_is_reopened_even_if_another_place_is_fixed_at_the_same_time(customer: Customer) -> None:
     by_rule(customer)
     first, second = (issue("csp", location=place) for place in "ab")
     [group] = post(customer, 1, first, second).ticket_exports

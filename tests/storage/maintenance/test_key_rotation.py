@@ -133,7 +133,7 @@ def test_pending_sign_in_data_is_encrypted_again(customer: Customer) -> None:
     assert rotate() == (0, [])
 
 
-def test_after_a_rotation_the_first_key_decrypts_everything_and_the_older_one_nothing(populated: list[str]) -> None:
+def test_after_a_rotation_only_the_first_key_decrypts_the_secrets(populated: list[str]) -> None:
     assert key_rotation.count() == 5 == opened_with(BEFORE)
     assert rotate() == (5, [])
     assert (opened_with(AFTER), opened_with(BEFORE)) == (5, 0)
@@ -298,7 +298,7 @@ with connection():
 """
 
 
-def test_a_key_rotation_that_was_killed_is_completed_by_the_next_run(customer: Customer, database: str) -> None:
+def test_the_next_run_completes_a_killed_key_rotation(customer: Customer, database: str) -> None:
     ids = [make_target(customer).id for _ in range(3 * SLICE + 1)]
     for target_id in ids:
         execute(

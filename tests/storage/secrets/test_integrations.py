@@ -24,7 +24,7 @@ def test_without_a_setting_the_environment_decides(secrets: SharedSecrets) -> No
     assert secrets.current(Integration.EMAIL) is None
 
 
-def test_a_secret_set_by_command_replaces_the_environment_at_once_in_every_process(
+def test_a_secret_set_by_command_replaces_the_one_in_the_environment_at_once_in_every_process(
     secrets: SharedSecrets, tmp_path: Path
 ) -> None:
     another_process = SharedSecrets(make_settings(tmp_path), VAULT)

@@ -24,7 +24,7 @@ def test_the_same_secret_has_a_different_ciphertext_each_time() -> None:
     assert vault.seal("s", HERE) != vault.seal("s", HERE)
 
 
-def test_a_secret_moved_to_another_row_does_not_open() -> None:
+def test_a_secret_moved_to_another_row_cannot_be_decrypted() -> None:
     vault = Vault([NEW])
     with pytest.raises(WrongEncryptionKey):
         vault.open(vault.seal("s", HERE), "targets|tgt_2|signing secret")

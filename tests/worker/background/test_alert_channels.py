@@ -115,7 +115,7 @@ def test_an_email_is_sent_over_tls_to_all_recipients(tmp_path: Path, authority: 
 
 @pytest.mark.parametrize("scheme", ["smtp", "smtps"])
 @pytest.mark.parametrize(("host", "is_known"), [("other.example.com", True), (MAIL_HOST, False)])
-def test_a_wrong_certificate_gets_nothing(
+def test_nothing_is_sent_to_a_mail_server_with_a_wrong_certificate(
     tmp_path: Path, authority: CertificateAuthority, scheme: str, host: str, is_known: bool
 ) -> None:
     trusted = authority if is_known else CertificateAuthority("another company")

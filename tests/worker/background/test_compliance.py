@@ -134,7 +134,7 @@ def newest() -> ComplianceRequest:
 # --- erasing a person
 
 
-def test_a_redaction_erases_all_data_of_a_person_and_nothing_of_others(
+def test_a_redaction_erases_all_data_of_its_subject_and_no_other_data(
     client: TestClient, shop: Customer, task: ComplianceTask, logged: LogLines
 ) -> None:
     PersonDataSeeder(client, shop).plant(ADA)
@@ -382,7 +382,7 @@ def test_a_response_that_arrives_after_the_redaction_is_not_stored(
     assert stored() == before
 
 
-def test_a_repeated_request_gets_a_redacted_answer_and_does_no_work(
+def test_a_repeated_request_gets_a_redacted_response_and_does_no_work(
     client: TestClient, shop: Customer, task: ComplianceTask
 ) -> None:
     headers = {**shop.bearer, "Content-Type": "application/json", "Idempotency-Key": "one"}

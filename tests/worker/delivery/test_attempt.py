@@ -197,7 +197,7 @@ UNSENDABLE: Final = [
 
 # The IDs are numbers, because encryption yields different bytes in each run.
 @pytest.mark.parametrize(("blob", "default", "keys", "error"), UNSENDABLE, ids=range(len(UNSENDABLE)))
-def test_what_cannot_be_signed_is_not_sent_and_tried_again_later(
+def test_a_delivery_that_cannot_be_signed_is_not_sent_and_is_retried_later(
     blob: bytes | None, default: str | None, keys: tuple[bytes, ...], error: str
 ) -> None:
     post = RecordingPost()

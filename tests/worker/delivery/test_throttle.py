@@ -416,7 +416,7 @@ def test_unused_requests_of_a_rate_limit_accumulate_for_at_most_a_second(limit: 
 
 
 @given(limit=st.integers(1, MAX_PER_MINUTE), looks=st.lists(st.floats(0, 90), max_size=60))
-def test_no_sequence_of_claims_breaks_a_rate_limit(limit: int, looks: list[float]) -> None:
+def test_no_sequence_of_claims_exceeds_a_rate_limit(limit: int, looks: list[float]) -> None:
     at, sent, seconds = state(max_per_minute=limit), [], 0.0
     for wait_s in looks:
         # Whole microseconds, the resolution of a clock.

@@ -64,7 +64,7 @@ MIXED: Final = [
 
 
 @pytest.mark.parametrize(("addresses", "reason"), MIXED)
-def test_one_bad_address_refuses_the_whole_name(addresses: list[str], reason: str) -> None:
+def test_a_host_name_with_one_forbidden_address_is_refused(addresses: list[str], reason: str) -> None:
     with LoopbackServer(always()) as server, made_client(resolver=FakeResolver({NAME: addresses})) as client:
         outcome = post(client, server.url(NAME))
         assert server.connections == 0

@@ -84,7 +84,7 @@ def test_only_http_1_1_is_offered(tmp_path: Path) -> None:
     assert chosen == ["http/1.1"]
 
 
-def test_less_than_tls_1_2_is_not_spoken(tmp_path: Path) -> None:
+def test_tls_versions_below_1_2_are_refused(tmp_path: Path) -> None:
     context, authority = make_certificate(tmp_path)
     context.maximum_version = ssl.TLSVersion.TLSv1_2
     with LoopbackServer(always(), context) as server, made_client(verify=authority) as client:
@@ -106,7 +106,7 @@ CERTIFICATES: Final = [
 
 
 @pytest.mark.parametrize(("name", "lasts", "is_trusted"), CERTIFICATES)
-def test_a_wrong_certificate_is_named_and_nothing_is_sent(
+def test_a_wrong_certificate_is_reported_and_nothing_is_sent(
     tmp_path: Path, name: str, lasts: timedelta, is_trusted: bool
 ) -> None:
     context, authority = make_certificate(tmp_path, name, lasts)

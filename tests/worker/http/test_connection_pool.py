@@ -45,7 +45,7 @@ class GatedServer:
         return until(lambda: self.closed >= count)
 
 
-def test_a_kept_connection_ends_when_its_name_resolves_to_a_private_address() -> None:
+def test_a_kept_connection_is_closed_if_its_name_resolves_to_a_private_address() -> None:
     gated, resolver = GatedServer(), RebindingResolver(HERE, PRIVATE)
     with LoopbackServer(gated) as server, made_client(resolver=resolver, confirmed_for_s=0) as client:
         assert post(client, server.url(NAME)).status == 200

@@ -156,7 +156,7 @@ ANSWERS: Final = {
 
 @pytest.mark.parametrize("piece_bytes", [1_000_000, 7, 1])
 @pytest.mark.parametrize(("data", "expected"), ANSWERS.values(), ids=list(ANSWERS))
-def test_an_answer_is_read_the_same_however_it_comes(
+def test_a_response_is_parsed_the_same_in_pieces_of_any_size(
     data: bytes, expected: Read | type[Exception], piece_bytes: int
 ) -> None:
     assert read(data, piece_bytes) == expected

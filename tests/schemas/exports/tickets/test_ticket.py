@@ -137,7 +137,7 @@ def test_a_source_without_a_scan_run_names_none() -> None:
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=500), st.text("abc/é ", max_size=400))
-def test_any_title_on_any_page_is_one_line_within_the_limit(title: str, path: str) -> None:
+def test_every_ticket_title_is_one_line_within_the_limit(title: str, path: str) -> None:
     ticket = make_ticket(ScannedPage(f"https://shop.example/{path}", None, None, None, {}), title=title)
     assert 0 < len(ticket.title) <= MAX_TITLE
     assert "\n" not in ticket.title

@@ -395,7 +395,7 @@ def test_an_invalid_list_request_is_rejected(
     assert CANARY not in answer.text
 
 
-def test_everything_that_is_wrong_with_a_query_is_reported_at_once(client: TestClient, customer: Customer) -> None:
+def test_all_errors_of_a_query_are_reported_at_once(client: TestClient, customer: Customer) -> None:
     answer = listed(customer, "status=x&source=y&limit=z&cursor=-").send(client)
     codes = {
         ("/status", "not_allowed"),
@@ -508,7 +508,7 @@ MAY: Final = {
 
 @pytest.mark.parametrize("verb", MAY)
 @pytest.mark.parametrize("status", list(ExportStatus))
-def test_a_transition_from_any_other_state_is_a_conflict(
+def test_a_transition_from_a_state_that_does_not_allow_it_is_a_conflict(
     status: ExportStatus, verb: str, client: TestClient, customer: Customer, wake_ups: FakeWakeUpQueue
 ) -> None:
     export_id = in_every_state(customer)[status.value]

@@ -42,7 +42,7 @@ def ticket(text: str) -> dict[str, Any]:
 
 
 @pytest.mark.skipif(not STRINGS.exists(), reason=f"no strings corpus in {CORPORA}")
-def test_naughty_strings_are_read_back_as_they_were_or_refused_by_name(client: TestClient, customer: Customer) -> None:
+def test_naughty_strings_are_stored_unchanged_or_rejected_with_field_errors(client: TestClient, customer: Customer) -> None:
     headers = tuple(customer.bearer.items())
     stored: dict[str, dict[str, Any]] = {}
     for text in json.loads(STRINGS.read_bytes()):
@@ -72,7 +72,9 @@ def every_ticket(client: TestClient, headers: tuple[tuple[str, str], ...]) -> di
 @pytest.mark.parametrize(
     "text", ["\x1b[31mred", "\u202eright to left", "\ufeff", "👩‍👩‍👧", "\x85", "'; DROP TABLE exports; --", "\u2028"]
 )
-def test_odd_characters_are_kept_or_refused_by_name(text: str, client: TestClient, customer: Customer) -> None:
+def test_unusual_characters_are_stored_unchanged_or_rejected_with_field_errors(
+    text: str, client: TestClient, customer: Customer
+) -> None:
     headers = (*customer.bearer.items(), *JSON.items())
     answer = Call("POST", EXPORTS, headers).with_json({"ticket": ticket(text)}).send(client)
     if answer.status_code == 201:
@@ -93,7 +95,7 @@ RAW: Final = st.text("abcstaulimtcursorexp_01=&%,;+-/\x7f\xff ", max_size=40).ma
 
 @given(PAIRS | RAW)
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_no_query_breaks_a_list(client: TestClient, customer: Customer, query: str) -> None:
+def test_any_query_string_of_a_list_gets_200_or_422(client: TestClient, customer: Customer, query: str) -> None:
     [export_id] = make_exports(customer, 1)
     for path in (EXPORTS, f"{EXPORTS}/{export_id}/attempts"):
         answer = Call("GET", path, tuple(customer.bearer.items()), query=query).send(client)

@@ -332,7 +332,7 @@ def test_a_rotated_secret_counts_at_once_and_the_old_one_no_more(client: TestCli
     assert count() == 2
 
 
-def test_without_a_secret_everything_is_refused_before_anything_else(customer: Customer, tmp_path: Path) -> None:
+def test_without_a_secret_every_webhook_is_refused_and_nothing_is_stored(customer: Customer, tmp_path: Path) -> None:
     settings = make_settings(tmp_path, {**CLOUD, "STOREFRONT_WEBHOOK_SECRET": ""})
     client = TestClient(create_app(settings, FakeWakeUpQueue(), FakeResolver({})))
     for answer in (
@@ -483,7 +483,7 @@ REFUSED: Final[list[tuple[str, Any, set[tuple[str, str]]]]] = [
 
 
 @pytest.mark.parametrize(("topic", "body", "refused"), REFUSED)
-def test_a_body_that_does_not_fit_is_refused_and_not_stored(
+def test_an_invalid_body_is_refused_and_neither_stored_nor_logged(
     topic: str, body: Any, refused: set[tuple[str, str]], client: TestClient, log_lines: LogLines
 ) -> None:
     answer = send_webhook(client, topic, body)

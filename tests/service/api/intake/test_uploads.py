@@ -561,7 +561,7 @@ NOT_IN_PROJECT: dict[str, Callable[[UploadScene], tuple[str, int]]] = {
 
 @pytest.mark.parametrize("query", ["", "dry_run=true"])
 @pytest.mark.parametrize("case", NOT_IN_PROJECT)
-def test_a_report_that_is_not_the_projects_is_refused_alike_wherever_it_is(
+def test_a_report_outside_the_project_is_refused_with_the_same_error_for_every_cause(
     scene: UploadScene, route: UploadRoute, case: str, query: str
 ) -> None:
     token, report_id = NOT_IN_PROJECT[case](scene)
@@ -705,7 +705,7 @@ def put(value: Any, path: tuple[str | int, ...], wrong: Any) -> Any:
     return copy
 
 
-def test_a_wrong_value_at_any_place_is_taken_or_refused_there(scene: UploadScene, route: UploadRoute) -> None:
+def test_a_wrong_value_in_any_field_is_accepted_or_rejected_with_its_path(scene: UploadScene, route: UploadRoute) -> None:
     body = route.body(scene.customer.project_id, report_id=scene.report)
     known = {str(name) for path in places(body) for name in path}
     for path in places(body):

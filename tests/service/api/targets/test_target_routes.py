@@ -206,7 +206,7 @@ def test_the_body_may_be_left_out(client: TestClient, customer: Customer, target
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_body_with_members_is_refused(
+def test_a_non_empty_body_is_refused(
     client: TestClient, customer: Customer, target: Target, wake_ups: FakeWakeUpQueue, verb: str
 ) -> None:
     answer = act(client, customer, target.id, verb, body={"reason": CANARY})

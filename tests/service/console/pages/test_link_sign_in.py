@@ -125,7 +125,9 @@ def test_a_link_signs_in_once(person: LinkBrowser, mail_worker: MailWorker, cust
     assert mail_worker.tokens() == []
 
 
-def test_only_the_browser_that_asked_uses_it(person: LinkBrowser, mail_worker: MailWorker, customer: Customer) -> None:
+def test_a_link_works_only_in_the_browser_that_requested_it(
+    person: LinkBrowser, mail_worker: MailWorker, customer: Customer
+) -> None:
     person.ask(customer.email)
     [token] = mail_worker.tokens()
     thief = LinkBrowser(person.client)
@@ -136,7 +138,7 @@ def test_only_the_browser_that_asked_uses_it(person: LinkBrowser, mail_worker: M
 
 
 @pytest.mark.parametrize(("after", "status"), [(LASTS_FOR - timedelta(seconds=1), 303), (LASTS_FOR, 403)])
-def test_a_link_is_used_within_fifteen_minutes(
+def test_a_link_expires_after_fifteen_minutes(
     after: timedelta, status: int, person: LinkBrowser, mail_worker: MailWorker, customer: Customer
 ) -> None:
     with freeze_time(NOW) as clock:
@@ -146,7 +148,7 @@ def test_a_link_is_used_within_fifteen_minutes(
         assert person.use(token) == status
 
 
-def test_an_unknown_address_gets_the_same_answer_and_no_mail(
+def test_an_unknown_address_gets_the_same_response_and_no_email(
     person: LinkBrowser, mail_worker: MailWorker, customer: Customer
 ) -> None:
     for email in ("nobody@example.com", customer.email):
@@ -158,7 +160,7 @@ def test_an_unknown_address_gets_the_same_answer_and_no_mail(
     assert rows("SELECT COUNT(*) FROM sign_in_links") == [(0,)]
 
 
-def test_a_user_gets_few_links_and_an_address_may_ask_for_few(
+def test_links_are_limited_by_user_and_by_network_address(
     app_with: Callable[..., LinkBrowser], mail_worker: MailWorker, customer: Customer
 ) -> None:
     person = app_with(AUTH_FAILURES_PER_MINUTE="8")

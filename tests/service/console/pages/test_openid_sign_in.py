@@ -120,7 +120,7 @@ def test_a_new_person_becomes_a_user_with_the_role_of_their_groups(
     assert actions == [("openid_connect", "add_user"), (f"user:{user.id}", "link_identity")]
 
 
-def test_a_person_is_known_by_issuer_and_subject_and_the_role_follows_the_groups(
+def test_users_are_identified_by_issuer_and_subject_and_get_the_role_of_their_groups(
     person: OpenIdBrowser, issuer: FakeIssuer
 ) -> None:
     signed_in(person, issuer)
@@ -161,7 +161,7 @@ def test_a_person_without_a_mapped_group_is_refused(groups: Any, person: OpenIdB
 
 
 @pytest.mark.parametrize("claims", [{}, {"email": EMAIL}, {"email": EMAIL, "email_verified": "true"}, {"email": 7}])
-def test_an_address_that_is_not_verified_links_nobody(
+def test_an_unverified_email_address_is_refused(
     claims: dict[str, Any], app_with: Callable[..., OpenIdBrowser], issuer: FakeIssuer
 ) -> None:
     issuer.claims = {**claims, "groups": "triage"}
@@ -203,7 +203,7 @@ def test_a_removed_user_is_no_longer_linked(person: OpenIdBrowser, issuer: FakeI
 # --- signing out
 
 
-def test_signing_out_ends_the_session_here_then_at_the_issuer(person: OpenIdBrowser, issuer: FakeIssuer) -> None:
+def test_signing_out_ends_the_session_and_then_the_session_at_the_issuer(person: OpenIdBrowser, issuer: FakeIssuer) -> None:
     signed_in(person, issuer)
     [id_token] = [each for each in issuer.canaries if each.count(".") == 2]
     person.get("/inbox")
@@ -253,7 +253,7 @@ MISTAKES: Final[dict[str, tuple[Callable[[dict[str, Any]], Any], str]]] = {
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_an_id_token_with_a_wrong_claim_lets_nobody_in(name: str, person: OpenIdBrowser, issuer: FakeIssuer) -> None:
+def test_an_id_token_with_a_wrong_claim_is_refused(name: str, person: OpenIdBrowser, issuer: FakeIssuer) -> None:
     issuer.change, reason = MISTAKES[name]
     assert refused(signed_in(person, issuer), reason)
 
@@ -263,7 +263,7 @@ def test_a_subject_may_have_255_characters(person: OpenIdBrowser, issuer: FakeIs
     assert signed_in(person, issuer).status_code == 200
 
 
-def test_clocks_may_differ_by_a_minute(person: OpenIdBrowser, issuer: FakeIssuer) -> None:
+def test_clock_skew_of_up_to_a_minute_is_accepted(person: OpenIdBrowser, issuer: FakeIssuer) -> None:
     issuer.change = lambda claims: claims.update(exp=time.time() - 50, iat=time.time() + 50)
     assert signed_in(person, issuer).status_code == 200
 
@@ -274,7 +274,9 @@ def test_an_algorithm_without_a_public_key_is_refused(alg: str, person: OpenIdBr
     assert refused(signed_in(person, issuer), "signature_unsupported_algorithm")
 
 
-def test_an_unknown_key_is_refused_and_asked_for_once_a_minute(person: OpenIdBrowser, issuer: FakeIssuer) -> None:
+def test_an_unknown_key_is_refused_and_the_issuers_keys_are_requested_only_once(
+    person: OpenIdBrowser, issuer: FakeIssuer
+) -> None:
     issuer.key = make_key("unknown")
     for _ in range(3):
         assert refused(signed_in(person, issuer), "signature_invalid_key_id")
@@ -302,7 +304,7 @@ def test_keys_that_nobody_may_sign_with_are_left_out(person: OpenIdBrowser, issu
     assert (answer.status_code, "riskrelay_session" in answer.cookies) == (503, False)
 
 
-def test_another_issuers_answer_is_not_taken_for_ours(person: OpenIdBrowser, issuer: FakeIssuer) -> None:
+def test_the_response_of_another_issuer_is_refused(person: OpenIdBrowser, issuer: FakeIssuer) -> None:
     answer = issuer.authorize(person.begin())
     assert refused(person.come_back(**{**answer, "iss": "https://another.example"}), "another_issuer")
     del answer["iss"]
@@ -316,7 +318,7 @@ def test_the_iss_parameter_is_required_if_the_issuer_announces_it(person: OpenId
     assert refused(person.come_back(**answer), "another_issuer")
 
 
-def test_a_description_of_another_issuer_is_refused(person: OpenIdBrowser, issuer: FakeIssuer) -> None:
+def test_the_metadata_of_another_issuer_are_refused(person: OpenIdBrowser, issuer: FakeIssuer) -> None:
     issuer.described = {"issuer": "https://another.example"}
     assert person.get("/sign-in/openid-connect").status_code == 503
     # The failure is cached for a few seconds, so that users cannot cause many requests to the issuer.
@@ -366,7 +368,7 @@ def test_a_response_without_an_id_token_is_rejected(person: OpenIdBrowser, issue
     assert refused(signed_in(person, issuer), "no_id_token")
 
 
-def test_only_the_browser_that_began_finishes(
+def test_only_the_browser_that_started_a_sign_in_can_finish_it(
     person: OpenIdBrowser, issuer: FakeIssuer, app_with: Callable[..., OpenIdBrowser]
 ) -> None:
     answer = issuer.authorize(person.begin())
@@ -378,7 +380,7 @@ def test_only_the_browser_that_began_finishes(
     assert refused(victim.come_back(**answer), "cookie")
 
 
-def test_a_sign_in_is_finished_within_ten_minutes_and_once(person: OpenIdBrowser, issuer: FakeIssuer) -> None:
+def test_a_sign_in_expires_after_ten_minutes_and_works_once(person: OpenIdBrowser, issuer: FakeIssuer) -> None:
     with freeze_time(NOW) as clock:
         answer = issuer.authorize(person.begin())
         clock.tick(LASTS_FOR)

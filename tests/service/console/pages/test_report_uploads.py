@@ -82,7 +82,7 @@ def test_a_report_is_uploaded_imported_and_its_result_is_shown(person: ConsoleBr
         (b"x" * (MAX_FILE_BYTES - 5), "The report is not JSON at line 1, column 1"),
     ],
 )
-def test_a_file_that_is_no_report_is_refused_in_words(
+def test_an_invalid_report_file_is_refused_with_a_message(
     person: ConsoleBrowser, customer: Customer, content: bytes, message: str
 ) -> None:
     page = refusal(send(person, customer, content))

@@ -25,7 +25,7 @@ def bearer(customer: Customer) -> dict[str, str]:
     return {"Authorization": f"Bearer {make_console_token(customer)}"}
 
 
-def test_the_page_tells_who_of_the_account_is_signed_in_and_which_one_is_mine(
+def test_the_page_lists_the_sessions_of_the_account_and_marks_the_current_one(
     person: ConsoleBrowser, customer: Customer
 ) -> None:
     colleague = make_colleague(customer)
@@ -53,7 +53,7 @@ def test_the_list_of_sessions_is_paged(person: ConsoleBrowser, customer: Custome
     assert person.get("/sessions", "cursor=x").status_code == 422
 
 
-def test_a_session_that_is_revoked_is_over(person: ConsoleBrowser, customer: Customer) -> None:
+def test_a_revoked_session_ends_at_once(person: ConsoleBrowser, customer: Customer) -> None:
     other = ConsoleBrowser(person.client, "Another browser")
     other.sign_in(make_console_token(customer))
     [session_id] = {row[0] for row in rows("SELECT id FROM console_sessions")} - {mine(person)}
@@ -115,7 +115,7 @@ def revoke_all(customer: Customer) -> None:
 
 
 @pytest.mark.parametrize("revoke", [revoke_one, revoke_all])
-def test_a_token_that_is_revoked_ends_its_sessions(
+def test_revoking_a_token_ends_its_sessions(
     revoke: Callable[[Customer], None], client: TestClient, customer: Customer
 ) -> None:
     token = make_console_token(customer)

@@ -58,7 +58,7 @@ def only_session() -> str:
     return str(session_id)
 
 
-def test_a_person_signs_in_looks_and_signs_out(client: TestClient, customer: Customer) -> None:
+def test_a_user_signs_in_reads_a_page_and_signs_out(client: TestClient, customer: Customer) -> None:
     make_exports(customer, 1)
     person = ConsoleBrowser(client)
     sent = person.get("/exports", "status=prepared")
@@ -90,7 +90,7 @@ def test_sign_in_and_sign_out_are_in_the_audit_log(person: ConsoleBrowser, custo
         ("HTTPS://desk.example.com/a/risk.relay/", "/a/risk.relay/console", "__Host-riskrelay_session-a-risk.relay", "/"),
     ],
 )
-def test_the_cookie_is_for_our_own_pages_alone(
+def test_the_session_cookie_is_limited_to_the_console_by_its_attributes(
     base: str, leads_to: str, name: str, path: str, customer: Customer, tmp_path: Path
 ) -> None:
     """Over https, no other host of the domain can set the cookie: browsers require all three attributes for the prefix."""
@@ -108,7 +108,9 @@ def test_the_cookie_is_for_our_own_pages_alone(
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
-def test_preferences_are_kept_for_the_console_alone(scheme: str, customer: Customer, tmp_path: Path) -> None:
+def test_the_preferences_cookie_is_limited_to_the_console_by_its_attributes(
+    scheme: str, customer: Customer, tmp_path: Path
+) -> None:
     base = f"{scheme}://desk.example.com"
     person = ConsoleBrowser(app_with(tmp_path, PUBLIC_BASE_URL=base), origin=base)
     person.cookie_name = "__Host-riskrelay_session" if scheme == "https" else "riskrelay_session"
@@ -125,7 +127,7 @@ def test_the_stored_session_contains_neither_its_cookie_nor_its_form_token(perso
     assert person.browser not in stored
 
 
-def test_each_sign_in_is_a_fresh_session_and_ends_the_one_before(person: ConsoleBrowser, customer: Customer) -> None:
+def test_each_sign_in_starts_a_new_session_and_ends_the_previous_one(person: ConsoleBrowser, customer: Customer) -> None:
     first = person.cookie
     person.sign_in(make_console_token(customer))
     assert person.cookie not in {first, ""}
@@ -134,7 +136,7 @@ def test_each_sign_in_is_a_fresh_session_and_ends_the_one_before(person: Console
     assert person.get("/exports").headers["location"].endswith("why=signed_out")
 
 
-def test_a_cookie_that_somebody_chose_beforehand_is_not_taken_over(client: TestClient, customer: Customer) -> None:
+def test_a_session_cookie_set_before_sign_in_is_not_adopted(client: TestClient, customer: Customer) -> None:
     person = ConsoleBrowser(client)
     person.cookie = chosen = "rrs_" + "a" * 43
     person.sign_in(make_console_token(customer))
@@ -261,7 +263,7 @@ def sign_in_at_noon(client: TestClient, customer: Customer) -> ConsoleBrowser:
         ([timedelta(hours=11) * number for number in range(1, 16)], LASTS_FOR, "too_old"),
     ],
 )
-def test_a_session_ends_by_itself(
+def test_a_session_expires_when_unused_or_too_old(
     looks_at: list[timedelta], ends_at: timedelta, why: str, client: TestClient, customer: Customer
 ) -> None:
     person = sign_in_at_noon(client, customer)
@@ -358,7 +360,7 @@ def with_cookies(client: TestClient, header: str) -> Result:
     return client.simulate_get("/console/exports", headers={"User-Agent": BROWSER, "Cookie": header})
 
 
-def test_of_several_cookies_of_the_name_the_one_that_stands_for_a_session_counts(person: ConsoleBrowser) -> None:
+def test_a_valid_session_cookie_is_found_among_others_with_its_name(person: ConsoleBrowser) -> None:
     """Another path or another host of the domain may have set one of them; it neither grants nor blocks access."""
     ours = f"riskrelay_session={person.cookie}"
     other = f"riskrelay_session=rrs_{'B' * 43}"
@@ -491,7 +493,7 @@ def test_a_user_who_follows_another_sites_link_is_signed_in_by_a_page_that_reloa
         ("/" + "a" * 8000, "/console"),
     ],
 )
-def test_a_sign_in_redirects_to_pages_of_the_console_only(
+def test_a_sign_in_redirects_only_to_pages_of_the_console(
     there: str, leads_to: str, client: TestClient, customer: Customer
 ) -> None:
     person = ConsoleBrowser(client)
@@ -534,7 +536,7 @@ def test_a_session_shows_only_the_data_of_its_account(client: TestClient, custom
         ("GET", "/consoles", 404),
     ],
 )
-def test_other_paths_and_methods_of_the_console_get_their_status(
+def test_unknown_paths_and_methods_of_the_console_get_the_documented_status(
     method: str, path: str, status: int, client: TestClient
 ) -> None:
     headers = {"User-Agent": BROWSER, "Origin": ORIGIN, "Content-Type": FORM}

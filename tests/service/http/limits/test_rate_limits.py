@@ -134,7 +134,7 @@ def test_a_small_limit_is_exact_over_two_processes(redis: RedisServer, tmp_path:
     assert [each.remaining for each in actual] == [6, 5, 4, 3, 2, 1, 0] + [0] * 13
 
 
-def test_a_large_limit_is_exact_over_two_processes_with_many_threads(redis: RedisServer, tmp_path: Path) -> None:
+def test_a_large_limit_is_exact_across_two_processes_with_many_threads(redis: RedisServer, tmp_path: Path) -> None:
     """Shares are reserved in advance; none is lost or used twice."""
     processes = [Process(tmp_path, redis.url) for _ in range(2)]
     with ThreadPoolExecutor(8) as pool:
@@ -361,7 +361,9 @@ def test_a_flood_of_addresses_does_not_fill_the_memory(tmp_path: Path) -> None:
 # Failed authentication
 
 
-def test_failures_of_an_address_are_counted_over_processes(redis: RedisServer, tmp_path: Path, log_lines: LogLines) -> None:
+def test_failures_of_an_address_are_counted_across_processes(
+    redis: RedisServer, tmp_path: Path, log_lines: LogLines
+) -> None:
     one, two = (Process(tmp_path, redis.url) for _ in range(2))
     assert [one.fail() for _ in range(21)] == [True] * 20 + [False]
     assert not one.is_accepted()
@@ -630,7 +632,7 @@ def test_responses_to_unauthenticated_callers_have_no_rate_limit_headers(open_cl
     assert not [name for answer in answers for name in answer.headers if name.startswith("ratelimit")]
 
 
-def test_beyond_the_limit_the_answer_is_429_with_the_wait(open_client: OpenClient) -> None:
+def test_requests_over_the_limit_get_429_with_retry_after(open_client: OpenClient) -> None:
     there = open_client(RATE_LIMIT_PER_MINUTE="3")
     assert [there.read().status_code for _ in range(3)] == [200] * 3
     refused = there.read()
@@ -666,7 +668,7 @@ def test_health_is_never_limited(open_client: OpenClient) -> None:
     assert {there.ask("GET", "/healthz", {}).status_code for _ in range(30)} == {200}
 
 
-def test_a_blocked_address_is_refused_even_with_a_valid_credential_and_others_are_not(open_client: OpenClient) -> None:
+def test_a_blocked_address_is_refused_even_with_a_valid_token_and_other_addresses_are_not(open_client: OpenClient) -> None:
     there = open_client(AUTH_FAILURES_PER_MINUTE="3")
     assert [there.fail().status_code for _ in range(3)] == [401] * 3
     assert there.read().status_code == 200
@@ -750,7 +752,7 @@ def test_an_untrusted_peer_cannot_change_its_address(open_client: OpenClient) ->
     assert actual == [401, 401, 401, 429, 429]
 
 
-def test_clients_behind_a_trusted_proxy_are_counted_apart(open_client: OpenClient) -> None:
+def test_clients_behind_a_trusted_proxy_are_counted_separately(open_client: OpenClient) -> None:
     there = open_client(AUTH_FAILURES_PER_MINUTE="3", TRUSTED_PROXIES="10.0.0.0/8")
     guesser, other = (f"198.51.100.{number}, 203.0.113.{number}, 10.0.0.2" for number in (1, 2))
     assert [there.fail("10.0.0.1", X_Forwarded_For=guesser).status_code for _ in range(4)] == [401] * 3 + [429]
