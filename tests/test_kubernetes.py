@@ -63,7 +63,7 @@ def environment(component: str) -> dict[str, str]:
     return {each["name"]: each["value"] for each in container(component)["env"]}
 
 
-def test_helm_finds_no_mistake_in_the_chart(helm: Path) -> None:
+def test_helm_lint_accepts_the_chart(helm: Path) -> None:
     done = subprocess.run([helm, "lint", "--strict", CHART], check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
 
@@ -98,7 +98,7 @@ def test_kubernetes_accepts_the_chart_rendered_with_other_values(helm: Path) -> 
     assert not any(kind == "NetworkPolicy" for kind, _ in rendered(helm, "networkPolicy.enabled=false"))
 
 
-def test_numbers_of_a_values_file_stay_as_they_are_written(helm: Path, tmp_path: Path) -> None:
+def test_numbers_in_a_values_file_are_rendered_as_written(helm: Path, tmp_path: Path) -> None:
     values = tmp_path / "values.yaml"
     values.write_text("settings: {MAX_BODY_BYTES: 2097152, DNS_TIMEOUT_S: 2.5, REDIS_EMBEDDED: false, LOG_LEVEL: debug}")
     command: list[str | Path] = [helm, "template", "riskrelay", CHART, "--kube-version", RELEASES[0], "--values", values]

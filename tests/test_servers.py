@@ -155,7 +155,7 @@ def test_a_closed_server_leaves_no_process_and_no_folder(kind: type[RedisServer 
 
 
 @pytest.mark.parametrize("kind", [RedisServer, PostgresServer])
-def test_a_server_ends_when_its_parent_is_killed(kind: type[Server], tmp_path: Path) -> None:
+def test_a_server_exits_when_its_parent_is_killed(kind: type[Server], tmp_path: Path) -> None:
     program = f"""
         import os
         from tests.support.servers.redis_and_postgres import {kind.__name__}

@@ -402,7 +402,7 @@ def test_every_third_target_always_accepts() -> None:
     assert {behavior_of(7, 3, s, 1) for s in range(400)} == {ACCEPTS}
 
 
-def test_trackers_are_among_the_targets_and_fail_in_every_way() -> None:
+def test_some_targets_are_trackers_with_every_kind_of_failure() -> None:
     assert [target for target in range(12) if is_tracker(target)] == [2, 8]
     assert not any(is_reliable(target) for target in range(60) if is_tracker(target))
     met = [tracker_behavior_of(7, 0, s, request) for s in range(0, 80, 4) for request in range(60)]
@@ -428,7 +428,7 @@ def test_a_restarted_tracker_keeps_its_issues(tmp_path: Path) -> None:
     assert [(line["what"], line["exports"]) for line in lines] == [("create", [export_id]), ("issue", [export_id])] * 2
 
 
-def test_a_token_is_found_in_a_file(tmp_path: Path) -> None:
+def test_a_token_in_a_log_file_is_detected(tmp_path: Path) -> None:
     path = tmp_path / "worker-1.log"
     path.write_text("")
     assert not contains(path, "token")

@@ -82,7 +82,7 @@ def test_names_have_the_same_length_limits_as_in_the_api(shell: Shell, name: str
     assert len(shell.json("account", "list")) == len(shell.json("project", "list")) == 1
 
 
-def test_a_name_of_a_token_may_be_empty_but_not_longer(shell: Shell) -> None:
+def test_a_token_name_may_be_empty_and_has_a_maximum_length(shell: Shell) -> None:
     words = ("token", "create", "--user", "ada@example.com", "--name")
     result = shell.run(*words, LONG)
     assert (result.exit_code, "Use at most 200 characters." in result.stderr) == (2, True)

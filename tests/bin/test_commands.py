@@ -103,7 +103,7 @@ def test_accounts_users_projects_and_grants_are_created_from_the_command_line(sh
     assert shell.json("project", "list") == [{**project, "ticket_grouping": "finding"}]
 
 
-def test_the_only_account_needs_no_number(shell: Shell) -> None:
+def test_the_account_option_is_needed_only_with_several_accounts(shell: Shell) -> None:
     commands = [("user", "add", "ada@example.com"), ("project", "add", "Shop"), ("export", "prepare", "--title", "x")]
     for words in commands:
         assert "There is no account. `account add` creates one." in shell.refused(*words)
@@ -125,7 +125,7 @@ def test_the_shop_domain_of_a_project_is_validated_and_normalized(shell: Shell, 
 
 
 @pytest.mark.parametrize("wrong", ["", "ada", "ada@", "@example.com", "ada@example.com ", "Ada <a@b.example>", "\x1bada@x"])
-def test_a_user_has_an_email_address(shell: Shell, customer_id: Customer, wrong: str) -> None:
+def test_an_invalid_email_address_of_a_user_is_wrong_usage(shell: Shell, customer_id: Customer, wrong: str) -> None:
     before = shell.json("user", "list")
     result = shell.run("user", "add", wrong, "--account", str(customer_id.account_id))
     assert (result.exit_code, result.stdout) == (2, "")
@@ -289,7 +289,7 @@ def test_a_token_can_be_limited_listed_and_revoked(shell: Shell, customer_id: Cu
     assert listed[made["id"]]["revoked_at"] is not None
 
 
-def test_all_tokens_of_a_user_can_be_revoked_at_once(shell: Shell, customer_id: Customer) -> None:
+def test_all_tokens_of_a_user_are_revoked_by_email(shell: Shell, customer_id: Customer) -> None:
     made = shell.json("token", "create", "--user", customer_id.email)
     revoked = shell.json("token", "revoke", "--user", customer_id.email)
     assert made["id"] in [record["id"] for record in revoked]
@@ -299,7 +299,7 @@ def test_all_tokens_of_a_user_can_be_revoked_at_once(shell: Shell, customer_id: 
         assert shell.run("token", "revoke", *words).exit_code == 2
 
 
-def test_a_token_without_named_abilities_has_all_but_the_console(shell: Shell, customer_id: Customer) -> None:
+def test_the_default_abilities_of_a_token_do_not_include_the_console(shell: Shell, customer_id: Customer) -> None:
     for kind in TokenKind:
         made = shell.json("token", "create", "--user", customer_id.email, "--kind", kind.value)
         assert made["abilities"] == [ability.value for ability in DEFAULT_ABILITIES[kind]]
@@ -312,7 +312,7 @@ def test_a_token_cannot_have_abilities_of_the_other_kind(shell: Shell, customer_
 
 
 @pytest.mark.parametrize("typed", ["s3cret-1", "s3cret-1\n", "s3cret-1\r\n"])
-def test_a_secret_comes_from_standard_input_without_its_newline(shell: Shell, typed: str, target_id: str) -> None:
+def test_a_secret_is_read_from_standard_input_without_its_newline(shell: Shell, typed: str, target_id: str) -> None:
     plain = shell.json("secret", "set", "scanner", standard_input="s3cret-1")["fingerprint"]
     assert shell.json("secret", "set", "scanner", standard_input=typed)["fingerprint"] == plain
     result = shell.run("secret", "set", "target", target_id, standard_input=typed)
@@ -321,7 +321,7 @@ def test_a_secret_comes_from_standard_input_without_its_newline(shell: Shell, ty
     assert plain in result.stdout
 
 
-def test_headers_of_a_webhook_come_from_standard_input_and_are_listed_as_fingerprints(shell: Shell, target_id: str) -> None:
+def test_webhook_headers_are_read_from_standard_input_and_listed_as_fingerprints(shell: Shell, target_id: str) -> None:
     words = ("secret", "set", "target", target_id, "--header", "Authorization")
     made = shell.json(*words, standard_input="Bearer s3cret-1\n")
     assert (made["header"], made["fingerprint"][:3]) == ("Authorization", "fp:")
@@ -415,7 +415,9 @@ def test_secrets_are_listed_as_fingerprints(shell: Shell, target_id: str) -> Non
         assert secret not in printed
 
 
-def test_an_integration_shows_when_it_was_last_accepted_and_last_refused(shell: Shell, customer_id: Customer) -> None:
+def test_the_list_shows_the_last_accepted_and_last_refused_request_of_an_integration(
+    shell: Shell, customer_id: Customer
+) -> None:
     def scanner() -> dict[str, Any]:
         [record] = [record for record in shell.json("secret", "list") if record["name"] == "scanner"]
         return {name: value for name, value in record.items() if name.startswith(("last_", "connected"))}
@@ -488,13 +490,13 @@ def test_an_export_is_not_approved_for_a_target_that_is_paused_or_whose_url_is_r
     assert shell.json("export", "show", export_id)["status"] == "prepared"
 
 
-def test_exports_of_every_account_are_listed_unless_one_is_named(shell: Shell, export_id: str) -> None:
+def test_exports_are_listed_for_every_account_or_a_given_one(shell: Shell, export_id: str) -> None:
     assert [record["id"] for record in shell.json("export", "list", "--account", "1")] == [export_id]
     assert shell.json("export", "list", "--account", "2") == []
     assert set(shell.json("export", "list")[0]) == set(shell.json("export", "show", export_id))
 
 
-def test_a_list_of_exports_says_how_many_there_are_and_how_to_list_the_rest(
+def test_a_truncated_list_of_exports_shows_the_total_and_how_to_list_more(
     shell: Shell, customer_id: Customer, export_id: str
 ) -> None:
     with shell.database():
@@ -591,7 +593,7 @@ def test_an_export_is_approved_for_several_targets_and_retried_at_another(
     assert (moved["status"], moved["target_id"]) == ("approved", last)
 
 
-def test_an_unknown_target_is_reported_with_the_member_that_names_it(shell: Shell, export_id: str) -> None:
+def test_an_unknown_target_is_reported_as_an_error_of_its_field(shell: Shell, export_id: str) -> None:
     assert "/target_id" in shell.refused("export", "approve", export_id, "--target", "tgt_none")
 
 
@@ -696,7 +698,7 @@ def test_an_unavailable_database_is_reported_in_one_line(shell: Shell) -> None:
     assert "database is unavailable" in shell.refused("account", "list")
 
 
-def test_wrong_settings_are_reported_all_at_once_with_exit_code_2(shell: Shell) -> None:
+def test_all_invalid_settings_are_reported_at_once_with_exit_code_2(shell: Shell) -> None:
     wrong = {"BIND": "nowhere", "WORKER_PROCESSES": "0", "RETRY_SCHEDULE": "soon", "ENCRYPTION_KEYS": "short"}
     shell.environment.update(wrong)
     result = shell.run("account", "list")
@@ -827,7 +829,7 @@ def test_init_adds_the_secrets_that_an_env_file_lacks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["ENCRYPTION_KEYS", "WEBHOOK_SECRET"])
-def test_init_keeps_a_line_whose_variable_is_empty(tmp_path: Path, name: str) -> None:
+def test_init_keeps_the_env_file_value_of_an_empty_variable(tmp_path: Path, name: str) -> None:
     shell = shell_in(tmp_path)
     env_file = tmp_path / ".env"
     shell.environment |= {name: "", f"{name}_FILE": ""}
@@ -887,7 +889,7 @@ def test_init_refuses_a_database_that_has_accounts_and_writes_nothing(shell: She
     assert not Path(".env.new").exists()
 
 
-def test_work_starts_no_more_processes_than_the_setting_allows(shell: Shell) -> None:
+def test_the_number_of_worker_processes_is_limited(shell: Shell) -> None:
     refused = shell.run("work", "--processes", "1001")
     assert refused.exit_code == 2
     assert "1001 is not in the range 1<=x<=1000" in refused.stderr

@@ -29,7 +29,7 @@ COMMANDS: Final = {
 
 
 @pytest.mark.parametrize("words", COMMANDS.values(), ids=COMMANDS)
-def test_a_command_that_connects_with_tls_writes_no_keys(tmp_path: Path, sqlite_url: str, words: list[str]) -> None:
+def test_commands_that_use_tls_write_no_key_log(tmp_path: Path, sqlite_url: str, words: list[str]) -> None:
     (tmp_path / "report.sarif").write_text(json.dumps(REPORT))
     context, _ = make_certificate(tmp_path, "127.0.0.1")
     key_log = tmp_path / "keys.log"
@@ -54,9 +54,7 @@ def test_a_command_that_connects_with_tls_writes_no_keys(tmp_path: Path, sqlite_
     [[*GUNICORN, "--check-config"], ["-P", "-c", "from worker.jobs import deliver_due; deliver_due()"]],
     ids=["service", "job of a plain RQ worker"],
 )
-def test_a_process_that_another_program_starts_prepares_tls_without_a_key_log(
-    tmp_path: Path, sqlite_url: str, words: list[str]
-) -> None:
+def test_gunicorn_and_rq_processes_write_no_tls_key_log(tmp_path: Path, sqlite_url: str, words: list[str]) -> None:
     settings = {"DATABASE_URL": sqlite_url, "REDIS_URL": "rediss://127.0.0.1:1", "SSLKEYLOGFILE": str(tmp_path / "keys.log")}
     subprocess.run(
         [sys.executable, *words],

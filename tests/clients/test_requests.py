@@ -60,7 +60,7 @@ def test_a_request_has_the_documented_form(run: Run) -> None:
     assert "x-scanner-secret" not in request.headers
 
 
-def test_a_root_path_is_kept(run: Run) -> None:
+def test_a_path_prefix_of_the_url_is_kept(run: Run) -> None:
     script = Script([ok(EXPORT)])
     run_blocking(script, lambda client: client.exports.get("exp_1"), url=f"{URL}/relay/")
     assert script.requests[0].url.path == "/relay/api/ticket-exports/exp_1"
@@ -94,7 +94,7 @@ def test_filters_become_query_parameters(run: Run) -> None:
     assert dict(script.requests[0].url.params) == {**expected, "limit": "5"}
 
 
-def test_an_approval_can_leave_out_the_events(run: Run) -> None:
+def test_an_approval_can_disable_the_events(run: Run) -> None:
     script = Script([ok(EXPORT, 202), ok({"items": [EXPORT]}, 202)])
     run(script, lambda client: client.exports.approve("exp_1", "tgt_1", events=False))
     run(script, lambda client: client.exports.approve_for_each("exp_1", ["tgt_1", "tgt_2"], events=False))

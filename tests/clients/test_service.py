@@ -36,7 +36,7 @@ class LossyTransport(httpx.HTTPTransport):
         return response
 
 
-def test_a_lost_response_creates_nothing_twice(installation: tuple[str, Customer]) -> None:
+def test_a_lost_response_causes_no_duplicate(installation: tuple[str, Customer]) -> None:
     url, customer = installation
     with RiskRelay(url, customer.token, transport=LossyTransport(2)) as client:
         prepared = client.exports.prepare({"title": "A marmot in the checkout"})
@@ -59,7 +59,7 @@ def test_an_unchanged_export_is_polled_with_304s(installation: tuple[str, Custom
     assert (raised.value.last["id"], transport.statuses) == (prepared["id"], [201, 200, 304, 304, 304])
 
 
-def test_the_service_accepts_what_the_methods_send(installation: tuple[str, Customer]) -> None:
+def test_the_service_accepts_the_requests_of_every_method(installation: tuple[str, Customer]) -> None:
     """Calls the methods that the program in test_package.py does not call."""
     url, customer = installation
     with RiskRelay(url, customer.token) as client:

@@ -174,7 +174,7 @@ def test_a_wait_for_a_silent_server_ends_in_time(run: Run) -> None:
         run(server.url(path=""), wait(1))
 
 
-def test_a_wait_ends_a_second_late_if_the_last_response_does_not_arrive(run: Run) -> None:
+def test_a_wait_ends_at_most_a_second_late_without_the_last_response(run: Run) -> None:
     def answer_once(peer: Peer) -> None:
         peer.read()
         peer.answer(200, json.dumps(PAUSED).encode())
@@ -203,7 +203,7 @@ def test_a_wait_ends_at_once_if_the_next_attempt_is_due_later(run: Run) -> None:
 # ── lists ──────────────────────────────────────────────────────────────────────
 
 
-def test_every_page_has_the_filter_of_an_iterator(run: Run) -> None:
+def test_every_page_request_repeats_the_filter(run: Run) -> None:
     pages = Versions({"items": [1, 2], "next_cursor": "c1"}, {"items": [3], "next_cursor": None})
     with LoopbackServer(pages) as server:
 

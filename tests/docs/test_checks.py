@@ -119,7 +119,9 @@ def test_a_command_in_a_block_must_exist(command: str, wrong: list[str]) -> None
         ("json", "{}", "nothing", False),
     ],
 )
-def test_output_is_compared(language: str, shown: str, printed: str, is_same: bool) -> None:
+def test_printed_output_is_compared_with_the_documented_output(
+    language: str, shown: str, printed: str, is_same: bool
+) -> None:
     snippet = Snippet("p.md", 1, language, f"{shown}\n", Use.PRINTS)
     assert (difference(snippet, printed) is None) == is_same
 
@@ -189,7 +191,7 @@ def test_a_block_in_another_terminal_is_awaited_and_stops_with_the_page(
         (block("text", "a", "file: ../new"), "^p.md:3: ../new would be written into the checkout"),
     ],
 )
-def test_a_block_that_does_not_work_is_reported(
+def test_a_failing_block_is_reported_with_its_line(
     page: str, message: str, installation: RunningInstallation, tmp_path: Path
 ) -> None:
     with pytest.raises(PageError, match=message):

@@ -261,12 +261,12 @@ def test_every_rule_and_name_of_forbidden_content_is_documented() -> None:
     assert {*rules.MESSAGES, *FORBIDDEN_NAMES} - documented == set()
 
 
-def test_every_rule_of_forbidden_content_is_documented_with_what_it_accepts() -> None:
+def test_every_rule_of_forbidden_content_is_documented_with_its_accepted_content() -> None:
     rows = re.findall(r"^\| `(\w+)` \| [^|]{20,} \| [^|]{10,} \|$", TEXTS["docs/forbidden-content.md"], re.MULTILINE)
     assert {*rows} == {*rules.MESSAGES}
 
 
-def test_every_tracker_and_every_setting_of_one_is_in_the_tables_of_the_targets_page() -> None:
+def test_every_tracker_and_tracker_setting_is_in_the_tables_of_the_targets_page() -> None:
     page = TEXTS["docs/targets/index.md"]
     assert {*re.findall(r"^\| \[`(\w+)`\]\(", page, re.MULTILINE)} == {*provider_keys()}
     section = page.partition("\n## Settings\n")[2].partition("\n## ")[0]

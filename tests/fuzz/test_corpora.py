@@ -56,7 +56,7 @@ def refusals(answer: Any) -> list[Mapping[str, str]]:
 
 @pytest.mark.skipif(not JSON_TEXTS, reason=f"no JSON corpus in {CORPORA}")
 @pytest.mark.parametrize("which", WHICH)
-def test_no_text_of_the_json_corpus_breaks_a_route(which: str, world: CloudInstallation) -> None:
+def test_every_text_of_the_json_corpus_gets_422_and_changes_nothing(which: str, world: CloudInstallation) -> None:
     """None of the texts is a valid body, so texts that parse are rejected because of their shape."""
     before = everything_stored()
     files = JSON_TEXTS if IS_LONG else JSON_TEXTS[WHICH.index(which) :: len(WHICH)]
@@ -129,7 +129,7 @@ def all_texts(value: Any) -> Iterator[str]:
 
 
 @given(data=st.data())
-def test_no_mutation_of_a_good_body_breaks_a_route(world: CloudInstallation, data: st.DataObject) -> None:
+def test_no_mutation_of_a_valid_body_causes_a_server_error(world: CloudInstallation, data: st.DataObject) -> None:
     """Bytes are changed, removed, repeated or added. Most results are no JSON; some are other valid JSON."""
     which = data.draw(st.sampled_from(WHICH))
     raw = calls(world)[which].body

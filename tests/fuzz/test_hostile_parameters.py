@@ -44,7 +44,7 @@ def parameters(document: Mapping[str, Any]) -> Iterator[tuple[str, str, str, str
                     yield method.upper(), path, parameter["in"], parameter["name"]
 
 
-def test_no_value_of_a_parameter_breaks_the_service(customer: Customer, tmp_path: Path) -> None:
+def test_no_value_of_a_parameter_causes_a_server_error(customer: Customer, tmp_path: Path) -> None:
     client = TestClient(create_app(make_settings(tmp_path, UNLIMITED), FakeWakeUpQueue(), FakeResolver({})))
     make_exports(customer, 3)
     make_target(customer)

@@ -42,7 +42,7 @@ def test_an_account_can_take_its_reserved_slots_for_any_holdings_of_others(
 
 
 @given(SIZES, STEPS)
-def test_beyond_the_shared_slots_no_account_takes_more_than_its_reserved_ones(
+def test_if_all_shared_slots_are_held_an_account_can_take_only_reserved_ones(
     sizes: tuple[int, int], steps: list[tuple[int, bool]]
 ) -> None:
     shares = AccountShares(*sizes)
@@ -92,7 +92,7 @@ def test_no_account_takes_more_than_its_share_while_another_has_work(
             assert shares.may_take(10)
 
 
-def test_an_account_alone_takes_every_shared_slot_and_no_more() -> None:
+def test_a_single_account_can_take_exactly_the_shared_slots() -> None:
     shares = AccountShares(32)
     taken = 0
     while shares.may_take(1):

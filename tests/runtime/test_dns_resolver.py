@@ -154,7 +154,7 @@ def test_a_lookup_result_is_not_cached() -> None:
     assert outcome(resolver, "example.com") == ["192.0.2.8"]
 
 
-def test_at_most_as_many_names_are_looked_up_at_once_as_there_are_threads() -> None:
+def test_concurrent_lookups_are_limited_by_the_number_of_threads() -> None:
     names = [f"{number}.example" for number in range(30)]
     fake = FakeGetAddrInfo({name: ["192.0.2.7"] for name in names}, hanging=names)
     resolver = DnsResolver(max_workers=3, max_waiting=30, getaddrinfo=fake)
@@ -167,7 +167,7 @@ def test_at_most_as_many_names_are_looked_up_at_once_as_there_are_threads() -> N
     assert fake.most_running == 3
 
 
-def test_beyond_the_waiting_names_a_lookup_is_refused_at_once() -> None:
+def test_a_lookup_is_refused_at_once_if_too_many_names_are_waiting() -> None:
     names = ["a.example", "b.example", "c.example"]
     fake = FakeGetAddrInfo({name: ["192.0.2.7"] for name in [*names, "d.example"]}, hanging=names)
     resolver = DnsResolver(max_workers=1, max_waiting=2, getaddrinfo=fake)
@@ -179,7 +179,7 @@ def test_beyond_the_waiting_names_a_lookup_is_refused_at_once() -> None:
     wait_until(lambda: outcome(resolver, "d.example") == ["192.0.2.7"])
 
 
-def test_a_name_without_waiting_callers_is_not_looked_up() -> None:
+def test_a_name_whose_callers_timed_out_is_not_looked_up() -> None:
     fake = FakeGetAddrInfo({"slow.example": [], "left.example": [], "next.example": ["192.0.2.7"]}, ["slow.example"])
     resolver = DnsResolver(max_workers=1, getaddrinfo=fake)
     assert outcome(resolver, "slow.example", timeout_s=0.05) == DnsFailure.TIMEOUT

@@ -70,7 +70,7 @@ def test_every_field_used_in_the_code_is_listed() -> None:
     assert lost == set()
 
 
-def test_no_log_field_is_named_like_a_secret() -> None:
+def test_no_log_field_has_the_name_of_a_secret() -> None:
     assert not {"secret", "token", "authorization", "cookie", "body", "headers", "url", "path", "query", "password"} & {
         *FIELDS
     }
@@ -295,7 +295,7 @@ def test_a_full_line_buffer_is_written() -> None:
     assert 500 < len(ran.stderr.splitlines()) < 1000
 
 
-def test_a_blocked_standard_error_ends_no_process() -> None:
+def test_a_closed_standard_error_does_not_end_the_process() -> None:
     code = (
         "import logging, sys; from runtime import logs; logs.configure('info', 'json'); "
         "sys.stderr.close(); logging.getLogger('x').error('sent'); print('went on')"

@@ -65,7 +65,7 @@ def test_a_generated_file_matches_the_code(path: Path) -> None:
     assert path.read_text() == reference.documents()[path], "run: make docs"
 
 
-def test_a_table_is_put_between_its_markers_and_nothing_else_changes() -> None:
+def test_a_table_is_inserted_between_its_markers_and_nothing_else_changes() -> None:
     before = "above\n<!-- a -->\nold | table\n<!-- /a -->\nbelow <!-- b -->"
     after = reference.with_tables(before, {"a": "| new |", "b": "never"})
     assert after == "above\n<!-- a -->\n\n| new |\n<!-- /a -->\nbelow <!-- b -->"
@@ -88,7 +88,7 @@ def test_the_page_of_commands_has_every_command_and_every_option() -> None:
             assert flag in page
 
 
-def test_a_default_is_followed_by_no_range_that_only_the_database_limits() -> None:
+def test_a_default_is_shown_without_the_integer_range_of_the_database() -> None:
     page = reference.commands_page()
     assert "| `--limit N` | Maximum number of requests. [default: 10000] |" in page
     assert "; ]" not in page
@@ -129,7 +129,7 @@ def test_an_option_has_a_help_text(words: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("verb", commands_of())
-def test_a_verb_has_a_summary(verb: str) -> None:
+def test_every_command_has_a_summary(verb: str) -> None:
     with riskrelay.make_context("riskrelay", [], resilient_parsing=True) as context:
         command = riskrelay.get_command(context, verb)
     assert command is not None
@@ -137,7 +137,7 @@ def test_a_verb_has_a_summary(verb: str) -> None:
 
 
 @pytest.mark.parametrize("promised", [line.strip() for line in PROMISED.split(",")])
-def test_a_public_command_exists(promised: str) -> None:
+def test_every_promised_command_exists(promised: str) -> None:
     assert split_command(promised.split())[0] in LEAVES
     assert error_in_command(promised.split()) is None
 

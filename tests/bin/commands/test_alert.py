@@ -62,7 +62,7 @@ def test_alert_test_sends_a_message_to_every_channel_and_prints_its_response(she
     assert "Test of a channel for alerts" in request.body.decode()
 
 
-def test_a_channel_that_refuses_is_named_without_its_url(shell: Shell, chats: Chats) -> None:
+def test_a_failing_channel_is_reported_without_its_url(shell: Shell, chats: Chats) -> None:
     shell.environment["ALERT_DISCORD_URL"] = f"{shell.environment['ALERT_SLACK_URL']}".replace("s3cr3t", "other-s3cr3t")
     result = shell.run("alert", "test")
     assert result.exit_code == 1
@@ -74,7 +74,7 @@ def test_a_channel_that_refuses_is_named_without_its_url(shell: Shell, chats: Ch
     assert "s3cr3t" not in result.output
 
 
-def test_without_a_channel_the_test_is_refused(shell: Shell) -> None:
+def test_alert_test_without_a_configured_channel_is_wrong_usage(shell: Shell) -> None:
     del shell.environment["ALERT_SLACK_URL"]
     result = shell.run("alert", "test")
     assert result.exit_code == 2

@@ -102,7 +102,7 @@ def test_an_empty_file_is_verified_as_a_log_that_contains_no_anchor(shell: Audit
     assert "before the anchor" in shell.refused("verify", str(written([])), "--anchor", f"1:{'0' * 64}")
 
 
-def test_a_changed_row_breaks_the_log_and_its_export(shell: AuditShell) -> None:
+def test_verification_and_export_fail_if_a_row_was_changed(shell: AuditShell) -> None:
     path = Path("kept.jsonl")
     assert shell.run("export", str(path)).exit_code == 0
     assert path.stat().st_mode & 0o777 == 0o600
@@ -115,7 +115,7 @@ def test_a_changed_row_breaks_the_log_and_its_export(shell: AuditShell) -> None:
     assert [each.name for each in Path().iterdir() if "part" in each.name] == []
 
 
-def test_entries_that_were_deleted_as_documented_need_the_anchor(shell: AuditShell) -> None:
+def test_verification_after_a_documented_deletion_needs_the_anchor(shell: AuditShell) -> None:
     lines = shell.export()
     with shell.database():
         execute("DELETE FROM audit_entries WHERE position <= 2")
@@ -126,7 +126,7 @@ def test_entries_that_were_deleted_as_documented_need_the_anchor(shell: AuditShe
     assert [json.loads(line) for line in exported] == lines[2:]
 
 
-def test_an_anchor_shows_that_a_restored_backup_lost_entries(shell: AuditShell) -> None:
+def test_an_anchor_reveals_entries_lost_by_a_restore(shell: AuditShell) -> None:
     operator = Shell(Path().absolute(), shell.url)
     assert operator.run("backup", "kept.db").exit_code == 0
     before = shell.json("verify")["head"]
@@ -146,7 +146,7 @@ def test_an_export_to_a_missing_folder_reports_that_the_file_cannot_be_written(s
     assert "cannot be written" in shell.refused("export", "no-folder/audit.jsonl")
 
 
-def test_the_program_of_the_documentation_verifies_an_export(shell: AuditShell) -> None:
+def test_the_documented_program_verifies_an_export(shell: AuditShell) -> None:
     [program] = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "audit.md").read_text(), re.DOTALL)
     lines = shell.export()
 

@@ -189,7 +189,7 @@ def test_a_backup_to_an_unwritable_folder_is_reported(on_sqlite: CommandRunner) 
     assert "cannot be written" in on_sqlite.refused("backup", "/proc/x.backup")
 
 
-def test_only_one_backup_or_restore_is_made_at_a_time(operator: CommandRunner) -> None:
+def test_only_one_backup_or_restore_runs_at_a_time(operator: CommandRunner) -> None:
     file = operator.backed_up()
     with operator.database(), exclusive(Lock.BACKUP):
         assert "Another backup is running" in refusal(operator.run_in_subprocess("backup", "x.backup"))
@@ -358,7 +358,7 @@ def test_a_restore_replaces_a_database_with_accounts_only_with_replace(operator:
     assert len(operator.contents()["accounts"]) == 1
 
 
-def test_a_restore_names_the_next_command_only_if_a_target_is_paused(on_sqlite: CommandRunner) -> None:
+def test_a_restore_prints_the_resume_command_only_if_it_paused_a_target(on_sqlite: CommandRunner) -> None:
     active = on_sqlite.backed_up()
     reported = on_sqlite.run("restore", active, "--replace")
     assert "The restore paused 1 target. To resume deliveries: bin/riskrelay target resume --all." in reported.stdout

@@ -75,7 +75,7 @@ def test_run_exits_with_1_if_a_request_fails(shell: ComplianceShell) -> None:
     assert (line["status"], line["last_error"], line["attempts"]) == ("received", "WrongEncryptionKey", 1)
 
 
-def test_an_error_that_quotes_a_row_is_reported_without_its_message(shell: ComplianceShell) -> None:
+def test_a_database_error_is_reported_without_its_message(shell: ComplianceShell) -> None:
     shell.receive(Topic.CUSTOMER_REDACT)
     with shell.database():
         execute("CREATE TRIGGER quoting BEFORE DELETE ON evidence_captures BEGIN SELECT RAISE(ABORT, 'secret row'); END")

@@ -291,7 +291,7 @@ def test_missing_or_conflicting_values_are_wrong_usage(
 # --- attempts
 
 
-def test_a_removed_target_is_named(shell: ExportShell) -> None:
+def test_show_reports_that_the_target_was_removed(shell: ExportShell) -> None:
     [export_id] = shell.failed()
     assert "removed" not in shell.run("show", export_id).stdout
     with shell.database():

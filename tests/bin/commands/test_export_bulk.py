@@ -100,7 +100,7 @@ def test_a_job_needs_confirmation(shell: BulkShell) -> None:
     assert "1 export matches: 1 high.\n" in refused
 
 
-def test_an_id_and_filters_exclude_each_other_and_one_is_needed(shell: BulkShell) -> None:
+def test_a_command_needs_either_an_id_or_filters(shell: BulkShell) -> None:
     assert "an export's id or filters, not both" in shell.refuses(2, "dismiss", shell.ids[0], "--source", "manual")
     assert "an export's id, or filters" in shell.refuses(2, "dismiss")
     assert "an export's id, or filters" in shell.refuses(2, "retry", "--yes")

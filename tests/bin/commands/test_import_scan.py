@@ -176,7 +176,7 @@ def test_the_output_is_a_summary_and_one_export_per_line(run: Callable[..., Resu
     assert "8 new findings, 0 known findings. Nothing was stored." in run("wapiti", "--dry-run").stdout
 
 
-def test_a_ticket_that_several_pages_share_is_named_once(service: FakeService, run: Callable[..., Result]) -> None:
+def test_a_ticket_of_several_pages_is_printed_once(service: FakeService, run: Callable[..., Result]) -> None:
     counts = {"new": 1, "seen": 0}
     named = (["exp_a", "exp_b"], ["exp_b"], ["exp_b"], ["exp_c"])
     service.first += [(202, {}, {"findings": counts, "ticket_exports": exports}) for exports in named]
@@ -193,7 +193,7 @@ def test_running_the_same_command_again_prepares_nothing(service: FakeService, r
     assert len(service.asked) == 6
 
 
-def test_a_dry_run_asks_the_service_to_store_nothing(service: FakeService, run: Callable[..., Result]) -> None:
+def test_a_dry_run_sends_the_dry_run_parameter(service: FakeService, run: Callable[..., Result]) -> None:
     done = record(run("sarif", "--dry-run", "--json"))
     assert {path for path, _, _ in service.asked} == {"/api/scanner/results?dry_run=true"}
     assert (done["dry_run"], done["findings"]["new"], done["ticket_exports"]) == (True, 3, [])
@@ -236,7 +236,7 @@ def test_pages_of_earlier_reports_are_sent_without_issues(
     assert pages.read_text() == f"{SHOP}visited?session=1\n{SHOP}a\n{SHOP}b\n"
 
 
-def test_the_file_of_pages_is_made_by_the_first_import_and_left_by_a_dry_run(
+def test_the_first_import_creates_the_file_of_pages_and_a_dry_run_does_not(
     service: FakeService, run: Callable[..., Result], tmp_path: Path
 ) -> None:
     pages = tmp_path / "pages.txt"
@@ -284,7 +284,7 @@ def test_a_file_of_pages_that_cannot_be_used_sends_nothing(
     assert service.asked == []
 
 
-def test_skipped_issues_are_printed_where_cron_mails_nothing(run: Callable[..., Result]) -> None:
+def test_skipped_issues_are_printed_on_standard_output(run: Callable[..., Result]) -> None:
     result = run("sarif", file=REPORTS / "files.sarif")
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout.startswith("Skipped: 2 issues without")

@@ -122,7 +122,7 @@ def test_a_delivery_signed_with_another_secret_is_refused(start: Callable[..., L
         ({"at": int(NOW.timestamp()) + 301}, SignatureVerdict.TIMESTAMP_FUTURE),
     ],
 )
-def test_the_invalid_part_is_recorded(
+def test_the_invalid_part_of_a_signature_is_recorded(
     start: Callable[..., LocalReceiver], change: dict[str, Any], verdict: SignatureVerdict
 ) -> None:
     receiver = start()
@@ -149,7 +149,7 @@ def test_a_nonce_is_accepted_once(start: Callable[..., LocalReceiver]) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b'"text"', b"{", b"\xff", b"[" * 200_000])
-def test_a_body_that_is_no_json_object_is_unprocessable(start: Callable[..., LocalReceiver], body: bytes) -> None:
+def test_a_body_other_than_a_json_object_gets_422(start: Callable[..., LocalReceiver], body: bytes) -> None:
     answer = deliver(start().url, body)
     assert (answer.status_code, answer.json()) == (422, {"code": "WEBHOOK_VALIDATION_FAILED"})
 
@@ -163,7 +163,7 @@ def test_a_body_that_is_no_json_object_is_unprocessable(start: Callable[..., Loc
         b'{"type": ["ticket.export"], "ticket": "title"}',
     ],
 )
-def test_an_object_that_is_no_ticket_is_shown_without_a_title_and_unprocessable(
+def test_an_object_without_a_ticket_gets_422_and_is_recorded_without_a_title(
     start: Callable[..., LocalReceiver], body: bytes
 ) -> None:
     receiver = start()
@@ -173,7 +173,7 @@ def test_an_object_that_is_no_ticket_is_shown_without_a_title_and_unprocessable(
     assert (received.verdict, received.title, received.export_id) == (SignatureVerdict.OK, None, None)
 
 
-def test_an_event_of_an_unknown_type_is_shown_and_unprocessable(start: Callable[..., LocalReceiver]) -> None:
+def test_an_event_of_an_unknown_type_is_recorded_and_gets_422(start: Callable[..., LocalReceiver]) -> None:
     receiver = start()
     body = body_of().replace(b"ticket.export", b"ticket.closed")
     assert deliver(receiver.url, body).status_code == 422
@@ -188,7 +188,7 @@ def test_a_repeated_key_gets_the_same_ticket_and_is_marked(start: Callable[..., 
     assert [received.repeat for received in receiver.received] == [False, True, False]
 
 
-def test_a_key_that_was_rejected_before_is_not_a_repeat(start: Callable[..., LocalReceiver]) -> None:
+def test_a_key_of_a_rejected_request_is_not_a_repeat(start: Callable[..., LocalReceiver]) -> None:
     receiver = start(faults=FaultInjection((503,)))
     statuses = [deliver(receiver.url, secret=secret).status_code for secret in (SECRET, b"other", SECRET)]
     assert statuses == [503, 401, 200]
@@ -303,7 +303,7 @@ def test_a_redact_event_erases_only_the_content_of_its_ticket(start: Callable[..
 
 
 @pytest.mark.parametrize("left_out", ["change", "export"])
-def test_an_event_without_a_change_or_an_export_is_unprocessable(start: Callable[..., LocalReceiver], left_out: str) -> None:
+def test_an_event_without_a_change_or_an_export_gets_422(start: Callable[..., LocalReceiver], left_out: str) -> None:
     event = {name: value for name, value in json.loads(event_of(TicketEventType.FIXED)).items() if name != left_out}
     answer = deliver(start().url, json.dumps(event).encode())
     assert (answer.status_code, answer.json()) == (422, {"code": "WEBHOOK_VALIDATION_FAILED"})
@@ -335,7 +335,7 @@ def test_tickets_and_test_events_are_read_in_every_format(
         {"runs": [{"properties": {"riskrelay": {"type": "ticket.export"}}, "tool": {"driver": {"rules": [{}]}}}]},
     ],
 )
-def test_an_envelope_without_a_ticket_is_unprocessable(start: Callable[..., LocalReceiver], value: object) -> None:
+def test_an_envelope_without_a_ticket_gets_422(start: Callable[..., LocalReceiver], value: object) -> None:
     assert deliver(start().url, json.dumps(value).encode()).status_code == 422
 
 

@@ -140,7 +140,7 @@ def test_an_archive_is_written_and_a_dry_run_writes_none(shell: PruneShell, tmp_
     assert {json.loads(line)["id"] for line in path.read_text().splitlines()} == set(ids)
 
 
-def test_an_archive_that_others_can_read_is_refused_with_the_fix(shell: PruneShell, tmp_path: Path) -> None:
+def test_an_archive_folder_that_others_can_read_is_refused_with_the_fix(shell: PruneShell, tmp_path: Path) -> None:
     shell.prepared(1, 91)
     folder = tmp_path / "open"
     folder.mkdir(mode=0o755)

@@ -56,7 +56,7 @@ def test_a_receipt_is_compared_with_the_audit_log(shell: ReceiptShell) -> None:
     assert result["problems"] == ["The audit log has other entries about this export."]
 
 
-def test_an_invalid_receipt_is_a_failure(shell: ReceiptShell) -> None:
+def test_verification_of_an_invalid_receipt_fails(shell: ReceiptShell) -> None:
     receipt = json.loads(shell.run("show", shell.export_id).stdout)
     Path("receipt.json").write_text(json.dumps({**receipt, "approved_by": "user:8"}))
     assert not shell.json("verify", "receipt.json", exit_code=1)["valid"]
@@ -83,7 +83,7 @@ def test_only_a_delivered_export_has_a_receipt(shell: ReceiptShell) -> None:
     assert "cannot be written" in shell.refused("show", shell.export_id, "--output", "no-folder/receipt.json")
 
 
-def test_a_receiver_needs_neither_database_nor_settings(shell: ReceiptShell, tmp_path: Path) -> None:
+def test_receipt_verification_needs_neither_a_database_nor_settings(shell: ReceiptShell, tmp_path: Path) -> None:
     Path("receipt.json").write_text(shell.run("show", shell.export_id).stdout)
     done = subprocess.run(
         [RISKRELAY, "receipt", "verify", "receipt.json", "--secret-stdin", "--json"],

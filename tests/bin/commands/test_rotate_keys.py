@@ -106,7 +106,7 @@ def test_generate_changes_one_line_and_makes_the_env_file_private(shell: KeyShel
     assert [path.name for path in shell.env_file.parent.glob(".env*")] == [".env"]
 
 
-def test_keys_may_have_spaces_between_them(shell: KeyShell) -> None:
+def test_spaces_between_keys_are_accepted(shell: KeyShell) -> None:
     shell.has(OLD, form="ENCRYPTION_KEYS={keys}, " + text_of(NEW) + "\n")
     assert shell.json("--generate") == {"env_file": str(shell.env_file), "keys": 3}
     assert shell.env_file.read_text().endswith(f",{text_of(OLD)}, {text_of(NEW)}\n")
@@ -251,7 +251,7 @@ def test_a_wrong_key_prevents_the_start_with_a_one_line_error(tmp_path: Path, sq
     close_database()
 
 
-def test_no_secret_is_set_with_a_wrong_key(shell: KeyShell) -> None:
+def test_a_secret_cannot_be_set_with_a_wrong_key(shell: KeyShell) -> None:
     shell.environment["ENCRYPTION_KEYS"] = text_of(NEW)
     with shell.database():
         [(target_id,)] = rows("SELECT MIN(id) FROM targets")

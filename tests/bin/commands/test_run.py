@@ -89,7 +89,7 @@ def test_the_readiness_check_ignores_proxy_settings_of_the_environment(tmp_path:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_stops_everything_in_order_with_exit_code_0(installation: RunProcess, number: signal.Signals) -> None:
+def test_a_signal_stops_every_process_with_exit_code_0(installation: RunProcess, number: signal.Signals) -> None:
     installation.process.send_signal(number)
     assert installation.process.wait(STOP_WITHIN_S) == 0
     assert "Traceback" not in installation.reported

@@ -42,14 +42,14 @@ def shell(tmp_path: Path, database_url: str) -> Iterator[SecretShell]:
     close_database()
 
 
-def test_without_encryption_keys_the_settings_are_invalid(shell: SecretShell, tmp_path: Path) -> None:
+def test_setting_a_secret_without_encryption_keys_is_refused_with_the_fix(shell: SecretShell, tmp_path: Path) -> None:
     shell.environment |= {"ENCRYPTION_KEYS": None, "RISKRELAY_ENV_FILE": str(tmp_path / "none")}
     result = shell.run("set", "target", shell.target(), standard_input="a secret of a target")
     assert (result.exit_code, result.stdout) == (2, "")
     assert "ENCRYPTION_KEYS is not set; restore the .env of this database" in result.stderr
 
 
-def test_a_certificate_is_sealed_shown_by_its_fingerprint_and_removed(shell: SecretShell, tmp_path: Path) -> None:
+def test_a_certificate_is_encrypted_listed_by_its_fingerprint_and_removed(shell: SecretShell, tmp_path: Path) -> None:
     target_id, fingerprint = shell.target(), certificate_fingerprint(PAIR)
     set_it = ("set", "target", target_id, "--client-certificate")
     assert shell.json(*set_it, standard_input=PAIR) == {

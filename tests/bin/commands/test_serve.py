@@ -35,7 +35,7 @@ def test_a_start_deactivates_targets_of_accounts_that_may_not_use_the_default_se
         assert {targets.get(each, DefaultSecret()).status.value for each in made} == {"active"}
 
 
-def test_a_start_without_keys_changes_nothing_and_names_the_fix(database_url: str, tmp_path: Path) -> None:
+def test_a_start_without_keys_is_refused_and_changes_nothing(database_url: str, tmp_path: Path) -> None:
     with database_at(database_url), connection():
         target = make_target(make_customer())
     settings = make_settings(tmp_path, {"DATABASE_URL": database_url, "DEPLOYMENT_MODE": "cloud"}, encryption_keys=())

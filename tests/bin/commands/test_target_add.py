@@ -59,7 +59,7 @@ def test_a_tracker_is_added_with_its_token_from_standard_input(shell: Shell) -> 
 
 
 @pytest.mark.parametrize("typed", ["", "\n"])
-def test_a_tracker_without_a_token_is_inactive_until_it_gets_one(shell: Shell, typed: str) -> None:
+def test_a_tracker_is_inactive_until_its_token_is_set(shell: Shell, typed: str) -> None:
     added = shell.run("target", "add", "gitea", PAGE, "--name", "Shop team", "--json", standard_input=typed)
     made = json.loads(added.stdout)
     assert f"secret set target {made['id']}" in added.stderr

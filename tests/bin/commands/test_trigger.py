@@ -157,7 +157,7 @@ def test_without_a_secret_nothing_is_sent(start: Callable[..., Any], trigger: Ca
     assert "WEBHOOK_SECRET" in result.output
 
 
-def test_the_target_policy_of_deliveries_applies(trigger: Callable[..., Result]) -> None:
+def test_the_url_policy_of_deliveries_applies(trigger: Callable[..., Result]) -> None:
     result = trigger("--to", "https://169.254.169.254/", "--json")
     assert result.exit_code == 1
     assert output(result)["outcome"] == "refused"

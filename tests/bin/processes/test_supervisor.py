@@ -147,7 +147,7 @@ def test_a_child_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
     assert exit_codes(children) == {"one": -signal.SIGKILL, "two": -signal.SIGKILL}
 
 
-def test_the_exit_of_one_child_stops_all(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_exit_of_one_child_stops_the_other_children(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     supervisor, children = started(tmp_path, 30, ("one", TOGETHER, "one"), ("two", TOGETHER, "two"))
     children["two"].kill()
     assert supervisor.run() == 1

@@ -94,7 +94,7 @@ MISTAKES: Final = [
 
 
 @pytest.mark.parametrize(("digest", "expected"), MISTAKES, ids=[expected for _, expected in MISTAKES])
-def test_a_common_mistake_is_reported(digest: bytes, expected: str) -> None:
+def test_each_common_signature_mistake_is_diagnosed(digest: bytes, expected: str) -> None:
     verdict, diagnosis = diagnosed("sha256=" + digest.hex())
     assert verdict is SignatureVerdict.SIGNATURE_WRONG
     assert diagnosis is not None

@@ -452,7 +452,7 @@ def job_server(total: int, asked: list[ReceivedRequest]) -> Callable[[Peer], Non
     return behave
 
 
-def test_a_job_without_progress_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_ends_for_a_job_without_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exports, "_PAUSE_S", 0.01)
     monkeypatch.setattr(exports, "_NO_PROGRESS_S", 0.3)
     for words, command in (

@@ -306,7 +306,7 @@ def test_options_that_the_token_determines_are_refused(sides: Sides) -> None:
         assert f"{words[-2]} is not available with --url: the token decides." in refused.stderr
 
 
-def test_a_filter_without_a_value_lists_nothing(sides: Sides) -> None:
+def test_an_empty_filter_value_is_wrong_usage(sides: Sides) -> None:
     """In a script, the value can be an unset variable. The command must then not list all targets."""
     for side in (sides.here, sides.there):
         refused = side.run("export", "list", "--target", "")
@@ -314,7 +314,7 @@ def test_a_filter_without_a_value_lists_nothing(sides: Sides) -> None:
         assert "Invalid value for '--target': A value is empty." in refused.stderr
 
 
-def test_a_user_or_a_project_belongs_to_the_account_of_the_token_if_none_is_named(sides: Sides) -> None:
+def test_users_and_projects_are_added_to_the_account_of_the_token_by_default(sides: Sides) -> None:
     for words in (("user", "add", "bert@example.com"), ("project", "add", "Bert's")):
         assert sides.there.json(*words)["account_id"] == sides.here.json(*words, "--account", "1")["account_id"] == 1
 
