@@ -145,7 +145,7 @@ def _digests(component: dict[str, Any]) -> set[str]:
     return {each["content"] for each in component["hashes"]}
 
 
-def test_the_bill_of_materials_names_no_time_and_no_machine(bill: str) -> None:
+def test_the_bill_of_materials_contains_no_time_and_no_machine_name(bill: str) -> None:
     """No timestamp, serial number, address or path: it changes only when the pins or the version change."""
     document = json.loads(bill)
     text = json.dumps({name: value for name, value in document.items() if name != "$schema"})

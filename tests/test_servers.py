@@ -107,7 +107,7 @@ def test_two_redis_servers_share_no_data(redis_server: RedisServer) -> None:
         assert get(other) is None
 
 
-def test_postgres_answers_queries(postgres_server: PostgresServer) -> None:
+def test_postgres_responds_to_queries(postgres_server: PostgresServer) -> None:
     assert rows(postgres_server.url, "SELECT 6 * 7, current_setting('TimeZone')") == [(42, "UTC")]
 
 

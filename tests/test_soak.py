@@ -131,7 +131,7 @@ def test_an_export_with_one_issue_is_clean() -> None:
     assert refused.is_clean, refused
 
 
-def test_an_export_with_two_issues_is_counted_and_wrong() -> None:
+def test_an_export_with_two_issues_is_counted_and_reported_as_wrong() -> None:
     findings = tracked(create(None), created(1), create(), created(2))
     assert findings.issues_twice == 1
     assert findings.wrong == ["Export exp_1 has the issues 1, 2."]

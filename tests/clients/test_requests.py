@@ -211,7 +211,7 @@ def test_a_permanent_error_is_raised_at_once(run: Run, status: int, code: str, k
     assert len(script.requests) == 1
 
 
-def test_retry_after_is_the_least_pause(run: Run) -> None:
+def test_retry_after_is_the_minimum_pause(run: Run) -> None:
     in_ten_s = format_datetime(datetime.fromtimestamp(datetime.now(UTC).timestamp() + 10, UTC), usegmt=True)
     responses = [failure(429, "RATE_LIMITED", Retry_After="7"), failure(503, "X", Retry_After=in_ten_s), ok(EXPORT, 201)]
     script = Script([*responses])
@@ -287,7 +287,7 @@ def test_an_error_response_in_another_form_raises_a_readable_error(run: Run, err
 
 
 @pytest.mark.parametrize(("seconds_each", "problem"), [(1.0, "took too long"), (0.0, "is too long")])
-def test_a_response_is_bounded_in_time_and_size(seconds_each: float, problem: str) -> None:
+def test_a_response_is_limited_in_time_and_size(seconds_each: float, problem: str) -> None:
     script = Script([])
 
     def pieces() -> Iterator[bytes]:

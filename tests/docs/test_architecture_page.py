@@ -25,7 +25,7 @@ def test_the_module_map_lists_every_package() -> None:
     assert listed == packages
 
 
-def test_every_path_exists() -> None:
+def test_every_path_on_the_page_exists() -> None:
     named = {
         *re.findall(r"`([a-z_]+(?:/[a-z_]+)+(?:\.py)?)`", PAGE),
         *re.findall(r"^ +([a-z_]+(?:/[a-z_]+)+) ", PAGE, re.MULTILINE),

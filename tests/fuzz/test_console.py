@@ -102,7 +102,7 @@ def filled(path: str, word: str) -> str:
     return head + quote(word, safe="", errors="replace") + rest.partition("}")[2] if brace else path
 
 
-def look(person: ConsoleBrowser, path: str, query: Mapping[str, str]) -> Result:
+def read_page(person: ConsoleBrowser, path: str, query: Mapping[str, str]) -> Result:
     """Read a page; check that it is shown, redirects, or reports an error, and contains no unescaped markup."""
     shown = "&".join(f"{quote(name, errors='replace')}={quote(text, errors='replace')}" for name, text in query.items())
     answer = person.get(path, shown)
@@ -111,7 +111,7 @@ def look(person: ConsoleBrowser, path: str, query: Mapping[str, str]) -> Result:
     return answer
 
 
-def elsewhere(answer: Result) -> str:
+def redirect_host(answer: Result) -> str:
     """Return the host of a response's redirect; it must be empty."""
     return urlsplit(answer.headers.get("location", "")).netloc
 
@@ -121,12 +121,12 @@ def test_no_url_breaks_a_page_or_shows_data_of_another_account(console: ConsoleA
     query = data.draw(st.dictionaries(st.sampled_from(NAMES) | st.text(max_size=10), words(console), max_size=4))
     word = data.draw(words(console))
     for path in console.pages:
-        look(console.operator, filled(path, word), query)
+        read_page(console.operator, filled(path, word), query)
         asked = filled(path, word)
-        shown = look(console.person, asked, query)
+        shown = read_page(console.person, asked, query)
         said = f"{asked} {query}"
         assert not [each for each in console.others if each in shown.text and each not in said], said
-        assert elsewhere(shown) == ""
+        assert redirect_host(shown) == ""
 
 
 @given(data=st.data())
@@ -149,12 +149,12 @@ def test_no_form_on_own_data_causes_an_error_or_changes_another_account(
     console: ConsoleAccounts, data: st.DataObject
 ) -> None:
     fields = data.draw(st.dictionaries(st.sampled_from(NAMES), words(console), max_size=4))
-    others = theirs()
+    others = rows_of_first_account()
     for path, each in own_forms(console):
         answer = console.person.post(filled(path, each), **fields)
         assert answer.status_code in DECIDED, (path, each, fields, answer.text)
-        assert elsewhere(answer) == ""
-    assert theirs() == others
+        assert redirect_host(answer) == ""
+    assert rows_of_first_account() == others
 
 
 @given(there=st.text(max_size=60) | st.sampled_from([*MARKUP, *INJECTED, "/exports", "/\\evil.example", "@evil.example"]))
@@ -164,7 +164,7 @@ def test_a_sign_in_redirects_only_to_the_console(console: ConsoleAccounts, there
     assert answer.status_code == (422 if "\0" in there else 303), answer.text
     if answer.status_code == 303:
         assert answer.headers["location"].startswith("/console")
-        assert elsewhere(answer) == ""
+        assert redirect_host(answer) == ""
 
 
 def own_forms(console: ConsoleAccounts) -> Iterator[tuple[str, str]]:
@@ -182,7 +182,7 @@ def stored() -> Mapping[str, object]:
     return {**everything_stored(), "console_sessions": going_on}
 
 
-def theirs() -> list[tuple[object, ...]]:
+def rows_of_first_account() -> list[tuple[object, ...]]:
     """Return the state of the first account's exports and targets."""
     return [
         *rows("SELECT id, status, target_id, approved_at FROM exports WHERE account_id = 1 ORDER BY id"),

@@ -115,7 +115,7 @@ def test_a_failure_is_reported_with_its_reason(answer: Any, reason: DnsFailure) 
     assert outcome(DnsResolver(getaddrinfo=FakeGetAddrInfo({"example.com": answer})), "example.com") == reason
 
 
-def test_the_reasons_are_the_error_codes_of_an_attempt() -> None:
+def test_the_failure_reasons_are_the_dns_error_codes_of_attempts() -> None:
     assert set(DnsFailure) == {"dns_not_found", "dns_timeout", "dns_failed", "dns_overloaded"}
 
 

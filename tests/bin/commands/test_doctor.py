@@ -149,7 +149,7 @@ def env_file_is_open_to_its_group(instance: Instance) -> None:
     instance.env_file.chmod(0o640)
 
 
-def a_setting_is_misspelt(instance: Instance) -> None:
+def a_setting_is_misspelled(instance: Instance) -> None:
     instance.env_file.write_text("WORKER_PROCESES=2\n")
 
 
@@ -172,7 +172,7 @@ def the_client_certificate_has_expired(instance: Instance) -> None:
     the_client_certificate_has_days(instance, -3)
 
 
-def nobody_is_installed(instance: Instance) -> None:
+def database_has_no_account(instance: Instance) -> None:
     with instance.database():
         for table in ("tokens", "grants", "projects", "users", "accounts"):
             execute(f"DELETE FROM {table}")  # noqa: S608 - our own names
@@ -191,7 +191,7 @@ def data_dir_is_open(instance: Instance) -> None:
     instance.data_dir.chmod(0o755)
 
 
-def data_dir_is_not_there(instance: Instance) -> None:
+def data_dir_is_missing(instance: Instance) -> None:
     instance.data_dir.rmdir()
 
 
@@ -261,7 +261,7 @@ def embedded_redis_is_stopped(instance: Instance) -> None:
     instance.environment["REDIS_URL"] = None
 
 
-def database_is_away(instance: Instance) -> None:
+def database_is_unavailable(instance: Instance) -> None:
     instance.environment["DATABASE_URL"] = "postgresql://nobody:secret-password@127.0.0.1:1/none"
 
 
@@ -278,7 +278,7 @@ def database_is_newer(instance: Instance) -> None:
         ours.execute("INSERT INTO schema_migrations (name, applied) VALUES ('9999_the_future', 1)")
 
 
-def database_is_anothers(instance: Instance) -> None:
+def database_is_foreign(instance: Instance) -> None:
     with sqlite3.connect(instance.folder / "other.db") as other:
         other.execute("CREATE TABLE songs (title TEXT)")
     instance.environment["DATABASE_URL"] = f"sqlite:///{instance.folder}/other.db"
@@ -360,7 +360,7 @@ def no_key_is_set(instance: Instance) -> None:
     instance.environment["ENCRYPTION_KEYS"] = None
 
 
-def key_is_anothers(instance: Instance) -> None:
+def key_is_foreign(instance: Instance) -> None:
     instance.environment["ENCRYPTION_KEYS"] = OTHER_KEY
 
 
@@ -418,12 +418,12 @@ PROBLEMS: Final[list[tuple[Callable[[Instance], None], str, str, str, str]]] = [
     (the_proxy_is_gone, "egress", "warning", "No connection to the proxy of EGRESS_PROXY_URL, host 127.0.0.1", "start"),
     (the_client_certificate_has_days, "egress", "warning", "TARGET_CLIENT_CERT expires on", "renew it"),
     (the_client_certificate_has_expired, "egress", "failure", "TARGET_CLIENT_CERT expired on", "renew it"),
-    (nobody_is_installed, "accounts", "failure", "The database has no account", "bin/riskrelay init"),
+    (database_has_no_account, "accounts", "failure", "The database has no account", "bin/riskrelay init"),
     (default_project_is_gone, "accounts", "failure", "DEFAULT_PROJECT_ID names project 4711", "project list"),
-    (a_setting_is_misspelt, "settings", "warning", "WORKER_PROCESES", "WORKER_PROCESSES?"),
+    (a_setting_is_misspelled, "settings", "warning", "WORKER_PROCESES", "WORKER_PROCESSES?"),
     (data_dir_is_a_file, "data", "failure", "is not writable", "another DATA_DIR"),
     (data_dir_is_open, "data", "warning", "accessible to every user (mode 0755)", "chmod 700"),
-    (data_dir_is_not_there, "data", "warning", "does not exist yet", "make run"),
+    (data_dir_is_missing, "data", "warning", "does not exist yet", "make run"),
     (bind_is_open, "bind", "warning", "not https", "BIND=127.0.0.1:8000"),
     (base_url_is_not_safe, "base URL", "warning", "unencrypted", "https"),
     (service_is_down, "base URL", "warning", "refused", "bin/riskrelay serve); if it runs, set BIND or"),
@@ -436,11 +436,11 @@ PROBLEMS: Final[list[tuple[Callable[[Instance], None], str, str, str, str]]] = [
     (redis_is_stopped, "Redis", "failure", "does not respond", "REDIS_URL"),
     (redis_cannot_write, "Redis", "failure", "refuses commands", "free space"),
     (embedded_redis_is_stopped, "Redis", "warning", "not running", "make run"),
-    (database_is_away, "database", "failure", "refused", "DATABASE_URL"),
+    (database_is_unavailable, "database", "failure", "refused", "DATABASE_URL"),
     (database_is_not_migrated, "database", "failure", "0001_initial_tables", "bin/riskrelay migrate"),
     (folder_is_missing, "database", "failure", "/none of DATABASE_URL does not exist", "create it"),
     (database_is_newer, "database", "failure", "9999_the_future", "install that version"),
-    (database_is_anothers, "database", "failure", "songs", "DATABASE_URL"),
+    (database_is_foreign, "database", "failure", "songs", "DATABASE_URL"),
     (database_is_no_database, "database", "failure", "not a database", "restore a backup"),
     (file_is_damaged, "SQLite", "failure", "damaged", "bin/riskrelay restore"),
     (log_is_long, "SQLite log", "warning", "300 MiB", "restart"),
@@ -463,7 +463,7 @@ PROBLEMS: Final[list[tuple[Callable[[Instance], None], str, str, str, str]]] = [
     (a_target_is_inactive_in_the_cloud, "targets", "warning", "1 inactive", "or set OPERATOR_ACCOUNT_ID"),
     (a_request_is_overdue, "compliance", "failure", "1 requests are overdue", "compliance run"),
     (no_key_is_set, "keys", "failure", "not set", "restore the .env"),
-    (key_is_anothers, "keys", "failure", "cannot decrypt", "restore the key"),
+    (key_is_foreign, "keys", "failure", "cannot decrypt", "restore the key"),
     (older_key_is_needed, "keys", "warning", "still needed", "bin/riskrelay rotate-keys"),
     (a_secret_opens_with_no_key, "keys", "failure", "No key decrypts 1 values", "rotate-keys --dry-run"),
     (unset("SCANNER_SHARED_SECRET"), "secrets", "warning", "SCANNER_SHARED_SECRET", "secret set scanner"),

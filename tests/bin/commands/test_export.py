@@ -143,7 +143,7 @@ def test_a_halted_recovery_reports_its_reason(shell: ExportShell, monkeypatch: p
     assert "was blocked or disabled" in halted.stderr
 
 
-def test_a_paused_target_halts_no_recovery(shell: ExportShell) -> None:
+def test_a_recovery_is_not_halted_by_a_paused_target(shell: ExportShell) -> None:
     shell.failed()
     with shell.database():
         execute("UPDATE targets SET status = 'paused', status_reason = 'operator'")
@@ -163,7 +163,7 @@ def test_an_unknown_recovery_or_target_is_reported_in_one_line(shell: ExportShel
     assert "There is no such" in shell.refused("recover", *words)
 
 
-def test_no_recoveries_are_reported_as_such(shell: ExportShell) -> None:
+def test_an_empty_list_of_recoveries_is_reported_as_empty(shell: ExportShell) -> None:
     assert shell.run("recover", "--list").stdout == "There are no recoveries.\n"
 
 

@@ -106,7 +106,7 @@ def test_a_command_needs_either_an_id_or_filters(shell: BulkShell) -> None:
     assert "an export's id, or filters" in shell.refuses(2, "retry", "--yes")
 
 
-def test_several_accounts_need_a_name(shell: BulkShell) -> None:
+def test_with_several_accounts_the_account_option_is_required(shell: BulkShell) -> None:
     with shell.database():
         other = make_customer()
         make_exports(other, 2)
@@ -116,14 +116,14 @@ def test_several_accounts_need_a_name(shell: BulkShell) -> None:
     assert shell.statuses() == ["prepared"] * 3
 
 
-def test_a_paused_target_refuses_all(shell: BulkShell) -> None:
+def test_a_bulk_approval_for_a_paused_target_is_refused(shell: BulkShell) -> None:
     with shell.database():
         execute("UPDATE targets SET status = 'paused'")
     assert "paused" in shell.refused("approve", "--target", shell.target_id, "--source", "manual", "--yes")
     assert shell.statuses() == ["prepared"] * 3
 
 
-def test_jobs_are_cancelled_and_none_are_reported_as_such(shell: BulkShell) -> None:
+def test_jobs_are_cancelled_and_an_empty_list_is_reported_as_empty(shell: BulkShell) -> None:
     assert "There are no bulk jobs." in shell.run("bulk", "--list").stdout
     with shell.database():
         job_id = make_bulk_job(shell.customer)

@@ -132,7 +132,7 @@ def test_a_compressed_response_is_not_expanded(service: FakeService, run: Callab
         (202, {}, {"findings": {"new": 1, "seen": 0, "reopened": "x"}, "ticket_exports": []}),
     ],
 )
-def test_no_response_ends_an_import_with_a_stack_trace(
+def test_unexpected_responses_cause_no_traceback(
     response: tuple[int, dict[str, str], Any], service: FakeService, run: Callable[..., Result]
 ) -> None:
     service.first = [response] * 5
@@ -461,7 +461,7 @@ def import_rejected(folder: Path, env: dict[str, str]) -> tuple[dict[str, Any], 
     return done["refused"][0], done["ticket_exports"]
 
 
-def test_reports_end_in_delivered_tickets_and_the_next_scan_prepares_none(
+def test_imported_reports_are_delivered_as_tickets_and_a_repeated_scan_prepares_none(
     shop: Customer, sqlite_url: str, redis: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -394,7 +394,7 @@ def test_one_connection_carries_many_deliveries_without_a_pause(start: Callable[
         ("9" * 5000, 413),
     ],
 )
-def test_a_body_of_unknown_or_enormous_length_is_refused_unread(
+def test_a_body_of_unknown_or_enormous_length_is_refused_without_being_read(
     start: Callable[..., LocalReceiver], length: str | None, status: int
 ) -> None:
     receiver = start()
@@ -681,7 +681,7 @@ def test_a_port_in_use_is_reported_in_one_line(run: Callable[..., Listening], st
     assert err == f"Error: {cause} Choose another with --port.\n"
 
 
-def test_wrong_settings_are_reported_with_exit_code_2(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_settings_are_reported_with_exit_code_2(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEB_PROCESSES", "many")
     result = CliRunner().invoke(listen, ["--port", "0"])
     assert result.exit_code == 2

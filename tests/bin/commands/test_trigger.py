@@ -185,7 +185,7 @@ def test_a_secret_typed_on_a_terminal_is_not_echoed(start: Callable[..., Any], t
 @pytest.mark.parametrize(
     ("event", "effect"), [("updated", "noted"), ("fixed", "closed"), ("reopened", "open"), ("redact", "erased")]
 )
-def test_an_event_changes_a_ticket_that_was_sent_before(
+def test_an_event_changes_a_previously_sent_ticket(
     start: Callable[..., Any], trigger: Callable[..., Result], event: str, effect: str
 ) -> None:
     receiver, got = start()
@@ -201,7 +201,7 @@ def test_an_event_changes_a_ticket_that_was_sent_before(
     assert {place["state"] for place in sent["change"]["places"]} <= {"open", "fixed"}
 
 
-def test_an_event_of_an_unknown_ticket_is_ignored_and_may_be_changed(
+def test_an_event_with_an_override_is_sent_and_ignored_for_an_unknown_ticket(
     start: Callable[..., Any], trigger: Callable[..., Result]
 ) -> None:
     receiver, got = start()

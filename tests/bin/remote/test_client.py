@@ -167,7 +167,7 @@ def test_without_a_token_the_message_names_its_sources(tmp_path: Path, file: Pat
 # --- behaviors of servers
 
 
-def test_an_error_is_printed_in_the_words_of_the_api(tmp_path: Path) -> None:
+def test_errors_are_printed_with_the_message_of_the_api(tmp_path: Path) -> None:
     problem = {"path": "/name", "code": "required", "message": "Required.\u202e"}
     error = {"code": "VALIDATION_FAILED", "message": "Validation\nfailed", "details": {"fields": [problem]}}
     with LoopbackServer(always(422, json.dumps({"error": error}).encode())) as server:
@@ -181,7 +181,7 @@ def test_a_redirect_is_not_followed(tmp_path: Path) -> None:
         assert other.connections == 0
 
 
-def test_a_certificate_that_is_not_trusted_ends_the_command(tmp_path: Path) -> None:
+def test_an_untrusted_certificate_ends_the_command(tmp_path: Path) -> None:
     context = CertificateAuthority("Ours").server("localhost")
     with LoopbackServer(always(200, json.dumps(TARGET).encode()), tls=context) as server:
         message = refused(tmp_path, f"https://localhost:{server.port}")
@@ -189,7 +189,7 @@ def test_a_certificate_that_is_not_trusted_ends_the_command(tmp_path: Path) -> N
     assert server.connections == 1
 
 
-def test_a_bundle_of_the_environment_is_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_certificate_bundle_of_the_environment_is_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     resolve = socket.getaddrinfo
     monkeypatch.setattr(socket, "getaddrinfo", lambda _host, *more, **named: resolve("127.0.0.1", *more, **named))
     for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"):

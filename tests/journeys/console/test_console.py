@@ -112,14 +112,14 @@ class ConsoleUi:
         choice = self.page.locator("select[name=target_id]")
         choice.select_option(choice.locator("option", has_text=target).get_attribute("value"))
         self.press("Approve")
-        self.reads("Ticket approved. A worker delivers it.")
+        self.expect_notice("Ticket approved. A worker delivers it.")
         return self.page.url.partition("?")[0].rpartition("/")[2]
 
-    def reads(self, notice: str) -> None:
+    def expect_notice(self, notice: str) -> None:
         """Check that the page shows this notice after an action."""
         expect(self.page.get_by_role("status").filter(has_text=notice)).to_be_visible()
 
-    def waits_for(self, place: Locator, text: str) -> None:
+    def wait_for_text(self, place: Locator, text: str) -> None:
         """Reload the page until a text is at a place on it."""
         until = time.monotonic() + WITHIN_S
         while text not in place.inner_text():
@@ -128,9 +128,9 @@ class ConsoleUi:
             self.page.wait_for_timeout(POLL_MS)
             self.page.reload()
 
-    def waits_until(self, status: str) -> None:
+    def wait_for_status(self, status: str) -> None:
         """Reload the page until its export, target or recovery has a status."""
-        self.waits_for(self.status, status)
+        self.wait_for_text(self.status, status)
 
     @property
     def status(self) -> Locator:
@@ -191,7 +191,7 @@ def console_user(browser: Browser, service: Service, **how: Any) -> Iterator[tup
     context.close()
 
 
-def signs_out(operator: ConsoleUi) -> None:
+def sign_out(operator: ConsoleUi) -> None:
     """Sign out, and check that the session's cookie is no longer accepted."""
     context = operator.page.context
     kept = [cookie for cookie in context.cookies() if cookie["name"] != "riskrelay_preferences"]
@@ -201,7 +201,7 @@ def signs_out(operator: ConsoleUi) -> None:
     if operator.page.get_by_text("More", exact=True).is_visible():
         operator.page.get_by_text("More", exact=True).click()
     operator.press("Sign out")
-    operator.reads("You are signed out.")
+    operator.expect_notice("You are signed out.")
     assert [cookie["name"] for cookie in context.cookies()] == ["riskrelay_preferences"]
     context.add_cookies(kept)  # type: ignore[arg-type]  # it accepts the cookies that it returned
     operator.open("/exports")
@@ -209,23 +209,23 @@ def signs_out(operator: ConsoleUi) -> None:
     expect(operator.page.get_by_role("alert")).to_have_text("This session was signed out.")
 
 
-def goes_the_core_path(
+def complete_core_workflow(
     operator: ConsoleUi, receiver: ConsoleReceiver, worker: WorkerProcess, token: str, target_id: str
 ) -> None:
     """Sign in, approve an export and see its delivery; see another one fail and retry it; pause, see one wait, resume."""
     operator.sign_in(token)
     first = operator.approve("The price is missing", "Tracker")
-    operator.waits_until("delivered")
+    operator.wait_for_status("delivered")
     assert receiver.of(first) == [SignatureVerdict.OK]
 
     receiver.status = 500
     second = operator.approve("The cart is empty", "Tracker")
-    operator.waits_until("failed")
+    operator.wait_for_status("failed")
     assert receiver.of(second) == [SignatureVerdict.OK] * 2
     receiver.status = 202
     operator.press("Retry")
-    operator.reads("Export queued for retry, with a new schedule of attempts.")
-    operator.waits_until("delivered")
+    operator.expect_notice("Export queued for retry, with a new schedule of attempts.")
+    operator.wait_for_status("delivered")
     assert len(receiver.of(second)) == 3
 
     # Approved before the pause, but not sent yet.
@@ -233,7 +233,7 @@ def goes_the_core_path(
     third = operator.approve("The form has no name", "Tracker")
     operator.open(f"/targets/{target_id}")
     operator.press("Pause")
-    operator.reads("Target paused.")
+    operator.expect_notice("Target paused.")
     expect(operator.status).to_have_text("paused")
     worker.signal(signal.SIGCONT)
     # A paused target is not offered, and the page names the reason.
@@ -242,83 +242,85 @@ def goes_the_core_path(
     expect(operator.page.locator("[data-unavailable] li", has_text="Tracker")).to_contain_text("is paused")
     # An export that was approved later for another target has arrived already; this one waits.
     operator.approve("The picture has no text", "Witness")
-    operator.waits_until("delivered")
+    operator.wait_for_status("delivered")
     assert receiver.of(third) == []
     operator.find("approved", "The form has no name")
     operator.open(f"/targets/{target_id}")
     operator.press("Resume")
-    operator.reads("Target resumed.")
+    operator.expect_notice("Target resumed.")
     operator.open(f"/exports/{third}")
-    operator.waits_until("delivered")
+    operator.wait_for_status("delivered")
     assert receiver.of(third) == [SignatureVerdict.OK]
 
 
 CORE: Final = ("The price is missing", "The cart is empty", "The form has no name", "The picture has no text")
 
 
-def changes_the_secret(operator: ConsoleUi, receiver: ConsoleReceiver, target_id: str) -> None:
+def change_secret(operator: ConsoleUi, receiver: ConsoleReceiver, target_id: str) -> None:
     """Set another secret: the page does not show it, and the next delivery is signed with it."""
     operator.open(f"/targets/{target_id}")
     before = operator.fingerprint
     operator.confirm("Set secret", secret=NEW_SECRET)
-    operator.reads("Secret set. The next delivery is signed with it.")
+    operator.expect_notice("Secret set. The next delivery is signed with it.")
     assert operator.fingerprint != before
     assert NEW_SECRET not in operator.page.content()
     receiver.secret = NEW_SECRET
     export_id = operator.approve("The link leads nowhere", "Tracker")
-    operator.waits_until("delivered")
+    operator.wait_for_status("delivered")
     assert receiver.of(export_id) == [SignatureVerdict.OK]
 
 
-def recovers_a_window(
+def recover_last_hour(
     operator: ConsoleUi, receiver: ConsoleReceiver, worker: WorkerProcess, customer: Customer, target_id: str
 ) -> None:
     """Redeliver the exports that failed in the last hour, and wait for the end of the recovery."""
-    lost = fails(operator, receiver, customer, target_id, 3)
-    recovery = begins_a_recovery(operator, worker, target_id)
+    lost = fail_exports(operator, receiver, customer, target_id, 3)
+    recovery = begin_recovery(operator, worker, target_id)
     expect(recovery.page.locator("main progress")).to_have_attribute("value", "0")
     expect(recovery.page.locator("main progress")).to_have_attribute("max", "3")
     worker.signal(signal.SIGCONT)
-    operator.waits_until("done")
+    operator.wait_for_status("done")
     for export_id in lost:
         operator.open(f"/exports/{export_id}")
-        operator.waits_until("delivered")
+        operator.wait_for_status("delivered")
         assert receiver.of(export_id) == [SignatureVerdict.OK] * 2
 
 
-def cancels_a_recovery(
+def cancel_recovery(
     operator: ConsoleUi, receiver: ConsoleReceiver, worker: WorkerProcess, customer: Customer, target_id: str
 ) -> None:
     """Start another recovery, and cancel it before it redelivers any export."""
-    lost = fails(operator, receiver, customer, target_id, 1)
-    begins_a_recovery(operator, worker, target_id)
+    lost = fail_exports(operator, receiver, customer, target_id, 1)
+    begin_recovery(operator, worker, target_id)
     operator.press("Cancel recovery")
-    operator.reads("Recovery cancelled.")
+    operator.expect_notice("Recovery cancelled.")
     expect(operator.status).to_have_text("cancelled")
     worker.signal(signal.SIGCONT)
     operator.approve("The page is slow", "Tracker")
-    operator.waits_until("delivered")
+    operator.wait_for_status("delivered")
     assert [len(receiver.of(export_id)) for export_id in lost] == [1]
 
 
-def fails(operator: ConsoleUi, receiver: ConsoleReceiver, customer: Customer, target_id: str, count: int) -> list[str]:
+def fail_exports(
+    operator: ConsoleUi, receiver: ConsoleReceiver, customer: Customer, target_id: str, count: int
+) -> list[str]:
     """Let a receiver reject `count` exports permanently, and return their ids."""
     receiver.status = 404
     lost = [make_approved(customer, target_id, utc_now()) for _ in range(count)]
     for export_id in lost:
         operator.open(f"/exports/{export_id}")
-        operator.waits_until("failed")
+        operator.wait_for_status("failed")
     receiver.status = 202
     return lost
 
 
-def begins_a_recovery(operator: ConsoleUi, worker: WorkerProcess, target_id: str) -> ConsoleUi:
+def begin_recovery(operator: ConsoleUi, worker: WorkerProcess, target_id: str) -> ConsoleUi:
     """Request a recovery of the last hour while the worker is stopped, and check that it waits."""
     worker.signal(signal.SIGSTOP)
     operator.open(f"/targets/{target_id}")
     operator.page.locator("[name=since][value='1h']").check()
     operator.press("Recover")
-    operator.reads("Recovery started.")
+    operator.expect_notice("Recovery started.")
     expect(operator.status).to_have_text("running")
     return operator
 
@@ -342,24 +344,24 @@ def test_a_user_completes_every_task_of_the_console(
     make_target(customer, receiver.url(), "Witness")
     token = make_console_token(customer)
     with console_user(browser, service, **how) as (operator, seen):
-        goes_the_core_path(operator, receiver, worker, token, target.id)
-        changes_the_secret(operator, receiver, target.id)
-        recovers_a_window(operator, receiver, worker, customer, target.id)
-        cancels_a_recovery(operator, receiver, worker, customer, target.id)
-        signs_out(operator)
+        complete_core_workflow(operator, receiver, worker, token, target.id)
+        change_secret(operator, receiver, target.id)
+        recover_last_hour(operator, receiver, worker, customer, target.id)
+        cancel_recovery(operator, receiver, worker, customer, target.id)
+        sign_out(operator)
         assert any(url.endswith("/console/static/console.js") for url in seen.requested)
     shown = service.log.read_text() + worker.log.read_text()
     assert [secret for secret in (token, NEW_SECRET, WEBHOOK_SECRET) if secret in shown] == []
 
 
 @on_sqlite
-def test_everything_on_the_core_path_works_without_javascript(
+def test_the_core_workflow_works_without_javascript(
     browser: Browser, customer: Customer, service: Service, worker: WorkerProcess, receiver: ConsoleReceiver
 ) -> None:
     prepare(customer, *CORE)
     target = make_target(customer, receiver.url())
     make_target(customer, receiver.url(), "Witness")
     with console_user(browser, service, java_script_enabled=False, **DESKTOP) as (operator, seen):
-        goes_the_core_path(operator, receiver, worker, make_console_token(customer), target.id)
-        signs_out(operator)
+        complete_core_workflow(operator, receiver, worker, make_console_token(customer), target.id)
+        sign_out(operator)
         assert not any(url.endswith(".js") for url in seen.requested)

@@ -122,7 +122,7 @@ def record_findings(customer: Customer) -> None:
 
 
 @pytest.mark.timeout(180)
-def test_hundreds_of_findings_are_decided_in_a_few_interactions(
+def test_hundreds_of_findings_are_approved_or_dismissed_in_a_few_interactions(
     browser: Browser, customer: Customer, service: Service, worker: WorkerProcess
 ) -> None:
     record_findings(customer)

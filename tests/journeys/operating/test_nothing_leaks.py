@@ -124,7 +124,7 @@ def written_redis() -> Iterator[RedisServer]:
         yield server
 
 
-def talks(*statuses: int, echoed: str = "") -> Callable[[Peer], None]:
+def responding(*statuses: int, echoed: str = "") -> Callable[[Peer], None]:
     """Return a behavior that responds with each of the statuses, then repeats the last one.
 
     Its responses have a canary in every part, and the text `echoed`.
@@ -179,7 +179,7 @@ def hostile_bytes() -> Iterator[bytes]:
     yield signed + b"Content-Length: 26\r\nConnection: close\r\n\r\n\xff\xfe" + word
 
 
-def ask(service: Service, customer: Customer) -> dict[str, bytes]:
+def send_requests(service: Service, customer: Customer) -> dict[str, bytes]:
     """Send requests of every kind, with `NOWHERE` in input that is not stored; return the responses."""
     carried = {name: NOWHERE for name in HEADERS if name not in {"X-Scanner-Secret", "Cookie"}}
     carried |= {"Cookie": f"s={NOWHERE}", "X-" + NOWHERE: NOWHERE, "Traceparent": f"00-{NOWHERE}-01"}
@@ -220,17 +220,19 @@ def ask(service: Service, customer: Customer) -> dict[str, bytes]:
     return answers
 
 
-def look(service: Service, customer: Customer, export_id: str, target_id: str) -> tuple[dict[str, bytes], list[str]]:
+def visit_console(
+    service: Service, customer: Customer, export_id: str, target_id: str
+) -> tuple[dict[str, bytes], list[str]]:
     """Visit the console with `NOWHERE` in input that is not stored; return the pages, and the credentials that were used."""
     token = make_console_token(customer)
     carried = {"User-Agent": NOWHERE, "Referer": NOWHERE, "Accept-Language": NOWHERE, "X-Forwarded-For": NOWHERE}
     form = {**carried, "Origin": CONSOLE_URL, "Content-Type": FORM}
 
-    def typed(**fields: str) -> bytes:
+    def form_body(**fields: str) -> bytes:
         return urlencode({**fields, NOWHERE: NOWHERE}).encode()
 
     query = f"?{NOWHERE}={NOWHERE}"
-    let_in = service.request("POST", f"/console/sign-in{query}", form, typed(token=token))
+    let_in = service.request("POST", f"/console/sign-in{query}", form, form_body(token=token))
     assert let_in.status == 303
     cookie = let_in.headers["set-cookie"].partition(";")[0]
     carried |= {"Cookie": f"{cookie}; other={NOWHERE}"}
@@ -246,16 +248,16 @@ def look(service: Service, customer: Customer, export_id: str, target_id: str) -
         "no filter": (f"/exports?status={NOWHERE}&cursor={NOWHERE}", None),
         "nowhere": (f"/{NOWHERE}{query}", None),
         "no export": (f"/exports/exp_{NOWHERE}", None),
-        "no token": ("/sign-in", typed(token=NOWHERE)),
+        "no token": ("/sign-in", form_body(token=NOWHERE)),
         "issuer": (f"/sign-in/openid-connect{query}", None),
         "issuer's answer": (f"/sign-in/callback?code={NOWHERE}&state={NOWHERE}&iss={NOWHERE}", None),
-        "no session's form": (f"{target}/pause", typed(csrf=NOWHERE)),
-        "no secret": (f"{target}/secret", typed(csrf=csrf, secret=f"{TYPED_SECRET}\a")),
-        "secret": (f"{target}/secret{query}", typed(csrf=csrf, secret=TYPED_SECRET)),
-        "no header": (f"{target}/header", typed(csrf=csrf, name="X-Api-Key", value=f"{HEADER}\a")),
-        "header": (f"{target}/header{query}", typed(csrf=csrf, name="X-Api-Key", value=HEADER)),
-        "standard secret": (f"{target}/standard-secret{query}", typed(csrf=csrf, secret=f"whsec_{STANDARD}")),
-        "no target": (f"{export}/approve", typed(csrf=csrf, target_id=NOWHERE, ticket_digest=NOWHERE)),
+        "no session's form": (f"{target}/pause", form_body(csrf=NOWHERE)),
+        "no secret": (f"{target}/secret", form_body(csrf=csrf, secret=f"{TYPED_SECRET}\a")),
+        "secret": (f"{target}/secret{query}", form_body(csrf=csrf, secret=TYPED_SECRET)),
+        "no header": (f"{target}/header", form_body(csrf=csrf, name="X-Api-Key", value=f"{HEADER}\a")),
+        "header": (f"{target}/header{query}", form_body(csrf=csrf, name="X-Api-Key", value=HEADER)),
+        "standard secret": (f"{target}/standard-secret{query}", form_body(csrf=csrf, secret=f"whsec_{STANDARD}")),
+        "no target": (f"{export}/approve", form_body(csrf=csrf, target_id=NOWHERE, ticket_digest=NOWHERE)),
     }
     reported = {}
     for name, (path, content) in asked.items():
@@ -302,7 +304,7 @@ def exchanged(service: Service, data: bytes) -> bytes:
     return b""
 
 
-def break_off(service: Service, customer: Customer) -> dict[str, bytes]:
+def cause_errors(service: Service, customer: Customer) -> dict[str, bytes]:
     """Make a row unreadable and a table unavailable; return the responses to requests that need them."""
     [export_id] = make_exports(customer, 1)
     broken = (json.dumps({"title": TICKET}), BEYOND_TIME, export_id)
@@ -320,7 +322,7 @@ def break_off(service: Service, customer: Customer) -> dict[str, bytes]:
     return {f"answer broken {answer.status}": f"{answer.headers}".encode() + answer.content for answer in answers}
 
 
-def furnish(target_id: str) -> None:
+def set_every_secret(target_id: str) -> None:
     """Set every secret that a target can have."""
     vault, now = Vault([KEY]), utc_now()
     targets.set_secret(target_id, OWN_SECRET, vault, now)
@@ -336,7 +338,7 @@ def deliver(customer: Customer, receivers: list[LoopbackServer], tracker: Loopba
     for number, receiver in enumerate(receivers):
         target = make_target(customer, receiver.url(path=f"/{ADDRESS}-{number}?key={ADDRESS}"))
         if number == 0:
-            furnish(target.id)
+            set_every_secret(target.id)
         ids.append(make_approved(customer, target.id, utc_now()))
     ids.append(
         make_approved(customer, make_tracker(customer, tracker.url(path="/acme/shop"), Vault([KEY]), TRACKER), utc_now())
@@ -345,7 +347,7 @@ def deliver(customer: Customer, receivers: list[LoopbackServer], tracker: Loopba
     return ids
 
 
-def typed(folder: Path, given: dict[str, str], export_id: str) -> dict[str, bytes]:
+def run_commands(folder: Path, given: dict[str, str], export_id: str) -> dict[str, bytes]:
     """Run the commands that read, and `backup`, which copies the database; return their output."""
     commands = {
         "doctor": ("doctor", "--json"),
@@ -421,24 +423,24 @@ def test_canaries_of_the_input_appear_only_where_they_are_allowed(
         worker = day.enter_context(WorkCommand(folder, given["DATABASE_URL"], given["REDIS_URL"], **settings))
         receivers = [
             day.enter_context(LoopbackServer(behave))
-            for behave in (talks(500, 200, echoed=ECHOED), talks(401), nonsense, redirects)
+            for behave in (responding(500, 200, echoed=ECHOED), responding(401), nonsense, redirects)
         ]
-        receivers.append(day.enter_context(LoopbackServer(talks(200), context)))
-        tracker = day.enter_context(LoopbackServer(talks(401, echoed=TRACKER)))
+        receivers.append(day.enter_context(LoopbackServer(responding(200), context)))
+        tracker = day.enter_context(LoopbackServer(responding(401, echoed=TRACKER)))
         ids = deliver(customer, receivers, tracker)
         ended = ["exported", "failed", "failed", "failed", "failed", "blocked"]
         wait_until(lambda: [queries.get(each).status for each in ids] == ended, 60)
         release()
         proxied = proxy.tunnels()
-        places = ask(service, customer) | canaries.processes([service.pid, worker.process.pid])
+        places = send_requests(service, customer) | canaries.processes([service.pid, worker.process.pid])
         [[target_id]] = rows("SELECT target_id FROM exports WHERE id = ?", (ids[1],))
         release()
-        pages, lets_in = look(service, customer, ids[0], target_id)
+        pages, lets_in = visit_console(service, customer, ids[0], target_id)
         places |= pages
-        places |= break_off(service, customer)
+        places |= cause_errors(service, customer)
         places |= canaries.columns()
         release()
-        places |= typed(folder, given, ids[0])
+        places |= run_commands(folder, given, ids[0])
         worker.signal()
         service.terminate()
         assert (worker.wait(), service.exit_code()) == (0, 0)

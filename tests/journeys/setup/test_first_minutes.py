@@ -36,7 +36,9 @@ def settings(folder: Path, **changes: str) -> Settings:
     return {name: value for name, value in given.items() if value}
 
 
-def typed(folder: Path, verb: str, given: Settings, largest_file: int | None = None) -> subprocess.CompletedProcess[str]:
+def run_command(
+    folder: Path, verb: str, given: Settings, largest_file: int | None = None
+) -> subprocess.CompletedProcess[str]:
     """Run a command in a folder; no file may exceed `largest_file` bytes."""
 
     def limit() -> None:
@@ -93,7 +95,7 @@ def folder_of_the_kernel(_folder: Path, _: PostgresServer) -> Settings:
     return {"DATA_DIR": "/proc/riskrelay"}
 
 
-def server_away(_folder: Path, _: PostgresServer) -> Settings:
+def database_server_unavailable(_folder: Path, _: PostgresServer) -> Settings:
     return {"DATABASE_URL": f"postgresql://u:hunter2@127.0.0.1:{free_port()}/riskrelay"}
 
 
@@ -105,7 +107,7 @@ def unknown_database(_folder: Path, server: PostgresServer) -> Settings:
     return {"DATABASE_URL": server.url.replace("//riskrelay@", "//riskrelay:hunter2@").rpartition("/")[0] + "/nowhere"}
 
 
-def folder_of_the_database_away(folder: Path, _: PostgresServer) -> Settings:
+def database_folder_missing(folder: Path, _: PostgresServer) -> Settings:
     return {"DATABASE_URL": f"sqlite:///{folder}/nowhere/riskrelay.db"}
 
 
@@ -137,13 +139,13 @@ def newer_version(folder: Path, _: PostgresServer) -> Settings:
     return {"DATABASE_URL": f"sqlite:///{folder}/new.db"}
 
 
-IN_THE_WAY: Final[list[tuple[Callable[[Path, PostgresServer], Settings], tuple[str, ...]]]] = [
+OBSTACLES: Final[list[tuple[Callable[[Path, PostgresServer], Settings], tuple[str, ...]]]] = [
     (taken_folder, ("DATA_DIR", "File exists", "set another folder")),
     (folder_of_the_kernel, ("DATA_DIR /proc/riskrelay cannot be created", "set another folder")),
-    (server_away, ("127.0.0.1", "Connection refused", "DATABASE_URL")),
+    (database_server_unavailable, ("127.0.0.1", "Connection refused", "DATABASE_URL")),
     (unknown_user, ('role "stranger" does not exist', "DATABASE_URL")),
     (unknown_database, ('database "nowhere" does not exist', "DATABASE_URL")),
-    (folder_of_the_database_away, ("unable to open database file", "nowhere, a folder that does not exist")),
+    (database_folder_missing, ("unable to open database file", "nowhere, a folder that does not exist")),
     (no_database, ("notes.db: file is not a database", "restore a backup, or set DATABASE_URL")),
     (foreign_sqlite, ("another application's tables (posts)", "set DATABASE_URL")),
     (foreign_postgres, ("another application's tables (accounts)", "set DATABASE_URL")),
@@ -151,13 +153,13 @@ IN_THE_WAY: Final[list[tuple[Callable[[Path, PostgresServer], Settings], tuple[s
 ]
 
 
-@pytest.mark.parametrize(("make", "words"), IN_THE_WAY, ids=[make.__name__ for make, _ in IN_THE_WAY])
+@pytest.mark.parametrize(("make", "words"), OBSTACLES, ids=[make.__name__ for make, _ in OBSTACLES])
 def test_an_obstacle_to_the_start_is_reported_in_one_line_and_nothing_is_changed(
     tmp_path: Path, postgres_server: PostgresServer, make: Callable[[Path, PostgresServer], Settings], words: tuple[str, ...]
 ) -> None:
     given = settings(tmp_path, **make(tmp_path, postgres_server))
     before = files(tmp_path)
-    ended = typed(tmp_path, "run", given)
+    ended = run_command(tmp_path, "run", given)
     assert (ended.returncode, ended.stdout) == (1, ""), ended.stderr
     [line] = ended.stderr.splitlines()
     assert line.startswith("riskrelay: ")
@@ -171,7 +173,7 @@ def test_an_obstacle_to_the_start_is_reported_in_one_line_and_nothing_is_changed
 def test_a_start_without_encryption_keys_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     given = settings(tmp_path, ENCRYPTION_KEYS="")
     before = files(tmp_path)
-    ended = typed(tmp_path, "run", given)
+    ended = run_command(tmp_path, "run", given)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert "ENCRYPTION_KEYS: set neither in the environment nor in" in ended.stderr
     assert "bin/riskrelay init" in ended.stderr
@@ -181,7 +183,7 @@ def test_a_start_without_encryption_keys_is_refused_and_changes_nothing(tmp_path
 def test_all_invalid_settings_are_reported_at_once_with_exit_code_2(tmp_path: Path) -> None:
     wrong = {"BIND": "here", "WEB_PROCESSES": "none", "WEBHOOK_SECRET_FILE": str(tmp_path / "missing"), "REDIS_URL": "far"}
     for verb in ("run", "init", "migrate", "serve", "work"):
-        ended = typed(tmp_path, verb, settings(tmp_path, WEBHOOK_SECRET="", **wrong))
+        ended = run_command(tmp_path, verb, settings(tmp_path, WEBHOOK_SECRET="", **wrong))
         assert (ended.returncode, ended.stdout) == (2, "")
         assert [line.strip().partition(":")[0] for line in ended.stderr.splitlines()] == ["Invalid settings", *sorted(wrong)]
     assert files(tmp_path) == {}
@@ -209,20 +211,20 @@ def test_gunicorn_started_directly_also_reports_invalid_settings(tmp_path: Path)
 def test_init_on_a_full_disk_leaves_no_partial_installation(tmp_path: Path, room: int) -> None:
     given = settings(tmp_path, ENCRYPTION_KEYS="", WEBHOOK_SECRET="")
     for verb, code, reported in (("init", 1, ("cannot be written", "free space")), ("run", 2, ("ENCRYPTION_KEYS",))):
-        ended = typed(tmp_path, verb, given, room)
+        ended = run_command(tmp_path, verb, given, room)
         assert ended.returncode == code
         assert len(ended.stderr.splitlines()) == code
         assert "Traceback" not in ended.stderr
         assert any(word in ended.stderr for word in reported)
         assert not (tmp_path / ".env").exists()
         assert not (tmp_path / ".env.new").exists()
-    made = typed(tmp_path, "init", given)
+    made = run_command(tmp_path, "init", given)
     assert made.returncode == 0, made.stderr
-    assert json.loads(typed_json(tmp_path, given, "token", "list"))[0]["name"] == "first"
+    assert json.loads(run_json(tmp_path, given, "token", "list"))[0]["name"] == "first"
 
 
 def test_a_start_on_a_full_disk_fails_and_leaves_no_process(tmp_path: Path) -> None:
-    ended = typed(tmp_path, "run", settings(tmp_path), 20_000)
+    ended = run_command(tmp_path, "run", settings(tmp_path), 20_000)
     assert ended.returncode == 1
     assert len(ended.stderr.splitlines()) == 1
     assert "riskrelay.db, its owner and the free space there" in ended.stderr
@@ -230,12 +232,12 @@ def test_a_start_on_a_full_disk_fails_and_leaves_no_process(tmp_path: Path) -> N
 
 
 def test_a_missing_folder_of_the_database_is_named(tmp_path: Path) -> None:
-    ended = typed(tmp_path, "migrate", settings(tmp_path, DATABASE_URL=f"sqlite:///{tmp_path}/none/riskrelay.db"))
+    ended = run_command(tmp_path, "migrate", settings(tmp_path, DATABASE_URL=f"sqlite:///{tmp_path}/none/riskrelay.db"))
     assert (ended.returncode, len(ended.stderr.splitlines())) == (1, 1)
     assert f"check {tmp_path}/none, a folder that does not exist." in ended.stderr
 
 
-def typed_json(folder: Path, given: Settings, *words: str) -> str:
+def run_json(folder: Path, given: Settings, *words: str) -> str:
     command = [RISKRELAY, *words, "--json"]
     return subprocess.run(
         command, cwd=folder, env=given, capture_output=True, text=True, timeout=WITHIN_S, check=True
@@ -268,7 +270,7 @@ def test_concurrent_inits_create_one_installation_with_matching_keys(tmp_path: P
     ]
     reported = [process.communicate(timeout=WITHIN_S)[1].decode() for process in started]
     assert sorted(process.returncode for process in started) == [0, 1, 1], reported
-    [account] = json.loads(typed_json(tmp_path, given, "account", "list"))
+    [account] = json.loads(run_json(tmp_path, given, "account", "list"))
     assert (account["id"], account["name"], account["webhooks"]) == (1, "Default", True)
     # The database was created with the keys in `.env`.
     done = subprocess.run(
@@ -288,7 +290,7 @@ def test_concurrent_inits_create_one_installation_with_matching_keys(tmp_path: P
 @pytest.mark.parametrize("verb", ["init", "run"])
 def test_concurrent_completions_of_an_emptied_installation_create_one_account(tmp_path: Path, verb: str) -> None:
     given = settings(tmp_path, ENCRYPTION_KEYS="", WEBHOOK_SECRET="", REDIS_URL="redis://127.0.0.1:1")
-    assert typed(tmp_path, "init", given).returncode == 0
+    assert run_command(tmp_path, "init", given).returncode == 0
     before = (tmp_path / ".env").read_text()
     shutil.rmtree(tmp_path / "data")
     logs = [tmp_path / f"{number}.log" for number in range(3)]
@@ -312,8 +314,8 @@ def test_concurrent_completions_of_an_emptied_installation_create_one_account(tm
             process.wait(WITHIN_S)
     reported = "".join(log.read_text() for log in logs)
     assert reported.count("created the first account, user, project and token") == 1
-    assert len(json.loads(typed_json(tmp_path, given, "account", "list"))) == 1
-    assert len(json.loads(typed_json(tmp_path, given, "token", "list"))) == 1
+    assert len(json.loads(run_json(tmp_path, given, "account", "list"))) == 1
+    assert len(json.loads(run_json(tmp_path, given, "token", "list"))) == 1
     assert (tmp_path / ".env").read_text() == before
     assert (tmp_path / "data" / "first-token").stat().st_mode & 0o777 == 0o600
 
@@ -321,7 +323,7 @@ def test_concurrent_completions_of_an_emptied_installation_create_one_account(tm
 @pytest.mark.parametrize("verb", ["serve", "work"])
 def test_a_daemon_logs_that_the_database_has_no_account(tmp_path: Path, verb: str) -> None:
     given = settings(tmp_path, REDIS_URL="redis://127.0.0.1:1")
-    assert typed(tmp_path, "migrate", given).returncode == 0
+    assert run_command(tmp_path, "migrate", given).returncode == 0
     log = tmp_path / "daemon.log"
     with log.open("w") as output:
         process = subprocess.Popen([RISKRELAY, verb], cwd=tmp_path, env=given, stdout=output, stderr=output)
@@ -339,7 +341,7 @@ def test_a_daemon_logs_that_the_database_has_no_account(tmp_path: Path, verb: st
 
 def test_a_second_start_changes_neither_settings_nor_data(tmp_path: Path) -> None:
     given = settings(tmp_path, ENCRYPTION_KEYS="", WEBHOOK_SECRET="")
-    assert typed(tmp_path, "init", given).returncode == 0
+    assert run_command(tmp_path, "init", given).returncode == 0
     seen: list[Any] = []
     for _ in range(2):
         with running(tmp_path, given):

@@ -149,7 +149,7 @@ def test_an_operator_backs_up_and_restores(folder: Path, ports: dict[str, str], 
     environment = {**environment, **LOOPBACK_OPEN, "TARGET_ALLOWED_PORTS": ports["9000"]}
     url = f"http://127.0.0.1:{ports['8000']}"
 
-    def typed(*words: str) -> Any:
+    def run_json(*words: str) -> Any:
         done = subprocess.run(
             ["bin/riskrelay", *words, "--json"],
             cwd=folder,
@@ -162,7 +162,7 @@ def test_an_operator_backs_up_and_restores(folder: Path, ports: dict[str, str], 
         assert done.returncode == 0, done.stdout + done.stderr
         return json.loads(done.stdout)
 
-    def called(method: str, path: str, body: dict[str, Any] | None = None) -> Any:
+    def call_api(method: str, path: str, body: dict[str, Any] | None = None) -> Any:
         token = (folder / "data" / "first-token").read_text().strip()
         headers = {"Authorization": f"Bearer {token}", "Idempotency-Key": f"{method} {path}"}
         response = requests.request(method, url + path, json=body, headers=headers, timeout=10)
@@ -171,27 +171,27 @@ def test_an_operator_backs_up_and_restores(folder: Path, ports: dict[str, str], 
 
     with running("make run", folder, environment, "is ready at") as installation:
         [step] = re.findall(r"^  bin/riskrelay (token .*)$", installation.log.read_text(), re.MULTILINE)
-        assert typed(*step.split())["token"].startswith("rrt_")
+        assert run_json(*step.split())["token"].startswith("rrt_")
         assert requests.get(f"{url}/readyz", timeout=10).json()["status"] == "ok"
-        assert [check for check in typed("doctor")["checks"] if check["status"] == "failure"] == []
+        assert [check for check in run_json("doctor")["checks"] if check["status"] == "failure"] == []
         address = f"http://127.0.0.1:{ports['9000']}/"
-        target = called("POST", TARGETS, {"provider_key": "generic_webhook", "base_url": address, "name": "Tracker"})
-        project = typed("project", "list")[0]["id"]
-        export = called("POST", EXPORTS, {"project_id": project, "ticket": {"title": "A link leads nowhere"}})
-        backup = typed("backup", "data/backups/", "--keep", "3")["file"]
-        typed("export", "dismiss", export["id"])
-    typed("restore", backup, "--replace")
+        target = call_api("POST", TARGETS, {"provider_key": "generic_webhook", "base_url": address, "name": "Tracker"})
+        project = run_json("project", "list")[0]["id"]
+        export = call_api("POST", EXPORTS, {"project_id": project, "ticket": {"title": "A link leads nowhere"}})
+        backup = run_json("backup", "data/backups/", "--keep", "3")["file"]
+        run_json("export", "dismiss", export["id"])
+    run_json("restore", backup, "--replace")
     with (
         running("make run", folder, environment, "is ready at"),
         running(f"bin/riskrelay listen --port {ports['9000']}", folder, environment, "Listening on"),
     ):
-        restored = called("GET", f"{TARGETS}/{target['id']}")
+        restored = call_api("GET", f"{TARGETS}/{target['id']}")
         assert (restored["status"], restored["status_reason"]) == ("paused", "restored")
-        assert called("GET", f"{EXPORTS}/{export['id']}")["status"] == "prepared"
-        typed("target", "resume", "--all")
-        called("POST", f"{EXPORTS}/{export['id']}/approve", {"target_id": target["id"]})
+        assert call_api("GET", f"{EXPORTS}/{export['id']}")["status"] == "prepared"
+        run_json("target", "resume", "--all")
+        call_api("POST", f"{EXPORTS}/{export['id']}/approve", {"target_id": target["id"]})
         until = time.monotonic() + START_WITHIN_S
-        while called("GET", f"{EXPORTS}/{export['id']}")["status"] != "exported":
+        while call_api("GET", f"{EXPORTS}/{export['id']}")["status"] != "exported":
             assert time.monotonic() < until
             time.sleep(0.1)
     done = subprocess.run(["make", "clean"], cwd=folder, env=environment, capture_output=True, text=True, check=True)
