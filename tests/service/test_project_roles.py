@@ -166,7 +166,7 @@ def test_requests_for_records_of_other_projects_count_against_the_rate_limit(sce
 
 
 @on_sqlite
-def test_roles_in_two_projects_count_each_in_its_own(scene: MakeScene) -> None:
+def test_each_project_role_is_valid_only_in_its_own_project(scene: MakeScene) -> None:
     at = scene(Role.TRIAGER)
     accounts.grant_project(at.email, at.foreign_project, NOW, Role.VIEWER)
     assert len(at.api("GET", EXPORTS).json["items"]) == 2
@@ -224,7 +224,7 @@ def test_the_console_shows_only_the_project(scene: MakeScene) -> None:
     assert dict(rows("SELECT id, status FROM exports")) == {at.own[1]: "dismissed", at.foreign[1]: "prepared"}
 
 
-def test_a_role_that_is_taken_away_ends_with_the_next_request(scene: MakeScene) -> None:
+def test_a_withdrawn_role_ends_with_the_next_request(scene: MakeScene) -> None:
     at = scene(Role.TRIAGER)
     person = at.person()
     assert at.api("GET", EXPORTS).status_code == 200

@@ -333,7 +333,7 @@ def allowed_places(spoiled: Probe) -> set[str]:
     return {*KEPT_AROUND.get(place, ()), *KEPT.get(f"{method} {route}", {}).get(place, ())}
 
 
-def test_every_member_of_every_form_is_named_by_what_is_sent(world: CloudInstallation) -> None:
+def test_the_requests_of_this_test_contain_every_member_of_every_schema(world: CloudInstallation) -> None:
     assert unnamed_members(world.client.app, world) == {}
 
 

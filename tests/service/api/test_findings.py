@@ -180,7 +180,7 @@ def test_pages_follow_each_other_and_a_cursor_belongs_to_its_filters(client: Tes
         assert read(client, scanned, other).status_code == 422, other
 
 
-def test_a_finding_is_read_with_what_each_run_made_of_it(client: TestClient, scanned: Customer) -> None:
+def test_a_finding_has_the_outcome_of_each_scan_run_in_its_history(client: TestClient, scanned: Customer) -> None:
     [(finding_id,)] = rows("SELECT id FROM findings WHERE code = 'fixed'")
     scan(scanned.project_id, 7, issue("fixed"), url="https://shop.example/fixed")
     found = read(client, scanned, f"/{finding_id}").json

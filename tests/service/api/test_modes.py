@@ -45,7 +45,9 @@ def test_webhook_only_mode_does_not_serve_the_scanner_route(
 
 
 @pytest.mark.parametrize("changes", [*SCANNER_ON, *SCANNER_OFF])
-def test_exports_and_health_are_everywhere(changes: dict[str, str], customer: Customer, tmp_path: Path) -> None:
+def test_every_configuration_has_the_export_target_and_health_routes(
+    changes: dict[str, str], customer: Customer, tmp_path: Path
+) -> None:
     client = TestClient(app_with(tmp_path, changes))
     assert_is_error(Call("POST", TARGETS).send(client), 401, "UNAUTHORIZED")
     assert_is_error(Call("GET", "/api/ticket-exports/exp_1").send(client), 401, "UNAUTHORIZED")

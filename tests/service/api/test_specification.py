@@ -991,5 +991,7 @@ def test_every_section_has_its_rows() -> None:
 
 
 @pytest.mark.parametrize("statement", STATEMENTS, ids=lambda each: f"{each.section} {each.says}")
-def test_the_specification_holds(statement: SpecificationStatement, world: CloudInstallation) -> None:
+def test_the_service_satisfies_each_statement_of_the_specification(
+    statement: SpecificationStatement, world: CloudInstallation
+) -> None:
     statement.check(world)

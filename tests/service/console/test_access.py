@@ -389,7 +389,7 @@ def test_the_operators_account_has_access_to_every_page_and_form(scene: AccessSc
         ("cloud", "second", "second"),
     ],
 )
-def test_the_installation_itself_is_shown_to_the_operators_account_alone(
+def test_only_the_operators_account_sees_pages_of_the_installation(
     mode: str, named: str | None, who: str | None, customer: Customer, tmp_path: Path
 ) -> None:
     people = {"first": customer, "second": make_customer()}
@@ -504,7 +504,7 @@ def test_pages_link_a_project_role_only_to_allowed_pages(scene: AccessScene) -> 
     assert '<span class="aside">recovery</span>' in pages[f"/exports/{approved}"]
 
 
-def test_a_role_in_a_project_is_not_sent_for_a_role_that_it_has(scene: AccessScene) -> None:
+def test_pages_forbidden_to_a_project_role_require_a_role_in_the_whole_account(scene: AccessScene) -> None:
     customer = replace(scene.customer, project_id=make_project(scene.customer, is_granted=False))
     person = signed_in(scene, customer)
     set_role(customer, None)

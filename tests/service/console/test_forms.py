@@ -105,7 +105,7 @@ def test_a_form_is_accepted_only_from_its_own_origin(
         ("http://127.0.0.1:8000", "localhost.evil.example:8000", "http://localhost.evil.example:8000", False),
     ],
 )
-def test_every_loopback_name_leads_to_the_same_console(
+def test_forms_are_accepted_under_every_loopback_name_of_the_console(
     base: str, host: str, origin: str, is_ours: bool, customer: Customer, tmp_path: Path
 ) -> None:
     form = urlencode({"token": make_console_token(customer)})
@@ -206,7 +206,9 @@ def test_no_database_connection_is_held_while_a_form_is_received(person: Console
     assert set(held) == {False}
 
 
-def test_the_token_of_forms_says_nothing_of_the_cookie(person: ConsoleBrowser) -> None:
+def test_pages_do_not_contain_the_session_secret_and_the_cookie_does_not_contain_the_csrf_token(
+    person: ConsoleBrowser,
+) -> None:
     assert person.cookie.removeprefix("rrs_") not in person.get("/exports").text
     assert person.csrf not in person.cookie
 
@@ -275,7 +277,7 @@ CARRIERS: Final = (
 )
 
 
-def test_a_canary_in_cookies_headers_and_fields_is_never_seen_again(
+def test_a_canary_in_cookies_headers_and_fields_appears_nowhere(
     person: ConsoleBrowser, customer: Customer, log_lines: LogLines
 ) -> None:
     [export_id] = make_exports(customer, 1)

@@ -71,7 +71,9 @@ def test_the_menu_counts_waiting_tickets_deliveries_and_targets(person: ConsoleB
     assert menu_counts.count(customer.account_id, utc_now()).findings == 0
 
 
-def test_zero_is_empty_and_many_are_bounded(person: ConsoleBrowser, customer: Customer, tmp_path: Path) -> None:
+def test_a_count_of_zero_is_not_shown_and_large_counts_are_shown_as_999_plus(
+    person: ConsoleBrowser, customer: Customer, tmp_path: Path
+) -> None:
     assert counts_in(person.get("/sessions").text) == {}
     many_targets(customer, 0, 1, "https://tracker.example.com/hook")
     many_waiting(customer, 0, 1_001, (0, 1), utc_now())
@@ -82,7 +84,7 @@ def test_zero_is_empty_and_many_are_bounded(person: ConsoleBrowser, customer: Cu
 
 
 @on_sqlite
-def test_counts_are_remembered_until_their_user_changes_something(person: ConsoleBrowser, customer: Customer) -> None:
+def test_counts_are_cached_until_their_user_changes_something(person: ConsoleBrowser, customer: Customer) -> None:
     make_target(customer)
     [export_id] = make_exports(customer, 1)
     person.get("/exports")
@@ -142,7 +144,7 @@ def test_a_schema_of_another_version_leaves_the_menu_without_counts(customer: Cu
     assert health_in(page.text) == ("bad", "Schema out of date")
 
 
-def test_every_entry_of_the_menu_leads_to_a_page(person: ConsoleBrowser) -> None:
+def test_every_menu_entry_opens_a_page(person: ConsoleBrowser) -> None:
     for item in MENU:
         answer = person.get(item.path)
         while answer.status_code == 303:

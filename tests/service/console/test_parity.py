@@ -93,7 +93,7 @@ def test_the_table_has_exactly_the_forms_of_the_console(routes: set[str]) -> Non
 
 
 @pytest.mark.parametrize("button", BUTTONS)
-def test_a_button_is_a_route_and_a_command_as_well(routes: set[str], button: str) -> None:
+def test_every_button_has_an_equivalent_route_and_command(routes: set[str], button: str) -> None:
     route, command = BUTTONS[button]
     if route is None:
         assert not [path for path in routes if "secret" in path and not path.startswith(CONSOLE)]
@@ -102,7 +102,7 @@ def test_a_button_is_a_route_and_a_command_as_well(routes: set[str], button: str
     assert command is None or exists(command), command
 
 
-def test_the_document_has_the_same_table() -> None:
+def test_the_table_in_the_documentation_matches_the_tested_one() -> None:
     row = r"^\| ([A-Z][A-Za-z, ]+) \| (?:`(?:GET|POST|PATCH|DELETE) (/[^`]+)`|none[^|]*) \| (?:`([^`]+)`|none) \|$"
     shown = re.findall(row, DOCUMENT, re.MULTILINE)
     assert {Equivalents(route or None, command or None) for _, route, command in shown} == {

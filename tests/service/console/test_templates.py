@@ -68,7 +68,7 @@ def test_a_filter_offers_its_values_and_has_the_chosen_one() -> None:
     assert "<script>" not in shown
 
 
-def test_a_text_has_its_backticks_as_code_and_is_escaped() -> None:
+def test_text_in_backticks_is_shown_as_code_and_escaped() -> None:
     made: Template = templates().from_string("{{ text|coded }}")
     assert made.render(text="Run `target resume <ID>` & wait.") == "Run <code>target resume &lt;ID&gt;</code> &amp; wait."
     assert made.render(text="`a` or `b`") == "<code>a</code> or <code>b</code>"

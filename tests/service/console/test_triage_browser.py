@@ -469,7 +469,7 @@ def test_the_key_of_the_next_ticket_leads_from_the_last_row_to_the_next_page(
         assert title(page, 0).get_attribute("data-open") != first
 
 
-def test_another_ticket_takes_the_notice_of_the_last_decision_away(running: Installed, person: BrowserContext) -> None:
+def test_opening_another_ticket_removes_the_notice_of_the_last_decision(running: Installed, person: BrowserContext) -> None:
     with visit(person, running.at("/inbox?done=dismissed")) as seen:
         expect(seen.page.locator(".notice")).to_be_visible()
         seen.page.keyboard.press("j")

@@ -668,7 +668,7 @@ def test_without_a_configured_secret_every_scanner_request_is_refused(
     assert_is_error(answer, 401, "UNAUTHORIZED")
 
 
-def test_the_check_of_the_log_can_fail(log_lines: LogLines) -> None:
+def test_the_log_assertions_can_fail(log_lines: LogLines) -> None:
     """Proves that the log assertions of the rows can fail."""
     logging.getLogger("service").error("a line with %s", CANARY)
     assert CANARY in log_lines.text

@@ -52,7 +52,7 @@ def lookup(client: TestClient, path: str, headers: Mapping[str, str], status: in
     return asked
 
 
-def test_a_secret_that_is_nearly_right_costs_what_any_other_does(client: TestClient) -> None:
+def test_every_wrong_secret_causes_the_same_single_statement(client: TestClient) -> None:
     """There is one statement, which reads the current secret; the received secret is part of no statement."""
     ran: list[list[tuple[str, tuple[object, ...]]]] = []
     nearly = (SCANNER_SECRET[:10], SCANNER_SECRET[:-1], f"{SCANNER_SECRET}x", SCANNER_SECRET.upper())

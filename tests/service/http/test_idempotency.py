@@ -77,7 +77,7 @@ def test_a_repeated_request_gets_the_first_response_and_does_nothing(
     assert everything_stored() == before
 
 
-def test_the_location_is_part_of_the_stored_answer(client: TestClient, customer: Customer) -> None:
+def test_the_location_is_part_of_the_stored_response(client: TestClient, customer: Customer) -> None:
     first, again = register(customer).send(client), register(customer).send(client)
     assert first.headers["location"] == again.headers["location"] == f"{BASE}{TARGETS}/{first.json['id']}"
 
@@ -111,7 +111,7 @@ def test_another_spelling_of_the_json_is_the_same_payload(client: TestClient) ->
     assert again.headers[REPLAYED] == "true"
 
 
-def test_the_ids_in_the_path_belong_to_the_payload(client: TestClient, customer: Customer) -> None:
+def test_a_key_reused_with_another_id_in_the_path_is_a_conflict(client: TestClient, customer: Customer) -> None:
     one, target = prepared(client), make_target(customer)
     two = prepared(client, 43, issues=[issue("another")])
     assert approve(customer, one, target.id).send(client).status_code == 202
@@ -132,7 +132,7 @@ def test_the_same_key_of_another_user_is_another_request(client: TestClient, cus
     assert REPLAYED not in second.headers
 
 
-def test_a_new_token_of_the_same_user_gets_the_old_answer(client: TestClient, customer: Customer) -> None:
+def test_a_new_token_of_the_same_user_gets_the_stored_response(client: TestClient, customer: Customer) -> None:
     first = register(customer).send(client)
     _, token = tokens.create(customer.email, TokenKind.API, utc_now())
     renewed = register(customer).without("Authorization").plus(("Authorization", f"Bearer {token}"))
@@ -161,7 +161,7 @@ def _spoiled(call: Call) -> dict[int, Call]:
 
 
 @pytest.mark.parametrize("status", [401, 406, 415, 422])
-def test_a_refusal_keeps_no_key(status: int, client: TestClient) -> None:
+def test_a_request_rejected_before_its_operation_stores_no_key(status: int, client: TestClient) -> None:
     refused = _spoiled(results())[status].send(client)
     right = results().send(client)
 
@@ -185,7 +185,7 @@ def test_a_rejection_by_the_operation_itself_stores_no_key(client: TestClient, c
     assert (right.status_code, REPLAYED in right.headers) == (202, False)
 
 
-def test_a_forbidden_request_keeps_no_key(client: TestClient) -> None:
+def test_a_forbidden_request_stores_no_key(client: TestClient) -> None:
     poor = make_customer(may_use_webhooks=False)
     assert_is_error(register(poor).send(client), 403, "FORBIDDEN")
     assert rows("SELECT * FROM idempotency_keys") == []

@@ -215,7 +215,9 @@ def test_two_requests_for_one_export_both_succeed(moment: ConcurrentApprovals, c
     assert len(rows("SELECT 1 FROM audit_entries WHERE action = 'approve' AND subject_id = ?", (one,))) == 1
 
 
-def test_each_digest_is_that_of_its_own_ticket(moment: ConcurrentApprovals, client: TestClient, customer: Customer) -> None:
+def test_each_approval_of_a_batch_is_checked_against_the_digest_of_its_own_ticket(
+    moment: ConcurrentApprovals, client: TestClient, customer: Customer
+) -> None:
     one, two = make_exports(customer, 2)
     digest = record(client, customer, one)["ticket_digest"]
 

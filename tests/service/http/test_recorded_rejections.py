@@ -245,7 +245,9 @@ def test_a_refused_request_runs_no_statement_for_it(client: TestClient, recorder
     assert not [each for each in ran if "inbound_refusals" in each.sql]
 
 
-def test_a_flood_of_refusals_is_one_write_and_then_the_newest(client: TestClient, recorder: RejectionRecorder) -> None:
+def test_many_rejections_are_written_as_the_newest_one_with_one_statement(
+    client: TestClient, recorder: RejectionRecorder
+) -> None:
     with statements() as ran:
         for _ in range(499):
             assert post(client, RESULTS, {"X-Scanner-Secret": "another"}).status_code == 401
@@ -271,7 +273,7 @@ def test_the_first_rejection_is_written_at_once_and_the_rest_of_a_flood_later(
     assert rejections.last()[InboundSource.SCANNER].request_id == first
 
 
-def test_after_the_pause_the_newest_is_written(customer: Customer, tmp_path: Path, start: Start) -> None:
+def test_the_newest_rejection_is_written_after_the_pause(customer: Customer, tmp_path: Path, start: Start) -> None:
     recorder = RejectionRecorder(pause_s=0.05)
     client = make_client(customer, tmp_path, recorder, SECRETS)
     start(recorder)

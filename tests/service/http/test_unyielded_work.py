@@ -48,12 +48,12 @@ NAMES: Final = (
 )
 
 
-def test_every_hostile_body_is_tried(seeded: SeededDatabase) -> None:
+def test_the_list_of_hostile_bodies_is_complete(seeded: SeededDatabase) -> None:
     assert tuple(hostile_requests(seeded)) == NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_stretch_of_an_expensive_body_is_long(
+def test_an_expensive_body_is_processed_in_short_stretches_between_yields(
     name: str, seeded: SeededDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     open_database(seeded.url)

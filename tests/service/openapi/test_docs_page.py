@@ -37,7 +37,7 @@ def client(database: str, tmp_path: Path) -> TestClient:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_every_mode_has_the_page(mode: str, database: str, tmp_path: Path) -> None:
+def test_every_mode_serves_the_docs_page(mode: str, database: str, tmp_path: Path) -> None:
     settings = make_settings(tmp_path, {"DEPLOYMENT_MODE": mode})
     answer = Call("GET", "/docs").send(TestClient(create_app(settings, FakeWakeUpQueue(), FakeResolver({}))))
     assert answer.status_code == 200
@@ -254,7 +254,7 @@ def test_the_page_shows_what_the_mode_serves_and_nothing_else(browser: Browser, 
         expect(seen.page.locator(".auth-container h4")).to_have_text(["apiToken\xa0 (http, Bearer)"])
 
 
-def test_a_page_without_its_description_says_so(browser: Browser, service: Service) -> None:
+def test_the_page_reports_that_the_description_could_not_be_loaded(browser: Browser, service: Service) -> None:
     """Swagger UI alone would show an empty page."""
     page = browser.new_page()
     page.set_default_timeout(PATIENCE_MS)

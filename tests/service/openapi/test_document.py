@@ -61,7 +61,7 @@ def operations(reported: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, A
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_the_description_is_openapi(mode: str, database: str, tmp_path: Path) -> None:
+def test_the_description_is_valid_openapi(mode: str, database: str, tmp_path: Path) -> None:
     actual = described_in(mode, tmp_path)
     assert actual["openapi"] == "3.1.0"
     validate(actual)

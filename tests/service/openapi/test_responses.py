@@ -160,7 +160,7 @@ def test_unknown_fields_of_a_scanner_result_are_ignored(client: TestClient) -> N
     assert CANARY not in repr(everything_stored())
 
 
-def test_a_target_is_made_with_its_location(client: TestClient, customer: Customer) -> None:
+def test_the_response_to_a_new_target_has_its_location(client: TestClient, customer: Customer) -> None:
     call = Call("POST", TARGETS, (*customer.bearer.items(), *JSON.items())).with_json(target_request())
     answer = call.send(client)
 
@@ -298,7 +298,9 @@ WAITS = [
 
 
 @pytest.mark.parametrize(("wait_ms", "seconds"), WAITS)
-def test_header_and_body_have_the_same_wait(wait_ms: int, seconds: int, client: TestClient, customer: Customer) -> None:
+def test_the_retry_after_header_and_the_body_report_the_same_wait(
+    wait_ms: int, seconds: int, client: TestClient, customer: Customer
+) -> None:
     with freeze_time(NOW + timedelta(days=1)):
         export_id, _ = approved(client, customer)
         schedule_retry(export_id, wait_ms / 1000)

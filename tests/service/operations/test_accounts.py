@@ -166,7 +166,7 @@ def test_a_removed_user_leaves_an_id_and_nothing_else(customer: Customer, client
     assert accounts.emails_of([customer.user_id, stranger.user_id]) == {stranger.user_id: stranger.email}
 
 
-def test_a_removed_user_does_not_come_back(customer: Customer, clients: list[TestClient]) -> None:
+def test_a_removed_user_cannot_be_changed_or_restored(customer: Customer, clients: list[TestClient]) -> None:
     removed = operations.remove_user(customer.email, OPERATOR)
     for email in (customer.email, removed.email):
         for change in (operations.enable_user, operations.disable_user, operations.remove_user):
@@ -239,7 +239,7 @@ def test_not_even_the_operator_resumes_a_target_of_an_account_without_webhooks(c
     assert targets.get(target.id, None).status == "active"
 
 
-def test_a_target_that_is_already_off_keeps_its_reason(customer: Customer) -> None:
+def test_withdrawing_webhooks_keeps_the_reason_of_targets_that_are_already_off(customer: Customer) -> None:
     reasons: dict[str, str] = {}
     for status, reason in (("disabled", "client"), ("blocked", "address_private"), ("paused", "operator")):
         target = make_target(customer)

@@ -81,7 +81,7 @@ def test_csv_has_the_members_of_json_and_no_formula(scanned: Customer) -> None:
 
 @pytest.mark.parametrize("text", ["=1", "+1", "-1", "@a", "|a", "%a", " =1", "\t1", "\r1", "\n=1", "\uff1d1"])
 @on_sqlite
-def test_a_cell_is_no_formula(scanned: Customer, text: str) -> None:
+def test_a_cell_that_starts_like_a_formula_is_quoted(scanned: Customer, text: str) -> None:
     execute("UPDATE findings SET location = ? WHERE code = 'low'", (text,))
     *_, line = csv.DictReader(io.StringIO(written(scanned, ReportFormat.CSV), newline=""))
     assert line["location"] == f"'{text}"
@@ -142,7 +142,9 @@ def test_sarif_has_open_findings_with_the_members_required_by_code_scanning(scan
 
 
 @on_sqlite
-def test_a_run_is_bounded_and_each_rule_is_in_it_once(customer: Customer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sarif_run_has_a_limited_number_of_results_and_each_rule_once(
+    customer: Customer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(finding_reports, "MAX_IN_RUN", 3)
     scan(customer, 1, *(issue(f"r{number % 2}", location=f"#{number}") for number in range(5)))
     run = json.loads(written(customer, ReportFormat.SARIF))["runs"][1]
@@ -161,7 +163,7 @@ def test_a_run_is_bounded_and_each_rule_is_in_it_once(customer: Customer, monkey
         ("https://", "unknown"),
     ],
 )
-def test_an_address_becomes_a_path(url: str, path: str) -> None:
+def test_a_url_becomes_a_path_without_its_scheme(url: str, path: str) -> None:
     assert path_of(url) == path
 
 

@@ -36,7 +36,7 @@ def test_a_silent_connection_ends_before_its_first_request(pair: tuple[ClientCon
     assert connection.recv(10) == b""
 
 
-def test_a_connection_that_has_asked_before_may_be_idle_for_longer(pair: tuple[ClientConnection, socket.socket]) -> None:
+def test_a_connection_may_be_idle_for_longer_after_its_first_request(pair: tuple[ClientConnection, socket.socket]) -> None:
     connection, client = pair
     connection.expect_request(60)
     client.sendall(b"one")
@@ -60,7 +60,7 @@ def test_the_size_of_headers_is_limited(pair: tuple[ClientConnection, socket.soc
     sending.kill()
 
 
-def test_a_body_that_stops_is_not_waited_for(pair: tuple[ClientConnection, socket.socket]) -> None:
+def test_an_incomplete_body_without_new_data_times_out(pair: tuple[ClientConnection, socket.socket]) -> None:
     connection, client = pair
     connection.expect_body()
     client.sendall(b"{")
@@ -107,7 +107,7 @@ def test_data_received_while_the_process_was_busy_is_read(pair: tuple[ClientConn
     assert reading.get(timeout=5) == b"{}"
 
 
-def test_a_response_that_is_not_read_is_given_up(pair: tuple[ClientConnection, socket.socket]) -> None:
+def test_a_response_that_the_client_does_not_read_is_aborted(pair: tuple[ClientConnection, socket.socket]) -> None:
     connection, _ = pair
     slow = ClientConnection(
         connection.dup(), "10.0.0.1", yield_to_nobody, ConnectionTimeouts(body_s=0.05, bytes_per_s=10**9)
@@ -167,7 +167,7 @@ def test_a_disconnected_client_need_not_read_its_response(pair: tuple[ClientConn
     patient.close()
 
 
-def test_a_socket_error_is_not_treated_as_silence(pair: tuple[ClientConnection, socket.socket]) -> None:
+def test_a_socket_error_is_not_reported_as_a_timeout(pair: tuple[ClientConnection, socket.socket]) -> None:
     connection, _ = pair
     connection.close()
     with pytest.raises(OSError, match="Bad file descriptor"):
@@ -295,7 +295,7 @@ def test_no_connection_is_closed_while_slots_are_free(clients: WaitingClients) -
     assert all(each.is_evictable for each in connections)
 
 
-def test_a_released_slot_is_free(clients: WaitingClients) -> None:
+def test_a_released_connection_slot_is_available_again(clients: WaitingClients) -> None:
     connections = [clients.connect("a") for _ in range(3)]
     clients.slots.remove(connections[0])
     clients.connect("a")

@@ -45,7 +45,7 @@ def test_the_end_of_a_connection_ends_the_wait(connections: list[GreenletConnect
     assert waits.closed
 
 
-def test_an_error_of_the_server_is_reported_and_the_connection_goes_on(connections: list[GreenletConnection]) -> None:
+def test_a_connection_is_usable_after_an_error_of_the_server(connections: list[GreenletConnection]) -> None:
     with pytest.raises(psycopg.errors.DivisionByZero):
         connections[0].execute("SELECT 1 / 0")
     assert connections[0].execute("SELECT 1").fetchone() == (1,)

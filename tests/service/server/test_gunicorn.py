@@ -202,7 +202,7 @@ def test_invalid_http_gets_the_common_error_body_without_the_submitted_bytes(sen
     assert CANARY not in service.log.read_text()
 
 
-def test_load_balancers_may_ask_with_head(service: Service) -> None:
+def test_the_health_routes_accept_head(service: Service) -> None:
     for path in ("/healthz", "/readyz"):
         answer = service.request("HEAD", path)
         assert (answer.status, answer.content) == (200, b"")
@@ -435,7 +435,7 @@ def listens(service: Service) -> bool:
     return True
 
 
-def test_a_client_that_sends_without_pause_takes_turns_with_others(migrated_sqlite: Path, tmp_path: Path) -> None:
+def test_a_client_that_sends_without_pause_does_not_delay_others(migrated_sqlite: Path, tmp_path: Path) -> None:
     (tmp_path / "riskrelay.db").write_bytes(migrated_sqlite.read_bytes())
     url = f"sqlite:///{tmp_path / 'riskrelay.db'}"
     with (

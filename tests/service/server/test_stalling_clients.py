@@ -64,7 +64,7 @@ def test_a_request_head_that_does_not_end_gets_a_timeout_response(impatient: Ser
         assert client.recv(1) == b""
 
 
-def test_a_head_that_drips_is_not_given_more_time(impatient: Service) -> None:
+def test_the_time_limit_of_a_request_head_is_not_extended_by_slow_bytes(impatient: Service) -> None:
     with impatient.connect() as client, ThreadPoolExecutor(1) as pool:
         answered = pool.submit(read_response, client)
         for byte in HEAD:

@@ -60,7 +60,7 @@ def test_a_route_refuses_what_exceeds_a_limit(
     assert everything_stored() == before
 
 
-def test_a_ticket_by_hand_beyond_the_limit_is_refused(world: CloudInstallation, tmp_path: Path) -> None:
+def test_a_manual_ticket_beyond_the_limit_is_refused(world: CloudInstallation, tmp_path: Path) -> None:
     client = limited(world, tmp_path, MAX_WAITING_EXPORTS_PER_ACCOUNT="1")
     call = Call("POST", EXPORTS, (*world.customer.bearer.items(), *JSON.items())).with_json({"ticket": {"title": "T"}})
     assert_is_error(call.send(client), 422, "VALIDATION_FAILED", (FieldRefusal("", "limit_reached"),))

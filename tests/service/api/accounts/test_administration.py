@@ -231,7 +231,7 @@ def test_an_administrator_withdraws_webhooks_and_gives_them_back(admin: Send, ot
 # --- users and roles ----------------------------------------------------------
 
 
-def test_permissions_withdrawn_by_an_owner_are_missing_from_the_next_request_on(
+def test_permissions_withdrawn_by_an_owner_are_refused_from_the_next_request_on(
     owner: Send, client: TestClient, other: Customer
 ) -> None:
     colleague = make_colleague(other)
@@ -257,7 +257,9 @@ def test_permissions_withdrawn_by_an_owner_are_missing_from_the_next_request_on(
 
 
 @pytest.mark.parametrize("change", [{"role": "manager"}, {"role": None}, {"state": "disabled"}, None])
-def test_the_last_active_owner_stays(owner: Send, admin: Send, other: Customer, change: Any) -> None:
+def test_the_last_active_owner_cannot_be_demoted_disabled_or_removed(
+    owner: Send, admin: Send, other: Customer, change: Any
+) -> None:
     path, disabled = f"{USERS}/{other.user_id}", make_colleague(other)
     owner("PATCH", f"{USERS}/{disabled.user_id}", {"state": "disabled"})
     for caller in (owner, admin):
@@ -267,7 +269,7 @@ def test_the_last_active_owner_stays(owner: Send, admin: Send, other: Customer, 
     assert account_operations.disable_user(other.email, OPERATOR).state == "disabled"
 
 
-def test_one_of_two_owners_may_go(owner: Send, other: Customer) -> None:
+def test_one_of_two_owners_may_be_removed(owner: Send, other: Customer) -> None:
     make_colleague(other)
     assert owner("PATCH", f"{USERS}/{other.user_id}", {"role": "owner"}).status_code == 200
     assert owner("DELETE", f"{USERS}/{other.user_id}").status_code == 204
@@ -283,7 +285,7 @@ def test_one_of_two_owners_may_go(owner: Send, other: Customer) -> None:
         ({}, "/email", "required"),
     ],
 )
-def test_a_user_that_cannot_be_is_refused(owner: Send, body: Any, path: str, code: str) -> None:
+def test_an_invalid_user_is_refused_with_the_field(owner: Send, body: Any, path: str, code: str) -> None:
     assert_is_error(owner("POST", USERS, body), 422, "VALIDATION_FAILED", (FieldRefusal(path, code),))
 
 
@@ -313,7 +315,7 @@ def test_a_caller_below_owner_gives_nothing_above_the_own_role(customer: Custome
 # --- grants -------------------------------------------------------------------
 
 
-def test_a_grant_is_given_once_and_withdrawn(owner: Send, other: Customer) -> None:
+def test_a_grant_is_created_once_and_withdrawn(owner: Send, other: Customer) -> None:
     colleague, project_id = make_colleague(other), make_project(other)
     body = {"user_id": colleague.user_id, "project_id": project_id, "role": "triager"}
     made = owner("POST", GRANTS, body)
@@ -348,7 +350,9 @@ def test_a_token_never_makes_one_with_more_than_it_has(client: TestClient, other
     assert_is_error(sender(client, named["token"])("POST", TOKENS, {"kind": "api"}), 403, "FORBIDDEN")
 
 
-def test_a_token_without_a_default_ability_has_none_to_give(client: TestClient, other: Customer) -> None:
+def test_a_token_without_default_abilities_must_name_the_abilities_of_a_new_token(
+    client: TestClient, other: Customer
+) -> None:
     maker = sender(client, token_with(other, Ability.MANAGE_ACCOUNT))
     refused = (FieldRefusal("/abilities", "required"),)
     assert_is_error(maker("POST", TOKENS, {"kind": "api"}), 422, "VALIDATION_FAILED", refused)
@@ -431,7 +435,7 @@ def test_only_the_operators_account_chooses_the_number_of_a_scan_run(owner: Send
     ("mode", "named", "status"),
     [("cloud", "", 403), ("cloud", "own", 200), ("self-hosted", "", 200), ("cloud", "other", 403)],
 )
-def test_admin_counts_for_the_operators_account(
+def test_the_admin_ability_is_valid_only_in_the_operators_account(
     customer: Customer, other: Customer, tmp_path: Path, mode: str, named: str, status: int
 ) -> None:
     ids = {"own": customer.account_id, "other": other.account_id}

@@ -155,7 +155,9 @@ def test_a_target_that_is_not_active_is_refused_with_its_status_and_the_fix(
 
 
 @pytest.mark.parametrize("reason", [RATE_LIMITED, RECEIVER_UNAVAILABLE, BREAKER_OPEN])
-def test_a_hold_of_the_receiver_or_the_breaker_is_no_pause(reason: str, client: TestClient, customer: Customer) -> None:
+def test_an_export_can_be_approved_for_a_target_held_by_its_receiver_or_the_breaker(
+    reason: str, client: TestClient, customer: Customer
+) -> None:
     export_id, target = prepared(client), make_target(customer)
     until = to_ms(utc_now() + timedelta(hours=3))
     execute("UPDATE targets SET held_until = ?, held_reason = ?, failures_in_row = 7", (until, reason))
@@ -170,7 +172,9 @@ def test_a_repeat_for_a_target_that_was_paused_meanwhile_changes_nothing(client:
     assert approve(client, customer, export_id, {"target_id": target.id}).status_code == 202
 
 
-def test_after_a_failed_validation_nothing_is_approved_until_one_passes(client: TestClient, customer: Customer) -> None:
+def test_a_target_whose_validation_failed_takes_no_approval_until_a_validation_passes(
+    client: TestClient, customer: Customer
+) -> None:
     export_id, target = prepared(client), make_target(customer)
     targets.record_validation(target.id, None, Validation("connect_refused"), utc_now(), "worker")
     body = {"target_id": target.id}
@@ -186,7 +190,7 @@ def test_after_a_failed_validation_nothing_is_approved_until_one_passes(client: 
     assert approve(client, customer, export_id, body, key="k").status_code == 202
 
 
-def test_a_url_that_the_policy_of_now_refuses_blocks_its_target(
+def test_an_approval_blocks_a_target_whose_url_the_current_policy_refuses(
     client: TestClient, customer: Customer, wake_ups: FakeWakeUpQueue
 ) -> None:
     """The target was created while TARGET_ALLOWED_PORTS included this port."""
@@ -224,7 +228,7 @@ def client_with_redis(settings: Settings, url: str) -> TestClient:
     return TestClient(create_app(settings, WakeUpQueue(connect(url)), FakeResolver({})))
 
 
-def test_redis_away_delays_and_does_not_refuse(customer: Customer, tmp_path: Path) -> None:
+def test_an_approval_succeeds_while_redis_is_unavailable(customer: Customer, tmp_path: Path) -> None:
     settings = make_settings(tmp_path, {"DEFAULT_PROJECT_ID": str(customer.project_id)})
     with RedisServer() as redis_server:
         client = client_with_redis(settings, redis_server.url)

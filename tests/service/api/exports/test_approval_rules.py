@@ -103,7 +103,7 @@ def test_a_rule_approves_what_a_scan_prepares_and_the_workers_are_woken(
     assert [poll(client, customer, each)["status"] for each in (before, other)] == ["prepared", "prepared"]
 
 
-def test_a_ticket_by_hand_is_decided_in_its_response(
+def test_the_response_to_a_manual_ticket_shows_its_approval_by_a_rule(
     client: TestClient, customer: Customer, target: Target, wake_ups: FakeWakeUpQueue
 ) -> None:
     body = rule(target, match={"sources": ["manual"]})
@@ -112,7 +112,7 @@ def test_a_ticket_by_hand_is_decided_in_its_response(
     assert (made.status_code, made.json["status"], wake_ups.notifications) == (201, "approved", 1)
 
 
-def test_a_target_that_is_paused_takes_a_rule_and_exports_wait_for_it(
+def test_a_rule_for_a_paused_target_is_created_and_its_exports_wait(
     client: TestClient, customer: Customer, target: Target, wake_ups: FakeWakeUpQueue
 ) -> None:
     targets.change_status(target.id, "pause", utc_now(), "user:1")
@@ -196,7 +196,7 @@ def test_a_stopped_rule_is_shown_and_enabled_by_another_user(client: TestClient,
     assert (enabled["enabled"], enabled["stopped_reason"]) == (True, None)
 
 
-def test_the_same_key_creates_one_rule_and_more_than_the_limit_are_refused(
+def test_requests_with_the_same_key_create_one_rule_and_rules_beyond_the_limit_are_refused(
     client: TestClient, customer: Customer, target: Target
 ) -> None:
     keyed = call("POST", customer, **rule(target)).plus(("Idempotency-Key", "once"))

@@ -38,7 +38,7 @@ def statuses() -> dict[str, str]:
     return dict(rows("SELECT id, status FROM exports"))
 
 
-def test_approvals_have_a_result_for_each_and_wake_the_workers_once(
+def test_a_bulk_approval_has_a_result_per_export_and_wakes_the_workers_once(
     client: TestClient, customer: Customer, target: Target, wake_ups: FakeWakeUpQueue
 ) -> None:
     first, second = make_exports(customer, 2)
@@ -118,7 +118,9 @@ def test_failed_exports_are_retried(
     assert set(statuses().values()) == {"approved"}
 
 
-def test_the_same_key_decides_once(client: TestClient, customer: Customer, target: Target) -> None:
+def test_a_bulk_request_with_the_same_key_is_carried_out_once(
+    client: TestClient, customer: Customer, target: Target
+) -> None:
     ids = make_exports(customer, 2)
     keyed = call(customer, action="approve", target_id=target.id, ids=named(ids)).plus(("Idempotency-Key", "once"))
     first, again = keyed.send(client), keyed.send(client)
@@ -215,7 +217,7 @@ def test_a_filter_becomes_a_job_that_a_worker_carries_out(
     assert (cancelled.status_code, cancelled.json) == (200, ended)
 
 
-def test_another_count_is_a_conflict_that_names_it(client: TestClient, customer: Customer) -> None:
+def test_a_wrong_expected_count_is_a_conflict_that_names_the_actual_count(client: TestClient, customer: Customer) -> None:
     make_exports(customer, 2)
     refused = begin(customer, 3, status="prepared").send(client)
     assert (refused.status_code, refused.json["error"]["code"]) == (409, "CONFLICT")
@@ -223,7 +225,7 @@ def test_another_count_is_a_conflict_that_names_it(client: TestClient, customer:
     assert "matches 2 exports, not 3" in refused.json["error"]["message"]
 
 
-def test_the_same_key_begins_one_job(client: TestClient, customer: Customer) -> None:
+def test_requests_with_the_same_key_begin_one_job(client: TestClient, customer: Customer) -> None:
     make_exports(customer, 2)
     keyed = begin(customer, 2).plus(("Idempotency-Key", "once"))
     first, again = keyed.send(client), keyed.send(client)

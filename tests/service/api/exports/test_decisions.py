@@ -47,7 +47,7 @@ def one(client: TestClient, customer: Customer, export_id: str) -> ExportClient:
     return ExportClient(client, customer, export_id)
 
 
-def test_an_edit_answers_the_record_with_its_original_and_a_new_entity_tag(one: ExportClient) -> None:
+def test_the_response_to_an_edit_has_the_original_ticket_and_a_new_entity_tag(one: ExportClient) -> None:
     before = one.read()
     answer = one.patch({"title": "Name the field", "severity": "minor", "ticket_digest": before.json["ticket_digest"]})
     assert answer.status_code == 200
@@ -125,7 +125,7 @@ def test_a_dismissal_that_is_invalid_is_refused_at_its_field(body: Any, refusal:
     assert one.read().json["status"] == "prepared"
 
 
-def test_an_empty_note_is_no_note(one: ExportClient) -> None:
+def test_a_blank_note_is_stored_as_null(one: ExportClient) -> None:
     assert one.post("dismiss", {"reason": None, "note": " "}).json["dismissal"]["note"] is None
 
 

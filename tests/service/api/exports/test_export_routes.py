@@ -279,7 +279,7 @@ def test_an_entry_of_a_list_is_the_record(client: TestClient, customer: Customer
     assert item["finding"]["times_seen"] == 1
 
 
-def test_an_empty_list_is_a_list(client: TestClient, customer: Customer) -> None:
+def test_an_account_without_exports_gets_an_empty_list(client: TestClient, customer: Customer) -> None:
     answer = listed(customer).send(client)
     assert (answer.status_code, answer.json) == (200, {"items": [], "next_cursor": None, "total": 0})
 
@@ -329,7 +329,7 @@ def test_filters_hold_on_every_page(query: str, statuses: list[str], client: Tes
     assert [item["status"] for item in every_page(client, customer, query)] == statuses
 
 
-def test_a_list_by_source_tells_findings_from_tickets_by_hand(client: TestClient, customer: Customer) -> None:
+def test_a_list_is_filtered_by_source(client: TestClient, customer: Customer) -> None:
     by_hand, found = make_exports(customer, 1)[0], prepared(client)
     assert [item["id"] for item in every_page(client, customer, "source=finding")] == [found]
     assert [item["id"] for item in every_page(client, customer, "source=manual")] == [by_hand]
@@ -653,7 +653,7 @@ def test_another_issue_is_a_new_finding(change: dict[str, Any], client: TestClie
 
 
 @pytest.mark.parametrize("mode", ["cloud", "self-hosted", "webhook-only"])
-def test_every_mode_has_these_routes(mode: str, customer: Customer, tmp_path: Path) -> None:
+def test_every_mode_has_the_export_routes(mode: str, customer: Customer, tmp_path: Path) -> None:
     client = TestClient(create_app(make_settings(tmp_path, {"DEPLOYMENT_MODE": mode}), FakeWakeUpQueue(), FakeResolver({})))
     for _, make in OPERATIONS.values():
         call = make(customer, "exp_01AAAAAAAAAAAAAAAAAAAAAAAA").without("Authorization")

@@ -45,7 +45,7 @@ def test_a_recovery_is_begun_read_and_carried_out(
     assert_is_error(post(customer, f"{RECOVERIES}/{record['id']}/cancel").send(client), 409, "CONFLICT")
 
 
-def test_the_same_key_begins_one_recovery(client: TestClient, customer: Customer, target: Target) -> None:
+def test_requests_with_the_same_key_begin_one_recovery(client: TestClient, customer: Customer, target: Target) -> None:
     call = post(customer, target_id=target.id, since="1h").plus(("Idempotency-Key", "once"))
     first, again = call.send(client), call.send(client)
     assert (first.status_code, again.status_code, again.json) == (202, 202, first.json)

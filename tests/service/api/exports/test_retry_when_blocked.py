@@ -132,7 +132,7 @@ def test_another_accounts_export_is_not_found_and_its_target_is_not_looked_up(
     assert (resolver.asked, targets.get(theirs.id, None).status) == ([], "blocked")
 
 
-def test_an_account_that_may_use_webhooks_no_more_resumes_nothing(
+def test_an_account_without_webhooks_resumes_no_target_with_a_retry(
     client: TestClient, customer: Customer, target: Target, resolver: FakeResolver
 ) -> None:
     [export_id] = make_failed(customer, target.id)
@@ -141,7 +141,7 @@ def test_an_account_that_may_use_webhooks_no_more_resumes_nothing(
     assert (resolver.asked, targets.get(target.id, None).status) == ([], "blocked")
 
 
-def test_a_target_that_nothing_signs_for_stays_blocked(
+def test_a_target_without_a_secret_stays_blocked_at_a_retry(
     customer: Customer, target: Target, resolver: FakeResolver, tmp_path: Any
 ) -> None:
     [export_id] = make_failed(customer, target.id)

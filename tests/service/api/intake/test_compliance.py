@@ -282,7 +282,7 @@ def test_a_missing_signature_is_refused_under_its_own_code(header: str | None, c
     assert count() == 0
 
 
-def test_a_signature_that_is_there_twice_is_refused_though_both_match(client: TestClient) -> None:
+def test_a_repeated_signature_is_refused_although_both_match(client: TestClient) -> None:
     good = signature(json.dumps(shop_body()).encode())
     assert_is_error(signed_with(client, f"{good},{good}"), 401, "UNAUTHORIZED")
     assert count() == 0
@@ -321,7 +321,7 @@ def test_no_token_and_no_other_secret_replaces_the_signature(client: TestClient,
     assert count() == 0
 
 
-def test_a_rotated_secret_counts_at_once_and_the_old_one_no_more(client: TestClient, tmp_path: Path, vault: Vault) -> None:
+def test_a_rotated_secret_replaces_the_old_secret_at_once(client: TestClient, tmp_path: Path, vault: Vault) -> None:
     secrets = SharedSecrets(make_settings(tmp_path, CLOUD), vault)
     assert send_webhook(client, Topic.SHOP_REDACT, shop_body()).status_code == 204
     secrets.set(Integration.STOREFRONT, "rotated", utc_now())
@@ -423,7 +423,7 @@ def test_a_header_that_names_no_shop_is_refused(shop: str, client: TestClient) -
     assert count() == 0
 
 
-def test_missing_headers_are_reported_both_at_once_and_before_the_body_is_read(client: TestClient) -> None:
+def test_both_missing_headers_are_reported_together_before_the_body_is_read(client: TestClient) -> None:
     raw = b"{not json"
     headers = {"X-Platform-Hmac-Sha256": signature(raw), "Content-Type": "application/json"}
     answer = client.simulate_post(WEBHOOKS, body=raw, headers=headers)
@@ -549,7 +549,7 @@ def test_a_body_over_the_cap_is_refused_before_it_is_hashed(client: TestClient) 
 
 
 @pytest.mark.parametrize("mode", ["self-hosted", "webhook-only"])
-def test_other_installations_do_not_have_the_route(mode: str, customer: Customer, tmp_path: Path) -> None:
+def test_only_cloud_mode_has_the_compliance_route(mode: str, customer: Customer, tmp_path: Path) -> None:
     client = TestClient(
         create_app(make_settings(tmp_path, {**CLOUD, "DEPLOYMENT_MODE": mode}), FakeWakeUpQueue(), FakeResolver({}))
     )

@@ -206,7 +206,7 @@ def test_a_repeated_message_gets_its_first_id(client: TestClient) -> None:
     assert everything_stored() == stored
 
 
-def test_a_key_repeats_the_first_answer(client: TestClient) -> None:
+def test_a_request_with_the_same_key_gets_the_first_response(client: TestClient) -> None:
     call = POST.plus(("Idempotency-Key", "k"))
     first, again = (call.with_json(plain_email()).send(client) for _ in range(2))
     assert first.json == again.json == {**first.json, "duplicate": False}
@@ -480,7 +480,7 @@ def test_a_stolen_secret_does_not_use_up_the_providers_limit(customer: Customer,
     assert post_from(client, "198.51.100.7").status_code == 202
 
 
-def test_without_networks_an_email_comes_from_anywhere(customer: Customer, tmp_path: Path) -> None:
+def test_without_a_list_of_networks_emails_are_accepted_from_any_address(customer: Customer, tmp_path: Path) -> None:
     client = client_with(tmp_path, EMAIL_WEBHOOK_SECRET=SECRET, DEFAULT_PROJECT_ID=str(customer.project_id))
     assert post_from(client, "203.0.113.9").status_code == 202
     assert post_from(client, "").status_code == 202

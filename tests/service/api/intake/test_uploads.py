@@ -135,7 +135,7 @@ def upload(route: UploadRoute, token: str, body: Any, key: str | None = None) ->
 # --- what is accepted
 
 
-def test_an_upload_answers_with_its_record_and_its_handoff(
+def test_the_response_to_an_upload_has_its_record_and_its_handoff(
     client: TestClient, customer: Customer, route: UploadRoute
 ) -> None:
     report_id = make_report(customer.project_id)
@@ -228,7 +228,7 @@ def test_a_repeated_request_gets_the_first_response_and_does_nothing(
     assert {**everything_stored(), "tokens": [], "audit_entries": []} == {**stored, "tokens": [], "audit_entries": []}
 
 
-def test_without_a_key_the_same_upload_gets_the_first_answer_for_a_day(
+def test_without_a_key_a_repeated_upload_gets_the_first_response_for_a_day(
     client: TestClient, customer: Customer, route: UploadRoute
 ) -> None:
     token, rotated, body = make_platform_token(customer), make_platform_token(customer), route.body(customer.project_id)
@@ -285,7 +285,7 @@ def test_uploads_of_the_same_thing_at_the_same_time_make_one_ticket(
     assert len(rows("SELECT id FROM exports")) == len(rows("SELECT id FROM handoffs")) == 1
 
 
-def test_a_refused_upload_is_not_remembered(client: TestClient, customer: Customer, route: UploadRoute) -> None:
+def test_a_refused_upload_stores_no_response(client: TestClient, customer: Customer, route: UploadRoute) -> None:
     call = upload(route, make_platform_token(customer), route.body(customer.project_id))
     execute("DELETE FROM grants WHERE user_id = ?", (customer.user_id,))
     assert_is_error(call.send(client), 403, "FORBIDDEN")
@@ -297,7 +297,7 @@ def test_a_refused_upload_is_not_remembered(client: TestClient, customer: Custom
     assert_is_error(call.send(client), 403, "FORBIDDEN")
 
 
-def test_a_key_means_one_payload(client: TestClient, customer: Customer, route: UploadRoute) -> None:
+def test_a_key_reused_with_another_payload_is_a_conflict(client: TestClient, customer: Customer, route: UploadRoute) -> None:
     token = make_platform_token(customer)
     assert upload(route, token, route.body(customer.project_id), "k").send(client).status_code == 201
     report_id = make_report(customer.project_id)
@@ -306,7 +306,7 @@ def test_a_key_means_one_payload(client: TestClient, customer: Customer, route: 
     assert len(rows("SELECT id FROM handoffs")) == 1
 
 
-def test_a_key_belongs_to_one_user_and_one_route(client: TestClient, customer: Customer) -> None:
+def test_the_same_key_of_another_user_or_route_is_a_separate_request(client: TestClient, customer: Customer) -> None:
     stranger = make_customer()
     for each in ROUTES.values():
         for who in (customer, stranger):
@@ -315,7 +315,7 @@ def test_a_key_belongs_to_one_user_and_one_route(client: TestClient, customer: C
     assert len(rows("SELECT id FROM handoffs")) == 6
 
 
-def test_a_repeat_after_the_grant_was_taken_back_is_refused(
+def test_a_repeated_upload_is_refused_after_the_grant_was_withdrawn(
     client: TestClient, customer: Customer, route: UploadRoute
 ) -> None:
     call = upload(route, make_platform_token(customer), route.body(customer.project_id), "k")
@@ -334,7 +334,7 @@ def test_a_repeat_with_a_revoked_token_is_unauthorized(client: TestClient, custo
     assert_is_error(call.send(client), 401, "UNAUTHORIZED")
 
 
-def test_a_refused_upload_keeps_no_key(client: TestClient, customer: Customer, route: UploadRoute) -> None:
+def test_a_refused_upload_stores_no_key(client: TestClient, customer: Customer, route: UploadRoute) -> None:
     token, project_id = make_platform_token(customer), make_project(customer, is_granted=False)
     assert upload(route, token, route.body(project_id), "k").send(client).status_code == 403
     answer = upload(route, token, route.body(customer.project_id), "k").send(client)
@@ -342,7 +342,7 @@ def test_a_refused_upload_keeps_no_key(client: TestClient, customer: Customer, r
 
 
 @pytest.mark.parametrize("key", [None, "k"])
-def test_a_dry_run_answers_what_would_be_stored_and_stores_nothing(
+def test_a_dry_run_returns_the_record_that_would_be_stored_and_stores_nothing(
     client: TestClient, customer: Customer, route: UploadRoute, key: str | None
 ) -> None:
     call = upload(route, make_platform_token(customer), route.body(customer.project_id), key)
@@ -357,7 +357,7 @@ def test_a_dry_run_answers_what_would_be_stored_and_stores_nothing(
     assert without_new_values(answer.json) == without_new_values(real.json)
 
 
-def test_a_dry_run_refuses_what_would_be_refused(client: TestClient, customer: Customer, route: UploadRoute) -> None:
+def test_a_dry_run_refuses_an_invalid_upload(client: TestClient, customer: Customer, route: UploadRoute) -> None:
     call = upload(route, make_platform_token(customer), route.body(make_project(customer, is_granted=False)))
     assert_is_error(Call(call.method, call.path, call.headers, call.body, "dry_run=1").send(client), 403, "FORBIDDEN")
 
@@ -480,9 +480,7 @@ def test_an_upload_without_a_credential_is_unauthorized(
 @pytest.mark.parametrize(
     "ability", [ability for ability in Ability if ability not in {each.ability for each in ROUTES.values()}]
 )
-def test_an_api_token_does_not_stand_in(
-    client: TestClient, customer: Customer, route: UploadRoute, ability: Ability
-) -> None:
+def test_an_api_token_cannot_upload(client: TestClient, customer: Customer, route: UploadRoute, ability: Ability) -> None:
     token = tokens.create(customer.email, TokenKind.API, NOW, [ability])[1]
     answer = upload(route, token, route.body(customer.project_id)).send(client)
     assert_is_error(answer, 403, "FORBIDDEN")

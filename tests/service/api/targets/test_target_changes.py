@@ -58,7 +58,7 @@ def get(client: TestClient, customer: Customer, path: str) -> Result:
     return Call("GET", path, tuple(customer.bearer.items())).send(client)
 
 
-def test_the_members_of_the_body_are_changed_and_the_others_stay(client: TestClient, customer: Customer) -> None:
+def test_only_members_of_the_body_are_changed(client: TestClient, customer: Customer) -> None:
     target = make_target(customer)
     before = get(client, customer, f"{TARGETS}/{target.id}").json
     answer = patch(client, customer, target.id, name="Other", max_per_minute=30)
@@ -87,7 +87,7 @@ def test_signature_and_format_are_changed_and_headers_are_shown_as_fingerprints(
     assert "of ours" not in answer.text
 
 
-def test_a_new_url_starts_the_target_anew_and_wakes_the_workers(
+def test_a_new_url_makes_the_target_active_again_and_wakes_the_workers(
     client: TestClient, customer: Customer, wake_ups: FakeWakeUpQueue
 ) -> None:
     target = make_target(customer)
@@ -115,7 +115,7 @@ def test_an_unsafe_url_is_refused_as_for_a_new_target(
 
 
 @pytest.mark.parametrize(("body", "problem"), REFUSED)
-def test_a_body_that_changes_nothing_or_is_unfit_is_refused(
+def test_an_empty_or_invalid_change_is_refused(
     client: TestClient, customer: Customer, body: dict[str, Any], problem: FieldRefusal
 ) -> None:
     target = make_target(customer)

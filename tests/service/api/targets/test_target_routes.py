@@ -180,7 +180,7 @@ STATUS_CHANGES: Final = [
 
 
 @pytest.mark.parametrize(("verb", "before", "after"), STATUS_CHANGES)
-def test_an_action_changes_the_status_as_listed(
+def test_an_action_changes_the_status_as_in_the_table(
     client: TestClient,
     customer: Customer,
     target: Target,

@@ -254,14 +254,16 @@ def test_an_expired_hold_is_not_shown(client: TestClient, customer: Customer) ->
     assert listed == [record]
 
 
-def test_without_any_secret_a_target_is_inactive(customer: Customer, tmp_path: Path, resolver: FakeResolver) -> None:
+def test_a_target_without_any_secret_is_inactive(customer: Customer, tmp_path: Path, resolver: FakeResolver) -> None:
     client = TestClient(create_app(make_settings(tmp_path, {"WEBHOOK_SECRET": ""}), FakeWakeUpQueue(), resolver))
     record = register(client, customer).json
     assert (record["status"], record["status_reason"]) == ("inactive", "no_secret")
     assert record["secret"] == {"configured": False, "fingerprint": None}
 
 
-def test_the_mode_defaults_to_the_installations(customer: Customer, tmp_path: Path, resolver: FakeResolver) -> None:
+def test_the_deployment_mode_of_a_target_defaults_to_that_of_the_installation(
+    customer: Customer, tmp_path: Path, resolver: FakeResolver
+) -> None:
     client = TestClient(
         create_app(make_settings(tmp_path, {"DEPLOYMENT_MODE": "webhook-only"}), FakeWakeUpQueue(), resolver)
     )
@@ -304,7 +306,9 @@ def test_no_database_connection_is_held_during_a_lookup(key: str | None, custome
     assert resolver.held == [False]
 
 
-def test_a_replay_does_not_depend_on_the_resolver(client: TestClient, customer: Customer, resolver: FakeResolver) -> None:
+def test_a_repeated_request_with_a_key_looks_up_no_address(
+    client: TestClient, customer: Customer, resolver: FakeResolver
+) -> None:
     first = register(client, customer, "k")
     resolver.table["tracker.example.com"] = DnsFailure.TIMEOUT
 
@@ -317,7 +321,7 @@ def test_a_replay_does_not_depend_on_the_resolver(client: TestClient, customer: 
     )
 
 
-def test_a_refused_address_keeps_no_key(client: TestClient, customer: Customer, resolver: FakeResolver) -> None:
+def test_a_refused_address_stores_no_key(client: TestClient, customer: Customer, resolver: FakeResolver) -> None:
     resolver.table["tracker.example.com"] = DnsFailure.TIMEOUT
     assert register(client, customer, "k").status_code == 422
     resolver.table["tracker.example.com"] = ["93.184.215.14"]

@@ -169,7 +169,9 @@ def test_a_webhook_takes_no_settings_later(client: TestClient, customer: Custome
     assert send(client, customer, "PATCH", f"{TARGETS}/{made['id']}", provider_settings={}).json == made
 
 
-def test_another_project_on_the_same_server_keeps_the_token(client: TestClient, customer: Customer) -> None:
+def test_a_tracker_moved_to_another_project_on_the_same_server_keeps_its_token(
+    client: TestClient, customer: Customer
+) -> None:
     made = make_tracker(client, customer)
     answer = send(client, customer, "PATCH", f"{TARGETS}/{made['id']}", base_url=OTHER_PAGE)
     assert (answer.json["base_url"], answer.json["status"], answer.json["secret"]) == (OTHER_PAGE, "active", made["secret"])
@@ -178,7 +180,9 @@ def test_another_project_on_the_same_server_keeps_the_token(client: TestClient, 
 @pytest.mark.parametrize(
     "members", [{"base_url": ELSEWHERE}, {"provider_settings": {"api_base": "https://git.attacker.example/api/v1"}}]
 )
-def test_another_server_never_gets_the_token(client: TestClient, customer: Customer, members: dict[str, Any]) -> None:
+def test_a_tracker_moved_to_another_server_loses_its_token(
+    client: TestClient, customer: Customer, members: dict[str, Any]
+) -> None:
     made = make_tracker(client, customer)
     export_id = make_approved(customer, made["id"])
     answer = send(client, customer, "PATCH", f"{TARGETS}/{made['id']}", **members)
@@ -192,7 +196,7 @@ def test_another_server_never_gets_the_token(client: TestClient, customer: Custo
     assert rows("SELECT status FROM exports WHERE id = ?", (export_id,)) == [("approved",)]
 
 
-def test_an_api_base_that_is_removed_is_another_server(client: TestClient, customer: Customer) -> None:
+def test_removing_the_api_base_deletes_the_token(client: TestClient, customer: Customer) -> None:
     made = make_tracker(client, customer, provider_settings={"api_base": "https://git.attacker.example/api/v1"})
     answer = send(client, customer, "PATCH", f"{TARGETS}/{made['id']}", provider_settings={})
     assert (answer.json["status"], answer.json["secret"]["configured"]) == ("inactive", False)

@@ -70,7 +70,7 @@ def test_an_entry_that_changes_no_status_shows_none(person: ConsoleBrowser, cust
     assert "prepared" not in row
 
 
-def test_only_what_the_visitor_may_open_is_a_link(person: ConsoleBrowser, customer: Customer) -> None:
+def test_only_records_that_the_visitor_may_open_are_links(person: ConsoleBrowser, customer: Customer) -> None:
     other = make_customer()
     mine, theirs = make_target(customer).id, make_target(other).id
     [others_export] = make_exports(other, 1)

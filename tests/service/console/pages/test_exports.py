@@ -344,7 +344,7 @@ def test_the_timeline_shows_the_readers_own_name(person: ConsoleBrowser, custome
 
 
 @on_sqlite
-def test_a_long_timeline_is_cut_and_says_so(person: ConsoleBrowser, customer: Customer) -> None:
+def test_a_long_timeline_shows_the_newest_200_entries_and_says_so(person: ConsoleBrowser, customer: Customer) -> None:
     [export_id] = make_exports(customer, 1)
     with transaction():
         for number in range(1, MAX_ENTRIES):
@@ -584,7 +584,7 @@ def test_a_ticket_is_approved_as_it_was_seen(person: ConsoleBrowser, customer: C
         ({"target_id": "\u202e"}, 422, "Target id: "),
     ],
 )
-def test_an_approval_of_something_else_is_refused(
+def test_an_approval_with_another_target_or_digest_is_refused(
     changes: Mapping[str, str],
     status: int,
     expected: str,
@@ -762,7 +762,7 @@ def repr_json(text: str) -> str:
 
 
 @on_sqlite
-def test_long_words_big_evidence_and_turned_letters_are_shown_whole_and_harmless(
+def test_long_words_large_evidence_and_direction_controls_are_shown_completely_and_escaped(
     person: ConsoleBrowser, customer: Customer
 ) -> None:
     export_id = prepared(
@@ -902,7 +902,7 @@ def test_the_page_of_an_export_in_progress_is_refreshed(person: ConsoleBrowser, 
 
 
 @on_sqlite
-def test_a_retry_of_a_recovery_leads_to_it(person: ConsoleBrowser, customer: Customer) -> None:
+def test_the_timeline_links_a_retry_to_its_recovery(person: ConsoleBrowser, customer: Customer) -> None:
     [export_id] = make_exports(customer, 1)
     with transaction():
         audit_log.append(utc_now(), "operator", "retry", export_id, reason="rec_01AAAAAAAAAAAAAAAAAAAAAAAA")
@@ -958,7 +958,9 @@ def test_an_empty_list_offers_the_import_of_a_report(person: ConsoleBrowser) -> 
 
 
 @on_sqlite
-def test_the_timeline_names_colleagues_and_the_page_its_project(person: ConsoleBrowser, customer: Customer) -> None:
+def test_the_timeline_shows_the_addresses_of_colleagues_and_the_page_shows_its_project(
+    person: ConsoleBrowser, customer: Customer
+) -> None:
     [export_id] = record_postback(PostbackForm().read(postback()), customer.project_id).ticket_exports
     colleague = make_colleague(customer)
     with transaction():
@@ -996,7 +998,7 @@ def test_a_ticket_whose_places_are_all_fixed_says_why_it_does_not_wait(person: C
 @pytest.mark.parametrize(
     ("decision", "text"), [("approve", "approval, and the ticket"), ("dismiss", "dismissal, and Restore")]
 )
-def test_places_that_joined_after_a_decision_are_said_to_be_missing_in_the_ticket(
+def test_a_page_says_that_places_added_after_a_decision_are_missing_in_the_ticket(
     decision: str, text: str, person: ConsoleBrowser, customer: Customer
 ) -> None:
     projects.set_ticket_grouping(customer.project_id, None, TicketGrouping.RULE, utc_now(), "test")

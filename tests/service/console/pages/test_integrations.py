@@ -85,7 +85,7 @@ def sample(expected: str) -> str:
 # --- what it shows
 
 
-def test_every_source_is_there_with_its_secret_as_a_fingerprint(customer: Customer, tmp_path: Path) -> None:
+def test_every_source_is_shown_with_the_fingerprint_of_its_secret(customer: Customer, tmp_path: Path) -> None:
     person = visitor(customer, tmp_path)
     shared = SharedSecrets(make_settings(tmp_path, SECRETS), Vault([b"A" * 32]))
     shared.set(Integration.EMAIL, "another-email-secret", NOW)
@@ -270,7 +270,7 @@ def _programs() -> None:
         pytest.skip(f"There is no {' and no '.join(missing)}.")
 
 
-def test_each_sample_works_as_pasted(shell: SampleShell, tmp_path: Path) -> None:
+def test_each_sample_succeeds_when_pasted_into_a_shell(shell: SampleShell, tmp_path: Path) -> None:
     before = stored()
     for source, script in shell.samples().items():
         # If an earlier sample has made the grant already, the next one says so.

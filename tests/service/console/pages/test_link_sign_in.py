@@ -171,7 +171,7 @@ def test_links_are_limited_by_user_and_by_network_address(
     assert (statuses[0], statuses[-1]) == (303, 429)
 
 
-def test_requests_of_others_do_not_use_up_the_links_of_a_user(
+def test_link_requests_by_others_do_not_prevent_a_user_from_getting_a_link(
     person: LinkBrowser, mail_worker: MailWorker, customer: Customer
 ) -> None:
     client = AddressClient(person.client.app)
@@ -233,7 +233,7 @@ def test_an_address_with_users_in_two_accounts_gets_no_mail(
         assert mail_worker.tokens() == []
 
 
-def test_a_mail_of_a_lost_key_is_dropped(person: LinkBrowser, mail_worker: MailWorker, customer: Customer) -> None:
+def test_a_mail_that_no_key_can_decrypt_is_dropped(person: LinkBrowser, mail_worker: MailWorker, customer: Customer) -> None:
     person.ask(customer.email)
     execute("UPDATE sign_in_links SET mail_sealed = ?", (b"\x01" + bytes(40),))
     assert mail_worker.tokens() == []

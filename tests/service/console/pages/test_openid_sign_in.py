@@ -298,7 +298,7 @@ def test_rotated_keys_are_fetched(person: OpenIdBrowser, issuer: FakeIssuer) -> 
     assert issuer.requests.count("/jwks") == 2
 
 
-def test_keys_that_nobody_may_sign_with_are_left_out(person: OpenIdBrowser, issuer: FakeIssuer) -> None:
+def test_issuer_keys_for_encryption_are_not_used_to_verify_signatures(person: OpenIdBrowser, issuer: FakeIssuer) -> None:
     issuer.published = [make_key("first", use="enc")]
     answer = signed_in(person, issuer)
     assert (answer.status_code, "riskrelay_session" in answer.cookies) == (503, False)
@@ -399,7 +399,7 @@ def test_a_sign_in_expires_after_ten_minutes_and_works_once(person: OpenIdBrowse
 
 
 @pytest.mark.parametrize("answer", [{"error": "access_denied"}, {}, {"code": ""}])
-def test_an_issuer_that_does_not_sign_in_shows_the_sign_in_again(
+def test_a_refusal_by_the_issuer_shows_the_sign_in_page_with_the_reason(
     answer: dict[str, str], person: OpenIdBrowser, issuer: FakeIssuer
 ) -> None:
     state = issuer.authorize(person.begin())["state"]
@@ -431,7 +431,7 @@ def test_a_page_of_another_site_does_not_make_a_browser_fail_to_sign_in(
     assert person.come_back(**answer).status_code == 200
 
 
-def test_a_letter_that_only_unicode_makes_ascii_is_another_address(
+def test_an_address_with_a_kelvin_sign_is_not_linked_to_the_address_with_a_k(
     person: OpenIdBrowser, issuer: FakeIssuer, customer: Customer
 ) -> None:
     accounts.add_user("kate@example.com", customer.account_id, utc_now(), Role.OWNER)

@@ -145,7 +145,9 @@ def test_different_keys_are_shown_as_a_status_and_not_as_an_error(person: Consol
     assert "waits for a decision" in page.text
 
 
-def test_a_schema_of_another_version_leaves_the_health(person: ConsoleBrowser, customer: Customer) -> None:
+def test_the_overview_shows_health_without_counts_if_the_schema_is_not_current(
+    person: ConsoleBrowser, customer: Customer
+) -> None:
     make_exports(customer, 1)
     execute("INSERT INTO schema_migrations (id, name, applied) VALUES (9999, '9999_of_tomorrow', '2030-01-01')")
     try:
@@ -184,7 +186,7 @@ def test_deliveries_of_all_workers_and_targets_add_up_by_the_day(person: Console
     assert html.count('<rect class="bad"') == 1 + 2
 
 
-def test_trends_are_shown_for_forty_times_as_long_as_they_took(
+def test_trends_are_cached_for_forty_times_as_long_as_their_query_took(
     person: ConsoleBrowser, customer: Customer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target, clock, read_trends = make_target(customer).id, [1000.0], overview._read_trends
@@ -313,7 +315,7 @@ def test_failures_say_why_the_newest_one_failed(person: ConsoleBrowser, customer
     assert all("receiver gone" in row for row in rows if "The newest" in row)
 
 
-def test_a_target_that_fails_is_shown_before_others_notice(person: ConsoleBrowser, customer: Customer) -> None:
+def test_a_failing_target_needs_attention(person: ConsoleBrowser, customer: Customer) -> None:
     target = make_target(customer, name="Flaky")
     execute("UPDATE targets SET connected_status = 'failing', failures_in_row = 6 WHERE id = ?", (target.id,))
     [row] = [row for row in attention(person.get("/overview").text) if row.startswith("Flaky")]
@@ -332,7 +334,7 @@ def test_a_rule_that_stopped_says_why(person: ConsoleBrowser, customer: Customer
     assert row.startswith("Criticals Approval rule stopped Its target was removed. Edit it to choose another target")
 
 
-def test_the_oldest_due_export_tells_its_age(person: ConsoleBrowser, customer: Customer) -> None:
+def test_the_age_of_the_oldest_due_export_is_shown(person: ConsoleBrowser, customer: Customer) -> None:
     paused, active = make_target(customer).id, make_target(customer).id
     make_approved(customer, paused, utc_now() - timedelta(days=9))
     targets.change_status(paused, "pause", utc_now(), "operator")
@@ -362,7 +364,7 @@ PROBLEMS = {
 
 
 @pytest.mark.parametrize("case", PROBLEMS)
-def test_a_target_that_nothing_is_sent_to_says_why_and_what_to_do(
+def test_a_target_that_receives_no_deliveries_is_shown_with_the_reason_and_the_fix(
     case: str, person: ConsoleBrowser, customer: Customer
 ) -> None:
     changes, reason, to_do = PROBLEMS[case]
@@ -405,7 +407,7 @@ def test_targets_that_need_action_come_before_retrying_ones_and_those_turned_off
     assert shown() == [*first, *newer, ids["paused"]]
 
 
-def test_five_targets_are_shown_and_the_rest_is_a_list_away(person: ConsoleBrowser, customer: Customer) -> None:
+def test_the_overview_shows_five_targets_and_links_the_list_of_all(person: ConsoleBrowser, customer: Customer) -> None:
     many_targets(customer, 0, 6, "https://tracker.example.com/hook", TargetStatus.PAUSED)
     [blocked] = many_targets(customer, 6, 1, "https://tracker.example.com/hook", TargetStatus.BLOCKED)
     page = person.get("/overview").text.partition(">Needs attention</h2>")[2]
@@ -480,14 +482,14 @@ def test_the_first_steps_lead_to_their_forms(person: ConsoleBrowser) -> None:
 
 
 @on_sqlite
-def test_where_nothing_is_wrong_nothing_needs_attention(person: ConsoleBrowser, customer: Customer) -> None:
+def test_without_problems_nothing_needs_attention(person: ConsoleBrowser, customer: Customer) -> None:
     make_target(customer)
     worker_heartbeats.beat(WORKER, utc_now())
     assert "Nothing needs attention: all targets accept deliveries" in person.get("/overview").text
 
 
 @on_sqlite
-def test_the_reports_are_of_as_many_projects_as_other_menus_and_by_name(person: ConsoleBrowser, customer: Customer) -> None:
+def test_reports_of_up_to_25_projects_are_offered_sorted_by_name(person: ConsoleBrowser, customer: Customer) -> None:
     make_target(customer)
     for number in range(24, 0, -1):
         execute("UPDATE projects SET name = ? WHERE id = ?", (f"Shop {number:02}", make_project(customer)))

@@ -100,7 +100,7 @@ def test_a_file_over_the_limit_is_refused(person: ConsoleBrowser, customer: Cust
 
 
 @on_sqlite
-def test_a_scan_run_is_one_of_the_project(person: ConsoleBrowser, customer: Customer) -> None:
+def test_a_scan_run_must_belong_to_the_project(person: ConsoleBrowser, customer: Customer) -> None:
     for number, message in (("7", "The project has no scan run 7."), ("x", "not the number of a scan run")):
         assert message in refusal(send(person, customer, ZAP, scan_run_id=number))
     sent = send(person, customer, ZAP)

@@ -84,7 +84,9 @@ def test_another_accounts_session_is_not_found(person: ConsoleBrowser, bearer: d
     assert rows("SELECT ended_at FROM console_sessions WHERE id = ?", (others,)) == [(None,)]
 
 
-def test_the_api_lists_and_revokes_the_same(person: ConsoleBrowser, customer: Customer, bearer: dict[str, str]) -> None:
+def test_the_api_lists_and_revokes_console_sessions(
+    person: ConsoleBrowser, customer: Customer, bearer: dict[str, str]
+) -> None:
     listed = person.client.simulate_get(SESSIONS, headers=bearer)
     assert listed.status_code == 200
     [shown] = listed.json["items"]

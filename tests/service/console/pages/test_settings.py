@@ -138,7 +138,7 @@ def test_of_the_alert_channels_only_the_mail_server_is_shown(customer: Customer,
 
 
 @on_sqlite
-def test_an_embedded_redis_is_called_so(customer: Customer, tmp_path: Path) -> None:
+def test_an_embedded_redis_is_shown_as_embedded(customer: Customer, tmp_path: Path) -> None:
     assert values(shown(customer, tmp_path))["REDIS_URL"].startswith("embedded, socket ")
 
 
@@ -170,7 +170,7 @@ def test_only_the_fingerprint_of_a_secret_is_shown(by_file: bool, customer: Cust
     assert traces({"page": html.encode()}, pieces) == []
 
 
-def test_a_secret_of_the_database_counts_before_the_environments(customer: Customer, tmp_path: Path) -> None:
+def test_a_secret_in_the_database_is_shown_as_overriding_the_environment(customer: Customer, tmp_path: Path) -> None:
     settings = make_settings(tmp_path)
     vault = Vault(settings.encryption_keys)
     before = values(shown(customer, tmp_path))
@@ -186,13 +186,15 @@ def test_a_secret_of_the_database_counts_before_the_environments(customer: Custo
 
 
 @on_sqlite
-def test_without_keys_a_secret_is_only_said_to_be_there(customer: Customer, tmp_path: Path) -> None:
+def test_without_encryption_keys_a_secret_is_shown_as_configured_without_a_fingerprint(
+    customer: Customer, tmp_path: Path
+) -> None:
     content = values(shown(customer, tmp_path, ENCRYPTION_KEYS="", WEBHOOK_SECRET=""))
     assert content["SCANNER_SHARED_SECRET"] == "configured"
     assert content["ENCRYPTION_KEYS"] == content["WEBHOOK_SECRET"] == "not set"
 
 
-def test_the_facts_name_versions(customer: Customer, tmp_path: Path) -> None:
+def test_the_page_shows_the_versions_of_the_database_and_the_schema(customer: Customer, tmp_path: Path) -> None:
     html = shown(customer, tmp_path)
     facts = dict(re.findall(r"<dt>([^<]+)</dt><dd>([^<]+)</dd>", html))
     assert facts["Database"] == engine.server_version()

@@ -205,7 +205,7 @@ def test_after_too_many_wrong_tokens_a_valid_one_is_refused_too(
     assert signed_in.get("/exports").status_code == 200
 
 
-def test_the_form_of_a_blocked_address_is_not_waited_for(customer: Customer, tmp_path: Path) -> None:
+def test_the_form_of_a_blocked_address_is_refused_before_its_body_is_read(customer: Customer, tmp_path: Path) -> None:
     client = app_with(tmp_path, AUTH_FAILURES_PER_MINUTE="1")
     assert [ConsoleBrowser(client).post("/sign-in", token="x").status_code for _ in range(2)] == [401, 429]
     body = urlencode({"token": make_console_token(customer)}).encode()
@@ -333,7 +333,7 @@ def test_a_form_of_a_session_that_is_over_does_nothing_and_says_so(
     assert "Nothing was changed" in answer.text
 
 
-def test_a_stolen_cookie_is_of_no_use_to_the_thief_and_not_any_more_to_its_owner(person: ConsoleBrowser) -> None:
+def test_a_cookie_used_by_another_browser_ends_the_session_for_both_browsers(person: ConsoleBrowser) -> None:
     thief = ConsoleBrowser(person.client, "curl/8")
     thief.cookie = person.cookie
     assert thief.get("/exports").status_code == 303
@@ -560,7 +560,7 @@ def test_without_the_console_its_paths_are_not_found(changes: dict[str, str], cu
     assert client.simulate_post("/console/sign-in", headers={"Origin": ORIGIN, "Content-Type": FORM}).status_code == 404
 
 
-def test_a_page_says_what_it_may_load_and_lets_its_forms_tell_where_they_come_from(person: ConsoleBrowser) -> None:
+def test_every_page_has_the_content_security_policy_and_the_same_origin_referrer_policy(person: ConsoleBrowser) -> None:
     """Under the API's `no-referrer`, browsers would send `Origin: null` with our own forms."""
     for path in ("/overview", "/exports", "/sessions", "/sign-in", "/nowhere"):
         headers = person.get(path).headers

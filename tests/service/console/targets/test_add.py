@@ -75,7 +75,7 @@ def only_target() -> Target:
     return target
 
 
-def test_the_page_asks_where_tickets_go(person: ConsoleBrowser) -> None:
+def test_the_page_offers_every_provider(person: ConsoleBrowser) -> None:
     page = person.get("/targets/add").text
     links = re.findall(r'href="/console/targets/add\?provider=(\w+)">([^<]+)<', page)
     assert links == [(each.key, each.name) for each in PROVIDERS.values()]
@@ -128,7 +128,7 @@ def test_a_token_that_the_tracker_refuses_is_explained_with_what_to_do(
     assert "The tracker accepts the token and the settings." in words(page)
 
 
-def test_a_token_that_works_resumes_no_target(person: ConsoleBrowser, running: TrackerWorker) -> None:
+def test_a_valid_token_does_not_resume_a_blocked_target(person: ConsoleBrowser, running: TrackerWorker) -> None:
     person.post("/targets/add", **FIELDS, secret=TOKEN)
     target_id = only_target().id
     execute("UPDATE targets SET status = 'blocked', status_reason = ?", (TOKEN_REJECTED,))

@@ -231,7 +231,7 @@ def test_the_results_of_a_validation_and_a_ping_are_on_the_page(person: ConsoleB
     assert pings.latest(make_target(make_customer()).id) is None
 
 
-def test_the_newest_ping_is_the_one_that_is_shown(person: ConsoleBrowser, target: Target) -> None:
+def test_the_newest_finished_ping_is_shown(person: ConsoleBrowser, target: Target) -> None:
     act(person, target.id, "ping")
     ping_id = pings.request(target.id, target.account_id, utc_now(), "user:1")
     pings.finish(ping_id, PingResult(True, 202, None, 7), utc_now())
@@ -239,7 +239,7 @@ def test_the_newest_ping_is_the_one_that_is_shown(person: ConsoleBrowser, target
     assert "Last ping delivered HTTP 202 in 7 ms" in words(person.get(f"/targets/{target.id}"))
 
 
-def test_pausing_what_is_disabled_is_a_conflict_that_says_so(person: ConsoleBrowser, target: Target) -> None:
+def test_actions_on_a_disabled_target_are_a_conflict_that_names_its_status(person: ConsoleBrowser, target: Target) -> None:
     act(person, target.id, "disable")
     for verb in ("pause", "ping", "recover"):
         refused = act(person, target.id, verb)
@@ -287,7 +287,7 @@ def seen_anywhere(needle: str) -> list[str]:
     return found
 
 
-def test_a_secret_signs_from_then_on_and_is_seen_nowhere(
+def test_a_new_secret_is_stored_encrypted_and_shown_only_as_a_fingerprint(
     person: ConsoleBrowser, customer: Customer, target: Target, log_lines: LogLines
 ) -> None:
     before = targets.get(target.id, None).secret_fingerprint
@@ -450,7 +450,7 @@ def test_irreversible_actions_are_confirmed_without_a_script(person: ConsoleBrow
 
 
 @pytest.mark.parametrize("send", [lambda p, t: act(p, t.id, "pause"), lambda p, t: act(p, t.id, "disable")])
-def test_a_form_that_is_sent_twice_does_no_more(
+def test_a_form_sent_twice_is_carried_out_once(
     person: ConsoleBrowser, target: Target, send: Callable[[ConsoleBrowser, Target], Result]
 ) -> None:
     assert [send(person, target).status_code for _ in range(2)] == [303, 303]

@@ -85,9 +85,7 @@ def test_signature_and_format_are_chosen_once_the_secret_is_set(
     assert STANDARD[6:] not in page + log_lines.text
 
 
-def test_options_that_were_left_as_shown_stay_as_somebody_else_has_saved_them(
-    person: ConsoleBrowser, target: Target
-) -> None:
+def test_unchanged_options_keep_the_values_that_another_user_saved_meanwhile(person: ConsoleBrowser, target: Target) -> None:
     path = f"/targets/{target.id}/webhook"
     first, second = (shown_fields(person.get(f"/targets/{target.id}"), path) for _ in range(2))
     assert person.post(path, **{**first, "event_ticket.redact": "1"}).status_code == 303

@@ -187,7 +187,7 @@ def test_a_decision_on_all_matches_becomes_a_job_that_can_be_cancelled(
 
 
 @on_sqlite
-def test_a_summary_of_all_that_match_says_which_projects_they_are_of(
+def test_the_summary_of_all_matching_tickets_names_their_projects(
     person: ConsoleBrowser, customer: Customer, prepare: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def span(then: str, **fields: str) -> list[str]:
@@ -236,7 +236,7 @@ def test_a_decision_on_another_number_than_was_shown_is_shown_again_with_what_wa
 
 
 @on_sqlite
-def test_more_than_one_job_decides_on_are_not_offered_together(
+def test_more_matches_than_a_job_accepts_cannot_be_selected_together(
     person: ConsoleBrowser, prepare: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(export_list, "count", partial(export_list.count, limit=2))
@@ -263,7 +263,7 @@ def test_a_job_omits_snoozed_and_fixed_tickets_like_the_list(
 
 
 @on_sqlite
-def test_all_that_match_are_those_of_a_long_filter(
+def test_a_decision_on_all_matches_accepts_a_long_filter(
     person: ConsoleBrowser, customer: Customer, prepare: Callable[..., str]
 ) -> None:
     rules = [f"{number} " + "Ё" * 198 for number in range(2)]
@@ -278,7 +278,7 @@ def test_all_that_match_are_those_of_a_long_filter(
 @on_sqlite
 @pytest.mark.parametrize("then", ["/deliveries?status=failed", "/inbox?q=" + "x" * 8000, "https://example.com/inbox"])
 @pytest.mark.parametrize("verb", ["review", "decide"])
-def test_all_that_match_of_an_unknown_list_are_nothing(
+def test_a_decision_on_all_matches_of_an_unknown_list_is_refused(
     verb: str, then: str, person: ConsoleBrowser, prepare: Callable[..., str]
 ) -> None:
     export_id = prepare()
@@ -339,7 +339,7 @@ def test_a_refused_decision_keeps_the_selection_and_what_was_typed(
 
 
 @on_sqlite
-def test_a_result_in_an_address_is_shown_in_words_of_ours(
+def test_a_result_page_shows_no_text_from_its_url_and_no_ticket_of_another_account(
     person: ConsoleBrowser, customer: Customer, prepare: Callable[..., str]
 ) -> None:
     """Anybody can write such an address."""

@@ -200,7 +200,7 @@ def test_the_notice_of_a_dismissal_or_a_snooze_undoes_it(
 
 
 @pytest.mark.parametrize("verb", ["dismiss", "snooze"])
-def test_an_undo_ends_no_later_decision(verb: str, person: ConsoleBrowser, prepare: Callable[..., str]) -> None:
+def test_an_undo_is_refused_after_a_later_decision(verb: str, person: ConsoleBrowser, prepare: Callable[..., str]) -> None:
     export_id, fields = prepare(), {"reason": "wont_fix"} if verb == "dismiss" else {"days": "7"}
     address = person.post(f"/exports/{export_id}/{verb}", then="/inbox?q=x", **fields).headers["location"]
     undo = undo_fields(person.get("/inbox", address.partition("?")[2]))
@@ -505,7 +505,7 @@ def test_a_failed_export_is_retried_at_another_target_and_a_second_click_changes
 
 
 @on_sqlite
-def test_a_decision_that_came_too_late_leads_back_to_the_list(person: ConsoleBrowser, prepare: Callable[..., str]) -> None:
+def test_a_conflicting_decision_links_the_ticket_and_the_list(person: ConsoleBrowser, prepare: Callable[..., str]) -> None:
     export_id = prepare()
     execute("UPDATE exports SET status = 'dismissed', finished_at = 1")
     page = person.post(f"/exports/{export_id}/snooze", days="7", then="/inbox?severity=high&export=x")

@@ -165,7 +165,7 @@ def test_a_menu_without_a_value_says_so(person: ConsoleBrowser, prepare: Callabl
 
 
 @on_sqlite
-def test_of_many_tickets_every_severity_is_offered_and_numbers_say_that_they_are_not_all(
+def test_if_not_all_tickets_are_counted_every_severity_is_offered_and_counts_have_a_plus(
     person: ConsoleBrowser, prepare: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only the newest are counted: a menu of counted values would hide severities that only older tickets have."""
@@ -354,7 +354,7 @@ def test_places_of_a_group_are_shown_and_the_others_are_behind_a_fold(
 
 
 @on_sqlite
-def test_when_a_delivery_is_due_is_a_time_that_goes_on(person: ConsoleBrowser, customer: Customer) -> None:
+def test_the_due_time_of_a_delivery_is_a_relative_time(person: ConsoleBrowser, customer: Customer) -> None:
     make_approved(customer, make_target(customer).id)
     due_at = utc_now() + timedelta(minutes=11, seconds=30)
     execute("UPDATE exports SET status = 'retry_scheduled', attempts = 1, due_at = ?", (to_ms(due_at),))
@@ -540,7 +540,7 @@ def test_a_ticket_leads_to_a_rule_about_it(person: ConsoleBrowser, customer: Cus
 
 
 @on_sqlite
-def test_keys_are_named_where_they_have_an_effect(
+def test_shortcut_hints_are_shown_only_where_shortcuts_are_active(
     person: ConsoleBrowser, customer: Customer, prepare: Callable[..., str]
 ) -> None:
     make_target(customer)

@@ -376,7 +376,7 @@ def test_failures_of_an_address_are_counted_across_processes(
     assert log_lines.text.count("failed to authenticate too often") == 2
 
 
-def test_a_blocked_address_may_come_when_the_wait_is_over(frozen: FrozenDateTimeFactory, tmp_path: Path) -> None:
+def test_a_blocked_address_is_accepted_after_its_wait(frozen: FrozenDateTimeFactory, tmp_path: Path) -> None:
     process = Process(tmp_path, AUTH_FAILURES_PER_MINUTE=2, clock=frozen_clock)
     assert [process.fail() for _ in range(3)] == [True, True, False]
     frozen.tick(53)
@@ -603,7 +603,7 @@ def test_every_response_to_an_authenticated_caller_has_the_rate_limit_headers(op
     assert all(1 <= seconds <= 60 for _, seconds in actual)
 
 
-def test_the_scanner_is_a_principal_too(open_client: OpenClient) -> None:
+def test_the_scanner_has_a_rate_limit_of_its_own(open_client: OpenClient) -> None:
     there = open_client(RATE_LIMIT_PER_MINUTE="2")
     actual = [there.ask("POST", RESULTS, {**SCANNER, **JSON}, body=b"{}") for _ in range(3)]
     assert [answer.status_code for answer in actual] == [422, 422, 429]
@@ -699,7 +699,7 @@ def test_successes_and_other_credentials_do_not_reset_the_count(open_client: Ope
     assert [answer.status_code for answer in actual] == [401, 200, 401, 200, 401, 200, 429]
 
 
-def test_every_kind_of_guess_is_counted(open_client: OpenClient) -> None:
+def test_every_kind_of_failed_authentication_is_counted(open_client: OpenClient) -> None:
     """A wrong or missing token, a wrong secret of any kind or a wrong signature, with any method that authenticates."""
     there = open_client(AUTH_FAILURES_PER_MINUTE="9", **CLOUD)
     poll, wrong = f"{EXPORTS}/{there.export_id}", {"Authorization": "Bearer nonsense"}
@@ -732,7 +732,9 @@ def test_a_page_of_another_site_blocks_no_address(site: str, open_client: OpenCl
 
 
 @pytest.mark.parametrize("site", ["none", "same-origin", "else"])
-def test_other_requests_of_browsers_count(site: str, open_client: OpenClient) -> None:
+def test_failed_requests_of_browsers_that_are_not_cross_site_are_counted(
+    site: str, open_client: OpenClient
+) -> None:
     there = open_client(AUTH_FAILURES_PER_MINUTE="1")
     assert [there.fail(Sec_Fetch_Site=site).status_code for _ in range(2)] == [401, 429]
 
@@ -838,7 +840,7 @@ BLOCKED = [
 
 
 @pytest.mark.parametrize("both", SPENT, ids=lambda both: both.title)
-def test_the_rate_limit_has_its_position_among_the_checks(both: TwoErrors, open_client: OpenClient) -> None:
+def test_the_rate_limit_is_checked_in_the_documented_order(both: TwoErrors, open_client: OpenClient) -> None:
     there = open_client(RATE_LIMIT_PER_MINUTE="1", MAX_BODY_BYTES="1024")
     assert there.read().status_code == 200
     headers = {**there.customer.bearer, **both.headers}
@@ -846,7 +848,7 @@ def test_the_rate_limit_has_its_position_among_the_checks(both: TwoErrors, open_
 
 
 @pytest.mark.parametrize("both", BLOCKED, ids=lambda both: both.title)
-def test_the_block_has_its_position_among_the_checks(both: TwoErrors, open_client: OpenClient) -> None:
+def test_the_address_block_is_checked_in_the_documented_order(both: TwoErrors, open_client: OpenClient) -> None:
     there = open_client(AUTH_FAILURES_PER_MINUTE="1", MAX_BODY_BYTES="1024")
     assert [there.fail().status_code for _ in range(2)] == [401, 429]
     headers = {**there.customer.bearer, **both.headers}
