@@ -80,7 +80,7 @@ def test_a_refused_client_causes_one_count_a_second_and_room_is_noticed(customer
     assert not is_refused(limits, customer, after=REFUSE_FOR)
 
 
-def test_rows_that_were_rolled_back_leave_their_room(customer: Customer) -> None:
+def test_rows_that_were_rolled_back_do_not_count_towards_the_limit(customer: Customer) -> None:
     """Those of a dry run, for example."""
     limits = AccountLimits({WAITING: 10})
     for _ in range(2):
@@ -89,7 +89,7 @@ def test_rows_that_were_rolled_back_leave_their_room(customer: Customer) -> None
         execute("UPDATE exports SET status = 'dismissed'")
 
 
-def test_usage_is_known_for_every_account(customer: Customer) -> None:
+def test_the_usage_of_every_account_is_returned(customer: Customer) -> None:
     idle = make_customer()
     make_exports(customer, 3)
     usage = AccountLimits({WAITING: 7, Limited.TARGETS: 2}).usage([customer.account_id, idle.account_id], NOW)

@@ -14,7 +14,7 @@ from storage.db.engine import connection, execute, rows
 from tests.support.factories import NOW, Customer, make_customer
 
 
-def test_a_user_belongs_to_an_account_that_is_there(database: str) -> None:
+def test_a_user_can_only_be_added_to_an_existing_account(database: str) -> None:
     account = accounts.add_account("One", NOW)
     user = accounts.add_user("a@example.com", account.id, NOW)
     assert accounts.user_by_email("a@example.com").id == user.id
@@ -59,7 +59,7 @@ def test_an_account_may_use_webhooks_unless_it_was_made_without(database: str) -
     assert [bool(row[0]) for row in rows("SELECT may_use_webhooks FROM accounts ORDER BY id")] == [True, False]
 
 
-def test_projects_and_what_belongs_to_them_need_what_they_belong_to(database: str) -> None:
+def test_projects_reports_and_scan_runs_can_only_be_added_to_an_existing_parent(database: str) -> None:
     with pytest.raises(NotFound, match="no account 7"):
         projects.add_project("P", 7, NOW)
     with pytest.raises(NotFound, match="no project 7"):
@@ -74,7 +74,7 @@ def test_a_project_may_have_a_shop_domain(customer: Customer) -> None:
     assert project.account_id == customer.account_id
 
 
-def test_scan_runs_get_the_next_free_id_or_the_one_that_is_asked_for(customer: Customer) -> None:
+def test_scan_runs_get_the_next_free_id_or_the_requested_one(customer: Customer) -> None:
     assert projects.add_scan_run(customer.project_id, NOW).id == 1
     assert projects.add_scan_run(customer.project_id, NOW, 41).id == 41
     assert projects.add_scan_run(customer.project_id, NOW).id == 42
@@ -130,7 +130,9 @@ def test_the_same_grant_twice_is_a_conflict(customer: Customer) -> None:
         (None, 999),  # an unknown report
     ],
 )
-def test_a_grant_is_for_exactly_one_thing_that_is_there(customer: Customer, project: int | None, report: int | None) -> None:
+def test_a_grant_names_exactly_one_existing_project_or_report(
+    customer: Customer, project: int | None, report: int | None
+) -> None:
     projects.add_report("R", customer.project_id, NOW)
     with pytest.raises(IntegrityError):
         execute(

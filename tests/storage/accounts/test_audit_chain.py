@@ -238,7 +238,7 @@ def test_every_statement_of_the_chain_begins_in_an_index(database: str) -> None:
     assert indexes_read(ran[0]) == {"audit_entries_subject", "audit_entries_chain"}, plan_of(ran[0])
 
 
-def test_a_database_that_is_reopened_goes_on_where_it_was(database: str) -> None:
+def test_a_chain_is_continued_after_the_database_is_reopened(database: str) -> None:
     append()
     audit_chain.extend()
     close_database()

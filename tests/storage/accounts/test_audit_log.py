@@ -28,7 +28,7 @@ def test_entries_are_written_in_the_order_they_are_given(database: str) -> None:
     assert recorded[-1] == (to_ms(NOW), "operator", "set_secret", "scanner", None, None, "rotated")
 
 
-def test_no_entries_are_no_statement(database: str) -> None:
+def test_an_empty_list_of_entries_writes_nothing(database: str) -> None:
     audit_log.append_all([])
     assert rows(ALL) == []
 
@@ -53,7 +53,7 @@ def test_the_entries_of_one_record_are_read_newest_first(database: str) -> None:
     assert audit_log.list_for_subject("exp_", 2) == []
 
 
-def test_the_newest_lines_come_first_and_go_on_where_a_page_ended(database: str) -> None:
+def test_entries_are_listed_newest_first_in_consecutive_pages(database: str) -> None:
     with transaction():
         audit_log.append_all(
             [AuditEntry(to_ms(NOW), "operator", f"did_{number}", f"exp_{number % 2}") for number in range(5)]
@@ -66,7 +66,7 @@ def test_the_newest_lines_come_first_and_go_on_where_a_page_ended(database: str)
     assert audit_log.list_matching(AuditFilter(subject_id="exp_"), 9, None) == []
 
 
-def test_both_ways_through_the_audit_log_begin_in_an_index(database: str) -> None:
+def test_reading_the_audit_log_by_record_or_by_page_uses_an_index(database: str) -> None:
     with transaction():
         audit_log.append_all([AuditEntry(to_ms(NOW), "operator", "did", f"exp_{number}") for number in range(3000)])
     db.execute_sql("ANALYZE audit_entries")

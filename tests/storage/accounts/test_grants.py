@@ -156,12 +156,12 @@ def test_a_grant_on_another_accounts_report_is_worth_nothing(world: AccountsAndP
             manageable(principal(world.owner), *asked)
 
 
-def test_a_grant_that_was_taken_back_ends_at_once(world: AccountsAndProjects) -> None:
+def test_a_withdrawn_grant_ends_at_once(world: AccountsAndProjects) -> None:
     execute("DELETE FROM grants WHERE user_id = ?", (world.owner.user_id,))
     with pytest.raises(Forbidden):
         manageable(principal(world.owner), world.project, None)
 
 
-def test_the_projects_shop_comes_along(customer: Customer) -> None:
+def test_the_result_of_a_check_has_the_shop_of_the_project(customer: Customer) -> None:
     project_id = make_project(customer, "Shop.Example")
     assert manageable(principal(customer), project_id, None).shop_domain == "shop.example"

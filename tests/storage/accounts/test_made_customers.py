@@ -23,7 +23,7 @@ def newest() -> dict[str, list[tuple[Any, ...]]]:
     return {name: rows(query) for name, query in ROWS.items()}
 
 
-def test_a_made_customer_is_stored_as_one_that_an_operator_adds(database: str) -> None:
+def test_make_customer_stores_the_same_rows_as_the_commands_of_an_operator(database: str) -> None:
     account = accounts.add_account("Account", NOW)
     accounts.add_user("ada@shop.example", account.id, NOW)
     project = projects.add_project("Project", account.id, NOW, ticket_grouping=TicketGrouping.FINDING)

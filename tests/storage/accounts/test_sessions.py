@@ -151,7 +151,7 @@ def test_a_session_ends_with_its_token(change: str, principal: TokenPrincipal) -
     assert sessions.list_live(NOW, 10) == []
 
 
-def test_another_browser_ends_a_session_for_both(principal: TokenPrincipal) -> None:
+def test_a_request_of_another_browser_ends_the_session_for_both_browsers(principal: TokenPrincipal) -> None:
     secret = sessions.begin(principal, BROWSER, NOW)
     assert find(secret, "curl/8", NOW) is SessionEndReason.ANOTHER_BROWSER
     assert find(secret, BROWSER, NOW) is SessionEndReason.ANOTHER_BROWSER
@@ -166,7 +166,7 @@ def test_a_token_has_at_most_ten_sessions_and_the_oldest_ends(principal: TokenPr
         found(secret, now)
 
 
-def test_sessions_that_are_over_crowd_nobody_out(principal: TokenPrincipal) -> None:
+def test_ended_sessions_do_not_count_towards_the_limit_of_sessions(principal: TokenPrincipal) -> None:
     first = sessions.begin(principal, BROWSER, NOW)
     for number in range(1, MAX_LIVE + 2):
         later = found(sessions.begin(principal, BROWSER, NOW + number * SECOND), NOW + number * SECOND)
@@ -188,7 +188,7 @@ def test_of_many_simultaneous_sign_ins_a_token_keeps_ten_sessions(principal: Tok
     assert len(sessions.list_live(NOW, 50)) == MAX_LIVE
 
 
-def test_an_end_is_reported_once_and_stays_as_it_was(principal: TokenPrincipal) -> None:
+def test_ending_an_ended_session_changes_nothing_and_adds_no_audit_entry(principal: TokenPrincipal) -> None:
     session = found(sessions.begin(principal, BROWSER, NOW), NOW)
     ended = sessions.end(session.id, SessionEndReason.REVOKED, NOW + MINUTE, "operator")
     again = sessions.end(session.id, SessionEndReason.SIGNED_OUT, NOW + 2 * MINUTE, "user:1")
@@ -198,7 +198,7 @@ def test_an_end_is_reported_once_and_stays_as_it_was(principal: TokenPrincipal) 
     assert recorded == [(principal.key, "sign_in", None), ("operator", "end_session", "revoked")]
 
 
-def test_only_ones_own_accounts_are_listed_and_ended(principal: TokenPrincipal, customer: Customer) -> None:
+def test_only_sessions_of_the_own_account_are_listed_and_ended(principal: TokenPrincipal, customer: Customer) -> None:
     stranger, colleague = make_customer(), make_colleague(customer)
     for each in (principal, principal_of(stranger), principal_of(colleague)):
         sessions.begin(each, BROWSER, NOW)
@@ -213,7 +213,7 @@ def test_only_ones_own_accounts_are_listed_and_ended(principal: TokenPrincipal, 
     assert len(sessions.list_live(NOW, 10)) == 3
 
 
-def test_a_list_goes_on_behind_the_last_one_that_was_shown(principal: TokenPrincipal) -> None:
+def test_a_list_of_sessions_continues_after_the_last_session_of_a_page(principal: TokenPrincipal) -> None:
     for number in range(5):
         sessions.begin(principal, BROWSER, NOW + number * SECOND)
     whole = [session.id for session in sessions.list_live(NOW + MINUTE, 10)]
@@ -237,7 +237,7 @@ def test_all_remaining_sessions_can_be_ended_at_once(principal: TokenPrincipal) 
     assert rows("SELECT COUNT(*) FROM audit_entries WHERE action = 'end_session' AND reason = 'restored'") == [(2,)]
 
 
-def test_all_of_a_user_end_with_one_statement_and_others_stay(principal: TokenPrincipal, customer: Customer) -> None:
+def test_all_sessions_of_one_user_end_with_one_statement(principal: TokenPrincipal, customer: Customer) -> None:
     own = [found(sessions.begin(principal, BROWSER, NOW + number * SECOND), NOW + MINUTE).id for number in range(4)]
     other = found(sessions.begin(principal_of(make_colleague(customer)), BROWSER, NOW), NOW)
     sessions.end(own.pop(), SessionEndReason.SIGNED_OUT, NOW + MINUTE, "user:1")
@@ -313,7 +313,7 @@ def test_a_role_in_a_project_shows_the_console_and_without_any_the_session_is_ov
     assert Ability.MANAGE_TARGETS not in principal.abilities
 
 
-def test_a_used_sign_in_credential_begins_no_second_session(customer: Customer) -> None:
+def test_a_sign_in_credential_begins_only_one_session(customer: Customer) -> None:
     begun(customer, "state")
     with pytest.raises(Conflict):
         begun(customer, "state")
@@ -321,7 +321,7 @@ def test_a_used_sign_in_credential_begins_no_second_session(customer: Customer) 
     assert "state" not in str(rows("SELECT * FROM console_sessions"))
 
 
-def test_a_disabled_user_has_no_session_and_gets_none(customer: Customer) -> None:
+def test_disabling_a_user_ends_the_sessions_and_prevents_new_ones(customer: Customer) -> None:
     secret = begun(customer, "first")
     users.disable(customer.email, NOW, "operator")
     assert find(secret, BROWSER, NOW) is SessionEndReason.REVOKED
@@ -329,7 +329,7 @@ def test_a_disabled_user_has_no_session_and_gets_none(customer: Customer) -> Non
         begun(customer, "second")
 
 
-def test_a_user_has_ten_by_each_method_at_most(customer: Customer, principal: TokenPrincipal) -> None:
+def test_a_user_has_at_most_ten_sessions_per_sign_in_method(customer: Customer, principal: TokenPrincipal) -> None:
     others = [sessions.begin(principal, BROWSER, NOW), begun(customer, "link", method=SignInMethod.EMAIL_LINK)]
     secrets = [begun(customer, f"state {number}", NOW + number * SECOND) for number in range(MAX_LIVE + 1)]
     assert find(secrets[0], BROWSER, NOW + MINUTE) is SessionEndReason.REPLACED

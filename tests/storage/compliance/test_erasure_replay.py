@@ -202,7 +202,7 @@ def test_an_idempotency_key_is_erased_only_where_the_log_says_so(client: TestCli
         ({}, {}, ("done", "redacted")),
     ],
 )
-def test_requests_get_the_newer_state_from_the_file(
+def test_requests_take_the_newer_state_of_the_database_and_the_file(
     database: str, file: Path, here: dict[str, Any] | None, there: dict[str, Any], becomes: tuple[str, str | None]
 ) -> None:
     if here is not None:
@@ -252,7 +252,7 @@ def test_a_second_erasure_of_a_shop_after_the_backup_is_repeated(
         (b"other", False, b"whole"),
     ],
 )
-def test_the_report_that_was_redacted_later_is_kept(
+def test_of_two_versions_of_a_report_the_one_redacted_later_is_kept(
     database: str, file: Path, there: bytes | None, is_redacted_there: bool, left: bytes | None
 ) -> None:
     asked = ORDER | {"topic": "customers/data_request", "result": "reported"}

@@ -99,7 +99,7 @@ def test_a_ticket_that_was_never_sent_has_no_recipient_and_a_failed_one_may_have
     assert found()[failed].task is not None
 
 
-def test_a_former_target_of_an_export_is_left_to_the_operator(customer: Customer) -> None:
+def test_a_redaction_at_a_former_target_is_a_task_of_the_operator(customer: Customer) -> None:
     export_id = delivered(customer, *ALL_EVENTS)
     [[former]] = rows("SELECT target_id FROM exports")
     present = leave(customer, export_id, *ALL_EVENTS)

@@ -199,7 +199,7 @@ def test_a_finished_request_has_no_subject_and_no_lease(database: str) -> None:
     assert compliance_requests.claim_next(NOW + timedelta(days=99)) is None
 
 
-def test_an_encrypted_value_can_be_decrypted_only_in_its_own_place(database: str) -> None:
+def test_a_report_encrypted_for_one_request_cannot_be_decrypted_in_another(database: str) -> None:
     first, second = receive(Topic.DATA_REQUEST), receive(Topic.DATA_REQUEST, BOB)
     compliance_requests.replace_report(str(first), compliance_requests.seal_report(str(second), {}, VAULT), NOW, str(second))
     with pytest.raises(WrongEncryptionKey):
@@ -219,7 +219,7 @@ def test_requests_that_are_due_first_are_listed_first(database: str) -> None:
     ]
 
 
-def test_a_request_that_is_not_there_is_not_found(database: str) -> None:
+def test_an_unknown_compliance_request_is_not_found(database: str) -> None:
     for unknown in ("cpl_1", "cpl_01ARZ3NDEKTSV4RRFFQ69G5FAV", "x", "\0"):
         with pytest.raises(NotFound, match="compliance list"):
             compliance_requests.get(unknown)

@@ -23,7 +23,7 @@ ERRORS: list[tuple[BaseException, bool]] = [
 
 
 @pytest.mark.parametrize(("error", "is_full"), ERRORS)
-def test_an_error_and_what_it_led_to_is_recognized(error: BaseException, is_full: bool) -> None:
+def test_a_disk_full_error_is_recognized_also_as_the_cause_of_another_error(error: BaseException, is_full: bool) -> None:
     assert is_full_error(error) is is_full
     outer = RuntimeError("later")
     outer.__cause__ = error
@@ -53,12 +53,12 @@ def test_a_full_disk_under_sqlite_is_recognized_and_recorded(sqlite_url: str) ->
 @pytest.mark.parametrize(
     ("free", "state"), [(FULL_BYTES - 1, "full"), (FULL_BYTES, "low"), (LOW_BYTES - 1, "low"), (LOW_BYTES, "ok")]
 )
-def test_the_free_space_decides(free: int, state: str) -> None:
+def test_the_state_of_a_disk_follows_its_free_space(free: int, state: str) -> None:
     LAST_FULL_WRITE.clear()
     assert state_of(free) == state
 
 
-def test_a_failed_write_counts_whatever_is_free() -> None:
+def test_after_a_failed_write_a_disk_is_full_whatever_its_free_space() -> None:
     LAST_FULL_WRITE.record()
     assert state_of(LOW_BYTES) is DiskState.FULL
     LAST_FULL_WRITE.clear()

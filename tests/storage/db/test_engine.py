@@ -117,7 +117,7 @@ def test_a_transaction_that_fails_leaves_nothing(database: str) -> None:
     assert count() == 0
 
 
-def test_an_interrupt_within_a_commit_is_reported_as_what_it_is(sqlite_url: str, opened: Callable[[str], None]) -> None:
+def test_an_interrupt_within_a_commit_is_raised_unchanged(sqlite_url: str, opened: Callable[[str], None]) -> None:
     opened(sqlite_url)
 
     def be_interrupted() -> None:
@@ -174,7 +174,7 @@ def test_readers_are_not_kept_waiting_by_a_writer(database: str) -> None:
     assert count() == 1
 
 
-def test_a_broken_statement_does_not_spoil_the_connection(customer: Customer) -> None:
+def test_a_connection_is_usable_after_a_failed_statement(customer: Customer) -> None:
     for _ in range(3):
         with pytest.raises(IntegrityError):
             AccountRow.create(id=customer.account_id, name="taken", may_use_webhooks=True, created_at=NOW)
@@ -245,7 +245,7 @@ def test_postgresql_may_be_called_postgres(postgres_url: str, opened: Callable[[
 
 
 @pytest.mark.parametrize(("columns", "times", "text"), [(1, 1, "(?)"), (2, 2, "(?, ?), (?, ?)"), (3, 1, "(?, ?, ?)")])
-def test_a_list_of_values_has_a_place_for_each(columns: int, times: int, text: str) -> None:
+def test_a_list_of_values_has_a_placeholder_for_each_value(columns: int, times: int, text: str) -> None:
     assert values_list(columns, times) == text
 
 
@@ -396,7 +396,7 @@ class SilentOnce(psycopg.Connection[Any]):
         return super().connect(*args, **options)
 
 
-def test_a_server_that_does_not_answer_keeps_callers_waiting_once_and_not_one_after_the_other(postgres_url: str) -> None:
+def test_only_the_first_of_several_callers_waits_for_a_silent_server(postgres_url: str) -> None:
     open_database(postgres_url, driver=SilentOnce)
     try:
         assert [is_reachable() for _ in range(3)] == [False] * 3

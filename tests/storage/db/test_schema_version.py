@@ -249,7 +249,7 @@ def test_a_waiting_migration_releases_its_connection(database_url: str) -> None:
 # --- databases that this version cannot use
 
 
-def test_a_new_database_lacks_every_migration_and_looking_at_it_makes_nothing(empty: str) -> None:
+def test_in_a_new_database_all_migrations_are_pending_and_an_inspection_creates_nothing(empty: str) -> None:
     assert schema_version.inspect() == SchemaState(pending=tuple(ALL_MIGRATIONS))
     assert schema_version.inspect().problem is None
     assert not Path(empty.removeprefix("sqlite:///")).exists()
@@ -257,7 +257,7 @@ def test_a_new_database_lacks_every_migration_and_looking_at_it_makes_nothing(em
         assert tables() == []
 
 
-def test_a_migrated_database_lacks_nothing_whatever_else_is_in_it(database: str) -> None:
+def test_a_migrated_database_is_current_whatever_other_tables_it_has(database: str) -> None:
     db.execute_sql("CREATE TABLE operators_own (id INTEGER)")
     try:
         assert schema_version.inspect() == SchemaState()
@@ -304,7 +304,7 @@ def test_a_running_process_ignores_migrations_that_an_upgrade_adds(
 
 
 @pytest.mark.parametrize("name", ["0999_less_since_0998", "0999_since_0001_less", "0999_less"])
-def test_a_migration_that_breaks_this_version_is_not(empty: str, name: str) -> None:
+def test_migrations_that_break_this_version_are_not_accepted(empty: str, name: str) -> None:
     schema_version.migrate()
     run_of_a_newer_version("0998_more_since_0001")
     run_of_a_newer_version(name)
@@ -348,7 +348,7 @@ def test_another_applications_database_is_refused_and_left_as_it_is(empty: str, 
     assert content(empty) == before
 
 
-def test_an_extensions_tables_are_no_other_applications(postgres_server: PostgresServer) -> None:
+def test_tables_of_a_postgresql_extension_are_not_taken_for_another_application(postgres_server: PostgresServer) -> None:
     url = postgres_server.create_database()
     with raw(url) as owner:
         owner.execute("CREATE TABLE spatial_ref_sys (id INTEGER)")
@@ -362,7 +362,7 @@ def test_an_extensions_tables_are_no_other_applications(postgres_server: Postgre
     close_database()
 
 
-def test_the_schema_lies_where_names_without_one_lead(postgres_server: PostgresServer) -> None:
+def test_migrations_use_the_first_schema_of_the_search_path(postgres_server: PostgresServer) -> None:
     url = postgres_server.create_database()
     with raw(url) as owner:
         owner.execute("CREATE SCHEMA own")
@@ -499,7 +499,7 @@ def test_foreign_keys_are_those_of_the_model_and_each_has_an_index(customer: Cus
     assert {column for column, _, _ in declared} - {*whole} == ({"target_id"} if model is ExportRow else set())
 
 
-def test_a_targets_exports_are_indexed_for_what_is_asked_of_them_alone(customer: Customer) -> None:
+def test_indexes_of_exports_by_target_cover_only_waiting_and_recoverable_exports(customer: Customer) -> None:
     # Targets are kept for good, and with a full index PostgreSQL would read every export that a target ever got.
     indexes = {index.name: where_of(index) for index in db.get_indexes("exports") if index.columns[0] == "target_id"}
     assert set(indexes) == {"exports_waiting", "exports_recoverable"}
@@ -693,7 +693,7 @@ def test_a_page_of_targets_is_one_statement(customer: Customer) -> None:
     assert len(statements_of(lambda: targets.list_page(customer.account_id, None, 51, NOW))) == 1
 
 
-def test_a_token_of_another_kind_needs_no_second_look(customer: Customer) -> None:
+def test_a_token_of_another_kind_is_found_with_one_statement(customer: Customer) -> None:
     _, text = tokens.create(make_customer().email, TokenKind.PLATFORM, NOW)
     assert len(statements_of(lambda: tokens.principal_for(text, NOW))) == 1
     assert rows("SELECT COUNT(*) FROM tokens") == [(3,)]

@@ -47,7 +47,7 @@ def test_a_host_whose_clock_was_corrected_uses_its_own_time_again(database: str)
 
 
 @on_postgresql
-def test_a_slow_answer_says_little_and_changes_nothing(database: str) -> None:
+def test_a_slow_response_of_the_database_does_not_change_the_clock(database: str) -> None:
     began = utc_now()
     times: Iterator[datetime] = cycle([began - timedelta(minutes=3), began + timedelta(minutes=2)])
     clock = SharedClock(lambda: next(times))
@@ -56,7 +56,7 @@ def test_a_slow_answer_says_little_and_changes_nothing(database: str) -> None:
 
 
 @on_sqlite
-def test_one_host_has_one_clock(database: str) -> None:
+def test_on_sqlite_the_clock_of_the_host_is_used(database: str) -> None:
     clock = off_by(60)
     clock.compare()
     assert clock.now() - utc_now() > timedelta(seconds=59)

@@ -178,7 +178,7 @@ def _changed(row: Row, table: str, old: str) -> Row:
     return row
 
 
-def test_findings_of_before_their_life_cycle_are_open_and_know_their_page(empty: str) -> None:
+def test_findings_from_before_life_cycles_become_open_and_get_their_page(empty: str) -> None:
     schema_version._runner().up(target="0017_report_uploads")
     fill()
     findings = rows("SELECT COUNT(*) FROM findings")
@@ -196,7 +196,7 @@ def test_findings_of_before_their_life_cycle_are_open_and_know_their_page(empty:
     assert rows("SELECT DISTINCT outcome FROM finding_sightings") == [("seen",)]
 
 
-def test_rules_of_redacted_exports_are_deleted_and_all_else_by_which_exports_are_found_stays(empty: str) -> None:
+def test_an_upgrade_deletes_only_the_rules_of_redacted_exports_from_the_search(empty: str) -> None:
     schema_version._runner().up(target="0027_audit_accounts")
     customer = make_customer()
     titles, hosts = ("Jane Doe's order", "Missing text"), ("gone.example", "kept.example")

@@ -61,7 +61,7 @@ def test_the_whole_schedule_begins_again(customer: Customer) -> None:
     assert (claim.attempt, claim.try_number, claim.schedule_began_at) == (2, 1, in_s(60))
 
 
-def test_other_exports_stay_as_they_are(customer: Customer) -> None:
+def test_a_resumption_of_a_tracker_changes_no_other_exports(customer: Customer) -> None:
     target_id, other_id = make_tracker(customer, URL), make_tracker(customer, URL)
     make_approved(customer, other_id)
     block(other_id)

@@ -64,7 +64,7 @@ def decided(export_id: str) -> int:
 
 
 @pytest.mark.parametrize("names_the_digest", [True, False])
-def test_an_approval_beside_an_edit_freezes_the_old_or_the_new_ticket_whole(
+def test_an_approval_during_an_edit_freezes_the_complete_old_or_new_ticket(
     names_the_digest: bool, customer: Customer
 ) -> None:
     target = make_target(customer)

@@ -211,7 +211,7 @@ def test_of_approvals_for_different_targets_and_dismissals_one_wins_and_the_rest
     assert export.version == 2
 
 
-def test_results_renewals_and_claims_of_many_workers_never_stop_each_other(customer: Customer) -> None:
+def test_results_renewals_and_claims_of_many_workers_never_deadlock(customer: Customer) -> None:
     approve_many(customer, 40)
     start = threading.Barrier(4)
 

@@ -105,7 +105,7 @@ def test_a_list_for_one_target_or_project_is_read_from_its_own_index(
         require_no_scan(statement)
 
 
-def test_an_exports_page_asks_for_one_export(crowded: tuple[Customer, str]) -> None:
+def test_the_statements_of_an_export_page_read_only_one_export(crowded: tuple[Customer, str]) -> None:
     customer, target_id = crowded
     [(export_id,)] = rows("SELECT id FROM exports WHERE target_id = ? ORDER BY id LIMIT 1", (target_id,))
     for statement in (

@@ -93,7 +93,7 @@ def test_of_simultaneous_requests_with_one_key_one_is_executed_and_all_get_its_r
     assert answers.count(ANSWER) == 7
 
 
-def test_a_repeat_during_the_work_waits_for_it_or_is_asked_to_retry(database: str) -> None:
+def test_a_repeated_request_during_the_first_waits_or_gets_an_error_to_retry(database: str) -> None:
     begun, finish = threading.Event(), threading.Event()
 
     def first() -> None:

@@ -114,7 +114,7 @@ def test_a_poll_returns_the_same_record_as_other_responses(row: tuple[Any, ...],
 
 
 @pytest.mark.parametrize("make", [lambda customer: make_exports(customer, 1)[0], approved, of_a_finding])
-def test_a_poll_reads_what_is_stored(customer: Customer, make: Callable[[Customer], str]) -> None:
+def test_a_poll_returns_the_stored_export_as_a_record(customer: Customer, make: Callable[[Customer], str]) -> None:
     export_id = make(customer)
     export = polled(customer, export_id)
     assert export is not None
@@ -210,7 +210,7 @@ def test_a_poll_is_one_statement_that_uses_indexes(customer: Customer) -> None:
     assert not any("TEMP" in step or "MATERIALIZE" in step for step in plan_of(asked[0]))
 
 
-def test_an_export_of_another_account_is_not_there(customer: Customer) -> None:
+def test_an_export_of_another_account_is_not_found(customer: Customer) -> None:
     [others] = make_exports(make_customer(), 1)
     assert polled(customer, others) is None
 

@@ -260,7 +260,7 @@ def test_a_delivery_from_before_the_upgrade_is_shown_as_unproven(customer: Custo
         {"attempts": []},
     ],
 )
-def test_any_other_document_is_refused(customer: Customer, content: Any) -> None:
+def test_any_document_that_is_not_a_receipt_is_refused(customer: Customer, content: Any) -> None:
     receipt = receipt_of(deliver(customer, (201,)))
     if isinstance(content, Mapping) and content.keys() <= receipt.keys() and content.keys() - {"type"}:
         content = {**receipt, **content}

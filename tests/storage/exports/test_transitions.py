@@ -91,7 +91,7 @@ def test_a_prepared_export_has_its_ticket_and_digest_and_waits_for_a_person(cust
     assert claim() == []
 
 
-def test_preparing_nothing_stores_nothing(customer: Customer) -> None:
+def test_preparing_an_empty_list_stores_nothing(customer: Customer) -> None:
     assert transitions.prepare([], NOW, "user:1") == []
     assert rows("SELECT COUNT(*) FROM exports") == [(0,)]
 
@@ -291,7 +291,7 @@ def test_a_manual_retry_starts_the_schedule_again(customer: Customer, transition
 
 
 @pytest.mark.parametrize(("status", "may"), [("active", True), ("paused", False), ("blocked", False), ("disabled", False)])
-def test_retrying_needs_a_target_that_will_take_it(customer: Customer, status: str, may: bool) -> None:
+def test_a_retry_requires_an_active_target(customer: Customer, status: str, may: bool) -> None:
     held = claimed(customer)
     record(held, Transition.FAIL)
     execute("UPDATE targets SET status = ?", (status,))
@@ -313,7 +313,7 @@ def test_a_target_whose_last_validation_failed_is_tried_by_a_retry(customer: Cus
 
 
 @pytest.mark.parametrize("status", ["prepared", "approved", "delivering", "exported", "retry_scheduled"])
-def test_only_what_failed_or_was_blocked_can_be_retried(customer: Customer, status: str) -> None:
+def test_only_failed_and_blocked_exports_can_be_retried(customer: Customer, status: str) -> None:
     [export_id] = make_exports(customer, 1)
     bring_to(customer, export_id, ExportStatus(status))
     with pytest.raises(Conflict, match=f"is {status}; retry needs the status blocked or failed"):
@@ -330,7 +330,7 @@ def test_the_oldest_due_are_claimed_first_up_to_the_limit(customer: Customer) ->
     assert [held.export_id for held in claim(at(10), 9)] == [ids[3], ids[4]]
 
 
-def test_nothing_is_claimed_before_it_is_due(customer: Customer) -> None:
+def test_an_export_is_claimed_only_once_it_is_due(customer: Customer) -> None:
     export_id = make_approved(customer, make_target(customer).id, at(5))
     assert claim(at(4.999)) == []
     assert not queries.count_due(at(4.999), 1)
@@ -410,7 +410,7 @@ def test_a_delivered_attempt_is_written_with_its_export(customer: Customer) -> N
     assert stored == (1, "delivered", "192.0.2.1", 1, 2, 3, 4, 5, "ab" * 16, WORKER)
 
 
-def test_a_rescheduled_export_is_due_again_at_its_time_and_keeps_no_reason(customer: Customer) -> None:
+def test_a_rescheduled_export_is_due_at_its_next_attempt_and_has_no_status_reason(customer: Customer) -> None:
     held = claimed(customer)
     record(held, Transition.RESCHEDULE, at(1), next_attempt_at=at(31), error_code="http_503", retry_after_s=30)
     export = queries.get(held.export_id)
@@ -621,7 +621,7 @@ def test_a_contradictory_export_row_is_rejected(customer: Customer, change: str)
 
 
 @pytest.mark.parametrize("change", ["due_at = 1", "lease = 'lse_1'", "status = 'approved'", "status = 'failed'"])
-def test_a_prepared_row_is_neither_due_nor_held_nor_on_its_way(customer: Customer, change: str) -> None:
+def test_a_prepared_row_has_no_due_time_lease_or_other_status(customer: Customer, change: str) -> None:
     [export_id] = make_exports(customer, 1)
     with pytest.raises(IntegrityError):
         execute(f"UPDATE exports SET {change} WHERE id = ?", (export_id,))  # noqa: S608 - our own names

@@ -23,7 +23,7 @@ def test_a_single_worker_has_the_whole_share(database: str) -> None:
     assert rows("SELECT name, started_at, seen_at FROM workers") == [("a", to_ms(NOW), to_ms(NOW))]
 
 
-def test_each_worker_has_a_place_of_its_own(database: str) -> None:
+def test_each_worker_has_its_own_position(database: str) -> None:
     for name in ("c", "a", "b"):
         worker_heartbeats.beat(name, NOW)
     assert [worker_heartbeats.beat(name, NOW + in_s(1)) for name in ("a", "b", "c")] == [

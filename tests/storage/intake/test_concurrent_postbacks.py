@@ -124,7 +124,7 @@ def counted() -> list[tuple[int, int]]:
     return [(row[0], row[1]) for row in rows("SELECT findings_total, findings_fixed FROM exports ORDER BY id")]
 
 
-def test_a_run_takes_back_a_fix_that_another_of_its_pages_commits_meanwhile(
+def test_a_run_reverts_a_fix_that_another_of_its_pages_commits_meanwhile(
     customer: Customer, beside: Callable[[Callable[[], Any]], Future[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other, asset = "https://shop.example/other", {**issue("csp"), "url": "https://shop.example/app.js"}

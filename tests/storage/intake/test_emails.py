@@ -52,7 +52,7 @@ def test_an_email_is_stored_and_prepares_one_export_that_names_it(customer: Cust
     assert rows("SELECT actor, action FROM audit_entries WHERE subject_id = ?", (export.id,)) == [("email", "prepare")]
 
 
-def test_a_repeat_is_answered_with_the_first_id_and_prepares_nothing(customer: Customer) -> None:
+def test_a_repeated_email_gets_the_first_id_and_prepares_nothing(customer: Customer) -> None:
     first = accept(customer)
     again = emails.accept(
         emails.prepare_email(read(subject="Other words")), customer.project_id, NOW + timedelta(days=9), "email"
@@ -62,7 +62,7 @@ def test_a_repeat_is_answered_with_the_first_id_and_prepares_nothing(customer: C
     assert rows("SELECT COUNT(*) FROM exports") == [(1,)]
 
 
-def test_another_message_and_another_project_are_not_repeats(customer: Customer) -> None:
+def test_another_message_or_another_project_is_not_a_duplicate(customer: Customer) -> None:
     other = make_customer()
     accepted = [
         accept(customer),
@@ -75,7 +75,7 @@ def test_another_message_and_another_project_are_not_repeats(customer: Customer)
     assert rows("SELECT COUNT(DISTINCT project_id), COUNT(*) FROM inbound_emails") == [(3, 4)]
 
 
-def test_a_plus_address_goes_before_the_default_project(customer: Customer) -> None:
+def test_a_plus_address_takes_precedence_over_the_default_project(customer: Customer) -> None:
     named = make_customer()
     accepted = accept(customer, to=["a@b.example", f"inbox+p{named.project_id}@service.example"])
     [(project_id, export_id)] = rows("SELECT project_id, export_id FROM inbound_emails WHERE id = ?", (accepted.id,))
@@ -105,7 +105,7 @@ def test_an_email_with_hidden_recipients_belongs_to_the_default_project(customer
         (f"+p{'9' * 60}", 1, "unknown_project"),
     ],
 )
-def test_an_email_for_no_project_is_refused_and_nothing_stays(
+def test_an_email_for_no_project_is_refused_and_stores_nothing(
     tag: str, default: int | None, code: str, customer: Customer
 ) -> None:
     default_project_id = customer.project_id if default == 1 else default
@@ -121,7 +121,7 @@ def test_an_email_for_no_project_is_refused_and_nothing_stays(
     assert rows(COUNTS) == [(0, 0, 0)]
 
 
-def test_every_text_is_read_back_as_it_came(customer: Customer) -> None:
+def test_every_text_of_an_email_is_stored_unchanged(customer: Customer) -> None:
     text = "é \U0001f600 \u202e \x07 '; DROP TABLE exports; -- \r\n\\u0000 %s ? {}"
     accept(customer, subject=text, text=text, attachments=[{"name": text, "content_type": text}])
     [row] = list(InboundEmailRow.select())

@@ -134,7 +134,7 @@ def test_a_finding_that_is_seen_again_ends_a_snooze_that_waits_for_it(
     assert actions == ["prepare", "seen_again"][: 1 + is_over]
 
 
-def test_an_export_shows_no_finding_once_it_is_deleted(customer: Customer) -> None:
+def test_an_export_whose_finding_was_deleted_shows_no_finding(customer: Customer) -> None:
     [export_id] = post(customer, issues=issues("a")).ticket_exports
     execute("DELETE FROM finding_sightings")
     execute("DELETE FROM findings")
@@ -170,14 +170,14 @@ def test_another_project_has_findings_of_its_own(customer: Customer) -> None:
 @pytest.mark.parametrize(
     ("status", "makes"), [("completed", 1), ("partial", 1), ("running", 0), ("failed", 0), ("cancelled", 0)]
 )
-def test_only_a_run_that_came_to_an_end_makes_findings(customer: Customer, status: str, makes: int) -> None:
+def test_only_completed_and_partial_runs_create_findings(customer: Customer, status: str, makes: int) -> None:
     result = post(customer, status=status)
     assert (result.new, len(result.ticket_exports)) == (makes, makes)
     assert rows("SELECT status FROM scan_runs WHERE id = 42") == [(status,)]
     assert rows("SELECT COUNT(*) FROM page_results") == [(1,)]
 
 
-def test_a_page_that_is_posted_again_replaces_what_was_known_of_it(customer: Customer) -> None:
+def test_a_page_posted_again_replaces_its_stored_result(customer: Customer) -> None:
     page = {"url": "https://shop.example/", "statusCode": 500, "responseHeaders": {"Server": "x"}, "pageType": "home"}
     post(customer, page=page)
     post(customer, later(1), page={**page, "statusCode": 200, "responseHeaders": {}}, artifacts={})
@@ -203,7 +203,7 @@ def test_a_run_that_nobody_registered_belongs_to_the_default_project(customer: C
 
 
 @pytest.mark.parametrize("default", [None, 999_999])
-def test_without_a_default_project_an_unknown_run_is_refused_and_nothing_stays(
+def test_without_a_default_project_an_unknown_run_is_refused_and_stores_nothing(
     customer: Customer, default: int | None
 ) -> None:
     with pytest.raises(ValidationFailed) as refused:
@@ -212,7 +212,7 @@ def test_without_a_default_project_an_unknown_run_is_refused_and_nothing_stays(
     assert rows("SELECT COUNT(*) FROM scan_runs") == rows("SELECT COUNT(*) FROM page_results") == [(0,)]
 
 
-def test_the_most_issues_a_postback_may_have_are_stored(customer: Customer) -> None:
+def test_the_largest_allowed_number_of_issues_is_stored(customer: Customer) -> None:
     many = issues(*(f"rule-{number}" for number in range(MAX_ISSUES)))
     assert post(customer, scan_run_id=1, issues=many).new == 500
     result = post(customer, scan_run_id=2, issues=many)

@@ -147,7 +147,7 @@ def test_the_apps_diagnostics_are_stored_as_they_were_sent(customer: Customer) -
     assert_tied_together(handoff, customer, None)
 
 
-def test_a_handoff_names_what_it_ties_together() -> None:
+def test_a_handoff_names_its_source_project_report_and_export() -> None:
     handoff = Handoff("hof_1", Source("diagnostics", "dia_1"), 7, None, "exp_1", NOW)
     assert dump(HandoffResponse, handoff) == {
         "id": "hof_1",
@@ -160,7 +160,7 @@ def test_a_handoff_names_what_it_ties_together() -> None:
     }
 
 
-def test_ids_tell_what_they_are_of(customer: Customer) -> None:
+def test_ids_have_the_prefix_of_their_kind_of_record(customer: Customer) -> None:
     of_capture = uploaded(captured(customer.project_id), customer)
     of_diagnostics = uploaded(from_app(customer.project_id), customer)
     assert (of_capture.source.type, of_diagnostics.source.type) == ("evidence_capture", "diagnostics")
@@ -171,7 +171,9 @@ def test_ids_tell_what_they_are_of(customer: Customer) -> None:
 
 
 @pytest.mark.parametrize("shop", ["snow.shops.example", "SNOW.Shops.Example.", None])
-def test_the_projects_own_shop_is_taken_and_none_takes_any(customer: Customer, shop: str | None) -> None:
+def test_an_upload_from_the_shop_of_the_project_or_for_a_project_without_shop_is_accepted(
+    customer: Customer, shop: str | None
+) -> None:
     project_id = make_project(customer, shop)
     uploaded(from_app(project_id), customer)
     expected = None if shop is None else "snow.shops.example"
@@ -179,7 +181,7 @@ def test_the_projects_own_shop_is_taken_and_none_takes_any(customer: Customer, s
     assert rows("SELECT shop_domain FROM projects WHERE id = ?", (project_id,)) == [(expected,)]
 
 
-def test_a_shop_that_an_operator_wrote_otherwise_is_the_same(customer: Customer) -> None:
+def test_a_shop_domain_stored_in_another_form_matches(customer: Customer) -> None:
     execute("UPDATE projects SET shop_domain = 'Snow.SHOPS.example.' WHERE id = ?", (customer.project_id,))
     assert uploaded(from_app(customer.project_id), customer).project_id
 
@@ -194,7 +196,7 @@ def test_another_shop_is_refused_and_stores_nothing(customer: Customer) -> None:
     assert counts() == before
 
 
-def test_a_plugin_names_no_shop_and_is_taken_for_any_project(customer: Customer) -> None:
+def test_diagnostics_of_a_plugin_are_accepted_for_a_project_of_any_shop(customer: Customer) -> None:
     project_id = make_project(customer, "ice.shops.example")
     assert uploaded(from_plugin(project_id), customer).project_id == project_id
 
@@ -218,7 +220,7 @@ def hand_in_and_break_off(customer: Customer) -> None:
         raise Rollback
 
 
-def test_all_of_it_is_one_transaction(customer: Customer) -> None:
+def test_an_upload_is_stored_in_one_transaction(customer: Customer) -> None:
     before = counts()
     with pytest.raises(Rollback):
         hand_in_and_break_off(customer)
@@ -226,7 +228,7 @@ def test_all_of_it_is_one_transaction(customer: Customer) -> None:
 
 
 @pytest.mark.parametrize("captured_at", ["0001-01-01T00:00:00Z", "1969-12-31T23:59:59.999Z", "9999-12-31T23:59:59.999Z"])
-def test_any_time_is_stored(customer: Customer, captured_at: str) -> None:
+def test_any_capture_time_is_stored(customer: Customer, captured_at: str) -> None:
     handoff = uploaded(captured(customer.project_id, captured_at=captured_at), customer)
     assert EvidenceCaptureRow.get_by_id(handoff.source.id).captured_at == datetime.fromisoformat(captured_at)
 

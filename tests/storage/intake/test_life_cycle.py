@@ -124,7 +124,7 @@ VISITS: dict[str, tuple[dict[str, Any], bool]] = {
 
 
 @pytest.mark.parametrize("name", VISITS)
-def test_which_runs_count(customer: Customer, name: str) -> None:
+def test_only_completed_runs_that_checked_the_page_for_the_rule_count_as_missed(customer: Customer, name: str) -> None:
     look, is_counted = VISITS[name]
     post(customer, 1, "csp")
     post(customer, 2, **look)
@@ -135,7 +135,7 @@ def test_which_runs_count(customer: Customer, name: str) -> None:
     assert life_cycles()["csp"][1] is True if is_counted else life_cycles() == {"csp": (1, False, 0)}
 
 
-def test_a_run_counts_once_however_often_and_between_what_others_it_posts(customer: Customer) -> None:
+def test_a_run_counts_once_however_often_it_posts_between_other_runs(customer: Customer) -> None:
     post(customer, 1, "csp", fixed_after_runs=3)
     for run in (2, 2, 3, 2, 3, 1):
         post(customer, run, fixed_after_runs=3)
@@ -143,7 +143,7 @@ def test_a_run_counts_once_however_often_and_between_what_others_it_posts(custom
     assert counts(post(customer, 4, fixed_after_runs=3)) == (0, 0, 1, 0)
 
 
-def test_a_run_that_posts_a_page_in_parts_takes_its_own_fix_back(customer: Customer) -> None:
+def test_a_run_that_posts_a_page_in_parts_reverts_its_own_fix(customer: Customer) -> None:
     [export_id] = post(customer, 1, "csp").ticket_exports
     post(customer, 2)
     assert counts(post(customer, 3, "img-alt")) == (1, 0, 1, 0)
@@ -168,7 +168,7 @@ def test_a_finding_that_is_reported_again_is_open_and_so_is_its_ticket(customer:
     assert menu_counts.count(customer.account_id, NOW).inbox == 1
 
 
-def test_a_fix_that_another_run_took_back_stays_in_history_and_trends(customer: Customer) -> None:
+def test_a_fix_that_another_run_reverted_stays_in_history_and_trends(customer: Customer) -> None:
     post(customer, 1, "csp")
     for run in (2, 3):
         post(customer, run)
@@ -470,7 +470,7 @@ def test_an_approved_group_that_was_not_delivered_yet_keeps_its_findings(custome
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_any_sequence_of_postbacks_is_what_the_rules_say(customer: Customer, seed: int) -> None:
+def test_any_sequence_of_postbacks_agrees_with_the_rules_of_life_cycles(customer: Customer, seed: int) -> None:
     chance, codes = random.Random(seed), ["a", "b", "c"]
     post(customer, 1, *codes)
     expected = dict.fromkeys(codes, LifeCycle())
@@ -600,7 +600,7 @@ def test_the_other_findings_of_a_page_are_those_that_are_not_fixed(customer: Cus
         (True, None, False, FindingState.FIXED),
     ],
 )
-def test_the_state_of_a_finding(
+def test_the_state_of_a_finding_follows_its_fix_its_ticket_and_its_snooze(
     customer: Customer, is_fixed: bool, ticket: ExportStatus | None, is_snoozed: bool, state: FindingState
 ) -> None:
     [export_id] = post(customer, 1, "csp").ticket_exports

@@ -43,7 +43,7 @@ def prepared(customer: Customer, **changes: Any) -> Export:
 
 @pytest.mark.parametrize("more", [[], OTHERS], ids=["few", "many"])
 @pytest.mark.parametrize("changes", [{}, {"location": ""}, {"url": "https://shop.example/a?b=c", "title": "x" * 400}])
-def test_the_ticket_becomes_the_one_of_the_higher_severity(
+def test_a_higher_severity_rewrites_the_prepared_ticket(
     customer: Customer, changes: dict[str, Any], more: list[Any]
 ) -> None:
     before = prepared(customer, **changes)
@@ -107,7 +107,7 @@ def test_a_lower_severity_changes_nothing(customer: Customer) -> None:
     assert queries.get(before.id).version == raised.version
 
 
-def test_a_persons_edits_stay(customer: Customer) -> None:
+def test_a_higher_severity_keeps_the_edits_of_a_user(customer: Customer) -> None:
     before = prepared(customer)
     decisions.edit(before.id, None, NOW, "user:1", Edit(title="Mine", severity="high", labels=("team-a",)))
     assert post(customer, "medium", 2).ticket_exports == ()

@@ -64,7 +64,7 @@ def test_processes_that_were_refused_in_different_orders_do_not_block_each_other
     assert {*rejections.last()} == {*InboundSource}
 
 
-def test_a_thread_without_a_connection_gives_its_own_back(database: str) -> None:
+def test_a_thread_without_a_connection_closes_the_one_that_it_opened(database: str) -> None:
     left_open = []
 
     def write() -> None:

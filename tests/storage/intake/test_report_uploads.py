@@ -183,7 +183,7 @@ def test_few_reports_of_an_account_wait_and_uploads_of_a_day_are_limited(custome
     assert used == {customer.account_id: MAX_WAITING, other.account_id: 1}
 
 
-def test_an_upload_is_its_accounts_alone(customer: Customer) -> None:
+def test_an_upload_is_visible_only_to_its_account(customer: Customer) -> None:
     upload, other = make_report_upload(customer), make_customer()
     with pytest.raises(NotFound):
         report_uploads.get(upload.id, other.account_id)
@@ -191,7 +191,7 @@ def test_an_upload_is_its_accounts_alone(customer: Customer) -> None:
     assert report_uploads.list_newest(other.account_id, 5) == []
 
 
-def test_a_redaction_empties_uploads_and_ends_one_that_waits(customer: Customer) -> None:
+def test_a_redaction_erases_the_content_of_a_waiting_upload_and_ends_its_import(customer: Customer) -> None:
     upload = make_report_upload(customer)
     lease = claimed()
     [table] = [each for each in ERASABLE_TABLES if each.name == "report_uploads"]

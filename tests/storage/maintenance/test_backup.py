@@ -71,7 +71,7 @@ def test_a_backup_states_its_contents_and_the_targets_that_a_restore_pauses(
     assert list(tmp_path.glob("file*")) == [file]
 
 
-def test_a_backup_to_nowhere_is_an_error(database: str, tmp_path: Path) -> None:
+def test_a_backup_into_a_missing_folder_is_an_error(database: str, tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     with pytest.raises((BackupRefused, OSError)):
         backup_files.take(database, tmp_path / "nowhere" / "file", silent)
@@ -122,7 +122,7 @@ def test_a_restore_deletes_heartbeats_and_requests_without_waiting_clients(
     assert compliance_requests.count_unfinished() == 0
 
 
-def test_after_a_restore_workers_look_for_issues_that_a_tracker_may_have(
+def test_after_a_restore_workers_look_up_issues_before_creating_them(
     database: str, customer: Customer, tmp_path: Path
 ) -> None:
     store_key_check()
@@ -241,7 +241,7 @@ def test_a_log_without_its_database_file_is_removed_first(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("spoil", [slice(4096, 8192), slice(0, 100), slice(4096, None)], ids=["page", "header", "rest"])
-def test_a_damaged_copy_is_found(tmp_path: Path, spoil: slice) -> None:
+def test_a_damaged_copy_is_detected(tmp_path: Path, spoil: slice) -> None:
     copy = tmp_path / "copy"
     sqlite_copies.take(filled(tmp_path / "db", 50), copy, silent)
     held = bytearray(copy.read_bytes())

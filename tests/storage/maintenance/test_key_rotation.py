@@ -177,9 +177,7 @@ def test_webhook_headers_secrets_and_certificates_are_encrypted_again(populated:
     assert rotate() == (0, [])
 
 
-def test_a_request_that_waits_and_a_report_that_is_kept_go_by_the_pseudonym_of_requests_to_come(
-    populated: list[str],
-) -> None:
+def test_waiting_requests_and_stored_reports_get_the_pseudonym_of_the_new_key(populated: list[str]) -> None:
     rotate()
     held = compliance_requests.claim_next(utc_now())
     assert held is not None
@@ -210,7 +208,7 @@ def test_a_second_run_changes_nothing(populated: list[str]) -> None:
     assert sealed_values() == before
 
 
-def test_a_limit_is_respected_and_the_rest_waits(populated: list[str]) -> None:
+def test_a_rotation_encrypts_no_more_rows_than_its_limit(populated: list[str]) -> None:
     for reencrypted, waiting in ((2, 3), (2, 1), (1, 0), (0, 0)):
         assert rotate(limit=2) == (reencrypted, [])
         assert key_rotation.survey(BOTH).outdated == waiting
@@ -268,7 +266,7 @@ def test_values_erased_during_the_rotation_stay_erased(populated: list[str]) -> 
     assert compliance_requests.report_of(request_id, BOTH) is None
 
 
-def test_the_canary_comes_last_and_only_when_nothing_else_is_left(populated: list[str]) -> None:
+def test_a_rotation_keeps_the_canary_which_is_renewed_afterwards(populated: list[str]) -> None:
     made = canary()
     assert made is not None
     assert key_rotation.needs_older_keys(BOTH)

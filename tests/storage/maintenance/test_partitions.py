@@ -83,7 +83,7 @@ def test_rows_without_a_partition_of_their_own_are_found_too() -> None:
     assert audit_chain.extend_to_end() == 0
 
 
-def test_a_month_whose_rows_are_in_the_default_partition_stays_there(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_month_with_rows_in_the_default_partition_gets_no_partition_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
     export_id = delivered(at(6))
     partitions_sql.maintain(at(6), LONG_AGO)
     assert months("attempts") == [f"{YEAR}_07", f"{YEAR}_08", f"{YEAR}_09", "default", "first"]
@@ -93,7 +93,7 @@ def test_a_month_whose_rows_are_in_the_default_partition_stays_there(caplog: pyt
     assert len(attempts.list_details(export_id)) == 1
 
 
-def test_a_clock_that_was_years_ahead_takes_no_month_away() -> None:
+def test_after_a_clock_was_years_ahead_the_current_month_still_gets_its_partition() -> None:
     partitions_sql.maintain(at(1) + timedelta(days=3660), LONG_AGO)
     partitions_sql.maintain(at(1), LONG_AGO)
     assert months("attempts")[:2] == [f"{YEAR}_01", f"{YEAR}_02"]
@@ -117,7 +117,7 @@ def test_retention_drops_the_months_that_it_emptied_and_no_other() -> None:
     assert audit_log.list_for_subject(new, 1)
 
 
-def test_a_month_with_an_attempt_that_stays_is_kept() -> None:
+def test_a_month_with_an_attempt_to_keep_is_not_dropped() -> None:
     partitions_sql.maintain(at(1), LONG_AGO)
     export_id = delivered(at(1))
     partitions_sql.maintain(at(1), at(3))

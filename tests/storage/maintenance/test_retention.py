@@ -371,7 +371,7 @@ def test_a_copy_that_is_retried_after_it_was_found_keeps_the_others(
     assert rows("SELECT COUNT(*) FROM exports") == [(0,)]
 
 
-def test_the_copies_of_a_ticket_for_several_targets_go_together(customer: Customer) -> None:
+def test_the_copies_of_a_ticket_for_several_targets_are_deleted_together(customer: Customer) -> None:
     [export_id] = make_exports(customer, 1)
     both = ApprovalForAll((make_target(customer).id, make_target(customer).id), None)
     copies = targeting.approve_for_all(export_id, customer.account_id, both, NOW, "user:1", LOOPBACK_POLICY)
@@ -429,7 +429,7 @@ def test_an_idempotency_key_is_deleted_when_it_expires_and_not_by_retention(data
     assert rows("SELECT key FROM idempotency_keys") == [("key-1",)]
 
 
-def test_a_token_goes_long_after_it_expired_or_was_revoked(customer: Customer) -> None:
+def test_a_token_is_deleted_long_after_it_expired_or_was_revoked(customer: Customer) -> None:
     def made(expires: timedelta | None = None) -> int:
         return int(tokens.create(customer.email, TokenKind.API, NOW - days(10), expires=expires)[0].id)
 
@@ -511,7 +511,7 @@ def test_an_id_token_is_erased_when_its_session_is_over(
     assert (sealed is None) == goes
 
 
-def test_hours_of_charts_go_by_retention_and_by_their_number(target: Target) -> None:
+def test_delivery_hours_are_deleted_after_the_retention_period_and_beyond_their_limit(target: Target) -> None:
     hour = timedelta(hours=1)
     for number in range(5):
         at = to_ms(NOW - number * hour)
@@ -522,7 +522,7 @@ def test_hours_of_charts_go_by_retention_and_by_their_number(target: Target) -> 
     assert planned() == prune() == {}
 
 
-def test_pings_go_with_the_keys_of_their_requests(target: Target) -> None:
+def test_pings_are_deleted_after_the_lifetime_of_idempotency_keys(target: Target) -> None:
     def asked(at: datetime) -> str:
         return pings.request(target.id, target.account_id, at, "user:1")
 
@@ -535,7 +535,7 @@ def test_pings_go_with_the_keys_of_their_requests(target: Target) -> None:
     assert left("pings") == {recent}
 
 
-def test_recoveries_go_when_they_have_been_over_for_long(customer: Customer) -> None:
+def test_recoveries_are_deleted_long_after_they_ended(customer: Customer) -> None:
     targets = [make_target(customer) for _ in range(3)]
     old, ended_later, running = (recoveries.begin(each.id, NOW, NOW, "operator").id for each in targets)
     recoveries.cancel(old, NOW, "operator")
@@ -544,7 +544,7 @@ def test_recoveries_go_when_they_have_been_over_for_long(customer: Customer) -> 
     assert left("recoveries") == {ended_later, running}
 
 
-def test_bulk_jobs_go_when_they_have_been_over_for_long(customer: Customer) -> None:
+def test_bulk_jobs_are_deleted_long_after_they_ended(customer: Customer) -> None:
     old, ended_later, running = (make_bulk_job(customer) for _ in range(3))
     bulk_jobs.cancel(old, NOW, "operator")
     bulk_jobs.cancel(ended_later, NOW + days(1), "operator")
@@ -552,7 +552,7 @@ def test_bulk_jobs_go_when_they_have_been_over_for_long(customer: Customer) -> N
     assert left("bulk_jobs") == {ended_later, running}
 
 
-def test_uploaded_reports_go_when_their_import_has_been_over_for_long(customer: Customer) -> None:
+def test_uploaded_reports_are_deleted_long_after_their_import_ended(customer: Customer) -> None:
     old, ended_later, waiting = (make_report_upload(customer).id for _ in range(3))
     ended = "UPDATE report_uploads SET status = 'done', next_run_at = NULL, finished_at = ? WHERE id = ?"
     execute(ended, (to_ms(NOW), old))
@@ -561,7 +561,7 @@ def test_uploaded_reports_go_when_their_import_has_been_over_for_long(customer: 
     assert left("report_uploads") == {ended_later, waiting}
 
 
-def test_alerts_go_when_they_have_been_over_for_long_and_messages_that_nobody_sent(customer: Customer) -> None:
+def test_alerts_are_deleted_long_after_they_ended_and_unsent_messages_too(customer: Customer) -> None:
     _old, ended_later = (make_alert(customer, number, "recovered") for number in range(2))
     still_open = make_alert(customer, 2)
     execute("UPDATE alerts SET last_at = ? WHERE id = ?", (to_ms(NOW + days(1)), ended_later))
@@ -654,7 +654,7 @@ def test_many_exports_are_deleted_in_batches_that_skip_those_to_keep(customer: C
     assert left() == set(kept)
 
 
-def test_single_rows_go_a_batch_at_a_time(database: str) -> None:
+def test_idempotency_keys_are_deleted_in_batches(database: str) -> None:
     make_keys(ROWS_AT_ONCE + 3)
     assert [counts.total() for counts in retention.purge(UNTIL)] == [ROWS_AT_ONCE, 3]
 
@@ -753,7 +753,7 @@ def test_locked_rows_are_skipped(customer: Customer, target: Target, database: s
 
 
 @on_postgresql
-def test_a_key_that_a_request_holds_is_left_to_it_and_ends_the_search(database: str) -> None:
+def test_an_idempotency_key_locked_by_a_request_is_not_deleted(database: str) -> None:
     make_keys(2)
     with psycopg.connect(database) as other:
         other.execute("UPDATE idempotency_keys SET created_at = 2 WHERE key = '0'")
@@ -764,7 +764,7 @@ def test_a_key_that_a_request_holds_is_left_to_it_and_ends_the_search(database: 
 # --- afterwards
 
 
-def test_an_export_that_is_gone_is_not_found(customer: Customer, target: Target) -> None:
+def test_a_deleted_export_is_not_found(customer: Customer, target: Target) -> None:
     export_id = delivered(customer, target)
     assert prune()["exports"] == 1
     for verb in (queries.get, attempts.list_details):
@@ -804,7 +804,7 @@ def test_a_finding_that_is_fixed_after_its_ticket_was_deleted_names_no_earlier_o
     assert queries.get(export_id).ticket["description"].count("Its earlier ticket") == 0
 
 
-def test_an_email_whose_row_is_gone_is_new(customer: Customer) -> None:
+def test_an_email_repeated_after_its_deletion_is_stored_as_new(customer: Customer) -> None:
     assert not emailed(customer)
     assert emailed(customer)
     assert prune()["inbound_emails"] == 1
@@ -812,7 +812,7 @@ def test_an_email_whose_row_is_gone_is_new(customer: Customer) -> None:
     assert count("exports") == 1
 
 
-def test_a_list_goes_on_behind_an_export_that_is_gone(customer: Customer) -> None:
+def test_a_list_continues_after_the_position_of_a_deleted_export(customer: Customer) -> None:
     [oldest] = make_exports(customer, 1, NOW + days(1))
     [gone] = make_exports(customer, 1, NOW + days(2))
     execute("UPDATE exports SET status = 'dismissed', finished_at = ? WHERE id = ?", (to_ms(NOW + days(2)), gone))
@@ -871,7 +871,7 @@ def test_an_archive_holds_the_events_of_exports_and_the_changes_they_are_formed_
     assert (change["export_id"], change["finding_id"]) == (export_id, "fnd_1")
 
 
-def test_a_line_of_an_archive_is_a_row_as_people_read_it(customer: Customer, target: Target, tmp_path: Path) -> None:
+def test_a_line_of_an_archive_has_readable_times_and_texts(customer: Customer, target: Target, tmp_path: Path) -> None:
     export_id = delivered(customer, target)
     [(body, digest)] = rows("SELECT body, ticket_digest FROM exports")
     with Archive(tmp_path / "archive", LATER) as archive:
@@ -900,7 +900,7 @@ def test_no_archive_contains_encrypted_values() -> None:
         assert [field.name for field in archived_fields(model) if "sealed" in field.name] == []
 
 
-def test_a_batch_that_cannot_be_archived_stays(customer: Customer, tmp_path: Path) -> None:
+def test_a_batch_that_cannot_be_archived_is_not_deleted(customer: Customer, tmp_path: Path) -> None:
     make_exports(customer, 2)
     before = left()
     archive = Archive(tmp_path / "archive", LATER)

@@ -249,7 +249,7 @@ def test_snapshots_read_finished_exports_only_to_count_them(customer: Customer) 
 # --- an unavailable database --------------------------------------------------
 
 
-def test_a_database_that_is_away_is_reported_and_what_was_counted_is_kept_for_its_return(
+def test_an_unavailable_database_is_reported_and_the_counts_are_kept_until_it_is_available_again(
     sqlite_url: str, tmp_path: Path
 ) -> None:
     open_database(sqlite_url)
@@ -351,7 +351,7 @@ def test_an_old_snapshot_is_not_served_while_another_process_counts(tmp_path: Pa
         assert under_way.result() is not None
 
 
-def test_a_clock_that_was_set_back_does_not_keep_a_snapshot(tmp_path: Path) -> None:
+def test_after_the_clock_was_set_back_a_new_snapshot_is_taken(tmp_path: Path) -> None:
     taker = SnapshotTaker()
     shared = SnapshotCache(tmp_path / "snapshot.json", taker)
     shared.figures(in_s(3600))
@@ -409,7 +409,7 @@ def test_without_a_folder_one_scrape_of_a_process_at_a_time_takes_a_snapshot(tmp
     assert len(taker.lasts) == 2
 
 
-def test_a_count_under_way_is_handed_on_between_processes(customer: Customer, tmp_path: Path) -> None:
+def test_an_unfinished_count_is_continued_by_another_process(customer: Customer, tmp_path: Path) -> None:
     many_targets(customer, 0, 1, "https://tracker.example.com/")
     many_finished(customer, 0, COUNT_BATCH + 10, (0, 1), NOW)
 

@@ -28,7 +28,7 @@ def test_the_first_keys_become_the_installations(database: str) -> None:
         check_keys(Vault([]), NOW)
 
 
-def test_a_canary_that_was_tampered_with_opens_with_no_key(database: str) -> None:
+def test_a_modified_canary_cannot_be_decrypted(database: str) -> None:
     check_keys(Vault([OLD]), NOW)
     made = canary()
     assert made is not None

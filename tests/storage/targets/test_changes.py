@@ -254,7 +254,9 @@ def test_removed_targets_do_not_count_towards_the_limit(customer: Customer) -> N
 
 
 @pytest.mark.parametrize("rival", ["approve", "retry", "recover"])
-def test_a_removal_and_a_rival_that_lets_exports_wait_never_both_succeed(customer: Customer, rival: str) -> None:
+def test_a_removal_and_a_concurrent_change_that_makes_exports_wait_never_both_succeed(
+    customer: Customer, rival: str
+) -> None:
     """On PostgreSQL, each checks what the other one writes at the same time. SQLite has one writer."""
     for _ in range(3 if is_sqlite() else 12):
         target_id = make_target(customer).id
@@ -318,7 +320,7 @@ def _in_connection(act: Callable[[], object]) -> bool:
         return True
 
 
-def test_the_state_of_a_removed_target_is_that_of_one_that_accepts_nothing(customer: Customer) -> None:
+def test_the_throttle_state_of_a_removed_target_accepts_no_attempts(customer: Customer) -> None:
     """Code that overlooks the removal ends waiting exports, and sends nothing."""
     target = make_target(customer)
     changes.remove(target.id, NOW, "user:1")

@@ -186,7 +186,7 @@ def test_a_contradictory_ping_row_is_rejected(target: Target, change: str) -> No
         execute(f"UPDATE pings SET {change}")  # noqa: S608 - our own names
 
 
-def test_the_newest_is_read_without_the_others(target: Target, customer: Customer) -> None:
+def test_the_newest_ping_is_read_from_an_index_without_the_others(target: Target, customer: Customer) -> None:
     """There are many pings, because some users monitor their receivers with them; one target has more than the other."""
     other = make_target(customer, "https://other.example.com/hook")
     made = "INSERT INTO pings (id, target_id, requested_at, finished_at, delivered) VALUES (?, ?, 1, 2, TRUE)"

@@ -196,7 +196,7 @@ def test_a_targets_secret_is_encrypted_for_this_target_only(customer: Customer) 
 
 
 @pytest.mark.parametrize("status", ["paused", "blocked", "disabled"])
-def test_a_new_secret_turns_on_nothing_that_was_turned_off(customer: Customer, status: str) -> None:
+def test_a_new_secret_does_not_resume_a_target_that_was_turned_off(customer: Customer, status: str) -> None:
     target = make_target(customer)
     execute("UPDATE targets SET status = ?, status_reason = 'operator' WHERE id = ?", (status, target.id))
     targets.set_secret(target.id, "s", VAULT, NOW)
@@ -212,7 +212,7 @@ def test_a_new_secret_turns_on_nothing_that_was_turned_off(customer: Customer, s
     ],
 )
 @pytest.mark.parametrize("status", ["active", "inactive", "paused", "blocked", "disabled"])
-def test_an_operators_verb_starts_from_certain_states(
+def test_an_action_of_an_operator_is_allowed_only_in_certain_states(
     customer: Customer, status: str, verb: str, allowed: set[str], leads_to: str
 ) -> None:
     target = make_target(customer)
@@ -320,7 +320,7 @@ def test_a_network_failure_is_shown_and_blocks_nothing(customer: Customer, conne
     assert status_of(target.id) == ("active", None)
 
 
-def test_a_passed_validation_turns_nothing_on(customer: Customer) -> None:
+def test_a_passed_validation_does_not_resume_a_blocked_target(customer: Customer) -> None:
     target = make_target(customer)
     targets.record_validation(target.id, customer.account_id, UNSAFE, NOW, "user:1")
     targets.record_validation(target.id, customer.account_id, Validation(), LATER, "user:1")

@@ -41,7 +41,7 @@ def due_ids(after_id: str = "", limit: int = 100, now: datetime = NOW) -> list[s
     return [state.target_id for state in throttle_state_sql.due(after_id, limit, now)]
 
 
-def test_a_new_target_starts_on_the_ramp_and_knows_nothing(customer: Customer) -> None:
+def test_the_throttle_state_of_a_new_target_begins_with_the_ramp(customer: Customer) -> None:
     target = make_target(customer)
     assert state_of(target.id) == ThrottleState(
         target.id,
@@ -182,7 +182,7 @@ def test_a_locked_throttle_state_has_one_writer(customer: Customer) -> None:
     assert state_of(target.id).failures_in_row == 40
 
 
-def test_a_read_that_does_not_wait_leaves_out_what_others_have_locked(customer: Customer) -> None:
+def test_a_read_without_waiting_skips_targets_locked_by_others(customer: Customer) -> None:
     mine, free = make_target(customer).id, make_target(customer).id
 
     def others() -> list[str]:

@@ -116,7 +116,7 @@ def test_exports_already_in_the_requested_state_are_skipped_even_if_they_changed
     assert rows("SELECT options FROM bulk_jobs") == [("{}",)]
 
 
-def test_a_job_goes_on_where_the_last_holder_stopped(customer: Customer) -> None:
+def test_a_job_continues_where_the_last_lease_holder_stopped(customer: Customer) -> None:
     ids = make_exports(customer, BATCH_SIZE + 3)
     first = begin(customer, DISMISS, len(ids))
     assert advance(first) == JobBatch(BatchProgress.MORE, BATCH_SIZE)
@@ -132,7 +132,7 @@ def test_a_job_goes_on_where_the_last_holder_stopped(customer: Customer) -> None
     assert not LeasedJobs(BulkJobRow).any_waiting(at(1000))
 
 
-def test_a_batch_that_is_rolled_back_left_nothing(customer: Customer) -> None:
+def test_a_rolled_back_batch_changes_nothing_and_is_repeated(customer: Customer) -> None:
     make_exports(customer, 3)
     held = begin(customer, DISMISS, 3)
     with suppress(Rollback), transaction():
@@ -155,7 +155,7 @@ def test_a_cancelled_job_decides_no_more_and_ends_once(customer: Customer) -> No
     assert (items(), decided("cancel_bulk_job")) == (0, Counter([held.id]))
 
 
-def test_another_count_than_the_reviewed_one_begins_nothing(customer: Customer) -> None:
+def test_a_job_is_refused_if_the_count_differs_from_the_expected_one(customer: Customer) -> None:
     make_exports(customer, 2)
     with pytest.raises(CountDiffers) as refused:
         begin(customer, DISMISS, 3)
@@ -163,7 +163,7 @@ def test_another_count_than_the_reviewed_one_begins_nothing(customer: Customer) 
     assert rows("SELECT COUNT(*) FROM bulk_jobs") == [(0,)]
 
 
-def test_a_job_of_nothing_is_done(customer: Customer) -> None:
+def test_a_job_without_matches_is_done_at_once(customer: Customer) -> None:
     assert counts(work(begin(customer, DISMISS, 0))) == ("done", 0, 0, 0, 0, {})
 
 
@@ -176,7 +176,9 @@ def test_more_exports_than_a_job_takes_are_refused(customer: Customer) -> None:
     assert "10,000" in refused.value.problems[0].message
 
 
-def test_a_target_that_is_not_active_begins_nothing_and_ends_in_errors_later(customer: Customer, target: Target) -> None:
+def test_a_job_for_an_inactive_target_is_refused_and_a_running_one_ends_in_errors(
+    customer: Customer, target: Target
+) -> None:
     make_exports(customer, 2)
     held = begin(customer, approval(target), 2)
     execute("UPDATE targets SET status = 'paused' WHERE id = ?", (target.id,))

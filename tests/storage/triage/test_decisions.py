@@ -261,7 +261,7 @@ def test_a_snoozed_export_stays_prepared_until_it_is_restored(until: Any, custom
     ]
 
 
-def test_a_snooze_is_moved_by_another_one_and_ended_by_an_approval(customer: Customer) -> None:
+def test_a_snooze_is_replaced_by_another_snooze_and_ended_by_an_approval(customer: Customer) -> None:
     [export_id] = make_exports(customer, 1)
     decisions.snooze(export_id, None, NOW, USER, None)
     assert decisions.snooze(export_id, None, NOW, USER, in_s(60)).snooze == Snooze(in_s(60))

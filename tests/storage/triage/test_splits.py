@@ -112,7 +112,7 @@ def test_a_group_is_split_while_a_later_one_of_its_rule_is_open(customer: Custom
 
 
 @pytest.mark.parametrize("fixed", ["a", "b"])
-def test_each_part_knows_whether_its_finding_is_fixed(customer: Customer, fixed: str) -> None:
+def test_each_part_of_a_split_group_counts_its_own_fixed_finding(customer: Customer, fixed: str) -> None:
     export_id = grouped(customer)
     post_again = {"url": f"https://shop.example/{fixed}", "statusCode": 200}
     for run in (2, 3):

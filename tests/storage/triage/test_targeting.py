@@ -174,7 +174,9 @@ def test_a_late_result_of_the_former_target_changes_nothing(customer: Customer) 
     assert queries.get(export_id) == moved
 
 
-def test_a_repeat_returns_the_export_and_its_own_target_is_left_to_the_plain_retry(customer: Customer) -> None:
+def test_a_repeated_retry_at_another_target_returns_the_export_and_its_own_target_is_not_accepted(
+    customer: Customer,
+) -> None:
     wrong, right = make_target(customer).id, make_target(customer).id
     [export_id] = make_failed(customer, wrong)
     assert retry_at(customer, export_id, wrong) is None

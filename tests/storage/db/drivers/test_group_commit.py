@@ -147,7 +147,7 @@ def test_a_failure_caused_by_another_transaction_is_raised_after_that_one_is_com
     assert file.stored() == {"a", "b"}
 
 
-def test_work_is_committed_though_the_next_one_never_comes(file: File) -> None:
+def test_a_transaction_is_committed_even_if_an_expected_one_never_begins(file: File) -> None:
     file.writes._waiting.add(object())
     file.write("a")
     assert file.stored() == {"a"}
@@ -234,7 +234,7 @@ def test_an_interrupt_at_any_line_neither_keeps_the_lock_nor_stores_a_part(tmp_p
     file.writes.close()
 
 
-def test_an_interrupt_at_any_line_tells_nobody_else_that_lost_work_is_stored(tmp_path: Path) -> None:
+def test_an_interrupt_at_any_line_never_reports_lost_work_of_another_thread_as_stored(tmp_path: Path) -> None:
     file = File(tmp_path / "works.db", lock_wait_s=10)
     for line in LINES:
         with ThreadPoolExecutor(1) as pool:

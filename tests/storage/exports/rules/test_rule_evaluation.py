@@ -89,7 +89,7 @@ def actions(export: Export) -> list[tuple[str, str, str | None]]:
     return [(each.actor, each.action, each.reason) for each in reversed(audit_log.list_for_subject(export.id, 20))]
 
 
-def test_nothing_is_decided_without_a_rule(customer: Customer, target: Target) -> None:
+def test_without_a_rule_exports_stay_prepared(customer: Customer, target: Target) -> None:
     [export] = prepare([draft(customer)])
     assert (export.status, export.approved_by, target.status) == (ExportStatus.PREPARED, None, "active")
 
@@ -118,7 +118,7 @@ def test_a_person_and_a_rule_freeze_the_same_bytes(customer: Customer, target: T
     assert second == first.replace(by_hand.id.encode(), by_rule.id.encode())
 
 
-def test_the_oldest_matching_rule_decides_whatever_it_does(customer: Customer, target: Target) -> None:
+def test_the_oldest_matching_rule_decides_whatever_its_action(customer: Customer, target: Target) -> None:
     oldest = make_rule(customer, labelling("team:web"), RuleMatch(rule="csp-*"), name="oldest")
     make_rule(customer, approving(target), now=in_s(1), name="younger")
     labelled, approved = prepare([draft(customer, 1), draft(customer, 2, rule="hsts")])
@@ -180,7 +180,7 @@ def test_rules_of_another_account_decide_nothing(customer: Customer) -> None:
     assert prepare([draft(customer)])[0].status is ExportStatus.PREPARED
 
 
-def test_exports_prepared_before_the_rule_are_left_to_people(customer: Customer, target: Target) -> None:
+def test_exports_prepared_before_the_rule_stay_prepared(customer: Customer, target: Target) -> None:
     [before] = prepare([draft(customer)])
     make_rule(customer, approving(target))
     prepare([draft(customer, 1)])

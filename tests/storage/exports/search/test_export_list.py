@@ -184,7 +184,7 @@ def asked(draw: st.DrawFn, stored: StoredExports) -> ExportQuery:
 @settings(max_examples=40, deadline=None)
 @given(st.data())
 @pytest.mark.usefixtures("most_sorted")
-def test_a_list_is_what_a_plain_filter_finds(stored: StoredExports, data: st.DataObject) -> None:
+def test_a_list_returns_the_same_exports_as_a_filter_in_python(stored: StoredExports, data: st.DataObject) -> None:
     query, sort = data.draw(asked(stored)), data.draw(st.sampled_from(ExportSort))
     wanted = expected(query, sort, stored)
     assert walked(query, sort, data.draw(st.sampled_from((13, 50)))) == wanted
@@ -281,7 +281,7 @@ def test_rows_that_exist_during_paging_by_time_are_returned_once_whatever_change
     assert met == (ids if sort is ExportSort.OLDEST else ids[::-1])
 
 
-def test_the_newest_page_begins_after_every_id(customer: Customer) -> None:
+def test_the_first_page_includes_exports_with_the_latest_possible_time(customer: Customer) -> None:
     latest = make_exports(customer, 1, datetime(9999, 1, 1, tzinfo=NOW.tzinfo))
     assert [each.id for each in export_list.list_page(ExportQuery(customer.account_id), limit=1)] == latest
 
@@ -327,6 +327,6 @@ def test_a_list_without_a_limit_is_read_in_several_statements(
     assert len(whole) == 11
 
 
-def test_the_test_compares_every_member_of_a_query(stored: StoredExports) -> None:
+def test_the_comparison_covers_every_member_of_a_query(stored: StoredExports) -> None:
     compared = {*stored.values, "created_after", "created_before", "is_snoozed", "now", "is_fixed", "visible_projects"}
     assert {each.name for each in fields(ExportQuery)} == compared
