@@ -30,7 +30,7 @@ def total(registry: CollectorRegistry, outcome: str) -> float | None:
     return registry.get_sample_value("riskrelay_attempts_total", {"outcome": outcome})
 
 
-def test_attempts_count_by_outcome_and_by_how_long_they_took() -> None:
+def test_attempts_are_counted_by_outcome_and_by_duration() -> None:
     registry = CollectorRegistry()
     attempts = Attempts(registry)
     made = [attempt("exp_1", took_ms=40), attempt("exp_2", "retryable", 400), attempt("exp_3", took_ms=4000)]
@@ -46,7 +46,7 @@ def test_attempts_count_by_outcome_and_by_how_long_they_took() -> None:
     assert registry.get_sample_value("riskrelay_delivery_seconds_sum") == 4.44
 
 
-def test_many_attempts_fall_into_the_buckets_into_which_they_would_fall_one_by_one() -> None:
+def test_attempts_counted_together_fill_the_same_buckets_as_single_observations() -> None:
     # On a bound, just over one, at the deadline, and over it.
     times_ms = [0, 50, 50, 51, 999, 1000, 15_000, 15_001, 60_000]
     together, one_by_one = CollectorRegistry(), CollectorRegistry()

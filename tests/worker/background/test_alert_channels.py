@@ -136,7 +136,7 @@ def test_a_server_without_starttls_gets_neither_password_nor_alert(tmp_path: Pat
     assert (box.received, box.signed_in) == ([], [])
 
 
-def test_on_loopback_no_tls_is_needed(tmp_path: Path) -> None:
+def test_a_mail_server_on_loopback_needs_no_tls(tmp_path: Path) -> None:
     with (
         mail_server(None, starttls=False) as (box, port),
         sender_of(tmp_path, {"SMTP_URL": f"smtp://127.0.0.1:{port}", **MAIL}) as sender,
@@ -145,7 +145,7 @@ def test_on_loopback_no_tls_is_needed(tmp_path: Path) -> None:
     assert [was_tls for _, _, was_tls in box.received] == [False]
 
 
-def test_a_wrong_password_is_named_and_not_shown(tmp_path: Path, authority: CertificateAuthority) -> None:
+def test_a_wrong_smtp_password_is_reported_without_the_password(tmp_path: Path, authority: CertificateAuthority) -> None:
     with mail_server(authority.server(MAIL_HOST), starttls=True) as (box, port):
         url = f"smtp://relay:wrong-{ENCODED}@{MAIL_HOST}:{port}"
         with sender_of(tmp_path, {"SMTP_URL": url, "TARGET_CA": authority.pem, **MAIL}) as sender:

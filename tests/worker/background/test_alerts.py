@@ -200,7 +200,7 @@ def test_a_target_that_fails_and_is_then_blocked_is_reported_again_after_an_hour
     assert rows("SELECT count, state FROM alerts") == [(1, "open")]
 
 
-def test_a_momentary_failure_is_no_alert(site: Site, target: Target) -> None:
+def test_a_failure_of_thirty_seconds_causes_no_alert(site: Site, target: Target) -> None:
     keep_alive(site)
     set_target(target, connected="failing")
     execute("UPDATE targets SET failing_since = ?", (to_ms(NOW - timedelta(seconds=30)),))
@@ -564,7 +564,7 @@ def test_an_open_alert_of_a_disk_is_stored_again_every_ten_minutes_at_most(
     assert len(stored) == 6
 
 
-def test_an_old_backup_is_reported_until_there_is_a_new_one(site: Site) -> None:
+def test_an_old_backup_is_reported_until_the_next_backup(site: Site) -> None:
     execute("INSERT INTO installation (id, key_canary, created_at) VALUES (1, ?, ?)", (b"k", to_ms(NOW)))
     worker = site.worker({AlertKind.BACKUP})
     assert site.run(worker, timedelta(days=6)) == []
@@ -573,7 +573,7 @@ def test_an_old_backup_is_reported_until_there_is_a_new_one(site: Site) -> None:
     assert site.run(worker, HOUR) == ["Over: no backup for 7 days"]
 
 
-def test_the_summary_comes_once_a_week(site: Site, customer: Customer, target: Target) -> None:
+def test_the_summary_is_sent_once_a_week(site: Site, customer: Customer, target: Target) -> None:
     make_failed(customer, target.id, 2)
     first, second = site.worker({AlertKind.WEEKLY}), site.worker({AlertKind.WEEKLY})
     # NOW is a Sunday: the first summary comes at once, the next ones on Mondays.

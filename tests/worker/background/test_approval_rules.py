@@ -37,7 +37,7 @@ class _WorkerKilled(BaseException):
     """Ends a task between two batches."""
 
 
-def test_another_worker_goes_on_where_one_was_killed(customer: Customer, target: Target) -> None:
+def test_another_worker_continues_where_a_killed_one_stopped(customer: Customer, target: Target) -> None:
     waiting(customer, target, RESUME_BATCH + 1)
 
     def kill() -> None:

@@ -417,7 +417,7 @@ def test_a_response_that_outlives_its_export_is_redacted(client: TestClient, sho
     assert traces_of(ADA, stored()) == []
 
 
-def test_an_upload_that_was_redacted_does_not_come_back_within_a_day(
+def test_a_redacted_upload_that_is_sent_again_within_a_day_is_not_stored_again(
     client: TestClient, shop: Customer, task: ComplianceTask
 ) -> None:
     headers = {"Authorization": f"Bearer {make_platform_token(shop)}", "Content-Type": "application/json"}
@@ -435,7 +435,9 @@ def test_an_upload_that_was_redacted_does_not_come_back_within_a_day(
     assert client.simulate_get(f"/api/handoffs/{handoff_id}", headers=headers).status_code == 404
 
 
-def test_an_email_that_was_redacted_does_not_come_back(client: TestClient, shop: Customer, task: ComplianceTask) -> None:
+def test_a_redacted_email_that_is_sent_again_is_not_stored_again(
+    client: TestClient, shop: Customer, task: ComplianceTask
+) -> None:
     planter = PersonDataSeeder(client, shop)
     planter.plant(ADA)
     receive(Topic.CUSTOMER_REDACT, Vault([KEY]), ADA)
@@ -699,7 +701,7 @@ def test_a_request_for_an_unknown_shop_is_only_recorded(
     assert rows("SELECT subject_sealed FROM compliance_requests") == [(None,)]
 
 
-def test_a_report_about_another_person_loses_only_records_that_mention_the_erased_person(
+def test_only_records_that_mention_the_erased_person_are_removed_from_reports_on_others(
     client: TestClient, shop: Customer, task: ComplianceTask, vault: Vault
 ) -> None:
     PersonDataSeeder(client, shop).plant(BOB)
@@ -746,7 +748,7 @@ def test_a_report_that_cannot_be_decrypted_is_erased_too(
 # --- erasure of a shop
 
 
-def test_nothing_of_a_shop_is_left_and_no_other_shop_is_touched(
+def test_all_data_of_a_shop_is_erased_and_no_data_of_another_shop(
     client: TestClient, shop: Customer, task: ComplianceTask, vault: Vault, logged: LogLines
 ) -> None:
     report_id = make_report(shop.project_id, shop)

@@ -149,7 +149,7 @@ def test_an_outcome_is_recorded_and_marks_the_target(
     assert (marked.last_success_at is not None) == result.delivered
 
 
-def test_a_ping_turns_nothing_on(customer: Customer) -> None:
+def test_a_successful_ping_does_not_resume_a_paused_target(customer: Customer) -> None:
     target = make_target(customer)
     targets.change_status(target.id, "pause", NOW, "user:test", "client")
     assert pinged(target, Outcome(status=200)) == PingResult(True, 200, None, 0)

@@ -140,7 +140,9 @@ def test_a_log_that_was_busy_during_a_redaction_is_emptied_by_the_next_run(custo
     assert log.read_bytes() == b""
 
 
-def test_nothing_is_deleted_before_the_machine_had_time_to_set_its_clock(customer: Customer, clock: SettableClock) -> None:
+def test_nothing_is_deleted_in_the_first_minutes_while_the_clock_may_be_corrected(
+    customer: Customer, clock: SettableClock
+) -> None:
     make_exports(customer, 1, OLD)
     task = started(clock)
     clock.advance(FIRST_RUN_AFTER.total_seconds() - 1)

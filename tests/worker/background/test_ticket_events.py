@@ -349,7 +349,7 @@ def test_events_are_formed_once_a_run_is_quiet_and_one_event_covers_all_its_page
     assert worker.run(timedelta(seconds=1)) == [("ticket.updated", counts(added=1, still_open=32))]
 
 
-def test_a_later_run_ends_the_wait(grouped: Customer) -> None:
+def test_a_later_run_ends_the_wait_for_further_pages(grouped: Customer) -> None:
     [export_id] = post(grouped, 1, "csp")
     delivered(grouped, export_id, *ALL_EVENTS)
     worker = EventWorker()
@@ -422,7 +422,7 @@ def test_no_event_of_a_former_target_is_sent(grouped: Customer) -> None:
     assert EventWorker().run() == []
 
 
-def test_a_lost_database_loses_no_result(grouped: Customer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_result_is_recorded_after_a_database_outage(grouped: Customer, monkeypatch: pytest.MonkeyPatch) -> None:
     [export_id] = post(grouped, 1, "csp")
     delivered(grouped, export_id, *ALL_EVENTS)
     post(grouped, 2, "csp")
@@ -480,7 +480,9 @@ def test_events_of_a_held_target_delay_no_other_target(customer: Customer) -> No
         ("concurrency = 16, ramp = 4, failures_in_row = 7", 1),
     ],
 )
-def test_events_keep_to_the_concurrency_of_their_target(customer: Customer, throttle: str, at_once: int) -> None:
+def test_no_more_events_are_claimed_than_the_concurrency_of_their_target(
+    customer: Customer, throttle: str, at_once: int
+) -> None:
     worker = EventWorker()
     target_id = make_target(customer, "http://127.0.0.1:9/hook").id
     execute(f"UPDATE targets SET {throttle} WHERE id = ?", (target_id,))  # noqa: S608 - those above
@@ -683,7 +685,7 @@ def test_a_clock_that_is_set_back_shortens_the_lease_of_a_dead_worker(grouped: C
     assert worker.run(timedelta(seconds=1)) == [("ticket.updated", counts(added=1, still_open=2))]
 
 
-def test_a_clock_that_is_set_ahead_makes_nobody_send_what_is_being_sent(grouped: Customer) -> None:
+def test_after_a_clock_is_set_ahead_no_worker_takes_over_an_event_that_is_being_sent(grouped: Customer) -> None:
     [export_id] = post(grouped, 1, "csp")
     delivered(grouped, export_id, *ALL_EVENTS)
     post(grouped, 2, "csp", url=OTHER)
@@ -713,7 +715,7 @@ def test_a_clock_that_is_set_ahead_delays_events_by_one_lease(customer: Customer
     assert worker.events.claim() is not None
 
 
-def test_a_dead_worker_s_event_that_waits_is_no_open_request(customer: Customer) -> None:
+def test_a_waiting_event_of_a_dead_worker_is_not_counted_as_an_open_request(customer: Customer) -> None:
     worker = EventWorker()
     target_id = make_target(customer, "http://127.0.0.1:9/hook").id
     make_due_events(customer, target_id, 2, to_ms(worker.now) - 1)
@@ -730,7 +732,7 @@ def test_a_dead_worker_s_event_that_waits_is_no_open_request(customer: Customer)
     assert is_unknown(lost.id)
 
 
-def test_a_dead_worker_s_event_that_is_postponed_is_no_open_request(customer: Customer) -> None:
+def test_a_postponed_event_of_a_dead_worker_is_not_counted_as_an_open_request(customer: Customer) -> None:
     worker = EventWorker()
     target_id = make_target(customer, "http://127.0.0.1:9/hook").id
     make_due_events(customer, target_id, 1, to_ms(worker.now) - 1)
@@ -749,7 +751,9 @@ def is_unknown(event_id: str) -> bool:
 
 
 @pytest.mark.parametrize(("moved_after_s", "has_moved"), [(-90, False), (-1, True), (5, True), (90, True)])
-def test_a_move_while_the_ticket_was_being_sent_counts(grouped: Customer, moved_after_s: int, has_moved: bool) -> None:
+def test_a_target_edited_during_the_delivery_of_a_ticket_counts_as_moved(
+    grouped: Customer, moved_after_s: int, has_moved: bool
+) -> None:
     [export_id] = post(grouped, 1, "csp")
     target_id = delivered(grouped, export_id, *ALL_EVENTS)
     began_at = NOW + timedelta(minutes=5)
@@ -846,7 +850,7 @@ def test_a_redaction_does_not_wait_for_a_dead_worker(grouped: Customer) -> None:
     assert worker.run() == [("ticket.redact", counts())]
 
 
-def test_accounts_that_are_excluded_are_left_alone(grouped: Customer) -> None:
+def test_events_of_excluded_accounts_are_not_claimed(grouped: Customer) -> None:
     [export_id] = post(grouped, 1, "csp")
     delivered(grouped, export_id, *ALL_EVENTS)
     post(grouped, 2, "csp", url=OTHER)
@@ -871,7 +875,7 @@ def test_a_fix_that_is_reverted_after_its_event_has_an_event_too(grouped: Custom
     assert len(rows("SELECT id FROM exports")) == 1
 
 
-def test_single_findings_have_events_too(customer: Customer) -> None:
+def test_tickets_of_single_findings_have_events(customer: Customer) -> None:
     [export_id] = post(customer, 1, "csp")
     delivered(customer, export_id, *ALL_EVENTS)
     worker = EventWorker()

@@ -55,7 +55,7 @@ def validation_task(inspect: FakeInspect, now: datetime = DUE) -> ValidationTask
     return ValidationTask(inspect, "worker", lambda: now, LEASE_S, NO_TRACKERS)
 
 
-def test_without_a_due_target_there_is_nothing_to_do(customer: Customer) -> None:
+def test_without_a_due_target_no_validation_runs(customer: Customer) -> None:
     make_due(customer)
     inspect = FakeInspect()
     assert not run_once(validation_task(inspect, NOW))

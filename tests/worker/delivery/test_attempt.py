@@ -137,7 +137,7 @@ def test_a_second_attempt_has_a_fresh_timestamp_and_nonce_and_the_same_body_and_
     assert signature(post, WEBHOOK_SECRET) is SignatureVerdict.OK
 
 
-def test_a_targets_own_secret_wins_over_the_default() -> None:
+def test_a_targets_own_secret_takes_precedence_over_the_default() -> None:
     post = RecordingPost()
     runner(post).run(CLAIM._replace(secret_sealed=sealed(OWN_SECRET)))
     assert signature(post, OWN_SECRET) is SignatureVerdict.OK
@@ -170,7 +170,7 @@ def test_a_claim_that_waited_while_the_secret_was_rotated_is_signed_with_the_new
 
 
 @pytest.mark.parametrize("since", [timedelta(hours=-1), timedelta(hours=1)], ids=["waited", "clock set back"])
-def test_a_claim_that_waited_or_that_a_clock_set_back_is_checked_again(since: timedelta) -> None:
+def test_a_claim_is_checked_again_after_a_wait_or_a_clock_step(since: timedelta) -> None:
     post = RecordingPost()
     options = AttemptOptions(DefaultSecret(WEBHOOK_SECRET), Schedule((5,), timedelta(hours=1)), lambda: NOW)
     gone = AttemptRunner(post, Vault([KEY]), replace(options, recheck=lambda _claim, _now: None), NO_TRACKERS)
@@ -178,7 +178,7 @@ def test_a_claim_that_waited_or_that_a_clock_set_back_is_checked_again(since: ti
     assert post.sent == []
 
 
-def test_an_older_key_still_opens_a_secret() -> None:
+def test_an_older_key_can_decrypt_a_secret() -> None:
     post = RecordingPost()
     runner(post, keys=(b"n" * 32, KEY)).run(CLAIM._replace(secret_sealed=sealed(OWN_SECRET)))
     assert signature(post, OWN_SECRET) is SignatureVerdict.OK
@@ -227,7 +227,7 @@ def test_an_empty_secret_signs_nothing() -> None:
 
 
 @pytest.mark.parametrize("broken", [RuntimeError("a bug"), ValueError(), OSError(), MemoryError(), RecursionError()])
-def test_a_bug_while_sending_becomes_an_outcome(broken: Exception) -> None:
+def test_an_unexpected_exception_while_sending_is_an_internal_error_outcome(broken: Exception) -> None:
     def fail() -> Outcome:
         raise broken
 

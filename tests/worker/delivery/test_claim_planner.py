@@ -67,7 +67,7 @@ def test_without_waiting_exports_there_is_nothing_to_claim(customer: Customer) -
     assert planner.ready_at is None
 
 
-def test_a_target_alone_gets_its_concurrency_and_half_the_threads_at_most(customer: Customer) -> None:
+def test_a_single_target_gets_at_most_its_concurrency_and_half_the_threads(customer: Customer) -> None:
     [target_id] = waiting_for(customer, 1, 100)
     assert plan(made(32)).quotas == {target_id: 16}
     assert plan(made(64)).quotas == {target_id: 16}
@@ -129,7 +129,7 @@ def test_the_longer_a_tick_takes_the_fewer_waiting_claims_are_made(customer: Cus
     assert plan(planner, returned=[target_id] * 16).quotas == {target_id: 16 + round(ahead * 16)}
 
 
-def test_while_claims_get_all_they_ask_for_a_scan_is_reused(customer: Customer) -> None:
+def test_a_scan_is_reused_while_claims_fill_their_quotas(customer: Customer) -> None:
     ids = waiting_for(customer, 3, 100)
     stopwatch = Stopwatch()
     planner = ClaimPlanner(32, DueTargetScanner(quick_scan_s=600, monotonic=stopwatch))
@@ -147,7 +147,7 @@ def test_while_claims_get_all_they_ask_for_a_scan_is_reused(customer: Customer) 
     assert scans(planner)
 
 
-def test_a_claim_that_got_less_and_a_wake_up_are_followed_by_a_scan(customer: Customer) -> None:
+def test_a_claim_below_its_quota_or_a_wake_up_causes_a_scan(customer: Customer) -> None:
     ids = waiting_for(customer, 2, 100)
     planner = made(32)
     for is_woken in (False, True):
@@ -249,7 +249,7 @@ def test_without_capacity_for_any_account_nothing_is_read(customer: Customer) ->
 # ---------------------------------------------------------------- scans
 
 
-def test_with_more_targets_than_capacity_each_gets_its_turn_in_order(customer: Customer) -> None:
+def test_more_targets_than_capacity_are_served_in_rotation(customer: Customer) -> None:
     ids = waiting_for(customer, 25, 100)
     planner = made(10)
     looked = [plan(planner).quotas for _ in range(5)]
@@ -266,7 +266,7 @@ def test_the_scan_continues_after_the_last_target_even_if_that_one_is_gone(custo
     assert list(plan(planner).quotas) == [ids[2], ids[4], ids[5], ids[0]]
 
 
-def test_more_targets_than_one_statement_reads_all_get_their_turn_in_order(customer: Customer) -> None:
+def test_more_targets_than_one_statement_reads_are_all_served_in_rotation(customer: Customer) -> None:
     ids = waiting_for(customer, 2 * TARGETS_PER_QUERY + 10)
     planner = made(TARGETS_PER_QUERY - 6)
     seen = Counter[str]()
@@ -299,7 +299,7 @@ def rested_once(stopwatch: Stopwatch) -> ClaimPlanner:
     return planner
 
 
-def test_after_a_long_scan_only_the_targets_it_found_are_read_for_a_while(customer: Customer) -> None:
+def test_after_a_long_scan_only_the_targets_found_are_read_until_the_next_full_scan(customer: Customer) -> None:
     found, later = waiting_for(customer, 2, 100)
     change(later, held_until=to_ms(NOW) + 1000, held_reason="rate_limited")
     stopwatch = Stopwatch()
@@ -337,7 +337,7 @@ def test_a_scan_that_stalled_is_followed_by_a_short_rest(customer: Customer) -> 
     assert planner.ready_at == NOW + timedelta(seconds=MAX_REST_S)
 
 
-def test_a_target_with_a_hundred_thousand_waiting_comes_no_more_often_and_costs_no_more(customer: Customer) -> None:
+def test_a_target_with_a_hundred_thousand_waiting_exports_is_served_no_more_often(customer: Customer) -> None:
     crowded, *others = many_targets(customer, 0, 21, URL)
     many_waiting(customer, 0, 100_000, (0, 1), NOW - timedelta(days=1))
     many_waiting(customer, 100_000, 40, (1, 20), NOW)
@@ -355,7 +355,7 @@ def test_a_target_with_a_hundred_thousand_waiting_comes_no_more_often_and_costs_
         execute("TRUNCATE exports CASCADE")
 
 
-def test_each_target_gets_its_quota_of_the_oldest_and_no_body_of_another_is_read(customer: Customer) -> None:
+def test_claims_read_only_the_bodies_of_each_targets_quota(customer: Customer) -> None:
     few, many = (make_target(customer).id for _ in range(2))
     for target_id in (few, many):
         for second in range(5):
@@ -367,7 +367,7 @@ def test_each_target_gets_its_quota_of_the_oldest_and_no_body_of_another_is_read
     assert [each.parameters[-1] for each in reading] == ([1, 4] if is_sqlite() else [])
 
 
-def test_claims_by_plan_take_the_oldest_of_every_target_and_leave_none_behind(customer: Customer) -> None:
+def test_planned_claims_serve_every_target_until_no_export_waits(customer: Customer) -> None:
     """The many exports of one target are served beside the few of the others, until nothing waits."""
     waiting_for(customer, 12, 1)
     many_waiting(customer, 100, 300, (0, 1), NOW - timedelta(hours=1))

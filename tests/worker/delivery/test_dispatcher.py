@@ -91,7 +91,7 @@ def test_a_retry_is_made_when_it_is_due_and_not_at_the_next_sweep(customer: Cust
         assert dispatcher.join(PATIENCE_S)
 
 
-def test_a_wake_up_works_at_once_and_returns_when_nothing_is_due(customer: Customer) -> None:
+def test_a_wake_up_delivers_at_once_and_returns_when_nothing_is_due(customer: Customer) -> None:
     post = FakePost()
     post.delay_s = 0.1
     with running_dispatcher(post) as dispatcher:
@@ -104,7 +104,7 @@ def test_a_wake_up_works_at_once_and_returns_when_nothing_is_due(customer: Custo
             assert {queries.get(export_id).status for export_id in ids} == {"exported"}
 
 
-def test_a_wake_up_within_a_scan_is_answered_by_the_next_one(customer: Customer) -> None:
+def test_a_wake_up_during_a_scan_is_handled_by_the_next_scan(customer: Customer) -> None:
     looking, may_go_on = threading.Event(), threading.Event()
 
     def now() -> datetime:
@@ -290,7 +290,7 @@ def test_a_paused_targets_exports_wait_until_it_is_resumed(customer: Customer) -
         (Outcome(status=410), ("disabled", "receiver_gone"), ("failed", "receiver_gone"), ("failed", "target_disabled")),
     ],
 )
-def test_exports_that_wait_for_a_target_that_is_turned_off_end_visibly_and_unsent(
+def test_exports_that_wait_for_a_target_that_is_turned_off_end_blocked_or_failed_and_unsent(
     customer: Customer, outcome: Outcome, target: tuple[str, str], first: tuple[str, str], others: tuple[str, str]
 ) -> None:
     approved(customer, 20)

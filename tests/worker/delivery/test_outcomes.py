@@ -168,7 +168,7 @@ def test_without_a_response_the_export_is_retried_and_the_target_is_failing(erro
     assert wait_s(verdict) == 5
 
 
-def test_an_empty_outcome_is_retried() -> None:
+def test_an_outcome_without_response_and_error_is_no_answer() -> None:
     assert judged(Outcome()).error_code == "no_answer"
 
 
@@ -249,7 +249,9 @@ SCHEDULE: Final = [
 
 @pytest.mark.parametrize(("try_number", "expected_s"), SCHEDULE)
 @pytest.mark.parametrize("outcome", [answer(503), Outcome(error="connect_refused")], ids=["answer", "no answer"])
-def test_n_delays_are_n_retries_and_n_plus_one_attempts(try_number: int, expected_s: int | None, outcome: Outcome) -> None:
+def test_a_schedule_of_n_delays_allows_n_plus_one_attempts(
+    try_number: int, expected_s: int | None, outcome: Outcome
+) -> None:
     verdict = judged(outcome, try_number)
     if expected_s is not None:
         assert (verdict.transition, wait_s(verdict)) == (Transition.RESCHEDULE, expected_s)
@@ -259,7 +261,7 @@ def test_n_delays_are_n_retries_and_n_plus_one_attempts(try_number: int, expecte
     assert verdict.effect.connected == "failing"
 
 
-def test_no_schedule_at_all_is_one_attempt() -> None:
+def test_an_empty_schedule_allows_one_attempt() -> None:
     assert judged(answer(500), plan=Schedule((), timedelta(hours=1))).reason == "attempts_exhausted"
 
 
@@ -343,12 +345,12 @@ def test_retry_after_is_honored_to_the_second(text: str, expected_s: int | None,
 
 
 @pytest.mark.parametrize("status", [408, 425, 500, 502, 504])
-def test_retry_after_on_other_statuses_does_not_count(status: int) -> None:
+def test_retry_after_of_other_statuses_is_ignored(status: int) -> None:
     verdict = judged(answer(status, retry_after="120"))
     assert (verdict.retry_after_s, wait_s(verdict)) == (None, 5)
 
 
-def test_retry_after_counts_where_the_body_says_rate_limited() -> None:
+def test_retry_after_is_honored_if_the_body_has_a_rate_limit_code() -> None:
     verdict = judged(answer(400, {"code": "WEBHOOK_RATE_LIMITED"}, retry_after="120"))
     assert (verdict.retry_after_s, wait_s(verdict)) == (120, 120)
 
@@ -489,7 +491,7 @@ HOSTILE: Final = [
 @pytest.mark.parametrize(
     ("status", "transition"), [(200, Transition.DELIVER), (401, Transition.FAIL), (500, Transition.RESCHEDULE)]
 )
-def test_a_hostile_body_changes_nothing(body: bytes, status: int, transition: Transition) -> None:
+def test_a_hostile_body_does_not_change_the_verdict(body: bytes, status: int, transition: Transition) -> None:
     verdict = judged(Outcome(status=status, body=body))
     assert verdict.transition is transition
     assert verdict == judged(Outcome(status=status))

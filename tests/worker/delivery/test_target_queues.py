@@ -90,7 +90,7 @@ def test_claims_that_wait_for_a_thread_are_counted_beside_those_for_a_slot() -> 
     assert queues.count_waiting() == ({1: 2}, {1: 1})
 
 
-def test_another_queue_that_waits_for_the_thread_goes_first() -> None:
+def test_a_free_thread_serves_another_waiting_queue_first() -> None:
     [first, second], [other] = claims("a", 2), claims("b", 1)
     queues = TargetQueues(1)
     queues.add([first, second, other])
@@ -101,7 +101,7 @@ def test_another_queue_that_waits_for_the_thread_goes_first() -> None:
     assert queues.finish(other, pauses_queue=False) == second
 
 
-def test_with_fewer_slots_open_requests_finish_and_no_more_are_sent() -> None:
+def test_after_slots_are_reduced_open_requests_finish_before_another_is_sent() -> None:
     sent = claims("a", 4)
     queues = queues_with(3, *sent)
     taken = [queues.take() for _ in range(3)]
@@ -120,7 +120,7 @@ def test_a_result_that_pauses_the_queue_stops_waiting_claims() -> None:
     assert queues.remove("a") == [second, third]
 
 
-def test_a_claim_that_waited_for_a_thread_goes_back_to_the_front_of_a_paused_queue() -> None:
+def test_a_claim_that_waited_for_a_thread_returns_to_the_front_of_a_paused_queue() -> None:
     first, second, third = claims("a", 3)
     queues = queues_with(2, first, second, third)
     assert queues.take() == first
@@ -157,7 +157,7 @@ def test_claims_made_before_the_result_is_committed_wait_too() -> None:
     assert queues.remove("a") == [later]
 
 
-def test_a_queue_that_closes_takes_no_thread_from_another() -> None:
+def test_a_paused_queue_takes_no_thread_from_another_queue() -> None:
     [first, second], [other] = claims("a", 2), claims("b", 1)
     queues = queues_with(2, first, second)
     queues.take()
@@ -175,7 +175,7 @@ def test_a_queue_whose_claims_are_removed_leaves_nothing_behind() -> None:
     assert ready(queues) == []
 
 
-def test_claims_that_no_thread_has_begun_can_be_taken_back() -> None:
+def test_claims_that_no_thread_has_begun_can_be_removed() -> None:
     some, others = claims("a", 5), claims("b", 2)
     queues = queues_with(2, *some, *others)
     begun = queues.take()
@@ -251,7 +251,7 @@ def test_many_threads_send_everything_once_and_keep_to_the_slots(slots: int) -> 
             assert [claim for claim in senders.sent if claim.target_id == target_id] == its
 
 
-def test_a_target_that_hangs_leaves_the_other_threads_to_the_others() -> None:
+def test_a_hanging_target_occupies_only_its_own_slots() -> None:
     senders = Senders(TargetQueues(3), hangs="slow")
     with sending(senders):
         senders.queues.add([*claims("slow", 50), *claims("quick", 50)])
@@ -285,7 +285,7 @@ def test_a_queue_that_opens_and_closes_all_the_time_loses_and_repeats_nothing() 
     assert queues.remove_all() == []
 
 
-def test_all_claims_can_be_taken_back_while_threads_take_them_too() -> None:
+def test_all_claims_can_be_removed_while_threads_take_claims() -> None:
     """Repeatedly, because a claim may vanish at any moment; nothing may wait for it while holding the lock."""
     for _ in range(100):
         queues = TargetQueues(4)
@@ -348,7 +348,7 @@ def test_a_target_gets_at_most_half_of_its_accounts_reserved_threads() -> None:
     assert handed_out(queues) == {1: 16, 2: 3}
 
 
-def test_a_thread_that_is_free_goes_to_the_account_with_the_fewest() -> None:
+def test_a_free_thread_serves_the_account_with_the_fewest_threads() -> None:
     queues = TargetQueues(8)
     opened(queues, 1, ["a"])
     taken = [queues.take() for _ in range(8)]

@@ -113,7 +113,7 @@ def test_the_concurrency_grows_from_one_to_sixteen_in_some_sixteen_steps() -> No
     assert 15 <= steps <= 20
 
 
-def test_after_a_hold_one_is_sent_then_two_then_four() -> None:
+def test_after_a_hold_the_concurrency_grows_from_one_to_two_to_four() -> None:
     held = next_state(state(concurrency=16.0), [limited(30)], NOW)
     assert (held.ramp, slots(held, WorkerShare(), in_s(29.999)), slots(held, WorkerShare(), in_s(30))) == (1, 0, 1)
     at_once = [1]
@@ -123,7 +123,7 @@ def test_after_a_hold_one_is_sent_then_two_then_four() -> None:
     assert at_once == [1, 2, 4, 8]
 
 
-def test_a_success_that_asks_to_wait_holds_its_target_and_counts_as_a_success() -> None:
+def test_a_success_with_a_wait_holds_its_target_and_counts_as_a_success() -> None:
     last = replace(HEALTHY, hold_s=90.0, hold_reason=RATE_LIMITED)
     for effects in ([last], [last, HEALTHY], [HEALTHY, last]):
         after = next_state(state(failures_in_row=2, undelivered_in_row=2), effects, NOW)
@@ -295,7 +295,7 @@ DAYS: Final = [(None, False), (0, False), (4.999, False), (5, True), (50, True)]
 
 
 @pytest.mark.parametrize(("days", "is_given_up"), DAYS)
-def test_five_days_of_nothing_but_failures_are_enough(days: float | None, is_given_up: bool) -> None:
+def test_a_target_has_failed_for_days_after_five_days_of_failures_alone(days: float | None, is_given_up: bool) -> None:
     since = None if days is None else NOW - timedelta(days=days)
     assert has_failed_for_days(state(failing_since=since), NOW) is is_given_up
 
@@ -483,7 +483,7 @@ def test_distribution_uses_all_capacity_and_favors_no_target(quotas: dict[str, i
     assert all(count <= least + 1 for count in dealt.values())
 
 
-def test_the_limits_are_those_of_the_contract() -> None:
+def test_concurrency_limits_and_the_time_until_a_target_is_disabled_match_the_contract() -> None:
     assert (throttle.MIN_CONCURRENCY, throttle.MAX_CONCURRENCY) == (1, 16)
     assert timedelta(days=5) == throttle.GIVE_UP_AFTER
 
@@ -511,7 +511,9 @@ AT_REST: Final = state(connected="connected", last_success_at=NOW)
         (AT_REST, [replace(HEALTHY, hold_s=1.0, hold_reason=RATE_LIMITED)]),
     ],
 )
-def test_effects_that_may_change_a_row_are_not_at_rest(before: ThrottleState, effects: list[TargetEffect]) -> None:
+def test_a_throttle_state_is_not_at_rest_if_effects_may_change_its_row(
+    before: ThrottleState, effects: list[TargetEffect]
+) -> None:
     assert not is_at_rest(before, effects, NOW)
 
 
@@ -526,12 +528,12 @@ def test_effects_that_may_change_a_row_are_not_at_rest(before: ThrottleState, ef
     ),
     st.lists(st.sampled_from([HEALTHY, HEALTHY, HEALTHY, UNHEALTHY, REFUSED]), min_size=1, max_size=3),
 )
-def test_a_row_at_rest_is_never_worth_writing(before: ThrottleState, effects: list[TargetEffect]) -> None:
+def test_a_throttle_state_at_rest_is_never_worth_writing(before: ThrottleState, effects: list[TargetEffect]) -> None:
     if is_at_rest(before, effects, NOW):
         assert not is_worth_writing(before, next_state(before, effects, NOW))
 
 
-def test_a_busy_target_is_at_rest_in_most_ticks() -> None:
+def test_a_healthy_busy_target_is_at_rest_within_a_second_of_its_last_write() -> None:
     assert is_at_rest(AT_REST, [HEALTHY] * 40, in_s(0.9))
 
 
@@ -558,7 +560,7 @@ def test_a_target_whose_last_attempts_delivered_nothing_is_shown_as_failing(
     assert (found.undelivered_in_row, found.connected) == (after, shown)
 
 
-def test_a_rejected_ticket_after_many_changes_nothing_more() -> None:
+def test_further_rejected_tickets_after_many_change_nothing() -> None:
     failing = next_state(state(), [REFUSED] * 5, NOW)
     assert not throttle.update(failing, [REFUSED] * 3, NOW).is_changed
 
@@ -596,7 +598,7 @@ EVENTS: Final = [
 
 
 @pytest.mark.parametrize(("before", "effects", "logged"), EVENTS)
-def test_pauses_the_breaker_and_the_end_of_a_target_are_logged(
+def test_holds_breaker_changes_and_targets_turned_off_are_logged(
     before: ThrottleState, effects: list[TargetEffect], logged: list[tuple[str, str | None, int]]
 ) -> None:
     tick = update(before, effects, NOW)

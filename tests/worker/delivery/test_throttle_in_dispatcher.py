@@ -134,7 +134,7 @@ def test_a_503_without_retry_after_holds_no_target(customer: Customer, clock: Fa
     assert rows("SELECT held_until, held_reason FROM targets") == [(None, None)]
 
 
-def test_after_the_wait_one_is_sent_then_two_then_four(customer: Customer, clock: FakeClock) -> None:
+def test_after_the_wait_the_dispatcher_sends_one_then_two_then_four_requests(customer: Customer, clock: FakeClock) -> None:
     post = FakePost(first_then(ask_to_wait(429, 30)), clock)
     with running_dispatchers(post, clock, concurrency=32):
         approved(customer, 1, BUSY_URL, NOW)
@@ -155,7 +155,7 @@ def more_for(url: str, customer: Customer) -> str:
     return make_approved(customer, target_of(url), NOW)
 
 
-def test_a_worker_that_starts_later_waits_too(customer: Customer, clock: FakeClock) -> None:
+def test_a_worker_that_starts_later_observes_the_hold(customer: Customer, clock: FakeClock) -> None:
     approved(customer, 5, BUSY_URL, NOW)
     post = FakePost(first_then(*[ask_to_wait(429, 30)] * 5), clock)
     with running_dispatchers(post, clock, count=1):
@@ -353,7 +353,7 @@ TURNED_OFF: Final = [("pause", None), ("disable", "target_disabled")]
 
 
 @pytest.mark.parametrize(("verb", "reason"), TURNED_OFF)
-def test_nothing_starts_after_a_person_has_turned_the_target_off(
+def test_no_request_starts_after_a_user_turned_the_target_off(
     in_queue: tuple[FakePost, list[str]], clock: FakeClock, verb: str, reason: str | None
 ) -> None:
     post, _ = in_queue

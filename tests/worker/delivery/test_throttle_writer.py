@@ -90,7 +90,7 @@ def test_the_effects_of_deliveries_are_stored_with_the_target(customer: Customer
 
 
 @pytest.mark.parametrize(("effect", "status"), [(BLOCKED, "blocked"), (GONE, "disabled")])
-def test_a_late_answer_to_an_open_breaker_still_turns_the_target_off(
+def test_a_late_response_turns_off_a_target_whose_breaker_is_open(
     customer: Customer, effect: TargetEffect, status: str
 ) -> None:
     target_id = make_target(customer).id
@@ -103,7 +103,7 @@ def test_a_late_answer_to_an_open_breaker_still_turns_the_target_off(
     assert status_of(target_id) == (status, effect.reason)
 
 
-def test_a_tick_changes_all_its_targets_and_no_other(customer: Customer) -> None:
+def test_a_tick_writes_the_effects_of_all_its_targets_and_of_no_other(customer: Customer) -> None:
     healthy, unhealthy, held, other = (make_target(customer).id for _ in range(4))
     before = state_of(other)
     with transaction():
@@ -207,7 +207,7 @@ def test_a_target_that_has_only_failed_for_five_days_is_disabled(customer: Custo
     assert entry == ("worker", "target_disabled", "failing_for_days")
 
 
-def test_a_success_in_five_days_is_enough(customer: Customer) -> None:
+def test_a_target_with_a_success_in_five_days_stays_active(customer: Customer) -> None:
     target = make_target(customer)
     record(target.id, UNHEALTHY, now=NOW)
     record(target.id, HEALTHY, now=NOW + timedelta(days=3))
@@ -215,7 +215,7 @@ def test_a_success_in_five_days_is_enough(customer: Customer) -> None:
     assert status_of(target.id) == ("active", None)
 
 
-def test_resuming_a_target_gives_it_five_days_more(customer: Customer) -> None:
+def test_resuming_a_target_restarts_the_five_days_of_failures(customer: Customer) -> None:
     target = make_target(customer)
     record(target.id, UNHEALTHY, now=NOW)
     record(target.id, UNHEALTHY, now=NOW + timedelta(days=5))
@@ -263,7 +263,7 @@ def test_the_row_of_a_healthy_target_is_written_at_most_once_a_second(customer: 
     assert targets.get(target.id, None).last_success_at == NOW + timedelta(seconds=1)
 
 
-def test_no_effects_change_nothing(customer: Customer) -> None:
+def test_no_effects_or_effects_of_unknown_targets_change_nothing(customer: Customer) -> None:
     target = make_target(customer)
     with transaction():
         write_effects({}, LATER, "worker")
@@ -406,7 +406,7 @@ def test_a_new_secret_does_not_undo_simultaneous_effects_of_a_worker(customer: C
     assert targets.get(target.id, None).secret_fingerprint == VAULT.fingerprint("s")
 
 
-def test_a_hold_stands_whoever_changes_the_target_at_the_same_moment(customer: Customer) -> None:
+def test_a_hold_survives_simultaneous_changes_of_its_target(customer: Customer) -> None:
     target = make_target(customer)
 
     def pause_and_limit() -> None:
@@ -419,7 +419,7 @@ def test_a_hold_stands_whoever_changes_the_target_at_the_same_moment(customer: C
     ]
 
 
-def test_an_edit_that_commits_between_the_read_and_the_lock_keeps_its_target_as_it_is(customer: Customer) -> None:
+def test_effects_do_not_change_a_target_that_was_edited_between_the_read_and_the_lock(customer: Customer) -> None:
     target = make_target(customer)
 
     def record_limit() -> list[TargetEvent]:

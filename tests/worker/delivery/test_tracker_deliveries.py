@@ -126,7 +126,7 @@ def test_a_tracker_gets_neither_a_signature_nor_the_default_secret(customer: Cus
 
 
 @pytest.mark.parametrize(("lost", "creates"), [(LostResponse.AFTER_CREATING, 1), (LostResponse.BEFORE_CREATING, 2)])
-def test_a_lost_answer_is_looked_up_before_another_create(
+def test_after_a_lost_response_the_issue_is_looked_up_before_another_create(
     customer: Customer, gitea: FakeGitea, lost: LostResponse, creates: int
 ) -> None:
     target_id = make_tracker(customer, gitea.base_url, VAULT)

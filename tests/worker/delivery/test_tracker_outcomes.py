@@ -36,7 +36,7 @@ def wait_s(verdict: Verdict) -> float:
     return (verdict.next_attempt_at - NOW).total_seconds()
 
 
-def test_an_issue_is_a_delivery() -> None:
+def test_a_created_issue_counts_as_a_delivery() -> None:
     verdict = judged(TrackerResult(Outcome(201), ISSUE))
     assert (verdict.transition, verdict.outcome, verdict.error_code) == (Transition.DELIVER, "delivered", None)
     assert (verdict.provider_ticket_id, verdict.provider_ticket_url) == (ISSUE.id, ISSUE.url)
@@ -55,14 +55,14 @@ def test_an_issue_is_a_delivery() -> None:
         "",
     ],
 )
-def test_a_link_that_must_not_be_shown_is_left_out(url: str) -> None:
+def test_a_url_that_must_not_be_shown_is_omitted(url: str) -> None:
     verdict = judged(TrackerResult(Outcome(201), TrackerIssue("7", url)))
     assert (verdict.transition, verdict.provider_ticket_id) == (Transition.DELIVER, "7")
     assert verdict.provider_ticket_url is None
 
 
 @pytest.mark.parametrize("action", TrackerEventAction)
-def test_an_applied_event_is_a_delivery(action: TrackerEventAction) -> None:
+def test_an_applied_event_counts_as_a_delivery(action: TrackerEventAction) -> None:
     verdict = judged(TrackerResult(Outcome(200), action))
     assert (verdict.transition, verdict.outcome, verdict.error_code) == (Transition.DELIVER, "delivered", None)
     # A skipped event sends no request, so nothing is known about the target.
@@ -180,7 +180,7 @@ def test_after_an_unknown_outcome_the_next_attempt_waits_until_the_issue_can_be_
     )
 
 
-def test_a_refused_address_blocks_as_it_does_for_webhooks() -> None:
+def test_a_refused_address_blocks_a_tracker_and_its_export() -> None:
     verdict = judged(TrackerResult(Outcome(error="address_private", refused=True), is_outcome_unknown=True))
     assert (verdict.transition, verdict.reason, verdict.is_outcome_unknown) == (Transition.BLOCK, "address_private", True)
     assert verdict.effect.status is TargetStatus.BLOCKED

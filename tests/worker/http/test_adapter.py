@@ -49,7 +49,7 @@ def collecting(seen: list[ReceivedRequest | None], **headers: str) -> Any:
     return behave
 
 
-def test_a_response_is_one_of_requests() -> None:
+def test_the_adapter_returns_a_response_of_requests() -> None:
     seen: list[ReceivedRequest | None] = []
     server = LoopbackServer(collecting(seen, Content_Type="application/json; charset=utf-8", X_Seen="one"))
     with server, session() as client:
@@ -121,7 +121,7 @@ def test_a_refused_address_is_an_error_of_requests_that_carries_the_verdict(addr
     assert address not in str(caught.value)
 
 
-def test_a_refused_url_is_an_error_of_requests_too() -> None:
+def test_a_refused_url_raises_the_refusal_with_its_reason() -> None:
     with session(TargetPolicy()) as client, pytest.raises(TargetRefused) as caught:
         client.get(f"https://{NAME}:8000/")
     assert caught.value.reason is RefusalReason.PORT_NOT_ALLOWED
@@ -137,7 +137,7 @@ def test_a_redirect_is_not_followed_though_the_session_allows_it(status: int) ->
     assert elsewhere == []
 
 
-def test_the_environment_and_the_session_choose_no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proxies_of_the_environment_and_the_session_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     proxied: list[ReceivedRequest | None] = []
     with LoopbackServer(collecting(proxied)) as proxy, LoopbackServer(always()) as server, session() as client:
         for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
@@ -162,7 +162,7 @@ def test_a_deadline_ends_the_whole_exchange(timeout: Any, deadline_s: float) -> 
     assert caught.value.error == "deadline_exceeded"
 
 
-def test_a_connect_timeout_is_one_of_requests() -> None:
+def test_a_connect_timeout_is_a_connect_timeout_of_requests() -> None:
     with silent_port("127.0.0.1") as port, session() as client, pytest.raises(requests.ConnectTimeout) as caught:
         client.get(f"http://{NAME}:{port}/", timeout=(0.2, 30))
     assert isinstance(caught.value, TransportError)

@@ -46,7 +46,7 @@ def test_a_success_in_the_headers_counts_whatever_happens_to_the_body(client: Ht
     assert (outcome.status, outcome.error) == (200, None)
 
 
-def test_a_request_is_sent_as_it_is_asked_for(client: HttpClient) -> None:
+def test_a_request_is_sent_with_exactly_the_given_path_headers_and_body(client: HttpClient) -> None:
     seen: list[ReceivedRequest] = []
 
     def behave(peer: Peer) -> None:
@@ -158,14 +158,14 @@ BROKEN: Final = {
 
 
 @pytest.mark.parametrize(("behave", "error"), BROKEN.values(), ids=list(BROKEN))
-def test_a_broken_answer_is_named(client: HttpClient, behave: Callable[[Peer], None], error: str) -> None:
+def test_each_broken_response_has_its_error_code(client: HttpClient, behave: Callable[[Peer], None], error: str) -> None:
     with LoopbackServer(behave) as server:
         outcome = post(client, server.url())
     assert (outcome.status, outcome.error) == (None, error)
     assert outcome.address == "127.0.0.1"
 
 
-def test_a_reset_is_a_closed_connection(client: HttpClient) -> None:
+def test_a_reset_connection_is_reported_as_closed(client: HttpClient) -> None:
     def behave(peer: Peer) -> None:
         peer.read()
         peer.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
@@ -249,7 +249,7 @@ def test_the_parts_of_a_first_post_are_timed_and_those_of_a_second_are_not_repea
     assert second.total_ms >= second.first_byte_ms + 45
 
 
-def test_32_threads_share_a_client_and_each_gets_its_own_answer(client: HttpClient) -> None:
+def test_32_threads_share_a_client_and_each_gets_its_own_response(client: HttpClient) -> None:
     def behave(peer: Peer) -> None:
         while request := peer.read():
             peer.answer(200, request.headers["idempotency-key"].encode() + request.body)

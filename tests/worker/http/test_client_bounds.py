@@ -86,7 +86,7 @@ ENDLESS: Final = {
 
 
 @pytest.mark.parametrize(("head", "piece", "status", "error"), ENDLESS.values(), ids=list(ENDLESS))
-def test_bytes_are_counted_as_they_come_and_memory_stays_bounded(
+def test_endless_responses_are_read_up_to_a_limit_in_bounded_memory(
     client: HttpClient, head: bytes, piece: bytes, status: int | None, error: str | None
 ) -> None:
     endless = Endless(head, piece)

@@ -88,7 +88,7 @@ def test_the_certificate_of_the_settings_is_presented(server: NamingServer) -> N
     [None, CertificateAuthority("Stranger").pair("riskrelay.example.com")],
     ids=["none", "another authority's"],
 )
-def test_a_receiver_that_refuses_the_certificate_is_named(certificate: str | None) -> None:
+def test_a_receiver_that_refuses_the_certificate_is_reported(certificate: str | None) -> None:
     with (
         NamingServer((ssl.TLSVersion.TLSv1_3, ssl.TLSVersion.TLSv1_3)) as server,
         made_client(egress=Egress(COMPANY.pem)) as client,

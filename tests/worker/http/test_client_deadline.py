@@ -166,7 +166,7 @@ def test_a_connect_that_takes_too_long_is_given_up() -> None:
     assert 0.29 <= took_s < 0.3 + SLACK_S
 
 
-def test_a_dead_address_leaves_time_for_the_next() -> None:
+def test_an_unreachable_address_leaves_time_for_the_next() -> None:
     resolver = FakeResolver({NAME: ["127.0.0.2", "127.0.0.1"]})
     with (
         silent_port("127.0.0.2") as port,
@@ -195,7 +195,7 @@ def test_a_released_connection_is_not_shut_down_and_past_the_deadline_not_kept(l
         assert there.recv(1) == b""
 
 
-def test_a_connection_that_comes_after_the_deadline_is_shut_down_at_once() -> None:
+def test_a_connection_established_after_the_deadline_is_shut_down_at_once() -> None:
     here, there = socket.socketpair()
     with here, there:
         exchange = Exchange(0)

@@ -60,7 +60,7 @@ def test_a_proxy_gets_the_user_and_the_password(tmp_path: Path) -> None:
                 assert post(client, server.url(NAME)).error == expected
 
 
-def test_a_proxy_that_forbids_the_port_is_named(tmp_path: Path) -> None:
+def test_a_proxy_that_forbids_the_port_is_reported(tmp_path: Path) -> None:
     with tinyproxy(tmp_path, ports=[443]) as proxy, LoopbackServer(always()) as server:
         with made_client(egress=through(proxy.port)) as client:
             outcome = post(client, server.url(NAME))
@@ -68,14 +68,14 @@ def test_a_proxy_that_forbids_the_port_is_named(tmp_path: Path) -> None:
         assert server.connections == 0
 
 
-def test_a_proxy_that_cannot_reach_the_receiver_is_named(proxy: Tinyproxy) -> None:
+def test_a_proxy_that_cannot_reach_the_receiver_is_reported(proxy: Tinyproxy) -> None:
     with LoopbackServer(always()) as server:
         url = server.url(NAME)
     with made_client(egress=through(proxy.port)) as client:
         assert post(client, url).error == "proxy_connect_failed"
 
 
-def test_a_proxy_that_does_not_run_is_named() -> None:
+def test_an_unreachable_proxy_is_reported() -> None:
     with LoopbackServer(always()) as gone:
         port = gone.port
     resolver = FakeResolver({NAME: ["127.0.0.1"]})
@@ -143,7 +143,7 @@ def test_another_address_of_the_receiver_is_tried_where_the_proxy_cannot_reach_o
         *("nothing", "redirect", "refusal"),
     ],
 )
-def test_a_proxy_that_misbehaves_is_named(behave: Callable[[Peer], None], error: str) -> None:
+def test_each_protocol_error_of_a_proxy_is_reported(behave: Callable[[Peer], None], error: str) -> None:
     with LoopbackServer(behave) as proxy, made_client(egress=through(proxy.port)) as client:
         assert post(client, f"http://{NAME}:8080/hook").error == error
 
@@ -185,7 +185,7 @@ def test_no_connection_is_made_without_the_fixed_source_address(source: str, add
         assert server.connections == 0
 
 
-def test_the_family_without_a_source_address_is_left_out() -> None:
+def test_addresses_of_a_family_without_a_source_address_are_skipped() -> None:
     egress = Egress(sources=(ip_address("127.0.0.7"),))
     with (
         LoopbackServer(always()) as server,

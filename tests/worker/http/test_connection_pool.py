@@ -105,7 +105,7 @@ def test_a_connection_in_use_during_a_refusal_is_checked_before_its_next_use() -
         assert (server.connections, gated.requests) == (1, 1)
 
 
-def test_a_name_that_moved_is_followed_and_nothing_is_sent_twice() -> None:
+def test_a_name_that_resolves_to_a_new_address_gets_a_new_connection_and_each_request_once() -> None:
     before, after, resolver = GatedServer(), GatedServer(), RebindingResolver(HERE, THERE)
     with (
         LoopbackServer(before) as old,

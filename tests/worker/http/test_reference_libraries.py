@@ -42,7 +42,7 @@ def _javascript(_folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("build", [_go, _javascript], ids=["go", "javascript"])
-def test_the_library_accepts_what_is_sent_and_nothing_that_was_changed(
+def test_reference_libraries_accept_every_signed_request_and_reject_a_modified_one(
     build: Callable[[Path], list[str]], tmp_path: Path
 ) -> None:
     program = build(tmp_path)

@@ -188,7 +188,7 @@ def test_a_body_is_stored_up_to_its_limit_without_waiting_for_the_rest(
 
 @pytest.mark.parametrize("piece_bytes", [1_000_000, 4096, 1000])
 @pytest.mark.parametrize(("size", "is_read"), [(MAX_HEAD_BYTES, True), (MAX_HEAD_BYTES + 1, False)])
-def test_interim_answers_count_as_headers(size: int, is_read: bool, piece_bytes: int) -> None:
+def test_interim_responses_count_towards_the_limit_of_headers(size: int, is_read: bool, piece_bytes: int) -> None:
     interim, final = b"HTTP/1.1 103 Early\r\nA: %b\r\n\r\n", OK + b"Content-Length: 2\r\n\r\n"
     filler = b"a" * (size - len(interim % b"") - len(final))
     assert read(interim % filler + final + b"{}", piece_bytes) == (kept() if is_read else InvalidResponse)
@@ -247,7 +247,7 @@ def test_a_parser_keeps_nothing_of_a_body_that_it_has_returned() -> None:
 
 
 @pytest.mark.parametrize("is_apart", [False, True])
-def test_an_answer_that_was_not_asked_for_is_not_taken_for_the_next_one(is_apart: bool) -> None:
+def test_an_unrequested_response_is_not_taken_for_the_next_one(is_apart: bool) -> None:
     unasked, sent = b"HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n", []
 
     def behave(peer: Peer) -> None:

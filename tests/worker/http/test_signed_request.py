@@ -80,7 +80,7 @@ def test_the_signature_is_that_of_the_reference_projects_vector() -> None:
     assert sign_standard(key, vector["msg_id"], vector["timestamp"], vector["payload"].encode()) == vector["signature"]
 
 
-def test_an_id_with_a_dot_is_not_signed() -> None:
+def test_signing_refuses_an_id_with_a_dot() -> None:
     with pytest.raises(ValueError, match="contains a dot"):
         sign_standard(KEY, "exp.1", 1, b"")
 

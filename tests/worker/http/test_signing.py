@@ -141,7 +141,7 @@ def test_the_published_vectors_in_base64_agree() -> None:
 # ── signing refuses what could not be verified ─────────────────────────────
 
 
-def test_a_nonce_with_a_dot_is_not_signed() -> None:
+def test_signing_refuses_a_nonce_with_a_dot() -> None:
     with pytest.raises(ValueError, match="32 hex digits"):
         sign(SECRET, NOW, "a.b", BODY)
 
@@ -313,7 +313,7 @@ def test_a_forged_request_does_not_use_up_the_nonce_of_the_real_one() -> None:
     assert verify(SECRET, headers(), BODY, NOW, memory) is SignatureVerdict.OK
 
 
-def test_a_stale_request_is_not_remembered() -> None:
+def test_the_nonce_of_a_stale_request_is_not_stored() -> None:
     memory = Memory()
     verify(SECRET, headers(), BODY, NOW + 301, memory)
     assert memory.nonces == []
@@ -327,7 +327,7 @@ def test_the_replay_of_a_forgery_is_still_a_wrong_signature() -> None:
 
 
 @given(secret=st.binary(min_size=1), timestamp=timestamps, nonce=nonces, body=st.binary())
-def test_whatever_is_signed_verifies(secret: bytes, timestamp: int, nonce: str, body: bytes) -> None:
+def test_every_signed_request_verifies(secret: bytes, timestamp: int, nonce: str, body: bytes) -> None:
     signature = sign(secret, timestamp, nonce, body)
     assert re.fullmatch("sha256=[0-9a-f]{64}", signature)
     sent = headers(signature=signature, timestamp=str(timestamp), nonce=nonce)

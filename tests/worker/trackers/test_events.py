@@ -69,7 +69,7 @@ def applied(
     return runner.apply_event(ValidationJob("tgt_1", 1, server.url(NAME, path=f"/{REPOSITORY}"), "", sealed, options), made)
 
 
-def test_an_event_without_an_issue_has_none() -> None:
+def test_an_event_of_a_ticket_without_an_issue_has_an_empty_issue_id() -> None:
     ticket = EventTicket(EXPORT_ID, "tgt_1", Source("finding", "fnd_1", 1), None, "d" * 64)
     body = event_body(EVENT_ID, REDACT, ticket, TicketChange(), "2026-03-01T12:00:00.000Z")
     made = event_of(body, None)
@@ -151,7 +151,7 @@ def test_a_success_that_names_no_comment_is_no_success(server: FakeGitea, runner
     assert (result.value.kind, result.is_outcome_unknown) == (FailureKind.RETRY, True)
 
 
-def test_a_refused_comment_leaves_nothing_unknown(server: FakeGitea, runner: TrackerRunner) -> None:
+def test_a_refused_comment_has_a_known_outcome(server: FakeGitea, runner: TrackerRunner) -> None:
     server.next_comments(Refusal(422))
     result = applied(server, runner, event())
     assert isinstance(result.value, TrackerFailure)
@@ -192,7 +192,7 @@ def test_a_token_that_lost_its_access_is_the_target_s_failure(server: FakeGitea,
     assert (result.value.kind, result.value.code) == (FailureKind.CONFIGURATION, "tracker_not_found")
 
 
-def test_a_target_without_a_token_is_no_exception(server: FakeGitea, runner: TrackerRunner) -> None:
+def test_an_event_for_a_target_without_a_token_has_the_error_no_secret(server: FakeGitea, runner: TrackerRunner) -> None:
     target = ValidationJob("tgt_1", 1, server.url(NAME), "", None, DeliveryOptions(server.provider_key))
     for is_unknown in (False, True):
         result = runner.apply_event(target, replace(event(), is_outcome_unknown=is_unknown))

@@ -299,7 +299,7 @@ def test_after_an_expired_lease_a_lagging_tracker_is_looked_up_twice_before_a_cr
         assert isinstance(second.value, TrackerIssue)
 
 
-def test_a_lookup_reads_as_much_as_it_asks_for_and_no_more(client: HttpClient, tracker: TinyTracker) -> None:
+def test_a_lookup_reads_up_to_its_requested_size(client: HttpClient, tracker: TinyTracker) -> None:
     for size, read in ((150_000, 150_000), (1_000_000, 200_000)):
         with LoopbackServer(answering((200, b" " * (size - 2) + b"[]"), (201, CREATED))) as server:
             result = delivered(client, tracker, claim_for(server.url(NAME), is_outcome_unknown=True))
@@ -362,7 +362,7 @@ def test_a_redirect_is_not_followed(client: HttpClient, tracker: TinyTracker) ->
     assert (result.value.code, result.outcome.status) == ("tracker_moved", 307)
 
 
-def test_a_tracker_that_repeats_the_token_puts_it_into_nothing(client: HttpClient, tracker: TinyTracker) -> None:
+def test_a_token_repeated_by_the_tracker_is_in_no_result(client: HttpClient, tracker: TinyTracker) -> None:
     part = TOKEN.partition(":")[2]
     echo = json.dumps({"id": part, "url": f"https://tracker.example.com/?t={TOKEN}"}).encode()
     with LoopbackServer(answering((201, echo))) as server:
@@ -374,7 +374,7 @@ def test_a_tracker_that_repeats_the_token_puts_it_into_nothing(client: HttpClien
     assert "[redacted]" in str(refused.outcome.kept)
 
 
-def test_a_list_of_issues_is_not_stored(client: HttpClient, tracker: TinyTracker) -> None:
+def test_the_response_to_a_successful_lookup_is_not_stored(client: HttpClient, tracker: TinyTracker) -> None:
     with LoopbackServer(answering((200, b'[{"title": "of somebody else"}]'), (500, b"broken"))) as server:
         result = delivered(client, tracker, claim_for(server.url(NAME), is_outcome_unknown=True))
     assert result.outcome.kept == "broken"
@@ -493,7 +493,7 @@ def test_a_refused_create_is_shown_although_a_request_for_the_reason_followed(
     assert outcome.response_sha256 == hashlib.sha256(text.encode()).hexdigest()
 
 
-def test_requests_name_us_unless_the_tracker_s_module_does(client: HttpClient, tracker: TinyTracker) -> None:
+def test_requests_have_our_user_agent_unless_the_module_sets_one(client: HttpClient, tracker: TinyTracker) -> None:
     names: list[str] = []
 
     def behave(peer: Peer) -> None:

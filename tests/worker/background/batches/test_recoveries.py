@@ -36,14 +36,14 @@ def test_an_abandoned_recovery_is_finished_by_a_worker(customer: Customer, targe
     assert wake_ups.seen == [{"approved": BATCH_SIZE, "failed": 2}, {"approved": BATCH_SIZE + 2}]
 
 
-def test_a_recovery_leased_by_a_command_is_left_to_it(customer: Customer, target: Target) -> None:
+def test_a_worker_does_not_take_over_a_recovery_leased_by_a_command(customer: Customer, target: Target) -> None:
     make_failed(customer, target.id)
     held = recoveries.begin(target.id, NOW, utc_now(), "operator")
     assert not recovery_task(FakeWakeUpQueue(), utc_now).run_once()
     assert recoveries.get(held.id).done == 0
 
 
-def test_one_recovery_follows_the_other(customer: Customer) -> None:
+def test_a_task_carries_out_recoveries_one_after_another(customer: Customer) -> None:
     made = [make_target(customer) for _ in range(3)]
     for target in made:
         make_failed(customer, target.id)

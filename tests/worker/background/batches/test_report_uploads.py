@@ -63,7 +63,7 @@ def test_each_format_is_recognized_and_imported(name: str, customer: Customer) -
     assert rows("SELECT COUNT(*) FROM report_uploads WHERE content_sealed IS NOT NULL") == [(0,)]
 
 
-def test_the_same_file_again_prepares_no_ticket_twice(customer: Customer) -> None:
+def test_a_file_uploaded_twice_prepares_its_tickets_once(customer: Customer) -> None:
     content = FILES["zap"].read_bytes()
     uploads = [make_report_upload(customer, content, "zap") for _ in range(2)]
     work(task())
@@ -162,12 +162,12 @@ def test_an_unreadable_report_fails_with_the_reason_and_the_next_is_imported(
     assert result(good, customer).status == "done"
 
 
-def test_a_report_that_no_key_opens_fails(customer: Customer) -> None:
+def test_a_report_that_no_key_can_decrypt_fails(customer: Customer) -> None:
     upload = make_report_upload(customer)
     work(task(vault=Vault([b"B" * 32])))
     assert result(upload, customer).error is UploadError.KEY_MISSING
 
 
-def test_nothing_is_done_without_an_upload(database: str) -> None:
+def test_without_an_upload_the_task_does_nothing(database: str) -> None:
     assert database
     assert not task().run_once()
