@@ -17,7 +17,7 @@ from schemas.base.email_address import is_email_address
         f"{'a' * 64}@example.com",
     ],
 )
-def test_an_address_is_one(text: str) -> None:
+def test_a_valid_email_address_is_accepted(text: str) -> None:
     assert is_email_address(text)
 
 
@@ -49,5 +49,5 @@ def test_an_address_is_one(text: str) -> None:
         f"ada@{'.'.join(['label'] * 50)}",
     ],
 )
-def test_other_text_is_none(text: str) -> None:
+def test_text_that_is_no_email_address_is_rejected(text: str) -> None:
     assert not is_email_address(text)

@@ -23,7 +23,7 @@ def test_every_error_has_a_status_and_a_sentence(kind: type[RiskRelayError]) -> 
     assert (kind.__doc__ or "").strip()
 
 
-def test_an_error_may_say_more_than_its_kind() -> None:
+def test_an_error_may_have_a_message_of_its_own() -> None:
     assert errors.Conflict("Export exp_1 is exported.").message == "Export exp_1 is exported."
 
 

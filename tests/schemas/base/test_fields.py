@@ -111,17 +111,17 @@ def test_other_parts_of_any_url_may_have_underscores(url: str) -> None:
         *("https://my_shop.example/a b", f"https://my_shop.example/{'_' * 2048}", f"https://{'_' * 64}.example/", ""),
     ],
 )
-def test_a_page_with_an_underscore_is_refused_for_everything_else(url: str) -> None:
+def test_an_invalid_page_url_with_an_underscore_is_refused(url: str) -> None:
     assert is_refused(PageUrl(), url)
 
 
 @pytest.mark.parametrize("host", ["256.256.256.256", "a.example:0", "a\u200b.example", "a.example:65536"])
-def test_a_host_that_no_browser_opens_is_no_url(host: str) -> None:
+def test_a_url_with_a_host_that_no_browser_opens_is_rejected(host: str) -> None:
     assert read(WebUrl(), f"https://{host}/") == ["invalid_url"]
 
 
 @pytest.mark.parametrize("host", ["10.0.0.1", "[2001:db8::1]", "1.example", "shop.example:8443", "münchen.example"])
-def test_a_host_that_browsers_open_is_one(host: str) -> None:
+def test_a_url_with_a_host_that_browsers_open_is_accepted(host: str) -> None:
     assert read(WebUrl(), f"https://{host}/") == f"https://{host}/"
 
 
@@ -131,5 +131,5 @@ def test_the_url_of_a_page_has_no_password(password: str) -> None:
 
 
 @pytest.mark.parametrize("user", ["", "ada@", "ada:@", "ada:***@", "ada:REDACTED@", "ada:masked@"])
-def test_a_masked_password_is_none(user: str) -> None:
+def test_a_page_url_with_a_masked_or_empty_password_is_accepted(user: str) -> None:
     assert read(PageUrl(), url := f"https://{user}staging.shop.example/") == url

@@ -33,5 +33,5 @@ def test_control_and_invisible_characters_are_shown_by_their_numbers(text: str, 
     assert printable(text) == shown
 
 
-def test_kept_characters_stay() -> None:
+def test_characters_to_keep_are_not_escaped() -> None:
     assert printable("a\nb\x9b", keep="\n") == "a\nb\\u009b"

@@ -65,12 +65,12 @@ def test_any_other_text_names_no_time(text: str | None) -> None:
         (RetryAfter(0, NOW - timedelta(seconds=9)), 0),
     ],
 )
-def test_the_later_of_seconds_and_moment_counts(asked: RetryAfter, wait_s: float | None) -> None:
+def test_the_later_of_a_number_of_seconds_and_a_date_determines_the_wait(asked: RetryAfter, wait_s: float | None) -> None:
     assert asked.wait_s(NOW) == wait_s
 
 
 @given(st.text(alphabet=st.characters(max_codepoint=255)) | st.text(alphabet="0123456789., :MarSunGT+-"))
-def test_no_text_of_a_header_raises(text: str) -> None:
+def test_no_text_of_a_retry_after_header_raises_an_exception(text: str) -> None:
     parse_retry_after(text).wait_s(NOW)
 
 

@@ -147,7 +147,7 @@ def test_short_texts_are_counted_without_a_search_for_each() -> None:
     assert time.process_time() - started < 0.3  # measured: 20 ms; scanning for each takes at least half a second
 
 
-def test_a_callers_own_depth_counts() -> None:
+def test_the_maximum_depth_can_be_set_by_the_caller() -> None:
     assert reason_for(b"[[]]", max_depth=2) is None
     assert reason_for(b"[[]]", max_depth=1) == JsonFault.TOO_DEEP
     assert reason_for(b"1", max_depth=0) is None
@@ -267,7 +267,7 @@ values = st.recursive(
 
 
 @given(values)
-def test_a_value_comes_back_from_its_canonical_form(value: JsonValue) -> None:
+def test_the_canonical_form_parses_to_the_same_value(value: JsonValue) -> None:
     assert parse(canonical(value), max_depth=1000) == value
 
 
@@ -283,7 +283,7 @@ def test_any_bytes_are_a_value_or_a_refusal(body: bytes) -> None:
         assert parse(canonical(parse(body))) == parse(body)
 
 
-def test_the_canonical_form_is_sorted_and_bare() -> None:
+def test_the_canonical_form_has_sorted_names_and_no_white_space() -> None:
     assert canonical({"b": [1, 1.0, None], "a": "é\n", "B": True}) == '{"B":true,"a":"é\\n","b":[1,1.0,null]}'.encode()
 
 

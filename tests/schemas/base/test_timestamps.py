@@ -52,7 +52,7 @@ def test_times_are_whole_milliseconds(moment: datetime, ms: int, text: str) -> N
     assert format_rfc3339(moment) == text
 
 
-def test_a_missing_time_stays_none() -> None:
+def test_a_missing_time_is_none() -> None:
     assert from_ms(None) is None
     assert format_rfc3339_or_none(None) is None
 
@@ -125,5 +125,5 @@ def test_a_timestamp_names_one_instant(text: str, written: str) -> None:
         "yesterday",
     ],
 )
-def test_anything_else_is_no_timestamp(text: str) -> None:
+def test_an_invalid_timestamp_is_rejected(text: str) -> None:
     assert parse_rfc3339(text) is None

@@ -119,7 +119,7 @@ FORMS: Final = [
 
 
 @pytest.mark.parametrize(("text", "is_assigned"), FORMS)
-def test_the_form_of_an_assignment_decides_what_counts(text: str, is_assigned: bool) -> None:
+def test_an_assignment_is_recognized_by_its_form(text: str, is_assigned: bool) -> None:
     assert has_assignment(text) is is_assigned
 
 
@@ -150,7 +150,7 @@ def test_a_parameter_that_only_resembles_a_password_passes(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["mysid", "design_sig", "oauth_auth", "id", "page"])
-def test_a_short_name_counts_alone(name: str) -> None:
+def test_a_short_parameter_name_is_not_matched_as_a_part_of_a_name(name: str) -> None:
     assert not has_url_token(f"https://shop.example/?{name}={VALUE}")
 
 

@@ -149,13 +149,13 @@ JARS: Final = [
 
 
 @pytest.mark.parametrize(("text", "is_found"), COOKIES)
-def test_a_cookie_counts_with_a_value(text: str, is_found: bool) -> None:
+def test_a_cookie_is_found_only_with_a_value(text: str, is_found: bool) -> None:
     assert has_cookies(text) is is_found
     assert has_cookies(f"In short:\n{text}\n") is is_found
 
 
 @pytest.mark.parametrize(("text", "is_found"), STORAGE)
-def test_an_entry_of_storage_counts_with_a_value(text: str, is_found: bool) -> None:
+def test_an_entry_of_browser_storage_is_found_only_with_a_value(text: str, is_found: bool) -> None:
     assert has_browser_storage(text) is is_found
 
 

@@ -37,7 +37,7 @@ ARMOUR: Final = "-----BEGIN PRIVATE KEY-----"
         (f"PuTTY-User-Key-File-3: ssh\n{BODY}", True),
     ],
 )
-def test_a_private_key_has_an_armour_and_a_body_near_it(text: str, is_found: bool) -> None:
+def test_a_private_key_is_found_by_its_header_line_and_a_body_near_it(text: str, is_found: bool) -> None:
     assert has_private_key(text) is is_found
 
 
@@ -66,7 +66,7 @@ def test_a_token_has_an_algorithm_and_claims(header: str, claims: str, is_found:
 @pytest.mark.parametrize(
     ("header", "is_found"), [('{"alg":"dir","enc":"A128GCM"}', True), ('{"alg":"dir","x":"A128GCM"}', False)]
 )
-def test_an_encrypted_token_says_how(header: str, is_found: bool) -> None:
+def test_an_encrypted_token_has_an_encryption_algorithm_in_its_header(header: str, is_found: bool) -> None:
     assert has_jwt(f"{_part(header)}.{BODY}.{BODY[:16]}.{BODY[:2]}.{BODY[:20]}") is is_found
     assert not has_jwt(f"{_part(header)}.{BODY}.{BODY[:15]}.{BODY[:2]}.{BODY[:20]}")
 
@@ -82,7 +82,7 @@ SCHEMES: Final = (
 
 
 @pytest.mark.parametrize("scheme", SCHEMES.split())
-def test_a_value_of_a_scheme_has_twelve_characters(scheme: str) -> None:
+def test_the_credential_of_an_authorization_scheme_has_at_least_twelve_characters(scheme: str) -> None:
     for text in (f"Authorization: {scheme} ", f"authorization={scheme} ", f"'Authorization': '{scheme} "):
         assert has_authorization(f"{text}abcdefghij12")
         assert not has_authorization(f"{text}abcdefghij1")
@@ -187,7 +187,7 @@ def test_a_password_in_a_url_has_three_characters(text: str, is_found: bool) -> 
         ("curl -H 'X-Token-Kind: abcdefg1'", False),
     ],
 )
-def test_a_command_has_a_login_or_a_key(text: str, is_found: bool) -> None:
+def test_a_command_with_a_login_or_a_key_is_found(text: str, is_found: bool) -> None:
     assert has_command_credentials(text) is is_found
 
 

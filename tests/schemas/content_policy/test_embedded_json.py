@@ -46,7 +46,7 @@ def test_a_forbidden_name_counts_with_a_value(value: str, holds: bool) -> None:
     assert not has_forbidden_names(f'{{"api_kind": {value}}}')
 
 
-def test_the_value_of_another_joined_text_is_none() -> None:
+def test_a_value_in_another_joined_text_does_not_count_for_a_name() -> None:
     assert not has_forbidden_names('{"api_key": [\0"abc"]}')
 
 
@@ -102,6 +102,6 @@ ORDERS: Final = [
 
 
 @pytest.mark.parametrize(("text", "is_order"), ORDERS)
-def test_an_object_with_two_parts_is_an_order(text: str, is_order: bool) -> None:
+def test_an_object_with_two_parts_of_an_order_is_an_order_record(text: str, is_order: bool) -> None:
     assert has_order_record(text) is is_order
     assert has_order_record(f"The answer was {text}") is is_order

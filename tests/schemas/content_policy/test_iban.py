@@ -60,5 +60,5 @@ def test_letters_are_in_the_accounts_of_some_countries_alone(entry: str) -> None
         ("ZZ89370400440532013000", False),
     ],
 )
-def test_an_account_is_found_as_people_write_it(text: str, is_account: bool) -> None:
+def test_an_account_number_is_found_in_every_usual_notation(text: str, is_account: bool) -> None:
     assert found_in(text) is is_account

@@ -22,7 +22,7 @@ def test_the_fields_of_a_customer_count_as_those_of_its_order(name: str) -> None
     assert not is_order_record({name: {"name": True, "email": 3}})
 
 
-def test_an_initial_is_a_name() -> None:
+def test_a_single_letter_counts_as_the_name_of_a_customer() -> None:
     assert is_order_record({"email": MAIL, "customer_name": "A"})
     assert not is_order_record({"email": MAIL, "customer_name": "?"})
 

@@ -139,7 +139,7 @@ def test_a_forbidden_header_names_the_fix() -> None:
     assert "remove Set-Cookie" in problem.message
 
 
-def test_names_come_first_then_texts_then_order_records() -> None:
+def test_problems_of_names_precede_those_of_texts_and_order_records() -> None:
     value = {"page": {"title": CARD, "email": "a@b.example", "total": 5}, "secret": 1}
     assert codes(value) == ["forbidden_name", "card_number", "order_record"]
 
@@ -159,7 +159,7 @@ def test_no_more_problems_are_reported_than_a_sender_can_use() -> None:
 
 
 @pytest.mark.parametrize("other", [None, True, False, 0, 0.5, [], {}, "words"])
-def test_a_value_without_text_beside_a_violation_is_none(other: Any) -> None:
+def test_a_value_without_text_beside_a_violation_is_not_reported(other: Any) -> None:
     assert reported([other, {"title": other}, CARD]) == [("/2", "card_number")]
 
 
@@ -230,7 +230,7 @@ NO_CARDS = [
 
 
 @pytest.mark.parametrize("text", CARDS)
-def test_a_card_number_is_refused_as_people_write_it(text: str) -> None:
+def test_a_card_number_is_refused_in_every_usual_notation(text: str) -> None:
     assert codes({"evidence": {"note": f"said: {text}."}}) == ["card_number"]
     assert codes({text: "a member's name"}) == ["card_number"]
 
@@ -306,12 +306,12 @@ def test_a_token_of_a_known_format_is_refused_anywhere(prefix: str, body: str) -
 
 
 @pytest.mark.parametrize(("prefix", "body"), TOKENS)
-def test_a_token_s_prefix_before_too_little_is_none(prefix: str, body: str) -> None:
+def test_the_prefix_of_a_token_before_too_few_characters_is_not_reported(prefix: str, body: str) -> None:
     assert "token" not in codes(prefix + body[: len(body) // 3])
 
 
 @pytest.mark.parametrize("token", [f"ghp_{BODY[:36]}", f"AKIA{'Q3EGR7WXZ5TBCDNM'}", f"SG.{BODY[:22]}.{BODY[:43]}"])
-def test_a_token_s_prefix_inside_a_word_is_none(token: str) -> None:
+def test_the_prefix_of_a_token_inside_a_word_is_not_reported(token: str) -> None:
     assert codes(f"a{token}") == []
 
 
@@ -430,7 +430,7 @@ def test_a_query_is_checked_only_by_the_rule_for_urls() -> None:
 
 
 @pytest.mark.parametrize("letter", ["\u017f", "\u212a", "\u0130", "\u0131"])
-def test_letters_that_only_look_like_ascii_to_a_pattern_break_nothing(letter: str) -> None:
+def test_letters_that_case_folding_makes_ascii_do_not_match_a_credential(letter: str) -> None:
     # The long s, the Kelvin sign, and the Turkish i with and without a dot: not valid in base64, so not credentials.
     assert codes(f"Authorization: Basic YW5u{letter}nMzY3JldA==") == []
 
@@ -490,7 +490,7 @@ def test_every_rule_checks_text_that_is_encoded_once(encode: Callable[[str], str
     assert missed == []
 
 
-def test_an_entity_of_any_length_is_read_without_harm() -> None:
+def test_an_html_entity_of_any_length_is_read() -> None:
     assert codes("&#" + "9" * 6000 + ";") == []
 
 
@@ -848,7 +848,7 @@ REREAD = [
 
 
 @pytest.mark.parametrize(("what", "text"), REREAD)
-def test_no_text_is_processed_repeatedly(what: str, text: str) -> None:
+def test_no_text_takes_much_longer_than_ordinary_text_of_the_same_length(what: str, text: str) -> None:
     ordinary = "the quick brown fox jumps over the lazy dog at 10:30; " * (len(text) // 50)
     assert _seconds(text) < 15 * _seconds(ordinary), what
 
@@ -882,7 +882,7 @@ def test_violations_by_many_texts_together_take_bounded_time_and_are_reported_fo
     assert 1.5 * MAX_CHECKS < _count_yields({"issues": many}) < 3 * MAX_CHECKS
 
 
-def test_other_work_can_be_done_while_a_large_body_is_checked() -> None:
+def test_checks_of_a_large_body_yield_to_other_work() -> None:
     assert _count_yields({"title": "words " * 10}) > 1
     small, large = ({"issues": ["some words " * 100] * count} for count in (50, 800))
     # A block of 64 KiB is checked as a whole.
@@ -914,7 +914,7 @@ def test_a_long_or_odd_name_takes_no_longer_than_a_long_text() -> None:
         assert spent[1] < 60 * spent[0], unit
 
 
-def test_other_work_may_be_done_between_names_and_between_tickets() -> None:
+def test_checks_yield_between_names_and_between_tickets() -> None:
     calls: list[None] = []
     find({f"name{number}": number for number in range(50_000)}, frozenset(), lambda: calls.append(None))
     assert len(calls) >= 50

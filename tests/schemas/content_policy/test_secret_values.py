@@ -60,7 +60,7 @@ def test_text_that_only_resembles_a_placeholder_is_a_value(value: str) -> None:
         *(("abab", 0.0, False), ("", 0.0, False)),
     ],
 )
-def test_filling_is_more_than_a_share_of_repeated_characters(text: str, share: float, expected: bool) -> None:
+def test_text_with_more_than_a_share_of_repeated_characters_is_filler(text: str, share: float, expected: bool) -> None:
     assert is_filler(text, share) is expected
 
 

@@ -24,13 +24,13 @@ STATUSES = {
 
 
 @pytest.mark.parametrize("status", ExportStatus)
-def test_each_status_of_an_export_is_one_of_the_handoff(status: ExportStatus) -> None:
+def test_each_status_of_an_export_has_a_status_of_the_handoff(status: ExportStatus) -> None:
     without, fixed = STATUSES[status]
     assert (handoff_status(status, None, None), handoff_status(status, 2, 2)) == (without, fixed)
     assert handoff_status(status, 2, 1) == handoff_status(status, 2, None) == without
 
 
-def test_every_status_of_a_handoff_is_one_of_an_export_but_the_first() -> None:
+def test_every_status_of_a_handoff_except_received_corresponds_to_a_status_of_an_export() -> None:
     assert {*sum(STATUSES.values(), ())} == {*HandoffStatus} - {HandoffStatus.RECEIVED}
 
 
@@ -91,7 +91,7 @@ def test_diagnostics_are_the_same_if_they_report_the_same(diagnosed: Any) -> Non
     assert len({diagnosed(), diagnosed(diagnostics={}), diagnosed(2), diagnosed(report_id=1)}) == 4
 
 
-def test_diagnostics_of_another_site_or_shop_are_others() -> None:
+def test_diagnostics_of_different_sites_or_shops_are_different() -> None:
     assert of_plugin(site_url="https://SHOP.example") == of_plugin() != of_plugin(site_url="https://other.example/")
     others = {of_app(shop_domain="other.example"), of_app(shop_name="Ice"), of_app(granted_scopes=["read_themes"])}
     assert len({of_app(), *others}) == 4

@@ -60,7 +60,7 @@ def test_an_approval_names_a_target_and_may_name_a_digest(body: dict[str, Any], 
         (None, ("", "invalid_type")),
     ],
 )
-def test_another_approval_is_refused(body: Any, expected: tuple[str, str]) -> None:
+def test_an_invalid_approval_is_refused_with_the_field(body: Any, expected: tuple[str, str]) -> None:
     with pytest.raises(ValidationFailed) as refused:
         FORM.read(body)
     assert [(each.path, each.code) for each in refused.value.problems] == [expected]
@@ -134,7 +134,7 @@ def test_an_export_that_is_due_or_not_waiting_reports_no_wait(status: ExportStat
 
 @pytest.mark.parametrize("status", WAITING_STATUSES)
 @pytest.mark.parametrize(("due_s", "held_s", "shown_s"), [(-5, 3600, 3600), (-5, 0.001, 1), (30, 3600, 3600), (30, 5, 30)])
-def test_a_hold_of_the_target_is_waited_for_as_a_retry_is(
+def test_the_reported_wait_includes_the_hold_of_the_target(
     status: ExportStatus, due_s: float, held_s: float, shown_s: int
 ) -> None:
     export = waiting(status, due_s)._replace(held_until=to_ms(NOW + timedelta(seconds=held_s)))
@@ -178,7 +178,7 @@ def test_the_end_of_a_lease_is_not_shown_as_the_next_attempt(status: ExportStatu
 
 
 @given(st.integers(-10_000, 10**9))
-def test_a_client_that_waits_as_reported_never_comes_too_early(ms: int) -> None:
+def test_a_client_that_waits_as_reported_never_polls_too_early(ms: int) -> None:
     seconds = ms / 1000
     actual = shown(waiting(ExportStatus.RETRY_SCHEDULED, seconds))["retry_after_seconds"]
     assert actual >= 1
@@ -205,12 +205,12 @@ def test_a_hand_made_ticket_needs_a_title_alone() -> None:
 @pytest.mark.parametrize(
     ("named", "severity"), [("high", "high"), (" Serious ", "high"), ("WARN", "medium"), (None, "info")]
 )
-def test_a_severity_may_go_by_another_name(named: str | None, severity: str) -> None:
+def test_synonyms_of_severities_are_accepted(named: str | None, severity: str) -> None:
     assert written(severity=named).severity == severity
 
 
 @pytest.mark.parametrize("severity", ["", "urgent", "hoch", "1", "p1"])
-def test_a_severity_that_nobody_knows_is_refused(severity: str) -> None:
+def test_an_unknown_severity_is_refused(severity: str) -> None:
     with pytest.raises(ValidationFailed) as refused:
         written(severity=severity)
     assert [(each.path, each.code) for each in refused.value.problems] == [("/ticket/severity", "not_allowed")]

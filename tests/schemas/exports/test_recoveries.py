@@ -37,11 +37,11 @@ MOMENTS = [
 
 
 @pytest.mark.parametrize(("text", "moment"), MOMENTS)
-def test_a_moment_is_typed_in_three_ways(text: str, moment: datetime | None) -> None:
+def test_a_time_may_be_typed_in_three_formats(text: str, moment: datetime | None) -> None:
     assert parse_since(text, NOW) == moment
 
 
-def test_a_recovery_reads_as_an_operator_sees_it() -> None:
+def test_a_recovery_has_these_members_in_the_response() -> None:
     running = Recovery("rec_1", "tgt_1", NOW, RecoveryStatus.RUNNING, 3, 1, NOW + timedelta(seconds=1), None)
     assert dump(RecoveryResponse, running) == {
         "id": "rec_1",

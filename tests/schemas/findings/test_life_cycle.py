@@ -84,7 +84,7 @@ def test_runs_change_the_state_of_a_finding_as_listed(name: str) -> None:
     assert replay(posts) == (finding, {0: SEEN, **outcomes})
 
 
-def test_the_number_of_runs_is_a_setting() -> None:
+def test_the_number_of_runs_until_a_finding_is_fixed_can_be_set() -> None:
     assert replay([(1, False)], fixed_after_runs=1)[0].is_fixed
     assert not replay([(1, False), (2, False)], fixed_after_runs=3)[0].is_fixed
     assert replay([(1, False), (2, False), (3, False)], fixed_after_runs=3)[0].is_fixed
@@ -127,7 +127,7 @@ def test_any_sequence_of_runs_agrees_with_a_simple_model(posts: list[Posted], fi
         ("running", 200, False),
     ],
 )
-def test_a_page_counts_if_a_completed_run_got_it(status: str, status_code: int | None, looks: bool) -> None:
+def test_a_page_counts_as_visited_if_a_completed_run_received_it(status: str, status_code: int | None, looks: bool) -> None:
     assert counts_as_visit(status, status_code) is looks
 
 
@@ -155,7 +155,7 @@ def test_a_page_counts_if_a_completed_run_got_it(status: str, status_code: int |
         ("", ("",), True),
     ],
 )
-def test_a_run_with_fewer_rules_says_nothing_of_the_others(code: str, rules: tuple[str, ...] | None, checked: bool) -> None:
+def test_a_run_checks_only_the_rules_that_it_names(code: str, rules: tuple[str, ...] | None, checked: bool) -> None:
     assert (code in CheckedRules(rules)) is checked
 
 

@@ -95,17 +95,17 @@ def test_symptoms_are_an_array_or_a_text(sent: Any, kept: list[str] | None) -> N
     assert SHOP.read(shop(visible_storefront_symptoms=sent)).reported["visible_storefront_symptoms"] == kept
 
 
-def test_an_empty_symptom_is_none() -> None:
+def test_an_empty_symptom_is_ignored() -> None:
     assert CMS.read(cms(visible_browser_symptoms=["", " \n", "Slow."])).symptoms == ("Slow.",)
     assert SHOP.read(shop(visible_storefront_symptoms="")).symptoms == ()
 
 
-def test_a_scope_named_twice_is_one() -> None:
+def test_a_repeated_scope_is_stored_once() -> None:
     body = storefront_diagnostics(7, granted_scopes=["read_themes", "read_content", "read_themes"])
     assert SHOP.read(body).granted_scopes == ("read_themes", "read_content")
 
 
-def test_a_shop_has_the_form_that_is_compared() -> None:
+def test_a_shop_domain_is_normalized() -> None:
     assert SHOP.read(storefront_diagnostics(7, shop_domain="BÜCHER.Example.")).shop_domain == "xn--bcher-kva.example"
 
 
@@ -215,7 +215,7 @@ def test_problems_of_the_apps_diagnostics_are_reported(body: Any, expected: list
 
 
 @pytest.mark.parametrize("count", [0, 1, MAX_ID])
-def test_any_number_of_themes_is_a_number(count: int) -> None:
+def test_any_number_of_themes_is_accepted(count: int) -> None:
     assert SHOP.read(shop(theme_count=count)).reported["theme_count"] == count
 
 

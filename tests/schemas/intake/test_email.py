@@ -119,7 +119,7 @@ def test_an_id_a_sender_and_a_recipient_are_enough(least: dict[str, Any]) -> Non
     assert (email.subject, email.text, email.attachments, email.sent_at) == ("", "", (), None)
 
 
-def test_null_stands_for_what_is_not_there() -> None:
+def test_a_null_member_is_read_like_a_missing_one() -> None:
     optional: tuple[str, ...] = ("subject", "text", "html", "received_at", "attachments")
     assert read(plain_email(**dict.fromkeys(optional))) == read(without(plain_email(), *optional))
     optional = (
@@ -248,14 +248,14 @@ def test_encoded_words_of_names_and_subjects_are_decoded() -> None:
     assert (email.sender, email.subject) == ("Jürgen <j@mail.example>", "ü x")
 
 
-def test_the_text_part_wins_and_stays_as_it_is() -> None:
+def test_the_text_part_takes_precedence_over_html_and_is_unchanged() -> None:
     text = "  one\r\n\r\n\ttwo <b>three</b> \u200b \x07"
     assert read(plain_email(text=text, html="<p>other")).text == text
     assert read(postmark_email(TextBody=text)).text == text
 
 
 @pytest.mark.parametrize("text", [None, "", " \r\n\t"])
-def test_html_counts_where_there_is_no_text(text: str | None) -> None:
+def test_html_is_used_if_the_text_part_is_empty(text: str | None) -> None:
     html = "<style>p{}</style><p>Hello <b>you</b></p><p>Bye</p>"
     assert read(plain_email(text=text, html=html)).text == "Hello you\n\nBye"
     assert read(postmark_email(TextBody=text, HtmlBody=html)).text == "Hello you\n\nBye"
@@ -348,7 +348,7 @@ def test_text_that_would_be_stored_is_checked_at_its_own_path() -> None:
 
 
 @pytest.mark.parametrize("name", ["from", "to"])
-def test_a_password_that_is_read_as_an_address_is_found_by_what_stood_before_it(name: str) -> None:
+def test_a_password_in_a_url_that_is_read_as_an_address_is_found(name: str) -> None:
     body = plain_email(**{name: "https://ada:Zk3jD92kd0qLw81mV7xB@shop.example/"})
     actual = read(body)
     assert "Zk3jD92kd0qLw81mV7xB@shop.example/" in (actual.sender, *actual.recipients)
@@ -364,7 +364,7 @@ def test_a_password_that_is_read_as_an_address_is_found_by_what_stood_before_it(
         (postmark_email(Cc="a@b.example"), 5),
     ],
 )
-def test_each_address_header_is_parsed_once_and_others_may_work_after_each(
+def test_each_address_header_is_parsed_once_with_a_yield_after_each(
     body: dict[str, Any], parsed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps: list[str] = []

@@ -155,7 +155,7 @@ def test_omitted_members_are_null() -> None:
     assert shown(FORM.read({**LEAST, "heading_outline": []}))["heading_outline"] == []
 
 
-def test_the_facts_leave_out_for_whom() -> None:
+def test_the_facts_of_a_capture_omit_its_project() -> None:
     assert captured_facts(FORM.read(LEAST)).keys() == capture(7).keys() - {"project_id"}
 
 

@@ -64,7 +64,7 @@ def test_relevant_changes_change_the_fingerprint(page: dict[str, Any], issue: di
     assert mark(page, **issue) != mark()
 
 
-def test_an_address_without_a_path_is_its_root() -> None:
+def test_a_url_without_a_path_equals_its_root() -> None:
     assert mark({"normalized_url": "https://shop.example"}) == mark({"normalized_url": "https://shop.example/"})
 
 
@@ -141,7 +141,7 @@ def test_the_answer_counts_findings_and_names_exports() -> None:
     }
 
 
-def test_other_work_may_be_done_after_each_location() -> None:
+def test_normalization_yields_after_each_location() -> None:
     calls: list[None] = []
     alike = places(*(f".css-1q2w3{number:02}" for number in range(50)))
     by_fingerprint(PAGE, [*places(*(f"p:nth-child({number})" for number in range(50))), *alike], lambda: calls.append(None))

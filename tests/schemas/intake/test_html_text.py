@@ -83,7 +83,7 @@ def test_digits_separated_by_tags_are_joined(html: str) -> None:
     assert text_of(html) == "4111111111111111"
 
 
-def test_cells_of_a_table_stand_in_one_line_with_tabs_between() -> None:
+def test_the_cells_of_a_table_row_are_joined_by_tabs() -> None:
     cells = "".join(f"<td>{group}</td>" for group in ("4111", "1111", "1111", "1111"))
     assert text_of(f"<table><tr>{cells}</tr></table>") == "4111\t1111\t1111\t1111"
 
@@ -137,7 +137,7 @@ def test_text_without_markup_is_only_tidied(text: str) -> None:
 
 
 @pytest.mark.parametrize("piece", ["<b>", "</b>", "<br>", "<!---->", "<script></script>", "<a href=http://x>y"])
-def test_other_work_may_be_done_between_tags(piece: str) -> None:
+def test_parsing_yields_between_tags(piece: str) -> None:
     calls: list[None] = []
     text_of(piece * 10_000, lambda: calls.append(None))
     assert len(calls) >= 100

@@ -97,7 +97,7 @@ def test_a_group_without_a_mailbox_hides_its_recipients(header: str, is_empty: b
         ("a@b+p7.example", ""),
     ],
 )
-def test_a_tag_stands_behind_the_last_plus(address: str, tag: str) -> None:
+def test_the_tag_of_an_address_follows_its_last_plus(address: str, tag: str) -> None:
     assert [mailbox.tag for mailbox in mailboxes_in(address)] == [tag]
 
 

@@ -145,12 +145,12 @@ def test_every_mistake_is_reported_at_once() -> None:
         ({"message": "m"}, "m", "m", ""),  # the title may serve as code
     ],
 )
-def test_an_issue_goes_by_other_names(entry: dict[str, Any], code: str, title: str, location: str) -> None:
+def test_members_of_an_issue_have_synonyms(entry: dict[str, Any], code: str, title: str, location: str) -> None:
     [found] = read(postback(issues=[entry])).issues
     assert (found.code, found.title, found.location) == (code, title, location)
 
 
-def test_names_that_were_not_needed_stay_as_evidence() -> None:
+def test_unused_synonyms_are_kept_as_evidence() -> None:
     found = only_issue(rule="other", id=9, impact="x")
     assert found.evidence == {"rule": "other", "id": 9, "impact": "x"}
 
@@ -238,7 +238,7 @@ def test_members_of_an_issue_that_may_be_null_are_empty() -> None:
     assert (found.description, found.location, found.url, found.severity) == ("", "", None, "info")
 
 
-def test_the_most_issues_are_read() -> None:
+def test_the_largest_allowed_number_of_issues_is_read() -> None:
     assert len(read(postback(issues=[issue()] * MAX_ISSUES)).issues) == MAX_ISSUES
 
 

@@ -158,7 +158,7 @@ def test_a_selector_of_plain_names_is_its_own_key(selector: str) -> None:
 
 
 @given(SELECTORS, st.sampled_from(["is-active", "hover", "lazyloaded", "hasFocus"]))
-def test_a_state_anywhere_changes_nothing(selector: str, state: str) -> None:
+def test_a_class_for_a_state_does_not_change_a_selector(selector: str, state: str) -> None:
     head, _, last = selector.rpartition(" > ")
     tag = re.match("[a-z]+", last)
     assert tag is not None
@@ -167,14 +167,14 @@ def test_a_state_anywhere_changes_nothing(selector: str, state: str) -> None:
 
 
 @pytest.mark.parametrize("code", ["0", "d800", "dfff", "110000", "ffffff"])
-def test_an_escape_that_is_no_character_is_read_as_browsers_read_it(code: str) -> None:
+def test_an_escape_of_no_valid_character_becomes_the_replacement_character(code: str) -> None:
     for place_of in (exact_selector, stable_selector):
         assert place_of(rf"#a\{code} b") == place_of("#a\ufffdb")
         place_of(rf".x [title='\{code}']").encode()
 
 
 @given(st.text(max_size=80) | st.text("ab.#[]()>+~,:*='\"\\ /@1_-:r", max_size=60))
-def test_any_text_is_a_place(text: str) -> None:
+def test_any_text_has_a_selector_key(text: str) -> None:
     for place_of in (exact_selector, stable_selector):
         assert place_of(f" {text} ") == place_of(text)
 

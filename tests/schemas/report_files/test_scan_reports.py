@@ -291,7 +291,7 @@ def test_a_message_of_sarif_gets_its_arguments_and_loses_personal_data(
     assert found.description == description
 
 
-def test_names_of_fields_are_cleaned_as_texts_are() -> None:
+def test_invalid_characters_are_removed_from_names_of_fields() -> None:
     value = copy.deepcopy(VALUES["lighthouse"])
     value["categories"] = {f"{name}\0\ud800": category for name, category in value["categories"].items()}
     [*found] = read_issues(json.dumps(value).encode(), "lighthouse")
@@ -348,7 +348,7 @@ LISTED: Final[dict[str, list[tuple[str, str]]]] = {
 
 
 @pytest.mark.parametrize("title", LISTED)
-def test_every_severity_of_a_format_becomes_one_of_ours(title: str) -> None:
+def test_every_severity_of_a_format_is_mapped_to_one_of_the_five_severities(title: str) -> None:
     assert {severity for _, severity in LISTED[title]} <= {"critical", "high", "medium", "low", "info"}
 
 
@@ -643,7 +643,7 @@ def test_json_lines_are_counted_before_they_are_read() -> None:
         recognize(b"{}\n" * 50_001)
 
 
-def test_words_of_a_text_that_is_shortened_stay_whole() -> None:
+def test_a_shortened_text_ends_with_a_whole_word() -> None:
     # Without its query the URL is short enough, and the text after it is included.
     url = "https://shop.example/?q=".ljust(3981, "x")
     [found] = read_issues(sarif_of([{"message": {"text": f"{url} ada.lovelace@mail.example"}}]), "sarif")
@@ -656,7 +656,7 @@ def test_a_report_that_is_too_large_is_refused_before_it_is_read() -> None:
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be"])
-def test_reports_of_windows_are_read(encoding: str) -> None:
+def test_reports_with_windows_encodings_and_line_ends_are_read(encoding: str) -> None:
     for name, path in FILES.items():
         assert summary(imported(name, path.read_text().replace("\n", "\r\n").encode(encoding))) == summary(imported(name))
 
@@ -689,7 +689,7 @@ def a_clean_lighthouse_report(**modes: str) -> bytes:
     return json.dumps(value).encode()
 
 
-def test_a_page_that_lighthouse_found_clean_is_posted_without_issues() -> None:
+def test_a_page_without_lighthouse_issues_is_posted_without_issues() -> None:
     found = imported("lighthouse", a_clean_lighthouse_report())
     [postback] = found.postbacks
     assert postback.body == {

@@ -68,7 +68,7 @@ def test_an_invalid_pair_is_rejected_with_the_reason(text: str, named: str) -> N
     assert named in refusal(text)
 
 
-def test_an_old_form_of_encryption_is_named_too() -> None:
+def test_a_key_with_the_old_pem_encryption_is_reported_as_encrypted() -> None:
     header = "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-128-CBC,00\n\nAAAA\n"
     with pytest.raises(ValidationError, match="is encrypted"):
         private_key(f"{header}-----END RSA PRIVATE KEY-----\n")

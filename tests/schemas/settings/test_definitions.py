@@ -185,7 +185,7 @@ def test_a_variable_replaces_the_default(load: Load, name: str, value: str, fiel
     assert getattr(load({name: value}), field) == expected
 
 
-def test_the_defaults_can_be_had_without_the_environment(
+def test_the_default_settings_do_not_depend_on_the_environment(
     load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     defaults = load()
@@ -523,7 +523,7 @@ def test_an_env_file_that_cannot_be_read_is_a_mistake_that_names_it(
     assert "Cannot be read" in actual[str(tmp_path / ".env")][0]
 
 
-def test_an_empty_value_is_no_value(load: Load) -> None:
+def test_an_empty_variable_counts_as_unset(load: Load) -> None:
     names = [
         "SCANNER_SHARED_SECRET",
         "WEB_PROCESSES",
@@ -540,13 +540,13 @@ def test_an_empty_value_is_no_value(load: Load) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "\n", "\r\n"])
-def test_an_empty_file_is_no_value(load: Load, tmp_path: Path, content: str) -> None:
+def test_an_empty_file_counts_as_unset(load: Load, tmp_path: Path, content: str) -> None:
     (tmp_path / "empty").write_bytes(content.encode())
     names = [*SECRETS, "DATABASE_URL", "DEFAULT_PROJECT_ID", "ENCRYPTION_KEYS", "BIND"]
     assert load({f"{name}_FILE": str(tmp_path / "empty") for name in names}) == load()
 
 
-def test_the_environment_comes_before_the_file(load: Load, tmp_path: Path) -> None:
+def test_the_environment_takes_precedence_over_the_env_file(load: Load, tmp_path: Path) -> None:
     (tmp_path / ".env").write_text("WEB_PROCESSES=3\nWEB_THREADS=4\n# a comment\nWEBHOOK_SECRET='from file'\n")
     settings = load(WEB_PROCESSES="9")
     assert (settings.web_processes, settings.web_threads, settings.webhook_secret) == (9, 4, "from file")
@@ -744,7 +744,7 @@ def test_the_console_can_be_turned_off_and_is_never_there_in_webhook_only_mode(l
     assert on - off == ({RouteFamily.CONSOLE} if mode != "webhook-only" else set())
 
 
-def test_no_setting_brings_the_console_back_in_webhook_only_mode(load: Load) -> None:
+def test_the_console_cannot_be_enabled_in_webhook_only_mode(load: Load) -> None:
     assert set(errors_of(load, DEPLOYMENT_MODE="webhook-only", EXTRA_ROUTE_FAMILIES="console")) == {"EXTRA_ROUTE_FAMILIES"}
 
 

@@ -43,7 +43,7 @@ def test_another_url_is_refused_and_never_quoted(url: str) -> None:
     assert "s3cret" not in str(refused.value)
 
 
-def test_sources_are_one_address_of_each_family() -> None:
+def test_source_addresses_are_at_most_one_of_each_family() -> None:
     assert parse_sources("") == ()
     assert parse_sources("192.0.2.10, 2001:db8::10") == (ip_address("192.0.2.10"), ip_address("2001:db8::10"))
     for text in ("192.0.2.10,192.0.2.11", "::", "192.0.2.0/24", "eth0", "192.0.2.10:80"):

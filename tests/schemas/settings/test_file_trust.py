@@ -94,7 +94,7 @@ def test_only_the_owners_own_group_may_write(file: Path) -> None:
         assert "has mode 0660" in str(trust_problem(file, trusted_users()))
 
 
-def test_the_command_quotes_the_path(tmp_path: Path) -> None:
+def test_the_suggested_command_quotes_the_path(tmp_path: Path) -> None:
     path = tmp_path / "it's mine; rm"
     path.touch()
     path.chmod(0o666)

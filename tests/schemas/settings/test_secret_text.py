@@ -28,5 +28,5 @@ LEAST = "s" * MIN_SECRET_BYTES
         ("\n", SecretFault.INVALID),
     ],
 )
-def test_a_secret_is_one_line_of_a_fit_length(text: str, secret: str | SecretFault) -> None:
+def test_a_secret_is_one_line_within_length_limits(text: str, secret: str | SecretFault) -> None:
     assert secret_from(text) == secret

@@ -66,7 +66,7 @@ def test_a_url_that_the_policy_refuses_is_refused_with_what_it_takes_to_block_th
     assert refused.value.message == "Validation failed"
 
 
-def test_a_target_that_is_off_is_refused_for_that_and_not_blocked() -> None:
+def test_a_disabled_target_is_refused_for_its_status_and_not_for_its_url() -> None:
     with pytest.raises(ValidationFailed) as refused:
         require_approvable("tgt_1", "http://10.0.0.1/", ACTIVE._replace(status=TargetStatus.DISABLED), TargetPolicy())
     assert not isinstance(refused.value, TargetUrlRefused)

@@ -131,5 +131,7 @@ TYPED = [
 
 
 @pytest.mark.parametrize(("schema", "texts", "setting"), TYPED)
-def test_a_typed_text_becomes_a_setting(schema: dict[str, Any], texts: list[str], setting: object) -> None:
+def test_typed_text_is_converted_to_the_type_of_the_setting(
+    schema: dict[str, Any], texts: list[str], setting: object
+) -> None:
     assert setting_from(schema, texts) == setting

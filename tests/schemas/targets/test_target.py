@@ -86,7 +86,7 @@ def test_problems_have_our_path_and_a_code(body: Any, expected: list[tuple[str, 
 
 
 @pytest.mark.parametrize("limit", [None, 1, 60, 60_000])
-def test_a_target_may_name_its_pace(limit: int | None) -> None:
+def test_a_target_may_have_a_rate_limit(limit: int | None) -> None:
     assert FORM.read({**REQUEST, "max_per_minute": limit}).max_per_minute == limit
 
 

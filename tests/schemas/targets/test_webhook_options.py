@@ -42,12 +42,12 @@ def test_an_invalid_header_name_is_rejected(name: str) -> None:
 
 
 @pytest.mark.parametrize("value", ["7", "Bearer abc", "Basic dXNlcjpwYXNz", 'a, b; c="d"', "x" * 4096])
-def test_one_line_of_printable_ascii_is_a_value(value: str) -> None:
+def test_one_line_of_printable_ascii_is_a_valid_header_value(value: str) -> None:
     assert header_value_fault(value) is None
 
 
 @pytest.mark.parametrize("value", ["", " ", " x", "x ", "a\nb", "a\r", "tab\tbed", "é", "\x7f", "x" * 4097, "x\n"])
-def test_other_texts_are_no_value(value: str) -> None:
+def test_other_texts_are_invalid_header_values(value: str) -> None:
     assert header_value_fault(value) == "invalid_header_value"
 
 
@@ -72,7 +72,7 @@ def test_a_standard_secret_holds_24_to_64_bytes(size: int) -> None:
         f"WHSEC_{b64encode(bytes(24)).decode()}",
     ],
 )
-def test_other_texts_are_no_standard_secret(secret: str) -> None:
+def test_invalid_standard_secrets_are_rejected(secret: str) -> None:
     assert standard_key(secret) is None
 
 

@@ -87,7 +87,7 @@ def test_a_page_that_the_group_has_already_is_not_counted_again() -> None:
     assert group_ticket(again).title.endswith(": 4 places on 3 pages of shop.example")
 
 
-def test_other_sites_are_counted() -> None:
+def test_the_title_of_a_group_counts_further_sites() -> None:
     places = [(Place(f"https://{name}.example/", ""), "low") for name in ("a", "b")]
     assert group_ticket(with_findings(grouped(1), places[:1], ())).title.endswith("2 pages of shop.example and 1 more site")
     assert group_ticket(with_findings(grouped(1), places, ())).title.endswith("3 pages of shop.example and 2 more sites")
@@ -157,7 +157,7 @@ def test_an_edited_severity_stays_until_a_place_is_more_severe_than_the_ticket_e
     assert grown_ticket(ticket, original, replace(grouped(2), severity=added)).severity == severity
 
 
-def test_a_group_s_ticket_is_known_by_all_its_names() -> None:
+def test_the_ticket_of_a_group_is_recognized_by_all_members_of_its_evidence() -> None:
     ticket = group_ticket(grouped(2)).record()
     assert is_group(ticket)
     assert not is_group(ticket_for_finding(PAGE, CSP, 42, None).record())
@@ -177,7 +177,7 @@ def test_a_group_s_ticket_is_known_by_all_its_names() -> None:
         {"places": [{"url": "https://shop.example/", "location": "", "note": ""}]},
     ],
 )
-def test_a_ticket_by_hand_with_the_names_of_a_group_is_none(evidence: dict[str, Any]) -> None:
+def test_a_manual_ticket_with_the_evidence_names_of_a_group_is_no_group(evidence: dict[str, Any]) -> None:
     ticket = group_ticket(grouped(2)).record()
     assert not is_group({"evidence": {**ticket["evidence"], **evidence}})
 
@@ -196,7 +196,7 @@ def test_a_ticket_by_hand_with_the_names_of_a_group_is_none(evidence: dict[str, 
         ("", ""),
     ],
 )
-def test_the_list_of_places_is_taken_out_of_a_description(description: str, left: str) -> None:
+def test_the_list_of_places_is_removed_from_a_description(description: str, left: str) -> None:
     assert without_places(description) == left
 
 

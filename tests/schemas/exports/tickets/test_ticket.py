@@ -59,7 +59,7 @@ def test_unknown_values_are_omitted() -> None:
     assert ticket.description.startswith("Image without text\n\n")
 
 
-def test_an_issue_with_an_address_of_its_own_is_there() -> None:
+def test_the_url_of_an_issue_replaces_the_url_of_its_page() -> None:
     ticket = make_ticket(url="https://shop.example/frame")
     assert (ticket.page_url, ticket.title) == ("https://shop.example/frame", "Image without text on shop.example/frame")
 
@@ -73,7 +73,7 @@ def test_an_issue_with_an_address_of_its_own_is_there() -> None:
         ("x" * 400, "/" + "p" * 400, "x" * 124 + "… on shop.example/" + "p" * 107 + "…"),  # half of the length for each
     ],
 )
-def test_a_title_keeps_to_its_limit(title: str, path: str, expected: str) -> None:
+def test_a_title_never_exceeds_its_limit(title: str, path: str, expected: str) -> None:
     ticket = make_ticket(ScannedPage(f"https://shop.example{path}", None, None, None, {}), title=title)
     assert ticket.title == expected
     assert len(ticket.title) <= MAX_TITLE == 250
@@ -132,7 +132,7 @@ def test_the_delivered_bytes_are_these_exactly() -> None:
     )
 
 
-def test_a_source_without_a_scan_run_names_none() -> None:
+def test_a_source_without_a_scan_run_has_no_scan_run_member() -> None:
     assert Source("manual", "note-1").record() == {"type": "manual", "id": "note-1"}
 
 

@@ -81,5 +81,5 @@ LISTED = "\n\nPlaces:\n- https://shop.example/ (main)\n- https://shop.example/2\
         ("", ""),
     ],
 )
-def test_only_the_list_of_places_is_left_out(description: str, expected: str) -> None:
+def test_only_the_list_of_places_is_removed(description: str, expected: str) -> None:
     assert without_places(description) == expected

@@ -49,7 +49,7 @@ def test_a_captures_ticket_says_what_was_selected_and_where() -> None:
     }
 
 
-def test_a_page_alone_makes_a_ticket_too() -> None:
+def test_a_capture_of_a_page_without_a_selection_makes_a_ticket() -> None:
     ticket = least()
     assert ticket.title == "Evidence from /: shop.example"
     assert ticket.description == (
@@ -111,7 +111,7 @@ def test_the_apps_ticket_says_what_was_seen_and_what_the_shop_runs() -> None:
     }
 
 
-def test_without_symptoms_a_diagnostic_is_for_information() -> None:
+def test_without_symptoms_a_diagnostic_has_the_severity_info() -> None:
     plugins, apps = cms({"visible_browser_symptoms": [" "]}), shop({})
     assert (plugins.severity, plugins.title) == ("info", "Diagnostics of shop.example")
     assert (apps.severity, apps.title) == ("info", "Diagnostics of snow.shops.example")
@@ -132,11 +132,11 @@ def test_a_shops_page_is_its_primary_domain_where_that_is_one(reported: dict[str
     assert shop(reported).page_url == page
 
 
-def test_a_site_without_a_checkout_page_is_its_own_page() -> None:
+def test_without_a_checkout_page_the_site_is_the_page_of_the_ticket() -> None:
     assert cms({}).page_url == "https://shop.example/"
 
 
-def test_no_theme_is_a_fact_and_an_unknown_count_is_none() -> None:
+def test_a_theme_count_of_zero_is_listed_and_an_unknown_one_is_not() -> None:
     assert "\nThemes: 0\n" in shop({"theme_count": 0}).description
     assert "Themes" not in shop({}).description
 
