@@ -37,7 +37,7 @@ def verdicts() -> dict[str, bool]:
     return {vector["ip"]: vector["allow"] for vector in vectors}
 
 
-def test_our_verdicts_equal_those_of_another_sender() -> None:
+def test_our_verdicts_on_addresses_equal_those_of_another_webhook_sender() -> None:
     ours = {text: classify(ip_address(text), STRICT) is None for text in verdicts()}
     assert ours == verdicts()
 
@@ -78,7 +78,7 @@ def test_urls_that_browsers_reject_are_refused_and_hosts_are_parsed_equally() ->
     assert compared >= 30
 
 
-def test_international_names_become_what_the_standard_says() -> None:
+def test_international_names_are_converted_as_in_the_idna_test_vectors() -> None:
     compared = 0
     for case in corpus("urls", "IdnaTestV2.json"):
         target = check_url(f"https://{case['input']}/", OPEN) if isinstance(case, dict) else None

@@ -81,7 +81,7 @@ def test_without_a_console_there_is_no_link() -> None:
     assert "http" not in slack(body)["blocks"][0]["text"]["text"]
 
 
-def test_an_alert_that_is_over_says_so() -> None:
+def test_a_recovered_alert_is_headed_over() -> None:
     [only] = body_of(alert(state=AlertState.RECOVERED))["alerts"]
     assert (only["headline"], only["what_to_do"]) == ("Over: target fails", "Nothing is left to do.")
 

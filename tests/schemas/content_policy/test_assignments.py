@@ -29,7 +29,7 @@ def test_a_password_has_six_characters(name: str) -> None:
 @pytest.mark.parametrize(
     "text", ["bypass: hunter22", "compass=hunter22", "BYPASS: hunter22", "passe: hunter22", "mot passe: hunter22"]
 )
-def test_the_end_of_another_word_is_no_name_of_a_password(text: str) -> None:
+def test_a_name_of_a_password_at_the_end_of_another_word_is_not_matched(text: str) -> None:
     assert not has_assignment(text)
 
 

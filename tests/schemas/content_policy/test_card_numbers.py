@@ -161,5 +161,7 @@ def test_the_text_around_a_number_decides_if_its_length_does_not(text: str, is_c
         (-4111111111111111, ("4111111111111111",)),
     ],
 )
-def test_a_json_number_of_fifteen_or_sixteen_digits_may_be_a_card(number: float, digits: tuple[str, ...]) -> None:
+def test_a_json_number_of_fifteen_or_sixteen_digits_is_checked_as_a_card_number(
+    number: float, digits: tuple[str, ...]
+) -> None:
     assert as_text(number) == digits

@@ -90,7 +90,7 @@ GOOD: Final = {
     )
 )
 @settings(max_examples=75)
-def test_any_responses_have_a_result(key: str, given_answers: list[TrackerResponse]) -> None:
+def test_any_responses_result_in_an_issue_a_failure_or_none(key: str, given_answers: list[TrackerResponse]) -> None:
     tracker = TRACKERS[key]
     access = TrackerAccess(tracker.base_url_example, SETTINGS[key], "token")
     for steps in (tracker.create(access, TICKET), tracker.find(access, TICKET)):

@@ -44,7 +44,7 @@ def problems(settings: object) -> list[tuple[str, str]]:
     return [(problem.path, problem.code) for problem in refused.value.problems]
 
 
-def test_the_settings_are_read_as_they_are() -> None:
+def test_valid_settings_are_read_unchanged() -> None:
     settings = {"labels": ["website-risk"], "on_fixed": "close", "api_base": "https://api.example.com/v3"}
     assert TrackerSettingsForm().read(settings) == settings
     assert TrackerSettingsForm().read({}) == {}
@@ -64,7 +64,7 @@ def test_the_settings_are_read_as_they_are() -> None:
         ({"api_base": "https://example.com/api#top"}, ("/api_base", "invalid_url")),
     ],
 )
-def test_a_wrong_setting_is_named(settings: object, problem: tuple[str, str]) -> None:
+def test_an_invalid_setting_is_refused_with_its_field(settings: object, problem: tuple[str, str]) -> None:
     assert problems(settings) == [problem]
 
 
@@ -140,7 +140,7 @@ def test_each_severity_has_a_name_of_a_priority() -> None:
     ("key", "is_key"),
     [("S", True), ("SHOP", True), ("S2_X", True), ("", False), ("2S", False), ("_S", False), ("shop", False), ("S-", False)],
 )
-def test_a_key_begins_with_a_capital(key: str, is_key: bool) -> None:
+def test_the_key_of_a_project_begins_with_a_capital(key: str, is_key: bool) -> None:
     if is_key:
         require_key(key)
     else:
@@ -175,7 +175,7 @@ def test_a_request_is_made_of_the_api_s_url_and_headers() -> None:
         (answer(401, {"issues": [["a"]]}), TrackerFailure(FailureKind.CONFIGURATION, TOKEN_REJECTED)),
     ],
 )
-def test_a_value_is_asked_for_by_its_path_and_kind(response: TrackerResponse, value: object) -> None:
+def test_a_value_is_fetched_by_its_path_and_type(response: TrackerResponse, value: object) -> None:
     request = API.get("/issues")
     assert play(fetch(request, failure_of, list, "issues", 0), [response]) == (value, [request])
 
@@ -221,7 +221,7 @@ ENTROPY = "0123456789ABCDEF"
         ("", None),
     ],
 )
-def test_an_id_says_an_hour_before_its_creation(own_id: str, moment: str | None) -> None:
+def test_the_earliest_creation_is_an_hour_before_the_time_of_an_id(own_id: str, moment: str | None) -> None:
     assert earliest_creation(own_id) == moment
 
 
@@ -246,7 +246,9 @@ OWN_URL = "https://git.example.com/acme/shop/issues"
         (True, f"{OWN_URL}/True", None),
     ],
 )
-def test_an_issue_is_one_of_its_place(number: object, url: object, found: str | None) -> None:
+def test_an_issue_is_returned_only_with_a_valid_number_and_no_url_of_another_issue(
+    number: object, url: object, found: str | None
+) -> None:
     assert issue_of(number, url, "acme/shop", OWN_URL) == (None if found is None else TrackerIssue("7", found))
 
 

@@ -18,7 +18,7 @@ def complaints(method: str, url: str, body: Any = None, content_type: str = "app
     return description_of("github-issues.openapi.json").complaints(request, GITHUB)
 
 
-def test_described_requests_pass() -> None:
+def test_described_requests_cause_no_complaint() -> None:
     assert complaints("POST", ISSUES, {"title": "A title", "labels": ["a"], "assignees": ["octocat"]}) == []
     assert complaints("GET", f"{ISSUES}?state=all&per_page=50&since=2026-11-22T00:00:00Z") == []
 
@@ -38,7 +38,7 @@ def test_described_requests_pass() -> None:
         ("GET", f"{GITHUB}/repos/acme/shop/tickets", None, "not described"),
     ],
 )
-def test_a_wrong_request_is_named(method: str, url: str, body: Any, expected: str) -> None:
+def test_each_undescribed_request_causes_its_complaint(method: str, url: str, body: Any, expected: str) -> None:
     assert complaints(method, url, body) == [expected]
 
 

@@ -62,7 +62,7 @@ def test_a_comment_is_the_one_request_that_creates(tracker: Any) -> None:
 
 @REST
 @pytest.mark.parametrize("body", [None, {}, [], {"id": "12"}, b"<html>"])
-def test_a_success_that_names_no_comment_is_none(tracker: Any, body: Any) -> None:
+def test_a_success_without_the_id_of_a_comment_is_retried(tracker: Any, body: Any) -> None:
     assert played(tracker, "comment", answer(200, body))[0] == RETRY
 
 
@@ -149,7 +149,7 @@ def test_an_issue_is_erased_once_the_response_shows_it(tracker: Any) -> None:
 
 @REST
 @pytest.mark.parametrize("operation", ["comment", "has_comment", "is_ours", "is_open", "set_open", "redact"])
-def test_every_operation_has_the_refusals_of_its_tracker(tracker: Any, operation: str) -> None:
+def test_every_operation_returns_the_failure_of_a_refusal_status(tracker: Any, operation: str) -> None:
     options = {"is_open": False} if operation == "set_open" else {}
     for status, failure in (
         (401, TrackerFailure(FailureKind.CONFIGURATION, TOKEN_REJECTED)),

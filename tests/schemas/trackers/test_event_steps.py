@@ -151,7 +151,7 @@ def test_each_event_has_the_listed_effect(
     st.booleans(),
     st.sampled_from(["comment", "is_open", "set_open", "redact", None]),
 )
-def test_the_same_event_again_changes_nothing_more(
+def test_a_repeated_event_changes_nothing_more(
     event_type: TicketEventType, on_fixed: str | None, is_open: bool, has_closed: bool, is_left_alone: bool, lost: str | None
 ) -> None:
     tracker = OneIssue(is_open)
@@ -226,7 +226,7 @@ def test_a_refusal_of_the_issue_alone_does_not_block_its_target(
         TrackerFailure(RETRY, UNAVAILABLE),
     ],
 )
-def test_other_refusals_are_as_they_are(failure: TrackerFailure) -> None:
+def test_other_refusals_of_a_comment_are_returned_unchanged(failure: TrackerFailure) -> None:
     assert applied(OneIssue(failures={"comment": failure}), event()) == (failure, ["comment"])
 
 
@@ -243,7 +243,7 @@ def test_an_id_that_is_no_part_of_a_path_is_not_sent(issue_id: str) -> None:
 
 
 @pytest.mark.parametrize("event_type", [FIXED, UPDATED, REDACT])
-def test_an_issue_of_a_target_that_moved_is_changed_if_it_is_ours(event_type: TicketEventType) -> None:
+def test_an_issue_of_a_moved_target_is_changed_only_if_it_is_ours(event_type: TicketEventType) -> None:
     tracker, made = OneIssue(ours=False), event(event_type, has_moved=True)
     assert applied(tracker, made, "close") == (TrackerFailure(PAYLOAD, ISSUE_MOVED), ["is_ours"])
     assert (tracker.opened, tracker.comments, tracker.title) == (True, [], "A title")

@@ -22,7 +22,7 @@ CONFIGURATION, PAYLOAD, RETRY = FailureKind.CONFIGURATION, FailureKind.PAYLOAD, 
         *((status, RETRY, "tracker_unavailable") for status in (408, 425, 500, 502, 503, 504, 599)),
     ],
 )
-def test_a_status_says_what_a_refusal_means(status: int, kind: FailureKind, code: str) -> None:
+def test_each_status_has_a_kind_of_failure_and_a_code(status: int, kind: FailureKind, code: str) -> None:
     assert failure_of(answer(status)) == TrackerFailure(kind, code)
     assert (code in CONFIGURATION_CODES) is (kind is CONFIGURATION)
 
@@ -32,14 +32,14 @@ def test_a_success_is_no_failure(status: int) -> None:
     assert failure_of(answer(status)) is None
 
 
-def test_a_failure_that_may_pass_says_when() -> None:
+def test_a_temporary_failure_has_the_wait_of_its_retry_after_header() -> None:
     assert failure_of(answer(503, retry_after="7")) == TrackerFailure(RETRY, "tracker_unavailable", retry_after_s=7.0)
     limited = TrackerFailure(RETRY, "tracker_rate_limited", 7.0, is_rate_limit=True)
     assert failure_of(answer(429, retry_after="7")) == limited
     assert failure_of(answer(422, retry_after="7")) == TrackerFailure(PAYLOAD, "tracker_rejected")
 
 
-def test_a_failure_may_name_the_moment_as_a_date() -> None:
+def test_retry_after_may_be_a_date() -> None:
     date, at_s = "Wed, 21 Oct 2026 07:28:00 GMT", 1792567680.0
     assert failure_of(answer(503, retry_after=date)) == TrackerFailure(RETRY, "tracker_unavailable", retry_at_s=at_s)
     limited = TrackerFailure(RETRY, "tracker_rate_limited", retry_at_s=at_s, is_rate_limit=True)

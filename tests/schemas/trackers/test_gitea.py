@@ -84,7 +84,7 @@ def test_an_issue_is_created_and_named_by_its_number() -> None:
     assert TOKEN not in request.url + request.body.decode()
 
 
-def test_requests_are_as_the_official_description_has_them() -> None:
+def test_requests_match_the_official_description() -> None:
     labels = answer(200, [{"id": 1, "name": "risk"}])
     target = access(labels=["risk"], assignees=["ann"])
     _, created = play(GITEA.create(target, TICKET), [labels, recorded("create, writer, label id")])
@@ -170,7 +170,7 @@ def test_each_recorded_error_response_has_its_meaning(name: str, failure: Tracke
         (answer(200, {"has_issues": True, "archived": True}), ARCHIVED),
     ],
 )
-def test_a_repository_that_is_not_found_is_asked_why(name: str, repository: TrackerResponse, code: str) -> None:
+def test_after_a_404_the_repository_is_read_to_find_the_reason(name: str, repository: TrackerResponse, code: str) -> None:
     failure, requests = play(GITEA.create(access(), TICKET), [recorded(name), repository])
     assert failure == TrackerFailure(CONFIGURATION, code)
     assert requests[1].url == REPOSITORY
@@ -213,7 +213,7 @@ def test_a_list_without_the_issue_ends_the_lookup() -> None:
     assert play(GITEA.find(access(), TICKET), [listed(issue(3, "another"))])[0] is None
 
 
-def test_the_search_is_asked_after_the_newest_issues() -> None:
+def test_the_search_is_requested_after_the_pages_of_the_newest_issues() -> None:
     pages = [listed(issue(3, "another"), has_next=True)] * MAX_PAGES
     found, requests = play(GITEA.find(access(), TICKET), [*pages, listed(issue(2))])
     assert found == TrackerIssue("2", "https://gitea.example.com/owner/pub/issues/2")
@@ -221,7 +221,7 @@ def test_the_search_is_asked_after_the_newest_issues() -> None:
     assert play(GITEA.find(access(), TICKET), [*pages, listed(issue(4, "another"))])[0] is None
 
 
-def test_the_oldest_of_several_issues_is_the_exports() -> None:
+def test_of_several_issues_with_the_marker_the_oldest_is_found() -> None:
     quoted = [issue(9), issue(8), {**issue(2), "pull_request": {"merged": False}}, {**issue(1), "number": None}]
     assert play(GITEA.find(access(), TICKET), [listed(*quoted)])[0] == TrackerIssue(
         "8", "https://gitea.example.com/owner/pub/issues/8"
@@ -229,12 +229,12 @@ def test_the_oldest_of_several_issues_is_the_exports() -> None:
 
 
 @pytest.mark.parametrize("body", [None, b"<html>", {}, b'[{"number": 1'])
-def test_an_unreadable_list_is_no_empty_one(body: Any) -> None:
+def test_an_unreadable_list_is_retried_and_not_taken_for_an_empty_one(body: Any) -> None:
     assert play(GITEA.find(access(), TICKET), [answer(200, body)])[0] == TrackerFailure(RETRY, UNAVAILABLE)
 
 
 @pytest.mark.parametrize(("status", "code"), [(401, TOKEN_REJECTED), (404, NOT_FOUND), (500, UNAVAILABLE)])
-def test_a_refused_lookup_says_why(status: int, code: str) -> None:
+def test_a_refused_lookup_has_the_code_of_its_reason(status: int, code: str) -> None:
     failure, _ = play(GITEA.find(access(), TICKET), [answer(status)])
     assert isinstance(failure, TrackerFailure)
     assert failure.code == code
@@ -259,7 +259,7 @@ CHECKS: Final[list[tuple[list[TrackerResponse], str | None]]] = [
 
 
 @pytest.mark.parametrize(("answers", "code"), CHECKS)
-def test_validation_says_what_is_missing(answers: list[TrackerResponse], code: str | None) -> None:
+def test_validation_reports_what_is_missing(answers: list[TrackerResponse], code: str | None) -> None:
     failure, requests = play(GITEA.validate(access()), answers)
     assert (failure and failure.code) == code
     assert not any(request.creates for request in requests)
@@ -275,7 +275,7 @@ def test_validation_says_what_is_missing(answers: list[TrackerResponse], code: s
         (answer(200, {"login": "ann"}), None),
     ],
 )
-def test_validation_knows_who_can_be_assigned(users: TrackerResponse, field: str | None) -> None:
+def test_validation_checks_the_assignees(users: TrackerResponse, field: str | None) -> None:
     answers = [recorded("create, empty title"), answer(403), users]
     failure, requests = play(GITEA.validate(access(assignees=["ann"])), answers)
     assert (failure and failure.field) == field
@@ -294,7 +294,7 @@ def test_validation_knows_who_can_be_assigned(users: TrackerResponse, field: str
         ),
     ],
 )
-def test_the_api_is_found_from_the_page(base_url: str, settings: dict[str, Any], api: str) -> None:
+def test_the_url_of_the_api_is_derived_from_the_page(base_url: str, settings: dict[str, Any], api: str) -> None:
     _, requests = play(GITEA.create(access(base_url, **settings), TICKET), [answer(500)])
     assert requests[0].url == api
     assert GITEA.problem_of(base_url, settings) is None
@@ -315,7 +315,7 @@ def test_a_url_that_is_no_repository_is_refused(base_url: str, words: str) -> No
     assert words in (GITEA.problem_of(base_url, {}) or "")
 
 
-def test_settings_are_closed() -> None:
+def test_unknown_and_invalid_settings_are_refused() -> None:
     form = GITEA.settings_form()
     assert form.read({"labels": ["risk"], "assignees": ["ann"], "on_fixed": "close"})["assignees"] == ["ann"]
     for settings in ({"assignee": "ann"}, {"assignees": "ann"}, {"assignees": [""]}, {"assignees": ["a"] * 11}):

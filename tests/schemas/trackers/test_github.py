@@ -70,7 +70,7 @@ def query_of(request: TrackerRequest) -> dict[str, str]:
         ("https://github.example.com/acme/shop", {"api_base": "https://api.example.com/gh/"}, "https://api.example.com/gh"),
     ],
 )
-def test_the_api_belongs_to_the_host(base_url: str, settings: dict[str, Any], api: str) -> None:
+def test_the_url_of_the_api_is_derived_from_the_host(base_url: str, settings: dict[str, Any], api: str) -> None:
     assert GITHUB.problem_of(base_url, settings) is None
     _, requests = play(GITHUB.create(access_to(base_url, **settings), PLAIN), [answer(201, issue())])
     assert requests[0].url == f"{api}/repos/acme/shop/issues"
@@ -90,12 +90,12 @@ def test_the_api_belongs_to_the_host(base_url: str, settings: dict[str, Any], ap
         "https://github.com/acme.corp/shop",
     ],
 )
-def test_other_urls_are_no_repository(base_url: str) -> None:
+def test_urls_that_are_no_page_of_a_repository_are_refused(base_url: str) -> None:
     problem = GITHUB.problem_of(base_url, {})
     assert problem == "base_url is the page of a repository, such as https://github.com/acme/shop, and of nothing in it."
 
 
-def test_the_address_of_a_clone_is_no_page() -> None:
+def test_the_url_of_a_clone_is_refused() -> None:
     problem = GITHUB.problem_of("https://github.com/acme/shop.git", {})
     assert problem == "base_url is the page of a repository, without `.git` at its end."
 
@@ -164,7 +164,7 @@ def test_every_request_has_the_headers_that_github_requires() -> None:
         assert b"ghp_of_the_tests" not in request.body
 
 
-def test_nothing_is_longer_than_github_takes() -> None:
+def test_texts_are_shortened_to_the_limits_of_github() -> None:
     long = TrackerTicket(MARKER, "t" * 300, "d" * 200_000, "high", labels=("l" * 80, "a, b,c", " \n ", "A b C"))
     _, requests = play(GITHUB.create(access_to(), long), [answer(201, issue())])
     body = json.loads(requests[0].body)
@@ -300,7 +300,7 @@ def test_a_refusal_of_labels_or_assignees_alone_does_not_stop_the_ticket(refusal
     require_described(requests)
 
 
-def test_a_second_refusal_counts() -> None:
+def test_a_refusal_of_the_second_request_is_returned() -> None:
     refusal = answer(422, VALIDATION | {"errors": [{"resource": "Issue", "field": "assignees"}]})
     assert created(access_to(assignees=["nobody"]), TICKET, refusal, answer(404)) == TrackerFailure(
         CONFIGURATION, "tracker_not_found"
@@ -328,7 +328,7 @@ def test_the_issue_is_found_by_its_text_among_those_of_the_tokens_user() -> None
     assert not any(request.creates for request in requests)
 
 
-def test_the_oldest_of_several_is_the_issue() -> None:
+def test_of_several_issues_with_the_marker_the_oldest_is_found() -> None:
     result, _ = play(GITHUB.find(access_to(), TICKET), [USER, answer(200, [issue(9), issue(7), issue(8)])])
     assert result == TrackerIssue("7", PAGE)
 
@@ -366,14 +366,14 @@ def test_the_pages_are_bounded() -> None:
 
 
 @pytest.mark.parametrize("user", [answer(403), answer(404), answer(200, []), answer(200, {"login": "a&b=c"})])
-def test_a_token_without_a_user_finds_among_all_issues(user: TrackerResponse) -> None:
+def test_without_the_user_of_the_token_all_issues_are_searched(user: TrackerResponse) -> None:
     result, requests = play(GITHUB.find(access_to(), TICKET), [user, answer(200, [issue()])])
     assert result == TrackerIssue("7", PAGE)
     assert "creator" not in query_of(requests[1])
 
 
 @pytest.mark.parametrize("marker", ["exp_odd", "exp_7ZZZZZZZZZ61SQWPCHNYBQC8F2", "exp_01KG9YS7G061SQWPCHNYBQC8FÜ"])
-def test_an_export_whose_id_has_no_time_is_found_among_all_issues(marker: str) -> None:
+def test_for_an_export_id_without_a_time_all_issues_are_searched(marker: str) -> None:
     ticket = TrackerTicket(marker, "A", "B", "low")
     result, requests = play(GITHUB.find(access_to(), ticket), [USER, answer(200, [issue(body=marker)])])
     assert result == TrackerIssue("7", PAGE)
@@ -408,7 +408,7 @@ def test_a_list_that_is_too_long_to_be_read_is_not_taken_for_an_empty_one() -> N
 REPOSITORY: dict[str, Any] = {"full_name": "acme/shop", "private": True, "has_issues": True, "archived": False}
 
 
-def test_a_good_target_passes_without_a_change() -> None:
+def test_a_valid_target_passes_its_validation_without_a_change() -> None:
     access = access_to(assignees=["octocat", "hubot"])
     result, requests = play(GITHUB.validate(access), [answer(200, REPOSITORY), answer(200, []), answer(204), answer(204)])
     assert result is None
@@ -474,7 +474,7 @@ def test_missing_requirements_are_reported(
         answer(200, {}),
     ],
 )
-def test_rights_that_suffice_or_are_not_shown_pass(response: TrackerResponse) -> None:
+def test_sufficient_or_unreported_permissions_pass_the_validation(response: TrackerResponse) -> None:
     result, _ = play(GITHUB.validate(access_to(labels=["a11y"])), [response, answer(200, [])])
     assert result is None
 

@@ -89,7 +89,9 @@ def query_of(request: TrackerRequest) -> dict[str, str]:
         ("https://gitlab.com/group/.gitlab", {}, "https://gitlab.com/api/v4/projects/group%2F.gitlab/issues"),
     ],
 )
-def test_the_api_belongs_to_the_host_and_its_prefix(base_url: str, settings: dict[str, Any], url: str) -> None:
+def test_the_url_of_the_api_is_derived_from_the_host_and_its_prefix(
+    base_url: str, settings: dict[str, Any], url: str
+) -> None:
     assert GITLAB.problem_of(base_url, settings) is None
     _, requests = play(GITLAB.create(access_to(base_url, **settings), TICKET), [answer(201, issue())])
     assert [request.url for request in requests] == [url]
@@ -109,17 +111,17 @@ def test_the_api_belongs_to_the_host_and_its_prefix(base_url: str, settings: dic
         ("https://example.com/gitlab/shop", {"api_base": "https://example.com/gitlab/api/v4"}),
     ],
 )
-def test_other_urls_are_no_project(base_url: str, settings: dict[str, Any]) -> None:
+def test_urls_that_are_no_page_of_a_project_are_refused(base_url: str, settings: dict[str, Any]) -> None:
     problem = GITLAB.problem_of(base_url, settings)
     assert problem == "base_url is the page of a project, such as https://gitlab.com/group/shop, and of nothing in it."
 
 
-def test_the_address_of_a_clone_is_no_page() -> None:
+def test_the_url_of_a_clone_is_refused() -> None:
     problem = GITLAB.problem_of("https://gitlab.com/group/shop.git", {})
     assert problem == "base_url is the page of a project, without `.git` at its end."
 
 
-def test_the_settings_are_read_and_closed() -> None:
+def test_valid_settings_are_read_and_unknown_ones_are_refused() -> None:
     settings = {"labels": ["a11y"], "assignees": ["jane.doe"], "on_fixed": "nothing"}
     assert GITLAB.settings_form().read(settings) == settings
     with pytest.raises(ValidationFailed):
@@ -148,7 +150,7 @@ def test_an_issue_has_the_ticket_its_labels_and_the_settings() -> None:
         assert b"glpat_of_the_tests" not in request.body
 
 
-def test_nothing_is_longer_than_gitlab_takes_and_no_label_has_a_comma() -> None:
+def test_texts_are_shortened_to_the_limits_of_gitlab_and_labels_lose_their_commas() -> None:
     long = TrackerTicket(MARKER, "t" * 300, "d" * 200_000, "high", labels=("l" * 300, "a, b,c", ",", "A b C"))
     _, requests = play(GITLAB.create(access_to(), long), [answer(201, issue())])
     body = json.loads(requests[0].body)
@@ -338,7 +340,7 @@ FIELDS: dict[str, Any] = {
 }
 
 
-def test_a_good_target_passes_without_a_change() -> None:
+def test_a_valid_target_passes_its_validation_without_a_change() -> None:
     users = answer(200, [{"id": 5, "username": "jane"}])
     result, requests = play(GITLAB.validate(access_to(assignees=["jane"])), [TOKEN, answer(200, FIELDS), users])
     assert result is None
@@ -390,7 +392,7 @@ def test_missing_requirements_are_reported(answers: list[TrackerResponse], code:
         [TOKEN, answer(200, {})],
     ],
 )
-def test_rights_that_suffice_or_are_not_shown_pass(answers: list[TrackerResponse]) -> None:
+def test_sufficient_or_unreported_permissions_pass_the_validation(answers: list[TrackerResponse]) -> None:
     assert play(GITLAB.validate(access_to()), answers)[0] is None
 
 

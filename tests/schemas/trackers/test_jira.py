@@ -127,7 +127,7 @@ def test_data_center_creates_an_issue_with_wiki_text() -> None:
 
 
 @BOTH
-def test_settings_become_fields(access: TrackerAccess) -> None:
+def test_settings_are_sent_as_fields(access: TrackerAccess) -> None:
     fields = created_fields(
         with_settings(
             access, issue_type="Bug", assignee="5b10", labels=["web team"], priority_by_severity={"high": "Highest"}

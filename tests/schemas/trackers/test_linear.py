@@ -188,7 +188,7 @@ def test_an_issue_that_was_created_counts_in_spite_of_errors_beside_it() -> None
 @pytest.mark.parametrize(
     "url", [None, "javascript:alert(1)", "https://linear.app/" + "a" * 500, "https://linear.app/\u202e"]
 )
-def test_a_strange_url_is_replaced_by_the_page_of_the_issue(url: Any) -> None:
+def test_an_invalid_url_is_replaced_by_the_page_of_the_issue(url: Any) -> None:
     result, _ = play(LINEAR.create(ACCESS, TICKET), [team_and_labels(), created(url=url)])
     assert result == TrackerIssue("ENG-7", f"{BASE}/issue/ENG-7")
 
@@ -458,7 +458,7 @@ def test_a_used_up_limit_holds_until_its_reset(headers: dict[str, str], held_unt
         ("https://linear.app/acme", {"api_base": "https://proxy.example.com/linear"}, "https://proxy.example.com/linear"),
     ],
 )
-def test_the_api_follows_from_the_workspace(base_url: str, settings: dict[str, Any], url: str) -> None:
+def test_the_url_of_the_api_is_derived_from_the_workspace(base_url: str, settings: dict[str, Any], url: str) -> None:
     access = TrackerAccess(base_url, {"team": "ENG", **settings}, "key")
     _, [request] = play(LINEAR.find(access, TICKET), [found()])
     assert request.url == url

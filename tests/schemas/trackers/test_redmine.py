@@ -97,7 +97,7 @@ def test_names_of_the_settings_become_ids_and_their_case_does_not_matter() -> No
     ]
 
 
-def test_ids_of_the_settings_are_sent_without_asking() -> None:
+def test_ids_in_the_settings_are_sent_without_a_lookup() -> None:
     target = access(tracker="3", priority_by_severity={"high": "4"}, assignee="me")
     _, (request,) = play(REDMINE.create(target, TICKET), [CREATED])
     sent = issue_in(request.body)
@@ -109,7 +109,7 @@ def test_a_severity_without_a_priority_has_redmines_default() -> None:
     assert "priority_id" not in issue_in(request.body)
 
 
-def test_the_assignee_is_looked_for_on_three_pages() -> None:
+def test_the_assignee_is_searched_for_on_several_pages_up_to_a_limit() -> None:
     first, last = members(("user", 1, "Ann"), total=150), members(("user", 2, "Bob"), total=150)
     _, requests = play(REDMINE.create(access(assignee="Bob"), TICKET), [first, last, CREATED])
     assert issue_in(requests[-1].body)["assigned_to_id"] == 2
@@ -176,7 +176,7 @@ def test_each_error_response_has_its_meaning(response: TrackerResponse, failure:
         (answer(500), TrackerFailure(RETRY, UNAVAILABLE)),
     ],
 )
-def test_a_refused_issue_is_the_projects_fault_if_the_project_takes_none(
+def test_a_refused_issue_is_a_configuration_failure_if_the_project_accepts_no_issues(
     status: int, project: TrackerResponse, failure: TrackerFailure
 ) -> None:
     refused = answer(status, {"errors": ["Projekt muss ausgefüllt werden"]})
@@ -205,7 +205,7 @@ def test_an_issue_is_found_by_its_text_whatever_the_filter_returned() -> None:
 
 
 @pytest.mark.parametrize("body", [None, b"<html>", [], {"issues": {}}, b'{"issues": ['])
-def test_an_unreadable_list_is_no_empty_one(body: Any) -> None:
+def test_an_unreadable_list_is_retried_and_not_taken_for_an_empty_one(body: Any) -> None:
     unreadable = TrackerFailure(RETRY, UNAVAILABLE)
     assert play(REDMINE.find(access(), TICKET), [answer(200, body)])[0] == unreadable
     assert play(REDMINE.create(access(tracker="Bug"), TICKET), [answer(200, body)])[0] == unreadable
@@ -227,14 +227,14 @@ def test_an_unreadable_list_is_no_empty_one(body: Any) -> None:
         ([answer(200, b"<html>"), answer(422, b"<html>")], REJECTED),
     ],
 )
-def test_validation_says_what_is_missing(answers: list[TrackerResponse], code: str | None) -> None:
+def test_validation_reports_what_is_missing(answers: list[TrackerResponse], code: str | None) -> None:
     failure, requests = play(REDMINE.validate(access()), answers)
     assert (failure and failure.code) == code
     assert not any(request.creates for request in requests)
     assert all(issue_in(request.body) == {"project_id": "shop", "subject": ""} for request in requests[1:])
 
 
-def test_validation_tries_the_settings_too() -> None:
+def test_validation_sends_the_ids_of_the_settings() -> None:
     target = access(tracker="Bug", priority_by_severity={"high": "4"}, assignee="Ann")
     _, requests = play(REDMINE.validate(target), [PROJECT, TRACKERS, members(("user", 5, "Ann")), SUBJECT_MISSING])
     assert issue_in(requests[-1].body) == {
@@ -259,7 +259,7 @@ def test_validation_tries_the_settings_too() -> None:
         (f"{BASE}/projects/shop", {"api_base": "https://api.example.com/r/"}, "https://api.example.com/r", BASE),
     ],
 )
-def test_the_api_is_found_from_the_page(base_url: str, settings: dict[str, Any], api: str, page: str) -> None:
+def test_the_url_of_the_api_is_derived_from_the_page(base_url: str, settings: dict[str, Any], api: str, page: str) -> None:
     made, (request,) = play(REDMINE.create(access(base_url, **settings), TICKET), [CREATED])
     assert request.url == f"{api}/issues.json"
     assert made == TrackerIssue("57", f"{page}/issues/57")
@@ -283,7 +283,7 @@ def test_a_url_that_is_no_project_is_refused(base_url: str) -> None:
     assert REDMINE.problem_of(base_url, {}) == problem
 
 
-def test_settings_are_closed() -> None:
+def test_unknown_and_invalid_settings_are_refused() -> None:
     form = REDMINE.settings_form()
     assert form.read({"tracker": "Bug", "priority_by_severity": {"low": "Low"}, "assignee": "me"})["tracker"] == "Bug"
     for settings in ({"team": "x"}, {"tracker": 3}, {"priority_by_severity": {"urgent": "Now"}}, {"assignee": ""}):
@@ -323,7 +323,7 @@ def shown(**members: Any) -> TrackerResponse:
 STATUSES: Final = answer(200, {"issue_statuses": [status(1, False), status(5, True), status(6, True)]})
 
 
-def test_a_note_counts_once_it_is_read_back() -> None:
+def test_a_note_is_successful_only_if_it_is_read_back() -> None:
     with_note, without = shown(journals=[{"notes": f"RiskRelay event {EVENT_ID}"}]), shown(journals=[{"notes": ""}, {}])
     result, requests = play(REDMINE.comment(access(), event()), [answer(204), with_note])
     assert (result, [request.method for request in requests]) == (None, ["PUT", "GET"])
@@ -354,7 +354,7 @@ def test_a_status_that_redmine_keeps_is_not_set() -> None:
     assert play(REDMINE.set_open(access(), event(), is_open=False), [shown(allowed_statuses=[])])[0] is False
 
 
-def test_an_older_redmine_says_in_its_list_what_is_closed() -> None:
+def test_without_is_closed_in_an_issue_the_list_of_statuses_is_read() -> None:
     for number, is_open in ((1, True), (5, False)):
         answers = [shown(status=status(number, None)), STATUSES]
         assert play(REDMINE.is_open(access(), event()), answers)[0] is is_open

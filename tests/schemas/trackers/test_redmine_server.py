@@ -117,7 +117,7 @@ def rendered(made: TrackerIssue) -> RenderedIssue:
     return RenderedIssue(requests.get(made.url, timeout=30).text)
 
 
-def test_an_issue_is_created_with_everything_that_the_settings_say(redmine: RedmineServer) -> None:
+def test_an_issue_is_created_with_all_values_of_the_settings(redmine: RedmineServer) -> None:
     target = access(redmine, tracker="support", priority_by_severity={"high": "Urgent"}, assignee="developer test")
     assert perform(REDMINE.validate(target)) is None
     made = created(perform(REDMINE.create(target, ticket("exp_settings"))))
@@ -152,7 +152,7 @@ REFUSALS: Final = [
 
 
 @pytest.mark.parametrize(("project", "user", "code"), REFUSALS)
-def test_a_refusal_is_named(redmine: RedmineServer, project: str, user: str, code: str) -> None:
+def test_each_refusal_has_its_code(redmine: RedmineServer, project: str, user: str, code: str) -> None:
     before = redmine.issues(project)
     target = access(redmine, project, user)
     assert perform(REDMINE.create(target, ticket())) == TrackerFailure(CONFIGURATION, code)
@@ -168,7 +168,7 @@ def test_a_refusal_is_named(redmine: RedmineServer, project: str, user: str, cod
         ({"assignee": "Stranger Test"}, "assignee"),
     ],
 )
-def test_a_setting_that_names_nothing_is_named(redmine: RedmineServer, settings: dict[str, Any], field: str) -> None:
+def test_a_setting_with_an_unknown_value_is_reported(redmine: RedmineServer, settings: dict[str, Any], field: str) -> None:
     failure = perform(REDMINE.validate(access(redmine, **settings)))
     assert failure == TrackerFailure(CONFIGURATION, NOT_FOUND, field=field)
 
@@ -181,7 +181,7 @@ def test_validation_creates_nothing_and_sees_an_assignee_who_gets_no_issues(redm
     assert redmine.issues() == before
 
 
-def test_a_ticket_of_the_largest_size_is_taken(redmine: RedmineServer) -> None:
+def test_a_ticket_of_the_largest_size_is_accepted(redmine: RedmineServer) -> None:
     places = tuple(Place(f"https://shop.example/{number}", "form > input") for number in range(50))
     large = ticket(
         "exp_large",
@@ -292,7 +292,7 @@ def test_an_event_is_one_note_even_if_it_is_repeated(redmine: RedmineServer) -> 
     assert note.endswith(EVENT_ID)
 
 
-def test_an_issue_is_closed_and_reopened_by_who_may(redmine: RedmineServer) -> None:
+def test_a_manager_closes_and_reopens_an_issue(redmine: RedmineServer) -> None:
     target = access(redmine, user="manager", on_fixed="close")
     made = created(perform(REDMINE.create(target, ticket("exp_closing"))))
     assert applied(target, event_at(made, TicketEventType.FIXED)) is TrackerEventAction.CLOSED
@@ -334,7 +334,7 @@ def test_an_issue_is_erased_and_still_found(redmine: RedmineServer) -> None:
     assert perform(REDMINE.find(target, ticket(EXPORT_ID))) == made
 
 
-def test_an_issue_that_is_gone_fails_its_event_alone(redmine: RedmineServer) -> None:
+def test_a_missing_issue_fails_its_event_without_blocking_the_target(redmine: RedmineServer) -> None:
     made = TrackerIssue("999999", f"{redmine.url}/issues/999999")
     assert applied(access(redmine), event_at(made)) == TrackerFailure(FailureKind.PAYLOAD, ISSUE_NOT_FOUND)
     for user, code in (("stranger", FORBIDDEN), ("f" * 40, TOKEN_REJECTED)):

@@ -68,19 +68,19 @@ PAGES: Final = {
 
 
 @pytest.mark.parametrize("page", PAGES["jira"].split())
-def test_a_page_of_jira_is_not_its_address(page: str) -> None:
+def test_the_url_of_a_page_in_jira_is_refused(page: str) -> None:
     problem = TRACKERS["jira"].problem_of(f"https://jira.example.com/{page}", {"project": "SHOP", "api_version": 2})
     assert problem == "base_url is the address of Jira, not of a page in it: https://jira.example.com"
 
 
 @pytest.mark.parametrize("page", PAGES["gitea"].split())
-def test_a_page_of_a_repository_of_gitea_is_not_the_repository(page: str) -> None:
+def test_the_url_of_a_page_in_a_gitea_repository_is_refused(page: str) -> None:
     problem = TRACKERS["gitea"].problem_of(f"https://gitea.example.com/acme/shop/{page}", {})
     assert problem == f"base_url is the page of a repository, without `/{page}` at its end."
     assert TRACKERS["gitea"].problem_of(f"https://gitea.example.com/acme/{page}", {}) is None
 
 
-def test_a_failure_names_its_field() -> None:
+def test_the_reason_of_a_failure_includes_its_field() -> None:
     failure = TrackerFailure(FailureKind.CONFIGURATION, "tracker_not_found")
     assert failure.reason == "tracker_not_found"
     assert TrackerFailure(FailureKind.CONFIGURATION, "tracker_not_found", field="team").reason == "tracker_not_found:team"

@@ -152,7 +152,7 @@ def test_an_invalid_rule_names_the_field(changes: dict[str, Any], path: str, cod
     assert (path, code) in problems(form(**changes))
 
 
-def test_a_change_has_any_of_the_members() -> None:
+def test_a_change_of_a_rule_has_at_least_one_member() -> None:
     assert RuleChangeForm().read({"enabled": False}).enabled is False
     for refused in ({}, {"match": None}):
         with pytest.raises(ValidationFailed):

@@ -47,7 +47,7 @@ def test_a_comma_within_a_value_is_escaped() -> None:
     assert query_from({"rule": ["Image, without alt"]}, 1).rules == ("Image, without alt",)
 
 
-def test_texts_with_commas_and_lists_are_the_same_filter() -> None:
+def test_comma_separated_texts_and_lists_make_the_same_filter() -> None:
     text = {"status": "failed,blocked", "severity": "high", "project_id": "7,3", "target_id": TARGET, "rule": "a,b"}
     lists = {
         "status": ["blocked", "failed", "failed"],
@@ -107,7 +107,7 @@ def test_moments_are_read_with_their_zone() -> None:
         ({"created_after": "yesterday"}, ("/created_after", "invalid_timestamp")),
     ],
 )
-def test_other_values_are_refused_by_name(parameters: dict[str, Any], refusal: tuple[str, str]) -> None:
+def test_invalid_values_are_refused_with_their_parameter(parameters: dict[str, Any], refusal: tuple[str, str]) -> None:
     assert refusals(parameters) == [refusal]
 
 
@@ -143,7 +143,7 @@ def test_a_cursor_is_read_with_the_filters_and_the_order_it_was_created_for() ->
     assert set(OTHER_VALUES) == set(FILTERS)
 
 
-def test_the_cursor_of_what_waits_outlives_the_moment() -> None:
+def test_the_cursor_of_waiting_exports_is_valid_at_a_later_time() -> None:
     first, later = (QUERY.waiting_for_decision(NOW.replace(minute=minute)) for minute in (0, 5))
     cursor = encode_cursor(first, ExportSort.SEVERITY, ListPosition(EXPORT, 4))
     assert decode_cursor(later, ExportSort.SEVERITY, cursor) == ListPosition(EXPORT, 4)

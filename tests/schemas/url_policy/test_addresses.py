@@ -69,7 +69,7 @@ def test_a_special_range_is_refused_from_its_first_to_its_last_address(first: st
     assert classify(ip_address(last), STRICT) == reason
 
 
-def test_every_reason_of_an_address_has_a_row() -> None:
+def test_every_refusal_reason_of_an_address_is_in_the_table() -> None:
     of_addresses = {reason for reason in RefusalReason if reason.startswith("address_")}
     assert {reason for *_, reason in CLASSES} == of_addresses - {RefusalReason.ADDRESS_METADATA}
 

@@ -64,7 +64,7 @@ def test_a_credential_in_a_url_within_the_url_is_found_and_masked(query: str) ->
 
 
 @pytest.mark.parametrize("part", ["?a=", "?a=%3F", "&a", "?a=1&b=?c="])
-def test_urls_within_urls_end_in_a_refusal(part: str) -> None:
+def test_masking_nested_urls_is_idempotent_and_too_deep_ones_count_as_credentials(part: str) -> None:
     url = HOOK + part * (2_000 // len(part))
     assert masked(masked(url)) == masked(url)
     assert has_credential(HOOK + "?a=" * 500)

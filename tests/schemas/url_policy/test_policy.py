@@ -14,14 +14,14 @@ PORTS = [
 
 
 @pytest.mark.parametrize(("text", "ports"), PORTS)
-def test_ports_are_read(text: str, ports: PortSet) -> None:
+def test_valid_ports_are_read(text: str, ports: PortSet) -> None:
     assert parse_ports(text) == ports
 
 
 @pytest.mark.parametrize(
     "text", ["", "443,", "0", "0-10", "65536", "-1", "10-", "20-10", "https", "4 43", "\uff14\uff14\uff13", "1-2-3"]
 )
-def test_a_wrong_port_is_refused(text: str) -> None:
+def test_an_invalid_port_is_refused(text: str) -> None:
     with pytest.raises(ValidationError, match="Use comma-separated ports or ranges"):
         parse_ports(text)
 
@@ -35,12 +35,12 @@ NETWORKS = [
 
 
 @pytest.mark.parametrize(("text", "networks"), NETWORKS)
-def test_networks_are_read(text: str, networks: list[str]) -> None:
+def test_valid_networks_are_read(text: str, networks: list[str]) -> None:
     read: tuple[Network, ...] = parse_networks(text)
     assert [str(network) for network in read] == networks
 
 
 @pytest.mark.parametrize("text", ["10.0.0.1/8", "10.0.0.0/33", "intranet", "10.0.0.0/8,,", "10.0.0.0/8;fd00::/8"])
-def test_a_wrong_network_is_refused(text: str) -> None:
+def test_an_invalid_network_is_refused(text: str) -> None:
     with pytest.raises(ValidationError, match="Use comma-separated networks"):
         parse_networks(text)

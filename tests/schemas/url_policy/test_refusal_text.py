@@ -28,7 +28,7 @@ def test_a_message_names_the_allowed_values_and_the_setting(reason: str, named: 
 
 
 @pytest.mark.parametrize("reason", sorted(NEVER_ALLOWED))
-def test_an_address_that_no_setting_allows_names_none(reason: RefusalReason) -> None:
+def test_the_message_about_an_address_that_no_setting_allows_names_no_setting(reason: RefusalReason) -> None:
     assert "TARGET_" not in refusal_text(reason, POLICY)
 
 

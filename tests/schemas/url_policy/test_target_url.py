@@ -61,7 +61,7 @@ def test_a_safe_url_is_normalized(written: str, dialed: str) -> None:
     assert accepted(written).url == dialed
 
 
-def test_a_target_address_has_its_parts() -> None:
+def test_a_target_url_is_split_into_its_parts() -> None:
     assert accepted("https://Hooks.example.com:8443/in?a=1") == TargetAddress(
         "https", "hooks.example.com", 8443, "/in?a=1", "https://hooks.example.com:8443/in?a=1", None
     )
@@ -183,7 +183,7 @@ def test_an_unsafe_url_is_refused_with_its_reason(url: str, reason: str) -> None
     assert reason_for(url) == reason
 
 
-def test_every_reason_of_a_url_has_a_row() -> None:
+def test_every_refusal_reason_of_a_url_is_in_the_table() -> None:
     of_addresses = {reason for reason in RefusalReason if reason.startswith("address_")}
     elsewhere = {RefusalReason.NAME_NOT_FOUND, RefusalReason.PARSERS_DISAGREE}  # not caused by the form of a URL
     assert {reason for _, reason in REFUSED} >= set(RefusalReason) - of_addresses - elsewhere
@@ -257,7 +257,7 @@ def host_that_requests_dials(url: str) -> str | None:
 
 
 @given(urls)
-def test_requests_finds_the_same_host_in_what_was_typed_or_none(url: str) -> None:
+def test_requests_finds_the_same_host_in_the_original_url_or_none(url: str) -> None:
     target = check_url(url, OPEN)
     host = host_that_requests_dials(url) if isinstance(target, TargetAddress) else None
     if isinstance(target, TargetAddress) and host is not None:

@@ -110,7 +110,7 @@ def test_any_ticket_has_a_valid_structure_without_effects(ticket: TrackerTicket)
 
 
 @pytest.mark.parametrize("text", ["", " ", "\n", ZWSP, "\x00"])
-def test_a_ticket_that_shows_nothing_has_the_shape(text: str) -> None:
+def test_a_ticket_of_invisible_text_is_a_valid_document(text: str) -> None:
     empty = replace(everywhere(text), page_url=text, severity=text)
     assert VALIDATOR.is_valid(body_of(empty, LIMIT))
     assert VALIDATOR.is_valid(body_of(TrackerTicket("exp_01JD", text, text, text), LIMIT))

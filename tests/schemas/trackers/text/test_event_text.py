@@ -68,7 +68,7 @@ def test_a_comment_reads_well(event_type: TicketEventType, first: str) -> None:
     )
 
 
-def test_places_that_are_back_were_found_again_and_not_added() -> None:
+def test_the_comment_on_a_reopened_ticket_calls_places_found_again_and_not_added() -> None:
     comment = markdown.comment_of(event(TicketEventType.REOPENED), LIMIT)
     assert "This is back: the latest scan found it again.\n\n3 places found again, 1 fixed, 5 still open." in comment
     assert "Found again:" in comment
@@ -84,7 +84,7 @@ def test_places_that_are_back_were_found_again_and_not_added() -> None:
         (0, 0, 0, None),
     ],
 )
-def test_counts_of_none_are_left_out(added: int, fixed: int, still_open: int, sentence: str | None) -> None:
+def test_counts_of_zero_are_omitted(added: int, fixed: int, still_open: int, sentence: str | None) -> None:
     made = event(places_added=added, places_fixed=fixed, places_open=still_open, places=(), console_url=None)
     lines = [
         "The latest scan changed this ticket.",
@@ -155,7 +155,7 @@ def test_text_that_affected_a_real_gitea_has_no_effect() -> None:
         assert effects(markdown.comment_of(event(places=(place,)), LIMIT)) <= {"link"}
 
 
-def test_a_place_of_invisible_text_is_named_so() -> None:
+def test_a_place_of_invisible_text_is_shown_as_unknown() -> None:
     text = markdown.comment_of(event(places=(ChangedPlace("\x00", "\u202e", state="fixed"),)), LIMIT)
     assert "- `unknown`" in text
 

@@ -89,7 +89,7 @@ def test_a_renderer_shows_list_fold_link_and_marker() -> None:
     assert html.endswith(f"<p>RiskRelay export {PLAIN.export_id}</p>\n")
 
 
-def test_the_model_of_a_tracker_finds_all_that_a_real_one_did() -> None:
+def test_the_simulated_tracker_finds_all_effects_of_the_recorded_ones() -> None:
     missed = {body["name"] for body in recorded_bodies() if recorded_effects(body) and not effects(body["markdown"])}
     assert missed == set()
     contained = {body["name"] for body in recorded_bodies() if not effects(body["markdown"])}

@@ -31,7 +31,7 @@ from tests.support.trackers.texts import HOSTILE, effects_in_text, recorded_bodi
         ("", ""),
     ],
 )
-def test_each_rule_separates_what_means_something_together(text: str, expected: str) -> None:
+def test_each_rule_separates_characters_that_have_an_effect_together(text: str, expected: str) -> None:
     assert harmless(text).replace(ZWSP, "|") == expected
 
 

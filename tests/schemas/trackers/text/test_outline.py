@@ -96,7 +96,7 @@ def test_the_available_length_is_used(write: Flavor) -> None:
     text=HOSTILE,
     max_chars=st.integers(MIN_CHARS, 20_000),
 )
-def test_any_ticket_keeps_the_limit_with_severity_page_link_and_marker(
+def test_any_ticket_stays_within_the_limit_and_keeps_severity_page_link_and_marker(
     write: Flavor, ticket: TrackerTicket, length_of: tuple[int, int, int], text: str, max_chars: int
 ) -> None:
     description, page, evidence = (((text or "🚀") * count)[:count] for count in length_of)
@@ -131,7 +131,7 @@ def test_the_marker_of_another_export_is_not_quoted(write: Flavor) -> None:
 
 
 @every_flavor
-def test_a_single_place_is_that_of_the_facts(write: Flavor) -> None:
+def test_a_single_place_has_no_list_of_places(write: Flavor) -> None:
     made = write(replace(PLAIN, places=PLAIN.places[:1], places_total=1), MIN_CHARS)
     assert "Places" not in made
     assert "main > img" not in made
@@ -145,7 +145,7 @@ def test_a_ticket_without_page_evidence_and_console_has_no_part_of_them(write: F
 
 
 @every_flavor
-def test_a_text_of_just_the_limit_is_whole(write: Flavor) -> None:
+def test_a_text_of_exactly_the_limit_is_not_shortened(write: Flavor) -> None:
     whole = write(large(), 2 * MIN_CHARS)
     # Redmine's limit is in bytes.
     assert write(large(), max(length(whole), len(whole.encode()))) == whole
