@@ -408,7 +408,7 @@ def test_only_the_operators_account_sees_pages_of_the_installation(
         assert ("/console/settings" in menu) is (name == who)
 
 
-def test_a_token_that_expires_during_a_session_ends_it(scene: AccessScene) -> None:
+def test_a_session_ends_when_its_token_expires(scene: AccessScene) -> None:
     text = tokens.create(scene.customer.email, TokenKind.API, utc_now(), (Ability.CONSOLE,), "short", timedelta(days=1))[1]
     person = ConsoleBrowser(scene.client)
     person.sign_in(text)

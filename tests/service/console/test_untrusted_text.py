@@ -79,7 +79,7 @@ def test_every_character_of_an_invisible_category_is_shown_by_its_number() -> No
         (None, None),
     ],
 )
-def test_a_link_leads_to_the_host_that_it_names_or_is_text(url: str | None, way: SafeLink | None) -> None:
+def test_only_an_http_url_with_an_unambiguous_host_becomes_a_link(url: str | None, way: SafeLink | None) -> None:
     assert safe_link(url) == way
 
 

@@ -140,7 +140,7 @@ def test_a_batch_with_a_failure_is_rolled_back_before_each_approval_is_repeated_
     assert seen == {"keys": set(), "statuses": {"prepared", "dismissed"}, "approvals": {moment._first}}
 
 
-def test_a_secret_in_a_request_of_a_batch_reaches_no_log_no_row_and_no_other_answer(
+def test_a_secret_in_a_request_of_a_batch_is_in_no_log_row_or_response_to_others(
     moment: ConcurrentApprovals, customer: Customer, log_lines: LogLines
 ) -> None:
     one, two, three = make_exports(customer, 3)
@@ -157,7 +157,7 @@ def test_a_secret_in_a_request_of_a_batch_reaches_no_log_no_row_and_no_other_ans
     assert traces(columns(), [CANARY]) == []
 
 
-def test_a_repeated_key_is_answered_once_and_replayed(moment: ConcurrentApprovals, customer: Customer) -> None:
+def test_a_repeated_key_is_carried_out_once_and_replayed(moment: ConcurrentApprovals, customer: Customer) -> None:
     one, two = make_exports(customer, 2)
     repeated = approval(customer, one, moment.target_id, "same")
 

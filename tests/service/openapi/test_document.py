@@ -245,7 +245,7 @@ def test_the_description_has_no_credential_that_the_mode_does_not_accept(
     assert described_in(mode, tmp_path)["components"]["securitySchemes"].keys() == schemes
 
 
-def test_the_examples_of_answers_are_as_described(database: str, tmp_path: Path) -> None:
+def test_the_examples_of_responses_match_their_schemas(database: str, tmp_path: Path) -> None:
     actual = described_in("cloud", tmp_path)
     webhooks = [(f"webhook {name}", item["post"]["requestBody"]) for name, item in actual["webhooks"].items()]
     answers = [

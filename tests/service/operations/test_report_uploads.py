@@ -44,14 +44,14 @@ def test_an_invalid_scan_run_id_is_rejected(customer: Customer, number: str) -> 
 
 @on_sqlite
 @pytest.mark.parametrize("number", ["42", " 42 ", "0042"])
-def test_a_scan_run_may_be_named_with_zeros_and_spaces_before_it(customer: Customer, number: str) -> None:
+def test_a_scan_run_id_may_have_leading_zeros_and_surrounding_spaces(customer: Customer, number: str) -> None:
     record_postback(PostbackForm().read(postback(42)), customer.project_id)
     upload(customer, number)
     assert rows("SELECT scan_run_id FROM report_uploads") == [(42,)]
 
 
 @on_sqlite
-def test_a_file_has_one_scan_run_which_nobody_can_compute_without_the_first_key(customer: Customer) -> None:
+def test_the_scan_run_id_of_a_file_is_stable_and_depends_on_the_encryption_key(customer: Customer) -> None:
     # Otherwise an attacker could make a file whose ID is that of a later run of the scanner, and so receive its results.
     upload(customer, "")
     upload(customer, "")

@@ -179,7 +179,7 @@ def test_lists_have_pages_that_keep_their_filters(admin: Send, other: Customer) 
     assert len(found) == 4
 
 
-def test_an_owner_manages_the_own_account_alone(owner: Send, customer: Customer, other: Customer) -> None:
+def test_an_owner_manages_only_the_own_account(owner: Send, customer: Customer, other: Customer) -> None:
     assert owner("GET", "/api/account").json["id"] == other.account_id
     renamed = owner("PATCH", "/api/account", {"name": "Renamed"}).json
     assert (renamed["name"], accounts.get_account(other.account_id).name) == ("Renamed", "Renamed")
@@ -220,7 +220,7 @@ def test_a_project_is_renamed_and_its_shop_set_and_removed(owner: Send, other: C
     assert [reason for _, _, reason in audited("change_project")] == ["name shop_domain", "shop_domain"]
 
 
-def test_an_administrator_withdraws_webhooks_and_gives_them_back(admin: Send, other: Customer) -> None:
+def test_an_administrator_withdraws_and_restores_the_use_of_webhooks(admin: Send, other: Customer) -> None:
     target, path = make_target(other), f"{ACCOUNTS}/{other.account_id}"
     assert admin("PATCH", path, {"may_use_webhooks": False}).json["may_use_webhooks"] is False
     assert rows("SELECT status FROM targets WHERE id = ?", (target.id,)) == [("blocked",)]
@@ -293,7 +293,7 @@ def test_an_address_belongs_to_one_user(owner: Send, customer: Customer) -> None
     assert_is_error(owner("POST", USERS, {"email": customer.email}), 409, "CONFLICT")
 
 
-def test_a_caller_below_owner_gives_nothing_above_the_own_role(customer: Customer) -> None:
+def test_a_caller_below_owner_cannot_grant_a_higher_role_than_the_own(customer: Customer) -> None:
     manager = TokenPrincipal(
         1, customer.user_id, customer.account_id, TokenKind.API, frozenset({"account:manage"}), True, Role.MANAGER
     )
@@ -334,7 +334,7 @@ def test_a_grant_is_created_once_and_withdrawn(owner: Send, other: Customer) -> 
 # --- tokens -------------------------------------------------------------------
 
 
-def test_a_token_never_makes_one_with_more_than_it_has(client: TestClient, other: Customer) -> None:
+def test_a_token_cannot_create_one_with_more_abilities(client: TestClient, other: Customer) -> None:
     held = (Ability.MANAGE_ACCOUNT, Ability.READ_EXPORTS, Ability.READ_FINDINGS)
     maker = sender(client, token_with(other, *held))
     refused = maker("POST", TOKENS, {"kind": "api", "abilities": ["findings:read", "ticket-exports:approve"]})
@@ -379,7 +379,7 @@ def test_the_text_of_a_token_is_shown_once_and_stored_nowhere(owner: Send, other
     assert_is_error(past, 422, "VALIDATION_FAILED", (FieldRefusal("/expires_at", "in_the_past"),))
 
 
-def test_a_token_does_not_outlive_the_one_that_made_it(client: TestClient, other: Customer) -> None:
+def test_a_token_expires_no_later_than_the_one_that_created_it(client: TestClient, other: Customer) -> None:
     ends = utc_now() + timedelta(days=1)
     _, text = tokens.create(other.email, TokenKind.API, utc_now(), (Ability.MANAGE_ACCOUNT,), "short", timedelta(days=1))
     send, body = sender(client, text), {"kind": "api", "abilities": ["account:manage"]}

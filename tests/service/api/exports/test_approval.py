@@ -99,7 +99,9 @@ def test_a_refused_approval_does_not_notify(client: TestClient, customer: Custom
     assert wake_ups.notifications == 0
 
 
-def test_nothing_but_an_approval_notifies(client: TestClient, customer: Customer, wake_ups: FakeWakeUpQueue) -> None:
+def test_preparing_and_reading_an_export_does_not_notify(
+    client: TestClient, customer: Customer, wake_ups: FakeWakeUpQueue
+) -> None:
     export_id = prepared(client)
     Call("GET", f"{EXPORTS}/{export_id}", tuple(customer.bearer.items())).send(client)
     assert wake_ups.notifications == 0

@@ -232,7 +232,7 @@ def test_a_test_shows_what_a_rule_would_have_matched_and_changes_nothing(
     assert rows("SELECT id, version, status FROM exports ORDER BY id") == before
 
 
-def test_one_test_at_a_time_reads_in_parts_and_yields_between_them(
+def test_tests_of_rules_run_one_at_a_time_in_batches_with_yields_between_them(
     client: TestClient, customer: Customer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise forty tests of one account delay the polls of another one by 45 seconds."""

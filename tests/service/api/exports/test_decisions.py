@@ -150,7 +150,7 @@ def test_a_snooze_without_a_future_time_is_refused(until: Any, code: str, one: E
     assert queries.get(export_id).version == 1
 
 
-def test_a_split_answers_the_exports_once_per_key(client: TestClient, customer: Customer) -> None:
+def test_a_split_returns_the_exports_and_is_carried_out_once_per_key(client: TestClient, customer: Customer) -> None:
     projects.set_ticket_grouping(customer.project_id, None, TicketGrouping.RULE, NOW, "test")
     body = postback(issues=[issue("csp", location=name) for name in "abc"])
     [group] = record_postback(PostbackForm().read(body), customer.project_id).ticket_exports
@@ -163,7 +163,7 @@ def test_a_split_answers_the_exports_once_per_key(client: TestClient, customer: 
     assert_is_error(refused, 409, "CONFLICT")
 
 
-def test_an_approval_for_several_targets_answers_one_export_for_each(one: ExportClient, customer: Customer) -> None:
+def test_an_approval_for_several_targets_returns_one_export_for_each(one: ExportClient, customer: Customer) -> None:
     target_ids = [make_target(customer).id for _ in range(2)]
     answer = one.post("approve", {"target_ids": target_ids, "ticket_digest": one.read().json["ticket_digest"]})
     assert answer.status_code == 202

@@ -125,7 +125,7 @@ def test_a_token_among_the_settings_is_refused_and_not_repeated(client: TestClie
     assert rows("SELECT id FROM targets") == []
 
 
-def test_new_settings_replace_all_and_a_worker_tries_them(
+def test_new_settings_replace_all_settings_and_request_a_validation(
     client: TestClient, customer: Customer, wake_ups: FakeWakeUpQueue
 ) -> None:
     made = make_tracker(client, customer)

@@ -156,7 +156,7 @@ def test_an_empty_audit_log_says_so(person: ConsoleBrowser) -> None:
     assert 'data-state="unused"' in person.get("/audit").text
 
 
-def test_a_cursor_that_was_not_made_here_is_refused_and_not_repeated(person: ConsoleBrowser) -> None:
+def test_a_foreign_cursor_is_refused_and_not_repeated_in_the_page(person: ConsoleBrowser) -> None:
     for cursor in CURSORS:
         answer = person.get("/audit", urlencode({"cursor": cursor}))
         assert answer.status_code == 422, cursor

@@ -536,7 +536,9 @@ def test_without_a_target_the_page_says_how_to_make_one(person: ConsoleBrowser, 
 
 
 @on_sqlite
-def test_one_export_runs_as_many_statements_however_much_happened_to_it(person: ConsoleBrowser, customer: Customer) -> None:
+def test_the_number_of_statements_of_a_page_does_not_depend_on_the_history_of_the_export(
+    person: ConsoleBrowser, customer: Customer
+) -> None:
     def asked(export_id: str) -> int:
         with page_statements() as ran:
             assert person.get(f"/exports/{export_id}").status_code == 200

@@ -142,7 +142,9 @@ def test_many_tokens_are_counted_up_to_a_limit(database: str, customer: Customer
     assert indexes_read(ran[0]) == {"tokens_platform"} or not is_sqlite()
 
 
-def test_the_last_accepted_request_is_the_newest_stored_one(customer: Customer, tmp_path: Path) -> None:
+def test_the_time_of_the_last_accepted_request_is_that_of_the_newest_stored_record(
+    customer: Customer, tmp_path: Path
+) -> None:
     person = visitor(customer, tmp_path, DEFAULT_PROJECT_ID=str(customer.project_id))
     shown = sections(person.get("/integrations").text)
     assert all("<dt>Last accepted</dt><dd></dd>" in part for part in shown.values())
@@ -324,7 +326,9 @@ def test_a_sample_is_of_a_project_that_its_reader_manages(customer: Customer, tm
 
 
 @on_sqlite
-def test_without_a_project_there_is_no_sample_but_the_way_to_one(customer: Customer, tmp_path: Path) -> None:
+def test_without_a_project_the_page_shows_the_command_that_adds_one_and_no_sample(
+    customer: Customer, tmp_path: Path
+) -> None:
     person = visitor(customer, tmp_path)
     execute("DELETE FROM grants")
     execute("DELETE FROM projects")

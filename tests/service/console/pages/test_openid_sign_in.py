@@ -171,7 +171,7 @@ def test_an_unverified_email_address_is_refused(
     assert signed_in(app_with(OIDC_TRUST_EMAIL="on"), issuer).status_code == (200 if is_address else 403)
 
 
-def test_claims_that_are_not_in_the_id_token_are_asked_for(person: OpenIdBrowser, issuer: FakeIssuer) -> None:
+def test_claims_missing_in_the_id_token_are_requested_from_userinfo(person: OpenIdBrowser, issuer: FakeIssuer) -> None:
     issuer.claims, claims = {}, issuer.claims
     issuer.user_info |= claims
     assert signed_in(person, issuer).status_code == 200

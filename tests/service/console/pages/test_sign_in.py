@@ -145,7 +145,7 @@ def test_a_session_cookie_set_before_sign_in_is_not_adopted(client: TestClient, 
     assert person.get("/exports").status_code == 303
 
 
-def test_a_token_may_bring_along_the_spaces_that_it_was_copied_with(client: TestClient, customer: Customer) -> None:
+def test_spaces_around_a_copied_token_are_ignored(client: TestClient, customer: Customer) -> None:
     assert ConsoleBrowser(client).sign_in(f" \t{make_console_token(customer)}\r\n").status_code == 303
 
 
@@ -341,7 +341,7 @@ def test_a_cookie_used_by_another_browser_ends_the_session_for_both_browsers(per
     assert rows("SELECT reason FROM audit_entries WHERE action = 'end_session'") == [("another_browser",)]
 
 
-def test_a_token_has_ten_sessions_at_once_and_the_oldest_gives_way(client: TestClient, customer: Customer) -> None:
+def test_a_token_has_at_most_ten_sessions_and_the_oldest_ends_first(client: TestClient, customer: Customer) -> None:
     token = make_console_token(customer)
     people = [ConsoleBrowser(client, f"Browser {number}") for number in range(11)]
     for number, person in enumerate(people):

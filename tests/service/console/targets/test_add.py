@@ -220,7 +220,7 @@ def test_another_server_needs_the_token_again(person: ConsoleBrowser, running: T
     assert rows("SELECT secret_sealed, status FROM targets") == [(None, "inactive")]
 
 
-def test_an_account_without_webhooks_is_not_asked_where_tickets_go(person: ConsoleBrowser, customer: Customer) -> None:
+def test_an_account_without_webhooks_gets_no_page_to_add_a_target(person: ConsoleBrowser, customer: Customer) -> None:
     forbid_webhooks(customer)
     assert person.get("/targets/add").status_code == 403
     assert person.post("/targets/add", **FIELDS).status_code == 403

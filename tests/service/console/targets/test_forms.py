@@ -201,7 +201,7 @@ def test_another_accounts_target_is_neither_changed_nor_removed(person: ConsoleB
     assert everything_stored() == before
 
 
-def test_the_list_tells_targets_of_one_host_apart(person: ConsoleBrowser, customer: Customer) -> None:
+def test_the_list_shows_the_paths_of_targets_of_one_host(person: ConsoleBrowser, customer: Customer) -> None:
     for path in ("one", "two"):
         make_target(customer, f"https://tracker.example.com/{path}?team=7")
     page = person.get("/targets").text

@@ -218,7 +218,7 @@ def test_the_summary_of_all_matching_tickets_names_their_projects(
 
 
 @on_sqlite
-def test_a_decision_on_another_number_than_was_shown_is_shown_again_with_what_was_typed(
+def test_a_decision_on_a_changed_number_of_matches_shows_the_form_again_with_its_values(
     person: ConsoleBrowser, prepare: Callable[..., str]
 ) -> None:
     for number in range(3):

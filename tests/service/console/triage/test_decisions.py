@@ -220,9 +220,7 @@ def test_an_undo_is_refused_after_a_later_decision(verb: str, person: ConsoleBro
 
 
 @on_sqlite
-def test_the_notice_of_a_tickets_own_page_undoes_a_dismissal_there(
-    person: ConsoleBrowser, prepare: Callable[..., str]
-) -> None:
+def test_an_undo_on_the_page_of_a_ticket_returns_to_that_page(person: ConsoleBrowser, prepare: Callable[..., str]) -> None:
     export_id = prepare()
     address = person.post(f"/exports/{export_id}/dismiss", reason="wont_fix").headers["location"]
     page = person.get(f"/exports/{export_id}", address.partition("?")[2])
@@ -365,7 +363,7 @@ def test_an_edit_from_a_tickets_own_page_leads_back_to_it(person: ConsoleBrowser
     assert person.post(f"{path}/edit", **fields).headers["location"] == f"/console{path}?done=edited"
 
 
-def test_a_form_that_is_refused_at_first_replaces_no_ticket_that_somebody_else_saved(
+def test_a_form_sent_again_after_a_refusal_does_not_overwrite_changes_of_another_user(
     person: ConsoleBrowser, prepare: Callable[..., str]
 ) -> None:
     path = f"/exports/{prepare('Old title')}/edit"
@@ -428,7 +426,7 @@ def test_the_label_of_the_severity_follows_a_new_severity(person: ConsoleBrowser
 
 
 @on_sqlite
-def test_a_split_that_is_sent_twice_is_answered_like_one(
+def test_a_split_sent_twice_gets_the_same_redirect(
     person: ConsoleBrowser, customer: Customer, prepare: Callable[..., str]
 ) -> None:
     execute("UPDATE projects SET ticket_grouping = 'rule'")
@@ -535,7 +533,7 @@ def test_an_approval_of_another_text_says_what_became_of_the_ticket(
 
 
 @on_sqlite
-def test_a_decision_on_a_ticket_that_is_gone_does_not_offer_to_open_it(person: ConsoleBrowser) -> None:
+def test_the_error_page_for_a_deleted_ticket_links_the_inbox_and_not_the_ticket(person: ConsoleBrowser) -> None:
     page = person.post("/exports/exp_01AAAAAAAAAAAAAAAAAAAAAAAA/dismiss", then="/inbox?severity=high")
     assert (page.status_code, "Open the ticket" in page.text) == (404, False)
     assert '<a href="/console/inbox">Go to the inbox</a> · <a href="/console/inbox?severity=high">Back to' in page.text

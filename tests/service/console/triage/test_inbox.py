@@ -142,7 +142,7 @@ def test_projects_and_rules_are_named_in_their_menus(person: ConsoleBrowser, cus
 
 
 @on_sqlite
-def test_the_menu_of_projects_has_all_of_them_and_that_of_rules_the_chosen_ones(
+def test_the_menu_of_projects_has_all_projects_and_the_menu_of_rules_the_selected_rules(
     person: ConsoleBrowser, customer: Customer
 ) -> None:
     rules = [f"rule-{number}" for number in range(MAX_OPTIONS + 2)]
@@ -209,7 +209,7 @@ def test_pages_follow_one_another_in_the_chosen_order(person: ConsoleBrowser, cu
 
 
 @on_sqlite
-def test_a_page_on_which_everything_was_decided_leads_to_the_first(person: ConsoleBrowser, customer: Customer) -> None:
+def test_a_page_on_which_everything_was_decided_links_the_first_page(person: ConsoleBrowser, customer: Customer) -> None:
     ids = make_exports(customer, PAGE_ROWS + 2)
     [following] = re.findall(r'rel="next" href="/console/inbox\?([^"]*)"', person.get("/inbox", "severity=high").text)
     for export_id in ids[:2]:
@@ -260,7 +260,7 @@ def test_a_bad_filter_leads_back_to_the_page_without_it(person: ConsoleBrowser) 
 
 
 @on_sqlite
-def test_a_filter_that_is_given_twice_has_both_values(person: ConsoleBrowser, prepare: Callable[..., str]) -> None:
+def test_a_filter_repeated_in_the_url_has_both_values(person: ConsoleBrowser, prepare: Callable[..., str]) -> None:
     found = prepare("Blue window", severity="high")
     prepare("Blue door", severity="low")
     assert listed(person.get("/inbox", "severity=high&severity=critical")) == [found]
@@ -306,7 +306,7 @@ def test_markup_is_text_in_rows_menus_and_the_ticket(person: ConsoleBrowser, cus
 
 
 @on_sqlite
-def test_letters_that_cannot_be_seen_are_shown_in_a_row(person: ConsoleBrowser, prepare: Callable[..., str]) -> None:
+def test_a_row_shows_invisible_characters_by_their_numbers(person: ConsoleBrowser, prepare: Callable[..., str]) -> None:
     prepare("A\u202eB", description="C\u200bD")
     page = person.get("/inbox")
     assert opened(page) == "A[U+202E]B"
@@ -339,7 +339,7 @@ def test_a_list_runs_as_many_statements_for_many_rows_as_for_one(person: Console
 
 
 @on_sqlite
-def test_places_of_a_group_are_shown_and_the_others_are_behind_a_fold(
+def test_the_first_places_of_a_group_are_shown_and_the_rest_can_be_expanded(
     person: ConsoleBrowser, prepare: Callable[..., str]
 ) -> None:
     places = [{"url": f"https://shop.example/{n}", "location": f"main > p:nth-child({n})"} for n in range(6)]
@@ -469,7 +469,7 @@ def test_a_delivery_names_its_target(person: ConsoleBrowser, customer: Customer)
 
 @on_sqlite
 @pytest.mark.parametrize(("page", "status"), [("/inbox", "dismissed"), ("/deliveries", "failed")])
-def test_the_age_of_a_row_is_what_the_list_is_sorted_by(
+def test_a_row_shows_the_time_by_which_the_list_is_sorted(
     page: str, status: str, person: ConsoleBrowser, customer: Customer
 ) -> None:
     """The line below the title has another time, that of the last event."""

@@ -112,7 +112,7 @@ def test_a_test_shows_what_a_rule_would_have_matched(
 
 
 @on_sqlite
-def test_a_form_with_more_to_choose_from_than_it_shows_keeps_what_the_rule_has(
+def test_a_form_that_cannot_show_all_choices_keeps_those_of_the_rule(
     decider: ConsoleBrowser, customer: Customer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target, project = make_target(customer), make_project(customer)
@@ -187,13 +187,13 @@ def test_a_refused_rule_keeps_what_was_typed(
         ({"labels": " "}, "labels", "Enter a label."),
     ],
 )
-def test_a_choice_that_is_missing_is_asked_for(
+def test_a_missing_choice_is_reported_at_its_field(
     changes: dict[str, str], field: str, text: str, decider: ConsoleBrowser
 ) -> None:
     assert f'id="problem-{field}">{text}</span>' in decider.post("/rules/new", **{**LABELS, **changes}).text
 
 
-def test_a_rule_that_somebody_else_changed_is_not_replaced_unseen(decider: ConsoleBrowser, customer: Customer) -> None:
+def test_a_rule_that_another_user_changed_is_not_overwritten(decider: ConsoleBrowser, customer: Customer) -> None:
     path = f"/rules/{make_rule(customer, RuleAction(RuleActionType.LABEL, labels=('team',))).id}"
     first, second = (shown_fields(decider.get(path), path) for _ in range(2))
     # A double click leads to the same page.

@@ -151,7 +151,7 @@ def send(client: TestClient, body: bytes) -> Result:
     return client.simulate_post("/api/scanner/results", headers=headers, body=body)
 
 
-def test_a_large_body_is_counted_until_it_is_answered(client: TestClient, body_budgets: BodyBudgets) -> None:
+def test_the_budget_of_a_large_body_is_released_after_the_response(client: TestClient, body_budgets: BodyBudgets) -> None:
     assert send(client, large_postback()).status_code == 202
     assert body_budgets.authenticated.reserved_bytes == 0
 
@@ -190,7 +190,7 @@ def test_the_budget_suffices_for_the_largest_allowed_body() -> None:
             budget.reserve(1)
 
 
-def test_a_payload_is_prepared_within_the_slot_and_between_others(tmp_path: Path) -> None:
+def test_a_payload_is_prepared_while_its_request_holds_the_slot(tmp_path: Path) -> None:
     settings = make_settings(tmp_path)
     pipeline = RequestPipeline(settings.max_body_bytes, RateLimits(settings))
     was_busy: list[bool] = []

@@ -251,7 +251,7 @@ def test_a_refused_principal_may_spend_everything_again_later(frozen: FrozenDate
 # Redis unavailable
 
 
-def test_without_redis_each_process_counts_by_itself_and_with_it_both_together_again(
+def test_without_redis_each_process_counts_separately_until_redis_is_available_again(
     redis: RedisServer, tmp_path: Path, log_lines: LogLines
 ) -> None:
     clock = FakeMonotonic()
@@ -732,9 +732,7 @@ def test_a_page_of_another_site_blocks_no_address(site: str, open_client: OpenCl
 
 
 @pytest.mark.parametrize("site", ["none", "same-origin", "else"])
-def test_failed_requests_of_browsers_that_are_not_cross_site_are_counted(
-    site: str, open_client: OpenClient
-) -> None:
+def test_failed_requests_of_browsers_that_are_not_cross_site_are_counted(site: str, open_client: OpenClient) -> None:
     there = open_client(AUTH_FAILURES_PER_MINUTE="1")
     assert [there.fail(Sec_Fetch_Site=site).status_code for _ in range(2)] == [401, 429]
 
@@ -764,7 +762,7 @@ def test_clients_behind_a_trusted_proxy_are_counted_separately(open_client: Open
     assert there.fail("203.0.113.1").status_code == 429
 
 
-def test_the_addresses_of_one_subscriber_count_as_one(open_client: OpenClient) -> None:
+def test_ipv6_addresses_of_one_64_bit_network_are_counted_together(open_client: OpenClient) -> None:
     there = open_client(AUTH_FAILURES_PER_MINUTE="3")
     actual = [there.fail(f"2001:db8:1:2::{number:x}").status_code for number in range(1, 6)]
     assert actual == [401, 401, 401, 429, 429]
