@@ -147,7 +147,7 @@ def test_every_check_takes_the_same_single_query(world: AccountsAndProjects) -> 
     assert len(statements) == len(asked)
 
 
-def test_a_grant_on_another_accounts_report_is_worth_nothing(world: AccountsAndProjects) -> None:
+def test_a_grant_on_a_report_or_project_of_another_account_allows_nothing(world: AccountsAndProjects) -> None:
     # No command creates such a grant; if such a row exists, it allows nothing.
     execute("UPDATE grants SET user_id = ? WHERE report_id = ?", (world.owner.user_id, world.strange_report))
     execute("UPDATE grants SET user_id = ? WHERE project_id = ?", (world.owner.user_id, world.strange_project))

@@ -114,7 +114,7 @@ def test_a_request_about_orders_alone_has_no_pseudonym(database: str) -> None:
     assert compliance_requests.get(str(request_id)).subject_pseudonym is None
 
 
-def test_a_claim_excludes_others_until_its_lease_expires(database: str) -> None:
+def test_a_claimed_request_cannot_be_claimed_again_until_its_lease_expires(database: str) -> None:
     receive()
     held = claimed()
     assert compliance_requests.claim_next(LAPSED - timedelta(milliseconds=1)) is None

@@ -192,7 +192,7 @@ def test_a_connection_within_another_one_is_the_same_and_stays_open(database: st
     assert db.connection() is before
 
 
-def test_a_connection_goes_back_to_the_pool_whatever_happens(database_url: str, opened: Callable[[str], None]) -> None:
+def test_a_connection_returns_to_the_pool_after_an_exception(database_url: str, opened: Callable[[str], None]) -> None:
     opened(database_url)
 
     def break_inside() -> None:

@@ -265,7 +265,7 @@ def test_a_migrated_database_is_current_whatever_other_tables_it_has(database: s
         db.execute_sql("DROP TABLE operators_own")
 
 
-def test_a_database_of_a_newer_version_is_refused_with_both_ways_out(empty: str) -> None:
+def test_a_database_of_a_newer_version_is_refused_with_both_remedies(empty: str) -> None:
     schema_version.migrate()
     with connection():
         execute("INSERT INTO schema_migrations (name, applied) VALUES ('0999_to_come', '2030-01-01')")
@@ -337,7 +337,7 @@ FOREIGN: Final = {
 
 
 @pytest.mark.parametrize("made", FOREIGN)
-def test_another_applications_database_is_refused_and_left_as_it_is(empty: str, made: str) -> None:
+def test_another_applications_database_is_refused_and_unchanged(empty: str, made: str) -> None:
     with raw(empty) as foreign:
         for statement in FOREIGN[made]:
             foreign.execute(statement)
@@ -379,7 +379,7 @@ def test_migrations_use_the_first_schema_of_the_search_path(postgres_server: Pos
 
 
 @pytest.mark.parametrize("held", [b"no database " * 500, b"short", b"SQLite format 3\0" + b"\xff" * 4000])
-def test_a_file_that_is_no_database_is_refused_and_left_as_it_is(tmp_path: Path, held: bytes) -> None:
+def test_a_file_that_is_no_database_is_refused_and_unchanged(tmp_path: Path, held: bytes) -> None:
     path = tmp_path / "riskrelay.db"
     path.write_bytes(held)
     open_database(f"sqlite:///{path}")

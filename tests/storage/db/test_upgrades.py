@@ -130,7 +130,7 @@ def assert_works() -> None:
     assert claim.export_id == prepared
 
 
-def test_an_upgrade_that_is_interrupted_between_two_steps_goes_on_where_it_was(empty: str) -> None:
+def test_an_interrupted_upgrade_continues_after_its_last_step(empty: str) -> None:
     schema_version._runner().up(target=MIGRATIONS[0])
     fill()
     before = content()

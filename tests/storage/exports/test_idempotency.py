@@ -36,7 +36,7 @@ def test_a_repeated_request_gets_the_stored_response(database: str) -> None:
     assert rows("SELECT COUNT(*) FROM idempotency_keys") == [(1,)]
 
 
-def test_another_payload_under_the_key_is_a_conflict_and_keeps_the_first_answer(database: str) -> None:
+def test_another_payload_under_the_key_is_a_conflict_and_keeps_the_first_response(database: str) -> None:
     begin()
     with pytest.raises(IdempotencyConflict):
         begin(replace(REQUEST, payload_sha256="b" * 64))
@@ -122,7 +122,7 @@ def test_a_repeated_request_during_the_first_waits_or_gets_an_error_to_retry(dat
     assert begin() == ANSWER
 
 
-def test_another_failure_of_the_database_is_not_taken_for_work_in_progress(database: str) -> None:
+def test_another_database_error_is_not_reported_as_a_request_in_progress(database: str) -> None:
     execute("ALTER TABLE idempotency_keys RENAME TO idempotency_keys_kept")
     try:
         with pytest.raises(Exception, match="idempotency_keys") as broken:

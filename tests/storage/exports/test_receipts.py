@@ -175,7 +175,7 @@ def test_a_recreated_receipt_differs_from_the_audit_log(customer: Customer) -> N
     assert "The audit log: " in report_of(receipt, log=genuine[1:]).problems[0]
 
 
-def test_a_changed_attempt_in_the_database_makes_a_wrong_receipt(customer: Customer) -> None:
+def test_a_changed_attempt_in_the_database_is_detected_in_the_receipt(customer: Customer) -> None:
     export_id = deliver(customer)
     stored = "started_at = started_at + 1", "nonce = 'ab'", "signature = 'sha256=0'", "response_status = 200"
     more = "outcome = 'rejected'", "body_sha256 = NULL", "response_sha256 = ''", "address_class = 'public'", "number = 5"

@@ -149,7 +149,7 @@ def test_a_hand_made_ticket_that_names_a_finding_is_still_not_prepared_from_it(c
     assert transitions.prepare_by_hand(preparation, customer.account_id, NOW, "user:1").finding is None
 
 
-def test_places_that_differ_now_and_look_alike_after_a_build_are_two_findings_and_stay_two(customer: Customer) -> None:
+def test_two_places_with_generated_class_names_stay_two_findings_after_a_build(customer: Customer) -> None:
     def of(*locations: str) -> list[Mapping[str, Any]]:
         return [issue("a", location=location) for location in locations]
 

@@ -237,7 +237,7 @@ def test_the_new_export_has_the_highest_severity_that_was_reported(customer: Cus
     assert (queries.get(second).severity, rows("SELECT severity FROM findings")) == ("critical", [("critical",)])
 
 
-def test_a_run_that_opens_a_finding_again_is_in_its_history_when_it_did(customer: Customer) -> None:
+def test_the_history_has_the_time_at_which_a_run_reopened_a_finding(customer: Customer) -> None:
     post(customer, 1, "csp")
     post(customer, 2)
     post(customer, 3)
@@ -413,7 +413,7 @@ def test_a_group_that_stays_closed_beside_another_one_is_raised_and_stays_closed
 
 
 @pytest.mark.parametrize("is_closed", [True, False], ids=["all fixed", "one still open"])
-def test_places_of_a_delivered_group_that_come_back_share_a_new_export(customer: Customer, is_closed: bool) -> None:
+def test_reopened_places_of_a_delivered_group_share_a_new_export(customer: Customer, is_closed: bool) -> None:
     by_rule(customer)
     [first] = post(customer, 1, "csp").ticket_exports
     for page in "ab":

@@ -252,7 +252,7 @@ def test_a_damaged_copy_is_detected(tmp_path: Path, spoil: slice) -> None:
 
 
 @on_sqlite
-def test_a_restore_that_breaks_off_leaves_the_database_open_as_it_was(database: str, tmp_path: Path) -> None:
+def test_a_restore_that_fails_leaves_the_database_open_and_unchanged(database: str, tmp_path: Path) -> None:
     store_key_check()
     file = taken(database, tmp_path / "file")
     before, path = contents(), str(db.obj.database)

@@ -226,7 +226,7 @@ def test_the_rest_of_an_erased_upload_is_deleted_too(customer: Customer) -> None
     assert planned() == prune() == {"exports": 1}
 
 
-def test_an_export_stays_as_long_as_the_answers_that_repeat_its_ticket(customer: Customer) -> None:
+def test_an_export_is_kept_as_long_as_stored_responses_with_its_ticket(customer: Customer) -> None:
     make_exports(customer, 1)
     now = NOW + days(2)
     assert prune(retention.cutoffs(now, days(1), TTL)) == {}
@@ -347,7 +347,7 @@ def test_the_retention_of_a_prepared_export_begins_with_its_last_decision(custom
     assert planned(much_later)["exports"] == prune(much_later)["exports"] == 1
 
 
-def test_a_copy_that_is_retried_after_it_was_found_keeps_the_others(
+def test_a_copy_that_is_retried_after_its_selection_keeps_the_other_copies(
     customer: Customer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     [export_id] = make_exports(customer, 1)
@@ -385,7 +385,7 @@ def test_the_copies_of_a_ticket_for_several_targets_are_deleted_together(custome
     assert planned() == prune() == {"exports": 2}
 
 
-def test_a_finding_that_came_back_counts_once_however_old_its_fix_is(customer: Customer) -> None:
+def test_a_reopened_finding_is_counted_once_however_old_its_fix_is(customer: Customer) -> None:
     def run(number: int, issues: list[Mapping[str, Any]], at: datetime) -> None:
         page = {"url": "https://shop.example/b"}
         record_postback(PostbackForm().read(postback(number, issues, page=page)), customer.project_id, at)
@@ -403,7 +403,7 @@ def test_a_finding_that_came_back_counts_once_however_old_its_fix_is(customer: C
     assert count("finding_sightings") == 0
 
 
-def test_a_finding_that_comes_back_after_its_fix_was_removed_counts_once(customer: Customer) -> None:
+def test_a_finding_reopened_after_its_fix_was_deleted_is_counted_once(customer: Customer) -> None:
     def run(number: int, issues: list[Mapping[str, Any]], at: datetime) -> None:
         page = {"url": "https://shop.example/b"}
         record_postback(PostbackForm().read(postback(number, issues, page=page)), customer.project_id, at)
@@ -475,7 +475,7 @@ def test_sessions_are_deleted_before_their_token(customer: Customer) -> None:
     assert gone not in left("tokens")
 
 
-def test_a_token_waits_for_a_session_that_is_still_there(customer: Customer) -> None:
+def test_a_token_is_not_deleted_before_its_sessions(customer: Customer) -> None:
     """The clock of another host was ahead when the session was used."""
     for revoked_at, expires_at in ((NOW - days(5), None), (None, to_ms(NOW - days(5)))):
         kept, _ = sessions_of(customer, NOW - days(9), revoked_at=revoked_at)
@@ -725,7 +725,7 @@ def test_an_export_that_changes_after_it_was_selected_is_kept(customer: Customer
     assert left() == {retried, approved, redacted, recovered}
 
 
-def test_a_page_that_is_seen_again_after_it_was_found_stays(customer: Customer, tmp_path: Path) -> None:
+def test_a_page_posted_again_after_its_selection_is_not_deleted(customer: Customer, tmp_path: Path) -> None:
     scanned(customer)
     execute("UPDATE exports SET created_at = ?", (to_ms(LATER),))
     with MovedMeanwhile(tmp_path / "archive", lambda: scanned(customer, LATER)) as archive:
@@ -779,7 +779,7 @@ def test_a_deleted_export_is_not_found(customer: Customer, target: Target) -> No
     ("status", "is_delivered"),
     [("prepared", False), ("failed", False), ("blocked", False), ("exported", True), ("dismissed", True)],
 )
-def test_a_finding_gets_a_new_ticket_if_its_own_was_deleted_before_anybody_got_it(
+def test_a_finding_gets_a_new_ticket_if_its_ticket_was_deleted_before_a_delivery(
     customer: Customer, target: Target, grouping: TicketGrouping, status: str, is_delivered: bool
 ) -> None:
     projects.set_ticket_grouping(customer.project_id, None, grouping, NOW, "test")
@@ -792,9 +792,7 @@ def test_a_finding_gets_a_new_ticket_if_its_own_was_deleted_before_anybody_got_i
     assert {queries.get(each).findings for each in again.ticket_exports} <= {(1, 0)}
 
 
-def test_a_finding_that_is_fixed_after_its_ticket_was_deleted_names_no_earlier_one_when_it_is_back(
-    customer: Customer,
-) -> None:
+def test_a_new_ticket_names_no_earlier_one_that_was_deleted(customer: Customer) -> None:
     scanned(customer)
     assert prune()["exports"] == 1
     for run in (43, 44):

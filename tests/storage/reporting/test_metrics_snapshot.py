@@ -216,7 +216,7 @@ def test_a_count_that_was_interrupted_for_hours_starts_again(customer: Customer)
     assert (again.exports, again.tally and again.tally.began_at) == (None, to_ms(in_s(7200)))
 
 
-def test_more_waiting_exports_than_are_counted_anew_are_those_of_the_count_by_status(customer: Customer) -> None:
+def test_beyond_a_limit_waiting_exports_are_counted_by_the_count_by_status(customer: Customer) -> None:
     many_targets(customer, 0, 1, "https://tracker.example.com/")
     with transaction():
         many_waiting(customer, 0, MAX_COUNTED_WAITING + 500, (0, 1), NOW)

@@ -298,7 +298,7 @@ VALIDATED = [("active", True), ("paused", True), ("inactive", False), ("blocked"
 
 
 @pytest.mark.parametrize(("status", "is_blocked"), VALIDATED)
-def test_an_unsafe_address_blocks_what_would_be_delivered_to(customer: Customer, status: str, is_blocked: bool) -> None:
+def test_an_unsafe_address_blocks_only_active_and_paused_targets(customer: Customer, status: str, is_blocked: bool) -> None:
     target = make_target(customer)
     execute("UPDATE targets SET status = ?, status_reason = 'before' WHERE id = ?", (status, target.id))
     targets.record_validation(target.id, customer.account_id, UNSAFE, LATER, "user:1")

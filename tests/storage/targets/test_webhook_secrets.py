@@ -254,7 +254,7 @@ MOVES: Final = [
 
 
 @pytest.mark.parametrize(("base_url", "stay"), MOVES)
-def test_headers_never_go_to_a_server_that_they_were_not_set_for(customer: Customer, base_url: str, stay: bool) -> None:
+def test_a_url_on_another_server_removes_the_headers_of_a_target(customer: Customer, base_url: str, stay: bool) -> None:
     target = make_target(customer)
     set_header(target.id)
     edit(target.id, base_url=base_url)

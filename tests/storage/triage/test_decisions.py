@@ -213,7 +213,7 @@ def test_an_export_of_one_finding_is_restored_without_a_group(customer: Customer
     assert open_group(export_id) is None
 
 
-def test_a_ticket_by_hand_that_looks_like_a_group_is_restored_as_it_was(customer: Customer) -> None:
+def test_a_manual_ticket_that_looks_like_a_group_is_restored_unchanged(customer: Customer) -> None:
     [export_id] = make_exports(customer, 1)
     looks = '"evidence":{"places":["x"],"findings":2,"pages":{},"sites":5}'
     execute("UPDATE exports SET ticket = REPLACE(ticket, ?, ?)", ('"evidence":{"rule":"label"}', looks))

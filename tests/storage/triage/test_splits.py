@@ -126,7 +126,7 @@ def test_each_part_of_a_split_group_counts_its_own_fixed_finding(customer: Custo
     assert [queries.get(each).findings for each in parts.values()] == [(1, 0)] * 3
 
 
-def test_a_group_that_waited_for_the_target_of_a_rule_is_left_to_the_person_who_splits_it(customer: Customer) -> None:
+def test_the_parts_of_a_split_group_no_longer_wait_for_the_target_of_a_rule(customer: Customer) -> None:
     target = make_target(customer)
     targets.change_status(target.id, "pause", NOW, "user:1")
     rule = make_rule(customer, RuleAction(RuleActionType.APPROVE, target.id))

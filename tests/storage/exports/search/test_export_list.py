@@ -224,7 +224,7 @@ def test_exports_wait_for_a_decision_if_prepared_and_neither_snoozed_nor_complet
 
 
 @pytest.mark.parametrize("checks", [{}, {"created_after": NOW}, {"is_fixed": False}], ids=str)
-def test_facets_count_the_newest_of_more_than_they_count(
+def test_facets_count_only_the_newest_exports_up_to_their_limit(
     customer: Customer, monkeypatch: pytest.MonkeyPatch, checks: dict[str, Any]
 ) -> None:
     ids = [make_exports(customer, 1, NOW + timedelta(minutes=minute))[0] for minute in range(6)]
@@ -287,7 +287,7 @@ def test_the_first_page_includes_exports_with_the_latest_possible_time(customer:
 
 
 @pytest.mark.database("postgresql")
-def test_postgresql_plans_a_list_for_its_filters_alone(customer: Customer) -> None:
+def test_postgresql_plans_each_list_for_its_own_filters(customer: Customer) -> None:
     query = ExportQuery(customer.account_id, statuses=("prepared",))
 
     def prepared() -> set[str]:
