@@ -119,7 +119,7 @@ def test_a_target_that_fails_is_reported_once_and_again_when_it_recovered(site: 
     assert site.run(worker, HOUR) == []
 
 
-def test_a_target_that_fails_is_reported_with_the_error_of_what_waits_for_its_next_attempt(
+def test_a_failing_target_is_reported_with_the_last_error_of_its_scheduled_exports(
     site: Site, target: Target, customer: Customer
 ) -> None:
     """During an outage, no export has failed for good yet."""
@@ -207,7 +207,7 @@ def test_a_failure_of_thirty_seconds_causes_no_alert(site: Site, target: Target)
     assert site.run(site.worker()) == []
 
 
-def test_a_cause_that_comes_and_goes_is_in_one_message_per_hour(site: Site, target: Target) -> None:
+def test_a_recurring_cause_is_reported_once_an_hour(site: Site, target: Target) -> None:
     worker = site.worker()
     sent = []
     for minute in range(121):
@@ -238,7 +238,7 @@ def test_only_one_worker_at_a_time_compares_alerts(site: Site, target: Target) -
     assert site.run(site.worker()) == ["Target fails"]
 
 
-def test_no_connection_is_held_while_a_channel_answers(site: Site, target: Target) -> None:
+def test_no_connection_is_held_during_a_request_to_a_channel(site: Site, target: Target) -> None:
     set_target(target, connected="failing")
     release()
     site.run(site.worker())

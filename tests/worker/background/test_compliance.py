@@ -228,7 +228,7 @@ def test_a_person_who_is_named_only_by_a_note_or_by_the_original_of_an_edit_is_e
     assert rows("SELECT COUNT(*) FROM exports WHERE dismissal_note IS NOT NULL OR original_ticket IS NOT NULL") == [(0,)]
 
 
-def test_the_note_of_a_running_bulk_decision_is_erased_and_the_decision_goes_on(
+def test_the_note_of_a_running_bulk_decision_is_erased_and_the_decision_continues(
     shop: Customer, task: ComplianceTask
 ) -> None:
     ids = make_exports(shop, 3)

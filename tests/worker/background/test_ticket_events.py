@@ -509,7 +509,7 @@ def test_a_failed_attempt_is_repeated_with_the_same_bytes_and_the_next_event_wai
     assert [(each["number"], each["response_status"]) for each in json.loads(attempts)] == [(1, 503), (2, 202)]
 
 
-def test_a_refused_event_fails_alone_and_the_next_one_is_sent(grouped: Customer) -> None:
+def test_a_refused_event_fails_and_the_next_one_is_sent(grouped: Customer) -> None:
     [export_id] = post(grouped, 1, "csp")
     delivered(grouped, export_id, *ALL_EVENTS)
     worker = EventWorker(Outcome(status=422, timings=TOOK), ACCEPTED)

@@ -185,7 +185,7 @@ def served(planner: ClaimPlanner) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("returned", [0, 16])
-def test_a_target_that_is_off_or_held_gets_nothing_and_its_share_goes_to_others(customer: Customer, returned: int) -> None:
+def test_targets_that_are_off_or_held_have_no_quota_and_take_no_capacity(customer: Customer, returned: int) -> None:
     ids = waiting_for(customer, 6, 100)
     held, paused, inactive, blocked, disabled, free = ids
     change(held, held_until=to_ms(NOW) + 5000, held_reason="rate_limited")

@@ -206,7 +206,7 @@ def test_leases_are_renewed_while_a_delivery_lasts(customer: Customer) -> None:
     assert_sent_once(post, ids)
 
 
-def test_a_lapsed_lease_is_taken_over_and_the_late_answer_changes_nothing(customer: Customer) -> None:
+def test_a_lapsed_lease_is_taken_over_and_the_late_response_changes_nothing(customer: Customer) -> None:
     [export_id] = approved(customer)
     late, heir = FakePost(lambda _url: Outcome(status=404)), FakePost()
     late.gate.clear()
@@ -221,7 +221,7 @@ def test_a_lapsed_lease_is_taken_over_and_the_late_answer_changes_nothing(custom
     assert rows("SELECT number, outcome FROM attempts") == [(2, "delivered")]
 
 
-def test_a_clock_that_is_set_within_a_tick_makes_no_worker_take_leased_exports(customer: Customer) -> None:
+def test_after_a_clock_step_within_a_tick_no_worker_takes_over_leased_exports(customer: Customer) -> None:
     [held_id] = approved(customer, now=NOW)
     post, clock = FakePost(), StepsWithinATransaction()
     post.gate.clear()

@@ -380,7 +380,7 @@ def test_no_retry_after_waits_for_more_than_a_day_with_its_jitter(text: str) -> 
     assert wait_s(judged(answer(429, retry_after=text), jitter=1.0, plan=LONG_PLAN)) == DAY_S
 
 
-def test_a_shorter_retry_after_wins_over_the_schedule_too() -> None:
+def test_a_shorter_retry_after_takes_precedence_over_the_schedule() -> None:
     assert wait_s(judged(answer(429, retry_after="2"), try_number=3)) == 2
 
 

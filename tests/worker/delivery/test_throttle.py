@@ -636,6 +636,6 @@ def test_a_target_is_turned_off_once_with_the_last_reason(
 
 
 @pytest.mark.parametrize(("validation", "passes"), [("failed", True), ("passed", False), (None, False)])
-def test_a_success_after_a_failed_validation_passes_it(validation: str | None, passes: bool) -> None:
+def test_a_success_passes_only_a_failed_validation(validation: str | None, passes: bool) -> None:
     assert update(state(validation_status=validation), [HEALTHY], NOW).passes_validation is passes
     assert not update(state(validation_status=validation), [UNHEALTHY], NOW).passes_validation

@@ -318,9 +318,7 @@ def held_reason() -> str | None:
     return None if reason is None else str(reason)
 
 
-def test_a_target_that_has_only_failed_for_five_days_is_disabled_and_nothing_waits_for_it(
-    customer: Customer, clock: FakeClock
-) -> None:
+def test_after_five_days_of_failures_a_target_is_disabled_and_its_exports_fail(customer: Customer, clock: FakeClock) -> None:
     post = FakePost(lambda _url: REFUSED, clock)
     approved(customer, 10, BUSY_URL, NOW)
     execute("UPDATE targets SET failing_since = ?, failures_in_row = 9", (to_ms(NOW - timedelta(days=5)),))
@@ -419,7 +417,7 @@ def test_a_target_that_hangs_all_at_once_holds_up_no_other(customer: Customer, c
         wait_until(lambda: statuses() == {"exported": 220})
 
 
-def test_with_every_thread_busy_the_dispatcher_goes_on_scanning(
+def test_the_dispatcher_continues_scanning_while_every_thread_is_busy(
     customer: Customer, clock: FakeClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     post = FakePost(now=clock)

@@ -333,7 +333,7 @@ def test_a_refusal_of_the_token_that_a_tracker_still_has_blocks_it(customer: Cus
 
 
 @pytest.mark.parametrize(("effect", "status"), [(BLOCKED, "blocked"), (GONE, "disabled")])
-def test_effects_unrelated_to_the_token_count_after_it_was_replaced(
+def test_effects_unrelated_to_the_token_are_applied_after_it_was_replaced(
     customer: Customer, effect: TargetEffect, status: str
 ) -> None:
     target_id = make_tracker(customer, "https://gitea.example.com/o/r", VAULT)

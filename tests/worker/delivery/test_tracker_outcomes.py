@@ -198,7 +198,7 @@ def test_a_success_that_used_up_the_limit_holds_the_target(until_s: float | None
         assert verdict.effect.hold_reason == (None if hold_s is None else RATE_LIMITED)
 
 
-def test_the_longer_of_two_holds_counts_and_a_blocked_target_needs_none() -> None:
+def test_the_longer_of_two_holds_applies_and_a_blocked_target_has_none() -> None:
     until = NOW.timestamp() + 90
     assert judged(TrackerResult(Outcome(429), LIMITED, held_until_s=until)).effect.hold_s == 90
     longer = TrackerFailure(FailureKind.RETRY, "x", 300, is_rate_limit=True)

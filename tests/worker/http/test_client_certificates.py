@@ -96,7 +96,7 @@ def test_a_receiver_that_refuses_the_certificate_is_reported(certificate: str | 
         assert posted(client, server, certificate=certificate) == REFUSED
 
 
-def test_the_certificate_of_the_settings_serves_its_accounts_alone() -> None:
+def test_the_certificate_of_the_settings_is_used_only_for_its_accounts() -> None:
     egress = Egress(COMPANY.pem, OURS, certificate_accounts=frozenset({1}))
     with NamingServer((ssl.TLSVersion.TLSv1_3, ssl.TLSVersion.TLSv1_3)) as server, made_client(egress=egress) as client:
         assert posted(client, server, account_id=1) == "riskrelay.example.com"

@@ -72,7 +72,7 @@ def test_a_host_name_with_one_forbidden_address_is_refused(addresses: list[str],
     assert outcome.address is None
 
 
-def test_a_name_that_leads_to_loopback_is_refused_unless_it_is_opened() -> None:
+def test_a_name_that_resolves_to_loopback_is_refused_unless_loopback_is_allowed() -> None:
     shut = TargetPolicy(allow_http=True, allowed_ports=((1, 65535),))
     with LoopbackServer(always()) as server, made_client(shut) as client:
         outcome = post(client, server.url(NAME))

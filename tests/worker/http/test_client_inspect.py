@@ -122,7 +122,7 @@ def test_a_name_with_an_address_that_the_policy_refuses_is_refused_without_a_con
         assert server.connections == 0
 
 
-def test_loopback_is_refused_unless_it_is_opened() -> None:
+def test_loopback_is_refused_unless_it_is_allowed() -> None:
     shut = TargetPolicy(allow_http=True, allowed_ports=((1, 65535),))
     with LoopbackServer(say_nothing) as server, made_client(shut) as client:
         assert client.inspect(server.url(NAME)) == Validation("address_loopback", is_refused=True)

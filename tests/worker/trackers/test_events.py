@@ -175,7 +175,7 @@ def test_an_event_that_fails_after_its_comment_is_retried_without_another_commen
 
 
 @pytest.mark.parametrize("event_type", TicketEventType)
-def test_a_deleted_issue_fails_its_event_alone(
+def test_a_deleted_issue_fails_its_event_without_blocking_the_target(
     server: FakeGitea, runner: TrackerRunner, event_type: TicketEventType
 ) -> None:
     result = applied(server, runner, event(event_type, "8"))

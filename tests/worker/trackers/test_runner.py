@@ -527,7 +527,7 @@ def test_a_module_reads_headers_in_lower_case_and_those_of_one_name_together(
 @pytest.mark.parametrize(
     ("part", "kept"), [("12345678", "[redacted]"), ("1234567", "1234567"), ("12345678:9", "[redacted]")]
 )
-def test_the_second_part_of_a_token_is_a_secret_of_its_own_unless_it_is_short(
+def test_the_second_part_of_a_token_is_redacted_unless_it_is_short(
     client: HttpClient, tracker: TinyTracker, part: str, kept: str
 ) -> None:
     with LoopbackServer(answering((422, part.encode()))) as server:
