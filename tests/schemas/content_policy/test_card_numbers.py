@@ -67,7 +67,7 @@ def _number(prefix: int, length: int) -> str:
         ("%B4111111111111112^DOE/JOHN^2512101", False),
     ],
 )
-def test_a_number_may_be_wrapped_between_its_groups_or_stand_on_a_track(text: str, is_card: bool) -> None:
+def test_a_card_number_is_found_across_lines_and_in_track_data(text: str, is_card: bool) -> None:
     assert found_in(text) == is_card
 
 

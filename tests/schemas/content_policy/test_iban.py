@@ -35,7 +35,7 @@ def test_an_account_has_the_length_of_its_country(entry: str) -> None:
 
 
 @pytest.mark.parametrize("entry", [*DIGITS, *LETTERS])
-def test_letters_are_in_the_accounts_of_some_countries_alone(entry: str) -> None:
+def test_an_iban_has_letters_only_in_some_countries(entry: str) -> None:
     assert found_in(_account(entry[:2], int(entry[2:]), end="K")) is (entry in LETTERS)
 
 

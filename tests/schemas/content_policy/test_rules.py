@@ -873,7 +873,7 @@ def test_texts_that_share_a_path_are_reported_once_and_not_checked_again() -> No
     assert _count_yields({"unheard-of": [CARD] * 20_000}) < 1_000
 
 
-def test_violations_by_many_texts_together_take_bounded_time_and_are_reported_for_the_whole_body() -> None:
+def test_violations_by_several_texts_together_are_found_in_bounded_time_for_the_whole_body() -> None:
     # Each is a harmless extract; two of them in one text are a dump.
     few, many = ["insert into a values (1)"] * 40, ["insert into a values (1)"] * 40_000
     assert reported({"issues": few}) == []

@@ -86,7 +86,7 @@ def test_a_mixed_value_has_a_digit_and_a_letter(value: str, expected: bool) -> N
         ("AIza8f14e45f9a", 4, False),
     ],
 )
-def test_an_opaque_value_looks_generated(value: str, least: int, expected: bool) -> None:
+def test_a_value_that_looks_generated_is_opaque(value: str, least: int, expected: bool) -> None:
     assert is_opaque(value, least) is expected
 
 

@@ -100,7 +100,7 @@ def test_columns_are_separated_by_no_other_character(separator: str) -> None:
     assert not has_credential_table(f"login{separator}password\nann{separator}hunter22")
 
 
-def test_the_bars_at_both_ends_of_a_line_belong_to_no_cell() -> None:
+def test_bars_at_the_ends_of_a_line_are_not_part_of_a_cell() -> None:
     assert has_credential_table("|api_key|login|\n|X1f14e45|ann|")
     assert has_credential_table("|login|api_key|\n|ann|1f14e45X|")
 

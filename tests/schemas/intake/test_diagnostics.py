@@ -73,7 +73,7 @@ def test_the_apps_form_of_the_specification_is_read() -> None:
 
 
 @pytest.mark.parametrize(("form", "least", "reported"), [(CMS, CMS_LEAST, CMS_REPORTED), (SHOP, SHOP_LEAST, SHOP_REPORTED)])
-def test_the_diagnostics_must_be_there_and_may_be_empty(form: Form, least: dict[str, Any], reported: dict[str, Any]) -> None:
+def test_diagnostics_are_required_and_may_be_empty(form: Form, least: dict[str, Any], reported: dict[str, Any]) -> None:
     assert form.read(least).reported == dict.fromkeys(reported)
     assert form.read({**least, "diagnostics": dict.fromkeys(reported)}) == form.read(least)
 

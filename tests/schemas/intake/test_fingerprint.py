@@ -132,7 +132,7 @@ def test_distinct_pages_rules_and_places_stay_distinct(distinct: list[tuple[str,
     assert len({mark for issue in issues for mark in by_fingerprint(PAGE, [issue])}) == len(distinct)
 
 
-def test_the_answer_counts_findings_and_names_exports() -> None:
+def test_the_response_counts_findings_and_lists_exports() -> None:
     assert dump(PostbackResponse, PostbackResult(42, 2, 1, ("exp_1", "exp_2"), 4, 3)) == {
         "scan_run_id": 42,
         "status": "accepted",

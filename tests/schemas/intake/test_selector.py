@@ -208,7 +208,7 @@ UNITS += ["_a_", "mat-", "data-v-", "\\41 ", ".css-", ":not(", "/div[1]", "x__",
 
 
 @pytest.mark.parametrize("unit", UNITS)
-def test_the_work_grows_with_the_length_alone(unit: str) -> None:
+def test_any_selector_of_the_largest_size_is_normalized_quickly(unit: str) -> None:
     for before in ("", ".", "#", "[a='", "/html/", "//a[", "p.sc-x.", ".mat-", "[class='", ":not("):
         text = (before + unit * 65_536)[:65_536] + "!"
         for place_of in (exact_selector, stable_selector):

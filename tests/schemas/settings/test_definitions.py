@@ -770,7 +770,7 @@ def test_certificates_come_from_the_files_that_the_settings_name(load: Load, tmp
     assert load().client_certificate is None
 
 
-def test_a_missing_file_half_a_pair_and_a_wrong_pair_are_named(load: Load, tmp_path: Path) -> None:
+def test_missing_incomplete_and_mismatched_certificate_files_are_reported(load: Load, tmp_path: Path) -> None:
     one, other = (CertificateAuthority("Company").pair("client.example.com") for _ in range(2))
     (tmp_path / "one.pem").write_text(one)
     (tmp_path / "other.pem").write_text(other)

@@ -87,5 +87,5 @@ def test_only_failures_of_the_url_and_its_name_are_about_the_address() -> None:
 
 
 @pytest.mark.parametrize("reason", [None, "no_secret", "no_standard_secret"])
-def test_the_answer_for_an_inactive_target_says_once_how_to_get_its_secret(reason: str | None) -> None:
+def test_the_message_for_an_inactive_target_names_the_command_for_its_secret_once(reason: str | None) -> None:
     assert not_active(TargetStatus.INACTIVE, reason).message.count("secret set target") == 1

@@ -147,7 +147,7 @@ def test_a_record_shows_that_a_target_waits_and_until_when(
     assert over["delivery"]["waits_until"] is None
 
 
-def test_a_record_shows_what_a_target_is_sent_at_once() -> None:
+def test_a_record_shows_the_concurrency_and_rate_limit_of_a_target() -> None:
     record = dump_target(replace(TARGET, concurrency=3, failures_in_row=4, max_per_minute=90), MADE)
     assert record["delivery"] == {"concurrency": 3, "failures_in_row": 4, "max_per_minute": 90, "waits_until": None}
 

@@ -113,7 +113,7 @@ def test_only_plain_urls_of_issues_are_kept(value: object, kept: bool) -> None:
     assert issue_url(value) == (value if kept else None)
 
 
-def test_a_text_is_read_from_any_response() -> None:
+def test_a_text_is_read_at_its_path_or_is_none() -> None:
     assert text_at({"data": [{"key": "SHOP-7"}]}, "data", 0, "key") == "SHOP-7"
     responses: tuple[object, ...] = (None, [], {"data": {}}, {"data": []}, {"data": [7]}, {"data": [{"key": 7}]})
     for response in responses:
@@ -196,7 +196,7 @@ def test_a_success_that_cannot_be_read_is_tried_again() -> None:
         (["straße", "STRASSE"], ["stra…"]),
     ],
 )
-def test_labels_are_tidied_as_trackers_take_them(labels: list[str], tidied: list[str]) -> None:
+def test_labels_are_normalized_for_trackers(labels: list[str], tidied: list[str]) -> None:
     assert tidy_labels(labels, 5) == tidied
 
 

@@ -198,7 +198,7 @@ def test_a_lookup_that_fails_makes_no_comment() -> None:
     ],
 )
 @pytest.mark.parametrize("event_type", [UPDATED, REDACT])
-def test_a_refusal_of_the_issue_alone_does_not_block_its_target(
+def test_a_refusal_about_the_issue_does_not_block_its_target(
     failure: TrackerFailure, code: str, event_type: TicketEventType
 ) -> None:
     operation = "redact" if event_type is REDACT else "comment"

@@ -65,7 +65,7 @@ def test_retry_after_may_be_a_date() -> None:
         ("7, Wed, 21 Oct 2026 07:28:00 GMT", 100.0, 7.0, 1792567680.0),
     ],
 )
-def test_a_rate_limit_waits_as_its_header_says_and_claims_no_time_that_nobody_named(
+def test_a_rate_limit_has_the_wait_of_its_header_or_else_the_reset_time(
     header: str, reset_at_s: float | None, wait_s: float | None, retry_at_s: float | None
 ) -> None:
     found = rate_limited(answer(429, retry_after=header), reset_at_s)

@@ -107,7 +107,7 @@ def test_the_labels_that_exist_are_set_by_their_ids() -> None:
     assert json.loads(requests[2].body)["labels"] == [9, 7]
 
 
-def test_no_more_labels_are_listed_than_there_are_or_than_are_wanted() -> None:
+def test_labels_are_listed_until_the_requested_ones_or_the_last_page() -> None:
     created = recorded("create, writer, label id")
     for total, names, pages in (("9", ["bug"], 1), ("9", ["bug", "odd"], 2), ("2", ["odd"], 2), ("-", ["odd"], 1)):
         page = answer(200, [{"id": 7, "name": "bug"}], x_total_count=total)

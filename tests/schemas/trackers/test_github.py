@@ -124,7 +124,7 @@ def test_the_settings_are_read() -> None:
         ({"api_base": "https://example.com/?q"}, "/api_base"),
     ],
 )
-def test_wrong_settings_are_named(settings: dict[str, Any], path: str) -> None:
+def test_invalid_settings_are_refused_with_their_path(settings: dict[str, Any], path: str) -> None:
     with pytest.raises(ValidationFailed) as refused:
         GITHUB.settings_form().read(settings, lambda _: True)
     assert [problem.path for problem in refused.value.problems] == [path]

@@ -108,7 +108,7 @@ def test_the_evidence_has_fifty_places_or_as_many_as_fit() -> None:
     assert MAX_PLACES_BYTES - 2100 < len(canonical(long)) <= MAX_PLACES_BYTES
 
 
-def test_places_fit_to_the_byte() -> None:
+def test_places_are_listed_up_to_exactly_the_limit_in_bytes() -> None:
     def kept(last: int) -> list[Any]:
         long = [(Place(f"https://shop.example/{number}", "x" * 1500), "low") for number in range(40)]
         group = with_findings(grouped(1), [*long, (Place("https://shop.example/last", "x" * last), "low")], ())

@@ -128,7 +128,7 @@ def test_without_symptoms_a_diagnostic_has_the_severity_info() -> None:
         ({"primary_domain": "evil.example/?"}, "https://snow.shops.example/"),
     ],
 )
-def test_a_shops_page_is_its_primary_domain_where_that_is_one(reported: dict[str, Any], page: str) -> None:
+def test_the_page_of_a_shop_is_its_primary_domain_if_valid(reported: dict[str, Any], page: str) -> None:
     assert shop(reported).page_url == page
 
 

@@ -61,7 +61,7 @@ def texts_in(node: Any) -> list[tuple[str, str]]:
         (TicketEventType.FIXED, "This is fixed: the latest scans no longer found it."),
     ],
 )
-def test_a_comment_reads_well(event_type: TicketEventType, first: str) -> None:
+def test_a_comment_has_counts_places_link_and_marker(event_type: TicketEventType, first: str) -> None:
     assert markdown.comment_of(event(event_type), LIMIT) == (
         f"{first}\n\n3 places added, 1 fixed, 5 still open.\n\nFixed:\n\n- `https://shop.example/cart` `main > img`\n\n"
         f"Added:\n\n- `https://shop.example/`\n- … and 2 more\n\n{LINK}\n\nRiskRelay event {EVENT_ID}"

@@ -54,7 +54,7 @@ def test_a_title_is_one_line_that_links_nothing(text: str, expected: str) -> Non
 
 
 @given(HOSTILE | st.text())
-def test_any_harmless_text_looks_the_same_has_no_effect_and_stays_as_it_is(text: str) -> None:
+def test_text_made_harmless_looks_the_same_has_no_effect_and_is_not_changed_again(text: str) -> None:
     once = harmless(text)
     assert harmless(once) == once
     assert not effects_in_text(once) - {"link"}
