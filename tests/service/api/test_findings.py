@@ -152,7 +152,7 @@ def test_words_are_found_in_any_case_and_script(client: TestClient, customer: Cu
     [("ﬁx", "ﬁx"), ("fix", "fix"), ("x²", "x²"), ("Acme™", "Acme™ banner"), ("\uff21\uff22", "ab")]
     + [(word, title) for word in ("café", "cafe\u0301") for title in ("Café", "Cafe\u0301")],
 )
-def test_words_are_found_in_the_form_in_which_they_are_shown(
+def test_a_search_finds_words_with_ligatures_and_symbols_as_shown(
     client: TestClient, customer: Customer, word: str, title: str
 ) -> None:
     scan(customer.project_id, 1, issue("named", title=title))

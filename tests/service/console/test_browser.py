@@ -523,7 +523,7 @@ def test_a_list_shows_that_it_is_loading_and_that_loading_failed(
     page.close()
 
 
-def test_every_page_with_a_list_is_tested_here() -> None:
+def test_these_tests_cover_every_page_with_a_list() -> None:
     folder = Path(service.console.routes.__file__).parent / "templates"
     with_list = {file.name for file in folder.glob("*.html") if '{% extends "list.html" %}' in file.read_text()}
     pages = [kind for kind in _kinds(ConsolePage) if hasattr(kind, "path")]
@@ -657,7 +657,9 @@ def test_filters_paging_and_back_change_only_the_list_and_the_address(
         assert page.get_by_role("link", name="Newest").evaluate(_IS_LEFT_TO_THE_BROWSER)
 
 
-def test_an_expired_session_leads_to_the_sign_in_and_back(populated: Installed, browser: Browser) -> None:
+def test_after_an_expired_session_the_sign_in_redirects_to_the_requested_page(
+    populated: Installed, browser: Browser
+) -> None:
     with signed_in(browser, populated) as context:
         page = context.new_page()
         page.goto(populated.at("/exports"))
@@ -840,7 +842,9 @@ LONG_TEXTS: Final = {
 
 
 @pytest.mark.parametrize("width", [390, 1280])
-def test_long_texts_leave_room_for_others(width: int, populated: Installed, at_populated: BrowserContext) -> None:
+def test_long_texts_do_not_displace_other_parts_of_the_page(
+    width: int, populated: Installed, at_populated: BrowserContext
+) -> None:
     with visit(at_populated, populated.at("/inbox?export={prepared_id}")) as seen:
         seen.page.set_viewport_size({"width": width, "height": 844})
         for where, (text, _) in LONG_TEXTS.items():

@@ -161,7 +161,7 @@ def test_only_the_operator_sees_the_installation_menu(person: ConsoleBrowser, cu
     assert ('href="/console/overview"' in menu, "Installation" in menu) == (True, False)
 
 
-def test_old_addresses_lead_to_the_inbox(person: ConsoleBrowser) -> None:
+def test_the_root_of_the_console_redirects_to_the_inbox(person: ConsoleBrowser) -> None:
     for path in ("", "/"):
         answer = person.get(path)
         assert (answer.status_code, answer.headers["location"]) == (303, "/console/inbox")

@@ -87,7 +87,7 @@ def routes(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     return {each.path for each in found for method in each.methods if method.method in methods and not method.internal}
 
 
-def test_the_table_has_exactly_the_forms_of_the_console(routes: set[str]) -> None:
+def test_the_table_of_equivalents_has_exactly_the_forms_of_the_console(routes: set[str]) -> None:
     forms = {path.removeprefix(CONSOLE) for path in routes if path.startswith(f"{CONSOLE}/")}
     assert forms - OF_THE_BROWSER == {*BUTTONS}
 

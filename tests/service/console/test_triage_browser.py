@@ -198,7 +198,7 @@ def test_the_way_back_from_a_ticket_that_was_loaded_again_leads_to_its_row(phone
     expect(title(phone, FAR)).to_be_in_viewport(ratio=1)
 
 
-def test_a_ticket_that_comes_after_the_way_back_does_not_take_the_place_of_the_list(phone: Page) -> None:
+def test_a_ticket_loaded_after_going_back_does_not_replace_the_list(phone: Page) -> None:
     title(phone, FAR).tap()
     expect(phone.locator("#ticket-title")).to_be_focused()
     phone.go_back()

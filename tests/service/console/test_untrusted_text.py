@@ -109,5 +109,5 @@ def test_naughty_strings_are_shown_unchanged_except_invisible_characters() -> No
         (b"9" * 5_000, "9" * 5_000),  # a number that is too long
     ],
 )
-def test_a_body_reads_well_whether_or_not_it_is_json(body: bytes, shown: str) -> None:
+def test_a_body_is_shown_as_formatted_json_or_as_text(body: bytes, shown: str) -> None:
     assert pretty_body(body) == shown

@@ -28,5 +28,5 @@ def test_events_after_the_delivery_are_named(event: str) -> None:
     assert "ticket." not in wording.event(event)
 
 
-def test_an_event_about_fixed_places_alone_is_not_said_to_add_some() -> None:
+def test_the_update_event_is_described_as_places_added_or_fixed() -> None:
     assert wording.event("ticket.updated_delivered") == "Event “places added or fixed” delivered"

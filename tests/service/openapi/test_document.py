@@ -145,7 +145,7 @@ def test_the_examples_of_bodies_are_accepted(database: str, tmp_path: Path) -> N
     assert tried > 10
 
 
-def test_the_examples_of_an_approval_have_names_that_say_what_they_are(tmp_path: Path) -> None:
+def test_the_example_of_an_approval_for_several_targets_is_named_so(tmp_path: Path) -> None:
     body = described_in_cloud(tmp_path)["paths"]["/api/ticket-exports/{export_id}/approve"]["post"]["requestBody"]
     named = body["content"]["application/json"]["examples"]
     assert {name for name, each in named.items() if "target_ids" in each["value"]} == {"Several targets"}

@@ -189,7 +189,7 @@ def test_yielding_lets_other_greenlets_receive_data() -> None:
     theirs.close()
 
 
-def test_connections_that_send_without_a_pause_are_served_in_turns() -> None:
+def test_connections_that_send_without_a_pause_are_served_alternately() -> None:
     yield_to_others, served = Yielder(), []
 
     def serve(name: str) -> None:

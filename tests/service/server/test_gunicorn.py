@@ -406,7 +406,7 @@ def test_two_idempotency_keys_of_a_change_are_refused_and_change_nothing(service
             assert (status, kept.json["name"]) == answer
 
 
-def test_connections_busy_when_the_last_slot_was_taken_are_closed_for_later_ones(postgres_url: str, tmp_path: Path) -> None:
+def test_connections_that_were_busy_at_the_limit_are_closed_later_for_new_ones(postgres_url: str, tmp_path: Path) -> None:
     """All wait for a lock held by the test, so none can be disconnected; after their responses, they keep their slots."""
     customer, places = customer_in(postgres_url), 3
     asking = raw(b"GET", EXPORTS.encode(), *(f"{name}: {value}".encode() for name, value in customer.bearer.items()))

@@ -148,7 +148,9 @@ def test_responses_that_name_a_removed_user_are_deleted_even_if_stored_meanwhile
     assert rows("SELECT key FROM idempotency_keys") == [("other",)]
 
 
-def test_an_administrator_lists_every_account_or_one(admin: Send, customer: Customer, other: Customer) -> None:
+def test_an_administrator_lists_the_records_of_every_account_or_of_one(
+    admin: Send, customer: Customer, other: Customer
+) -> None:
     ids = {customer.account_id, other.account_id}
     assert {each["id"] for each in admin("GET", ACCOUNTS).json["items"]} == ids
     for path in (USERS, PROJECTS):
@@ -394,7 +396,7 @@ def test_a_token_expires_no_later_than_the_one_that_created_it(client: TestClien
 @pytest.mark.parametrize(
     ("first", "second"), [("ada@client.example", "Ada@Client.Example"), ("Zoe@a.example", "zoe@a.example")]
 )
-def test_an_address_has_one_user_however_it_is_written(first: str, second: str, admin: Send, owner: Send) -> None:
+def test_an_address_has_one_user_whatever_its_letter_case(first: str, second: str, admin: Send, owner: Send) -> None:
     assert owner("POST", USERS, {"email": first}).status_code == 201
     assert_is_error(owner("POST", USERS, {"email": second}), 409, "CONFLICT")
 

@@ -52,7 +52,7 @@ def items(client: TestClient, customer: Customer, query: str = "") -> list[dict[
     return found
 
 
-def test_an_account_sees_what_is_about_its_records(client: TestClient, customer: Customer) -> None:
+def test_an_account_sees_the_audit_entries_about_its_records(client: TestClient, customer: Customer) -> None:
     """Entries about each kind of record are visible to the record's account and to no other."""
     first, other = make_customer(), make_customer()
     label = make_rule(first, _LABEL)

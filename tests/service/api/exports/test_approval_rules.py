@@ -252,7 +252,7 @@ def test_a_fresh_installation_has_no_rules(client: TestClient, customer: Custome
     assert recoveries.list_page() == []
 
 
-def test_a_group_that_grows_keeps_the_labels_of_a_rule_and_is_decided_anew(
+def test_a_group_that_grows_keeps_the_labels_of_a_rule_and_is_evaluated_again(
     client: TestClient, customer: Customer, target: Target
 ) -> None:
     execute("UPDATE projects SET ticket_grouping = 'rule' WHERE id = ?", (customer.project_id,))

@@ -156,7 +156,7 @@ def test_a_user_without_the_project_grant_sees_nothing_of_its_ticket(client: Tes
 
 
 @pytest.mark.parametrize("mode", ["self-hosted", "webhook-only"])
-def test_other_modes_have_no_handoffs(customer: Customer, tmp_path: Path, mode: str) -> None:
+def test_only_cloud_mode_has_the_handoff_route(customer: Customer, tmp_path: Path, mode: str) -> None:
     handoff, token = make_handoff(customer), make_platform_token(customer)
     assert_is_error(poll(cloud(tmp_path, mode), token, handoff.id), 404, "NOT_FOUND")
     assert rows("SELECT COUNT(*) FROM handoffs") == [(1,)]

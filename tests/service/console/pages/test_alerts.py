@@ -18,7 +18,7 @@ pytestmark = on_sqlite
 HOSTILE: Final = "<img src=x onerror=alert(1)>\u202e"
 
 
-def test_open_alerts_come_first_with_what_to_do(person: ConsoleBrowser, customer: Customer) -> None:
+def test_open_alerts_are_listed_first_with_the_advice(person: ConsoleBrowser, customer: Customer) -> None:
     make_alert(customer, 1, "open", "The first one")
     make_alert(customer, 2, "recovered", "The second one")
     page = person.get("/alerts").text

@@ -141,7 +141,7 @@ def test_the_list_shows_the_main_properties_of_each_export(person: ConsoleBrowse
 
 
 @on_sqlite
-def test_the_list_names_a_target_that_is_too_old_to_be_offered(person: ConsoleBrowser, customer: Customer) -> None:
+def test_the_list_names_a_target_that_its_filter_does_not_offer(person: ConsoleBrowser, customer: Customer) -> None:
     oldest, *_ = many_targets(customer, 0, MAX_TARGETS + 1, "https://old.example/hook")
     make_failed(customer, oldest)
     page = person.get("/exports")

@@ -87,7 +87,7 @@ def test_a_median_ends_before_a_day(scanned: Customer) -> None:
 
 
 @on_sqlite
-def test_trends_read_indexes_alone(scanned: Customer) -> None:
+def test_trends_are_read_from_indexes_only(scanned: Customer) -> None:
     with statements() as asked:
         read(scanned, 90, scanned.project_id)
     used = [indexes_read(each) for each in asked]

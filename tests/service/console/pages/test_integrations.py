@@ -297,9 +297,7 @@ def require_samples_work_with_typed_secrets(shell: SampleShell, shared: SharedSe
     assert all(at is not None for at in integrations.last_accepted().values())
 
 
-def test_without_a_default_project_the_scanners_sample_is_of_a_run_that_is_registered(
-    customer: Customer, tmp_path: Path
-) -> None:
+def test_without_a_default_project_the_scanner_sample_names_a_registered_run(customer: Customer, tmp_path: Path) -> None:
     person = visitor(customer, tmp_path)
     projects.add_scan_run(customer.project_id, NOW, 4711)
     assert '"scanRunId": 4711' in sample(section(person, InboundSource.SCANNER))
@@ -307,9 +305,7 @@ def test_without_a_default_project_the_scanners_sample_is_of_a_run_that_is_regis
 
 
 @on_sqlite
-def test_with_a_default_project_the_scanners_sample_is_of_a_run_that_nobody_registers(
-    customer: Customer, tmp_path: Path
-) -> None:
+def test_with_a_default_project_the_scanner_sample_names_an_unregistered_run(customer: Customer, tmp_path: Path) -> None:
     person = visitor(customer, tmp_path, DEFAULT_PROJECT_ID=str(customer.project_id))
     other = make_customer()
     projects.add_scan_run(other.project_id, NOW, 4711)

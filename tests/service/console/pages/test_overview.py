@@ -204,9 +204,7 @@ def test_trends_are_cached_for_forty_times_as_long_as_their_query_took(
         clock[0] += passed_s
 
 
-def test_hours_that_are_still_to_come_are_not_shown_after_a_clock_was_set_back(
-    person: ConsoleBrowser, customer: Customer
-) -> None:
+def test_future_delivery_hours_are_not_shown_after_a_clock_was_set_back(person: ConsoleBrowser, customer: Customer) -> None:
     now, target = utc_now(), make_target(customer).id
     counted(target, now + timedelta(hours=3), 50, 5)
     worker_heartbeats.beat(WORKER, now + timedelta(minutes=5))

@@ -66,7 +66,7 @@ def test_workers_are_listed_by_name_with_their_state(person: ConsoleBrowser) -> 
     assert facts(html)["Last sweep"].endswith(" s ago")
 
 
-def test_a_worker_that_was_seen_at_a_time_that_is_still_to_come_is_not_alive(person: ConsoleBrowser) -> None:
+def test_a_worker_with_a_heartbeat_in_the_future_is_shown_as_silent(person: ConsoleBrowser) -> None:
     worker_heartbeats.beat(WORKER, utc_now() + timedelta(hours=1))
     html = person.get("/queue").text
     assert ">silent<" in html

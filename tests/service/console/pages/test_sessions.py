@@ -131,6 +131,6 @@ def test_revoking_a_token_ends_its_sessions(
     assert listed.json["items"] == []
 
 
-def test_a_session_that_nobody_uses_is_not_listed(person: ConsoleBrowser, bearer: dict[str, str]) -> None:
+def test_a_session_unused_for_twelve_hours_is_not_listed(person: ConsoleBrowser, bearer: dict[str, str]) -> None:
     with freeze_time(utc_now() + timedelta(hours=12, minutes=1)):
         assert person.client.simulate_get(SESSIONS, headers=bearer).json["items"] == []

@@ -49,7 +49,7 @@ def test_every_setting_is_listed_in_the_order_of_the_docs(customer: Customer, tm
 
 
 @on_sqlite
-def test_no_cell_contains_none(customer: Customer, tmp_path: Path) -> None:
+def test_no_table_cell_shows_the_text_none(customer: Customer, tmp_path: Path) -> None:
     assert "<td>none</td>" not in shown(customer, tmp_path)
 
 
@@ -114,7 +114,7 @@ PLACES = {
 
 @on_sqlite
 @pytest.mark.parametrize("case", PLACES)
-def test_only_the_harmless_parts_of_a_url_are_shown(case: str, customer: Customer, tmp_path: Path) -> None:
+def test_urls_in_settings_are_shown_without_secrets(case: str, customer: Customer, tmp_path: Path) -> None:
     name, text, content = PLACES[case]
     word = WORD.format(1)
     html = shown(customer, tmp_path, **{name: text.format(w=word)})

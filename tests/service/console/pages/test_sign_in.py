@@ -402,7 +402,7 @@ def test_a_form_of_another_account_is_refused(
     assert log_lines.text.count('"other_account"') == 2
 
 
-def test_two_sessions_of_two_accounts_change_nothing_until_both_are_signed_out(
+def test_with_sessions_of_two_accounts_forms_are_refused_until_both_are_signed_out(
     person: ConsoleBrowser, other_account: ConsoleBrowser, customer: Customer, log_lines: LogLines
 ) -> None:
     [export_id] = make_exports(customer, 1)
@@ -420,7 +420,7 @@ def test_two_sessions_of_two_accounts_change_nothing_until_both_are_signed_out(
     assert rows("SELECT DISTINCT ended_reason FROM console_sessions") == [("signed_out",)]
 
 
-def test_two_sessions_of_one_account_count_as_one(person: ConsoleBrowser, customer: Customer) -> None:
+def test_with_two_sessions_of_one_account_a_form_is_accepted(person: ConsoleBrowser, customer: Customer) -> None:
     [export_id] = make_exports(customer, 1)
     again = ConsoleBrowser(person.client)
     again.sign_in(make_console_token(customer))
@@ -451,7 +451,7 @@ def test_an_invalid_cookie_belongs_to_no_session(client: TestClient) -> None:
         assert with_cookies(client, header).status_code == 303, header
 
 
-def test_a_user_who_follows_another_sites_link_is_signed_in_by_a_page_that_reloads_itself(person: ConsoleBrowser) -> None:
+def test_after_a_link_from_another_site_a_page_that_reloads_itself_sends_the_session_cookie(person: ConsoleBrowser) -> None:
     """SameSite=Strict withholds the cookie only from the first request."""
 
     def came(site: str, cookie: str = "") -> Result:

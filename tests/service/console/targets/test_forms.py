@@ -84,7 +84,7 @@ def test_a_form_that_is_refused_stores_nothing(person: ConsoleBrowser, fields: d
     assert everything_stored() == before
 
 
-def test_exactly_the_values_in_the_form_are_changed(
+def test_an_edit_changes_exactly_the_values_in_the_form(
     person: ConsoleBrowser, target: Target, wake_ups: FakeWakeUpQueue
 ) -> None:
     page = person.get(f"/targets/{target.id}").text

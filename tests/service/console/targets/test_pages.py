@@ -341,7 +341,7 @@ def test_a_form_without_the_sessions_token_sets_no_secret_and_repeats_none(
 
 
 @on_sqlite
-def test_nothing_is_encrypted_with_another_installations_key(
+def test_no_secret_is_encrypted_with_the_key_of_another_installation(
     customer: Customer, target: Target, tmp_path: Path, log_lines: LogLines
 ) -> None:
     def person_of(key: str, folder: Path) -> ConsoleBrowser:

@@ -248,7 +248,7 @@ def test_the_dismissal_of_a_snoozed_ticket_cannot_be_undone_because_the_snooze_i
         *("done=dismissed&undo=exp_1.1", "done=dismissed&undo={}/../../x.1", "done=dismissed&undo={}.9999999999"),
     ],
 )
-def test_other_notices_undo_nothing(query: str, person: ConsoleBrowser, prepare: Callable[..., str]) -> None:
+def test_notices_of_other_decisions_offer_no_undo(query: str, person: ConsoleBrowser, prepare: Callable[..., str]) -> None:
     page = person.get("/inbox", query.format(prepare()))
     assert 'class="notice"' in page.text
     assert "Undo" not in page.text
@@ -516,7 +516,7 @@ def test_a_conflicting_decision_links_the_ticket_and_the_list(person: ConsoleBro
 
 
 @on_sqlite
-def test_an_approval_of_another_text_says_what_became_of_the_ticket(
+def test_an_approval_of_an_edited_ticket_is_refused_with_its_current_state(
     person: ConsoleBrowser, customer: Customer, prepare: Callable[..., str]
 ) -> None:
     export_id, target_id = prepare(), make_target(customer).id
@@ -541,7 +541,7 @@ def test_the_error_page_for_a_deleted_ticket_links_the_inbox_and_not_the_ticket(
 
 @on_sqlite
 @pytest.mark.parametrize(("path", "link"), [("/inbox/review", "Back"), ("/exports/{export_id}/dismiss", "Open the ticket")])
-def test_the_address_of_a_form_leads_back_to_its_page(
+def test_a_get_request_for_the_url_of_a_form_links_its_page(
     path: str, link: str, person: ConsoleBrowser, prepare: Callable[..., str]
 ) -> None:
     address = path.format(export_id=prepare())

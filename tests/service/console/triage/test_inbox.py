@@ -512,7 +512,7 @@ def test_empty_tabs_of_deliveries_say_so_and_link_to_all_exports(person: Console
         assert "Approve a ticket" in page
 
 
-def test_after_the_last_row_comes_the_first_of_the_next_page(person: ConsoleBrowser, customer: Customer) -> None:
+def test_the_first_row_of_the_next_page_follows_the_last_row_of_a_page(person: ConsoleBrowser, customer: Customer) -> None:
     ids = make_exports(customer, PAGE_ROWS + 2)
     page = person.get("/inbox", f"sort=created_at&export={ids[PAGE_ROWS - 1]}")
     [following] = re.findall(r'data-next="/console/inbox\?([^"]*)"', page.text)

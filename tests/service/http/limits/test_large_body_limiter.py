@@ -90,7 +90,7 @@ def test_large_bodies_are_processed_in_turns_by_sender() -> None:
     assert turns._waiting == {}
 
 
-def test_a_slot_that_is_not_free_in_time_is_refused_and_blocks_nobody() -> None:
+def test_a_request_without_a_slot_in_time_is_refused_and_leaves_the_queue() -> None:
     turns, order = LargeBodyQueue(within_s=0.05), list[str]()
     first, second = Sender(turns, "a-1", order), Sender(turns, "a-2", order)
     first.start()
