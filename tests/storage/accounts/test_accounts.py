@@ -53,7 +53,7 @@ def test_a_user_is_found_in_upper_and_lower_case(database: str) -> None:
         accounts.user_by_email(f"removed:{ada.id}")
 
 
-def test_an_account_may_use_webhooks_unless_it_was_made_without(database: str) -> None:
+def test_an_account_may_use_webhooks_unless_created_without_them(database: str) -> None:
     accounts.add_account("With", NOW)
     accounts.add_account("Without", NOW, may_use_webhooks=False)
     assert [bool(row[0]) for row in rows("SELECT may_use_webhooks FROM accounts ORDER BY id")] == [True, False]

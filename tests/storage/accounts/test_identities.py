@@ -31,7 +31,7 @@ def test_the_same_subject_of_another_issuer_is_another_person(customer: Customer
 
 
 @pytest.mark.parametrize("email", [None, "", "no address", "a@b@c"])
-def test_without_an_address_nobody_is_created(email: str | None, customer: Customer) -> None:
+def test_without_a_valid_email_address_no_user_is_created(email: str | None, customer: Customer) -> None:
     with pytest.raises(Forbidden):
         identities.sign_in(of(email, role=Role.OWNER), customer.account_id, NOW)
     assert len(accounts.list_users()) == 1

@@ -13,7 +13,7 @@ from tests.support.factories import Customer, make_colleague
 OWNERS = 4
 
 
-def test_owners_who_demote_each_other_at_once_leave_one(customer: Customer) -> None:
+def test_simultaneous_demotions_of_owners_leave_one_owner(customer: Customer) -> None:
     everybody = [customer, *(make_colleague(customer) for _ in range(OWNERS - 1))]
     barrier = Barrier(OWNERS)
 

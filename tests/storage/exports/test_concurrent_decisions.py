@@ -163,7 +163,7 @@ def test_a_double_approval_for_several_targets_makes_the_copies_once(customer: C
     assert rows("SELECT COUNT(*) FROM exports") == [(3,)]
 
 
-def test_a_group_is_restored_beside_postbacks_that_begin_another_one(customer: Customer) -> None:
+def test_a_restore_during_postbacks_that_begin_another_group_leaves_one_open_group(customer: Customer) -> None:
     projects.set_ticket_grouping(customer.project_id, None, TicketGrouping.RULE, NOW, "test")
 
     def post(page: int, rule: str) -> tuple[str, ...]:

@@ -185,7 +185,7 @@ def test_approvals_beside_validations_and_deliveries_are_made_or_refused_and_not
     assert rows("SELECT COUNT(*) FROM audit_entries WHERE action = 'approve'") == [(len(approved),)]
 
 
-def test_of_approvals_for_different_targets_and_dismissals_one_wins_and_the_rest_conflict(customer: Customer) -> None:
+def test_of_simultaneous_approvals_for_different_targets_and_dismissals_one_succeeds(customer: Customer) -> None:
     target_ids = [make_target(customer).id for _ in range(6)]
     [export_id] = make_exports(customer, 1)
     start = threading.Barrier(8)

@@ -72,7 +72,7 @@ def test_an_attempt_whose_lease_expired_is_not_counted(customer: Customer, targe
     assert counted() == [(WORKER, 1, 0)]
 
 
-def test_a_tick_that_is_not_written_is_not_counted_and_counts_once_when_it_is(customer: Customer, target: Target) -> None:
+def test_attempts_of_a_rolled_back_tick_are_counted_once_when_it_is_written(customer: Customer, target: Target) -> None:
     attempts = tried(customer, target, 3)
 
     def write(*, is_lost: bool) -> None:

@@ -186,7 +186,7 @@ def test_a_batch_that_fails_is_rolled_back(customer: Customer, target: Target) -
 # --- who may advance a recovery
 
 
-def test_the_starter_of_a_recovery_holds_it_until_its_lease_expires(customer: Customer, target: Target) -> None:
+def test_a_recovery_is_leased_by_its_starter_until_the_lease_expires(customer: Customer, target: Target) -> None:
     make_failed(customer, target.id, 1)
     held = begin(target)
     assert not LeasedJobs(RecoveryRow).any_waiting(at(LEASE_S - 0.001))

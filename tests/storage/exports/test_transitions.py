@@ -455,7 +455,7 @@ def test_a_worker_whose_lease_was_taken_over_writes_nothing(customer: Customer) 
     assert attempts_of(late.export_id) == [(2, "delivered", 202)]
 
 
-def test_a_worker_that_took_over_from_itself_writes_the_later_attempt_alone(customer: Customer) -> None:
+def test_a_worker_that_took_over_its_own_lease_records_only_the_later_attempt(customer: Customer) -> None:
     late = claimed(customer)
     [present] = claim(at(LEASE_S))
     both = [completed_attempt(present), completed_attempt(late)]

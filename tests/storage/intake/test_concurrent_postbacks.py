@@ -153,7 +153,7 @@ def test_a_run_reverts_a_fix_that_another_of_its_pages_commits_meanwhile(
     assert rows("SELECT COUNT(*) FROM exports") == [(1,)]
 
 
-def test_copies_made_for_further_targets_meanwhile_are_counted_too(
+def test_copies_created_for_further_targets_during_a_postback_are_counted(
     customer: Customer, beside: Callable[[Callable[[], Any]], Future[Any]]
 ) -> None:
     [export_id] = post(customer, 1, "csp").ticket_exports

@@ -179,7 +179,7 @@ def test_a_group_is_found_by_the_host_of_a_place_that_its_ticket_does_not_list(c
     assert found_by(customer, "blog.example") == [export_id]
 
 
-def test_a_group_of_many_hosts_is_found_by_each_of_them(customer: Customer) -> None:
+def test_a_group_of_many_hosts_is_found_by_each_host(customer: Customer) -> None:
     hosts = [f"shop{number}.example" for number in range(90)]
     issues = [issue("csp", url=f"https://{host}/") for host in hosts]
     [export_id] = post(customer, "a", *issues[:80]).ticket_exports

@@ -34,7 +34,7 @@ def test_a_recorded_rejection_is_read_unchanged(database: str) -> None:
         (timedelta(hours=-2), "FORBIDDEN"),  # the clock was set back
     ],
 )
-def test_the_newest_rejection_is_kept_whoever_writes_last(database: str, later: timedelta, kept: str) -> None:
+def test_the_newest_rejection_is_kept_whatever_the_order_of_writes(database: str, later: timedelta, kept: str) -> None:
     rejections.record([refusal()])
     rejections.record([refusal(at=NOW + later, code="FORBIDDEN")])
     assert rejections.last()[InboundSource.SCANNER].code == kept

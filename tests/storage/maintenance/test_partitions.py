@@ -99,7 +99,7 @@ def test_after_a_clock_was_years_ahead_the_current_month_still_gets_its_partitio
     assert months("attempts")[:2] == [f"{YEAR}_01", f"{YEAR}_02"]
 
 
-def test_retention_drops_the_months_that_it_emptied_and_no_other() -> None:
+def test_retention_drops_only_partitions_of_past_months_that_it_emptied() -> None:
     partitions_sql.maintain(at(1), LONG_AGO)
     old, new = delivered(at(1, 31)), delivered(at(2))
     until = retention.cutoffs(at(2) + timedelta(days=90, milliseconds=1), timedelta(days=90), timedelta(hours=72))

@@ -627,7 +627,7 @@ def test_every_deleted_row_is_counted(customer: Customer, target: Target) -> Non
 
 # Any moment: IDs from that time on are above the bound, earlier IDs below it.
 @pytest.mark.parametrize("moment", [NOW, from_ms(0), from_ms(1)])
-def test_ids_are_bounded_by_when_they_were_made(moment: datetime) -> None:
+def test_ids_created_before_a_time_sort_below_its_first_id(moment: datetime) -> None:
     bound = identifiers.first_id(identifiers.EXPORT, moment)
     assert identifiers.is_id(identifiers.EXPORT, bound)
     assert all(identifiers.new_id(identifiers.EXPORT, moment) >= bound for _ in range(20))
@@ -880,7 +880,7 @@ def test_a_line_of_an_archive_has_readable_times_and_texts(customer: Customer, t
     assert line["body"] == bytes(body).decode()
 
 
-def test_an_archive_is_for_its_owner_alone(customer: Customer, tmp_path: Path) -> None:
+def test_an_archive_is_readable_only_by_its_owner(customer: Customer, tmp_path: Path) -> None:
     make_exports(customer, 1)
     folder = tmp_path / "archive"
     with Archive(folder, LATER) as archive:

@@ -147,7 +147,7 @@ PAUSES: dict[str, tuple[dict[str, object], str, str | None]] = {
 
 
 @pytest.mark.parametrize("case", PAUSES)
-def test_a_target_counts_by_its_status_and_by_why_it_waits(case: str, customer: Customer) -> None:
+def test_targets_are_counted_by_status_and_by_reason_of_a_pause(case: str, customer: Customer) -> None:
     columns, status, reason = PAUSES[case]
     set_target(make_target(customer).id, **columns)
 

@@ -104,7 +104,7 @@ def test_a_new_token_lets_a_failed_validation_of_a_tracker_be_repeated_now(custo
 
 
 @pytest.mark.parametrize("found", [Validation(), Validation("tracker_token_rejected")], ids=["passed", "failed"])
-def test_a_validation_with_the_former_token_says_nothing_about_the_new_one(customer: Customer, found: Validation) -> None:
+def test_a_validation_with_a_replaced_token_is_not_recorded(customer: Customer, found: Validation) -> None:
     target_id = make_tracker(customer)
     targets.set_secret(target_id, "a token", VAULT, NOW)
     former = validations.claim_next(NOW, 90)

@@ -120,7 +120,7 @@ def test_only_a_prepared_export_is_edited_or_snoozed(how: str, customer: Custome
     assert queries.get(export_id) == before
 
 
-def test_an_edit_can_make_and_remove_a_problem_of_the_preview(customer: Customer) -> None:
+def test_an_edit_can_cause_and_remove_a_problem_of_the_preview(customer: Customer) -> None:
     # An email address or a name alone is allowed; together they are an order record.
     ticket = Ticket("Order form", "The name is wrong.", "info", None, (), {"email": "a@b.example", "customer_name": "A"})
     with transaction():
@@ -223,7 +223,7 @@ def test_a_manual_ticket_that_looks_like_a_group_is_restored_unchanged(customer:
     assert decisions.restore(export_id, None, in_s(1), USER).ticket == before
 
 
-def test_restoring_what_is_prepared_changes_nothing(customer: Customer) -> None:
+def test_restoring_a_prepared_export_changes_nothing(customer: Customer) -> None:
     [export_id] = make_exports(customer, 1)
     before = queries.get(export_id)
     assert decisions.restore(export_id, None, in_s(1), USER) == before

@@ -54,7 +54,7 @@ def problems(refused: pytest.ExceptionInfo[ValidationFailed]) -> list[tuple[str,
 # --- several targets
 
 
-def test_an_export_is_approved_for_each_target_and_the_original_goes_to_the_first(customer: Customer) -> None:
+def test_an_approval_for_several_targets_copies_the_export_for_all_but_the_first(customer: Customer) -> None:
     ids = [make_target(customer).id for _ in range(3)]
     [export_id] = make_exports(customer, 1)
     before = queries.get(export_id)
