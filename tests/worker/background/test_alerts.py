@@ -246,7 +246,7 @@ def test_no_connection_is_held_during_a_request_to_a_channel(site: Site, target:
     assert database.is_closed()
 
 
-def test_a_channel_that_fails_leaves_the_others_working_and_gets_its_message_later(site: Site, target: Target) -> None:
+def test_a_failing_channel_does_not_affect_others_and_gets_its_message_later(site: Site, target: Target) -> None:
     both = (AlertChannel.EMAIL, AlertChannel.SLACK)
     worker = site.worker(KINDS, both)
     site.channels.broken = {AlertChannel.EMAIL}

@@ -339,7 +339,7 @@ def test_a_group_with_a_place_of_the_person_is_emptied_as_a_whole(
     assert len(record_postback(again, shop.project_id, utc_now()).ticket_exports) == 1 - left
 
 
-def test_the_copies_of_a_group_for_further_targets_are_emptied_with_it(shop: Customer, task: ComplianceTask) -> None:
+def test_a_redaction_of_a_group_erases_its_copies_for_further_targets(shop: Customer, task: ComplianceTask) -> None:
     projects.set_ticket_grouping(shop.project_id, None, TicketGrouping.RULE, utc_now(), "test")
 
     def post(run: int, name: str) -> list[str]:

@@ -369,7 +369,7 @@ def test_a_change_that_its_run_reverts_makes_no_event(grouped: Customer) -> None
     assert EventWorker().run() == []
 
 
-def test_changes_before_the_approval_are_part_of_it(grouped: Customer) -> None:
+def test_changes_before_the_approval_cause_no_event(grouped: Customer) -> None:
     [export_id] = post(grouped, 1, "csp")
     post(grouped, 2, "csp", url=OTHER, minutes=0.5)
     delivered(grouped, export_id, *ALL_EVENTS)
@@ -542,7 +542,7 @@ class NoTransport:
         pytest.fail(f"A request was sent: {method} {url}")
 
 
-def test_an_event_that_a_tracker_s_target_skips_says_nothing_about_the_target(grouped: Customer) -> None:
+def test_an_event_skipped_by_a_tracker_does_not_change_the_state_of_its_target(grouped: Customer) -> None:
     [export_id] = post(grouped, 1, "csp")
     target_id = make_tracker(grouped, "http://127.0.0.1:9/acme/shop", VAULT)
     delivered(grouped, export_id, *ALL_EVENTS, target_id=target_id)

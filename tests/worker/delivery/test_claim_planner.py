@@ -60,7 +60,7 @@ def change(target_id: str, **columns: object) -> None:
     execute(f"UPDATE targets SET {assignments} WHERE id = ?", (*columns.values(), target_id))  # noqa: S608 - our own names
 
 
-def test_without_waiting_exports_there_is_nothing_to_claim(customer: Customer) -> None:
+def test_without_waiting_exports_the_plan_is_empty(customer: Customer) -> None:
     many_targets(customer, 0, 3, URL)
     planner = made(32)
     assert not plan(planner)
@@ -82,7 +82,7 @@ def test_targets_get_equal_quotas_while_there_is_capacity(customer: Customer) ->
     assert plan(made(20)).quotas == dict.fromkeys(ids, 4)
 
 
-def test_slots_that_one_target_cannot_use_go_to_the_others(customer: Customer) -> None:
+def test_capacity_that_one_target_cannot_use_is_given_to_others(customer: Customer) -> None:
     modest, *others = waiting_for(customer, 3, 100)
     change(modest, concurrency=2)
     assert plan(made(20)).quotas == {modest: 2, others[0]: 9, others[1]: 9}
@@ -221,7 +221,7 @@ def test_a_worker_stays_within_its_share(customer: Customer) -> None:
 # ---------------------------------------------------------------- when to plan again
 
 
-def test_the_next_plan_is_when_the_first_export_comes_due(customer: Customer) -> None:
+def test_the_next_plan_is_made_when_the_first_export_becomes_due(customer: Customer) -> None:
     ids = waiting_for(customer, 3)
     for number, target_id in enumerate(ids):
         execute("UPDATE exports SET due_at = ? WHERE target_id = ?", (to_ms(NOW) + 10_000 * (3 - number), target_id))
@@ -396,7 +396,7 @@ def test_capacity_is_divided_among_accounts_and_then_among_their_targets(custome
     assert planned == {alone[0]: 8, **dict.fromkeys(ids[:2], 2), **dict.fromkeys(ids[2:], 1)}
 
 
-def test_an_account_whose_claims_take_every_thread_leaves_others_their_reserved_ones(customer: Customer) -> None:
+def test_an_account_with_claims_for_every_thread_cannot_use_threads_reserved_for_others(customer: Customer) -> None:
     ids = waiting_for(customer, 4, 100)
     others = waiting_beside(3, 100)
     held = [target_id for target_id in ids for _ in range(4)]

@@ -72,7 +72,7 @@ def test_an_export_that_is_not_due_is_not_sent(customer: Customer) -> None:
     assert (post.sent, statuses()) == ({}, {"approved": 1})
 
 
-def test_a_retry_is_made_when_it_is_due_and_not_at_the_next_sweep(customer: Customer) -> None:
+def test_a_retry_is_sent_when_it_is_due_and_not_at_the_next_sweep(customer: Customer) -> None:
     approved(customer)
     answers = iter([Outcome(status=503), Outcome(status=202)])
     schedule = Schedule((0.3,), timedelta(hours=72))

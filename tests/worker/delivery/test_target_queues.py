@@ -52,7 +52,7 @@ def test_claims_wait_until_their_queue_has_slots() -> None:
     assert ready(queues) == []
 
 
-def test_a_queue_sends_in_order_and_no_more_than_it_has_slots() -> None:
+def test_a_queue_has_its_first_claims_ready_up_to_its_slots() -> None:
     first, second, third = claims("a", 3)
     queues = queues_with(2, first, second, third)
     assert queues.waiting() == {"a"}
@@ -300,7 +300,7 @@ def test_all_claims_can_be_removed_while_threads_take_claims() -> None:
         assert Counter(claim.export_id for claim in [*senders.sent, *taken]) == {claim.export_id: 1 for claim in everything}
 
 
-def test_ready_claims_show_while_they_wait_for_a_thread() -> None:
+def test_has_ready_is_true_while_ready_claims_wait_for_a_thread() -> None:
     queues = TargetQueues(1)
     queues.add(claims("a", 3))
     # Claims without a slot are not ready.
@@ -358,7 +358,7 @@ def test_a_free_thread_serves_the_account_with_the_fewest_threads() -> None:
     assert [claim and claim.account_id for claim in following] == [None, None, 2, 2]
 
 
-def test_a_thread_beyond_the_shared_ones_ends_when_it_has_nothing_to_send() -> None:
+def test_an_additional_thread_ends_when_no_claim_is_ready() -> None:
     queues = TargetQueues(4)
     opened(queues, 1, ["a"], 4)
     opened(queues, 2, ["c"], 1)

@@ -251,7 +251,7 @@ def test_results_of_probes_in_one_tick_are_one_step() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.5, 1.5])
-def test_a_success_closes_the_breaker_whether_it_was_a_probe_or_sent_before(seconds: float) -> None:
+def test_any_success_closes_the_breaker(seconds: float) -> None:
     at = next_state(next_state(state(), [UNHEALTHY] * 5, NOW), [HEALTHY], in_s(seconds))
     assert (at.failures_in_row, at.held_until, at.held_reason, at.failing_since) == (0, None, None, None)
     assert slots(at, WorkerShare(), in_s(seconds)) == 2

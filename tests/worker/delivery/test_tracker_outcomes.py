@@ -71,7 +71,7 @@ def test_an_applied_event_counts_as_a_delivery(action: TrackerEventAction) -> No
 
 
 @pytest.mark.parametrize("code", ["issue_not_found", "issue_moved", "issue_locked", "tracker_forbidden"])
-def test_an_event_that_its_issue_refuses_fails_alone(code: str) -> None:
+def test_an_event_refused_by_its_issue_fails_without_an_effect_on_the_target(code: str) -> None:
     verdict = judged(refused(TrackerFailure(FailureKind.PAYLOAD, code), 404))
     assert (verdict.transition, verdict.reason, verdict.error_code) == (Transition.FAIL, code, code)
     assert verdict.effect == TargetEffect()

@@ -225,7 +225,7 @@ def test_a_watchdog_that_failed_is_replaced() -> None:
         assert there.recv(1) == b""  # closed by the watchdog
 
 
-def test_a_watchdog_with_nothing_to_watch_ends_and_the_next_exchange_has_one() -> None:
+def test_an_idle_watchdog_thread_ends_and_the_next_exchange_starts_another() -> None:
     threads: list[threading.Thread] = []
 
     def tidy() -> bool:

@@ -107,7 +107,7 @@ def test_the_policy_applies_to_the_receiver_and_not_to_the_proxy() -> None:
     assert NAME not in str(asked[0])
 
 
-def test_another_address_of_the_receiver_is_tried_where_the_proxy_cannot_reach_one() -> None:
+def test_if_the_proxy_cannot_reach_an_address_the_next_one_is_tried() -> None:
     def reach_one(peer: Peer) -> None:
         request = peer.read()
         if request is not None and "[::1]" in request.line:

@@ -319,7 +319,7 @@ def test_the_nonce_of_a_stale_request_is_not_stored() -> None:
     assert memory.nonces == []
 
 
-def test_the_replay_of_a_forgery_is_still_a_wrong_signature() -> None:
+def test_a_replayed_forgery_is_rejected_for_its_signature() -> None:
     assert verify(b"other", headers(), BODY, NOW, always_seen) is SignatureVerdict.SIGNATURE_WRONG
 
 
