@@ -127,7 +127,7 @@ def test_many_alerts_are_counted() -> None:
     assert f"And 5 more: {CONSOLE}/alerts" in text
 
 
-def test_the_longest_names_fit_into_every_chat() -> None:
+def test_alerts_with_the_longest_names_stay_within_the_limits_of_every_chat() -> None:
     body = body_of(*(alert("@!#" * 200, number) for number in range(MAX_LISTED + 5)))
     [embed] = discord(body)["embeds"]
     assert len(embed["title"]) <= 256

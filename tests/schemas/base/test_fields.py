@@ -41,7 +41,9 @@ def read(field: fields.Field[Any], value: object) -> object:
     ids=["plain", "or_null", "at_least", "one_of", "changed_after", "changed_before"],
 )
 @given(value=values | st.sampled_from(["a", "plain", "beyond", " a ", "12345", "123456"]))
-def test_a_text_is_read_as_marshmallow_reads_it(options: dict[str, Any], value: object) -> None:
+def test_a_text_field_reads_and_refuses_the_same_values_as_one_of_marshmallow(
+    options: dict[str, Any], value: object
+) -> None:
     assert read(Text(max_length=LIMIT, **options), value) == read(ReferenceText(max_length=LIMIT, **options), value)
 
 

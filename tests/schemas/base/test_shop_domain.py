@@ -81,6 +81,6 @@ def test_other_texts_have_no_normalized_form(written: str) -> None:
 
 
 @given(st.text(max_size=MAX_HOST + 10) | st.text("a.-xn:/@ü。\uff11", max_size=20))
-def test_any_text_has_one_form_or_none(text: str) -> None:
+def test_any_text_has_one_normalized_shop_domain_or_none(text: str) -> None:
     normal = normalized_shop_domain(text)
     assert normal is None or (normalized_shop_domain(normal) == normal and len(normal) <= MAX_HOST)

@@ -115,7 +115,7 @@ def test_valid_strict_json_is_parsed(body: bytes, value: JsonValue) -> None:
     assert parse(body) == value
 
 
-def test_thirty_two_levels_pass_however_many_stand_side_by_side() -> None:
+def test_thirty_two_levels_of_nesting_pass_however_many_arrays_have_them() -> None:
     deepest = b"[" * 31 + b"]" * 31
     assert reason_for(b"[" + b",".join([deepest] * 50) + b"]") is None
     assert reason_for(b"[" + b",".join([deepest] * 50 + [b"[" + deepest + b"]"]) + b"]") == JsonFault.TOO_DEEP
@@ -213,7 +213,7 @@ def test_an_error_contains_nothing_of_the_body(body: bytes) -> None:
     assert caught.value.__cause__ is None
 
 
-def test_a_refusal_reads_well_and_survives_pickling() -> None:
+def test_the_exception_for_malformed_json_has_a_message_and_can_be_pickled() -> None:
     malformed = pickle.loads(pickle.dumps(MalformedJson(JsonFault.TOO_DEEP)))  # noqa: S301  our own bytes
     assert malformed.reason == "too_deep"
     assert str(malformed) == "The body is not strict JSON: too_deep."
@@ -228,7 +228,7 @@ def test_the_corpus_is_complete() -> None:
 
 @needs_json_corpus
 @pytest.mark.parametrize("file", [file for file in JSON_FILES if file.name[0] == "y"], ids=lambda file: file.name)
-def test_texts_that_must_parse_do_unless_our_rules_reject_them(file: Path) -> None:
+def test_texts_that_must_parse_are_accepted_unless_our_rules_reject_them(file: Path) -> None:
     body = file.read_bytes()
     assert reason_for(body) == VALID_BUT_REFUSED.get(file.name)
     if file.name not in VALID_BUT_REFUSED:

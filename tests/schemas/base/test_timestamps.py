@@ -24,7 +24,7 @@ def test_a_time_is_restored_from_the_tables_to_the_millisecond(moment: datetime)
 
 
 @given(moments)
-def test_a_time_is_written_so_that_any_reader_restores_it(moment: datetime) -> None:
+def test_a_formatted_time_parses_to_the_same_millisecond(moment: datetime) -> None:
     text = format_rfc3339(moment)
     assert len(text) == len("2026-01-31T12:00:00.000Z")
     assert text.endswith("Z")

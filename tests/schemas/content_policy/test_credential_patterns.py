@@ -111,7 +111,7 @@ def test_the_credential_of_an_authorization_scheme_has_at_least_twelve_character
         ("Unknown abcdefghijklm123", False),
     ],
 )
-def test_a_value_without_a_scheme_looks_random(value: str, is_found: bool) -> None:
+def test_a_credential_without_a_scheme_is_found_only_if_it_looks_random(value: str, is_found: bool) -> None:
     assert has_authorization(f"Authorization: {value}") is is_found
 
 
@@ -139,7 +139,7 @@ def test_a_value_without_a_scheme_looks_random(value: str, is_found: bool) -> No
         ("Authorization, {}", False),
     ],
 )
-def test_an_authorization_is_found_as_programs_and_objects_write_it(text: str, is_found: bool) -> None:
+def test_an_authorization_is_found_in_the_notations_of_programs_and_objects(text: str, is_found: bool) -> None:
     assert has_authorization(text.format(BODY)) is is_found
     for placeholder in ("<token>", "${TOKEN}", "{{ token }}", "token"):
         assert not has_authorization(text.format(placeholder))

@@ -90,7 +90,7 @@ def test_the_value_decides_whether_a_field_is_a_part_of_an_order(name: str, valu
 
 
 @pytest.mark.parametrize("mail", [MAIL, f"Ann Example <{MAIL}>", [MAIL], {"value": MAIL}])
-def test_an_email_address_may_stand_behind_a_name_or_in_a_list_or_an_object(mail: Any) -> None:
+def test_an_email_address_is_found_behind_a_name_in_a_list_and_in_an_object(mail: Any) -> None:
     assert is_order_record({"email": mail, "total": 5})
 
 

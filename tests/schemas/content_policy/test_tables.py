@@ -133,7 +133,7 @@ def test_a_line_of_more_than_4000_characters_is_not_read_as_a_row(characters: in
 
 
 @pytest.mark.parametrize("separator", ["\n", "\n\n\n\n\n", "\n\0\n"])
-def test_many_lines_that_look_like_heads_hide_no_table(separator: str) -> None:
+def test_a_table_is_found_among_many_lines_that_look_like_heads(separator: str) -> None:
     others = ["Fields email, phone and street have no label", "Password; note"] * 300
     for table, has_table in (
         ("login;password\nann;hunter22", has_credential_table),
@@ -145,6 +145,6 @@ def test_many_lines_that_look_like_heads_hide_no_table(separator: str) -> None:
 
 
 @pytest.mark.parametrize("text", HASHES)
-def test_the_shortest_hash_of_each_kind_is_found_and_a_shorter_one_is_none(text: str) -> None:
+def test_the_shortest_hash_of_each_kind_is_found_and_a_shorter_text_is_not(text: str) -> None:
     assert has_password_hash(f"ann:{text}")
     assert not has_password_hash(f"ann:{text[:-1]}")

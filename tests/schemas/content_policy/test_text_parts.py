@@ -36,7 +36,7 @@ RUN = "a" * MIN_RUN
         ([], []),
     ],
 )
-def test_parts_with_a_long_run_are_kept_and_no_others(texts: list[str], kept: list[str]) -> None:
+def test_only_parts_with_a_long_run_are_kept(texts: list[str], kept: list[str]) -> None:
     found = parts_with_run(joined(texts), LETTERS)
     assert [part.strip("\n").replace("ë", "?") for part in found.split("\0") if part.strip("\n")] == kept
 

@@ -262,7 +262,7 @@ def test_html_is_used_if_the_text_part_is_empty(text: str | None) -> None:
 
 
 @pytest.mark.parametrize("date", ["", "yesterday", "Fri, 31 Dec 9999 23:59:59 -1200", "x" * 30_000])
-def test_a_senders_clock_that_is_wrong_loses_no_email(date: str) -> None:
+def test_an_email_with_an_invalid_date_is_read_without_a_time(date: str) -> None:
     assert read(postmark_email(Date=date)).sent_at is None
 
 

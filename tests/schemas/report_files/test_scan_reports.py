@@ -171,7 +171,7 @@ def test_a_result_of_nuclei_about_a_certificate_or_dns_name_is_an_issue_of_the_w
         ({"host": SHOP}, SHOP),
     ],
 )
-def test_the_url_of_nuclei_is_where_it_matched_or_what_it_requested(match: dict[str, str], url: str) -> None:
+def test_the_url_of_a_nuclei_issue_is_the_matched_one_or_else_the_requested_one(match: dict[str, str], url: str) -> None:
     [issue] = read_issues(json.dumps({"template-id": "a", **match}).encode(), "nuclei")
     assert issue.url == url
 

@@ -739,7 +739,7 @@ def test_a_mode_serves_its_route_families(load: Load, mode: str, extra: str, fam
 
 
 @pytest.mark.parametrize("mode", ["cloud", "self-hosted", "webhook-only"])
-def test_the_console_can_be_turned_off_and_is_never_there_in_webhook_only_mode(load: Load, mode: str) -> None:
+def test_the_console_can_be_disabled_and_is_always_off_in_webhook_only_mode(load: Load, mode: str) -> None:
     on, off = (load(DEPLOYMENT_MODE=mode, CONSOLE_ENABLED=actual).route_families for actual in ("true", "0"))
     assert on - off == ({RouteFamily.CONSOLE} if mode != "webhook-only" else set())
 
@@ -757,7 +757,7 @@ def test_the_operators_account_is_a_number_from_one_on(load: Load) -> None:
 # --- certificates of connections to targets
 
 
-def test_certificates_come_from_the_files_that_the_settings_name(load: Load, tmp_path: Path) -> None:
+def test_certificates_are_read_from_the_files_in_the_settings(load: Load, tmp_path: Path) -> None:
     authority = CertificateAuthority("Company")
     pair = authority.pair("client.example.com")
     at = pair.index("-----BEGIN PRIVATE")

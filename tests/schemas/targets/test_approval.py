@@ -54,7 +54,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("url", "policy", "reason"), REFUSED)
-def test_a_url_that_the_policy_refuses_is_refused_with_what_it_takes_to_block_the_target(
+def test_a_refused_url_raises_an_error_with_the_target_the_url_and_the_reason(
     url: str, policy: TargetPolicy, reason: str
 ) -> None:
     with pytest.raises(TargetUrlRefused) as refused:

@@ -172,7 +172,7 @@ def test_texts_are_shortened_to_the_limits_of_gitlab_and_labels_lose_their_comma
         answer(404),
     ],
 )
-def test_an_assignee_who_is_not_found_does_not_stop_the_ticket(users: TrackerResponse) -> None:
+def test_an_issue_is_created_without_an_assignee_who_is_not_found(users: TrackerResponse) -> None:
     result, requests = play(GITLAB.create(access_to(assignees=["jane"]), TICKET), [users, answer(201, issue())])
     assert result == TrackerIssue("7", PAGE)
     assert "assignee_ids" not in json.loads(requests[1].body)

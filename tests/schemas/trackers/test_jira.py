@@ -269,7 +269,7 @@ def test_each_export_has_a_label_of_its_own() -> None:
 @pytest.mark.parametrize(
     "issues", [[], [{"key": "SHOP-6"}], [{"key": "SHOP-6", "fields": {"labels": ["other"]}}], [None, 7]]
 )
-def test_without_an_issue_of_that_label_there_is_none(issues: Any) -> None:
+def test_issues_without_the_label_of_the_export_are_not_found(issues: Any) -> None:
     result, _ = play(JIRA.find(CLOUD, TICKET), [answer(200, {"issues": issues})])
     assert result is None
 

@@ -179,7 +179,7 @@ def test_a_success_that_names_no_issue_is_an_unknown_outcome(body: Any) -> None:
     assert result is None
 
 
-def test_an_issue_that_was_created_counts_in_spite_of_errors_beside_it() -> None:
+def test_a_created_issue_is_returned_in_spite_of_errors_in_the_same_response() -> None:
     body = {"data": {"issueCreate": {"issue": node()}}, "errors": [{"extensions": {"type": "internal error"}}]}
     result, _ = play(LINEAR.create(ACCESS, TICKET), [team_and_labels(), answer(200, body)])
     assert result == ISSUE

@@ -173,7 +173,7 @@ def test_a_setting_with_an_unknown_value_is_reported(redmine: RedmineServer, set
     assert failure == TrackerFailure(CONFIGURATION, NOT_FOUND, field=field)
 
 
-def test_validation_creates_nothing_and_sees_an_assignee_who_gets_no_issues(redmine: RedmineServer) -> None:
+def test_validation_creates_nothing_and_reports_an_invalid_assignee(redmine: RedmineServer) -> None:
     before = redmine.issues()
     assert perform(REDMINE.validate(access(redmine))) is None
     failure = perform(REDMINE.validate(access(redmine, assignee="1")))
@@ -234,7 +234,7 @@ def test_hostile_texts_are_harmless_in_the_page(
 
 
 @pytest.mark.parametrize("text_format", get_args(TextFormat))
-def test_a_ticket_reads_well(redmine: RedmineServer, text_format: TextFormat) -> None:
+def test_a_ticket_is_shown_with_all_its_parts_in_every_text_format(redmine: RedmineServer, text_format: TextFormat) -> None:
     redmine.set_text_format(text_format)
     description = 'Line one\nline two <input name="a">\n\n* 5 > 4 & 3'
     readable = ticket(f"exp_read{text_format}", description=description, page_url="https://shop.example/login?a=1&b=2")

@@ -32,7 +32,7 @@ def shop(reported: dict[str, Any] | None = None, **changes: Any) -> Ticket:
     )
 
 
-def test_a_captures_ticket_says_what_was_selected_and_where() -> None:
+def test_the_ticket_of_a_capture_has_the_selected_text_and_the_page() -> None:
     sent = capture(7, report_id=3)
     assert captured(report_id=3).record() == {
         "title": "Evidence from /cart: Your cart",
@@ -83,7 +83,7 @@ def test_a_long_outline_is_summarized_and_kept_as_evidence() -> None:
     assert ticket.evidence["heading_outline"] == outline
 
 
-def test_a_plugins_ticket_says_what_was_seen_and_what_the_site_runs() -> None:
+def test_the_ticket_of_a_plugin_has_the_symptoms_and_the_facts_of_the_site() -> None:
     assert cms(report_id=3).record() == {
         "title": "Visible symptoms on shop.example: The pay button does nothing.",
         "description": "- The pay button does nothing.\n- The total flickers.\n\nSite: https://shop.example/\n"
@@ -97,7 +97,7 @@ def test_a_plugins_ticket_says_what_was_seen_and_what_the_site_runs() -> None:
     }
 
 
-def test_the_apps_ticket_says_what_was_seen_and_what_the_shop_runs() -> None:
+def test_the_ticket_of_the_app_has_the_symptoms_and_the_facts_of_the_shop() -> None:
     assert shop(report_id=3).record() == {
         "title": "Visible symptoms on snow.shops.example: The price is missing.",
         "description": "The price is missing.\n\nShop: snow.shops.example\nShop name: Snow\n"

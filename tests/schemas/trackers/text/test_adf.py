@@ -66,7 +66,7 @@ def kinds(document: dict[str, Any]) -> list[str]:
     return [block["type"] for block in document["content"]]
 
 
-def test_a_ticket_reads_well() -> None:
+def test_a_ticket_has_its_parts_as_paragraphs_headings_lists_and_code() -> None:
     document = body_of(PLAIN, LIMIT)
     assert VALIDATOR.is_valid(document)
     assert kinds(document) == [

@@ -47,7 +47,7 @@ def is_contained(ticket: TrackerTicket) -> bool:
     )
 
 
-def test_a_ticket_reads_well() -> None:
+def test_a_ticket_has_its_parts_as_markdown() -> None:
     assert body_of(PLAIN, LIMIT) == (
         "- **Severity:** high\n"
         "- **Page:** `https://shop.example/cart`\n"

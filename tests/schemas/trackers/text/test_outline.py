@@ -138,7 +138,7 @@ def test_a_single_place_has_no_list_of_places(write: Flavor) -> None:
 
 
 @every_flavor
-def test_a_ticket_without_page_evidence_and_console_has_no_part_of_them(write: Flavor) -> None:
+def test_missing_page_evidence_and_console_are_omitted_from_a_ticket(write: Flavor) -> None:
     made = write(TrackerTicket(PLAIN.export_id, "Title", "Text", "low"), MIN_CHARS)
     assert not [part for part in ("Page", "Places", "Evidence", "Open", "http", SHORTENED) if part in made]
     assert made.count(MARKER) == 1

@@ -62,7 +62,7 @@ def is_contained_in_redmine(ticket: TrackerTicket) -> bool:
     return in_textile and in_markdown and in_older_markdown and is_broken
 
 
-def test_a_ticket_reads_well_in_wiki_markup() -> None:
+def test_a_ticket_has_its_parts_as_wiki_markup() -> None:
     assert wiki.body_of(PLAIN, LIMIT) == (
         "*Severity:* high\n\n*Page:*\n\n{noformat}\nhttps://shop.example/cart\n{noformat}\n\n"
         "h3. What was found\n\n{noformat}\nWhat is wrong.\n{noformat}\n\n"
@@ -74,7 +74,7 @@ def test_a_ticket_reads_well_in_wiki_markup() -> None:
     )
 
 
-def test_a_ticket_reads_well_in_redmine() -> None:
+def test_a_ticket_has_its_parts_as_textile() -> None:
     assert textile.body_of(PLAIN, LIMIT).replace(ZWSP, "") == (
         "*Severity:* high\n\n*Page:*\n\n<pre>\n\n    https://shop.example/cart\n</pre>\n\n"
         "*What was found*\n\n<pre>\n\n    What is wrong.\n</pre>\n\n"
